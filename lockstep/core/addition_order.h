@@ -1,0 +1,27 @@
+// In which order values of replicas are added: the one place that decides it (docs/determinism.md).
+#pragma once
+
+#include <cstdint>
+
+namespace lockstep::internal {
+
+/// Where the tree over `count` neighbouring replicas splits: the largest power of two below `count`, which is >= 2.
+constexpr int64_t split_of(int64_t count) {
+  int64_t left = 1;
+  while (left * 2 < count) left *= 2;
+  return left;
+}
+
+/// Folds the replicas [first, first + count) in tree order: `leaf(i)` is replica i's value, `add(a, b)` joins the
+/// values of two neighbouring subtrees, left before right. The order depends on `count` alone, so a block of replicas
+/// that is a subtree gives the same partial value wherever it is computed. `count` >= 1.
+template <class Leaf, class Add>
+auto fold_in_tree_order(int64_t first, int64_t count, const Leaf& leaf, const Add& add) -> decltype(leaf(first)) {
+  if (count == 1) return leaf(first);
+  const int64_t left = split_of(count);
+  auto a = fold_in_tree_order(first, left, leaf, add);
+  auto b = fold_in_tree_order(first + left, count - left, leaf, add);
+  return add(a, b);
+}
+
+}  // namespace lockstep::internal

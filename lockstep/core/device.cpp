@@ -1,0 +1,28 @@
+#include "lockstep/core/device.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::internal {
+
+DeviceName parse_device(const std::string& text) {
+  const std::size_t colon = text.find(':');
+  DeviceName name{text.substr(0, colon), -1};
+  bool valid = name.type == "cpu" || name.type == "cuda";
+  if (colon != std::string::npos) {
+    const char* first = text.data() + colon + 1;
+    const char* last = text.data() + text.size();
+    const auto [end, error] = std::from_chars(first, last, name.index);
+    valid = valid && error == std::errc() && end == last && name.index >= 0 && *first != '-';
+  }
+  if (!valid) {
+    throw UsageError(fmt::format("'{}' is not a device", text),
+                     "write \"cpu:K\" for lane K of the host (any K from 0), or \"cuda:K\" for a GPU");
+  }
+  return name;
+}
+
+}  // namespace lockstep::internal

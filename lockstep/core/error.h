@@ -1,0 +1,103 @@
+// The one hierarchy of errors. Leaves are split by what the caller can do, not by the part that found the error.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/ids.h"
+
+namespace lockstep {
+
+/// Root of every error of the library. `what()` is one paragraph: what happened and to whom, then the remedy.
+class Error : public std::runtime_error {
+ public:
+  /// `fact` says what happened, to whom and where; `remedy` is the one thing to do about it.
+  Error(const std::string& fact, const std::string& remedy)
+      : std::runtime_error(fact + "; " + remedy), remedy_(remedy) {}
+
+  /// The one thing to do about it, also the end of `what()`.
+  const std::string& remedy() const noexcept { return remedy_; }
+
+ private:
+  std::string remedy_;
+};
+
+/// The program is wrong, in the same way on every worker: change the code or the flag that is named.
+class UsageError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// The environment is wrong or contradicts itself: the variable, host, port or core is named.
+class ClusterError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Another worker died, stalled or refused; its own message is included. Starting again may help.
+class PeerError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A file, stream or checkpoint is missing or damaged: the path and, where there is one, the offset are named.
+class DataError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Values that must be equal on all replicas are not, or something other than the library wrote them.
+class DivergenceError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A loss, gradient or norm that must be finite is not; the step it belongs to was not applied.
+class NonFiniteError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A mistake of this library: please report it with the message.
+class InternalError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// What `Strategy::run` throws when a step fails, with one replica too. It carries every replica's failure and is
+/// nested on the first one, so that `std::rethrow_if_nested` gives the exception that the step itself threw.
+class ReplicaError : public Error, public std::nested_exception {
+ public:
+  struct Failure {
+    ReplicaId replica;
+    std::string message;
+    std::exception_ptr exception;
+  };
+
+  /// Call inside a handler of `failures.front().exception`, which becomes the nested exception.
+  /// `failures` is not empty and is sorted by replica.
+  ReplicaError(int64_t step, std::vector<Failure> failures);
+
+  /// The lowest replica that failed.
+  ReplicaId replica() const { return failures_.front().replica; }
+  /// The step, counted in completed runs of the strategy, that failed.
+  int64_t step() const { return step_; }
+  /// Each failed replica's own message, in replica order.
+  std::vector<std::string> messages() const;
+  /// Each failed replica's own exception, in replica order.
+  std::vector<std::exception_ptr> exceptions() const;
+  /// Both, in replica order.
+  const std::vector<Failure>& failures() const { return failures_; }
+
+ private:
+  int64_t step_;
+  std::vector<Failure> failures_;
+};
+
+/// The text of an exception, whatever its type; LibTorch's own are cut to their first line.
+std::string message_of(const std::exception_ptr& exception);
+
+}  // namespace lockstep

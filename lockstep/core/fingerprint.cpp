@@ -1,0 +1,42 @@
+#include "lockstep/core/fingerprint.h"
+
+#include <ATen/Version.h>
+#include <ATen/Context.h>
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <torch/version.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "lockstep/core/simd.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+std::string matrix_library() {
+  if (at::hasMKL()) return "MKL";
+  if (const auto config = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "openblas_get_config"))) {
+    std::string name = config();
+    if (const auto core = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "openblas_get_corename"))) {
+      name += fmt::format(" ({})", core());
+    }
+    return name;
+  }
+  return "the system's BLAS";
+}
+
+}  // namespace
+
+std::string platform_description() {
+  return fmt::format("LibTorch {}.{}.{}, {}, CPU capability {}", TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR, TORCH_VERSION_PATCH,
+                     matrix_library(), at::get_cpu_capability());
+}
+
+std::string platform_fingerprint() {
+  const std::string all = platform_description() + at::show_config();
+  return fmt::format("{:016x}", XXH3_64bits(all.data(), all.size()));
+}
+
+}  // namespace lockstep::internal

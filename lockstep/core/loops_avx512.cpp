@@ -1,0 +1,2 @@
+#define LOCKSTEP_SIMD_NAMESPACE avx512
+#include "lockstep/core/loops.inc"

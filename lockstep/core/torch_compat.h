@@ -1,0 +1,47 @@
+// Every difference between the LibTorch versions that Lockstep builds with, 1.13 to 2.15, and nothing else: here what
+// differs in headers, in torch_compat.cpp the rest.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+#include <c10/core/ScalarType.h>
+#include <torch/version.h>
+
+#include <array>
+#include <cstdint>
+
+#define LOCKSTEP_TORCH_AT_LEAST(major, minor) \
+  (TORCH_VERSION_MAJOR > (major) || (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
+
+namespace lockstep::internal {
+
+/// The parts of at::ThreadLocalState that can be compared without copying it, and the parts of autocast that older
+/// versions leave out of it. `must_copy`: there is state that cannot be compared, such as profiler callbacks.
+struct ThreadModes {
+  uint64_t included_keys = 0;
+  uint64_t excluded_keys = 0;
+  uint32_t autograd = 0;
+  std::array<at::ScalarType, 2> autocast_dtypes{};  // of cpu and cuda
+  bool autocast_cache = false;
+  bool must_copy = false;
+  bool operator==(const ThreadModes&) const = default;
+};
+
+/// The calling thread's.
+ThreadModes thread_modes();
+
+/// Sets what at::ThreadLocalState may leave out: autocast's dtypes and cache.
+void set_autocast_details(const ThreadModes& modes);
+
+/// Empties autocast's cache of casted weights where autocast is on for this thread; call after weights changed.
+void forget_autocast_weights();
+
+/// Where a tensor's elements begin, without a right to write them.
+inline const void* address_of(const at::Tensor& tensor) {
+#if LOCKSTEP_TORCH_AT_LEAST(2, 1)
+  return tensor.const_data_ptr();
+#else
+  return tensor.data_ptr();
+#endif
+}
+
+}  // namespace lockstep::internal

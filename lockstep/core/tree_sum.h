@@ -1,0 +1,30 @@
+// Adds the replicas' values of a stretch of memory in tree order: the inner loop of every reduction of the library.
+#pragma once
+
+#include <cstdint>
+
+#include "lockstep/core/addition_order.h"
+
+namespace lockstep::internal {
+
+/// Elements that are summed at a time, so that what lies between two additions stays in the first-level cache.
+inline constexpr int64_t kSumBlock = 2048;
+
+/// How many scratch rows of kSumBlock elements a sum over `replicas` needs.
+constexpr int64_t scratch_rows(int64_t replicas) {
+  int64_t rows = 1;
+  for (int64_t count = replicas; count > 1; count = split_of(count)) ++rows;
+  return rows;
+}
+
+/// The sum over `replicas` inputs of elements [offset, offset + count), count <= kSumBlock, in tree order. A null input
+/// is absent: it is skipped, not added as zero. Gives where the sum is: in `scratch` (scratch_rows(replicas) rows), or,
+/// where only one input is present, in that input itself; null where none is.
+template <class T>
+using TreeSum = const T* (*)(const T* const* inputs, int64_t replicas, int64_t offset, int64_t count, T* scratch);
+
+/// The loop for this processor. T is float, double or int64_t (other integers are summed through it).
+template <class T>
+TreeSum<T> tree_sum();
+
+}  // namespace lockstep::internal

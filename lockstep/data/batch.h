@@ -1,0 +1,24 @@
+// What a step gets: samples and where they came from.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <cstdint>
+
+namespace lockstep {
+
+/// One replica's part of a global batch. Made by hand it needs no `ids`; `global_size` is then the caller's to set.
+struct Batch {
+  at::Tensor input;         // [size, ...]
+  at::Tensor target;        // [size, ...]
+  at::Tensor ids;           // int64 [size]: which samples of the data set
+  int64_t global_size = 0;  // samples in the global batch, over all replicas
+
+  /// Samples in this part; may be 0.
+  int64_t size() const {
+    const at::Tensor& one = ids.defined() ? ids : input;
+    return one.defined() && one.dim() > 0 ? one.size(0) : 0;
+  }
+};
+
+}  // namespace lockstep

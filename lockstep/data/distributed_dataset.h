@@ -1,0 +1,104 @@
+// A data set dealt to the replicas, one global batch for each step.
+// Walk: the training loop -> here -> strategy/run.cpp
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <optional>
+
+#include "lockstep/core/ids.h"
+#include "lockstep/core/per_replica.h"
+#include "lockstep/data/batch.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/data/plan.h"
+
+namespace lockstep {
+
+/// What happens to the samples of an epoch that do not fill a global batch.
+enum class Remainder {
+  kKeep,  // they form a last, short batch; replicas' parts differ by at most one sample, and may be empty
+  kDrop,  // they are left out of this epoch; with `shuffle` they are other ones in each
+};
+
+struct DistributeOptions {
+  int64_t global_batch = 0;  // samples of a step over all replicas; at least 1, and it may be below their number
+  bool shuffle = false;      // a new order for each epoch, a function of (seed, epoch)
+  std::optional<uint64_t> seed = std::nullopt;  // the strategy's, where none is given
+  Remainder remainder = Remainder::kKeep;
+};
+
+namespace data {
+
+/// A handle; copies mean the same. Which sample goes to which replica is a pure function of (seed, epoch, step,
+/// replica): reading is repeatable, and every sample of an epoch is used once (but for Remainder::kDrop).
+class DistributedDataset {
+ public:
+  /// Yields the steps of one epoch in order. An input iterator: one pass, on one thread.
+  class Iterator {
+   public:
+    using iterator_category = std::input_iterator_tag;
+    using value_type = PerReplica<Batch>;
+    using difference_type = std::ptrdiff_t;
+    using pointer = const PerReplica<Batch>*;
+    using reference = const PerReplica<Batch>&;
+
+    Iterator() = default;  // the end
+    reference operator*() const { return current_; }
+    pointer operator->() const { return &current_; }
+    Iterator& operator++();
+    void operator++(int) { ++*this; }
+    bool operator==(std::default_sentinel_t) const { return step_ >= steps_; }
+
+   private:
+    friend class DistributedDataset;
+    Iterator(const DistributedDataset* dataset, int64_t epoch, int64_t steps);
+    void read();
+
+    const DistributedDataset* dataset_ = nullptr;
+    std::optional<internal::EpochOrder> order_;
+    int64_t step_ = 0;
+    int64_t steps_ = 0;
+    PerReplica<Batch> current_;
+  };
+
+  /// The steps of one epoch, for a range-based loop.
+  class Epoch {
+   public:
+    Iterator begin() const { return Iterator(&dataset_, number_, dataset_.steps_per_epoch()); }
+    std::default_sentinel_t end() const { return {}; }
+
+   private:
+    friend class DistributedDataset;
+    Epoch(const DistributedDataset& dataset, int64_t number);
+    const std::shared_ptr<const DistributedDataset> owner_;
+    const DistributedDataset& dataset_;
+    const int64_t number_;
+  };
+
+  /// The steps of epoch `number`, from 0; a UsageError for a negative one.
+  Epoch epoch(int64_t number) const { return Epoch(*this, number); }
+  /// Steps of one epoch.
+  int64_t steps_per_epoch() const;
+  /// Samples in the data set.
+  int64_t size() const { return dataset_.size(); }
+  int64_t global_batch() const { return options_.global_batch; }
+
+  /// For the library's own use: `seed` is the strategy's.
+  DistributedDataset(Dataset dataset, DistributeOptions options, uint64_t seed, int64_t num_replicas, ReplicaId first_replica,
+                     int64_t num_local_replicas);
+
+ private:
+  Dataset dataset_;
+  DistributeOptions options_;
+  int64_t num_replicas_;
+  ReplicaId first_replica_;
+  int64_t num_local_replicas_;
+};
+
+}  // namespace data
+
+using data::DistributedDataset;
+
+}  // namespace lockstep

@@ -1,0 +1,45 @@
+// Which sample goes where: pure functions of (seed, epoch, step, replica). Nothing about order is stored anywhere.
+#pragma once
+
+#include <cstdint>
+
+namespace lockstep::internal {
+
+/// A stretch of positions [begin, end).
+struct Span {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t size() const { return end - begin; }
+};
+
+/// The order of an epoch: a permutation of [0, size) that is computed position by position, in constant memory, so that
+/// an epoch can be entered anywhere. It is a Feistel network over the pairs (i / b, i % b) that is walked until it falls
+/// into the range (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002), keyed by (seed, epoch).
+class EpochOrder {
+ public:
+  /// Without `shuffle` the order is that of the data set.
+  EpochOrder(int64_t size, bool shuffle, uint64_t seed, int64_t epoch);
+
+  /// The sample at `position`, both in [0, size).
+  int64_t sample_at(int64_t position) const;
+
+ private:
+  static constexpr int kRounds = 8;
+  int64_t size_;
+  bool shuffle_;
+  uint64_t left_size_ = 1;
+  uint64_t right_size_ = 1;
+  uint64_t keys_[kRounds];
+};
+
+/// How many global batches an epoch of `size` samples has; the last may be short unless `drop_short`.
+int64_t steps_of_epoch(int64_t size, int64_t global_batch, bool drop_short);
+
+/// The positions of the epoch that form global batch `step`.
+Span batch_span(int64_t size, int64_t global_batch, int64_t step);
+
+/// Replica `replica`'s part of `whole`: parts lie in replica order, and their sizes differ by at most one, the first
+/// ones being the larger. Some are empty where there are fewer samples than replicas.
+Span part_of(Span whole, int64_t replica, int64_t replicas);
+
+}  // namespace lockstep::internal

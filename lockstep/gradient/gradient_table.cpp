@@ -1,0 +1,76 @@
+#include "lockstep/gradient/gradient_table.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/torch_compat.h"
+#include "lockstep/replica/replica_group.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+void check_gradient(const VariableState& variable, const at::Tensor& gradient, int64_t replica) {
+  const at::Tensor& like = variable.like();
+  if (gradient.layout() != at::kStrided) {
+    throw UsageError(fmt::format("variable '{}' has a sparse gradient on replica {}", variable.name(), replica),
+                     "make it dense, as torch::nn::EmbeddingOptions::sparse(false) does");
+  }
+  if (gradient.scalar_type() == like.scalar_type() && gradient.sizes() == like.sizes() && gradient.device() == like.device()) {
+    return;
+  }
+  throw UsageError(fmt::format("the gradient of variable '{}' on replica {} is {} [{}] on {}, the variable {} [{}] on {}",
+                               variable.name(), replica, c10::toString(gradient.scalar_type()),
+                               fmt::join(gradient.sizes(), ", "), gradient.device().str(), c10::toString(like.scalar_type()),
+                               fmt::join(like.sizes(), ", "), like.device().str()),
+                   "leave .grad() to backward(), or set it in the variable's own shape, dtype and device");
+}
+
+}  // namespace
+
+GradientTable::GradientTable(std::vector<std::shared_ptr<VariableState>> variables, int64_t replicas)
+    : variables_(std::move(variables)),
+      replicas_(replicas),
+      pointers_(variables_.size() * static_cast<std::size_t>(replicas)),
+      has_(pointers_.size()),
+      converted_(static_cast<std::size_t>(replicas)) {}
+
+void GradientTable::collect(int64_t r, bool weightless) {
+  for (std::size_t i = 0; i < variables_.size(); ++i) {
+    const VariableState& variable = *variables_[i];
+    const std::size_t slot = i * static_cast<std::size_t>(replicas_) + static_cast<std::size_t>(r);
+    const at::Tensor& gradient = variable.component(r).grad();
+    has_[slot] = gradient.defined() ? 1 : 0;
+    pointers_[slot] = nullptr;
+    if (!gradient.defined()) continue;
+    check_gradient(variable, gradient, variable.group()->first_replica() + r);
+    if (weightless) continue;
+    if (gradient.strides() == variable.like().strides()) {
+      pointers_[slot] = address_of(gradient);
+    } else {
+      const at::NoGradGuard no_grad;
+      at::Tensor same_layout = at::empty_strided(variable.like().sizes(), variable.like().strides(), gradient.options());
+      same_layout.copy_(gradient);
+      pointers_[slot] = address_of(same_layout);
+      converted_[r].push_back(std::move(same_layout));
+    }
+  }
+}
+
+void GradientTable::release(int64_t r) {
+  for (const auto& variable : variables_) variable->component(r).mutable_grad() = at::Tensor();
+  converted_[r].clear();
+}
+
+bool GradientTable::present(std::size_t i) const {
+  const auto first = has_.begin() + static_cast<std::ptrdiff_t>(i * static_cast<std::size_t>(replicas_));
+  for (auto has = first; has != first + replicas_; ++has) {
+    if (*has) return true;
+  }
+  return false;
+}
+
+}  // namespace lockstep::internal

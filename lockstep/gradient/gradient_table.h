@@ -1,0 +1,41 @@
+// From backward to pointers: where every replica's gradient of every variable lies.
+// Walk: the user's step function -> here -> optim/fused_update.cpp
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lockstep/variable/variable_state.h"
+
+namespace lockstep::internal {
+
+/// The gradients of one step for a fixed list of variables. Inside a process nothing is copied into buckets: whoever
+/// adds reads the replicas' own tensors.
+class GradientTable {
+ public:
+  GradientTable(std::vector<std::shared_ptr<VariableState>> variables, int64_t replicas);
+
+  /// Notes local replica r's gradients; call from its thread. Where `weightless`, what the replica has counts as zero.
+  /// Throws a UsageError, naming the variable, for a sparse gradient and for one of another shape, dtype or device.
+  void collect(int64_t r, bool weightless);
+  /// Lets go of local replica r's gradients: afterwards each .grad() is undefined, so that the next backward takes over
+  /// the memory of what it computes instead of adding. Call from r's thread.
+  void release(int64_t r);
+
+  /// The replicas' gradients of variable i, in replica order; null: none, or zero. All collected.
+  const void* const* row(std::size_t i) const { return pointers_.data() + i * static_cast<std::size_t>(replicas_); }
+  /// Whether any replica has a gradient of variable i, be it zero. Without one a variable is left untouched.
+  bool present(std::size_t i) const;
+
+ private:
+  const std::vector<std::shared_ptr<VariableState>> variables_;
+  const int64_t replicas_;
+  std::vector<const void*> pointers_;  // by variable, then replica
+  std::vector<char> has_;              // likewise; not bool, since replicas write side by side
+  std::vector<std::vector<at::Tensor>> converted_;  // by replica: gradients that had another memory layout
+};
+
+}  // namespace lockstep::internal

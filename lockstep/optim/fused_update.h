@@ -1,0 +1,79 @@
+// From one sum to new weights: adds the replicas' gradients and updates weights and slots in one pass over memory.
+// Walk: gradient/gradient_table.cpp -> here -> optim/update_block.inc
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lockstep/gradient/gradient_table.h"
+#include "lockstep/optim/update_block.h"
+#include "lockstep/variable/variable_state.h"
+
+namespace lockstep::internal {
+
+/// A variable as an update sees it.
+struct UpdateTarget {
+  std::shared_ptr<VariableState> variable;
+  std::vector<at::Tensor> slots;
+  UpdateKind kind;
+  // Set for each step:
+  bool present = false;  // whether it is updated at all
+  Coefficients coefficients;
+};
+
+/// Lanes call `measure` and `update` side by side, each for its share of blocks; everything else happens while all are
+/// at rest. A block is kBlockBytes of one variable and is handled by one lane as a whole, so that no sum, norm or
+/// checksum depends on the number of lanes.
+class FusedUpdate {
+ public:
+  FusedUpdate(std::vector<UpdateTarget> targets, int64_t replicas, int lanes);
+
+  std::vector<UpdateTarget>& targets() { return targets_; }
+
+  /// The lane's part of the squared norm of the summed gradients, without touching anything.
+  void measure(const GradientTable& gradients, int lane);
+  /// The lane's part of the update, the gradients times `clip`; measures at the same time.
+  void update(const GradientTable& gradients, int lane, double clip);
+  /// The norm of the whole gradient, as the last measure or update of all lanes found it.
+  double global_norm() const;
+
+  /// The variables whose memory was not as the last update had left it, in order; the update clears the list first.
+  std::vector<std::size_t> take_foreign_writes();
+  /// Which replicas' gradients of variable i are not finite everywhere, for a message.
+  std::vector<int64_t> replicas_not_finite(const GradientTable& gradients, std::size_t i) const;
+  /// The variables whose part of the norm is not finite.
+  std::vector<std::size_t> variables_not_finite() const;
+
+ private:
+  struct alignas(64) LaneWork {
+    std::vector<char> scratch;                // rows of kSumBlock elements for both halves of the sum
+    std::vector<char> converted;              // blocks of half-precision values as float
+    std::vector<std::size_t> foreign_writes;  // variables
+  };
+  struct Place {  // where a lane begins
+    std::size_t target;
+    int64_t block;  // within the target
+  };
+
+  /// Calls visit(target index, block within it) for each block of the lane whose variable is present.
+  template <class Visit>
+  void for_each_block(int lane, const Visit& visit);
+  template <class T>
+  void run_block(const GradientTable& gradients, int lane, std::size_t i, int64_t block, double clip, bool update);
+  template <class Half>
+  void run_half_block(const GradientTable& gradients, int lane, std::size_t i, int64_t block, double clip, bool update);
+  void run(const GradientTable& gradients, int lane, double clip, bool update);
+  void compare_and_copy(int lane, std::size_t i, int64_t block, uint64_t read, uint64_t written);
+
+  std::vector<UpdateTarget> targets_;
+  const int64_t replicas_;
+  std::vector<int64_t> first_block_;  // of each target, in the whole; one more at the end
+  std::vector<Place> lane_begin_;     // one more at the end
+  std::vector<LaneWork> lanes_;
+  std::vector<double> squares_;  // of each block
+};
+
+}  // namespace lockstep::internal

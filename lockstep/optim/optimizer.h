@@ -1,0 +1,95 @@
+// The optimizer of all replicas: adds their gradients and applies one update to the variables that they share.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <concepts>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/optim/update_rule.h"
+#include "lockstep/variable/variable.h"
+
+namespace lockstep {
+
+class ReplicaContext;
+
+namespace internal {
+class OptimizerState;
+}
+
+/// Variables with options of their own, for make_optimizer. Without options the optimizer's default ones hold.
+template <class Options>
+struct ParameterGroup {
+  std::vector<Variable> variables;
+  std::optional<Options> options = std::nullopt;
+};
+
+struct StepOptions {
+  /// Scales the summed gradient down to this norm over all variables of the optimizer, where it is larger.
+  std::optional<double> clip_global_norm = std::nullopt;
+  /// Looks at every gradient before anything is written: where one is not finite, the step is a NonFiniteError that
+  /// names the variables and replicas, and nothing is applied. Costs one more reading of the gradients.
+  bool check_finite = false;
+};
+
+struct StepInfo {
+  double global_norm = 0;  // of the summed gradient, before clipping
+  bool applied = false;    // whether the variables were updated; false where no variable had a gradient
+};
+
+/// A handle; copies mean the same optimizer, which lives as long as any of them, also beyond its strategy.
+///
+/// The update is torch::optim's of the same options, applied to the sum of the replicas' gradients: each replica's loss
+/// carries its weight, see ReplicaContext::scale_loss. A variable of which some replica has no gradient counts as zero
+/// there; one of which none has is left untouched, slots and step count included.
+class Optimizer {
+ public:
+  /// Meets the other replicas, which call it with equal options; inside a step, on the replica's thread. Consumes the
+  /// gradients of its variables: backwards before it accumulate, after it each .grad() is undefined. Sparse gradients
+  /// are a UsageError. A DivergenceError names a variable that something else wrote; see docs/variables.md.
+  /// A step that throws before its update began has applied nothing.
+  StepInfo step(const ReplicaContext& context, StepOptions options = {}) const;
+
+  /// Reads one group's learning rate. Outside of steps, like the setters.
+  template <std::integral Group>
+  double learning_rate(Group group) const {
+    return read_learning_rate(static_cast<int64_t>(group));
+  }
+  double learning_rate() const { return read_learning_rate(0); }
+  /// Sets the learning rate of all groups, from the next step on.
+  template <std::floating_point Number>
+  void learning_rate(Number value) const {
+    set_learning_rate(static_cast<double>(value), -1);
+  }
+  /// Sets one group's.
+  template <std::floating_point Number>
+  void learning_rate(Number value, int64_t group) const {
+    if (group < 0) group = -2;  // no group; refused below
+    set_learning_rate(static_cast<double>(value), group);
+  }
+
+  /// What the optimizer keeps for its variables, named "<variable>/<slot>" with torch::optim's names of slots.
+  const std::vector<Variable>& slots() const;
+  /// Copies of all slots by name, and of how often each variable was updated as "<variable>/step", an int64 of no
+  /// dimensions. Outside of steps.
+  std::map<std::string, at::Tensor> state() const;
+  /// Sets what state() gave, of an optimizer over variables of the same names and shapes. A UsageError that lists missing
+  /// and unexpected names and wrong shapes changes nothing. Outside of steps.
+  void load(const std::map<std::string, at::Tensor>& state) const;
+
+  /// For the library's own use.
+  explicit Optimizer(std::shared_ptr<internal::OptimizerState> state) : state_(std::move(state)) {}
+
+ private:
+  double read_learning_rate(int64_t group) const;
+  void set_learning_rate(double value, int64_t group) const;
+
+  std::shared_ptr<internal::OptimizerState> state_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,275 @@
+// One optimizer step, from the replicas' gradients to new weights.
+#include "lockstep/optim/optimizer_state.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/torch_compat.h"
+#include "lockstep/replica/replica_group.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+std::vector<std::shared_ptr<VariableState>> all_variables(const std::vector<RuleGroup>& groups) {
+  std::vector<std::shared_ptr<VariableState>> all;
+  for (const RuleGroup& group : groups) {
+    for (const Variable& variable : group.variables) {
+      variable.state();  // throws where it is empty
+      all.push_back(variable.shared_state());
+    }
+  }
+  return all;
+}
+
+void check_variables(const ReplicaGroup& group, const std::vector<std::shared_ptr<VariableState>>& variables) {
+  std::set<const VariableState*> seen;
+  for (const auto& variable : variables) {
+    const auto refuse = [&](const std::string& why, const char* remedy) {
+      throw UsageError(fmt::format("an optimizer was given variable '{}', which {}", variable->name(), why), remedy);
+    };
+    if (variable->group().get() != &group) refuse("belongs to another strategy", "make both with the same strategy");
+    if (!seen.insert(variable.get()).second) refuse("stands in it twice", "put each variable into one group");
+    const at::ScalarType type = variable->like().scalar_type();
+    if (!variable->on_write() || !at::isFloatingType(type)) {
+      refuse(fmt::format("is {}", variable->on_write() ? c10::toString(type) : "sync-on-read"),
+             "give it mirrored floating-point variables, such as a module's parameters");
+    }
+  }
+}
+
+/// A slot of a variable: one memory for all replicas, whatever the copies of the variable itself.
+Variable make_slot(const VariableState& variable, const SlotSpec& spec) {
+  const at::NoGradGuard no_grad;
+  at::Tensor values = at::empty_strided(variable.like().sizes(), variable.like().strides(), variable.like().options());
+  values.fill_(spec.initial);
+  VariableOptions options{.name = variable.name() + "/" + spec.name, .trainable = false};
+  options.synchronization = VariableSynchronization::kOnWrite;
+  std::vector<at::Tensor> components(static_cast<std::size_t>(variable.num_components()), values);
+  return Variable(std::make_shared<VariableState>(variable.group(), std::move(options), std::move(components),
+                                                  VariableState::Watch::kNothing));
+}
+
+std::vector<UpdateTarget> make_targets(const std::vector<RuleGroup>& groups, std::vector<Variable>& slots) {
+  std::vector<UpdateTarget> targets;
+  for (const RuleGroup& group : groups) {
+    for (const Variable& variable : group.variables) {
+      UpdateTarget target{variable.shared_state(), {}, group.rule->kind(), false, {}};
+      for (const SlotSpec& spec : group.rule->slots()) {
+        slots.push_back(make_slot(*target.variable, spec));
+        target.slots.push_back(slots.back().state().copies().front());
+      }
+      targets.push_back(std::move(target));
+    }
+  }
+  return targets;
+}
+
+}  // namespace
+
+/// What all replicas bring to Optimizer::step.
+class StepMeeting final : public Meeting {
+ public:
+  StepMeeting(OptimizerState& optimizer, const StepOptions& options)
+      : optimizer_(optimizer), options_(options), measures_(options.clip_global_norm || options.check_finite) {}
+
+  const char* what() const override { return "optimizer.step"; }
+  uint64_t signature() const override {
+    uint64_t clip = 0;
+    if (options_.clip_global_norm) std::memcpy(&clip, &*options_.clip_global_norm, sizeof clip);
+    return (reinterpret_cast<uintptr_t>(&optimizer_) * 2 + (options_.check_finite ? 1 : 0)) * 0x9e3779b97f4a7c15u + clip;
+  }
+  std::string describe() const override {
+    const VariableState& first = *optimizer_.variables_.front();
+    return fmt::format("optimizer.step({}{}) of the optimizer of '{}'",
+                       options_.clip_global_norm ? fmt::format("clip_global_norm = {}", *options_.clip_global_norm) : "",
+                       options_.check_finite ? ", check_finite" : "", first.name());
+  }
+
+  void prepare(std::span<Meeting* const>) override { optimizer_.begin_step(); }
+  int num_phases() const override { return measures_ ? 3 : 2; }
+  void work(int phase, int lane, int) override {
+    if (measures_ && phase == 0) {
+      optimizer_.update_.measure(optimizer_.gradients_, lane);
+    } else if (phase == num_phases() - 2) {
+      optimizer_.update_.update(optimizer_.gradients_, lane, clip_);
+    } else {
+      const LanePlan& plan = optimizer_.group_->plan();
+      for (int64_t k = 0; k < plan.replicas_per_lane(); ++k) optimizer_.settle(plan.first_replica_of(lane) + k);
+    }
+  }
+  void between(int phase) override {
+    if (measures_ && phase == 0) {
+      if (options_.check_finite) optimizer_.check_finite_gradients();
+      const double norm = optimizer_.update_.global_norm();
+      // torch::nn::utils::clip_grad_norm_'s factor.
+      if (options_.clip_global_norm) clip_ = std::min(1.0, *options_.clip_global_norm / (norm + 1e-6));
+    } else if (phase == num_phases() - 1) {
+      optimizer_.end_step();
+    }
+  }
+
+ private:
+  OptimizerState& optimizer_;
+  const StepOptions options_;
+  const bool measures_;
+  double clip_ = 1;
+};
+
+OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<RuleGroup> groups)
+    : group_(std::move(group)),
+      variables_(all_variables(groups)),
+      steps_(variables_.size(), 0),
+      gradients_(variables_, group_->num_local_replicas()),
+      update_((check_variables(*group_, variables_), make_targets(groups, slots_)), group_->num_local_replicas(),
+              group_->plan().num_lanes()),
+      scale_calls_(static_cast<std::size_t>(group_->num_local_replicas())) {
+  if (variables_.empty()) throw UsageError("an optimizer was given no variables", "give it at least one");
+  for (RuleGroup& one : groups) {
+    rule_of_.insert(rule_of_.end(), one.variables.size(), rules_.size());
+    rules_.push_back(std::move(one.rule));
+  }
+}
+
+StepInfo OptimizerState::step(const ReplicaContext& context, const StepOptions& options) {
+  ContextAccess::check_is_current(context, "optimizer.step");
+  if (&ContextAccess::group(context) != group_.get()) {
+    throw UsageError("optimizer.step was given a context of another strategy", "step in runs of the strategy that made it");
+  }
+  if (group_->evaluating()) {
+    throw UsageError("optimizer.step was called inside evaluate()", "train inside run(); evaluate() has no gradients");
+  }
+  if (options.clip_global_norm && !(*options.clip_global_norm > 0)) {
+    throw UsageError(fmt::format(".clip_global_norm is {}", *options.clip_global_norm), "give a positive norm, or leave it out");
+  }
+  const int64_t r = ContextAccess::local_index(context);
+  for (const auto& variable : variables_) variable->check_component(r);
+  gradients_.collect(r, is_weightless(context));
+  scale_calls_[r] = {ContextAccess::scale_calls(context), ContextAccess::weighted_scale_calls(context)};
+  StepMeeting meeting(*this, options);
+  group_->meet(context, meeting);
+  forget_autocast_weights();
+  return info_;
+}
+
+bool OptimizerState::is_weightless(const ReplicaContext& context) const {
+  const ScaleCalls& before = scale_calls_[ContextAccess::local_index(context)];
+  return ContextAccess::scale_calls(context) > before.all && ContextAccess::weighted_scale_calls(context) == before.weighted;
+}
+
+void OptimizerState::begin_step() {
+  std::vector<UpdateTarget>& targets = update_.targets();
+  // Most variables have been updated equally often: their numbers are computed once.
+  int64_t known_step = -1;
+  std::size_t known_rule = 0;
+  Coefficients known;
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    targets[i].present = gradients_.present(i);
+    if (!targets[i].present) continue;
+    const int64_t next = steps_[i] + 1;
+    if (next != known_step || rule_of_[i] != known_rule) {
+      known_step = next;
+      known_rule = rule_of_[i];
+      known = rules_[known_rule]->coefficients(next);
+    }
+    targets[i].coefficients = known;
+  }
+}
+
+void OptimizerState::check_finite_gradients() const {
+  const std::vector<std::size_t> bad = update_.variables_not_finite();
+  if (bad.empty()) return;
+  std::vector<std::string> found;
+  for (const std::size_t i : bad) {
+    std::vector<int64_t> replicas = update_.replicas_not_finite(gradients_, i);
+    for (int64_t& replica : replicas) replica += group_->first_replica();
+    found.push_back(replicas.empty() ? fmt::format("'{}' (in the sum over replicas)", variables_[i]->name())
+                                     : fmt::format("'{}' on replica {}", variables_[i]->name(), fmt::join(replicas, ", ")));
+    if (found.size() == 4 && bad.size() > 4) {
+      found.push_back(fmt::format("and {} more", bad.size() - 4));
+      break;
+    }
+  }
+  throw NonFiniteError(fmt::format("step {}: the gradient is not finite for {}; the step was not applied", group_->step(),
+                                   fmt::join(found, ", ")),
+                       "lower the learning rate, clip the gradient, or look at the samples of this step");
+}
+
+void OptimizerState::settle(int64_t r) {
+  const std::vector<UpdateTarget>& targets = update_.targets();
+  for (const UpdateTarget& target : targets) {
+    if (target.present) target.variable->wrote_component(r);
+  }
+  gradients_.release(r);
+}
+
+void OptimizerState::end_step() {
+  bool applied = false;
+  const std::vector<UpdateTarget>& targets = update_.targets();
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    if (!targets[i].present) continue;
+    ++steps_[i];
+    applied = true;
+  }
+  info_ = {update_.global_norm(), applied};
+  const std::vector<std::size_t> foreign = update_.take_foreign_writes();
+  for (const std::size_t i : foreign) variables_[i]->damaged_in_memory();
+  if (!foreign.empty()) variables_[foreign.front()]->require_sound();  // throws, in every replica
+}
+
+UpdateRule& OptimizerState::rule(int64_t group) {
+  if (group < 0 || group >= num_groups()) {
+    throw UsageError(fmt::format("group {} was asked of an optimizer with {}", group, num_groups()),
+                     fmt::format("choose a group from 0 to {}", num_groups() - 1));
+  }
+  return *rules_[group];
+}
+
+std::map<std::string, at::Tensor> OptimizerState::state() const {
+  std::map<std::string, at::Tensor> result;
+  for (const Variable& slot : slots_) result.emplace(slot.name(), slot.state().read());
+  for (std::size_t i = 0; i < variables_.size(); ++i) {
+    result.emplace(variables_[i]->name() + "/step", at::scalar_tensor(steps_[i], at::kLong));
+  }
+  return result;
+}
+
+void OptimizerState::load(const std::map<std::string, at::Tensor>& state) {
+  std::vector<std::string> problems;
+  std::set<std::string> known;
+  const auto find = [&](const std::string& name, c10::IntArrayRef sizes) -> const at::Tensor* {
+    known.insert(name);
+    const auto found = state.find(name);
+    if (found == state.end()) {
+      problems.push_back(fmt::format("missing '{}'", name));
+      return nullptr;
+    }
+    if (!found->second.defined() || found->second.sizes() != sizes) {
+      problems.push_back(fmt::format("'{}' has not shape [{}]", name, fmt::join(sizes, ", ")));
+    }
+    return &found->second;
+  };
+  std::vector<const at::Tensor*> slots;
+  std::vector<const at::Tensor*> steps;
+  for (const Variable& slot : slots_) slots.push_back(find(slot.name(), slot.sizes()));
+  for (const auto& variable : variables_) steps.push_back(find(variable->name() + "/step", {}));
+  for (const auto& [name, value] : state) {
+    if (!known.contains(name)) problems.push_back(fmt::format("unexpected '{}'", name));
+  }
+  if (!problems.empty()) {
+    throw UsageError(fmt::format("the tensors given to an optimizer do not fit: {}", fmt::join(problems, ", ")),
+                     "give exactly the names and shapes that state() gives; nothing was loaded");
+  }
+  for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].state().write(*slots[i]);
+  for (std::size_t i = 0; i < steps_.size(); ++i) steps_[i] = steps[i]->item<int64_t>();
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,65 @@
+// The update of one block of one variable: the summed gradient in, new weights and slots out, in one pass over memory.
+#pragma once
+
+#include <cstdint>
+
+namespace lockstep::internal {
+
+/// The arithmetic of an update. Each is LibTorch's torch::optim rule of the same options.
+enum class UpdateKind {
+  kSgd,                      // no slots
+  kSgdMomentum,              // momentum_buffer
+  kSgdNesterov,              // momentum_buffer
+  kAdam,                     // exp_avg, exp_avg_sq
+  kAdamAmsgrad,              // exp_avg, exp_avg_sq, max_exp_avg_sq
+  kAdamW,                    // exp_avg, exp_avg_sq
+  kAdamWAmsgrad,             // exp_avg, exp_avg_sq, max_exp_avg_sq
+  kRmsprop,                  // square_avg
+  kRmspropMomentum,          // square_avg, momentum_buffer
+  kRmspropCentered,          // square_avg, grad_avg
+  kRmspropCenteredMomentum,  // square_avg, grad_avg, momentum_buffer
+  kAdagrad,                  // sum
+};
+
+inline constexpr int kMaxSlots = 3;
+
+/// The numbers of one update of one variable; which of them a kind reads stands with its formula in update_rules.inc.
+struct Coefficients {
+  double learning_rate = 0;  // times what the formula gives; Adam's divided by its bias correction
+  double weight_decay = 0;   // added to the gradient; for AdamW what the weights are multiplied by
+  double keep_first = 0;     // of the first running average, or of the momentum buffer
+  double take_first = 0;
+  double keep_second = 0;    // of the running average of squares
+  double take_second = 0;
+  double momentum = 0;       // of the step along the buffer (Nesterov, RMSprop)
+  double root_scale = 0;     // times the square root (Adam's second bias correction)
+  double epsilon = 0;
+};
+
+/// A block, in and out. `count` elements of the kernel's type.
+struct BlockUpdate {
+  void* weights;
+  void* slots[kMaxSlots];
+  const void* gradient;        // the sum over replicas, or its left half
+  const void* right_gradient;  // the right half, or null
+  int64_t count;
+  const Coefficients* coefficients;
+  double clip;  // the gradient's factor
+
+  uint64_t checksum_read;     // of the weights as found
+  uint64_t checksum_written;  // of the weights as left
+  double sum_of_squares;      // of the gradient, before `clip`
+};
+
+/// Updates a block; `weights` and `slots` are written.
+using UpdateBlock = void (*)(BlockUpdate& block);
+/// Computes `sum_of_squares` alone; reads `gradient`, `right_gradient` and `count`.
+using MeasureBlock = void (*)(BlockUpdate& block);
+
+/// The loops for this processor; T is float or double.
+template <class T>
+UpdateBlock update_block(UpdateKind kind);
+template <class T>
+MeasureBlock measure_block();
+
+}  // namespace lockstep::internal

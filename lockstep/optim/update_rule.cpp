@@ -1,0 +1,182 @@
+// The formulas' numbers, after torch/csrc/api/src/optim/{sgd,adam,adamw,rmsprop,adagrad}.cpp.
+#include "lockstep/optim/update_rule.h"
+
+#include <fmt/format.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <cmath>
+#include <tuple>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+void require(bool valid, const char* optimizer, const char* option, double value, const char* remedy) {
+  if (!valid) throw UsageError(fmt::format("{} was given {} = {}", optimizer, option, value), remedy);
+}
+
+void check_not_negative(const char* optimizer, const char* option, double value) {
+  require(value >= 0 && std::isfinite(value), optimizer, option, value, "give a finite number that is not negative");
+}
+
+void check_fraction(const char* optimizer, const char* option, double value) {
+  require(value >= 0 && value < 1, optimizer, option, value, "give a number from 0 to below 1");
+}
+
+class SgdRule final : public UpdateRule {
+ public:
+  explicit SgdRule(const torch::optim::SGDOptions& options) : UpdateRule(options.lr()), options_(options) {
+    check_not_negative(name(), "momentum", options.momentum());
+    check_not_negative(name(), "weight_decay", options.weight_decay());
+    require(!options.nesterov() || (options.momentum() > 0 && options.dampening() == 0), name(), "nesterov with dampening",
+            options.dampening(), "Nesterov momentum needs a momentum and no dampening");
+  }
+  const char* name() const override { return "SGD"; }
+  UpdateKind kind() const override {
+    if (options_.momentum() == 0) return UpdateKind::kSgd;
+    return options_.nesterov() ? UpdateKind::kSgdNesterov : UpdateKind::kSgdMomentum;
+  }
+  std::vector<SlotSpec> slots() const override {
+    if (options_.momentum() == 0) return {};
+    return {{"momentum_buffer"}};
+  }
+  Coefficients coefficients(int64_t step) const override {
+    Coefficients c;
+    c.learning_rate = learning_rate();
+    c.weight_decay = options_.weight_decay();
+    // The first update puts the gradient itself into the buffer, without dampening.
+    c.keep_first = step == 1 ? 0 : options_.momentum();
+    c.take_first = step == 1 ? 1 : 1 - options_.dampening();
+    c.momentum = options_.momentum();
+    return c;
+  }
+
+ private:
+  const torch::optim::SGDOptions options_;
+};
+
+/// Adam and AdamW, which differ in where the weight decay goes.
+template <class Options, bool kDecoupled>
+class AdamRule final : public UpdateRule {
+ public:
+  explicit AdamRule(const Options& options) : UpdateRule(options.lr()), options_(options) {
+    check_fraction(name(), "betas[0]", std::get<0>(options.betas()));
+    check_fraction(name(), "betas[1]", std::get<1>(options.betas()));
+    check_not_negative(name(), "eps", options.eps());
+    check_not_negative(name(), "weight_decay", options.weight_decay());
+  }
+  const char* name() const override { return kDecoupled ? "AdamW" : "Adam"; }
+  UpdateKind kind() const override {
+    if (kDecoupled) return options_.amsgrad() ? UpdateKind::kAdamWAmsgrad : UpdateKind::kAdamW;
+    return options_.amsgrad() ? UpdateKind::kAdamAmsgrad : UpdateKind::kAdam;
+  }
+  std::vector<SlotSpec> slots() const override {
+    std::vector<SlotSpec> slots{{"exp_avg"}, {"exp_avg_sq"}};
+    if (options_.amsgrad()) slots.push_back({"max_exp_avg_sq"});
+    return slots;
+  }
+  Coefficients coefficients(int64_t step) const override {
+    const auto [beta1, beta2] = options_.betas();
+    const auto t = static_cast<double>(step);
+    Coefficients c;
+    c.learning_rate = learning_rate() / (1 - std::pow(beta1, t));
+    c.weight_decay = kDecoupled ? 1 - learning_rate() * options_.weight_decay() : options_.weight_decay();
+    c.keep_first = beta1;
+    c.take_first = 1 - beta1;
+    c.keep_second = beta2;
+    c.take_second = 1 - beta2;
+    c.root_scale = 1 / std::sqrt(1 - std::pow(beta2, t));
+    c.epsilon = options_.eps();
+    return c;
+  }
+
+ private:
+  const Options options_;
+};
+
+class RmspropRule final : public UpdateRule {
+ public:
+  explicit RmspropRule(const torch::optim::RMSpropOptions& options) : UpdateRule(options.lr()), options_(options) {
+    check_not_negative(name(), "alpha", options.alpha());
+    check_not_negative(name(), "eps", options.eps());
+    check_not_negative(name(), "momentum", options.momentum());
+    check_not_negative(name(), "weight_decay", options.weight_decay());
+  }
+  const char* name() const override { return "RMSprop"; }
+  UpdateKind kind() const override {
+    if (options_.centered()) {
+      return options_.momentum() > 0 ? UpdateKind::kRmspropCenteredMomentum : UpdateKind::kRmspropCentered;
+    }
+    return options_.momentum() > 0 ? UpdateKind::kRmspropMomentum : UpdateKind::kRmsprop;
+  }
+  std::vector<SlotSpec> slots() const override {
+    std::vector<SlotSpec> slots{{"square_avg"}};
+    if (options_.centered()) slots.push_back({"grad_avg"});
+    if (options_.momentum() > 0) slots.push_back({"momentum_buffer"});
+    return slots;
+  }
+  Coefficients coefficients(int64_t) const override {
+    Coefficients c;
+    c.learning_rate = learning_rate();
+    c.weight_decay = options_.weight_decay();
+    c.keep_second = options_.alpha();
+    c.take_second = 1 - options_.alpha();
+    c.momentum = options_.momentum();
+    c.epsilon = options_.eps();
+    return c;
+  }
+
+ private:
+  const torch::optim::RMSpropOptions options_;
+};
+
+class AdagradRule final : public UpdateRule {
+ public:
+  explicit AdagradRule(const torch::optim::AdagradOptions& options) : UpdateRule(options.lr()), options_(options) {
+    check_not_negative(name(), "lr_decay", options.lr_decay());
+    check_not_negative(name(), "weight_decay", options.weight_decay());
+    check_not_negative(name(), "initial_accumulator_value", options.initial_accumulator_value());
+    check_not_negative(name(), "eps", options.eps());
+  }
+  const char* name() const override { return "Adagrad"; }
+  UpdateKind kind() const override { return UpdateKind::kAdagrad; }
+  std::vector<SlotSpec> slots() const override { return {{"sum", options_.initial_accumulator_value()}}; }
+  Coefficients coefficients(int64_t step) const override {
+    Coefficients c;
+    c.learning_rate = learning_rate() / (1 + static_cast<double>(step - 1) * options_.lr_decay());
+    c.weight_decay = options_.weight_decay();
+    c.epsilon = options_.eps();
+    return c;
+  }
+
+ private:
+  const torch::optim::AdagradOptions options_;
+};
+
+template <class Rule, class Options>
+std::unique_ptr<UpdateRule> make_checked(const Options& options) {
+  check_learning_rate(options.lr());
+  return std::make_unique<Rule>(options);
+}
+
+}  // namespace
+
+void check_learning_rate(double learning_rate) { check_not_negative("an optimizer", "learning rate", learning_rate); }
+
+std::unique_ptr<UpdateRule> make_rule(const torch::optim::SGDOptions& options) { return make_checked<SgdRule>(options); }
+std::unique_ptr<UpdateRule> make_rule(const torch::optim::AdamOptions& options) {
+  return make_checked<AdamRule<torch::optim::AdamOptions, false>>(options);
+}
+std::unique_ptr<UpdateRule> make_rule(const torch::optim::AdamWOptions& options) {
+  return make_checked<AdamRule<torch::optim::AdamWOptions, true>>(options);
+}
+std::unique_ptr<UpdateRule> make_rule(const torch::optim::RMSpropOptions& options) { return make_checked<RmspropRule>(options); }
+std::unique_ptr<UpdateRule> make_rule(const torch::optim::AdagradOptions& options) { return make_checked<AdagradRule>(options); }
+
+}  // namespace lockstep::internal

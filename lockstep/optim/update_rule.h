@@ -1,0 +1,58 @@
+// One optimizer's options, as arithmetic: which formula, which slots, and the numbers of each update.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/optim/update_block.h"
+
+namespace torch::optim {
+struct SGDOptions;
+struct AdamOptions;
+struct AdamWOptions;
+struct RMSpropOptions;
+struct AdagradOptions;
+}  // namespace torch::optim
+
+namespace lockstep::internal {
+
+/// A value that an optimizer keeps for each element of a variable, named as in torch::optim.
+struct SlotSpec {
+  std::string name;
+  double initial = 0;
+};
+
+/// Pure but for the learning rate.
+class UpdateRule {
+ public:
+  virtual ~UpdateRule() = default;
+  /// "SGD", "Adam", "AdamW", "RMSprop" or "Adagrad".
+  virtual const char* name() const = 0;
+  virtual UpdateKind kind() const = 0;
+  virtual std::vector<SlotSpec> slots() const = 0;
+  /// The numbers of a variable's `step`-th update, counted from 1.
+  virtual Coefficients coefficients(int64_t step) const = 0;
+
+  double learning_rate() const { return learning_rate_; }
+  void set_learning_rate(double learning_rate) { learning_rate_ = learning_rate; }
+
+ protected:
+  explicit UpdateRule(double learning_rate) : learning_rate_(learning_rate) {}
+
+ private:
+  double learning_rate_;
+};
+
+/// LibTorch's options as a rule; a UsageError, naming the option, for values that torch::optim refuses.
+std::unique_ptr<UpdateRule> make_rule(const torch::optim::SGDOptions& options);
+std::unique_ptr<UpdateRule> make_rule(const torch::optim::AdamOptions& options);
+std::unique_ptr<UpdateRule> make_rule(const torch::optim::AdamWOptions& options);
+std::unique_ptr<UpdateRule> make_rule(const torch::optim::RMSpropOptions& options);
+std::unique_ptr<UpdateRule> make_rule(const torch::optim::AdagradOptions& options);
+
+/// A UsageError for a learning rate that is negative or not finite.
+void check_learning_rate(double learning_rate);
+
+}  // namespace lockstep::internal

@@ -1,0 +1,329 @@
+#include "lockstep/replica/collectives.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/reduce_tensors.h"
+#include "lockstep/core/tree_sum.h"
+#include "lockstep/replica/meeting.h"
+#include "lockstep/replica/replica_context.h"
+#include "lockstep/replica/replica_group.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+bool needs_grad(const std::vector<at::Tensor>& values) {
+  return at::GradMode::is_enabled() &&
+         std::any_of(values.begin(), values.end(), [](const at::Tensor& value) { return value.requires_grad(); });
+}
+
+std::string shape_text(const at::Tensor& value) {
+  std::string text = fmt::format("{} [", c10::toString(value.scalar_type()));
+  for (int64_t d = 0; d < value.dim(); ++d) text += fmt::format("{}{}", d == 0 ? "" : ", ", value.size(d));
+  return text + "]";
+}
+
+void check_dense(const char* call, const at::Tensor& value) {
+  if (value.defined() && value.layout() == at::kStrided) return;
+  throw UsageError(fmt::format("{} was given {} tensor", call, value.defined() ? "a sparse" : "an undefined"),
+                   "pass a dense tensor");
+}
+
+/// Words that must agree, folded into a signature.
+class Fingerprint {
+ public:
+  void add(int64_t word) { value_ = XXH3_64bits_withSeed(&word, sizeof word, value_); }
+  void add_dtype_and_shape(const at::Tensor& value, int64_t but_axis = -1) {
+    add(static_cast<int64_t>(value.scalar_type()));
+    add(value.dim());
+    for (int64_t d = 0; d < value.dim(); ++d) add(d == but_axis ? -1 : value.size(d));
+  }
+  uint64_t value() const { return value_; }
+
+ private:
+  uint64_t value_ = 0;
+};
+
+/// The stretch of `count` elements that a lane takes, on borders of cache lines.
+std::pair<int64_t, int64_t> slice_of(int64_t count, int lane, int num_lanes) {
+  constexpr int64_t kLine = 16;
+  const int64_t lines = (count + kLine - 1) / kLine;
+  const auto border = [&](int64_t l) { return std::min(count, lines * l / num_lanes * kLine); };
+  return {border(lane), border(lane + 1)};
+}
+
+class AllReduceMeeting final : public Meeting {
+ public:
+  AllReduceMeeting(Reduction reduction, const std::vector<at::Tensor>& values) : reduction_(reduction) {
+    Fingerprint fingerprint;
+    fingerprint.add(static_cast<int64_t>(reduction));
+    fingerprint.add(needs_grad(values) ? 1 : 0);
+    for (const at::Tensor& value : values) {
+      check_dense("all_reduce", value);
+      fingerprint.add_dtype_and_shape(value);
+      inputs_.push_back(value.detach().contiguous());
+      outputs_.push_back(at::empty(value.sizes(), value.options().dtype(result_type_of(reduction, value))));
+    }
+    signature_ = fingerprint.value();
+    with_gradient_ = needs_grad(values);
+  }
+
+  const char* what() const override { return "all_reduce"; }
+  uint64_t signature() const override { return signature_; }
+  std::string describe() const override {
+    std::string text = fmt::format("all_reduce({}", name_of(reduction_));
+    for (std::size_t i = 0; i < inputs_.size() && i < 4; ++i) text += ", " + shape_text(inputs_[i]);
+    if (inputs_.size() > 4) text += fmt::format(", ... {} tensors", inputs_.size());
+    return text + (with_gradient_ ? ", with gradient)" : ")");
+  }
+
+  void prepare(std::span<Meeting* const> all) override {
+    for (Meeting* meeting : all) {
+      auto* one = static_cast<AllReduceMeeting*>(meeting);
+      all_.push_back(one);
+    }
+  }
+  int num_phases() const override { return 1; }
+
+  void work(int, int lane, int num_lanes) override {
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      const at::ScalarType type = inputs_[i].scalar_type();
+      const bool adds = reduction_ == Reduction::kSum || reduction_ == Reduction::kMean;
+      if (adds && type == at::kFloat) {
+        add_slice<float>(i, lane, num_lanes);
+      } else if (adds && type == at::kDouble) {
+        add_slice<double>(i, lane, num_lanes);
+      } else if (static_cast<int>(i) % num_lanes == lane) {
+        reduce_whole(i);
+      }
+    }
+  }
+
+  std::vector<at::Tensor> take_outputs() { return std::move(outputs_); }
+
+ private:
+  template <class T>
+  void add_slice(std::size_t i, int lane, int num_lanes) {
+    const auto replicas = static_cast<int64_t>(all_.size());
+    const auto [begin, end] = slice_of(inputs_[i].numel(), lane, num_lanes);
+    std::vector<const T*> inputs;
+    for (const AllReduceMeeting* one : all_) inputs.push_back(one->inputs_[i].template data_ptr<T>());
+    std::vector<T> scratch(static_cast<std::size_t>(scratch_rows(replicas) * kSumBlock));
+    const TreeSum<T> sum_of = tree_sum<T>();
+    for (int64_t offset = begin; offset < end; offset += kSumBlock) {
+      const int64_t count = std::min(kSumBlock, end - offset);
+      const T* sum = sum_of(inputs.data(), replicas, offset, count, scratch.data());
+      T* first = all_.front()->outputs_[i].template data_ptr<T>() + offset;
+      if (reduction_ == Reduction::kMean) {
+        const T divisor = static_cast<T>(replicas);
+        for (int64_t j = 0; j < count; ++j) first[j] = sum[j] / divisor;
+      } else {
+        std::memcpy(first, sum, static_cast<std::size_t>(count) * sizeof(T));
+      }
+      for (std::size_t r = 1; r < all_.size(); ++r) {
+        std::memcpy(all_[r]->outputs_[i].template data_ptr<T>() + offset, first, static_cast<std::size_t>(count) * sizeof(T));
+      }
+    }
+  }
+
+  void reduce_whole(std::size_t i) {
+    const at::NoGradGuard no_grad;
+    std::vector<at::Tensor> values;
+    for (const AllReduceMeeting* one : all_) values.push_back(one->inputs_[i]);
+    const at::Tensor result = reduce_tensors(reduction_, values);
+    for (AllReduceMeeting* one : all_) one->outputs_[i].copy_(result);
+  }
+
+  const Reduction reduction_;
+  uint64_t signature_ = 0;
+  bool with_gradient_ = false;
+  std::vector<at::Tensor> inputs_;
+  std::vector<at::Tensor> outputs_;
+  std::vector<AllReduceMeeting*> all_;  // of the leading meeting only
+};
+
+std::vector<at::Tensor> meet_all_reduce(const ReplicaContext& context, Reduction reduction,
+                                        const std::vector<at::Tensor>& values) {
+  AllReduceMeeting meeting(reduction, values);
+  ContextAccess::group(context).meet(context, meeting);
+  return meeting.take_outputs();
+}
+
+/// The context of the step that a backward pass runs in.
+const ReplicaContext& context_of_backward(const char* call) {
+  const ReplicaContext* context = current_context();
+  if (context) return *context;
+  throw UsageError(fmt::format("backward went through {} outside of a step", call),
+                   "call backward() inside the step function, on the replica's thread");
+}
+
+struct AllReduceFunction : torch::autograd::Function<AllReduceFunction> {
+  static variable_list forward(AutogradContext* ctx, const std::vector<at::Tensor>& values, const ReplicaContext* context,
+                               int64_t reduction) {
+    const auto kind = static_cast<Reduction>(reduction);
+    std::vector<at::Tensor> outputs = meet_all_reduce(*context, kind, values);
+    ctx->saved_data["reduction"] = reduction;
+    if (kind == Reduction::kMin || kind == Reduction::kMax) {
+      // Of equal extremes the lowest replica's counts: it alone gets the gradient.
+      const auto n = static_cast<int64_t>(context->num_replicas());
+      const auto id = static_cast<int64_t>(context->replica_id());
+      variable_list claims;
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        claims.push_back(at::where(values[i].detach().eq(outputs[i]), at::full({}, id, at::kLong), at::full({}, n, at::kLong)));
+      }
+      const auto winners = meet_all_reduce(*context, Reduction::kMin, claims);
+      variable_list mine;
+      for (const at::Tensor& winner : winners) mine.push_back(winner.eq(id));
+      ctx->save_for_backward(mine);
+    }
+    return outputs;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+    const ReplicaContext& context = context_of_backward("all_reduce");
+    const auto kind = static_cast<Reduction>(ctx->saved_data["reduction"].toInt());
+    variable_list result;
+    if (kind == Reduction::kSum || kind == Reduction::kMean) {
+      result = all_reduce(context, kind, gradients);
+    } else {
+      result = all_reduce(context, Reduction::kSum, gradients);
+      const variable_list mine = ctx->get_saved_variables();
+      for (std::size_t i = 0; i < result.size(); ++i) result[i] = at::where(mine[i], result[i], at::zeros_like(result[i]));
+    }
+    result.resize(result.size() + 2);  // context and reduction have none
+    return result;
+  }
+};
+
+class AllGatherMeeting final : public Meeting {
+ public:
+  AllGatherMeeting(const at::Tensor& value, int64_t axis) : axis_(axis), with_gradient_(needs_grad({value})) {
+    check_dense("all_gather", value);
+    if (value.dim() == 0) {
+      throw UsageError("all_gather was given a tensor without dimensions", "give it one: value.reshape({1})");
+    }
+    if (axis < -value.dim() || axis >= value.dim()) {
+      throw UsageError(fmt::format("all_gather was given axis {} of a tensor of {} dimensions", axis, value.dim()),
+                       fmt::format("choose an axis from 0 to {}", value.dim() - 1));
+    }
+    if (axis_ < 0) axis_ += value.dim();
+    value_ = value.detach();
+    Fingerprint fingerprint;
+    fingerprint.add(axis_);
+    fingerprint.add(with_gradient_ ? 1 : 0);
+    fingerprint.add_dtype_and_shape(value, axis_);
+    signature_ = fingerprint.value();
+  }
+
+  const char* what() const override { return "all_gather"; }
+  uint64_t signature() const override { return signature_; }
+  std::string describe() const override {
+    return fmt::format("all_gather({}, axis {}{})", shape_text(value_), axis_, with_gradient_ ? ", with gradient" : "");
+  }
+
+  void prepare(std::span<Meeting* const> all) override {
+    std::vector<at::Tensor> values;
+    int64_t offset = 0;
+    for (Meeting* meeting : all) {
+      auto* one = static_cast<AllGatherMeeting*>(meeting);
+      one->offset_ = offset;
+      offset += one->value_.size(axis_);
+      values.push_back(one->value_);
+      all_.push_back(one);
+    }
+    joined_ = at::cat(values, axis_);
+  }
+  int num_phases() const override { return 1; }
+  void work(int, int lane, int num_lanes) override {
+    for (std::size_t r = static_cast<std::size_t>(lane); r < all_.size(); r += static_cast<std::size_t>(num_lanes)) {
+      all_[r]->output_ = joined_.clone();
+    }
+  }
+
+  const at::Tensor& output() const { return output_; }
+  int64_t axis() const { return axis_; }
+  int64_t offset() const { return offset_; }
+
+ private:
+  int64_t axis_;
+  const bool with_gradient_;
+  uint64_t signature_ = 0;
+  at::Tensor value_;
+  at::Tensor output_;
+  int64_t offset_ = 0;
+  at::Tensor joined_;  // of the leading meeting only, as is all_
+  std::vector<AllGatherMeeting*> all_;
+};
+
+struct AllGatherFunction : torch::autograd::Function<AllGatherFunction> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& value, const ReplicaContext* context, int64_t axis) {
+    AllGatherMeeting meeting(value, axis);
+    ContextAccess::group(*context).meet(*context, meeting);
+    ctx->saved_data["axis"] = meeting.axis();
+    ctx->saved_data["offset"] = meeting.offset();
+    ctx->saved_data["length"] = value.size(meeting.axis());
+    return meeting.output();
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+    const auto sum = all_reduce(context_of_backward("all_gather"), Reduction::kSum, gradients);
+    return {sum.front().narrow(ctx->saved_data["axis"].toInt(), ctx->saved_data["offset"].toInt(),
+                               ctx->saved_data["length"].toInt()),
+            at::Tensor(), at::Tensor()};
+  }
+};
+
+class BroadcastMeeting final : public Meeting {
+ public:
+  BroadcastMeeting(ReplicaId from, const at::Tensor& value) : from_(from), value_(value) {}
+
+  const char* what() const override { return "broadcast"; }
+  uint64_t signature() const override { return static_cast<uint64_t>(from_.value()); }
+  std::string describe() const override { return fmt::format("broadcast(from replica {})", from_.value()); }
+  void prepare(std::span<Meeting* const> all) override {
+    const at::Tensor source = static_cast<BroadcastMeeting*>(all[static_cast<std::size_t>(from_.value())])->value_;
+    check_dense("broadcast", source);
+    for (Meeting* meeting : all) static_cast<BroadcastMeeting*>(meeting)->value_ = source.detach().clone();
+  }
+  const at::Tensor& value() const { return value_; }
+
+ private:
+  const ReplicaId from_;
+  at::Tensor value_;
+};
+
+}  // namespace
+
+std::vector<at::Tensor> all_reduce(const ReplicaContext& context, Reduction reduction, const std::vector<at::Tensor>& values) {
+  if (!needs_grad(values)) return meet_all_reduce(context, reduction, values);
+  return AllReduceFunction::apply(values, &context, static_cast<int64_t>(reduction));
+}
+
+at::Tensor all_gather(const ReplicaContext& context, const at::Tensor& value, int64_t axis) {
+  return AllGatherFunction::apply(value, &context, axis);
+}
+
+at::Tensor broadcast(const ReplicaContext& context, ReplicaId from, const at::Tensor& value) {
+  if (from < 0 || from >= context.num_replicas()) {
+    throw UsageError(fmt::format("broadcast was asked for replica {} of {}", from.value(), context.num_replicas()),
+                     fmt::format("choose a replica from 0 to {}", context.num_replicas() - 1));
+  }
+  BroadcastMeeting meeting(from, value);
+  ContextAccess::group(context).meet(context, meeting);
+  return meeting.value();
+}
+
+}  // namespace lockstep::internal

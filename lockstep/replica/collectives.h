@@ -1,0 +1,22 @@
+// What replicas compute together inside a step: reductions, gathers and broadcasts of their tensors.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <vector>
+
+#include "lockstep/core/ids.h"
+#include "lockstep/core/reduction.h"
+
+namespace lockstep {
+class ReplicaContext;
+}
+
+namespace lockstep::internal {
+
+// The contracts are those of ReplicaContext's members of the same names.
+std::vector<at::Tensor> all_reduce(const ReplicaContext& context, Reduction reduction, const std::vector<at::Tensor>& values);
+at::Tensor all_gather(const ReplicaContext& context, const at::Tensor& value, int64_t axis);
+at::Tensor broadcast(const ReplicaContext& context, ReplicaId from, const at::Tensor& value);
+
+}  // namespace lockstep::internal

@@ -1,0 +1,102 @@
+// The meeting behind ReplicaContext::merge_call: collects every replica's arguments, calls once, hands out the result.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <tuple>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/per_replica.h"
+#include "lockstep/replica/meeting.h"
+
+namespace lockstep {
+
+class ReplicaContext;
+class Strategy;
+
+namespace internal {
+
+template <class T>
+struct IsPerReplica : std::false_type {};
+template <class T>
+struct IsPerReplica<PerReplica<T>> : std::true_type {};
+
+class RandomScope;
+class ReplicaGroup;
+
+/// Marks the calling thread as outside of any replica while a merge function runs on it, all replicas at rest.
+class MergeScope {
+ public:
+  explicit MergeScope(const ReplicaContext& context);
+  ~MergeScope();
+  MergeScope(const MergeScope&) = delete;
+  MergeScope& operator=(const MergeScope&) = delete;
+  Strategy& strategy() const;
+  ReplicaId first_replica() const;
+
+ private:
+  const ReplicaContext& context_;
+  const ReplicaContext* outer_;  // whose step this thread was in
+  std::unique_ptr<RandomScope> random_;
+};
+
+template <class Fn, class... Args>
+class MergeMeeting final : public Meeting {
+  using Result = std::decay_t<std::invoke_result_t<Fn&, Strategy&, PerReplica<Args>...>>;
+  static constexpr bool kVoid = std::is_void_v<Result>;
+  using Stored = std::conditional_t<kVoid, char, Result>;
+
+ public:
+  template <class... Given>
+  MergeMeeting(const ReplicaContext& context, Fn& fn, Given&&... args)
+      : context_(context), fn_(fn), args_(std::forward<Given>(args)...) {}
+
+  const char* what() const override { return "merge_call"; }
+  uint64_t signature() const override { return typeid(MergeMeeting).hash_code(); }
+
+  void prepare(std::span<Meeting* const> all) override { call(all, std::index_sequence_for<Args...>()); }
+
+  /// What replica `local_index` gets.
+  auto result(int64_t local_index) {
+    if constexpr (IsPerReplica<Stored>::value) {
+      return typename Stored::value_type(*(result_of_all_->begin() + local_index));
+    } else if constexpr (!kVoid) {
+      (void)local_index;
+      return Stored(*result_of_all_);
+    }
+  }
+
+ private:
+  template <std::size_t... I>
+  void call(std::span<Meeting* const> all, std::index_sequence<I...>) {
+    const MergeScope scope(context_);
+    const auto invoke = [&] { return fn_(scope.strategy(), collect<I>(all, scope.first_replica())...); };
+    std::shared_ptr<Stored> result;
+    if constexpr (kVoid) {
+      invoke();
+    } else {
+      result = std::make_shared<Stored>(invoke());
+    }
+    for (Meeting* meeting : all) static_cast<MergeMeeting*>(meeting)->result_of_all_ = result;
+  }
+
+  template <std::size_t I>
+  static auto collect(std::span<Meeting* const> all, ReplicaId first) {
+    std::vector<std::tuple_element_t<I, std::tuple<Args...>>> values;
+    values.reserve(all.size());
+    for (Meeting* meeting : all) values.push_back(std::move(std::get<I>(static_cast<MergeMeeting*>(meeting)->args_)));
+    return PerReplica<std::tuple_element_t<I, std::tuple<Args...>>>(std::move(values), first);
+  }
+
+  const ReplicaContext& context_;
+  Fn& fn_;
+  std::tuple<Args...> args_;
+  std::shared_ptr<Stored> result_of_all_;  // shared: replicas read it after the one that ran the call may be gone
+};
+
+}  // namespace internal
+}  // namespace lockstep

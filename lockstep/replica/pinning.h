@@ -1,0 +1,30 @@
+// Keeps a lane's threads on the lane's cores.
+#pragma once
+
+#include <sched.h>
+
+#include "lockstep/replica/lanes.h"
+
+namespace lockstep::internal {
+
+/// Pins the calling thread, which belongs to the library, to its lane's cores for good. Does nothing where lanes are not
+/// pinned; a refusal by the system is logged once, since pinning is speed and nothing else.
+void pin_replica_thread(const LanePlan& plan, int lane);
+
+/// Keeps the thread that called run(), which carries lane 0, off the other lanes' cores, and gives its affinity back
+/// when it ends. Holding the thread costs two system calls, so a run that is `brief` only moves it to lane 0's core if
+/// it is elsewhere. A caller with several intra-op threads is left alone: its OpenMP threads outlive the run and would
+/// inherit the narrow mask.
+class CallerPin {
+ public:
+  CallerPin(const LanePlan& plan, bool brief);
+  ~CallerPin();
+  CallerPin(const CallerPin&) = delete;
+  CallerPin& operator=(const CallerPin&) = delete;
+
+ private:
+  cpu_set_t before_;
+  bool pinned_ = false;
+};
+
+}  // namespace lockstep::internal

@@ -1,0 +1,135 @@
+// What a step may do: the object that run() hands to the step function of each replica.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/TensorBody.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <span>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/ids.h"
+#include "lockstep/core/per_replica.h"
+#include "lockstep/core/reduction.h"
+#include "lockstep/replica/meeting.h"
+#include "lockstep/replica/merge_meeting.h"
+
+namespace lockstep {
+
+class Strategy;
+
+namespace internal {
+class ReplicaGroup;
+struct ContextAccess;
+}  // namespace internal
+
+/// A count of samples, tokens or micro-batches: any number, or a tensor of one element.
+class Count {
+ public:
+  template <class Number, class = std::enable_if_t<std::is_arithmetic_v<Number>>>
+  Count(Number value) : value_(static_cast<double>(value)) {}  // NOLINT(google-explicit-constructor)
+  /// A UsageError unless it has exactly one element.
+  Count(const at::Tensor& value);  // NOLINT(google-explicit-constructor)
+  double value() const { return value_; }
+
+ private:
+  double value_;
+};
+
+/// One replica's view of a step. It is valid inside the call that it was passed to, on the thread of that call: used
+/// anywhere else, each member is a UsageError.
+///
+/// The calls marked "meets" are meeting points: every replica of the run must make the same ones in the same order,
+/// with equal arguments except for tensor values. Where they do not, each gets a UsageError that says who did what;
+/// where another replica fails, they unwind the step.
+class ReplicaContext {
+ public:
+  ReplicaContext(const ReplicaContext&) = delete;
+  ReplicaContext& operator=(const ReplicaContext&) = delete;
+
+  /// Which replica this is, over all workers.
+  ReplicaId replica_id() const;
+  /// How many replicas the run has, over all workers.
+  int64_t num_replicas() const;
+  /// Where this replica computes.
+  c10::Device device() const;
+  /// How many runs of this strategy were completed before this one. Part of saved state. Evaluations do not count.
+  int64_t step() const;
+
+  /// `mean_loss`, a mean over this replica's part of the Batch that was passed to run(), times the part's share of the
+  /// global batch: the gradients of all replicas then add up to that of one device on the whole batch. For an empty
+  /// part it is an exact 0 that keeps the graph, and what comes out of its backward counts as zero. A UsageError where
+  /// not exactly one Batch was passed to run().
+  at::Tensor scale_loss(const at::Tensor& mean_loss) const;
+  /// The same by the caller's own counts: `mean_loss` times part / whole, where `whole` is the total over all replicas
+  /// and all micro-batches of the step, as `all_reduce(Reduction::kSum, part)` gives it.
+  at::Tensor scale_loss(const at::Tensor& mean_loss, Count part, Count whole) const;
+  /// Samples in the whole global batch of the Batch that was passed to run(); a UsageError without one.
+  int64_t global_batch_size() const;
+
+  /// Meets. The reduction of all replicas' tensors, equal in shape and dtype, in tree order: the same bits everywhere,
+  /// each replica its own tensor. kMean of integers is float64. Differentiable: every replica must then also go
+  /// backward through it, which meets again.
+  at::Tensor all_reduce(Reduction reduction, const at::Tensor& value) const;
+  /// Meets once for the whole list.
+  std::vector<at::Tensor> all_reduce(Reduction reduction, const std::vector<at::Tensor>& values) const;
+  /// Meets. All replicas' tensors, joined along `axis` in replica order; they may differ in size along it only.
+  /// Differentiable like all_reduce.
+  at::Tensor all_gather(const at::Tensor& value, int64_t axis = 0) const;
+  /// Meets. Replica `from`'s tensor, a copy for each replica, without gradient. Other replicas' `value` is not looked at.
+  at::Tensor broadcast(ReplicaId from, const at::Tensor& value) const;
+
+  /// Meets. Calls `fn(strategy, PerReplica<Args>...)` once, with what each replica passed, outside of any replica: there
+  /// the strategy's own calls (reduce, gather, Variable::read) are allowed. Each replica gets what `fn` returns, and its
+  /// own component where that is a PerReplica. Random operators in `fn` draw from a stream of their own.
+  template <class Fn, class... Args>
+  auto merge_call(Fn&& fn, Args&&... args) const {
+    using Call = internal::MergeMeeting<std::decay_t<Fn>, std::decay_t<Args>...>;
+    Call call(*this, fn, std::forward<Args>(args)...);
+    merge(call);
+    return call.result(local_index());
+  }
+
+  /// This replica's generator: a stream that is a function of (seed, replica, step). LibTorch's random operators draw
+  /// from it inside a step where they are given no other.
+  at::Generator random() const;
+  /// A generator that gives all replicas the same numbers, if they draw the same.
+  at::Generator shared_random() const;
+
+ private:
+  friend class internal::ReplicaGroup;
+  friend struct internal::ContextAccess;
+  template <class Fn, class... Args>
+  friend class internal::MergeMeeting;
+
+  /// What the Batch that was passed to run() says about this replica's part.
+  struct Share {
+    int batches = 0;  // how many Batch arguments there were
+    int64_t part = 0;
+    int64_t whole = 0;
+  };
+
+  ReplicaContext(internal::ReplicaGroup& group, int64_t local_index) : group_(group), local_index_(local_index) {}
+  /// Throws the UsageError of a context that is used where it is not valid.
+  void check_is_current(const char* call) const;
+  const Share& the_batch(const char* call) const;
+  void merge(internal::Meeting& meeting) const;
+  int64_t local_index() const { return local_index_; }
+  Strategy& strategy() const;
+
+  internal::ReplicaGroup& group_;
+  const int64_t local_index_;
+  Share share_;
+  // How often scale_loss was called, and with a weight, since this strategy exists: optimizers look at the difference.
+  mutable int64_t scale_calls_ = 0;
+  mutable int64_t weighted_scale_calls_ = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,120 @@
+// The replicas of one strategy in this process: their contexts, their random streams, and who may call what, where.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "lockstep/core/function_ref.h"
+#include "lockstep/core/ids.h"
+#include "lockstep/replica/lanes.h"
+#include "lockstep/replica/random_streams.h"
+#include "lockstep/replica/replica_context.h"
+#include "lockstep/replica/replica_pool.h"
+
+namespace lockstep {
+class Strategy;
+}
+
+namespace lockstep::internal {
+
+/// Shared by a strategy and the handles that it gave out, which may outlive it; the threads end with the strategy.
+class ReplicaGroup {
+ public:
+  ReplicaGroup(LanePlan plan, uint64_t seed, Strategy* strategy);
+  ~ReplicaGroup();
+
+  /// Ends the threads. Called by the strategy's destructor; afterwards runs are an InternalError, the rest goes on.
+  void stop();
+
+  /// What one call of run() or evaluate() is.
+  enum class Mode { kStep, kEvaluate };
+
+  /// Runs `body` once for each replica of this process, each in its context, on its thread. Throws ReplicaError where
+  /// any failed; a step that did not fail is counted. The caller has made a CallScope.
+  void run(Mode mode, FunctionRef<void(ReplicaContext&)> body);
+
+  /// Meets the other replicas, from inside a step.
+  void meet(const ReplicaContext& context, Meeting& meeting) { pool_->meet(context.local_index_, meeting); }
+
+  const LanePlan& plan() const { return plan_; }
+  uint64_t seed() const { return seed_; }
+  int64_t step() const { return step_; }
+  void set_step(int64_t step) { step_ = step; }
+  bool evaluating() const { return mode_ == Mode::kEvaluate; }
+  int64_t num_replicas() const { return plan_.num_replicas; }        // over all workers
+  int64_t num_local_replicas() const { return plan_.num_replicas; }  // of this process
+  ReplicaId first_replica() const { return 0; }
+  Strategy* strategy() const { return strategy_; }
+
+  /// How many variables are damaged: where none is, nobody has to look at each. Any thread.
+  std::atomic<int64_t>& damaged_variables() { return damaged_variables_; }
+
+  ReplicaContext& context(int64_t local_index) { return *contexts_[local_index]; }
+  RandomStream& stream(int64_t local_index) { return streams_[local_index].own; }
+  RandomStream& shared_stream(int64_t local_index) { return streams_[local_index].shared; }
+  RandomStream& merge_stream() { return merge_stream_; }
+
+ private:
+  friend class CallScope;
+  struct alignas(64) Streams {
+    RandomStream own;
+    RandomStream shared;
+  };
+
+  void restart_streams(int64_t local_index);
+  [[noreturn]] void throw_replica_error(std::span<const std::exception_ptr> errors) const;
+
+  const LanePlan plan_;
+  const uint64_t seed_;
+  Strategy* const strategy_;  // may dangle once stopped: only merge_call uses it, inside a run
+  std::unique_ptr<ReplicaPool> pool_;
+  std::vector<std::unique_ptr<ReplicaContext>> contexts_;
+  std::vector<Streams> streams_;  // each used by its replica's thread
+  RandomStream merge_stream_;     // used while all replicas are at rest
+  // Written by the thread that holds the CallScope, read by the replicas of its run.
+  int64_t step_ = 0;
+  int64_t evaluations_ = 0;  // since the last step: each draws from streams of its own
+  Mode mode_ = Mode::kStep;
+  std::atomic<const void*> caller_{nullptr};  // the thread whose call is under way
+  std::atomic<int64_t> damaged_variables_{0};
+};
+
+/// Entered by each call that is made outside of replicas. Throws the UsageError of a call inside a step, and of a call
+/// while another thread's is under way. Calls of one thread nest, and merge functions may make them.
+class CallScope {
+ public:
+  /// `call` is what the user wrote, `inside` what to write inside a step instead.
+  CallScope(ReplicaGroup& group, const char* call, const char* inside);
+  ~CallScope();
+  CallScope(const CallScope&) = delete;
+  CallScope& operator=(const CallScope&) = delete;
+
+  /// Throws the UsageError of a run inside another run of this thread.
+  void require_outermost() const;
+
+ private:
+  ReplicaGroup& group_;
+  const char* const call_;
+  bool outermost_ = false;
+};
+
+/// The context of the step that this thread is in, or null.
+const ReplicaContext* current_context();
+
+/// For the layers above: what a context knows beyond its public members.
+struct ContextAccess {
+  static int64_t local_index(const ReplicaContext& context) { return context.local_index_; }
+  static ReplicaGroup& group(const ReplicaContext& context) { return context.group_; }
+  static void check_is_current(const ReplicaContext& context, const char* call) { context.check_is_current(call); }
+  static int64_t scale_calls(const ReplicaContext& context) { return context.scale_calls_; }
+  static int64_t weighted_scale_calls(const ReplicaContext& context) { return context.weighted_scale_calls_; }
+  /// Tells a context which part of the batch is its replica's; `batches` is how many Batch arguments run() was given.
+  static void set_share(ReplicaContext& context, int batches, int64_t part, int64_t whole) {
+    context.share_ = {batches, part, whole};
+  }
+};
+
+}  // namespace lockstep::internal

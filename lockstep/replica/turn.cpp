@@ -1,0 +1,71 @@
+#include "lockstep/replica/turn.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <ctime>
+
+namespace lockstep::internal {
+
+namespace {
+
+inline void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+bool futex_wait(const std::atomic<uint32_t>& word, uint32_t value) {
+  static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t), "a futex is a 32-bit word");
+  const timespec limit{kStallSeconds, 0};
+  const long result = syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, &limit, nullptr, 0);
+  return result == 0 || errno != ETIMEDOUT;
+}
+
+void futex_wake(const std::atomic<uint32_t>& word, int count) {
+  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
+}
+
+void Turn::give() {
+  given_.store(1, std::memory_order_release);
+  futex_wake(given_, 1);
+}
+
+void Turn::take(OnStall on_stall) {
+  while (given_.load(std::memory_order_acquire) == 0) {
+    if (!futex_wait(given_, 0)) on_stall();
+  }
+  given_.store(0, std::memory_order_relaxed);
+}
+
+void Epoch::advance() {
+  // Sequentially consistent with the sleepers' registration: either the sleeper sees the new value, or we see it.
+  value_.fetch_add(1, std::memory_order_seq_cst);
+  if (sleepers_.load(std::memory_order_seq_cst) != 0) futex_wake(value_, INT_MAX);
+}
+
+void Epoch::wait_while(uint32_t seen, Patience patience, OnStall on_stall) {
+  for (int i = 0; i < patience.pauses; ++i) {
+    if (now() != seen) return;
+    pause_cpu();
+  }
+  for (int i = 0; i < patience.yields; ++i) {
+    if (now() != seen) return;
+    sched_yield();
+  }
+  sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  while (value_.load(std::memory_order_seq_cst) == seen) {
+    if (!futex_wait(value_, seen)) on_stall();
+  }
+  sleepers_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+}  // namespace lockstep::internal

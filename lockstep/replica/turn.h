@@ -1,0 +1,77 @@
+// Handing over and meeting, on futexes: the two waits that all others of a step are made of.
+//
+// Inside a lane a waiter sleeps at once, because it shares a core with the one it waits for. Between lanes it first
+// spins where every lane has cores of its own, since the others arrive within microseconds.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "lockstep/core/function_ref.h"
+
+namespace lockstep::internal {
+
+/// Called each time a wait has lasted another kStallSeconds; it reports who is missing. Must not throw.
+using OnStall = FunctionRef<void()>;
+inline constexpr int kStallSeconds = 30;
+
+/// Sleeps until `word` is no longer `value` or somebody wakes it; spurious returns are possible. Gives false where it
+/// slept for kStallSeconds.
+bool futex_wait(const std::atomic<uint32_t>& word, uint32_t value);
+void futex_wake(const std::atomic<uint32_t>& word, int count);
+
+/// The right to run inside a lane, given to one replica. One giver and one taker at a time.
+class alignas(64) Turn {
+ public:
+  void give();
+  /// Sleeps until it is given, and takes it.
+  void take(OnStall on_stall);
+
+ private:
+  std::atomic<uint32_t> given_{0};
+};
+
+/// How a waiter between lanes waits before it sleeps.
+struct Patience {
+  int pauses = 2000;  // about 50 us; 0 where lanes share cores
+  int yields = 20;
+};
+
+/// A number that only grows, waited for by other threads.
+class alignas(64) Epoch {
+ public:
+  uint32_t now() const { return value_.load(std::memory_order_acquire); }
+  void advance();
+  /// Returns when the value is no longer `seen`. A wait between runs has no stall: pass an `on_stall` that does nothing.
+  void wait_while(uint32_t seen, Patience patience, OnStall on_stall);
+
+ private:
+  std::atomic<uint32_t> value_{0};
+  std::atomic<uint32_t> sleepers_{0};
+};
+
+/// Where all lanes meet. The last to arrive runs `serial` while the others wait, then all go on.
+class LaneBarrier {
+ public:
+  LaneBarrier(int lanes, Patience patience) : lanes_(lanes), patience_(patience) {}
+
+  template <class Serial>
+  void arrive(const Serial& serial, OnStall on_stall) {
+    const uint32_t generation = generation_.now();
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == lanes_) {
+      arrived_.store(0, std::memory_order_relaxed);
+      serial();
+      generation_.advance();
+    } else {
+      generation_.wait_while(generation, patience_, on_stall);
+    }
+  }
+
+ private:
+  const int lanes_;
+  const Patience patience_;
+  alignas(64) std::atomic<int> arrived_{0};
+  Epoch generation_;
+};
+
+}  // namespace lockstep::internal

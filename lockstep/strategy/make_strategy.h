@@ -1,0 +1,30 @@
+// A strategy by its name, for programs that choose at run time.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/strategy/mirrored.h"
+#include "lockstep/strategy/one_device.h"
+#include "lockstep/strategy/strategy.h"
+
+namespace lockstep {
+
+/// The union of all strategies' options; each strategy takes those that it knows.
+struct StrategyOptions {
+  std::vector<std::string> devices = {};  // one-device takes at most one
+  int64_t replicas = 0;
+  Copies copies = Copies::kPerMemory;
+  uint64_t seed = 0;
+  int threads_per_replica = 1;
+  int64_t verify_every = 100;
+};
+
+/// "one-device" or "mirrored". A UsageError for another name, and for options that the strategy cannot honour.
+std::unique_ptr<Strategy> make_strategy(const std::string& name, StrategyOptions options = {});
+
+/// The names that make_strategy knows.
+const std::vector<std::string>& strategy_names();
+
+}  // namespace lockstep

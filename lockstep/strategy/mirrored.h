@@ -1,0 +1,39 @@
+// Replicas on the lanes of one machine, over variables that are equal on all of them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lockstep/strategy/strategy.h"
+
+namespace lockstep {
+
+/// How often a mirrored variable lies in memory.
+enum class Copies {
+  kPerMemory,   // once for all replicas of a memory
+  kPerReplica,  // once for each replica
+};
+
+struct MirroredOptions {
+  /// "cpu:K" is lane K of the host: any numbers from 0, no duplicates. Lanes take the cores that the process may use in
+  /// turn; where there are more lanes than cores, lanes are not pinned. Empty: as many lanes as cores, or, where
+  /// `replicas` is given, the largest number of lanes up to that which divides it.
+  std::vector<std::string> devices = {};
+  /// A multiple of the number of lanes, to which they are dealt in blocks. It decides results; lanes do not. 0: one for
+  /// each lane.
+  int64_t replicas = 0;
+  Copies copies = Copies::kPerMemory;
+  uint64_t seed = 0;            // of initial values, random streams and shuffling
+  int threads_per_replica = 1;  // intra-op threads; part of what decides bits
+  int64_t verify_every = 100;   // runs between looks at variables that no optimizer of the library updates
+};
+
+/// Every replica has a thread of its own (replica 0: the caller's), and a lane lets one of its replicas run at a time.
+/// With the same number of replicas the bits of all variables are the same on any number of lanes.
+class MirroredStrategy final : public Strategy {
+ public:
+  explicit MirroredStrategy(MirroredOptions options = {});
+};
+
+}  // namespace lockstep

@@ -1,0 +1,24 @@
+// One replica on one device: what a program without data parallelism does, under the same rules.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "lockstep/strategy/strategy.h"
+
+namespace lockstep {
+
+struct OneDeviceOptions {
+  std::string device = "cpu";   // or "cpu:K"
+  uint64_t seed = 0;            // of initial values, random streams and shuffling
+  int threads_per_replica = 1;  // intra-op threads; part of what decides bits
+  int64_t verify_every = 100;   // runs between looks at variables that no optimizer of the library updates
+};
+
+/// One replica, on the calling thread, which is not pinned.
+class OneDeviceStrategy final : public Strategy {
+ public:
+  explicit OneDeviceStrategy(OneDeviceOptions options = {});
+};
+
+}  // namespace lockstep

@@ -1,0 +1,66 @@
+// How the arguments of run() reach the replicas: a PerReplica gives each its component, anything else reaches each whole.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <type_traits>
+
+#include "lockstep/core/per_replica.h"
+#include "lockstep/data/batch.h"
+#include "lockstep/replica/merge_meeting.h"
+
+namespace lockstep::internal {
+
+/// Throws the UsageError of a PerReplica argument with another number of values than the process has replicas.
+void check_argument_size(std::size_t size, int64_t num_local_replicas);
+
+/// What the Batch arguments of a run say about one replica's share of the work.
+struct BatchShare {
+  int batches = 0;
+  int64_t part = 0;
+  int64_t whole = 0;
+};
+
+/// The part of one argument that local replica r gets.
+template <class T>
+const T& component_of(const T& argument, int64_t) {
+  return argument;
+}
+template <class T>
+const T& component_of(const PerReplica<T>& argument, int64_t r) {
+  return *(argument.begin() + r);
+}
+
+template <class T>
+void check_argument(const T& argument, int64_t num_local_replicas) {
+  if constexpr (IsPerReplica<T>::value) check_argument_size(argument.size(), num_local_replicas);
+}
+
+template <class T>
+void add_share(BatchShare& share, const T& argument, int64_t r, int64_t num_replicas) {
+  if constexpr (std::is_same_v<T, PerReplica<Batch>>) {
+    const Batch& batch = component_of(argument, r);
+    share = {share.batches + 1, batch.size(), batch.global_size};
+  } else if constexpr (std::is_same_v<T, Batch>) {
+    // Every replica works on the same samples: together they count each of them once.
+    share = {share.batches + 1, argument.size(), argument.size() * num_replicas};
+  }
+}
+
+template <class T>
+struct IsTuple : std::false_type {};
+template <class... T>
+struct IsTuple<std::tuple<T...>> : std::true_type {};
+
+/// The arguments as a tuple of references: a tuple is expanded, one level.
+template <class Args>
+auto as_tuple(const Args& args) {
+  if constexpr (IsTuple<Args>::value) {
+    return std::apply([](const auto&... each) { return std::tuple<const decltype(each)&...>(each...); }, args);
+  } else {
+    return std::tuple<const Args&>(args);
+  }
+}
+
+}  // namespace lockstep::internal

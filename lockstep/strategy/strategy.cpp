@@ -1,0 +1,323 @@
+// What a strategy does outside of steps.
+#include "lockstep/strategy/strategy.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/fingerprint.h"
+#include "lockstep/core/reduce_tensors.h"
+#include "lockstep/core/simd.h"
+#include "lockstep/core/torch_compat.h"
+#include "lockstep/optim/optimizer_state.h"
+#include "lockstep/replica/intra_op_threads.h"
+#include "lockstep/replica/replica_group.h"
+#include "lockstep/strategy/setup.h"
+#include "lockstep/variable/registry.h"
+
+namespace lockstep {
+
+using internal::CallScope;
+using internal::IntraOpThreadsGuard;
+using internal::VariableState;
+
+namespace {
+
+std::vector<at::Tensor> tensors_of(const PerReplica<at::Tensor>& values, int64_t replicas, const char* call) {
+  if (static_cast<int64_t>(values.size()) != replicas) {
+    throw UsageError(fmt::format("{} was given {} values for {} replicas", call, values.size(), replicas),
+                     "pass what run() or per_replica() of this strategy gave");
+  }
+  std::vector<at::Tensor> tensors;
+  for (const at::Tensor& value : values) {
+    if (!value.defined() || value.layout() != at::kStrided) {
+      throw UsageError(fmt::format("{} was given {} tensor for replica {}", call, value.defined() ? "a sparse" : "an undefined",
+                                   values.first_replica() + static_cast<int64_t>(tensors.size())),
+                       "give a dense tensor for each replica");
+    }
+    tensors.push_back(value.detach());
+  }
+  return tensors;
+}
+
+void check_alike(const std::vector<at::Tensor>& tensors, const char* call, bool same_shape, const char* remedy) {
+  for (std::size_t r = 1; r < tensors.size(); ++r) {
+    const at::Tensor& a = tensors.front();
+    const at::Tensor& b = tensors[r];
+    if (a.scalar_type() == b.scalar_type() && (same_shape ? a.sizes() == b.sizes() : a.dim() == b.dim())) continue;
+    throw UsageError(fmt::format("{} was given {} [{}] for replica 0 and {} [{}] for replica {}", call, c10::toString(a.scalar_type()),
+                                 fmt::join(a.sizes(), ", "), c10::toString(b.scalar_type()), fmt::join(b.sizes(), ", "), r),
+                     remedy);
+  }
+}
+
+std::vector<int64_t> checked_axes(const Axes& axes, int64_t dimensions) {
+  std::vector<int64_t> result;
+  for (int64_t axis : axes.values()) {
+    if (axis < -dimensions || axis >= dimensions) {
+      throw UsageError(fmt::format("Strategy::reduce was given axis {} of tensors of {} dimensions", axis, dimensions),
+                       "choose axes that the tensors have, or none");
+    }
+    result.push_back(axis < 0 ? axis + dimensions : axis);
+  }
+  return result;
+}
+
+/// One replica's tensor taken together over some dimensions.
+at::Tensor reduced_locally(Reduction reduction, const at::Tensor& value, const std::vector<int64_t>& axes) {
+  switch (reduction) {
+    case Reduction::kMin: return at::amin(value, axes);
+    case Reduction::kMax: return at::amax(value, axes);
+    default: return at::sum(value.to(internal::accumulation_type_of(value.scalar_type())), axes, false,
+                            internal::accumulation_type_of(value.scalar_type()));
+  }
+}
+
+VariableOptions resolved(VariableOptions options, at::ScalarType type) {
+  if (options.synchronization == VariableSynchronization::kAuto) options.synchronization = VariableSynchronization::kOnWrite;
+  if (options.aggregation == VariableAggregation::kMean && !at::isFloatingType(type)) {
+    throw UsageError(fmt::format("variable '{}' of {} was given aggregation kMean", options.name, c10::toString(type)),
+                     "choose kSum or kOnlyFirstReplica, or a floating-point dtype");
+  }
+  options.trainable = options.trainable && at::isFloatingType(type) &&
+                      options.synchronization == VariableSynchronization::kOnWrite;
+  return options;
+}
+
+}  // namespace
+
+Strategy::Strategy(internal::StrategySetup setup)
+    : name_(setup.name),
+      copies_(setup.copies),
+      verify_every_(setup.verify_every),
+      group_(std::make_shared<internal::ReplicaGroup>(std::move(setup.lanes), setup.seed, this)),
+      registry_(std::make_unique<internal::VariableRegistry>()) {
+  if (verify_every_ < 0) {
+    throw UsageError(fmt::format(".verify_every is {}", verify_every_), "give a number of runs, or 0 for never");
+  }
+}
+
+Strategy::~Strategy() { group_->stop(); }
+
+int64_t Strategy::num_replicas() const { return group_->num_replicas(); }
+int64_t Strategy::num_local_replicas() const { return group_->num_local_replicas(); }
+ReplicaId Strategy::first_replica() const { return group_->first_replica(); }
+const std::vector<std::string>& Strategy::devices() const { return group_->plan().names; }
+int64_t Strategy::step() const { return group_->step(); }
+uint64_t Strategy::seed() const { return group_->seed(); }
+
+std::string Strategy::describe() const {
+  const internal::LanePlan& plan = group_->plan();
+  std::string text = fmt::format("{}: {} replica{} on {} lane{} [{}]\n", name_, plan.num_replicas, plan.num_replicas == 1 ? "" : "s",
+                                 plan.num_lanes(), plan.num_lanes() == 1 ? "" : "s", fmt::join(plan.names, ", "));
+  if (plan.replicas_from_machine) {
+    text += "  the number of replicas is this machine's number of cores; set .replicas to get the same results elsewhere\n";
+  }
+  text += fmt::format("  {} intra-op thread{} for each replica; {} core{} available, lanes {}\n", plan.threads_per_replica,
+                      plan.threads_per_replica == 1 ? "" : "s", plan.available_cores, plan.available_cores == 1 ? "" : "s",
+                      plan.pinned() ? "pinned" : "not pinned");
+  const int64_t idle = plan.available_cores - static_cast<int64_t>(plan.num_lanes()) * plan.threads_per_replica;
+  if (idle > 0) {
+    text += fmt::format("  {} core{} idle: more lanes (.devices) use them without changing results, more .replicas or "
+                        ".threads_per_replica change them\n",
+                        idle, idle == 1 ? " stays" : "s stay");
+  }
+  text += fmt::format("  mirrored variables: one copy for {}; seed {}\n",
+                      copies_ == internal::CopyPolicy::kPerMemory ? "all replicas" : "each replica", group_->seed());
+  text += fmt::format("  {}; own loops {}; fingerprint {}\n", internal::platform_description(),
+                      internal::name_of(internal::simd()), internal::platform_fingerprint());
+  return text;
+}
+
+void Strategy::check_outside(const char* call, const char* inside) const { const CallScope scope(*group_, call, inside); }
+
+at::Tensor Strategy::reduce(Reduction reduction, const PerReplica<at::Tensor>& values, Axes axes) {
+  const CallScope call(*group_, "Strategy::reduce", "call ctx.all_reduce()");
+  const IntraOpThreadsGuard threads(group_->plan().threads_per_replica);
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> tensors = tensors_of(values, num_local_replicas(), "Strategy::reduce");
+  if (axes.values().empty()) {
+    check_alike(tensors, "Strategy::reduce", true,
+                "give tensors of one shape and dtype, or the axes along which they differ in size");
+    return internal::reduce_tensors(reduction, tensors);
+  }
+  check_alike(tensors, "Strategy::reduce", false, "give tensors of one dtype and number of dimensions");
+  const at::ScalarType type = internal::result_type_of(reduction, tensors.front());
+  const std::vector<int64_t> dimensions = checked_axes(axes, tensors.front().dim());
+  std::vector<at::Tensor> parts;
+  int64_t elements = 0;
+  for (const at::Tensor& tensor : tensors) {
+    int64_t here = 1;
+    for (const int64_t axis : dimensions) here *= tensor.size(axis);
+    elements += here;
+    const bool extreme = reduction == Reduction::kMin || reduction == Reduction::kMax;
+    if (extreme && here == 0) continue;  // an empty part has no extreme
+    parts.push_back(reduced_locally(reduction, tensor, dimensions));
+  }
+  if (elements == 0 && reduction != Reduction::kSum) {
+    throw UsageError(fmt::format("Strategy::reduce was asked for the {} of no elements at all", name_of(reduction)),
+                     "leave out steps in which no replica has a sample");
+  }
+  check_alike(parts, "Strategy::reduce", true, "give tensors that differ in size along the given axes only");
+  if (reduction != Reduction::kMean) return internal::reduce_tensors(reduction, parts).to(type);
+  const at::Tensor sum = internal::reduce_tensors(Reduction::kSum, parts);
+  const bool integral = at::isIntegralType(sum.scalar_type(), false);
+  return ((integral ? sum.to(at::kDouble) : sum) / static_cast<double>(elements)).to(type);
+}
+
+at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) {
+  const CallScope call(*group_, "Strategy::gather", "call ctx.all_gather()");
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> tensors = tensors_of(values, num_local_replicas(), "Strategy::gather");
+  check_alike(tensors, "Strategy::gather", false, "give tensors of one dtype and number of dimensions");
+  const int64_t dimensions = tensors.front().dim();
+  if (dimensions == 0) {
+    throw UsageError("Strategy::gather was given tensors without dimensions", "give them one: value.reshape({1})");
+  }
+  if (axis < -dimensions || axis >= dimensions) {
+    throw UsageError(fmt::format("Strategy::gather was given axis {} of tensors of {} dimensions", axis, dimensions),
+                     fmt::format("choose an axis from 0 to {}", dimensions - 1));
+  }
+  std::vector<at::Tensor> stubs;
+  for (const at::Tensor& tensor : tensors) stubs.push_back(tensor.narrow(axis, 0, 0));
+  check_alike(stubs, "Strategy::gather", true, "give tensors that differ in size along the given axis only");
+  return at::cat(tensors, axis);
+}
+
+at::Tensor Strategy::broadcast(ReplicaId from, const at::Tensor& value) {
+  const CallScope call(*group_, "Strategy::broadcast", "call ctx.broadcast()");
+  if (from < 0 || from >= num_replicas()) {
+    throw UsageError(fmt::format("Strategy::broadcast was asked for replica {} of {}", from.value(), num_replicas()),
+                     fmt::format("choose a replica from 0 to {}", num_replicas() - 1));
+  }
+  return value.detach().clone();
+}
+
+std::shared_ptr<internal::ModuleBinding> Strategy::bind_modules(const ModuleOptions& options,
+                                                                const std::function<std::shared_ptr<torch::nn::Module>()>& next) {
+  const CallScope call(*group_, "Strategy::make_module", "use modules that were made before run()");
+  const IntraOpThreadsGuard threads(group_->plan().threads_per_replica);
+  registry_->require_fresh_module(options.name);
+  std::vector<std::shared_ptr<torch::nn::Module>> modules;
+  for (int64_t r = 0; r < num_local_replicas(); ++r) {
+    internal::RandomStream stream;
+    stream.restart(internal::StreamKey::of_module(group_->seed(), options.name));
+    const internal::RandomScope scope(stream);
+    modules.push_back(next());
+  }
+  auto binding = std::make_shared<internal::ModuleBinding>(group_, options.name, std::move(modules), copies_);
+  for (const Variable& variable : binding->variables()) registry_->require_fresh_variable(variable.name());
+  registry_->add(binding);
+  return binding;
+}
+
+Variable Strategy::make_variable(const at::Tensor& initial, VariableOptions options) {
+  return make_variable_from([&] { return initial; }, std::move(options));
+}
+
+Variable Strategy::make_variable_from(const std::function<at::Tensor()>& initial, VariableOptions options) {
+  const CallScope call(*group_, "Strategy::make_variable", "use variables that were made before run()");
+  const at::NoGradGuard no_grad;
+  if (options.name.empty()) {
+    options.name = registry_->fresh_name("variable");
+  } else {
+    registry_->require_fresh_variable(options.name);
+  }
+  internal::RandomStream stream;
+  stream.restart(internal::StreamKey::of_module(group_->seed(), options.name));
+  at::Tensor value;
+  {
+    const internal::RandomScope scope(stream);
+    value = initial();
+  }
+  if (!value.defined() || value.layout() != at::kStrided) {
+    throw UsageError(fmt::format("variable '{}' was given {} initial value", options.name, value.defined() ? "a sparse" : "no"),
+                     "give a dense tensor");
+  }
+  value = value.detach();
+  options = resolved(std::move(options), value.scalar_type());
+  const bool on_write = options.synchronization == VariableSynchronization::kOnWrite;
+  const bool first_only = !on_write && options.aggregation == VariableAggregation::kSum;
+  const at::Tensor shared = value.clone(at::MemoryFormat::Contiguous);
+  std::vector<at::Tensor> components;
+  for (int64_t r = 0; r < num_local_replicas(); ++r) {
+    at::Tensor component = on_write && copies_ == internal::CopyPolicy::kPerMemory ? shared.variable_data() : shared.clone();
+    // A sum over replicas reads back what it was given.
+    if (first_only && first_replica() + r > 0) component.zero_();
+    components.push_back(component.set_requires_grad(options.trainable));
+  }
+  auto state = std::make_shared<VariableState>(group_, std::move(options), std::move(components));
+  registry_->add(state);
+  return Variable(std::move(state));
+}
+
+std::vector<Variable> Strategy::parameters_of(const std::vector<Variable>& variables) {
+  std::vector<Variable> parameters;
+  std::copy_if(variables.begin(), variables.end(), std::back_inserter(parameters), [](const Variable& variable) {
+    return variable.synchronization() == VariableSynchronization::kOnWrite;
+  });
+  return parameters;
+}
+
+Optimizer Strategy::make_optimizer_from(std::vector<Rule> rules) {
+  const CallScope call(*group_, "Strategy::make_optimizer", "use optimizers that were made before run()");
+  std::vector<internal::RuleGroup> groups;
+  for (Rule& rule : rules) groups.push_back({std::move(rule.variables), std::move(rule.rule)});
+  auto state = std::make_shared<internal::OptimizerState>(group_, std::move(groups));
+  for (const Variable& slot : state->slots()) registry_->add(slot.shared_state());
+  return Optimizer(std::move(state));
+}
+
+void internal::throw_group_without_options(std::size_t group) {
+  throw UsageError(fmt::format("group {} of an optimizer has no options", group),
+                   "give each group options, or make_optimizer(groups, defaults)");
+}
+
+DistributedDataset Strategy::distribute(const Dataset& dataset, DistributeOptions options) {
+  return DistributedDataset(dataset, options, group_->seed(), num_replicas(), first_replica(), num_local_replicas());
+}
+
+std::vector<Variable> Strategy::variables() const {
+  const CallScope call(*group_, "Strategy::variables", "use the variables that you have");
+  registry_->forget_unused();
+  std::vector<Variable> result;
+  for (const auto& state : registry_->variables()) result.emplace_back(state);
+  return result;
+}
+
+void Strategy::update(const Variable& variable, const std::function<void(at::Tensor&)>& fn) {
+  VariableState& state = variable.state();
+  const CallScope call(*group_, "Strategy::update", "use Variable::assign(ctx, value), or ctx.merge_call()");
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> values;
+  if (state.on_write()) {
+    state.check_memory();
+    for (const at::Tensor& copy : state.copies()) values.push_back(copy.clone());
+  } else {
+    for (int64_t r = 0; r < state.num_components(); ++r) values.push_back(state.component(r).detach().clone());
+  }
+  for (at::Tensor& value : values) {
+    fn(value);
+    internal::check_value(state, value, "Strategy::update");
+  }
+  if (!state.on_write()) {
+    for (int64_t r = 0; r < state.num_components(); ++r) state.write_component(r, values[static_cast<std::size_t>(r)]);
+    return;
+  }
+  for (std::size_t copy = 1; copy < values.size(); ++copy) {
+    if (internal::same_bits(values.front(), values[copy])) continue;
+    throw DivergenceError(fmt::format("update of variable '{}' left copy {} different from copy 0", variable.name(), copy),
+                          "let the function do the same to each copy; no copy was changed");
+  }
+  state.write(values.front());
+}
+
+void Strategy::update_from(ReplicaId from, const Variable& variable, const at::Tensor& value) {
+  variable.assign(broadcast(from, value));
+}
+
+}  // namespace lockstep

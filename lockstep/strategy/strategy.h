@@ -1,0 +1,267 @@
+// The public face: one training step on many replicas, whatever carries them.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/function_ref.h"
+#include "lockstep/core/ids.h"
+#include "lockstep/core/per_replica.h"
+#include "lockstep/core/reduction.h"
+#include "lockstep/data/distributed_dataset.h"
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/replica/replica_context.h"
+#include "lockstep/strategy/run_args.h"
+#include "lockstep/variable/replicated.h"
+#include "lockstep/variable/variable.h"
+
+namespace lockstep {
+
+namespace internal {
+struct StrategySetup;
+class VariableRegistry;
+[[noreturn]] void throw_group_without_options(std::size_t group);
+}  // namespace internal
+
+/// The dimensions that reduce() takes the values of each replica together over: none, one or several.
+class Axes {
+ public:
+  Axes() = default;
+  Axes(std::nullopt_t) {}                                    // NOLINT(google-explicit-constructor)
+  template <std::integral Axis>
+  Axes(Axis axis) : axes_({static_cast<int64_t>(axis)}) {}   // NOLINT(google-explicit-constructor)
+  Axes(std::optional<int64_t> axis) {                        // NOLINT(google-explicit-constructor)
+    if (axis) axes_.push_back(*axis);
+  }
+  Axes(std::initializer_list<int64_t> axes) : axes_(axes) {}
+  Axes(std::vector<int64_t> axes) : axes_(std::move(axes)) {}  // NOLINT(google-explicit-constructor)
+  const std::vector<int64_t>& values() const { return axes_; }
+
+ private:
+  std::vector<int64_t> axes_;
+};
+
+/// Base of all strategies. Neither copied nor moved; the handles that it gives out may outlive it.
+///
+/// Its members are called outside of steps, by one thread at a time: inside a step each is a UsageError that names the
+/// call to make there instead. Merge functions (ReplicaContext::merge_call) may call all of them but run and evaluate.
+class Strategy {
+ public:
+  virtual ~Strategy();
+  Strategy(const Strategy&) = delete;
+  Strategy& operator=(const Strategy&) = delete;
+
+  /// "MirroredStrategy", as in messages and reports.
+  const std::string& name() const { return name_; }
+  /// Replicas of the whole run, over all workers.
+  int64_t num_replicas() const;
+  /// Processes of the run.
+  int64_t num_workers() const { return 1; }
+  int64_t worker_index() const { return 0; }
+  /// Whether this process is the one that writes files and reports progress.
+  bool is_chief() const { return true; }
+  /// The lanes or devices of this process, in the order in which replicas are dealt to them.
+  const std::vector<std::string>& devices() const;
+  /// How many runs were completed; the step() of the next one.
+  int64_t step() const;
+  uint64_t seed() const;
+  /// Everything that decides results and speed, for a reader: replicas, lanes, cores, and the fingerprint of what the
+  /// promise of equal bits depends on.
+  std::string describe() const;
+
+  /// Calls `fn(ctx)` once for each replica of this process, each on its own thread, under the caller's grad mode and
+  /// the rest of its at::ThreadLocalState, and gives what they return: a PerReplica, also with one replica; nothing
+  /// where `fn` returns nothing. Replica 0's thread is the caller's.
+  ///
+  /// Where a step throws, the others are stopped at their next meeting point and run throws ReplicaError, nested on the
+  /// first exception. Then gradients are dropped, and the step is not counted.
+  template <class Fn>
+    requires std::invocable<Fn&, ReplicaContext&>
+  auto run(Fn&& fn) {
+    return run_with(Mode::kStep, std::tuple<>(), fn);
+  }
+  /// The same with arguments, `fn(ctx, arguments...)`: a PerReplica gives each replica its component, anything else
+  /// reaches each replica whole; a std::tuple is expanded into several arguments, each by this rule.
+  template <class Args, class Fn>
+  auto run(const Args& args, Fn&& fn) {
+    return run_with(Mode::kStep, internal::as_tuple(args), fn);
+  }
+
+  /// run() with gradients off, all modules of the strategy in evaluation mode (restored after), random streams of its
+  /// own; step() does not advance.
+  template <class Fn>
+    requires std::invocable<Fn&, ReplicaContext&>
+  auto evaluate(Fn&& fn) {
+    return run_with(Mode::kEvaluate, std::tuple<>(), fn);
+  }
+  template <class Args, class Fn>
+  auto evaluate(const Args& args, Fn&& fn) {
+    return run_with(Mode::kEvaluate, internal::as_tuple(args), fn);
+  }
+
+  /// One tensor from all replicas' ones, in tree order. Without `axes` the tensors have one shape, and kMean gives each
+  /// replica the same weight. With `axes` each replica's tensor is first taken together over these dimensions, and kMean
+  /// is the true mean over all elements: sizes along them may differ and be 0. kMean of integers is float64.
+  at::Tensor reduce(Reduction reduction, const PerReplica<at::Tensor>& values, Axes axes = {});
+  /// All replicas' tensors joined along `axis`, in replica order; they may differ in size along it only.
+  at::Tensor gather(const PerReplica<at::Tensor>& values, int64_t axis = 0);
+  /// Replica `from`'s tensor on every worker: the `value` that the worker which has that replica gave, a copy.
+  at::Tensor broadcast(ReplicaId from, const at::Tensor& value);
+  /// `fn(ReplicaId)` once for each replica of this process, on the calling thread.
+  template <std::invocable<ReplicaId> Fn>
+  auto per_replica(Fn&& fn) {
+    using T = std::decay_t<std::invoke_result_t<Fn&, ReplicaId>>;
+    std::vector<T> values;
+    for (int64_t r = 0; r < num_local_replicas(); ++r) values.push_back(fn(ReplicaId(first_replica() + r)));
+    return PerReplica<T>(std::move(values), first_replica());
+  }
+  /// The values of this process's replicas, in replica order.
+  template <class T>
+  std::vector<T> local_results(const PerReplica<T>& values) {
+    return std::vector<T>(values.begin(), values.end());
+  }
+  /// Calls `fn()` on the chief and gives every worker what it returned there.
+  template <std::invocable Fn>
+  auto on_chief(Fn&& fn) {
+    check_outside("Strategy::on_chief", "return the value and use it after run()");
+    return fn();
+  }
+
+  /// A module of which every replica has its own: `factory()` is called once for each, under a random stream that is a
+  /// function of (seed, module name), and must build the same each time. A UsageError where the modules are not alike or
+  /// share something, a DivergenceError where initial values differ.
+  template <std::invocable Factory>
+  auto make_module(Factory factory, ModuleOptions options = {}) {
+    using M = std::decay_t<std::invoke_result_t<Factory&>>;
+    auto modules = std::make_shared<std::vector<M>>();
+    auto binding = bind_modules(options, [&] {
+      modules->push_back(factory());
+      return internal::module_in(modules->back());
+    });
+    return Replicated<M>(std::move(binding), std::move(modules), std::move(factory));
+  }
+
+  /// A variable with an initial value of any dtype; see Variable. A UsageError for a name that is taken, or a mean of
+  /// integers.
+  Variable make_variable(const at::Tensor& initial, VariableOptions options = {});
+  /// The same, `initial()` being called once, under a random stream that is a function of (seed, name).
+  template <class Initial>
+    requires std::is_invocable_r_v<at::Tensor, Initial&>
+  Variable make_variable(Initial&& initial, VariableOptions options = {}) {
+    return make_variable_from([&]() -> at::Tensor { return initial(); }, std::move(options));
+  }
+
+  /// An optimizer over a module's parameters, a list of variables, or groups with options of their own. Options are those
+  /// of torch::optim: SGD, Adam, AdamW, RMSprop, Adagrad.
+  template <class M, class Options>
+  Optimizer make_optimizer(const Replicated<M>& module, const Options& options) {
+    return make_optimizer(parameters_of(module.variables()), options);
+  }
+  template <class Options>
+  Optimizer make_optimizer(const std::vector<Variable>& variables, const Options& options) {
+    std::vector<Rule> rules;
+    rules.push_back({variables, internal::make_rule(options)});
+    return make_optimizer_from(std::move(rules));
+  }
+  template <class Options>
+  Optimizer make_optimizer(const std::vector<ParameterGroup<Options>>& groups, const Options& defaults) {
+    std::vector<Rule> rules;
+    for (const auto& group : groups) rules.push_back({group.variables, internal::make_rule(group.options.value_or(defaults))});
+    return make_optimizer_from(std::move(rules));
+  }
+  /// A UsageError where a group has no options.
+  template <class Options>
+  Optimizer make_optimizer(const std::vector<ParameterGroup<Options>>& groups) {
+    std::vector<Rule> rules;
+    for (const auto& group : groups) {
+      if (!group.options) internal::throw_group_without_options(rules.size());
+      rules.push_back({group.variables, internal::make_rule(*group.options)});
+    }
+    return make_optimizer_from(std::move(rules));
+  }
+
+  /// Deals a data set to the replicas.
+  DistributedDataset distribute(const Dataset& dataset, DistributeOptions options);
+
+  /// All living variables of the strategy in order of creation, those of modules included.
+  std::vector<Variable> variables() const;
+  /// `fn(value)` once for each copy of an on-write variable, which must end equal: otherwise a DivergenceError, and no
+  /// copy changes. For each component of an on-read variable. `value` is a tensor to change in place, without gradient.
+  void update(const Variable& variable, const std::function<void(at::Tensor&)>& fn);
+  /// Sets a variable everywhere to what the worker that has replica `from` gave.
+  void update_from(ReplicaId from, const Variable& variable, const at::Tensor& value);
+
+ protected:
+  explicit Strategy(internal::StrategySetup setup);
+
+ private:
+  enum class Mode { kStep, kEvaluate };
+  /// Variables that are updated by one rule.
+  struct Rule {
+    std::vector<Variable> variables;
+    std::unique_ptr<internal::UpdateRule> rule;
+  };
+
+  template <class Refs, class Fn>
+  auto run_with(Mode mode, const Refs& args, Fn& fn);
+  void run_replicas(Mode mode, internal::FunctionRef<void(ReplicaContext&, int64_t)> body);
+  static void set_share(ReplicaContext& context, const internal::BatchShare& share);
+  int64_t num_local_replicas() const;
+  ReplicaId first_replica() const;
+  void check_outside(const char* call, const char* inside) const;
+  std::shared_ptr<internal::ModuleBinding> bind_modules(const ModuleOptions& options,
+                                                        const std::function<std::shared_ptr<torch::nn::Module>()>& next);
+  Variable make_variable_from(const std::function<at::Tensor()>& initial, VariableOptions options);
+  Optimizer make_optimizer_from(std::vector<Rule> rules);
+  static std::vector<Variable> parameters_of(const std::vector<Variable>& variables);
+  void verify_memory();
+
+  const std::string name_;
+  const internal::CopyPolicy copies_;
+  const int64_t verify_every_;
+  std::shared_ptr<internal::ReplicaGroup> group_;
+  std::unique_ptr<internal::VariableRegistry> registry_;
+};
+
+template <class Refs, class Fn>
+auto Strategy::run_with(Mode mode, const Refs& args, Fn& fn) {
+  const int64_t replicas = num_local_replicas();
+  std::apply([&](const auto&... each) { (internal::check_argument(each, replicas), ...); }, args);
+  const auto call = [&](ReplicaContext& context, int64_t r) -> decltype(auto) {
+    return std::apply(
+        [&](const auto&... each) -> decltype(auto) {
+          internal::BatchShare share;
+          (internal::add_share(share, each, r, num_replicas()), ...);
+          set_share(context, share);
+          return fn(context, internal::component_of(each, r)...);
+        },
+        args);
+  };
+  using Result = std::decay_t<std::invoke_result_t<decltype(call)&, ReplicaContext&, int64_t>>;
+  if constexpr (std::is_void_v<Result>) {
+    run_replicas(mode, [&](ReplicaContext& context, int64_t r) { call(context, r); });
+  } else {
+    struct Slot {  // its own struct, so that replicas never share a word, as in a vector of bool
+      std::optional<Result> value;
+    };
+    std::vector<Slot> slots(static_cast<std::size_t>(replicas));
+    run_replicas(mode, [&](ReplicaContext& context, int64_t r) { slots[static_cast<std::size_t>(r)].value.emplace(call(context, r)); });
+    std::vector<Result> results;
+    results.reserve(slots.size());
+    for (Slot& slot : slots) results.push_back(std::move(*slot.value));
+    return PerReplica<Result>(std::move(results), first_replica());
+  }
+}
+
+}  // namespace lockstep

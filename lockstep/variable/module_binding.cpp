@@ -1,0 +1,211 @@
+#include "lockstep/variable/module_binding.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/torch_compat.h"
+#include "lockstep/replica/replica_group.h"
+#include "lockstep/variable/variable_state.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+/// A tensor of a module, under one of its names.
+struct Registered {
+  std::string name;
+  at::Tensor tensor;
+  bool is_buffer;
+};
+
+std::vector<Registered> registered_in(const torch::nn::Module& module) {
+  std::vector<Registered> all;
+  for (const auto& item : module.named_parameters()) {
+    if (item.value().defined()) all.push_back({item.key(), item.value(), false});
+  }
+  for (const auto& item : module.named_buffers()) {
+    if (item.value().defined()) all.push_back({item.key(), item.value(), true});
+  }
+  return all;
+}
+
+std::string signature(const Registered& one) {
+  return fmt::format("{} {} {} [{}]", one.is_buffer ? "buffer" : "parameter", one.name,
+                     c10::toString(one.tensor.scalar_type()), fmt::join(one.tensor.sizes(), ", "));
+}
+
+constexpr const char* kFactoryRule =
+    "the factory must build a new module of the same kind at each call, from LibTorch's random operators or fixed values alone";
+
+void check_alike(const std::string& module, const std::vector<std::vector<Registered>>& all, int64_t first_replica) {
+  for (std::size_t r = 1; r < all.size(); ++r) {
+    const std::size_t count = std::max(all[0].size(), all[r].size());
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::string here = i < all[0].size() ? signature(all[0][i]) : "nothing";
+      const std::string there = i < all[r].size() ? signature(all[r][i]) : "nothing";
+      if (here == there) continue;
+      throw UsageError(fmt::format("module '{}' differs between replicas: replica {} has {} where replica {} has {}", module,
+                                   first_replica, here, first_replica + static_cast<int64_t>(r), there),
+                       kFactoryRule);
+    }
+  }
+}
+
+void check_share_nothing(const std::string& module, const std::vector<std::shared_ptr<torch::nn::Module>>& modules,
+                         const std::vector<std::vector<Registered>>& all, int64_t first_replica) {
+  std::map<const void*, std::pair<std::size_t, std::string>> owners;
+  const auto claim = [&](const void* what, std::size_t r, const std::string& name) {
+    const auto [owner, fresh] = owners.try_emplace(what, r, name);
+    if (fresh || owner->second.first == r) return;
+    throw UsageError(fmt::format("replicas {} and {} share {} of module '{}'",
+                                 first_replica + static_cast<int64_t>(owner->second.first),
+                                 first_replica + static_cast<int64_t>(r), name, module),
+                     kFactoryRule);
+  };
+  for (std::size_t r = 0; r < modules.size(); ++r) {
+    for (const auto& part : modules[r]->modules()) claim(part.get(), r, "a module (" + part->name() + ")");
+    for (const Registered& one : all[r]) {
+      if (one.tensor.numel() > 0) claim(one.tensor.storage().unsafeGetStorageImpl(), r, "the tensor " + one.name);
+    }
+  }
+}
+
+void check_equal(const std::string& module, const Registered& first, const Registered& other, int64_t first_replica,
+                 std::size_t r) {
+  if (same_bits(first.tensor, other.tensor)) return;
+  throw DivergenceError(
+      fmt::format("variable '{}.{}' has other initial values on replica {} than on replica {}", module, first.name,
+                  first_replica + static_cast<int64_t>(r), first_replica),
+      kFactoryRule);
+}
+
+VariableAggregation aggregation_of_buffer(const at::Tensor& buffer) {
+  return at::isFloatingType(buffer.scalar_type()) ? VariableAggregation::kMean : VariableAggregation::kOnlyFirstReplica;
+}
+
+}  // namespace
+
+ModuleBinding::ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string name,
+                             std::vector<std::shared_ptr<torch::nn::Module>> modules, CopyPolicy copies)
+    : group_(std::move(group)), name_(std::move(name)), modules_(std::move(modules)), training_(modules_.size()) {
+  const at::NoGradGuard no_grad;
+  const int64_t first_replica = group_->first_replica();
+  for (std::size_t r = 0; r < modules_.size(); ++r) {
+    if (!modules_[r]) {
+      throw UsageError(fmt::format("the factory of module '{}' returned nothing for replica {}", name_,
+                                   first_replica + static_cast<int64_t>(r)),
+                       kFactoryRule);
+    }
+  }
+  std::vector<std::vector<Registered>> all;
+  for (const auto& module : modules_) all.push_back(registered_in(*module));
+  check_alike(name_, all, first_replica);
+  check_share_nothing(name_, modules_, all, first_replica);
+
+  std::map<const at::TensorImpl*, std::size_t> known;  // replica 0's tensors, to find aliases
+  for (std::size_t i = 0; i < all[0].size(); ++i) {
+    const Registered& first = all[0][i];
+    const auto [variable, fresh] = known.try_emplace(first.tensor.unsafeGetTensorImpl(), variables_.size());
+    names_.push_back({first.name, variable->second});
+    if (!fresh) continue;
+    std::vector<at::Tensor> components;
+    for (std::size_t r = 0; r < all.size(); ++r) {
+      at::Tensor tensor = all[r][i].tensor;
+      check_equal(name_, first, all[r][i], first_replica, r);
+      const bool one_memory = !first.is_buffer && copies == CopyPolicy::kPerMemory && r > 0;
+      if (one_memory) tensor.set_data(first.tensor.variable_data());
+      components.push_back(std::move(tensor));
+    }
+    VariableOptions options{.name = name_ + "." + first.name, .trainable = !first.is_buffer && first.tensor.requires_grad()};
+    options.synchronization = first.is_buffer ? VariableSynchronization::kOnRead : VariableSynchronization::kOnWrite;
+    if (first.is_buffer) options.aggregation = aggregation_of_buffer(first.tensor);
+    variables_.emplace_back(std::make_shared<VariableState>(group_, std::move(options), std::move(components)));
+  }
+}
+
+void ModuleBinding::require_sound() const {
+  if (group_->damaged_variables().load(std::memory_order_acquire) == 0) return;
+  for (const Variable& variable : variables_) variable.state().require_sound();
+}
+
+void ModuleBinding::load(const std::map<std::string, at::Tensor>& named) const {
+  const std::string prefix = name_ + ".";
+  std::vector<const at::Tensor*> values(variables_.size(), nullptr);
+  std::vector<std::string> problems;
+  for (const auto& [key, value] : named) {
+    const auto matches = [&](const Name& name) {
+      return key == name.in_module || (key.rfind(prefix, 0) == 0 && key.substr(prefix.size()) == name.in_module);
+    };
+    const auto found = std::find_if(names_.begin(), names_.end(), matches);
+    if (found == names_.end()) {
+      problems.push_back(fmt::format("unexpected '{}'", key));
+      continue;
+    }
+    const auto expected = variables_[found->variable].sizes();
+    if (!value.defined() || value.sizes() != expected) {
+      problems.push_back(fmt::format("'{}' has shape [{}] instead of [{}]", key,
+                                     value.defined() ? fmt::format("{}", fmt::join(value.sizes(), ", ")) : "undefined",
+                                     fmt::join(expected, ", ")));
+      continue;
+    }
+    const at::Tensor*& slot = values[found->variable];
+    if (slot && !same_bits(*slot, value)) {
+      problems.push_back(fmt::format("'{}' is another name of '{}', with other values", key, found->in_module));
+    }
+    slot = &value;
+  }
+  for (const Name& name : names_) {
+    if (values[name.variable]) continue;
+    const bool wrong_shape = std::any_of(problems.begin(), problems.end(), [&](const std::string& problem) {
+      return problem.find("'" + name.in_module + "'") != std::string::npos;
+    });
+    if (!wrong_shape) problems.push_back(fmt::format("missing '{}'", name.in_module));
+  }
+  if (!problems.empty()) {
+    throw UsageError(fmt::format("the tensors given to module '{}' do not fit: {}", name_, fmt::join(problems, ", ")),
+                     "give exactly the names and shapes that state() gives; nothing was loaded");
+  }
+  for (std::size_t i = 0; i < variables_.size(); ++i) variables_[i].assign(*values[i]);
+}
+
+std::map<std::string, at::Tensor> ModuleBinding::state() const {
+  std::map<std::string, at::Tensor> result;
+  for (const Name& name : names_) result.emplace(name.in_module, variables_[name.variable].state().read());
+  return result;
+}
+
+void ModuleBinding::copy_to(torch::nn::Module& module) const {
+  const at::NoGradGuard no_grad;
+  const auto targets = registered_in(module);
+  for (std::size_t i = 0; i < targets.size() && i < names_.size(); ++i) {
+    at::Tensor target = targets[i].tensor;
+    if (targets[i].name != names_[i].in_module || target.sizes() != variables_[names_[i].variable].sizes()) {
+      throw UsageError(fmt::format("the factory of module '{}' now makes {} where it made '{}'", name_, signature(targets[i]),
+                                   names_[i].in_module),
+                       kFactoryRule);
+    }
+    target.copy_(variables_[names_[i].variable].state().read());
+  }
+}
+
+void ModuleBinding::enter_evaluation(int64_t r) {
+  training_[r].clear();
+  for (const auto& part : modules_[r]->modules()) training_[r].push_back(part->is_training());
+  modules_[r]->eval();
+}
+
+void ModuleBinding::leave_evaluation(int64_t r) {
+  std::size_t i = 0;
+  // train() sets a module's children too; they stand after it in this list, so each has its own mode in the end.
+  for (const auto& part : modules_[r]->modules()) part->train(training_[r][i++]);
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,71 @@
+// Binds the modules of all replicas to variables: parameters become mirrored, buffers sync-on-read.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/variable/variable.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace lockstep::internal {
+
+class ReplicaGroup;
+
+/// Whether the replicas of one memory share one copy of a mirrored variable.
+enum class CopyPolicy { kPerMemory, kPerReplica };
+
+/// The modules of one Replicated and the variables behind them.
+class ModuleBinding {
+ public:
+  /// `modules[r]` is local replica r's, fresh from the factory. Throws a UsageError where they are not alike, or share a
+  /// module or tensor, and a DivergenceError where initial values differ; both name the variable and the replica.
+  /// Afterwards parameters of all replicas are equal, and with kPerMemory one memory.
+  ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string name,
+                std::vector<std::shared_ptr<torch::nn::Module>> modules, CopyPolicy copies);
+
+  const std::string& name() const { return name_; }
+  const std::shared_ptr<ReplicaGroup>& group() const { return group_; }
+  /// Parameters first, then buffers, each in order of registration; one that is registered twice stands once.
+  const std::vector<Variable>& variables() const { return variables_; }
+  /// Throws the DivergenceError of the first parameter that is damaged. Any thread.
+  void require_sound() const;
+
+  /// Sets all variables from tensors that are named like the module's parameters and buffers, with or without the
+  /// module's name before them. Throws a UsageError that lists missing and unexpected names and wrong shapes, and then
+  /// changes nothing.
+  void load(const std::map<std::string, at::Tensor>& named) const;
+  /// Copies of all values by name within the module, aliases included.
+  std::map<std::string, at::Tensor> state() const;
+  /// Copies all values into a module that is alike.
+  void copy_to(torch::nn::Module& module) const;
+
+  /// Puts local replica r's module, with all its parts, into evaluation mode, and back into the modes of before.
+  /// Called from replica r's thread.
+  void enter_evaluation(int64_t r);
+  void leave_evaluation(int64_t r);
+
+ private:
+  struct Name {
+    std::string in_module;  // "fc1.weight"
+    std::size_t variable;   // index in variables_
+  };
+
+  const std::shared_ptr<ReplicaGroup> group_;
+  const std::string name_;
+  const std::vector<std::shared_ptr<torch::nn::Module>> modules_;
+  std::vector<Variable> variables_;
+  std::vector<Name> names_;
+  std::vector<std::vector<bool>> training_;  // each replica's parts' modes while it evaluates; its thread
+};
+
+}  // namespace lockstep::internal

@@ -1,0 +1,90 @@
+// A value that every replica has a component of: mirrored (equal everywhere) or sync-on-read (free, aggregated when read).
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+#include <c10/util/ArrayRef.h>
+
+#include <memory>
+#include <string>
+
+#include "lockstep/core/ids.h"
+#include "lockstep/core/per_replica.h"
+
+namespace lockstep {
+
+class ReplicaContext;
+
+namespace internal {
+class VariableState;
+}
+
+/// When a variable's components are brought together.
+enum class VariableSynchronization {
+  kAuto,     // kOnWrite
+  kOnWrite,  // components are equal at any time: a write reaches all
+  kOnRead,   // each replica writes its own component; a read from outside aggregates them
+};
+
+/// How the values of several replicas become one: those given to an assign inside a step of an on-write variable, or
+/// the components of an on-read variable when it is read.
+enum class VariableAggregation { kNone, kSum, kMean, kOnlyFirstReplica };
+
+struct VariableOptions {
+  std::string name;       // empty: "variable", "variable_1", ...
+  bool trainable = true;  // collects gradients, where it is on-write and floating-point
+  VariableSynchronization synchronization = VariableSynchronization::kAuto;
+  VariableAggregation aggregation = VariableAggregation::kNone;
+};
+
+/// A handle; copies mean the same variable, which lives as long as any of them, also beyond its strategy.
+///
+/// Calls without a context are made outside of steps, on one thread at a time; inside a step they are a UsageError.
+/// Calls with a context are made inside a step, on its replica's thread. docs/variables.md has the whole matrix.
+/// Once something other than the library wrote an on-write variable, every use of it throws the same DivergenceError
+/// until it is assigned.
+class Variable {
+ public:
+  /// No variable; every use but defined() is a UsageError.
+  Variable() = default;
+
+  bool defined() const { return state_ != nullptr; }
+  const std::string& name() const;
+  c10::IntArrayRef sizes() const;
+  at::ScalarType dtype() const;
+  bool trainable() const;
+  VariableSynchronization synchronization() const;  // never kAuto
+  VariableAggregation aggregation() const;
+
+  /// A copy of the value. On-read: the aggregate of all components (kMean: components with equal bits give those bits,
+  /// others are summed in float64 and rounded once); with kNone a UsageError: there is no one value.
+  at::Tensor read() const;
+  /// Each local replica's component, a copy.
+  PerReplica<at::Tensor> components() const;
+
+  /// Sets, adds to or subtracts from the value, everywhere at once. `value` has the variable's shape; its dtype is
+  /// converted. On-read: kSum changes replica 0's component, assign() setting the others to zero, so that a read gives
+  /// the same bits back for any number of replicas; the other aggregations change every component.
+  void assign(const at::Tensor& value) const;
+  void assign_add(const at::Tensor& value) const;
+  void assign_sub(const at::Tensor& value) const;
+  /// On-read: one value for each component. On-write: a DivergenceError unless all have the same bits.
+  void assign(const PerReplica<at::Tensor>& values) const;
+
+  /// This replica's component itself, no copy. Of an on-write variable it is read-only, like a module's parameter.
+  at::Tensor value(const ReplicaContext& context) const;
+  /// On-read: changes this replica's component, alone. On-write: meets; the variable gets the aggregate of what the
+  /// replicas gave, each its own tensor of the variable's shape; with kNone it is a UsageError.
+  void assign(const ReplicaContext& context, const at::Tensor& value) const;
+  void assign_add(const ReplicaContext& context, const at::Tensor& value) const;
+  void assign_sub(const ReplicaContext& context, const at::Tensor& value) const;
+
+  /// For the library's own use.
+  explicit Variable(std::shared_ptr<internal::VariableState> state) : state_(std::move(state)) {}
+  internal::VariableState& state() const;
+  const std::shared_ptr<internal::VariableState>& shared_state() const { return state_; }
+
+ private:
+  std::shared_ptr<internal::VariableState> state_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,202 @@
+#include "lockstep/variable/variable_state.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "lockstep/core/checksum.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/reduce_tensors.h"
+#include "lockstep/core/torch_compat.h"
+#include "lockstep/replica/replica_group.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+constexpr const char* kRemedy =
+    "let Lockstep write it: an optimizer from make_optimizer, Variable::assign or Replicated::load (a torch::optim "
+    "optimizer steps one replica alone, without the others' gradients); assign or load it now to go on";
+
+}  // namespace
+
+VariableState::VariableState(std::shared_ptr<ReplicaGroup> group, VariableOptions options, std::vector<at::Tensor> components,
+                             Watch watch)
+    : group_(std::move(group)), options_(std::move(options)), watched_(watch == Watch::kWrites), components_(std::move(components)) {
+  like_ = components_.front().variable_data();
+  if (!on_write()) return;
+  for (const at::Tensor& component : components_) {
+    const void* address = address_of(component);
+    const auto known = std::find_if(copies_.begin(), copies_.end(),
+                                    [&](const at::Tensor& copy) { return address_of(copy) == address; });
+    copy_of_.push_back(static_cast<std::size_t>(known - copies_.begin()));
+    if (known == copies_.end()) copies_.push_back(component.variable_data());
+  }
+  if (!watched_) return;
+  expected_.resize(components_.size());
+  for (int64_t r = 0; r < num_components(); ++r) expect(r);
+  for (std::size_t copy = 0; copy < copies_.size(); ++copy) {
+    checksums_.emplace_back(static_cast<std::size_t>(blocks_of(bytes())));
+  }
+  renew_checksums();
+}
+
+VariableState::~VariableState() {
+  if (damaged_.load(std::memory_order_relaxed)) --group_->damaged_variables();
+}
+
+at::Tensor VariableState::read() const {
+  const at::NoGradGuard no_grad;
+  if (on_write()) {
+    require_sound();
+    return copies_.front().clone();
+  }
+  switch (options_.aggregation) {
+    case VariableAggregation::kNone:
+      throw UsageError(fmt::format("variable '{}' is on-read without aggregation: it has no one value to read", name()),
+                       "read components(), or create it with kSum, kMean or kOnlyFirstReplica");
+    case VariableAggregation::kOnlyFirstReplica: return components_.front().detach().clone();
+    case VariableAggregation::kSum: return reduce_tensors(Reduction::kSum, components_);
+    case VariableAggregation::kMean: break;
+  }
+  const bool equal = std::all_of(components_.begin() + 1, components_.end(),
+                                 [&](const at::Tensor& other) { return same_bits(components_.front(), other); });
+  if (equal) return components_.front().detach().clone();
+  std::vector<at::Tensor> wide;
+  for (const at::Tensor& component : components_) wide.push_back(component.detach().to(at::kDouble));
+  return reduce_tensors(Reduction::kMean, wide).to(like_.scalar_type());
+}
+
+void VariableState::write(const at::Tensor& value) {
+  const at::NoGradGuard no_grad;
+  for (at::Tensor& copy : copies_) copy.copy_(value);
+  for (int64_t r = 0; r < num_components(); ++r) {
+    at::Tensor& component = components_[r];
+    const at::Tensor& copy = copies_[copy_of_[r]];
+    // Somebody may have given the component other memory or another dtype: the library's copy is put back.
+    if (address_of(component) != address_of(copy) || component.scalar_type() != copy.scalar_type() ||
+        component.sizes() != copy.sizes()) {
+      component.set_data(copy);
+    }
+    wrote_component(r);
+  }
+  renew_checksums();
+  if (damaged_.exchange(false, std::memory_order_acq_rel)) --group_->damaged_variables();
+}
+
+void VariableState::write_component(int64_t r, const at::Tensor& value) const {
+  const at::NoGradGuard no_grad;
+  at::Tensor component = components_[r];
+  component.copy_(value);
+}
+
+void VariableState::check_component(int64_t r) {
+  if (!on_write() || !watched_) return;
+  require_sound();
+  const at::Tensor& component = components_[r];
+  const Expected& expected = expected_[r];
+  const auto version = static_cast<uint32_t>(component._version());
+  if (version == expected.version && address_of(component) == expected.address &&
+      component.scalar_type() == like_.scalar_type() && component.sizes() == like_.sizes()) {
+    return;
+  }
+  std::string cause;
+  if (component.scalar_type() != like_.scalar_type()) {
+    cause = fmt::format("its dtype was changed from {} to {}", c10::toString(like_.scalar_type()),
+                        c10::toString(component.scalar_type()));
+  } else if (component.device() != like_.device()) {
+    cause = fmt::format("it was moved from {} to {}", like_.device().str(), component.device().str());
+  } else if (address_of(component) != expected.address || component.sizes() != like_.sizes()) {
+    cause = "it was given other memory (set_data, .to() or an assignment to .data())";
+  } else {
+    cause = fmt::format("it was written in place {} time{}", version - expected.version,
+                        version - expected.version == 1 ? "" : "s");
+  }
+  mark_damaged(fmt::format("on replica {} {} by something other than Lockstep", group_->first_replica() + r, cause));
+  throw_damaged();
+}
+
+void VariableState::check_memory() {
+  if (!on_write() || !watched_) return;
+  require_sound();
+  for (std::size_t copy = 0; copy < copies_.size(); ++copy) {
+    const char* memory = static_cast<const char*>(address_of(copies_[copy]));
+    for (int64_t block = 0; block < blocks_of(bytes()); ++block) {
+      const int64_t offset = block * kBlockBytes;
+      if (checksum(memory + offset, std::min(kBlockBytes, bytes() - offset)) != checksums_[copy][block]) {
+        damaged_in_memory();
+        throw_damaged();
+      }
+    }
+  }
+}
+
+void VariableState::damaged_in_memory() {
+  mark_damaged(
+      "its memory was written by something other than Lockstep (through .data(), a raw pointer, or torch::optim::SGD), on "
+      "a replica that cannot be told");
+}
+
+void VariableState::wrote_component(int64_t r) {
+  components_[r].unsafeGetTensorImpl()->bump_version();
+  expect(r);
+}
+
+void VariableState::expect(int64_t r) {
+  if (!watched_) return;
+  expected_[r] = {static_cast<uint32_t>(components_[r]._version()), address_of(components_[r])};
+}
+
+void VariableState::renew_checksums() {
+  if (!watched_) return;
+  for (std::size_t copy = 0; copy < copies_.size(); ++copy) {
+    const char* memory = static_cast<const char*>(address_of(copies_[copy]));
+    for (int64_t block = 0; block < blocks_of(bytes()); ++block) {
+      const int64_t offset = block * kBlockBytes;
+      checksums_[copy][block] = checksum(memory + offset, std::min(kBlockBytes, bytes() - offset));
+    }
+  }
+}
+
+void VariableState::mark_damaged(const std::string& cause) {
+  const std::lock_guard<std::mutex> lock(damage_mutex_);
+  if (damaged_.load(std::memory_order_relaxed)) return;  // the first finding stands
+  damage_ = fmt::format("variable '{}': {}, noticed at step {}", name(), cause, group_->step());
+  damaged_.store(true, std::memory_order_release);
+  ++group_->damaged_variables();
+}
+
+void VariableState::throw_damaged() const {
+  std::string text;
+  {
+    const std::lock_guard<std::mutex> lock(damage_mutex_);
+    text = damage_;
+  }
+  throw DivergenceError(text, kRemedy);
+}
+
+void check_value(const VariableState& variable, const at::Tensor& value, const char* call) {
+  if (!value.defined() || value.layout() != at::kStrided) {
+    throw UsageError(fmt::format("{} of variable '{}' was given {} tensor", call, variable.name(),
+                                 value.defined() ? "a sparse" : "an undefined"),
+                     "give a dense tensor of the variable's shape");
+  }
+  if (value.sizes() == variable.like().sizes()) return;
+  throw UsageError(fmt::format("{} of variable '{}' with shape [{}] was given shape [{}]", call, variable.name(),
+                               fmt::join(variable.like().sizes(), ", "), fmt::join(value.sizes(), ", ")),
+                   "give a tensor of the variable's shape");
+}
+
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor left = a.detach().contiguous();
+  const at::Tensor right = b.detach().contiguous();
+  return left.scalar_type() == right.scalar_type() && left.sizes() == right.sizes() &&
+         (left.numel() == 0 || std::memcmp(address_of(left), address_of(right), left.numel() * left.element_size()) == 0);
+}
+
+}  // namespace lockstep::internal

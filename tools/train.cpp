@@ -1,0 +1,178 @@
+#include "tools/train.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <optional>
+
+#include "lockstep/core/fingerprint.h"
+#include "lockstep/lockstep.h"
+#include "tools/console.h"
+#include "tools/models.h"
+#include "tools/train_report.h"
+#include "tools/whole_file.h"
+
+namespace lockstep::tools {
+
+namespace {
+
+namespace F = torch::nn::functional;
+using Model = Replicated<std::shared_ptr<ImageModel>>;
+
+data::Split load(const std::string& name) {
+  if (name == "digits") return data::digits();
+  const std::string idx = "idx:";
+  if (name.rfind(idx, 0) == 0) return data::idx(name.substr(idx.size()));
+  throw UsageError(fmt::format("--data {} is not a data set", name), "use digits, or idx:DIR with a folder of MNIST's files");
+}
+
+std::unique_ptr<Strategy> make(const TrainOptions& options) {
+  return make_strategy(options.strategy, {.devices = options.devices,
+                                          .replicas = options.replicas,
+                                          .seed = options.seed,
+                                          .threads_per_replica = static_cast<int>(options.threads_per_replica)});
+}
+
+Optimizer make_optimizer(Strategy& strategy, const Model& model, const TrainOptions& options) {
+  namespace optim = torch::optim;
+  const auto rate = [&](double usual) { return options.learning_rate > 0 ? options.learning_rate : usual; };
+  const std::string& name = options.optimizer;
+  if (name == "sgd") return strategy.make_optimizer(model, optim::SGDOptions(rate(0.1)));
+  if (name == "momentum") return strategy.make_optimizer(model, optim::SGDOptions(rate(0.02)).momentum(0.9));
+  if (name == "adamw") return strategy.make_optimizer(model, optim::AdamWOptions(rate(1e-3)));
+  if (name == "rmsprop") return strategy.make_optimizer(model, optim::RMSpropOptions(rate(1e-3)));
+  if (name == "adagrad") return strategy.make_optimizer(model, optim::AdagradOptions(rate(1e-2)));
+  return strategy.make_optimizer(model, optim::AdamOptions(rate(1e-3)));
+}
+
+/// Loss and accuracy over a whole data set, each sample once.
+struct Evaluation {
+  double loss = 0;
+  double accuracy = 0;
+};
+
+Evaluation evaluate(Strategy& strategy, const Model& model, const Dataset& dataset) {
+  constexpr int64_t kBatch = 1000;
+  const auto data = strategy.distribute(dataset, {.global_batch = kBatch});
+  at::Tensor total = at::zeros({3}, at::kDouble);  // loss, correct, samples
+  for (const auto& batch : data.epoch(0)) {
+    const auto sums = strategy.evaluate(batch, [&](ReplicaContext& ctx, const Batch& part) {
+      if (part.size() == 0) return at::zeros({3}, at::kDouble);
+      const at::Tensor logits = model(ctx)->forward(part.input);
+      const at::Tensor loss = F::cross_entropy(logits, part.target, F::CrossEntropyFuncOptions().reduction(torch::kSum));
+      const at::Tensor correct = logits.argmax(1).eq(part.target).sum();
+      return at::stack({loss.to(at::kDouble), correct.to(at::kDouble), at::scalar_tensor(part.size(), at::kDouble)});
+    });
+    total += strategy.reduce(Reduction::kSum, sums);
+  }
+  const double* sums = total.data_ptr<double>();
+  return {sums[0] / sums[2], sums[1] / sums[2]};
+}
+
+/// Writes which sample each replica used.
+void log_samples(WholeFile& log, int64_t epoch, int64_t step, const PerReplica<Batch>& batch) {
+  if (!log.wanted()) return;
+  int64_t replica = batch.first_replica();
+  for (const Batch& part : batch) {
+    const auto* ids = part.ids.data_ptr<int64_t>();
+    for (int64_t i = 0; i < part.size(); ++i) log.write(fmt::format("{} {} {} {}\n", epoch, step, replica, ids[i]));
+    ++replica;
+  }
+}
+
+/// One training step; gives the loss over the global batch.
+double step(Strategy& strategy, const Model& model, const Optimizer& optimizer, const PerReplica<Batch>& batch) {
+  const auto losses = strategy.run(batch, [&](ReplicaContext& ctx, const Batch& part) {
+    const at::Tensor loss = ctx.scale_loss(F::cross_entropy(model(ctx)->forward(part.input), part.target));
+    if (!std::isfinite(loss.item<double>())) {
+      throw NonFiniteError(fmt::format("step {}, replica {}: the loss is {}; the step was not applied", ctx.step(),
+                                       ctx.replica_id().value(), loss.item<double>()),
+                           "lower --learning-rate, or look at the samples of this step");
+    }
+    loss.backward();
+    optimizer.step(ctx, {.check_finite = true});
+    return loss.detach();
+  });
+  return strategy.reduce(Reduction::kSum, losses).item<double>();
+}
+
+}  // namespace
+
+const std::vector<std::string>& optimizer_names() {
+  static const std::vector<std::string> names{"sgd", "momentum", "adam", "adamw", "rmsprop", "adagrad"};
+  return names;
+}
+
+int train(const TrainOptions& options) {
+  const data::Split split = load(options.data);
+  const auto strategy = make(options);
+  WholeFile sample_log(options.sample_log);
+  WholeFile json(options.json);
+  const Model model = strategy->make_module([&] { return make_model(options.model, options.dropout); });
+  const Optimizer optimizer = make_optimizer(*strategy, model, options);
+  const auto data = strategy->distribute(split.train, {.global_batch = options.global_batch, .shuffle = true});
+
+  const int64_t per_epoch = data.steps_per_epoch();
+  const int64_t steps = options.steps > 0 ? options.steps : per_epoch * std::max<int64_t>(options.epochs, 1);
+  std::fputs(strategy->describe().c_str(), stderr);
+
+  TrainReport report;
+  std::optional<Progress> progress(std::in_place, steps, options.steps > 0 ? 0 : steps / per_epoch);
+  std::optional<std::string> failure;
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    for (int64_t epoch = 0; report.steps < steps; ++epoch) {
+      double loss_sum = 0;
+      int64_t epoch_steps = 0;
+      for (const auto& batch : data.epoch(epoch)) {
+        if (report.steps == steps) break;
+        const double loss = step(*strategy, model, optimizer, batch);
+        log_samples(sample_log, epoch, report.steps, batch);
+        ++report.steps;
+        ++epoch_steps;
+        loss_sum += loss;
+        const int64_t samples = batch.begin()->global_size;
+        report.samples += samples;
+        progress->step(epoch, samples, loss);
+      }
+      report.train_loss = loss_sum / static_cast<double>(epoch_steps);
+      progress->epoch(epoch, report.train_loss);
+    }
+  } catch (const ReplicaError& error) {
+    try {
+      std::rethrow_if_nested(error);
+    } catch (const NonFiniteError& cause) {
+      failure = cause.what();
+    }
+    if (!failure) throw;
+  }
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  progress.reset();
+  sample_log.commit();
+  if (failure) {
+    std::fputs(fmt::format("lockstep train: {}\n", *failure).c_str(), stderr);
+    return 1;
+  }
+  const Evaluation evaluation = evaluate(*strategy, model, split.evaluate);
+  report.eval_loss = evaluation.loss;
+  report.eval_accuracy = evaluation.accuracy;
+  describe_run(report, options, *strategy);
+  digest_state(report, model.variables(), optimizer);
+  print_table(table_of(report));
+  json.write(json_of(report));
+  json.commit();
+  return 0;
+}
+
+}  // namespace lockstep::tools

@@ -1,0 +1,12 @@
+// `lockstep train`: trains a built-in model on real data under any strategy.
+#pragma once
+
+#include "tools/train_options.h"
+
+namespace lockstep::tools {
+
+/// Trains, evaluates and reports; gives the exit code: 0 done, 1 ended by a loss or gradient that is not finite. Throws
+/// the library's errors for everything else. Files appear under their names when they are whole.
+int train(const TrainOptions& options);
+
+}  // namespace lockstep::tools

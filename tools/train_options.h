@@ -1,0 +1,31 @@
+// What `lockstep train` is asked to do.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace lockstep::tools {
+
+struct TrainOptions {
+  std::string model = "cnn";
+  std::string data = "digits";
+  std::string strategy = "mirrored";
+  std::vector<std::string> devices;
+  int64_t replicas = 0;
+  int64_t threads_per_replica = 1;
+  int64_t global_batch = 64;
+  int64_t epochs = 0;
+  int64_t steps = 0;  // 0: as many as the epochs have
+  std::string optimizer = "adam";
+  double learning_rate = 0;  // 0: the optimizer's usual one
+  uint64_t seed = 0;
+  double dropout = 0.1;
+  std::string sample_log;
+  std::string json;
+};
+
+/// The optimizers that `--optimizer` takes.
+const std::vector<std::string>& optimizer_names();
+
+}  // namespace lockstep::tools

@@ -1,0 +1,95 @@
+#include "tools/train_report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/core/fingerprint.h"
+
+namespace lockstep::tools {
+
+namespace {
+
+double samples_per_second(const TrainReport& report) {
+  return static_cast<double>(report.samples) / std::max(report.seconds, 1e-9);
+}
+
+}  // namespace
+
+void describe_run(TrainReport& report, const TrainOptions& options, const Strategy& strategy) {
+  report.model = options.model;
+  report.data = options.data;
+  report.optimizer = options.optimizer;
+  report.strategy = options.strategy;
+  report.replicas = strategy.num_replicas();
+  report.devices = strategy.devices();
+  report.workers = strategy.num_workers();
+  report.global_batch = options.global_batch;
+  report.seed = options.seed;
+  report.fingerprint = internal::platform_fingerprint();
+}
+
+void digest_state(TrainReport& report, const std::vector<Variable>& variables, const Optimizer& optimizer) {
+  std::vector<Variable> sorted = variables;
+  std::sort(sorted.begin(), sorted.end(), [](const Variable& a, const Variable& b) { return a.name() < b.name(); });
+  std::vector<std::pair<std::string, at::Tensor>> weights;
+  std::vector<std::pair<std::string, at::Tensor>> state;
+  for (const Variable& variable : sorted) {
+    if (variable.synchronization() == VariableSynchronization::kOnWrite) {
+      weights.emplace_back(variable.name(), variable.read());
+    } else {
+      for (const at::Tensor& component : variable.components()) state.emplace_back(variable.name(), component);
+    }
+  }
+  const auto slots = optimizer.state();  // a map: sorted by name
+  report.weights_sha256 = sha256_of(weights);
+  report.state_sha256 = sha256_of(state);
+  report.optimizer_sha256 = sha256_of({slots.begin(), slots.end()});
+}
+
+std::vector<std::pair<std::string, std::string>> table_of(const TrainReport& report) {
+  return {
+      {"strategy", fmt::format("{}, {} replicas on [{}]", report.strategy, report.replicas, fmt::join(report.devices, ", "))},
+      {"model, data", fmt::format("{}, {}", report.model, report.data)},
+      {"steps, samples", fmt::format("{}, {}", report.steps, report.samples)},
+      {"samples/s", fmt::format("{:.1f}", samples_per_second(report))},
+      {"train loss", fmt::format("{:.5f}", report.train_loss)},
+      {"evaluation loss", fmt::format("{:.5f}", report.eval_loss)},
+      {"evaluation accuracy", fmt::format("{:.2f} %", 100 * report.eval_accuracy)},
+      {"weights sha256", report.weights_sha256},
+      {"optimizer sha256", report.optimizer_sha256},
+      {"state sha256", report.state_sha256},
+      {"fingerprint", report.fingerprint},
+  };
+}
+
+std::string json_of(const TrainReport& report) {
+  const nlohmann::ordered_json json{
+      {"model", report.model},
+      {"data", report.data},
+      {"optimizer", report.optimizer},
+      {"strategy", report.strategy},
+      {"replicas", report.replicas},
+      {"devices", report.devices},
+      {"workers", report.workers},
+      {"engine", report.engine},
+      {"global_batch", report.global_batch},
+      {"seed", report.seed},
+      {"steps", report.steps},
+      {"samples", report.samples},
+      {"samples_per_second", samples_per_second(report)},
+      {"train_loss", report.train_loss},
+      {"eval_loss", report.eval_loss},
+      {"eval_accuracy", report.eval_accuracy},
+      {"weights_sha256", report.weights_sha256},
+      {"optimizer_sha256", report.optimizer_sha256},
+      {"state_sha256", report.state_sha256},
+      {"fingerprint", report.fingerprint},
+      {"findings", report.findings},
+  };
+  return json.dump(2) + "\n";
+}
+
+}  // namespace lockstep::tools

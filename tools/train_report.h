@@ -1,0 +1,49 @@
+// What a training run was and gave, for people and for programs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/lockstep.h"
+#include "tools/train_options.h"
+
+namespace lockstep::tools {
+
+/// The members are the JSON's keys, but for `seconds`.
+struct TrainReport {
+  std::string model;
+  std::string data;
+  std::string optimizer;
+  std::string strategy;
+  int64_t replicas = 0;
+  std::vector<std::string> devices;
+  int64_t workers = 1;
+  std::string engine = "in-process";
+  int64_t global_batch = 0;
+  uint64_t seed = 0;
+  int64_t steps = 0;
+  int64_t samples = 0;
+  double seconds = 0;
+  double train_loss = 0;  // the mean over the last epoch's steps
+  double eval_loss = 0;
+  double eval_accuracy = 0;
+  std::string weights_sha256;
+  std::string optimizer_sha256;
+  std::string state_sha256;
+  std::string fingerprint;
+  std::vector<std::string> findings;
+};
+
+/// Fills in what the run was.
+void describe_run(TrainReport& report, const TrainOptions& options, const Strategy& strategy);
+
+/// Fills in the digests: weights over the mirrored variables, state over every component of the sync-on-read ones, both
+/// sorted by name, and the optimizer's slots and step counts.
+void digest_state(TrainReport& report, const std::vector<Variable>& variables, const Optimizer& optimizer);
+
+std::vector<std::pair<std::string, std::string>> table_of(const TrainReport& report);
+std::string json_of(const TrainReport& report);
+
+}  // namespace lockstep::tools

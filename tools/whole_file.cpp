@@ -1,0 +1,40 @@
+#include "tools/whole_file.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::tools {
+
+WholeFile::WholeFile(std::string path) : path_(std::move(path)) {
+  if (path_.empty()) return;
+  stream_.open(path_ + ".part", std::ios::binary | std::ios::trunc);
+  if (!stream_) {
+    throw DataError("'" + path_ + "' cannot be written: " + std::strerror(errno), "choose a folder that exists and is yours");
+  }
+  open_ = true;
+}
+
+WholeFile::~WholeFile() {
+  if (!open_) return;
+  stream_.close();
+  std::remove((path_ + ".part").c_str());
+}
+
+void WholeFile::write(const std::string& text) {
+  if (open_) stream_ << text;
+}
+
+void WholeFile::commit() {
+  if (!open_) return;
+  stream_.close();
+  if (stream_.fail() || std::rename((path_ + ".part").c_str(), path_.c_str()) != 0) {
+    throw DataError("'" + path_ + "' could not be written: " + std::strerror(errno), "look for room on the disk");
+  }
+  open_ = false;
+}
+
+}  // namespace lockstep::tools
