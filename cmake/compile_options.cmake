@@ -9,7 +9,8 @@ target_compile_options(
             # Bits must not depend on what the compiler fuses: a*b+c is two roundings everywhere.
             -ffp-contract=off -fno-math-errno
             # GCC's vector types may be passed between functions of one file.
-            $<$<CXX_COMPILER_ID:GNU>:-Wno-psabi>)
+            # Warnings that GCC 12 gives of std::string itself.
+            $<$<CXX_COMPILER_ID:GNU>:-Wno-psabi;-Wno-stringop-overflow;-Wno-restrict>)
 if(LOCKSTEP_SANITIZE)
   target_compile_options(lockstep_options INTERFACE -fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer -g1)
   target_link_options(lockstep_options INTERFACE -fsanitize=${LOCKSTEP_SANITIZE})

@@ -1,0 +1,44 @@
+# What `cmake --install` puts where: library, the headers that users reach, program, CMake package, pkg-config file.
+include(CMakePackageConfigHelpers)
+
+# What the library is linked with and users' programs are not, unless it is static: find_package's arguments.
+set(LOCKSTEP_PRIVATE_PACKAGES "fmt" "ZLIB" "OpenSSL COMPONENTS Crypto")
+
+set(installed_package ${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep)
+file(RELATIVE_PATH from_bin_to_lib "/${CMAKE_INSTALL_BINDIR}" "/${CMAKE_INSTALL_LIBDIR}")
+
+# Installed binaries find LibTorch where they were linked with it, and the library beside themselves.
+set_target_properties(lockstep PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+install(TARGETS lockstep EXPORT LockstepTargets)
+install(EXPORT LockstepTargets NAMESPACE Lockstep:: DESTINATION ${installed_package})
+if(LOCKSTEP_BUILD_TOOLS)
+  set_target_properties(lockstep_program PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON
+                                                    INSTALL_RPATH "$ORIGIN/${from_bin_to_lib}")
+  install(TARGETS lockstep_program)
+endif()
+
+# The headers are listed at the time of installation: those that lockstep/lockstep.h reaches.
+install(CODE "set(lockstep_header_roots \"${PROJECT_SOURCE_DIR};${PROJECT_BINARY_DIR}/headers\")
+set(lockstep_header_destination \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}\")")
+install(SCRIPT cmake/install_headers.cmake)
+
+# The package brings its own find module, and uses LibTorch from where the user says, else from where it was built with.
+get_filename_component(LOCKSTEP_LIBTORCH_ROOT "${LibTorch_INCLUDE_DIR}" DIRECTORY)
+set(LOCKSTEP_FIND_PRIVATE_PACKAGES "")
+get_target_property(lockstep_type lockstep TYPE)
+if(lockstep_type STREQUAL STATIC_LIBRARY)
+  foreach(package IN LISTS LOCKSTEP_PRIVATE_PACKAGES)
+    string(APPEND LOCKSTEP_FIND_PRIVATE_PACKAGES "find_dependency(${package})\n")
+  endforeach()
+endif()
+configure_package_config_file(cmake/LockstepConfig.cmake.in ${PROJECT_BINARY_DIR}/LockstepConfig.cmake
+                              INSTALL_DESTINATION ${installed_package} NO_SET_AND_CHECK_MACRO)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/LockstepConfig.cmake ${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake
+              cmake/FindLibTorch.cmake
+        DESTINATION ${installed_package})
+
+file(RELATIVE_PATH LOCKSTEP_PC_PREFIX "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+configure_file(cmake/lockstep.pc.in ${PROJECT_BINARY_DIR}/lockstep.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/lockstep.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -1,0 +1,101 @@
+# What the scripts share: messages, packages, the choice of a LibTorch, configuring and building. Sourced, not run.
+# shellcheck shell=bash disable=SC2034
+
+set -euo pipefail
+scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(dirname "$scripts")
+script=scripts/$(basename "$0")
+
+say() { printf '%s: %s\n' "$script" "$*" >&2; }
+fail() { say "$*" && exit 1; }
+misused() { say "$*; $script --help lists what there is" && exit 2; }
+
+# value FLAG VALUE: a flag's value, for `x=$(value "$@")`.
+value() {
+  [[ $# -ge 2 && -n $2 ]] || misused "$1 needs a value"
+  printf '%s\n' "$2"
+}
+
+# need_packages NAME...: installs those of the distribution's packages that are missing.
+need_packages() {
+  local name missing=()
+  if ! command -v dpkg-query >/dev/null; then
+    say "this is not Debian or Ubuntu; taking it that these packages, or what they are called here, are there: $*"
+    return 0
+  fi
+  for name in "$@"; do
+    dpkg-query -W -f '${db:Status-Status}\n' "$name" 2>/dev/null | grep -qx installed || missing+=("$name")
+  done
+  [[ ${#missing[@]} -gt 0 ]] || return 0
+  say "installing ${missing[*]}"
+  local as_root=(env DEBIAN_FRONTEND=noninteractive)
+  if [[ $EUID -ne 0 ]]; then
+    command -v sudo >/dev/null || fail "these packages are missing, and there is no sudo: have them installed: ${missing[*]}"
+    as_root=(sudo "${as_root[@]}")
+  fi
+  local apt=("${as_root[@]}" apt-get -qq -o DPkg::Lock::Timeout=600)
+  { "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null; } >&2 ||
+    fail "apt could not install ${missing[*]}; see its message above"
+}
+
+libtorch_help="  --libtorch WHICH  wheel (default: 2.15.0 from the Python index, no Python is used; where the index cannot be
+                    reached, the distribution's package), debian (the distribution's package), python (the
+                    one that python3 imports), or a folder: an unpacked zip or a build of your own"
+
+# is_libtorch DIR: whether DIR, or the package in it, has LibTorch's libraries.
+is_libtorch() { [[ -e $1/lib/libtorch_cpu.so || -e $1/torch/lib/libtorch_cpu.so || -e $1/libtorch/lib/libtorch_cpu.so ]]; }
+
+# choose_libtorch WHICH: sets libtorch_root, and libtorch_kind for the name of a build folder.
+choose_libtorch() {
+  local code=0
+  libtorch_kind=$1
+  case $1 in
+    '' | wheel)
+      libtorch_kind=wheel
+      libtorch_root=$("$scripts/fetch-libtorch") || code=$?
+      if [[ $code -eq 3 && -z $1 ]]; then
+        say "LibTorch 2.15.0 cannot be had from the Python index (see above): using the distribution's package instead"
+        choose_libtorch debian
+      elif [[ $code -ne 0 ]]; then
+        fail "no LibTorch; --libtorch debian takes the distribution's package"
+      fi
+      ;;
+    debian)
+      # Without a word it would come with the reference BLAS, which is slower by ten times.
+      need_packages libtorch-dev libopenblas0-pthread
+      libtorch_root=/usr
+      ;;
+    python)
+      libtorch_root=$(python3 -c 'import importlib.util as u; s = u.find_spec("torch"); print(s.submodule_search_locations[0] if s else "")') ||
+        fail "--libtorch python needs a python3 on the path"
+      [[ -n $libtorch_root ]] || fail "$(command -v python3) has no torch; activate the environment that has it"
+      ;;
+    *)
+      [[ -d $1 ]] || misused "--libtorch takes wheel, debian, python or a folder, not '$1'"
+      libtorch_kind=folder
+      libtorch_root=$(cd "$1" && pwd)
+      is_libtorch "$libtorch_root" || misused "--libtorch: there is no lib/libtorch_cpu.so in $libtorch_root"
+      ;;
+  esac
+}
+
+# build_with PRESET WHICH [CMAKE OPTION...]: everything from a bare machine to a finished build in $build_dir.
+build_with() {
+  local preset=$1 which=$2
+  shift 2
+  need_packages ca-certificates cmake g++ ninja-build \
+    libcli11-dev libfmt-dev libssl-dev libxxhash-dev nlohmann-json3-dev zlib1g-dev
+  choose_libtorch "$which"
+  build_dir=$root/build/$preset-$libtorch_kind
+  cd "$root"
+  cmake --preset "$preset" -B "$build_dir" -DLibTorch_ROOT="$libtorch_root" "$@"
+  cmake --build "$build_dir" --parallel "$(jobs)"
+}
+
+# jobs: one for each core, as far as memory goes: a file that includes all of LibTorch takes 1.5 GB to compile.
+jobs() {
+  local cores memory
+  cores=$(nproc)
+  memory=$(awk '/^MemAvailable/ { print int($2 / 1500000) }' /proc/meminfo)
+  echo $((memory < 1 ? 1 : memory < cores ? memory : cores))
+}
