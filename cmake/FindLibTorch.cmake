@@ -51,7 +51,7 @@ if(LibTorch_CPU_LIBRARY)
   find_path(LibTorch_INCLUDE_DIR NAMES ATen/core/TensorBody.h
             PATHS "${_libtorch_above}/include" "${_libtorch_above_that}/include" NO_DEFAULT_PATH)
   if(NOT LibTorch_INCLUDE_DIR)
-    set(_libtorch_reason "${LibTorch_CPU_LIBRARY} has no headers beside it; ${_libtorch_reason}")
+    set(_libtorch_reason "${LibTorch_CPU_LIBRARY} has no headers beside it")
   endif()
 endif()
 mark_as_advanced(LibTorch_INCLUDE_DIR LibTorch_CPU_LIBRARY LibTorch_C10_LIBRARY)
@@ -76,7 +76,7 @@ if(LibTorch_C10_LIBRARY)
   if(NOT _libtorch_abi)
     set(_libtorch_usable FALSE)
     set(_libtorch_reason
-        "${LibTorch_C10_LIBRARY} was built with the pre-C++11 std::string; take 2.7 or later, or the distribution's")
+        "${LibTorch_C10_LIBRARY} was built with the pre-C++11 std::string: take 2.7 or later, or the distribution's")
   endif()
 endif()
 

@@ -1,5 +1,6 @@
 # Run at installation: installs lockstep/lockstep.h and every header that it reaches, so that no list can go stale.
 # Input: lockstep_header_roots, lockstep_header_destination.
+cmake_minimum_required(VERSION 3.25)
 set(todo lockstep/lockstep.h lockstep/version.h)
 set(seen "")
 while(todo)

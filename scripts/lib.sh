@@ -2,6 +2,7 @@
 # shellcheck shell=bash disable=SC2034
 
 set -euo pipefail
+shopt -s inherit_errexit
 scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(dirname "$scripts")
 script=scripts/$(basename "$0")
@@ -10,7 +11,7 @@ say() { printf '%s: %s\n' "$script" "$*" >&2; }
 fail() { say "$*" && exit 1; }
 misused() { say "$*; $script --help lists what there is" && exit 2; }
 
-# value FLAG VALUE: a flag's value, for `x=$(value "$@")`.
+# value FLAG VALUE: a flag's value, for `x=$(value "$@")`, alone on its line: with && after it, a refusal would go unseen.
 value() {
   [[ $# -ge 2 && -n $2 ]] || misused "$1 needs a value"
   printf '%s\n' "$2"
@@ -42,8 +43,18 @@ libtorch_help="  --libtorch WHICH  wheel (default: 2.15.0 from the Python index,
                     reached, the distribution's package), debian (the distribution's package), python (the
                     one that python3 imports), or a folder: an unpacked zip or a build of your own"
 
-# is_libtorch DIR: whether DIR, or the package in it, has LibTorch's libraries.
-is_libtorch() { [[ -e $1/lib/libtorch_cpu.so || -e $1/torch/lib/libtorch_cpu.so || -e $1/libtorch/lib/libtorch_cpu.so ]]; }
+# libtorch_value FLAG VALUE: the value of --libtorch, looked at before anything is done.
+libtorch_value() {
+  local which lib
+  which=$(value "$@")
+  if [[ $which != wheel && $which != debian && $which != python ]]; then
+    [[ -d $which ]] || misused "--libtorch takes wheel, debian, python or a folder, not '$which'"
+    which=$(cd "$which" && pwd)
+    lib=lib/libtorch_cpu.so
+    [[ -e $which/$lib || -e $which/torch/$lib || -e $which/libtorch/$lib ]] || misused "--libtorch: $which has no $lib"
+  fi
+  printf '%s\n' "$which"
+}
 
 # choose_libtorch WHICH: sets libtorch_root, and libtorch_kind for the name of a build folder.
 choose_libtorch() {
@@ -71,24 +82,29 @@ choose_libtorch() {
       [[ -n $libtorch_root ]] || fail "$(command -v python3) has no torch; activate the environment that has it"
       ;;
     *)
-      [[ -d $1 ]] || misused "--libtorch takes wheel, debian, python or a folder, not '$1'"
       libtorch_kind=folder
-      libtorch_root=$(cd "$1" && pwd)
-      is_libtorch "$libtorch_root" || misused "--libtorch: there is no lib/libtorch_cpu.so in $libtorch_root"
+      libtorch_root=$1
       ;;
   esac
 }
 
-# build_with PRESET WHICH [CMAKE OPTION...]: everything from a bare machine to a finished build in $build_dir.
-build_with() {
-  local preset=$1 which=$2
-  shift 2
-  need_packages ca-certificates cmake g++ ninja-build \
-    libcli11-dev libfmt-dev libssl-dev libxxhash-dev nlohmann-json3-dev zlib1g-dev
+# configure_with PRESET WHICH NAME [CMAKE OPTION...]: everything from a bare machine to a configured $build_dir.
+configure_with() {
+  local preset=$1 which=$2 name=$3
+  shift 3
+  local packages=(ca-certificates cmake g++ ninja-build
+    libcli11-dev libfmt-dev libssl-dev libxxhash-dev nlohmann-json3-dev zlib1g-dev)
+  [[ $preset == release ]] || packages+=(libgtest-dev librapidcheck-dev pkg-config unzip)
+  need_packages "${packages[@]}"
   choose_libtorch "$which"
-  build_dir=$root/build/$preset-$libtorch_kind
+  build_dir=$root/build/$name-$libtorch_kind
   cd "$root"
   cmake --preset "$preset" -B "$build_dir" -DLibTorch_ROOT="$libtorch_root" "$@"
+}
+
+# build_with PRESET WHICH: everything from a bare machine to a finished build in $build_dir.
+build_with() {
+  configure_with "$1" "$2" "$1"
   cmake --build "$build_dir" --parallel "$(jobs)"
 }
 

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# The README's program, built and run outside of the repository: against an installed Lockstep (shared and static, by
+# CMake and by pkg-config) and with Lockstep as a subdirectory.
+# Usage: install_test.sh SOURCE BUILD LIBTORCH_LIBRARIES LIBTORCH_HEADERS   (of a finished build of shared libraries)
+source "$(dirname "${BASH_SOURCE[0]}")/check.sh"
+source=$1 build=$2 libraries=$3 headers=$4
+# Objects that the build has, and the outside program once it is compiled, are not compiled again.
+launcher=$source/tests/install/reuse_object.sh
+export CCACHE_DISABLE=1
+unset LibTorch_ROOT LIBTORCH_ROOT
+
+# block LANGUAGE: the README's first block of code in it.
+block() { awk -v fence='```' '$0 == fence { inside = 0 } inside { print } $0 == fence language { inside = !seen++ }' language="$1" "$source/README.md"; }
+
+# outside NAME SED-SCRIPT: the README's program as a project of its own, its CMake lines edited.
+outside() {
+  mkdir "$scratch/$1"
+  block cpp >"$scratch/$1/app.cpp"
+  block cmake | sed "$2" >"$scratch/$1/CMakeLists.txt"
+}
+
+# run_app NAME [CMAKE OPTION...]: configures, builds and runs it.
+run_app() {
+  local folder=$scratch/$1
+  shift
+  expect 0 "Configuring done" cmake -G Ninja -S "$folder" -B "$folder/build" "$@"
+  expect 0 "Linking CXX executable app" cmake --build "$folder/build"
+  expect 0 "^epoch 2, loss 0\.[0-9]+" "$folder/build/app"
+}
+
+# reusing FOLDER: the options of a build that takes objects from there.
+reusing() {
+  export reuse_from=$1
+  options=(-DCMAKE_CXX_COMPILER_LAUNCHER="$launcher" -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DLibTorch_ROOT="$headers/..")
+}
+
+# Installed, shared libraries. Nothing says where LibTorch is: the one that Lockstep was built with is found.
+expect 0 "lockstep.h" cmake --install "$build" --prefix "$scratch/shared"
+expect 0 "^[0-9]+\.[0-9]+\.[0-9]+" "$scratch/shared/bin/lockstep" --version
+outside app ''
+run_app app -DCMAKE_PREFIX_PATH="$scratch/shared"
+! grep -r "$libraries" "$scratch/shared/lib/cmake" || wrong "the package names LibTorch's libraries by their path"
+
+# By pkg-config.
+export PKG_CONFIG_PATH=$scratch/shared/lib/pkgconfig
+expect 0 "" bash -c "\${CXX:-c++} $scratch/app/build/CMakeFiles/app.dir/app.cpp.o -o $scratch/app/by-pkg-config \$(pkg-config --libs lockstep)"
+expect 0 "^epoch 2" "$scratch/app/by-pkg-config"
+expect 0 "-I$headers/torch/csrc/api/include" pkg-config --cflags lockstep
+
+# A LibTorch of another version is refused in one message.
+mkdir -p "$scratch/other/lib" "$scratch/other/include/ATen/core" "$scratch/other/include/torch/headeronly"
+ln -s "$libraries/libtorch_cpu.so" "$libraries/libc10.so" "$scratch/other/lib"
+touch "$scratch/other/include/ATen/core/TensorBody.h"
+printf '#define TORCH_VERSION_%s\n' 'MAJOR 2' 'MINOR 99' 'PATCH 0' >"$scratch/other/include/torch/headeronly/version.h"
+expect 1 "has 2\.99\.0: set LibTorch_ROOT to a LibTorch" bash -c "cmake -G Ninja -S $scratch/app -B $scratch/app/refused \
+  -DCMAKE_PREFIX_PATH=$scratch/shared -DLibTorch_ROOT=$scratch/other 2>&1 | tr -s ' \n' ' ' && exit 1"
+
+# Installed, static library.
+reusing "$build/lockstep"
+expect 0 "Configuring done" cmake -G Ninja -S "$source" -B "$scratch/static-build" -DBUILD_SHARED_LIBS=OFF \
+  -DLOCKSTEP_BUILD_TOOLS=OFF -DLOCKSTEP_BUILD_TESTS=OFF "${options[@]}"
+expect 0 "Linking CXX static library" cmake --build "$scratch/static-build"
+expect 0 "liblockstep.a" cmake --install "$scratch/static-build" --prefix "$scratch/static"
+reusing "$scratch/app/build"
+outside static-app ''
+run_app static-app -DCMAKE_PREFIX_PATH="$scratch/static" "${options[@]}"
+
+# As a subdirectory.
+reusing "$build/lockstep"
+outside subdirectory "s|^find_package(Lockstep.*|add_subdirectory($source lockstep)|"
+run_app subdirectory "${options[@]}"
+
+finish

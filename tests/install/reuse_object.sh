@@ -1,0 +1,14 @@
+#!/bin/sh
+# Stands before the compiler: takes an object that $reuse_from has already, where it has it, instead of compiling again.
+object='' dependencies='' previous=''
+for word in "$@"; do
+  case $previous in
+    -o) object=$word ;;
+    -MF) dependencies=$word ;;
+  esac
+  previous=$word
+done
+built=$(find "${reuse_from:?}" -path "*/${object#*CMakeFiles/}" | head -n 1)
+if [ -z "$object" ] || [ -z "$built" ]; then exec "$@"; fi
+cp "$built" "$object"
+[ -z "$dependencies" ] || echo "$object:" >"$dependencies"
