@@ -1,7 +1,7 @@
 #include "lockstep/core/fingerprint.h"
 
-#include <ATen/Version.h>
 #include <ATen/Context.h>
+#include <ATen/Version.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <torch/version.h>
@@ -30,8 +30,7 @@ std::string matrix_library() {
 }  // namespace
 
 std::string platform_description() {
-  return fmt::format("LibTorch {}.{}.{}, {}, CPU capability {}", TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR, TORCH_VERSION_PATCH,
-                     matrix_library(), at::get_cpu_capability());
+  return fmt::format("LibTorch {}, {}, CPU capability {}", TORCH_VERSION, matrix_library(), at::get_cpu_capability());
 }
 
 std::string platform_fingerprint() {
