@@ -67,10 +67,11 @@ std::pair<int64_t, int64_t> slice_of(int64_t count, int lane, int num_lanes) {
 
 class AllReduceMeeting final : public Meeting {
  public:
-  AllReduceMeeting(Reduction reduction, const std::vector<at::Tensor>& values) : reduction_(reduction) {
+  AllReduceMeeting(Reduction reduction, const std::vector<at::Tensor>& values, bool with_gradient)
+      : reduction_(reduction), with_gradient_(with_gradient) {
     Fingerprint fingerprint;
     fingerprint.add(static_cast<int64_t>(reduction));
-    fingerprint.add(needs_grad(values) ? 1 : 0);
+    fingerprint.add(with_gradient ? 1 : 0);
     for (const at::Tensor& value : values) {
       check_dense("all_reduce", value);
       fingerprint.add_dtype_and_shape(value);
@@ -78,7 +79,6 @@ class AllReduceMeeting final : public Meeting {
       outputs_.push_back(at::empty(value.sizes(), value.options().dtype(result_type_of(reduction, value))));
     }
     signature_ = fingerprint.value();
-    with_gradient_ = needs_grad(values);
   }
 
   const char* what() const override { return "all_reduce"; }
@@ -148,16 +148,16 @@ class AllReduceMeeting final : public Meeting {
   }
 
   const Reduction reduction_;
+  const bool with_gradient_;
   uint64_t signature_ = 0;
-  bool with_gradient_ = false;
   std::vector<at::Tensor> inputs_;
   std::vector<at::Tensor> outputs_;
   std::vector<AllReduceMeeting*> all_;  // of the leading meeting only
 };
 
-std::vector<at::Tensor> meet_all_reduce(const ReplicaContext& context, Reduction reduction,
-                                        const std::vector<at::Tensor>& values) {
-  AllReduceMeeting meeting(reduction, values);
+std::vector<at::Tensor> meet_all_reduce(const ReplicaContext& context, Reduction reduction, const std::vector<at::Tensor>& values,
+                                        bool with_gradient = false) {
+  AllReduceMeeting meeting(reduction, values, with_gradient);
   ContextAccess::group(context).meet(context, meeting);
   return meeting.take_outputs();
 }
@@ -170,48 +170,62 @@ const ReplicaContext& context_of_backward(const char* call) {
                    "call backward() inside the step function, on the replica's thread");
 }
 
+/// LibTorch's custom functions take tensors, not lists of them.
 struct AllReduceFunction : torch::autograd::Function<AllReduceFunction> {
-  static variable_list forward(AutogradContext* ctx, const std::vector<at::Tensor>& values, const ReplicaContext* context,
-                               int64_t reduction) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& value, const ReplicaContext* context, int64_t reduction) {
     const auto kind = static_cast<Reduction>(reduction);
-    std::vector<at::Tensor> outputs = meet_all_reduce(*context, kind, values);
+    at::Tensor output = meet_all_reduce(*context, kind, {value}, /*with_gradient=*/true).front();
     ctx->saved_data["reduction"] = reduction;
     if (kind == Reduction::kMin || kind == Reduction::kMax) {
       // Of equal extremes the lowest replica's counts: it alone gets the gradient.
-      const auto n = static_cast<int64_t>(context->num_replicas());
-      const auto id = static_cast<int64_t>(context->replica_id());
-      variable_list claims;
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        claims.push_back(at::where(values[i].detach().eq(outputs[i]), at::full({}, id, at::kLong), at::full({}, n, at::kLong)));
-      }
-      const auto winners = meet_all_reduce(*context, Reduction::kMin, claims);
-      variable_list mine;
-      for (const at::Tensor& winner : winners) mine.push_back(winner.eq(id));
-      ctx->save_for_backward(mine);
+      const int64_t id = context->replica_id();
+      const at::Tensor nobody = at::full({}, context->num_replicas(), at::kLong);
+      const at::Tensor claim = at::where(value.detach().eq(output), at::full({}, id, at::kLong), nobody);
+      ctx->save_for_backward({meet_all_reduce(*context, Reduction::kMin, {claim}).front().eq(id)});
     }
-    return outputs;
+    return output;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     const ReplicaContext& context = context_of_backward("all_reduce");
     const auto kind = static_cast<Reduction>(ctx->saved_data["reduction"].toInt());
-    variable_list result;
+    at::Tensor gradient = gradients.front();
     if (kind == Reduction::kSum || kind == Reduction::kMean) {
-      result = all_reduce(context, kind, gradients);
+      gradient = all_reduce(context, kind, {gradient}).front();
     } else {
-      result = all_reduce(context, Reduction::kSum, gradients);
-      const variable_list mine = ctx->get_saved_variables();
-      for (std::size_t i = 0; i < result.size(); ++i) result[i] = at::where(mine[i], result[i], at::zeros_like(result[i]));
+      gradient = all_reduce(context, Reduction::kSum, {gradient}).front();
+      gradient = at::where(ctx->get_saved_variables().front(), gradient, at::zeros_like(gradient));
     }
-    result.resize(result.size() + 2);  // context and reduction have none
-    return result;
+    return {gradient, at::Tensor(), at::Tensor()};  // context and reduction have none
   }
 };
 
+/// A list with gradient: the tensors of one dtype go through one meeting as one, in order of their dtypes' first ones.
+std::vector<at::Tensor> all_reduce_with_gradient(const ReplicaContext& context, Reduction reduction,
+                                                 const std::vector<at::Tensor>& values) {
+  std::vector<at::Tensor> results(values.size());
+  for (std::size_t first = 0; first < values.size(); ++first) {
+    if (results[first].defined()) continue;
+    std::vector<std::size_t> alike;
+    std::vector<at::Tensor> flat;
+    std::vector<int64_t> lengths;
+    for (std::size_t i = first; i < values.size(); ++i) {
+      check_dense("all_reduce", values[i]);
+      if (values[i].scalar_type() != values[first].scalar_type()) continue;
+      alike.push_back(i);
+      flat.push_back(values[i].flatten());
+      lengths.push_back(values[i].numel());
+    }
+    const at::Tensor joined = AllReduceFunction::apply(at::cat(flat), &context, static_cast<int64_t>(reduction));
+    const auto parts = joined.split_with_sizes(lengths);
+    for (std::size_t k = 0; k < alike.size(); ++k) results[alike[k]] = parts[k].view(values[alike[k]].sizes());
+  }
+  return results;
+}
+
 class AllGatherMeeting final : public Meeting {
  public:
-  AllGatherMeeting(const at::Tensor& value, int64_t axis) : axis_(axis), with_gradient_(needs_grad({value})) {
-    check_dense("all_gather", value);
+  AllGatherMeeting(const at::Tensor& value, int64_t axis, bool with_gradient) : axis_(axis), with_gradient_(with_gradient) {
     if (value.dim() == 0) {
       throw UsageError("all_gather was given a tensor without dimensions", "give it one: value.reshape({1})");
     }
@@ -269,8 +283,9 @@ class AllGatherMeeting final : public Meeting {
 };
 
 struct AllGatherFunction : torch::autograd::Function<AllGatherFunction> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& value, const ReplicaContext* context, int64_t axis) {
-    AllGatherMeeting meeting(value, axis);
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& value, const ReplicaContext* context, int64_t axis,
+                            bool with_gradient) {
+    AllGatherMeeting meeting(value, axis, with_gradient);
     ContextAccess::group(*context).meet(*context, meeting);
     ctx->saved_data["axis"] = meeting.axis();
     ctx->saved_data["offset"] = meeting.offset();
@@ -282,7 +297,7 @@ struct AllGatherFunction : torch::autograd::Function<AllGatherFunction> {
     const auto sum = all_reduce(context_of_backward("all_gather"), Reduction::kSum, gradients);
     return {sum.front().narrow(ctx->saved_data["axis"].toInt(), ctx->saved_data["offset"].toInt(),
                                ctx->saved_data["length"].toInt()),
-            at::Tensor(), at::Tensor()};
+            at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -309,11 +324,13 @@ class BroadcastMeeting final : public Meeting {
 
 std::vector<at::Tensor> all_reduce(const ReplicaContext& context, Reduction reduction, const std::vector<at::Tensor>& values) {
   if (!needs_grad(values)) return meet_all_reduce(context, reduction, values);
-  return AllReduceFunction::apply(values, &context, static_cast<int64_t>(reduction));
+  if (values.size() > 1) return all_reduce_with_gradient(context, reduction, values);
+  return {AllReduceFunction::apply(values.front(), &context, static_cast<int64_t>(reduction))};
 }
 
 at::Tensor all_gather(const ReplicaContext& context, const at::Tensor& value, int64_t axis) {
-  return AllGatherFunction::apply(value, &context, axis);
+  check_dense("all_gather", value);
+  return AllGatherFunction::apply(value, &context, axis, needs_grad({value}));
 }
 
 at::Tensor broadcast(const ReplicaContext& context, ReplicaId from, const at::Tensor& value) {

@@ -142,8 +142,9 @@ bool ReplicaPool::complete_round(int lane) {
   const uint32_t run = run_number_;  // read before the barrier: after the last one the caller may start the next run
   const auto stalled = [this] { report_stall(); };
   barrier_.arrive([this] { decide(); }, stalled);
+  // The leading meeting lives on a stack: without phases its replica may go on, and away, before this lane looks.
   Meeting* const leading = leading_;
-  const int phases = leading ? leading->num_phases() : 0;
+  const int phases = phases_;
   for (int phase = 0; phase < phases && !verdict_; ++phase) {
     try {
       leading->work(phase, lane, plan_.num_lanes());
@@ -169,6 +170,7 @@ bool ReplicaPool::complete_round(int lane) {
 
 void ReplicaPool::decide() {
   leading_ = nullptr;
+  phases_ = 0;
   verdict_ = nullptr;
   std::size_t ended = 0;
   bool threw = false;
@@ -208,6 +210,7 @@ void ReplicaPool::decide() {
   try {
     meetings_.front()->prepare(meetings_);
     leading_ = meetings_.front();
+    phases_ = leading_->num_phases();
   } catch (...) {
     verdict_ = std::current_exception();
   }

@@ -97,6 +97,7 @@ class ReplicaPool {
   uint32_t ended_run_ = 0;
   bool stopping_ = false;
   Meeting* leading_ = nullptr;
+  int phases_ = 0;  // of the leading meeting
   std::exception_ptr verdict_;
   std::vector<Meeting*> meetings_;
 

@@ -1,0 +1,131 @@
+#include "lockstep/data/distributed_dataset.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <set>
+
+#include "tests/support/programs.h"
+
+namespace lockstep {
+namespace {
+
+using testing::lanes;
+using testing::message_from;
+
+Dataset numbers(int64_t count) { return data::from_tensors(torch::arange(count).to(torch::kFloat).view({count, 1}), torch::arange(count)); }
+
+/// All ids of an epoch by step and replica.
+std::vector<std::vector<std::vector<int64_t>>> ids_of(const DistributedDataset& data, int64_t epoch) {
+  std::vector<std::vector<std::vector<int64_t>>> steps;
+  for (const auto& batch : data.epoch(epoch)) {
+    auto& replicas = steps.emplace_back();
+    for (const Batch& part : batch) {
+      const auto* ids = part.ids.data_ptr<int64_t>();
+      replicas.emplace_back(ids, ids + part.size());
+    }
+  }
+  return steps;
+}
+
+class DistributedDatasetOf : public ::testing::TestWithParam<std::pair<int64_t, int>> {
+ protected:
+  MirroredStrategy strategy_{{.devices = lanes(GetParam().second), .replicas = GetParam().first, .seed = 3}};
+};
+
+TEST_P(DistributedDatasetOf, UsesEverySampleOfAnEpochOnce) {
+  const auto data = strategy_.distribute(numbers(47), {.global_batch = 10, .shuffle = true});
+  EXPECT_EQ(data.steps_per_epoch(), 5);
+  for (int64_t epoch = 0; epoch < 3; ++epoch) {
+    std::multiset<int64_t> seen;
+    for (const auto& step : ids_of(data, epoch)) {
+      for (const auto& part : step) seen.insert(part.begin(), part.end());
+    }
+    EXPECT_EQ(seen.size(), 47u);
+    EXPECT_EQ(std::set<int64_t>(seen.begin(), seen.end()).size(), 47u);
+  }
+}
+
+TEST_P(DistributedDatasetOf, BringsInputsTargetsAndSizesOfItsIds) {
+  const auto data = strategy_.distribute(numbers(23), {.global_batch = 10, .shuffle = true});
+  int64_t step = 0;
+  for (const auto& batch : data.epoch(1)) {
+    int64_t total = 0;
+    for (const Batch& part : batch) {
+      EXPECT_TRUE(torch::equal(part.target, part.ids));
+      EXPECT_TRUE(torch::equal(part.input.view({-1}), part.ids.to(torch::kFloat)));
+      EXPECT_EQ(part.ids.scalar_type(), torch::kLong);
+      EXPECT_EQ(part.global_size, step < 2 ? 10 : 3);
+      total += part.size();
+    }
+    EXPECT_EQ(total, step < 2 ? 10 : 3);
+    ++step;
+  }
+  EXPECT_EQ(step, 3);
+}
+
+TEST_P(DistributedDatasetOf, HasEmptyPartsWhereThereAreFewerSamplesThanReplicas) {
+  const auto data = strategy_.distribute(numbers(2), {.global_batch = 2});
+  for (const auto& batch : data.epoch(0)) {
+    for (const Batch& part : batch) {
+      EXPECT_LE(part.size(), (2 + GetParam().first - 1) / GetParam().first);
+      EXPECT_EQ(part.input.sizes(), (std::vector<int64_t>{part.size(), 1}));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, DistributedDatasetOf,
+                         ::testing::Values(std::pair<int64_t, int>{1, 1}, std::pair<int64_t, int>{3, 1}, std::pair<int64_t, int>{4, 2},
+                                           std::pair<int64_t, int>{12, 2}));
+
+TEST(DistributedDataset, OrderIsThatOfSeedAndEpochWhateverTheReplicas) {
+  const auto flat = [](int64_t replicas, uint64_t seed, int64_t epoch) {
+    MirroredStrategy strategy({.devices = lanes(1), .replicas = replicas, .seed = seed});
+    std::vector<int64_t> all;
+    for (const auto& step : ids_of(strategy.distribute(numbers(30), {.global_batch = 7, .shuffle = true}), epoch)) {
+      for (const auto& part : step) all.insert(all.end(), part.begin(), part.end());
+    }
+    return all;
+  };
+  EXPECT_EQ(flat(1, 3, 0), flat(4, 3, 0));
+  EXPECT_NE(flat(1, 3, 0), flat(1, 3, 1));
+  EXPECT_NE(flat(1, 3, 0), flat(1, 4, 0));
+}
+
+TEST(DistributedDataset, ASeedOfItsOwnOverridesTheStrategys) {
+  MirroredStrategy a({.devices = lanes(1), .seed = 1});
+  MirroredStrategy b({.devices = lanes(1), .seed = 2});
+  const DistributeOptions options{.global_batch = 5, .shuffle = true, .seed = 9};
+  EXPECT_EQ(ids_of(a.distribute(numbers(20), options), 0), ids_of(b.distribute(numbers(20), options), 0));
+}
+
+TEST(DistributedDataset, DropLeavesTheShortBatchOut) {
+  MirroredStrategy strategy({.devices = lanes(1)});
+  const auto data = strategy.distribute(numbers(23), {.global_batch = 10, .remainder = Remainder::kDrop});
+  EXPECT_EQ(ids_of(data, 0).size(), 2u);
+}
+
+TEST(DistributedDataset, OutlivesItsStrategyAndItsEpochObject) {
+  auto strategy = std::make_unique<MirroredStrategy>(MirroredOptions{.devices = lanes(1)});
+  auto data = std::make_unique<DistributedDataset>(strategy->distribute(numbers(6), {.global_batch = 4}));
+  strategy.reset();
+  const auto epoch = data->epoch(0);
+  data.reset();
+  int64_t samples = 0;
+  for (const auto& batch : epoch) samples += batch.begin()->size();
+  EXPECT_EQ(samples, 6);
+}
+
+TEST(DistributedDataset, RefusesWhatCannotBe) {
+  MirroredStrategy strategy({.devices = lanes(1)});
+  message_from<UsageError>([&] { strategy.distribute(numbers(3), {}); });
+  message_from<UsageError>([&] { strategy.distribute(numbers(3), {.global_batch = -1}); });
+  message_from<UsageError>([&] { strategy.distribute(numbers(3), {.global_batch = 1}).epoch(-1); });
+  message_from<UsageError>([&] { data::from_tensors(torch::ones({3, 1}), torch::ones({4})); });
+  message_from<UsageError>([&] { data::from_tensors(torch::ones({}), torch::ones({})); });
+  message_from<UsageError>([&] { data::from_tensors(torch::Tensor(), torch::ones({3})); });
+  message_from<UsageError>([&] { data::slice(numbers(3), 1, 4); });
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,389 @@
+// The optimizers against torch::optim, and the rules of a step.
+#include <gtest/gtest.h>
+#include <ATen/autocast_mode.h>
+#include <torch/torch.h>
+
+#include "tests/support/programs.h"
+
+namespace lockstep {
+namespace {
+
+using testing::lanes;
+using testing::message_from;
+using testing::nested_message_from;
+using torch::Tensor;
+namespace optim = torch::optim;
+
+const std::vector<std::vector<int64_t>> kShapes{{3, 5}, {1}, {5000}, {2, 3, 4}};
+
+Tensor start_of(std::size_t i) { return torch::randn(kShapes[i], at::make_generator<at::CPUGeneratorImpl>(i)); }
+Tensor gradient_of(std::size_t i, int step) {
+  return torch::randn(kShapes[i], at::make_generator<at::CPUGeneratorImpl>(1000 * step + i)) * (1 + step % 3);
+}
+
+double relative_error(const Tensor& a, const Tensor& b) {
+  return ((a - b).to(torch::kDouble).norm() / b.to(torch::kDouble).norm().clamp_min(1e-30)).item<double>();
+}
+
+/// 100 steps of a fixed gradient sequence, by torch::optim and by ours.
+template <class Stock, class Options>
+void expect_like_torch(const Options& options, int64_t replicas, at::ScalarType type = torch::kFloat, double tolerance = 1e-6) {
+  std::vector<Tensor> weights;
+  for (std::size_t i = 0; i < kShapes.size(); ++i) weights.push_back(start_of(i).to(type).requires_grad_());
+  Stock stock(weights, options);
+
+  MirroredStrategy strategy({.devices = lanes(1), .replicas = replicas});
+  std::vector<Variable> variables;
+  for (std::size_t i = 0; i < kShapes.size(); ++i) {
+    variables.push_back(strategy.make_variable(start_of(i).to(type), {.name = "v" + std::to_string(i)}));
+  }
+  const auto optimizer = strategy.make_optimizer(variables, options);
+  for (int step = 0; step < 100; ++step) {
+    for (std::size_t i = 0; i < weights.size(); ++i) weights[i].mutable_grad() = gradient_of(i, step).to(type);
+    stock.step();
+    strategy.run([&](ReplicaContext& ctx) {
+      for (std::size_t i = 0; i < variables.size(); ++i) {
+        // Equal shares whose sum is the gradient exactly: replicas is a power of two.
+        variables[i].value(ctx).mutable_grad() = gradient_of(i, step).to(type) / static_cast<double>(replicas);
+      }
+      EXPECT_TRUE(optimizer.step(ctx).applied);
+    });
+  }
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    EXPECT_LE(relative_error(variables[i].read(), weights[i].detach()), tolerance) << "tensor " << i;
+  }
+}
+
+class LikeTorch : public ::testing::TestWithParam<int64_t> {};
+
+TEST_P(LikeTorch, Sgd) {
+  expect_like_torch<optim::SGD>(optim::SGDOptions(0.05), GetParam());
+  expect_like_torch<optim::SGD>(optim::SGDOptions(0.05).weight_decay(0.1), GetParam());
+  expect_like_torch<optim::SGD>(optim::SGDOptions(0.05).momentum(0.9), GetParam());
+  expect_like_torch<optim::SGD>(optim::SGDOptions(0.05).momentum(0.9).dampening(0.3).weight_decay(0.01), GetParam());
+  expect_like_torch<optim::SGD>(optim::SGDOptions(0.05).momentum(0.9).nesterov(true).weight_decay(0.01), GetParam());
+}
+
+TEST_P(LikeTorch, Adam) {
+  expect_like_torch<optim::Adam>(optim::AdamOptions(0.01), GetParam());
+  expect_like_torch<optim::Adam>(optim::AdamOptions(0.01).betas({0.8, 0.95}).eps(1e-4).weight_decay(0.1), GetParam());
+  expect_like_torch<optim::Adam>(optim::AdamOptions(0.01).amsgrad(true), GetParam());
+}
+
+TEST_P(LikeTorch, AdamW) {
+  expect_like_torch<optim::AdamW>(optim::AdamWOptions(0.01), GetParam());
+  expect_like_torch<optim::AdamW>(optim::AdamWOptions(0.01).betas({0.8, 0.95}).weight_decay(0.3).amsgrad(true), GetParam());
+}
+
+TEST_P(LikeTorch, RMSprop) {
+  expect_like_torch<optim::RMSprop>(optim::RMSpropOptions(0.01), GetParam());
+  expect_like_torch<optim::RMSprop>(optim::RMSpropOptions(0.01).alpha(0.9).eps(1e-5).weight_decay(0.1), GetParam());
+  expect_like_torch<optim::RMSprop>(optim::RMSpropOptions(0.01).momentum(0.8), GetParam());
+  expect_like_torch<optim::RMSprop>(optim::RMSpropOptions(0.01).centered(true), GetParam());
+  expect_like_torch<optim::RMSprop>(optim::RMSpropOptions(0.01).centered(true).momentum(0.8).weight_decay(0.1), GetParam());
+}
+
+TEST_P(LikeTorch, Adagrad) {
+  expect_like_torch<optim::Adagrad>(optim::AdagradOptions(0.1), GetParam());
+  expect_like_torch<optim::Adagrad>(optim::AdagradOptions(0.1).lr_decay(0.1).weight_decay(0.1).initial_accumulator_value(0.5).eps(1e-6), GetParam());
+}
+
+TEST_P(LikeTorch, InDouble) {
+  expect_like_torch<optim::Adam>(optim::AdamOptions(0.01).weight_decay(0.1), GetParam(), torch::kDouble, 1e-12);
+  expect_like_torch<optim::SGD>(optim::SGDOptions(0.05).momentum(0.9), GetParam(), torch::kDouble, 1e-12);
+}
+
+TEST_P(LikeTorch, InHalfPrecisionUpToItsRounding) {
+  // torch::optim rounds every operation to 8 bits of mantissa, the library once.
+  expect_like_torch<optim::SGD>(optim::SGDOptions(0.05), GetParam(), torch::kBFloat16, 0.02);
+  expect_like_torch<optim::Adagrad>(optim::AdagradOptions(0.1), GetParam(), torch::kBFloat16, 0.05);
+}
+
+INSTANTIATE_TEST_SUITE_P(Replicas, LikeTorch, ::testing::Values(1, 4));
+
+class OptimizerOf : public ::testing::TestWithParam<std::pair<int64_t, int>> {
+ protected:
+  MirroredStrategy strategy_{{.devices = lanes(GetParam().second), .replicas = GetParam().first}};
+  int64_t replicas() const { return GetParam().first; }
+  Variable variable(const std::string& name, std::vector<int64_t> shape = {3}) {
+    return strategy_.make_variable(torch::ones(shape), {.name = name});
+  }
+  static void set_gradient(ReplicaContext& ctx, const Variable& variable, double value) {
+    variable.value(ctx).mutable_grad() = torch::full(variable.sizes(), value);
+  }
+};
+
+TEST_P(OptimizerOf, SumsTheReplicasGradients) {
+  const auto v = variable("v");
+  const auto optimizer = strategy_.make_optimizer(std::vector<Variable>{v}, optim::SGDOptions(1));
+  strategy_.run([&](ReplicaContext& ctx) {
+    set_gradient(ctx, v, static_cast<double>(ctx.replica_id() + 1));
+    const StepInfo info = optimizer.step(ctx);
+    const double sum = static_cast<double>(replicas() * (replicas() + 1)) / 2;
+    EXPECT_NEAR(info.global_norm, sum * std::sqrt(3.0), 1e-5 * sum);
+    EXPECT_FALSE(v.value(ctx).grad().defined()) << "consumed";
+    EXPECT_FLOAT_EQ(v.value(ctx)[0].item<float>(), static_cast<float>(1 - sum));
+  });
+}
+
+TEST_P(OptimizerOf, BackwardsBeforeAStepAccumulate) {
+  const auto v = variable("v");
+  const auto optimizer = strategy_.make_optimizer(std::vector<Variable>{v}, optim::SGDOptions(1));
+  strategy_.run([&](ReplicaContext& ctx) {
+    v.value(ctx).sum().backward();
+    (v.value(ctx) * 2).sum().backward();
+  });
+  strategy_.run([&](ReplicaContext& ctx) {
+    v.value(ctx).sum().backward();
+    optimizer.step(ctx);
+  });
+  EXPECT_FLOAT_EQ(v.read()[0].item<float>(), static_cast<float>(1 - 4 * replicas()));
+}
+
+TEST_P(OptimizerOf, AMissingGradientCountsAsZeroWhereAnotherReplicaHasOne) {
+  const auto some = variable("some");
+  const auto none = variable("none");
+  const auto optimizer = strategy_.make_optimizer(std::vector<Variable>{some, none}, optim::AdamOptions(0.1).weight_decay(0.1));
+  strategy_.run([&](ReplicaContext& ctx) {
+    if (ctx.replica_id() == replicas() - 1) set_gradient(ctx, some, 1);
+    EXPECT_TRUE(optimizer.step(ctx).applied);
+  });
+  EXPECT_LT(some.read()[0].item<double>(), 1);
+  EXPECT_TRUE(torch::equal(none.read(), torch::ones({3}))) << "untouched where none has one";
+  const auto state = optimizer.state();
+  EXPECT_EQ(state.at("some/step").item<int64_t>(), 1);
+  EXPECT_EQ(state.at("none/step").item<int64_t>(), 0);
+  EXPECT_TRUE(torch::equal(state.at("none/exp_avg"), torch::zeros({3})));
+}
+
+TEST_P(OptimizerOf, AStepWithoutAnyGradientAppliesNothing) {
+  const auto v = variable("v");
+  const auto optimizer = strategy_.make_optimizer(std::vector<Variable>{v}, optim::AdamOptions(0.1));
+  strategy_.run([&](ReplicaContext& ctx) {
+    const StepInfo info = optimizer.step(ctx);
+    EXPECT_FALSE(info.applied);
+    EXPECT_EQ(info.global_norm, 0);
+  });
+}
+
+TEST_P(OptimizerOf, ClipsTheSummedGradientToANorm) {
+  const auto a = variable("a", {2000});
+  const auto b = variable("b", {7});
+  const auto optimizer = strategy_.make_optimizer(std::vector<Variable>{a, b}, optim::SGDOptions(1));
+  strategy_.run([&](ReplicaContext& ctx) {
+    set_gradient(ctx, a, 0.5);
+    set_gradient(ctx, b, -1);
+    const double norm = static_cast<double>(replicas()) * std::sqrt(0.25 * 2000 + 7);
+    EXPECT_NEAR(optimizer.step(ctx, {.clip_global_norm = 2}).global_norm, norm, 1e-4 * norm);
+  });
+  const Tensor moved = torch::cat({a.read(), b.read()}) - 1;
+  EXPECT_NEAR(moved.norm().item<double>(), 2, 1e-4);
+  const Tensor before = a.read();
+  strategy_.run([&](ReplicaContext& ctx) {
+    set_gradient(ctx, a, 1e-6);
+    optimizer.step(ctx, {.clip_global_norm = 2});
+  });
+  EXPECT_TRUE(torch::allclose(before - a.read(), torch::full({2000}, 1e-6 * static_cast<double>(replicas())), 0.2, 0)) << "below it is left alone";
+}
+
+TEST_P(OptimizerOf, TheLearningRateChangesBetweenStepsByGroup) {
+  const auto a = variable("a");
+  const auto b = variable("b");
+  using Group = ParameterGroup<optim::SGDOptions>;
+  const auto optimizer = strategy_.make_optimizer(std::vector<Group>{{{a}, optim::SGDOptions(0.5)}, {{b}}}, optim::SGDOptions(0.25));
+  EXPECT_EQ(optimizer.learning_rate(), 0.5);
+  EXPECT_EQ(optimizer.learning_rate(1), 0.25);
+  const auto step = [&](ReplicaContext& ctx) {
+    set_gradient(ctx, a, 1.0 / static_cast<double>(replicas()));
+    set_gradient(ctx, b, 1.0 / static_cast<double>(replicas()));
+    optimizer.step(ctx);
+  };
+  strategy_.run(step);
+  EXPECT_FLOAT_EQ(a.read()[0].item<float>(), 0.5f);
+  EXPECT_FLOAT_EQ(b.read()[0].item<float>(), 0.75f);
+  optimizer.learning_rate(0.125, 1);
+  EXPECT_EQ(optimizer.learning_rate(0), 0.5);
+  strategy_.run(step);
+  EXPECT_FLOAT_EQ(b.read()[0].item<float>(), 0.625f);
+  optimizer.learning_rate(1.0);
+  EXPECT_EQ(optimizer.learning_rate(0), 1);
+  EXPECT_EQ(optimizer.learning_rate(1), 1);
+}
+
+TEST_P(OptimizerOf, ABackwardThroughAGraphFromBeforeTheUpdateThrows) {
+  // Two losses, stepped in the wrong order, as in a GAN: LibTorch throws after Adam, and so do we.
+  const auto a = strategy_.make_variable(torch::ones({3, 3}), {.name = "a"});
+  const auto optimizer = strategy_.make_optimizer(std::vector<Variable>{a}, optim::AdamOptions(0.1));
+  const auto text = nested_message_from<c10::Error>([&] {
+    strategy_.run([&](ReplicaContext& ctx) {
+      const Tensor x = torch::ones({1, 3}).requires_grad_();
+      const Tensor hidden = torch::mm(torch::mm(x, a.value(ctx)), a.value(ctx));
+      hidden.sum().backward({}, /*retain_graph=*/true);
+      optimizer.step(ctx);
+      hidden.sum().backward();
+    });
+  });
+  EXPECT_NE(text.find("modified by an inplace operation"), std::string::npos) << text;
+}
+
+TEST_P(OptimizerOf, ASparseGradientIsRefusedByName) {
+  const auto model = strategy_.make_module([] { return torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 2).sparse(true)); });
+  const auto optimizer = strategy_.make_optimizer(model, optim::SGDOptions(0.1));
+  const auto text = nested_message_from<UsageError>([&] {
+    strategy_.run([&](ReplicaContext& ctx) {
+      model(ctx)->forward(torch::ones({2}, torch::kLong)).sum().backward();
+      optimizer.step(ctx);
+    });
+  });
+  EXPECT_NE(text.find("'model.weight' has a sparse gradient"), std::string::npos) << text;
+}
+
+TEST_P(OptimizerOf, AGradientInAnotherMemoryLayoutIsTheSameGradient) {
+  const auto v = strategy_.make_variable(torch::zeros({3, 4}), {.name = "v"});
+  const auto optimizer = strategy_.make_optimizer(std::vector<Variable>{v}, optim::SGDOptions(1));
+  const Tensor gradient = torch::arange(12).view({3, 4}).to(torch::kFloat);
+  strategy_.run([&](ReplicaContext& ctx) {
+    v.value(ctx).mutable_grad() = gradient.t().contiguous().t();
+    optimizer.step(ctx);
+  });
+  EXPECT_TRUE(torch::equal(v.read(), -gradient * static_cast<double>(replicas())));
+}
+
+TEST_P(OptimizerOf, CheckFiniteNamesVariableAndReplicaAndAppliesNothing) {
+  const auto good = variable("good");
+  const auto bad = variable("bad");
+  const auto optimizer = strategy_.make_optimizer(std::vector<Variable>{good, bad}, optim::AdamOptions(0.1));
+  const int64_t culprit = replicas() - 1;
+  const auto text = nested_message_from<NonFiniteError>([&] {
+    strategy_.run([&](ReplicaContext& ctx) {
+      set_gradient(ctx, good, 1);
+      set_gradient(ctx, bad, ctx.replica_id() == culprit ? std::nan("") : 1);
+      optimizer.step(ctx, {.check_finite = true});
+    });
+  });
+  EXPECT_NE(text.find("'bad' on replica " + std::to_string(culprit)), std::string::npos) << text;
+  EXPECT_EQ(text.find("'good'"), std::string::npos) << text;
+  EXPECT_NE(text.find("step 0"), std::string::npos) << text;
+  EXPECT_TRUE(torch::equal(good.read(), torch::ones({3})));
+  EXPECT_EQ(optimizer.state().at("good/step").item<int64_t>(), 0);
+  strategy_.run([&](ReplicaContext& ctx) { EXPECT_FALSE(good.value(ctx).grad().defined()) << "what a failed run left is dropped"; });
+}
+
+TEST_P(OptimizerOf, TwoOptimizersStepInOneRun) {
+  const auto a = variable("a");
+  const auto b = variable("b");
+  const auto first = strategy_.make_optimizer(std::vector<Variable>{a}, optim::SGDOptions(1));
+  const auto second = strategy_.make_optimizer(std::vector<Variable>{b}, optim::SGDOptions(2));
+  strategy_.run([&](ReplicaContext& ctx) {
+    set_gradient(ctx, a, 1);
+    set_gradient(ctx, b, 1);
+    first.step(ctx);
+    EXPECT_TRUE(b.value(ctx).grad().defined()) << "the other's gradients are left alone";
+    second.step(ctx);
+  });
+  EXPECT_FLOAT_EQ(a.read()[0].item<float>(), static_cast<float>(1 - replicas()));
+  EXPECT_FLOAT_EQ(b.read()[0].item<float>(), static_cast<float>(1 - 2 * replicas()));
+}
+
+TEST_P(OptimizerOf, StateAndLoadGiveTheSameFuture) {
+  const auto run = [&](const Optimizer& optimizer, const Variable& v) {
+    strategy_.run([&](ReplicaContext& ctx) {
+      set_gradient(ctx, v, 0.3);
+      optimizer.step(ctx);
+    });
+  };
+  const auto a = variable("a");
+  const auto b = variable("b");
+  const auto first = strategy_.make_optimizer(std::vector<Variable>{a}, optim::AdamOptions(0.1));
+  const auto second = strategy_.make_optimizer(std::vector<Variable>{b}, optim::AdamOptions(0.1));
+  for (int i = 0; i < 3; ++i) run(first, a);
+  b.assign(a.read());
+  std::map<std::string, Tensor> renamed;
+  for (const auto& [name, value] : first.state()) renamed["b" + name.substr(1)] = value;
+  second.load(renamed);
+  run(first, a);
+  run(second, b);
+  EXPECT_TRUE(torch::equal(a.read(), b.read()));
+  renamed.erase("b/step");
+  renamed["c"] = torch::ones({1});
+  const auto text = message_from<UsageError>([&] { second.load(renamed); });
+  EXPECT_NE(text.find("missing 'b/step'"), std::string::npos) << text;
+  EXPECT_NE(text.find("unexpected 'c'"), std::string::npos) << text;
+}
+
+TEST_P(OptimizerOf, SlotsAreVariables) {
+  const auto v = variable("v");
+  const auto optimizer = strategy_.make_optimizer(std::vector<Variable>{v}, optim::AdamOptions(0.1));
+  std::vector<std::string> names;
+  for (const Variable& slot : optimizer.slots()) names.push_back(slot.name());
+  EXPECT_EQ(names, (std::vector<std::string>{"v/exp_avg", "v/exp_avg_sq"}));
+}
+
+TEST_P(OptimizerOf, DifferentOptionsOnReplicasAreNamed) {
+  if (replicas() == 1) GTEST_SKIP() << "one replica cannot disagree";
+  const auto v = variable("v");
+  const auto optimizer = strategy_.make_optimizer(std::vector<Variable>{v}, optim::SGDOptions(1));
+  const auto text = nested_message_from<UsageError>([&] {
+    strategy_.run([&](ReplicaContext& ctx) {
+      StepOptions options;
+      if (ctx.replica_id() == 0) options.clip_global_norm = 1.0;
+      optimizer.step(ctx, options);
+    });
+  });
+  EXPECT_NE(text.find("clip_global_norm = 1"), std::string::npos) << text;
+}
+
+TEST_P(OptimizerOf, MisuseIsNamed) {
+  const auto v = variable("v");
+  const auto whole = strategy_.make_variable(torch::ones({2}, torch::kInt), {.name = "whole"});
+  const auto free = strategy_.make_variable(torch::ones({2}), {.name = "free", .synchronization = VariableSynchronization::kOnRead});
+  using Variables = std::vector<Variable>;
+  EXPECT_NE(message_from<UsageError>([&] { strategy_.make_optimizer(Variables{v, v}, optim::SGDOptions(1)); }).find("twice"), std::string::npos);
+  EXPECT_NE(message_from<UsageError>([&] { strategy_.make_optimizer(Variables{whole}, optim::SGDOptions(1)); }).find("'whole'"), std::string::npos);
+  EXPECT_NE(message_from<UsageError>([&] { strategy_.make_optimizer(Variables{free}, optim::SGDOptions(1)); }).find("sync-on-read"), std::string::npos);
+  message_from<UsageError>([&] { strategy_.make_optimizer(Variables{}, optim::SGDOptions(1)); });
+  message_from<UsageError>([&] { strategy_.make_optimizer(Variables{Variable()}, optim::SGDOptions(1)); });
+  message_from<UsageError>([&] { strategy_.make_optimizer(Variables{v}, optim::SGDOptions(-1)); });
+  message_from<UsageError>([&] { strategy_.make_optimizer(Variables{v}, optim::AdamOptions(0.1).betas({1.0, 0.9})); });
+  message_from<UsageError>([&] { strategy_.make_optimizer(Variables{v}, optim::SGDOptions(0.1).nesterov(true)); });
+  MirroredStrategy other({.devices = lanes(1)});
+  message_from<UsageError>([&] { other.make_optimizer(Variables{v}, optim::SGDOptions(1)); });
+  const auto optimizer = strategy_.make_optimizer(Variables{v}, optim::SGDOptions(1));
+  message_from<UsageError>([&] { optimizer.learning_rate(-0.1); });
+  message_from<UsageError>([&] { optimizer.learning_rate(0.1, 3); });
+  message_from<UsageError>([&] { optimizer.learning_rate(0.1, -1); });
+  message_from<UsageError>([&] { optimizer.learning_rate(7); });
+  nested_message_from<UsageError>([&] { other.run([&](ReplicaContext& ctx) { optimizer.step(ctx); }); });
+  nested_message_from<UsageError>([&] { strategy_.evaluate([&](ReplicaContext& ctx) { optimizer.step(ctx); }); });
+  nested_message_from<UsageError>([&] { strategy_.run([&](ReplicaContext& ctx) { optimizer.step(ctx, {.clip_global_norm = 0}); }); });
+  nested_message_from<UsageError>([&] { strategy_.run([&](ReplicaContext&) { optimizer.learning_rate(0.1); }); });
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, OptimizerOf,
+                         ::testing::Values(std::pair<int64_t, int>{1, 1}, std::pair<int64_t, int>{4, 1}, std::pair<int64_t, int>{4, 2},
+                                           std::pair<int64_t, int>{7, 7}),
+                         [](const auto& shape) {
+                           return "V" + std::to_string(shape.param.first) + "D" + std::to_string(shape.param.second);
+                         });
+
+TEST(Autocast, SeesTheNewWeightsAfterAStep) {
+  // Autocast caches casted weights; after an update the cache of before would be silently stale.
+  MirroredStrategy strategy({.devices = lanes(1), .replicas = 2});
+  const auto model = strategy.make_module([] { return torch::nn::Linear(4, 4); });
+  const auto optimizer = strategy.make_optimizer(model, optim::SGDOptions(1));
+  const auto outputs = strategy.run([&](ReplicaContext& ctx) {
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+#else
+    at::autocast::set_cpu_enabled(true);
+#endif
+    const Tensor before = model(ctx)->forward(torch::ones({2, 4}));
+    before.to(torch::kFloat).sum().backward();
+    optimizer.step(ctx);
+    return torch::stack({before.detach(), model(ctx)->forward(torch::ones({2, 4})).detach()}).to(torch::kFloat);
+  });
+  for (const Tensor& output : outputs) EXPECT_FALSE(torch::allclose(output[0], output[1]));
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,181 @@
+// The inner loops: all sets of vector instructions give the same bits, and cutting a row anywhere changes none.
+#include "lockstep/optim/update_block.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "lockstep/core/checksum.h"
+#include "lockstep/core/simd.h"
+
+namespace lockstep::internal {
+
+// Those that were compiled in; chosen by hand here.
+#define LOCKSTEP_DECLARE(set)                                  \
+  namespace set {                                              \
+  template <class T>                                           \
+  UpdateBlock update_block(UpdateKind kind);                   \
+  template <class T>                                           \
+  void measure_block(BlockUpdate& block);                      \
+  uint64_t checksum(const void* memory, int64_t bytes);        \
+  }
+LOCKSTEP_DECLARE(plain)
+#if defined(__x86_64__)
+LOCKSTEP_DECLARE(avx2)
+LOCKSTEP_DECLARE(avx2_vaes)
+LOCKSTEP_DECLARE(avx512)
+#endif
+#undef LOCKSTEP_DECLARE
+
+namespace {
+
+constexpr UpdateKind kKinds[] = {
+    UpdateKind::kSgd,     UpdateKind::kSgdMomentum,     UpdateKind::kSgdNesterov,     UpdateKind::kAdam,
+    UpdateKind::kAdamW,   UpdateKind::kAdamAmsgrad,     UpdateKind::kAdamWAmsgrad,    UpdateKind::kRmsprop,
+    UpdateKind::kAdagrad, UpdateKind::kRmspropMomentum, UpdateKind::kRmspropCentered, UpdateKind::kRmspropCenteredMomentum,
+};
+
+template <class T>
+struct Memory {
+  std::vector<T> weights, slots[kMaxSlots], left, right;
+  explicit Memory(int64_t count, unsigned seed = 1) {
+    std::mt19937 random(seed);
+    std::normal_distribution<double> normal(0, 1);
+    for (auto* row : {&weights, &left, &right}) {
+      row->resize(count);
+      for (T& value : *row) value = static_cast<T>(normal(random));
+    }
+    for (auto& slot : slots) {
+      slot.resize(count);
+      for (T& value : slot) value = static_cast<T>(std::abs(normal(random)));
+    }
+    // RMSprop's variance must stay positive: keep the mean gradient small.
+    for (T& value : slots[1]) value *= T(0.1);
+  }
+  BlockUpdate block(int64_t offset, int64_t count, bool two, const Coefficients& coefficients) {
+    BlockUpdate work{};
+    work.weights = weights.data() + offset;
+    for (int s = 0; s < kMaxSlots; ++s) work.slots[s] = slots[s].data() + offset;
+    work.gradient = left.data() + offset;
+    work.right_gradient = two ? right.data() + offset : nullptr;
+    work.count = count;
+    work.coefficients = &coefficients;
+    work.clip = 0.7;
+    return work;
+  }
+  /// The same bits, NaN included.
+  bool operator==(const Memory& other) const {
+    const auto same = [](const std::vector<T>& a, const std::vector<T>& b) { return std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0; };
+    return same(weights, other.weights) && same(slots[0], other.slots[0]) && same(slots[1], other.slots[1]) && same(slots[2], other.slots[2]);
+  }
+};
+
+Coefficients some() { return {0.01, 0.003, 0.9, 0.1, 0.99, 0.01, 0.8, 1.3, 1e-8}; }
+
+struct Choice {
+  const char* name;
+  Simd needs;
+  UpdateBlock (*f32)(UpdateKind);
+  UpdateBlock (*f64)(UpdateKind);
+  uint64_t (*sum)(const void*, int64_t);
+};
+
+const Choice kPlain{"plain", Simd::kPlain, &plain::update_block<float>, &plain::update_block<double>, &plain::checksum};
+const std::vector<Choice> kOthers{
+#if defined(__x86_64__)
+    {"avx2", Simd::kAvx2, &avx2::update_block<float>, &avx2::update_block<double>, &avx2::checksum},
+    {"avx2_vaes", Simd::kAvx2Vaes, &avx2_vaes::update_block<float>, &avx2_vaes::update_block<double>, &avx2_vaes::checksum},
+    {"avx512", Simd::kAvx512, &avx512::update_block<float>, &avx512::update_block<double>, &avx512::checksum},
+#endif
+};
+
+template <class T>
+UpdateBlock loop_of(const Choice& choice, UpdateKind kind) {
+  if constexpr (std::is_same_v<T, float>) return choice.f32(kind);
+  else return choice.f64(kind);
+}
+
+template <class T>
+void expect_same_bits(const Choice& choice) {
+  for (const UpdateKind kind : kKinds) {
+    for (const int64_t count : {1, 5, 16, 17, 63, 1024}) {
+      for (const bool two : {false, true}) {
+        Memory<T> expected(count);
+        Memory<T> memory(count);
+        auto first = expected.block(0, count, two, some());
+        auto second = memory.block(0, count, two, some());
+        loop_of<T>(kPlain, kind)(first);
+        loop_of<T>(choice, kind)(second);
+        ASSERT_TRUE(memory == expected) << choice.name << " kind " << static_cast<int>(kind) << " count " << count;
+        ASSERT_EQ(first.sum_of_squares, second.sum_of_squares);
+      }
+    }
+  }
+}
+
+TEST(UpdateBlock, AllSetsOfInstructionsGiveTheSameBits) {
+  int tried = 0;
+  for (const Choice& choice : kOthers) {
+    if (choice.needs > simd()) {
+      std::printf("not tried on this processor: %s\n", choice.name);
+      continue;
+    }
+    expect_same_bits<float>(choice);
+    expect_same_bits<double>(choice);
+    ++tried;
+  }
+  if (tried == 0) GTEST_SKIP() << "this processor has plain loops only";
+}
+
+TEST(UpdateBlock, ChecksumsAreThoseOfTheMemoryBeforeAndAfter) {
+  std::vector<Choice> choices{kPlain};
+  for (const Choice& choice : kOthers) {
+    if (choice.needs <= simd()) choices.push_back(choice);
+  }
+  for (const Choice& choice : choices) {
+    for (const UpdateKind kind : kKinds) {
+      for (const int64_t count : {1, 15, 16, 100, 2048}) {
+        Memory<float> memory(count);
+        const uint64_t before = choice.sum(memory.weights.data(), count * 4);
+        auto work = memory.block(0, count, true, some());
+        choice.f32(kind)(work);
+        EXPECT_EQ(work.checksum_read, before) << choice.name;
+        EXPECT_EQ(work.checksum_written, choice.sum(memory.weights.data(), count * 4)) << choice.name;
+      }
+    }
+  }
+}
+
+TEST(UpdateBlock, ACutChangesNoBitOfWeightsAndSlots) {
+  for (const UpdateKind kind : kKinds) {
+    Memory<float> whole(300);
+    auto work = whole.block(0, 300, true, some());
+    update_block<float>(kind)(work);
+    for (const int64_t cut : {1, 16, 77, 299}) {
+      Memory<float> parts(300);
+      auto first = parts.block(0, cut, true, some());
+      auto second = parts.block(cut, 300 - cut, true, some());
+      update_block<float>(kind)(first);
+      update_block<float>(kind)(second);
+      ASSERT_TRUE(parts == whole) << "kind " << static_cast<int>(kind) << " cut at " << cut;
+    }
+  }
+}
+
+TEST(MeasureBlock, GivesTheNormThatTheUpdateGives) {
+  for (const int64_t count : {1, 16, 100, 2048}) {
+    for (const bool two : {false, true}) {
+      Memory<float> memory(count);
+      auto measured = memory.block(0, count, two, some());
+      measure_block<float>()(measured);
+      auto updated = memory.block(0, count, two, some());
+      update_block<float>(UpdateKind::kAdamW)(updated);
+      EXPECT_EQ(measured.sum_of_squares, updated.sum_of_squares);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::internal

@@ -1,0 +1,78 @@
+#include "lockstep/replica/lanes.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/programs.h"
+
+namespace lockstep::internal {
+namespace {
+
+using lockstep::testing::lanes;
+using lockstep::testing::message_from;
+
+TEST(PlanLanes, DealsReplicasToLanesInBlocks) {
+  const auto plan = plan_lanes({lanes(2), 6, 1}, {0, 1}, 0);
+  std::vector<int> lane_of;
+  for (int64_t r = 0; r < 6; ++r) lane_of.push_back(plan.lane_of(r));
+  EXPECT_EQ(lane_of, (std::vector<int>{0, 0, 0, 1, 1, 1}));
+  EXPECT_EQ(plan.first_replica_of(1), 3);
+}
+
+TEST(PlanLanes, GivesEachLaneACoreOfTheMaskInTurn) {
+  const auto plan = plan_lanes({lanes(3), 0, 1}, {2, 5, 6, 9}, 0);
+  EXPECT_EQ(plan.cores, (std::vector<std::vector<int>>{{2}, {5}, {6}}));
+  EXPECT_EQ(plan.num_replicas, 3);
+}
+
+TEST(PlanLanes, StartsBehindTheWorkersOfTheSameHost) {
+  EXPECT_EQ(plan_lanes({lanes(2), 2, 1}, {0, 1, 2, 3}, 1).cores, (std::vector<std::vector<int>>{{2}, {3}}));
+}
+
+TEST(PlanLanes, GivesALaneAsManyCoresAsItsReplicasHaveThreads) {
+  EXPECT_EQ(plan_lanes({lanes(2), 2, 2}, {0, 1, 2, 3}, 0).cores, (std::vector<std::vector<int>>{{0, 1}, {2, 3}}));
+}
+
+TEST(PlanLanes, DoesNotPinMoreLanesThanCores) {
+  const auto plan = plan_lanes({lanes(3), 3, 1}, {0, 1}, 0);
+  EXPECT_FALSE(plan.pinned());
+  EXPECT_TRUE(plan.oversubscribed());
+}
+
+TEST(PlanLanes, UsesAllCoresWhereNothingIsSaid) {
+  const auto plan = plan_lanes({}, {0, 1, 2}, 0);
+  EXPECT_EQ(plan.names, lanes(3));
+  EXPECT_EQ(plan.num_replicas, 3);
+  EXPECT_TRUE(plan.replicas_from_machine);
+}
+
+TEST(PlanLanes, UsesTheLargestNumberOfCoresThatDividesTheReplicas) {
+  EXPECT_EQ(plan_lanes({{}, 6, 1}, {0, 1, 2, 3}, 0).names, lanes(3));
+  EXPECT_EQ(plan_lanes({{}, 7, 1}, {0, 1, 2, 3}, 0).names, lanes(1));
+  EXPECT_EQ(plan_lanes({{}, 8, 1}, {0, 1, 2, 3, 4, 5, 6, 7, 8}, 0).names, lanes(8));
+  EXPECT_FALSE(plan_lanes({{}, 6, 1}, {0, 1, 2, 3}, 0).replicas_from_machine);
+}
+
+TEST(PlanLanes, TakesAnyLaneNumbers) {
+  EXPECT_EQ(plan_lanes({{"cpu:7", "cpu:3"}, 0, 1}, {0, 1}, 0).num_lanes(), 2);
+}
+
+TEST(PlanLanes, RefusesReplicasThatTheLanesDoNotDivide) {
+  const auto text = message_from<UsageError>([] { plan_lanes({lanes(2), 3, 1}, {0, 1}, 0); });
+  EXPECT_NE(text.find("3 replicas"), std::string::npos) << text;
+  EXPECT_NE(text.find("multiple of 2"), std::string::npos) << text;
+}
+
+TEST(PlanLanes, RefusesADeviceTwice) {
+  EXPECT_NE(message_from<UsageError>([] { plan_lanes({{"cpu:1", "cpu:1"}, 0, 1}, {0, 1}, 0); }).find("'cpu:1'"), std::string::npos);
+  message_from<UsageError>([] { plan_lanes({{"cpu", "cpu:0"}, 0, 1}, {0, 1}, 0); });
+}
+
+TEST(PlanLanes, RefusesWhatCannotBe) {
+  message_from<UsageError>([] { plan_lanes({lanes(1), -1, 1}, {0}, 0); });
+  message_from<UsageError>([] { plan_lanes({lanes(1), 1, 0}, {0}, 0); });
+  message_from<UsageError>([] { plan_lanes({{"cuda:0"}, 1, 1}, {0}, 0); });
+  message_from<UsageError>([] { plan_lanes({{"tpu:0"}, 1, 1}, {0}, 0); });
+}
+
+}  // namespace
+}  // namespace lockstep::internal

@@ -1,0 +1,216 @@
+// Writes to a mirrored variable that did not come through the library: each is found, named, and stays an error until
+// the variable is assigned or loaded.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tests/support/programs.h"
+
+namespace lockstep {
+namespace {
+
+using testing::lanes;
+using testing::make_program;
+using testing::message_from;
+using testing::nested_message_from;
+using testing::Program;
+using torch::Tensor;
+
+struct Shape {
+  int64_t replicas;
+  int num_lanes;
+  Copies copies;
+};
+
+class ForeignWrites : public ::testing::TestWithParam<Shape> {
+ protected:
+  ForeignWrites()
+      : strategy_({.devices = lanes(GetParam().num_lanes), .replicas = GetParam().replicas, .copies = GetParam().copies, .verify_every = 4}),
+        model_(strategy_.make_module([] { return torch::nn::Linear(70, 70); })),
+        optimizer_(strategy_.make_optimizer(model_, torch::optim::SGDOptions(0.1))) {}
+
+  /// The last replica, which is the one that misbehaves.
+  ReplicaId bad() const { return GetParam().replicas - 1; }
+
+  void good_step() {
+    strategy_.run([&](ReplicaContext& ctx) {
+      model_(ctx)->forward(torch::ones({1, 70})).sum().backward();
+      optimizer_.step(ctx);
+    });
+  }
+  /// A run in which the bad replica does something to its own module.
+  template <class Fn>
+  void run_with(Fn fn) {
+    strategy_.run([&](ReplicaContext& ctx) {
+      model_(ctx)->forward(torch::ones({1, 70})).sum().backward();
+      if (ctx.replica_id() == bad()) fn(model_(ctx));
+    });
+  }
+  template <class Fn>
+  std::string found_at_once(Fn fn) {
+    good_step();
+    return nested_message_from<DivergenceError>([&] { run_with(fn); });
+  }
+  template <class Fn>
+  std::string found_at_the_next_update(Fn fn) {
+    good_step();
+    run_with(fn);
+    return nested_message_from<DivergenceError>([&] { good_step(); });
+  }
+
+  MirroredStrategy strategy_;
+  Replicated<torch::nn::Linear> model_;
+  Optimizer optimizer_;
+};
+
+template <class Optimizer, class Options>
+auto stock(Options options) {
+  return [options](torch::nn::Linear& linear) {
+    Optimizer optimizer(linear->parameters(), options);
+    optimizer.step();
+  };
+}
+
+TEST_P(ForeignWrites, StockOptimizersAreFoundInTheSameRunWithReplicaAndVariable) {
+  using namespace torch::optim;
+  const std::vector<std::function<void(torch::nn::Linear&)>> stocks{
+      stock<Adam>(AdamOptions(0.1)), stock<AdamW>(AdamWOptions(0.1)), stock<RMSprop>(RMSpropOptions(0.1)), stock<Adagrad>(AdagradOptions(0.1))};
+  for (const auto& step : stocks) {
+    const auto text = found_at_once(step);
+    EXPECT_NE(text.find("variable 'model.weight'"), std::string::npos) << text;
+    EXPECT_NE(text.find("on replica " + std::to_string(bad().value())), std::string::npos) << text;
+    EXPECT_NE(text.find("make_optimizer"), std::string::npos) << text;
+    for (const Variable& variable : model_.variables()) variable.assign(torch::zeros(variable.sizes()));
+  }
+}
+
+TEST_P(ForeignWrites, StockSgdIsFoundAtTheNextUpdate) {
+  // In LibTorch's C++ SGD writes through .data(), which moves no version counter.
+  const auto text = found_at_the_next_update(stock<torch::optim::SGD>(torch::optim::SGDOptions(0.1)));
+  EXPECT_NE(text.find("'model.weight'"), std::string::npos) << text;
+}
+
+TEST_P(ForeignWrites, AWriteThroughDataIsFoundAtTheNextUpdate) {
+  const auto text = found_at_the_next_update([](torch::nn::Linear& linear) { linear->bias.data()[69] += 0.25; });
+  EXPECT_NE(text.find("'model.bias'"), std::string::npos) << text;
+  EXPECT_EQ(text.find("'model.weight'"), std::string::npos) << text;
+}
+
+TEST_P(ForeignWrites, AWriteThroughARawPointerIsFoundAtTheNextUpdate) {
+  found_at_the_next_update([](torch::nn::Linear& linear) { linear->weight.data_ptr<float>()[4899] = -linear->weight.data_ptr<float>()[4899]; });
+}
+
+TEST_P(ForeignWrites, AWriteInPlaceIsFoundInTheSameRun) {
+  const auto text = found_at_once([](torch::nn::Linear& linear) {
+    const torch::NoGradGuard no_grad;
+    linear->weight.mul_(2);
+  });
+  EXPECT_NE(text.find("written in place"), std::string::npos) << text;
+  EXPECT_NE(text.find("step 1"), std::string::npos) << text;
+}
+
+TEST_P(ForeignWrites, OtherMemoryIsFoundInTheSameRun) {
+  const auto text = found_at_once([](torch::nn::Linear& linear) { linear->weight.set_data(torch::zeros({70, 70})); });
+  EXPECT_NE(text.find("other memory"), std::string::npos) << text;
+}
+
+TEST_P(ForeignWrites, AnotherDtypeIsFoundInTheSameRun) {
+  const auto text = found_at_once([](torch::nn::Linear& linear) { linear->to(torch::kDouble); });
+  EXPECT_NE(text.find("from Float to Double"), std::string::npos) << text;
+}
+
+TEST_P(ForeignWrites, AreFoundEveryVerifyEveryRunsWhereNoUpdateComes) {
+  good_step();
+  run_with([](torch::nn::Linear& linear) { linear->weight.data()[0][0] += 1; });
+  strategy_.run([](ReplicaContext&) {});
+  const auto text = message_from<DivergenceError>([&] { strategy_.run([](ReplicaContext&) {}); });  // the fourth run
+  EXPECT_NE(text.find("'model.weight'"), std::string::npos) << text;
+}
+
+TEST_P(ForeignWrites, MakeEveryUseTheSameErrorUntilTheVariableIsAssigned) {
+  const auto text = found_at_once([](torch::nn::Linear& linear) {
+    const torch::NoGradGuard no_grad;
+    linear->weight.add_(1);
+  });
+  const Variable weight = model_.variables()[0];
+  EXPECT_EQ(message_from<DivergenceError>([&] { weight.read(); }), text);
+  EXPECT_EQ(message_from<DivergenceError>([&] { weight.components(); }), text);
+  EXPECT_EQ(message_from<DivergenceError>([&] { model_.state(); }), text);
+  EXPECT_EQ(message_from<DivergenceError>([&] { weight.assign_add(torch::ones({70, 70})); }), text);
+  EXPECT_EQ(nested_message_from<DivergenceError>([&] { good_step(); }), text);
+  EXPECT_EQ(nested_message_from<DivergenceError>([&] { strategy_.run([&](ReplicaContext& ctx) { model_(ctx); }); }), text);
+  EXPECT_EQ(nested_message_from<DivergenceError>([&] { strategy_.run([&](ReplicaContext& ctx) { weight.value(ctx); }); }), text);
+  weight.assign(torch::ones({70, 70}));
+  good_step();
+  EXPECT_EQ(weight.read().sizes(), (std::vector<int64_t>{70, 70}));
+}
+
+TEST_P(ForeignWrites, AreHealedByLoadAlsoWhereMemoryOrDtypeWasChanged) {
+  const auto state = model_.state();
+  for (int kind = 0; kind < 3; ++kind) {
+    found_at_once([&](torch::nn::Linear& linear) {
+      if (kind == 0) linear->to(torch::kDouble);
+      if (kind == 1) linear->weight.set_data(torch::zeros({70, 70}));
+      if (kind == 2) linear->weight.set_data(torch::zeros({70, 35}));
+    });
+    model_.load(state);
+    for (const auto& [name, value] : model_.state()) EXPECT_TRUE(torch::equal(value, state.at(name)));
+    good_step();
+    good_step();
+    model_.load(state);
+  }
+}
+
+TEST_P(ForeignWrites, LeaveTheOtherVariablesUsable) {
+  found_at_the_next_update([](torch::nn::Linear& linear) { linear->bias.data()[0] += 1; });
+  EXPECT_EQ(model_.variables()[0].read().size(0), 70);
+  message_from<DivergenceError>([&] { model_.variables()[1].read(); });
+}
+
+TEST_P(ForeignWrites, BeforeAStepKeepItFromBeingApplied) {
+  good_step();
+  const auto before = model_.variables()[1].read();
+  nested_message_from<DivergenceError>([&] {
+    strategy_.run([&](ReplicaContext& ctx) {
+      model_(ctx)->forward(torch::ones({1, 70})).sum().backward();
+      if (ctx.replica_id() == bad()) {
+        const torch::NoGradGuard no_grad;
+        model_(ctx)->weight.add_(1);
+      }
+      optimizer_.step(ctx);
+    });
+  });
+  EXPECT_TRUE(torch::equal(model_.variables()[1].read(), before));
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, ForeignWrites,
+                         ::testing::Values(Shape{1, 1, Copies::kPerMemory}, Shape{4, 2, Copies::kPerMemory},
+                                           Shape{3, 1, Copies::kPerReplica}),
+                         [](const auto& shape) {
+                           return "V" + std::to_string(shape.param.replicas) + "D" + std::to_string(shape.param.num_lanes) +
+                                  (shape.param.copies == Copies::kPerMemory ? "PerMemory" : "PerReplica");
+                         });
+
+TEST(OwnWrites, AreNeverTakenForForeignOnes) {
+  MirroredStrategy strategy({.devices = lanes(2), .replicas = 4, .verify_every = 1});
+  const auto model = strategy.make_module([] { return make_program("cnn"); });
+  const auto optimizer = testing::make_optimizer(strategy, model, "adam");
+  const auto data = strategy.distribute(testing::make_data("cnn", 40), {.global_batch = 20});
+  const auto step = [&](ReplicaContext& ctx, const Batch& part) {
+    ctx.scale_loss(model(ctx)->loss(part.input, part.target)).backward();
+    optimizer.step(ctx);
+  };
+  for (int64_t epoch = 0; epoch < 3; ++epoch) {
+    for (const auto& batch : data.epoch(epoch)) {
+      strategy.run(batch, step);
+      strategy.evaluate(batch, [&](ReplicaContext& ctx, const Batch& part) { return model(ctx)->loss(part.input, part.target); });
+    }
+    model.load(model.state());
+    for (const Variable& variable : model.variables()) {
+      variable.assign_add(torch::ones(variable.sizes()));
+      strategy.update(variable, [](Tensor& value) { value.sub_(1); });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
