@@ -11,7 +11,7 @@ namespace lockstep::internal {
 
 ThreadModes thread_modes() {
   ThreadModes modes;
-  const auto keys = c10::impl::tls_local_dispatch_key_set();
+  auto keys = c10::impl::tls_local_dispatch_key_set();  // not const: raw_repr() is not, up to some 2.x
   modes.included_keys = keys.included_.raw_repr();
   modes.excluded_keys = keys.excluded_.raw_repr();
   const c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
