@@ -8,6 +8,7 @@
 #include <string>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
 #include "lockstep/strategy/make_strategy.h"
 #include "lockstep/version.h"
 #include "tools/models.h"
@@ -73,6 +74,10 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return refuse(fmt::format("{}; lockstep --help lists what there is", error.what()), kUsage);
   }
+  // What the library says while all is well is in describe(), which is printed anyway.
+  lockstep::set_log_sink([](lockstep::LogLevel level, std::string_view line) {
+    if (level != lockstep::LogLevel::kInfo) std::fputs(fmt::format("lockstep: {}\n", line).c_str(), stderr);
+  });
   try {
     if (train_options.steps == 0 && train_options.epochs == 0) train_options.epochs = 5;
     return lockstep::tools::train(train_options);

@@ -115,10 +115,10 @@ const std::vector<std::string>& optimizer_names() {
 }
 
 int train(const TrainOptions& options) {
-  const data::Split split = load(options.data);
-  const auto strategy = make(options);
   WholeFile sample_log(options.sample_log);
   WholeFile json(options.json);
+  const auto strategy = make(options);
+  const data::Split split = load(options.data);
   const Model model = strategy->make_module([&] { return make_model(options.model, options.dropout); });
   const Optimizer optimizer = make_optimizer(*strategy, model, options);
   const auto data = strategy->distribute(split.train, {.global_batch = options.global_batch, .shuffle = true});

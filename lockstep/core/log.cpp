@@ -19,14 +19,14 @@ LogSink& sink() {  // guarded by sink_mutex()
   return current;
 }
 
-/// LOCKSTEP_LOG: "off", "error", "warning" (the default) or "info".
+/// LOCKSTEP_LOG: "off", "error", "warning" or "info" (the default).
 int verbosity() {
   const char* text = std::getenv("LOCKSTEP_LOG");
-  const std::string level = text ? text : "warning";
+  const std::string level = text ? text : "info";
   if (level == "off") return -1;
   if (level == "error") return static_cast<int>(LogLevel::kError);
-  if (level == "info") return static_cast<int>(LogLevel::kInfo);
-  return static_cast<int>(LogLevel::kWarning);
+  if (level == "warning") return static_cast<int>(LogLevel::kWarning);
+  return static_cast<int>(LogLevel::kInfo);
 }
 
 }  // namespace

@@ -1,0 +1,222 @@
+// The program `lockstep train`, as a user runs it.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <string>
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Result {
+  int code = -1;
+  std::string output;  // both streams
+};
+
+Result run(const std::string& arguments) {
+  const std::string command = std::string(LOCKSTEP_PROGRAM) + " " + arguments + " 2>&1 </dev/null";
+  Result result;
+  FILE* pipe = popen(command.c_str(), "r");
+  std::array<char, 4096> buffer;
+  while (const std::size_t got = fread(buffer.data(), 1, buffer.size(), pipe)) result.output.append(buffer.data(), got);
+  const int status = pclose(pipe);
+  result.code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  return result;
+}
+
+std::string text_of(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+class Train : public ::testing::Test {
+ protected:
+  Train() : folder_(fs::temp_directory_path() / ("lockstep-train-" + std::to_string(getpid()))) { fs::create_directories(folder_); }
+  ~Train() override { fs::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+
+  /// Runs a short training and gives its report.
+  nlohmann::json report(const std::string& flags, const std::string& model = "mlp", int global_batch = 33) const {
+    const Result result = run("train --steps 12 --model " + model + " --global-batch " + std::to_string(global_batch) + " --json " + path("r.json") + " " + flags);
+    EXPECT_EQ(result.code, 0) << result.output;
+    return result.code == 0 ? nlohmann::json::parse(text_of(path("r.json"))) : nlohmann::json();
+  }
+
+  /// Bad input: one line that holds `part`, an exit code, and nothing left behind.
+  void expect_refused(const std::string& flags, int code, const std::string& part) const {
+    const Result result = run("train --json " + path("never.json") + " --sample-log " + path("never.log") + " " + flags);
+    EXPECT_EQ(result.code, code) << flags << "\n" << result.output;
+    EXPECT_EQ(std::count(result.output.begin(), result.output.end(), '\n'), 1) << flags << "\n" << result.output;
+    EXPECT_NE(result.output.find(part), std::string::npos) << flags << "\n" << result.output;
+    for (const auto& entry : fs::directory_iterator(folder_)) {
+      EXPECT_EQ(entry.path().filename().string().rfind("never", 0), std::string::npos) << "left behind: " << entry.path();
+    }
+  }
+  const fs::path folder_;
+};
+
+TEST_F(Train, ReportsWhatItWasAndGave) {
+  const auto json = report("--strategy mirrored --devices cpu:0,cpu:1 --replicas 4");
+  for (const char* key : {"strategy", "replicas", "devices", "workers", "engine", "steps", "samples", "samples_per_second", "train_loss", "eval_loss",
+                          "eval_accuracy", "weights_sha256", "optimizer_sha256", "state_sha256", "fingerprint", "findings"}) {
+    EXPECT_TRUE(json.contains(key)) << key;
+  }
+  EXPECT_EQ(json["replicas"], 4);
+  EXPECT_EQ(json["devices"], (std::vector<std::string>{"cpu:0", "cpu:1"}));
+  EXPECT_EQ(json["steps"], 12);
+  EXPECT_EQ(json["samples"], 12 * 33);
+  EXPECT_GT(json["eval_accuracy"], 0.3);
+}
+
+TEST_F(Train, GivesTheSameDigestsOnAnyNumberOfLanes) {
+  const auto digests = [&](const std::string& flags) {
+    const auto json = report("--replicas 4 " + flags, "cnn");
+    return std::vector<nlohmann::json>{json["weights_sha256"], json["optimizer_sha256"], json["state_sha256"], json["eval_loss"]};
+  };
+  const auto one = digests("--devices cpu:0");
+  EXPECT_EQ(digests("--devices cpu:0,cpu:1"), one);
+  EXPECT_EQ(digests("--devices cpu:3,cpu:1,cpu:0,cpu:9"), one);
+  EXPECT_NE(digests("--devices cpu:0 --seed 1"), one);
+}
+
+TEST_F(Train, OneDeviceIsOneReplica) {
+  const auto json = report("--strategy one-device");
+  EXPECT_EQ(json["replicas"], 1);
+  EXPECT_EQ(json["weights_sha256"], report("--strategy mirrored --devices cpu:0")["weights_sha256"]);
+}
+
+TEST_F(Train, EveryOptimizerTrains) {
+  std::set<std::string> digests;
+  for (const char* optimizer : {"sgd", "momentum", "adam", "adamw", "rmsprop", "adagrad"}) {
+    const auto json = report(std::string("--devices cpu:0 --optimizer ") + optimizer);
+    EXPECT_GT(json["eval_accuracy"], 0.2) << optimizer;
+    digests.insert(json["weights_sha256"].get<std::string>());
+  }
+  EXPECT_EQ(digests.size(), 6u);
+}
+
+TEST_F(Train, LogsEverySampleOfAnEpochOnceWithItsReplica) {
+  const Result result = run("train --model mlp --epochs 1 --global-batch 3000 --devices cpu:0 --replicas 3 --sample-log " + path("samples"));
+  ASSERT_EQ(result.code, 0) << result.output;
+  std::istringstream lines(text_of(path("samples")));
+  std::set<int64_t> ids;
+  std::map<std::pair<int64_t, int64_t>, int> sizes;
+  int64_t epoch = 0, step = 0, replica = 0, id = 0, count = 0;
+  while (lines >> epoch >> step >> replica >> id) {
+    EXPECT_EQ(epoch, 0);
+    ids.insert(id);
+    ++sizes[{step, replica}];
+    ++count;
+  }
+  EXPECT_EQ(count, 10000);
+  EXPECT_EQ(ids.size(), 10000u);
+  EXPECT_EQ((sizes[{0, 0}]), 1000);
+  EXPECT_EQ((sizes[{3, 0}]), 334) << "the last batch of 1,000 in three parts";
+  EXPECT_EQ((sizes[{3, 2}]), 333);
+}
+
+TEST_F(Train, ABatchSmallerThanTheReplicasIsLegal) {
+  const auto json = report("--devices cpu:0 --replicas 8", "cnn", 3);
+  EXPECT_EQ(json["samples"], 36);
+  EXPECT_TRUE(json["train_loss"].is_number());
+}
+
+TEST_F(Train, SaysWhereCoresStayIdle) {
+  const Result result = run("train --model mlp --steps 1 --devices cpu:0");
+  if (sysconf(_SC_NPROCESSORS_ONLN) < 2) GTEST_SKIP() << "one core: none can stay idle";
+  EXPECT_NE(result.output.find("idle"), std::string::npos) << result.output;
+}
+
+TEST_F(Train, PrintsPlainLinesWhereThereIsNoTerminal) {
+  const Result result = run("train --model mlp --epochs 2 --global-batch 2000");
+  EXPECT_NE(result.output.find("epoch 2/2 ["), std::string::npos) << result.output;
+  EXPECT_EQ(result.output.find('\r'), std::string::npos);
+  EXPECT_EQ(result.output.find('\x1b'), std::string::npos);
+}
+
+TEST_F(Train, BadFlagsAreOneLineAndExitCodeTwo) {
+  expect_refused("--nonsense", 2, "nonsense");
+  expect_refused("--model vgg", 2, "vgg");
+  expect_refused("--strategy mirror", 2, "mirror");
+  expect_refused("--optimizer lion", 2, "lion");
+  expect_refused("--devices gpu:0", 2, "'gpu:0' is not a device");
+  expect_refused("--devices cuda:0", 2, "'cuda:0'");
+  expect_refused("--devices cpu:0,cpu:0", 2, "stands twice");
+  expect_refused("--devices cpu:0,cpu:1 --replicas 3", 2, "multiple of 2");
+  expect_refused("--strategy one-device --replicas 2", 2, "one-device");
+  expect_refused("--replicas 0", 2, "replicas");
+  expect_refused("--replicas many", 2, "many");
+  expect_refused("--global-batch -4", 2, "global-batch");
+  expect_refused("--learning-rate -1", 2, "learning-rate");
+  expect_refused("--dropout 1.5", 2, "dropout");
+  expect_refused("--steps 3 --epochs 2", 2, "excludes");
+  expect_refused("--data mnist", 2, "--data mnist");
+  expect_refused("--checkpoint-dir x", 2, "checkpoint-dir");
+}
+
+TEST_F(Train, BadSurroundingsAreOneLineAndExitCodeThree) {
+  const auto write = [&](const std::string& name, const std::string& bytes) {
+    fs::create_directories(folder_ / "data");
+    std::ofstream(folder_ / "data" / name, std::ios::binary) << bytes;
+  };
+  const std::string data = "--data idx:" + path("data");
+  expect_refused(data, 3, "is not a folder");
+  fs::create_directories(folder_ / "data");
+  expect_refused(data, 3, "holds no pair");
+  const std::string labels("\0\0\x08\x01\0\0\0\x02\x01\x02", 10);
+  write("t10k-labels-idx1-ubyte", labels);
+  write("t10k-images-idx3-ubyte", std::string("\0\0\x08\x03\0\0\0\x02\0\0\0\x1c\0\0\0\x1c", 16) + std::string(100, 'x'));
+  expect_refused(data, 3, "100 bytes of data where its header promises 1568");
+  write("t10k-images-idx3-ubyte", "GIF89a, not digits");
+  expect_refused(data, 3, "not an IDX file");
+  write("t10k-images-idx3-ubyte", std::string("\0\0\x08\x03\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 16) + "x");
+  expect_refused(data, 3, "promises");
+  const Result result = run("train --steps 1 --json " + path("no/such/folder/r.json"));
+  EXPECT_EQ(result.code, 3) << result.output;
+  EXPECT_EQ(std::count(result.output.begin(), result.output.end(), '\n'), 1) << result.output;
+}
+
+TEST_F(Train, ALossThatIsNotFiniteEndsTheRunWithStepAndReplica) {
+  const Result result = run("train --model mlp --devices cpu:0 --replicas 2 --optimizer sgd --learning-rate 1e25 --steps 50 --json " + path("nan.json"));
+  EXPECT_EQ(result.code, 1) << result.output;
+  EXPECT_NE(result.output.find("replica"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("step 1"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("was not applied"), std::string::npos) << result.output;
+  EXPECT_FALSE(fs::exists(path("nan.json")));
+}
+
+TEST_F(Train, HelpAndVersionAreNoErrors) {
+  EXPECT_EQ(run("--help").code, 0);
+  const Result help = run("train --help");
+  EXPECT_EQ(help.code, 0);
+  for (const char* flag : {"--model", "--data", "--strategy", "--devices", "--replicas", "--global-batch", "--epochs", "--steps", "--optimizer",
+                           "--learning-rate", "--seed", "--dropout", "--sample-log", "--json"}) {
+    EXPECT_NE(help.output.find(flag), std::string::npos) << flag;
+  }
+  EXPECT_EQ(run("--version").code, 0);
+  EXPECT_EQ(run("").code, 2);
+  EXPECT_EQ(run("trian").code, 2);
+}
+
+TEST_F(Train, ReachesNinetySevenPercentOnMnistInFiveEpochs) {
+  const char* shared = std::getenv("LOCKSTEP_SHARED_DATA");
+  if (!shared || !fs::exists(fs::path(shared) / "mnist-10k")) GTEST_SKIP() << "LOCKSTEP_SHARED_DATA names no folder with mnist-10k in it";
+  const Result result = run("train --data idx:" + (fs::path(shared) / "mnist-10k").string() +
+                            " --model cnn --strategy mirrored --devices cpu:0,cpu:1 --replicas 4 --epochs 5 --json " + path("mnist.json"));
+  ASSERT_EQ(result.code, 0) << result.output;
+  EXPECT_GE(nlohmann::json::parse(text_of(path("mnist.json")))["eval_accuracy"], 0.97);
+}
+
+}  // namespace
