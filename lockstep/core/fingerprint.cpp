@@ -9,6 +9,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <string_view>
+
 #include "lockstep/core/simd.h"
 
 namespace lockstep::internal {
@@ -27,10 +29,20 @@ std::string matrix_library() {
   return "the system's BLAS";
 }
 
+/// What LibTorch's own kernels use, AVX2 say. Read from the text that every version prints: 1.13 has no function for it.
+std::string cpu_capability() {
+  static constexpr std::string_view kLabel = "CPU capability usage: ";
+  const std::string config = at::show_config();
+  const size_t label = config.find(kLabel);
+  if (label == std::string::npos) return "unknown";
+  const size_t begin = label + kLabel.size();
+  return config.substr(begin, config.find('\n', begin) - begin);
+}
+
 }  // namespace
 
 std::string platform_description() {
-  return fmt::format("LibTorch {}, {}, CPU capability {}", TORCH_VERSION, matrix_library(), at::get_cpu_capability());
+  return fmt::format("LibTorch {}, {}, CPU capability {}", TORCH_VERSION, matrix_library(), cpu_capability());
 }
 
 std::string platform_fingerprint() {
