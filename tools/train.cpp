@@ -4,11 +4,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/nn/functional/loss.h>
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -19,7 +14,8 @@
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/lockstep.h"
 #include "tools/console.h"
-#include "tools/models.h"
+#include "tools/models/models.h"
+#include "tools/optimizers.h"
 #include "tools/train_report.h"
 #include "tools/whole_file.h"
 
@@ -28,7 +24,6 @@ namespace lockstep::tools {
 namespace {
 
 namespace F = torch::nn::functional;
-using Model = Replicated<std::shared_ptr<ImageModel>>;
 
 data::Split load(const std::string& name) {
   if (name == "digits") return data::digits();
@@ -44,25 +39,13 @@ std::unique_ptr<Strategy> make(const TrainOptions& options) {
                                           .threads_per_replica = static_cast<int>(options.threads_per_replica)});
 }
 
-Optimizer make_optimizer(Strategy& strategy, const Model& model, const TrainOptions& options) {
-  namespace optim = torch::optim;
-  const auto rate = [&](double usual) { return options.learning_rate > 0 ? options.learning_rate : usual; };
-  const std::string& name = options.optimizer;
-  if (name == "sgd") return strategy.make_optimizer(model, optim::SGDOptions(rate(0.1)));
-  if (name == "momentum") return strategy.make_optimizer(model, optim::SGDOptions(rate(0.02)).momentum(0.9));
-  if (name == "adamw") return strategy.make_optimizer(model, optim::AdamWOptions(rate(1e-3)));
-  if (name == "rmsprop") return strategy.make_optimizer(model, optim::RMSpropOptions(rate(1e-3)));
-  if (name == "adagrad") return strategy.make_optimizer(model, optim::AdagradOptions(rate(1e-2)));
-  return strategy.make_optimizer(model, optim::AdamOptions(rate(1e-3)));
-}
-
 /// Loss and accuracy over a whole data set, each sample once.
 struct Evaluation {
   double loss = 0;
   double accuracy = 0;
 };
 
-Evaluation evaluate(Strategy& strategy, const Model& model, const Dataset& dataset) {
+Evaluation evaluate(Strategy& strategy, const ReplicatedModel& model, const Dataset& dataset) {
   constexpr int64_t kBatch = 1000;
   const auto data = strategy.distribute(dataset, {.global_batch = kBatch});
   at::Tensor total = at::zeros({3}, at::kDouble);  // loss, correct, samples
@@ -92,9 +75,9 @@ void log_samples(WholeFile& log, int64_t epoch, int64_t step, const PerReplica<B
 }
 
 /// One training step; gives the loss over the global batch.
-double step(Strategy& strategy, const Model& model, const Optimizer& optimizer, const PerReplica<Batch>& batch) {
+double step(Strategy& strategy, const ReplicatedModel& model, const Optimizer& optimizer, const PerReplica<Batch>& batch) {
   const auto losses = strategy.run(batch, [&](ReplicaContext& ctx, const Batch& part) {
-    const at::Tensor loss = ctx.scale_loss(F::cross_entropy(model(ctx)->forward(part.input), part.target));
+    const at::Tensor loss = ctx.scale_loss(mean_loss(*model(ctx), part.input, part.target));
     if (!std::isfinite(loss.item<double>())) {
       throw NonFiniteError(fmt::format("step {}, replica {}: the loss is {}; the step was not applied", ctx.step(),
                                        ctx.replica_id().value(), loss.item<double>()),
@@ -109,18 +92,13 @@ double step(Strategy& strategy, const Model& model, const Optimizer& optimizer, 
 
 }  // namespace
 
-const std::vector<std::string>& optimizer_names() {
-  static const std::vector<std::string> names{"sgd", "momentum", "adam", "adamw", "rmsprop", "adagrad"};
-  return names;
-}
-
 int train(const TrainOptions& options) {
   WholeFile sample_log(options.sample_log);
   WholeFile json(options.json);
   const auto strategy = make(options);
   const data::Split split = load(options.data);
-  const Model model = strategy->make_module([&] { return make_model(options.model, options.dropout); });
-  const Optimizer optimizer = make_optimizer(*strategy, model, options);
+  const ReplicatedModel model = strategy->make_module([&] { return make_model({.name = options.model, .dropout = options.dropout}); });
+  const Optimizer optimizer = make_optimizer(*strategy, model, options.optimizer, options.learning_rate);
   const auto data = strategy->distribute(split.train, {.global_batch = options.global_batch, .shuffle = true});
 
   const int64_t per_epoch = data.steps_per_epoch();

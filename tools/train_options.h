@@ -25,7 +25,4 @@ struct TrainOptions {
   std::string json;
 };
 
-/// The optimizers that `--optimizer` takes.
-const std::vector<std::string>& optimizer_names();
-
 }  // namespace lockstep::tools

@@ -9,9 +9,9 @@ namespace lockstep {
 
 /// One replica's part of a global batch. Made by hand it needs no `ids`; `global_size` is then the caller's to set.
 struct Batch {
-  at::Tensor input;         // [size, ...]
-  at::Tensor target;        // [size, ...]
-  at::Tensor ids;           // int64 [size]: which samples of the data set
+  at::Tensor input = {};    // [size, ...]
+  at::Tensor target = {};   // [size, ...]
+  at::Tensor ids = {};      // int64 [size]: which samples of the data set
   int64_t global_size = 0;  // samples in the global batch, over all replicas
 
   /// Samples in this part; may be 0.

@@ -1,21 +1,27 @@
-#include "tools/models.h"
+#include "tools/models/image_models.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 namespace lockstep::tools {
 
 namespace nn = torch::nn;
 
-Mlp::Mlp(double dropout)
-    : fc1_(register_module("fc1", nn::Linear(784, 256))),
-      fc2_(register_module("fc2", nn::Linear(256, 256))),
-      fc3_(register_module("fc3", nn::Linear(256, 10))),
-      dropout_(register_module("dropout", nn::Dropout(dropout))) {}
+Mlp::Mlp(const std::vector<int64_t>& widths, double dropout) {
+  for (std::size_t i = 1; i < widths.size(); ++i) {
+    layers_.push_back(register_module(fmt::format("fc{}", i), nn::Linear(widths[i - 1], widths[i])));
+  }
+  if (dropout > 0) dropout_ = register_module("dropout", nn::Dropout(dropout));
+}
 
-torch::Tensor Mlp::forward(const torch::Tensor& images) {
-  torch::Tensor x = at::relu(fc1_->forward(images.flatten(1)));
-  x = at::relu(fc2_->forward(dropout_->forward(x)));
-  return fc3_->forward(dropout_->forward(x));
+torch::Tensor Mlp::forward(const torch::Tensor& input) {
+  torch::Tensor x = input.dim() > 2 ? input.flatten(1) : input;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    if (i > 0) x = at::relu(x);
+    if (i > 0 && dropout_) x = dropout_->forward(x);
+    x = layers_[i]->forward(x);
+  }
+  return x;
 }
 
 Cnn::Cnn(double dropout)
@@ -32,16 +38,6 @@ torch::Tensor Cnn::forward(const torch::Tensor& images) {
   x = at::max_pool2d(at::relu(norm2_->forward(conv2_->forward(x))), 2);
   x = at::relu(fc1_->forward(x.flatten(1)));
   return fc2_->forward(dropout_->forward(x));
-}
-
-const std::vector<std::string>& model_names() {
-  static const std::vector<std::string> names{"mlp", "cnn"};
-  return names;
-}
-
-std::shared_ptr<ImageModel> make_model(const std::string& name, double dropout) {
-  if (name == "mlp") return std::make_shared<Mlp>(dropout);
-  return std::make_shared<Cnn>(dropout);
 }
 
 }  // namespace lockstep::tools
