@@ -1,5 +1,5 @@
-// What does `run` cost? One replica under OneDeviceStrategy against the same loop by hand on LibTorch with torch::optim,
-// alternating in one process.
+// What does `run` cost? One replica under OneDeviceStrategy against the same loop by hand on LibTorch with
+// torch::optim, alternating in one process.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <torch/optim/adamw.h>

@@ -1,21 +1,21 @@
 // Lockstep: one training step on many replicas, for C++ programs built on LibTorch.
 #pragma once
 
-#include "lockstep/core/error.h"               // IWYU pragma: export
-#include "lockstep/core/ids.h"                 // IWYU pragma: export
-#include "lockstep/core/log.h"                 // IWYU pragma: export
-#include "lockstep/core/per_replica.h"         // IWYU pragma: export
-#include "lockstep/core/reduction.h"           // IWYU pragma: export
-#include "lockstep/core/sha256.h"              // IWYU pragma: export
-#include "lockstep/data/batch.h"               // IWYU pragma: export
-#include "lockstep/data/dataset.h"             // IWYU pragma: export
-#include "lockstep/data/distributed_dataset.h" // IWYU pragma: export
-#include "lockstep/data/sources.h"             // IWYU pragma: export
-#include "lockstep/optim/optimizer.h"          // IWYU pragma: export
-#include "lockstep/replica/replica_context.h"  // IWYU pragma: export
-#include "lockstep/strategy/make_strategy.h"   // IWYU pragma: export
-#include "lockstep/strategy/mirrored.h"        // IWYU pragma: export
-#include "lockstep/strategy/one_device.h"      // IWYU pragma: export
-#include "lockstep/strategy/strategy.h"        // IWYU pragma: export
-#include "lockstep/variable/replicated.h"      // IWYU pragma: export
-#include "lockstep/variable/variable.h"        // IWYU pragma: export
+#include "lockstep/core/error.h"                // IWYU pragma: export
+#include "lockstep/core/ids.h"                  // IWYU pragma: export
+#include "lockstep/core/log.h"                  // IWYU pragma: export
+#include "lockstep/core/per_replica.h"          // IWYU pragma: export
+#include "lockstep/core/reduction.h"            // IWYU pragma: export
+#include "lockstep/core/sha256.h"               // IWYU pragma: export
+#include "lockstep/data/batch.h"                // IWYU pragma: export
+#include "lockstep/data/dataset.h"              // IWYU pragma: export
+#include "lockstep/data/distributed_dataset.h"  // IWYU pragma: export
+#include "lockstep/data/sources.h"              // IWYU pragma: export
+#include "lockstep/optim/optimizer.h"           // IWYU pragma: export
+#include "lockstep/replica/replica_context.h"   // IWYU pragma: export
+#include "lockstep/strategy/make_strategy.h"    // IWYU pragma: export
+#include "lockstep/strategy/mirrored.h"         // IWYU pragma: export
+#include "lockstep/strategy/one_device.h"       // IWYU pragma: export
+#include "lockstep/strategy/strategy.h"         // IWYU pragma: export
+#include "lockstep/variable/replicated.h"       // IWYU pragma: export
+#include "lockstep/variable/variable.h"         // IWYU pragma: export

@@ -62,8 +62,9 @@ void Progress::epoch(int64_t epoch, double loss) {
 void Progress::draw(int64_t epoch, double loss) {
   const int64_t filled = kBarWidth * done_ / steps_;
   const std::string of = epochs_ > 0 ? fmt::format("/{}", epochs_) : "";
-  const std::string line = fmt::format("\repoch {}{} {:3}% [{:<{}}] {}/{} {}", epoch + 1, of, 100 * done_ / steps_,
-                                       std::string(static_cast<std::size_t>(filled), '#'), kBarWidth, done_, steps_, figures(loss));
+  const std::string line =
+      fmt::format("\repoch {}{} {:3}% [{:<{}}] {}/{} {}", epoch + 1, of, 100 * done_ / steps_,
+                  std::string(static_cast<std::size_t>(filled), '#'), kBarWidth, done_, steps_, figures(loss));
   std::fputs((line + "\x1b[K").c_str(), stderr);
   std::fflush(stderr);
   drawn_ = true;

@@ -32,7 +32,8 @@ void add_train(CLI::App& app, TrainOptions& options) {
   train->add_option("--strategy", options.strategy, "the strategy")
       ->check(CLI::IsMember(lockstep::strategy_names()))
       ->capture_default_str();
-  train->add_option("--devices", options.devices, "lanes, such as cpu:0,cpu:1; by default as many as cores")->delimiter(',');
+  train->add_option("--devices", options.devices, "lanes, such as cpu:0,cpu:1; by default as many as cores")
+      ->delimiter(',');
   train->add_option("--replicas", options.replicas, "replicas, a multiple of the lanes; by default one for each lane")
       ->check(CLI::PositiveNumber);
   train->add_option("--threads-per-replica", options.threads_per_replica, "intra-op threads of each replica")
@@ -41,21 +42,27 @@ void add_train(CLI::App& app, TrainOptions& options) {
   train->add_option("--global-batch", options.global_batch, "samples of a step over all replicas")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  CLI::Option* epochs = train->add_option("--epochs", options.epochs, "passes over the data; 5 where --steps is not given")
-                            ->check(CLI::PositiveNumber);
-  train->add_option("--steps", options.steps, "training steps, instead of epochs")->check(CLI::PositiveNumber)->excludes(epochs);
+  CLI::Option* epochs =
+      train->add_option("--epochs", options.epochs, "passes over the data; 5 where --steps is not given")
+          ->check(CLI::PositiveNumber);
+  train->add_option("--steps", options.steps, "training steps, instead of epochs")
+      ->check(CLI::PositiveNumber)
+      ->excludes(epochs);
   train->add_option("--optimizer", options.optimizer, "the optimizer")
       ->check(CLI::IsMember(lockstep::tools::optimizer_names()))
       ->capture_default_str();
-  train->add_option("--learning-rate", options.learning_rate, "by default the optimizer's usual one")->check(CLI::PositiveNumber);
+  train->add_option("--learning-rate", options.learning_rate, "by default the optimizer's usual one")
+      ->check(CLI::PositiveNumber);
   train->add_option("--seed", options.seed, "of initial values, dropout and order")->capture_default_str();
   train->add_option("--dropout", options.dropout, "probability")->check(CLI::Range(0.0, 0.99))->capture_default_str();
-  train->add_option("--sample-log", options.sample_log, "write a line for each sample used: epoch, step, replica, sample");
+  train->add_option("--sample-log", options.sample_log,
+                    "write a line for each sample used: epoch, step, replica, sample");
   train->add_option("--json", options.json, "write the report to this file");
 }
 
 void add_bench(CLI::App& app, BenchTrainOptions& options) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure this machine, and what Lockstep makes of it")->require_subcommand(1);
+  CLI::App* bench =
+      app.add_subcommand("bench", "Measure this machine, and what Lockstep makes of it")->require_subcommand(1);
   CLI::App* train = bench->add_subcommand("train", "Whole training steps on made data");
   train->add_option("--model", options.model.name, "the model")
       ->check(CLI::IsMember(lockstep::tools::model_names()))
@@ -64,8 +71,11 @@ void add_bench(CLI::App& app, BenchTrainOptions& options) {
       ->delimiter(',')
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  train->add_option("--batch", options.batch, "samples of each replica")->check(CLI::PositiveNumber)->capture_default_str();
-  train->add_option("--devices", options.devices, "lanes, such as cpu:0,cpu:1; by default as many as cores")->delimiter(',');
+  train->add_option("--batch", options.batch, "samples of each replica")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  train->add_option("--devices", options.devices, "lanes, such as cpu:0,cpu:1; by default as many as cores")
+      ->delimiter(',');
   train->add_option("--replicas", options.replicas, "replicas, a multiple of the lanes; by default one for each lane")
       ->check(CLI::PositiveNumber);
   train->add_option("--threads-per-replica", options.threads_per_replica, "intra-op threads of each replica")

@@ -13,7 +13,8 @@ const std::vector<std::string>& optimizer_names() {
   return names;
 }
 
-Optimizer make_optimizer(Strategy& strategy, const ReplicatedModel& model, const std::string& name, double learning_rate) {
+Optimizer make_optimizer(Strategy& strategy, const ReplicatedModel& model, const std::string& name,
+                         double learning_rate) {
   namespace optim = torch::optim;
   const auto rate = [&](double usual) { return learning_rate > 0 ? learning_rate : usual; };
   if (name == "sgd") return strategy.make_optimizer(model, optim::SGDOptions(rate(0.1)));

@@ -16,6 +16,7 @@ using ReplicatedModel = Replicated<std::shared_ptr<Classifier>>;
 const std::vector<std::string>& optimizer_names();
 
 /// An optimizer by its name; `learning_rate` 0 stands for its usual one.
-Optimizer make_optimizer(Strategy& strategy, const ReplicatedModel& model, const std::string& name, double learning_rate = 0);
+Optimizer make_optimizer(Strategy& strategy, const ReplicatedModel& model, const std::string& name,
+                         double learning_rate = 0);
 
 }  // namespace lockstep::tools

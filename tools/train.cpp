@@ -29,7 +29,8 @@ data::Split load(const std::string& name) {
   if (name == "digits") return data::digits();
   const std::string idx = "idx:";
   if (name.rfind(idx, 0) == 0) return data::idx(name.substr(idx.size()));
-  throw UsageError(fmt::format("--data {} is not a data set", name), "use digits, or idx:DIR with a folder of MNIST's files");
+  throw UsageError(fmt::format("--data {} is not a data set", name),
+                   "use digits, or idx:DIR with a folder of MNIST's files");
 }
 
 std::unique_ptr<Strategy> make(const TrainOptions& options) {
@@ -53,7 +54,8 @@ Evaluation evaluate(Strategy& strategy, const ReplicatedModel& model, const Data
     const auto sums = strategy.evaluate(batch, [&](ReplicaContext& ctx, const Batch& part) {
       if (part.size() == 0) return at::zeros({3}, at::kDouble);
       const at::Tensor logits = model(ctx)->forward(part.input);
-      const at::Tensor loss = F::cross_entropy(logits, part.target, F::CrossEntropyFuncOptions().reduction(torch::kSum));
+      const at::Tensor loss =
+          F::cross_entropy(logits, part.target, F::CrossEntropyFuncOptions().reduction(torch::kSum));
       const at::Tensor correct = logits.argmax(1).eq(part.target).sum();
       return at::stack({loss.to(at::kDouble), correct.to(at::kDouble), at::scalar_tensor(part.size(), at::kDouble)});
     });
@@ -75,7 +77,8 @@ void log_samples(WholeFile& log, int64_t epoch, int64_t step, const PerReplica<B
 }
 
 /// One training step; gives the loss over the global batch.
-double step(Strategy& strategy, const ReplicatedModel& model, const Optimizer& optimizer, const PerReplica<Batch>& batch) {
+double step(Strategy& strategy, const ReplicatedModel& model, const Optimizer& optimizer,
+            const PerReplica<Batch>& batch) {
   const auto losses = strategy.run(batch, [&](ReplicaContext& ctx, const Batch& part) {
     const at::Tensor loss = ctx.scale_loss(mean_loss(*model(ctx), part.input, part.target));
     if (!std::isfinite(loss.item<double>())) {
@@ -97,7 +100,8 @@ int train(const TrainOptions& options) {
   WholeFile json(options.json);
   const auto strategy = make(options);
   const data::Split split = load(options.data);
-  const ReplicatedModel model = strategy->make_module([&] { return make_model({.name = options.model, .dropout = options.dropout}); });
+  const ReplicatedModel model =
+      strategy->make_module([&] { return make_model({.name = options.model, .dropout = options.dropout}); });
   const Optimizer optimizer = make_optimizer(*strategy, model, options.optimizer, options.learning_rate);
   const auto data = strategy->distribute(split.train, {.global_batch = options.global_batch, .shuffle = true});
 

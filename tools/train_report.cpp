@@ -51,7 +51,8 @@ void digest_state(TrainReport& report, const std::vector<Variable>& variables, c
 
 std::vector<std::pair<std::string, std::string>> table_of(const TrainReport& report) {
   return {
-      {"strategy", fmt::format("{}, {} replicas on [{}]", report.strategy, report.replicas, fmt::join(report.devices, ", "))},
+      {"strategy",
+       fmt::format("{}, {} replicas on [{}]", report.strategy, report.replicas, fmt::join(report.devices, ", "))},
       {"model, data", fmt::format("{}, {}", report.model, report.data)},
       {"steps, samples", fmt::format("{}, {}", report.steps, report.samples)},
       {"samples/s", fmt::format("{:.1f}", samples_per_second(report))},

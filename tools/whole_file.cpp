@@ -13,7 +13,8 @@ WholeFile::WholeFile(std::string path) : path_(std::move(path)) {
   if (path_.empty()) return;
   stream_.open(path_ + ".part", std::ios::binary | std::ios::trunc);
   if (!stream_) {
-    throw DataError("'" + path_ + "' cannot be written: " + std::strerror(errno), "choose a folder that exists and is yours");
+    throw DataError("'" + path_ + "' cannot be written: " + std::strerror(errno),
+                    "choose a folder that exists and is yours");
   }
   open_ = true;
 }

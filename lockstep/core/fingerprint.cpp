@@ -29,7 +29,8 @@ std::string matrix_library() {
   return "the system's BLAS";
 }
 
-/// What LibTorch's own kernels use, AVX2 say. Read from the text that every version prints: 1.13 has no function for it.
+/// What LibTorch's own kernels use, AVX2 say. Read from the text that every version prints: 1.13 has no function for
+/// it.
 std::string cpu_capability() {
   static constexpr std::string_view kLabel = "CPU capability usage: ";
   const std::string config = at::show_config();

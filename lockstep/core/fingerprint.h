@@ -1,4 +1,5 @@
-// What the promise of equal bits depends on besides the program: LibTorch, its matrix library, the processor's abilities.
+// What the promise of equal bits depends on besides the program: LibTorch, its matrix library, the processor's
+// abilities.
 #pragma once
 
 #include <string>

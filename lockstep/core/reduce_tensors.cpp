@@ -33,14 +33,15 @@ at::Tensor reduce_tensors(Reduction reduction, std::span<const at::Tensor> value
   const at::ScalarType result_type = result_type_of(reduction, values.front());
   const at::ScalarType sum_type = accumulation_type_of(values.front().scalar_type());
   const auto leaf = [&](int64_t i) { return values[i].detach().to(sum_type); };
-  at::Tensor result = fold_in_tree_order(0, static_cast<int64_t>(values.size()), leaf,
-                                         [&](const at::Tensor& a, const at::Tensor& b) {
-                                           if (reduction == Reduction::kMin) return at::minimum(a, b);
-                                           if (reduction == Reduction::kMax) return at::maximum(a, b);
-                                           return at::add(a, b);
-                                         });
+  at::Tensor result =
+      fold_in_tree_order(0, static_cast<int64_t>(values.size()), leaf, [&](const at::Tensor& a, const at::Tensor& b) {
+        if (reduction == Reduction::kMin) return at::minimum(a, b);
+        if (reduction == Reduction::kMax) return at::maximum(a, b);
+        return at::add(a, b);
+      });
   if (reduction == Reduction::kMean) {
-    result = result.to(at::isIntegralType(sum_type, false) ? at::kDouble : sum_type) / static_cast<double>(values.size());
+    result =
+        result.to(at::isIntegralType(sum_type, false) ? at::kDouble : sum_type) / static_cast<double>(values.size());
   }
   result = result.to(result_type);
   return values.size() == 1 && result.is_alias_of(values.front()) ? result.clone() : result;

@@ -7,8 +7,8 @@ namespace lockstep::internal {
 /// kAvx2Vaes is AVX2 with AES on whole registers, as processors have it since 2020; so has kAvx512.
 enum class Simd { kPlain, kAvx2, kAvx2Vaes, kAvx512 };
 
-/// The widest that this processor has, or what LOCKSTEP_SIMD=plain|avx2|avx2-vaes|avx512 in the environment asks for, where the
-/// processor has it. Decided once for the process.
+/// The widest that this processor has, or what LOCKSTEP_SIMD=plain|avx2|avx2-vaes|avx512 in the environment asks for,
+/// where the processor has it. Decided once for the process.
 Simd simd();
 
 /// "plain", "AVX2", "AVX2 with VAES" or "AVX-512".

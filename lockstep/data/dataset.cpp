@@ -45,7 +45,9 @@ class SliceSource final : public Source {
     for (int64_t& id : moved) id += begin_;
     return whole_->read(moved);
   }
-  std::string describe() const override { return fmt::format("samples {} to {} of {}", begin_, end_, whole_->describe()); }
+  std::string describe() const override {
+    return fmt::format("samples {} to {} of {}", begin_, end_, whole_->describe());
+  }
 
  private:
   const std::shared_ptr<const Source> whole_;

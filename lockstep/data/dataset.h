@@ -18,8 +18,8 @@ class Source {
  public:
   virtual ~Source() = default;
   virtual int64_t size() const = 0;
-  /// The samples `ids`, each in [0, size()), in that order: `input` and `target`, both [ids.size(), ...], also for none.
-  /// Called from several threads at once. What it throws reaches the caller of epoch()'s iterator.
+  /// The samples `ids`, each in [0, size()), in that order: `input` and `target`, both [ids.size(), ...], also for
+  /// none. Called from several threads at once. What it throws reaches the caller of epoch()'s iterator.
   virtual Batch read(std::span<const int64_t> ids) const = 0;
   /// What it is, in a few words, for messages.
   virtual std::string describe() const = 0;

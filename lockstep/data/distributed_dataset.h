@@ -86,8 +86,8 @@ class DistributedDataset {
   int64_t global_batch() const { return options_.global_batch; }
 
   /// For the library's own use: `seed` is the strategy's.
-  DistributedDataset(Dataset dataset, DistributeOptions options, uint64_t seed, int64_t num_replicas, ReplicaId first_replica,
-                     int64_t num_local_replicas);
+  DistributedDataset(Dataset dataset, DistributeOptions options, uint64_t seed, int64_t num_replicas,
+                     ReplicaId first_replica, int64_t num_local_replicas);
 
  private:
   Dataset dataset_;

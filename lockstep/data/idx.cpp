@@ -63,16 +63,16 @@ uint32_t read_word(Reader& reader) {
     throw DataError(fmt::format("'{}' ends at byte {}, within its header", reader.path(), reader.position()),
                     "get the file again");
   }
-  return static_cast<uint32_t>(bytes[0]) << 24 | static_cast<uint32_t>(bytes[1]) << 16 | static_cast<uint32_t>(bytes[2]) << 8 |
-         bytes[3];
+  return static_cast<uint32_t>(bytes[0]) << 24 | static_cast<uint32_t>(bytes[1]) << 16 |
+         static_cast<uint32_t>(bytes[2]) << 8 | bytes[3];
 }
 
 Idx read_idx(const fs::path& path, uint32_t magic) {
   Reader reader(path);
   const uint32_t found = read_word(reader);
   if (found != magic) {
-    throw DataError(fmt::format("'{}' is not an IDX file of {}: it begins with {:#010x} instead of {:#010x}", reader.path(),
-                                magic == kImages ? "images" : "labels", found, magic),
+    throw DataError(fmt::format("'{}' is not an IDX file of {}: it begins with {:#010x} instead of {:#010x}",
+                                reader.path(), magic == kImages ? "images" : "labels", found, magic),
                     "give a folder with MNIST's IDX files");
   }
   Idx idx;
@@ -88,14 +88,16 @@ Idx read_idx(const fs::path& path, uint32_t magic) {
     const std::size_t got = reader.read(idx.bytes.data() + before, wanted);
     idx.bytes.resize(before + got);
     if (got == 0) {
-      throw DataError(fmt::format("'{}' holds {} bytes of data where its header promises {}", reader.path(), before, promised),
-                      "get the file again: it is cut off");
+      throw DataError(
+          fmt::format("'{}' holds {} bytes of data where its header promises {}", reader.path(), before, promised),
+          "get the file again: it is cut off");
     }
   }
   char more = 0;
   if (reader.read(&more, 1) != 0) {
-    throw DataError(fmt::format("'{}' holds more than the {} bytes of data that its header promises", reader.path(), promised),
-                    "get the file again");
+    throw DataError(
+        fmt::format("'{}' holds more than the {} bytes of data that its header promises", reader.path(), promised),
+        "get the file again");
   }
   return idx;
 }
@@ -121,14 +123,16 @@ Dataset load(const fs::path& images_path, const fs::path& labels_path) {
                     "take both files from one data set");
   }
   if (images.sizes[0] == 0 || images.sizes[1] != 28 || images.sizes[2] != 28) {
-    throw DataError(fmt::format("'{}' holds {} images of {} x {}", images_path.string(), images.sizes[0], images.sizes[1],
-                                images.sizes[2]),
+    throw DataError(fmt::format("'{}' holds {} images of {} x {}", images_path.string(), images.sizes[0],
+                                images.sizes[1], images.sizes[2]),
                     "give images of 28 x 28");
   }
-  const auto bad = std::find_if(labels.bytes.begin(), labels.bytes.end(), [](unsigned char label) { return label > 9; });
+  const auto bad =
+      std::find_if(labels.bytes.begin(), labels.bytes.end(), [](unsigned char label) { return label > 9; });
   if (bad != labels.bytes.end()) {
-    throw DataError(fmt::format("'{}' has the label {} at sample {}", labels_path.string(), *bad, bad - labels.bytes.begin()),
-                    "give labels from 0 to 9");
+    throw DataError(
+        fmt::format("'{}' has the label {} at sample {}", labels_path.string(), *bad, bad - labels.bytes.begin()),
+        "give labels from 0 to 9");
   }
   at::Tensor pixels = at::empty({images.sizes[0], 1, 28, 28}, at::kByte);
   std::memcpy(pixels.data_ptr(), images.bytes.data(), images.bytes.size());
@@ -158,9 +162,10 @@ Split idx(const std::string& folder) {
   };
   const std::optional<Dataset> evaluate = pair("t10k");
   if (!evaluate) {
-    throw DataError(fmt::format("'{}' holds no pair t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, with or without .gz",
-                                folder),
-                    "give the folder that holds MNIST's IDX files");
+    throw DataError(
+        fmt::format("'{}' holds no pair t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, with or without .gz",
+                    folder),
+        "give the folder that holds MNIST's IDX files");
   }
   if (const std::optional<Dataset> train = pair("train")) return {*train, *evaluate};
   const int64_t cut = evaluate->size() * 8 / 10;

@@ -22,7 +22,8 @@ uint64_t below(uint64_t bits, uint64_t limit) {
 
 }  // namespace
 
-EpochOrder::EpochOrder(int64_t size, bool shuffle, uint64_t seed, int64_t epoch) : size_(size), shuffle_(shuffle && size > 1) {
+EpochOrder::EpochOrder(int64_t size, bool shuffle, uint64_t seed, int64_t epoch)
+    : size_(size), shuffle_(shuffle && size > 1) {
   const auto count = static_cast<uint64_t>(std::max<int64_t>(size, 1));
   left_size_ = static_cast<uint64_t>(std::sqrt(static_cast<double>(count)));
   while (left_size_ * left_size_ < count) ++left_size_;

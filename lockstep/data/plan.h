@@ -13,8 +13,8 @@ struct Span {
 };
 
 /// The order of an epoch: a permutation of [0, size) that is computed position by position, in constant memory, so that
-/// an epoch can be entered anywhere. It is a Feistel network over the pairs (i / b, i % b) that is walked until it falls
-/// into the range (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002), keyed by (seed, epoch).
+/// an epoch can be entered anywhere. It is a Feistel network over the pairs (i / b, i % b) that is walked until it
+/// falls into the range (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002), keyed by (seed, epoch).
 class EpochOrder {
  public:
   /// Without `shuffle` the order is that of the data set.

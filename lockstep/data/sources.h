@@ -8,8 +8,8 @@
 
 namespace lockstep::data {
 
-/// A data set's two parts. Inputs are float32 [n, 1, 28, 28], white on black, about zero mean and unit variance; targets
-/// int64 [n], 0 to 9.
+/// A data set's two parts. Inputs are float32 [n, 1, 28, 28], white on black, about zero mean and unit variance;
+/// targets int64 [n], 0 to 9.
 struct Split {
   Dataset train;
   Dataset evaluate;

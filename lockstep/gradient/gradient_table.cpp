@@ -19,14 +19,16 @@ void check_gradient(const VariableState& variable, const at::Tensor& gradient, i
     throw UsageError(fmt::format("variable '{}' has a sparse gradient on replica {}", variable.name(), replica),
                      "make it dense, as torch::nn::EmbeddingOptions::sparse(false) does");
   }
-  if (gradient.scalar_type() == like.scalar_type() && gradient.sizes() == like.sizes() && gradient.device() == like.device()) {
+  if (gradient.scalar_type() == like.scalar_type() && gradient.sizes() == like.sizes() &&
+      gradient.device() == like.device()) {
     return;
   }
-  throw UsageError(fmt::format("the gradient of variable '{}' on replica {} is {} [{}] on {}, the variable {} [{}] on {}",
-                               variable.name(), replica, c10::toString(gradient.scalar_type()),
-                               fmt::join(gradient.sizes(), ", "), gradient.device().str(), c10::toString(like.scalar_type()),
-                               fmt::join(like.sizes(), ", "), like.device().str()),
-                   "leave .grad() to backward(), or set it in the variable's own shape, dtype and device");
+  throw UsageError(
+      fmt::format("the gradient of variable '{}' on replica {} is {} [{}] on {}, the variable {} [{}] on {}",
+                  variable.name(), replica, c10::toString(gradient.scalar_type()), fmt::join(gradient.sizes(), ", "),
+                  gradient.device().str(), c10::toString(like.scalar_type()), fmt::join(like.sizes(), ", "),
+                  like.device().str()),
+      "leave .grad() to backward(), or set it in the variable's own shape, dtype and device");
 }
 
 }  // namespace
@@ -52,7 +54,8 @@ void GradientTable::collect(int64_t r, bool weightless) {
       pointers_[slot] = address_of(gradient);
     } else {
       const at::NoGradGuard no_grad;
-      at::Tensor same_layout = at::empty_strided(variable.like().sizes(), variable.like().strides(), gradient.options());
+      at::Tensor same_layout =
+          at::empty_strided(variable.like().sizes(), variable.like().strides(), gradient.options());
       same_layout.copy_(gradient);
       pointers_[slot] = address_of(same_layout);
       converted_[r].push_back(std::move(same_layout));

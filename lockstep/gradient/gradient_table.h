@@ -33,8 +33,8 @@ class GradientTable {
  private:
   const std::vector<std::shared_ptr<VariableState>> variables_;
   const int64_t replicas_;
-  std::vector<const void*> pointers_;  // by variable, then replica
-  std::vector<char> has_;              // likewise; not bool, since replicas write side by side
+  std::vector<const void*> pointers_;               // by variable, then replica
+  std::vector<char> has_;                           // likewise; not bool, since replicas write side by side
   std::vector<std::vector<at::Tensor>> converted_;  // by replica: gradients that had another memory layout
 };
 

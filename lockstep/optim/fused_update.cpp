@@ -42,7 +42,9 @@ Halves<T> halves_of(const void* const* row, int64_t replicas, int64_t offset, in
   return {left, right};
 }
 
-int64_t scratch_bytes(int64_t replicas) { return 2 * scratch_rows(replicas) * kSumBlock * static_cast<int64_t>(sizeof(double)); }
+int64_t scratch_bytes(int64_t replicas) {
+  return 2 * scratch_rows(replicas) * kSumBlock * static_cast<int64_t>(sizeof(double));
+}
 
 bool is_half(at::ScalarType type) { return type == at::kHalf || type == at::kBFloat16; }
 
@@ -77,7 +79,8 @@ FusedUpdate::FusedUpdate(std::vector<UpdateTarget> targets, int64_t replicas, in
   });
   for (LaneWork& work : lanes_) {
     work.scratch.resize(static_cast<std::size_t>(scratch_bytes(replicas)));
-    if (any_half) work.converted.resize(static_cast<std::size_t>((1 + kMaxSlots + replicas) * kSumBlock) * 2 * sizeof(float));
+    if (any_half)
+      work.converted.resize(static_cast<std::size_t>((1 + kMaxSlots + replicas) * kSumBlock) * 2 * sizeof(float));
   }
 }
 
@@ -112,10 +115,12 @@ void FusedUpdate::run(const GradientTable& gradients, int lane, double clip, boo
 }
 
 template <class T>
-void FusedUpdate::run_block(const GradientTable& gradients, int lane, std::size_t i, int64_t block, double clip, bool update) {
+void FusedUpdate::run_block(const GradientTable& gradients, int lane, std::size_t i, int64_t block, double clip,
+                            bool update) {
   const UpdateTarget& target = targets_[i];
   const int64_t offset = block * (kBlockBytes / static_cast<int64_t>(sizeof(T)));
-  const int64_t count = std::min(kBlockBytes / static_cast<int64_t>(sizeof(T)), target.variable->like().numel() - offset);
+  const int64_t count =
+      std::min(kBlockBytes / static_cast<int64_t>(sizeof(T)), target.variable->like().numel() - offset);
   const Halves<T> sum =
       halves_of<T>(gradients.row(i), replicas_, offset, count, reinterpret_cast<T*>(lanes_[lane].scratch.data()));
   BlockUpdate work{};

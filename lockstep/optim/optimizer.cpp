@@ -7,15 +7,19 @@ namespace lockstep {
 
 using internal::CallScope;
 
-StepInfo Optimizer::step(const ReplicaContext& context, StepOptions options) const { return state_->step(context, options); }
+StepInfo Optimizer::step(const ReplicaContext& context, StepOptions options) const {
+  return state_->step(context, options);
+}
 
 double Optimizer::read_learning_rate(int64_t group) const {
-  const CallScope call(*state_->group(), "Optimizer::learning_rate", "leave the learning rate alone: it changes between steps");
+  const CallScope call(*state_->group(), "Optimizer::learning_rate",
+                       "leave the learning rate alone: it changes between steps");
   return state_->rule(group).learning_rate();
 }
 
 void Optimizer::set_learning_rate(double value, int64_t group) const {
-  const CallScope call(*state_->group(), "Optimizer::learning_rate", "leave the learning rate alone: it changes between steps");
+  const CallScope call(*state_->group(), "Optimizer::learning_rate",
+                       "leave the learning rate alone: it changes between steps");
   internal::check_learning_rate(value);
   if (group != -1) return state_->rule(group).set_learning_rate(value);
   for (int64_t g = 0; g < state_->num_groups(); ++g) state_->rule(g).set_learning_rate(value);

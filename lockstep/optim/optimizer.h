@@ -78,8 +78,8 @@ class Optimizer {
   /// Copies of all slots by name, and of how often each variable was updated as "<variable>/step", an int64 of no
   /// dimensions. Outside of steps.
   std::map<std::string, at::Tensor> state() const;
-  /// Sets what state() gave, of an optimizer over variables of the same names and shapes. A UsageError that lists missing
-  /// and unexpected names and wrong shapes changes nothing. Outside of steps.
+  /// Sets what state() gave, of an optimizer over variables of the same names and shapes. A UsageError that lists
+  /// missing and unexpected names and wrong shapes changes nothing. Outside of steps.
   void load(const std::map<std::string, at::Tensor>& state) const;
 
   /// For the library's own use.

@@ -85,13 +85,15 @@ class StepMeeting final : public Meeting {
   uint64_t signature() const override {
     uint64_t clip = 0;
     if (options_.clip_global_norm) std::memcpy(&clip, &*options_.clip_global_norm, sizeof clip);
-    return (reinterpret_cast<uintptr_t>(&optimizer_) * 2 + (options_.check_finite ? 1 : 0)) * 0x9e3779b97f4a7c15u + clip;
+    return (reinterpret_cast<uintptr_t>(&optimizer_) * 2 + (options_.check_finite ? 1 : 0)) * 0x9e3779b97f4a7c15u +
+           clip;
   }
   std::string describe() const override {
     const VariableState& first = *optimizer_.variables_.front();
-    return fmt::format("optimizer.step({}{}) of the optimizer of '{}'",
-                       options_.clip_global_norm ? fmt::format("clip_global_norm = {}", *options_.clip_global_norm) : "",
-                       options_.check_finite ? ", check_finite" : "", first.name());
+    return fmt::format(
+        "optimizer.step({}{}) of the optimizer of '{}'",
+        options_.clip_global_norm ? fmt::format("clip_global_norm = {}", *options_.clip_global_norm) : "",
+        options_.check_finite ? ", check_finite" : "", first.name());
   }
 
   void prepare(std::span<Meeting* const>) override { optimizer_.begin_step(); }
@@ -142,13 +144,15 @@ OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<
 StepInfo OptimizerState::step(const ReplicaContext& context, const StepOptions& options) {
   ContextAccess::check_is_current(context, "optimizer.step");
   if (&ContextAccess::group(context) != group_.get()) {
-    throw UsageError("optimizer.step was given a context of another strategy", "step in runs of the strategy that made it");
+    throw UsageError("optimizer.step was given a context of another strategy",
+                     "step in runs of the strategy that made it");
   }
   if (group_->evaluating()) {
     throw UsageError("optimizer.step was called inside evaluate()", "train inside run(); evaluate() has no gradients");
   }
   if (options.clip_global_norm && !(*options.clip_global_norm > 0)) {
-    throw UsageError(fmt::format(".clip_global_norm is {}", *options.clip_global_norm), "give a positive norm, or leave it out");
+    throw UsageError(fmt::format(".clip_global_norm is {}", *options.clip_global_norm),
+                     "give a positive norm, or leave it out");
   }
   const int64_t r = ContextAccess::local_index(context);
   for (const auto& variable : variables_) variable->check_component(r);
@@ -162,7 +166,8 @@ StepInfo OptimizerState::step(const ReplicaContext& context, const StepOptions& 
 
 bool OptimizerState::is_weightless(const ReplicaContext& context) const {
   const ScaleCalls& before = scale_calls_[ContextAccess::local_index(context)];
-  return ContextAccess::scale_calls(context) > before.all && ContextAccess::weighted_scale_calls(context) == before.weighted;
+  return ContextAccess::scale_calls(context) > before.all &&
+         ContextAccess::weighted_scale_calls(context) == before.weighted;
 }
 
 void OptimizerState::begin_step() {
@@ -191,15 +196,16 @@ void OptimizerState::check_finite_gradients() const {
   for (const std::size_t i : bad) {
     std::vector<int64_t> replicas = update_.replicas_not_finite(gradients_, i);
     for (int64_t& replica : replicas) replica += group_->first_replica();
-    found.push_back(replicas.empty() ? fmt::format("'{}' (in the sum over replicas)", variables_[i]->name())
-                                     : fmt::format("'{}' on replica {}", variables_[i]->name(), fmt::join(replicas, ", ")));
+    found.push_back(replicas.empty()
+                        ? fmt::format("'{}' (in the sum over replicas)", variables_[i]->name())
+                        : fmt::format("'{}' on replica {}", variables_[i]->name(), fmt::join(replicas, ", ")));
     if (found.size() == 4 && bad.size() > 4) {
       found.push_back(fmt::format("and {} more", bad.size() - 4));
       break;
     }
   }
-  throw NonFiniteError(fmt::format("step {}: the gradient is not finite for {}; the step was not applied", group_->step(),
-                                   fmt::join(found, ", ")),
+  throw NonFiniteError(fmt::format("step {}: the gradient is not finite for {}; the step was not applied",
+                                   group_->step(), fmt::join(found, ", ")),
                        "lower the learning rate, clip the gradient, or look at the samples of this step");
 }
 

@@ -5,12 +5,12 @@
 
 namespace lockstep::internal {
 
-#define LOCKSTEP_DECLARE(set)                 \
-  namespace set {                             \
-  template <class T>                          \
-  UpdateBlock update_block(UpdateKind kind);  \
-  template <class T>                          \
-  void measure_block(BlockUpdate& block);     \
+#define LOCKSTEP_DECLARE(set)                \
+  namespace set {                            \
+  template <class T>                         \
+  UpdateBlock update_block(UpdateKind kind); \
+  template <class T>                         \
+  void measure_block(BlockUpdate& block);    \
   }
 LOCKSTEP_DECLARE(plain)
 LOCKSTEP_DECLARE(avx2)

@@ -29,10 +29,10 @@ struct Coefficients {
   double weight_decay = 0;   // added to the gradient; for AdamW what the weights are multiplied by
   double keep_first = 0;     // of the first running average, or of the momentum buffer
   double take_first = 0;
-  double keep_second = 0;    // of the running average of squares
+  double keep_second = 0;  // of the running average of squares
   double take_second = 0;
-  double momentum = 0;       // of the step along the buffer (Nesterov, RMSprop)
-  double root_scale = 0;     // times the square root (Adam's second bias correction)
+  double momentum = 0;    // of the step along the buffer (Nesterov, RMSprop)
+  double root_scale = 0;  // times the square root (Adam's second bias correction)
   double epsilon = 0;
 };
 

@@ -34,8 +34,8 @@ class SgdRule final : public UpdateRule {
   explicit SgdRule(const torch::optim::SGDOptions& options) : UpdateRule(options.lr()), options_(options) {
     check_not_negative(name(), "momentum", options.momentum());
     check_not_negative(name(), "weight_decay", options.weight_decay());
-    require(!options.nesterov() || (options.momentum() > 0 && options.dampening() == 0), name(), "nesterov with dampening",
-            options.dampening(), "Nesterov momentum needs a momentum and no dampening");
+    require(!options.nesterov() || (options.momentum() > 0 && options.dampening() == 0), name(),
+            "nesterov with dampening", options.dampening(), "Nesterov momentum needs a momentum and no dampening");
   }
   const char* name() const override { return "SGD"; }
   UpdateKind kind() const override {
@@ -169,14 +169,20 @@ std::unique_ptr<UpdateRule> make_checked(const Options& options) {
 
 void check_learning_rate(double learning_rate) { check_not_negative("an optimizer", "learning rate", learning_rate); }
 
-std::unique_ptr<UpdateRule> make_rule(const torch::optim::SGDOptions& options) { return make_checked<SgdRule>(options); }
+std::unique_ptr<UpdateRule> make_rule(const torch::optim::SGDOptions& options) {
+  return make_checked<SgdRule>(options);
+}
 std::unique_ptr<UpdateRule> make_rule(const torch::optim::AdamOptions& options) {
   return make_checked<AdamRule<torch::optim::AdamOptions, false>>(options);
 }
 std::unique_ptr<UpdateRule> make_rule(const torch::optim::AdamWOptions& options) {
   return make_checked<AdamRule<torch::optim::AdamWOptions, true>>(options);
 }
-std::unique_ptr<UpdateRule> make_rule(const torch::optim::RMSpropOptions& options) { return make_checked<RmspropRule>(options); }
-std::unique_ptr<UpdateRule> make_rule(const torch::optim::AdagradOptions& options) { return make_checked<AdagradRule>(options); }
+std::unique_ptr<UpdateRule> make_rule(const torch::optim::RMSpropOptions& options) {
+  return make_checked<RmspropRule>(options);
+}
+std::unique_ptr<UpdateRule> make_rule(const torch::optim::AdagradOptions& options) {
+  return make_checked<AdagradRule>(options);
+}
 
 }  // namespace lockstep::internal

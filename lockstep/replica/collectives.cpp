@@ -134,7 +134,8 @@ class AllReduceMeeting final : public Meeting {
         std::memcpy(first, sum, static_cast<std::size_t>(count) * sizeof(T));
       }
       for (std::size_t r = 1; r < all_.size(); ++r) {
-        std::memcpy(all_[r]->outputs_[i].template data_ptr<T>() + offset, first, static_cast<std::size_t>(count) * sizeof(T));
+        std::memcpy(all_[r]->outputs_[i].template data_ptr<T>() + offset, first,
+                    static_cast<std::size_t>(count) * sizeof(T));
       }
     }
   }
@@ -155,8 +156,8 @@ class AllReduceMeeting final : public Meeting {
   std::vector<AllReduceMeeting*> all_;  // of the leading meeting only
 };
 
-std::vector<at::Tensor> meet_all_reduce(const ReplicaContext& context, Reduction reduction, const std::vector<at::Tensor>& values,
-                                        bool with_gradient = false) {
+std::vector<at::Tensor> meet_all_reduce(const ReplicaContext& context, Reduction reduction,
+                                        const std::vector<at::Tensor>& values, bool with_gradient = false) {
   AllReduceMeeting meeting(reduction, values, with_gradient);
   ContextAccess::group(context).meet(context, meeting);
   return meeting.take_outputs();
@@ -172,7 +173,8 @@ const ReplicaContext& context_of_backward(const char* call) {
 
 /// LibTorch's custom functions take tensors, not lists of them.
 struct AllReduceFunction : torch::autograd::Function<AllReduceFunction> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& value, const ReplicaContext* context, int64_t reduction) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& value, const ReplicaContext* context,
+                            int64_t reduction) {
     const auto kind = static_cast<Reduction>(reduction);
     at::Tensor output = meet_all_reduce(*context, kind, {value}, /*with_gradient=*/true).front();
     ctx->saved_data["reduction"] = reduction;
@@ -225,7 +227,8 @@ std::vector<at::Tensor> all_reduce_with_gradient(const ReplicaContext& context, 
 
 class AllGatherMeeting final : public Meeting {
  public:
-  AllGatherMeeting(const at::Tensor& value, int64_t axis, bool with_gradient) : axis_(axis), with_gradient_(with_gradient) {
+  AllGatherMeeting(const at::Tensor& value, int64_t axis, bool with_gradient)
+      : axis_(axis), with_gradient_(with_gradient) {
     if (value.dim() == 0) {
       throw UsageError("all_gather was given a tensor without dimensions", "give it one: value.reshape({1})");
     }
@@ -322,7 +325,8 @@ class BroadcastMeeting final : public Meeting {
 
 }  // namespace
 
-std::vector<at::Tensor> all_reduce(const ReplicaContext& context, Reduction reduction, const std::vector<at::Tensor>& values) {
+std::vector<at::Tensor> all_reduce(const ReplicaContext& context, Reduction reduction,
+                                   const std::vector<at::Tensor>& values) {
   if (!needs_grad(values)) return meet_all_reduce(context, reduction, values);
   if (values.size() > 1) return all_reduce_with_gradient(context, reduction, values);
   return {AllReduceFunction::apply(values.front(), &context, static_cast<int64_t>(reduction))};

@@ -15,7 +15,8 @@ class ReplicaContext;
 namespace lockstep::internal {
 
 // The contracts are those of ReplicaContext's members of the same names.
-std::vector<at::Tensor> all_reduce(const ReplicaContext& context, Reduction reduction, const std::vector<at::Tensor>& values);
+std::vector<at::Tensor> all_reduce(const ReplicaContext& context, Reduction reduction,
+                                   const std::vector<at::Tensor>& values);
 at::Tensor all_gather(const ReplicaContext& context, const at::Tensor& value, int64_t axis);
 at::Tensor broadcast(const ReplicaContext& context, ReplicaId from, const at::Tensor& value);
 

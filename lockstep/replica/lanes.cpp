@@ -20,8 +20,9 @@ void check_devices(const std::vector<std::string>& devices) {
   for (const auto& text : devices) {
     const DeviceName name = parse_device(text);
     if (name.type != "cpu") {
-      throw UsageError(fmt::format("device '{}' was asked for, and this build runs replicas on the host's lanes only", text),
-                       "use \"cpu:0\", \"cpu:1\" and so on");
+      throw UsageError(
+          fmt::format("device '{}' was asked for, and this build runs replicas on the host's lanes only", text),
+          "use \"cpu:0\", \"cpu:1\" and so on");
     }
     if (!seen.insert(fmt::format("{}:{}", name.type, std::max<int64_t>(name.index, 0))).second) {
       throw UsageError(fmt::format("device '{}' stands twice in .devices", text),

@@ -1,4 +1,5 @@
-// Where the replicas of this process run: which lane carries which replicas, on which cores. Pure; threads are next door.
+// Where the replicas of this process run: which lane carries which replicas, on which cores. Pure; threads are next
+// door.
 #pragma once
 
 #include <cstdint>

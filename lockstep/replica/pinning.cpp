@@ -27,8 +27,9 @@ void pin_replica_thread(const LanePlan& plan, int lane) {
   if (!plan.pinned() || pin_this_thread(mask_of(plan.cores[lane]))) return;
   static std::atomic<bool> said{false};
   if (!said.exchange(true)) {
-    log(LogLevel::kWarning, fmt::format("lane {} could not be pinned to core {}: {}; lanes run unpinned, which may be slower",
-                                        plan.names[lane], plan.cores[lane].front(), std::strerror(errno)));
+    log(LogLevel::kWarning,
+        fmt::format("lane {} could not be pinned to core {}: {}; lanes run unpinned, which may be slower",
+                    plan.names[lane], plan.cores[lane].front(), std::strerror(errno)));
   }
 }
 

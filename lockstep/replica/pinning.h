@@ -7,8 +7,8 @@
 
 namespace lockstep::internal {
 
-/// Pins the calling thread, which belongs to the library, to its lane's cores for good. Does nothing where lanes are not
-/// pinned; a refusal by the system is logged once, since pinning is speed and nothing else.
+/// Pins the calling thread, which belongs to the library, to its lane's cores for good. Does nothing where lanes are
+/// not pinned; a refusal by the system is logged once, since pinning is speed and nothing else.
 void pin_replica_thread(const LanePlan& plan, int lane);
 
 /// Keeps the thread that called run(), which carries lane 0, off the other lanes' cores, and gives its affinity back

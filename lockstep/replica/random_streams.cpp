@@ -1,6 +1,6 @@
 // LibTorch's random operators take an optional generator and fall back to one global one. A kernel under a dispatch key
-// that only scoped threads include fills that argument in, whoever calls the operator: torch::nn::Dropout, torch::randn,
-// the user. All other operators fall through the key at no cost.
+// that only scoped threads include fills that argument in, whoever calls the operator: torch::nn::Dropout,
+// torch::randn, the user. All other operators fall through the key at no cost.
 #include "lockstep/replica/random_streams.h"
 
 #include <ATen/CPUGeneratorImpl.h>

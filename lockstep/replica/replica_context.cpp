@@ -28,10 +28,11 @@ void ReplicaContext::check_is_current(const char* call) const {
                                  group_.first_replica() + local_index_, here->replica_id().value()),
                      "use the context that this replica's step function was given");
   }
-  throw UsageError(fmt::format("{} was called on a replica context outside of its step: after run() returned, on another "
-                               "thread, or in a merge function",
-                               call),
-                   "use a context only inside the step function that it was passed to, on the thread that runs it");
+  throw UsageError(
+      fmt::format("{} was called on a replica context outside of its step: after run() returned, on another "
+                  "thread, or in a merge function",
+                  call),
+      "use a context only inside the step function that it was passed to, on the thread that runs it");
 }
 
 const ReplicaContext::Share& ReplicaContext::the_batch(const char* call) const {
@@ -71,9 +72,10 @@ at::Tensor ReplicaContext::scale_loss(const at::Tensor& mean_loss, Count part, C
   ++scale_calls_;
   if (part.value() == 0) return internal::zero_that_keeps_graph(mean_loss);
   if (!(part.value() > 0 && whole.value() >= part.value())) {
-    throw UsageError(fmt::format("scale_loss was given part {} of whole {}", part.value(), whole.value()),
-                     "give counts with 0 <= part <= whole, the whole being the total over all replicas and micro-batches: "
-                     "ctx.all_reduce(Reduction::kSum, part) gives it");
+    throw UsageError(
+        fmt::format("scale_loss was given part {} of whole {}", part.value(), whole.value()),
+        "give counts with 0 <= part <= whole, the whole being the total over all replicas and micro-batches: "
+        "ctx.all_reduce(Reduction::kSum, part) gives it");
   }
   ++weighted_scale_calls_;
   return part.value() == whole.value() ? mean_loss : mean_loss * (part.value() / whole.value());

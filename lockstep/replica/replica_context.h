@@ -83,12 +83,13 @@ class ReplicaContext {
   /// Meets. All replicas' tensors, joined along `axis` in replica order; they may differ in size along it only.
   /// Differentiable like all_reduce.
   at::Tensor all_gather(const at::Tensor& value, int64_t axis = 0) const;
-  /// Meets. Replica `from`'s tensor, a copy for each replica, without gradient. Other replicas' `value` is not looked at.
+  /// Meets. Replica `from`'s tensor, a copy for each replica, without gradient. Other replicas' `value` is not looked
+  /// at.
   at::Tensor broadcast(ReplicaId from, const at::Tensor& value) const;
 
-  /// Meets. Calls `fn(strategy, PerReplica<Args>...)` once, with what each replica passed, outside of any replica: there
-  /// the strategy's own calls (reduce, gather, Variable::read) are allowed. Each replica gets what `fn` returns, and its
-  /// own component where that is a PerReplica. Random operators in `fn` draw from a stream of their own.
+  /// Meets. Calls `fn(strategy, PerReplica<Args>...)` once, with what each replica passed, outside of any replica:
+  /// there the strategy's own calls (reduce, gather, Variable::read) are allowed. Each replica gets what `fn` returns,
+  /// and its own component where that is a PerReplica. Random operators in `fn` draw from a stream of their own.
   template <class Fn, class... Args>
   auto merge_call(Fn&& fn, Args&&... args) const {
     using Call = internal::MergeMeeting<std::decay_t<Fn>, std::decay_t<Args>...>;

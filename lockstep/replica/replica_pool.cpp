@@ -201,10 +201,10 @@ void ReplicaPool::decide() {
   }
   if (!alike) {
     stopping_ = true;
-    verdict_ = std::make_exception_ptr(
-        UsageError(fmt::format("replicas do not meet in the same order: {}", who_did_what()),
-                   "every replica must make the same calls, in the same order, with the same shapes, dtypes and options: "
-                   "take them out of branches that differ between replicas"));
+    verdict_ = std::make_exception_ptr(UsageError(
+        fmt::format("replicas do not meet in the same order: {}", who_did_what()),
+        "every replica must make the same calls, in the same order, with the same shapes, dtypes and options: "
+        "take them out of branches that differ between replicas"));
     return;
   }
   try {
@@ -247,9 +247,8 @@ void ReplicaPool::report_stall() const {
     list += fmt::format("{}{}", list.empty() ? "" : ", ", r);
     if (waits) list += fmt::format(" (at {}, meeting {})", replica.at.load(std::memory_order_relaxed), count);
   }
-  log(LogLevel::kWarning,
-      fmt::format("replicas wait for {} s or longer: waiting {}; not there yet: {}", kStallSeconds,
-                  waiting.empty() ? "none" : waiting, missing.empty() ? "none" : missing));
+  log(LogLevel::kWarning, fmt::format("replicas wait for {} s or longer: waiting {}; not there yet: {}", kStallSeconds,
+                                      waiting.empty() ? "none" : waiting, missing.empty() ? "none" : missing));
 }
 
 }  // namespace lockstep::internal

@@ -42,7 +42,8 @@ class alignas(64) Epoch {
  public:
   uint32_t now() const { return value_.load(std::memory_order_acquire); }
   void advance();
-  /// Returns when the value is no longer `seen`. A wait between runs has no stall: pass an `on_stall` that does nothing.
+  /// Returns when the value is no longer `seen`. A wait between runs has no stall: pass an `on_stall` that does
+  /// nothing.
   void wait_while(uint32_t seen, Patience patience, OnStall on_stall);
 
  private:

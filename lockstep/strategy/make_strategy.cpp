@@ -15,13 +15,15 @@ const std::vector<std::string>& strategy_names() {
 std::unique_ptr<Strategy> make_strategy(const std::string& name, StrategyOptions options) {
   if (name == "one-device") {
     if (options.devices.size() > 1 || options.replicas > 1) {
-      throw UsageError(fmt::format("one-device was asked for {} devices and {} replicas", options.devices.size(), options.replicas),
-                       "name one device, or choose the strategy mirrored");
+      throw UsageError(
+          fmt::format("one-device was asked for {} devices and {} replicas", options.devices.size(), options.replicas),
+          "name one device, or choose the strategy mirrored");
     }
-    return std::make_unique<OneDeviceStrategy>(OneDeviceOptions{.device = options.devices.empty() ? "cpu" : options.devices.front(),
-                                                                .seed = options.seed,
-                                                                .threads_per_replica = options.threads_per_replica,
-                                                                .verify_every = options.verify_every});
+    return std::make_unique<OneDeviceStrategy>(
+        OneDeviceOptions{.device = options.devices.empty() ? "cpu" : options.devices.front(),
+                         .seed = options.seed,
+                         .threads_per_replica = options.threads_per_replica,
+                         .verify_every = options.verify_every});
   }
   if (name == "mirrored") {
     return std::make_unique<MirroredStrategy>(MirroredOptions{.devices = std::move(options.devices),
@@ -31,7 +33,8 @@ std::unique_ptr<Strategy> make_strategy(const std::string& name, StrategyOptions
                                                               .threads_per_replica = options.threads_per_replica,
                                                               .verify_every = options.verify_every});
   }
-  throw UsageError(fmt::format("'{}' is not a strategy", name), fmt::format("choose one of {}", fmt::join(strategy_names(), ", ")));
+  throw UsageError(fmt::format("'{}' is not a strategy", name),
+                   fmt::format("choose one of {}", fmt::join(strategy_names(), ", ")));
 }
 
 }  // namespace lockstep

@@ -44,7 +44,8 @@ void drop_gradients(const internal::VariableRegistry& registry) {
 
 void Strategy::run_replicas(Mode mode, internal::FunctionRef<void(ReplicaContext&, int64_t)> body) {
   const bool evaluates = mode == Mode::kEvaluate;
-  const CallScope call(*group_, evaluates ? "Strategy::evaluate" : "Strategy::run", "do the work itself: runs do not nest");
+  const CallScope call(*group_, evaluates ? "Strategy::evaluate" : "Strategy::run",
+                       "do the work itself: runs do not nest");
   call.require_outermost();
   try {
     group_->run(evaluates ? ReplicaGroup::Mode::kEvaluate : ReplicaGroup::Mode::kStep, [&](ReplicaContext& context) {

@@ -1,4 +1,5 @@
-// How the arguments of run() reach the replicas: a PerReplica gives each its component, anything else reaches each whole.
+// How the arguments of run() reach the replicas: a PerReplica gives each its component, anything else reaches each
+// whole.
 #pragma once
 
 #include <cstdint>

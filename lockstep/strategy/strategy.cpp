@@ -35,9 +35,10 @@ std::vector<at::Tensor> tensors_of(const PerReplica<at::Tensor>& values, int64_t
   std::vector<at::Tensor> tensors;
   for (const at::Tensor& value : values) {
     if (!value.defined() || value.layout() != at::kStrided) {
-      throw UsageError(fmt::format("{} was given {} tensor for replica {}", call, value.defined() ? "a sparse" : "an undefined",
-                                   values.first_replica() + static_cast<int64_t>(tensors.size())),
-                       "give a dense tensor for each replica");
+      throw UsageError(
+          fmt::format("{} was given {} tensor for replica {}", call, value.defined() ? "a sparse" : "an undefined",
+                      values.first_replica() + static_cast<int64_t>(tensors.size())),
+          "give a dense tensor for each replica");
     }
     tensors.push_back(value.detach());
   }
@@ -49,8 +50,9 @@ void check_alike(const std::vector<at::Tensor>& tensors, const char* call, bool 
     const at::Tensor& a = tensors.front();
     const at::Tensor& b = tensors[r];
     if (a.scalar_type() == b.scalar_type() && (same_shape ? a.sizes() == b.sizes() : a.dim() == b.dim())) continue;
-    throw UsageError(fmt::format("{} was given {} [{}] for replica 0 and {} [{}] for replica {}", call, c10::toString(a.scalar_type()),
-                                 fmt::join(a.sizes(), ", "), c10::toString(b.scalar_type()), fmt::join(b.sizes(), ", "), r),
+    throw UsageError(fmt::format("{} was given {} [{}] for replica 0 and {} [{}] for replica {}", call,
+                                 c10::toString(a.scalar_type()), fmt::join(a.sizes(), ", "),
+                                 c10::toString(b.scalar_type()), fmt::join(b.sizes(), ", "), r),
                      remedy);
   }
 }
@@ -72,19 +74,21 @@ at::Tensor reduced_locally(Reduction reduction, const at::Tensor& value, const s
   switch (reduction) {
     case Reduction::kMin: return at::amin(value, axes);
     case Reduction::kMax: return at::amax(value, axes);
-    default: return at::sum(value.to(internal::accumulation_type_of(value.scalar_type())), axes, false,
-                            internal::accumulation_type_of(value.scalar_type()));
+    default:
+      return at::sum(value.to(internal::accumulation_type_of(value.scalar_type())), axes, false,
+                     internal::accumulation_type_of(value.scalar_type()));
   }
 }
 
 VariableOptions resolved(VariableOptions options, at::ScalarType type) {
-  if (options.synchronization == VariableSynchronization::kAuto) options.synchronization = VariableSynchronization::kOnWrite;
+  if (options.synchronization == VariableSynchronization::kAuto)
+    options.synchronization = VariableSynchronization::kOnWrite;
   if (options.aggregation == VariableAggregation::kMean && !at::isFloatingType(type)) {
     throw UsageError(fmt::format("variable '{}' of {} was given aggregation kMean", options.name, c10::toString(type)),
                      "choose kSum or kOnlyFirstReplica, or a floating-point dtype");
   }
-  options.trainable = options.trainable && at::isFloatingType(type) &&
-                      options.synchronization == VariableSynchronization::kOnWrite;
+  options.trainable =
+      options.trainable && at::isFloatingType(type) && options.synchronization == VariableSynchronization::kOnWrite;
   return options;
 }
 
@@ -112,19 +116,22 @@ uint64_t Strategy::seed() const { return group_->seed(); }
 
 std::string Strategy::describe() const {
   const internal::LanePlan& plan = group_->plan();
-  std::string text = fmt::format("{}: {} replica{} on {} lane{} [{}]\n", name_, plan.num_replicas, plan.num_replicas == 1 ? "" : "s",
-                                 plan.num_lanes(), plan.num_lanes() == 1 ? "" : "s", fmt::join(plan.names, ", "));
+  std::string text =
+      fmt::format("{}: {} replica{} on {} lane{} [{}]\n", name_, plan.num_replicas, plan.num_replicas == 1 ? "" : "s",
+                  plan.num_lanes(), plan.num_lanes() == 1 ? "" : "s", fmt::join(plan.names, ", "));
   if (plan.replicas_from_machine) {
-    text += "  the number of replicas is this machine's number of cores; set .replicas to get the same results elsewhere\n";
+    text +=
+        "  the number of replicas is this machine's number of cores; set .replicas to get the same results elsewhere\n";
   }
-  text += fmt::format("  {} intra-op thread{} for each replica; {} core{} available, lanes {}\n", plan.threads_per_replica,
-                      plan.threads_per_replica == 1 ? "" : "s", plan.available_cores, plan.available_cores == 1 ? "" : "s",
-                      plan.pinned() ? "pinned" : "not pinned");
+  text += fmt::format("  {} intra-op thread{} for each replica; {} core{} available, lanes {}\n",
+                      plan.threads_per_replica, plan.threads_per_replica == 1 ? "" : "s", plan.available_cores,
+                      plan.available_cores == 1 ? "" : "s", plan.pinned() ? "pinned" : "not pinned");
   const int64_t idle = plan.available_cores - static_cast<int64_t>(plan.num_lanes()) * plan.threads_per_replica;
   if (idle > 0) {
-    text += fmt::format("  {} core{} idle: more lanes (.devices) use them without changing results, more .replicas or "
-                        ".threads_per_replica change them\n",
-                        idle, idle == 1 ? " stays" : "s stay");
+    text += fmt::format(
+        "  {} core{} idle: more lanes (.devices) use them without changing results, more .replicas or "
+        ".threads_per_replica change them\n",
+        idle, idle == 1 ? " stays" : "s stay");
   }
   text += fmt::format("  mirrored variables: one copy for {}; seed {}\n",
                       copies_ == internal::CopyPolicy::kPerMemory ? "all replicas" : "each replica", group_->seed());
@@ -133,7 +140,9 @@ std::string Strategy::describe() const {
   return text;
 }
 
-void Strategy::check_outside(const char* call, const char* inside) const { const CallScope scope(*group_, call, inside); }
+void Strategy::check_outside(const char* call, const char* inside) const {
+  const CallScope scope(*group_, call, inside);
+}
 
 at::Tensor Strategy::reduce(Reduction reduction, const PerReplica<at::Tensor>& values, Axes axes) {
   const CallScope call(*group_, "Strategy::reduce", "call ctx.all_reduce()");
@@ -197,8 +206,8 @@ at::Tensor Strategy::broadcast(ReplicaId from, const at::Tensor& value) {
   return value.detach().clone();
 }
 
-std::shared_ptr<internal::ModuleBinding> Strategy::bind_modules(const ModuleOptions& options,
-                                                                const std::function<std::shared_ptr<torch::nn::Module>()>& next) {
+std::shared_ptr<internal::ModuleBinding> Strategy::bind_modules(
+    const ModuleOptions& options, const std::function<std::shared_ptr<torch::nn::Module>()>& next) {
   const CallScope call(*group_, "Strategy::make_module", "use modules that were made before run()");
   const IntraOpThreadsGuard threads(group_->plan().threads_per_replica);
   registry_->require_fresh_module(options.name);
@@ -235,8 +244,9 @@ Variable Strategy::make_variable_from(const std::function<at::Tensor()>& initial
     value = initial();
   }
   if (!value.defined() || value.layout() != at::kStrided) {
-    throw UsageError(fmt::format("variable '{}' was given {} initial value", options.name, value.defined() ? "a sparse" : "no"),
-                     "give a dense tensor");
+    throw UsageError(
+        fmt::format("variable '{}' was given {} initial value", options.name, value.defined() ? "a sparse" : "no"),
+        "give a dense tensor");
   }
   value = value.detach();
   options = resolved(std::move(options), value.scalar_type());
@@ -245,7 +255,8 @@ Variable Strategy::make_variable_from(const std::function<at::Tensor()>& initial
   const at::Tensor shared = value.clone(at::MemoryFormat::Contiguous);
   std::vector<at::Tensor> components;
   for (int64_t r = 0; r < num_local_replicas(); ++r) {
-    at::Tensor component = on_write && copies_ == internal::CopyPolicy::kPerMemory ? shared.variable_data() : shared.clone();
+    at::Tensor component =
+        on_write && copies_ == internal::CopyPolicy::kPerMemory ? shared.variable_data() : shared.clone();
     // A sum over replicas reads back what it was given.
     if (first_only && first_replica() + r > 0) component.zero_();
     components.push_back(component.set_requires_grad(options.trainable));
@@ -310,8 +321,9 @@ void Strategy::update(const Variable& variable, const std::function<void(at::Ten
   }
   for (std::size_t copy = 1; copy < values.size(); ++copy) {
     if (internal::same_bits(values.front(), values[copy])) continue;
-    throw DivergenceError(fmt::format("update of variable '{}' left copy {} different from copy 0", variable.name(), copy),
-                          "let the function do the same to each copy; no copy was changed");
+    throw DivergenceError(
+        fmt::format("update of variable '{}' left copy {} different from copy 0", variable.name(), copy),
+        "let the function do the same to each copy; no copy was changed");
   }
   state.write(values.front());
 }

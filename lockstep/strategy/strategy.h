@@ -38,10 +38,10 @@ class VariableRegistry;
 class Axes {
  public:
   Axes() = default;
-  Axes(std::nullopt_t) {}                                    // NOLINT(google-explicit-constructor)
+  Axes(std::nullopt_t) {}  // NOLINT(google-explicit-constructor)
   template <std::integral Axis>
-  Axes(Axis axis) : axes_({static_cast<int64_t>(axis)}) {}   // NOLINT(google-explicit-constructor)
-  Axes(std::optional<int64_t> axis) {                        // NOLINT(google-explicit-constructor)
+  Axes(Axis axis) : axes_({static_cast<int64_t>(axis)}) {}  // NOLINT(google-explicit-constructor)
+  Axes(std::optional<int64_t> axis) {                       // NOLINT(google-explicit-constructor)
     if (axis) axes_.push_back(*axis);
   }
   Axes(std::initializer_list<int64_t> axes) : axes_(axes) {}
@@ -87,10 +87,8 @@ class Strategy {
   /// Where a step throws, the others are stopped at their next meeting point and run throws ReplicaError, nested on the
   /// first exception. Then gradients are dropped, and the step is not counted.
   template <class Fn>
-    requires std::invocable<Fn&, ReplicaContext&>
-  auto run(Fn&& fn) {
-    return run_with(Mode::kStep, std::tuple<>(), fn);
-  }
+  requires std::invocable<Fn&, ReplicaContext&>
+  auto run(Fn&& fn) { return run_with(Mode::kStep, std::tuple<>(), fn); }
   /// The same with arguments, `fn(ctx, arguments...)`: a PerReplica gives each replica its component, anything else
   /// reaches each replica whole; a std::tuple is expanded into several arguments, each by this rule.
   template <class Args, class Fn>
@@ -101,18 +99,16 @@ class Strategy {
   /// run() with gradients off, all modules of the strategy in evaluation mode (restored after), random streams of its
   /// own; step() does not advance.
   template <class Fn>
-    requires std::invocable<Fn&, ReplicaContext&>
-  auto evaluate(Fn&& fn) {
-    return run_with(Mode::kEvaluate, std::tuple<>(), fn);
-  }
+  requires std::invocable<Fn&, ReplicaContext&>
+  auto evaluate(Fn&& fn) { return run_with(Mode::kEvaluate, std::tuple<>(), fn); }
   template <class Args, class Fn>
   auto evaluate(const Args& args, Fn&& fn) {
     return run_with(Mode::kEvaluate, internal::as_tuple(args), fn);
   }
 
   /// One tensor from all replicas' ones, in tree order. Without `axes` the tensors have one shape, and kMean gives each
-  /// replica the same weight. With `axes` each replica's tensor is first taken together over these dimensions, and kMean
-  /// is the true mean over all elements: sizes along them may differ and be 0. kMean of integers is float64.
+  /// replica the same weight. With `axes` each replica's tensor is first taken together over these dimensions, and
+  /// kMean is the true mean over all elements: sizes along them may differ and be 0. kMean of integers is float64.
   at::Tensor reduce(Reduction reduction, const PerReplica<at::Tensor>& values, Axes axes = {});
   /// All replicas' tensors joined along `axis`, in replica order; they may differ in size along it only.
   at::Tensor gather(const PerReplica<at::Tensor>& values, int64_t axis = 0);
@@ -139,8 +135,8 @@ class Strategy {
   }
 
   /// A module of which every replica has its own: `factory()` is called once for each, under a random stream that is a
-  /// function of (seed, module name), and must build the same each time. A UsageError where the modules are not alike or
-  /// share something, a DivergenceError where initial values differ.
+  /// function of (seed, module name), and must build the same each time. A UsageError where the modules are not alike
+  /// or share something, a DivergenceError where initial values differ.
   template <std::invocable Factory>
   auto make_module(Factory factory, ModuleOptions options = {}) {
     using M = std::decay_t<std::invoke_result_t<Factory&>>;
@@ -157,13 +153,13 @@ class Strategy {
   Variable make_variable(const at::Tensor& initial, VariableOptions options = {});
   /// The same, `initial()` being called once, under a random stream that is a function of (seed, name).
   template <class Initial>
-    requires std::is_invocable_r_v<at::Tensor, Initial&>
-  Variable make_variable(Initial&& initial, VariableOptions options = {}) {
+  requires std::is_invocable_r_v<at::Tensor, Initial&> Variable make_variable(Initial&& initial,
+                                                                              VariableOptions options = {}) {
     return make_variable_from([&]() -> at::Tensor { return initial(); }, std::move(options));
   }
 
-  /// An optimizer over a module's parameters, a list of variables, or groups with options of their own. Options are those
-  /// of torch::optim: SGD, Adam, AdamW, RMSprop, Adagrad.
+  /// An optimizer over a module's parameters, a list of variables, or groups with options of their own. Options are
+  /// those of torch::optim: SGD, Adam, AdamW, RMSprop, Adagrad.
   template <class M, class Options>
   Optimizer make_optimizer(const Replicated<M>& module, const Options& options) {
     return make_optimizer(parameters_of(module.variables()), options);
@@ -177,7 +173,8 @@ class Strategy {
   template <class Options>
   Optimizer make_optimizer(const std::vector<ParameterGroup<Options>>& groups, const Options& defaults) {
     std::vector<Rule> rules;
-    for (const auto& group : groups) rules.push_back({group.variables, internal::make_rule(group.options.value_or(defaults))});
+    for (const auto& group : groups)
+      rules.push_back({group.variables, internal::make_rule(group.options.value_or(defaults))});
     return make_optimizer_from(std::move(rules));
   }
   /// A UsageError where a group has no options.
@@ -220,8 +217,8 @@ class Strategy {
   int64_t num_local_replicas() const;
   ReplicaId first_replica() const;
   void check_outside(const char* call, const char* inside) const;
-  std::shared_ptr<internal::ModuleBinding> bind_modules(const ModuleOptions& options,
-                                                        const std::function<std::shared_ptr<torch::nn::Module>()>& next);
+  std::shared_ptr<internal::ModuleBinding> bind_modules(
+      const ModuleOptions& options, const std::function<std::shared_ptr<torch::nn::Module>()>& next);
   Variable make_variable_from(const std::function<at::Tensor()>& initial, VariableOptions options);
   Optimizer make_optimizer_from(std::vector<Rule> rules);
   static std::vector<Variable> parameters_of(const std::vector<Variable>& variables);
@@ -256,7 +253,9 @@ auto Strategy::run_with(Mode mode, const Refs& args, Fn& fn) {
       std::optional<Result> value;
     };
     std::vector<Slot> slots(static_cast<std::size_t>(replicas));
-    run_replicas(mode, [&](ReplicaContext& context, int64_t r) { slots[static_cast<std::size_t>(r)].value.emplace(call(context, r)); });
+    run_replicas(mode, [&](ReplicaContext& context, int64_t r) {
+      slots[static_cast<std::size_t>(r)].value.emplace(call(context, r));
+    });
     std::vector<Result> results;
     results.reserve(slots.size());
     for (Slot& slot : slots) results.push_back(std::move(*slot.value));

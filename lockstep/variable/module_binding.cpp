@@ -43,7 +43,8 @@ std::string signature(const Registered& one) {
 }
 
 constexpr const char* kFactoryRule =
-    "the factory must build a new module of the same kind at each call, from LibTorch's random operators or fixed values alone";
+    "the factory must build a new module of the same kind at each call, from LibTorch's random operators or fixed "
+    "values alone";
 
 void check_alike(const std::string& module, const std::vector<std::vector<Registered>>& all, int64_t first_replica) {
   for (std::size_t r = 1; r < all.size(); ++r) {
@@ -52,8 +53,8 @@ void check_alike(const std::string& module, const std::vector<std::vector<Regist
       const std::string here = i < all[0].size() ? signature(all[0][i]) : "nothing";
       const std::string there = i < all[r].size() ? signature(all[r][i]) : "nothing";
       if (here == there) continue;
-      throw UsageError(fmt::format("module '{}' differs between replicas: replica {} has {} where replica {} has {}", module,
-                                   first_replica, here, first_replica + static_cast<int64_t>(r), there),
+      throw UsageError(fmt::format("module '{}' differs between replicas: replica {} has {} where replica {} has {}",
+                                   module, first_replica, here, first_replica + static_cast<int64_t>(r), there),
                        kFactoryRule);
     }
   }
@@ -81,10 +82,9 @@ void check_share_nothing(const std::string& module, const std::vector<std::share
 void check_equal(const std::string& module, const Registered& first, const Registered& other, int64_t first_replica,
                  std::size_t r) {
   if (same_bits(first.tensor, other.tensor)) return;
-  throw DivergenceError(
-      fmt::format("variable '{}.{}' has other initial values on replica {} than on replica {}", module, first.name,
-                  first_replica + static_cast<int64_t>(r), first_replica),
-      kFactoryRule);
+  throw DivergenceError(fmt::format("variable '{}.{}' has other initial values on replica {} than on replica {}",
+                                    module, first.name, first_replica + static_cast<int64_t>(r), first_replica),
+                        kFactoryRule);
 }
 
 VariableAggregation aggregation_of_buffer(const at::Tensor& buffer) {
@@ -124,7 +124,8 @@ ModuleBinding::ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string na
       if (one_memory) tensor.set_data(first.tensor.variable_data());
       components.push_back(std::move(tensor));
     }
-    VariableOptions options{.name = name_ + "." + first.name, .trainable = !first.is_buffer && first.tensor.requires_grad()};
+    VariableOptions options{.name = name_ + "." + first.name,
+                            .trainable = !first.is_buffer && first.tensor.requires_grad()};
     options.synchronization = first.is_buffer ? VariableSynchronization::kOnRead : VariableSynchronization::kOnWrite;
     if (first.is_buffer) options.aggregation = aggregation_of_buffer(first.tensor);
     variables_.emplace_back(std::make_shared<VariableState>(group_, std::move(options), std::move(components)));
@@ -188,8 +189,8 @@ void ModuleBinding::copy_to(torch::nn::Module& module) const {
   for (std::size_t i = 0; i < targets.size() && i < names_.size(); ++i) {
     at::Tensor target = targets[i].tensor;
     if (targets[i].name != names_[i].in_module || target.sizes() != variables_[names_[i].variable].sizes()) {
-      throw UsageError(fmt::format("the factory of module '{}' now makes {} where it made '{}'", name_, signature(targets[i]),
-                                   names_[i].in_module),
+      throw UsageError(fmt::format("the factory of module '{}' now makes {} where it made '{}'", name_,
+                                   signature(targets[i]), names_[i].in_module),
                        kFactoryRule);
     }
     target.copy_(variables_[names_[i].variable].state().read());

@@ -27,8 +27,8 @@ enum class CopyPolicy { kPerMemory, kPerReplica };
 /// The modules of one Replicated and the variables behind them.
 class ModuleBinding {
  public:
-  /// `modules[r]` is local replica r's, fresh from the factory. Throws a UsageError where they are not alike, or share a
-  /// module or tensor, and a DivergenceError where initial values differ; both name the variable and the replica.
+  /// `modules[r]` is local replica r's, fresh from the factory. Throws a UsageError where they are not alike, or share
+  /// a module or tensor, and a DivergenceError where initial values differ; both name the variable and the replica.
   /// Afterwards parameters of all replicas are equal, and with kPerMemory one memory.
   ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string name,
                 std::vector<std::shared_ptr<torch::nn::Module>> modules, CopyPolicy copies);

@@ -10,15 +10,18 @@ namespace lockstep::internal {
 
 void VariableRegistry::require_fresh_variable(const std::string& name) {
   forget_unused();
-  const bool taken = std::any_of(variables_.begin(), variables_.end(), [&](const auto& one) { return one->name() == name; });
+  const bool taken =
+      std::any_of(variables_.begin(), variables_.end(), [&](const auto& one) { return one->name() == name; });
   if (taken) {
-    throw UsageError(fmt::format("a second variable named '{}' was asked for", name), "give each variable a name of its own");
+    throw UsageError(fmt::format("a second variable named '{}' was asked for", name),
+                     "give each variable a name of its own");
   }
 }
 
 void VariableRegistry::require_fresh_module(const std::string& name) {
   forget_unused();
-  const bool taken = std::any_of(modules_.begin(), modules_.end(), [&](const auto& one) { return one->name() == name; });
+  const bool taken =
+      std::any_of(modules_.begin(), modules_.end(), [&](const auto& one) { return one->name() == name; });
   if (taken) {
     throw UsageError(fmt::format("a second module named '{}' was asked for", name),
                      "name each module: make_module(factory, {.name = \"generator\"})");
@@ -28,7 +31,8 @@ void VariableRegistry::require_fresh_module(const std::string& name) {
 std::string VariableRegistry::fresh_name(const std::string& base) {
   forget_unused();
   std::string name = base;
-  for (int i = 1; std::any_of(variables_.begin(), variables_.end(), [&](const auto& one) { return one->name() == name; }); ++i) {
+  for (int i = 1;
+       std::any_of(variables_.begin(), variables_.end(), [&](const auto& one) { return one->name() == name; }); ++i) {
     name = fmt::format("{}_{}", base, i);
   }
   return name;

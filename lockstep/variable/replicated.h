@@ -77,7 +77,8 @@ class Replicated {
   }
 
   /// For the library's own use.
-  Replicated(std::shared_ptr<internal::ModuleBinding> binding, std::shared_ptr<std::vector<M>> modules, std::function<M()> factory)
+  Replicated(std::shared_ptr<internal::ModuleBinding> binding, std::shared_ptr<std::vector<M>> modules,
+             std::function<M()> factory)
       : binding_(std::move(binding)), modules_(std::move(modules)), factory_(std::move(factory)) {}
   const std::shared_ptr<internal::ModuleBinding>& binding() const { return binding_; }
 

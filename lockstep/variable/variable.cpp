@@ -78,7 +78,8 @@ class AssignMeeting final : public internal::Meeting {
 
   const char* what() const override { return name_of(write_); }
   uint64_t signature() const override {
-    return reinterpret_cast<uintptr_t>(&variable_) * 8 + static_cast<uint64_t>(value_.scalar_type()) * 0x9e3779b97f4a7c15u;
+    return reinterpret_cast<uintptr_t>(&variable_) * 8 +
+           static_cast<uint64_t>(value_.scalar_type()) * 0x9e3779b97f4a7c15u;
   }
   std::string describe() const override {
     return fmt::format("{} of variable '{}' with {}", what(), variable_.name(), c10::toString(value_.scalar_type()));
@@ -112,11 +113,12 @@ void write_inside(VariableState& variable, const ReplicaContext& context, Write 
     return;
   }
   if (variable.options().aggregation == VariableAggregation::kNone) {
-    throw UsageError(fmt::format("{} of variable '{}' inside a step, by replica {}: it is on-write and has no aggregation, so "
-                                 "the replicas' values cannot become one",
-                                 name_of(write), variable.name(), context.replica_id().value()),
-                     "create it with .aggregation = kSum, kMean or kOnlyFirstReplica, or with .synchronization = kOnRead if "
-                     "each replica keeps its own");
+    throw UsageError(
+        fmt::format("{} of variable '{}' inside a step, by replica {}: it is on-write and has no aggregation, so "
+                    "the replicas' values cannot become one",
+                    name_of(write), variable.name(), context.replica_id().value()),
+        "create it with .aggregation = kSum, kMean or kOnlyFirstReplica, or with .synchronization = kOnRead if "
+        "each replica keeps its own");
   }
   if (write != Write::kAssign) variable.check_component(r);
   AssignMeeting meeting(variable, write, value);
@@ -171,8 +173,8 @@ void Variable::assign(const PerReplica<at::Tensor>& values) const {
   VariableState& variable = state();
   const CallScope call(*variable.group(), "Variable::assign", "use assign(ctx, value)");
   if (static_cast<int64_t>(values.size()) != variable.num_components()) {
-    throw UsageError(fmt::format("assign of variable '{}' was given {} values for {} replicas", variable.name(), values.size(),
-                                 variable.num_components()),
+    throw UsageError(fmt::format("assign of variable '{}' was given {} values for {} replicas", variable.name(),
+                                 values.size(), variable.num_components()),
                      "give one value for each replica of this process");
   }
   for (const at::Tensor& value : values) internal::check_value(variable, value, "assign");
@@ -182,10 +184,11 @@ void Variable::assign(const PerReplica<at::Tensor>& values) const {
   }
   for (int64_t r = 1; r < variable.num_components(); ++r) {
     if (internal::same_bits(*values.begin(), *(values.begin() + r))) continue;
-    throw DivergenceError(fmt::format("assign of variable '{}' was given different values for replicas {} and {}, and it is "
-                                      "on-write: its components are equal at any time",
-                                      variable.name(), values.first_replica().value(), values.first_replica() + r),
-                          "reduce the values first, or use strategy.update_from to take one replica's");
+    throw DivergenceError(
+        fmt::format("assign of variable '{}' was given different values for replicas {} and {}, and it is "
+                    "on-write: its components are equal at any time",
+                    variable.name(), values.first_replica().value(), values.first_replica() + r),
+        "reduce the values first, or use strategy.update_from to take one replica's");
   }
   variable.write(*values.begin());
 }

@@ -1,4 +1,5 @@
-// A value that every replica has a component of: mirrored (equal everywhere) or sync-on-read (free, aggregated when read).
+// A value that every replica has a component of: mirrored (equal everywhere) or sync-on-read (free, aggregated when
+// read).
 #pragma once
 
 #include <ATen/core/TensorBody.h>

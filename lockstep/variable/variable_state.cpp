@@ -24,9 +24,12 @@ constexpr const char* kRemedy =
 
 }  // namespace
 
-VariableState::VariableState(std::shared_ptr<ReplicaGroup> group, VariableOptions options, std::vector<at::Tensor> components,
-                             Watch watch)
-    : group_(std::move(group)), options_(std::move(options)), watched_(watch == Watch::kWrites), components_(std::move(components)) {
+VariableState::VariableState(std::shared_ptr<ReplicaGroup> group, VariableOptions options,
+                             std::vector<at::Tensor> components, Watch watch)
+    : group_(std::move(group)),
+      options_(std::move(options)),
+      watched_(watch == Watch::kWrites),
+      components_(std::move(components)) {
   like_ = components_.front().variable_data();
   if (!on_write()) return;
   for (const at::Tensor& component : components_) {
@@ -137,7 +140,8 @@ void VariableState::check_memory() {
 
 void VariableState::damaged_in_memory() {
   mark_damaged(
-      "its memory was written by something other than Lockstep (through .data(), a raw pointer, or torch::optim::SGD), on "
+      "its memory was written by something other than Lockstep (through .data(), a raw pointer, or torch::optim::SGD), "
+      "on "
       "a replica that cannot be told");
 }
 
@@ -196,7 +200,8 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor left = a.detach().contiguous();
   const at::Tensor right = b.detach().contiguous();
   return left.scalar_type() == right.scalar_type() && left.sizes() == right.sizes() &&
-         (left.numel() == 0 || std::memcmp(address_of(left), address_of(right), left.numel() * left.element_size()) == 0);
+         (left.numel() == 0 ||
+          std::memcmp(address_of(left), address_of(right), left.numel() * left.element_size()) == 0);
 }
 
 }  // namespace lockstep::internal

@@ -68,8 +68,9 @@ class VariableState {
 
   /// The checksums of one copy, a word for each block. The fused update compares and renews them in its own pass.
   uint64_t* checksums(std::size_t copy) { return checksums_[copy].data(); }
-  /// After the library wrote the copies through pointers and renewed the checksums: component r's version counter moves,
-  /// so that a backward through a graph recorded before fails. Call from replica r's thread, or while it is at rest.
+  /// After the library wrote the copies through pointers and renewed the checksums: component r's version counter
+  /// moves, so that a backward through a graph recorded before fails. Call from replica r's thread, or while it is at
+  /// rest.
   void wrote_component(int64_t r);
 
  private:

@@ -18,7 +18,9 @@ std::vector<float> values(std::size_t count) {
   return result;
 }
 
-uint64_t of(const std::vector<float>& memory) { return checksum(memory.data(), static_cast<int64_t>(memory.size() * 4)); }
+uint64_t of(const std::vector<float>& memory) {
+  return checksum(memory.data(), static_cast<int64_t>(memory.size() * 4));
+}
 
 class ChecksumOf : public ::testing::TestWithParam<std::size_t> {};
 
@@ -44,8 +46,12 @@ TEST_P(ChecksumOf, SeesChangesOfTheWholeThatCancelInPlainSums) {
     change(copy);
     return copy != memory && of(copy) == of(memory);
   };
-  EXPECT_FALSE(changed([](auto& v) { for (float& x : v) x = -x; })) << "all signs";
-  EXPECT_FALSE(changed([](auto& v) { for (float& x : v) x *= 2; })) << "all doubled";
+  EXPECT_FALSE(changed([](auto& v) {
+    for (float& x : v) x = -x;
+  })) << "all signs";
+  EXPECT_FALSE(changed([](auto& v) {
+    for (float& x : v) x *= 2;
+  })) << "all doubled";
   EXPECT_FALSE(changed([](auto& v) { std::reverse(v.begin(), v.end()); })) << "reversed";
   EXPECT_FALSE(changed([](auto& v) { std::swap(v.front(), v.back()); })) << "two swapped";
   EXPECT_FALSE(changed([](auto& v) { std::rotate(v.begin(), v.begin() + v.size() / 2, v.end()); })) << "halves swapped";

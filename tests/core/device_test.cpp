@@ -15,7 +15,8 @@ TEST(ParseDevice, TakesNamesWithAndWithoutIndex) {
 }
 
 TEST(ParseDevice, QuotesWhatIsNoDevice) {
-  for (const char* text : {"", "cpu:", "cpu:-1", "cpu:x", "cpu:1x", "gpu:0", "cpu:+1", "cpu:99999999999999999999", "CPU:0", "cpu 0"}) {
+  for (const char* text :
+       {"", "cpu:", "cpu:-1", "cpu:x", "cpu:1x", "gpu:0", "cpu:+1", "cpu:99999999999999999999", "CPU:0", "cpu 0"}) {
     const auto message = lockstep::testing::message_from<UsageError>([&] { parse_device(text); });
     EXPECT_NE(message.find("'" + std::string(text) + "'"), std::string::npos) << message;
   }

@@ -12,7 +12,8 @@ namespace {
 
 using torch::Tensor;
 
-std::vector<Tensor> random_values(int64_t replicas, const std::vector<int64_t>& shape, at::ScalarType type, uint64_t seed) {
+std::vector<Tensor> random_values(int64_t replicas, const std::vector<int64_t>& shape, at::ScalarType type,
+                                  uint64_t seed) {
   const auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
   std::vector<Tensor> values;
   for (int64_t r = 0; r < replicas; ++r) {
@@ -24,14 +25,16 @@ std::vector<Tensor> random_values(int64_t replicas, const std::vector<int64_t>& 
 
 RC_GTEST_PROP(ReduceTensors, SumEqualsTheSequentialSumInTreeOrder, ()) {
   const auto replicas = *rc::gen::inRange<int64_t>(1, 17);
-  const auto shape = *rc::gen::container<std::vector<int64_t>>(*rc::gen::inRange<std::size_t>(0, 4), rc::gen::inRange<int64_t>(0, 5));
+  const auto shape =
+      *rc::gen::container<std::vector<int64_t>>(*rc::gen::inRange<std::size_t>(0, 4), rc::gen::inRange<int64_t>(0, 5));
   const auto type = *rc::gen::element(at::kFloat, at::kDouble, at::kInt, at::kLong, at::kHalf, at::kBFloat16);
   const auto values = random_values(replicas, shape, type, *rc::gen::arbitrary<uint32_t>());
   const bool half = type == at::kHalf || type == at::kBFloat16;
-  const Tensor expected = fold_in_tree_order(
-                              0, replicas, [&](int64_t i) { return half ? values[i].to(at::kFloat) : values[i].clone(); },
-                              [](const Tensor& a, const Tensor& b) { return a + b; })
-                              .to(type);
+  const Tensor expected =
+      fold_in_tree_order(
+          0, replicas, [&](int64_t i) { return half ? values[i].to(at::kFloat) : values[i].clone(); },
+          [](const Tensor& a, const Tensor& b) { return a + b; })
+          .to(type);
   const Tensor sum = reduce_tensors(Reduction::kSum, values);
   RC_ASSERT(sum.scalar_type() == type);
   RC_ASSERT(torch::equal(sum, expected));

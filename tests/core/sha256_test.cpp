@@ -8,7 +8,8 @@ namespace {
 
 TEST(Sha256, IsThatOfNameDtypeShapeAndBytes) {
   // printf 'w\0Float\0[2]\0\0\0\200\077\0\0\0\100' | sha256sum
-  EXPECT_EQ(sha256_of({{"w", torch::tensor({1.f, 2.f})}}), "95a13fc0e6e752351d816ffdfc5793e533c4c40623f4c0316aa718272db93f89");
+  EXPECT_EQ(sha256_of({{"w", torch::tensor({1.f, 2.f})}}),
+            "95a13fc0e6e752351d816ffdfc5793e533c4c40623f4c0316aa718272db93f89");
 }
 
 TEST(Sha256, GoesByLogicalOrderNotByMemory) {

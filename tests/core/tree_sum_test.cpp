@@ -12,13 +12,17 @@ namespace {
 
 /// The sum of what is present, one element at a time.
 template <class T>
-const T* present_sum(const std::vector<std::vector<T>>& rows, const std::vector<bool>& present, int64_t element, T& out) {
+const T* present_sum(const std::vector<std::vector<T>>& rows, const std::vector<bool>& present, int64_t element,
+                     T& out) {
   struct Value {
     bool present;
     T value;
   };
   const Value sum = fold_in_tree_order(
-      0, static_cast<int64_t>(rows.size()), [&](int64_t i) { return Value{present[i], rows[i][element]}; },
+      0, static_cast<int64_t>(rows.size()),
+      [&](int64_t i) {
+        return Value{present[i], rows[i][element]};
+      },
       [](Value a, Value b) {
         if (!a.present) return b;
         if (!b.present) return a;
@@ -53,7 +57,8 @@ RC_GTEST_PROP(TreeSum, HasTheBitsOfAddingElementByElementInTreeOrder, ()) {
   const auto replicas = *rc::gen::inRange<int64_t>(1, 20);
   const auto count = *rc::gen::inRange<int64_t>(1, 300);
   const auto offset = *rc::gen::inRange<int64_t>(0, 40);
-  const auto present = *rc::gen::container<std::vector<bool>>(replicas, rc::gen::weightedElement<bool>({{3, true}, {1, false}}));
+  const auto present =
+      *rc::gen::container<std::vector<bool>>(replicas, rc::gen::weightedElement<bool>({{3, true}, {1, false}}));
   const auto seed = *rc::gen::arbitrary<unsigned>();
   check<float>(replicas, count, offset, seed, present);
   check<double>(replicas, count, offset, seed, present);

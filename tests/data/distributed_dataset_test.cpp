@@ -13,7 +13,9 @@ namespace {
 using testing::lanes;
 using testing::message_from;
 
-Dataset numbers(int64_t count) { return data::from_tensors(torch::arange(count).to(torch::kFloat).view({count, 1}), torch::arange(count)); }
+Dataset numbers(int64_t count) {
+  return data::from_tensors(torch::arange(count).to(torch::kFloat).view({count, 1}), torch::arange(count));
+}
 
 /// All ids of an epoch by step and replica.
 std::vector<std::vector<std::vector<int64_t>>> ids_of(const DistributedDataset& data, int64_t epoch) {
@@ -75,8 +77,8 @@ TEST_P(DistributedDatasetOf, HasEmptyPartsWhereThereAreFewerSamplesThanReplicas)
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, DistributedDatasetOf,
-                         ::testing::Values(std::pair<int64_t, int>{1, 1}, std::pair<int64_t, int>{3, 1}, std::pair<int64_t, int>{4, 2},
-                                           std::pair<int64_t, int>{12, 2}));
+                         ::testing::Values(std::pair<int64_t, int>{1, 1}, std::pair<int64_t, int>{3, 1},
+                                           std::pair<int64_t, int>{4, 2}, std::pair<int64_t, int>{12, 2}));
 
 TEST(DistributedDataset, OrderIsThatOfSeedAndEpochWhateverTheReplicas) {
   const auto flat = [](int64_t replicas, uint64_t seed, int64_t epoch) {

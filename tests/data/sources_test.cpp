@@ -52,7 +52,8 @@ TEST(Digits, AreTenThousandImagesThatALinearModelDoesNotGetRight) {
 
 TEST(Digits, AreTheSameBitsEverywhereAndForEver) {
   const Batch few = data::digits(20, 5, 1).train.read_all();
-  EXPECT_EQ(sha256_of({{"input", few.input}, {"target", few.target}}), "a8accaa63b6a807fbfbf0efbdc63133e161b209a98f8f35afb0ca6982d6e1ecb");
+  EXPECT_EQ(sha256_of({{"input", few.input}, {"target", few.target}}),
+            "a8accaa63b6a807fbfbf0efbdc63133e161b209a98f8f35afb0ca6982d6e1ecb");
 }
 
 TEST(Digits, TrainAndEvaluateOnDifferentImages) {
@@ -63,11 +64,14 @@ TEST(Digits, TrainAndEvaluateOnDifferentImages) {
 /// A scratch folder that goes with the test.
 class IdxFiles : public ::testing::Test {
  protected:
-  IdxFiles() : folder_(fs::temp_directory_path() / ("lockstep-idx-" + std::to_string(getpid()))) { fs::create_directories(folder_); }
+  IdxFiles() : folder_(fs::temp_directory_path() / ("lockstep-idx-" + std::to_string(getpid()))) {
+    fs::create_directories(folder_);
+  }
   ~IdxFiles() override { fs::remove_all(folder_); }
 
   static std::string word(uint32_t value) {
-    return {static_cast<char>(value >> 24), static_cast<char>(value >> 16), static_cast<char>(value >> 8), static_cast<char>(value)};
+    return {static_cast<char>(value >> 24), static_cast<char>(value >> 16), static_cast<char>(value >> 8),
+            static_cast<char>(value)};
   }
   static std::string images(uint32_t count, uint32_t side = 28) {
     std::string bytes = word(0x803) + word(count) + word(side) + word(side);
@@ -79,7 +83,9 @@ class IdxFiles : public ::testing::Test {
     for (uint32_t i = 0; i < count; ++i) bytes += static_cast<char>(i % 10);
     return bytes;
   }
-  void plain(const std::string& name, const std::string& bytes) { std::ofstream(folder_ / name, std::ios::binary) << bytes; }
+  void plain(const std::string& name, const std::string& bytes) {
+    std::ofstream(folder_ / name, std::ios::binary) << bytes;
+  }
   void packed(const std::string& name, const std::string& bytes) {
     gzFile file = gzopen((folder_ / name).c_str(), "wb");
     gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size()));
@@ -115,7 +121,8 @@ TEST_F(IdxFiles, OfTheTestSetAloneAreCutAtFourFifths) {
 
 TEST_F(IdxFiles, ThatAreNotThereAreNamed) {
   EXPECT_NE(error().find("holds no pair"), std::string::npos);
-  EXPECT_NE(message_from<DataError>([&] { data::idx((folder_ / "nowhere").string()); }).find("is not a folder"), std::string::npos);
+  EXPECT_NE(message_from<DataError>([&] { data::idx((folder_ / "nowhere").string()); }).find("is not a folder"),
+            std::string::npos);
   plain("t10k-images-idx3-ubyte", images(2));
   EXPECT_NE(error().find("images without its labels"), std::string::npos);
 }
@@ -132,7 +139,8 @@ TEST_F(IdxFiles, ThatAreDamagedAreNamedWithThePlace) {
   EXPECT_NE(with_images("abc").find("ends at byte 3"), std::string::npos);
   EXPECT_NE(with_images("not an IDX file at all").find("not an IDX file"), std::string::npos);
   EXPECT_NE(with_images(labels(2)).find("instead of 0x00000803"), std::string::npos);
-  EXPECT_NE(with_images(images(2).substr(0, 500)).find("484 bytes of data where its header promises 1568"), std::string::npos);
+  EXPECT_NE(with_images(images(2).substr(0, 500)).find("484 bytes of data where its header promises 1568"),
+            std::string::npos);
   EXPECT_NE(with_images(images(2) + "x").find("more than the 1568"), std::string::npos);
   EXPECT_NE(with_images(images(3)).find("3 images"), std::string::npos);
   EXPECT_NE(with_images(images(2, 14)).find("14 x 14"), std::string::npos);

@@ -1,6 +1,6 @@
 // The optimizers against torch::optim, and the rules of a step.
-#include <gtest/gtest.h>
 #include <ATen/autocast_mode.h>
+#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "tests/support/programs.h"
@@ -27,7 +27,8 @@ double relative_error(const Tensor& a, const Tensor& b) {
 
 /// 100 steps of a fixed gradient sequence, by torch::optim and by ours.
 template <class Stock, class Options>
-void expect_like_torch(const Options& options, int64_t replicas, at::ScalarType type = torch::kFloat, double tolerance = 1e-6) {
+void expect_like_torch(const Options& options, int64_t replicas, at::ScalarType type = torch::kFloat,
+                       double tolerance = 1e-6) {
   std::vector<Tensor> weights;
   for (std::size_t i = 0; i < kShapes.size(); ++i) weights.push_back(start_of(i).to(type).requires_grad_());
   Stock stock(weights, options);
@@ -72,7 +73,8 @@ TEST_P(LikeTorch, Adam) {
 
 TEST_P(LikeTorch, AdamW) {
   expect_like_torch<optim::AdamW>(optim::AdamWOptions(0.01), GetParam());
-  expect_like_torch<optim::AdamW>(optim::AdamWOptions(0.01).betas({0.8, 0.95}).weight_decay(0.3).amsgrad(true), GetParam());
+  expect_like_torch<optim::AdamW>(optim::AdamWOptions(0.01).betas({0.8, 0.95}).weight_decay(0.3).amsgrad(true),
+                                  GetParam());
 }
 
 TEST_P(LikeTorch, RMSprop) {
@@ -80,12 +82,14 @@ TEST_P(LikeTorch, RMSprop) {
   expect_like_torch<optim::RMSprop>(optim::RMSpropOptions(0.01).alpha(0.9).eps(1e-5).weight_decay(0.1), GetParam());
   expect_like_torch<optim::RMSprop>(optim::RMSpropOptions(0.01).momentum(0.8), GetParam());
   expect_like_torch<optim::RMSprop>(optim::RMSpropOptions(0.01).centered(true), GetParam());
-  expect_like_torch<optim::RMSprop>(optim::RMSpropOptions(0.01).centered(true).momentum(0.8).weight_decay(0.1), GetParam());
+  expect_like_torch<optim::RMSprop>(optim::RMSpropOptions(0.01).centered(true).momentum(0.8).weight_decay(0.1),
+                                    GetParam());
 }
 
 TEST_P(LikeTorch, Adagrad) {
   expect_like_torch<optim::Adagrad>(optim::AdagradOptions(0.1), GetParam());
-  expect_like_torch<optim::Adagrad>(optim::AdagradOptions(0.1).lr_decay(0.1).weight_decay(0.1).initial_accumulator_value(0.5).eps(1e-6), GetParam());
+  expect_like_torch<optim::Adagrad>(
+      optim::AdagradOptions(0.1).lr_decay(0.1).weight_decay(0.1).initial_accumulator_value(0.5).eps(1e-6), GetParam());
 }
 
 TEST_P(LikeTorch, InDouble) {
@@ -143,7 +147,8 @@ TEST_P(OptimizerOf, BackwardsBeforeAStepAccumulate) {
 TEST_P(OptimizerOf, AMissingGradientCountsAsZeroWhereAnotherReplicaHasOne) {
   const auto some = variable("some");
   const auto none = variable("none");
-  const auto optimizer = strategy_.make_optimizer(std::vector<Variable>{some, none}, optim::AdamOptions(0.1).weight_decay(0.1));
+  const auto optimizer =
+      strategy_.make_optimizer(std::vector<Variable>{some, none}, optim::AdamOptions(0.1).weight_decay(0.1));
   strategy_.run([&](ReplicaContext& ctx) {
     if (ctx.replica_id() == replicas() - 1) set_gradient(ctx, some, 1);
     EXPECT_TRUE(optimizer.step(ctx).applied);
@@ -183,14 +188,16 @@ TEST_P(OptimizerOf, ClipsTheSummedGradientToANorm) {
     set_gradient(ctx, a, 1e-6);
     optimizer.step(ctx, {.clip_global_norm = 2});
   });
-  EXPECT_TRUE(torch::allclose(before - a.read(), torch::full({2000}, 1e-6 * static_cast<double>(replicas())), 0.2, 0)) << "below it is left alone";
+  EXPECT_TRUE(torch::allclose(before - a.read(), torch::full({2000}, 1e-6 * static_cast<double>(replicas())), 0.2, 0))
+      << "below it is left alone";
 }
 
 TEST_P(OptimizerOf, TheLearningRateChangesBetweenStepsByGroup) {
   const auto a = variable("a");
   const auto b = variable("b");
   using Group = ParameterGroup<optim::SGDOptions>;
-  const auto optimizer = strategy_.make_optimizer(std::vector<Group>{{{a}, optim::SGDOptions(0.5)}, {{b}}}, optim::SGDOptions(0.25));
+  const auto optimizer =
+      strategy_.make_optimizer(std::vector<Group>{{{a}, optim::SGDOptions(0.5)}, {{b}}}, optim::SGDOptions(0.25));
   EXPECT_EQ(optimizer.learning_rate(), 0.5);
   EXPECT_EQ(optimizer.learning_rate(1), 0.25);
   const auto step = [&](ReplicaContext& ctx) {
@@ -227,7 +234,8 @@ TEST_P(OptimizerOf, ABackwardThroughAGraphFromBeforeTheUpdateThrows) {
 }
 
 TEST_P(OptimizerOf, ASparseGradientIsRefusedByName) {
-  const auto model = strategy_.make_module([] { return torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 2).sparse(true)); });
+  const auto model =
+      strategy_.make_module([] { return torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 2).sparse(true)); });
   const auto optimizer = strategy_.make_optimizer(model, optim::SGDOptions(0.1));
   const auto text = nested_message_from<UsageError>([&] {
     strategy_.run([&](ReplicaContext& ctx) {
@@ -266,7 +274,9 @@ TEST_P(OptimizerOf, CheckFiniteNamesVariableAndReplicaAndAppliesNothing) {
   EXPECT_NE(text.find("step 0"), std::string::npos) << text;
   EXPECT_TRUE(torch::equal(good.read(), torch::ones({3})));
   EXPECT_EQ(optimizer.state().at("good/step").item<int64_t>(), 0);
-  strategy_.run([&](ReplicaContext& ctx) { EXPECT_FALSE(good.value(ctx).grad().defined()) << "what a failed run left is dropped"; });
+  strategy_.run([&](ReplicaContext& ctx) {
+    EXPECT_FALSE(good.value(ctx).grad().defined()) << "what a failed run left is dropped";
+  });
 }
 
 TEST_P(OptimizerOf, TwoOptimizersStepInOneRun) {
@@ -336,11 +346,21 @@ TEST_P(OptimizerOf, DifferentOptionsOnReplicasAreNamed) {
 TEST_P(OptimizerOf, MisuseIsNamed) {
   const auto v = variable("v");
   const auto whole = strategy_.make_variable(torch::ones({2}, torch::kInt), {.name = "whole"});
-  const auto free = strategy_.make_variable(torch::ones({2}), {.name = "free", .synchronization = VariableSynchronization::kOnRead});
+  const auto free =
+      strategy_.make_variable(torch::ones({2}), {.name = "free", .synchronization = VariableSynchronization::kOnRead});
   using Variables = std::vector<Variable>;
-  EXPECT_NE(message_from<UsageError>([&] { strategy_.make_optimizer(Variables{v, v}, optim::SGDOptions(1)); }).find("twice"), std::string::npos);
-  EXPECT_NE(message_from<UsageError>([&] { strategy_.make_optimizer(Variables{whole}, optim::SGDOptions(1)); }).find("'whole'"), std::string::npos);
-  EXPECT_NE(message_from<UsageError>([&] { strategy_.make_optimizer(Variables{free}, optim::SGDOptions(1)); }).find("sync-on-read"), std::string::npos);
+  EXPECT_NE(message_from<UsageError>([&] {
+              strategy_.make_optimizer(Variables{v, v}, optim::SGDOptions(1));
+            }).find("twice"),
+            std::string::npos);
+  EXPECT_NE(message_from<UsageError>([&] {
+              strategy_.make_optimizer(Variables{whole}, optim::SGDOptions(1));
+            }).find("'whole'"),
+            std::string::npos);
+  EXPECT_NE(message_from<UsageError>([&] {
+              strategy_.make_optimizer(Variables{free}, optim::SGDOptions(1));
+            }).find("sync-on-read"),
+            std::string::npos);
   message_from<UsageError>([&] { strategy_.make_optimizer(Variables{}, optim::SGDOptions(1)); });
   message_from<UsageError>([&] { strategy_.make_optimizer(Variables{Variable()}, optim::SGDOptions(1)); });
   message_from<UsageError>([&] { strategy_.make_optimizer(Variables{v}, optim::SGDOptions(-1)); });
@@ -355,13 +375,14 @@ TEST_P(OptimizerOf, MisuseIsNamed) {
   message_from<UsageError>([&] { optimizer.learning_rate(7); });
   nested_message_from<UsageError>([&] { other.run([&](ReplicaContext& ctx) { optimizer.step(ctx); }); });
   nested_message_from<UsageError>([&] { strategy_.evaluate([&](ReplicaContext& ctx) { optimizer.step(ctx); }); });
-  nested_message_from<UsageError>([&] { strategy_.run([&](ReplicaContext& ctx) { optimizer.step(ctx, {.clip_global_norm = 0}); }); });
+  nested_message_from<UsageError>(
+      [&] { strategy_.run([&](ReplicaContext& ctx) { optimizer.step(ctx, {.clip_global_norm = 0}); }); });
   nested_message_from<UsageError>([&] { strategy_.run([&](ReplicaContext&) { optimizer.learning_rate(0.1); }); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, OptimizerOf,
-                         ::testing::Values(std::pair<int64_t, int>{1, 1}, std::pair<int64_t, int>{4, 1}, std::pair<int64_t, int>{4, 2},
-                                           std::pair<int64_t, int>{7, 7}),
+                         ::testing::Values(std::pair<int64_t, int>{1, 1}, std::pair<int64_t, int>{4, 1},
+                                           std::pair<int64_t, int>{4, 2}, std::pair<int64_t, int>{7, 7}),
                          [](const auto& shape) {
                            return "V" + std::to_string(shape.param.first) + "D" + std::to_string(shape.param.second);
                          });

@@ -13,13 +13,13 @@
 namespace lockstep::internal {
 
 // Those that were compiled in; chosen by hand here.
-#define LOCKSTEP_DECLARE(set)                                  \
-  namespace set {                                              \
-  template <class T>                                           \
-  UpdateBlock update_block(UpdateKind kind);                   \
-  template <class T>                                           \
-  void measure_block(BlockUpdate& block);                      \
-  uint64_t checksum(const void* memory, int64_t bytes);        \
+#define LOCKSTEP_DECLARE(set)                           \
+  namespace set {                                       \
+  template <class T>                                    \
+  UpdateBlock update_block(UpdateKind kind);            \
+  template <class T>                                    \
+  void measure_block(BlockUpdate& block);               \
+  uint64_t checksum(const void* memory, int64_t bytes); \
   }
 LOCKSTEP_DECLARE(plain)
 #if defined(__x86_64__)
@@ -32,9 +32,18 @@ LOCKSTEP_DECLARE(avx512)
 namespace {
 
 constexpr UpdateKind kKinds[] = {
-    UpdateKind::kSgd,     UpdateKind::kSgdMomentum,     UpdateKind::kSgdNesterov,     UpdateKind::kAdam,
-    UpdateKind::kAdamW,   UpdateKind::kAdamAmsgrad,     UpdateKind::kAdamWAmsgrad,    UpdateKind::kRmsprop,
-    UpdateKind::kAdagrad, UpdateKind::kRmspropMomentum, UpdateKind::kRmspropCentered, UpdateKind::kRmspropCenteredMomentum,
+    UpdateKind::kSgd,
+    UpdateKind::kSgdMomentum,
+    UpdateKind::kSgdNesterov,
+    UpdateKind::kAdam,
+    UpdateKind::kAdamW,
+    UpdateKind::kAdamAmsgrad,
+    UpdateKind::kAdamWAmsgrad,
+    UpdateKind::kRmsprop,
+    UpdateKind::kAdagrad,
+    UpdateKind::kRmspropMomentum,
+    UpdateKind::kRmspropCentered,
+    UpdateKind::kRmspropCenteredMomentum,
 };
 
 template <class T>
@@ -67,8 +76,11 @@ struct Memory {
   }
   /// The same bits, NaN included.
   bool operator==(const Memory& other) const {
-    const auto same = [](const std::vector<T>& a, const std::vector<T>& b) { return std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0; };
-    return same(weights, other.weights) && same(slots[0], other.slots[0]) && same(slots[1], other.slots[1]) && same(slots[2], other.slots[2]);
+    const auto same = [](const std::vector<T>& a, const std::vector<T>& b) {
+      return std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+    };
+    return same(weights, other.weights) && same(slots[0], other.slots[0]) && same(slots[1], other.slots[1]) &&
+           same(slots[2], other.slots[2]);
   }
 };
 
@@ -83,18 +95,21 @@ struct Choice {
 };
 
 const Choice kPlain{"plain", Simd::kPlain, &plain::update_block<float>, &plain::update_block<double>, &plain::checksum};
-const std::vector<Choice> kOthers{
+const std::vector<Choice> kOthers {
 #if defined(__x86_64__)
-    {"avx2", Simd::kAvx2, &avx2::update_block<float>, &avx2::update_block<double>, &avx2::checksum},
-    {"avx2_vaes", Simd::kAvx2Vaes, &avx2_vaes::update_block<float>, &avx2_vaes::update_block<double>, &avx2_vaes::checksum},
-    {"avx512", Simd::kAvx512, &avx512::update_block<float>, &avx512::update_block<double>, &avx512::checksum},
+  {"avx2", Simd::kAvx2, &avx2::update_block<float>, &avx2::update_block<double>, &avx2::checksum},
+      {"avx2_vaes", Simd::kAvx2Vaes, &avx2_vaes::update_block<float>, &avx2_vaes::update_block<double>,
+       &avx2_vaes::checksum},
+      {"avx512", Simd::kAvx512, &avx512::update_block<float>, &avx512::update_block<double>, &avx512::checksum},
 #endif
 };
 
 template <class T>
 UpdateBlock loop_of(const Choice& choice, UpdateKind kind) {
-  if constexpr (std::is_same_v<T, float>) return choice.f32(kind);
-  else return choice.f64(kind);
+  if constexpr (std::is_same_v<T, float>)
+    return choice.f32(kind);
+  else
+    return choice.f64(kind);
 }
 
 template <class T>

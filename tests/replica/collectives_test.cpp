@@ -18,7 +18,8 @@ class CollectivesOf : public ::testing::TestWithParam<std::pair<int64_t, int>> {
 
 Tensor value_of(int64_t replica, const std::vector<int64_t>& shape, at::ScalarType type = torch::kFloat) {
   const auto generator = at::make_generator<at::CPUGeneratorImpl>(100 + replica);
-  return at::isFloatingType(type) ? torch::randn(shape, generator).to(type) : torch::randint(-9, 9, shape, generator, type);
+  return at::isFloatingType(type) ? torch::randn(shape, generator).to(type)
+                                  : torch::randint(-9, 9, shape, generator, type);
 }
 
 TEST_P(CollectivesOf, AllReduceEqualsTheStrategysReduceInEveryDtypeAndShape) {
@@ -60,7 +61,8 @@ TEST_P(CollectivesOf, AllReduceTakesTensorsThatAreNotContiguous) {
   const auto results = strategy_.run([](ReplicaContext& ctx) {
     return ctx.all_reduce(Reduction::kSum, torch::arange(6).view({2, 3}).to(torch::kFloat).t());
   });
-  EXPECT_TRUE(torch::equal(results[0], torch::arange(6).view({2, 3}).to(torch::kFloat).t() * static_cast<double>(replicas())));
+  EXPECT_TRUE(
+      torch::equal(results[0], torch::arange(6).view({2, 3}).to(torch::kFloat).t() * static_cast<double>(replicas())));
 }
 
 // d/dx_r of sum_q w_q * f(all_reduce(x))_q, against the formula.
@@ -74,7 +76,8 @@ TEST_P(CollectivesOf, AllReduceIsDifferentiable) {
     });
     const double total = static_cast<double>(replicas() * (replicas() + 1)) / 2;
     const double expected = 2 * (reduction == Reduction::kSum ? total : total / static_cast<double>(replicas()));
-    for (const Tensor& gradient : gradients) EXPECT_TRUE(torch::allclose(gradient, torch::full({3}, expected))) << gradient;
+    for (const Tensor& gradient : gradients)
+      EXPECT_TRUE(torch::allclose(gradient, torch::full({3}, expected))) << gradient;
   }
 }
 
@@ -106,10 +109,14 @@ TEST_P(CollectivesOf, AllGatherJoinsUnequalPartsInReplicaOrder) {
   std::vector<Tensor> parts;
   for (int64_t r = 0; r < replicas(); ++r) parts.push_back(value_of(r, {r % 3, 2}));
   const Tensor expected = torch::cat(parts, 0);
-  for (const Tensor& result : strategy_.run([&](ReplicaContext& ctx) { return ctx.all_gather(value_of(ctx.replica_id(), {ctx.replica_id() % 3, 2})); })) {
+  for (const Tensor& result : strategy_.run([&](ReplicaContext& ctx) {
+         return ctx.all_gather(value_of(ctx.replica_id(), {ctx.replica_id() % 3, 2}));
+       })) {
     EXPECT_TRUE(torch::equal(result, expected));
   }
-  for (const Tensor& result : strategy_.run([&](ReplicaContext& ctx) { return ctx.all_gather(value_of(ctx.replica_id(), {2, 1}), -1); })) {
+  for (const Tensor& result : strategy_.run([&](ReplicaContext& ctx) {
+         return ctx.all_gather(value_of(ctx.replica_id(), {2, 1}), -1);
+       })) {
     EXPECT_EQ(result.sizes(), (std::vector<int64_t>{2, replicas()}));
   }
 }
@@ -123,7 +130,8 @@ TEST_P(CollectivesOf, AllGatherIsDifferentiable) {
   });
   int64_t offset = 0;
   for (int64_t r = 0; r < replicas(); ++r) {
-    const Tensor expected = torch::arange(offset, offset + r + 1).to(torch::kFloat) * 3 * static_cast<double>(replicas());
+    const Tensor expected =
+        torch::arange(offset, offset + r + 1).to(torch::kFloat) * 3 * static_cast<double>(replicas());
     EXPECT_TRUE(torch::allclose(gradients[r], expected));
     offset += r + 1;
   }
@@ -158,7 +166,8 @@ TEST_P(CollectivesOf, MergeCallRunsOnceWithWhatEachReplicaGave) {
 
 TEST_P(CollectivesOf, MergeCallHandsAPerReplicaOut) {
   const auto results = strategy_.run([&](ReplicaContext& ctx) {
-    return ctx.merge_call([](Strategy& strategy) { return strategy.per_replica([](ReplicaId r) { return r.value() * 10; }); });
+    return ctx.merge_call(
+        [](Strategy& strategy) { return strategy.per_replica([](ReplicaId r) { return r.value() * 10; }); });
   });
   for (int64_t r = 0; r < replicas(); ++r) EXPECT_EQ(results[r], r * 10);
 }
@@ -171,14 +180,16 @@ TEST_P(CollectivesOf, MergeCallMayReturnNothing) {
 
 TEST_P(CollectivesOf, AnExceptionOfAMergeFunctionReachesTheCallerOfRun) {
   const auto text = testing::nested_message_from<std::out_of_range>([&] {
-    strategy_.run([&](ReplicaContext& ctx) { ctx.merge_call([](Strategy&) { throw std::out_of_range("in the merge"); }); });
+    strategy_.run(
+        [&](ReplicaContext& ctx) { ctx.merge_call([](Strategy&) { throw std::out_of_range("in the merge"); }); });
   });
   EXPECT_EQ(text, "in the merge");
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, CollectivesOf,
-                         ::testing::Values(std::pair<int64_t, int>{1, 1}, std::pair<int64_t, int>{2, 2}, std::pair<int64_t, int>{3, 1},
-                                           std::pair<int64_t, int>{6, 2}, std::pair<int64_t, int>{8, 1}, std::pair<int64_t, int>{8, 4}),
+                         ::testing::Values(std::pair<int64_t, int>{1, 1}, std::pair<int64_t, int>{2, 2},
+                                           std::pair<int64_t, int>{3, 1}, std::pair<int64_t, int>{6, 2},
+                                           std::pair<int64_t, int>{8, 1}, std::pair<int64_t, int>{8, 4}),
                          [](const auto& shape) {
                            return "V" + std::to_string(shape.param.first) + "D" + std::to_string(shape.param.second);
                          });
@@ -193,13 +204,16 @@ class CollectiveMisuse : public ::testing::Test {
 };
 
 TEST_F(CollectiveMisuse, DifferentShapesNameBoth) {
-  const auto text = error([](ReplicaContext& ctx) { ctx.all_reduce(Reduction::kSum, torch::ones({ctx.replica_id() == 2 ? 3 : 2})); });
+  const auto text =
+      error([](ReplicaContext& ctx) { ctx.all_reduce(Reduction::kSum, torch::ones({ctx.replica_id() == 2 ? 3 : 2})); });
   EXPECT_NE(text.find("replica 2 came to all_reduce(sum, Float [3])"), std::string::npos) << text;
   EXPECT_NE(text.find("Float [2]"), std::string::npos) << text;
 }
 
 TEST_F(CollectiveMisuse, DifferentReductionsNameBoth) {
-  const auto text = error([](ReplicaContext& ctx) { ctx.all_reduce(ctx.replica_id() == 0 ? Reduction::kSum : Reduction::kMax, torch::ones({2})); });
+  const auto text = error([](ReplicaContext& ctx) {
+    ctx.all_reduce(ctx.replica_id() == 0 ? Reduction::kSum : Reduction::kMax, torch::ones({2}));
+  });
   EXPECT_NE(text.find("all_reduce(sum"), std::string::npos) << text;
   EXPECT_NE(text.find("all_reduce(max"), std::string::npos) << text;
 }

@@ -52,9 +52,7 @@ TEST(PlanLanes, UsesTheLargestNumberOfCoresThatDividesTheReplicas) {
   EXPECT_FALSE(plan_lanes({{}, 6, 1}, {0, 1, 2, 3}, 0).replicas_from_machine);
 }
 
-TEST(PlanLanes, TakesAnyLaneNumbers) {
-  EXPECT_EQ(plan_lanes({{"cpu:7", "cpu:3"}, 0, 1}, {0, 1}, 0).num_lanes(), 2);
-}
+TEST(PlanLanes, TakesAnyLaneNumbers) { EXPECT_EQ(plan_lanes({{"cpu:7", "cpu:3"}, 0, 1}, {0, 1}, 0).num_lanes(), 2); }
 
 TEST(PlanLanes, RefusesReplicasThatTheLanesDoNotDivide) {
   const auto text = message_from<UsageError>([] { plan_lanes({lanes(2), 3, 1}, {0, 1}, 0); });
@@ -63,7 +61,10 @@ TEST(PlanLanes, RefusesReplicasThatTheLanesDoNotDivide) {
 }
 
 TEST(PlanLanes, RefusesADeviceTwice) {
-  EXPECT_NE(message_from<UsageError>([] { plan_lanes({{"cpu:1", "cpu:1"}, 0, 1}, {0, 1}, 0); }).find("'cpu:1'"), std::string::npos);
+  EXPECT_NE(message_from<UsageError>([] {
+              plan_lanes({{"cpu:1", "cpu:1"}, 0, 1}, {0, 1}, 0);
+            }).find("'cpu:1'"),
+            std::string::npos);
   message_from<UsageError>([] { plan_lanes({{"cpu", "cpu:0"}, 0, 1}, {0, 1}, 0); });
 }
 

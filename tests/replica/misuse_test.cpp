@@ -33,7 +33,8 @@ TEST_P(Misuse, ACrossReplicaCallInsideAStepNamesTheRightOne) {
   EXPECT_NE(inside([&] { variable.assign(torch::ones({2})); }).find("assign(ctx, value)"), std::string::npos);
   EXPECT_NE(inside([&] { variable.components(); }).find("value(ctx)"), std::string::npos);
   EXPECT_NE(inside([&] { strategy_.make_variable(torch::ones({2})); }).find("before run()"), std::string::npos);
-  EXPECT_NE(inside([&] { strategy_.make_module([] { return torch::nn::Linear(2, 2); }); }).find("before run()"), std::string::npos);
+  EXPECT_NE(inside([&] { strategy_.make_module([] { return torch::nn::Linear(2, 2); }); }).find("before run()"),
+            std::string::npos);
   EXPECT_NE(inside([&] { strategy_.variables(); }).find("inside a step"), std::string::npos);
   EXPECT_NE(inside([&] { strategy_.on_chief([] { return 1; }); }).find("inside a step"), std::string::npos);
 }
@@ -47,7 +48,8 @@ TEST_P(Misuse, ANestedRunIsRefused) {
 
 TEST_P(Misuse, ARunInsideAMergeFunctionIsRefused) {
   const auto text = nested_message_from<UsageError>([&] {
-    strategy_.run([&](ReplicaContext& ctx) { ctx.merge_call([](Strategy& strategy) { strategy.run([](ReplicaContext&) {}); }); });
+    strategy_.run(
+        [&](ReplicaContext& ctx) { ctx.merge_call([](Strategy& strategy) { strategy.run([](ReplicaContext&) {}); }); });
   });
   EXPECT_NE(text.find("merge_call"), std::string::npos) << text;
 }
@@ -74,7 +76,9 @@ TEST_P(Misuse, AContextIsRefusedOnAnotherThread) {
 
 TEST_P(Misuse, AContextIsRefusedInAMergeFunction) {
   const auto text = nested_message_from<UsageError>([&] {
-    strategy_.run([&](ReplicaContext& ctx) { ctx.merge_call([&](Strategy&) { ctx.all_reduce(Reduction::kSum, torch::ones({1})); }); });
+    strategy_.run([&](ReplicaContext& ctx) {
+      ctx.merge_call([&](Strategy&) { ctx.all_reduce(Reduction::kSum, torch::ones({1})); });
+    });
   });
   EXPECT_NE(text.find("merge function"), std::string::npos) << text;
 }
@@ -83,9 +87,8 @@ TEST_P(Misuse, AnotherReplicasContextIsRefused) {
   if (GetParam() == 1) GTEST_SKIP() << "one replica has no other's context";
   std::vector<ReplicaContext*> contexts(GetParam());
   strategy_.run([&](ReplicaContext& ctx) { contexts[ctx.replica_id()] = &ctx; });
-  const auto text = nested_message_from<UsageError>([&] {
-    strategy_.run([&](ReplicaContext& ctx) { contexts[(ctx.replica_id() + 1) % GetParam()]->step(); });
-  });
+  const auto text = nested_message_from<UsageError>(
+      [&] { strategy_.run([&](ReplicaContext& ctx) { contexts[(ctx.replica_id() + 1) % GetParam()]->step(); }); });
   EXPECT_NE(text.find("inside the step of replica 0"), std::string::npos) << text;
 }
 
@@ -102,8 +105,10 @@ TEST_P(Misuse, ASecondConcurrentCallIsRefused) {
     });
   });
   running.get_future().wait();
-  EXPECT_NE(message_from<UsageError>([&] { strategy_.run([](ReplicaContext&) {}); }).find("another thread"), std::string::npos);
-  EXPECT_NE(message_from<UsageError>([&] { strategy_.reduce(Reduction::kSum, ones_); }).find("another thread"), std::string::npos);
+  EXPECT_NE(message_from<UsageError>([&] { strategy_.run([](ReplicaContext&) {}); }).find("another thread"),
+            std::string::npos);
+  EXPECT_NE(message_from<UsageError>([&] { strategy_.reduce(Reduction::kSum, ones_); }).find("another thread"),
+            std::string::npos);
   finish.set_value();
   other.join();
   strategy_.run([](ReplicaContext&) {});  // free again
@@ -111,18 +116,24 @@ TEST_P(Misuse, ASecondConcurrentCallIsRefused) {
 
 TEST_P(Misuse, ScaleLossNeedsExactlyOneBatch) {
   const auto loss = torch::ones({});
-  EXPECT_NE(nested_message_from<UsageError>([&] { strategy_.run([&](ReplicaContext& ctx) { ctx.scale_loss(loss); }); }).find("0 Batch"),
-            std::string::npos);
-  const auto batch = strategy_.per_replica([](ReplicaId) { return Batch{torch::ones({2, 1}), torch::ones({2}), {}, 2}; });
   EXPECT_NE(nested_message_from<UsageError>([&] {
-              strategy_.run(std::tuple(batch, batch), [&](ReplicaContext& ctx, const Batch&, const Batch&) { ctx.scale_loss(loss); });
+              strategy_.run([&](ReplicaContext& ctx) { ctx.scale_loss(loss); });
+            }).find("0 Batch"),
+            std::string::npos);
+  const auto batch = strategy_.per_replica([](ReplicaId) {
+    return Batch{torch::ones({2, 1}), torch::ones({2}), {}, 2};
+  });
+  EXPECT_NE(nested_message_from<UsageError>([&] {
+              strategy_.run(std::tuple(batch, batch),
+                            [&](ReplicaContext& ctx, const Batch&, const Batch&) { ctx.scale_loss(loss); });
             }).find("2 Batch"),
             std::string::npos);
 }
 
 TEST_P(Misuse, ScaleLossRefusesCountsThatCannotBe) {
   const auto refused = [&](Count part, Count whole) {
-    return nested_message_from<UsageError>([&] { strategy_.run([&](ReplicaContext& ctx) { ctx.scale_loss(torch::ones({}), part, whole); }); });
+    return nested_message_from<UsageError>(
+        [&] { strategy_.run([&](ReplicaContext& ctx) { ctx.scale_loss(torch::ones({}), part, whole); }); });
   };
   refused(3, 2);
   refused(-1, 2);

@@ -20,8 +20,9 @@ std::vector<std::vector<Tensor>> draws(int64_t replicas, int num_lanes, uint64_t
       torch::nn::Dropout dropout(0.5);
       Tensor filled = torch::empty({5});
       filled.bernoulli_(0.5);
-      return torch::cat({dropout(torch::ones({40})), torch::randn({3}), torch::rand({3}), filled, torch::empty({2}).normal_(),
-                         torch::randint(100, {4}).to(torch::kFloat), torch::randperm(6).to(torch::kFloat),
+      return torch::cat({dropout(torch::ones({40})), torch::randn({3}), torch::rand({3}), filled,
+                         torch::empty({2}).normal_(), torch::randint(100, {4}).to(torch::kFloat),
+                         torch::randperm(6).to(torch::kFloat),
                          torch::multinomial(torch::ones({9}), 3).to(torch::kFloat)});
     })));
   }
@@ -43,7 +44,8 @@ TEST(RandomStreams, AreTheSameOnAnyNumberOfLanes) {
   for (const int num_lanes : {2, 4}) {
     const auto other = draws(4, num_lanes, 7);
     for (int step = 0; step < 2; ++step) {
-      for (int r = 0; r < 4; ++r) EXPECT_TRUE(torch::equal(one[step][r], other[step][r])) << num_lanes << " lanes, replica " << r;
+      for (int r = 0; r < 4; ++r)
+        EXPECT_TRUE(torch::equal(one[step][r], other[step][r])) << num_lanes << " lanes, replica " << r;
     }
   }
 }
@@ -54,9 +56,7 @@ TEST(RandomStreams, DoNotDependOnTheNumberOfReplicas) {
   for (int r = 0; r < 2; ++r) EXPECT_TRUE(torch::equal(two[0][r], four[0][r]));
 }
 
-TEST(RandomStreams, DifferBySeed) {
-  EXPECT_FALSE(torch::equal(draws(1, 1, 7)[0][0], draws(1, 1, 8)[0][0]));
-}
+TEST(RandomStreams, DifferBySeed) { EXPECT_FALSE(torch::equal(draws(1, 1, 7)[0][0], draws(1, 1, 8)[0][0])); }
 
 TEST(RandomStreams, EveryOperatorWithAnOptionalGeneratorIsIntercepted) {
   EXPECT_GE(internal::intercept_random_operators(), 60);
@@ -84,9 +84,8 @@ TEST(RandomStreams, ManualSeedInsideAStepIsTheCallersBusinessAlone) {
 
 TEST(RandomStreams, AGeneratorThatIsGivenIsUsed) {
   MirroredStrategy strategy({.devices = lanes(1), .replicas = 2});
-  const auto values = strategy.run([](ReplicaContext&) {
-    return torch::randn({4}, at::make_generator<at::CPUGeneratorImpl>(11));
-  });
+  const auto values =
+      strategy.run([](ReplicaContext&) { return torch::randn({4}, at::make_generator<at::CPUGeneratorImpl>(11)); });
   EXPECT_TRUE(torch::equal(values[0], values[1]));
 }
 
@@ -110,7 +109,8 @@ TEST(Random, IsTheReplicasOwnStream) {
 TEST(MergeCall, DrawsTheSameWhateverTheLanes) {
   const auto draw = [](int num_lanes) {
     MirroredStrategy strategy({.devices = lanes(num_lanes), .replicas = 4});
-    return strategy.run([](ReplicaContext& ctx) { return ctx.merge_call([](Strategy&) { return torch::randn({4}); }); })[3];
+    return strategy.run(
+        [](ReplicaContext& ctx) { return ctx.merge_call([](Strategy&) { return torch::randn({4}); }); })[3];
   };
   EXPECT_TRUE(torch::equal(draw(1), draw(4)));
 }
@@ -128,7 +128,8 @@ TEST(Evaluate, DrawsFromStreamsOfItsOwn) {
   const auto after = with.run(step);
   const auto expected = without.run(step);
   EXPECT_FALSE(torch::equal(first[0], expected[0]));
-  for (int r = 0; r < 2; ++r) EXPECT_TRUE(torch::equal(after[r], expected[r])) << "evaluation moved the training stream";
+  for (int r = 0; r < 2; ++r)
+    EXPECT_TRUE(torch::equal(after[r], expected[r])) << "evaluation moved the training stream";
 }
 
 TEST(RandomStream, HasStatesThatA32BitSeedCannotTellApart) {

@@ -17,7 +17,9 @@ namespace {
 
 using lockstep::testing::lanes;
 
-LanePlan plan_of(int64_t replicas, int num_lanes) { return plan_lanes({lanes(num_lanes), replicas, 1}, cores_of_this_process(), 0); }
+LanePlan plan_of(int64_t replicas, int num_lanes) {
+  return plan_lanes({lanes(num_lanes), replicas, 1}, cores_of_this_process(), 0);
+}
 
 /// A meeting that adds up what the replicas bring and counts what is called.
 class SumMeeting final : public Meeting {
@@ -203,7 +205,8 @@ TEST_P(ReplicaPoolOf, NamesBothCallsWhereTheyDiffer) {
       pool_.meet(r, meeting);
     });
     const std::string text = text_of(errors[0]);
-    EXPECT_NE(text.find(by_name ? "replica 0 came to broadcast#9 as its meeting 2" : "replica 0 came to all_reduce#8"), std::string::npos)
+    EXPECT_NE(text.find(by_name ? "replica 0 came to broadcast#9 as its meeting 2" : "replica 0 came to all_reduce#8"),
+              std::string::npos)
         << text;
     for (const auto& error : errors) EXPECT_EQ(text_of(error), text) << "all get the same account";
   }
@@ -251,9 +254,10 @@ TEST_P(ReplicaPoolOf, HandsAnExceptionOfAMeetingToEveryReplicaWhichMayGoOn) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, ReplicaPoolOf,
-                         ::testing::Values(std::pair<int64_t, int>{1, 1}, std::pair<int64_t, int>{2, 1}, std::pair<int64_t, int>{2, 2},
-                                         std::pair<int64_t, int>{4, 2}, std::pair<int64_t, int>{6, 3}, std::pair<int64_t, int>{8, 1},
-                                         std::pair<int64_t, int>{8, 8}),
+                         ::testing::Values(std::pair<int64_t, int>{1, 1}, std::pair<int64_t, int>{2, 1},
+                                           std::pair<int64_t, int>{2, 2}, std::pair<int64_t, int>{4, 2},
+                                           std::pair<int64_t, int>{6, 3}, std::pair<int64_t, int>{8, 1},
+                                           std::pair<int64_t, int>{8, 8}),
                          [](const auto& shape) {
                            return "V" + std::to_string(shape.param.first) + "D" + std::to_string(shape.param.second);
                          });

@@ -112,8 +112,8 @@ TEST_P(ThreadStateOf, TheCallersAffinityComesBack) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, ThreadStateOf,
-                         ::testing::Values(std::pair<int64_t, int>{1, 1}, std::pair<int64_t, int>{2, 2}, std::pair<int64_t, int>{4, 2},
-                                           std::pair<int64_t, int>{4, 1}),
+                         ::testing::Values(std::pair<int64_t, int>{1, 1}, std::pair<int64_t, int>{2, 2},
+                                           std::pair<int64_t, int>{4, 2}, std::pair<int64_t, int>{4, 1}),
                          [](const auto& shape) {
                            return "V" + std::to_string(shape.param.first) + "D" + std::to_string(shape.param.second);
                          });

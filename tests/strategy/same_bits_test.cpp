@@ -40,7 +40,8 @@ std::vector<Plan> plans() {
   // 200 steps for each number of replicas, with dropout and short last batches.
   for (const int64_t replicas : {3, 6, 7, 8, 12}) all.push_back({.program = "mlp", .replicas = replicas, .steps = 200});
   // Each optimizer.
-  for (const char* optimizer : {"sgd", "momentum", "nesterov", "adam", "amsgrad", "adamw", "rmsprop", "centered", "adagrad"}) {
+  for (const char* optimizer :
+       {"sgd", "momentum", "nesterov", "adam", "amsgrad", "adamw", "rmsprop", "centered", "adagrad"}) {
     all.push_back({.program = "mlp", .optimizer = optimizer, .replicas = 6, .steps = 30});
   }
   // Each kind of model: batch normalisation, a weight used twice, an embedding with tied weights, float64.
@@ -98,7 +99,8 @@ TEST(Bits, OfOneDeviceAreThoseOfOneMirroredReplica) {
   }
   std::vector<std::pair<std::string, torch::Tensor>> weights;
   for (const Variable& variable : model.variables()) {
-    if (variable.synchronization() == VariableSynchronization::kOnWrite) weights.emplace_back(variable.name(), variable.read());
+    if (variable.synchronization() == VariableSynchronization::kOnWrite)
+      weights.emplace_back(variable.name(), variable.read());
   }
   EXPECT_EQ(sha256_of(weights), mirrored.weights);
 }
@@ -111,7 +113,8 @@ TEST(OneGradientRule, FourReplicasWithSgdAreStockLibTorchOnTheWholeBatch) {
     const auto optimizer = strategy.make_optimizer(model, torch::optim::SGDOptions(0.05));
     const auto stock = model.export_module();
     torch::optim::SGD stock_optimizer(stock->parameters(), torch::optim::SGDOptions(0.05));
-    const auto data = strategy.distribute(testing::make_data("twice", 100), {.global_batch = global_batch, .shuffle = true});
+    const auto data =
+        strategy.distribute(testing::make_data("twice", 100), {.global_batch = global_batch, .shuffle = true});
     for (int64_t epoch = 0; epoch < 2; ++epoch) {
       for (const auto& batch : data.epoch(epoch)) {
         const auto losses = strategy.run(batch, [&](ReplicaContext& ctx, const Batch& part) {
@@ -120,7 +123,8 @@ TEST(OneGradientRule, FourReplicasWithSgdAreStockLibTorchOnTheWholeBatch) {
           optimizer.step(ctx);
           return loss.detach();
         });
-        const auto input = strategy.gather(PerReplica<torch::Tensor>(strategy.local_results(strategy.per_replica([&](ReplicaId r) { return batch[r].input; }))));
+        const auto input = strategy.gather(PerReplica<torch::Tensor>(
+            strategy.local_results(strategy.per_replica([&](ReplicaId r) { return batch[r].input; }))));
         const auto target = strategy.gather(strategy.per_replica([&](ReplicaId r) { return batch[r].target; }));
         stock_optimizer.zero_grad();
         auto loss = stock->loss(input, target);

@@ -23,10 +23,11 @@ class StrategyOf : public ::testing::TestWithParam<std::pair<int64_t, int>> {
 
 TEST_P(StrategyOf, RunGivesEachReplicaItsComponentAndEverythingElseWhole) {
   const auto own = strategy_.per_replica([](ReplicaId r) { return r.value() * 2; });
-  const auto results = strategy_.run(std::tuple(own, 5, std::string("x")), [](ReplicaContext& ctx, int64_t mine, int whole, const std::string& text) {
-    EXPECT_EQ(mine, ctx.replica_id() * 2);
-    return mine + whole + static_cast<int64_t>(text.size());
-  });
+  const auto results = strategy_.run(std::tuple(own, 5, std::string("x")),
+                                     [](ReplicaContext& ctx, int64_t mine, int whole, const std::string& text) {
+                                       EXPECT_EQ(mine, ctx.replica_id() * 2);
+                                       return mine + whole + static_cast<int64_t>(text.size());
+                                     });
   for (int64_t r = 0; r < replicas(); ++r) EXPECT_EQ(results[r], 2 * r + 6);
   EXPECT_EQ(strategy_.run(7, [](ReplicaContext&, int x) { return x; })[0], 7);
   EXPECT_EQ(strategy_.run(own, [](ReplicaContext&, int64_t x) { return x; })[replicas() - 1], 2 * (replicas() - 1));
@@ -43,7 +44,8 @@ TEST_P(StrategyOf, RunGivesAPerReplicaOfAnyTypeAndNothingForNothing) {
   EXPECT_EQ(results[replicas() - 1].value, replicas() - 1);
   const auto flags = strategy_.run([](ReplicaContext& ctx) { return ctx.replica_id() % 2 == 0; });
   for (int64_t r = 0; r < replicas(); ++r) EXPECT_EQ(flags[r], r % 2 == 0);
-  EXPECT_EQ(strategy_.run([](ReplicaContext& ctx) { return std::make_unique<int64_t>(ctx.replica_id()); }).size(), static_cast<std::size_t>(replicas()));
+  EXPECT_EQ(strategy_.run([](ReplicaContext& ctx) { return std::make_unique<int64_t>(ctx.replica_id()); }).size(),
+            static_cast<std::size_t>(replicas()));
 }
 
 TEST_P(StrategyOf, StepCountsCompletedRunsAndNotEvaluations) {
@@ -114,7 +116,8 @@ TEST_P(StrategyOf, EvaluateTurnsGradientsOffAndModulesToEvaluationAndBack) {
     return sequence;
   });
   const auto modes = [&](ReplicaContext& ctx) {
-    return std::vector<bool>{torch::GradMode::is_enabled(), model(ctx)->is_training(), model(ctx)->ptr(1)->is_training(), model(ctx)->ptr(2)->is_training()};
+    return std::vector<bool>{torch::GradMode::is_enabled(), model(ctx)->is_training(),
+                             model(ctx)->ptr(1)->is_training(), model(ctx)->ptr(2)->is_training()};
   };
   EXPECT_EQ(strategy_.evaluate(modes)[replicas() - 1], (std::vector<bool>{false, false, false, false}));
   EXPECT_EQ(strategy_.run(modes)[replicas() - 1], (std::vector<bool>{true, true, true, false}));
@@ -136,7 +139,9 @@ TEST_P(StrategyOf, ReduceWithoutAxisGivesEachReplicaTheSameWeight) {
 
 TEST_P(StrategyOf, ReduceOverAnAxisIsTheTrueMeanAlsoOfUnevenAndEmptyParts) {
   // Replica r has r rows, the first none.
-  const auto values = strategy_.per_replica([&](ReplicaId r) { return torch::arange(r * 2, dtype(torch::kDouble)).view({r, 2}) + r.value(); });
+  const auto values = strategy_.per_replica([&](ReplicaId r) {
+    return torch::arange(r * 2, dtype(torch::kDouble)).view({r, 2}) + r.value();
+  });
   std::vector<Tensor> parts(values.begin(), values.end());
   const Tensor all = torch::cat(parts, 0);
   if (all.size(0) == 0) GTEST_SKIP() << "one replica with no rows has no mean";
@@ -172,23 +177,32 @@ TEST_P(StrategyOf, MisuseOfReduceAndGatherIsNamed) {
   if (replicas() > 1) {
     const auto text = message_from<UsageError>([&] { strategy_.reduce(Reduction::kSum, uneven); });
     EXPECT_NE(text.find("Float [1] for replica 0 and Float [2] for replica 1"), std::string::npos) << text;
-    const auto mixed = strategy_.per_replica([](ReplicaId r) { return torch::ones({2}, r == 0 ? torch::kFloat : torch::kInt); });
+    const auto mixed =
+        strategy_.per_replica([](ReplicaId r) { return torch::ones({2}, r == 0 ? torch::kFloat : torch::kInt); });
     message_from<UsageError>([&] { strategy_.reduce(Reduction::kSum, mixed); });
     message_from<UsageError>([&] { strategy_.gather(mixed); });
-    message_from<UsageError>([&] { strategy_.gather(strategy_.per_replica([](ReplicaId r) { return torch::ones({2, r + 1}); }), 0); });
+    message_from<UsageError>([&] {
+      strategy_.gather(strategy_.per_replica([](ReplicaId r) { return torch::ones({2, r + 1}); }), 0);
+    });
   }
   message_from<UsageError>([&] { strategy_.reduce(Reduction::kSum, plain, 1); });
   message_from<UsageError>([&] { strategy_.reduce(Reduction::kSum, plain, -2); });
   message_from<UsageError>([&] { strategy_.gather(plain, 1); });
   message_from<UsageError>([&] { strategy_.gather(strategy_.per_replica([](ReplicaId) { return torch::ones({}); })); });
-  message_from<UsageError>([&] { strategy_.reduce(Reduction::kSum, PerReplica<Tensor>(std::vector<Tensor>(replicas() + 1, torch::ones({1})))); });
-  message_from<UsageError>([&] { strategy_.reduce(Reduction::kSum, PerReplica<Tensor>(std::vector<Tensor>(replicas()))); });
-  message_from<UsageError>([&] { strategy_.reduce(Reduction::kMean, strategy_.per_replica([](ReplicaId) { return torch::ones({0}); }), 0); });
+  message_from<UsageError>([&] {
+    strategy_.reduce(Reduction::kSum, PerReplica<Tensor>(std::vector<Tensor>(replicas() + 1, torch::ones({1}))));
+  });
+  message_from<UsageError>(
+      [&] { strategy_.reduce(Reduction::kSum, PerReplica<Tensor>(std::vector<Tensor>(replicas()))); });
+  message_from<UsageError>([&] {
+    strategy_.reduce(Reduction::kMean, strategy_.per_replica([](ReplicaId) { return torch::ones({0}); }), 0);
+  });
   message_from<UsageError>([&] { strategy_.broadcast(replicas(), torch::ones({1})); });
 }
 
 TEST_P(StrategyOf, LocalResultsOnChiefAndBroadcast) {
-  EXPECT_EQ(strategy_.local_results(strategy_.per_replica([](ReplicaId r) { return r.value(); })).size(), static_cast<std::size_t>(replicas()));
+  EXPECT_EQ(strategy_.local_results(strategy_.per_replica([](ReplicaId r) { return r.value(); })).size(),
+            static_cast<std::size_t>(replicas()));
   EXPECT_EQ(strategy_.on_chief([] { return 42; }), 42);
   EXPECT_TRUE(torch::equal(strategy_.broadcast(0, torch::ones({2})), torch::ones({2})));
   EXPECT_TRUE(strategy_.is_chief());
@@ -216,7 +230,8 @@ TEST_P(StrategyOf, AReplicaWithAnEmptyPartCountsForNothing) {
     });
     EXPECT_TRUE(std::isfinite(strategy_.reduce(Reduction::kSum, losses).item<double>()));
   }
-  for (const auto& [name, value] : model.state()) EXPECT_TRUE(torch::isfinite(value.to(torch::kDouble)).all().item<bool>()) << name;
+  for (const auto& [name, value] : model.state())
+    EXPECT_TRUE(torch::isfinite(value.to(torch::kDouble)).all().item<bool>()) << name;
 }
 
 TEST_P(StrategyOf, AReplicaOfWeightZeroCountsAsZeroWhateverItsGradientHolds) {
@@ -225,7 +240,8 @@ TEST_P(StrategyOf, AReplicaOfWeightZeroCountsAsZeroWhateverItsGradientHolds) {
   const auto optimizer = strategy_.make_optimizer(std::vector<Variable>{v}, torch::optim::SGDOptions(1));
   strategy_.run([&](ReplicaContext& ctx) {
     const bool empty = ctx.replica_id() == 0;
-    const auto loss = ctx.scale_loss((v.value(ctx) * (empty ? std::nan("") : 1.0)).sum(), empty ? 0 : 1, replicas() - 1);
+    const auto loss =
+        ctx.scale_loss((v.value(ctx) * (empty ? std::nan("") : 1.0)).sum(), empty ? 0 : 1, replicas() - 1);
     loss.backward();
     if (empty) v.value(ctx).mutable_grad() = torch::full({2}, std::nan(""));
     optimizer.step(ctx);
@@ -235,8 +251,9 @@ TEST_P(StrategyOf, AReplicaOfWeightZeroCountsAsZeroWhateverItsGradientHolds) {
 
 TEST_P(StrategyOf, AModuleThatRefusesOneSampleIsReportedWithReplicaSizeAndRemedy) {
   const auto model = strategy_.make_module([] { return torch::nn::BatchNorm1d(3); });
-  const auto data = strategy_.distribute(data::from_tensors(torch::randn({replicas() * 2, 3}), torch::ones({replicas() * 2})),
-                                         {.global_batch = replicas()});
+  const auto data =
+      strategy_.distribute(data::from_tensors(torch::randn({replicas() * 2, 3}), torch::ones({replicas() * 2})),
+                           {.global_batch = replicas()});
   for (const auto& batch : data.epoch(0)) {
     const auto step = [&](ReplicaContext& ctx, const Batch& part) { model(ctx)->forward(part.input); };
     if (replicas() == 1) {
@@ -248,7 +265,8 @@ TEST_P(StrategyOf, AModuleThatRefusesOneSampleIsReportedWithReplicaSizeAndRemedy
       FAIL() << "BatchNorm1d took one sample";
     } catch (const ReplicaError& error) {
       const std::string text = error.what();
-      EXPECT_NE(text.find("part of the batch has 1 of " + std::to_string(replicas()) + " samples"), std::string::npos) << text;
+      EXPECT_NE(text.find("part of the batch has 1 of " + std::to_string(replicas()) + " samples"), std::string::npos)
+          << text;
       EXPECT_NE(text.find("larger global batch"), std::string::npos) << text;
       EXPECT_NE(text.find("replica"), std::string::npos) << text;
     }
@@ -257,7 +275,8 @@ TEST_P(StrategyOf, AModuleThatRefusesOneSampleIsReportedWithReplicaSizeAndRemedy
 
 TEST_P(StrategyOf, ABatchThatIsGivenWholeCountsEachOfItsSamplesOnce) {
   const Batch batch{torch::ones({4, 1}), torch::ones({4}), {}, 4};
-  const auto losses = strategy_.run(batch, [&](ReplicaContext& ctx, const Batch& part) { return ctx.scale_loss(part.input.mean()); });
+  const auto losses =
+      strategy_.run(batch, [&](ReplicaContext& ctx, const Batch& part) { return ctx.scale_loss(part.input.mean()); });
   EXPECT_NEAR(strategy_.reduce(Reduction::kSum, losses).item<double>(), 1, 1e-6);
 }
 
@@ -267,8 +286,8 @@ TEST_P(StrategyOf, GoesThroughTenThousandEmptySteps) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, StrategyOf,
-                         ::testing::Values(std::pair<int64_t, int>{1, 1}, std::pair<int64_t, int>{2, 2}, std::pair<int64_t, int>{5, 1},
-                                           std::pair<int64_t, int>{8, 2}),
+                         ::testing::Values(std::pair<int64_t, int>{1, 1}, std::pair<int64_t, int>{2, 2},
+                                           std::pair<int64_t, int>{5, 1}, std::pair<int64_t, int>{8, 2}),
                          [](const auto& shape) {
                            return "V" + std::to_string(shape.param.first) + "D" + std::to_string(shape.param.second);
                          });
@@ -283,7 +302,8 @@ TEST(Strategy, ThousandStrategiesComeAndGo) {
 TEST(Strategy, DescribesItself) {
   MirroredStrategy strategy({.devices = lanes(2), .replicas = 4, .seed = 9});
   const std::string text = strategy.describe();
-  for (const char* part : {"MirroredStrategy: 4 replicas on 2 lanes [cpu:0, cpu:1]", "1 intra-op thread", "seed 9", "LibTorch", "fingerprint"}) {
+  for (const char* part : {"MirroredStrategy: 4 replicas on 2 lanes [cpu:0, cpu:1]", "1 intra-op thread", "seed 9",
+                           "LibTorch", "fingerprint"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in:\n" << text;
   }
 }
@@ -317,7 +337,8 @@ TEST(OneDeviceStrategy, IsOneReplicaUnderTheSameRules) {
   OneDeviceStrategy strategy({.device = "cpu:3", .seed = 4});
   EXPECT_EQ(strategy.num_replicas(), 1);
   EXPECT_EQ(strategy.devices(), std::vector<std::string>{"cpu:3"});
-  const auto result = strategy.run([](ReplicaContext& ctx) { return ctx.all_reduce(Reduction::kSum, torch::ones({2})); });
+  const auto result =
+      strategy.run([](ReplicaContext& ctx) { return ctx.all_reduce(Reduction::kSum, torch::ones({2})); });
   EXPECT_EQ(result.size(), 1u);
   EXPECT_THROW(strategy.run([](ReplicaContext&) { throw std::runtime_error("no"); }), ReplicaError);
   message_from<UsageError>([] { OneDeviceStrategy({.device = "cuda:0"}); });

@@ -20,7 +20,9 @@ class MlpProgram final : public Program {
     layers_->push_back(nn::Linear(40, 7));
     register_module("layers", layers_);
   }
-  Tensor loss(const Tensor& input, const Tensor& target) override { return F::cross_entropy(layers_->forward(input), target); }
+  Tensor loss(const Tensor& input, const Tensor& target) override {
+    return F::cross_entropy(layers_->forward(input), target);
+  }
 
  private:
   nn::Sequential layers_;
@@ -100,7 +102,8 @@ class DoubleProgram final : public Program {
   nn::Linear b_{nullptr};
 };
 
-std::vector<std::pair<std::string, Tensor>> pairs_of(const std::vector<Variable>& variables, VariableSynchronization kind) {
+std::vector<std::pair<std::string, Tensor>> pairs_of(const std::vector<Variable>& variables,
+                                                     VariableSynchronization kind) {
   std::vector<std::pair<std::string, Tensor>> pairs;
   for (const Variable& variable : variables) {
     if (variable.synchronization() != kind) continue;
@@ -139,13 +142,16 @@ std::shared_ptr<Program> make_program(const std::string& name) {
 
 Dataset make_data(const std::string&, int64_t count) {
   const auto generator = at::make_generator<at::CPUGeneratorImpl>(99);
-  return data::from_tensors(torch::randn({count, 24}, generator), torch::randint(0, 7, {count}, generator, torch::kLong));
+  return data::from_tensors(torch::randn({count, 24}, generator),
+                            torch::randint(0, 7, {count}, generator, torch::kLong));
 }
 
-Optimizer make_optimizer(Strategy& strategy, const Replicated<std::shared_ptr<Program>>& model, const std::string& name) {
+Optimizer make_optimizer(Strategy& strategy, const Replicated<std::shared_ptr<Program>>& model,
+                         const std::string& name) {
   using namespace torch::optim;
   if (name == "sgd") return strategy.make_optimizer(model, SGDOptions(0.05));
-  if (name == "momentum") return strategy.make_optimizer(model, SGDOptions(0.05).momentum(0.9).dampening(0.1).weight_decay(0.01));
+  if (name == "momentum")
+    return strategy.make_optimizer(model, SGDOptions(0.05).momentum(0.9).dampening(0.1).weight_decay(0.01));
   if (name == "nesterov") return strategy.make_optimizer(model, SGDOptions(0.05).momentum(0.9).nesterov(true));
   if (name == "adam") return strategy.make_optimizer(model, AdamOptions(0.01).weight_decay(0.01));
   if (name == "amsgrad") return strategy.make_optimizer(model, AdamOptions(0.01).amsgrad(true));
@@ -164,7 +170,8 @@ Outcome train(const Plan& plan) {
                              .threads_per_replica = plan.threads_per_replica});
   const auto model = strategy.make_module([&] { return make_program(plan.program); });
   const auto optimizer = make_optimizer(strategy, model, plan.optimizer);
-  const auto data = strategy.distribute(make_data(plan.program, plan.samples), {.global_batch = plan.global_batch, .shuffle = true});
+  const auto data =
+      strategy.distribute(make_data(plan.program, plan.samples), {.global_batch = plan.global_batch, .shuffle = true});
 
   StepOptions options;
   if (plan.clip > 0) options.clip_global_norm = plan.clip;
@@ -188,7 +195,8 @@ Outcome train(const Plan& plan) {
       outcome.losses.push_back(strategy.reduce(Reduction::kSum, strategy.run(batch, step)).item<double>());
       ++done;
       if (plan.evaluate_between && done % 5 == 0) {
-        strategy.evaluate(batch, [&](ReplicaContext& ctx, const Batch& part) { return model(ctx)->loss(part.input, part.target); });
+        strategy.evaluate(
+            batch, [&](ReplicaContext& ctx, const Batch& part) { return model(ctx)->loss(part.input, part.target); });
       }
     }
   }
@@ -202,12 +210,14 @@ Outcome train(const Plan& plan) {
 std::ostream& operator<<(std::ostream& stream, const Plan& plan) {
   return stream << plan.program << " " << plan.optimizer << " V=" << plan.replicas << " D=" << plan.lanes
                 << (plan.copies == Copies::kPerReplica ? " copies" : "") << " batch=" << plan.global_batch
-                << " accumulate=" << plan.accumulate << " clip=" << plan.clip << (plan.evaluate_between ? " evaluate" : "");
+                << " accumulate=" << plan.accumulate << " clip=" << plan.clip
+                << (plan.evaluate_between ? " evaluate" : "");
 }
 
 std::ostream& operator<<(std::ostream& stream, const Outcome& outcome) {
-  return stream << "weights " << outcome.weights.substr(0, 8) << " optimizer " << outcome.optimizer.substr(0, 8) << " state "
-                << outcome.state.substr(0, 8) << " last loss " << (outcome.losses.empty() ? 0 : outcome.losses.back());
+  return stream << "weights " << outcome.weights.substr(0, 8) << " optimizer " << outcome.optimizer.substr(0, 8)
+                << " state " << outcome.state.substr(0, 8) << " last loss "
+                << (outcome.losses.empty() ? 0 : outcome.losses.back());
 }
 
 }  // namespace lockstep::testing

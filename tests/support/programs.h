@@ -57,7 +57,8 @@ struct Outcome {
 };
 
 /// Makes the optimizer that a plan names.
-Optimizer make_optimizer(Strategy& strategy, const Replicated<std::shared_ptr<Program>>& model, const std::string& name);
+Optimizer make_optimizer(Strategy& strategy, const Replicated<std::shared_ptr<Program>>& model,
+                         const std::string& name);
 
 /// Trains by the plan and gives what came out.
 Outcome train(const Plan& plan);

@@ -42,26 +42,32 @@ std::string text_of(const fs::path& path) {
 
 class Train : public ::testing::Test {
  protected:
-  Train() : folder_(fs::temp_directory_path() / ("lockstep-train-" + std::to_string(getpid()))) { fs::create_directories(folder_); }
+  Train() : folder_(fs::temp_directory_path() / ("lockstep-train-" + std::to_string(getpid()))) {
+    fs::create_directories(folder_);
+  }
   ~Train() override { fs::remove_all(folder_); }
 
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
 
   /// Runs a short training and gives its report.
   nlohmann::json report(const std::string& flags, const std::string& model = "mlp", int global_batch = 33) const {
-    const Result result = run("train --model " + model + " --global-batch " + std::to_string(global_batch) + " --json " + path("r.json") + " " + flags + (flags.find("--steps") == std::string::npos ? " --steps 12" : ""));
+    const Result result =
+        run("train --model " + model + " --global-batch " + std::to_string(global_batch) + " --json " + path("r.json") +
+            " " + flags + (flags.find("--steps") == std::string::npos ? " --steps 12" : ""));
     EXPECT_EQ(result.code, 0) << result.output;
     return result.code == 0 ? nlohmann::json::parse(text_of(path("r.json"))) : nlohmann::json();
   }
 
   /// Bad input: one line that holds `part`, an exit code, and nothing left behind.
   void expect_refused(const std::string& flags, int code, const std::string& part) const {
-    const Result result = run("train --json " + path("never.json") + " --sample-log " + path("never.log") + " " + flags);
+    const Result result =
+        run("train --json " + path("never.json") + " --sample-log " + path("never.log") + " " + flags);
     EXPECT_EQ(result.code, code) << flags << "\n" << result.output;
     EXPECT_EQ(std::count(result.output.begin(), result.output.end(), '\n'), 1) << flags << "\n" << result.output;
     EXPECT_NE(result.output.find(part), std::string::npos) << flags << "\n" << result.output;
     for (const auto& entry : fs::directory_iterator(folder_)) {
-      EXPECT_EQ(entry.path().filename().string().rfind("never", 0), std::string::npos) << "left behind: " << entry.path();
+      EXPECT_EQ(entry.path().filename().string().rfind("never", 0), std::string::npos)
+          << "left behind: " << entry.path();
     }
   }
   const fs::path folder_;
@@ -69,8 +75,9 @@ class Train : public ::testing::Test {
 
 TEST_F(Train, ReportsWhatItWasAndGave) {
   const auto json = report("--strategy mirrored --devices cpu:0,cpu:1 --replicas 4");
-  for (const char* key : {"strategy", "replicas", "devices", "workers", "engine", "steps", "samples", "samples_per_second", "train_loss", "eval_loss",
-                          "eval_accuracy", "weights_sha256", "optimizer_sha256", "state_sha256", "fingerprint", "findings"}) {
+  for (const char* key : {"strategy", "replicas", "devices", "workers", "engine", "steps", "samples",
+                          "samples_per_second", "train_loss", "eval_loss", "eval_accuracy", "weights_sha256",
+                          "optimizer_sha256", "state_sha256", "fingerprint", "findings"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
   EXPECT_EQ(json["replicas"], 4);
@@ -83,7 +90,8 @@ TEST_F(Train, ReportsWhatItWasAndGave) {
 TEST_F(Train, GivesTheSameDigestsOnAnyNumberOfLanes) {
   const auto digests = [&](const std::string& flags) {
     const auto json = report("--replicas 4 " + flags, "cnn");
-    return std::vector<nlohmann::json>{json["weights_sha256"], json["optimizer_sha256"], json["state_sha256"], json["eval_loss"]};
+    return std::vector<nlohmann::json>{json["weights_sha256"], json["optimizer_sha256"], json["state_sha256"],
+                                       json["eval_loss"]};
   };
   const auto one = digests("--devices cpu:0");
   EXPECT_EQ(digests("--devices cpu:0,cpu:1"), one);
@@ -108,7 +116,8 @@ TEST_F(Train, EveryOptimizerTrains) {
 }
 
 TEST_F(Train, LogsEverySampleOfAnEpochOnceWithItsReplica) {
-  const Result result = run("train --model mlp --epochs 1 --global-batch 3000 --devices cpu:0 --replicas 3 --sample-log " + path("samples"));
+  const Result result = run(
+      "train --model mlp --epochs 1 --global-batch 3000 --devices cpu:0 --replicas 3 --sample-log " + path("samples"));
   ASSERT_EQ(result.code, 0) << result.output;
   std::istringstream lines(text_of(path("samples")));
   std::set<int64_t> ids;
@@ -177,11 +186,13 @@ TEST_F(Train, BadSurroundingsAreOneLineAndExitCodeThree) {
   expect_refused(data, 3, "holds no pair");
   const std::string labels("\0\0\x08\x01\0\0\0\x02\x01\x02", 10);
   write("t10k-labels-idx1-ubyte", labels);
-  write("t10k-images-idx3-ubyte", std::string("\0\0\x08\x03\0\0\0\x02\0\0\0\x1c\0\0\0\x1c", 16) + std::string(100, 'x'));
+  write("t10k-images-idx3-ubyte",
+        std::string("\0\0\x08\x03\0\0\0\x02\0\0\0\x1c\0\0\0\x1c", 16) + std::string(100, 'x'));
   expect_refused(data, 3, "100 bytes of data where its header promises 1568");
   write("t10k-images-idx3-ubyte", "GIF89a, not digits");
   expect_refused(data, 3, "not an IDX file");
-  write("t10k-images-idx3-ubyte", std::string("\0\0\x08\x03\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 16) + "x");
+  write("t10k-images-idx3-ubyte",
+        std::string("\0\0\x08\x03\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 16) + "x");
   expect_refused(data, 3, "promises");
   const Result result = run("train --steps 1 --json " + path("no/such/folder/r.json"));
   EXPECT_EQ(result.code, 3) << result.output;
@@ -189,7 +200,9 @@ TEST_F(Train, BadSurroundingsAreOneLineAndExitCodeThree) {
 }
 
 TEST_F(Train, ALossThatIsNotFiniteEndsTheRunWithStepAndReplica) {
-  const Result result = run("train --model mlp --devices cpu:0 --replicas 2 --optimizer sgd --learning-rate 1e25 --steps 50 --json " + path("nan.json"));
+  const Result result =
+      run("train --model mlp --devices cpu:0 --replicas 2 --optimizer sgd --learning-rate 1e25 --steps 50 --json " +
+          path("nan.json"));
   EXPECT_EQ(result.code, 1) << result.output;
   EXPECT_NE(result.output.find("replica"), std::string::npos) << result.output;
   EXPECT_NE(result.output.find("step 1"), std::string::npos) << result.output;
@@ -201,8 +214,9 @@ TEST_F(Train, HelpAndVersionAreNoErrors) {
   EXPECT_EQ(run("--help").code, 0);
   const Result help = run("train --help");
   EXPECT_EQ(help.code, 0);
-  for (const char* flag : {"--model", "--data", "--strategy", "--devices", "--replicas", "--global-batch", "--epochs", "--steps", "--optimizer",
-                           "--learning-rate", "--seed", "--dropout", "--sample-log", "--json"}) {
+  for (const char* flag :
+       {"--model", "--data", "--strategy", "--devices", "--replicas", "--global-batch", "--epochs", "--steps",
+        "--optimizer", "--learning-rate", "--seed", "--dropout", "--sample-log", "--json"}) {
     EXPECT_NE(help.output.find(flag), std::string::npos) << flag;
   }
   EXPECT_EQ(run("--version").code, 0);
@@ -212,9 +226,11 @@ TEST_F(Train, HelpAndVersionAreNoErrors) {
 
 TEST_F(Train, ReachesNinetySevenPercentOnMnistInFiveEpochs) {
   const char* shared = std::getenv("LOCKSTEP_SHARED_DATA");
-  if (!shared || !fs::exists(fs::path(shared) / "mnist-10k")) GTEST_SKIP() << "LOCKSTEP_SHARED_DATA names no folder with mnist-10k in it";
+  if (!shared || !fs::exists(fs::path(shared) / "mnist-10k"))
+    GTEST_SKIP() << "LOCKSTEP_SHARED_DATA names no folder with mnist-10k in it";
   const Result result = run("train --data idx:" + (fs::path(shared) / "mnist-10k").string() +
-                            " --model cnn --strategy mirrored --devices cpu:0,cpu:1 --replicas 4 --epochs 5 --json " + path("mnist.json"));
+                            " --model cnn --strategy mirrored --devices cpu:0,cpu:1 --replicas 4 --epochs 5 --json " +
+                            path("mnist.json"));
   ASSERT_EQ(result.code, 0) << result.output;
   EXPECT_GE(nlohmann::json::parse(text_of(path("mnist.json")))["eval_accuracy"], 0.97);
 }

@@ -24,7 +24,10 @@ struct Shape {
 class ForeignWrites : public ::testing::TestWithParam<Shape> {
  protected:
   ForeignWrites()
-      : strategy_({.devices = lanes(GetParam().num_lanes), .replicas = GetParam().replicas, .copies = GetParam().copies, .verify_every = 4}),
+      : strategy_({.devices = lanes(GetParam().num_lanes),
+                   .replicas = GetParam().replicas,
+                   .copies = GetParam().copies,
+                   .verify_every = 4}),
         model_(strategy_.make_module([] { return torch::nn::Linear(70, 70); })),
         optimizer_(strategy_.make_optimizer(model_, torch::optim::SGDOptions(0.1))) {}
 
@@ -73,7 +76,8 @@ auto stock(Options options) {
 TEST_P(ForeignWrites, StockOptimizersAreFoundInTheSameRunWithReplicaAndVariable) {
   using namespace torch::optim;
   const std::vector<std::function<void(torch::nn::Linear&)>> stocks{
-      stock<Adam>(AdamOptions(0.1)), stock<AdamW>(AdamWOptions(0.1)), stock<RMSprop>(RMSpropOptions(0.1)), stock<Adagrad>(AdagradOptions(0.1))};
+      stock<Adam>(AdamOptions(0.1)), stock<AdamW>(AdamWOptions(0.1)), stock<RMSprop>(RMSpropOptions(0.1)),
+      stock<Adagrad>(AdagradOptions(0.1))};
   for (const auto& step : stocks) {
     const auto text = found_at_once(step);
     EXPECT_NE(text.find("variable 'model.weight'"), std::string::npos) << text;
@@ -96,7 +100,9 @@ TEST_P(ForeignWrites, AWriteThroughDataIsFoundAtTheNextUpdate) {
 }
 
 TEST_P(ForeignWrites, AWriteThroughARawPointerIsFoundAtTheNextUpdate) {
-  found_at_the_next_update([](torch::nn::Linear& linear) { linear->weight.data_ptr<float>()[4899] = -linear->weight.data_ptr<float>()[4899]; });
+  found_at_the_next_update([](torch::nn::Linear& linear) {
+    linear->weight.data_ptr<float>()[4899] = -linear->weight.data_ptr<float>()[4899];
+  });
 }
 
 TEST_P(ForeignWrites, AWriteInPlaceIsFoundInTheSameRun) {
@@ -137,8 +143,11 @@ TEST_P(ForeignWrites, MakeEveryUseTheSameErrorUntilTheVariableIsAssigned) {
   EXPECT_EQ(message_from<DivergenceError>([&] { model_.state(); }), text);
   EXPECT_EQ(message_from<DivergenceError>([&] { weight.assign_add(torch::ones({70, 70})); }), text);
   EXPECT_EQ(nested_message_from<DivergenceError>([&] { good_step(); }), text);
-  EXPECT_EQ(nested_message_from<DivergenceError>([&] { strategy_.run([&](ReplicaContext& ctx) { model_(ctx); }); }), text);
-  EXPECT_EQ(nested_message_from<DivergenceError>([&] { strategy_.run([&](ReplicaContext& ctx) { weight.value(ctx); }); }), text);
+  EXPECT_EQ(nested_message_from<DivergenceError>([&] { strategy_.run([&](ReplicaContext& ctx) { model_(ctx); }); }),
+            text);
+  EXPECT_EQ(
+      nested_message_from<DivergenceError>([&] { strategy_.run([&](ReplicaContext& ctx) { weight.value(ctx); }); }),
+      text);
   weight.assign(torch::ones({70, 70}));
   good_step();
   EXPECT_EQ(weight.read().sizes(), (std::vector<int64_t>{70, 70}));
@@ -186,7 +195,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, ForeignWrites,
                          ::testing::Values(Shape{1, 1, Copies::kPerMemory}, Shape{4, 2, Copies::kPerMemory},
                                            Shape{3, 1, Copies::kPerReplica}),
                          [](const auto& shape) {
-                           return "V" + std::to_string(shape.param.replicas) + "D" + std::to_string(shape.param.num_lanes) +
+                           return "V" + std::to_string(shape.param.replicas) + "D" +
+                                  std::to_string(shape.param.num_lanes) +
                                   (shape.param.copies == Copies::kPerMemory ? "PerMemory" : "PerReplica");
                          });
 
@@ -202,7 +212,8 @@ TEST(OwnWrites, AreNeverTakenForForeignOnes) {
   for (int64_t epoch = 0; epoch < 3; ++epoch) {
     for (const auto& batch : data.epoch(epoch)) {
       strategy.run(batch, step);
-      strategy.evaluate(batch, [&](ReplicaContext& ctx, const Batch& part) { return model(ctx)->loss(part.input, part.target); });
+      strategy.evaluate(
+          batch, [&](ReplicaContext& ctx, const Batch& part) { return model(ctx)->loss(part.input, part.target); });
     }
     model.load(model.state());
     for (const Variable& variable : model.variables()) {

@@ -15,7 +15,8 @@ using torch::Tensor;
 
 class ModulesOf : public ::testing::TestWithParam<std::pair<int64_t, Copies>> {
  protected:
-  MirroredStrategy strategy_{{.devices = lanes(1), .replicas = GetParam().first, .copies = GetParam().second, .seed = 5}};
+  MirroredStrategy strategy_{
+      {.devices = lanes(1), .replicas = GetParam().first, .copies = GetParam().second, .seed = 5}};
   Replicated<std::shared_ptr<Program>> make(const std::string& program, ModuleOptions options = {}) {
     return strategy_.make_module([program] { return make_program(program); }, std::move(options));
   }
@@ -48,12 +49,14 @@ TEST_P(ModulesOf, GradientsAreEachReplicasOwn) {
     (weight * static_cast<double>(ctx.replica_id() + 1)).sum().backward();
     return weight.grad();
   });
-  for (int64_t r = 0; r < GetParam().first; ++r) EXPECT_EQ(gradients[r][0][0].item<double>(), static_cast<double>(r + 1));
+  for (int64_t r = 0; r < GetParam().first; ++r)
+    EXPECT_EQ(gradients[r][0][0].item<double>(), static_cast<double>(r + 1));
 }
 
 TEST_P(ModulesOf, InitialValuesAreAFunctionOfSeedAndModuleName) {
   const auto digest = [&](uint64_t seed, const std::string& name) {
-    MirroredStrategy strategy({.devices = lanes(1), .replicas = GetParam().first, .copies = GetParam().second, .seed = seed});
+    MirroredStrategy strategy(
+        {.devices = lanes(1), .replicas = GetParam().first, .copies = GetParam().second, .seed = seed});
     return strategy.make_module([] { return make_program("mlp"); }, {.name = name}).state();
   };
   const auto a = digest(1, "a");
@@ -86,7 +89,8 @@ TEST_P(ModulesOf, LoadSetsEveryReplicaAndStateGivesItBack) {
   named["norm.running_mean"] = torch::randn({6});
   model.load(named);
   for (const auto& [name, value] : model.state()) EXPECT_TRUE(torch::equal(value, named.at(name))) << name;
-  const auto seen = strategy_.run([&](ReplicaContext& ctx) { return model(ctx)->named_parameters()["conv.weight"].detach().clone(); });
+  const auto seen = strategy_.run(
+      [&](ReplicaContext& ctx) { return model(ctx)->named_parameters()["conv.weight"].detach().clone(); });
   for (const Tensor& value : seen) EXPECT_TRUE(torch::equal(value, named.at("conv.weight")));
   std::map<std::string, Tensor> prefixed;
   for (const auto& [name, value] : named) prefixed["model." + name] = value;
@@ -131,8 +135,10 @@ TEST_P(ModulesOf, NamesAreUniqueAmongTheLiving) {
 }
 
 TEST_P(ModulesOf, HandlesOutliveTheirStrategyInAnyOrder) {
-  auto strategy = std::make_unique<MirroredStrategy>(MirroredOptions{.devices = lanes(1), .replicas = GetParam().first});
-  auto model = std::make_unique<Replicated<std::shared_ptr<Program>>>(strategy->make_module([] { return make_program("mlp"); }));
+  auto strategy =
+      std::make_unique<MirroredStrategy>(MirroredOptions{.devices = lanes(1), .replicas = GetParam().first});
+  auto model =
+      std::make_unique<Replicated<std::shared_ptr<Program>>>(strategy->make_module([] { return make_program("mlp"); }));
   auto optimizer = testing::make_optimizer(*strategy, *model, "adamw");
   const Variable variable = model->variables()[0];
   strategy.reset();
@@ -144,7 +150,8 @@ TEST_P(ModulesOf, HandlesOutliveTheirStrategyInAnyOrder) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, ModulesOf,
-                         ::testing::Values(std::pair{int64_t{1}, Copies::kPerMemory}, std::pair{int64_t{3}, Copies::kPerMemory},
+                         ::testing::Values(std::pair{int64_t{1}, Copies::kPerMemory},
+                                           std::pair{int64_t{3}, Copies::kPerMemory},
                                            std::pair{int64_t{3}, Copies::kPerReplica}),
                          [](const auto& shape) {
                            return "V" + std::to_string(shape.param.first) +
@@ -176,10 +183,12 @@ TEST_F(Factories, MustNotShareATensor) {
 }
 
 TEST_F(Factories, MustMakeTheSameNamesShapesAndDtypes) {
-  const auto text = message_from<UsageError>([&] { strategy_.make_module([&] { return torch::nn::Linear(2, ++calls_ == 3 ? 5 : 4); }); });
+  const auto text = message_from<UsageError>(
+      [&] { strategy_.make_module([&] { return torch::nn::Linear(2, ++calls_ == 3 ? 5 : 4); }); });
   EXPECT_NE(text.find("parameter weight Float [4, 2]"), std::string::npos) << text;
   EXPECT_NE(text.find("replica 2 has parameter weight Float [5, 2]"), std::string::npos) << text;
-  message_from<UsageError>([&] { strategy_.make_module([&] { return make_program(++calls_ % 2 == 0 ? "mlp" : "cnn"); }, {.name = "b"}); });
+  message_from<UsageError>(
+      [&] { strategy_.make_module([&] { return make_program(++calls_ % 2 == 0 ? "mlp" : "cnn"); }, {.name = "b"}); });
   message_from<UsageError>([&] {
     strategy_.make_module(
         [&] {
@@ -200,7 +209,8 @@ TEST_F(Factories, MustMakeTheSameInitialValues) {
       return linear;
     });
   });
-  EXPECT_NE(text.find("'model.bias' has other initial values on replica 1 than on replica 0"), std::string::npos) << text;
+  EXPECT_NE(text.find("'model.bias' has other initial values on replica 1 than on replica 0"), std::string::npos)
+      << text;
 }
 
 TEST_F(Factories, MustReturnSomething) {
@@ -210,8 +220,10 @@ TEST_F(Factories, MustReturnSomething) {
 
 TEST_F(Factories, MayReturnHoldersSharedPointersAndSequentials) {
   const auto linear = strategy_.make_module([] { return torch::nn::Linear(2, 3); }, {.name = "a"});
-  const auto sequence = strategy_.make_module([] { return torch::nn::Sequential(torch::nn::Linear(2, 3), torch::nn::ReLU()); }, {.name = "b"});
-  const auto pointer = strategy_.make_module([] { return std::make_shared<torch::nn::LinearImpl>(2, 3); }, {.name = "c"});
+  const auto sequence = strategy_.make_module(
+      [] { return torch::nn::Sequential(torch::nn::Linear(2, 3), torch::nn::ReLU()); }, {.name = "b"});
+  const auto pointer =
+      strategy_.make_module([] { return std::make_shared<torch::nn::LinearImpl>(2, 3); }, {.name = "c"});
   strategy_.run([&](ReplicaContext& ctx) {
     EXPECT_EQ(linear(ctx)->forward(torch::ones({1, 2})).size(1), 3);
     EXPECT_EQ(sequence(ctx)->forward(torch::ones({1, 2})).size(1), 3);

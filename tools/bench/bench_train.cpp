@@ -29,9 +29,10 @@ int64_t parameters_of(const ReplicatedModel& model) {
 
 int bench_train(const BenchTrainOptions& options) {
   WholeFile json(options.json);
-  const auto strategy = make_strategy("mirrored", {.devices = options.devices,
-                                                   .replicas = options.replicas,
-                                                   .threads_per_replica = static_cast<int>(options.threads_per_replica)});
+  const auto strategy =
+      make_strategy("mirrored", {.devices = options.devices,
+                                 .replicas = options.replicas,
+                                 .threads_per_replica = static_cast<int>(options.threads_per_replica)});
   const ReplicatedModel model = strategy->make_module([&] { return make_model(options.model); });
   const Optimizer optimizer = make_optimizer(*strategy, model, options.optimizer);
   const int64_t whole = options.batch * strategy->num_replicas();
@@ -48,12 +49,14 @@ int bench_train(const BenchTrainOptions& options) {
       });
     }
   };
-  const Timing step = measure(steps, {.blocks = static_cast<int>(options.blocks), .block_seconds = options.block_seconds});
+  const Timing step =
+      measure(steps, {.blocks = static_cast<int>(options.blocks), .block_seconds = options.block_seconds});
   const double samples_per_second = static_cast<double>(whole) / step.median;
   const int64_t parameters = parameters_of(model);
   print_table({
       {"model", fmt::format("{}, {} parameters", options.model.name, parameters)},
-      {"replicas", fmt::format("{} on [{}], batch {} each", strategy->num_replicas(), fmt::join(strategy->devices(), ", "), options.batch)},
+      {"replicas", fmt::format("{} on [{}], batch {} each", strategy->num_replicas(),
+                               fmt::join(strategy->devices(), ", "), options.batch)},
       {"step", fmt::format("{:.4f} ms (p10 {:.4f}, p90 {:.4f})", 1e3 * step.median, 1e3 * step.p10, 1e3 * step.p90)},
       {"samples/s", fmt::format("{:.1f}", samples_per_second)},
   });

@@ -18,7 +18,9 @@ double seconds_of(const std::function<void(int64_t)>& repeat, int64_t calls) {
 
 Timing summarize(std::vector<double> seconds) {
   std::sort(seconds.begin(), seconds.end());
-  const auto at = [&](double share) { return seconds[static_cast<std::size_t>(std::lround(share * static_cast<double>(seconds.size() - 1)))]; };
+  const auto at = [&](double share) {
+    return seconds[static_cast<std::size_t>(std::lround(share * static_cast<double>(seconds.size() - 1)))];
+  };
   return {at(0.5), at(0.1), at(0.9)};
 }
 

@@ -15,7 +15,8 @@ const std::vector<std::string>& model_names() {
 std::shared_ptr<Classifier> make_model(const ModelOptions& options) {
   if (options.name == "mlp") {
     if (options.widths.size() < 2) {
-      throw UsageError("--widths has less than two numbers", "give the width of the input, of each hidden layer, and the classes");
+      throw UsageError("--widths has less than two numbers",
+                       "give the width of the input, of each hidden layer, and the classes");
     }
     return std::make_shared<Mlp>(options.widths, options.dropout);
   }
