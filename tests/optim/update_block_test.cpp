@@ -84,7 +84,7 @@ struct Memory {
   }
 };
 
-Coefficients some() { return {0.01, 0.003, 0.9, 0.1, 0.99, 0.01, 0.8, 1.3, 1e-8}; }
+const Coefficients kSome{0.01, 0.003, 0.9, 0.1, 0.99, 0.01, 0.8, 1.3, 1e-8};  // blocks keep its address
 
 struct Choice {
   const char* name;
@@ -119,8 +119,8 @@ void expect_same_bits(const Choice& choice) {
       for (const bool two : {false, true}) {
         Memory<T> expected(count);
         Memory<T> memory(count);
-        auto first = expected.block(0, count, two, some());
-        auto second = memory.block(0, count, two, some());
+        auto first = expected.block(0, count, two, kSome);
+        auto second = memory.block(0, count, two, kSome);
         loop_of<T>(kPlain, kind)(first);
         loop_of<T>(choice, kind)(second);
         ASSERT_TRUE(memory == expected) << choice.name << " kind " << static_cast<int>(kind) << " count " << count;
@@ -154,7 +154,7 @@ TEST(UpdateBlock, ChecksumsAreThoseOfTheMemoryBeforeAndAfter) {
       for (const int64_t count : {1, 15, 16, 100, 2048}) {
         Memory<float> memory(count);
         const uint64_t before = choice.sum(memory.weights.data(), count * 4);
-        auto work = memory.block(0, count, true, some());
+        auto work = memory.block(0, count, true, kSome);
         choice.f32(kind)(work);
         EXPECT_EQ(work.checksum_read, before) << choice.name;
         EXPECT_EQ(work.checksum_written, choice.sum(memory.weights.data(), count * 4)) << choice.name;
@@ -166,12 +166,12 @@ TEST(UpdateBlock, ChecksumsAreThoseOfTheMemoryBeforeAndAfter) {
 TEST(UpdateBlock, ACutChangesNoBitOfWeightsAndSlots) {
   for (const UpdateKind kind : kKinds) {
     Memory<float> whole(300);
-    auto work = whole.block(0, 300, true, some());
+    auto work = whole.block(0, 300, true, kSome);
     update_block<float>(kind)(work);
     for (const int64_t cut : {1, 16, 77, 299}) {
       Memory<float> parts(300);
-      auto first = parts.block(0, cut, true, some());
-      auto second = parts.block(cut, 300 - cut, true, some());
+      auto first = parts.block(0, cut, true, kSome);
+      auto second = parts.block(cut, 300 - cut, true, kSome);
       update_block<float>(kind)(first);
       update_block<float>(kind)(second);
       ASSERT_TRUE(parts == whole) << "kind " << static_cast<int>(kind) << " cut at " << cut;
@@ -183,9 +183,9 @@ TEST(MeasureBlock, GivesTheNormThatTheUpdateGives) {
   for (const int64_t count : {1, 16, 100, 2048}) {
     for (const bool two : {false, true}) {
       Memory<float> memory(count);
-      auto measured = memory.block(0, count, two, some());
+      auto measured = memory.block(0, count, two, kSome);
       measure_block<float>()(measured);
-      auto updated = memory.block(0, count, two, some());
+      auto updated = memory.block(0, count, two, kSome);
       update_block<float>(UpdateKind::kAdamW)(updated);
       EXPECT_EQ(measured.sum_of_squares, updated.sum_of_squares);
     }
