@@ -9,6 +9,7 @@
 #include <functional>
 #include <vector>
 
+#include "lockstep/core/checksum.h"
 #include "lockstep/lockstep.h"
 #include "tools/bench/made_data.h"
 #include "tools/bench/timing.h"
@@ -64,14 +65,27 @@ int main(int argc, char** argv) {
   };
   const auto empty_run = [&] { strategy.run([](ReplicaContext&) {}); };
 
+  // As the update does it: of each weight as found and as left. There it is part of a pass that reads and writes them
+  // anyway, here it is on its own, so this is more than it costs.
+  std::vector<at::Tensor> weights;
+  for (const Variable& variable : model.variables()) {
+    if (variable.synchronization() == VariableSynchronization::kOnWrite) weights.push_back(variable.read());
+  }
+  const auto verify = [&] {
+    for (const at::Tensor& weight : weights) {
+      for (int pass = 0; pass < 2; ++pass) internal::checksum(weight.data_ptr(), static_cast<int64_t>(weight.nbytes()));
+    }
+  };
+
   seconds_per_step(by_hand, steps);
   seconds_per_step(through_run, steps);
-  std::vector<double> bare, run, empty;
+  std::vector<double> bare, run, empty, verified;
   for (int i = 0; i < blocks; ++i) {  // ABBA
     if (i % 2 == 0) bare.push_back(seconds_per_step(by_hand, steps));
     run.push_back(seconds_per_step(through_run, steps));
     if (i % 2 == 1) bare.push_back(seconds_per_step(by_hand, steps));
     empty.push_back(seconds_per_step(empty_run, 1000));
+    verified.push_back(seconds_per_step(verify, 10));
   }
   const auto row = [](const std::vector<double>& seconds) {
     const Timing t = summarize(seconds);
@@ -82,6 +96,8 @@ int main(int argc, char** argv) {
       {"through run", row(run)},
       {"ratio of medians", fmt::format("{:.4f}", summarize(run).median / summarize(bare).median)},
       {"an empty run", row(empty)},
+      {"checksums, at most",
+       fmt::format("{} = {:.4f} of a step", row(verified), summarize(verified).median / summarize(run).median)},
   });
   return 0;
 }
