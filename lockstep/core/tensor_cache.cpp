@@ -1,0 +1,318 @@
+#include "lockstep/core/tensor_cache.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <utility>
+#include <vector>
+
+namespace lockstep::internal {
+
+/// In front of each block. A cache's blocks stay its own: whoever frees one gives it back there, so memory does not
+/// wander from lane to lane.
+struct alignas(kBlockAlignment) TensorBlock {
+  TensorCache* owner;   // null: freed at once
+  TensorBlock* next;    // in a list of idle blocks, or of those that go
+  std::size_t length;   // of the whole block, header included
+  uint32_t size_class;  // meaningless without an owner
+  bool mapped;          // otherwise malloc's
+
+  void* memory() { return this + 1; }
+  static TensorBlock& of(void* memory) { return *(static_cast<TensorBlock*>(memory) - 1); }
+};
+static_assert(sizeof(TensorBlock) == kBlockAlignment);
+
+namespace {
+
+constexpr std::size_t kPage = 4096;
+
+// A window ends when the cache has handed out this many times what was idle at most. Blocks that lay idle all through
+// it go back, so that memory which is needed again after all costs a sixteenth of what was saved meanwhile, at most.
+constexpr std::size_t kWindow = 16;
+constexpr std::size_t kSmallestWindow = std::size_t{64} << 20;  // below it looking costs more than it gives back
+
+constinit thread_local TensorCache* thread_cache = nullptr;
+
+// Bytes of all blocks that have an owner. Written only where the system is asked for memory or given some.
+std::atomic<std::size_t> held{0};
+// The limits, as one cache sees them: its share of the idle ones. Guarded for writing by the lock of TensorCaches.
+std::atomic<std::size_t> idle_limit{SIZE_MAX};
+std::atomic<std::size_t> idle_share{SIZE_MAX};
+std::atomic<std::size_t> held_limit{SIZE_MAX};
+
+std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
+
+/// Maps `length` bytes that begin where a huge page can, or gives null.
+void* map(std::size_t length) {
+  const std::size_t wide = length + kLargeBlock;
+  void* const raw = mmap(nullptr, wide, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (raw == MAP_FAILED) return nullptr;
+  const auto begin = reinterpret_cast<uintptr_t>(raw);
+  const uintptr_t start = round_up(begin, kLargeBlock);
+  if (start > begin) munmap(raw, start - begin);
+  munmap(reinterpret_cast<void*>(start + length), begin + wide - (start + length));
+  void* const memory = reinterpret_cast<void*>(start);
+  madvise(memory, length, MADV_HUGEPAGE);  // a wish: without huge pages it is ordinary memory
+  return memory;
+}
+
+/// A block from the system for `owner`, or null. What is mapped and refused is tried with malloc: there is a limit on
+/// the number of mappings.
+TensorBlock* fresh_block(uint32_t size_class, TensorCache* owner) {
+  std::size_t length = sizeof(TensorBlock) + size_of_class(size_class);
+  void* memory = nullptr;
+  const bool large = length > kLargeBlock;
+  if (large) {
+    length = round_up(length, kPage);
+    memory = map(length);
+  }
+  const bool mapped = memory != nullptr;
+  if (!mapped && posix_memalign(&memory, kBlockAlignment, length) != 0) return nullptr;
+  if (owner != nullptr) held.fetch_add(length, std::memory_order_relaxed);
+  return new (memory) TensorBlock{owner, nullptr, length, size_class, mapped};
+}
+
+void give_to_system(TensorBlock& block) {
+  if (block.owner != nullptr) held.fetch_sub(block.length, std::memory_order_relaxed);
+  if (block.mapped) {
+    munmap(&block, block.length);
+  } else {
+    std::free(&block);
+  }
+}
+
+void give_all_to_system(TensorBlock* gone) {
+  while (gone != nullptr) give_to_system(*std::exchange(gone, gone->next));
+}
+
+}  // namespace
+
+/// All caches there are: those of lanes, and the one of all threads without.
+class TensorCaches {
+ public:
+  /// Never destroyed: tensors are freed while the process ends.
+  static TensorCaches& all() {
+    static TensorCaches& caches = *new TensorCaches;
+    return caches;
+  }
+
+  TensorCache& shared() { return shared_; }
+
+  TensorCache& acquire() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (unused_.empty()) {
+      unused_.reserve(caches_.size() + 1);  // so that retire() cannot fail
+      caches_.push_back(new TensorCache);
+      unused_.push_back(caches_.back());
+    }
+    TensorCache& cache = *unused_.back();
+    unused_.pop_back();
+    set_in_use(cache, true);
+    divide();
+    return cache;
+  }
+
+  void retire(TensorCache& cache) {
+    set_in_use(cache, false);
+    cache.trim(0);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    unused_.push_back(&cache);
+    divide();
+  }
+
+  void set_limits(TensorMemoryLimits limits) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    idle_limit.store(limits.idle, std::memory_order_relaxed);
+    held_limit.store(limits.held, std::memory_order_relaxed);
+    divide();
+  }
+
+  TensorMemoryUse use() {
+    TensorMemoryUse sum{.held = held.load(std::memory_order_relaxed)};
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const TensorCache* cache : caches_) sum.idle += cache->idle();
+    return sum;
+  }
+
+  /// Gives idle blocks back until `bytes` more would stay within the limit on what is held, `first`'s before others'.
+  void make_room(std::size_t bytes, TensorCache& first) {
+    const std::size_t limit = held_limit.load(std::memory_order_relaxed);
+    const auto too_much = [&] {
+      const std::size_t with = held.load(std::memory_order_relaxed) + bytes;
+      return with > limit ? with - limit : 0;
+    };
+    if (too_much() == 0) return;
+    const auto shrink = [&](TensorCache& cache) {
+      const std::size_t idle = cache.idle();
+      cache.trim(idle - std::min(idle, too_much()));
+    };
+    shrink(first);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (TensorCache* cache : caches_) shrink(*cache);
+  }
+
+  void release_idle() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (TensorCache* cache : caches_) cache->trim(0);
+  }
+
+  TensorBlock* block(uint32_t size_class, TensorCache* owner) {
+    if (owner == nullptr) {
+      TensorBlock* const block = fresh_block(size_class, nullptr);
+      if (block != nullptr) return block;
+    } else {
+      if (TensorBlock* const idle = owner->take(size_class)) return idle;
+      make_room(size_of_class(size_class), *owner);
+      if (TensorBlock* const block = fresh_block(size_class, owner)) return block;
+    }
+    release_idle();
+    return fresh_block(size_class, owner);
+  }
+
+  static void free(TensorBlock& block) {
+    if (block.owner == nullptr) {
+      give_to_system(block);
+    } else {
+      block.owner->give(block);
+    }
+  }
+
+ private:
+  TensorCaches() { set_in_use(shared_, true); }
+
+  static void set_in_use(TensorCache& cache, bool in_use) {
+    const std::lock_guard<std::mutex> lock(cache.mutex_);
+    cache.in_use_ = in_use;
+  }
+
+  /// With the lock held: each cache in use gets an equal share of what may lie idle.
+  void divide() {
+    const std::size_t limit = idle_limit.load(std::memory_order_relaxed);
+    const std::size_t share = limit == SIZE_MAX ? limit : limit / (caches_.size() - unused_.size());
+    if (idle_share.exchange(share, std::memory_order_relaxed) <= share) return;
+    for (TensorCache* cache : caches_) cache->trim(share);
+  }
+
+  std::mutex mutex_;
+  TensorCache shared_;
+  // Guarded by mutex_, which comes before the lock of a cache.
+  std::vector<TensorCache*> caches_{&shared_};
+  std::vector<TensorCache*> unused_;
+};
+
+TensorCache& TensorCache::acquire() { return TensorCaches::all().acquire(); }
+
+void TensorCache::release(TensorCache& cache) { TensorCaches::all().retire(cache); }
+
+std::size_t TensorCache::idle() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return idle_;
+}
+
+TensorBlock* TensorCache::take(uint32_t size_class) {
+  TensorBlock* gone = nullptr;
+  TensorBlock* block = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    served_ += size_of_class(size_class);
+    if (served_ / kWindow >= std::max(most_idle_, kSmallestWindow / kWindow)) end_window(gone);
+    Bin& bin = bins_[size_class];
+    bin.last_used = ++clock_;
+    block = bin.idle;
+    if (block != nullptr) {
+      bin.idle = block->next;
+      bin.least = std::min(bin.least, --bin.count);
+      idle_ -= block->length;
+    }
+  }
+  give_all_to_system(gone);
+  return block;
+}
+
+void TensorCache::give(TensorBlock& block) {
+  TensorBlock* gone = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::size_t share = idle_share.load(std::memory_order_relaxed);
+    if (!in_use_ || block.length > share) {
+      block.next = nullptr;
+      gone = &block;
+    } else {
+      Bin& bin = bins_[block.size_class];
+      bin.last_used = ++clock_;
+      block.next = std::exchange(bin.idle, &block);
+      ++bin.count;
+      idle_ += block.length;
+      if (idle_ > share) trim_locked(share, gone);
+      most_idle_ = std::max(most_idle_, idle_);
+    }
+  }
+  give_all_to_system(gone);
+}
+
+void TensorCache::trim(std::size_t idle) {
+  TensorBlock* gone = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    trim_locked(idle, gone);
+  }
+  give_all_to_system(gone);
+}
+
+void TensorCache::remove(Bin& bin, TensorBlock*& gone) {
+  TensorBlock* const block = bin.idle;
+  bin.idle = block->next;
+  bin.least = std::min(bin.least, --bin.count);
+  idle_ -= block->length;
+  block->next = std::exchange(gone, block);
+}
+
+void TensorCache::trim_locked(std::size_t idle, TensorBlock*& gone) {
+  while (idle_ > idle) {
+    Bin* oldest = nullptr;
+    for (Bin& bin : bins_) {
+      if (bin.count > 0 && (oldest == nullptr || bin.last_used < oldest->last_used)) oldest = &bin;
+    }
+    while (idle_ > idle && oldest->count > 0) remove(*oldest, gone);
+  }
+}
+
+void TensorCache::end_window(TensorBlock*& gone) {
+  for (Bin& bin : bins_) {
+    for (uint32_t stale = bin.least; stale > 0; --stale) remove(bin, gone);
+    bin.least = bin.count;
+  }
+  most_idle_ = idle_;
+  served_ = 0;
+}
+
+TensorCache* exchange_thread_cache(TensorCache* cache) noexcept { return std::exchange(thread_cache, cache); }
+
+void* allocate_tensor_memory(std::size_t bytes) noexcept {
+  if (bytes == 0 || bytes > kLargestBlock) return nullptr;
+  TensorCaches& caches = TensorCaches::all();
+  const uint32_t size_class = size_class_of(bytes);
+  TensorCache* cache = thread_cache;
+  if (cache == nullptr && size_of_class(size_class) >= kLargeBlock) cache = &caches.shared();
+  TensorBlock* const block = caches.block(size_class, cache);
+  return block != nullptr ? block->memory() : nullptr;
+}
+
+void free_tensor_memory(void* memory) noexcept {
+  if (memory != nullptr) TensorCaches::free(TensorBlock::of(memory));
+}
+
+void set_tensor_memory_limits(TensorMemoryLimits limits) { TensorCaches::all().set_limits(limits); }
+
+TensorMemoryLimits tensor_memory_limits() {
+  return {.idle = idle_limit.load(std::memory_order_relaxed), .held = held_limit.load(std::memory_order_relaxed)};
+}
+
+TensorMemoryUse tensor_memory_use() { return TensorCaches::all().use(); }
+
+void release_idle_tensor_memory() noexcept { TensorCaches::all().release_idle(); }
+
+}  // namespace lockstep::internal
