@@ -3,11 +3,14 @@
 #pragma once
 
 #include <ATen/core/TensorBody.h>
+#include <c10/core/Allocator.h>
 #include <c10/core/ScalarType.h>
 #include <torch/version.h>
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #define LOCKSTEP_TORCH_AT_LEAST(major, minor) \
   (TORCH_VERSION_MAJOR > (major) || (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
@@ -43,5 +46,18 @@ inline const void* address_of(const at::Tensor& tensor) {
   return tensor.data_ptr();
 #endif
 }
+
+/// A c10::Allocator of host memory: derive from it and say where blocks come from.
+class HostAllocator : public c10::Allocator {
+ public:
+  /// Any thread. Throws where there is no memory.
+  virtual c10::DataPtr new_block(std::size_t bytes) const = 0;
+
+  // Each version overrides one of the first two (const up to some 2.x), and later ones the third; so `override` cannot
+  // be written.
+  c10::DataPtr allocate(std::size_t bytes) { return new_block(bytes); }
+  c10::DataPtr allocate(std::size_t bytes) const { return new_block(bytes); }
+  void copy_data(void* to, const void* from, std::size_t bytes) const { std::memcpy(to, from, bytes); }
+};
 
 }  // namespace lockstep::internal

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/tensor_allocator.h"
 
 namespace lockstep::internal {
 
@@ -37,6 +38,7 @@ const ReplicaContext* current_context() { return current; }
 
 ReplicaGroup::ReplicaGroup(LanePlan plan, uint64_t seed, Strategy* strategy)
     : plan_(plan), seed_(seed), strategy_(strategy), streams_(static_cast<std::size_t>(plan.num_replicas)) {
+  install_tensor_allocator();
   intercept_random_operators();
   for (int64_t r = 0; r < plan.num_replicas; ++r) {
     contexts_.push_back(std::unique_ptr<ReplicaContext>(new ReplicaContext(*this, r)));

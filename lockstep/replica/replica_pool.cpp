@@ -26,6 +26,7 @@ const auto kIdle = [] {};  // between runs nobody is late
 ReplicaPool::ReplicaPool(LanePlan plan)
     : plan_(std::move(plan)),
       patience_(plan_.oversubscribed() ? Patience{.pauses = 0} : Patience{}),
+      caches_(static_cast<std::size_t>(plan_.num_lanes())),
       replicas_(static_cast<std::size_t>(plan_.num_replicas)),
       barrier_(plan_.num_lanes(), patience_),
       meetings_(static_cast<std::size_t>(plan_.num_replicas)),
@@ -50,6 +51,7 @@ std::span<const std::exception_ptr> ReplicaPool::run(FunctionRef<void(int64_t)> 
   const auto start = std::chrono::steady_clock::now();
   {
     caller_.capture();
+    const ThreadCacheScope cache(caches_[0].cache());
     const IntraOpThreadsGuard threads(plan_.threads_per_replica);
     const CallerPin pin(plan_, last_run_was_brief_);
     body_ = &body;
@@ -73,6 +75,7 @@ void ReplicaPool::thread_main(int64_t r) {
   const int lane = plan_.lane_of(r);
   const bool opens_lane = lane > 0 && r == plan_.first_replica_of(lane);  // lane 0 is opened by run()
   pin_replica_thread(plan_, lane);
+  const ThreadCacheScope cache(caches_[lane].cache());
   set_intra_op_threads_of_this_thread(plan_.threads_per_replica);
   for (uint32_t seen = 0;;) {
     if (opens_lane) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/core/function_ref.h"
+#include "lockstep/core/tensor_cache.h"
 #include "lockstep/replica/caller_state.h"
 #include "lockstep/replica/lanes.h"
 #include "lockstep/replica/meeting.h"
@@ -82,6 +83,7 @@ class ReplicaPool {
 
   const LanePlan plan_;
   const Patience patience_;
+  std::vector<TensorCacheLease> caches_;  // one for each lane: its replicas' tensors, and what run() makes on lane 0
   std::vector<Replica> replicas_;
   LaneBarrier barrier_;
   Epoch starts_;  // advanced by run() and by the destructor
