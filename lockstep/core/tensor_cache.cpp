@@ -84,6 +84,9 @@ void give_to_system(TensorBlock& block) {
   }
 }
 
+/// Puts a block in front of a list.
+void push(TensorBlock*& list, TensorBlock& block) { block.next = std::exchange(list, &block); }
+
 void give_all_to_system(TensorBlock* gone) {
   while (gone != nullptr) give_to_system(*std::exchange(gone, gone->next));
 }
@@ -165,6 +168,11 @@ class TensorCaches {
       if (block != nullptr) return block;
     } else {
       if (TensorBlock* const idle = owner->take(size_class)) return idle;
+      // What threads without a cache leave idle, such as each replica's initial weights, serves lanes; never the other
+      // way round, nor between lanes: then blocks would wander for ever.
+      if (owner != &shared_ && size_of_class(size_class) >= kLargeBlock) {
+        if (TensorBlock* const idle = shared_.hand_over(size_class, *owner)) return idle;
+      }
       make_room(size_of_class(size_class), *owner);
       if (TensorBlock* const block = fresh_block(size_class, owner)) return block;
     }
@@ -215,21 +223,42 @@ std::size_t TensorCache::idle() const {
 TensorBlock* TensorCache::take(uint32_t size_class) {
   TensorBlock* gone = nullptr;
   TensorBlock* block = nullptr;
+  std::size_t window = 0;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     served_ += size_of_class(size_class);
-    if (served_ / kWindow >= std::max(most_idle_, kSmallestWindow / kWindow)) end_window(gone);
+    if (window_is_over()) {
+      window = served_;
+      end_window(gone);
+    }
     Bin& bin = bins_[size_class];
     bin.last_used = ++clock_;
-    block = bin.idle;
-    if (block != nullptr) {
-      bin.idle = block->next;
-      bin.least = std::min(bin.least, --bin.count);
-      idle_ -= block->length;
-    }
+    if (bin.count > 0) block = pop(bin);
   }
   give_all_to_system(gone);
+  // Threads without a cache may never allocate again; then lanes' work says how long their blocks lie idle.
+  TensorCache& shared = TensorCaches::all().shared();
+  if (window > 0 && this != &shared) shared.advance(window);
   return block;
+}
+
+TensorBlock* TensorCache::hand_over(uint32_t size_class, TensorCache& to) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Bin& bin = bins_[size_class];
+  if (bin.count == 0) return nullptr;
+  TensorBlock* const block = pop(bin);
+  block->owner = &to;
+  return block;
+}
+
+void TensorCache::advance(std::size_t served) {
+  TensorBlock* gone = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    served_ += served;
+    if (window_is_over()) end_window(gone);
+  }
+  give_all_to_system(gone);
 }
 
 void TensorCache::give(TensorBlock& block) {
@@ -238,12 +267,11 @@ void TensorCache::give(TensorBlock& block) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const std::size_t share = idle_share.load(std::memory_order_relaxed);
     if (!in_use_ || block.length > share) {
-      block.next = nullptr;
-      gone = &block;
+      push(gone, block);
     } else {
       Bin& bin = bins_[block.size_class];
       bin.last_used = ++clock_;
-      block.next = std::exchange(bin.idle, &block);
+      push(bin.idle, block);
       ++bin.count;
       idle_ += block.length;
       if (idle_ > share) trim_locked(share, gone);
@@ -262,12 +290,12 @@ void TensorCache::trim(std::size_t idle) {
   give_all_to_system(gone);
 }
 
-void TensorCache::remove(Bin& bin, TensorBlock*& gone) {
+TensorBlock* TensorCache::pop(Bin& bin) {
   TensorBlock* const block = bin.idle;
   bin.idle = block->next;
   bin.least = std::min(bin.least, --bin.count);
   idle_ -= block->length;
-  block->next = std::exchange(gone, block);
+  return block;
 }
 
 void TensorCache::trim_locked(std::size_t idle, TensorBlock*& gone) {
@@ -276,13 +304,17 @@ void TensorCache::trim_locked(std::size_t idle, TensorBlock*& gone) {
     for (Bin& bin : bins_) {
       if (bin.count > 0 && (oldest == nullptr || bin.last_used < oldest->last_used)) oldest = &bin;
     }
-    while (idle_ > idle && oldest->count > 0) remove(*oldest, gone);
+    while (idle_ > idle && oldest->count > 0) push(gone, *pop(*oldest));
   }
+}
+
+bool TensorCache::window_is_over() const {
+  return served_ / kWindow >= std::max(most_idle_, kSmallestWindow / kWindow);
 }
 
 void TensorCache::end_window(TensorBlock*& gone) {
   for (Bin& bin : bins_) {
-    for (uint32_t stale = bin.least; stale > 0; --stale) remove(bin, gone);
+    for (uint32_t stale = bin.least; stale > 0; --stale) push(gone, *pop(bin));
     bin.least = bin.count;
   }
   most_idle_ = idle_;

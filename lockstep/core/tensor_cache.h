@@ -62,13 +62,18 @@ class alignas(64) TensorCache {
 
   /// An idle block of the class, or null.
   TensorBlock* take(uint32_t size_class);
+  /// The same for another cache, which the block now belongs to.
+  TensorBlock* hand_over(uint32_t size_class, TensorCache& to);
   void give(TensorBlock& block);
+  /// Moves the window on: other caches have handed out so many bytes.
+  void advance(std::size_t served);
   /// Gives blocks back to the system, of the class first that was not used for longest, until at most `idle` bytes
   /// stay.
   void trim(std::size_t idle);
 
   // With the lock held; what goes is put on the list `gone`, for the system once the lock is free again.
-  void remove(Bin& bin, TensorBlock*& gone);
+  TensorBlock* pop(Bin& bin);
+  bool window_is_over() const;
   void trim_locked(std::size_t idle, TensorBlock*& gone);
   void end_window(TensorBlock*& gone);
 

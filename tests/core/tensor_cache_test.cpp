@@ -209,6 +209,31 @@ TEST_F(TensorCacheTest, GivesBackWhatLayIdleForLong) {
   EXPECT_LT(lane.cache().idle(), 9 * kMebi);
 }
 
+TEST_F(TensorCacheTest, LanesUseWhatThreadsWithoutACacheLeftIdle) {
+  void* const weights = allocate_tensor_memory(6 * kMebi);
+  free_tensor_memory(weights);
+  const TensorCacheLease lane;
+  {
+    const ThreadCacheScope scope(lane.cache());
+    void* const gradient = allocate_tensor_memory(6 * kMebi);
+    EXPECT_EQ(gradient, weights);
+    free_tensor_memory(gradient);
+  }
+  EXPECT_GT(lane.cache().idle(), 6 * kMebi) << "it belongs to the lane now";
+  void* const other = allocate_tensor_memory(6 * kMebi);
+  EXPECT_NE(other, weights) << "and does not wander back";
+  free_tensor_memory(other);
+}
+
+TEST_F(TensorCacheTest, WhatThreadsWithoutACacheLeftIdleGoesBackWhileLanesWork) {
+  use(50 * kMebi);
+  const TensorCacheLease lane;
+  const ThreadCacheScope scope(lane.cache());
+  for (int step = 0; step < 300; ++step) use(4 * kMebi, 2);
+  EXPECT_LT(tensor_memory_use().idle, 20 * kMebi);
+  EXPECT_GT(lane.cache().idle(), 8 * kMebi);
+}
+
 TEST_F(TensorCacheTest, KeepsWhatIsUsedInEveryStep) {
   const TensorCacheLease lane;
   const ThreadCacheScope scope(lane.cache());
