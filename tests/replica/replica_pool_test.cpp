@@ -59,6 +59,26 @@ class ReplicaPoolOf : public ::testing::TestWithParam<std::pair<int64_t, int>> {
   ReplicaPool pool_{plan_of(GetParam().first, GetParam().second)};
 };
 
+TEST_P(ReplicaPoolOf, HasOneCacheOfTensorMemoryForEachLane) {
+  // Gives the calling thread's cache.
+  const auto cache_here = [] {
+    TensorCache* const cache = exchange_thread_cache(nullptr);
+    exchange_thread_cache(cache);
+    return cache;
+  };
+  const TensorCacheLease callers_own;
+  const ThreadCacheScope scope(callers_own.cache());
+  std::vector<TensorCache*> caches(static_cast<std::size_t>(replicas()));
+  pool_.run([&](int64_t r) { caches[r] = cache_here(); });
+  EXPECT_EQ(cache_here(), &callers_own.cache()) << "the caller's is back";
+  for (int64_t r = 0; r < replicas(); ++r) {
+    EXPECT_EQ(caches[r], caches[pool_.plan().first_replica_of(pool_.plan().lane_of(r))]);
+  }
+  const std::set<TensorCache*> different(caches.begin(), caches.end());
+  EXPECT_EQ(different.size(), static_cast<std::size_t>(num_lanes()));
+  EXPECT_EQ(different.count(nullptr) + different.count(&callers_own.cache()), 0u);
+}
+
 TEST_P(ReplicaPoolOf, RunsTheBodyOnceForEachReplica) {
   for (int repeat = 0; repeat < 3; ++repeat) {
     std::vector<std::atomic<int>> calls(replicas());
