@@ -1,11 +1,15 @@
 #include "lockstep/core/torch_compat.h"
 
+#include <ATen/ATen.h>
 #include <ATen/FuncTorchTLS.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/record_function.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <cmath>
+#include <limits>
 
 namespace lockstep::internal {
 
@@ -49,6 +53,19 @@ void forget_autocast_weights() {
   const bool on = at::autocast::is_cpu_enabled() || at::autocast::is_enabled();
 #endif
   if (on) at::autocast::clear_cache();
+}
+
+at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values) {
+#if LOCKSTEP_TORCH_AT_LEAST(2, 0)
+  return at::scaled_dot_product_attention(queries, keys, values, {}, 0.0, /*is_causal=*/true);
+#else
+  const int64_t positions = queries.size(-2);
+  const at::Tensor later =
+      at::full({positions, positions}, -std::numeric_limits<double>::infinity(), queries.options()).triu_(1);
+  const at::Tensor scores =
+      at::matmul(queries / std::sqrt(static_cast<double>(queries.size(-1))), keys.transpose(-2, -1));
+  return at::matmul((scores + later).softmax(-1), values);
+#endif
 }
 
 }  // namespace lockstep::internal

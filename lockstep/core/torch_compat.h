@@ -38,6 +38,10 @@ void set_autocast_details(const ThreadModes& modes);
 /// Empties autocast's cache of casted weights where autocast is on for this thread; call after weights changed.
 void forget_autocast_weights();
 
+/// Attention of each position to itself and those before it: queries, keys and values [..., positions, width of a
+/// head], the scores divided by the root of that width. One fused operator where LibTorch has it (2.0).
+at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values);
+
 /// Where a tensor's elements begin, without a right to write them.
 inline const void* address_of(const at::Tensor& tensor) {
 #if LOCKSTEP_TORCH_AT_LEAST(2, 1)

@@ -1,4 +1,4 @@
-// Data sets that come with the library: one that it makes itself, and MNIST's files.
+// Data sets that come with the library: one that it makes itself, MNIST's files, and text.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace lockstep::data {
 
-/// A data set's two parts. Inputs are float32 [n, 1, 28, 28], white on black, about zero mean and unit variance;
+/// An image data set's two parts. Inputs are float32 [n, 1, 28, 28], white on black, about zero mean and unit variance;
 /// targets int64 [n], 0 to 9.
 struct Split {
   Dataset train;
@@ -23,5 +23,18 @@ Split digits(int64_t train_count = 10000, int64_t evaluate_count = 2000, uint64_
 /// evaluate. Where only the t10k pair is there, its first 80 % train and the rest evaluates. A DataError names the file
 /// and what is wrong with it; memory is taken as data arrives, never by what a header promises.
 Split idx(const std::string& folder);
+
+/// A text's two parts, as bytes. A sample is a window: inputs int64 [n, context], numbers of bytes in `vocabulary`, and
+/// targets of the same shape, the byte after each of them.
+struct Text {
+  Dataset train;
+  Dataset evaluate;
+  std::string vocabulary;  // the different bytes of the text, ascending
+};
+
+/// A file's text: its first 90 % train, the rest evaluates. Windows lie side by side, so that an epoch foretells each
+/// byte once; what does not fill a window at the end of a part is left out. A DataError names a file that is missing,
+/// not a plain one, or too short for one window in each part; memory is taken as data arrives.
+Text text(const std::string& path, int64_t context);
 
 }  // namespace lockstep::data

@@ -1,0 +1,110 @@
+// Windows of a text's bytes, each byte to be foretold from those before it.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/error.h"
+#include "lockstep/data/sources.h"
+
+namespace lockstep::data {
+
+namespace {
+
+constexpr std::size_t kPiece = 1 << 20;  // memory grows by what was read, a piece at a time
+
+std::string read_file(const std::string& path) {
+  std::error_code ignored;
+  // Devices and pipes may never end.
+  if (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored)) {
+    throw DataError(fmt::format("'{}' is not a plain file", path), "give a file of text");
+  }
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw DataError(fmt::format("'{}' cannot be opened", path), "check that it exists and may be read");
+  std::string bytes;
+  while (in) {
+    const std::size_t before = bytes.size();
+    bytes.resize(before + kPiece);
+    in.read(bytes.data() + before, static_cast<std::streamsize>(kPiece));
+    bytes.resize(before + static_cast<std::size_t>(in.gcount()));
+  }
+  if (in.bad())
+    throw DataError(fmt::format("'{}' cannot be read beyond byte {}", path, bytes.size()), "get the file again");
+  return bytes;
+}
+
+/// The windows of the bytes [begin, end) of a text, whose bytes were replaced by their numbers in the vocabulary.
+class WindowSource final : public Source {
+ public:
+  WindowSource(std::shared_ptr<const std::string> numbers, std::size_t begin, std::size_t end, int64_t context)
+      : numbers_(std::move(numbers)),
+        begin_(begin),
+        size_(static_cast<int64_t>(end - begin - 1) / context),
+        context_(context) {}
+
+  int64_t size() const override { return size_; }
+
+  Batch read(std::span<const int64_t> ids) const override {
+    const auto count = static_cast<int64_t>(ids.size());
+    const Batch batch{.input = at::empty({count, context_}, at::kLong),
+                      .target = at::empty({count, context_}, at::kLong)};
+    auto* input = batch.input.data_ptr<int64_t>();
+    auto* target = batch.target.data_ptr<int64_t>();
+    for (const int64_t id : ids) {
+      const char* from = numbers_->data() + begin_ + static_cast<std::size_t>(id * context_);
+      for (int64_t i = 0; i < context_; ++i, ++from) {
+        *input++ = static_cast<unsigned char>(from[0]);
+        *target++ = static_cast<unsigned char>(from[1]);
+      }
+    }
+    return batch;
+  }
+
+  std::string describe() const override { return fmt::format("{} windows of {} bytes of text", size_, context_); }
+
+ private:
+  const std::shared_ptr<const std::string> numbers_;
+  const std::size_t begin_;
+  const int64_t size_;
+  const int64_t context_;
+};
+
+}  // namespace
+
+Text text(const std::string& path, int64_t context) {
+  if (context < 1) throw UsageError(fmt::format("text was given a context of {}", context), "give at least 1");
+  std::string bytes = read_file(path);
+  const std::size_t cut = bytes.size() - bytes.size() / 10;
+  // A window takes one byte more than it has: the last one's target.
+  const auto fits = [&](std::size_t part) { return part > static_cast<uint64_t>(context); };
+  if (!fits(cut) || !fits(bytes.size() - cut)) {
+    throw DataError(
+        fmt::format("'{}' has {} bytes, of which the last {} are to evaluate: no window of {} and its targets", path,
+                    bytes.size(), bytes.size() - cut, context),
+        "give a longer text, or a smaller context");
+  }
+  std::array<bool, 256> present{};
+  for (const char byte : bytes) present[static_cast<unsigned char>(byte)] = true;
+  std::array<char, 256> number_of{};
+  std::string vocabulary;
+  for (std::size_t byte = 0; byte < present.size(); ++byte) {
+    if (!present[byte]) continue;
+    number_of[byte] = static_cast<char>(vocabulary.size());
+    vocabulary += static_cast<char>(byte);
+  }
+  std::transform(bytes.begin(), bytes.end(), bytes.begin(),
+                 [&](char byte) { return number_of[static_cast<unsigned char>(byte)]; });
+  const auto numbers = std::make_shared<const std::string>(std::move(bytes));
+  const auto part = [&](std::size_t begin, std::size_t end) {
+    return Dataset(std::make_shared<WindowSource>(numbers, begin, end, context));
+  };
+  return {part(0, cut), part(cut, numbers->size()), std::move(vocabulary)};
+}
+
+}  // namespace lockstep::data
