@@ -1,6 +1,7 @@
 // Lockstep: one training step on many replicas, for C++ programs built on LibTorch.
 #pragma once
 
+#include "lockstep/core/denormals.h"            // IWYU pragma: export
 #include "lockstep/core/error.h"                // IWYU pragma: export
 #include "lockstep/core/ids.h"                  // IWYU pragma: export
 #include "lockstep/core/log.h"                  // IWYU pragma: export

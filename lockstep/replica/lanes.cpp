@@ -43,14 +43,14 @@ LanePlan plan_lanes(const LaneRequest& request, const std::vector<int>& cores, i
   if (request.replicas < 0) {
     throw UsageError(fmt::format(".replicas is {}", request.replicas), "ask for at least one replica, or leave it out");
   }
-  if (request.threads_per_replica < 1) {
-    throw UsageError(fmt::format(".threads_per_replica is {}", request.threads_per_replica),
+  if (request.compute.threads < 1) {
+    throw UsageError(fmt::format(".threads_per_replica is {}", request.compute.threads),
                      "give each replica at least one thread");
   }
   check_devices(request.devices);
 
   LanePlan plan;
-  plan.threads_per_replica = request.threads_per_replica;
+  plan.compute = request.compute;
   plan.available_cores = static_cast<int64_t>(cores.size());
   plan.names = request.devices;
   if (plan.names.empty()) {
@@ -65,12 +65,12 @@ LanePlan plan_lanes(const LaneRequest& request, const std::vector<int>& cores, i
                                  plan.num_lanes(), fmt::join(plan.names, ", ")),
                      fmt::format("make .replicas a multiple of {}, or change .devices", plan.num_lanes()));
   }
-  const int64_t needed = static_cast<int64_t>(plan.num_lanes()) * plan.threads_per_replica;
+  const int64_t needed = static_cast<int64_t>(plan.num_lanes()) * plan.compute.threads;
   if (needed <= plan.available_cores) {
     std::size_t next = static_cast<std::size_t>(local_worker * needed);
     for (int lane = 0; lane < plan.num_lanes(); ++lane) {
       std::vector<int>& set = plan.cores.emplace_back();
-      for (int thread = 0; thread < plan.threads_per_replica; ++thread) set.push_back(cores[next++ % cores.size()]);
+      for (int thread = 0; thread < plan.compute.threads; ++thread) set.push_back(cores[next++ % cores.size()]);
     }
   }
   return plan;

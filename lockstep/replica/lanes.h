@@ -6,13 +6,15 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/replica/compute_settings.h"
+
 namespace lockstep::internal {
 
 /// A lane is a turn that at most one of its replicas holds at any time. Replicas are dealt to the lanes in blocks.
 struct LanePlan {
   std::vector<std::string> names;       // one for each lane, as the user wrote them
   int64_t num_replicas = 0;             // of this process; a multiple of the number of lanes
-  int threads_per_replica = 1;          // intra-op threads of each replica
+  ComputeSettings compute;              // of each replica
   std::vector<std::vector<int>> cores;  // one set for each lane; empty where lanes are not pinned
   int64_t available_cores = 0;          // cores that this process may use
   bool replicas_from_machine = false;   // nobody asked for this number of replicas: it is the number of cores
@@ -23,14 +25,14 @@ struct LanePlan {
   int lane_of(int64_t replica) const { return static_cast<int>(replica / replicas_per_lane()); }
   bool pinned() const { return !cores.empty(); }
   /// More lanes, or more threads, than cores: waiting lanes must not burn what the others need.
-  bool oversubscribed() const { return num_lanes() * threads_per_replica > available_cores; }
+  bool oversubscribed() const { return num_lanes() * compute.threads > available_cores; }
 };
 
 /// What a user may leave open, as in MirroredOptions.
 struct LaneRequest {
   std::vector<std::string> devices;  // empty: as many lanes as cores, or the largest number that divides `replicas`
   int64_t replicas = 0;              // 0: one for each lane
-  int threads_per_replica = 1;
+  ComputeSettings compute = {};
 };
 
 /// Decides the lanes. `cores` are those of the process's affinity mask; worker `local_worker` of this host starts

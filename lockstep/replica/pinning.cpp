@@ -34,7 +34,7 @@ void pin_replica_thread(const LanePlan& plan, int lane) {
 }
 
 CallerPin::CallerPin(const LanePlan& plan, bool brief) {
-  if (!plan.pinned() || plan.threads_per_replica > 1) return;
+  if (!plan.pinned() || plan.compute.threads > 1) return;
   const cpu_set_t lane = mask_of(plan.cores.front());
   const int here = sched_getcpu();
   if (brief && here >= 0 && CPU_ISSET(here, &lane)) return;

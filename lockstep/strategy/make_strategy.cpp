@@ -23,7 +23,8 @@ std::unique_ptr<Strategy> make_strategy(const std::string& name, StrategyOptions
         OneDeviceOptions{.device = options.devices.empty() ? "cpu" : options.devices.front(),
                          .seed = options.seed,
                          .threads_per_replica = options.threads_per_replica,
-                         .verify_every = options.verify_every});
+                         .verify_every = options.verify_every,
+                         .denormals = options.denormals});
   }
   if (name == "mirrored") {
     return std::make_unique<MirroredStrategy>(MirroredOptions{.devices = std::move(options.devices),
@@ -31,7 +32,8 @@ std::unique_ptr<Strategy> make_strategy(const std::string& name, StrategyOptions
                                                               .copies = options.copies,
                                                               .seed = options.seed,
                                                               .threads_per_replica = options.threads_per_replica,
-                                                              .verify_every = options.verify_every});
+                                                              .verify_every = options.verify_every,
+                                                              .denormals = options.denormals});
   }
   throw UsageError(fmt::format("'{}' is not a strategy", name),
                    fmt::format("choose one of {}", fmt::join(strategy_names(), ", ")));

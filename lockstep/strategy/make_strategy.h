@@ -19,6 +19,7 @@ struct StrategyOptions {
   uint64_t seed = 0;
   int threads_per_replica = 1;
   int64_t verify_every = 100;
+  Denormals denormals = Denormals::kFlush;
 };
 
 /// "one-device" or "mirrored". A UsageError for another name, and for options that the strategy cannot honour.

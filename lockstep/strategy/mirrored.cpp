@@ -11,7 +11,7 @@ namespace lockstep {
 namespace {
 
 internal::StrategySetup setup_of(const MirroredOptions& options) {
-  internal::LaneRequest request{options.devices, options.replicas, options.threads_per_replica};
+  internal::LaneRequest request{options.devices, options.replicas, {options.threads_per_replica, options.denormals}};
   internal::StrategySetup setup{.name = "MirroredStrategy",
                                 .lanes = plan_lanes(request, internal::cores_of_this_process(), 0)};
   setup.copies =

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/denormals.h"
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep {
@@ -24,9 +25,10 @@ struct MirroredOptions {
   /// each lane.
   int64_t replicas = 0;
   Copies copies = Copies::kPerMemory;
-  uint64_t seed = 0;            // of initial values, random streams and shuffling
-  int threads_per_replica = 1;  // intra-op threads; part of what decides bits
-  int64_t verify_every = 100;   // runs between looks at variables that no optimizer of the library updates
+  uint64_t seed = 0;                        // of initial values, random streams and shuffling
+  int threads_per_replica = 1;              // intra-op threads; part of what decides bits
+  int64_t verify_every = 100;               // runs between looks at variables that no optimizer of the library updates
+  Denormals denormals = Denormals::kFlush;  // part of what decides bits
 };
 
 /// Every replica has a thread of its own (replica 0: the caller's), and a lane lets one of its replicas run at a time.

@@ -8,7 +8,7 @@ namespace lockstep {
 namespace {
 
 internal::StrategySetup setup_of(const OneDeviceOptions& options) {
-  internal::LaneRequest request{{options.device}, 1, options.threads_per_replica};
+  internal::LaneRequest request{{options.device}, 1, {options.threads_per_replica, options.denormals}};
   internal::StrategySetup setup{.name = "OneDeviceStrategy",
                                 .lanes = plan_lanes(request, internal::cores_of_this_process(), 0)};
   setup.lanes.cores.clear();  // nobody else to keep apart from

@@ -4,15 +4,17 @@
 #include <cstdint>
 #include <string>
 
+#include "lockstep/core/denormals.h"
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep {
 
 struct OneDeviceOptions {
-  std::string device = "cpu";   // or "cpu:K"
-  uint64_t seed = 0;            // of initial values, random streams and shuffling
-  int threads_per_replica = 1;  // intra-op threads; part of what decides bits
-  int64_t verify_every = 100;   // runs between looks at variables that no optimizer of the library updates
+  std::string device = "cpu";               // or "cpu:K"
+  uint64_t seed = 0;                        // of initial values, random streams and shuffling
+  int threads_per_replica = 1;              // intra-op threads; part of what decides bits
+  int64_t verify_every = 100;               // runs between looks at variables that no optimizer of the library updates
+  Denormals denormals = Denormals::kFlush;  // part of what decides bits
 };
 
 /// One replica, on the calling thread, which is not pinned.

@@ -12,9 +12,10 @@
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/core/reduce_tensors.h"
 #include "lockstep/core/simd.h"
+#include "lockstep/core/tensor_allocator.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/optim/optimizer_state.h"
-#include "lockstep/replica/intra_op_threads.h"
+#include "lockstep/replica/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/strategy/setup.h"
 #include "lockstep/variable/registry.h"
@@ -22,7 +23,7 @@
 namespace lockstep {
 
 using internal::CallScope;
-using internal::IntraOpThreadsGuard;
+using internal::ComputeSettingsGuard;
 using internal::VariableState;
 
 namespace {
@@ -123,10 +124,10 @@ std::string Strategy::describe() const {
     text +=
         "  the number of replicas is this machine's number of cores; set .replicas to get the same results elsewhere\n";
   }
-  text += fmt::format("  {} intra-op thread{} for each replica; {} core{} available, lanes {}\n",
-                      plan.threads_per_replica, plan.threads_per_replica == 1 ? "" : "s", plan.available_cores,
-                      plan.available_cores == 1 ? "" : "s", plan.pinned() ? "pinned" : "not pinned");
-  const int64_t idle = plan.available_cores - static_cast<int64_t>(plan.num_lanes()) * plan.threads_per_replica;
+  text += fmt::format("  {} intra-op thread{} for each replica; {} core{} available, lanes {}\n", plan.compute.threads,
+                      plan.compute.threads == 1 ? "" : "s", plan.available_cores, plan.available_cores == 1 ? "" : "s",
+                      plan.pinned() ? "pinned" : "not pinned");
+  const int64_t idle = plan.available_cores - static_cast<int64_t>(plan.num_lanes()) * plan.compute.threads;
   if (idle > 0) {
     text += fmt::format(
         "  {} core{} idle: more lanes (.devices) use them without changing results, more .replicas or "
@@ -135,6 +136,9 @@ std::string Strategy::describe() const {
   }
   text += fmt::format("  mirrored variables: one copy for {}; seed {}\n",
                       copies_ == internal::CopyPolicy::kPerMemory ? "all replicas" : "each replica", group_->seed());
+  text += fmt::format("  denormal numbers are {}; {}\n",
+                      plan.compute.denormals == Denormals::kFlush ? "flushed to 0" : "kept",
+                      internal::tensor_allocator_description());
   text += fmt::format("  {}; own loops {}; fingerprint {}\n", internal::platform_description(),
                       internal::name_of(internal::simd()), internal::platform_fingerprint());
   return text;
@@ -146,7 +150,7 @@ void Strategy::check_outside(const char* call, const char* inside) const {
 
 at::Tensor Strategy::reduce(Reduction reduction, const PerReplica<at::Tensor>& values, Axes axes) {
   const CallScope call(*group_, "Strategy::reduce", "call ctx.all_reduce()");
-  const IntraOpThreadsGuard threads(group_->plan().threads_per_replica);
+  const ComputeSettingsGuard settings(group_->plan().compute);
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> tensors = tensors_of(values, num_local_replicas(), "Strategy::reduce");
   if (axes.values().empty()) {
@@ -209,7 +213,7 @@ at::Tensor Strategy::broadcast(ReplicaId from, const at::Tensor& value) {
 std::shared_ptr<internal::ModuleBinding> Strategy::bind_modules(
     const ModuleOptions& options, const std::function<std::shared_ptr<torch::nn::Module>()>& next) {
   const CallScope call(*group_, "Strategy::make_module", "use modules that were made before run()");
-  const IntraOpThreadsGuard threads(group_->plan().threads_per_replica);
+  const ComputeSettingsGuard settings(group_->plan().compute);
   registry_->require_fresh_module(options.name);
   std::vector<std::shared_ptr<torch::nn::Module>> modules;
   for (int64_t r = 0; r < num_local_replicas(); ++r) {

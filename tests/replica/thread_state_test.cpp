@@ -89,15 +89,31 @@ TEST_P(ThreadStateOf, IntraOpThreadsAreTheReplicasAndTheCallersComeBack) {
   at::set_num_threads(1);
 }
 
-TEST_P(ThreadStateOf, DenormalsAreFlushedWhereTheCallerFlushesThem) {
-  const auto flushed = [] {
-    volatile float tiny = 1e-38f;
-    return tiny * 0.1f == 0.0f;
-  };
-  for (const bool flush : {true, false}) {
-    if (!at::globalContext().setFlushDenormal(flush)) GTEST_SKIP() << "this processor cannot flush denormals";
-    for (const bool is : seen(flushed)) EXPECT_EQ(is, flush);
+bool flushes_denormals() {
+  volatile float tiny = 1e-38f;
+  return tiny * 0.1f == 0.0f;
+}
+
+TEST_P(ThreadStateOf, DenormalsAreFlushedOrKeptOnAllReplicasWhateverTheCallerDoes) {
+  const auto [replicas, devices] = GetParam();
+  MirroredStrategy keeping({.devices = lanes(devices), .replicas = replicas, .denormals = Denormals::kKeep});
+  for (const bool callers : {true, false}) {
+    if (!at::globalContext().setFlushDenormal(callers)) GTEST_SKIP() << "this processor cannot flush denormals";
+    for (const bool flushed : seen(flushes_denormals)) EXPECT_TRUE(flushed);
+    EXPECT_EQ(flushes_denormals(), callers);
+    keeping.run(
+        [](ReplicaContext& ctx) { EXPECT_FALSE(flushes_denormals()) << "replica " << ctx.replica_id().value(); });
+    EXPECT_EQ(flushes_denormals(), callers);
   }
+}
+
+TEST_P(ThreadStateOf, DenormalsAreTreatedAlikeByAddingInAStepOrOutsideOfIt) {
+  if (!at::globalContext().setFlushDenormal(false)) GTEST_SKIP() << "this processor cannot flush denormals";
+  const auto tiny = strategy_.per_replica([](ReplicaId) { return torch::full({3}, 1e-40); });
+  const auto inside = strategy_.run(
+      tiny, [](ReplicaContext& ctx, const torch::Tensor& value) { return ctx.all_reduce(Reduction::kMean, value); });
+  EXPECT_EQ(inside.begin()->sum().item<float>(), 0.0f);
+  EXPECT_EQ(strategy_.reduce(Reduction::kMean, tiny).sum().item<float>(), 0.0f);
 }
 
 TEST_P(ThreadStateOf, TheCallersAffinityComesBack) {

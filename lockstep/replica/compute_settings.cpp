@@ -1,4 +1,4 @@
-#include "lockstep/replica/intra_op_threads.h"
+#include "lockstep/replica/compute_settings.h"
 
 #include <ATen/Parallel.h>
 #include <dlfcn.h>
@@ -14,11 +14,14 @@ struct ThreadLibraries {
   int (*mkl_set_local)(int) = nullptr;  // gives the number of before; 0 means "follow OpenMP"
   void (*openblas_set)(int) = nullptr;  // process-wide, and only where OpenBLAS has threads of its own
   int (*openblas_get)() = nullptr;
+  // What the compiler calls for `#pragma omp parallel`; other OpenMP libraries have it too.
+  void (*omp_parallel)(void (*)(void*), void*, unsigned, unsigned) = nullptr;
 
   ThreadLibraries() {
     const auto find = [](const char* name) { return dlsym(RTLD_DEFAULT, name); };
     omp_set = reinterpret_cast<void (*)(int)>(find("omp_set_num_threads"));
     omp_get = reinterpret_cast<int (*)()>(find("omp_get_max_threads"));
+    omp_parallel = reinterpret_cast<decltype(omp_parallel)>(find("GOMP_parallel"));
     mkl_set_local = reinterpret_cast<int (*)(int)>(find("MKL_Set_Num_Threads_Local"));
     const auto openblas_parallel = reinterpret_cast<int (*)()>(find("openblas_get_parallel"));
     constexpr int kOwnThreads = 1;  // OPENBLAS_THREAD in cblas.h
@@ -34,30 +37,48 @@ const ThreadLibraries& libraries() {
   return found;
 }
 
-}  // namespace
-
-void set_intra_op_threads_of_this_thread(int threads) {
-  at::get_num_threads();  // LibTorch initialises a thread's number once, lazily: before ours, not over it
+void set_intra_op_threads(int threads) {
   if (libraries().omp_set) libraries().omp_set(threads);
   if (libraries().mkl_set_local) libraries().mkl_set_local(threads);
 }
 
-void ensure_intra_op_threads_of_this_thread(int threads) {
-  if (at::get_num_threads() != threads) set_intra_op_threads_of_this_thread(threads);
-}
-
-IntraOpThreadsGuard::IntraOpThreadsGuard(int threads) : openmp_(at::get_num_threads()), mkl_(0), openblas_(0) {
-  const ThreadLibraries& library = libraries();
-  if (library.omp_set && openmp_ != threads) library.omp_set(threads);
-  if (library.mkl_set_local) mkl_ = library.mkl_set_local(threads);
-  if (library.openblas_set && library.openblas_get() != threads) {
-    openblas_ = library.openblas_get();
-    library.openblas_set(threads);
+/// On the calling thread and those that it shares its operators with.
+void set_modes(uint32_t modes, int threads) {
+  if (threads > 1 && libraries().omp_parallel) {
+    const auto set = [](void* value) { set_floating_point_modes(*static_cast<uint32_t*>(value)); };
+    libraries().omp_parallel(set, &modes, static_cast<unsigned>(threads), 0);
+  } else if (floating_point_modes() != modes) {
+    set_floating_point_modes(modes);
   }
 }
 
-IntraOpThreadsGuard::~IntraOpThreadsGuard() {
+}  // namespace
+
+void set_compute_settings_of_this_thread(ComputeSettings settings) {
+  set_floating_point_modes(with_denormals(floating_point_modes(), settings.denormals));
+  at::get_num_threads();  // LibTorch initialises a thread's number once, lazily: before ours, not over it
+  set_intra_op_threads(settings.threads);
+}
+
+void ensure_intra_op_threads_of_this_thread(int threads) {
+  if (at::get_num_threads() != threads) set_intra_op_threads(threads);
+}
+
+ComputeSettingsGuard::ComputeSettingsGuard(ComputeSettings settings)
+    : threads_(settings.threads), modes_(floating_point_modes()), openmp_(at::get_num_threads()) {
   const ThreadLibraries& library = libraries();
+  if (library.omp_set && openmp_ != threads_) library.omp_set(threads_);
+  if (library.mkl_set_local) mkl_ = library.mkl_set_local(threads_);
+  if (library.openblas_set && library.openblas_get() != threads_) {
+    openblas_ = library.openblas_get();
+    library.openblas_set(threads_);
+  }
+  set_modes(with_denormals(modes_, settings.denormals), threads_);
+}
+
+ComputeSettingsGuard::~ComputeSettingsGuard() {
+  const ThreadLibraries& library = libraries();
+  set_modes(modes_, threads_);
   if (library.omp_set && at::get_num_threads() != openmp_) library.omp_set(openmp_);
   if (library.mkl_set_local) library.mkl_set_local(mkl_);
   if (openblas_ != 0) library.openblas_set(openblas_);
