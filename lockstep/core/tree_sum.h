@@ -17,6 +17,9 @@ constexpr int64_t scratch_rows(int64_t replicas) {
   return rows;
 }
 
+/// Up to so many replicas that are all present need one row of scratch only, which may be where the sum is to stay.
+inline constexpr int64_t kOneRowReplicas = 8;
+
 /// The sum over `replicas` inputs of elements [offset, offset + count), count <= kSumBlock, in tree order. A null input
 /// is absent: it is skipped, not added as zero. Gives where the sum is: in `scratch` (scratch_rows(replicas) rows), or,
 /// where only one input is present, in that input itself; null where none is.

@@ -1,7 +1,9 @@
 #include "lockstep/replica/collectives.h"
 
 #include <ATen/ATen.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/SmallVector.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -10,9 +12,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <utility>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/reduce_tensors.h"
+#include "lockstep/core/stream_copy.h"
+#include "lockstep/core/torch_compat.h"
 #include "lockstep/core/tree_sum.h"
 #include "lockstep/replica/meeting.h"
 #include "lockstep/replica/replica_context.h"
@@ -25,7 +31,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-bool needs_grad(const std::vector<at::Tensor>& values) {
+bool needs_grad(at::ArrayRef<at::Tensor> values) {
   return at::GradMode::is_enabled() &&
          std::any_of(values.begin(), values.end(), [](const at::Tensor& value) { return value.requires_grad(); });
 }
@@ -65,18 +71,30 @@ std::pair<int64_t, int64_t> slice_of(int64_t count, int lane, int num_lanes) {
   return {border(lane), border(lane + 1)};
 }
 
+/// A result's memory. Small sums are called thousands of times a second, and the dispatcher costs as much as the sum.
+at::Tensor empty_like_result(Reduction reduction, const at::Tensor& value) {
+  const at::ScalarType type = result_type_of(reduction, value);
+  if (value.device().is_cpu()) return at::Tensor(at::detail::empty_cpu(value.sizes(), type));
+  return at::empty(value.sizes(), value.options().dtype(type));
+}
+
 class AllReduceMeeting final : public Meeting {
  public:
-  AllReduceMeeting(Reduction reduction, const std::vector<at::Tensor>& values, bool with_gradient)
+  /// Few tensors without an allocation.
+  using Tensors = c10::SmallVector<at::Tensor, 2>;
+
+  AllReduceMeeting(Reduction reduction, at::ArrayRef<at::Tensor> values, bool with_gradient)
       : reduction_(reduction), with_gradient_(with_gradient) {
+    const at::NoGradGuard no_grad;
     Fingerprint fingerprint;
     fingerprint.add(static_cast<int64_t>(reduction));
     fingerprint.add(with_gradient ? 1 : 0);
     for (const at::Tensor& value : values) {
       check_dense("all_reduce", value);
       fingerprint.add_dtype_and_shape(value);
-      inputs_.push_back(value.detach().contiguous());
-      outputs_.push_back(at::empty(value.sizes(), value.options().dtype(result_type_of(reduction, value))));
+      inputs_.push_back(value.is_contiguous() && !value.is_neg() ? value : value.resolve_neg().contiguous());
+      outputs_.push_back(empty_like_result(reduction, value));
+      bytes_ += static_cast<int64_t>(value.nbytes());
     }
     signature_ = fingerprint.value();
   }
@@ -91,12 +109,17 @@ class AllReduceMeeting final : public Meeting {
   }
 
   void prepare(std::span<Meeting* const> all) override {
-    for (Meeting* meeting : all) {
-      auto* one = static_cast<AllReduceMeeting*>(meeting);
-      all_.push_back(one);
+    for (Meeting* meeting : all) all_.push_back(static_cast<AllReduceMeeting*>(meeting));
+    // Adding this much takes less time than lanes need to meet once more.
+    constexpr int64_t kAlone = 16 << 10;
+    bytes_ *= static_cast<int64_t>(all.size());
+    if (bytes_ <= kAlone) {
+      work(0, 0, 1);
+    } else {
+      num_phases_ = 1;
     }
   }
-  int num_phases() const override { return 1; }
+  int num_phases() const override { return num_phases_; }
 
   void work(int, int lane, int num_lanes) override {
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
@@ -112,32 +135,45 @@ class AllReduceMeeting final : public Meeting {
     }
   }
 
-  std::vector<at::Tensor> take_outputs() { return std::move(outputs_); }
+  Tensors take_outputs() { return std::move(outputs_); }
 
  private:
   template <class T>
   void add_slice(std::size_t i, int lane, int num_lanes) {
     const auto replicas = static_cast<int64_t>(all_.size());
     const auto [begin, end] = slice_of(inputs_[i].numel(), lane, num_lanes);
-    std::vector<const T*> inputs;
-    for (const AllReduceMeeting* one : all_) inputs.push_back(one->inputs_[i].template data_ptr<T>());
-    std::vector<T> scratch(static_cast<std::size_t>(scratch_rows(replicas) * kSumBlock));
+    c10::SmallVector<const T*, 16> inputs;
+    c10::SmallVector<T*, 16> outputs;
+    for (const AllReduceMeeting* one : all_) {
+      inputs.push_back(static_cast<const T*>(address_of(one->inputs_[i])));
+      outputs.push_back(static_cast<T*>(one->outputs_[i].data_ptr()));
+    }
+    thread_local std::vector<T> scratch;  // grown once
+    const auto rows = static_cast<std::size_t>(scratch_rows(replicas) * kSumBlock);
+    if (scratch.size() < rows) scratch.resize(rows);
     const TreeSum<T> sum_of = tree_sum<T>();
+    const bool streams = static_cast<std::size_t>(bytes_) > kStreamedBytes;
+    const bool in_place = !streams && replicas <= kOneRowReplicas;
     for (int64_t offset = begin; offset < end; offset += kSumBlock) {
       const int64_t count = std::min(kSumBlock, end - offset);
-      const T* sum = sum_of(inputs.data(), replicas, offset, count, scratch.data());
-      T* first = all_.front()->outputs_[i].template data_ptr<T>() + offset;
+      T* const room = in_place ? outputs.front() + offset : scratch.data();
+      const T* sum = sum_of(inputs.data(), replicas, offset, count, room);
       if (reduction_ == Reduction::kMean) {
         const T divisor = static_cast<T>(replicas);
-        for (int64_t j = 0; j < count; ++j) first[j] = sum[j] / divisor;
-      } else {
-        std::memcpy(first, sum, static_cast<std::size_t>(count) * sizeof(T));
+        for (int64_t j = 0; j < count; ++j) room[j] = sum[j] / divisor;
+        sum = room;
       }
-      for (std::size_t r = 1; r < all_.size(); ++r) {
-        std::memcpy(all_[r]->outputs_[i].template data_ptr<T>() + offset, first,
-                    static_cast<std::size_t>(count) * sizeof(T));
+      const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);
+      for (T* output : outputs) {
+        if (output + offset == sum) continue;
+        if (streams) {
+          stream_copy(output + offset, sum, bytes);
+        } else {
+          std::memcpy(output + offset, sum, bytes);
+        }
       }
     }
+    if (streams) end_stream_copies();
   }
 
   void reduce_whole(std::size_t i) {
@@ -151,13 +187,15 @@ class AllReduceMeeting final : public Meeting {
   const Reduction reduction_;
   const bool with_gradient_;
   uint64_t signature_ = 0;
-  std::vector<at::Tensor> inputs_;
-  std::vector<at::Tensor> outputs_;
-  std::vector<AllReduceMeeting*> all_;  // of the leading meeting only
+  int64_t bytes_ = 0;  // of this replica's tensors; in the leading meeting, once prepared, of all replicas'
+  int num_phases_ = 0;
+  Tensors inputs_;
+  Tensors outputs_;
+  c10::SmallVector<AllReduceMeeting*, 16> all_;  // of the leading meeting only
 };
 
-std::vector<at::Tensor> meet_all_reduce(const ReplicaContext& context, Reduction reduction,
-                                        const std::vector<at::Tensor>& values, bool with_gradient = false) {
+AllReduceMeeting::Tensors meet_all_reduce(const ReplicaContext& context, Reduction reduction,
+                                          at::ArrayRef<at::Tensor> values, bool with_gradient = false) {
   AllReduceMeeting meeting(reduction, values, with_gradient);
   ContextAccess::group(context).meet(context, meeting);
   return meeting.take_outputs();
@@ -176,14 +214,14 @@ struct AllReduceFunction : torch::autograd::Function<AllReduceFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& value, const ReplicaContext* context,
                             int64_t reduction) {
     const auto kind = static_cast<Reduction>(reduction);
-    at::Tensor output = meet_all_reduce(*context, kind, {value}, /*with_gradient=*/true).front();
+    at::Tensor output = meet_all_reduce(*context, kind, value, /*with_gradient=*/true).front();
     ctx->saved_data["reduction"] = reduction;
     if (kind == Reduction::kMin || kind == Reduction::kMax) {
       // Of equal extremes the lowest replica's counts: it alone gets the gradient.
       const int64_t id = context->replica_id();
       const at::Tensor nobody = at::full({}, context->num_replicas(), at::kLong);
       const at::Tensor claim = at::where(value.detach().eq(output), at::full({}, id, at::kLong), nobody);
-      ctx->save_for_backward({meet_all_reduce(*context, Reduction::kMin, {claim}).front().eq(id)});
+      ctx->save_for_backward({meet_all_reduce(*context, Reduction::kMin, claim).front().eq(id)});
     }
     return output;
   }
@@ -193,9 +231,9 @@ struct AllReduceFunction : torch::autograd::Function<AllReduceFunction> {
     const auto kind = static_cast<Reduction>(ctx->saved_data["reduction"].toInt());
     at::Tensor gradient = gradients.front();
     if (kind == Reduction::kSum || kind == Reduction::kMean) {
-      gradient = all_reduce(context, kind, {gradient}).front();
+      gradient = all_reduce(context, kind, gradient);
     } else {
-      gradient = all_reduce(context, Reduction::kSum, {gradient}).front();
+      gradient = all_reduce(context, Reduction::kSum, gradient);
       gradient = at::where(ctx->get_saved_variables().front(), gradient, at::zeros_like(gradient));
     }
     return {gradient, at::Tensor(), at::Tensor()};  // context and reduction have none
@@ -205,6 +243,7 @@ struct AllReduceFunction : torch::autograd::Function<AllReduceFunction> {
 /// A list with gradient: the tensors of one dtype go through one meeting as one, in order of their dtypes' first ones.
 std::vector<at::Tensor> all_reduce_with_gradient(const ReplicaContext& context, Reduction reduction,
                                                  const std::vector<at::Tensor>& values) {
+  if (values.size() == 1) return {all_reduce(context, reduction, values.front())};
   std::vector<at::Tensor> results(values.size());
   for (std::size_t first = 0; first < values.size(); ++first) {
     if (results[first].defined()) continue;
@@ -327,14 +366,19 @@ class BroadcastMeeting final : public Meeting {
 
 std::vector<at::Tensor> all_reduce(const ReplicaContext& context, Reduction reduction,
                                    const std::vector<at::Tensor>& values) {
-  if (!needs_grad(values)) return meet_all_reduce(context, reduction, values);
-  if (values.size() > 1) return all_reduce_with_gradient(context, reduction, values);
-  return {AllReduceFunction::apply(values.front(), &context, static_cast<int64_t>(reduction))};
+  if (needs_grad(values)) return all_reduce_with_gradient(context, reduction, values);
+  auto results = meet_all_reduce(context, reduction, values);
+  return {std::make_move_iterator(results.begin()), std::make_move_iterator(results.end())};
+}
+
+at::Tensor all_reduce(const ReplicaContext& context, Reduction reduction, const at::Tensor& value) {
+  if (!needs_grad(value)) return std::move(meet_all_reduce(context, reduction, value).front());
+  return AllReduceFunction::apply(value, &context, static_cast<int64_t>(reduction));
 }
 
 at::Tensor all_gather(const ReplicaContext& context, const at::Tensor& value, int64_t axis) {
   check_dense("all_gather", value);
-  return AllGatherFunction::apply(value, &context, axis, needs_grad({value}));
+  return AllGatherFunction::apply(value, &context, axis, needs_grad(value));
 }
 
 at::Tensor broadcast(const ReplicaContext& context, ReplicaId from, const at::Tensor& value) {

@@ -15,6 +15,7 @@ class ReplicaContext;
 namespace lockstep::internal {
 
 // The contracts are those of ReplicaContext's members of the same names.
+at::Tensor all_reduce(const ReplicaContext& context, Reduction reduction, const at::Tensor& value);
 std::vector<at::Tensor> all_reduce(const ReplicaContext& context, Reduction reduction,
                                    const std::vector<at::Tensor>& values);
 at::Tensor all_gather(const ReplicaContext& context, const at::Tensor& value, int64_t axis);

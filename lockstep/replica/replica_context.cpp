@@ -84,7 +84,8 @@ at::Tensor ReplicaContext::scale_loss(const at::Tensor& mean_loss, Count part, C
 int64_t ReplicaContext::global_batch_size() const { return the_batch("global_batch_size()").whole; }
 
 at::Tensor ReplicaContext::all_reduce(Reduction reduction, const at::Tensor& value) const {
-  return all_reduce(reduction, std::vector<at::Tensor>{value}).front();
+  check_is_current("all_reduce");
+  return internal::all_reduce(*this, reduction, value);
 }
 
 std::vector<at::Tensor> ReplicaContext::all_reduce(Reduction reduction, const std::vector<at::Tensor>& values) const {

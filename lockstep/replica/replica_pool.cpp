@@ -9,15 +9,17 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
-#include "lockstep/replica/intra_op_threads.h"
+#include "lockstep/replica/compute_settings.h"
 #include "lockstep/replica/pinning.h"
 
 namespace lockstep::internal {
 
 namespace {
 
-// Pinning the caller costs about 5 us in two system calls; below this a run goes without.
+// Pinning the caller costs about 5 us in two system calls; below this a run goes without. Reading a clock counts too
+// beside an empty run, so only some runs are timed.
 constexpr std::chrono::microseconds kBriefRun{500};
+constexpr uint32_t kRunsPerTiming = 16;
 
 const auto kIdle = [] {};  // between runs nobody is late
 
@@ -25,10 +27,9 @@ const auto kIdle = [] {};  // between runs nobody is late
 
 ReplicaPool::ReplicaPool(LanePlan plan)
     : plan_(std::move(plan)),
-      patience_(plan_.oversubscribed() ? Patience{.pauses = 0} : Patience{}),
       caches_(static_cast<std::size_t>(plan_.num_lanes())),
       replicas_(static_cast<std::size_t>(plan_.num_replicas)),
-      barrier_(plan_.num_lanes(), patience_),
+      barrier_(plan_.num_lanes(), plan_.oversubscribed() ? kImpatient : kPatientInRun),
       meetings_(static_cast<std::size_t>(plan_.num_replicas)),
       lane_errors_(static_cast<std::size_t>(plan_.num_lanes())),
       errors_(static_cast<std::size_t>(plan_.num_replicas)) {
@@ -48,12 +49,14 @@ ReplicaPool::~ReplicaPool() {
 }
 
 std::span<const std::exception_ptr> ReplicaPool::run(FunctionRef<void(int64_t)> body) {
-  const auto start = std::chrono::steady_clock::now();
+  using Clock = std::chrono::steady_clock;
+  const bool timed = run_number_ % kRunsPerTiming == 0;
+  const Clock::time_point start = timed ? Clock::now() : Clock::time_point();
   {
-    caller_.capture();
     const ThreadCacheScope cache(caches_[0].cache());
-    const IntraOpThreadsGuard threads(plan_.threads_per_replica);
-    const CallerPin pin(plan_, last_run_was_brief_);
+    const ComputeSettingsGuard settings(plan_.compute);
+    caller_.capture();
+    const CallerPin pin(plan_, runs_are_brief_);
     body_ = &body;
     ++run_number_;
     stopping_ = false;
@@ -66,7 +69,7 @@ std::span<const std::exception_ptr> ReplicaPool::run(FunctionRef<void(int64_t)> 
     if (!run_body(0)) replicas_[0].turn.take([this] { report_stall(); });
     caller_.restore();
   }
-  last_run_was_brief_ = std::chrono::steady_clock::now() - start < kBriefRun;
+  if (timed) runs_are_brief_ = Clock::now() - start < kBriefRun;
   for (std::size_t r = 0; r < replicas_.size(); ++r) errors_[r] = std::exchange(replicas_[r].error, nullptr);
   return errors_;
 }
@@ -76,16 +79,17 @@ void ReplicaPool::thread_main(int64_t r) {
   const bool opens_lane = lane > 0 && r == plan_.first_replica_of(lane);  // lane 0 is opened by run()
   pin_replica_thread(plan_, lane);
   const ThreadCacheScope cache(caches_[lane].cache());
-  set_intra_op_threads_of_this_thread(plan_.threads_per_replica);
+  set_compute_settings_of_this_thread(plan_.compute);
+  const Patience patience = plan_.oversubscribed() ? kImpatient : kPatientBetweenRuns;
   for (uint32_t seen = 0;;) {
     if (opens_lane) {
-      starts_.wait_while(seen, patience_, kIdle);
+      starts_.wait_while(seen, patience, kIdle);
       seen = starts_.now();
     } else {
       replicas_[r].turn.take(kIdle);
     }
     if (ending_.load(std::memory_order_relaxed)) return;
-    ensure_intra_op_threads_of_this_thread(plan_.threads_per_replica);
+    ensure_intra_op_threads_of_this_thread(plan_.compute.threads);
     caller_.enter();
     const bool holds_lane = run_body(r);
     if (opens_lane && !holds_lane) replicas_[r].turn.take(kIdle);

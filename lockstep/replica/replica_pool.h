@@ -82,7 +82,6 @@ class ReplicaPool {
   void report_stall() const;
 
   const LanePlan plan_;
-  const Patience patience_;
   std::vector<TensorCacheLease> caches_;  // one for each lane: its replicas' tensors, and what run() makes on lane 0
   std::vector<Replica> replicas_;
   LaneBarrier barrier_;
@@ -93,7 +92,7 @@ class ReplicaPool {
   const FunctionRef<void(int64_t)>* body_ = nullptr;
   CallerState caller_;
   uint32_t run_number_ = 0;
-  bool last_run_was_brief_ = false;
+  bool runs_are_brief_ = false;  // the last one that was timed
 
   // Written by one thread while all lanes are in the barrier, read by all after it.
   uint32_t ended_run_ = 0;

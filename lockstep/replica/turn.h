@@ -31,11 +31,17 @@ class alignas(64) Turn {
   std::atomic<uint32_t> given_{0};
 };
 
-/// How a waiter between lanes waits before it sleeps.
+/// How a waiter between lanes waits before it sleeps. Being woken costs 5 to 50 us.
 struct Patience {
-  int pauses = 2000;  // about 50 us; 0 where lanes share cores
+  int pauses;
   int yields = 20;
 };
+/// In a run, where lanes have cores of their own: about half a millisecond, by which replicas of one step differ.
+inline constexpr Patience kPatientInRun{.pauses = 20000};
+/// Between runs, when the caller may have use for the cores: about 50 us.
+inline constexpr Patience kPatientBetweenRuns{.pauses = 2000};
+/// Where lanes share cores, whoever waits holds up the one it waits for.
+inline constexpr Patience kImpatient{.pauses = 0};
 
 /// A number that only grows, waited for by other threads.
 class alignas(64) Epoch {

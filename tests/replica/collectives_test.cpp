@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "lockstep/core/stream_copy.h"
 #include "tests/support/programs.h"
 
 namespace lockstep {
@@ -47,6 +48,24 @@ TEST_P(CollectivesOf, AllReduceGivesEachReplicaATensorOfItsOwn) {
     return sum;
   });
   for (int64_t r = 0; r < replicas(); ++r) EXPECT_EQ(results[r][0].item<double>(), replicas() + r);
+}
+
+TEST_P(CollectivesOf, AllReduceOfMoreThanTheCachesHoldIsTheSameSum) {
+  const int64_t count = static_cast<int64_t>(internal::kStreamedBytes / sizeof(float)) / replicas() + 1237;
+  const Tensor expected =
+      strategy_.reduce(Reduction::kSum, strategy_.per_replica([&](ReplicaId r) { return value_of(r, {count}); }));
+  for (const auto& equal : strategy_.run([&](ReplicaContext& ctx) {
+         return torch::equal(ctx.all_reduce(Reduction::kSum, value_of(ctx.replica_id(), {count})), expected);
+       })) {
+    EXPECT_TRUE(equal);
+  }
+}
+
+TEST_P(CollectivesOf, AllReduceTakesTensorsWhoseNegationIsStillToBeDone) {
+  const auto sums = strategy_.run([&](ReplicaContext& ctx) {
+    return ctx.all_reduce(Reduction::kSum, torch::ones({3}, torch::kFloat)._neg_view());
+  });
+  for (const Tensor& sum : sums) EXPECT_TRUE(torch::equal(sum, torch::full({3}, -static_cast<double>(replicas()))));
 }
 
 TEST_P(CollectivesOf, AllReduceOfAListMeetsOnce) {
