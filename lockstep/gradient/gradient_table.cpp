@@ -42,7 +42,8 @@ GradientTable::GradientTable(std::vector<std::shared_ptr<VariableState>> variabl
 
 void GradientTable::collect(int64_t r, bool weightless) {
   for (std::size_t i = 0; i < variables_.size(); ++i) {
-    const VariableState& variable = *variables_[i];
+    VariableState& variable = *variables_[i];
+    variable.check_component(r);
     const std::size_t slot = i * static_cast<std::size_t>(replicas_) + static_cast<std::size_t>(r);
     const at::Tensor& gradient = variable.component(r).grad();
     has_[slot] = gradient.defined() ? 1 : 0;
@@ -61,11 +62,6 @@ void GradientTable::collect(int64_t r, bool weightless) {
       converted_[r].push_back(std::move(same_layout));
     }
   }
-}
-
-void GradientTable::release(int64_t r) {
-  for (const auto& variable : variables_) variable->component(r).mutable_grad() = at::Tensor();
-  converted_[r].clear();
 }
 
 bool GradientTable::present(std::size_t i) const {

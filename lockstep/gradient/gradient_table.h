@@ -19,11 +19,15 @@ class GradientTable {
   GradientTable(std::vector<std::shared_ptr<VariableState>> variables, int64_t replicas);
 
   /// Notes local replica r's gradients; call from its thread. Where `weightless`, what the replica has counts as zero.
-  /// Throws a UsageError, naming the variable, for a sparse gradient and for one of another shape, dtype or device.
+  /// Throws a UsageError, naming the variable, for a sparse gradient and for one of another shape, dtype or device, and
+  /// the DivergenceError of a variable that something else wrote.
   void collect(int64_t r, bool weightless);
-  /// Lets go of local replica r's gradients: afterwards each .grad() is undefined, so that the next backward takes over
-  /// the memory of what it computes instead of adding. Call from r's thread.
-  void release(int64_t r);
+  /// Lets go of local replica r's gradient of variable i: afterwards its .grad() is undefined, so that the next
+  /// backward takes over the memory of what it computes instead of adding. Call from r's thread, or while it is at
+  /// rest.
+  void release(std::size_t i, int64_t r) { variables_[i]->component(r).mutable_grad() = at::Tensor(); }
+  /// Lets go of what collect() had to copy. Likewise.
+  void release_converted(int64_t r) { converted_[r].clear(); }
 
   /// The replicas' gradients of variable i, in replica order; null: none, or zero. All collected.
   const void* const* row(std::size_t i) const { return pointers_.data() + i * static_cast<std::size_t>(replicas_); }

@@ -14,14 +14,11 @@
 
 namespace lockstep::internal {
 
-/// A variable as an update sees it.
+/// A variable to update, and how.
 struct UpdateTarget {
   std::shared_ptr<VariableState> variable;
   std::vector<at::Tensor> slots;
   UpdateKind kind;
-  // Set for each step:
-  bool present = false;  // whether it is updated at all
-  Coefficients coefficients;
 };
 
 /// Lanes call `measure` and `update` side by side, each for its share of blocks; everything else happens while all are
@@ -31,7 +28,9 @@ class FusedUpdate {
  public:
   FusedUpdate(std::vector<UpdateTarget> targets, int64_t replicas, int lanes);
 
-  std::vector<UpdateTarget>& targets() { return targets_; }
+  /// Says for the next step how target i is updated: null leaves it as it is. What is pointed to outlives the step.
+  void set_coefficients(std::size_t i, const Coefficients* coefficients) { targets_[i].coefficients = coefficients; }
+  bool present(std::size_t i) const { return targets_[i].coefficients != nullptr; }
 
   /// The lane's part of the squared norm of the summed gradients, without touching anything.
   void measure(const GradientTable& gradients, int lane);
@@ -48,8 +47,21 @@ class FusedUpdate {
   std::vector<std::size_t> variables_not_finite() const;
 
  private:
+  /// All that the loop over blocks needs, side by side: with thousands of small variables every pointer that is
+  /// followed costs as much as the arithmetic. The library's memory of a variable and its slots stays where it is.
+  struct Target {
+    const Coefficients* coefficients = nullptr;
+    char* weights;  // the first copy's
+    char* slots[kMaxSlots] = {};
+    uint64_t* checksums;  // of the first copy
+    int64_t bytes;
+    int64_t first_block;  // in the whole
+    at::ScalarType type;
+    UpdateKind kind;
+    bool one_copy;
+  };
   struct alignas(64) LaneWork {
-    std::vector<char> scratch;                // rows of kSumBlock elements for both halves of the sum
+    std::vector<char> scratch;                // rows of kSumBlock elements, for sums
     std::vector<char> converted;              // blocks of half-precision values as float
     std::vector<std::size_t> foreign_writes;  // variables
   };
@@ -68,10 +80,10 @@ class FusedUpdate {
   void run(const GradientTable& gradients, int lane, double clip, bool update);
   void compare_and_copy(int lane, std::size_t i, int64_t block, uint64_t read, uint64_t written);
 
-  std::vector<UpdateTarget> targets_;
+  const std::vector<UpdateTarget> owners_;  // of what targets_ point to
   const int64_t replicas_;
-  std::vector<int64_t> first_block_;  // of each target, in the whole; one more at the end
-  std::vector<Place> lane_begin_;     // one more at the end
+  std::vector<Target> targets_;
+  std::vector<Place> lane_begin_;  // one more at the end
   std::vector<LaneWork> lanes_;
   std::vector<double> squares_;  // of each block
 };

@@ -62,7 +62,7 @@ std::vector<UpdateTarget> make_targets(const std::vector<RuleGroup>& groups, std
   std::vector<UpdateTarget> targets;
   for (const RuleGroup& group : groups) {
     for (const Variable& variable : group.variables) {
-      UpdateTarget target{variable.shared_state(), {}, group.rule->kind(), false, {}};
+      UpdateTarget target{variable.shared_state(), {}, group.rule->kind()};
       for (const SlotSpec& spec : group.rule->slots()) {
         slots.push_back(make_slot(*target.variable, spec));
         target.slots.push_back(slots.back().state().copies().front());
@@ -155,7 +155,6 @@ StepInfo OptimizerState::step(const ReplicaContext& context, const StepOptions& 
                      "give a positive norm, or leave it out");
   }
   const int64_t r = ContextAccess::local_index(context);
-  for (const auto& variable : variables_) variable->check_component(r);
   gradients_.collect(r, is_weightless(context));
   scale_calls_[r] = {ContextAccess::scale_calls(context), ContextAccess::weighted_scale_calls(context)};
   StepMeeting meeting(*this, options);
@@ -171,21 +170,22 @@ bool OptimizerState::is_weightless(const ReplicaContext& context) const {
 }
 
 void OptimizerState::begin_step() {
-  std::vector<UpdateTarget>& targets = update_.targets();
   // Most variables have been updated equally often: their numbers are computed once.
+  coefficients_.clear();
   int64_t known_step = -1;
   std::size_t known_rule = 0;
-  Coefficients known;
-  for (std::size_t i = 0; i < targets.size(); ++i) {
-    targets[i].present = gradients_.present(i);
-    if (!targets[i].present) continue;
+  for (std::size_t i = 0; i < variables_.size(); ++i) {
+    if (!gradients_.present(i)) {
+      update_.set_coefficients(i, nullptr);
+      continue;
+    }
     const int64_t next = steps_[i] + 1;
     if (next != known_step || rule_of_[i] != known_rule) {
       known_step = next;
       known_rule = rule_of_[i];
-      known = rules_[known_rule]->coefficients(next);
+      coefficients_.push_back(rules_[known_rule]->coefficients(next));
     }
-    targets[i].coefficients = known;
+    update_.set_coefficients(i, &coefficients_.back());
   }
 }
 
@@ -210,18 +210,17 @@ void OptimizerState::check_finite_gradients() const {
 }
 
 void OptimizerState::settle(int64_t r) {
-  const std::vector<UpdateTarget>& targets = update_.targets();
-  for (const UpdateTarget& target : targets) {
-    if (target.present) target.variable->wrote_component(r);
+  for (std::size_t i = 0; i < variables_.size(); ++i) {
+    if (update_.present(i)) variables_[i]->updated_component(r);
+    gradients_.release(i, r);
   }
-  gradients_.release(r);
+  gradients_.release_converted(r);
 }
 
 void OptimizerState::end_step() {
   bool applied = false;
-  const std::vector<UpdateTarget>& targets = update_.targets();
-  for (std::size_t i = 0; i < targets.size(); ++i) {
-    if (!targets[i].present) continue;
+  for (std::size_t i = 0; i < variables_.size(); ++i) {
+    if (!update_.present(i)) continue;
     ++steps_[i];
     applied = true;
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -61,8 +62,9 @@ class OptimizerState {
   std::vector<Variable> slots_;
   GradientTable gradients_;
   FusedUpdate update_;
-  std::vector<ScaleCalls> scale_calls_;  // by local replica; its thread
-  StepInfo info_;                        // written in the meeting, read by the replicas after it
+  std::deque<Coefficients> coefficients_;  // of the step under way; update_ points to them
+  std::vector<ScaleCalls> scale_calls_;    // by local replica; its thread
+  StepInfo info_;                          // written in the meeting, read by the replicas after it
 };
 
 }  // namespace lockstep::internal

@@ -30,12 +30,12 @@ void VariableRegistry::require_fresh_module(const std::string& name) {
 
 std::string VariableRegistry::fresh_name(const std::string& base) {
   forget_unused();
-  std::string name = base;
-  for (int i = 1;
-       std::any_of(variables_.begin(), variables_.end(), [&](const auto& one) { return one->name() == name; }); ++i) {
-    name = fmt::format("{}_{}", base, i);
+  for (int64_t& next = next_number_[base];;) {
+    const std::string name = next == 0 ? base : fmt::format("{}_{}", base, next);
+    ++next;
+    if (std::none_of(variables_.begin(), variables_.end(), [&](const auto& one) { return one->name() == name; }))
+      return name;
   }
-  return name;
 }
 
 void VariableRegistry::add(std::shared_ptr<ModuleBinding> module) {

@@ -1,6 +1,8 @@
 // All variables and modules of one strategy: their names are unique, and a step looks at each of them.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,7 +18,7 @@ class VariableRegistry {
   /// Throws a UsageError where a living variable, or module, has the name.
   void require_fresh_variable(const std::string& name);
   void require_fresh_module(const std::string& name);
-  /// A name that no living variable has: "variable", "variable_1", ...
+  /// A name that no living variable has: "variable", "variable_1", ... and so on; none comes twice.
   std::string fresh_name(const std::string& base);
 
   void add(std::shared_ptr<VariableState> variable) { variables_.push_back(std::move(variable)); }
@@ -33,6 +35,7 @@ class VariableRegistry {
  private:
   std::vector<std::shared_ptr<VariableState>> variables_;
   std::vector<std::shared_ptr<ModuleBinding>> modules_;
+  std::map<std::string, int64_t> next_number_;  // of fresh_name, for each base: the names before are taken, or were
 };
 
 }  // namespace lockstep::internal

@@ -22,6 +22,11 @@ constexpr const char* kRemedy =
     "let Lockstep write it: an optimizer from make_optimizer, Variable::assign or Replicated::load (a torch::optim "
     "optimizer steps one replica alone, without the others' gradients); assign or load it now to go on";
 
+/// at::Tensor::_version() without the ways around it: with thousands of variables these calls are what a step costs.
+uint32_t version_of(const at::Tensor& tensor) {
+  return static_cast<uint32_t>(tensor.unsafeGetTensorImpl()->version_counter().current_version());
+}
+
 }  // namespace
 
 VariableState::VariableState(std::shared_ptr<ReplicaGroup> group, VariableOptions options,
@@ -85,7 +90,8 @@ void VariableState::write(const at::Tensor& value) {
         component.sizes() != copy.sizes()) {
       component.set_data(copy);
     }
-    wrote_component(r);
+    component.unsafeGetTensorImpl()->bump_version();
+    expect(r);
   }
   renew_checksums();
   if (damaged_.exchange(false, std::memory_order_acq_rel)) --group_->damaged_variables();
@@ -102,7 +108,7 @@ void VariableState::check_component(int64_t r) {
   require_sound();
   const at::Tensor& component = components_[r];
   const Expected& expected = expected_[r];
-  const auto version = static_cast<uint32_t>(component._version());
+  const uint32_t version = version_of(component);
   if (version == expected.version && address_of(component) == expected.address &&
       component.scalar_type() == like_.scalar_type() && component.sizes() == like_.sizes()) {
     return;
@@ -145,14 +151,9 @@ void VariableState::damaged_in_memory() {
       "a replica that cannot be told");
 }
 
-void VariableState::wrote_component(int64_t r) {
-  components_[r].unsafeGetTensorImpl()->bump_version();
-  expect(r);
-}
-
 void VariableState::expect(int64_t r) {
   if (!watched_) return;
-  expected_[r] = {static_cast<uint32_t>(components_[r]._version()), address_of(components_[r])};
+  expected_[r] = {version_of(components_[r]), address_of(components_[r])};
 }
 
 void VariableState::renew_checksums() {

@@ -71,13 +71,17 @@ class VariableState {
   /// After the library wrote the copies through pointers and renewed the checksums: component r's version counter
   /// moves, so that a backward through a graph recorded before fails. Call from replica r's thread, or while it is at
   /// rest.
-  void wrote_component(int64_t r);
+  void updated_component(int64_t r) {
+    components_[r].unsafeGetTensorImpl()->bump_version();
+    if (watched_) ++expected_[r].version;  // check_component has found it as expected in this step
+  }
 
  private:
   struct Expected {
     uint32_t version;
     const void* address;
   };
+  /// Takes component r, as it is, for what the library left.
   void expect(int64_t r);
   void renew_checksums();
   void mark_damaged(const std::string& cause);
