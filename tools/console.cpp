@@ -84,4 +84,20 @@ void print_table(const std::vector<std::pair<std::string, std::string>>& rows) {
   std::fflush(stdout);
 }
 
+void print_columns(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  for (const auto& row : rows) {
+    std::string line;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      line += i == 0 ? fmt::format("{:<{}}", row[i], widths[i]) : fmt::format("  {:>{}}", row[i], widths[i]);
+    }
+    std::fputs((line + "\n").c_str(), stdout);
+  }
+  std::fflush(stdout);
+}
+
 }  // namespace lockstep::tools

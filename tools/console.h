@@ -41,4 +41,7 @@ class Progress {
 /// Prints two columns on standard output.
 void print_table(const std::vector<std::pair<std::string, std::string>>& rows);
 
+/// Prints columns on standard output, the first one flush left, the others flush right; all rows have as many cells.
+void print_columns(const std::vector<std::vector<std::string>>& rows);
+
 }  // namespace lockstep::tools

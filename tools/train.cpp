@@ -16,6 +16,8 @@
 #include "tools/console.h"
 #include "tools/models/models.h"
 #include "tools/optimizers.h"
+#include "tools/sample_text.h"
+#include "tools/train_data.h"
 #include "tools/train_report.h"
 #include "tools/whole_file.h"
 
@@ -25,14 +27,6 @@ namespace {
 
 namespace F = torch::nn::functional;
 
-data::Split load(const std::string& name) {
-  if (name == "digits") return data::digits();
-  const std::string idx = "idx:";
-  if (name.rfind(idx, 0) == 0) return data::idx(name.substr(idx.size()));
-  throw UsageError(fmt::format("--data {} is not a data set", name),
-                   "use digits, or idx:DIR with a folder of MNIST's files");
-}
-
 std::unique_ptr<Strategy> make(const TrainOptions& options) {
   return make_strategy(options.strategy, {.devices = options.devices,
                                           .replicas = options.replicas,
@@ -40,24 +34,23 @@ std::unique_ptr<Strategy> make(const TrainOptions& options) {
                                           .threads_per_replica = static_cast<int>(options.threads_per_replica)});
 }
 
-/// Loss and accuracy over a whole data set, each sample once.
+/// Loss and accuracy over a whole data set, each target once: a label, or a character of text.
 struct Evaluation {
   double loss = 0;
   double accuracy = 0;
 };
 
-Evaluation evaluate(Strategy& strategy, const ReplicatedModel& model, const Dataset& dataset) {
-  constexpr int64_t kBatch = 1000;
-  const auto data = strategy.distribute(dataset, {.global_batch = kBatch});
-  at::Tensor total = at::zeros({3}, at::kDouble);  // loss, correct, samples
+Evaluation evaluate(Strategy& strategy, const ReplicatedModel& model, const Dataset& dataset, int64_t global_batch) {
+  const auto data = strategy.distribute(dataset, {.global_batch = global_batch});
+  at::Tensor total = at::zeros({3}, at::kDouble);  // loss, correct, targets
   for (const auto& batch : data.epoch(0)) {
     const auto sums = strategy.evaluate(batch, [&](ReplicaContext& ctx, const Batch& part) {
       if (part.size() == 0) return at::zeros({3}, at::kDouble);
       const at::Tensor logits = model(ctx)->forward(part.input);
-      const at::Tensor loss =
-          F::cross_entropy(logits, part.target, F::CrossEntropyFuncOptions().reduction(torch::kSum));
-      const at::Tensor correct = logits.argmax(1).eq(part.target).sum();
-      return at::stack({loss.to(at::kDouble), correct.to(at::kDouble), at::scalar_tensor(part.size(), at::kDouble)});
+      const at::Tensor target = part.target.flatten();
+      const at::Tensor loss = F::cross_entropy(logits, target, F::CrossEntropyFuncOptions().reduction(torch::kSum));
+      const at::Tensor correct = logits.argmax(1).eq(target).sum();
+      return at::stack({loss.to(at::kDouble), correct.to(at::kDouble), at::scalar_tensor(target.numel(), at::kDouble)});
     });
     total += strategy.reduce(Reduction::kSum, sums);
   }
@@ -96,12 +89,17 @@ double step(Strategy& strategy, const ReplicatedModel& model, const Optimizer& o
 }  // namespace
 
 int train(const TrainOptions& options) {
+  const bool text = reads_text(options.model.name);
+  if (options.sample > 0 && !text) {
+    throw UsageError(fmt::format("--sample was given and --model {} makes no text", options.model.name),
+                     "use --model gpt");
+  }
   WholeFile sample_log(options.sample_log);
   WholeFile json(options.json);
   const auto strategy = make(options);
-  const data::Split split = load(options.data);
-  const ReplicatedModel model =
-      strategy->make_module([&] { return make_model({.name = options.model, .dropout = options.dropout}); });
+  ModelOptions model_options = options.model;
+  const TrainData split = load_data(options.data, model_options);
+  const ReplicatedModel model = strategy->make_module([&] { return make_model(model_options); });
   const Optimizer optimizer = make_optimizer(*strategy, model, options.optimizer, options.learning_rate);
   const auto data = strategy->distribute(split.train, {.global_batch = options.global_batch, .shuffle = true});
 
@@ -146,12 +144,18 @@ int train(const TrainOptions& options) {
     std::fputs(fmt::format("lockstep train: {}\n", *failure).c_str(), stderr);
     return 1;
   }
-  const Evaluation evaluation = evaluate(*strategy, model, split.evaluate);
+  const Evaluation evaluation = evaluate(*strategy, model, split.evaluate, text ? 64 : 1000);
   report.eval_loss = evaluation.loss;
   report.eval_accuracy = evaluation.accuracy;
   describe_run(report, options, *strategy);
   digest_state(report, model.variables(), optimizer);
   print_table(table_of(report));
+  if (options.sample > 0) {
+    const std::string made = sample_text(*strategy, model, split.vocabulary, model_options.context, options.sample);
+    std::fputs("\nsample:\n", stdout);
+    std::fwrite(made.data(), 1, made.size(), stdout);
+    std::fputs("\n", stdout);
+  }
   json.write(json_of(report));
   json.commit();
   return 0;

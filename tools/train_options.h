@@ -5,10 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "tools/models/models.h"
+
 namespace lockstep::tools {
 
 struct TrainOptions {
-  std::string model = "cnn";
+  ModelOptions model = {.dropout = 0.1};
   std::string data = "digits";
   std::string strategy = "mirrored";
   std::vector<std::string> devices;
@@ -20,7 +22,7 @@ struct TrainOptions {
   std::string optimizer = "adam";
   double learning_rate = 0;  // 0: the optimizer's usual one
   uint64_t seed = 0;
-  double dropout = 0.1;
+  int64_t sample = 0;  // characters to make up at the end
   std::string sample_log;
   std::string json;
 };

@@ -19,7 +19,7 @@ double samples_per_second(const TrainReport& report) {
 }  // namespace
 
 void describe_run(TrainReport& report, const TrainOptions& options, const Strategy& strategy) {
-  report.model = options.model;
+  report.model = options.model.name;
   report.data = options.data;
   report.optimizer = options.optimizer;
   report.strategy = options.strategy;

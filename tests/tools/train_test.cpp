@@ -1,11 +1,8 @@
 // The program `lockstep train`, as a user runs it.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -15,30 +12,15 @@
 #include <sstream>
 #include <string>
 
+#include "tests/support/run_program.h"
+
 namespace {
 
 namespace fs = std::filesystem;
 
-struct Result {
-  int code = -1;
-  std::string output;  // both streams
-};
-
-Result run(const std::string& arguments) {
-  const std::string command = std::string(LOCKSTEP_PROGRAM) + " " + arguments + " 2>&1 </dev/null";
-  Result result;
-  FILE* pipe = popen(command.c_str(), "r");
-  std::array<char, 4096> buffer;
-  while (const std::size_t got = fread(buffer.data(), 1, buffer.size(), pipe)) result.output.append(buffer.data(), got);
-  const int status = pclose(pipe);
-  result.code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-  return result;
-}
-
-std::string text_of(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
+using lockstep::testing::Result;
+using lockstep::testing::run;
+using lockstep::testing::text_of;
 
 class Train : public ::testing::Test {
  protected:
@@ -136,6 +118,76 @@ TEST_F(Train, LogsEverySampleOfAnEpochOnceWithItsReplica) {
   EXPECT_EQ((sizes[{3, 2}]), 333);
 }
 
+/// A text whose next character follows from those before it, but for its numbers.
+std::string counting_text(int lines) {
+  std::string text;
+  for (int i = 0; i < lines; ++i) text += "line " + std::to_string(i * 7919 % 1000) + " of a small text\n";
+  return text;
+}
+
+class TrainOnText : public Train {
+ protected:
+  TrainOnText() { std::ofstream(folder_ / "text") << counting_text(300); }
+  std::string flags(const std::string& more) const {
+    return "--data text:" + path("text") + " --layers 1 --width 32 --heads 2 --context 16 --learning-rate 3e-3 " + more;
+  }
+};
+
+TEST_F(TrainOnText, TheGptLearns) {
+  const auto json = report(flags("--steps 150 --devices cpu:0,cpu:1 --dropout 0.05"), "gpt", 16);
+  EXPECT_LT(json["eval_loss"], 1.2) << "nats of a character; guessing by frequency gives about 2.9";
+  EXPECT_GT(json["eval_accuracy"], 0.6);
+  EXPECT_EQ(json["samples"], 150 * 16);
+}
+
+TEST_F(TrainOnText, TheGptGivesTheSameDigestsOnAnyNumberOfLanes) {
+  const auto digests = [&](const std::string& devices) {
+    const auto json = report(flags("--replicas 4 --dropout 0.2 --devices " + devices), "gpt", 10);
+    return std::vector<nlohmann::json>{json["weights_sha256"], json["optimizer_sha256"], json["eval_loss"]};
+  };
+  EXPECT_EQ(digests("cpu:0,cpu:1"), digests("cpu:0"));
+}
+
+TEST_F(TrainOnText, TheGptTakesABatchSmallerThanTheReplicas) {
+  const auto json = report(flags("--replicas 8 --devices cpu:0,cpu:1"), "gpt", 3);
+  EXPECT_TRUE(json["train_loss"].is_number());
+  EXPECT_TRUE(json["eval_loss"].is_number());
+}
+
+TEST_F(TrainOnText, TheGptMakesUpSoManyCharacters) {
+  const auto sample = [&](const std::string& devices) {
+    const Result result = run("train --model gpt --global-batch 16 --steps 30 --sample 100 --replicas 2 --devices " +
+                              devices + " " + flags(""));
+    EXPECT_EQ(result.code, 0) << result.output;
+    const std::string heading = "\nsample:\n";
+    const std::size_t at = result.output.find(heading);
+    EXPECT_NE(at, std::string::npos) << result.output;
+    return at == std::string::npos ? "" : result.output.substr(at + heading.size());
+  };
+  const std::string text = sample("cpu:0,cpu:1");
+  ASSERT_EQ(text.size(), 101u) << "and a line's end";
+  const std::string vocabulary = counting_text(300);
+  for (const char c : text) EXPECT_NE(vocabulary.find(c), std::string::npos) << c;
+  EXPECT_EQ(sample("cpu:0"), text);
+}
+
+TEST_F(TrainOnText, ImagesAndTextAreNotMixed) {
+  expect_refused("--model mlp --data text:" + path("text"), 2, "--model mlp learns from images");
+  expect_refused("--model gpt --data digits", 2, "--model gpt learns from text");
+  expect_refused("--model gpt --data idx:x", 2, "--model gpt learns from text");
+  expect_refused("--model cnn --sample 10", 2, "--sample");
+  expect_refused("--model gpt --width 30 --heads 4 --data text:" + path("text"), 2, "no multiple of --heads 4");
+  expect_refused("--model gpt --context 0 --data text:" + path("text"), 2, "context");
+  expect_refused("--model gpt --context 5000 --data text:" + path("text"), 3, "no window of 5000");
+  expect_refused("--model gpt --data text:" + path("nowhere"), 3, "cannot be opened");
+}
+
+TEST_F(Train, TheResnetTakesStepsOnImagesOfOneChannel) {
+  const auto json = report("--devices cpu:0,cpu:1 --steps 1", "resnet18", 4);
+  EXPECT_EQ(json["samples"], 4);
+  EXPECT_TRUE(json["eval_loss"].is_number());
+}
+
 TEST_F(Train, ABatchSmallerThanTheReplicasIsLegal) {
   const auto json = report("--devices cpu:0 --replicas 8", "cnn", 3);
   EXPECT_EQ(json["samples"], 36);
@@ -214,9 +266,9 @@ TEST_F(Train, HelpAndVersionAreNoErrors) {
   EXPECT_EQ(run("--help").code, 0);
   const Result help = run("train --help");
   EXPECT_EQ(help.code, 0);
-  for (const char* flag :
-       {"--model", "--data", "--strategy", "--devices", "--replicas", "--global-batch", "--epochs", "--steps",
-        "--optimizer", "--learning-rate", "--seed", "--dropout", "--sample-log", "--json"}) {
+  for (const char* flag : {"--model", "--data", "--strategy", "--devices", "--replicas", "--global-batch", "--epochs",
+                           "--steps", "--optimizer", "--learning-rate", "--seed", "--dropout", "--sample",
+                           "--sample-log", "--json", "--layers", "--width", "--heads", "--context"}) {
     EXPECT_NE(help.output.find(flag), std::string::npos) << flag;
   }
   EXPECT_EQ(run("--version").code, 0);

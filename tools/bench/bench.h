@@ -9,20 +9,41 @@
 
 namespace lockstep::tools {
 
-/// Whole training steps on made data.
-struct BenchTrainOptions {
-  ModelOptions model;
-  int64_t batch = 32;  // samples of each replica
+/// What all benches take.
+struct BenchOptions {
   std::vector<std::string> devices;
   int64_t replicas = 0;
   int64_t threads_per_replica = 1;
-  std::string optimizer = "adamw";
   int64_t blocks = 15;
   double block_seconds = 0.3;
+  bool no_calibration = false;
   std::string json;
 };
 
-/// Prints a table, and writes the report where one is asked for; gives the exit code.
+/// Whole training steps on made data.
+struct BenchTrainOptions : BenchOptions {
+  ModelOptions model;
+  int64_t batch = 32;  // samples of each replica
+  std::string optimizer = "adamw";
+  std::string dump;  // a folder to write what a rival needs to compute the same
+};
+
+/// ReplicaContext::all_reduce of plain tensors.
+struct BenchAllReduceOptions : BenchOptions {
+  std::vector<uint64_t> sizes;  // bytes of each replica; empty: 8 B to 256 MiB
+};
+
+/// Optimizer::step on gradients that are ready.
+struct BenchStepOptions : BenchOptions {
+  std::string shapes;  // "4096x4096*4,1000": one of these three
+  std::string tensors;
+  ModelOptions model = {.name = {}};
+  std::string optimizer = "adamw";
+};
+
+/// Each prints a table, and writes the report where one is asked for; gives the exit code.
 int bench_train(const BenchTrainOptions& options);
+int bench_all_reduce(const BenchAllReduceOptions& options);
+int bench_step(const BenchStepOptions& options);
 
 }  // namespace lockstep::tools

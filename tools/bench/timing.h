@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <vector>
 
 namespace lockstep::tools {
@@ -18,6 +20,7 @@ struct TimingOptions {
   int blocks = 15;
   double block_seconds = 0.3;  // at least, and at least one call
   int warm_up_calls = 10;
+  std::function<void()> before_block = nullptr;  // not timed
 };
 
 /// Of the middle, the fastest tenth and the slowest tenth; `seconds` is not empty.
@@ -25,5 +28,15 @@ Timing summarize(std::vector<double> seconds);
 
 /// Times `repeat(n)`, which makes n calls.
 Timing measure(const std::function<void(int64_t)>& repeat, const TimingOptions& options = {});
+
+/// The same where `seconds_of(n)` makes n calls and says itself what they took.
+Timing measure_seconds(const std::function<double(int64_t)>& seconds_of, const TimingOptions& options = {});
+
+/// Median, p10 and p90, times `scale`.
+nlohmann::ordered_json json_of(const Timing& timing, double scale);
+/// "1.234 ms (p10 1.2, p90 1.3)", in the unit that fits.
+std::string text_of(const Timing& timing);
+/// "4 KiB", "64 MiB".
+std::string size_text(int64_t bytes);
 
 }  // namespace lockstep::tools

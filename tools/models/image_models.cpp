@@ -24,6 +24,15 @@ torch::Tensor Mlp::forward(const torch::Tensor& input) {
   return x;
 }
 
+double Mlp::training_flops() const {
+  double flops = 0;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const int products = i == 0 ? 2 : 3;  // the input needs no gradient
+    flops += 2.0 * products * static_cast<double>(layers_[i]->weight.numel());
+  }
+  return flops;
+}
+
 Cnn::Cnn(double dropout)
     : conv1_(register_module("conv1", nn::Conv2d(nn::Conv2dOptions(1, 16, 3).padding(1).bias(false)))),
       norm1_(register_module("norm1", nn::BatchNorm2d(16))),
@@ -38,6 +47,12 @@ torch::Tensor Cnn::forward(const torch::Tensor& images) {
   x = at::max_pool2d(at::relu(norm2_->forward(conv2_->forward(x))), 2);
   x = at::relu(fc1_->forward(x.flatten(1)));
   return fc2_->forward(dropout_->forward(x));
+}
+
+double Cnn::training_flops() const {
+  const double first = 28 * 28 * 9 * 1 * 16;
+  const double rest = 14 * 14 * 9 * 16 * 32 + 32 * 7 * 7 * 128 + 128 * 10;
+  return 2 * (2 * first + 3 * rest);  // the images need no gradient
 }
 
 }  // namespace lockstep::tools

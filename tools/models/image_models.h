@@ -18,6 +18,7 @@ class Mlp final : public Classifier {
  public:
   Mlp(const std::vector<int64_t>& widths, double dropout);
   torch::Tensor forward(const torch::Tensor& input) override;
+  double training_flops() const override;
 
  private:
   std::vector<torch::nn::Linear> layers_;
@@ -29,6 +30,7 @@ class Cnn final : public Classifier {
  public:
   explicit Cnn(double dropout);
   torch::Tensor forward(const torch::Tensor& images) override;
+  double training_flops() const override;
 
  private:
   torch::nn::Conv2d conv1_{nullptr};

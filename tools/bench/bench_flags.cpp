@@ -1,0 +1,86 @@
+// The flags of `lockstep bench`.
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "tools/bench/bench.h"
+#include "tools/optimizers.h"
+#include "tools/subcommands.h"
+
+namespace lockstep::tools {
+
+namespace {
+
+void add_common_flags(CLI::App& bench, BenchOptions& options) {
+  bench.add_option("--devices", options.devices, "lanes, such as cpu:0,cpu:1; by default as many as cores")
+      ->delimiter(',');
+  bench.add_option("--replicas", options.replicas, "replicas, a multiple of the lanes; by default one for each lane")
+      ->check(CLI::PositiveNumber);
+  bench.add_option("--threads-per-replica", options.threads_per_replica, "intra-op threads of each replica")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  bench.add_option("--blocks", options.blocks, "measurements, of which the median is given")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
+  bench.add_option("--block-seconds", options.block_seconds, "how long each takes, at least")
+      ->check(CLI::Range(0.001, 3600.0))
+      ->capture_default_str();
+  bench.add_flag("--no-calibration", options.no_calibration,
+                 "measure without the machine's own limits, some seconds faster");
+  bench.add_option("--json", options.json, "write the report to this file");
+}
+
+void add_optimizer_flag(CLI::App& bench, std::string& optimizer) {
+  bench.add_option("--optimizer", optimizer, "the optimizer")
+      ->check(CLI::IsMember(optimizer_names()))
+      ->capture_default_str();
+}
+
+template <class Options>
+CLI::App* add_bench(CLI::App& app, const char* name, const char* what, const std::shared_ptr<Options>& options,
+                    int (*run)(const Options&), Action& chosen) {
+  CLI::App* const bench = app.add_subcommand(name, what);
+  add_common_flags(*bench, *options);
+  bench->callback([options, run, &chosen] { chosen = [options, run] { return run(*options); }; });
+  return bench;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, Action& chosen) {
+  CLI::App* bench =
+      app.add_subcommand("bench", "Measure this machine, and what Lockstep makes of it")->require_subcommand(1);
+
+  const auto train = std::make_shared<BenchTrainOptions>();
+  CLI::App* train_app = add_bench(*bench, "train", "Whole training steps on made data", train, bench_train, chosen);
+  add_model_flags(*train_app, train->model);
+  train_app->add_option("--batch", train->batch, "samples of each replica")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  add_optimizer_flag(*train_app, train->optimizer);
+  train_app->add_option("--dump", train->dump,
+                        "write initial weights, data, first gradients and the weights after 20 steps to this folder");
+
+  const auto all_reduce = std::make_shared<BenchAllReduceOptions>();
+  CLI::App* all_reduce_app = add_bench(*bench, "all-reduce", "Sums over replicas, of buffers in and out of the caches",
+                                       all_reduce, bench_all_reduce, chosen);
+  all_reduce_app
+      ->add_option("--sizes", all_reduce->sizes,
+                   "of each replica's tensor, such as 4KiB,64MiB; by default 8 B to 256 MiB")
+      ->delimiter(',')
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->check(CLI::Range(uint64_t{4}, uint64_t{1} << 40));
+
+  const auto step = std::make_shared<BenchStepOptions>();
+  CLI::App* step_app =
+      add_bench(*bench, "step", "Reduce-and-step on gradients that are ready: --shapes, --tensors or --model", step,
+                bench_step, chosen);
+  CLI::Option* model = add_model_flags(*step_app, step->model)->default_str("");
+  CLI::Option* shapes =
+      step_app->add_option("--shapes", step->shapes, "of the gradients, such as 4096x4096*4,1000")->excludes(model);
+  step_app->add_option("--tensors", step->tensors, "COUNTxELEMENTS, such as 10000x256")
+      ->excludes(model)
+      ->excludes(shapes);
+  add_optimizer_flag(*step_app, step->optimizer);
+}
+
+}  // namespace lockstep::tools

@@ -1,0 +1,123 @@
+// `lockstep bench step`: from gradients that are ready on all replicas to weights that are updated.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "lockstep/core/error.h"
+#include "lockstep/lockstep.h"
+#include "tools/bench/bench_report.h"
+#include "tools/bench/shapes.h"
+#include "tools/console.h"
+#include "tools/optimizers.h"
+#include "tools/whole_file.h"
+
+namespace lockstep::tools {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::vector<Shape> shapes_of(const BenchStepOptions& options) {
+  if (!options.shapes.empty()) return parse_shapes("--shapes", options.shapes);
+  if (!options.tensors.empty()) return parse_tensors("--tensors", options.tensors);
+  if (options.model.name.empty()) {
+    throw UsageError("bench step was not told which gradients", "give --shapes, --tensors or --model");
+  }
+  std::vector<Shape> shapes;
+  for (const at::Tensor& parameter : make_model(options.model)->parameters()) shapes.push_back(parameter.sizes().vec());
+  return shapes;
+}
+
+struct StepTimes {
+  Timing step;
+  double setting = 0;  // seconds for each step in which a replica sets its gradients, not part of the above
+};
+
+StepTimes measure_step(Strategy& strategy, const std::vector<Variable>& variables, const Optimizer& optimizer,
+                       const TimingOptions& options) {
+  const PerReplica<std::vector<at::Tensor>> prepared = strategy.per_replica([&](ReplicaId replica) {
+    std::vector<at::Tensor> gradients;
+    for (const Variable& variable : variables) {
+      gradients.push_back(at::full(variable.sizes(), 1e-3 * static_cast<double>(replica.value() + 1)));
+    }
+    return gradients;
+  });
+  double setting = 0;
+  int64_t steps = 0;
+  const auto seconds_of = [&](int64_t calls) {
+    const auto spent = strategy.run(prepared, [&](ReplicaContext& ctx, const std::vector<at::Tensor>& gradients) {
+      std::vector<at::Tensor> values;
+      for (const Variable& variable : variables) values.push_back(variable.value(ctx));
+      const at::Tensor token = at::zeros({1});
+      Clock::duration of_step{}, of_setting{};
+      for (int64_t i = 0; i < calls; ++i) {
+        const auto begin = Clock::now();
+        for (std::size_t v = 0; v < values.size(); ++v) values[v].mutable_grad() = gradients[v];
+        const auto set = Clock::now();
+        ctx.all_reduce(Reduction::kSum, token);  // all are ready
+        const auto ready = Clock::now();
+        optimizer.step(ctx);
+        of_step += Clock::now() - ready;
+        of_setting += set - begin;
+      }
+      return std::pair(std::chrono::duration<double>(of_step).count(),
+                       std::chrono::duration<double>(of_setting).count());
+    });
+    setting += spent.begin()->second;
+    steps += calls;
+    return spent.begin()->first;
+  };
+  TimingOptions timing = options;
+  timing.warm_up_calls = 3;
+  const Timing step = measure_seconds(seconds_of, timing);
+  return {step, setting / static_cast<double>(steps)};
+}
+
+}  // namespace
+
+int bench_step(const BenchStepOptions& options) {
+  const std::vector<Shape> shapes = shapes_of(options);
+  WholeFile json(options.json);
+  const auto strategy = strategy_of(options);
+  const int64_t replicas = strategy->num_replicas();
+  const double elements = count_elements(shapes);
+  check_fits(elements * static_cast<double>(4 * replicas + 24), "this set of gradients");
+  const std::optional<Calibration> limits = limits_of(options, *strategy);
+
+  std::vector<Variable> variables;
+  for (const Shape& shape : shapes) variables.push_back(strategy->make_variable(at::ones(shape)));
+  const Optimizer optimizer = make_optimizer(*strategy, variables, options.optimizer);
+  const StepTimes times = measure_step(*strategy, variables, optimizer, timing_of(options));
+
+  const double bytes = elements * static_cast<double>(4 * replicas + update_bytes(options.optimizer));
+  const double rate = bytes / times.step.median;
+  nlohmann::ordered_json report = report_of("step", *strategy, limits);
+  report["optimizer"] = options.optimizer;
+  report["tensors"] = shapes.size();
+  report["parameters"] = static_cast<int64_t>(elements);
+  report["ms_per_step"] = json_of(times.step, 1e3);
+  report["ms_setting_gradients"] = 1e3 * times.setting;
+  report["gb_per_second"] = rate / 1e9;
+  std::string speed = fmt::format("{:.1f} GB/s", rate / 1e9);
+  if (limits) {
+    const double share = rate / limits->triad_rate(static_cast<int64_t>(bytes / 3));
+    report["share_of_triad_bandwidth"] = share;
+    speed += fmt::format(", {} of the triad's", percent(share));
+  }
+  print_table({
+      {"gradients", fmt::format("{} tensors, {:.0f} elements, {}", shapes.size(), elements, options.optimizer)},
+      {"replicas", fmt::format("{} on [{}]", replicas, fmt::join(strategy->devices(), ", "))},
+      {"reduce and step", text_of(times.step)},
+      {"bytes moved", speed},
+      {"setting .grad, apart", fmt::format("{:.4f} ms", 1e3 * times.setting)},
+  });
+  json.write(report.dump(2) + "\n");
+  json.commit();
+  return 0;
+}
+
+}  // namespace lockstep::tools

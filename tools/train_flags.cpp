@@ -1,0 +1,58 @@
+// The flags of `lockstep train`.
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "lockstep/strategy/make_strategy.h"
+#include "tools/optimizers.h"
+#include "tools/subcommands.h"
+#include "tools/train.h"
+
+namespace lockstep::tools {
+
+void add_train(CLI::App& app, Action& chosen) {
+  const auto kept = std::make_shared<TrainOptions>();
+  TrainOptions& options = *kept;
+  CLI::App* train = app.add_subcommand("train", "Train a built-in model on real data under any strategy");
+  add_model_flags(*train, options.model);
+  train->add_option("--data", options.data, "digits, idx:DIR with a folder of MNIST's files, or text:FILE for the gpt")
+      ->capture_default_str();
+  train->add_option("--strategy", options.strategy, "the strategy")
+      ->check(CLI::IsMember(strategy_names()))
+      ->capture_default_str();
+  train->add_option("--devices", options.devices, "lanes, such as cpu:0,cpu:1; by default as many as cores")
+      ->delimiter(',');
+  train->add_option("--replicas", options.replicas, "replicas, a multiple of the lanes; by default one for each lane")
+      ->check(CLI::PositiveNumber);
+  train->add_option("--threads-per-replica", options.threads_per_replica, "intra-op threads of each replica")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  train->add_option("--global-batch", options.global_batch, "samples of a step over all replicas")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  CLI::Option* epochs =
+      train->add_option("--epochs", options.epochs, "passes over the data; 5 where --steps is not given")
+          ->check(CLI::PositiveNumber);
+  train->add_option("--steps", options.steps, "training steps, instead of epochs")
+      ->check(CLI::PositiveNumber)
+      ->excludes(epochs);
+  train->add_option("--optimizer", options.optimizer, "the optimizer")
+      ->check(CLI::IsMember(optimizer_names()))
+      ->capture_default_str();
+  train->add_option("--learning-rate", options.learning_rate, "by default the optimizer's usual one")
+      ->check(CLI::PositiveNumber);
+  train->add_option("--seed", options.seed, "of initial values, dropout and order")->capture_default_str();
+  train->add_option("--dropout", options.model.dropout, "probability")
+      ->check(CLI::Range(0.0, 0.99))
+      ->capture_default_str();
+  train->add_option("--sample", options.sample, "characters of text that the trained gpt makes up at the end")
+      ->check(CLI::Range(1, 1 << 20));
+  train->add_option("--sample-log", options.sample_log,
+                    "write a line for each sample used: epoch, step, replica, sample");
+  train->add_option("--json", options.json, "write the report to this file");
+  train->callback([kept, &chosen] {
+    if (kept->steps == 0 && kept->epochs == 0) kept->epochs = 5;
+    chosen = [kept] { return lockstep::tools::train(*kept); };
+  });
+}
+
+}  // namespace lockstep::tools
