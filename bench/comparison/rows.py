@@ -1,0 +1,132 @@
+"""The rows of bench/compare: what is measured, by whom, and the ratio that Lockstep is to reach against each rival."""
+from dataclasses import dataclass, field
+
+MLP, MLP_LARGE, MLP_SMALL = "784,1024,1024,10", "4096,4096,4096,4096,4096", "64,64,10"
+RETAINING = {"MALLOC_CONF": "dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0"}
+
+
+@dataclass
+class Contestant:
+    """A side of a comparison: the ways to run it, of which the fastest counts.
+
+    `program` is one of lockstep, by_hand, run_overhead, torch, tf, jax; a variant is a list of further arguments.
+    """
+    name: str
+    program: str
+    arguments: list
+    ranks: int = 1               # processes, each told its --rank
+    variants: list = field(default_factory=lambda: [[]])
+    allocators: bool = False     # try the system's allocator and a retaining one
+    sum_of_ranks: bool = False   # the ranks' rates add up: they do not wait for each other
+    checked: bool = False        # begins with Lockstep's weights and data, and must compute the same
+    goal: float = None           # Lockstep's rate over its rate, at least
+    memory_goal: float = None    # Lockstep's peak memory over its, at most
+    share_goal: float = None     # of Lockstep itself: the share of the machine's bandwidth, at least
+    optional: bool = False       # left out by --quick
+
+
+@dataclass
+class Row:
+    key: str
+    title: str
+    contestants: list            # the first one is Lockstep's
+    quick: bool = False
+    dump: bool = False           # the first contestant writes what the others check against
+
+
+def devices(lanes):
+    return ["--devices", ",".join(f"cpu:{lane}" for lane in range(lanes))]
+
+
+def lockstep(lanes, *arguments, name="Lockstep", share_goal=None):
+    """With a goal for the share of the machine's bandwidth, which is then measured beside it."""
+    calibration = [] if share_goal else ["--no-calibration"]
+    return Contestant(name, "lockstep", ["bench", *arguments, *calibration, *devices(lanes)], share_goal=share_goal)
+
+
+def all_reduce(key, title, size, lanes, gloo, mpi, share=None, quick=False):
+    return Row(key, title, [
+        lockstep(lanes, "all-reduce", "--sizes", str(size), share_goal=share),
+        Contestant("PyTorch, Gloo", "torch_collectives", ["all-reduce", "--bytes", str(size)], ranks=lanes, goal=gloo),
+        Contestant("Open MPI", "by_hand", ["all-reduce", "--bytes", str(size)], ranks=lanes, goal=mpi),
+        Contestant("UCX, an exchange without adding", "ucx", [str(size)], ranks=2),
+    ], quick)
+
+
+def step(key, title, lanes, shapes, ddp=3.5, by_hand=6, share=None, quick=False):
+    """`shapes` are flags that all three programs understand."""
+    ours = ["--shapes", shapes] if shapes[0].isdigit() else ["--model", shapes]
+    return Row(key, title, [
+        lockstep(lanes, "step", *ours, share_goal=share),
+        Contestant("PyTorch, Gloo, fused AdamW", "torch_collectives", ["step", *ours], ranks=lanes, allocators=True,
+                   variants=[["--bucket-mb", "25"], ["--bucket-mb", "5"], ["--bucket-mb", "100"]], goal=ddp),
+        Contestant("C++ by hand: Open MPI, torch::optim", "by_hand", ["step", *ours], ranks=lanes, goal=by_hand),
+    ], quick)
+
+
+def train(key, title, lanes, model, batch, goals, quick=False):
+    """`goals`: by rival; TensorFlow's is that of 10 steps a call too, unless tf10 is given."""
+    mlp = "mlp:" in model
+    ours = ["--model", "mlp", "--widths", model[4:]] if mlp else ["--model", model]
+    theirs = ["--model", model, "--batch", str(batch), "--world", str(lanes)]
+    contestants = [
+        lockstep(lanes, "train", *ours, "--batch", str(batch)),
+        Contestant("PyTorch DDP, Gloo", "torch_train", ["ddp", *theirs], ranks=lanes, allocators=True, checked=True,
+                   variants=[["--bucket-mb", "25"], ["--bucket-mb", "5"], ["--bucket-mb", "100"]], goal=goals.get("ddp")),
+        Contestant("PyTorch, one process, no replicas", "torch_train", ["one", *theirs], allocators=True, goal=goals.get("one"),
+                   checked=model != "resnet18"),  # its batch normalisation sees the whole batch
+        Contestant("PyTorch, copies that do not wait", "torch_train", ["solo", *theirs], ranks=lanes, allocators=True,
+                   sum_of_ranks=True, goal=goals.get("solo")),
+        Contestant("C++ by hand: Open MPI, torch::optim", "by_hand", ["train", *ours, "--batch", str(batch)], ranks=lanes,
+                   allocators=True, checked=True, goal=goals.get("by_hand")),
+    ]
+    if mlp:
+        contestants += [
+            Contestant("TensorFlow MirroredStrategy, 1 step a call", "tf", theirs, variants=[[], ["--xla"]], goal=goals.get("tf")),
+            Contestant("TensorFlow MirroredStrategy, 10 steps a call", "tf", [*theirs, "--inside", "10"],
+                       variants=[[], ["--xla"]], goal=goals.get("tf10", goals.get("tf")), optional=True),
+            Contestant("JAX, no replicas, 1 step a call", "jax", theirs, allocators=True, goal=goals.get("jax")),
+        ]
+    return Row(key, title, contestants, quick, dump=True)
+
+
+def more_replicas(key, title, lanes, model, batch, goal, memory=None):
+    """Four times as many replicas as lanes, against as many as lanes."""
+    many = 4 * lanes
+    ours = ["train", *model, "--batch", str(batch), "--replicas"]
+    theirs = model[1] if model[1] != "mlp" else "mlp:" + model[3]
+    return Row(key, f"{title}, batch {batch}: {many} replicas on {lanes} lanes", [
+        lockstep(lanes, *ours, str(many), name=f"Lockstep, {many} replicas"),
+        Contestant(f"Lockstep, {lanes} replicas", "lockstep",
+                   ["bench", *ours, str(lanes), "--no-calibration", *devices(lanes)], goal=goal, memory_goal=memory and 1.8),
+        Contestant(f"PyTorch DDP, {many} processes", "torch_train", ["ddp", "--model", theirs, "--batch", str(batch), "--world", str(many)],
+                   ranks=many, memory_goal=memory and 0.25, optional=True),
+    ])
+
+
+def rows(lanes):
+    """Lockstep is to reach these ratios on two lanes with LibTorch 2.15 on both sides."""
+    medium = {"ddp": 4, "tf": 4.5, "one": 1.05}
+    large = {"ddp": 3.8, "tf": 6, "one": 1.35, "jax": 1.3}
+    small = {"ddp": 25, "tf10": 6, "one": 3.5, "jax": 1}
+    mlp = ["--model", "mlp", "--widths", MLP]
+    return [
+        all_reduce("all-reduce-small", "all-reduce of 4 KiB", 4096, lanes, 100, 1, quick=True),
+        all_reduce("all-reduce-large", "all-reduce of 64 MiB", 64 << 20, lanes, 8, 3, share=0.85),
+        step("step-resnet18", "reduce and step: parameters of resnet18", lanes, "resnet18", share=0.85),
+        step("step-gpt", "reduce and step: parameters of gpt", lanes, "gpt", share=0.85, quick=True),
+        step("step-large", "reduce and step: 4 x 4096x4096", lanes, "4096x4096*4", share=0.85),
+        step("step-many", "reduce and step: 10,000 tensors of 1 KiB", lanes, "256*10000", ddp=10, by_hand=10),
+        train("mlp", "training: MLP 784-1024-1024-10, batch 32", lanes, "mlp:" + MLP, 32, medium, quick=True),
+        train("mlp-large", "training: MLP of 4 x 4096x4096, batch 8", lanes, "mlp:" + MLP_LARGE, 8, large),
+        train("mlp-small", "training: MLP 64-64-10, batch 16", lanes, "mlp:" + MLP_SMALL, 16, small, quick=True),
+        train("resnet18", "training: resnet18, batch 16", lanes, "resnet18", 16, {"solo": 1, "one": 0.97}),
+        train("gpt", "training: gpt, context 128, batch 8", lanes, "gpt", 8, {"solo": 1, "one": 1}),
+        more_replicas("replicas-mlp", "training: MLP 784-1024-1024-10", lanes, mlp, 32, 1.1),
+        more_replicas("replicas-resnet18", "training: resnet18", lanes, ["--model", "resnet18"], 16, 0.98),
+        more_replicas("replicas-gpt", "training: gpt, context 128", lanes, ["--model", "gpt"], 8, 0.98, memory=True),
+        Row("run", "one replica through run, cnn, batch 64", [
+            Contestant("Lockstep, through run", "run_overhead", ["through run"]),
+            Contestant("LibTorch, the bare loop", "run_overhead", ["by hand"], goal=1),
+        ]),
+    ]
