@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
@@ -37,7 +38,11 @@ int main(int argc, char** argv) {
   } catch (const CLI::Success& done) {
     return app.exit(done);  // --help and --version
   } catch (const CLI::ParseError& error) {
-    return refuse(fmt::format("{}; lockstep --help lists what there is", error.what()), kUsage);
+    // The parser does not name the word that it could not place.
+    const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
+    const std::string word = unknown.empty() ? "" : fmt::format(" ('{}' is none)", unknown.front());
+    const std::string what = std::string(error.what()).find("subcommand") == std::string::npos ? "" : word;
+    return refuse(fmt::format("{}{}; lockstep --help lists what there is", error.what(), what), kUsage);
   }
   // What the library says while all is well is in describe(), which is printed anyway.
   lockstep::set_log_sink([](lockstep::LogLevel level, std::string_view line) {

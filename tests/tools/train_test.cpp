@@ -137,7 +137,6 @@ TEST_F(TrainOnText, TheGptLearns) {
   const auto json = report(flags("--steps 150 --devices cpu:0,cpu:1 --dropout 0.05"), "gpt", 16);
   EXPECT_LT(json["eval_loss"], 1.2) << "nats of a character; guessing by frequency gives about 2.9";
   EXPECT_GT(json["eval_accuracy"], 0.6);
-  EXPECT_EQ(json["samples"], 150 * 16);
 }
 
 TEST_F(TrainOnText, TheGptGivesTheSameDigestsOnAnyNumberOfLanes) {

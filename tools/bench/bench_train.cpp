@@ -88,9 +88,9 @@ void dump(const std::string& folder, const Training& training) {
 int bench_train(const BenchTrainOptions& options) {
   WholeFile json(options.json);
   const auto strategy = strategy_of(options);
+  const ReplicatedModel model = strategy->make_module([&] { return make_model(options.model); });
   const std::optional<Calibration> limits = limits_of(options, *strategy);
   forget_peak_memory();
-  const ReplicatedModel model = strategy->make_module([&] { return make_model(options.model); });
   const Optimizer optimizer = make_optimizer(*strategy, model, options.optimizer);
   const int64_t replicas = strategy->num_replicas();
   const int64_t whole = options.batch * replicas;
