@@ -144,7 +144,7 @@ nlohmann::ordered_json time_training(const Options& options) {
     read_into(options.dump + "/weights.bin", parameters);
     read_into(fmt::format("{}/batch{}.bin", options.dump, rank_of()), {batch.input, batch.target});
   }
-  torch::optim::AdamW optimizer(parameters, torch::optim::AdamWOptions(1e-3));
+  torch::optim::AdamW optimizer(parameters, torch::optim::AdamWOptions(1e-4));
   at::Tensor flat = flatten_gradients(parameters);
   const auto backward = [&] {
     flat.zero_();

@@ -24,7 +24,7 @@ widths, batch = [int(w) for w in a.model.removeprefix("mlp:").split(",")], a.bat
 random = np.random.default_rng(0)
 x = jnp.asarray(random.standard_normal((batch, widths[0])), jnp.float32)
 y = jnp.asarray(random.integers(0, widths[-1], batch))
-optimizer = optax.adamw(1e-3, weight_decay=0.01)
+optimizer = optax.adamw(1e-4, weight_decay=0.01)
 
 
 def fresh():

@@ -96,4 +96,4 @@ def fastest_adamw(parameters):
     """AdamW as fast as this PyTorch has it: fused where it can be on the CPU (2.4), else one call for many tensors."""
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     how = {"fused": True} if version >= (2, 4) else {"foreach": True}
-    return torch.optim.AdamW(parameters, 1e-3, weight_decay=0.01, **how)
+    return torch.optim.AdamW(parameters, 1e-4, weight_decay=0.01, **how)

@@ -30,7 +30,7 @@ tf.random.set_seed(0)
 with strategy.scope():
     layers = [tf.keras.layers.Dense(w, activation="relu" if i + 2 < len(widths) else None) for i, w in enumerate(widths[1:])]
     model = tf.keras.Sequential([tf.keras.Input((widths[0],))] + layers)
-    optimizer = tf.keras.optimizers.AdamW(1e-3, weight_decay=0.01)
+    optimizer = tf.keras.optimizers.AdamW(1e-4, weight_decay=0.01)
     optimizer.build(model.trainable_variables)
 loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
 x, y = tf.random.normal((a.batch, widths[0])), tf.random.uniform((a.batch,), maxval=widths[-1], dtype=tf.int32)

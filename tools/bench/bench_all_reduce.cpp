@@ -133,8 +133,7 @@ int bench_all_reduce(const BenchAllReduceOptions& options) {
       if (limits) {
         // Each replica's tensor is read and its result written. Cold buffers come from memory, whatever their size.
         const int64_t moved = 2 * replicas * size;
-        const double share =
-            static_cast<double>(moved) / limits->copy_rate(hot ? moved / 2 : cold_bytes) / timing.median;
+        const double share = static_cast<double>(moved) / limits->copy_rate(hot ? moved : cold_bytes) / timing.median;
         row["share_of_copy_bandwidth"] = share;
         line.back() = percent(share);
       }

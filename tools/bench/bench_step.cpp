@@ -104,7 +104,8 @@ int bench_step(const BenchStepOptions& options) {
   report["gb_per_second"] = rate / 1e9;
   std::string speed = fmt::format("{:.1f} GB/s", rate / 1e9);
   if (limits) {
-    const double share = rate / limits->triad_rate(static_cast<int64_t>(bytes / 3));
+    const double touched = elements * static_cast<double>(4 * replicas + update_bytes(options.optimizer) / 2);
+    const double share = rate / limits->triad_rate(static_cast<int64_t>(touched));
     report["share_of_triad_bandwidth"] = share;
     speed += fmt::format(", {} of the triad's", percent(share));
   }

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -117,11 +118,12 @@ std::string giga(const Timing& rate) {
 
 }  // namespace
 
-const Bandwidth& Calibration::next_to(int64_t bytes) const {
+const Bandwidth& Calibration::of_working_set(int64_t bytes, int arrays) const {
+  // What exceeds the largest cache comes from memory, however little it exceeds it by: streams leave nothing behind.
+  const double wanted = bytes > largest_cache() ? std::numeric_limits<float>::max()
+                                                : static_cast<double>(std::max<int64_t>(bytes, 1)) / arrays;
   const auto distance = [&](const Bandwidth& one) {
-    const double off =
-        std::abs(std::log(static_cast<double>(one.bytes) / static_cast<double>(std::max<int64_t>(bytes, 1))));
-    return one.threads == threads ? off : 1e9;
+    return one.threads == threads ? std::abs(std::log(static_cast<double>(one.bytes) / wanted)) : 1e9;
   };
   return *std::min_element(bandwidth.begin(), bandwidth.end(),
                            [&](const Bandwidth& a, const Bandwidth& b) { return distance(a) < distance(b); });

@@ -29,12 +29,13 @@ struct Calibration {
   Timing flops_of_one;  // a second, in products of 1024 x 1024 matrices
   Timing flops_of_all;
 
-  /// Of all lanes, by the measured arrays that are next in size.
-  double copy_rate(int64_t bytes) const { return next_to(bytes).copy.median; }
-  double triad_rate(int64_t bytes) const { return next_to(bytes).triad.median; }
+  /// Of all lanes, for work on so many bytes: that of the measured arrays which are together next in size, or, where
+  /// the largest cache cannot hold the bytes, of the largest.
+  double copy_rate(int64_t bytes) const { return of_working_set(bytes, 2).copy.median; }
+  double triad_rate(int64_t bytes) const { return of_working_set(bytes, 3).triad.median; }
 
  private:
-  const Bandwidth& next_to(int64_t bytes) const;
+  const Bandwidth& of_working_set(int64_t bytes, int arrays) const;
 };
 
 /// Measures for some seconds, on `lanes` threads or as many as there are cores, whichever is less.
