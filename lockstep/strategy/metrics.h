@@ -1,0 +1,168 @@
+// Figures over a whole epoch or evaluation, right for uneven and empty parts: each replica adds to a component of its
+// own, and result() adds the components.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "lockstep/replica/replica_context.h"
+#include "lockstep/variable/variable.h"
+
+namespace lockstep {
+
+class Strategy;
+
+namespace metrics {
+
+/// How much each value of an update counts: nothing given, 1; one number for all; or a tensor, whose shape is that of
+/// the values or a leading part of it (8 weights for values [8, 3] hold for a row each). Weights are finite and not
+/// below 0. A value of weight 0 does not count, whatever it holds: so the mean loss of an empty part, which is NaN, may
+/// be given with the part's size as its weight.
+class Weights {
+ public:
+  Weights() = default;
+  Weights(std::nullopt_t) {}                            // NOLINT(google-explicit-constructor)
+  Weights(at::Tensor each) : each_(std::move(each)) {}  // NOLINT(google-explicit-constructor)
+  Weights(std::optional<at::Tensor> each)
+      : each_(each.value_or(at::Tensor())) {}  // NOLINT(google-explicit-constructor)
+  template <class Number, class = std::enable_if_t<std::is_arithmetic_v<Number>>>
+  Weights(Number all) : all_(static_cast<double>(all)) {}  // NOLINT(google-explicit-constructor)
+
+  /// Undefined where one number holds for all.
+  const at::Tensor& each() const { return each_; }
+  double all() const { return all_; }
+
+ private:
+  at::Tensor each_;
+  double all_ = 1;
+};
+
+/// What the means below share. A handle; copies mean the same metric, which may outlive its strategy.
+///
+/// Each has an update(ctx, ...), called inside a step, of run() or evaluate(), on its replica's thread: any number of
+/// times, and by some replicas not at all. It meets nobody and keeps no graph. What it is given wrongly is a UsageError
+/// that names the metric and the replica, and nothing is added. The other members are called outside of steps.
+///
+/// The state is one on-read variable, called like the metric: float64 [2], the sum of weighted values and the sum of
+/// weights. With V replicas, the result is the same bits on any lanes. Counts are exact (up to 2^53); where values are
+/// not whole numbers, another V adds them in another order, in float64.
+class Metric {
+ public:
+  const std::string& name() const { return sums_.name(); }
+  /// The sum of the weights so far, over all replicas: without weights, how many values there were.
+  double count() const;
+  /// As if nothing had been added.
+  void reset() const;
+
+ protected:
+  /// `kind` is a literal, "metrics::Mean". A UsageError where a living variable has the name.
+  Metric(Strategy& strategy, const char* kind, std::string name);
+  const char* kind() const { return kind_; }
+  /// `values` of any shape and real dtype.
+  void add(const ReplicaContext& ctx, const at::Tensor& values, const Weights& weights) const;
+  /// NaN where the sum of weights is 0.
+  double mean() const;
+
+ private:
+  const char* kind_;
+  Variable sums_;
+};
+
+/// The weighted mean of values.
+class Mean : public Metric {
+ public:
+  explicit Mean(Strategy& strategy, std::string name = "mean");
+  /// `values` of any shape and real dtype. Of a loss give either each sample's, or the mean over the part (before
+  /// scale_loss) with the part's size as its weight.
+  void update(const ReplicaContext& ctx, const at::Tensor& values, const Weights& weights = {}) const;
+  /// NaN where nothing counted, as LibTorch's mean of nothing is.
+  double result() const { return mean(); }
+};
+
+/// The share of right predictions.
+class Accuracy : public Metric {
+ public:
+  explicit Accuracy(Strategy& strategy, std::string name = "accuracy");
+  /// `targets`: class numbers, of an integer dtype; a target of -100 does not count (cross_entropy's ignore_index).
+  /// `predictions`: logits as cross_entropy takes them, floating-point with one more dimension, the classes, as
+  /// dimension 1 (targets [8] and logits [8, 10], targets [8, 5] and logits [8, 10, 5]); the largest, or the first of
+  /// the largest, is the prediction. Or predictions, of the targets' shape and an integer or bool dtype.
+  /// `weights`, if any, are for the targets.
+  void update(const ReplicaContext& ctx, const at::Tensor& predictions, const at::Tensor& targets,
+              const Weights& weights = {}) const;
+  /// Between 0 and 1; NaN where nothing counted.
+  double result() const { return mean(); }
+};
+
+/// The share of targets that are among the k largest logits. Logits that equal the k-th largest are all among them.
+class TopKAccuracy : public Metric {
+ public:
+  TopKAccuracy(Strategy& strategy, std::string name, int64_t k);
+  /// As Accuracy's, of logits; they have at least k classes. NaN is larger than everything, and never right.
+  void update(const ReplicaContext& ctx, const at::Tensor& logits, const at::Tensor& targets,
+              const Weights& weights = {}) const;
+  /// Between 0 and 1; NaN where nothing counted.
+  double result() const { return mean(); }
+
+ private:
+  int64_t k_;
+};
+
+/// The mean over all elements of (prediction - target) squared, computed in float64.
+class MeanSquaredError : public Metric {
+ public:
+  explicit MeanSquaredError(Strategy& strategy, std::string name = "mean_squared_error");
+  /// Of one shape: nothing is broadcast. Any real dtypes.
+  void update(const ReplicaContext& ctx, const at::Tensor& predictions, const at::Tensor& targets,
+              const Weights& weights = {}) const;
+  /// NaN where nothing counted.
+  double result() const { return mean(); }
+};
+
+/// e to the power of the mean negative log likelihood: how many tokens the model is torn between, 1 at best.
+class Perplexity : public Metric {
+ public:
+  explicit Perplexity(Strategy& strategy, std::string name = "perplexity");
+  /// Logits and targets as Accuracy's.
+  void update(const ReplicaContext& ctx, const at::Tensor& logits, const at::Tensor& targets,
+              const Weights& weights = {}) const;
+  /// From a loss that is there already: `nll` are negative log likelihoods to the base e, each token's, or their mean
+  /// with the number of tokens as `weight`.
+  void update(const ReplicaContext& ctx, const at::Tensor& nll, double weight = 1) const;
+  /// NaN where nothing counted.
+  double result() const;
+};
+
+/// Samples a second. A handle as the others are; its time is this process's and no state: the variable (int64, called
+/// like the metric) counts samples alone.
+class Throughput {
+ public:
+  /// The clock starts.
+  explicit Throughput(Strategy& strategy, std::string name = "throughput");
+  const std::string& name() const { return samples_.name(); }
+  /// Adds this replica's samples, tokens or whatever is counted: a whole number, not below 0. Inside a step.
+  void update(const ReplicaContext& ctx, Count samples) const;
+  /// count() / seconds(); NaN before the first update. After a restore of the variable call reset(): the clock did not
+  /// see those samples.
+  double result() const;
+  /// Over all replicas.
+  int64_t count() const;
+  /// From the start of the clock to the latest update of a replica of this process.
+  double seconds() const;
+  /// Counts from 0, and the clock starts again.
+  void reset() const;
+
+ private:
+  struct Clock;
+  Variable samples_;
+  std::shared_ptr<Clock> clock_;
+};
+
+}  // namespace metrics
+}  // namespace lockstep

@@ -1,0 +1,28 @@
+// Where two recordings of one program first differ. Pure functions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "lockstep/testing/recording.h"
+
+namespace lockstep::internal {
+
+struct Difference {
+  std::string fact;           // for an error: what differs, where, by how much
+  int64_t steps = 0;          // after so many
+  RecordedVariable variable;  // the first that differs; without a name where it is not a matter of variables
+  double movement = 1;        // how far it moved since the start, as a multiple of how far it moved in `expected`
+  bool batch_norm = false;    // whether there are buffers of a BatchNorm
+};
+
+/// Compares moment by moment, variable by variable in order of creation. With a tolerance values are compared, as
+/// CompareOptions says, without one the bits of values and of each replica's component.
+std::optional<Difference> first_difference(const Recording& expected, const Recording& actual,
+                                           std::optional<double> tolerance);
+
+/// The one thing to check where `replicas` replicas are not one device.
+std::string what_to_check(const Difference& difference, int64_t replicas);
+
+}  // namespace lockstep::internal

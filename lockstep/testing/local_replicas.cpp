@@ -1,0 +1,110 @@
+#include "lockstep/testing/local_replicas.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <string>
+
+#include "lockstep/core/error.h"
+#include "lockstep/replica/lanes.h"
+#include "lockstep/strategy/one_device.h"
+#include "lockstep/strategy/setup.h"
+#include "lockstep/testing/difference.h"
+#include "lockstep/testing/recording.h"
+
+namespace lockstep::testing {
+
+using internal::Difference;
+using internal::first_difference;
+using internal::record;
+using internal::Recording;
+
+namespace {
+
+internal::StrategySetup setup_of(const LocalReplicasOptions& options) {
+  if (options.replicas < 1 || options.lanes < 1) {
+    throw UsageError(fmt::format("{} replicas on {} lanes were asked for", options.replicas, options.lanes),
+                     "ask for at least one of each");
+  }
+  internal::LaneRequest request{{}, options.replicas, options.threads_per_replica};
+  for (int lane = 0; lane < options.lanes; ++lane) request.devices.push_back(fmt::format("cpu:{}", lane));
+  internal::StrategySetup setup{.name = "LocalReplicas",
+                                .lanes = plan_lanes(request, internal::cores_of_this_process(), 0)};
+  setup.lanes.cores.clear();  // not pinned: another test's lanes would be pinned to the same cores
+  setup.copies =
+      options.copies == Copies::kPerReplica ? internal::CopyPolicy::kPerReplica : internal::CopyPolicy::kPerMemory;
+  setup.seed = options.seed;
+  return setup;
+}
+
+std::vector<int> lanes_to_try(const CompareOptions& options) {
+  if (!options.lanes.empty()) return options.lanes;
+  std::vector<int> lanes;
+  for (const int64_t count : {int64_t{1}, int64_t{2}, options.replicas}) {
+    const bool known = !lanes.empty() && lanes.back() >= count;
+    if (!known && options.replicas % count == 0) lanes.push_back(static_cast<int>(count));
+  }
+  return lanes;
+}
+
+Recording on_one_device(const TrainingProgram& program, const CompareOptions& options) {
+  OneDeviceStrategy strategy({.seed = options.seed});
+  return record(program, strategy, "one device");
+}
+
+Recording on_lanes(const TrainingProgram& program, const CompareOptions& options, int lanes) {
+  LocalReplicas strategy({.replicas = options.replicas, .lanes = lanes, .seed = options.seed});
+  return record(program, strategy,
+                fmt::format("{} replica{} on {} lane{}", options.replicas, options.replicas == 1 ? "" : "s", lanes,
+                            lanes == 1 ? "" : "s"));
+}
+
+/// Throws the DivergenceError of a program that does not even repeat itself: then nothing else need be looked for.
+void require_repeats(const Recording& first, Recording again) {
+  again.who += ", run again";
+  if (const auto difference = first_difference(first, again, std::nullopt)) {
+    throw DivergenceError(difference->fact,
+                          "look for what is no function of the seed: a generator seeded by time, a static counter, an "
+                          "address; draw with LibTorch's random operators or from ctx.random()");
+  }
+}
+
+void require_same_bits(const TrainingProgram& program, const CompareOptions& options, const Recording& expected) {
+  const std::vector<int> lanes = lanes_to_try(options);
+  for (auto count = lanes.begin() + 1; count != lanes.end(); ++count) {
+    const auto difference = first_difference(expected, on_lanes(program, options, *count), std::nullopt);
+    if (!difference) continue;
+    require_repeats(expected, on_lanes(program, options, lanes.front()));
+    throw DivergenceError(difference->fact,
+                          "look for what replicas share behind Lockstep's back: a static or captured object that steps "
+                          "write, a generator of one's own; use on-read variables, ctx.all_reduce and ctx.random()");
+  }
+}
+
+}  // namespace
+
+LocalReplicas::LocalReplicas(LocalReplicasOptions options) : Strategy(setup_of(options)) {}
+
+void expect_same_as_one_device(const TrainingProgram& program, const CompareOptions& options) {
+  if (!(options.tolerance >= 0 && std::isfinite(options.tolerance))) {
+    throw UsageError(fmt::format("a .tolerance of {} was given", options.tolerance), "give a finite number from 0");
+  }
+  const Recording one = on_one_device(program, options);
+  const int lanes = lanes_to_try(options).front();
+  const Recording many = on_lanes(program, options, lanes);
+  const auto tolerance = options.replicas == 1 ? std::nullopt : std::optional<double>(options.tolerance);
+  if (const auto difference = first_difference(one, many, tolerance)) {
+    require_repeats(one, on_one_device(program, options));
+    require_repeats(many, on_lanes(program, options, lanes));
+    throw DivergenceError(difference->fact, what_to_check(*difference, options.replicas));
+  }
+  require_same_bits(program, options, many);
+}
+
+void expect_same_on_any_lanes(const TrainingProgram& program, const CompareOptions& options) {
+  require_same_bits(program, options, on_lanes(program, options, lanes_to_try(options).front()));
+}
+
+}  // namespace lockstep::testing

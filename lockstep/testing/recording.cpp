@@ -1,0 +1,70 @@
+#include "lockstep/testing/recording.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <fmt/format.h>
+
+#include <mutex>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+/// While it lives, LibTorch's global generator goes on from where it stands in a new process.
+class GeneratorOfNewProcess {
+ public:
+  GeneratorOfNewProcess() {
+    const std::lock_guard<std::mutex> lock(generator_.mutex());
+    before_ = generator_.get_state();
+    generator_.set_current_seed(c10::default_rng_seed_val);
+  }
+  ~GeneratorOfNewProcess() {
+    const std::lock_guard<std::mutex> lock(generator_.mutex());
+    generator_.set_state(before_);
+  }
+  GeneratorOfNewProcess(const GeneratorOfNewProcess&) = delete;
+  GeneratorOfNewProcess& operator=(const GeneratorOfNewProcess&) = delete;
+
+ private:
+  at::Generator generator_ = at::detail::getDefaultCPUGenerator();
+  at::Tensor before_;
+};
+
+RecordedVariable recorded(const Variable& variable) {
+  RecordedVariable result{.name = variable.name(),
+                          .on_write = variable.synchronization() == VariableSynchronization::kOnWrite,
+                          .aggregation = variable.aggregation()};
+  if (result.on_write || result.aggregation != VariableAggregation::kNone) result.value = variable.read();
+  if (!result.on_write) {
+    for (const at::Tensor& component : variable.components()) result.components.push_back(component);
+  }
+  return result;
+}
+
+Moment moment_of(const Strategy& strategy) {
+  Moment moment{.steps = strategy.step(), .variables = {}};
+  for (const Variable& variable : strategy.variables()) moment.variables.push_back(recorded(variable));
+  return moment;
+}
+
+}  // namespace
+
+Recording record(const testing::TrainingProgram& program, Strategy& strategy, std::string who) {
+  Recording recording{.who = std::move(who), .moments = {}};
+  {
+    const GeneratorOfNewProcess generator;
+    program(strategy, [&] { recording.moments.push_back(moment_of(strategy)); });
+  }
+  const std::vector<Moment>& moments = recording.moments;
+  if (moments.empty() || moments.front().steps != 0 || moments.back().steps == 0) {
+    throw UsageError(
+        fmt::format("a training program to be compared did {} steps and called observe() {} times{}", strategy.step(),
+                    moments.size(), moments.empty() ? "" : fmt::format(", first after {}", moments.front().steps)),
+        "call observe() once before the first step and after each step");
+  }
+  return recording;
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,37 @@
+// What all variables of a training program were after each step.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lockstep/testing/local_replicas.h"
+#include "lockstep/variable/variable.h"
+
+namespace lockstep::internal {
+
+struct RecordedVariable {
+  std::string name;
+  bool on_write = true;
+  VariableAggregation aggregation = VariableAggregation::kNone;
+  at::Tensor value = {};                    // undefined where it is on-read without aggregation
+  std::vector<at::Tensor> components = {};  // of an on-read variable
+};
+
+/// One call of observe().
+struct Moment {
+  int64_t steps = 0;  // completed runs of the strategy
+  std::vector<RecordedVariable> variables;
+};
+
+struct Recording {
+  std::string who;  // "one device", "6 replicas on 2 lanes"
+  std::vector<Moment> moments;
+};
+
+/// Runs the program. A UsageError unless it observes before the first step, and after one.
+Recording record(const testing::TrainingProgram& program, Strategy& strategy, std::string who);
+
+}  // namespace lockstep::internal
