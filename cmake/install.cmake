@@ -17,7 +17,7 @@ if(LOCKSTEP_BUILD_TOOLS)
   install(TARGETS lockstep_program)
 endif()
 
-# The headers are listed at the time of installation: those that lockstep/lockstep.h reaches.
+# The headers are listed at the time of installation: those that users reach.
 install(CODE "set(lockstep_header_roots \"${PROJECT_SOURCE_DIR};${PROJECT_BINARY_DIR}/headers\")
 set(lockstep_header_destination \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}\")")
 install(SCRIPT cmake/install_headers.cmake)

@@ -1,7 +1,8 @@
-# Run at installation: installs lockstep/lockstep.h and every header that it reaches, so that no list can go stale.
+# Run at installation: installs lockstep/lockstep.h, the kit for users' tests and every header that they reach, so that no
+# list can go stale.
 # Input: lockstep_header_roots, lockstep_header_destination.
 cmake_minimum_required(VERSION 3.25)
-set(todo lockstep/lockstep.h lockstep/version.h)
+set(todo lockstep/lockstep.h lockstep/testing/local_replicas.h lockstep/version.h)
 set(seen "")
 while(todo)
   list(POP_FRONT todo header)

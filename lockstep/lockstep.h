@@ -14,7 +14,9 @@
 #include "lockstep/data/sources.h"              // IWYU pragma: export
 #include "lockstep/optim/optimizer.h"           // IWYU pragma: export
 #include "lockstep/replica/replica_context.h"   // IWYU pragma: export
+#include "lockstep/replica/sync_batch_norm.h"   // IWYU pragma: export
 #include "lockstep/strategy/make_strategy.h"    // IWYU pragma: export
+#include "lockstep/strategy/metrics.h"          // IWYU pragma: export
 #include "lockstep/strategy/mirrored.h"         // IWYU pragma: export
 #include "lockstep/strategy/one_device.h"       // IWYU pragma: export
 #include "lockstep/strategy/strategy.h"         // IWYU pragma: export

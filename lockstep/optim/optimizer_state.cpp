@@ -222,6 +222,7 @@ void OptimizerState::end_step() {
   for (std::size_t i = 0; i < variables_.size(); ++i) {
     if (!update_.present(i)) continue;
     ++steps_[i];
+    variables_[i]->keep_writes();
     applied = true;
   }
   info_ = {update_.global_norm(), applied};

@@ -68,6 +68,11 @@ class FillGenerator final : public c10::OperatorKernel {
   std::optional<std::size_t> tensor_;
 };
 
+StreamKey of_name(uint64_t seed, StreamPurpose purpose, std::string_view name) {
+  const uint64_t hash = XXH3_64bits(name.data(), name.size());
+  return {seed, purpose, static_cast<int64_t>(hash >> 40), static_cast<int64_t>(hash & 0xffffffffu)};
+}
+
 int register_kernels() {
   // Registrations live as long as the process: replicas of static strategies may still run while statics are destroyed.
   static auto* others = new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
@@ -91,8 +96,11 @@ int register_kernels() {
 }  // namespace
 
 StreamKey StreamKey::of_module(uint64_t seed, std::string_view name) {
-  const uint64_t hash = XXH3_64bits(name.data(), name.size());
-  return {seed, StreamPurpose::kModule, static_cast<int64_t>(hash >> 40), static_cast<int64_t>(hash & 0xffffffffu)};
+  return of_name(seed, StreamPurpose::kModule, name);
+}
+
+StreamKey StreamKey::of_variable(uint64_t seed, std::string_view name) {
+  return of_name(seed, StreamPurpose::kVariable, name);
 }
 
 RandomStream::RandomStream() : generator_(at::make_generator<at::CPUGeneratorImpl>()) {}

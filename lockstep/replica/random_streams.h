@@ -10,7 +10,7 @@
 namespace lockstep::internal {
 
 /// What a stream is for; streams of different purposes never coincide.
-enum class StreamPurpose : uint8_t { kReplica = 1, kShared, kMerge, kEvaluate, kEvaluateShared, kModule };
+enum class StreamPurpose : uint8_t { kReplica = 1, kShared, kMerge, kEvaluate, kEvaluateShared, kModule, kVariable };
 
 /// Names a stream. Fields beyond their stated width would coincide with others: replica 24 bits, step 32, draw 32.
 struct StreamKey {
@@ -20,7 +20,9 @@ struct StreamKey {
   int64_t step = 0;
   int64_t draw = 0;  // several streams of one step: the how-manieth evaluation since the last step
 
+  /// Of initial values.
   static StreamKey of_module(uint64_t seed, std::string_view name);
+  static StreamKey of_variable(uint64_t seed, std::string_view name);
 };
 
 /// A CPU generator that is seeded when it is first needed after `restart`: a step that draws nothing pays nothing.

@@ -7,7 +7,9 @@
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <optional>
+#include <source_location>
 #include <span>
 #include <string>
 #include <tuple>
@@ -24,6 +26,8 @@
 namespace lockstep {
 
 class Strategy;
+class Variable;
+struct VariableOptions;
 
 namespace internal {
 class ReplicaGroup;
@@ -98,6 +102,19 @@ class ReplicaContext {
     return call.result(local_index());
   }
 
+  /// Gives the strategy's Variable of that name, which the first step that asks for it makes: that call meets, and
+  /// every replica must make it, in the same order, with the same name and options. `initial()` is called once, for all
+  /// replicas and outside of any, under a random stream that is a function of (seed, name). Later calls, from any place
+  /// and in any step, give the same variable and do not meet; their options must be the first one's. A UsageError for a
+  /// name that was made outside of steps.
+  ///
+  /// Such a variable lives as long as the strategy. If the step that made it fails it stays, with its initial value.
+  template <class Options = VariableOptions>
+  auto make_variable(const std::string& name, const std::function<at::Tensor()>& initial, const Options& options = {},
+                     const std::source_location& place = std::source_location::current()) const {
+    return find_or_make(name, initial, options, place);  // a template, because here a Variable is only a name
+  }
+
   /// This replica's generator: a stream that is a function of (seed, replica, step). LibTorch's random operators draw
   /// from it inside a step where they are given no other.
   at::Generator random() const;
@@ -122,6 +139,8 @@ class ReplicaContext {
   void check_is_current(const char* call) const;
   const Share& the_batch(const char* call) const;
   void merge(internal::Meeting& meeting) const;
+  Variable find_or_make(const std::string& name, const std::function<at::Tensor()>& initial,
+                        const VariableOptions& options, const std::source_location& place) const;
   int64_t local_index() const { return local_index_; }
   Strategy& strategy() const;
 

@@ -13,6 +13,7 @@ namespace {
 
 thread_local const ReplicaContext* current = nullptr;
 thread_local const ReplicaGroup* merging = nullptr;  // whose merge function this thread runs
+thread_local const ReplicaGroup* alone = nullptr;    // whose chief does something alone, on this thread
 
 /// Something that differs between threads that live at the same time.
 const void* this_thread() {
@@ -53,6 +54,7 @@ void ReplicaGroup::stop() { pool_.reset(); }
 void ReplicaGroup::run(Mode mode, FunctionRef<void(ReplicaContext&)> body) {
   if (!pool_) throw InternalError("a run after the strategy ended", "please report it");
   mode_ = mode;
+  running_ = true;
   merge_stream_.restart({seed_, StreamPurpose::kMerge, 0, step_, evaluations_});
   const auto errors = pool_->run([&](int64_t r) {
     ReplicaContext& context = *contexts_[r];
@@ -61,6 +63,7 @@ void ReplicaGroup::run(Mode mode, FunctionRef<void(ReplicaContext&)> body) {
     body(context);
   });
   mode_ = Mode::kStep;
+  running_ = false;
   for (const auto& error : errors) {
     if (error) throw_replica_error(errors);
   }
@@ -102,11 +105,16 @@ void ReplicaGroup::throw_replica_error(std::span<const std::exception_ptr> error
   }
 }
 
-CallScope::CallScope(ReplicaGroup& group, const char* call, const char* inside) : group_(group), call_(call) {
+CallScope::CallScope(ReplicaGroup& group, const char* call, const char* inside, Workers workers)
+    : group_(group), call_(call) {
   if (current) {
     throw UsageError(fmt::format("{} was called inside a step, by replica {} at step {}", call,
                                  current->replica_id().value(), current->step()),
                      fmt::format("inside a step {}", inside));
+  }
+  if (alone == &group && workers == Workers::kAll) {
+    throw UsageError(fmt::format("{} was called inside on_chief, which one worker runs alone", call),
+                     "call it before on_chief, on all workers, and use what it gave");
   }
   if (merging == &group) return;
   const void* nobody = nullptr;
@@ -127,6 +135,10 @@ void CallScope::require_outermost() const {
                                merging == &group_ ? "merge_call" : "another call on the same strategy"),
                    "let the outer call end first: runs do not nest");
 }
+
+ChiefScope::ChiefScope(const ReplicaGroup& group) : outer_(std::exchange(alone, &group)) {}
+
+ChiefScope::~ChiefScope() { alone = outer_; }
 
 MergeScope::MergeScope(const ReplicaContext& context)
     : context_(context),

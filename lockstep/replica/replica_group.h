@@ -20,6 +20,8 @@ class Strategy;
 
 namespace lockstep::internal {
 
+class VariableRegistry;
+
 /// Shared by a strategy and the handles that it gave out, which may outlive it; the threads end with the strategy.
 class ReplicaGroup {
  public:
@@ -44,10 +46,15 @@ class ReplicaGroup {
   int64_t step() const { return step_; }
   void set_step(int64_t step) { step_ = step; }
   bool evaluating() const { return mode_ == Mode::kEvaluate; }
+  /// Whether a run or evaluation is under way.
+  bool running() const { return running_; }
   int64_t num_replicas() const { return plan_.num_replicas; }        // over all workers
   int64_t num_local_replicas() const { return plan_.num_replicas; }  // of this process
   ReplicaId first_replica() const { return 0; }
   Strategy* strategy() const { return strategy_; }
+  /// The strategy's variables, for calls that a step makes on its context; set by the strategy, whose they are.
+  VariableRegistry* variables() const { return variables_; }
+  void set_variables(VariableRegistry* variables) { variables_ = variables; }
 
   /// How many variables are damaged: where none is, nobody has to look at each. Any thread.
   std::atomic<int64_t>& damaged_variables() { return damaged_variables_; }
@@ -69,7 +76,9 @@ class ReplicaGroup {
 
   const LanePlan plan_;
   const uint64_t seed_;
-  Strategy* const strategy_;  // may dangle once stopped: only merge_call uses it, inside a run
+  // Both may dangle once stopped: they are used inside a run only.
+  Strategy* const strategy_;
+  VariableRegistry* variables_ = nullptr;
   std::unique_ptr<ReplicaPool> pool_;
   std::vector<std::unique_ptr<ReplicaContext>> contexts_;
   std::vector<Streams> streams_;  // each used by its replica's thread
@@ -78,16 +87,21 @@ class ReplicaGroup {
   int64_t step_ = 0;
   int64_t evaluations_ = 0;  // since the last step: each draws from streams of its own
   Mode mode_ = Mode::kStep;
+  bool running_ = false;
   std::atomic<const void*> caller_{nullptr};  // the thread whose call is under way
   std::atomic<int64_t> damaged_variables_{0};
 };
 
+/// Which workers take part in a call.
+enum class Workers { kAll, kThis };
+
 /// Entered by each call that is made outside of replicas. Throws the UsageError of a call inside a step, and of a call
-/// while another thread's is under way. Calls of one thread nest, and merge functions may make them.
+/// while another thread's is under way; and, with any number of workers, that of a call in which all take part where
+/// the chief is alone (ChiefScope). Calls of one thread nest, and merge functions may make them.
 class CallScope {
  public:
   /// `call` is what the user wrote, `inside` what to write inside a step instead.
-  CallScope(ReplicaGroup& group, const char* call, const char* inside);
+  CallScope(ReplicaGroup& group, const char* call, const char* inside, Workers workers = Workers::kAll);
   ~CallScope();
   CallScope(const CallScope&) = delete;
   CallScope& operator=(const CallScope&) = delete;
@@ -99,6 +113,18 @@ class CallScope {
   ReplicaGroup& group_;
   const char* const call_;
   bool outermost_ = false;
+};
+
+/// While it lives, the calling thread does what the chief does alone.
+class ChiefScope {
+ public:
+  explicit ChiefScope(const ReplicaGroup& group);
+  ~ChiefScope();
+  ChiefScope(const ChiefScope&) = delete;
+  ChiefScope& operator=(const ChiefScope&) = delete;
+
+ private:
+  const ReplicaGroup* const outer_;
 };
 
 /// The context of the step that this thread is in, or null.

@@ -16,20 +16,20 @@ using internal::ReplicaGroup;
 
 namespace {
 
-/// Keeps one replica's modules in evaluation mode.
+/// Keeps one replica's modules in evaluation mode: those that there are, as a merge function may make more.
 class EvaluationScope {
  public:
-  EvaluationScope(const internal::VariableRegistry& registry, int64_t r) : registry_(registry), r_(r) {
-    for (const auto& module : registry_.modules()) module->enter_evaluation(r_);
+  EvaluationScope(const internal::VariableRegistry& registry, int64_t r) : modules_(registry.modules()), r_(r) {
+    for (const auto& module : modules_) module->enter_evaluation(r_);
   }
   ~EvaluationScope() {
-    for (const auto& module : registry_.modules()) module->leave_evaluation(r_);
+    for (const auto& module : modules_) module->leave_evaluation(r_);
   }
   EvaluationScope(const EvaluationScope&) = delete;
   EvaluationScope& operator=(const EvaluationScope&) = delete;
 
  private:
-  const internal::VariableRegistry& registry_;
+  const std::vector<std::shared_ptr<internal::ModuleBinding>> modules_;
   const int64_t r_;
   const at::NoGradGuard no_grad_;
 };
@@ -50,6 +50,7 @@ void Strategy::run_replicas(Mode mode, internal::FunctionRef<void(ReplicaContext
   try {
     group_->run(evaluates ? ReplicaGroup::Mode::kEvaluate : ReplicaGroup::Mode::kStep, [&](ReplicaContext& context) {
       const int64_t r = ContextAccess::local_index(context);
+      for (const auto& variable : registry_->variables()) variable->begin_run(r);
       if (evaluates) {
         const EvaluationScope scope(*registry_, r);
         body(context, r);
@@ -60,9 +61,11 @@ void Strategy::run_replicas(Mode mode, internal::FunctionRef<void(ReplicaContext
       for (const auto& variable : registry_->variables()) variable->check_component(r);
     });
   } catch (...) {
+    for (const auto& variable : registry_->variables()) variable->undo_run();
     if (!evaluates) drop_gradients(*registry_);
     throw;
   }
+  for (const auto& variable : registry_->variables()) variable->keep_writes();
   if (!evaluates && verify_every_ > 0 && group_->step() % verify_every_ == 0) {
     registry_->forget_unused();
     verify_memory();
@@ -77,9 +80,9 @@ void Strategy::set_share(ReplicaContext& context, const internal::BatchShare& sh
   ContextAccess::set_share(context, share.batches, share.part, share.whole);
 }
 
-void internal::check_argument_size(std::size_t size, int64_t num_local_replicas) {
+void internal::check_argument_size(const char* call, std::size_t size, int64_t num_local_replicas) {
   if (static_cast<int64_t>(size) == num_local_replicas) return;
-  throw UsageError("run() was given a PerReplica of " + std::to_string(size) + " values for " +
+  throw UsageError(std::string(call) + "() was given a PerReplica of " + std::to_string(size) + " values for " +
                        std::to_string(num_local_replicas) + " replicas",
                    "pass what per_replica(), a data set or an earlier run() of this strategy made");
 }

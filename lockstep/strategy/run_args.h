@@ -13,8 +13,9 @@
 
 namespace lockstep::internal {
 
-/// Throws the UsageError of a PerReplica argument with another number of values than the process has replicas.
-void check_argument_size(std::size_t size, int64_t num_local_replicas);
+/// Throws the UsageError of a PerReplica argument of `call` with another number of values than the process has
+/// replicas.
+void check_argument_size(const char* call, std::size_t size, int64_t num_local_replicas);
 
 /// What the Batch arguments of a run say about one replica's share of the work.
 struct BatchShare {
@@ -34,8 +35,8 @@ const T& component_of(const PerReplica<T>& argument, int64_t r) {
 }
 
 template <class T>
-void check_argument(const T& argument, int64_t num_local_replicas) {
-  if constexpr (IsPerReplica<T>::value) check_argument_size(argument.size(), num_local_replicas);
+void check_argument(const char* call, const T& argument, int64_t num_local_replicas) {
+  if constexpr (IsPerReplica<T>::value) check_argument_size(call, argument.size(), num_local_replicas);
 }
 
 template <class T>

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -19,6 +20,8 @@
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/strategy/setup.h"
 #include "lockstep/variable/registry.h"
+#include "lockstep/variable/update.h"
+#include "lockstep/variable/variable_table.h"
 
 namespace lockstep {
 
@@ -81,18 +84,6 @@ at::Tensor reduced_locally(Reduction reduction, const at::Tensor& value, const s
   }
 }
 
-VariableOptions resolved(VariableOptions options, at::ScalarType type) {
-  if (options.synchronization == VariableSynchronization::kAuto)
-    options.synchronization = VariableSynchronization::kOnWrite;
-  if (options.aggregation == VariableAggregation::kMean && !at::isFloatingType(type)) {
-    throw UsageError(fmt::format("variable '{}' of {} was given aggregation kMean", options.name, c10::toString(type)),
-                     "choose kSum or kOnlyFirstReplica, or a floating-point dtype");
-  }
-  options.trainable =
-      options.trainable && at::isFloatingType(type) && options.synchronization == VariableSynchronization::kOnWrite;
-  return options;
-}
-
 }  // namespace
 
 Strategy::Strategy(internal::StrategySetup setup)
@@ -100,7 +91,8 @@ Strategy::Strategy(internal::StrategySetup setup)
       copies_(setup.copies),
       verify_every_(setup.verify_every),
       group_(std::make_shared<internal::ReplicaGroup>(std::move(setup.lanes), setup.seed, this)),
-      registry_(std::make_unique<internal::VariableRegistry>()) {
+      registry_(std::make_unique<internal::VariableRegistry>(group_, copies_)) {
+  group_->set_variables(registry_.get());
   if (verify_every_ < 0) {
     throw UsageError(fmt::format(".verify_every is {}", verify_every_), "give a number of runs, or 0 for never");
   }
@@ -142,10 +134,6 @@ std::string Strategy::describe() const {
   text += fmt::format("  {}; own loops {}; fingerprint {}\n", internal::platform_description(),
                       internal::name_of(internal::simd()), internal::platform_fingerprint());
   return text;
-}
-
-void Strategy::check_outside(const char* call, const char* inside) const {
-  const CallScope scope(*group_, call, inside);
 }
 
 at::Tensor Strategy::reduce(Reduction reduction, const PerReplica<at::Tensor>& values, Axes axes) {
@@ -201,20 +189,39 @@ at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) 
   return at::cat(tensors, axis);
 }
 
+void Strategy::check_replica(ReplicaId replica, const char* call) const {
+  if (replica >= 0 && replica < num_replicas()) return;
+  throw UsageError(fmt::format("{} was asked for replica {} of {}", call, replica.value(), num_replicas()),
+                   fmt::format("choose a replica from 0 to {}", num_replicas() - 1));
+}
+
 at::Tensor Strategy::broadcast(ReplicaId from, const at::Tensor& value) {
   const CallScope call(*group_, "Strategy::broadcast", "call ctx.broadcast()");
-  if (from < 0 || from >= num_replicas()) {
-    throw UsageError(fmt::format("Strategy::broadcast was asked for replica {} of {}", from.value(), num_replicas()),
-                     fmt::format("choose a replica from 0 to {}", num_replicas() - 1));
+  check_replica(from, "Strategy::broadcast");
+  if (!value.defined() || value.layout() != at::kStrided) {
+    throw UsageError(
+        fmt::format("Strategy::broadcast was given {} tensor", value.defined() ? "a sparse" : "an undefined"),
+        "give a dense tensor");
   }
   return value.detach().clone();
 }
 
+void Strategy::run_on_chief(internal::FunctionRef<void()> body) {
+  const CallScope call(*group_, "Strategy::on_chief", "return the value and use it after run()");
+  const internal::ChiefScope alone(*group_);
+  body();
+}
+
 std::shared_ptr<internal::ModuleBinding> Strategy::bind_modules(
-    const ModuleOptions& options, const std::function<std::shared_ptr<torch::nn::Module>()>& next) {
+    const ModuleOptions& options, internal::FunctionRef<std::shared_ptr<torch::nn::Module>()> next,
+    const std::source_location& place) {
   const CallScope call(*group_, "Strategy::make_module", "use modules that were made before run()");
   const ComputeSettingsGuard settings(group_->plan().compute);
-  registry_->require_fresh_module(options.name);
+  // Tensors of inference mode could not be trained; leaving it turns gradients on, which the factory may not want.
+  const bool with_gradient = at::GradMode::is_enabled();
+  const c10::InferenceMode normal(false);
+  const at::AutoGradMode gradient(with_gradient);
+  registry_->require_fresh_module(options.name, place);
   std::vector<std::shared_ptr<torch::nn::Module>> modules;
   for (int64_t r = 0; r < num_local_replicas(); ++r) {
     internal::RandomStream stream;
@@ -222,52 +229,16 @@ std::shared_ptr<internal::ModuleBinding> Strategy::bind_modules(
     const internal::RandomScope scope(stream);
     modules.push_back(next());
   }
-  auto binding = std::make_shared<internal::ModuleBinding>(group_, options.name, std::move(modules), copies_);
-  for (const Variable& variable : binding->variables()) registry_->require_fresh_variable(variable.name());
+  auto binding =
+      std::make_shared<internal::ModuleBinding>(group_, options.name, std::move(modules), copies_, *registry_, place);
   registry_->add(binding);
   return binding;
 }
 
-Variable Strategy::make_variable(const at::Tensor& initial, VariableOptions options) {
-  return make_variable_from([&] { return initial; }, std::move(options));
-}
-
-Variable Strategy::make_variable_from(const std::function<at::Tensor()>& initial, VariableOptions options) {
-  const CallScope call(*group_, "Strategy::make_variable", "use variables that were made before run()");
-  const at::NoGradGuard no_grad;
-  if (options.name.empty()) {
-    options.name = registry_->fresh_name("variable");
-  } else {
-    registry_->require_fresh_variable(options.name);
-  }
-  internal::RandomStream stream;
-  stream.restart(internal::StreamKey::of_module(group_->seed(), options.name));
-  at::Tensor value;
-  {
-    const internal::RandomScope scope(stream);
-    value = initial();
-  }
-  if (!value.defined() || value.layout() != at::kStrided) {
-    throw UsageError(
-        fmt::format("variable '{}' was given {} initial value", options.name, value.defined() ? "a sparse" : "no"),
-        "give a dense tensor");
-  }
-  value = value.detach();
-  options = resolved(std::move(options), value.scalar_type());
-  const bool on_write = options.synchronization == VariableSynchronization::kOnWrite;
-  const bool first_only = !on_write && options.aggregation == VariableAggregation::kSum;
-  const at::Tensor shared = value.clone(at::MemoryFormat::Contiguous);
-  std::vector<at::Tensor> components;
-  for (int64_t r = 0; r < num_local_replicas(); ++r) {
-    at::Tensor component =
-        on_write && copies_ == internal::CopyPolicy::kPerMemory ? shared.variable_data() : shared.clone();
-    // A sum over replicas reads back what it was given.
-    if (first_only && first_replica() + r > 0) component.zero_();
-    components.push_back(component.set_requires_grad(options.trainable));
-  }
-  auto state = std::make_shared<VariableState>(group_, std::move(options), std::move(components));
-  registry_->add(state);
-  return Variable(std::move(state));
+Variable Strategy::make_variable_from(internal::FunctionRef<at::Tensor()> initial, VariableOptions options,
+                                      const std::source_location& place) {
+  const CallScope call(*group_, "Strategy::make_variable", "call ctx.make_variable(name, initial, options)");
+  return Variable(registry_->make(std::move(options), initial, place));
 }
 
 std::vector<Variable> Strategy::parameters_of(const std::vector<Variable>& variables) {
@@ -297,43 +268,38 @@ DistributedDataset Strategy::distribute(const Dataset& dataset, DistributeOption
 }
 
 std::vector<Variable> Strategy::variables() const {
-  const CallScope call(*group_, "Strategy::variables", "use the variables that you have");
+  const CallScope call(*group_, "Strategy::variables", "use the variables that you have", internal::Workers::kThis);
   registry_->forget_unused();
   std::vector<Variable> result;
   for (const auto& state : registry_->variables()) result.emplace_back(state);
   return result;
 }
 
-void Strategy::update(const Variable& variable, const std::function<void(at::Tensor&)>& fn) {
-  VariableState& state = variable.state();
+std::string Strategy::describe_variables() const {
+  constexpr std::size_t kRows = 40;
+  std::vector<internal::VariableRow> rows;
+  for (const Variable& variable : variables()) rows.push_back(internal::row_of(variable.state()));
+  return internal::table_of(internal::shortened(rows, kRows));
+}
+
+void Strategy::update_each(const Variable& variable, bool for_each_replica,
+                           internal::FunctionRef<void(at::Tensor&, int64_t)> fn) {
   const CallScope call(*group_, "Strategy::update", "use Variable::assign(ctx, value), or ctx.merge_call()");
-  const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> values;
-  if (state.on_write()) {
-    state.check_memory();
-    for (const at::Tensor& copy : state.copies()) values.push_back(copy.clone());
-  } else {
-    for (int64_t r = 0; r < state.num_components(); ++r) values.push_back(state.component(r).detach().clone());
-  }
-  for (at::Tensor& value : values) {
-    fn(value);
-    internal::check_value(state, value, "Strategy::update");
-  }
-  if (!state.on_write()) {
-    for (int64_t r = 0; r < state.num_components(); ++r) state.write_component(r, values[static_cast<std::size_t>(r)]);
-    return;
-  }
-  for (std::size_t copy = 1; copy < values.size(); ++copy) {
-    if (internal::same_bits(values.front(), values[copy])) continue;
-    throw DivergenceError(
-        fmt::format("update of variable '{}' left copy {} different from copy 0", variable.name(), copy),
-        "let the function do the same to each copy; no copy was changed");
-  }
-  state.write(values.front());
+  check_ours(variable.state(), "Strategy::update");
+  internal::update(variable.state(), for_each_replica, fn);
 }
 
 void Strategy::update_from(ReplicaId from, const Variable& variable, const at::Tensor& value) {
-  variable.assign(broadcast(from, value));
+  const CallScope call(*group_, "Strategy::update_from", "call it in a merge function: ctx.merge_call()");
+  check_ours(variable.state(), "Strategy::update_from");
+  check_replica(from, "Strategy::update_from");
+  variable.assign(broadcast(from, internal::value_for(variable.state(), value, "update_from")));
+}
+
+void Strategy::check_ours(const VariableState& variable, const char* call) const {
+  if (variable.group() == group_) return;
+  throw UsageError(fmt::format("{} was given variable '{}' of another strategy", call, variable.name()),
+                   "call it on the strategy that made the variable");
 }
 
 }  // namespace lockstep

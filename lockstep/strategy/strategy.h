@@ -9,6 +9,7 @@
 #include <initializer_list>
 #include <memory>
 #include <optional>
+#include <source_location>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -51,6 +52,10 @@ class Axes {
  private:
   std::vector<int64_t> axes_;
 };
+
+/// A function that makes the initial value of a variable.
+template <class Fn>
+concept InitialValue = std::is_invocable_r_v<at::Tensor, Fn&>;
 
 /// Base of all strategies. Neither copied nor moved; the handles that it gives out may outlive it.
 ///
@@ -112,7 +117,8 @@ class Strategy {
   at::Tensor reduce(Reduction reduction, const PerReplica<at::Tensor>& values, Axes axes = {});
   /// All replicas' tensors joined along `axis`, in replica order; they may differ in size along it only.
   at::Tensor gather(const PerReplica<at::Tensor>& values, int64_t axis = 0);
-  /// Replica `from`'s tensor on every worker: the `value` that the worker which has that replica gave, a copy.
+  /// Replica `from`'s tensor on every worker: the `value` that the worker which has that replica gave, a copy. Other
+  /// workers' `value` is not looked at.
   at::Tensor broadcast(ReplicaId from, const at::Tensor& value);
   /// `fn(ReplicaId)` once for each replica of this process, on the calling thread.
   template <std::invocable<ReplicaId> Fn>
@@ -127,35 +133,49 @@ class Strategy {
   std::vector<T> local_results(const PerReplica<T>& values) {
     return std::vector<T>(values.begin(), values.end());
   }
-  /// Calls `fn()` on the chief and gives every worker what it returned there.
+  /// Calls `fn()` once, on the chief, and gives every worker what it returned or threw there. In `fn` calls in which
+  /// all workers take part are UsageErrors, with one worker too: all but those that read what this process has,
+  /// Variable::components, Variable::read of an on-write variable, variables() and the like.
   template <std::invocable Fn>
   auto on_chief(Fn&& fn) {
-    check_outside("Strategy::on_chief", "return the value and use it after run()");
-    return fn();
+    using Result = std::decay_t<std::invoke_result_t<Fn&>>;
+    if constexpr (std::is_void_v<Result>) {
+      run_on_chief([&] { fn(); });
+    } else {
+      std::optional<Result> result;
+      run_on_chief([&] { result.emplace(fn()); });
+      return Result(std::move(*result));
+    }
   }
 
   /// A module of which every replica has its own: `factory()` is called once for each, under a random stream that is a
   /// function of (seed, module name), and must build the same each time. A UsageError where the modules are not alike
-  /// or share something, a DivergenceError where initial values differ.
+  /// or share something, or where a name is taken, with both places; a DivergenceError where initial values differ.
   template <std::invocable Factory>
-  auto make_module(Factory factory, ModuleOptions options = {}) {
+  auto make_module(Factory factory, ModuleOptions options = {},
+                   const std::source_location& place = std::source_location::current()) {
     using M = std::decay_t<std::invoke_result_t<Factory&>>;
     auto modules = std::make_shared<std::vector<M>>();
-    auto binding = bind_modules(options, [&] {
+    const auto next = [&] {
       modules->push_back(factory());
       return internal::module_in(modules->back());
-    });
+    };
+    auto binding = bind_modules(options, next, place);
     return Replicated<M>(std::move(binding), std::move(modules), std::move(factory));
   }
 
-  /// A variable with an initial value of any dtype; see Variable. A UsageError for a name that is taken, or a mean of
-  /// integers.
-  Variable make_variable(const at::Tensor& initial, VariableOptions options = {});
+  /// A variable with an initial value of any dtype; see Variable. A UsageError for a name that is taken, with both
+  /// places, and for a mean of integers or a sum of bool. Where anything is thrown, nothing was made. Inside a step:
+  /// ReplicaContext::make_variable.
+  Variable make_variable(const at::Tensor& initial, VariableOptions options = {},
+                         const std::source_location& place = std::source_location::current()) {
+    return make_variable_from([&]() -> at::Tensor { return initial; }, std::move(options), place);
+  }
   /// The same, `initial()` being called once, under a random stream that is a function of (seed, name).
-  template <class Initial>
-  requires std::is_invocable_r_v<at::Tensor, Initial&> Variable make_variable(Initial&& initial,
-                                                                              VariableOptions options = {}) {
-    return make_variable_from([&]() -> at::Tensor { return initial(); }, std::move(options));
+  template <InitialValue Initial>
+  Variable make_variable(Initial&& initial, VariableOptions options = {},
+                         const std::source_location& place = std::source_location::current()) {
+    return make_variable_from([&]() -> at::Tensor { return initial(); }, std::move(options), place);
   }
 
   /// An optimizer over a module's parameters, a list of variables, or groups with options of their own. Options are
@@ -191,12 +211,24 @@ class Strategy {
   /// Deals a data set to the replicas.
   DistributedDataset distribute(const Dataset& dataset, DistributeOptions options);
 
-  /// All living variables of the strategy in order of creation, those of modules included.
+  /// All living variables of the strategy in order of creation, those of modules and optimizers included.
   std::vector<Variable> variables() const;
-  /// `fn(value)` once for each copy of an on-write variable, which must end equal: otherwise a DivergenceError, and no
-  /// copy changes. For each component of an on-read variable. `value` is a tensor to change in place, without gradient.
-  void update(const Variable& variable, const std::function<void(at::Tensor&)>& fn);
-  /// Sets a variable everywhere to what the worker that has replica `from` gave.
+  /// A table of them for a reader: name, kind, dtype and shape, bytes, copies, where. It stays short: of many variables
+  /// those whose names begin alike are shown as one.
+  std::string describe_variables() const;
+  /// Calls `fn(value, args...)` once for each copy of an on-write variable, for each component of an on-read one;
+  /// `value` is a tensor to change in place, without gradient. A PerReplica among `args` gives each replica its
+  /// component, and then `fn` is called once for each replica of this process. What the calls leave of an on-write
+  /// variable must be equal: otherwise a DivergenceError. Where anything is thrown, nothing has changed.
+  template <class Fn, class... Args>
+  void update(const Variable& variable, Fn&& fn, const Args&... args) {
+    (internal::check_argument("update", args, num_local_replicas()), ...);
+    const bool for_each_replica = (internal::IsPerReplica<Args>::value || ...);
+    update_each(variable, for_each_replica,
+                [&](at::Tensor& value, [[maybe_unused]] int64_t r) { fn(value, internal::component_of(args, r)...); });
+  }
+  /// Sets a variable, on all workers, to the `value` that the worker which has replica `from` gave, as
+  /// Variable::assign() does. In order with all other writes; inside a step, call it in a merge function.
   void update_from(ReplicaId from, const Variable& variable, const at::Tensor& value);
 
  protected:
@@ -216,10 +248,16 @@ class Strategy {
   static void set_share(ReplicaContext& context, const internal::BatchShare& share);
   int64_t num_local_replicas() const;
   ReplicaId first_replica() const;
-  void check_outside(const char* call, const char* inside) const;
+  void run_on_chief(internal::FunctionRef<void()> body);
   std::shared_ptr<internal::ModuleBinding> bind_modules(
-      const ModuleOptions& options, const std::function<std::shared_ptr<torch::nn::Module>()>& next);
-  Variable make_variable_from(const std::function<at::Tensor()>& initial, VariableOptions options);
+      const ModuleOptions& options, internal::FunctionRef<std::shared_ptr<torch::nn::Module>()> next,
+      const std::source_location& place);
+  Variable make_variable_from(internal::FunctionRef<at::Tensor()> initial, VariableOptions options,
+                              const std::source_location& place);
+  void update_each(const Variable& variable, bool for_each_replica,
+                   internal::FunctionRef<void(at::Tensor&, int64_t)> fn);
+  void check_replica(ReplicaId replica, const char* call) const;
+  void check_ours(const internal::VariableState& variable, const char* call) const;
   Optimizer make_optimizer_from(std::vector<Rule> rules);
   static std::vector<Variable> parameters_of(const std::vector<Variable>& variables);
   void verify_memory();
@@ -234,7 +272,7 @@ class Strategy {
 template <class Refs, class Fn>
 auto Strategy::run_with(Mode mode, const Refs& args, Fn& fn) {
   const int64_t replicas = num_local_replicas();
-  std::apply([&](const auto&... each) { (internal::check_argument(each, replicas), ...); }, args);
+  std::apply([&](const auto&... each) { (internal::check_argument("run", each, replicas), ...); }, args);
   const auto call = [&](ReplicaContext& context, int64_t r) -> decltype(auto) {
     return std::apply(
         [&](const auto&... each) -> decltype(auto) {

@@ -13,6 +13,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/replica/replica_group.h"
+#include "lockstep/variable/registry.h"
 #include "lockstep/variable/variable_state.h"
 
 namespace lockstep::internal {
@@ -37,9 +38,12 @@ std::vector<Registered> registered_in(const torch::nn::Module& module) {
   return all;
 }
 
+std::string text_of(const std::string& name, const at::Tensor& tensor) {
+  return fmt::format("{} {} [{}]", name, c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
+}
+
 std::string signature(const Registered& one) {
-  return fmt::format("{} {} {} [{}]", one.is_buffer ? "buffer" : "parameter", one.name,
-                     c10::toString(one.tensor.scalar_type()), fmt::join(one.tensor.sizes(), ", "));
+  return fmt::format("{} {}", one.is_buffer ? "buffer" : "parameter", text_of(one.name, one.tensor));
 }
 
 constexpr const char* kFactoryRule =
@@ -94,8 +98,13 @@ VariableAggregation aggregation_of_buffer(const at::Tensor& buffer) {
 }  // namespace
 
 ModuleBinding::ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string name,
-                             std::vector<std::shared_ptr<torch::nn::Module>> modules, CopyPolicy copies)
-    : group_(std::move(group)), name_(std::move(name)), modules_(std::move(modules)), training_(modules_.size()) {
+                             std::vector<std::shared_ptr<torch::nn::Module>> modules, CopyPolicy copies,
+                             VariableRegistry& registry, const std::source_location& place)
+    : group_(std::move(group)),
+      name_(std::move(name)),
+      place_(place),
+      modules_(std::move(modules)),
+      training_(modules_.size()) {
   const at::NoGradGuard no_grad;
   const int64_t first_replica = group_->first_replica();
   for (std::size_t r = 0; r < modules_.size(); ++r) {
@@ -110,16 +119,23 @@ ModuleBinding::ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string na
   check_alike(name_, all, first_replica);
   check_share_nothing(name_, modules_, all, first_replica);
 
+  std::vector<std::size_t> distinct;                   // in all[0], each tensor once
   std::map<const at::TensorImpl*, std::size_t> known;  // replica 0's tensors, to find aliases
   for (std::size_t i = 0; i < all[0].size(); ++i) {
     const Registered& first = all[0][i];
-    const auto [variable, fresh] = known.try_emplace(first.tensor.unsafeGetTensorImpl(), variables_.size());
+    const auto [variable, fresh] = known.try_emplace(first.tensor.unsafeGetTensorImpl(), distinct.size());
     names_.push_back({first.name, variable->second});
     if (!fresh) continue;
+    distinct.push_back(i);
+    registry.require_fresh_variable(name_ + "." + first.name, place_);
+    for (std::size_t r = 1; r < all.size(); ++r) check_equal(name_, first, all[r][i], first_replica, r);
+  }
+  // Nothing was touched so far, and nothing is refused from here on.
+  for (const std::size_t i : distinct) {
+    const Registered& first = all[0][i];
     std::vector<at::Tensor> components;
     for (std::size_t r = 0; r < all.size(); ++r) {
       at::Tensor tensor = all[r][i].tensor;
-      check_equal(name_, first, all[r][i], first_replica, r);
       const bool one_memory = !first.is_buffer && copies == CopyPolicy::kPerMemory && r > 0;
       if (one_memory) tensor.set_data(first.tensor.variable_data());
       components.push_back(std::move(tensor));
@@ -128,7 +144,8 @@ ModuleBinding::ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string na
                             .trainable = !first.is_buffer && first.tensor.requires_grad()};
     options.synchronization = first.is_buffer ? VariableSynchronization::kOnRead : VariableSynchronization::kOnWrite;
     if (first.is_buffer) options.aggregation = aggregation_of_buffer(first.tensor);
-    variables_.emplace_back(std::make_shared<VariableState>(group_, std::move(options), std::move(components)));
+    variables_.emplace_back(std::make_shared<VariableState>(group_, std::move(options), std::move(components),
+                                                            VariableState::Watch::kWrites, place_));
   }
 }
 
@@ -137,38 +154,37 @@ void ModuleBinding::require_sound() const {
   for (const Variable& variable : variables_) variable.state().require_sound();
 }
 
+const ModuleBinding::Name* ModuleBinding::find(const std::string& in_module) const {
+  const auto found =
+      std::find_if(names_.begin(), names_.end(), [&](const Name& name) { return name.in_module == in_module; });
+  return found == names_.end() ? nullptr : &*found;
+}
+
 void ModuleBinding::load(const std::map<std::string, at::Tensor>& named) const {
+  // Names may begin with the module's: all or none, because a module "a" may have a part "a" of its own.
   const std::string prefix = name_ + ".";
+  const bool prefixed = std::all_of(named.begin(), named.end(), [&](const auto& item) {
+    return item.first.starts_with(prefix) && find(item.first.substr(prefix.size()));
+  });
   std::vector<const at::Tensor*> values(variables_.size(), nullptr);
   std::vector<std::string> problems;
   for (const auto& [key, value] : named) {
-    const auto matches = [&](const Name& name) {
-      return key == name.in_module || (key.rfind(prefix, 0) == 0 && key.substr(prefix.size()) == name.in_module);
-    };
-    const auto found = std::find_if(names_.begin(), names_.end(), matches);
-    if (found == names_.end()) {
+    const Name* name = find(prefixed ? key.substr(prefix.size()) : key);
+    if (!name) {
       problems.push_back(fmt::format("unexpected '{}'", key));
       continue;
     }
-    const auto expected = variables_[found->variable].sizes();
-    if (!value.defined() || value.sizes() != expected) {
-      problems.push_back(fmt::format("'{}' has shape [{}] instead of [{}]", key,
-                                     value.defined() ? fmt::format("{}", fmt::join(value.sizes(), ", ")) : "undefined",
-                                     fmt::join(expected, ", ")));
-      continue;
-    }
-    const at::Tensor*& slot = values[found->variable];
-    if (slot && !same_bits(*slot, value)) {
-      problems.push_back(fmt::format("'{}' is another name of '{}', with other values", key, found->in_module));
+    const at::Tensor*& slot = values[name->variable];
+    const std::string why = misfit(variables_[name->variable].state(), value);
+    if (!why.empty()) {
+      problems.push_back(fmt::format("'{}' {}", key, why));
+    } else if (slot && slot->defined() && !same_bits(*slot, value)) {
+      problems.push_back(fmt::format("'{}' is another name of a tensor that was given with other values", key));
     }
     slot = &value;
   }
   for (const Name& name : names_) {
-    if (values[name.variable]) continue;
-    const bool wrong_shape = std::any_of(problems.begin(), problems.end(), [&](const std::string& problem) {
-      return problem.find("'" + name.in_module + "'") != std::string::npos;
-    });
-    if (!wrong_shape) problems.push_back(fmt::format("missing '{}'", name.in_module));
+    if (!values[name.variable]) problems.push_back(fmt::format("missing '{}'", name.in_module));
   }
   if (!problems.empty()) {
     throw UsageError(fmt::format("the tensors given to module '{}' do not fit: {}", name_, fmt::join(problems, ", ")),
@@ -186,13 +202,16 @@ std::map<std::string, at::Tensor> ModuleBinding::state() const {
 void ModuleBinding::copy_to(torch::nn::Module& module) const {
   const at::NoGradGuard no_grad;
   const auto targets = registered_in(module);
-  for (std::size_t i = 0; i < targets.size() && i < names_.size(); ++i) {
+  for (std::size_t i = 0; i < std::max(targets.size(), names_.size()); ++i) {
+    const std::string here =
+        i < names_.size() ? text_of(names_[i].in_module, variables_[names_[i].variable].state().like()) : "nothing";
+    const std::string there = i < targets.size() ? text_of(targets[i].name, targets[i].tensor) : "nothing";
+    if (here == there) continue;
+    throw UsageError(fmt::format("the factory of module '{}' now makes {} where it made {}", name_, there, here),
+                     kFactoryRule);
+  }
+  for (std::size_t i = 0; i < targets.size(); ++i) {
     at::Tensor target = targets[i].tensor;
-    if (targets[i].name != names_[i].in_module || target.sizes() != variables_[names_[i].variable].sizes()) {
-      throw UsageError(fmt::format("the factory of module '{}' now makes {} where it made '{}'", name_,
-                                   signature(targets[i]), names_[i].in_module),
-                       kFactoryRule);
-    }
     target.copy_(variables_[names_[i].variable].state().read());
   }
 }
@@ -206,7 +225,9 @@ void ModuleBinding::enter_evaluation(int64_t r) {
 void ModuleBinding::leave_evaluation(int64_t r) {
   std::size_t i = 0;
   // train() sets a module's children too; they stand after it in this list, so each has its own mode in the end.
-  for (const auto& part : modules_[r]->modules()) part->train(training_[r][i++]);
+  for (const auto& part : modules_[r]->modules()) {
+    if (i < training_[r].size()) part->train(training_[r][i++]);
+  }
 }
 
 }  // namespace lockstep::internal

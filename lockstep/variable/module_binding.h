@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <source_location>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@ class Module;
 namespace lockstep::internal {
 
 class ReplicaGroup;
+class VariableRegistry;
 
 /// Whether the replicas of one memory share one copy of a mirrored variable.
 enum class CopyPolicy { kPerMemory, kPerReplica };
@@ -27,26 +29,29 @@ enum class CopyPolicy { kPerMemory, kPerReplica };
 /// The modules of one Replicated and the variables behind them.
 class ModuleBinding {
  public:
-  /// `modules[r]` is local replica r's, fresh from the factory. Throws a UsageError where they are not alike, or share
-  /// a module or tensor, and a DivergenceError where initial values differ; both name the variable and the replica.
-  /// Afterwards parameters of all replicas are equal, and with kPerMemory one memory.
+  /// `modules[r]` is local replica r's, fresh from the factory. Throws a UsageError where they are not alike, share a
+  /// module or tensor, or have a name that another variable of `registry` has, and a DivergenceError where initial
+  /// values differ; both name the variable and the replica. Then no module was touched. Afterwards parameters of all
+  /// replicas are equal, and with kPerMemory one memory. `place` is the user's line.
   ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string name,
-                std::vector<std::shared_ptr<torch::nn::Module>> modules, CopyPolicy copies);
+                std::vector<std::shared_ptr<torch::nn::Module>> modules, CopyPolicy copies, VariableRegistry& registry,
+                const std::source_location& place);
 
   const std::string& name() const { return name_; }
+  const std::source_location& place() const { return place_; }
   const std::shared_ptr<ReplicaGroup>& group() const { return group_; }
   /// Parameters first, then buffers, each in order of registration; one that is registered twice stands once.
   const std::vector<Variable>& variables() const { return variables_; }
   /// Throws the DivergenceError of the first parameter that is damaged. Any thread.
   void require_sound() const;
 
-  /// Sets all variables from tensors that are named like the module's parameters and buffers, with or without the
-  /// module's name before them. Throws a UsageError that lists missing and unexpected names and wrong shapes, and then
-  /// changes nothing.
+  /// Sets all variables from tensors that are named like the module's parameters and buffers, or, all of them, with the
+  /// module's name before that. Throws a UsageError that lists missing and unexpected names and what does not fit, and
+  /// then changes nothing.
   void load(const std::map<std::string, at::Tensor>& named) const;
   /// Copies of all values by name within the module, aliases included.
   std::map<std::string, at::Tensor> state() const;
-  /// Copies all values into a module that is alike.
+  /// Copies all values into a module that is alike; a UsageError where it is not.
   void copy_to(torch::nn::Module& module) const;
 
   /// Puts local replica r's module, with all its parts, into evaluation mode, and back into the modes of before.
@@ -59,9 +64,11 @@ class ModuleBinding {
     std::string in_module;  // "fc1.weight"
     std::size_t variable;   // index in variables_
   };
+  const Name* find(const std::string& in_module) const;
 
   const std::shared_ptr<ReplicaGroup> group_;
   const std::string name_;
+  const std::source_location place_;
   const std::vector<std::shared_ptr<torch::nn::Module>> modules_;
   std::vector<Variable> variables_;
   std::vector<Name> names_;

@@ -1,40 +1,153 @@
 #include "lockstep/variable/registry.h"
 
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "lockstep/core/error.h"
+#include "lockstep/replica/compute_settings.h"
+#include "lockstep/replica/random_streams.h"
+#include "lockstep/replica/replica_group.h"
 
 namespace lockstep::internal {
 
-void VariableRegistry::require_fresh_variable(const std::string& name) {
+namespace {
+
+/// The living one of that name, or null.
+template <class T>
+const T* find_by_name(const std::vector<std::shared_ptr<T>>& all, const std::string& name) {
+  const auto found = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one->name() == name; });
+  return found == all.end() ? nullptr : found->get();
+}
+
+void throw_taken(const char* what, const std::string& name, const std::source_location& here,
+                 const std::source_location& there, const char* remedy) {
+  throw UsageError(fmt::format("a second {} named '{}' was asked for at {}; the first one is from {}", what, name,
+                               name_of(here), name_of(there)),
+                   remedy);
+}
+
+}  // namespace
+
+std::string name_of(const std::source_location& place) {
+  return place.line() == 0 ? "the library" : fmt::format("{}:{}", place.file_name(), place.line());
+}
+
+VariableOptions resolved(VariableOptions options, at::ScalarType type) {
+  using enum VariableSynchronization;
+  using enum VariableAggregation;
+  const auto refuse = [&](const std::string& what, const char* remedy) {
+    throw UsageError(fmt::format("variable '{}' of {} was given {}", options.name, c10::toString(type), what), remedy);
+  };
+  if (options.synchronization == kAuto) options.synchronization = kOnWrite;
+  if (options.synchronization != kOnWrite && options.synchronization != kOnRead) {
+    refuse(fmt::format("synchronization {}", static_cast<int>(options.synchronization)), "choose kOnWrite or kOnRead");
+  }
+  switch (options.aggregation) {
+    case kNone:
+    case kOnlyFirstReplica: break;
+    case kSum:
+      if (type == at::kBool) refuse("aggregation kSum", "choose kOnlyFirstReplica, or an integer dtype");
+      break;
+    case kMean:
+      if (at::isFloatingType(type)) break;
+      refuse("aggregation kMean", "choose kSum or kOnlyFirstReplica, or a floating-point dtype");
+      break;
+    default:
+      refuse(fmt::format("aggregation {}", static_cast<int>(options.aggregation)),
+             "choose kNone, kSum, kMean or kOnlyFirstReplica");
+  }
+  options.trainable = options.trainable && at::isFloatingType(type) && options.synchronization == kOnWrite;
+  return options;
+}
+
+VariableRegistry::VariableRegistry(std::shared_ptr<ReplicaGroup> group, CopyPolicy copies)
+    : group_(std::move(group)), copies_(copies) {}
+
+std::shared_ptr<VariableState> VariableRegistry::make(VariableOptions options, FunctionRef<at::Tensor()> initial,
+                                                      const std::source_location& place) {
   forget_unused();
-  const bool taken =
-      std::any_of(variables_.begin(), variables_.end(), [&](const auto& one) { return one->name() == name; });
-  if (taken) {
-    throw UsageError(fmt::format("a second variable named '{}' was asked for", name),
-                     "give each variable a name of its own");
+  if (options.name.empty()) options.name = fresh_name("variable");
+  require_fresh_variable(options.name, place);
+  // The caller's modes and threads decide nothing: a tensor of inference mode could not be trained.
+  const ComputeSettingsGuard settings(group_->plan().compute);
+  const c10::InferenceMode normal(false);
+  const at::NoGradGuard no_grad;
+  RandomStream stream;
+  stream.restart(StreamKey::of_variable(group_->seed(), options.name));
+  at::Tensor value;
+  {
+    const RandomScope scope(stream);
+    value = initial();
+  }
+  if (!value.defined() || value.layout() != at::kStrided) {
+    throw UsageError(
+        fmt::format("variable '{}' was given {} initial value", options.name, value.defined() ? "a sparse" : "no"),
+        "give a dense tensor");
+  }
+  require_fresh_variable(options.name, place);  // the function may have made one of that name itself
+  options = resolved(std::move(options), value.scalar_type());
+  std::vector<at::Tensor> components = components_from(value.detach(), options);
+  add(std::make_shared<VariableState>(group_, std::move(options), std::move(components), VariableState::Watch::kWrites,
+                                      place));
+  if (group_->running()) {
+    for (int64_t r = 0; r < group_->num_local_replicas(); ++r) variables_.back()->begin_run(r);
+  }
+  return variables_.back();
+}
+
+std::vector<at::Tensor> VariableRegistry::components_from(const at::Tensor& value,
+                                                          const VariableOptions& options) const {
+  const bool on_write = options.synchronization == VariableSynchronization::kOnWrite;
+  const bool sum = !on_write && options.aggregation == VariableAggregation::kSum;
+  const at::Tensor shared = value.clone(at::MemoryFormat::Contiguous);
+  std::vector<at::Tensor> components;
+  for (int64_t r = 0; r < group_->num_local_replicas(); ++r) {
+    const bool one_copy = on_write && copies_ == CopyPolicy::kPerMemory;
+    at::Tensor component = one_copy ? shared.variable_data() : shared.clone();
+    // A sum over replicas reads back what it was given: replica 0, over all workers, holds it.
+    if (sum && group_->first_replica() + r > 0) fill_with_additive_identity(component);
+    components.push_back(component.set_requires_grad(options.trainable));
+  }
+  return components;
+}
+
+std::shared_ptr<VariableState> VariableRegistry::make_in_step(const VariableOptions& options,
+                                                              FunctionRef<at::Tensor()> initial,
+                                                              const std::source_location& place) {
+  auto made = make(options, initial, place);
+  made_in_steps_.emplace(made->name(), made);
+  return made;
+}
+
+std::shared_ptr<VariableState> VariableRegistry::find_made_in_step(const std::string& name) const {
+  const auto found = made_in_steps_.find(name);
+  return found == made_in_steps_.end() ? nullptr : found->second;
+}
+
+void VariableRegistry::require_fresh_variable(const std::string& name, const std::source_location& place) {
+  forget_unused();
+  if (const VariableState* taken = find_by_name(variables_, name)) {
+    throw_taken("variable", name, place, taken->place(), "give each variable a name of its own");
   }
 }
 
-void VariableRegistry::require_fresh_module(const std::string& name) {
+void VariableRegistry::require_fresh_module(const std::string& name, const std::source_location& place) {
   forget_unused();
-  const bool taken =
-      std::any_of(modules_.begin(), modules_.end(), [&](const auto& one) { return one->name() == name; });
-  if (taken) {
-    throw UsageError(fmt::format("a second module named '{}' was asked for", name),
-                     "name each module: make_module(factory, {.name = \"generator\"})");
+  if (const ModuleBinding* taken = find_by_name(modules_, name)) {
+    throw_taken("module", name, place, taken->place(),
+                "name each module: make_module(factory, {.name = \"generator\"})");
   }
 }
 
 std::string VariableRegistry::fresh_name(const std::string& base) {
-  forget_unused();
   for (int64_t& next = next_number_[base];;) {
-    const std::string name = next == 0 ? base : fmt::format("{}_{}", base, next);
+    std::string name = next == 0 ? base : fmt::format("{}_{}", base, next);
     ++next;
-    if (std::none_of(variables_.begin(), variables_.end(), [&](const auto& one) { return one->name() == name; }))
-      return name;
+    if (!find_by_name(variables_, name)) return name;
   }
 }
 

@@ -1,20 +1,27 @@
-// What a Variable does, cell by cell: (on-write, on-read) x (outside, inside a step) x aggregation.
+// What a Variable does, cell by cell: (on-write, on-read) x (outside, inside a step, inside an update) x aggregation.
 #include "lockstep/variable/variable.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
+#include <string>
+#include <type_traits>
+#include <vector>
+
 #include "lockstep/core/error.h"
 #include "lockstep/core/reduce_tensors.h"
 #include "lockstep/replica/replica_group.h"
+#include "lockstep/variable/update.h"
 #include "lockstep/variable/variable_state.h"
 
 namespace lockstep {
 
 using internal::CallScope;
 using internal::ContextAccess;
+using internal::UpdateScope;
 using internal::VariableState;
+using internal::Workers;
 
 namespace {
 
@@ -29,10 +36,13 @@ const char* name_of(Write write) {
   return "";
 }
 
-at::Tensor applied(Write write, const at::Tensor& now, const at::Tensor& value) {
+at::Tensor applied(const VariableState& variable, Write write, const at::Tensor& now, const at::Tensor& value) {
   if (write == Write::kAssign) return value;
-  const at::Tensor operand = value.to(now.scalar_type());
-  return write == Write::kAdd ? at::add(now, operand) : at::sub(now, operand);
+  if (now.scalar_type() == at::kBool) {
+    throw UsageError(fmt::format("{} of variable '{}' of bool was asked for", name_of(write), variable.name()),
+                     "assign() it, or give it an integer dtype");
+  }
+  return write == Write::kAdd ? at::add(now, value) : at::sub(now, value);
 }
 
 /// Before a value is read to be changed: it must be the library's own.
@@ -50,23 +60,80 @@ int64_t local_index(const VariableState& variable, const ReplicaContext& context
   return ContextAccess::local_index(context);
 }
 
-/// A write from outside of any step.
+/// A write inside of Strategy::update: to the component that is being updated.
+void write_inside_update(const UpdateScope& update, const VariableState& variable, Write write,
+                         const at::Tensor& value) {
+  if (&update.variable() != &variable) {
+    throw UsageError(fmt::format("{} of variable '{}' was called inside an update of variable '{}'", name_of(write),
+                                 variable.name(), update.variable().name()),
+                     "write other variables before or after the update, whose function is called once for each copy");
+  }
+  update.value().copy_(applied(variable, write, update.value(), value));
+}
+
+/// A write from outside of any step; `value` is the variable's dtype and shape.
 void write_outside(VariableState& variable, Write write, const at::Tensor& value) {
-  const at::NoGradGuard no_grad;
-  internal::check_value(variable, value, name_of(write));
+  if (const UpdateScope* update = UpdateScope::current()) return write_inside_update(*update, variable, write, value);
   if (variable.on_write()) {
     check_before_change(variable, write);
-    variable.write(applied(write, variable.copies().front(), value));
+    variable.write(applied(variable, write, variable.copies().front(), value));
     return;
   }
+  // Components of a sum add up to the value: replica 0 holds it, over all workers.
   const bool sum = variable.options().aggregation == VariableAggregation::kSum;
   for (int64_t r = 0; r < variable.num_components(); ++r) {
     const at::Tensor now = variable.component(r).detach();
     if (!sum || variable.group()->first_replica() + r == 0) {
-      variable.write_component(r, applied(write, now, value));
+      variable.write_component(r, applied(variable, write, now, value));
     } else if (write == Write::kAssign) {
-      variable.write_component(r, at::zeros_like(now));
+      at::Tensor nothing = at::empty_like(now);
+      internal::fill_with_additive_identity(nothing);
+      variable.write_component(r, nothing);
     }
+  }
+}
+
+/// The same with a value for each local replica.
+void write_outside(VariableState& variable, Write write, const PerReplica<at::Tensor>& given) {
+  if (static_cast<int64_t>(given.size()) != variable.num_components()) {
+    throw UsageError(fmt::format("{} of variable '{}' was given {} values for {} replicas", name_of(write),
+                                 variable.name(), given.size(), variable.num_components()),
+                     "give one value for each replica of this process");
+  }
+  std::vector<at::Tensor> values;
+  for (const at::Tensor& value : given) values.push_back(internal::value_for(variable, value, name_of(write)));
+  if (variable.on_write()) {
+    for (std::size_t r = 1; r < values.size(); ++r) {
+      if (internal::same_bits(values.front(), values[r])) continue;
+      const ReplicaId first = variable.group()->first_replica();
+      throw DivergenceError(
+          fmt::format("{} of variable '{}' was given different values for replicas {} and {}, and it is on-write: its "
+                      "components are equal at any time",
+                      name_of(write), variable.name(), first.value(), first + static_cast<int64_t>(r)),
+          "reduce the values first, or use strategy.update_from to take one replica's");
+    }
+    write_outside(variable, write, values.front());
+  } else if (const UpdateScope* update = UpdateScope::current()) {
+    write_inside_update(*update, variable, write, values[static_cast<std::size_t>(update->replica())]);
+  } else {
+    for (int64_t r = 0; r < variable.num_components(); ++r) {
+      variable.write_component(
+          r, applied(variable, write, variable.component(r).detach(), values[static_cast<std::size_t>(r)]));
+    }
+  }
+}
+
+/// What Variable's calls without a context have in common; `Value` is a tensor or a PerReplica of them.
+template <class Value>
+void write_outside_of_steps(VariableState& variable, Write write, const Value& value) {
+  const std::string call = fmt::format("Variable::{}", name_of(write));
+  const std::string inside = fmt::format("use {}(ctx, value)", name_of(write));
+  const CallScope scope(*variable.group(), call.c_str(), inside.c_str());
+  const at::NoGradGuard no_grad;
+  if constexpr (std::is_same_v<Value, at::Tensor>) {
+    write_outside(variable, write, internal::value_for(variable, value, name_of(write)));
+  } else {
+    write_outside(variable, write, value);
   }
 }
 
@@ -74,20 +141,15 @@ void write_outside(VariableState& variable, Write write, const at::Tensor& value
 class AssignMeeting final : public internal::Meeting {
  public:
   AssignMeeting(VariableState& variable, Write write, const at::Tensor& value)
-      : variable_(variable), write_(write), value_(value.detach()) {}
+      : variable_(variable), write_(write), value_(value) {}
 
   const char* what() const override { return name_of(write_); }
-  uint64_t signature() const override {
-    return reinterpret_cast<uintptr_t>(&variable_) * 8 +
-           static_cast<uint64_t>(value_.scalar_type()) * 0x9e3779b97f4a7c15u;
-  }
-  std::string describe() const override {
-    return fmt::format("{} of variable '{}' with {}", what(), variable_.name(), c10::toString(value_.scalar_type()));
-  }
+  uint64_t signature() const override { return reinterpret_cast<uintptr_t>(&variable_); }
+  std::string describe() const override { return fmt::format("{} of variable '{}'", what(), variable_.name()); }
 
   void prepare(std::span<Meeting* const> all) override {
     const at::NoGradGuard no_grad;
-    at::Tensor given = value_;
+    at::Tensor given = value_;  // the leading meeting is the first replica's
     if (variable_.options().aggregation != VariableAggregation::kOnlyFirstReplica) {
       std::vector<at::Tensor> values;
       for (const Meeting* meeting : all) values.push_back(static_cast<const AssignMeeting*>(meeting)->value_);
@@ -95,21 +157,21 @@ class AssignMeeting final : public internal::Meeting {
       given = internal::reduce_tensors(mean ? Reduction::kMean : Reduction::kSum, values);
     }
     check_before_change(variable_, write_);
-    variable_.write(applied(write_, variable_.copies().front(), given));
+    variable_.write(applied(variable_, write_, variable_.copies().front(), given));
   }
 
  private:
   VariableState& variable_;
   const Write write_;
-  const at::Tensor value_;
+  const at::Tensor value_;  // of the variable's dtype and shape
 };
 
 void write_inside(VariableState& variable, const ReplicaContext& context, Write write, const at::Tensor& value) {
   const int64_t r = local_index(variable, context, name_of(write));
-  internal::check_value(variable, value, name_of(write));
+  const at::NoGradGuard no_grad;
+  const at::Tensor own = internal::value_for(variable, value, name_of(write));
   if (!variable.on_write()) {
-    const at::NoGradGuard no_grad;
-    variable.write_component(r, applied(write, variable.component(r).detach(), value));
+    variable.write_component(r, applied(variable, write, variable.component(r).detach(), own));
     return;
   }
   if (variable.options().aggregation == VariableAggregation::kNone) {
@@ -121,7 +183,7 @@ void write_inside(VariableState& variable, const ReplicaContext& context, Write 
         "each replica keeps its own");
   }
   if (write != Write::kAssign) variable.check_component(r);
-  AssignMeeting meeting(variable, write, value);
+  AssignMeeting meeting(variable, write, own);
   ContextAccess::group(context).meet(context, meeting);
 }
 
@@ -140,57 +202,36 @@ VariableSynchronization Variable::synchronization() const { return state().optio
 VariableAggregation Variable::aggregation() const { return state().options().aggregation; }
 
 at::Tensor Variable::read() const {
-  const CallScope call(*state().group(), "Variable::read", "use value(ctx)");
-  return state().read();
+  VariableState& variable = state();
+  if (const UpdateScope* update = UpdateScope::of(variable)) return update->value().detach().clone();
+  const Workers workers = variable.on_write() ? Workers::kThis : Workers::kAll;
+  const CallScope call(*variable.group(), "Variable::read", "use value(ctx)", workers);
+  return variable.read();
 }
 
 PerReplica<at::Tensor> Variable::components() const {
-  const CallScope call(*state().group(), "Variable::components", "use value(ctx)");
+  const VariableState& variable = state();
+  const CallScope call(*variable.group(), "Variable::components", "use value(ctx)", Workers::kThis);
+  if (variable.on_write()) variable.require_sound();
   std::vector<at::Tensor> copies;
-  for (int64_t r = 0; r < state().num_components(); ++r) {
-    if (state().on_write()) state().require_sound();
-    copies.push_back(state().component(r).detach().clone());
-  }
-  return PerReplica<at::Tensor>(std::move(copies), state().group()->first_replica());
+  for (int64_t r = 0; r < variable.num_components(); ++r) copies.push_back(variable.component(r).detach().clone());
+  return PerReplica<at::Tensor>(std::move(copies), variable.group()->first_replica());
 }
 
-void Variable::assign(const at::Tensor& value) const {
-  const CallScope call(*state().group(), "Variable::assign", "use assign(ctx, value)");
-  write_outside(state(), Write::kAssign, value);
-}
-
-void Variable::assign_add(const at::Tensor& value) const {
-  const CallScope call(*state().group(), "Variable::assign_add", "use assign_add(ctx, value)");
-  write_outside(state(), Write::kAdd, value);
-}
-
-void Variable::assign_sub(const at::Tensor& value) const {
-  const CallScope call(*state().group(), "Variable::assign_sub", "use assign_sub(ctx, value)");
-  write_outside(state(), Write::kSub, value);
-}
+void Variable::assign(const at::Tensor& value) const { write_outside_of_steps(state(), Write::kAssign, value); }
+void Variable::assign_add(const at::Tensor& value) const { write_outside_of_steps(state(), Write::kAdd, value); }
+void Variable::assign_sub(const at::Tensor& value) const { write_outside_of_steps(state(), Write::kSub, value); }
 
 void Variable::assign(const PerReplica<at::Tensor>& values) const {
-  VariableState& variable = state();
-  const CallScope call(*variable.group(), "Variable::assign", "use assign(ctx, value)");
-  if (static_cast<int64_t>(values.size()) != variable.num_components()) {
-    throw UsageError(fmt::format("assign of variable '{}' was given {} values for {} replicas", variable.name(),
-                                 values.size(), variable.num_components()),
-                     "give one value for each replica of this process");
-  }
-  for (const at::Tensor& value : values) internal::check_value(variable, value, "assign");
-  if (!variable.on_write()) {
-    for (int64_t r = 0; r < variable.num_components(); ++r) variable.write_component(r, *(values.begin() + r));
-    return;
-  }
-  for (int64_t r = 1; r < variable.num_components(); ++r) {
-    if (internal::same_bits(*values.begin(), *(values.begin() + r))) continue;
-    throw DivergenceError(
-        fmt::format("assign of variable '{}' was given different values for replicas {} and {}, and it is "
-                    "on-write: its components are equal at any time",
-                    variable.name(), values.first_replica().value(), values.first_replica() + r),
-        "reduce the values first, or use strategy.update_from to take one replica's");
-  }
-  variable.write(*values.begin());
+  write_outside_of_steps(state(), Write::kAssign, values);
+}
+
+void Variable::assign_add(const PerReplica<at::Tensor>& values) const {
+  write_outside_of_steps(state(), Write::kAdd, values);
+}
+
+void Variable::assign_sub(const PerReplica<at::Tensor>& values) const {
+  write_outside_of_steps(state(), Write::kSub, values);
 }
 
 at::Tensor Variable::value(const ReplicaContext& context) const {

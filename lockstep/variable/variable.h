@@ -31,7 +31,7 @@ enum class VariableSynchronization {
 enum class VariableAggregation { kNone, kSum, kMean, kOnlyFirstReplica };
 
 struct VariableOptions {
-  std::string name;       // empty: "variable", "variable_1", ...
+  std::string name = {};  // empty: "variable", "variable_1", ...
   bool trainable = true;  // collects gradients, where it is on-write and floating-point
   VariableSynchronization synchronization = VariableSynchronization::kAuto;
   VariableAggregation aggregation = VariableAggregation::kNone;
@@ -39,10 +39,14 @@ struct VariableOptions {
 
 /// A handle; copies mean the same variable, which lives as long as any of them, also beyond its strategy.
 ///
-/// Calls without a context are made outside of steps, on one thread at a time; inside a step they are a UsageError.
-/// Calls with a context are made inside a step, on its replica's thread. docs/variables.md has the whole matrix.
-/// Once something other than the library wrote an on-write variable, every use of it throws the same DivergenceError
-/// until it is assigned.
+/// Calls without a context are made outside of steps, on one thread at a time, and mean all replicas of all workers;
+/// inside a step they are a UsageError. Calls with a context are made inside a step, on its replica's thread. Inside
+/// Strategy::update of this variable, calls without a context mean the component that is being updated; a write to
+/// another variable is a UsageError there. docs/variables.md has the whole matrix.
+///
+/// A given tensor has the variable's shape; its dtype is converted, with a UsageError where that loses more than
+/// precision: a fraction, an imaginary part. Once something other than the library wrote an on-write variable, every
+/// use of it throws the same DivergenceError until it is assigned.
 class Variable {
  public:
   /// No variable; every use but defined() is a UsageError.
@@ -62,19 +66,22 @@ class Variable {
   /// Each local replica's component, a copy.
   PerReplica<at::Tensor> components() const;
 
-  /// Sets, adds to or subtracts from the value, everywhere at once. `value` has the variable's shape; its dtype is
-  /// converted. On-read: kSum changes replica 0's component, assign() setting the others to zero, so that a read gives
-  /// the same bits back for any number of replicas; the other aggregations change every component.
+  /// Sets, adds to or subtracts from the value, everywhere at once. On-read: kSum changes replica 0's component,
+  /// assign() setting the others to (negative) zero, so that a read gives the same bits back for any number of
+  /// replicas; the other aggregations change every component.
   void assign(const at::Tensor& value) const;
   void assign_add(const at::Tensor& value) const;
   void assign_sub(const at::Tensor& value) const;
-  /// On-read: one value for each component. On-write: a DivergenceError unless all have the same bits.
+  /// The same with one value for each replica of this process. On-read: each component gets its own. On-write: a
+  /// DivergenceError unless all have the same bits.
   void assign(const PerReplica<at::Tensor>& values) const;
+  void assign_add(const PerReplica<at::Tensor>& values) const;
+  void assign_sub(const PerReplica<at::Tensor>& values) const;
 
   /// This replica's component itself, no copy. Of an on-write variable it is read-only, like a module's parameter.
   at::Tensor value(const ReplicaContext& context) const;
-  /// On-read: changes this replica's component, alone. On-write: meets; the variable gets the aggregate of what the
-  /// replicas gave, each its own tensor of the variable's shape; with kNone it is a UsageError.
+  /// On-read: changes this replica's component, alone. On-write: meets; the variable is set to, or changed by, the
+  /// aggregate of what the replicas gave; with kNone it is a UsageError, as replicas' values cannot become one.
   void assign(const ReplicaContext& context, const at::Tensor& value) const;
   void assign_add(const ReplicaContext& context, const at::Tensor& value) const;
   void assign_sub(const ReplicaContext& context, const at::Tensor& value) const;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "lockstep/core/checksum.h"
 #include "lockstep/core/error.h"
@@ -30,13 +31,17 @@ uint32_t version_of(const at::Tensor& tensor) {
 }  // namespace
 
 VariableState::VariableState(std::shared_ptr<ReplicaGroup> group, VariableOptions options,
-                             std::vector<at::Tensor> components, Watch watch)
+                             std::vector<at::Tensor> components, Watch watch, std::source_location place)
     : group_(std::move(group)),
       options_(std::move(options)),
       watched_(watch == Watch::kWrites),
+      place_(place),
       components_(std::move(components)) {
   like_ = components_.front().variable_data();
-  if (!on_write()) return;
+  if (!on_write()) {
+    components_before_.resize(components_.size());
+    return;
+  }
   for (const at::Tensor& component : components_) {
     const void* address = address_of(component);
     const auto known = std::find_if(copies_.begin(), copies_.end(),
@@ -81,6 +86,8 @@ at::Tensor VariableState::read() const {
 
 void VariableState::write(const at::Tensor& value) {
   const at::NoGradGuard no_grad;
+  const bool sound = !damaged_.load(std::memory_order_relaxed);
+  if (group_->running() && !before_.defined() && sound) before_ = copies_.front().clone();
   for (at::Tensor& copy : copies_) copy.copy_(value);
   for (int64_t r = 0; r < num_components(); ++r) {
     at::Tensor& component = components_[r];
@@ -101,6 +108,38 @@ void VariableState::write_component(int64_t r, const at::Tensor& value) const {
   const at::NoGradGuard no_grad;
   at::Tensor component = components_[r];
   component.copy_(value);
+}
+
+void VariableState::begin_run(int64_t r) {
+  if (on_write()) return;
+  const at::NoGradGuard no_grad;
+  const at::Tensor& component = components_[r];
+  at::Tensor& before = components_before_[r];
+  const bool alike = before.defined() && before.sizes() == component.sizes() &&
+                     before.scalar_type() == component.scalar_type() && component.is_contiguous();
+  if (alike) {
+    std::memcpy(before.data_ptr(), address_of(component), static_cast<std::size_t>(component.nbytes()));
+  } else {
+    before = component.detach().clone(at::MemoryFormat::Contiguous);
+  }
+}
+
+void VariableState::undo_run() {
+  if (on_write()) {
+    if (before_.defined()) write(std::exchange(before_, at::Tensor()));
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  for (std::size_t r = 0; r < components_.size(); ++r) {
+    at::Tensor& component = components_[r];
+    const at::Tensor& before = components_before_[r];
+    if (!before.defined()) continue;  // made while the run was under way, with a module
+    if (before.sizes() == component.sizes() && before.scalar_type() == component.scalar_type()) {
+      component.copy_(before);
+    } else {
+      component.set_data(before.clone());
+    }
+  }
 }
 
 void VariableState::check_component(int64_t r) {
@@ -184,16 +223,40 @@ void VariableState::throw_damaged() const {
   throw DivergenceError(text, kRemedy);
 }
 
-void check_value(const VariableState& variable, const at::Tensor& value, const char* call) {
-  if (!value.defined() || value.layout() != at::kStrided) {
-    throw UsageError(fmt::format("{} of variable '{}' was given {} tensor", call, variable.name(),
-                                 value.defined() ? "a sparse" : "an undefined"),
-                     "give a dense tensor of the variable's shape");
+std::string misfit(const VariableState& variable, const at::Tensor& value) {
+  if (!value.defined()) return "is undefined";
+  if (value.layout() != at::kStrided) return "is sparse";
+  const at::Tensor& like = variable.like();
+  if (value.sizes() != like.sizes()) {
+    return fmt::format("has shape [{}] instead of [{}]", fmt::join(value.sizes(), ", "), fmt::join(like.sizes(), ", "));
   }
-  if (value.sizes() == variable.like().sizes()) return;
-  throw UsageError(fmt::format("{} of variable '{}' with shape [{}] was given shape [{}]", call, variable.name(),
-                               fmt::join(variable.like().sizes(), ", "), fmt::join(value.sizes(), ", ")),
-                   "give a tensor of the variable's shape");
+  // LibTorch's rule of what an operation in place may convert; values that come back unchanged may be converted too.
+  if (c10::canCast(value.scalar_type(), like.scalar_type())) return "";
+  const at::NoGradGuard no_grad;
+  const at::Tensor given = value.detach();
+  if (given.to(like.scalar_type()).to(given.scalar_type()).equal(given)) return "";
+  return fmt::format("has {} values that {} cannot hold", c10::toString(value.scalar_type()),
+                     c10::toString(like.scalar_type()));
+}
+
+at::Tensor value_for(const VariableState& variable, const at::Tensor& value, const char* call) {
+  const std::string why = misfit(variable, value);
+  if (why.empty()) return value.detach().to(variable.like().device(), variable.like().scalar_type());
+  throw UsageError(fmt::format("{} of variable '{}' was given a tensor that {}", call, variable.name(), why),
+                   fmt::format("give a dense tensor of {} [{}]", c10::toString(variable.like().scalar_type()),
+                               fmt::join(variable.like().sizes(), ", ")));
+}
+
+void fill_with_additive_identity(at::Tensor& values) {
+  const at::NoGradGuard no_grad;
+  const at::ScalarType type = values.scalar_type();
+  if (at::isComplexType(type)) {
+    values.fill_(c10::complex<double>(-0.0, -0.0));
+  } else if (at::isFloatingType(type)) {
+    values.fill_(-0.0);
+  } else {
+    values.zero_();
+  }
 }
 
 bool same_bits(const at::Tensor& a, const at::Tensor& b) {
@@ -203,6 +266,17 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   return left.scalar_type() == right.scalar_type() && left.sizes() == right.sizes() &&
          (left.numel() == 0 ||
           std::memcmp(address_of(left), address_of(right), left.numel() * left.element_size()) == 0);
+}
+
+std::string kind_of(const VariableOptions& options) {
+  const char* const kind = options.synchronization == VariableSynchronization::kOnRead ? "on-read" : "mirrored";
+  switch (options.aggregation) {
+    case VariableAggregation::kNone: return kind;
+    case VariableAggregation::kSum: return fmt::format("{} sum", kind);
+    case VariableAggregation::kMean: return fmt::format("{} mean", kind);
+    case VariableAggregation::kOnlyFirstReplica: return fmt::format("{} first", kind);
+  }
+  return kind;
 }
 
 }  // namespace lockstep::internal

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <source_location>
 #include <string>
 #include <vector>
 
@@ -29,13 +30,17 @@ class VariableState {
   enum class Watch { kWrites, kNothing };
 
   /// `components[r]` is local replica r's tensor; those of an on-write variable with the same storage are one copy.
+  /// `place` is the user's line that asked for the variable, where it is known.
   VariableState(std::shared_ptr<ReplicaGroup> group, VariableOptions options, std::vector<at::Tensor> components,
-                Watch watch = Watch::kWrites);
+                Watch watch = Watch::kWrites, std::source_location place = {});
   ~VariableState();
 
   const VariableOptions& options() const { return options_; }
   const std::string& name() const { return options_.name; }
+  const std::source_location& place() const { return place_; }
   bool on_write() const { return options_.synchronization == VariableSynchronization::kOnWrite; }
+  /// Whether it is an optimizer's, beside a variable of the user's.
+  bool is_slot() const { return !watched_; }
   const std::shared_ptr<ReplicaGroup>& group() const { return group_; }
   /// As created: a component may have been changed by somebody else since.
   const at::Tensor& like() const { return like_; }
@@ -53,6 +58,17 @@ class VariableState {
   void write(const at::Tensor& value);
   /// Sets one component of an on-read variable.
   void write_component(int64_t r, const at::Tensor& value) const;
+
+  // What a failed run puts back: an on-read variable's components as the run found them, as its replicas may write them
+  // in any way; an on-write variable as it was before the run's first write(), unless an optimizer has completed a step
+  // on it since.
+
+  /// As a run begins, on replica r's thread.
+  void begin_run(int64_t r);
+  /// From here on what the run has written to an on-write variable stays.
+  void keep_writes() { before_ = at::Tensor(); }
+  /// After a run that failed.
+  void undo_run();
 
   /// Throws the DivergenceError of a damaged variable. Any thread.
   void require_sound() const {
@@ -90,22 +106,36 @@ class VariableState {
   const std::shared_ptr<ReplicaGroup> group_;
   const VariableOptions options_;
   const bool watched_;
+  const std::source_location place_;
   std::vector<at::Tensor> components_;
   at::Tensor like_;
+  std::vector<at::Tensor> components_before_;  // of an on-read variable, each written by its replica's thread
   // Of an on-write variable only:
   std::vector<at::Tensor> copies_;
   std::vector<std::size_t> copy_of_;  // each component's copy
   std::vector<Expected> expected_;    // each component's; its replica's thread, or all at rest
   std::vector<std::vector<uint64_t>> checksums_;
+  at::Tensor before_;  // its value before this run's writes, where there were any
   std::atomic<bool> damaged_{false};
   mutable std::mutex damage_mutex_;
   std::string damage_;  // guarded by damage_mutex_
 };
 
-/// Throws a UsageError, naming the variable, where `value` has not its shape or is not dense.
-void check_value(const VariableState& variable, const at::Tensor& value, const char* call);
+/// `value` without gradient, in the variable's dtype. Throws a UsageError, naming the variable and the call, where it
+/// has another shape, is not dense, or where the dtype cannot hold its values: a fraction, an imaginary part.
+at::Tensor value_for(const VariableState& variable, const at::Tensor& value, const char* call);
+
+/// Why `value` cannot be the variable's, as the end of a sentence that begins with it ("has shape [2] instead of
+/// [3]"); empty where it can.
+std::string misfit(const VariableState& variable, const at::Tensor& value);
+
+/// Fills with what adds nothing: negative zero, because x + -0.0 has the bits of x for -0.0 too; zero for integers.
+void fill_with_additive_identity(at::Tensor& values);
 
 /// Whether two tensors of one shape and dtype have the same bits, NaN included.
 bool same_bits(const at::Tensor& a, const at::Tensor& b);
+
+/// "mirrored", "mirrored sum", "on-read mean", ...
+std::string kind_of(const VariableOptions& options);
 
 }  // namespace lockstep::internal

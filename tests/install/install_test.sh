@@ -37,6 +37,7 @@ reusing() {
 # Installed, shared libraries. Nothing says where LibTorch is: the one that Lockstep was built with is found.
 expect 0 "lockstep.h" cmake --install "$build" --prefix "$scratch/shared"
 expect 0 "^[0-9]+\.[0-9]+\.[0-9]+" "$scratch/shared/bin/lockstep" --version
+[[ -e $scratch/shared/include/lockstep/testing/local_replicas.h ]] || wrong "the kit for users' tests is not installed"
 outside app ''
 run_app app -DCMAKE_PREFIX_PATH="$scratch/shared"
 ! grep -r "$libraries" "$scratch/shared/lib/cmake" || wrong "the package names LibTorch's libraries by their path"

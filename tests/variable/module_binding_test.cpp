@@ -112,6 +112,150 @@ TEST_P(ModulesOf, LoadNamesEverythingThatDoesNotFitAndChangesNothing) {
   for (const auto& [name, value] : model.state()) EXPECT_TRUE(torch::equal(value, state.at(name))) << name;
 }
 
+TEST_P(ModulesOf, LoadWithWhatTheVariableCannotBeChangesNothing) {
+  const auto model = make("cnn");
+  const auto state = model.state();
+  for (const auto& [bad, why] :
+       std::vector<std::pair<Tensor, std::string>>{{torch::ones({7, 6}).to_sparse(), "is sparse"},
+                                                   {Tensor(), "is undefined"},
+                                                   {torch::ones({6, 7}), "[6, 7]"}}) {
+    auto given = state;
+    for (auto& [name, value] : given) value = value + 1;
+    given["out.weight"] = bad;
+    const auto text = message_from<UsageError>([&] { model.load(given); });
+    EXPECT_NE(text.find("'out.weight'"), std::string::npos) << text;
+    EXPECT_NE(text.find(why), std::string::npos) << text;
+    EXPECT_EQ(text.find("missing"), std::string::npos) << text;
+    for (const auto& [name, value] : model.state()) EXPECT_TRUE(torch::equal(value, state.at(name))) << name;
+  }
+  auto given = state;
+  given["norm.num_batches_tracked"] = torch::full({}, 2.5);
+  EXPECT_NE(message_from<UsageError>([&] { model.load(given); }).find("Long cannot hold"), std::string::npos);
+  given["norm.num_batches_tracked"] = torch::full({}, 2.0);
+  model.load(given);
+  EXPECT_EQ(model.state().at("norm.num_batches_tracked").item<int64_t>(), 2);
+}
+
+TEST_P(ModulesOf, LoadTellsAPrefixFromAPartOfTheSameName) {
+  struct Part : torch::nn::Module {
+    explicit Part(bool has_part) {
+      register_parameter("weight", torch::ones({1}));
+      if (has_part) register_module("model", std::make_shared<Part>(false));
+    }
+  };
+  const auto model = strategy_.make_module([] { return std::make_shared<Part>(true); });
+  const std::map<std::string, Tensor> plain{{"weight", torch::full({1}, 2.0)}, {"model.weight", torch::full({1}, 3.0)}};
+  const std::map<std::string, Tensor> prefixed{{"model.weight", torch::full({1}, 4.0)},
+                                               {"model.model.weight", torch::full({1}, 5.0)}};
+  model.load(plain);
+  EXPECT_EQ(model.state().at("weight").item<double>(), 2);
+  EXPECT_EQ(model.state().at("model.weight").item<double>(), 3);
+  model.load(prefixed);
+  EXPECT_EQ(model.state().at("weight").item<double>(), 4);
+  EXPECT_EQ(model.state().at("model.weight").item<double>(), 5);
+}
+
+TEST_P(ModulesOf, LoadRefusesTwoNamesOfOneTensorWithDifferentValues) {
+  const auto model = make("embedding");
+  auto given = model.state();
+  given["tied"] = given.at("tied") + 1;
+  EXPECT_NE(message_from<UsageError>([&] { model.load(given); }).find("with other values"), std::string::npos);
+  given["tokens.weight"] = given.at("tied");
+  model.load(given);
+  EXPECT_TRUE(torch::equal(model.state().at("tokens.weight"), given.at("tied")));
+}
+
+TEST_P(ModulesOf, StateIsACopyAndCanBeSavedAndLoadedByTorch) {
+  const auto model = make("cnn");
+  auto state = model.state();
+  std::vector<Tensor> tensors;
+  for (auto& [name, value] : state) {
+    EXPECT_FALSE(value.requires_grad()) << name;
+    tensors.push_back(value.clone());
+    value.fill_(9);
+  }
+  std::size_t i = 0;
+  for (const auto& [name, value] : model.state()) EXPECT_TRUE(torch::equal(value, tensors[i++])) << name;
+  std::stringstream stream;
+  torch::save(tensors, stream);
+  std::vector<Tensor> loaded;
+  torch::load(loaded, stream);
+  i = 0;
+  for (auto& [name, value] : state) value = loaded[i++];
+  model.load(state);
+}
+
+TEST_P(ModulesOf, BuffersAreWrittenByEachReplicaAndReadTogether) {
+  const auto model = make("cnn");
+  strategy_.run([&](ReplicaContext& ctx) {
+    for (auto& item : model(ctx)->named_buffers()) {
+      if (item.key() == "norm.running_mean") item.value().fill_(static_cast<double>(ctx.replica_id()));
+      if (item.key() == "norm.num_batches_tracked") item.value().fill_(10 + ctx.replica_id());
+      if (item.key() == "norm.running_var") item.value().fill_(0.1f);
+    }
+  });
+  const auto state = model.state();
+  const double mean = static_cast<double>(GetParam().first - 1) / 2;
+  EXPECT_TRUE(torch::equal(state.at("norm.running_mean"), torch::full({6}, mean)));
+  EXPECT_TRUE(torch::equal(state.at("norm.running_var"), torch::full({6}, 0.1f))) << "equal bits give those bits";
+  EXPECT_EQ(state.at("norm.num_batches_tracked").item<int64_t>(), 10) << "the first replica's";
+  for (const auto& item : model.export_module()->named_buffers()) {
+    EXPECT_TRUE(torch::equal(item.value(), state.at(item.key()))) << item.key();
+  }
+}
+
+TEST_P(ModulesOf, ExportModuleGivesTheTrainedValuesAndTrainsOnItsOwn) {
+  const auto model = make("embedding");
+  const auto optimizer = testing::make_optimizer(strategy_, model, "adamw");
+  const auto step = [&](ReplicaContext& ctx) {
+    model(ctx)->loss(torch::ones({2, 24}), torch::zeros({2}, torch::kLong)).backward();
+    optimizer.step(ctx);
+  };
+  strategy_.run(step);
+  const auto exported = model.export_module();
+  const auto state = model.state();
+  std::size_t parameters = 0;
+  for (const auto& item : exported->named_parameters()) {
+    EXPECT_TRUE(torch::equal(item.value(), state.at(item.key()))) << item.key();
+    EXPECT_TRUE(item.value().requires_grad());
+    ++parameters;
+  }
+  EXPECT_EQ(parameters, state.size());
+  torch::optim::SGD own(exported->parameters(), 0.1);
+  exported->loss(torch::ones({2, 24}), torch::zeros({2}, torch::kLong)).backward();
+  own.step();
+  strategy_.run(step);  // is nobody's foreign write
+}
+
+TEST_P(ModulesOf, ExportModuleRefusesAFactoryThatNowMakesAnotherModule) {
+  int64_t width = 2;
+  bool bias = true;
+  const auto model =
+      strategy_.make_module([&] { return torch::nn::Linear(torch::nn::LinearOptions(2, width).bias(bias)); });
+  width = 3;
+  const auto text = message_from<UsageError>([&] { model.export_module(); });
+  EXPECT_NE(text.find("now makes weight Float [3, 2] where it made weight Float [2, 2]"), std::string::npos) << text;
+  width = 2;
+  bias = false;
+  EXPECT_NE(message_from<UsageError>([&] { model.export_module(); }).find("now makes nothing where it made bias"),
+            std::string::npos);
+  bias = true;
+  model.export_module();
+}
+
+TEST_P(ModulesOf, AModuleMadeInAMergeFunctionOfAnEvaluationKeepsItsMode) {
+  const auto first = make("mlp");
+  std::optional<Replicated<torch::nn::Linear>> made;
+  strategy_.evaluate([&](ReplicaContext& ctx) {
+    ctx.merge_call([&](Strategy& strategy) {
+      made = strategy.make_module([] { return torch::nn::Linear(2, 2); }, {.name = "late"});
+    });
+    EXPECT_TRUE((*made)(ctx)->is_training());
+    EXPECT_FALSE(first(ctx)->is_training());
+  });
+  strategy_.run([&](ReplicaContext& ctx) { EXPECT_TRUE(first(ctx)->is_training()); });
+}
+
 TEST_P(ModulesOf, ExportModuleIsIndependent) {
   const auto model = make("cnn");
   const auto exported = model.export_module();

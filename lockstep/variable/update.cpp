@@ -1,0 +1,82 @@
+#include "lockstep/variable/update.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "lockstep/core/error.h"
+#include "lockstep/replica/replica_group.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+thread_local const UpdateScope* updating = nullptr;
+
+/// The tensors that an update's function is called on.
+std::vector<at::Tensor> values_to_change(VariableState& variable, bool for_each_replica) {
+  std::vector<at::Tensor> values;
+  if (variable.on_write()) {
+    variable.check_memory();  // what is read to be changed must be the library's own
+    const std::size_t count =
+        for_each_replica ? static_cast<std::size_t>(variable.num_components()) : variable.copies().size();
+    for (std::size_t i = 0; i < count; ++i) values.push_back(variable.copies().front().clone());  // all are equal
+  } else {
+    for (int64_t r = 0; r < variable.num_components(); ++r) values.push_back(variable.component(r).detach().clone());
+  }
+  return values;
+}
+
+}  // namespace
+
+UpdateScope::UpdateScope(const VariableState& variable, int64_t replica, at::Tensor& value)
+    : variable_(variable), replica_(replica), value_(value) {
+  updating = this;
+}
+
+UpdateScope::~UpdateScope() { updating = nullptr; }
+
+const UpdateScope* UpdateScope::current() { return updating; }
+
+const UpdateScope* UpdateScope::of(const VariableState& variable) {
+  return updating && &updating->variable() == &variable ? updating : nullptr;
+}
+
+void update(VariableState& variable, bool for_each_replica, FunctionRef<void(at::Tensor&, int64_t)> fn) {
+  if (const UpdateScope* outer = UpdateScope::current()) {
+    throw UsageError(fmt::format("update of variable '{}' was called inside an update of variable '{}'",
+                                 variable.name(), outer->variable().name()),
+                     "let the outer update end first: updates do not nest");
+  }
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> values = values_to_change(variable, for_each_replica);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    {
+      const UpdateScope scope(variable, static_cast<int64_t>(i), values[i]);
+      fn(values[i], static_cast<int64_t>(i));
+    }
+    values[i] = value_for(variable, values[i], "update");
+  }
+  if (!variable.on_write()) {
+    for (int64_t r = 0; r < variable.num_components(); ++r) {
+      variable.write_component(r, values[static_cast<std::size_t>(r)]);
+    }
+    return;
+  }
+  for (std::size_t i = 1; i < values.size(); ++i) {
+    if (same_bits(values.front(), values[i])) continue;
+    const int64_t first = variable.group()->first_replica();
+    throw DivergenceError(
+        fmt::format("update of variable '{}', which is on-write, left {} {} different from {}", variable.name(),
+                    for_each_replica ? "replica" : "copy",
+                    for_each_replica ? first + static_cast<int64_t>(i) : static_cast<int64_t>(i),
+                    for_each_replica ? first : 0),
+        "give every replica the same: reduce() what differs first, or take one replica's with update_from(); nothing "
+        "was changed");
+  }
+  variable.write(values.front());
+}
+
+}  // namespace lockstep::internal

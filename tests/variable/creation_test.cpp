@@ -1,0 +1,359 @@
+// How variables come to be: outside of steps and inside, once, whole or not at all, under names that are theirs alone.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <source_location>
+
+#include "tests/support/programs.h"
+#include "tests/support/strategies.h"
+
+namespace lockstep {
+namespace {
+
+using testing::message_from;
+using testing::nested_message_from;
+using torch::Tensor;
+using enum VariableSynchronization;
+using enum VariableAggregation;
+
+std::string line(std::source_location place) {
+  return std::string(place.file_name()) + ":" + std::to_string(place.line());
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+class Creation : public ::testing::TestWithParam<testing::StrategyCase> {
+ protected:
+  Creation() : strategy_(GetParam().make()) {}
+
+  std::vector<std::string> names() const {
+    std::vector<std::string> result;
+    for (const Variable& variable : strategy_->variables()) result.push_back(variable.name());
+    return result;
+  }
+  /// A step that only makes one variable and gives its value.
+  template <class... Options>
+  Tensor made_in_step(const std::string& name, const std::function<Tensor()>& initial, Options... options) {
+    return strategy_->run([&](ReplicaContext& ctx) {
+      return ctx.make_variable(name, initial, options...).value(ctx).detach().clone();
+    })[0];
+  }
+
+  std::unique_ptr<Strategy> strategy_;
+};
+
+TEST_P(Creation, TakesATensorOrAFunctionThatIsCalledOnceUnderTheStreamOfItsName) {
+  int calls = 0;
+  const auto random = [&] {
+    ++calls;
+    return torch::randn({5});
+  };
+  const Tensor before = at::detail::getDefaultCPUGenerator().get_state();
+  const Variable a = strategy_->make_variable(random, {.name = "a"});
+  const Variable b = strategy_->make_variable(random, {.name = "b"});
+  EXPECT_EQ(calls, 2);
+  EXPECT_FALSE(torch::equal(a.read(), b.read()));
+  EXPECT_TRUE(torch::equal(at::detail::getDefaultCPUGenerator().get_state(), before))
+      << "the caller's generator is untouched";
+  const auto again = GetParam().make();
+  EXPECT_TRUE(torch::equal(again->make_variable(random, {.name = "a"}).read(), a.read()));
+  EXPECT_TRUE(torch::equal(OneDeviceStrategy({.seed = 3}).make_variable(random, {.name = "a"}).read(), a.read()))
+      << "for any number of replicas";
+  EXPECT_FALSE(torch::equal(OneDeviceStrategy({.seed = 4}).make_variable(random, {.name = "a"}).read(), a.read()));
+  const Variable c = strategy_->make_variable(torch::full({2, 3}, 4.0, torch::kDouble), {.name = "c"});
+  EXPECT_EQ(c.sizes(), (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(c.dtype(), torch::kDouble);
+}
+
+TEST_P(Creation, InAStepTheFirstUseMakesTheVariableAndLaterUsesGiveIt) {
+  std::atomic<int> calls{0};
+  const auto step = [&](ReplicaContext& ctx) {
+    const auto random = [&] {
+      ++calls;
+      return torch::randn({4});
+    };
+    const Variable v = ctx.make_variable("made", random, {.aggregation = kOnlyFirstReplica});
+    const Variable same = ctx.make_variable("made", random, {.aggregation = kOnlyFirstReplica});
+    EXPECT_EQ(&v.state(), &same.state());
+    v.assign_add(ctx, torch::ones({4}));
+    return v;
+  };
+  const auto first = strategy_->run(step);
+  const auto second = strategy_->run(step);
+  strategy_->evaluate([&](ReplicaContext& ctx) { EXPECT_EQ(&step(ctx).state(), &first[0].state()); });
+  for (const Variable& variable : second) EXPECT_EQ(&variable.state(), &first[0].state());
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(names(), std::vector<std::string>{"made"});
+  const Tensor initial =
+      OneDeviceStrategy({.seed = 3}).make_variable([] { return torch::randn({4}); }, {.name = "made"}).read();
+  EXPECT_TRUE(torch::equal(first[0].read(), initial + 1 + 1 + 1)) << "the same values as outside of a step";
+}
+
+TEST_P(Creation, InAStepAVariableOutlivesTheHandlesOfTheStep) {
+  for (int i = 0; i < 3; ++i) {
+    strategy_->run([&](ReplicaContext& ctx) {
+      ctx.make_variable("count", [] { return torch::zeros({}, torch::kLong); },
+                        {.synchronization = kOnRead, .aggregation = kSum})
+          .assign_add(ctx, torch::ones({}, torch::kLong));
+    });
+    strategy_->make_variable(torch::ones({1}), {.name = "short"});  // looks for what nobody holds any more
+  }
+  ASSERT_EQ(names(), std::vector<std::string>{"count"});
+  EXPECT_EQ(strategy_->variables()[0].read().item<int64_t>(), 3 * strategy_->num_replicas());
+}
+
+TEST_P(Creation, InAStepEveryKindOfVariableCanBeMadeAndTrained) {
+  const auto step = [&](ReplicaContext& ctx) {
+    const Variable weight = ctx.make_variable("weight", [] { return torch::ones({2}); });
+    EXPECT_TRUE(weight.trainable());
+    EXPECT_EQ(weight.synchronization(), kOnWrite);
+    EXPECT_TRUE(weight.value(ctx).requires_grad());
+    weight.value(ctx).sum().backward();
+    EXPECT_TRUE(weight.value(ctx).grad().defined());
+    const Variable own = ctx.make_variable(
+        "own", [] { return torch::ones({2}); }, VariableOptions{.synchronization = kOnRead});
+    own.value(ctx).add_(ctx.replica_id().value());
+  };
+  strategy_->run(step);
+  const auto all = strategy_->variables();
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[1].components()[strategy_->num_replicas() - 1][0].item<double>(),
+            static_cast<double>(strategy_->num_replicas()));
+  const auto optimizer = strategy_->make_optimizer(std::vector<Variable>{all[0]}, torch::optim::SGDOptions(0.25));
+  strategy_->run([&](ReplicaContext& ctx) {
+    step(ctx);
+    optimizer.step(ctx);
+  });
+  const auto backwards = static_cast<double>(2 * strategy_->num_replicas());  // the first run's, too
+  EXPECT_TRUE(torch::equal(all[0].read(), torch::full({2}, 1 - 0.25 * backwards)));
+}
+
+TEST_P(Creation, InAStepTheFunctionRunsOutsideOfReplicas) {
+  const Variable other = strategy_->make_variable(torch::full({2}, 3.0), {.name = "other"});
+  EXPECT_TRUE(torch::equal(made_in_step("twice", [&] { return other.read() * 2; }), torch::full({2}, 6.0)));
+  const auto text = nested_message_from<UsageError>([&] {
+    strategy_->run([&](ReplicaContext& ctx) {
+      ctx.make_variable("bad", [&] { return ctx.all_reduce(Reduction::kSum, torch::ones({2})); });
+    });
+  });
+  EXPECT_TRUE(has(text, "merge function")) << text;
+  EXPECT_EQ(names(), (std::vector<std::string>{"other", "twice"}));
+}
+
+TEST_P(Creation, InAStepOtherNamesOrOptionsOfOneReplicaShowTheFirstDifference) {
+  if (strategy_->num_replicas() == 1) GTEST_SKIP() << "one replica has nobody to differ from";
+  const int64_t odd = strategy_->num_replicas() - 1;
+  const auto ones = [] { return torch::ones({1}); };
+  auto text = nested_message_from<UsageError>([&] {
+    strategy_->run([&](ReplicaContext& ctx) {
+      ctx.make_variable("same", ones);
+      ctx.make_variable(ctx.replica_id() == odd ? "theirs" : "ours", ones);
+    });
+  });
+  EXPECT_TRUE(has(text, "make_variable('ours', mirrored)")) << text;
+  EXPECT_TRUE(
+      has(text, "replica " + std::to_string(odd) + " came to make_variable('theirs', mirrored) as its meeting 2"))
+      << text;
+  text = nested_message_from<UsageError>([&] {
+    strategy_->run([&](ReplicaContext& ctx) {
+      ctx.make_variable("kind", ones, {.aggregation = ctx.replica_id() == odd ? kMean : kSum});
+    });
+  });
+  EXPECT_TRUE(has(text, "make_variable('kind', mirrored mean)")) << text;
+  text = nested_message_from<UsageError>([&] {
+    strategy_->run([&](ReplicaContext& ctx) {
+      if (ctx.replica_id() != odd) ctx.make_variable("some", ones);
+    });
+  });
+  EXPECT_TRUE(has(text, "returned after 0 meetings")) << text;
+  EXPECT_EQ(names(), std::vector<std::string>{"same"}) << "what could not be agreed on was not made";
+}
+
+TEST_P(Creation, InAStepASecondUseWithOtherOptionsNamesBothPlaces) {
+  made_in_step(
+      "v", [] { return torch::ones({1}); }, VariableOptions{.aggregation = kSum});
+  const auto text = nested_message_from<UsageError>([&] {
+    strategy_->run(
+        [&](ReplicaContext& ctx) { ctx.make_variable("v", [] { return torch::ones({1}); }, {.aggregation = kMean}); });
+  });
+  EXPECT_TRUE(has(text, "as mirrored mean, and it was made as mirrored sum at ")) << text;
+  EXPECT_TRUE(has(text, "creation_test.cpp:")) << text;
+}
+
+TEST_P(Creation, ATakenNameIsRefusedWithBothPlaces) {
+  const auto first = line(std::source_location::current());
+  const Variable v = strategy_->make_variable(torch::ones({1}), {.name = "v"});
+  const auto model = strategy_->make_module([] { return torch::nn::Linear(2, 2); });
+  made_in_step("s", [] { return torch::ones({1}); });
+  const auto next = [](const std::string& place, int lines) {
+    const auto colon = place.rfind(':');
+    return place.substr(0, colon + 1) + std::to_string(std::stoi(place.substr(colon + 1)) + lines);
+  };
+  auto text = message_from<UsageError>([&] { strategy_->make_variable(torch::ones({1}), {.name = "v"}); });
+  EXPECT_TRUE(has(text, "a second variable named 'v' was asked for at " + next(first, 8))) << text;
+  EXPECT_TRUE(has(text, "the first one is from " + next(first, 1))) << text;
+  text = message_from<UsageError>([&] { strategy_->make_module([] { return torch::nn::Linear(2, 2); }); });
+  EXPECT_TRUE(has(text, "a second module named 'model'") && has(text, next(first, 2))) << text;
+  text = message_from<UsageError>([&] { strategy_->make_variable(torch::ones({1}), {.name = "model.weight"}); });
+  EXPECT_TRUE(has(text, "'model.weight'") && has(text, next(first, 2))) << text;
+  text = message_from<UsageError>([&] { strategy_->make_variable(torch::ones({1}), {.name = "s"}); });
+  EXPECT_TRUE(has(text, "'s'")) << text;
+  text = nested_message_from<UsageError>([&] { made_in_step("v", [] { return torch::ones({1}); }); });
+  EXPECT_TRUE(has(text, "'v'") && has(text, next(first, 1))) << "made outside of steps: " << text;
+  EXPECT_EQ(names(), (std::vector<std::string>{"v", "model.weight", "model.bias", "s"}));
+}
+
+TEST_P(Creation, AModuleWhoseVariablesAreTakenIsNotTouched) {
+  const Variable taken = strategy_->make_variable(torch::ones({1}), {.name = "m.bias"});
+  std::vector<torch::nn::Linear> made;
+  const auto text = message_from<UsageError>([&] {
+    strategy_->make_module(
+        [&] {
+          made.emplace_back(2, 2);
+          return made.back();
+        },
+        {.name = "m"});
+  });
+  EXPECT_TRUE(has(text, "'m.bias'")) << text;
+  for (std::size_t r = 1; r < made.size(); ++r) EXPECT_NE(made[r]->weight.data_ptr(), made[0]->weight.data_ptr());
+  EXPECT_EQ(names(), std::vector<std::string>{"m.bias"});
+  strategy_->make_module([] { return torch::nn::Linear(torch::nn::LinearOptions(2, 2).bias(false)); }, {.name = "m"});
+}
+
+TEST_P(Creation, NamesThatNobodyHoldsAreFreeAgainAndUnnamedOnesAreCounted) {
+  strategy_->make_variable(torch::ones({1}), {.name = "v"});
+  const Variable v = strategy_->make_variable(torch::ones({1}), {.name = "v"});
+  const Variable first = strategy_->make_variable(torch::ones({1}));
+  const Variable second = strategy_->make_variable(torch::ones({1}));
+  EXPECT_EQ(names(), (std::vector<std::string>{"v", "variable", "variable_1"}));
+}
+
+TEST_P(Creation, AMeanOfIntegersASumOfBoolAndUnknownEnumeratorsAreRefused) {
+  const auto refused = [&](at::ScalarType type, VariableOptions options) {
+    const auto outside = message_from<UsageError>([&] { strategy_->make_variable(torch::ones({1}, type), options); });
+    const auto inside = nested_message_from<UsageError>([&] {
+      made_in_step(
+          "v", [&] { return torch::ones({1}, type); }, options);
+    });
+    EXPECT_EQ(inside, outside);
+    EXPECT_TRUE(has(outside, "variable 'v' of ")) << outside;
+    EXPECT_TRUE(has(outside, "choose ")) << outside;
+  };
+  for (const VariableSynchronization synchronization : {kAuto, kOnWrite, kOnRead}) {
+    for (const at::ScalarType type : {torch::kInt, torch::kLong, torch::kByte, torch::kBool, torch::kComplexFloat}) {
+      refused(type, {.name = "v", .synchronization = synchronization, .aggregation = kMean});
+    }
+    refused(torch::kBool, {.name = "v", .synchronization = synchronization, .aggregation = kSum});
+  }
+  refused(torch::kFloat, {.name = "v", .aggregation = static_cast<VariableAggregation>(9)});
+  refused(torch::kFloat, {.name = "v", .synchronization = static_cast<VariableSynchronization>(9)});
+  EXPECT_TRUE(names().empty());
+}
+
+TEST_P(Creation, AnErrorInItLeavesNothingBehind) {
+  struct Mine : std::runtime_error {
+    using std::runtime_error::runtime_error;
+  };
+  const auto fail = []() -> Tensor { throw Mine("mine"); };
+  EXPECT_THROW(strategy_->make_variable(fail, {.name = "v"}), Mine);
+  nested_message_from<Mine>([&] { made_in_step("v", fail); });
+  message_from<UsageError>([&] { strategy_->make_variable(Tensor(), {.name = "v"}); });
+  message_from<UsageError>([&] { strategy_->make_variable(torch::ones({2}).to_sparse(), {.name = "v"}); });
+  nested_message_from<UsageError>([&] { made_in_step("v", [] { return Tensor(); }); });
+  nested_message_from<UsageError>([&] { made_in_step("", [] { return torch::ones({1}); }); });
+  nested_message_from<UsageError>([&] {
+    made_in_step(
+        "v", [] { return torch::ones({1}); }, VariableOptions{.name = "w"});
+  });
+  EXPECT_THROW(strategy_->make_module([]() -> torch::nn::Linear { throw Mine("mine"); }), Mine);
+  EXPECT_TRUE(names().empty());
+  const Variable kept = strategy_->make_variable(torch::ones({1}), {.name = "v"});
+  EXPECT_EQ(made_in_step("in a step", [] { return torch::ones({1}); }).item<float>(), 1);
+  strategy_->make_module([] { return torch::nn::Linear(2, 2); });
+}
+
+TEST_P(Creation, AnErrorInAStepThatTheStepCatchesLetsItGoOn) {
+  strategy_->run([&](ReplicaContext& ctx) {
+    EXPECT_THROW(ctx.make_variable("v", []() -> Tensor { throw std::runtime_error("mine"); }), std::runtime_error);
+    ctx.make_variable("v", [] { return torch::ones({1}); });
+  });
+  EXPECT_EQ(names(), std::vector<std::string>{"v"});
+}
+
+TEST_P(Creation, AFunctionMayMakeAnotherVariableButNotItsOwn) {
+  Variable inner;
+  const Variable outer = strategy_->make_variable(
+      [&] {
+        inner = strategy_->make_variable(torch::full({1}, 2.0), {.name = "inner"});
+        return inner.read() + 1;
+      },
+      {.name = "outer"});
+  EXPECT_EQ(outer.read().item<float>(), 3);
+  Variable own;
+  message_from<UsageError>([&] {
+    strategy_->make_variable([&] { return (own = strategy_->make_variable(torch::ones({1}), {.name = "own"})).read(); },
+                             {.name = "own"});
+  });
+  EXPECT_EQ(names(), (std::vector<std::string>{"inner", "outer", "own"}));
+}
+
+TEST_P(Creation, AStepThatFailsAfterwardsLeavesItsVariablesWithTheirInitialValue) {
+  const auto make = [](ReplicaContext& ctx) {
+    return ctx.make_variable("v", [] { return torch::full({2}, 5.0); }, {.aggregation = kOnlyFirstReplica});
+  };
+  EXPECT_THROW(strategy_->run([&](ReplicaContext& ctx) {
+    make(ctx);
+    if (ctx.replica_id() == strategy_->num_replicas() - 1) throw std::runtime_error("later");
+    ctx.all_reduce(Reduction::kSum, torch::ones({1}));
+  }),
+               ReplicaError);
+  ASSERT_EQ(names(), std::vector<std::string>{"v"});
+  EXPECT_TRUE(torch::equal(strategy_->variables()[0].read(), torch::full({2}, 5.0)));
+  const auto again = strategy_->run(make);
+  EXPECT_EQ(&again[0].state(), &strategy_->variables()[0].state());
+}
+
+TEST_P(Creation, IsTheSameUnderTheCallersGradAndInferenceModes) {
+  for (int mode = 0; mode < 2; ++mode) {
+    const torch::NoGradGuard no_grad;
+    std::optional<c10::InferenceMode> inference;
+    if (mode == 1) inference.emplace(true);
+    const std::string name = "v" + std::to_string(mode);
+    const Variable v = strategy_->make_variable([] { return torch::randn({2}); }, {.name = name});
+    EXPECT_TRUE(v.trainable());
+    v.assign(torch::ones({2}));
+    const auto model = strategy_->make_module([] { return torch::nn::Linear(2, 2); }, {.name = "m" + name});
+    strategy_->evaluate([&](ReplicaContext& ctx) {
+      ctx.make_variable("s" + name, [] { return torch::zeros({1}); }, {.synchronization = kOnRead, .aggregation = kSum})
+          .assign_add(ctx, v.value(ctx).sum().reshape({1}));
+      model(ctx)->forward(torch::ones({1, 2}));
+    });
+  }
+  const torch::AutoGradMode gradients(true);
+  strategy_->run([&](ReplicaContext& ctx) {
+    const Variable w = ctx.make_variable("w", [] { return torch::ones({2}); });
+    (w.value(ctx) * 2).sum().backward();
+    EXPECT_TRUE(torch::equal(w.value(ctx).grad(), torch::full({2}, 2.0)));
+  });
+}
+
+TEST_P(Creation, VariablesListsTheLivingInOrderOfCreation) {
+  const Variable a = strategy_->make_variable(torch::ones({1}), {.name = "z"});
+  const auto model = strategy_->make_module([] { return torch::nn::BatchNorm1d(2); });
+  const auto optimizer = strategy_->make_optimizer(model, torch::optim::SGDOptions(1).momentum(0.9));
+  made_in_step("made", [] { return torch::ones({1}); });
+  EXPECT_EQ(names(), (std::vector<std::string>{"z", "model.weight", "model.bias", "model.running_mean",
+                                               "model.running_var", "model.num_batches_tracked",
+                                               "model.weight/momentum_buffer", "model.bias/momentum_buffer", "made"}));
+  const std::string table = strategy_->describe_variables();
+  for (const char* part : {"variable ", "kind ", "shape ", "bytes", "copies", "where", "z ", "model.running_mean",
+                           "mirrored", "on-read mean", "slot", "Float [2]", "8 B", "cpu"}) {
+    EXPECT_TRUE(has(table, part)) << part << " in:\n" << table;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Strategies, Creation, ::testing::ValuesIn(testing::strategy_cases()),
+                         [](const auto& one) { return one.param.name; });
+
+}  // namespace
+}  // namespace lockstep

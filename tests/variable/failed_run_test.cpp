@@ -1,0 +1,151 @@
+// What a failed step leaves: every variable as the run found it, but for optimizer steps that were completed.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tests/support/programs.h"
+#include "tests/support/strategies.h"
+
+namespace lockstep {
+namespace {
+
+using torch::Tensor;
+using enum VariableSynchronization;
+using enum VariableAggregation;
+
+class FailedRun : public ::testing::TestWithParam<testing::StrategyCase> {
+ protected:
+  FailedRun() : strategy_(GetParam().make()) {}
+
+  static Tensor filled(double value) { return torch::full({3}, value); }
+  Tensor own(const ReplicaContext& ctx) const { return filled(static_cast<double>(ctx.replica_id() + 1)); }
+  /// Runs a step that does `fn` and then fails on the last replica, in its own way or at a meeting.
+  template <class Fn>
+  void fail_after(Fn fn, bool evaluate = false) {
+    const auto step = [&](ReplicaContext& ctx) {
+      fn(ctx);
+      if (ctx.replica_id() == strategy_->num_replicas() - 1) throw std::runtime_error("later");
+      ctx.all_reduce(Reduction::kSum, torch::ones({1}));
+    };
+    if (evaluate) {
+      EXPECT_THROW(strategy_->evaluate(step), ReplicaError);
+    } else {
+      EXPECT_THROW(strategy_->run(step), ReplicaError);
+    }
+  }
+  std::vector<Tensor> everything() const {
+    std::vector<Tensor> result;
+    for (const Variable& variable : strategy_->variables()) {
+      for (const Tensor& component : variable.components()) result.push_back(component);
+    }
+    return result;
+  }
+  void expect_unchanged(const std::vector<Tensor>& before) const {
+    const auto after = everything();
+    ASSERT_EQ(after.size(), before.size());
+    for (std::size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(torch::equal(after[i], before[i])) << i << after[i];
+  }
+
+  std::unique_ptr<Strategy> strategy_;
+};
+
+TEST_P(FailedRun, LeavesAssignedVariablesAsTheyWere) {
+  const Variable sum = strategy_->make_variable(filled(1), {.aggregation = kSum});
+  const Variable first = strategy_->make_variable(filled(2), {.aggregation = kOnlyFirstReplica});
+  const Variable total = strategy_->make_variable(filled(3), {.synchronization = kOnRead, .aggregation = kSum});
+  const Variable plain = strategy_->make_variable(filled(4));
+  strategy_->run([&](ReplicaContext& ctx) { sum.assign_add(ctx, own(ctx)); });  // of a run that succeeds
+  const auto before = everything();
+  for (const bool evaluate : {false, true}) {
+    for (int times = 0; times < 2; ++times) {
+      fail_after(
+          [&](ReplicaContext& ctx) {
+            sum.assign(ctx, own(ctx));
+            sum.assign_add(ctx, own(ctx));
+            first.assign(ctx, own(ctx));
+            total.assign_add(ctx, own(ctx));
+            ctx.merge_call([&](Strategy& strategy) {
+              plain.assign(filled(9));
+              total.assign(filled(9));
+              strategy.update(plain, [](Tensor& value) { value.mul_(2); });
+              strategy.update_from(0, first, filled(8));
+            });
+          },
+          evaluate);
+      expect_unchanged(before);
+    }
+  }
+  strategy_->run([&](ReplicaContext& ctx) { first.assign(ctx, own(ctx)); });
+  EXPECT_TRUE(torch::equal(first.read(), filled(1))) << "and everything goes on";
+}
+
+TEST_P(FailedRun, LeavesOnReadVariablesAsTheyWereWhoeverWroteThem) {
+  const Variable total = strategy_->make_variable(filled(3), {.synchronization = kOnRead});
+  const auto model = strategy_->make_module([] { return torch::nn::BatchNorm1d(3); });
+  strategy_->run([&](ReplicaContext& ctx) { model(ctx)->forward(torch::randn({4, 3})); });
+  const auto before = everything();
+  fail_after([&](ReplicaContext& ctx) {
+    const torch::NoGradGuard no_grad;
+    total.value(ctx).add_(own(ctx));
+    model(ctx)->forward(torch::randn({4, 3}));
+    model(ctx)->running_var.set_data(torch::ones({1}, torch::kDouble));
+  });
+  expect_unchanged(before);
+  strategy_->run([&](ReplicaContext& ctx) { model(ctx)->forward(torch::randn({4, 3})); });
+  EXPECT_EQ(model.state().at("num_batches_tracked").item<int64_t>(), 2);
+}
+
+TEST_P(FailedRun, LeavesACompletedOptimizerStepAndUndoesWhatCameAfterIt) {
+  const Variable v = strategy_->make_variable(filled(1), {.name = "v", .aggregation = kOnlyFirstReplica});
+  const auto optimizer = strategy_->make_optimizer(std::vector<Variable>{v}, torch::optim::SGDOptions(0.5));
+  const auto n = static_cast<double>(strategy_->num_replicas());
+  const auto step = [&](ReplicaContext& ctx) {
+    v.value(ctx).sum().backward();
+    optimizer.step(ctx);
+  };
+  fail_after([&](ReplicaContext& ctx) {
+    v.assign(ctx, filled(10));
+    step(ctx);
+  });
+  EXPECT_TRUE(torch::equal(v.read(), filled(10 - 0.5 * n))) << "with the value that it stepped from";
+  fail_after([&](ReplicaContext& ctx) {
+    step(ctx);
+    v.assign(ctx, filled(10));
+  });
+  EXPECT_TRUE(torch::equal(v.read(), filled(10 - n)));
+}
+
+TEST_P(FailedRun, KeepsAVariableThatItMadeWithItsInitialValue) {
+  const auto use = [&](ReplicaContext& ctx) {
+    const Variable all = ctx.make_variable("all", [] { return filled(5); }, {.aggregation = kSum});
+    const Variable each = ctx.make_variable("each", [] { return filled(6); }, {.synchronization = kOnRead});
+    all.assign(ctx, own(ctx));
+    each.assign(ctx, own(ctx));
+    return all;
+  };
+  fail_after(use);
+  const auto made = strategy_->variables();
+  ASSERT_EQ(made.size(), 2u);
+  for (const Tensor& component : made[0].components()) EXPECT_TRUE(torch::equal(component, filled(5)));
+  for (const Tensor& component : made[1].components()) EXPECT_TRUE(torch::equal(component, filled(6)));
+  const auto again = strategy_->run(use);
+  EXPECT_EQ(&again[0].state(), &made[0].state());
+  const auto n = strategy_->num_replicas();
+  EXPECT_TRUE(torch::equal(made[0].read(), filled(static_cast<double>(n * (n + 1) / 2))));
+}
+
+TEST_P(FailedRun, UndoesALoadOfAWholeModule) {
+  const auto model = strategy_->make_module([] { return torch::nn::BatchNorm1d(3); });
+  auto other = model.state();
+  for (auto& [name, value] : other) value = value + 1;
+  const auto before = everything();
+  fail_after([&](ReplicaContext& ctx) { ctx.merge_call([&](Strategy&) { model.load(other); }); });
+  expect_unchanged(before);
+  model.load(other);
+  EXPECT_TRUE(torch::equal(model.state().at("weight"), other.at("weight")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Strategies, FailedRun, ::testing::ValuesIn(testing::strategy_cases()),
+                         [](const auto& one) { return one.param.name; });
+
+}  // namespace
+}  // namespace lockstep
