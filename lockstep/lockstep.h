@@ -13,12 +13,17 @@
 #include "lockstep/data/distributed_dataset.h"  // IWYU pragma: export
 #include "lockstep/data/sources.h"              // IWYU pragma: export
 #include "lockstep/optim/optimizer.h"           // IWYU pragma: export
+#include "lockstep/replica/reducer.h"           // IWYU pragma: export
 #include "lockstep/replica/replica_context.h"   // IWYU pragma: export
 #include "lockstep/replica/sync_batch_norm.h"   // IWYU pragma: export
+#include "lockstep/replica/topology.h"          // IWYU pragma: export
+#include "lockstep/strategy/central_storage.h"  // IWYU pragma: export
 #include "lockstep/strategy/make_strategy.h"    // IWYU pragma: export
 #include "lockstep/strategy/metrics.h"          // IWYU pragma: export
 #include "lockstep/strategy/mirrored.h"         // IWYU pragma: export
 #include "lockstep/strategy/one_device.h"       // IWYU pragma: export
+#include "lockstep/strategy/setup.h"            // IWYU pragma: export
 #include "lockstep/strategy/strategy.h"         // IWYU pragma: export
+#include "lockstep/variable/placement.h"        // IWYU pragma: export
 #include "lockstep/variable/replicated.h"       // IWYU pragma: export
 #include "lockstep/variable/variable.h"         // IWYU pragma: export

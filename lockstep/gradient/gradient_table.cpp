@@ -64,6 +64,41 @@ void GradientTable::collect(int64_t r, bool weightless) {
   }
 }
 
+at::Tensor GradientTable::tensor_at(const void* gradient, std::size_t i) const {
+  const at::Tensor& like = variables_[i]->like();
+  return at::from_blob(const_cast<void*>(gradient), like.sizes(), like.strides(), like.options());
+}
+
+void GradientTable::begin_reduce() {
+  reduced_.assign(variables_.size(), at::Tensor());
+  reduced_pointers_.assign(pointers_.size(), nullptr);
+}
+
+void GradientTable::reduce(std::size_t i, const ReplicaGroup& group) {
+  if (!present(i)) return;
+  const at::NoGradGuard no_grad;
+  const at::Tensor& like = variables_[i]->like();
+  std::vector<at::Tensor> values;
+  for (int64_t r = 0; r < replicas_; ++r) {
+    const void* own = gradient(i, r);
+    values.push_back(own ? tensor_at(own, i) : at::zeros_like(like));
+  }
+  reduced_[i] = group.reduce(Reduction::kSum, values);
+  if (reduced_[i].strides() != like.strides()) {
+    reduced_[i] = at::empty_strided(like.sizes(), like.strides(), like.options()).copy_(reduced_[i]);
+  }
+  reduced_pointers_[i * static_cast<std::size_t>(replicas_)] = address_of(reduced_[i]);
+}
+
+std::vector<int64_t> GradientTable::replicas_not_finite(std::size_t i) const {
+  std::vector<int64_t> found;
+  for (int64_t r = 0; r < replicas_; ++r) {
+    const void* own = gradient(i, r);
+    if (own && !at::isfinite(tensor_at(own, i)).all().item<bool>()) found.push_back(r);
+  }
+  return found;
+}
+
 bool GradientTable::present(std::size_t i) const {
   const auto first = has_.begin() + static_cast<std::ptrdiff_t>(i * static_cast<std::size_t>(replicas_));
   for (auto has = first; has != first + replicas_; ++has) {

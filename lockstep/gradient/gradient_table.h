@@ -12,6 +12,8 @@
 
 namespace lockstep::internal {
 
+class ReplicaGroup;
+
 /// The gradients of one step for a fixed list of variables. Inside a process nothing is copied into buckets: whoever
 /// adds reads the replicas' own tensors.
 class GradientTable {
@@ -29,17 +31,35 @@ class GradientTable {
   /// Lets go of what collect() had to copy. Likewise.
   void release_converted(int64_t r) { converted_[r].clear(); }
 
-  /// The replicas' gradients of variable i, in replica order; null: none, or zero. All collected.
-  const void* const* row(std::size_t i) const { return pointers_.data() + i * static_cast<std::size_t>(replicas_); }
+  // Where a reducer of the strategy's own adds: row(i) is then its sum alone. All collected, all at rest, but for
+  // reduce(), which is called for several variables at a time.
+  void begin_reduce();
+  void reduce(std::size_t i, const ReplicaGroup& group);
+  void end_reduce() { reduced_.clear(); }
+
+  /// What there is to add for variable i, in replica order; null: none, or zero. All collected.
+  const void* const* row(std::size_t i) const {
+    return (reduced_.empty() ? pointers_ : reduced_pointers_).data() + i * static_cast<std::size_t>(replicas_);
+  }
+  /// Local replica r's own gradient of variable i; null: none, or zero.
+  const void* gradient(std::size_t i, int64_t r) const {
+    return pointers_[i * static_cast<std::size_t>(replicas_) + static_cast<std::size_t>(r)];
+  }
   /// Whether any replica has a gradient of variable i, be it zero. Without one a variable is left untouched.
   bool present(std::size_t i) const;
+  /// The local replicas whose gradients of variable i are not finite everywhere, for a message. All collected.
+  std::vector<int64_t> replicas_not_finite(std::size_t i) const;
 
  private:
+  at::Tensor tensor_at(const void* gradient, std::size_t i) const;
+
   const std::vector<std::shared_ptr<VariableState>> variables_;
   const int64_t replicas_;
   std::vector<const void*> pointers_;               // by variable, then replica
   std::vector<char> has_;                           // likewise; not bool, since replicas write side by side
   std::vector<std::vector<at::Tensor>> converted_;  // by replica: gradients that had another memory layout
+  std::vector<at::Tensor> reduced_;                 // by variable, where a reducer adds; empty: it is in tree order
+  std::vector<const void*> reduced_pointers_;       // as pointers_: the sum stands as replica 0's
 };
 
 }  // namespace lockstep::internal

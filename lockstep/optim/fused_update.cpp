@@ -46,22 +46,25 @@ bool is_half(at::ScalarType type) { return type == at::kHalf || type == at::kBFl
 
 }  // namespace
 
-FusedUpdate::FusedUpdate(std::vector<UpdateTarget> targets, int64_t replicas, int lanes)
+FusedUpdate::FusedUpdate(std::vector<UpdateTarget> targets, ReplicaRange replicas, int lanes)
     : owners_(std::move(targets)), replicas_(replicas), lanes_(static_cast<std::size_t>(lanes)) {
   int64_t blocks = 0;
   int64_t total = 0;
   bool any_half = false;
+  const auto memory = [&](const VariableState& variable) {
+    return memory_of(variable.on_write() ? variable.copies().front() : variable.component(replicas.first));
+  };
   for (const UpdateTarget& owner : owners_) {
     VariableState& variable = *owner.variable;
     Target& target = targets_.emplace_back();
-    target.weights = memory_of(variable.copies().front());
-    for (std::size_t s = 0; s < owner.slots.size(); ++s) target.slots[s] = memory_of(owner.slots[s]);
+    target.weights = memory(variable);
+    for (std::size_t s = 0; s < owner.slots.size(); ++s) target.slots[s] = memory(*owner.slots[s]);
     target.checksums = variable.checksums(0);
     target.bytes = variable.bytes();
     target.first_block = blocks;
     target.type = variable.like().scalar_type();
     target.kind = owner.kind;
-    target.one_copy = variable.copies().size() == 1;
+    target.one_copy = variable.copies().size() <= 1;
     blocks += blocks_of(target.bytes);
     total += target.bytes + blocks_of(target.bytes) * kBlockOverhead;
     any_half = any_half || is_half(target.type);
@@ -81,9 +84,9 @@ FusedUpdate::FusedUpdate(std::vector<UpdateTarget> targets, int64_t replicas, in
   }
   while (static_cast<int>(lane_begin_.size()) <= lanes) lane_begin_.push_back({targets_.size(), 0});
   for (LaneWork& work : lanes_) {
-    work.scratch.resize(static_cast<std::size_t>(scratch_bytes(replicas)));
+    work.scratch.resize(static_cast<std::size_t>(scratch_bytes(replicas.count)));
     if (any_half)
-      work.converted.resize(static_cast<std::size_t>((1 + kMaxSlots + replicas) * kSumBlock) * 2 * sizeof(float));
+      work.converted.resize(static_cast<std::size_t>((1 + kMaxSlots + replicas.count) * kSumBlock) * 2 * sizeof(float));
   }
 }
 
@@ -124,8 +127,8 @@ void FusedUpdate::run_block(const GradientTable& gradients, int lane, std::size_
   constexpr auto kSize = static_cast<int64_t>(sizeof(T));
   const int64_t offset = block * (kBlockBytes / kSize);
   const int64_t count = std::min(kBlockBytes, target.bytes - block * kBlockBytes) / kSize;
-  const Sum<T> sum =
-      sum_of<T>(gradients.row(i), replicas_, offset, count, reinterpret_cast<T*>(lanes_[lane].scratch.data()));
+  const Sum<T> sum = sum_of<T>(gradients.row(i) + replicas_.first, replicas_.count, offset, count,
+                               reinterpret_cast<T*>(lanes_[lane].scratch.data()));
   BlockUpdate work{};
   work.gradient = sum.left;
   work.right_gradient = sum.right;
@@ -165,12 +168,13 @@ void FusedUpdate::run_half_block(const GradientTable& gradients, int lane, std::
       buffer += kSumBlock;
       return to;
     };
-    std::vector<const void*> wide(static_cast<std::size_t>(replicas_), nullptr);
-    for (int64_t r = 0; r < replicas_; ++r) {
-      if (const void* gradient = gradients.row(i)[r]) wide[static_cast<std::size_t>(r)] = widen(gradient);
+    std::vector<const void*> wide(static_cast<std::size_t>(replicas_.count), nullptr);
+    for (int64_t r = 0; r < replicas_.count; ++r) {
+      if (const void* gradient = gradients.row(i)[replicas_.first + r])
+        wide[static_cast<std::size_t>(r)] = widen(gradient);
     }
     const Sum<float> sum =
-        sum_of<float>(wide.data(), replicas_, 0, count, reinterpret_cast<float*>(lanes_[lane].scratch.data()));
+        sum_of<float>(wide.data(), replicas_.count, 0, count, reinterpret_cast<float*>(lanes_[lane].scratch.data()));
     BlockUpdate work{};
     work.gradient = sum.left;
     work.right_gradient = sum.right;
@@ -198,6 +202,7 @@ void FusedUpdate::run_half_block(const GradientTable& gradients, int lane, std::
 
 void FusedUpdate::compare_and_copy(int lane, std::size_t i, int64_t block, uint64_t read, uint64_t written) {
   const Target& target = targets_[i];
+  if (!target.checksums) return;
   bool foreign = target.checksums[block] != read;
   target.checksums[block] = written;
   if (!target.one_copy) {
@@ -244,18 +249,6 @@ std::vector<std::size_t> FusedUpdate::variables_not_finite() const {
     const bool finite =
         std::all_of(first, first + blocks_of(targets_[i].bytes), [](double square) { return std::isfinite(square); });
     if (!finite) found.push_back(i);
-  }
-  return found;
-}
-
-std::vector<int64_t> FusedUpdate::replicas_not_finite(const GradientTable& gradients, std::size_t i) const {
-  std::vector<int64_t> found;
-  const at::Tensor& like = owners_[i].variable->like();
-  for (int64_t r = 0; r < replicas_; ++r) {
-    const void* gradient = gradients.row(i)[r];
-    if (!gradient) continue;
-    const at::Tensor view = at::from_blob(const_cast<void*>(gradient), {like.numel()}, like.options());
-    if (!at::isfinite(view).all().item<bool>()) found.push_back(r);
   }
   return found;
 }

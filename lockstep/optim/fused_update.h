@@ -17,8 +17,14 @@ namespace lockstep::internal {
 /// A variable to update, and how.
 struct UpdateTarget {
   std::shared_ptr<VariableState> variable;
-  std::vector<at::Tensor> slots;
+  std::vector<std::shared_ptr<VariableState>> slots;
   UpdateKind kind;
+};
+
+/// The local replicas whose gradients are added, and whose components they update.
+struct ReplicaRange {
+  int64_t first;
+  int64_t count;
 };
 
 /// Lanes call `measure` and `update` side by side, each for its share of blocks; everything else happens while all are
@@ -26,7 +32,8 @@ struct UpdateTarget {
 /// checksum depends on the number of lanes.
 class FusedUpdate {
  public:
-  FusedUpdate(std::vector<UpdateTarget> targets, int64_t replicas, int lanes);
+  /// Of on-write variables all copies are updated, of on-read ones the first replica's component.
+  FusedUpdate(std::vector<UpdateTarget> targets, ReplicaRange replicas, int lanes);
 
   /// Says for the next step how target i is updated: null leaves it as it is. What is pointed to outlives the step.
   void set_coefficients(std::size_t i, const Coefficients* coefficients) { targets_[i].coefficients = coefficients; }
@@ -41,8 +48,6 @@ class FusedUpdate {
 
   /// The variables whose memory was not as the last update had left it, in order; the update clears the list first.
   std::vector<std::size_t> take_foreign_writes();
-  /// Which replicas' gradients of variable i are not finite everywhere, for a message.
-  std::vector<int64_t> replicas_not_finite(const GradientTable& gradients, std::size_t i) const;
   /// The variables whose part of the norm is not finite.
   std::vector<std::size_t> variables_not_finite() const;
 
@@ -53,7 +58,7 @@ class FusedUpdate {
     const Coefficients* coefficients = nullptr;
     char* weights;  // the first copy's
     char* slots[kMaxSlots] = {};
-    uint64_t* checksums;  // of the first copy
+    uint64_t* checksums;  // of the first copy; null where nobody looks
     int64_t bytes;
     int64_t first_block;  // in the whole
     at::ScalarType type;
@@ -81,7 +86,7 @@ class FusedUpdate {
   void compare_and_copy(int lane, std::size_t i, int64_t block, uint64_t read, uint64_t written);
 
   const std::vector<UpdateTarget> owners_;  // of what targets_ point to
-  const int64_t replicas_;
+  const ReplicaRange replicas_;
   std::vector<Target> targets_;
   std::vector<Place> lane_begin_;  // one more at the end
   std::vector<LaneWork> lanes_;

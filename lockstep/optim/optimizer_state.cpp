@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/SmallVector.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -39,38 +40,52 @@ void check_variables(const ReplicaGroup& group, const std::vector<std::shared_pt
     if (variable->group().get() != &group) refuse("belongs to another strategy", "make both with the same strategy");
     if (!seen.insert(variable.get()).second) refuse("stands in it twice", "put each variable into one group");
     const at::ScalarType type = variable->like().scalar_type();
-    if (!variable->on_write() || !at::isFloatingType(type)) {
-      refuse(fmt::format("is {}", variable->on_write() ? c10::toString(type) : "sync-on-read"),
+    const bool apart = variable->is_trained_apart();
+    if (!(variable->on_write() || apart) || !at::isFloatingType(type)) {
+      refuse(fmt::format("is {}", at::isFloatingType(type) ? "sync-on-read" : c10::toString(type)),
              "give it mirrored floating-point variables, such as a module's parameters");
+    }
+    if (apart != variables.front()->is_trained_apart()) {
+      refuse(fmt::format("is {} and '{}' is not", apart ? "trained apart" : "mirrored", variables.front()->name()),
+             "make an optimizer for each kind");
     }
   }
 }
 
-/// A slot of a variable: one memory for all replicas, whatever the copies of the variable itself.
-Variable make_slot(const VariableState& variable, const SlotSpec& spec) {
+/// A slot of a variable: one memory for all replicas, whatever the copies of the variable itself; of one that is
+/// trained apart each replica's own.
+std::shared_ptr<VariableState> make_slot(const VariableState& variable, const SlotSpec& spec) {
   const at::NoGradGuard no_grad;
-  at::Tensor values = at::empty_strided(variable.like().sizes(), variable.like().strides(), variable.like().options());
-  values.fill_(spec.initial);
+  const bool apart = variable.is_trained_apart();
+  std::vector<at::Tensor> components;
+  for (int64_t r = 0; r < variable.num_components(); ++r) {
+    const at::Tensor& like = variable.like();
+    const bool own = apart || r == 0;
+    components.push_back(own ? at::empty_strided(like.sizes(), like.strides(), like.options()).fill_(spec.initial)
+                             : components.front());
+  }
   VariableOptions options{.name = variable.name() + "/" + spec.name, .trainable = false};
-  options.synchronization = VariableSynchronization::kOnWrite;
-  std::vector<at::Tensor> components(static_cast<std::size_t>(variable.num_components()), values);
-  return Variable(std::make_shared<VariableState>(variable.group(), std::move(options), std::move(components),
-                                                  VariableState::Watch::kNothing));
+  options.synchronization = apart ? VariableSynchronization::kOnRead : VariableSynchronization::kOnWrite;
+  if (apart) options.aggregation = VariableAggregation::kMean;
+  return std::make_shared<VariableState>(variable.group(), std::move(options), std::move(components),
+                                         VariableState::Origin{.slot = true, .apart = apart});
 }
 
-std::vector<UpdateTarget> make_targets(const std::vector<RuleGroup>& groups, std::vector<Variable>& slots) {
+std::vector<UpdateTarget> make_targets(const std::vector<RuleGroup>& groups) {
   std::vector<UpdateTarget> targets;
   for (const RuleGroup& group : groups) {
     for (const Variable& variable : group.variables) {
       UpdateTarget target{variable.shared_state(), {}, group.rule->kind()};
-      for (const SlotSpec& spec : group.rule->slots()) {
-        slots.push_back(make_slot(*target.variable, spec));
-        target.slots.push_back(slots.back().state().copies().front());
-      }
+      for (const SlotSpec& spec : group.rule->slots()) target.slots.push_back(make_slot(*target.variable, spec));
       targets.push_back(std::move(target));
     }
   }
   return targets;
+}
+
+void set_all(VariableState& variable, const at::Tensor& value) {
+  if (variable.on_write()) return variable.write(value);
+  for (int64_t r = 0; r < variable.num_components(); ++r) variable.write_component(r, value);
 }
 
 }  // namespace
@@ -96,34 +111,50 @@ class StepMeeting final : public Meeting {
         options_.check_finite ? ", check_finite" : "", first.name());
   }
 
-  void prepare(std::span<Meeting* const>) override { optimizer_.begin_step(); }
-  int num_phases() const override { return measures_ ? 3 : 2; }
-  void work(int phase, int lane, int) override {
-    if (measures_ && phase == 0) {
-      optimizer_.update_.measure(optimizer_.gradients_, lane);
-    } else if (phase == num_phases() - 2) {
-      optimizer_.update_.update(optimizer_.gradients_, lane, clip_);
-    } else {
-      const LanePlan& plan = optimizer_.group_->plan();
-      for (int64_t k = 0; k < plan.replicas_per_lane(); ++k) optimizer_.settle(plan.first_replica_of(lane) + k);
+  void prepare(std::span<Meeting* const>) override {
+    optimizer_.begin_step();
+    const bool reduces = !optimizer_.apart_ && !optimizer_.group_->reduces_in_tree_order();
+    if (reduces) phases_.push_back(Phase::kReduce);
+    if (measures_) phases_.push_back(Phase::kMeasure);
+    phases_.push_back(Phase::kUpdate);
+    phases_.push_back(Phase::kSettle);
+  }
+  int num_phases() const override { return static_cast<int>(phases_.size()); }
+  void work(int phase, int lane, int num_lanes) override {
+    switch (phases_[static_cast<std::size_t>(phase)]) {
+      case Phase::kReduce: return optimizer_.reduce(lane, num_lanes);
+      case Phase::kMeasure:
+        return optimizer_.for_each_part(lane, [&](OptimizerState::Part& part, int own_lane) {
+          part.update.measure(optimizer_.gradients_, own_lane);
+        });
+      case Phase::kUpdate:
+        return optimizer_.for_each_part(lane, [&](OptimizerState::Part& part, int own_lane) {
+          part.update.update(optimizer_.gradients_, own_lane, part.clip);
+        });
+      case Phase::kSettle: {
+        const LanePlan& plan = optimizer_.group_->plan();
+        for (int64_t k = 0; k < plan.replicas_per_lane(); ++k) optimizer_.settle(plan.first_replica_of(lane) + k);
+      }
     }
   }
   void between(int phase) override {
-    if (measures_ && phase == 0) {
-      if (options_.check_finite) optimizer_.check_finite_gradients();
-      const double norm = optimizer_.update_.global_norm();
-      // torch::nn::utils::clip_grad_norm_'s factor.
-      if (options_.clip_global_norm) clip_ = std::min(1.0, *options_.clip_global_norm / (norm + 1e-6));
-    } else if (phase == num_phases() - 1) {
-      optimizer_.end_step();
+    switch (phases_[static_cast<std::size_t>(phase)]) {
+      case Phase::kMeasure:
+        if (options_.check_finite) optimizer_.check_finite_gradients();
+        if (options_.clip_global_norm) optimizer_.clip_to(*options_.clip_global_norm);
+        break;
+      case Phase::kSettle: optimizer_.end_step(); break;
+      default: break;
     }
   }
 
  private:
+  enum class Phase { kReduce, kMeasure, kUpdate, kSettle };
+
   OptimizerState& optimizer_;
   const StepOptions options_;
   const bool measures_;
-  double clip_ = 1;
+  c10::SmallVector<Phase, 4> phases_;  // of the leading meeting
 };
 
 OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<RuleGroup> groups)
@@ -131,10 +162,19 @@ OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<
       variables_(all_variables(groups)),
       steps_(variables_.size(), 0),
       gradients_(variables_, group_->num_local_replicas()),
-      update_((check_variables(*group_, variables_), make_targets(groups, slots_)), group_->num_local_replicas(),
-              group_->plan().num_lanes()),
+      apart_(!variables_.empty() && variables_.front()->is_trained_apart()),
       scale_calls_(static_cast<std::size_t>(group_->num_local_replicas())) {
   if (variables_.empty()) throw UsageError("an optimizer was given no variables", "give it at least one");
+  check_variables(*group_, variables_);
+  const std::vector<UpdateTarget> targets = make_targets(groups);
+  for (const UpdateTarget& target : targets) slots_.insert(slots_.end(), target.slots.begin(), target.slots.end());
+  const int64_t replicas = group_->num_local_replicas();
+  if (apart_) {
+    const auto factor = static_cast<double>(group_->num_replicas());
+    for (int64_t r = 0; r < replicas; ++r) parts_.push_back({FusedUpdate(targets, {r, 1}, 1), factor});
+  } else {
+    parts_.push_back({FusedUpdate(targets, {0, replicas}, group_->plan().num_lanes()), 1});
+  }
   for (RuleGroup& one : groups) {
     rule_of_.insert(rule_of_.end(), one.variables.size(), rules_.size());
     rules_.push_back(std::move(one.rule));
@@ -160,7 +200,29 @@ StepInfo OptimizerState::step(const ReplicaContext& context, const StepOptions& 
   StepMeeting meeting(*this, options);
   group_->meet(context, meeting);
   forget_autocast_weights();
-  return info_;
+  return parts_[apart_ ? static_cast<std::size_t>(r) : 0].info;
+}
+
+template <class Fn>
+void OptimizerState::for_each_part(int lane, const Fn& fn) {
+  if (!apart_) return fn(parts_.front(), lane);
+  const LanePlan& plan = group_->plan();
+  for (int64_t k = 0; k < plan.replicas_per_lane(); ++k) {
+    fn(parts_[static_cast<std::size_t>(plan.first_replica_of(lane) + k)], 0);
+  }
+}
+
+void OptimizerState::reduce(int lane, int num_lanes) {
+  for (auto i = static_cast<std::size_t>(lane); i < variables_.size(); i += static_cast<std::size_t>(num_lanes)) {
+    gradients_.reduce(i, *group_);
+  }
+}
+
+void OptimizerState::clip_to(double norm) {
+  // torch::nn::utils::clip_grad_norm_'s factor.
+  for (Part& part : parts_) {
+    part.clip = part.factor * std::min(1.0, norm / (part.factor * part.update.global_norm() + 1e-6));
+  }
 }
 
 bool OptimizerState::is_weightless(const ReplicaContext& context) const {
@@ -172,11 +234,13 @@ bool OptimizerState::is_weightless(const ReplicaContext& context) const {
 void OptimizerState::begin_step() {
   // Most variables have been updated equally often: their numbers are computed once.
   coefficients_.clear();
+  if (!apart_ && !group_->reduces_in_tree_order()) gradients_.begin_reduce();
+  for (Part& part : parts_) part.clip = part.factor;
   int64_t known_step = -1;
   std::size_t known_rule = 0;
   for (std::size_t i = 0; i < variables_.size(); ++i) {
     if (!gradients_.present(i)) {
-      update_.set_coefficients(i, nullptr);
+      for (Part& part : parts_) part.update.set_coefficients(i, nullptr);
       continue;
     }
     const int64_t next = steps_[i] + 1;
@@ -185,16 +249,20 @@ void OptimizerState::begin_step() {
       known_rule = rule_of_[i];
       coefficients_.push_back(rules_[known_rule]->coefficients(next));
     }
-    update_.set_coefficients(i, &coefficients_.back());
+    for (Part& part : parts_) part.update.set_coefficients(i, &coefficients_.back());
   }
 }
 
 void OptimizerState::check_finite_gradients() const {
-  const std::vector<std::size_t> bad = update_.variables_not_finite();
+  std::set<std::size_t> bad;
+  for (const Part& part : parts_) {
+    const std::vector<std::size_t> found = part.update.variables_not_finite();
+    bad.insert(found.begin(), found.end());
+  }
   if (bad.empty()) return;
   std::vector<std::string> found;
   for (const std::size_t i : bad) {
-    std::vector<int64_t> replicas = update_.replicas_not_finite(gradients_, i);
+    std::vector<int64_t> replicas = gradients_.replicas_not_finite(i);
     for (int64_t& replica : replicas) replica += group_->first_replica();
     found.push_back(replicas.empty()
                         ? fmt::format("'{}' (in the sum over replicas)", variables_[i]->name())
@@ -210,8 +278,9 @@ void OptimizerState::check_finite_gradients() const {
 }
 
 void OptimizerState::settle(int64_t r) {
+  const FusedUpdate& update = parts_.front().update;
   for (std::size_t i = 0; i < variables_.size(); ++i) {
-    if (update_.present(i)) variables_[i]->updated_component(r);
+    if (update.present(i)) variables_[i]->updated_component(r);
     gradients_.release(i, r);
   }
   gradients_.release_converted(r);
@@ -220,13 +289,18 @@ void OptimizerState::settle(int64_t r) {
 void OptimizerState::end_step() {
   bool applied = false;
   for (std::size_t i = 0; i < variables_.size(); ++i) {
-    if (!update_.present(i)) continue;
+    if (!parts_.front().update.present(i)) continue;
     ++steps_[i];
-    variables_[i]->keep_writes();
+    variables_[i]->keep_step();
     applied = true;
   }
-  info_ = {update_.global_norm(), applied};
-  const std::vector<std::size_t> foreign = update_.take_foreign_writes();
+  if (apart_) {
+    for (const Variable& slot : slots_) slot.state().keep_step();
+  }
+  gradients_.end_reduce();
+  for (Part& part : parts_) part.info = {part.factor * part.update.global_norm(), applied};
+  if (apart_) return;  // foreign writes are looked for where replicas must be equal
+  const std::vector<std::size_t> foreign = parts_.front().update.take_foreign_writes();
   for (const std::size_t i : foreign) variables_[i]->damaged_in_memory();
   if (!foreign.empty()) variables_[foreign.front()]->require_sound();  // throws, in every replica
 }
@@ -274,7 +348,7 @@ void OptimizerState::load(const std::map<std::string, at::Tensor>& state) {
     throw UsageError(fmt::format("the tensors given to an optimizer do not fit: {}", fmt::join(problems, ", ")),
                      "give exactly the names and shapes that state() gives; nothing was loaded");
   }
-  for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].state().write(*slots[i]);
+  for (std::size_t i = 0; i < slots_.size(); ++i) set_all(slots_[i].state(), *slots[i]);
   for (std::size_t i = 0; i < steps_.size(); ++i) steps_[i] = steps[i]->item<int64_t>();
 }
 

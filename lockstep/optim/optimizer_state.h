@@ -26,8 +26,8 @@ struct RuleGroup {
 
 class OptimizerState {
  public:
-  /// Throws a UsageError, naming the variable, for one that is not on-write and floating-point, is of another strategy,
-  /// or stands in two groups.
+  /// Throws a UsageError, naming the variable, for one that is not floating-point, or neither on-write nor trained
+  /// apart, or not as the others in that; is of another strategy, or stands in two groups.
   OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<RuleGroup> groups);
 
   /// The contracts are those of Optimizer's members.
@@ -48,8 +48,13 @@ class OptimizerState {
   };
 
   bool is_weightless(const ReplicaContext& context) const;
-  // The stages of a step; all replicas at rest, but for settle, which each lane calls for its replicas.
+  /// Calls fn(part, its lane) for the parts of the update that a lane has work for.
+  template <class Fn>
+  void for_each_part(int lane, const Fn& fn);
+  // The stages of a step; all replicas at rest, but for reduce and settle, which each lane calls for its share.
   void begin_step();
+  void reduce(int lane, int num_lanes);
+  void clip_to(double norm);
   void check_finite_gradients() const;
   void settle(int64_t local_replica);
   void end_step();
@@ -61,10 +66,17 @@ class OptimizerState {
   std::vector<int64_t> steps_;                             // by variable: how often it was updated
   std::vector<Variable> slots_;
   GradientTable gradients_;
-  FusedUpdate update_;
-  std::deque<Coefficients> coefficients_;  // of the step under way; update_ points to them
+  const bool apart_;  // variables are trained apart: each replica updates its own component by its own gradient
+  /// Of variables that all replicas share one; of variables that are trained apart one for each replica, on its lane.
+  struct Part {
+    FusedUpdate update;
+    double factor;       // of the gradient: the number of replicas where they are apart, as each loss has its weight
+    double clip = 1;     // of the step under way, the factor in it
+    StepInfo info = {};  // written in the meeting, read by the replicas after it
+  };
+  std::deque<Part> parts_;
+  std::deque<Coefficients> coefficients_;  // of the step under way; the parts point to them
   std::vector<ScaleCalls> scale_calls_;    // by local replica; its thread
-  StepInfo info_;                          // written in the meeting, read by the replicas after it
 };
 
 }  // namespace lockstep::internal

@@ -83,8 +83,8 @@ class AllReduceMeeting final : public Meeting {
   /// Few tensors without an allocation.
   using Tensors = c10::SmallVector<at::Tensor, 2>;
 
-  AllReduceMeeting(Reduction reduction, at::ArrayRef<at::Tensor> values, bool with_gradient)
-      : reduction_(reduction), with_gradient_(with_gradient) {
+  AllReduceMeeting(const ReplicaGroup& group, Reduction reduction, at::ArrayRef<at::Tensor> values, bool with_gradient)
+      : group_(group), reduction_(reduction), with_gradient_(with_gradient) {
     const at::NoGradGuard no_grad;
     Fingerprint fingerprint;
     fingerprint.add(static_cast<int64_t>(reduction));
@@ -124,7 +124,8 @@ class AllReduceMeeting final : public Meeting {
   void work(int, int lane, int num_lanes) override {
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
       const at::ScalarType type = inputs_[i].scalar_type();
-      const bool adds = reduction_ == Reduction::kSum || reduction_ == Reduction::kMean;
+      const bool adds =
+          (reduction_ == Reduction::kSum || reduction_ == Reduction::kMean) && group_.reduces_in_tree_order();
       if (adds && type == at::kFloat) {
         add_slice<float>(i, lane, num_lanes);
       } else if (adds && type == at::kDouble) {
@@ -179,11 +180,12 @@ class AllReduceMeeting final : public Meeting {
   void reduce_whole(std::size_t i) {
     const at::NoGradGuard no_grad;
     std::vector<at::Tensor> values;
-    for (const AllReduceMeeting* one : all_) values.push_back(one->inputs_[i]);
-    const at::Tensor result = reduce_tensors(reduction_, values);
+    for (const AllReduceMeeting* one : all_) values.push_back(one->inputs_[i].detach());
+    const at::Tensor result = group_.reduce(reduction_, values);
     for (AllReduceMeeting* one : all_) one->outputs_[i].copy_(result);
   }
 
+  const ReplicaGroup& group_;
   const Reduction reduction_;
   const bool with_gradient_;
   uint64_t signature_ = 0;
@@ -196,7 +198,7 @@ class AllReduceMeeting final : public Meeting {
 
 AllReduceMeeting::Tensors meet_all_reduce(const ReplicaContext& context, Reduction reduction,
                                           at::ArrayRef<at::Tensor> values, bool with_gradient = false) {
-  AllReduceMeeting meeting(reduction, values, with_gradient);
+  AllReduceMeeting meeting(ContextAccess::group(context), reduction, values, with_gradient);
   ContextAccess::group(context).meet(context, meeting);
   return meeting.take_outputs();
 }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "lockstep/core/device.h"
 #include "lockstep/core/error.h"
@@ -31,48 +32,44 @@ void check_devices(const std::vector<std::string>& devices) {
   }
 }
 
-int64_t largest_divisor_up_to(int64_t number, int64_t limit) {
-  int64_t divisor = std::min(number, limit);
-  while (number % divisor != 0) --divisor;
-  return divisor;
+void check_cores(const Lanes& lanes, const Host& host) {
+  if (lanes.cores.empty()) return;
+  const auto usable = [&](const std::vector<int>& set) {
+    return !set.empty() && std::all_of(set.begin(), set.end(), [&](int core) {
+      return std::find(host.cores.begin(), host.cores.end(), core) != host.cores.end();
+    });
+  };
+  if (lanes.cores.size() == lanes.devices.size() && std::all_of(lanes.cores.begin(), lanes.cores.end(), usable)) return;
+  throw UsageError(fmt::format("a topology gave the cores {} to the lanes [{}], and this process may use {}",
+                               lanes.cores, fmt::join(lanes.devices, ", "), host.cores),
+                   "give each lane cores of the process, or none to all");
 }
 
 }  // namespace
 
-LanePlan plan_lanes(const LaneRequest& request, const std::vector<int>& cores, int64_t local_worker) {
-  if (request.replicas < 0) {
-    throw UsageError(fmt::format(".replicas is {}", request.replicas), "ask for at least one replica, or leave it out");
-  }
-  if (request.compute.threads < 1) {
-    throw UsageError(fmt::format(".threads_per_replica is {}", request.compute.threads),
+LanePlan plan_lanes(const Topology& topology, Host host, const ComputeSettings& compute) {
+  if (compute.threads < 1) {
+    throw UsageError(fmt::format(".threads_per_replica is {}", compute.threads),
                      "give each replica at least one thread");
   }
-  check_devices(request.devices);
-
+  host.threads_per_replica = compute.threads;
+  Lanes lanes = topology.lanes(host);
+  if (lanes.devices.empty()) throw UsageError("a topology gave no lanes", "give at least one, such as \"cpu:0\"");
+  check_devices(lanes.devices);
+  const auto count = static_cast<int64_t>(lanes.devices.size());
+  if (lanes.replicas < 1 || lanes.replicas % count != 0) {
+    throw UsageError(fmt::format("{} replicas cannot be dealt evenly to the {} lanes [{}]", lanes.replicas, count,
+                                 fmt::join(lanes.devices, ", ")),
+                     fmt::format("make .replicas a multiple of {}, or change .devices", count));
+  }
+  check_cores(lanes, host);
   LanePlan plan;
-  plan.compute = request.compute;
-  plan.available_cores = static_cast<int64_t>(cores.size());
-  plan.names = request.devices;
-  if (plan.names.empty()) {
-    const int64_t lanes =
-        request.replicas == 0 ? plan.available_cores : largest_divisor_up_to(request.replicas, plan.available_cores);
-    for (int64_t lane = 0; lane < lanes; ++lane) plan.names.push_back(fmt::format("cpu:{}", lane));
-    plan.replicas_from_machine = request.replicas == 0;
-  }
-  plan.num_replicas = request.replicas == 0 ? plan.num_lanes() : request.replicas;
-  if (plan.num_replicas % plan.num_lanes() != 0) {
-    throw UsageError(fmt::format("{} replicas cannot be dealt evenly to the {} lanes [{}]", plan.num_replicas,
-                                 plan.num_lanes(), fmt::join(plan.names, ", ")),
-                     fmt::format("make .replicas a multiple of {}, or change .devices", plan.num_lanes()));
-  }
-  const int64_t needed = static_cast<int64_t>(plan.num_lanes()) * plan.compute.threads;
-  if (needed <= plan.available_cores) {
-    std::size_t next = static_cast<std::size_t>(local_worker * needed);
-    for (int lane = 0; lane < plan.num_lanes(); ++lane) {
-      std::vector<int>& set = plan.cores.emplace_back();
-      for (int thread = 0; thread < plan.compute.threads; ++thread) set.push_back(cores[next++ % cores.size()]);
-    }
-  }
+  plan.names = std::move(lanes.devices);
+  plan.num_replicas = lanes.replicas;
+  plan.compute = compute;
+  plan.cores = std::move(lanes.cores);
+  plan.available_cores = static_cast<int64_t>(host.cores.size());
+  plan.replicas_from_machine = lanes.replicas_from_machine;
   return plan;
 }
 

@@ -1,5 +1,5 @@
-// Where the replicas of this process run: which lane carries which replicas, on which cores. Pure; threads are next
-// door.
+// The lanes of this process as a topology decided them, checked: which lane carries which replicas, on which cores.
+// Pure; threads are next door.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/replica/compute_settings.h"
+#include "lockstep/replica/topology.h"
 
 namespace lockstep::internal {
 
@@ -19,6 +20,8 @@ struct LanePlan {
   int64_t available_cores = 0;          // cores that this process may use
   bool replicas_from_machine = false;   // nobody asked for this number of replicas: it is the number of cores
 
+  /// What a placement may look at.
+  Lanes lanes() const { return {names, num_replicas, cores, replicas_from_machine}; }
   int num_lanes() const { return static_cast<int>(names.size()); }
   int64_t replicas_per_lane() const { return num_replicas / num_lanes(); }
   int64_t first_replica_of(int lane) const { return lane * replicas_per_lane(); }
@@ -28,17 +31,10 @@ struct LanePlan {
   bool oversubscribed() const { return num_lanes() * compute.threads > available_cores; }
 };
 
-/// What a user may leave open, as in MirroredOptions.
-struct LaneRequest {
-  std::vector<std::string> devices;  // empty: as many lanes as cores, or the largest number that divides `replicas`
-  int64_t replicas = 0;              // 0: one for each lane
-  ComputeSettings compute = {};
-};
-
-/// Decides the lanes. `cores` are those of the process's affinity mask; worker `local_worker` of this host starts
-/// after those of the workers before it. Throws UsageError for what section 2 of the design forbids: a device twice,
-/// a number of replicas that the lanes do not divide, fewer than one replica or thread.
-LanePlan plan_lanes(const LaneRequest& request, const std::vector<int>& cores, int64_t local_worker);
+/// The plan of `topology`. Throws a UsageError where its lanes break the rules of Lanes: no lane, a device twice or one
+/// that is no lane of the host, a number of replicas that the lanes do not divide, cores that the process may not use;
+/// and for fewer than one thread.
+LanePlan plan_lanes(const Topology& topology, Host host, const ComputeSettings& compute);
 
 /// The cores in this process's affinity mask, in ascending order.
 std::vector<int> cores_of_this_process();

@@ -37,8 +37,13 @@ class ContextScope {
 
 const ReplicaContext* current_context() { return current; }
 
-ReplicaGroup::ReplicaGroup(LanePlan plan, uint64_t seed, Strategy* strategy)
-    : plan_(plan), seed_(seed), strategy_(strategy), streams_(static_cast<std::size_t>(plan.num_replicas)) {
+ReplicaGroup::ReplicaGroup(LanePlan plan, uint64_t seed, Strategy* strategy, std::shared_ptr<const Reducer> reducer)
+    : plan_(plan),
+      seed_(seed),
+      reducer_(reducer ? std::move(reducer) : std::make_shared<const TreeReducer>()),
+      in_tree_order_(dynamic_cast<const TreeReducer*>(reducer_.get()) != nullptr),
+      strategy_(strategy),
+      streams_(static_cast<std::size_t>(plan.num_replicas)) {
   install_tensor_allocator();
   intercept_random_operators();
   for (int64_t r = 0; r < plan.num_replicas; ++r) {

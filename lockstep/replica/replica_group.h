@@ -11,6 +11,7 @@
 #include "lockstep/core/ids.h"
 #include "lockstep/replica/lanes.h"
 #include "lockstep/replica/random_streams.h"
+#include "lockstep/replica/reducer.h"
 #include "lockstep/replica/replica_context.h"
 #include "lockstep/replica/replica_pool.h"
 
@@ -25,7 +26,8 @@ class VariableRegistry;
 /// Shared by a strategy and the handles that it gave out, which may outlive it; the threads end with the strategy.
 class ReplicaGroup {
  public:
-  ReplicaGroup(LanePlan plan, uint64_t seed, Strategy* strategy);
+  /// Without a `reducer`: TreeReducer's.
+  ReplicaGroup(LanePlan plan, uint64_t seed, Strategy* strategy, std::shared_ptr<const Reducer> reducer = nullptr);
   ~ReplicaGroup();
 
   /// Ends the threads. Called by the strategy's destructor; afterwards runs are an InternalError, the rest goes on.
@@ -40,6 +42,14 @@ class ReplicaGroup {
 
   /// Meets the other replicas, from inside a step.
   void meet(const ReplicaContext& context, Meeting& meeting) { pool_->meet(context.local_index_, meeting); }
+
+  /// One tensor from `values`, of all replicas, by the strategy's reducer: on any replica's thread, without gradient.
+  at::Tensor reduce(Reduction reduction, std::span<const at::Tensor> values) const {
+    return reduce_by(*reducer_, reduction, values);
+  }
+  const Reducer& reducer() const { return *reducer_; }
+  /// Whether values are added in tree order, by whatever code: gradients may then be added where they are used.
+  bool reduces_in_tree_order() const { return in_tree_order_; }
 
   const LanePlan& plan() const { return plan_; }
   uint64_t seed() const { return seed_; }
@@ -76,6 +86,8 @@ class ReplicaGroup {
 
   const LanePlan plan_;
   const uint64_t seed_;
+  const std::shared_ptr<const Reducer> reducer_;
+  const bool in_tree_order_;
   // Both may dangle once stopped: they are used inside a run only.
   Strategy* const strategy_;
   VariableRegistry* variables_ = nullptr;

@@ -8,7 +8,7 @@
 namespace lockstep {
 
 const std::vector<std::string>& strategy_names() {
-  static const std::vector<std::string> names{"one-device", "mirrored"};
+  static const std::vector<std::string> names{"one-device", "mirrored", "central-storage"};
   return names;
 }
 
@@ -34,6 +34,20 @@ std::unique_ptr<Strategy> make_strategy(const std::string& name, StrategyOptions
                                                               .threads_per_replica = options.threads_per_replica,
                                                               .verify_every = options.verify_every,
                                                               .denormals = options.denormals});
+  }
+  if (name == "central-storage") {
+    if (options.copies == Copies::kPerReplica) {
+      throw UsageError("central-storage was asked for a copy of each variable for each replica",
+                       "leave .copies out, or choose the strategy mirrored");
+    }
+    return std::make_unique<CentralStorageStrategy>(
+        CentralStorageOptions{.devices = std::move(options.devices),
+                              .replicas = options.replicas,
+                              .storage = std::move(options.storage),
+                              .seed = options.seed,
+                              .threads_per_replica = options.threads_per_replica,
+                              .verify_every = options.verify_every,
+                              .denormals = options.denormals});
   }
   throw UsageError(fmt::format("'{}' is not a strategy", name),
                    fmt::format("choose one of {}", fmt::join(strategy_names(), ", ")));

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/strategy/central_storage.h"
 #include "lockstep/strategy/mirrored.h"
 #include "lockstep/strategy/one_device.h"
 #include "lockstep/strategy/strategy.h"
@@ -20,9 +21,11 @@ struct StrategyOptions {
   int threads_per_replica = 1;
   int64_t verify_every = 100;
   Denormals denormals = Denormals::kFlush;
+  std::string storage = "cpu";  // of central-storage
 };
 
-/// "one-device" or "mirrored". A UsageError for another name, and for options that the strategy cannot honour.
+/// "one-device", "mirrored" or "central-storage". A UsageError for another name, and for options that the strategy
+/// cannot honour.
 std::unique_ptr<Strategy> make_strategy(const std::string& name, StrategyOptions options = {});
 
 /// The names that make_strategy knows.

@@ -1,24 +1,28 @@
 #include "lockstep/strategy/one_device.h"
 
-#include "lockstep/replica/lanes.h"
+#include <memory>
+#include <utility>
+#include <vector>
+
 #include "lockstep/strategy/setup.h"
 
 namespace lockstep {
 
 namespace {
 
-internal::StrategySetup setup_of(const OneDeviceOptions& options) {
-  internal::LaneRequest request{{options.device}, 1, {options.threads_per_replica, options.denormals}};
-  internal::StrategySetup setup{.name = "OneDeviceStrategy",
-                                .lanes = plan_lanes(request, internal::cores_of_this_process(), 0)};
-  setup.lanes.cores.clear();  // nobody else to keep apart from
-  setup.seed = options.seed;
-  setup.verify_every = options.verify_every;
-  return setup;
+/// Not pinned: there is nobody else to keep apart from.
+std::shared_ptr<const Topology> topology_of(const std::string& device) {
+  return std::make_shared<HostTopology>(std::vector<std::string>{device}, 1, /*pinned=*/false);
 }
 
 }  // namespace
 
-OneDeviceStrategy::OneDeviceStrategy(OneDeviceOptions options) : Strategy(setup_of(options)) {}
+OneDeviceStrategy::OneDeviceStrategy(OneDeviceOptions options)
+    : Strategy(StrategySetup{.name = "OneDeviceStrategy",
+                             .topology = topology_of(options.device),
+                             .seed = options.seed,
+                             .threads_per_replica = options.threads_per_replica,
+                             .verify_every = options.verify_every,
+                             .denormals = options.denormals}) {}
 
 }  // namespace lockstep

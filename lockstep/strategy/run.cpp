@@ -65,10 +65,17 @@ void Strategy::run_replicas(Mode mode, internal::FunctionRef<void(ReplicaContext
     if (!evaluates) drop_gradients(*registry_);
     throw;
   }
-  for (const auto& variable : registry_->variables()) variable->keep_writes();
+  for (const auto& variable : registry_->variables()) variable->end_run();
+  if (!evaluates && group_->reducer().averages_after(group_->step())) average_parameters();
   if (!evaluates && verify_every_ > 0 && group_->step() % verify_every_ == 0) {
     registry_->forget_unused();
     verify_memory();
+  }
+}
+
+void Strategy::average_parameters() {
+  for (const auto& variable : registry_->variables()) {
+    if (variable->is_trained_apart() && !variable->is_slot()) variable->average_components();
   }
 }
 

@@ -1,20 +1,28 @@
-// What makes one strategy differ from another.
+// What makes one strategy differ from another: the three decisions, and the settings that all have.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
-#include "lockstep/replica/lanes.h"
-#include "lockstep/variable/module_binding.h"
+#include "lockstep/core/denormals.h"
+#include "lockstep/replica/reducer.h"
+#include "lockstep/replica/topology.h"
+#include "lockstep/variable/placement.h"
 
-namespace lockstep::internal {
+namespace lockstep {
 
+/// What a strategy of one's own gives to the constructor of Strategy, from which it derives; an object that is left out
+/// is MirroredStrategy's. lockstep/testing/conformance.h tells whether the result is a strategy.
 struct StrategySetup {
-  std::string name;
-  LanePlan lanes;                              // where the replicas run
-  CopyPolicy copies = CopyPolicy::kPerMemory;  // where a mirrored variable lives
+  std::string name;                                      // "RoundRobinStrategy", as in messages and reports
+  std::shared_ptr<const Topology> topology = nullptr;    // where the replicas run
+  std::shared_ptr<const Placement> placement = nullptr;  // where a variable lives
+  std::shared_ptr<const Reducer> reducer = nullptr;      // how values are added across replicas
   uint64_t seed = 0;
+  int threads_per_replica = 1;
   int64_t verify_every = 100;
+  Denormals denormals = Denormals::kFlush;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep

@@ -11,6 +11,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"
+#include "lockstep/core/log.h"
 #include "lockstep/core/reduce_tensors.h"
 #include "lockstep/core/simd.h"
 #include "lockstep/core/tensor_allocator.h"
@@ -86,16 +87,24 @@ at::Tensor reduced_locally(Reduction reduction, const at::Tensor& value, const s
 
 }  // namespace
 
-Strategy::Strategy(internal::StrategySetup setup)
-    : name_(setup.name),
-      copies_(setup.copies),
-      verify_every_(setup.verify_every),
-      group_(std::make_shared<internal::ReplicaGroup>(std::move(setup.lanes), setup.seed, this)),
-      registry_(std::make_unique<internal::VariableRegistry>(group_, copies_)) {
-  group_->set_variables(registry_.get());
+Strategy::Strategy(StrategySetup setup) : name_(std::move(setup.name)), verify_every_(setup.verify_every) {
+  if (name_.empty()) throw UsageError("a strategy has no name", "give it one: StrategySetup{.name = \"MyStrategy\"}");
   if (verify_every_ < 0) {
     throw UsageError(fmt::format(".verify_every is {}", verify_every_), "give a number of runs, or 0 for never");
   }
+  if (!setup.topology) setup.topology = std::make_shared<HostTopology>();
+  if (!setup.placement) setup.placement = std::make_shared<OneCopyPlacement>();
+  internal::LanePlan plan = internal::plan_lanes(*setup.topology, {.cores = internal::cores_of_this_process()},
+                                                 {setup.threads_per_replica, setup.denormals});
+  if (plan.replicas_from_machine) {
+    internal::log(LogLevel::kInfo,
+                  fmt::format("{} has {} replicas because this machine has {} cores; results depend on "
+                              "the number of replicas: set .replicas to keep them elsewhere",
+                              name_, plan.num_replicas, plan.available_cores));
+  }
+  group_ = std::make_shared<internal::ReplicaGroup>(std::move(plan), setup.seed, this, std::move(setup.reducer));
+  registry_ = std::make_unique<internal::VariableRegistry>(group_, std::move(setup.placement));
+  group_->set_variables(registry_.get());
 }
 
 Strategy::~Strategy() { group_->stop(); }
@@ -126,8 +135,8 @@ std::string Strategy::describe() const {
         ".threads_per_replica change them\n",
         idle, idle == 1 ? " stays" : "s stay");
   }
-  text += fmt::format("  mirrored variables: one copy for {}; seed {}\n",
-                      copies_ == internal::CopyPolicy::kPerMemory ? "all replicas" : "each replica", group_->seed());
+  text += fmt::format("  mirrored variables: {}; replicas' values are added {}; seed {}\n",
+                      registry_->placement().describe(), group_->reducer().describe(), group_->seed());
   text += fmt::format("  denormal numbers are {}; {}\n",
                       plan.compute.denormals == Denormals::kFlush ? "flushed to 0" : "kept",
                       internal::tensor_allocator_description());
@@ -144,7 +153,7 @@ at::Tensor Strategy::reduce(Reduction reduction, const PerReplica<at::Tensor>& v
   if (axes.values().empty()) {
     check_alike(tensors, "Strategy::reduce", true,
                 "give tensors of one shape and dtype, or the axes along which they differ in size");
-    return internal::reduce_tensors(reduction, tensors);
+    return group_->reduce(reduction, tensors);
   }
   check_alike(tensors, "Strategy::reduce", false, "give tensors of one dtype and number of dimensions");
   const at::ScalarType type = internal::result_type_of(reduction, tensors.front());
@@ -164,8 +173,8 @@ at::Tensor Strategy::reduce(Reduction reduction, const PerReplica<at::Tensor>& v
                      "leave out steps in which no replica has a sample");
   }
   check_alike(parts, "Strategy::reduce", true, "give tensors that differ in size along the given axes only");
-  if (reduction != Reduction::kMean) return internal::reduce_tensors(reduction, parts).to(type);
-  const at::Tensor sum = internal::reduce_tensors(Reduction::kSum, parts);
+  if (reduction != Reduction::kMean) return group_->reduce(reduction, parts).to(type);
+  const at::Tensor sum = group_->reduce(Reduction::kSum, parts);
   const bool integral = at::isIntegralType(sum.scalar_type(), false);
   return ((integral ? sum.to(at::kDouble) : sum) / static_cast<double>(elements)).to(type);
 }
@@ -229,8 +238,7 @@ std::shared_ptr<internal::ModuleBinding> Strategy::bind_modules(
     const internal::RandomScope scope(stream);
     modules.push_back(next());
   }
-  auto binding =
-      std::make_shared<internal::ModuleBinding>(group_, options.name, std::move(modules), copies_, *registry_, place);
+  auto binding = std::make_shared<internal::ModuleBinding>(group_, options.name, std::move(modules), *registry_, place);
   registry_->add(binding);
   return binding;
 }
@@ -244,7 +252,7 @@ Variable Strategy::make_variable_from(internal::FunctionRef<at::Tensor()> initia
 std::vector<Variable> Strategy::parameters_of(const std::vector<Variable>& variables) {
   std::vector<Variable> parameters;
   std::copy_if(variables.begin(), variables.end(), std::back_inserter(parameters), [](const Variable& variable) {
-    return variable.synchronization() == VariableSynchronization::kOnWrite;
+    return variable.synchronization() == VariableSynchronization::kOnWrite || variable.state().is_trained_apart();
   });
   return parameters;
 }

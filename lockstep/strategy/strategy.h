@@ -29,8 +29,9 @@
 
 namespace lockstep {
 
-namespace internal {
 struct StrategySetup;
+
+namespace internal {
 class VariableRegistry;
 [[noreturn]] void throw_group_without_options(std::size_t group);
 }  // namespace internal
@@ -232,7 +233,8 @@ class Strategy {
   void update_from(ReplicaId from, const Variable& variable, const at::Tensor& value);
 
  protected:
-  explicit Strategy(internal::StrategySetup setup);
+  /// For strategies of one's own: see StrategySetup. Throws the UsageErrors of its parts.
+  explicit Strategy(StrategySetup setup);
 
  private:
   enum class Mode { kStep, kEvaluate };
@@ -261,9 +263,9 @@ class Strategy {
   Optimizer make_optimizer_from(std::vector<Rule> rules);
   static std::vector<Variable> parameters_of(const std::vector<Variable>& variables);
   void verify_memory();
+  void average_parameters();
 
   const std::string name_;
-  const internal::CopyPolicy copies_;
   const int64_t verify_every_;
   std::shared_ptr<internal::ReplicaGroup> group_;
   std::unique_ptr<internal::VariableRegistry> registry_;

@@ -8,7 +8,6 @@
 #include <string>
 
 #include "lockstep/core/error.h"
-#include "lockstep/replica/lanes.h"
 #include "lockstep/strategy/one_device.h"
 #include "lockstep/strategy/setup.h"
 #include "lockstep/testing/difference.h"
@@ -23,19 +22,18 @@ using internal::Recording;
 
 namespace {
 
-internal::StrategySetup setup_of(const LocalReplicasOptions& options) {
+StrategySetup setup_of(const LocalReplicasOptions& options) {
   if (options.replicas < 1 || options.lanes < 1) {
     throw UsageError(fmt::format("{} replicas on {} lanes were asked for", options.replicas, options.lanes),
                      "ask for at least one of each");
   }
-  internal::LaneRequest request{{}, options.replicas, options.threads_per_replica};
-  for (int lane = 0; lane < options.lanes; ++lane) request.devices.push_back(fmt::format("cpu:{}", lane));
-  internal::StrategySetup setup{.name = "LocalReplicas",
-                                .lanes = plan_lanes(request, internal::cores_of_this_process(), 0)};
-  setup.lanes.cores.clear();  // not pinned: another test's lanes would be pinned to the same cores
-  setup.copies =
-      options.copies == Copies::kPerReplica ? internal::CopyPolicy::kPerReplica : internal::CopyPolicy::kPerMemory;
-  setup.seed = options.seed;
+  std::vector<std::string> devices;
+  for (int lane = 0; lane < options.lanes; ++lane) devices.push_back(fmt::format("cpu:{}", lane));
+  StrategySetup setup{
+      .name = "LocalReplicas", .seed = options.seed, .threads_per_replica = options.threads_per_replica};
+  // Not pinned: another test's lanes would be pinned to the same cores.
+  setup.topology = std::make_shared<HostTopology>(std::move(devices), options.replicas, /*pinned=*/false);
+  if (options.copies == Copies::kPerReplica) setup.placement = std::make_shared<OwnCopyPlacement>();
   return setup;
 }
 

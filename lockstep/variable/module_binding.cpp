@@ -13,6 +13,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/replica/replica_group.h"
+#include "lockstep/variable/placement.h"
 #include "lockstep/variable/registry.h"
 #include "lockstep/variable/variable_state.h"
 
@@ -95,11 +96,40 @@ VariableAggregation aggregation_of_buffer(const at::Tensor& buffer) {
   return at::isFloatingType(buffer.scalar_type()) ? VariableAggregation::kMean : VariableAggregation::kOnlyFirstReplica;
 }
 
+/// Where a tensor of a module lives.
+struct Home {
+  std::vector<VariableCopy> copies = {};  // of an on-write variable
+  bool apart = false;
+};
+
+Home home_of(const Registered& tensor, const std::string& module, int64_t index, const Placement& placement,
+             const Lanes& lanes) {
+  if (tensor.is_buffer) return {};
+  const NewVariable what{.name = module + "." + tensor.name,
+                         .sizes = tensor.tensor.sizes(),
+                         .dtype = tensor.tensor.scalar_type(),
+                         .trainable = tensor.tensor.requires_grad(),
+                         .parameter = true,
+                         .index = index};
+  if (what.trainable && placement.trains_apart(what)) return {.apart = true};
+  return {.copies = place(placement, what, lanes)};
+}
+
+VariableOptions options_of(const Registered& tensor, const std::string& module, const Home& home) {
+  VariableOptions options{.name = module + "." + tensor.name,
+                          .trainable = !tensor.is_buffer && tensor.tensor.requires_grad()};
+  options.synchronization =
+      tensor.is_buffer || home.apart ? VariableSynchronization::kOnRead : VariableSynchronization::kOnWrite;
+  if (tensor.is_buffer) options.aggregation = aggregation_of_buffer(tensor.tensor);
+  if (home.apart) options.aggregation = VariableAggregation::kMean;
+  return options;
+}
+
 }  // namespace
 
 ModuleBinding::ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string name,
-                             std::vector<std::shared_ptr<torch::nn::Module>> modules, CopyPolicy copies,
-                             VariableRegistry& registry, const std::source_location& place)
+                             std::vector<std::shared_ptr<torch::nn::Module>> modules, VariableRegistry& registry,
+                             const std::source_location& place)
     : group_(std::move(group)),
       name_(std::move(name)),
       place_(place),
@@ -130,22 +160,28 @@ ModuleBinding::ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string na
     registry.require_fresh_variable(name_ + "." + first.name, place_);
     for (std::size_t r = 1; r < all.size(); ++r) check_equal(name_, first, all[r][i], first_replica, r);
   }
-  // Nothing was touched so far, and nothing is refused from here on.
+  std::vector<Home> homes;
+  int64_t index = registry.num_placed();
   for (const std::size_t i : distinct) {
-    const Registered& first = all[0][i];
+    homes.push_back(home_of(all[0][i], name_, index, registry.placement(), group_->plan().lanes()));
+    if (!all[0][i].is_buffer) ++index;
+  }
+  // Nothing was touched so far, and nothing is refused from here on.
+  for (std::size_t k = 0; k < distinct.size(); ++k) {
+    const Registered& first = all[0][distinct[k]];
+    Home& home = homes[k];
     std::vector<at::Tensor> components;
-    for (std::size_t r = 0; r < all.size(); ++r) {
-      at::Tensor tensor = all[r][i].tensor;
-      const bool one_memory = !first.is_buffer && copies == CopyPolicy::kPerMemory && r > 0;
-      if (one_memory) tensor.set_data(first.tensor.variable_data());
-      components.push_back(std::move(tensor));
+    for (const auto& registered : all) components.push_back(registered[distinct[k]].tensor);
+    VariableState::Origin origin{.place = place_, .apart = home.apart};
+    for (const VariableCopy& copy : home.copies) {
+      origin.devices.push_back(copy.device);
+      const at::Tensor memory = components[static_cast<std::size_t>(copy.replicas.front())].variable_data();
+      for (const int64_t r : copy.replicas) {
+        if (r != copy.replicas.front()) components[static_cast<std::size_t>(r)].set_data(memory);
+      }
     }
-    VariableOptions options{.name = name_ + "." + first.name,
-                            .trainable = !first.is_buffer && first.tensor.requires_grad()};
-    options.synchronization = first.is_buffer ? VariableSynchronization::kOnRead : VariableSynchronization::kOnWrite;
-    if (first.is_buffer) options.aggregation = aggregation_of_buffer(first.tensor);
-    variables_.emplace_back(std::make_shared<VariableState>(group_, std::move(options), std::move(components),
-                                                            VariableState::Watch::kWrites, place_));
+    variables_.emplace_back(std::make_shared<VariableState>(group_, options_of(first, name_, home),
+                                                            std::move(components), std::move(origin)));
   }
 }
 

@@ -23,18 +23,16 @@ namespace lockstep::internal {
 class ReplicaGroup;
 class VariableRegistry;
 
-/// Whether the replicas of one memory share one copy of a mirrored variable.
-enum class CopyPolicy { kPerMemory, kPerReplica };
-
 /// The modules of one Replicated and the variables behind them.
 class ModuleBinding {
  public:
   /// `modules[r]` is local replica r's, fresh from the factory. Throws a UsageError where they are not alike, share a
   /// module or tensor, or have a name that another variable of `registry` has, and a DivergenceError where initial
   /// values differ; both name the variable and the replica. Then no module was touched. Afterwards parameters of all
-  /// replicas are equal, and with kPerMemory one memory. `place` is the user's line.
+  /// replicas are equal, and those that the registry's placement puts into one copy are one memory. `place` is the
+  /// user's line.
   ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string name,
-                std::vector<std::shared_ptr<torch::nn::Module>> modules, CopyPolicy copies, VariableRegistry& registry,
+                std::vector<std::shared_ptr<torch::nn::Module>> modules, VariableRegistry& registry,
                 const std::source_location& place);
 
   const std::string& name() const { return name_; }

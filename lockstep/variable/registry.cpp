@@ -64,8 +64,8 @@ VariableOptions resolved(VariableOptions options, at::ScalarType type) {
   return options;
 }
 
-VariableRegistry::VariableRegistry(std::shared_ptr<ReplicaGroup> group, CopyPolicy copies)
-    : group_(std::move(group)), copies_(copies) {}
+VariableRegistry::VariableRegistry(std::shared_ptr<ReplicaGroup> group, std::shared_ptr<const Placement> placement)
+    : group_(std::move(group)), placement_(std::move(placement)) {}
 
 std::shared_ptr<VariableState> VariableRegistry::make(VariableOptions options, FunctionRef<at::Tensor()> initial,
                                                       const std::source_location& place) {
@@ -90,27 +90,43 @@ std::shared_ptr<VariableState> VariableRegistry::make(VariableOptions options, F
   }
   require_fresh_variable(options.name, place);  // the function may have made one of that name itself
   options = resolved(std::move(options), value.scalar_type());
-  std::vector<at::Tensor> components = components_from(value.detach(), options);
-  add(std::make_shared<VariableState>(group_, std::move(options), std::move(components), VariableState::Watch::kWrites,
-                                      place));
+  VariableState::Origin origin{.place = place};
+  std::vector<at::Tensor> components = options.synchronization == VariableSynchronization::kOnWrite
+                                           ? on_write_components(value.detach(), options, origin.devices)
+                                           : on_read_components(value.detach(), options);
+  add(std::make_shared<VariableState>(group_, std::move(options), std::move(components), std::move(origin)));
   if (group_->running()) {
     for (int64_t r = 0; r < group_->num_local_replicas(); ++r) variables_.back()->begin_run(r);
   }
   return variables_.back();
 }
 
-std::vector<at::Tensor> VariableRegistry::components_from(const at::Tensor& value,
-                                                          const VariableOptions& options) const {
-  const bool on_write = options.synchronization == VariableSynchronization::kOnWrite;
-  const bool sum = !on_write && options.aggregation == VariableAggregation::kSum;
-  const at::Tensor shared = value.clone(at::MemoryFormat::Contiguous);
+std::vector<at::Tensor> VariableRegistry::on_read_components(const at::Tensor& value,
+                                                             const VariableOptions& options) const {
+  const bool sum = options.aggregation == VariableAggregation::kSum;
   std::vector<at::Tensor> components;
   for (int64_t r = 0; r < group_->num_local_replicas(); ++r) {
-    const bool one_copy = on_write && copies_ == CopyPolicy::kPerMemory;
-    at::Tensor component = one_copy ? shared.variable_data() : shared.clone();
+    components.push_back(value.clone(at::MemoryFormat::Contiguous));
     // A sum over replicas reads back what it was given: replica 0, over all workers, holds it.
-    if (sum && group_->first_replica() + r > 0) fill_with_additive_identity(component);
-    components.push_back(component.set_requires_grad(options.trainable));
+    if (sum && group_->first_replica() + r > 0) fill_with_additive_identity(components.back());
+  }
+  return components;
+}
+
+std::vector<at::Tensor> VariableRegistry::on_write_components(const at::Tensor& value, const VariableOptions& options,
+                                                              std::vector<std::string>& devices) const {
+  const NewVariable what{.name = options.name,
+                         .sizes = value.sizes(),
+                         .dtype = value.scalar_type(),
+                         .trainable = options.trainable,
+                         .index = num_placed_};
+  std::vector<at::Tensor> components(static_cast<std::size_t>(group_->num_local_replicas()));
+  for (const VariableCopy& copy : place(*placement_, what, group_->plan().lanes())) {
+    devices.push_back(copy.device);
+    const at::Tensor memory = value.clone(at::MemoryFormat::Contiguous);
+    for (const int64_t r : copy.replicas) {
+      components[static_cast<std::size_t>(r)] = memory.variable_data().set_requires_grad(options.trainable);
+    }
   }
   return components;
 }
@@ -151,8 +167,14 @@ std::string VariableRegistry::fresh_name(const std::string& base) {
   }
 }
 
+void VariableRegistry::add(std::shared_ptr<VariableState> variable) {
+  const bool placed = variable->on_write() || variable->is_trained_apart();
+  if (placed && !variable->is_slot()) ++num_placed_;
+  variables_.push_back(std::move(variable));
+}
+
 void VariableRegistry::add(std::shared_ptr<ModuleBinding> module) {
-  for (const Variable& variable : module->variables()) variables_.push_back(variable.shared_state());
+  for (const Variable& variable : module->variables()) add(variable.shared_state());
   modules_.push_back(std::move(module));
 }
 

@@ -12,6 +12,7 @@
 
 #include "lockstep/core/function_ref.h"
 #include "lockstep/variable/module_binding.h"
+#include "lockstep/variable/placement.h"
 #include "lockstep/variable/variable_state.h"
 
 namespace lockstep::internal {
@@ -20,7 +21,9 @@ namespace lockstep::internal {
 /// may read it during a run.
 class VariableRegistry {
  public:
-  VariableRegistry(std::shared_ptr<ReplicaGroup> group, CopyPolicy copies);
+  VariableRegistry(std::shared_ptr<ReplicaGroup> group, std::shared_ptr<const Placement> placement);
+
+  const Placement& placement() const { return *placement_; }
 
   /// Makes a variable from `initial()`, which is called once, under the stream of (seed, name); `place` is the user's
   /// line. Throws the UsageErrors of Strategy::make_variable, and what `initial` throws: then nothing was made.
@@ -38,7 +41,9 @@ class VariableRegistry {
   void require_fresh_variable(const std::string& name, const std::source_location& place);
   void require_fresh_module(const std::string& name, const std::source_location& place);
 
-  void add(std::shared_ptr<VariableState> variable) { variables_.push_back(std::move(variable)); }
+  /// How many variables the placement was asked for: the index of the next.
+  int64_t num_placed() const { return num_placed_; }
+  void add(std::shared_ptr<VariableState> variable);
   /// Adds a module and its variables.
   void add(std::shared_ptr<ModuleBinding> module);
 
@@ -52,10 +57,13 @@ class VariableRegistry {
  private:
   /// A name that no living variable has: "variable", "variable_1", ... and so on; none comes twice.
   std::string fresh_name(const std::string& base);
-  std::vector<at::Tensor> components_from(const at::Tensor& value, const VariableOptions& options) const;
+  std::vector<at::Tensor> on_read_components(const at::Tensor& value, const VariableOptions& options) const;
+  std::vector<at::Tensor> on_write_components(const at::Tensor& value, const VariableOptions& options,
+                                              std::vector<std::string>& devices) const;
 
   const std::shared_ptr<ReplicaGroup> group_;
-  const CopyPolicy copies_;
+  const std::shared_ptr<const Placement> placement_;
+  int64_t num_placed_ = 0;
   std::vector<std::shared_ptr<VariableState>> variables_;
   std::map<std::string, std::shared_ptr<VariableState>> made_in_steps_;
   std::vector<std::shared_ptr<ModuleBinding>> modules_;

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/reduce_tensors.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/update.h"
 #include "lockstep/variable/variable_state.h"
@@ -154,7 +153,7 @@ class AssignMeeting final : public internal::Meeting {
       std::vector<at::Tensor> values;
       for (const Meeting* meeting : all) values.push_back(static_cast<const AssignMeeting*>(meeting)->value_);
       const bool mean = variable_.options().aggregation == VariableAggregation::kMean;
-      given = internal::reduce_tensors(mean ? Reduction::kMean : Reduction::kSum, values);
+      given = variable_.group()->reduce(mean ? Reduction::kMean : Reduction::kSum, values);
     }
     check_before_change(variable_, write_);
     variable_.write(applied(variable_, write_, variable_.copies().front(), given));

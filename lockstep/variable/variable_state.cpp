@@ -11,7 +11,6 @@
 
 #include "lockstep/core/checksum.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/reduce_tensors.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/replica/replica_group.h"
 
@@ -31,15 +30,17 @@ uint32_t version_of(const at::Tensor& tensor) {
 }  // namespace
 
 VariableState::VariableState(std::shared_ptr<ReplicaGroup> group, VariableOptions options,
-                             std::vector<at::Tensor> components, Watch watch, std::source_location place)
+                             std::vector<at::Tensor> components, Origin origin)
     : group_(std::move(group)),
       options_(std::move(options)),
-      watched_(watch == Watch::kWrites),
-      place_(place),
+      origin_(std::move(origin)),
       components_(std::move(components)) {
   like_ = components_.front().variable_data();
   if (!on_write()) {
     components_before_.resize(components_.size());
+    if (origin_.apart) {
+      for (const at::Tensor& component : components_) addresses_.push_back(address_of(component));
+    }
     return;
   }
   for (const at::Tensor& component : components_) {
@@ -49,7 +50,7 @@ VariableState::VariableState(std::shared_ptr<ReplicaGroup> group, VariableOption
     copy_of_.push_back(static_cast<std::size_t>(known - copies_.begin()));
     if (known == copies_.end()) copies_.push_back(component.variable_data());
   }
-  if (!watched_) return;
+  if (is_slot()) return;
   expected_.resize(components_.size());
   for (int64_t r = 0; r < num_components(); ++r) expect(r);
   for (std::size_t copy = 0; copy < copies_.size(); ++copy) {
@@ -73,7 +74,11 @@ at::Tensor VariableState::read() const {
       throw UsageError(fmt::format("variable '{}' is on-read without aggregation: it has no one value to read", name()),
                        "read components(), or create it with kSum, kMean or kOnlyFirstReplica");
     case VariableAggregation::kOnlyFirstReplica: return components_.front().detach().clone();
-    case VariableAggregation::kSum: return reduce_tensors(Reduction::kSum, components_);
+    case VariableAggregation::kSum: {
+      std::vector<at::Tensor> values;
+      for (const at::Tensor& component : components_) values.push_back(component.detach());
+      return group_->reduce(Reduction::kSum, values);
+    }
     case VariableAggregation::kMean: break;
   }
   const bool equal = std::all_of(components_.begin() + 1, components_.end(),
@@ -81,7 +86,7 @@ at::Tensor VariableState::read() const {
   if (equal) return components_.front().detach().clone();
   std::vector<at::Tensor> wide;
   for (const at::Tensor& component : components_) wide.push_back(component.detach().to(at::kDouble));
-  return reduce_tensors(Reduction::kMean, wide).to(like_.scalar_type());
+  return group_->reduce(Reduction::kMean, wide).to(like_.scalar_type());
 }
 
 void VariableState::write(const at::Tensor& value) {
@@ -110,6 +115,20 @@ void VariableState::write_component(int64_t r, const at::Tensor& value) const {
   component.copy_(value);
 }
 
+void VariableState::average_components() const {
+  const at::Tensor mean = read();
+  for (int64_t r = 0; r < num_components(); ++r) write_component(r, mean);
+}
+
+std::string VariableState::where() const {
+  if (origin_.devices.empty()) return like_.device().str();
+  std::vector<std::string> distinct;
+  for (const std::string& device : origin_.devices) {
+    if (std::find(distinct.begin(), distinct.end(), device) == distinct.end()) distinct.push_back(device);
+  }
+  return fmt::format("{}", fmt::join(distinct, ", "));
+}
+
 void VariableState::begin_run(int64_t r) {
   if (on_write()) return;
   const at::NoGradGuard no_grad;
@@ -125,6 +144,7 @@ void VariableState::begin_run(int64_t r) {
 }
 
 void VariableState::undo_run() {
+  if (std::exchange(stepped_, false) && !on_write()) return;
   if (on_write()) {
     if (before_.defined()) write(std::exchange(before_, at::Tensor()));
     return;
@@ -143,9 +163,21 @@ void VariableState::undo_run() {
 }
 
 void VariableState::check_component(int64_t r) {
-  if (!on_write() || !watched_) return;
-  require_sound();
   const at::Tensor& component = components_[r];
+  if (!addresses_.empty()) {
+    if (address_of(component) == addresses_[r] && component.scalar_type() == like_.scalar_type() &&
+        component.sizes() == like_.sizes()) {
+      return;
+    }
+    throw DivergenceError(
+        fmt::format(
+            "variable '{}', which each replica trains apart: on replica {} it was given other memory (set_data, "
+            ".to() or an assignment to .data())",
+            name(), group_->first_replica() + r),
+        "write it in place, without gradient, or by Variable::assign");
+  }
+  if (expected_.empty()) return;
+  require_sound();
   const Expected& expected = expected_[r];
   const uint32_t version = version_of(component);
   if (version == expected.version && address_of(component) == expected.address &&
@@ -169,7 +201,7 @@ void VariableState::check_component(int64_t r) {
 }
 
 void VariableState::check_memory() {
-  if (!on_write() || !watched_) return;
+  if (checksums_.empty()) return;
   require_sound();
   for (std::size_t copy = 0; copy < copies_.size(); ++copy) {
     const char* memory = static_cast<const char*>(address_of(copies_[copy]));
@@ -191,12 +223,12 @@ void VariableState::damaged_in_memory() {
 }
 
 void VariableState::expect(int64_t r) {
-  if (!watched_) return;
+  if (expected_.empty()) return;
   expected_[r] = {version_of(components_[r]), address_of(components_[r])};
 }
 
 void VariableState::renew_checksums() {
-  if (!watched_) return;
+  if (checksums_.empty()) return;
   for (std::size_t copy = 0; copy < copies_.size(); ++copy) {
     const char* memory = static_cast<const char*>(address_of(copies_[copy]));
     for (int64_t block = 0; block < blocks_of(bytes()); ++block) {

@@ -26,21 +26,30 @@ class ReplicaGroup;
 /// by somebody else. An on-read variable's components are its replicas' own affair.
 class VariableState {
  public:
-  /// Whether foreign writes to an on-write variable are looked for. Optimizer slots go without: nobody is given them.
-  enum class Watch { kWrites, kNothing };
+  /// Where a variable comes from.
+  struct Origin {
+    std::source_location place = {};        // the user's line that asked for it, where it is known
+    std::vector<std::string> devices = {};  // whose memory each copy is, as the placement named it; empty: LibTorch's
+    bool slot =
+        false;  // an optimizer's, beside a variable of the user's: nobody is given it, and nobody else writes it
+    bool apart = false;  // each replica trains its own: see Placement::trains_apart
+  };
 
   /// `components[r]` is local replica r's tensor; those of an on-write variable with the same storage are one copy.
-  /// `place` is the user's line that asked for the variable, where it is known.
   VariableState(std::shared_ptr<ReplicaGroup> group, VariableOptions options, std::vector<at::Tensor> components,
-                Watch watch = Watch::kWrites, std::source_location place = {});
+                Origin origin);
   ~VariableState();
 
   const VariableOptions& options() const { return options_; }
   const std::string& name() const { return options_.name; }
-  const std::source_location& place() const { return place_; }
+  const std::source_location& place() const { return origin_.place; }
   bool on_write() const { return options_.synchronization == VariableSynchronization::kOnWrite; }
   /// Whether it is an optimizer's, beside a variable of the user's.
-  bool is_slot() const { return !watched_; }
+  bool is_slot() const { return origin_.slot; }
+  /// Whether it is an on-read variable of which an optimizer updates each component by its replica's gradient.
+  bool is_trained_apart() const { return origin_.apart; }
+  /// Whose memory it is: "cpu"; of several copies the names of all, where they differ.
+  std::string where() const;
   const std::shared_ptr<ReplicaGroup>& group() const { return group_; }
   /// As created: a component may have been changed by somebody else since.
   const at::Tensor& like() const { return like_; }
@@ -58,15 +67,25 @@ class VariableState {
   void write(const at::Tensor& value);
   /// Sets one component of an on-read variable.
   void write_component(int64_t r, const at::Tensor& value) const;
+  /// Sets every component of an on-read variable to the mean of all.
+  void average_components() const;
 
   // What a failed run puts back: an on-read variable's components as the run found them, as its replicas may write them
-  // in any way; an on-write variable as it was before the run's first write(), unless an optimizer has completed a step
-  // on it since.
+  // in any way; an on-write variable as it was before the run's first write(). Neither where an optimizer has completed
+  // a step on it since.
 
   /// As a run begins, on replica r's thread.
   void begin_run(int64_t r);
-  /// From here on what the run has written to an on-write variable stays.
-  void keep_writes() { before_ = at::Tensor(); }
+  /// An optimizer's step is complete: what it has written stays.
+  void keep_step() {
+    before_ = at::Tensor();
+    stepped_ = true;
+  }
+  /// After a run that succeeded.
+  void end_run() {
+    before_ = at::Tensor();
+    stepped_ = false;
+  }
   /// After a run that failed.
   void undo_run();
 
@@ -75,21 +94,23 @@ class VariableState {
     if (damaged_.load(std::memory_order_acquire)) throw_damaged();
   }
   /// Whether component r is as the library left it, as far as its version and address tell: call from replica r's
-  /// thread. Where not, marks the variable and throws its DivergenceError.
+  /// thread. Where not, marks the variable and throws its DivergenceError. Of one that is trained apart the address
+  /// alone tells, and the error is not kept.
   void check_component(int64_t r);
   /// Compares every copy's checksums. Where they differ, marks the variable and throws.
   void check_memory();
   /// Marks the variable as damaged by a write found in its memory, by its checksum. Any thread.
   void damaged_in_memory();
 
-  /// The checksums of one copy, a word for each block. The fused update compares and renews them in its own pass.
-  uint64_t* checksums(std::size_t copy) { return checksums_[copy].data(); }
+  /// The checksums of one copy, a word for each block, or null where nobody looks. The fused update compares and renews
+  /// them in its own pass.
+  uint64_t* checksums(std::size_t copy) { return checksums_.empty() ? nullptr : checksums_[copy].data(); }
   /// After the library wrote the copies through pointers and renewed the checksums: component r's version counter
   /// moves, so that a backward through a graph recorded before fails. Call from replica r's thread, or while it is at
   /// rest.
   void updated_component(int64_t r) {
     components_[r].unsafeGetTensorImpl()->bump_version();
-    if (watched_) ++expected_[r].version;  // check_component has found it as expected in this step
+    if (!expected_.empty()) ++expected_[r].version;  // check_component has found it as expected in this step
   }
 
  private:
@@ -105,17 +126,19 @@ class VariableState {
 
   const std::shared_ptr<ReplicaGroup> group_;
   const VariableOptions options_;
-  const bool watched_;
-  const std::source_location place_;
+  const Origin origin_;
   std::vector<at::Tensor> components_;
   at::Tensor like_;
   std::vector<at::Tensor> components_before_;  // of an on-read variable, each written by its replica's thread
+  bool stepped_ = false;                       // an optimizer has completed a step on it in this run
   // Of an on-write variable only:
   std::vector<at::Tensor> copies_;
   std::vector<std::size_t> copy_of_;  // each component's copy
-  std::vector<Expected> expected_;    // each component's; its replica's thread, or all at rest
+  at::Tensor before_;                 // its value before this run's writes, where there were any
+  // What the library left, where foreign writes are looked for: in on-write variables that are no slots.
+  std::vector<Expected> expected_;  // each component's; its replica's thread, or all at rest
   std::vector<std::vector<uint64_t>> checksums_;
-  at::Tensor before_;  // its value before this run's writes, where there were any
+  std::vector<const void*> addresses_;  // of the components of one that is trained apart: there an optimizer writes
   std::atomic<bool> damaged_{false};
   mutable std::mutex damage_mutex_;
   std::string damage_;  // guarded by damage_mutex_

@@ -71,7 +71,7 @@ VariableRow row_of(const VariableState& variable) {
           .shape = fmt::format("{} [{}]", c10::toString(like.scalar_type()), fmt::join(like.sizes(), ", ")),
           .bytes = variable.bytes(),
           .copies = variable.on_write() ? static_cast<int64_t>(variable.copies().size()) : variable.num_components(),
-          .where = like.device().str()};
+          .where = variable.where()};
 }
 
 std::vector<VariableRow> shortened(const std::vector<VariableRow>& rows, std::size_t max_rows) {

@@ -10,8 +10,14 @@ namespace {
 using lockstep::testing::lanes;
 using lockstep::testing::message_from;
 
+LanePlan plan_lanes(const std::vector<std::string>& devices, int64_t replicas, int threads, std::vector<int> cores,
+                    int64_t local_worker = 0) {
+  const Host host{.cores = std::move(cores), .local_worker = local_worker};
+  return internal::plan_lanes(HostTopology(devices, replicas), host, {threads});
+}
+
 TEST(PlanLanes, DealsReplicasToLanesInBlocks) {
-  const auto plan = plan_lanes({lanes(2), 6, 1}, {0, 1}, 0);
+  const auto plan = plan_lanes(lanes(2), 6, 1, {0, 1});
   std::vector<int> lane_of;
   for (int64_t r = 0; r < 6; ++r) lane_of.push_back(plan.lane_of(r));
   EXPECT_EQ(lane_of, (std::vector<int>{0, 0, 0, 1, 1, 1}));
@@ -19,60 +25,60 @@ TEST(PlanLanes, DealsReplicasToLanesInBlocks) {
 }
 
 TEST(PlanLanes, GivesEachLaneACoreOfTheMaskInTurn) {
-  const auto plan = plan_lanes({lanes(3), 0, 1}, {2, 5, 6, 9}, 0);
+  const auto plan = plan_lanes(lanes(3), 0, 1, {2, 5, 6, 9});
   EXPECT_EQ(plan.cores, (std::vector<std::vector<int>>{{2}, {5}, {6}}));
   EXPECT_EQ(plan.num_replicas, 3);
 }
 
 TEST(PlanLanes, StartsBehindTheWorkersOfTheSameHost) {
-  EXPECT_EQ(plan_lanes({lanes(2), 2, 1}, {0, 1, 2, 3}, 1).cores, (std::vector<std::vector<int>>{{2}, {3}}));
+  EXPECT_EQ(plan_lanes(lanes(2), 2, 1, {0, 1, 2, 3}, 1).cores, (std::vector<std::vector<int>>{{2}, {3}}));
 }
 
 TEST(PlanLanes, GivesALaneAsManyCoresAsItsReplicasHaveThreads) {
-  EXPECT_EQ(plan_lanes({lanes(2), 2, 2}, {0, 1, 2, 3}, 0).cores, (std::vector<std::vector<int>>{{0, 1}, {2, 3}}));
+  EXPECT_EQ(plan_lanes(lanes(2), 2, 2, {0, 1, 2, 3}).cores, (std::vector<std::vector<int>>{{0, 1}, {2, 3}}));
 }
 
 TEST(PlanLanes, DoesNotPinMoreLanesThanCores) {
-  const auto plan = plan_lanes({lanes(3), 3, 1}, {0, 1}, 0);
+  const auto plan = plan_lanes(lanes(3), 3, 1, {0, 1});
   EXPECT_FALSE(plan.pinned());
   EXPECT_TRUE(plan.oversubscribed());
 }
 
 TEST(PlanLanes, UsesAllCoresWhereNothingIsSaid) {
-  const auto plan = plan_lanes({}, {0, 1, 2}, 0);
+  const auto plan = plan_lanes({}, 0, 1, {0, 1, 2});
   EXPECT_EQ(plan.names, lanes(3));
   EXPECT_EQ(plan.num_replicas, 3);
   EXPECT_TRUE(plan.replicas_from_machine);
 }
 
 TEST(PlanLanes, UsesTheLargestNumberOfCoresThatDividesTheReplicas) {
-  EXPECT_EQ(plan_lanes({{}, 6, 1}, {0, 1, 2, 3}, 0).names, lanes(3));
-  EXPECT_EQ(plan_lanes({{}, 7, 1}, {0, 1, 2, 3}, 0).names, lanes(1));
-  EXPECT_EQ(plan_lanes({{}, 8, 1}, {0, 1, 2, 3, 4, 5, 6, 7, 8}, 0).names, lanes(8));
-  EXPECT_FALSE(plan_lanes({{}, 6, 1}, {0, 1, 2, 3}, 0).replicas_from_machine);
+  EXPECT_EQ(plan_lanes({}, 6, 1, {0, 1, 2, 3}).names, lanes(3));
+  EXPECT_EQ(plan_lanes({}, 7, 1, {0, 1, 2, 3}).names, lanes(1));
+  EXPECT_EQ(plan_lanes({}, 8, 1, {0, 1, 2, 3, 4, 5, 6, 7, 8}).names, lanes(8));
+  EXPECT_FALSE(plan_lanes({}, 6, 1, {0, 1, 2, 3}).replicas_from_machine);
 }
 
-TEST(PlanLanes, TakesAnyLaneNumbers) { EXPECT_EQ(plan_lanes({{"cpu:7", "cpu:3"}, 0, 1}, {0, 1}, 0).num_lanes(), 2); }
+TEST(PlanLanes, TakesAnyLaneNumbers) { EXPECT_EQ(plan_lanes({"cpu:7", "cpu:3"}, 0, 1, {0, 1}).num_lanes(), 2); }
 
 TEST(PlanLanes, RefusesReplicasThatTheLanesDoNotDivide) {
-  const auto text = message_from<UsageError>([] { plan_lanes({lanes(2), 3, 1}, {0, 1}, 0); });
+  const auto text = message_from<UsageError>([] { plan_lanes(lanes(2), 3, 1, {0, 1}); });
   EXPECT_NE(text.find("3 replicas"), std::string::npos) << text;
   EXPECT_NE(text.find("multiple of 2"), std::string::npos) << text;
 }
 
 TEST(PlanLanes, RefusesADeviceTwice) {
   EXPECT_NE(message_from<UsageError>([] {
-              plan_lanes({{"cpu:1", "cpu:1"}, 0, 1}, {0, 1}, 0);
+              plan_lanes({"cpu:1", "cpu:1"}, 0, 1, {0, 1});
             }).find("'cpu:1'"),
             std::string::npos);
-  message_from<UsageError>([] { plan_lanes({{"cpu", "cpu:0"}, 0, 1}, {0, 1}, 0); });
+  message_from<UsageError>([] { plan_lanes({"cpu", "cpu:0"}, 0, 1, {0, 1}); });
 }
 
 TEST(PlanLanes, RefusesWhatCannotBe) {
-  message_from<UsageError>([] { plan_lanes({lanes(1), -1, 1}, {0}, 0); });
-  message_from<UsageError>([] { plan_lanes({lanes(1), 1, 0}, {0}, 0); });
-  message_from<UsageError>([] { plan_lanes({{"cuda:0"}, 1, 1}, {0}, 0); });
-  message_from<UsageError>([] { plan_lanes({{"tpu:0"}, 1, 1}, {0}, 0); });
+  message_from<UsageError>([] { plan_lanes(lanes(1), -1, 1, {0}); });
+  message_from<UsageError>([] { plan_lanes(lanes(1), 1, 0, {0}); });
+  message_from<UsageError>([] { plan_lanes({"cuda:0"}, 1, 1, {0}); });
+  message_from<UsageError>([] { plan_lanes({"tpu:0"}, 1, 1, {0}); });
 }
 
 }  // namespace

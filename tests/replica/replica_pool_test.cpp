@@ -18,7 +18,7 @@ namespace {
 using lockstep::testing::lanes;
 
 LanePlan plan_of(int64_t replicas, int num_lanes) {
-  return plan_lanes({lanes(num_lanes), replicas, 1}, cores_of_this_process(), 0);
+  return plan_lanes(HostTopology(lanes(num_lanes), replicas), {.cores = cores_of_this_process()}, {1});
 }
 
 /// A meeting that adds up what the replicas bring and counts what is called.

@@ -1,0 +1,39 @@
+#include "lockstep/strategy/central_storage.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <utility>
+
+#include "lockstep/strategy/setup.h"
+
+namespace lockstep {
+
+namespace {
+
+/// One copy, whose place is part of what describe() says.
+class CentralPlacement final : public Placement {
+ public:
+  explicit CentralPlacement(std::string storage) : storage_(std::move(storage)), one_copy_(storage_) {}
+  std::string describe() const override { return fmt::format("one copy for all replicas, in storage {}", storage_); }
+  std::vector<VariableCopy> copies(const NewVariable& variable, const Lanes& lanes) const override {
+    return one_copy_.copies(variable, lanes);
+  }
+
+ private:
+  const std::string storage_;
+  const OneCopyPlacement one_copy_;
+};
+
+}  // namespace
+
+CentralStorageStrategy::CentralStorageStrategy(CentralStorageOptions options)
+    : Strategy(StrategySetup{.name = "CentralStorageStrategy",
+                             .topology = std::make_shared<HostTopology>(std::move(options.devices), options.replicas),
+                             .placement = std::make_shared<CentralPlacement>(std::move(options.storage)),
+                             .seed = options.seed,
+                             .threads_per_replica = options.threads_per_replica,
+                             .verify_every = options.verify_every,
+                             .denormals = options.denormals}) {}
+
+}  // namespace lockstep

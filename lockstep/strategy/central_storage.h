@@ -1,0 +1,33 @@
+// Replicas on the lanes of one machine, over variables that lie in one place.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/denormals.h"
+#include "lockstep/strategy/strategy.h"
+
+namespace lockstep {
+
+struct CentralStorageOptions {
+  std::vector<std::string> devices = {};    // as MirroredOptions::devices
+  int64_t replicas = 0;                     // as MirroredOptions::replicas
+  std::string storage = "cpu";              // whose memory on-write variables and their optimizer's slots lie in
+  uint64_t seed = 0;                        // of initial values, random streams and shuffling
+  int threads_per_replica = 1;              // intra-op threads; part of what decides bits
+  int64_t verify_every = 100;               // runs between looks at variables that no optimizer of the library updates
+  Denormals denormals = Denormals::kFlush;  // part of what decides bits
+};
+
+/// Each on-write variable has one copy, in `.storage`; replicas read it from there, their gradients are added there and
+/// applied once. On-read variables are each replica's own, as under every strategy. Where storage and replicas share a
+/// memory, as the host's lanes do, replicas read and optimizers write the variable where it lies: it costs no copy, and
+/// every bit is MirroredStrategy's of the same number of replicas. This build has lanes of the host only, so that
+/// `.storage` is "cpu" or a lane's name; another is a UsageError.
+class CentralStorageStrategy final : public Strategy {
+ public:
+  explicit CentralStorageStrategy(CentralStorageOptions options = {});
+};
+
+}  // namespace lockstep
