@@ -4,6 +4,8 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
+#include <vector>
+
 #include "lockstep/core/addition_order.h"
 #include "lockstep/core/error.h"
 
@@ -31,6 +33,12 @@ at::ScalarType accumulation_type_of(at::ScalarType type) {
 at::Tensor reduce_tensors(Reduction reduction, std::span<const at::Tensor> values) {
   const at::NoGradGuard no_grad;
   const at::ScalarType result_type = result_type_of(reduction, values.front());
+  if (at::isComplexType(result_type)) {
+    // LibTorch's complex addition multiplies by 1 first, and loses the sign of zeros in it.
+    std::vector<at::Tensor> parts;
+    for (const at::Tensor& value : values) parts.push_back(at::view_as_real(value.detach().resolve_conj()));
+    return at::view_as_complex(reduce_tensors(reduction, parts));
+  }
   const at::ScalarType sum_type = accumulation_type_of(values.front().scalar_type());
   const auto leaf = [&](int64_t i) { return values[i].detach().to(sum_type); };
   at::Tensor result =

@@ -167,7 +167,9 @@ OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<
   if (variables_.empty()) throw UsageError("an optimizer was given no variables", "give it at least one");
   check_variables(*group_, variables_);
   const std::vector<UpdateTarget> targets = make_targets(groups);
-  for (const UpdateTarget& target : targets) slots_.insert(slots_.end(), target.slots.begin(), target.slots.end());
+  for (const UpdateTarget& target : targets) {
+    for (const auto& slot : target.slots) slots_.emplace_back(slot);
+  }
   const int64_t replicas = group_->num_local_replicas();
   if (apart_) {
     const auto factor = static_cast<double>(group_->num_replicas());

@@ -65,7 +65,10 @@ std::optional<std::string> apart(const at::Tensor& expected, const at::Tensor& a
   if (count == 0) return std::nullopt;
   distance = distance.masked_fill(distance.isnan(), std::numeric_limits<double>::infinity());
   int64_t flat = distance.masked_fill(wrong.logical_not(), -1).argmax().item<int64_t>();
-  const auto at = [&](const at::Tensor& tensor) { return tensor.reshape({-1})[flat].item<double>(); };
+  const auto at = [&](const at::Tensor& tensor) {
+    const double value = tensor.reshape({-1})[flat].item<double>();
+    return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;  // whose sign says nothing
+  };
   const double left = at(a);
   const double right = at(b);
   std::vector<int64_t> index;

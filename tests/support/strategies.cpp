@@ -14,6 +14,12 @@ std::unique_ptr<Strategy> mirrored() {
 
 std::unique_ptr<Strategy> one_device() { return std::make_unique<OneDeviceStrategy>(OneDeviceOptions{.seed = 3}); }
 
+template <int64_t replicas, int num_lanes>
+std::unique_ptr<Strategy> central_storage() {
+  return std::make_unique<CentralStorageStrategy>(
+      CentralStorageOptions{.devices = lanes(num_lanes), .replicas = replicas, .seed = 3});
+}
+
 }  // namespace
 
 const std::vector<StrategyCase>& strategy_cases() {
@@ -24,6 +30,7 @@ const std::vector<StrategyCase>& strategy_cases() {
       {"Mirrored6On2Lanes", mirrored<6, 2, Copies::kPerMemory>},
       {"Mirrored3WithCopies", mirrored<3, 1, Copies::kPerReplica>},
       {"Mirrored4On2LanesWithCopies", mirrored<4, 2, Copies::kPerReplica>},
+      {"CentralStorage4On2Lanes", central_storage<4, 2>},
   };
   return cases;
 }

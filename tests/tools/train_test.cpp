@@ -81,6 +81,15 @@ TEST_F(Train, GivesTheSameDigestsOnAnyNumberOfLanes) {
   EXPECT_NE(digests("--devices cpu:0 --seed 1"), one);
 }
 
+TEST_F(Train, CentralStorageGivesTheBitsOfMirrored) {
+  const auto digests = [&](const std::string& flags) {
+    const auto json = report("--replicas 4 --devices cpu:0,cpu:1 " + flags, "cnn");
+    return std::vector<nlohmann::json>{json["weights_sha256"], json["optimizer_sha256"], json["state_sha256"],
+                                       json["eval_loss"]};
+  };
+  EXPECT_EQ(digests("--strategy central-storage"), digests("--strategy mirrored"));
+}
+
 TEST_F(Train, OneDeviceIsOneReplica) {
   const auto json = report("--strategy one-device");
   EXPECT_EQ(json["replicas"], 1);
