@@ -2,7 +2,7 @@
 # list can go stale.
 # Input: lockstep_header_roots, lockstep_header_destination.
 cmake_minimum_required(VERSION 3.25)
-set(todo lockstep/lockstep.h lockstep/testing/local_replicas.h lockstep/version.h)
+set(todo lockstep/lockstep.h lockstep/testing/conformance.h lockstep/testing/local_replicas.h lockstep/version.h)
 set(seen "")
 while(todo)
   list(POP_FRONT todo header)

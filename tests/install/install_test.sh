@@ -37,7 +37,9 @@ reusing() {
 # Installed, shared libraries. Nothing says where LibTorch is: the one that Lockstep was built with is found.
 expect 0 "lockstep.h" cmake --install "$build" --prefix "$scratch/shared"
 expect 0 "^[0-9]+\.[0-9]+\.[0-9]+" "$scratch/shared/bin/lockstep" --version
-[[ -e $scratch/shared/include/lockstep/testing/local_replicas.h ]] || wrong "the kit for users' tests is not installed"
+for header in local_replicas conformance; do
+  [[ -e $scratch/shared/include/lockstep/testing/$header.h ]] || wrong "the kit for users' tests is not installed: $header.h"
+done
 outside app ''
 run_app app -DCMAKE_PREFIX_PATH="$scratch/shared"
 ! grep -r "$libraries" "$scratch/shared/lib/cmake" || wrong "the package names LibTorch's libraries by their path"

@@ -1,0 +1,119 @@
+// How the checks of the conformance suite are written, and how they say what they found.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <exception>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/function_ref.h"
+#include "lockstep/strategy/strategy.h"
+#include "lockstep/testing/conformance.h"
+
+namespace lockstep::internal {
+
+/// Strategies of one number of replicas.
+struct Shape {
+  std::shared_ptr<const testing::Conformance> conformance;
+  int64_t replicas = 1;
+  int lanes = 1;
+  int first_lanes = 1;  // the number of lanes that the others are compared with
+
+  /// A new strategy on so many lanes.
+  std::unique_ptr<Strategy> make(int on_lanes) const { return conformance->make(replicas, on_lanes, kSeed); }
+  /// "4 replicas on 2 lanes"
+  std::string text(int on_lanes) const;
+
+  static constexpr uint64_t kSeed = 3;
+};
+
+/// A claim: `run` throws anything where it does not hold.
+template <class Subject>
+struct Check {
+  const char* name;            // letters and digits
+  void (*run)(Subject& what);  // a strategy may be left in any state
+  const char* look_at;         // the one thing to do where it fails
+};
+using StrategyCheck = Check<Strategy>;
+using ShapeCheck = Check<const Shape>;
+
+std::span<const StrategyCheck> matrix_checks();       // what each call does to each kind of variable
+std::span<const StrategyCheck> collectives_checks();  // how values become one
+std::span<const StrategyCheck> contexts_checks();     // who runs what, how often, and where
+std::span<const StrategyCheck> creation_checks();     // of variables and modules
+std::span<const StrategyCheck> errors_checks();       // what is refused, and what it leaves
+std::span<const ShapeCheck> training_checks();        // which bits come out of whole programs
+std::span<const ShapeCheck> one_device_checks();      // of strategies that keep the one gradient rule
+
+/// What a check found to be other than it claims.
+class Finding : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+inline void expect(bool holds, const std::string& found) {
+  if (!holds) throw Finding(found);
+}
+
+/// Of anything that prints.
+template <class T>
+void expect_equal(std::string_view what, const T& found, const T& expected) {
+  if (!(found == expected)) throw Finding(fmt::format("{} is {}, expected {}", what, found, expected));
+}
+
+/// Equal dtype, shape and elements; NaN is equal to itself.
+void expect_tensor(std::string_view what, const at::Tensor& found, const at::Tensor& expected);
+/// Elements may be off by two roundings.
+void expect_close(std::string_view what, const at::Tensor& found, const at::Tensor& expected);
+/// Equal in every bit.
+void expect_bits(std::string_view what, const at::Tensor& found, const at::Tensor& expected);
+
+/// `what`, which threw `found` (null: nothing), is an E whose text has all of `parts`.
+template <class E>
+void expect_error(std::string_view what, std::string_view expected, const std::exception_ptr& found,
+                  std::initializer_list<std::string_view> parts) {
+  if (!found) throw Finding(fmt::format("{} threw nothing, expected {}", what, expected));
+  try {
+    std::rethrow_exception(found);
+  } catch (const E& error) {
+    const std::string_view text = error.what();
+    for (const std::string_view part : parts) {
+      if (text.find(part) == std::string_view::npos) {
+        throw Finding(fmt::format("{} threw '{}', which does not name '{}'", what, text, part));
+      }
+    }
+  } catch (...) {
+    throw Finding(fmt::format("{} threw '{}', expected {}", what, message_of(std::current_exception()), expected));
+  }
+}
+
+/// What `call` throws; null where it throws nothing.
+std::exception_ptr thrown_by(FunctionRef<void()> call);
+/// What a ReplicaError is nested on; a Finding for anything else.
+std::exception_ptr nested_in(std::string_view what, const std::exception_ptr& found);
+
+template <class Fn>
+void expect_usage_error(std::string_view what, Fn&& call, std::initializer_list<std::string_view> parts = {}) {
+  expect_error<UsageError>(what, "a UsageError", thrown_by(call), parts);
+}
+template <class Fn>
+void expect_divergence_error(std::string_view what, Fn&& call, std::initializer_list<std::string_view> parts = {}) {
+  expect_error<DivergenceError>(what, "a DivergenceError", thrown_by(call), parts);
+}
+/// A run that fails by a UsageError of its step.
+template <class Step>
+void expect_usage_error_in_step(Strategy& strategy, std::string_view what, Step step,
+                                std::initializer_list<std::string_view> parts = {}) {
+  const auto found = thrown_by([&] { strategy.run(step); });
+  expect_error<UsageError>(what, "a UsageError", nested_in(what, found), parts);
+}
+
+}  // namespace lockstep::internal
