@@ -50,6 +50,13 @@ expect 0 "" bash -c "\${CXX:-c++} $scratch/app/build/CMakeFiles/app.dir/app.cpp.
 expect 0 "^epoch 2" "$scratch/app/by-pkg-config"
 expect 0 "-I$headers/torch/csrc/api/include" pkg-config --cflags lockstep
 
+# The examples, which are a project of their own too.
+reusing "$build/examples"
+expect 0 "Configuring done" cmake -G Ninja -S "$source/examples" -B "$scratch/examples" \
+  -DCMAKE_PREFIX_PATH="$scratch/shared" "${options[@]}"
+expect 0 "Linking CXX executable" cmake --build "$scratch/examples"
+expect 0 "read\(\) gives 8$" "$scratch/examples/missing_aggregation"
+
 # A LibTorch of another version is refused in one message.
 mkdir -p "$scratch/other/lib" "$scratch/other/include/ATen/core" "$scratch/other/include/torch/headeronly"
 ln -s "$libraries/libtorch_cpu.so" "$libraries/libc10.so" "$scratch/other/lib"

@@ -1,4 +1,4 @@
-// Runs the program `lockstep` as a user does.
+// Runs a program as a user does.
 #pragma once
 
 #include <sys/wait.h>
@@ -17,8 +17,8 @@ struct Result {
   std::string output;  // both streams
 };
 
-inline Result run(const std::string& arguments) {
-  const std::string command = std::string(LOCKSTEP_PROGRAM) + " " + arguments + " 2>&1 </dev/null";
+inline Result run_program(const std::string& program, const std::string& arguments = "") {
+  const std::string command = program + " " + arguments + " 2>&1 </dev/null";
   Result result;
   FILE* pipe = popen(command.c_str(), "r");
   std::array<char, 4096> buffer;
@@ -27,6 +27,11 @@ inline Result run(const std::string& arguments) {
   result.code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   return result;
 }
+
+#ifdef LOCKSTEP_PROGRAM
+/// The program `lockstep`.
+inline Result run(const std::string& arguments) { return run_program(LOCKSTEP_PROGRAM, arguments); }
+#endif
 
 inline std::string text_of(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);
