@@ -67,8 +67,10 @@ std::shared_ptr<VariableState> make_slot(const VariableState& variable, const Sl
   VariableOptions options{.name = variable.name() + "/" + spec.name, .trainable = false};
   options.synchronization = apart ? VariableSynchronization::kOnRead : VariableSynchronization::kOnWrite;
   if (apart) options.aggregation = VariableAggregation::kMean;
+  VariableState::Origin origin{.slot = true, .apart = apart};
+  if (!variable.devices().empty()) origin.devices = {variable.devices().front()};  // beside the first copy
   return std::make_shared<VariableState>(variable.group(), std::move(options), std::move(components),
-                                         VariableState::Origin{.slot = true, .apart = apart});
+                                         std::move(origin));
 }
 
 std::vector<UpdateTarget> make_targets(const std::vector<RuleGroup>& groups) {

@@ -126,7 +126,8 @@ void failed_run(Strategy& strategy) {
   const std::vector<at::Tensor> before = everything_of(strategy);
   const auto step = [&](ReplicaContext& ctx) {
     at::Tensor loss = forward(ctx) + plain.value(ctx).sum();
-    if (loss.requires_grad()) loss.backward();
+    const bool trains = loss.requires_grad();
+    if (trains) loss.backward();
     sum.assign(ctx, filled(static_cast<double>(ctx.replica_id())));
     total.assign_add(ctx, filled(1));
     ctx.merge_call([&](Strategy& inside) {
@@ -135,7 +136,11 @@ void failed_run(Strategy& strategy) {
       inside.update_from(0, sum, filled(8));
     });
     if (ctx.replica_id() + 1 == strategy.num_replicas()) throw Mine("late");
-    optimizer.step(ctx);
+    if (trains) {
+      optimizer.step(ctx);  // waits for the one that has failed
+    } else {
+      ctx.all_reduce(Reduction::kSum, loss);
+    }
   };
   for (const auto& found : {thrown_by([&] { strategy.run(step); }), thrown_by([&] { strategy.evaluate(step); })}) {
     expect_error<Mine>("the step", "its own exception", nested_in("a failed run", found), {"late"});

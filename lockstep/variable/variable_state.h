@@ -50,6 +50,8 @@ class VariableState {
   bool is_trained_apart() const { return origin_.apart; }
   /// Whose memory it is: "cpu"; of several copies the names of all, where they differ.
   std::string where() const;
+  /// Whose memory each copy is, as the placement named it; empty: LibTorch's own.
+  const std::vector<std::string>& devices() const { return origin_.devices; }
   const std::shared_ptr<ReplicaGroup>& group() const { return group_; }
   /// As created: a component may have been changed by somebody else since.
   const at::Tensor& like() const { return like_; }
