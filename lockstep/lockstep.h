@@ -12,6 +12,7 @@
 #include "lockstep/data/dataset.h"              // IWYU pragma: export
 #include "lockstep/data/distributed_dataset.h"  // IWYU pragma: export
 #include "lockstep/data/sources.h"              // IWYU pragma: export
+#include "lockstep/optim/moving_average.h"      // IWYU pragma: export
 #include "lockstep/optim/optimizer.h"           // IWYU pragma: export
 #include "lockstep/replica/reducer.h"           // IWYU pragma: export
 #include "lockstep/replica/replica_context.h"   // IWYU pragma: export

@@ -5,8 +5,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
+#include "lockstep/gradient/absent_gradients.h"
 #include "lockstep/replica/replica_group.h"
 
 namespace lockstep::internal {
@@ -38,9 +41,12 @@ GradientTable::GradientTable(std::vector<std::shared_ptr<VariableState>> variabl
       replicas_(replicas),
       pointers_(variables_.size() * static_cast<std::size_t>(replicas)),
       has_(pointers_.size()),
-      converted_(static_cast<std::size_t>(replicas)) {}
+      converted_(static_cast<std::size_t>(replicas)),
+      absent_(static_cast<std::size_t>(replicas)),
+      named_(variables_.size()) {}
 
-void GradientTable::collect(int64_t r, bool weightless) {
+void GradientTable::collect(int64_t r, bool weightless, bool had_empty_part) {
+  Absent absent{.had_empty_part = had_empty_part};
   for (std::size_t i = 0; i < variables_.size(); ++i) {
     VariableState& variable = *variables_[i];
     variable.check_component(r);
@@ -48,7 +54,14 @@ void GradientTable::collect(int64_t r, bool weightless) {
     const at::Tensor& gradient = variable.component(r).grad();
     has_[slot] = gradient.defined() ? 1 : 0;
     pointers_[slot] = nullptr;
-    if (!gradient.defined()) continue;
+    if (!gradient.defined()) {
+      if (!variable.component(r).requires_grad()) {
+        absent.frozen = (absent.frozen + i + 1) * 0x9e3779b97f4a7c15u;
+      } else if (!named_[i] && !had_empty_part) {
+        absent.is_news = true;
+      }
+      continue;
+    }
     check_gradient(variable, gradient, variable.group()->first_replica() + r);
     if (weightless) continue;
     if (gradient.strides() == variable.like().strides()) {
@@ -60,6 +73,49 @@ void GradientTable::collect(int64_t r, bool weightless) {
       same_layout.copy_(gradient);
       pointers_[slot] = address_of(same_layout);
       converted_[r].push_back(std::move(same_layout));
+    }
+  }
+  absent_[r] = absent;
+}
+
+void GradientTable::check_absent() {
+  const auto differs = [&](const Absent& absent) { return absent.frozen != absent_.front().frozen; };
+  if (std::any_of(absent_.begin(), absent_.end(), differs)) check_frozen_alike();
+  if (std::none_of(absent_.begin(), absent_.end(), [](const Absent& absent) { return absent.is_news; })) return;
+  AbsentGradients news;
+  for (std::size_t i = 0; i < variables_.size(); ++i) {
+    if (named_[i]) continue;
+    std::vector<int64_t> replicas = replicas_without(i);
+    if (replicas.empty()) continue;
+    named_[i] = 1;
+    if (present(i)) {
+      news.on_some.push_back({variables_[i]->name(), std::move(replicas)});
+    } else {
+      news.on_all.push_back(variables_[i]->name());
+    }
+  }
+  log_absent_gradients(news, variables_.front()->group()->step());
+}
+
+std::vector<int64_t> GradientTable::replicas_without(std::size_t i) const {
+  std::vector<int64_t> replicas;
+  for (int64_t r = 0; r < replicas_; ++r) {
+    if (has_[i * static_cast<std::size_t>(replicas_) + static_cast<std::size_t>(r)]) continue;
+    if (absent_[r].had_empty_part || !variables_[i]->component(r).requires_grad()) continue;
+    replicas.push_back(variables_[i]->group()->first_replica() + r);
+  }
+  return replicas;
+}
+
+void GradientTable::check_frozen_alike() const {
+  for (const auto& variable : variables_) {
+    const bool first = variable->component(0).requires_grad();
+    for (int64_t r = 1; r < replicas_; ++r) {
+      if (variable->component(r).requires_grad() == first) continue;
+      const int64_t first_replica = variable->group()->first_replica();
+      throw UsageError(fmt::format("variable '{}' is frozen on replica {} and not on replica {}", variable->name(),
+                                   first_replica + (first ? r : 0), first_replica + (first ? 0 : r)),
+                       "call requires_grad_() with the same value on all replicas");
     }
   }
 }

@@ -20,10 +20,14 @@ class GradientTable {
  public:
   GradientTable(std::vector<std::shared_ptr<VariableState>> variables, int64_t replicas);
 
-  /// Notes local replica r's gradients; call from its thread. Where `weightless`, what the replica has counts as zero.
-  /// Throws a UsageError, naming the variable, for a sparse gradient and for one of another shape, dtype or device, and
-  /// the DivergenceError of a variable that something else wrote.
-  void collect(int64_t r, bool weightless);
+  /// Notes local replica r's gradients; call from its thread. Where `weightless`, what the replica has counts as zero;
+  /// where `had_empty_part`, it is no news that it has none. Throws a UsageError, naming the variable, for a sparse
+  /// gradient and for one of another shape, dtype or device, and the DivergenceError of a variable that something else
+  /// wrote.
+  void collect(int64_t r, bool weightless, bool had_empty_part);
+  /// Looks at what is absent, all collected and at rest: names in the log, once each, variables that require a gradient
+  /// and have none. Throws a UsageError, naming the variable, for one that some replicas froze and others did not.
+  void check_absent();
   /// Lets go of local replica r's gradient of variable i: afterwards its .grad() is undefined, so that the next
   /// backward takes over the memory of what it computes instead of adding. Call from r's thread, or while it is at
   /// rest.
@@ -51,6 +55,14 @@ class GradientTable {
   std::vector<int64_t> replicas_not_finite(std::size_t i) const;
 
  private:
+  /// What collect() found out about the gradients that a replica has not.
+  struct alignas(64) Absent {
+    uint64_t frozen = 0;  // a digest of the variables that require none
+    bool is_news = false;
+    bool had_empty_part = false;
+  };
+  void check_frozen_alike() const;
+  std::vector<int64_t> replicas_without(std::size_t i) const;
   at::Tensor tensor_at(const void* gradient, std::size_t i) const;
 
   const std::vector<std::shared_ptr<VariableState>> variables_;
@@ -60,6 +72,8 @@ class GradientTable {
   std::vector<std::vector<at::Tensor>> converted_;  // by replica: gradients that had another memory layout
   std::vector<at::Tensor> reduced_;                 // by variable, where a reducer adds; empty: it is in tree order
   std::vector<const void*> reduced_pointers_;       // as pointers_: the sum stands as replica 0's
+  std::vector<Absent> absent_;                      // by replica
+  std::vector<char> named_;                         // by variable: whether the log has named it; changed at rest
 };
 
 }  // namespace lockstep::internal

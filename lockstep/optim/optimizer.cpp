@@ -11,6 +11,8 @@ StepInfo Optimizer::step(const ReplicaContext& context, StepOptions options) con
   return state_->step(context, options);
 }
 
+void Optimizer::zero_grad(const ReplicaContext& context) const { state_->zero_grad(context); }
+
 double Optimizer::read_learning_rate(int64_t group) const {
   const CallScope call(*state_->group(), "Optimizer::learning_rate",
                        "leave the learning rate alone: it changes between steps");

@@ -22,7 +22,8 @@ namespace internal {
 class OptimizerState;
 }
 
-/// Variables with options of their own, for make_optimizer. Without options the optimizer's default ones hold.
+/// Variables with options of their own, for make_optimizer, which hold as a whole: unlike torch::optim of some versions
+/// nothing is merged with the optimizer's default ones. Those hold for a group without options.
 template <class Options>
 struct ParameterGroup {
   std::vector<Variable> variables;
@@ -46,7 +47,8 @@ struct StepInfo {
 ///
 /// The update is torch::optim's of the same options, applied to the sum of the replicas' gradients: each replica's loss
 /// carries its weight, see ReplicaContext::scale_loss. A variable of which some replica has no gradient counts as zero
-/// there; one of which none has is left untouched, slots and step count included.
+/// there; one of which none has is left untouched, slots and step count included. Where it requires one, the log names
+/// it, once. See docs/training.md.
 class Optimizer {
  public:
   /// Meets the other replicas, which call it with equal options; inside a step, on the replica's thread. Consumes the
@@ -54,6 +56,9 @@ class Optimizer {
   /// are a UsageError. A DivergenceError names a variable that something else wrote; see docs/variables.md.
   /// A step that throws before its update began has applied nothing.
   StepInfo step(const ReplicaContext& context, StepOptions options = {}) const;
+  /// Lets go of this replica's gradients of the optimizer's variables, so that the next step has none that another
+  /// loss left there. Does not meet. Inside a step, on the replica's thread.
+  void zero_grad(const ReplicaContext& context) const;
 
   /// Reads one group's learning rate. Outside of steps, like the setters.
   template <std::integral Group>

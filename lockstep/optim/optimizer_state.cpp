@@ -186,11 +186,7 @@ OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<
 }
 
 StepInfo OptimizerState::step(const ReplicaContext& context, const StepOptions& options) {
-  ContextAccess::check_is_current(context, "optimizer.step");
-  if (&ContextAccess::group(context) != group_.get()) {
-    throw UsageError("optimizer.step was given a context of another strategy",
-                     "step in runs of the strategy that made it");
-  }
+  check_context(context, "optimizer.step");
   if (group_->evaluating()) {
     throw UsageError("optimizer.step was called inside evaluate()", "train inside run(); evaluate() has no gradients");
   }
@@ -198,8 +194,11 @@ StepInfo OptimizerState::step(const ReplicaContext& context, const StepOptions& 
     throw UsageError(fmt::format(".clip_global_norm is {}", *options.clip_global_norm),
                      "give a positive norm, or leave it out");
   }
+  if (group_->stand_ins() > 0) {
+    for (const auto& variable : variables_) variable->require_own_value("optimizer.step");
+  }
   const int64_t r = ContextAccess::local_index(context);
-  gradients_.collect(r, is_weightless(context));
+  gradients_.collect(r, is_weightless(context), had_empty_part(context));
   scale_calls_[r] = {ContextAccess::scale_calls(context), ContextAccess::weighted_scale_calls(context)};
   StepMeeting meeting(*this, options);
   group_->meet(context, meeting);
@@ -229,13 +228,34 @@ void OptimizerState::clip_to(double norm) {
   }
 }
 
+void OptimizerState::zero_grad(const ReplicaContext& context) {
+  check_context(context, "optimizer.zero_grad");
+  const int64_t r = ContextAccess::local_index(context);
+  for (std::size_t i = 0; i < variables_.size(); ++i) gradients_.release(i, r);
+  scale_calls_[r] = {ContextAccess::scale_calls(context), ContextAccess::weighted_scale_calls(context)};
+}
+
+void OptimizerState::check_context(const ReplicaContext& context, const char* call) const {
+  ContextAccess::check_is_current(context, call);
+  if (&ContextAccess::group(context) == group_.get()) return;
+  throw UsageError(fmt::format("{} was given a context of another strategy", call),
+                   "call it in runs of the strategy that made the optimizer");
+}
+
 bool OptimizerState::is_weightless(const ReplicaContext& context) const {
   const ScaleCalls& before = scale_calls_[ContextAccess::local_index(context)];
   return ContextAccess::scale_calls(context) > before.all &&
          ContextAccess::weighted_scale_calls(context) == before.weighted;
 }
 
+bool OptimizerState::had_empty_part(const ReplicaContext& context) const {
+  const ScaleCalls& before = scale_calls_[ContextAccess::local_index(context)];
+  return ContextAccess::scale_calls(context) - before.all >
+         ContextAccess::weighted_scale_calls(context) - before.weighted;
+}
+
 void OptimizerState::begin_step() {
+  gradients_.check_absent();
   // Most variables have been updated equally often: their numbers are computed once.
   coefficients_.clear();
   if (!apart_ && !group_->reduces_in_tree_order()) gradients_.begin_reduce();

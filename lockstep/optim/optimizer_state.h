@@ -32,6 +32,7 @@ class OptimizerState {
 
   /// The contracts are those of Optimizer's members.
   StepInfo step(const ReplicaContext& context, const StepOptions& options);
+  void zero_grad(const ReplicaContext& context);
   UpdateRule& rule(int64_t group);
   int64_t num_groups() const { return static_cast<int64_t>(rules_.size()); }
   const std::vector<Variable>& slots() const { return slots_; }
@@ -47,7 +48,9 @@ class OptimizerState {
     int64_t weighted = 0;
   };
 
+  void check_context(const ReplicaContext& context, const char* call) const;
   bool is_weightless(const ReplicaContext& context) const;
+  bool had_empty_part(const ReplicaContext& context) const;
   /// Calls fn(part, its lane) for the parts of the update that a lane has work for.
   template <class Fn>
   void for_each_part(int lane, const Fn& fn);

@@ -96,7 +96,7 @@ class ReplicaContext {
   /// and its own component where that is a PerReplica. Random operators in `fn` draw from a stream of their own.
   template <class Fn, class... Args>
   auto merge_call(Fn&& fn, Args&&... args) const {
-    using Call = internal::MergeMeeting<std::decay_t<Fn>, std::decay_t<Args>...>;
+    using Call = internal::MergeMeeting<std::remove_reference_t<Fn>, std::decay_t<Args>...>;
     Call call(*this, fn, std::forward<Args>(args)...);
     merge(call);
     return call.result(local_index());

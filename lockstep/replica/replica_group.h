@@ -68,6 +68,8 @@ class ReplicaGroup {
 
   /// How many variables are damaged: where none is, nobody has to look at each. Any thread.
   std::atomic<int64_t>& damaged_variables() { return damaged_variables_; }
+  /// For how many variables another value stands in: likewise.
+  std::atomic<int64_t>& stand_ins() { return stand_ins_; }
 
   ReplicaContext& context(int64_t local_index) { return *contexts_[local_index]; }
   RandomStream& stream(int64_t local_index) { return streams_[local_index].own; }
@@ -102,6 +104,7 @@ class ReplicaGroup {
   bool running_ = false;
   std::atomic<const void*> caller_{nullptr};  // the thread whose call is under way
   std::atomic<int64_t> damaged_variables_{0};
+  std::atomic<int64_t> stand_ins_{0};
 };
 
 /// Which workers take part in a call.

@@ -266,6 +266,12 @@ Optimizer Strategy::make_optimizer_from(std::vector<Rule> rules) {
   return Optimizer(std::move(state));
 }
 
+MovingAverage Strategy::make_moving_average(const std::vector<Variable>& variables, const MovingAverageOptions& options,
+                                            const std::source_location& place) {
+  const CallScope call(*group_, "Strategy::make_moving_average", "use averages that were made before run()");
+  return MovingAverage(group_, *registry_, variables, options, place);
+}
+
 void internal::throw_group_without_options(std::size_t group) {
   throw UsageError(fmt::format("group {} of an optimizer has no options", group),
                    "give each group options, or make_optimizer(groups, defaults)");

@@ -21,6 +21,7 @@
 #include "lockstep/core/per_replica.h"
 #include "lockstep/core/reduction.h"
 #include "lockstep/data/distributed_dataset.h"
+#include "lockstep/optim/moving_average.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/replica/replica_context.h"
 #include "lockstep/strategy/run_args.h"
@@ -208,6 +209,17 @@ class Strategy {
     }
     return make_optimizer_from(std::move(rules));
   }
+
+  /// Moving averages of a module's parameters, or of a list of variables: mirrored and floating-point, otherwise a
+  /// UsageError; also for a decay outside of [0, 1), and where a variable has an average's name. Their values now are
+  /// what the averages are before the first update.
+  template <class M>
+  MovingAverage make_moving_average(const Replicated<M>& module, const MovingAverageOptions& options = {},
+                                    const std::source_location& place = std::source_location::current()) {
+    return make_moving_average(parameters_of(module.variables()), options, place);
+  }
+  MovingAverage make_moving_average(const std::vector<Variable>& variables, const MovingAverageOptions& options = {},
+                                    const std::source_location& place = std::source_location::current());
 
   /// Deals a data set to the replicas.
   DistributedDataset distribute(const Dataset& dataset, DistributeOptions options);

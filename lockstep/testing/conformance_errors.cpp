@@ -124,10 +124,9 @@ void failed_run(Strategy& strategy) {
     sum.assign_add(ctx, filled(static_cast<double>(ctx.replica_id())));
   });
   const std::vector<at::Tensor> before = everything_of(strategy);
-  const auto step = [&](ReplicaContext& ctx) {
-    at::Tensor loss = forward(ctx) + plain.value(ctx).sum();
-    const bool trains = loss.requires_grad();
-    if (trains) loss.backward();
+  const auto fail = [&](ReplicaContext& ctx) {
+    const at::Tensor loss = forward(ctx) + plain.value(ctx).sum();
+    if (loss.requires_grad()) loss.backward();
     sum.assign(ctx, filled(static_cast<double>(ctx.replica_id())));
     total.assign_add(ctx, filled(1));
     ctx.merge_call([&](Strategy& inside) {
@@ -136,20 +135,25 @@ void failed_run(Strategy& strategy) {
       inside.update_from(0, sum, filled(8));
     });
     if (ctx.replica_id() + 1 == strategy.num_replicas()) throw Mine("late");
-    if (trains) {
-      optimizer.step(ctx);  // waits for the one that has failed
-    } else {
-      ctx.all_reduce(Reduction::kSum, loss);
+    ctx.all_reduce(Reduction::kSum, filled(1));  // stops here
+  };
+  const auto expect_undone = [&](const char* call, const std::exception_ptr& found) {
+    expect_error<Mine>(fmt::format("the step of {}", call), "its own exception", nested_in(call, found), {"late"});
+    const std::vector<at::Tensor> after = everything_of(strategy);
+    expect_equal(fmt::format("the number of components after {}", call), after.size(), before.size());
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      expect_bits(fmt::format("a component after {}", call), after[i], before[i]);
     }
   };
-  for (const auto& found : {thrown_by([&] { strategy.run(step); }), thrown_by([&] { strategy.evaluate(step); })}) {
-    expect_error<Mine>("the step", "its own exception", nested_in("a failed run", found), {"late"});
-    const std::vector<at::Tensor> after = everything_of(strategy);
-    expect_equal("the number of components after a failed run", after.size(), before.size());
-    for (std::size_t i = 0; i < before.size(); ++i) {
-      expect_bits("a component after a failed run", after[i], before[i]);
-    }
-  }
+  expect_undone("a run that failed", thrown_by([&] { strategy.run(fail); }));
+  expect_undone("an evaluation that failed", thrown_by([&] { strategy.evaluate(fail); }));
+  expect_undone("a run that failed before its optimizer's step", thrown_by([&] {
+                  strategy.run([&](ReplicaContext& ctx) {
+                    forward(ctx).backward();
+                    if (ctx.replica_id() + 1 == strategy.num_replicas()) throw Mine("late");
+                    optimizer.step(ctx);
+                  });
+                }));
   for (const bool left : strategy.run([&](ReplicaContext& ctx) {
          return plain.value(ctx).grad().defined() || model(ctx)->weight.grad().defined();
        })) {

@@ -28,8 +28,8 @@ struct VariableCopy {
   std::vector<int64_t> replicas;  // those of this process, counted from 0, whose component it is
 };
 
-/// Decides where on-write variables live; of an on-read one each replica has its own component. An optimizer's slots
-/// live where their variable does.
+/// Decides where on-write variables live; of an on-read one each replica has its own component. An optimizer's slot has
+/// one copy, beside the first of its variable.
 class Placement {
  public:
   virtual ~Placement() = default;

@@ -61,6 +61,7 @@ VariableState::VariableState(std::shared_ptr<ReplicaGroup> group, VariableOption
 
 VariableState::~VariableState() {
   if (damaged_.load(std::memory_order_relaxed)) --group_->damaged_variables();
+  if (own_.defined()) --group_->stand_ins();
 }
 
 at::Tensor VariableState::read() const {
@@ -90,10 +91,44 @@ at::Tensor VariableState::read() const {
 }
 
 void VariableState::write(const at::Tensor& value) {
+  require_own_value("a write");
+  set([&](at::Tensor& copy) { copy.copy_(value); });
+}
+
+void VariableState::change(FunctionRef<void(at::Tensor&)> fn) {
+  require_own_value("a change");
+  check_memory();
+  set(fn);
+}
+
+void VariableState::stand_in(const at::Tensor& value) {
+  require_own_value("a second swap");
+  check_memory();  // its own value is kept as the library left it, or not at all
+  const at::NoGradGuard no_grad;
+  at::Tensor own = copies_.front().clone();
+  write(value);
+  own_ = std::move(own);
+  ++group_->stand_ins();
+}
+
+void VariableState::end_stand_in() noexcept {
+  if (!own_.defined()) return;
+  const at::Tensor own = std::exchange(own_, at::Tensor());
+  --group_->stand_ins();
+  set([&](at::Tensor& copy) { copy.copy_(own); });
+}
+
+void VariableState::require_own_value(const char* call) const {
+  if (!own_.defined()) return;
+  throw UsageError(fmt::format("{} of variable '{}' was asked for while its average stands in for it", call, name()),
+                   "let the scope that MovingAverage::swap gave end first: then the variable has its own value back");
+}
+
+void VariableState::set(FunctionRef<void(at::Tensor&)> fn) {
   const at::NoGradGuard no_grad;
   const bool sound = !damaged_.load(std::memory_order_relaxed);
   if (group_->running() && !before_.defined() && sound) before_ = copies_.front().clone();
-  for (at::Tensor& copy : copies_) copy.copy_(value);
+  for (at::Tensor& copy : copies_) fn(copy);
   for (int64_t r = 0; r < num_components(); ++r) {
     at::Tensor& component = components_[r];
     const at::Tensor& copy = copies_[copy_of_[r]];
@@ -106,6 +141,7 @@ void VariableState::write(const at::Tensor& value) {
     expect(r);
   }
   renew_checksums();
+  forget_autocast_weights();
   if (damaged_.exchange(false, std::memory_order_acq_rel)) --group_->damaged_variables();
 }
 
@@ -146,7 +182,9 @@ void VariableState::begin_run(int64_t r) {
 void VariableState::undo_run() {
   if (std::exchange(stepped_, false) && !on_write()) return;
   if (on_write()) {
-    if (before_.defined()) write(std::exchange(before_, at::Tensor()));
+    if (!before_.defined()) return;
+    const at::Tensor before = std::exchange(before_, at::Tensor());
+    set([&](at::Tensor& copy) { copy.copy_(before); });
     return;
   }
   const at::NoGradGuard no_grad;

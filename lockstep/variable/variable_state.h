@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/function_ref.h"
 #include "lockstep/variable/variable.h"
 
 namespace lockstep::internal {
@@ -65,8 +66,11 @@ class VariableState {
 
   /// The value; see Variable::read.
   at::Tensor read() const;
-  /// Sets every copy of an on-write variable and takes damage back.
+  /// Sets every copy of an on-write variable and takes damage back. A UsageError while another value stands in.
   void write(const at::Tensor& value);
+  /// Changes an on-write variable by `fn`, which is called on each copy and does the same to all. Throws the
+  /// DivergenceError of a copy that something else wrote; then `fn` was not called.
+  void change(FunctionRef<void(at::Tensor&)> fn);
   /// Sets one component of an on-read variable.
   void write_component(int64_t r, const at::Tensor& value) const;
   /// Sets every component of an on-read variable to the mean of all.
@@ -90,6 +94,15 @@ class VariableState {
   }
   /// After a run that failed.
   void undo_run();
+
+  // Another value that stands in for an on-write variable's own, as weights' averages do for an evaluation.
+
+  /// Puts `value` there, and keeps the variable's own. Until it is back, every write is a UsageError, and so is this.
+  void stand_in(const at::Tensor& value);
+  /// Puts the variable's own value back, bit by bit, if another stands in for it.
+  void end_stand_in() noexcept;
+  /// Throws the UsageError of a `call` that needs the variable's own value while another stands in. Any thread.
+  void require_own_value(const char* call) const;
 
   /// Throws the DivergenceError of a damaged variable. Any thread.
   void require_sound() const {
@@ -120,6 +133,8 @@ class VariableState {
     uint32_t version;
     const void* address;
   };
+  /// What all writes to an on-write variable end in.
+  void set(FunctionRef<void(at::Tensor&)> fn);
   /// Takes component r, as it is, for what the library left.
   void expect(int64_t r);
   void renew_checksums();
@@ -137,6 +152,7 @@ class VariableState {
   std::vector<at::Tensor> copies_;
   std::vector<std::size_t> copy_of_;  // each component's copy
   at::Tensor before_;                 // its value before this run's writes, where there were any
+  at::Tensor own_;                    // its own value, while another stands in for it
   // What the library left, where foreign writes are looked for: in on-write variables that are no slots.
   std::vector<Expected> expected_;  // each component's; its replica's thread, or all at rest
   std::vector<std::vector<uint64_t>> checksums_;

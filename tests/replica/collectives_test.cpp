@@ -191,6 +191,16 @@ TEST_P(CollectivesOf, MergeCallHandsAPerReplicaOut) {
   for (int64_t r = 0; r < replicas(); ++r) EXPECT_EQ(results[r], r * 10);
 }
 
+int64_t count_of(Strategy&, const PerReplica<int>& values) { return static_cast<int64_t>(values.size()); }
+
+TEST_P(CollectivesOf, MergeCallTakesConstLambdasAndFunctions) {
+  const auto count = [](Strategy&, const PerReplica<int>& values) { return static_cast<int64_t>(values.size()); };
+  strategy_.run([&](ReplicaContext& ctx) {
+    EXPECT_EQ(ctx.merge_call(count, 1), strategy_.num_replicas());
+    EXPECT_EQ(ctx.merge_call(count_of, 1), strategy_.num_replicas());
+  });
+}
+
 TEST_P(CollectivesOf, MergeCallMayReturnNothing) {
   int calls = 0;
   strategy_.run([&](ReplicaContext& ctx) { ctx.merge_call([&](Strategy&) { ++calls; }); });

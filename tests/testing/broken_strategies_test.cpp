@@ -146,7 +146,7 @@ TEST(BrokenStrategy, ThatForgetsTheLastReplicaIsFound) {
        "\n  ReduceOverAxesIsOfAllElements_4ReplicasOn2Lanes", "\n  AllReduceIsDifferentiable_",
        "\n  AnOptimizerStepsByTheSumOfAllGradients_", "\n  EveryCellOfTheMatrixDoesWhatTheTableSays_",
        "\n  TrainingWithSgdIsOneDevices_", "\n  TrainingWithAdamWIsOneDevices_"},
-      {"ReduceGivesTheSameBitsEachTime", "TrainingGivesTheSameBits"});
+      {"BroadcastGives", "HasTheShape", "ReduceGivesTheSameBitsEachTime", "TrainingGivesTheSameBits"});
 }
 
 TEST(BrokenStrategy, ThatDividesByTheWrongNumberIsFound) {

@@ -1,0 +1,194 @@
+#include "lockstep/optim/moving_average.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "lockstep/core/error.h"
+#include "lockstep/replica/meeting.h"
+#include "lockstep/replica/replica_group.h"
+#include "lockstep/variable/registry.h"
+#include "lockstep/variable/variable_state.h"
+
+namespace lockstep {
+
+namespace internal {
+
+namespace {
+
+void check(const ReplicaGroup& group, const std::vector<Variable>& variables, const MovingAverageOptions& options) {
+  if (!(options.decay >= 0 && options.decay < 1)) {
+    throw UsageError(fmt::format("a moving average was given .decay = {}", options.decay),
+                     "give a number from 0 to below 1, such as 0.999");
+  }
+  if (options.name.empty()) throw UsageError("a moving average was given an empty .name", "leave it out, or name it");
+  if (variables.empty()) {
+    throw UsageError("a moving average was given no variables",
+                     "give it at least one that is mirrored and floating-point");
+  }
+  std::set<const VariableState*> seen;
+  for (const Variable& variable : variables) {
+    const VariableState& state = variable.state();
+    const auto refuse = [&](const std::string& why, const char* remedy) {
+      throw UsageError(fmt::format("a moving average was given variable '{}', which {}", state.name(), why), remedy);
+    };
+    if (state.group().get() != &group) refuse("belongs to another strategy", "make both with the same strategy");
+    if (!seen.insert(&state).second) refuse("stands in it twice", "give each variable once");
+    if (!state.on_write() || !at::isFloatingType(state.like().scalar_type())) {
+      refuse(fmt::format("is {}", state.on_write() ? c10::toString(state.like().scalar_type()) : "sync-on-read"),
+             "give it mirrored floating-point variables, such as a module's parameters");
+    }
+  }
+}
+
+/// Of half precision an average would stand still: what an update adds is less than half a unit of its last place.
+at::ScalarType type_of_average(at::ScalarType type) {
+  return type == at::kHalf || type == at::kBFloat16 ? at::kFloat : type;
+}
+
+}  // namespace
+
+class MovingAverageState {
+ public:
+  MovingAverageState(std::shared_ptr<ReplicaGroup> group, VariableRegistry& registry,
+                     const std::vector<Variable>& variables, const MovingAverageOptions& options,
+                     const std::source_location& place)
+      : group_(std::move(group)), options_(options) {
+    check(*group_, variables, options_);
+    const auto make = [&](const std::string& name, FunctionRef<at::Tensor()> initial) {
+      return Variable(registry.make({.name = name, .trainable = false}, initial, place));
+    };
+    for (const Variable& variable : variables) {
+      VariableState& state = variable.state();
+      state.require_own_value("a moving average");
+      state.check_memory();
+      variables_.push_back(variable.shared_state());
+      averages_.push_back(make(fmt::format("{}/{}", state.name(), options_.name),
+                               [&] { return state.read().to(type_of_average(state.like().scalar_type())); }));
+    }
+    updates_ = make(fmt::format("{}/{}_updates", variables_.front()->name(), options_.name),
+                    [] { return at::zeros({}, at::kLong); });
+  }
+
+  void update(const ReplicaContext& context);
+  SwapScope swap() const {
+    SwapScope scope;
+    for (std::size_t i = 0; i < variables_.size(); ++i) {
+      variables_[i]->require_own_value("a second swap");
+      averages_[i].state().check_memory();
+    }
+    for (std::size_t i = 0; i < variables_.size(); ++i) {
+      variables_[i]->stand_in(averages_[i].state().copies().front());
+      scope.variables_.push_back(variables_[i]);  // so that an error puts back what was swapped so far
+    }
+    return scope;
+  }
+  const std::vector<Variable>& averages() const { return averages_; }
+  int64_t updates() const { return updates_.state().copies().front().item<int64_t>(); }
+  ReplicaGroup& group() const { return *group_; }
+
+ private:
+  friend class UpdateMeeting;
+
+  /// What the next update keeps.
+  double keep() const {
+    const auto n = static_cast<double>(updates());
+    if (n == 0) return 0;
+    return options_.warm_up ? std::min(options_.decay, (1 + n) / (10 + n)) : options_.decay;
+  }
+  void move_average(std::size_t i, double keep) const {
+    VariableState& variable = *variables_[i];
+    variable.check_memory();  // what something else wrote must not get into an average
+    const at::Tensor& value = variable.copies().front();
+    averages_[i].state().change([&](at::Tensor& average) {
+      if (keep == 0) {
+        average.copy_(value);
+      } else {
+        average.lerp_(value.to(average.scalar_type()), 1 - keep);
+      }
+    });
+  }
+
+  const std::shared_ptr<ReplicaGroup> group_;
+  const MovingAverageOptions options_;
+  std::vector<std::shared_ptr<VariableState>> variables_;
+  std::vector<Variable> averages_;  // by variable
+  Variable updates_;
+};
+
+/// What all replicas bring to MovingAverage::update: each variable is one lane's.
+class UpdateMeeting final : public Meeting {
+ public:
+  explicit UpdateMeeting(const MovingAverageState& averages) : averages_(averages) {}
+
+  const char* what() const override { return "MovingAverage::update"; }
+  uint64_t signature() const override { return reinterpret_cast<uintptr_t>(&averages_); }
+  std::string describe() const override {
+    return fmt::format("MovingAverage::update of '{}'", averages_.variables_.front()->name());
+  }
+
+  void prepare(std::span<Meeting* const>) override { keep_ = averages_.keep(); }
+  int num_phases() const override { return 1; }
+  void work(int, int lane, int num_lanes) override {
+    const at::NoGradGuard no_grad;
+    for (auto i = static_cast<std::size_t>(lane); i < averages_.variables_.size(); i += num_lanes) {
+      averages_.move_average(i, keep_);
+    }
+  }
+  void between(int) override {
+    averages_.updates_.state().change([](at::Tensor& updates) { updates.add_(1); });
+  }
+
+ private:
+  const MovingAverageState& averages_;
+  double keep_ = 0;
+};
+
+void MovingAverageState::update(const ReplicaContext& context) {
+  ContextAccess::check_is_current(context, "MovingAverage::update");
+  if (&ContextAccess::group(context) != group_.get()) {
+    throw UsageError("MovingAverage::update was given a context of another strategy",
+                     "call it in runs of the strategy that made it");
+  }
+  if (group_->evaluating()) {
+    throw UsageError("MovingAverage::update was called inside evaluate()", "call it inside run(), after the optimizer");
+  }
+  const int64_t r = ContextAccess::local_index(context);
+  for (std::size_t i = 0; i < variables_.size(); ++i) {
+    if (group_->stand_ins() > 0) variables_[i]->require_own_value("MovingAverage::update");
+    variables_[i]->check_component(r);
+    averages_[i].state().check_component(r);
+  }
+  UpdateMeeting meeting(*this);
+  group_->meet(context, meeting);
+}
+
+}  // namespace internal
+
+SwapScope::~SwapScope() {
+  for (const auto& variable : variables_) variable->end_stand_in();
+}
+
+MovingAverage::MovingAverage(std::shared_ptr<internal::ReplicaGroup> group, internal::VariableRegistry& registry,
+                             const std::vector<Variable>& variables, const MovingAverageOptions& options,
+                             const std::source_location& place)
+    : state_(std::make_shared<internal::MovingAverageState>(std::move(group), registry, variables, options, place)) {}
+
+void MovingAverage::update(const ReplicaContext& context) const { state_->update(context); }
+
+SwapScope MovingAverage::swap() const {
+  const internal::CallScope call(state_->group(), "MovingAverage::swap", "leave the weights alone: swap between runs");
+  return state_->swap();
+}
+
+const std::vector<Variable>& MovingAverage::variables() const { return state_->averages(); }
+
+int64_t MovingAverage::updates() const {
+  const internal::CallScope call(state_->group(), "MovingAverage::updates", "count the steps");
+  return state_->updates();
+}
+
+}  // namespace lockstep

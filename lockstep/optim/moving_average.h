@@ -1,0 +1,76 @@
+// Moving averages of weights: computed once for all replicas, and put in the weights' place for an evaluation.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <source_location>
+#include <string>
+#include <vector>
+
+#include "lockstep/variable/variable.h"
+
+namespace lockstep {
+
+class ReplicaContext;
+
+namespace internal {
+class MovingAverageState;
+class ReplicaGroup;
+class VariableRegistry;
+}  // namespace internal
+
+struct MovingAverageOptions {
+  double decay = 0.999;          // what an update keeps of an average, from 0 to below 1
+  bool warm_up = false;          // the n-th update, from 0, keeps at most (1 + n) / (10 + n): it forgets early weights
+  std::string name = "average";  // averages are variables named "<variable>/<name>"
+};
+
+/// While it lives, averages stand in for their variables. Moved, but not copied; it ends outside of steps.
+class [[nodiscard]] SwapScope {
+ public:
+  /// Puts the variables' own values back, bit by bit.
+  ~SwapScope();
+  SwapScope(SwapScope&&) noexcept = default;
+  SwapScope& operator=(SwapScope&&) = delete;
+
+ private:
+  friend class internal::MovingAverageState;
+  SwapScope() = default;
+  std::vector<std::shared_ptr<internal::VariableState>> variables_;
+};
+
+/// A handle; copies mean the same averages, which live as long as any of them, also beyond their strategy.
+///
+/// An average is a mirrored variable of the strategy, float32 where its variable is of half precision, and the
+/// variable's dtype otherwise. So a run that fails leaves it as it was, and it needs no all-reduce: replicas have the
+/// same weights. Buffers, such as batch normalisation's statistics, have no averages, and a swap leaves them as they
+/// are.
+class MovingAverage {
+ public:
+  /// Meets the other replicas; inside a step, after the optimizer's, on the replica's thread. The first update copies
+  /// the variables, as torch's AveragedModel does; each later one sets average = decay * average + (1 - decay) *
+  /// variable. A UsageError inside evaluate() and while averages stand in, a DivergenceError where something else wrote
+  /// a variable.
+  void update(const ReplicaContext& context) const;
+
+  /// Puts the averages in their variables' place, on all replicas, until the scope that it gives ends, however it does.
+  /// Meanwhile Optimizer::step, update(), another swap and every assignment of these variables are UsageErrors. Outside
+  /// of steps.
+  SwapScope swap() const;
+
+  /// The averages, in the order of their variables.
+  const std::vector<Variable>& variables() const;
+  /// How many updates there were: a variable too, an int64 of no dimensions named "<first variable>/<name>_updates".
+  /// Outside of steps.
+  int64_t updates() const;
+
+  /// For the library's own use.
+  MovingAverage(std::shared_ptr<internal::ReplicaGroup> group, internal::VariableRegistry& registry,
+                const std::vector<Variable>& variables, const MovingAverageOptions& options,
+                const std::source_location& place);
+
+ private:
+  std::shared_ptr<internal::MovingAverageState> state_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,328 @@
+// Moving averages of weights, and what a swap promises.
+#include <ATen/autocast_mode.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <optional>
+
+#include "lockstep/testing/local_replicas.h"
+#include "tests/support/programs.h"
+#include "tests/support/strategies.h"
+
+namespace lockstep {
+namespace {
+
+namespace nn = torch::nn;
+using testing::message_from;
+using testing::nested_message_from;
+using torch::Tensor;
+
+class MovingAverageOf : public ::testing::TestWithParam<testing::StrategyCase> {
+ protected:
+  void step(const MovingAverage& ema, double gradient = 1) {
+    strategy_->run([&](ReplicaContext& ctx) {
+      weight_.value(ctx).mutable_grad() = torch::full({3}, gradient);
+      optimizer_.step(ctx);
+      ema.update(ctx);
+    });
+  }
+  static Tensor average(const MovingAverage& ema, std::size_t i = 0) { return ema.variables().at(i).read(); }
+  static std::string bits_of(const Variable& variable) {
+    std::vector<std::pair<std::string, Tensor>> all;
+    for (const Tensor& component : variable.components()) all.emplace_back("", component);
+    return sha256_of(all);
+  }
+
+  const std::unique_ptr<Strategy> strategy_ = GetParam().make();
+  const Variable weight_ = strategy_->make_variable(torch::tensor({1.f, -0.f, 3.f}), {.name = "weight"});
+  const Optimizer optimizer_ = strategy_->make_optimizer(std::vector<Variable>{weight_}, torch::optim::SGDOptions(0.1));
+  const std::vector<Variable> variables_{weight_};
+};
+
+TEST_P(MovingAverageOf, CopiesFirstAndFollowsThen) {
+  const auto ema = strategy_->make_moving_average(variables_, {.decay = 0.9});
+  EXPECT_TRUE(torch::equal(average(ema), weight_.read())) << "before the first update";
+  step(ema);
+  EXPECT_TRUE(torch::equal(average(ema), weight_.read()));
+  Tensor expected = weight_.read();
+  for (int i = 0; i < 4; ++i) {
+    step(ema, i);
+    expected = 0.9 * expected + 0.1 * weight_.read();
+    EXPECT_TRUE(torch::allclose(average(ema), expected, 1e-6, 1e-7)) << average(ema) << expected;
+    EXPECT_FALSE(i > 0 && torch::equal(average(ema), weight_.read()));
+  }
+  EXPECT_EQ(ema.updates(), 5);
+}
+
+TEST_P(MovingAverageOf, OfEqualWeightsStaysExactlyEqual) {
+  const auto ema = strategy_->make_moving_average(variables_, {.decay = 0.999});
+  for (int i = 0; i < 10; ++i) step(ema, 0);
+  EXPECT_TRUE(torch::equal(average(ema), weight_.read()));
+}
+
+TEST_P(MovingAverageOf, WarmsUp) {
+  const auto ema = strategy_->make_moving_average(variables_, {.decay = 0.25, .warm_up = true});
+  step(ema);
+  Tensor expected = weight_.read();
+  for (int n = 1; n < 5; ++n) {
+    step(ema);
+    const double keep = std::min(0.25, (1.0 + n) / (10.0 + n));  // 2/11, 3/12, 4/13, ...
+    expected = keep * expected + (1 - keep) * weight_.read();
+    EXPECT_TRUE(torch::allclose(average(ema), expected, 1e-6, 1e-7)) << n;
+  }
+}
+
+TEST_P(MovingAverageOf, IsAVariableOfTheStrategy) {
+  const auto model = strategy_->make_module([] { return nn::Sequential(nn::Linear(2, 3), nn::BatchNorm1d(3)); });
+  const auto ema = strategy_->make_moving_average(model);
+  std::vector<std::string> names;
+  for (const Variable& variable : ema.variables()) {
+    EXPECT_FALSE(variable.trainable());
+    EXPECT_EQ(variable.synchronization(), VariableSynchronization::kOnWrite);
+    names.push_back(variable.name());
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"model.0.weight/average", "model.0.bias/average", "model.1.weight/average",
+                                             "model.1.bias/average"}))
+      << "buffers have none";
+  names.push_back("model.0.weight/average_updates");
+  for (const std::string& name : names) {
+    const auto all = strategy_->variables();
+    EXPECT_TRUE(std::any_of(all.begin(), all.end(), [&](const Variable& one) { return one.name() == name; })) << name;
+  }
+}
+
+TEST_P(MovingAverageOf, OfHalfPrecisionIsFloat) {
+  const Variable half = strategy_->make_variable(torch::ones({3}, torch::kBFloat16), {.name = "half"});
+  const auto ema = strategy_->make_moving_average(std::vector<Variable>{half}, {.decay = 0.999});
+  EXPECT_EQ(ema.variables()[0].dtype(), torch::kFloat);
+  strategy_->run([&](ReplicaContext& ctx) { ema.update(ctx); });
+  half.assign(torch::full({3}, 2));
+  for (int i = 0; i < 100; ++i) strategy_->run([&](ReplicaContext& ctx) { ema.update(ctx); });
+  const double expected = 2 - std::pow(0.999, 100);
+  EXPECT_NEAR(average(ema)[0].item<double>(), expected, 1e-4) << "in bfloat16 it would still be 1";
+  const auto swapped = ema.swap();
+  EXPECT_EQ(half.dtype(), torch::kBFloat16);
+  EXPECT_NEAR(half.read()[0].item<double>(), expected, 0x1p-8);
+}
+
+TEST_P(MovingAverageOf, SwapsForAnEvaluationAndPutsTheSameBitsBack) {
+  const auto ema = strategy_->make_moving_average(variables_, {.decay = 0.5});
+  for (int i = 0; i < 3; ++i) step(ema);
+  const std::string before = bits_of(weight_);
+  const Tensor expected = average(ema);
+  const auto seen = [&] {
+    return strategy_->evaluate([&](ReplicaContext& ctx) { return weight_.value(ctx).clone(); });
+  };
+  {
+    const auto swapped = ema.swap();
+    for (const Tensor& value : seen()) EXPECT_TRUE(torch::equal(value, expected));
+    EXPECT_TRUE(torch::equal(weight_.read(), expected));
+    EXPECT_TRUE(torch::equal(average(ema), expected));
+  }
+  EXPECT_EQ(bits_of(weight_), before);
+  try {
+    const auto swapped = ema.swap();
+    strategy_->evaluate([&](ReplicaContext&) { throw std::runtime_error("evaluation"); });
+    FAIL();
+  } catch (const ReplicaError&) {
+  }
+  EXPECT_EQ(bits_of(weight_), before) << "though the evaluation threw";
+  step(ema);  // and training goes on
+}
+
+TEST_P(MovingAverageOf, IsSeenByModulesInEvaluationAndExport) {
+  const auto model = strategy_->make_module([] { return nn::Linear(2, 1); });
+  const auto optimizer = strategy_->make_optimizer(model, torch::optim::SGDOptions(0.1));
+  const auto ema = strategy_->make_moving_average(model, {.decay = 0.5});
+  const Tensor input = torch::ones({1, 2});
+  for (int i = 0; i < 3; ++i) {
+    strategy_->run([&](ReplicaContext& ctx) {
+      model(ctx)->forward(input).sum().backward();
+      optimizer.step(ctx);
+      ema.update(ctx);
+    });
+  }
+  const auto output = [&] {
+    return strategy_->evaluate([&](ReplicaContext& ctx) { return model(ctx)->forward(input); })[0].item<double>();
+  };
+  const double trained = output();
+  const double expected = (average(ema, 0).sum() + average(ema, 1).sum()).item<double>();
+  {
+    const auto swapped = ema.swap();
+    EXPECT_FLOAT_EQ(output(), expected);
+    EXPECT_FLOAT_EQ(model.export_module()->forward(input).item<double>(), expected);
+  }
+  EXPECT_NE(trained, expected);
+  EXPECT_EQ(output(), trained);
+}
+
+TEST_P(MovingAverageOf, LeavesBuffersWhichMayBeMadeAnewWhileItStandsIn) {
+  const auto model = strategy_->make_module([] { return nn::BatchNorm1d(3); });
+  const auto ema = strategy_->make_moving_average(model);
+  const auto before = model.state();
+  const auto swapped = ema.swap();
+  EXPECT_TRUE(torch::equal(model.state().at("running_mean"), before.at("running_mean")));
+  strategy_->run([&](ReplicaContext& ctx) { model(ctx)->forward(torch::ones({4, 3})); });
+  EXPECT_TRUE(torch::allclose(model.state().at("running_mean"), torch::full({3}, 0.1)));
+}
+
+TEST_P(MovingAverageOf, WhileItStandsInTrainingAndWritesAreRefused) {
+  const auto ema = strategy_->make_moving_average(variables_, {.decay = 0.5});
+  const Variable other = strategy_->make_variable(torch::ones({3}), {.name = "other"});
+  const auto for_other = strategy_->make_optimizer(std::vector<Variable>{other}, torch::optim::SGDOptions(1));
+  step(ema);
+  const std::string before = bits_of(weight_);
+  {
+    const auto swapped = ema.swap();
+    const auto training = nested_message_from<UsageError>([&] { step(ema); });
+    EXPECT_NE(training.find("optimizer.step of variable 'weight'"), std::string::npos) << training;
+    nested_message_from<UsageError>([&] { strategy_->run([&](ReplicaContext& ctx) { ema.update(ctx); }); });
+    message_from<UsageError>([&] { weight_.assign(torch::ones({3})); });
+    message_from<UsageError>([&] { strategy_->update(weight_, [](Tensor& value) { value.zero_(); }); });
+    EXPECT_NE(message_from<UsageError>([&] { (void)ema.swap(); }).find("second swap"), std::string::npos);
+    strategy_->run([&](ReplicaContext& ctx) {
+      other.value(ctx).mutable_grad() = torch::ones({3});
+      EXPECT_TRUE(for_other.step(ctx).applied) << "of other variables";
+    });
+  }
+  EXPECT_EQ(bits_of(weight_), before);
+  EXPECT_EQ(ema.updates(), 1);
+  step(ema);
+  weight_.assign(torch::ones({3}));
+}
+
+TEST_P(MovingAverageOf, IsUndoneByARunThatFails) {
+  const auto ema = strategy_->make_moving_average(variables_, {.decay = 0.5});
+  for (int i = 0; i < 2; ++i) step(ema);
+  const std::string before = bits_of(ema.variables()[0]);
+  EXPECT_THROW(strategy_->run([&](ReplicaContext& ctx) {
+    weight_.value(ctx).mutable_grad() = torch::ones({3});
+    optimizer_.step(ctx);
+    ema.update(ctx);
+    ema.update(ctx);
+    throw std::runtime_error("later");
+  }),
+               ReplicaError);
+  EXPECT_EQ(bits_of(ema.variables()[0]), before);
+  EXPECT_EQ(ema.updates(), 2);
+}
+
+TEST_P(MovingAverageOf, TakesInNothingThatSomethingElseWrote) {
+  const auto ema = strategy_->make_moving_average(variables_, {.decay = 0.5});
+  step(ema);
+  const std::string before = bits_of(ema.variables()[0]);
+  const auto text = nested_message_from<DivergenceError>([&] {
+    strategy_->run([&](ReplicaContext& ctx) {
+      if (ctx.replica_id() == 0) weight_.value(ctx).data().add_(1);
+      ema.update(ctx);
+    });
+  });
+  EXPECT_NE(text.find("'weight'"), std::string::npos) << text;
+  EXPECT_EQ(bits_of(ema.variables()[0]), before);
+  message_from<DivergenceError>([&] { (void)ema.swap(); });
+}
+
+TEST_P(MovingAverageOf, HasANameOfItsOwn) {
+  const auto slow = strategy_->make_moving_average(variables_, {.decay = 0.9});
+  message_from<UsageError>([&] { strategy_->make_moving_average(variables_, {.decay = 0.5}); });
+  const auto fast = strategy_->make_moving_average(variables_, {.decay = 0.5, .name = "fast"});
+  EXPECT_EQ(fast.variables()[0].name(), "weight/fast");
+  for (int i = 0; i < 2; ++i) {
+    step(slow);
+    strategy_->run([&](ReplicaContext& ctx) { fast.update(ctx); });
+  }
+  EXPECT_FALSE(torch::equal(average(slow), average(fast)));
+}
+
+TEST_P(MovingAverageOf, OutlivesItsStrategy) {
+  auto strategy = GetParam().make();
+  const Variable v = strategy->make_variable(torch::ones({2}), {.name = "v"});
+  const auto ema = strategy->make_moving_average(std::vector<Variable>{v});
+  std::optional<SwapScope> swapped = ema.swap();
+  strategy.reset();
+  swapped.reset();
+  EXPECT_TRUE(torch::equal(ema.variables()[0].read(), v.read()));
+}
+
+TEST_P(MovingAverageOf, MisuseIsNamed) {
+  const auto make = [&](const std::vector<Variable>& variables, const MovingAverageOptions& options = {}) {
+    return message_from<UsageError>([&] { strategy_->make_moving_average(variables, options); });
+  };
+  for (const double decay : {1.0, -0.1, std::nan("")}) make(variables_, {.decay = decay});
+  make(variables_, {.name = ""});
+  make({});
+  make({Variable()});
+  EXPECT_NE(make({weight_, weight_}).find("twice"), std::string::npos);
+  const Variable whole = strategy_->make_variable(torch::ones({2}, torch::kInt), {.name = "whole"});
+  EXPECT_NE(make({whole}).find("'whole', which is Int"), std::string::npos);
+  const Variable free = strategy_->make_variable(
+      torch::ones({2}),
+      {.name = "free", .synchronization = VariableSynchronization::kOnRead, .aggregation = VariableAggregation::kMean});
+  EXPECT_NE(make({weight_, free}).find("'free', which is sync-on-read"), std::string::npos);
+  testing::LocalReplicas other({.replicas = 2});
+  message_from<UsageError>([&] { other.make_moving_average(variables_); });
+  const auto ema = strategy_->make_moving_average(variables_);  // nothing is left of those that were refused
+  nested_message_from<UsageError>([&] { other.run([&](ReplicaContext& ctx) { ema.update(ctx); }); });
+  nested_message_from<UsageError>([&] { strategy_->evaluate([&](ReplicaContext& ctx) { ema.update(ctx); }); });
+  nested_message_from<UsageError>([&] { strategy_->run([&](ReplicaContext&) { (void)ema.swap(); }); });
+  nested_message_from<UsageError>([&] { strategy_->run([&](ReplicaContext&) { ema.updates(); }); });
+}
+
+TEST_P(MovingAverageOf, IsSeenUnderAutocastToo) {
+  // Autocast caches casted weights; after a swap, the cache of before would be silently stale.
+  const auto model = strategy_->make_module([] { return nn::Linear(4, 4); });
+  const auto ema = strategy_->make_moving_average(model);
+  model.load({{"weight", torch::ones({4, 4})}, {"bias", torch::zeros({4})}});
+  const auto set_autocast = [](bool on) {
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
+    at::autocast::set_autocast_enabled(at::kCPU, on);
+#else
+    at::autocast::set_cpu_enabled(on);
+#endif
+  };
+  const auto output = [&] {
+    return strategy_->evaluate([&](ReplicaContext& ctx) { return model(ctx)->forward(torch::ones({1, 4})); });
+  };
+  set_autocast(true);
+  const auto trained = output();
+  {
+    const auto swapped = ema.swap();
+    const auto averaged = output();
+    for (const Tensor& value : averaged) EXPECT_FALSE(torch::equal(value, trained[0]));
+  }
+  for (const Tensor& value : output()) EXPECT_TRUE(torch::equal(value, trained[0]));
+  set_autocast(false);
+  at::autocast::clear_cache();
+}
+
+INSTANTIATE_TEST_SUITE_P(Strategies, MovingAverageOf, ::testing::ValuesIn(testing::strategy_cases()),
+                         [](const auto& one) { return one.param.name; });
+
+class MovingAverageOn : public ::testing::TestWithParam<int64_t> {};
+
+TEST_P(MovingAverageOn, IsOneDevicesOnAnyLanes) {
+  testing::expect_same_as_one_device(
+      [](Strategy& strategy, const auto& observe) {
+        const auto model =
+            strategy.make_module([] { return nn::Sequential(nn::Linear(24, 9), nn::Tanh(), nn::Linear(9, 7)); });
+        const auto optimizer = strategy.make_optimizer(model, torch::optim::SGDOptions(0.1).momentum(0.9));
+        const auto ema = strategy.make_moving_average(model, {.decay = 0.9, .warm_up = true});
+        const auto data = strategy.distribute(testing::make_data("mlp", 100), {.global_batch = 22});
+        observe();
+        for (const auto& batch : data.epoch(0)) {
+          strategy.run(batch, [&](ReplicaContext& ctx, const Batch& part) {
+            ctx.scale_loss(nn::functional::cross_entropy(model(ctx)->forward(part.input), part.target)).backward();
+            optimizer.step(ctx);
+            ema.update(ctx);
+          });
+          observe();
+        }
+      },
+      {.replicas = GetParam()});
+}
+
+INSTANTIATE_TEST_SUITE_P(Replicas, MovingAverageOn, ::testing::Values(1, 3, 4));
+
+}  // namespace
+}  // namespace lockstep
