@@ -52,6 +52,7 @@ TEST_P(MovingAverageOf, CopiesFirstAndFollowsThen) {
     EXPECT_TRUE(torch::allclose(average(ema), expected, 1e-6, 1e-7)) << average(ema) << expected;
     EXPECT_FALSE(i > 0 && torch::equal(average(ema), weight_.read()));
   }
+  for (const Tensor& component : ema.variables()[0].components()) EXPECT_TRUE(torch::equal(component, average(ema)));
   EXPECT_EQ(ema.updates(), 5);
 }
 
