@@ -142,6 +142,7 @@ std::string Strategy::describe() const {
                       internal::tensor_allocator_description());
   text += fmt::format("  {}; own loops {}; fingerprint {}\n", internal::platform_description(),
                       internal::name_of(internal::simd()), internal::platform_fingerprint());
+  if (!group_->running() && !registry_->variables().empty()) text += describe_variables();
   return text;
 }
 

@@ -84,7 +84,7 @@ class Strategy {
   int64_t step() const;
   uint64_t seed() const;
   /// Everything that decides results and speed, for a reader: replicas, lanes, cores, and the fingerprint of what the
-  /// promise of equal bits depends on.
+  /// promise of equal bits depends on; outside of runs the table of variables too, where there are any.
   std::string describe() const;
 
   /// Calls `fn(ctx)` once for each replica of this process, each on its own thread, under the caller's grad mode and

@@ -306,6 +306,9 @@ TEST(Strategy, DescribesItself) {
                            "LibTorch", "fingerprint"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in:\n" << text;
   }
+  const Variable variable = strategy.make_variable(torch::ones({3}), {.name = "mine"});
+  EXPECT_EQ(strategy.describe(), text + strategy.describe_variables());
+  strategy.run([&](ReplicaContext&) { EXPECT_EQ(strategy.describe(), text); });
 }
 
 TEST(Strategy, SaysThatTheNumberOfReplicasCameFromTheMachine) {
