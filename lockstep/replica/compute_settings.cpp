@@ -45,8 +45,11 @@ void set_intra_op_threads(int threads) {
 /// On the calling thread and those that it shares its operators with.
 void set_modes(uint32_t modes, int threads) {
   if (threads > 1 && libraries().omp_parallel) {
-    const auto set = [](void* value) { set_floating_point_modes(*static_cast<uint32_t*>(value)); };
-    libraries().omp_parallel(set, &modes, static_cast<unsigned>(threads), 0);
+    // In the pointer itself, so that the threads share nothing.
+    const auto set = [](void* value) {
+      set_floating_point_modes(static_cast<uint32_t>(reinterpret_cast<uintptr_t>(value)));
+    };
+    libraries().omp_parallel(set, reinterpret_cast<void*>(uintptr_t{modes}), static_cast<unsigned>(threads), 0);
   } else if (floating_point_modes() != modes) {
     set_floating_point_modes(modes);
   }
