@@ -3,10 +3,10 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 
 #include "lockstep/testing/conformance_checks.h"
+#include "lockstep/variable/variable_state.h"
 
 namespace lockstep {
 
@@ -69,9 +69,7 @@ void expect_close(std::string_view what, const at::Tensor& found, const at::Tens
 }
 
 void expect_bits(std::string_view what, const at::Tensor& found, const at::Tensor& expected) {
-  const bool same = alike(found, expected) && std::memcmp(found.contiguous().data_ptr(),
-                                                          expected.contiguous().data_ptr(), expected.nbytes()) == 0;
-  expect_that(same, what, found, expected);
+  expect_that(alike(found, expected) && same_bits(found, expected), what, found, expected);
 }
 
 std::exception_ptr thrown_by(FunctionRef<void()> call) {
