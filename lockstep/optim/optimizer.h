@@ -81,7 +81,8 @@ class Optimizer {
   /// What the optimizer keeps for its variables, named "<variable>/<slot>" with torch::optim's names of slots.
   const std::vector<Variable>& slots() const;
   /// Copies of all slots by name, and of how often each variable was updated as "<variable>/step", an int64 of no
-  /// dimensions. Outside of steps.
+  /// dimensions. Of variables that replicas train apart (Placement::trains_apart) the slots' means, so that a resume
+  /// from them is not the same bits. Outside of steps.
   std::map<std::string, at::Tensor> state() const;
   /// Sets what state() gave, of an optimizer over variables of the same names and shapes. A UsageError that lists
   /// missing and unexpected names and wrong shapes changes nothing. Outside of steps.

@@ -184,7 +184,8 @@ TEST_P(SyncBatchNormOn, EqualsOneDeviceInDouble) {
 }
 
 TEST_P(SyncBatchNormOn, EqualsOneDeviceWhereTheMeanIsFarLargerThanTheSpread) {
-  // Both sides round a mean of 60 where a spread of 1 is what counts: to 60 times as much.
+  // Both sides round a mean of 60 where a spread of 1 is what counts, to 60 times as much: LibTorch's own gradient in
+  // float32 was found up to 18 times the usual tolerance from that in float64.
   compare(torch::nn::BatchNorm2d(options()), samples(4) + 60, 60 * kTolerance);
 }
 
