@@ -5,12 +5,16 @@
 #include <ATen/core/TensorBody.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/ScalarType.h>
+#include <c10/util/intrusive_ptr.h>
 #include <torch/version.h>
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
+#include <type_traits>
+#include <utility>
 
 #define LOCKSTEP_TORCH_AT_LEAST(major, minor) \
   (TORCH_VERSION_MAJOR > (major) || (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
@@ -49,6 +53,16 @@ inline const void* address_of(const at::Tensor& tensor) {
 #else
   return tensor.data_ptr();
 #endif
+}
+
+/// A node of autograd's graph, under the handle that this version has for nodes.
+template <class Node, class... Arguments>
+auto make_autograd_node(Arguments&&... arguments) {
+  if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, Node>) {
+    return c10::make_intrusive<Node>(std::forward<Arguments>(arguments)...);
+  } else {
+    return std::shared_ptr<Node>(new Node(std::forward<Arguments>(arguments)...), [](Node* node) { deleteNode(node); });
+  }
 }
 
 /// A c10::Allocator of host memory: derive from it and say where blocks come from.

@@ -78,7 +78,7 @@ at::Tensor ReplicaContext::scale_loss(const at::Tensor& mean_loss, Count part, C
         "ctx.all_reduce(Reduction::kSum, part) gives it");
   }
   ++weighted_scale_calls_;
-  return part.value() == whole.value() ? mean_loss : mean_loss * (part.value() / whole.value());
+  return part.value() == whole.value() ? mean_loss : internal::weighted_loss(mean_loss, part.value() / whole.value());
 }
 
 int64_t ReplicaContext::global_batch_size() const { return the_batch("global_batch_size()").whole; }
