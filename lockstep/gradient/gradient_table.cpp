@@ -11,20 +11,23 @@
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/gradient/absent_gradients.h"
 #include "lockstep/replica/replica_group.h"
+#include "lockstep/variable/fetched.h"
 
 namespace lockstep::internal {
 
 namespace {
 
-void check_gradient(const VariableState& variable, const at::Tensor& gradient, int64_t replica) {
-  const at::Tensor& like = variable.like();
-  if (gradient.layout() != at::kStrided) {
-    throw UsageError(fmt::format("variable '{}' has a sparse gradient on replica {}", variable.name(), replica),
-                     "make it dense, as torch::nn::EmbeddingOptions::sparse(false) does");
-  }
-  if (gradient.scalar_type() == like.scalar_type() && gradient.sizes() == like.sizes() &&
+void check_gradient(const VariableState& variable, const at::Tensor& gradient, int64_t r) {
+  const at::Tensor& like = variable.component(r);  // it has been checked, and is in the caches
+  const bool dense = gradient.layout() == at::kStrided;
+  if (dense && gradient.scalar_type() == like.scalar_type() && gradient.sizes() == like.sizes() &&
       gradient.device() == like.device()) {
     return;
+  }
+  const int64_t replica = variable.group()->first_replica() + r;
+  if (!dense) {
+    throw UsageError(fmt::format("variable '{}' has a sparse gradient on replica {}", variable.name(), replica),
+                     "make it dense, as torch::nn::EmbeddingOptions::sparse(false) does");
   }
   throw UsageError(
       fmt::format("the gradient of variable '{}' on replica {} is {} [{}] on {}, the variable {} [{}] on {}",
@@ -47,34 +50,33 @@ GradientTable::GradientTable(std::vector<std::shared_ptr<VariableState>> variabl
 
 void GradientTable::collect(int64_t r, bool weightless, bool had_empty_part) {
   Absent absent{.had_empty_part = had_empty_part};
-  for (std::size_t i = 0; i < variables_.size(); ++i) {
-    VariableState& variable = *variables_[i];
+  for_each_fetched(OfCollect(), variables_, r, [&](std::size_t i, VariableState& variable) {
     variable.check_component(r);
-    const std::size_t slot = i * static_cast<std::size_t>(replicas_) + static_cast<std::size_t>(r);
-    const at::Tensor& gradient = variable.component(r).grad();
-    has_[slot] = gradient.defined() ? 1 : 0;
-    pointers_[slot] = nullptr;
+    const at::Tensor& gradient = variable.component(r).unsafeGetTensorImpl()->grad();
+    has_[slot(i, r)] = gradient.defined() ? 1 : 0;
+    const void*& pointer = pointers_[slot(i, r)];
+    pointer = nullptr;
     if (!gradient.defined()) {
       if (!variable.component(r).requires_grad()) {
         absent.frozen = (absent.frozen + i + 1) * 0x9e3779b97f4a7c15u;
       } else if (!named_[i] && !had_empty_part) {
         absent.is_news = true;
       }
-      continue;
+      return;
     }
-    check_gradient(variable, gradient, variable.group()->first_replica() + r);
-    if (weightless) continue;
-    if (gradient.strides() == variable.like().strides()) {
-      pointers_[slot] = address_of(gradient);
+    check_gradient(variable, gradient, r);
+    if (weightless) return;
+    if (gradient.strides() == variable.component(r).strides()) {
+      pointer = address_of(gradient);
     } else {
       const at::NoGradGuard no_grad;
       at::Tensor same_layout =
           at::empty_strided(variable.like().sizes(), variable.like().strides(), gradient.options());
       same_layout.copy_(gradient);
-      pointers_[slot] = address_of(same_layout);
+      pointer = address_of(same_layout);
       converted_[r].push_back(std::move(same_layout));
     }
-  }
+  });
   absent_[r] = absent;
 }
 
@@ -100,7 +102,7 @@ void GradientTable::check_absent() {
 std::vector<int64_t> GradientTable::replicas_without(std::size_t i) const {
   std::vector<int64_t> replicas;
   for (int64_t r = 0; r < replicas_; ++r) {
-    if (has_[i * static_cast<std::size_t>(replicas_) + static_cast<std::size_t>(r)]) continue;
+    if (has_[slot(i, r)]) continue;
     if (absent_[r].had_empty_part || !variables_[i]->component(r).requires_grad()) continue;
     replicas.push_back(variables_[i]->group()->first_replica() + r);
   }
@@ -143,7 +145,7 @@ void GradientTable::reduce(std::size_t i, const ReplicaGroup& group) {
   if (reduced_[i].strides() != like.strides()) {
     reduced_[i] = at::empty_strided(like.sizes(), like.strides(), like.options()).copy_(reduced_[i]);
   }
-  reduced_pointers_[i * static_cast<std::size_t>(replicas_)] = address_of(reduced_[i]);
+  reduced_pointers_[slot(i, 0)] = address_of(reduced_[i]);
 }
 
 std::vector<int64_t> GradientTable::replicas_not_finite(std::size_t i) const {
@@ -156,9 +158,8 @@ std::vector<int64_t> GradientTable::replicas_not_finite(std::size_t i) const {
 }
 
 bool GradientTable::present(std::size_t i) const {
-  const auto first = has_.begin() + static_cast<std::ptrdiff_t>(i * static_cast<std::size_t>(replicas_));
-  for (auto has = first; has != first + replicas_; ++has) {
-    if (*has) return true;
+  for (int64_t r = 0; r < replicas_; ++r) {
+    if (has_[slot(i, r)]) return true;
   }
   return false;
 }

@@ -31,24 +31,24 @@ class GradientTable {
   /// Lets go of local replica r's gradient of variable i: afterwards its .grad() is undefined, so that the next
   /// backward takes over the memory of what it computes instead of adding. Call from r's thread, or while it is at
   /// rest.
-  void release(std::size_t i, int64_t r) { variables_[i]->component(r).mutable_grad() = at::Tensor(); }
+  void release(std::size_t i, int64_t r) {
+    variables_[i]->component(r).unsafeGetTensorImpl()->mutable_grad() = at::Tensor();
+  }
   /// Lets go of what collect() had to copy. Likewise.
   void release_converted(int64_t r) { converted_[r].clear(); }
 
-  // Where a reducer of the strategy's own adds: row(i) is then its sum alone. All collected, all at rest, but for
-  // reduce(), which is called for several variables at a time.
+  // Where a reducer of the strategy's own adds: what is to be added is then its sum alone. All collected, all at rest,
+  // but for reduce(), which is called for several variables at a time.
   void begin_reduce();
   void reduce(std::size_t i, const ReplicaGroup& group);
   void end_reduce() { reduced_.clear(); }
 
-  /// What there is to add for variable i, in replica order; null: none, or zero. All collected.
-  const void* const* row(std::size_t i) const {
-    return (reduced_.empty() ? pointers_ : reduced_pointers_).data() + i * static_cast<std::size_t>(replicas_);
+  /// What local replica r brings to the sum for variable i; null: nothing, or zero. All collected.
+  const void* summand(std::size_t i, int64_t r) const {
+    return (reduced_.empty() ? pointers_ : reduced_pointers_)[slot(i, r)];
   }
   /// Local replica r's own gradient of variable i; null: none, or zero.
-  const void* gradient(std::size_t i, int64_t r) const {
-    return pointers_[i * static_cast<std::size_t>(replicas_) + static_cast<std::size_t>(r)];
-  }
+  const void* gradient(std::size_t i, int64_t r) const { return pointers_[slot(i, r)]; }
   /// Whether any replica has a gradient of variable i, be it zero. Without one a variable is left untouched.
   bool present(std::size_t i) const;
   /// The local replicas whose gradients of variable i are not finite everywhere, for a message. All collected.
@@ -61,14 +61,16 @@ class GradientTable {
     bool is_news = false;
     bool had_empty_part = false;
   };
+  /// By replica, then variable: replicas collect side by side.
+  std::size_t slot(std::size_t i, int64_t r) const { return static_cast<std::size_t>(r) * variables_.size() + i; }
   void check_frozen_alike() const;
   std::vector<int64_t> replicas_without(std::size_t i) const;
   at::Tensor tensor_at(const void* gradient, std::size_t i) const;
 
   const std::vector<std::shared_ptr<VariableState>> variables_;
   const int64_t replicas_;
-  std::vector<const void*> pointers_;               // by variable, then replica
-  std::vector<char> has_;                           // likewise; not bool, since replicas write side by side
+  std::vector<const void*> pointers_;               // by slot
+  std::vector<char> has_;                           // by slot; not bool, since replicas write side by side
   std::vector<std::vector<at::Tensor>> converted_;  // by replica: gradients that had another memory layout
   std::vector<at::Tensor> reduced_;                 // by variable, where a reducer adds; empty: it is in tree order
   std::vector<const void*> reduced_pointers_;       // as pointers_: the sum stands as replica 0's

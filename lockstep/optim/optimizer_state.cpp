@@ -15,6 +15,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/replica/replica_group.h"
+#include "lockstep/variable/fetched.h"
 
 namespace lockstep::internal {
 
@@ -303,21 +304,21 @@ void OptimizerState::check_finite_gradients() const {
 
 void OptimizerState::settle(int64_t r) {
   const FusedUpdate& update = parts_.front().update;
-  for (std::size_t i = 0; i < variables_.size(); ++i) {
-    if (update.present(i)) variables_[i]->updated_component(r);
+  for_each_fetched(OfSettle(), variables_, r, [&](std::size_t i, VariableState& variable) {
+    if (update.present(i)) variable.updated_component(r);
     gradients_.release(i, r);
-  }
+  });
   gradients_.release_converted(r);
 }
 
 void OptimizerState::end_step() {
   bool applied = false;
-  for (std::size_t i = 0; i < variables_.size(); ++i) {
-    if (!parts_.front().update.present(i)) continue;
+  for_each_fetched(OfVariable(), variables_, 0, [&](std::size_t i, VariableState& variable) {
+    if (!parts_.front().update.present(i)) return;
     ++steps_[i];
-    variables_[i]->keep_step();
+    variable.keep_step();
     applied = true;
-  }
+  });
   if (apart_) {
     for (const Variable& slot : slots_) slot.state().keep_step();
   }

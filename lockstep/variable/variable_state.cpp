@@ -27,15 +27,34 @@ uint32_t version_of(const at::Tensor& tensor) {
   return static_cast<uint32_t>(tensor.unsafeGetTensorImpl()->version_counter().current_version());
 }
 
+/// A digest of what a tensor is but for its values and where they lie: dtype, device, sizes and strides.
+uint64_t layout_of(const at::Tensor& tensor) {
+  uint64_t digest = static_cast<uint64_t>(tensor.scalar_type());
+  const auto add = [&](int64_t number) {
+    digest = (digest ^ static_cast<uint64_t>(number)) * 0x9e3779b97f4a7c15u;
+    digest ^= digest >> 32;
+  };
+  add(static_cast<int64_t>(tensor.device().type()) * 256 + tensor.device().index());
+  for (const int64_t size : tensor.sizes()) add(size);
+  for (const int64_t stride : tensor.strides()) add(stride);
+  return digest;
+}
+
+bool same_layout(const at::Tensor& a, const at::Tensor& b) {
+  return a.scalar_type() == b.scalar_type() && a.device() == b.device() && a.sizes() == b.sizes() &&
+         a.strides() == b.strides();
+}
+
 }  // namespace
 
 VariableState::VariableState(std::shared_ptr<ReplicaGroup> group, VariableOptions options,
                              std::vector<at::Tensor> components, Origin origin)
-    : group_(std::move(group)),
+    : components_(std::move(components)),
+      like_(components_.front().variable_data()),
+      on_write_(options.synchronization == VariableSynchronization::kOnWrite),
+      group_(std::move(group)),
       options_(std::move(options)),
-      origin_(std::move(origin)),
-      components_(std::move(components)) {
-  like_ = components_.front().variable_data();
+      origin_(std::move(origin)) {
   if (!on_write()) {
     components_before_.resize(components_.size());
     if (origin_.apart) {
@@ -132,11 +151,8 @@ void VariableState::set(FunctionRef<void(at::Tensor&)> fn) {
   for (int64_t r = 0; r < num_components(); ++r) {
     at::Tensor& component = components_[r];
     const at::Tensor& copy = copies_[copy_of_[r]];
-    // Somebody may have given the component other memory or another dtype: the library's copy is put back.
-    if (address_of(component) != address_of(copy) || component.scalar_type() != copy.scalar_type() ||
-        component.sizes() != copy.sizes()) {
-      component.set_data(copy);
-    }
+    // Somebody may have given the component other memory, dtype or strides: the library's copy is put back.
+    if (address_of(component) != address_of(copy) || !same_layout(component, copy)) component.set_data(copy);
     component.unsafeGetTensorImpl()->bump_version();
     expect(r);
   }
@@ -180,7 +196,7 @@ void VariableState::begin_run(int64_t r) {
 }
 
 void VariableState::undo_run() {
-  if (std::exchange(stepped_, false) && !on_write()) return;
+  if (std::exchange(stepped_, false)) return;
   if (on_write()) {
     if (!before_.defined()) return;
     const at::Tensor before = std::exchange(before_, at::Tensor());
@@ -203,10 +219,7 @@ void VariableState::undo_run() {
 void VariableState::check_component(int64_t r) {
   const at::Tensor& component = components_[r];
   if (!addresses_.empty()) {
-    if (address_of(component) == addresses_[r] && component.scalar_type() == like_.scalar_type() &&
-        component.sizes() == like_.sizes()) {
-      return;
-    }
+    if (address_of(component) == addresses_[r] && same_layout(component, like_)) return;
     throw DivergenceError(
         fmt::format(
             "variable '{}', which each replica trains apart: on replica {} it was given other memory (set_data, "
@@ -219,7 +232,7 @@ void VariableState::check_component(int64_t r) {
   const Expected& expected = expected_[r];
   const uint32_t version = version_of(component);
   if (version == expected.version && address_of(component) == expected.address &&
-      component.scalar_type() == like_.scalar_type() && component.sizes() == like_.sizes()) {
+      layout_of(component) == expected.layout) {
     return;
   }
   std::string cause;
@@ -228,7 +241,7 @@ void VariableState::check_component(int64_t r) {
                         c10::toString(component.scalar_type()));
   } else if (component.device() != like_.device()) {
     cause = fmt::format("it was moved from {} to {}", like_.device().str(), component.device().str());
-  } else if (address_of(component) != expected.address || component.sizes() != like_.sizes()) {
+  } else if (address_of(component) != expected.address || !same_layout(component, like_)) {
     cause = "it was given other memory (set_data, .to() or an assignment to .data())";
   } else {
     cause = fmt::format("it was written in place {} time{}", version - expected.version,
@@ -262,7 +275,7 @@ void VariableState::damaged_in_memory() {
 
 void VariableState::expect(int64_t r) {
   if (expected_.empty()) return;
-  expected_[r] = {version_of(components_[r]), address_of(components_[r])};
+  expected_[r] = {version_of(components_[r]), address_of(components_[r]), layout_of(components_[r])};
 }
 
 void VariableState::renew_checksums() {

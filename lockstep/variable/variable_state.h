@@ -17,6 +17,7 @@
 namespace lockstep::internal {
 
 class ReplicaGroup;
+enum class Piece;
 
 /// One variable. Its members are called outside of steps, or while all replicas are at rest in a meeting, except for
 /// those that name another rule.
@@ -44,7 +45,7 @@ class VariableState {
   const VariableOptions& options() const { return options_; }
   const std::string& name() const { return options_.name; }
   const std::source_location& place() const { return origin_.place; }
-  bool on_write() const { return options_.synchronization == VariableSynchronization::kOnWrite; }
+  bool on_write() const { return on_write_; }
   /// Whether it is an optimizer's, beside a variable of the user's.
   bool is_slot() const { return origin_.slot; }
   /// Whether it is an on-read variable of which an optimizer updates each component by its replica's gradient.
@@ -84,13 +85,13 @@ class VariableState {
   void begin_run(int64_t r);
   /// An optimizer's step is complete: what it has written stays.
   void keep_step() {
-    before_ = at::Tensor();
-    stepped_ = true;
+    if (before_.defined()) before_ = at::Tensor();
+    if (!on_write_) stepped_ = true;
   }
   /// After a run that succeeded.
   void end_run() {
-    before_ = at::Tensor();
-    stepped_ = false;
+    if (before_.defined()) before_ = at::Tensor();
+    if (!on_write_) stepped_ = false;
   }
   /// After a run that failed.
   void undo_run();
@@ -108,8 +109,12 @@ class VariableState {
   void require_sound() const {
     if (damaged_.load(std::memory_order_acquire)) throw_damaged();
   }
-  /// Whether component r is as the library left it, as far as its version and address tell: call from replica r's
-  /// thread. Where not, marks the variable and throws its DivergenceError. Of one that is trained apart the address
+  /// Asks the processor for a piece of memory that a step is about to touch: see fetched.h. From replica r's thread, or
+  /// while it is at rest.
+  template <Piece kPiece>
+  void fetch(int64_t r) const;
+  /// Whether component r is as the library left it, as far as its version, address and layout tell: call from replica
+  /// r's thread. Where not, marks the variable and throws its DivergenceError. Of one that is trained apart the address
   /// alone tells, and the error is not kept.
   void check_component(int64_t r);
   /// Compares every copy's checksums. Where they differ, marks the variable and throws.
@@ -129,9 +134,10 @@ class VariableState {
   }
 
  private:
-  struct Expected {
+  struct alignas(64) Expected {  // replicas change theirs side by side
     uint32_t version;
     const void* address;
+    uint64_t layout;  // see layout_of
   };
   /// What all writes to an on-write variable end in.
   void set(FunctionRef<void(at::Tensor&)> fn);
@@ -141,23 +147,26 @@ class VariableState {
   void mark_damaged(const std::string& cause);
   [[noreturn]] void throw_damaged() const;
 
+  // First what each step looks at, so that it lies together: fetch() asks for these bytes.
+  static constexpr std::size_t kFetched = 96;
+  std::vector<at::Tensor> components_;
+  // What the library left, where foreign writes are looked for: in on-write variables that are no slots.
+  std::vector<Expected> expected_;      // each component's; its replica's thread, or all at rest
+  std::vector<const void*> addresses_;  // of the components of one that is trained apart: there an optimizer writes
+  at::Tensor like_;
+  at::Tensor before_;  // of an on-write variable: its value before this run's writes, where there were any
+  std::atomic<bool> damaged_{false};
+  const bool on_write_;
+  bool stepped_ = false;  // of an on-read variable: an optimizer has completed a step on it in this run
   const std::shared_ptr<ReplicaGroup> group_;
   const VariableOptions options_;
   const Origin origin_;
-  std::vector<at::Tensor> components_;
-  at::Tensor like_;
   std::vector<at::Tensor> components_before_;  // of an on-read variable, each written by its replica's thread
-  bool stepped_ = false;                       // an optimizer has completed a step on it in this run
   // Of an on-write variable only:
   std::vector<at::Tensor> copies_;
-  std::vector<std::size_t> copy_of_;  // each component's copy
-  at::Tensor before_;                 // its value before this run's writes, where there were any
-  at::Tensor own_;                    // its own value, while another stands in for it
-  // What the library left, where foreign writes are looked for: in on-write variables that are no slots.
-  std::vector<Expected> expected_;  // each component's; its replica's thread, or all at rest
-  std::vector<std::vector<uint64_t>> checksums_;
-  std::vector<const void*> addresses_;  // of the components of one that is trained apart: there an optimizer writes
-  std::atomic<bool> damaged_{false};
+  std::vector<std::size_t> copy_of_;              // each component's copy
+  at::Tensor own_;                                // its own value, while another stands in for it
+  std::vector<std::vector<uint64_t>> checksums_;  // likewise what the library left, a word for each block of each copy
   mutable std::mutex damage_mutex_;
   std::string damage_;  // guarded by damage_mutex_
 };

@@ -119,6 +119,12 @@ TEST_P(ForeignWrites, OtherMemoryIsFoundInTheSameRun) {
   EXPECT_NE(text.find("other memory"), std::string::npos) << text;
 }
 
+TEST_P(ForeignWrites, OtherStridesOverTheSameMemoryAreFoundInTheSameRun) {
+  const auto text =
+      found_at_once([](torch::nn::Linear& linear) { linear->weight.set_data(linear->weight.data().t()); });
+  EXPECT_NE(text.find("other memory"), std::string::npos) << text;
+}
+
 TEST_P(ForeignWrites, AnotherDtypeIsFoundInTheSameRun) {
   const auto text = found_at_once([](torch::nn::Linear& linear) { linear->to(torch::kDouble); });
   EXPECT_NE(text.find("from Float to Double"), std::string::npos) << text;
@@ -155,11 +161,12 @@ TEST_P(ForeignWrites, MakeEveryUseTheSameErrorUntilTheVariableIsAssigned) {
 
 TEST_P(ForeignWrites, AreHealedByLoadAlsoWhereMemoryOrDtypeWasChanged) {
   const auto state = model_.state();
-  for (int kind = 0; kind < 3; ++kind) {
+  for (int kind = 0; kind < 4; ++kind) {
     found_at_once([&](torch::nn::Linear& linear) {
       if (kind == 0) linear->to(torch::kDouble);
       if (kind == 1) linear->weight.set_data(torch::zeros({70, 70}));
       if (kind == 2) linear->weight.set_data(torch::zeros({70, 35}));
+      if (kind == 3) linear->weight.set_data(linear->weight.data().t());
     });
     model_.load(state);
     for (const auto& [name, value] : model_.state()) EXPECT_TRUE(torch::equal(value, state.at(name)));
