@@ -70,32 +70,52 @@ FusedUpdate::FusedUpdate(std::vector<UpdateTarget> targets, ReplicaRange replica
     any_half = any_half || is_half(target.type);
   }
   squares_.resize(static_cast<std::size_t>(blocks));
-  // Cut the row of blocks where each lane has had its share.
+  // Cut the row of blocks where each lane has had its share: a block belongs to the lane in whose share its middle
+  // lies.
   int64_t cost = 0;
   for (std::size_t i = 0; i < targets_.size(); ++i) {
     const int64_t bytes = targets_[i].bytes;
     for (int64_t block = 0; block < blocks_of(bytes); ++block) {
+      const int64_t own_cost = std::min(kBlockBytes, bytes - block * kBlockBytes) + kBlockOverhead;
       while (static_cast<int64_t>(lane_begin_.size()) < lanes &&
-             cost * lanes >= total * static_cast<int64_t>(lane_begin_.size())) {
+             (cost + own_cost / 2) * lanes >= total * static_cast<int64_t>(lane_begin_.size())) {
         lane_begin_.push_back({i, block});
       }
-      cost += std::min(kBlockBytes, bytes - block * kBlockBytes) + kBlockOverhead;
+      cost += own_cost;
     }
   }
   while (static_cast<int>(lane_begin_.size()) <= lanes) lane_begin_.push_back({targets_.size(), 0});
   for (LaneWork& work : lanes_) {
+    work.row.resize(static_cast<std::size_t>(replicas.count));
     work.scratch.resize(static_cast<std::size_t>(scratch_bytes(replicas.count)));
     if (any_half)
       work.converted.resize(static_cast<std::size_t>((1 + kMaxSlots + replicas.count) * kSumBlock) * 2 * sizeof(float));
   }
 }
 
+void FusedUpdate::fetch(const GradientTable& gradients, std::size_t i) const {
+  constexpr int64_t kBytes = 256;  // by then the processor has seen that it goes on
+  const auto ask = [](const void* from) {
+    for (int64_t at = 0; at < kBytes; at += 64) __builtin_prefetch(static_cast<const char*>(from) + at);
+  };
+  const Target& target = targets_[i];
+  ask(target.weights);
+  for (const char* slot : target.slots) {
+    if (slot) ask(slot);
+  }
+  for (int64_t r = 0; r < replicas_.count; ++r) {
+    if (const void* gradient = gradients.summand(i, replicas_.first + r)) ask(gradient);
+  }
+  __builtin_prefetch(target.checksums);
+}
+
 template <class Visit>
-void FusedUpdate::for_each_block(int lane, const Visit& visit) {
+void FusedUpdate::for_each_block(const GradientTable& gradients, int lane, const Visit& visit) {
   const Place begin = lane_begin_[lane];
   const Place end = lane_begin_[lane + 1];
   for (std::size_t i = begin.target; i < targets_.size() && i <= end.target; ++i) {
     if (!present(i)) continue;
+    if (i + 1 < targets_.size() && targets_[i].bytes < kBlockBytes) fetch(gradients, i + 1);
     const int64_t first = i == begin.target ? begin.block : 0;
     const int64_t last = i == end.target ? end.block : blocks_of(targets_[i].bytes);
     for (int64_t block = first; block < last; ++block) visit(i, block);
@@ -109,8 +129,16 @@ void FusedUpdate::update(const GradientTable& gradients, int lane, double clip) 
   run(gradients, lane, clip, true);
 }
 
+const void* const* FusedUpdate::row(const GradientTable& gradients, int lane, std::size_t i) {
+  std::vector<const void*>& row = lanes_[lane].row;
+  for (int64_t r = 0; r < replicas_.count; ++r) {
+    row[static_cast<std::size_t>(r)] = gradients.summand(i, replicas_.first + r);
+  }
+  return row.data();
+}
+
 void FusedUpdate::run(const GradientTable& gradients, int lane, double clip, bool update) {
-  for_each_block(lane, [&](std::size_t i, int64_t block) {
+  for_each_block(gradients, lane, [&](std::size_t i, int64_t block) {
     switch (targets_[i].type) {
       case at::kDouble: return run_block<double>(gradients, lane, i, block, clip, update);
       case at::kHalf: return run_half_block<at::Half>(gradients, lane, i, block, clip, update);
@@ -127,7 +155,7 @@ void FusedUpdate::run_block(const GradientTable& gradients, int lane, std::size_
   constexpr auto kSize = static_cast<int64_t>(sizeof(T));
   const int64_t offset = block * (kBlockBytes / kSize);
   const int64_t count = std::min(kBlockBytes, target.bytes - block * kBlockBytes) / kSize;
-  const Sum<T> sum = sum_of<T>(gradients.row(i) + replicas_.first, replicas_.count, offset, count,
+  const Sum<T> sum = sum_of<T>(row(gradients, lane, i), replicas_.count, offset, count,
                                reinterpret_cast<T*>(lanes_[lane].scratch.data()));
   BlockUpdate work{};
   work.gradient = sum.left;
@@ -170,7 +198,7 @@ void FusedUpdate::run_half_block(const GradientTable& gradients, int lane, std::
     };
     std::vector<const void*> wide(static_cast<std::size_t>(replicas_.count), nullptr);
     for (int64_t r = 0; r < replicas_.count; ++r) {
-      if (const void* gradient = gradients.row(i)[replicas_.first + r])
+      if (const void* gradient = gradients.summand(i, replicas_.first + r))
         wide[static_cast<std::size_t>(r)] = widen(gradient);
     }
     const Sum<float> sum =

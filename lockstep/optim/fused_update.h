@@ -66,6 +66,7 @@ class FusedUpdate {
     bool one_copy;
   };
   struct alignas(64) LaneWork {
+    std::vector<const void*> row;             // a variable's gradients, by replica
     std::vector<char> scratch;                // rows of kSumBlock elements, for sums
     std::vector<char> converted;              // blocks of half-precision values as float
     std::vector<std::size_t> foreign_writes;  // variables
@@ -77,12 +78,16 @@ class FusedUpdate {
 
   /// Calls visit(target index, block within it) for each block of the lane whose variable is present.
   template <class Visit>
-  void for_each_block(int lane, const Visit& visit);
+  void for_each_block(const GradientTable& gradients, int lane, const Visit& visit);
+  /// Asks the processor for where target i's memory begins.
+  void fetch(const GradientTable& gradients, std::size_t i) const;
   template <class T>
   void run_block(const GradientTable& gradients, int lane, std::size_t i, int64_t block, double clip, bool update);
   template <class Half>
   void run_half_block(const GradientTable& gradients, int lane, std::size_t i, int64_t block, double clip, bool update);
   void run(const GradientTable& gradients, int lane, double clip, bool update);
+  /// Variable i's gradients to add, by replica. Valid until the lane's next call.
+  const void* const* row(const GradientTable& gradients, int lane, std::size_t i);
   void compare_and_copy(int lane, std::size_t i, int64_t block, uint64_t read, uint64_t written);
 
   const std::vector<UpdateTarget> owners_;  // of what targets_ point to
