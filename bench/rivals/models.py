@@ -41,6 +41,15 @@ class ResNet18(nn.Module):
         return self.fc(x.mean((2, 3)))
 
 
+def causal_attention(q, k, v):
+    """One fused operator where PyTorch has it (2.0), as in Lockstep's own gpt."""
+    if hasattr(F, "scaled_dot_product_attention"):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    positions = q.shape[-2]
+    later = torch.full((positions, positions), float("-inf")).triu_(1)
+    return (q / q.shape[-1] ** 0.5 @ k.transpose(-2, -1) + later).softmax(-1) @ v
+
+
 class DecoderBlock(nn.Module):
     def __init__(self, width, heads):
         super().__init__()
@@ -51,7 +60,7 @@ class DecoderBlock(nn.Module):
     def forward(self, x):
         n, positions, width = x.shape
         q, k, v = self.qkv(self.norm1(x)).view(n, positions, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        attended = causal_attention(q, k, v)
         x = x + self.out(attended.transpose(1, 2).reshape(n, positions, width))
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
