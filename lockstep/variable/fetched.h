@@ -16,7 +16,7 @@ namespace lockstep::internal {
 enum class Piece {
   kVariable,         // the state's own members
   kExpected,         // what the library left of the component, and where the component is
-  kComponentHead,    // of the component's tensor where the rest is
+  kComponentHead,    // the part of the component's tensor that points to all else
   kComponent,        // all of the component's tensor
   kVersion,          // the component's version counter
   kStorage,          // where the component's memory is

@@ -114,8 +114,8 @@ class VariableState {
   template <Piece kPiece>
   void fetch(int64_t r) const;
   /// Whether component r is as the library left it, as far as its version, address and layout tell: call from replica
-  /// r's thread. Where not, marks the variable and throws its DivergenceError. Of one that is trained apart the address
-  /// alone tells, and the error is not kept.
+  /// r's thread. Where not, marks the variable and throws its DivergenceError. Of one that is trained apart address
+  /// and layout alone tell, and the error is not kept.
   void check_component(int64_t r);
   /// Compares every copy's checksums. Where they differ, marks the variable and throws.
   void check_memory();
