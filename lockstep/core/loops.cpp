@@ -10,6 +10,9 @@ namespace lockstep::internal {
   uint64_t checksum(const void* memory, int64_t bytes);                                                   \
   template <class T>                                                                                      \
   const T* tree_sum(const T* const* inputs, int64_t replicas, int64_t offset, int64_t count, T* scratch); \
+  template <class T>                                                                                      \
+  void stream_tree_sum(const T* const* inputs, int64_t replicas, int64_t begin, int64_t end, T divisor,   \
+                       T* const* outputs);                                                                \
   }
 LOCKSTEP_DECLARE(plain)
 LOCKSTEP_DECLARE(avx2)
@@ -40,8 +43,22 @@ TreeSum<T> tree_sum() {
   }
 }
 
+template <class T>
+StreamTreeSum<T> stream_tree_sum() {
+  switch (simd()) {
+#if defined(LOCKSTEP_WIDE_SIMD)
+    case Simd::kAvx512: return &avx512::stream_tree_sum<T>;
+    case Simd::kAvx2Vaes: return &avx2_vaes::stream_tree_sum<T>;
+    case Simd::kAvx2: return &avx2::stream_tree_sum<T>;
+#endif
+    default: return &plain::stream_tree_sum<T>;
+  }
+}
+
 template TreeSum<float> tree_sum<float>();
 template TreeSum<double> tree_sum<double>();
 template TreeSum<int64_t> tree_sum<int64_t>();
+template StreamTreeSum<float> stream_tree_sum<float>();
+template StreamTreeSum<double> stream_tree_sum<double>();
 
 }  // namespace lockstep::internal

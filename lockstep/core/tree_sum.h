@@ -30,4 +30,16 @@ using TreeSum = const T* (*)(const T* const* inputs, int64_t replicas, int64_t o
 template <class T>
 TreeSum<T> tree_sum();
 
+/// Writes the sum of elements [begin, end) in tree order, divided by `divisor` unless that is 1, to as many outputs as
+/// there are inputs, at the same offsets: past the caches, so for what exceeds them. All inputs are present, at most kOneRowReplicas; each
+/// output is on a border of kStreamAlignment at `begin`, and none overlaps an input. Bits are those of TreeSum.
+template <class T>
+using StreamTreeSum = void (*)(const T* const* inputs, int64_t replicas, int64_t begin, int64_t end, T divisor,
+                               T* const* outputs);
+inline constexpr uintptr_t kStreamAlignment = 64;
+
+/// The loop for this processor. T is float or double.
+template <class T>
+StreamTreeSum<T> stream_tree_sum();
+
 }  // namespace lockstep::internal

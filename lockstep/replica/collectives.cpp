@@ -149,32 +149,43 @@ class AllReduceMeeting final : public Meeting {
       inputs.push_back(static_cast<const T*>(address_of(one->inputs_[i])));
       outputs.push_back(static_cast<T*>(one->outputs_[i].data_ptr()));
     }
+    const T divisor = reduction_ == Reduction::kMean ? static_cast<T>(replicas) : T{1};
+    const bool past_caches = static_cast<std::size_t>(bytes_) > kStreamedBytes;
+    if (past_caches && replicas <= kOneRowReplicas && all_aligned(outputs)) {
+      stream_tree_sum<T>()(inputs.data(), replicas, begin, end, divisor, outputs.data());
+      return;
+    }
     thread_local std::vector<T> scratch;  // grown once
     const auto rows = static_cast<std::size_t>(scratch_rows(replicas) * kSumBlock);
     if (scratch.size() < rows) scratch.resize(rows);
     const TreeSum<T> sum_of = tree_sum<T>();
-    const bool streams = static_cast<std::size_t>(bytes_) > kStreamedBytes;
-    const bool in_place = !streams && replicas <= kOneRowReplicas;
+    const bool in_place = replicas <= kOneRowReplicas;
     for (int64_t offset = begin; offset < end; offset += kSumBlock) {
       const int64_t count = std::min(kSumBlock, end - offset);
       T* const room = in_place ? outputs.front() + offset : scratch.data();
       const T* sum = sum_of(inputs.data(), replicas, offset, count, room);
-      if (reduction_ == Reduction::kMean) {
-        const T divisor = static_cast<T>(replicas);
+      if (divisor != 1) {
         for (int64_t j = 0; j < count; ++j) room[j] = sum[j] / divisor;
         sum = room;
       }
       const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);
       for (T* output : outputs) {
         if (output + offset == sum) continue;
-        if (streams) {
+        if (past_caches) {
           stream_copy(output + offset, sum, bytes);
         } else {
           std::memcpy(output + offset, sum, bytes);
         }
       }
     }
-    if (streams) end_stream_copies();
+    if (past_caches) end_stream_copies();
+  }
+
+  /// Slices begin on borders of lines, counted from an output's own begin.
+  template <class T>
+  static bool all_aligned(const c10::SmallVector<T*, 16>& outputs) {
+    return std::all_of(outputs.begin(), outputs.end(),
+                       [](T* output) { return reinterpret_cast<uintptr_t>(output) % kStreamAlignment == 0; });
   }
 
   void reduce_whole(std::size_t i) {

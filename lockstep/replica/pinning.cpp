@@ -35,12 +35,14 @@ void pin_replica_thread(const LanePlan& plan, int lane) {
 
 CallerPin::CallerPin(const LanePlan& plan, bool brief) {
   if (!plan.pinned() || plan.compute.threads > 1) return;
+  const bool sleeps_beside_idle_cores = plan.replicas_per_lane() > 1 && plan.num_lanes() < plan.available_cores;
+  const bool hold = !brief || sleeps_beside_idle_cores;
   const cpu_set_t lane = mask_of(plan.cores.front());
   const int here = sched_getcpu();
-  if (brief && here >= 0 && CPU_ISSET(here, &lane)) return;
+  if (!hold && here >= 0 && CPU_ISSET(here, &lane)) return;
   if (sched_getaffinity(0, sizeof before_, &before_) != 0) return;
   pinned_ = pin_this_thread(lane);
-  if (pinned_ && brief) {  // now it is there; the scheduler has no reason to move it away
+  if (pinned_ && !hold) {  // now it is there; the scheduler has no reason to move it away
     pin_this_thread(before_);
     pinned_ = false;
   }

@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
+#include <memory>
 #include <random>
 #include <vector>
 
@@ -63,6 +67,60 @@ RC_GTEST_PROP(TreeSum, HasTheBitsOfAddingElementByElementInTreeOrder, ()) {
   check<float>(replicas, count, offset, seed, present);
   check<double>(replicas, count, offset, seed, present);
   check<int64_t>(replicas, count, offset, seed, present);
+}
+
+template <class T>
+void check_streamed(int64_t replicas, int64_t count, int64_t offset, unsigned seed, bool mean) {
+  constexpr int64_t kLine = kStreamAlignment / sizeof(T);
+  const int64_t begin = offset * kLine, end = begin + count;
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<double> values(-1000, 1000);
+  std::vector<std::vector<T>> rows(replicas, std::vector<T>(end + 1));
+  std::vector<std::vector<T>> room(replicas, std::vector<T>(end + 1 + kLine));
+  std::vector<const T*> inputs;
+  std::vector<T*> outputs;
+  const T untouched = -1;
+  for (int64_t r = 0; r < replicas; ++r) {
+    for (T& value : rows[r]) value = static_cast<T>(values(random));
+    std::fill(room[r].begin(), room[r].end(), untouched);
+    void* to = room[r].data();
+    std::size_t size = room[r].size() * sizeof(T);
+    inputs.push_back(rows[r].data());
+    outputs.push_back(static_cast<T*>(std::align(kStreamAlignment, 1, to, size)));
+  }
+  const T divisor = mean ? static_cast<T>(replicas) : T{1};
+  stream_tree_sum<T>()(inputs.data(), replicas, begin, end, divisor, outputs.data());
+  const std::vector<bool> present(replicas, true);
+  for (int64_t i = 0; i <= end; ++i) {
+    T expected = untouched;
+    if (i >= begin && i < end) {
+      present_sum(rows, present, i, expected);
+      expected /= divisor;
+    }
+    for (const T* output : outputs) {
+      ASSERT_EQ(std::memcmp(&expected, output + i, sizeof(T)), 0) << "replicas " << replicas << " element " << i;
+    }
+  }
+}
+
+RC_GTEST_PROP(StreamTreeSum, WritesTheSameBitsToEveryOutputAndNothingBesides, ()) {
+  const auto replicas = *rc::gen::inRange<int64_t>(1, kOneRowReplicas + 1);
+  const auto count = *rc::gen::inRange<int64_t>(0, 300);
+  const auto offset = *rc::gen::inRange<int64_t>(0, 4);
+  const auto seed = *rc::gen::arbitrary<unsigned>();
+  const auto mean = *rc::gen::arbitrary<bool>();
+  check_streamed<float>(replicas, count, offset, seed, mean);
+  check_streamed<double>(replicas, count, offset, seed, mean);
+}
+
+TEST(StreamTreeSum, CopiesOneInputBitByBit) {
+  alignas(kStreamAlignment) float output[20];
+  std::vector<float> input(20, std::numeric_limits<float>::signaling_NaN());
+  input[19] = std::numeric_limits<float>::denorm_min();
+  const float* from = input.data();
+  float* to = output;
+  stream_tree_sum<float>()(&from, 1, 0, 20, 1.0f, &to);
+  EXPECT_EQ(std::memcmp(output, from, sizeof output), 0);
 }
 
 TEST(TreeSum, SkipsAbsentInputsInsteadOfAddingZero) {

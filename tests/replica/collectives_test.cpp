@@ -50,14 +50,16 @@ TEST_P(CollectivesOf, AllReduceGivesEachReplicaATensorOfItsOwn) {
   for (int64_t r = 0; r < replicas(); ++r) EXPECT_EQ(results[r][0].item<double>(), replicas() + r);
 }
 
-TEST_P(CollectivesOf, AllReduceOfMoreThanTheCachesHoldIsTheSameSum) {
+TEST_P(CollectivesOf, AllReduceOfMoreThanTheCachesHoldHasTheSameBits) {
   const int64_t count = static_cast<int64_t>(internal::kStreamedBytes / sizeof(float)) / replicas() + 1237;
-  const Tensor expected =
-      strategy_.reduce(Reduction::kSum, strategy_.per_replica([&](ReplicaId r) { return value_of(r, {count}); }));
-  for (const auto& equal : strategy_.run([&](ReplicaContext& ctx) {
-         return torch::equal(ctx.all_reduce(Reduction::kSum, value_of(ctx.replica_id(), {count})), expected);
-       })) {
-    EXPECT_TRUE(equal);
+  const auto values = strategy_.per_replica([&](ReplicaId r) { return value_of(r, {count}); });
+  for (const auto reduction : {Reduction::kSum, Reduction::kMean}) {
+    const Tensor expected = strategy_.reduce(reduction, values);
+    for (const auto& equal : strategy_.run([&](ReplicaContext& ctx) {
+           return torch::equal(ctx.all_reduce(reduction, values[ctx.replica_id()]), expected);
+         })) {
+      EXPECT_TRUE(equal) << name_of(reduction);
+    }
   }
 }
 
@@ -218,7 +220,8 @@ TEST_P(CollectivesOf, AnExceptionOfAMergeFunctionReachesTheCallerOfRun) {
 INSTANTIATE_TEST_SUITE_P(Shapes, CollectivesOf,
                          ::testing::Values(std::pair<int64_t, int>{1, 1}, std::pair<int64_t, int>{2, 2},
                                            std::pair<int64_t, int>{3, 1}, std::pair<int64_t, int>{6, 2},
-                                           std::pair<int64_t, int>{8, 1}, std::pair<int64_t, int>{8, 4}),
+                                           std::pair<int64_t, int>{8, 1}, std::pair<int64_t, int>{8, 4},
+                                           std::pair<int64_t, int>{9, 1}),
                          [](const auto& shape) {
                            return "V" + std::to_string(shape.param.first) + "D" + std::to_string(shape.param.second);
                          });
