@@ -86,5 +86,4 @@ else:
 took = timing.measure(repeat, a.blocks, a.block_seconds, dist.barrier, agree)
 if a.rank == 0:
     timing.report(ms=took, peak_memory_mib=timing.peak_memory_mib(), version=torch.__version__)
-dist.barrier()
-dist.destroy_process_group()
+timing.end_ranks(dist.barrier)

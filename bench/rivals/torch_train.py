@@ -100,5 +100,4 @@ if a.mode != "ddp" or a.rank == 0:
     samples = x.shape[0] * (a.world if a.mode == "ddp" else 1)
     timing.report(ms=took, samples_per_second=samples / took["median"] * 1e3, peak_memory_mib=memory, version=torch.__version__, **errors)
 if a.mode == "ddp":
-    dist.barrier()
-    dist.destroy_process_group()
+    timing.end_ranks(dist.barrier)

@@ -145,7 +145,8 @@ std::shared_ptr<VariableState> VariableRegistry::find_made_in_step(const std::st
 }
 
 void VariableRegistry::require_fresh_variable(const std::string& name, const std::source_location& place) {
-  forget_unused();
+  if (!names_.contains(name)) return;
+  forget_unused();  // perhaps nobody has it any more
   if (const VariableState* taken = find_by_name(variables_, name)) {
     throw_taken("variable", name, place, taken->place(), "give each variable a name of its own");
   }
@@ -163,13 +164,14 @@ std::string VariableRegistry::fresh_name(const std::string& base) {
   for (int64_t& next = next_number_[base];;) {
     std::string name = next == 0 ? base : fmt::format("{}_{}", base, next);
     ++next;
-    if (!find_by_name(variables_, name)) return name;
+    if (!names_.contains(name)) return name;
   }
 }
 
 void VariableRegistry::add(std::shared_ptr<VariableState> variable) {
   const bool placed = variable->on_write() || variable->is_trained_apart();
   if (placed && !variable->is_slot()) ++num_placed_;
+  names_.insert(variable->name());
   variables_.push_back(std::move(variable));
 }
 
@@ -180,7 +182,11 @@ void VariableRegistry::add(std::shared_ptr<ModuleBinding> module) {
 
 void VariableRegistry::forget_unused() {
   std::erase_if(modules_, [](const auto& module) { return module.use_count() == 1; });
-  std::erase_if(variables_, [](const auto& variable) { return variable.use_count() == 1; });
+  std::erase_if(variables_, [this](const auto& variable) {
+    if (variable.use_count() > 1) return false;
+    names_.erase(names_.find(variable->name()));
+    return true;
+  });
 }
 
 }  // namespace lockstep::internal

@@ -8,6 +8,7 @@
 #include <memory>
 #include <source_location>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "lockstep/core/function_ref.h"
@@ -65,6 +66,7 @@ class VariableRegistry {
   const std::shared_ptr<const Placement> placement_;
   int64_t num_placed_ = 0;
   std::vector<std::shared_ptr<VariableState>> variables_;
+  std::unordered_multiset<std::string> names_;  // of variables_; slots of two optimizers may share theirs
   std::map<std::string, std::shared_ptr<VariableState>> made_in_steps_;
   std::vector<std::shared_ptr<ModuleBinding>> modules_;
   std::map<std::string, int64_t> next_number_;  // of fresh_name, for each base: the names before are taken, or were
