@@ -11,7 +11,7 @@ namespace lockstep::internal {
   template <class T>                                                                                      \
   const T* tree_sum(const T* const* inputs, int64_t replicas, int64_t offset, int64_t count, T* scratch); \
   template <class T>                                                                                      \
-  void stream_tree_sum(const T* const* inputs, int64_t replicas, int64_t begin, int64_t end, T divisor,   \
+  void stream_tree_sum(const T* const* inputs, int64_t replicas, int64_t begin, int64_t end, bool mean,   \
                        T* const* outputs);                                                                \
   }
 LOCKSTEP_DECLARE(plain)

@@ -30,11 +30,11 @@ using TreeSum = const T* (*)(const T* const* inputs, int64_t replicas, int64_t o
 template <class T>
 TreeSum<T> tree_sum();
 
-/// Writes the sum of elements [begin, end) in tree order, divided by `divisor` unless that is 1, to as many outputs as
-/// there are inputs, at the same offsets: past the caches, so for what exceeds them. All inputs are present, at most kOneRowReplicas; each
+/// Writes the sum, or mean, of elements [begin, end) in tree order to as many outputs as there are inputs, at the same
+/// offsets: past the caches, so for what exceeds them. All inputs are present, at most kOneRowReplicas; each
 /// output is on a border of kStreamAlignment at `begin`, and none overlaps an input. Bits are those of TreeSum.
 template <class T>
-using StreamTreeSum = void (*)(const T* const* inputs, int64_t replicas, int64_t begin, int64_t end, T divisor,
+using StreamTreeSum = void (*)(const T* const* inputs, int64_t replicas, int64_t begin, int64_t end, bool mean,
                                T* const* outputs);
 inline constexpr uintptr_t kStreamAlignment = 64;
 

@@ -149,10 +149,10 @@ class AllReduceMeeting final : public Meeting {
       inputs.push_back(static_cast<const T*>(address_of(one->inputs_[i])));
       outputs.push_back(static_cast<T*>(one->outputs_[i].data_ptr()));
     }
-    const T divisor = reduction_ == Reduction::kMean ? static_cast<T>(replicas) : T{1};
+    const bool mean = reduction_ == Reduction::kMean;
     const bool past_caches = static_cast<std::size_t>(bytes_) > kStreamedBytes;
     if (past_caches && replicas <= kOneRowReplicas && all_aligned(outputs)) {
-      stream_tree_sum<T>()(inputs.data(), replicas, begin, end, divisor, outputs.data());
+      stream_tree_sum<T>()(inputs.data(), replicas, begin, end, mean, outputs.data());
       return;
     }
     thread_local std::vector<T> scratch;  // grown once
@@ -164,7 +164,8 @@ class AllReduceMeeting final : public Meeting {
       const int64_t count = std::min(kSumBlock, end - offset);
       T* const room = in_place ? outputs.front() + offset : scratch.data();
       const T* sum = sum_of(inputs.data(), replicas, offset, count, room);
-      if (divisor != 1) {
+      if (mean) {
+        const T divisor = static_cast<T>(replicas);
         for (int64_t j = 0; j < count; ++j) room[j] = sum[j] / divisor;
         sum = room;
       }

@@ -88,14 +88,13 @@ void check_streamed(int64_t replicas, int64_t count, int64_t offset, unsigned se
     inputs.push_back(rows[r].data());
     outputs.push_back(static_cast<T*>(std::align(kStreamAlignment, 1, to, size)));
   }
-  const T divisor = mean ? static_cast<T>(replicas) : T{1};
-  stream_tree_sum<T>()(inputs.data(), replicas, begin, end, divisor, outputs.data());
+  stream_tree_sum<T>()(inputs.data(), replicas, begin, end, mean, outputs.data());
   const std::vector<bool> present(replicas, true);
   for (int64_t i = 0; i <= end; ++i) {
     T expected = untouched;
     if (i >= begin && i < end) {
       present_sum(rows, present, i, expected);
-      expected /= divisor;
+      if (mean) expected /= static_cast<T>(replicas);
     }
     for (const T* output : outputs) {
       ASSERT_EQ(std::memcmp(&expected, output + i, sizeof(T)), 0) << "replicas " << replicas << " element " << i;
@@ -119,7 +118,7 @@ TEST(StreamTreeSum, CopiesOneInputBitByBit) {
   input[19] = std::numeric_limits<float>::denorm_min();
   const float* from = input.data();
   float* to = output;
-  stream_tree_sum<float>()(&from, 1, 0, 20, 1.0f, &to);
+  stream_tree_sum<float>()(&from, 1, 0, 20, /*mean=*/false, &to);
   EXPECT_EQ(std::memcmp(output, from, sizeof output), 0);
 }
 
