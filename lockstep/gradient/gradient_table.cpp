@@ -11,21 +11,20 @@
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/gradient/absent_gradients.h"
 #include "lockstep/replica/replica_group.h"
-#include "lockstep/variable/fetched.h"
 
 namespace lockstep::internal {
 
 namespace {
 
-void check_gradient(const VariableState& variable, const at::Tensor& gradient, int64_t r) {
-  const at::Tensor& like = variable.component(r);  // it has been checked, and is in the caches
-  const bool dense = gradient.layout() == at::kStrided;
-  if (dense && gradient.scalar_type() == like.scalar_type() && gradient.sizes() == like.sizes() &&
-      gradient.device() == like.device()) {
-    return;
-  }
+bool fits(const at::Tensor& gradient, const at::Tensor& like) {
+  return gradient.layout() == at::kStrided && gradient.scalar_type() == like.scalar_type() &&
+         gradient.sizes() == like.sizes() && gradient.device() == like.device();
+}
+
+[[noreturn]] void throw_misfit(const VariableState& variable, const at::Tensor& gradient, int64_t r) {
+  const at::Tensor& like = variable.component(r);
   const int64_t replica = variable.group()->first_replica() + r;
-  if (!dense) {
+  if (gradient.layout() != at::kStrided) {
     throw UsageError(fmt::format("variable '{}' has a sparse gradient on replica {}", variable.name(), replica),
                      "make it dense, as torch::nn::EmbeddingOptions::sparse(false) does");
   }
@@ -46,32 +45,35 @@ GradientTable::GradientTable(std::vector<std::shared_ptr<VariableState>> variabl
       has_(pointers_.size()),
       converted_(static_cast<std::size_t>(replicas)),
       absent_(static_cast<std::size_t>(replicas)),
-      named_(variables_.size()) {}
+      named_(variables_.size()) {
+  for (const auto& variable : variables_) components_.add(*variable);
+}
 
 void GradientTable::collect(int64_t r, bool weightless, bool had_empty_part) {
   Absent absent{.had_empty_part = had_empty_part};
-  for_each_fetched(OfCollect(), variables_, r, [&](std::size_t i, VariableState& variable) {
-    variable.check_component(r);
-    const at::Tensor& gradient = variable.component(r).unsafeGetTensorImpl()->grad();
+  const bool all_sound = variables_.empty() || variables_.front()->group()->damaged_variables() == 0;
+  components_.for_each(OfCollect(), r, [&](std::size_t i, const Component& component) {
+    if (!all_sound || !component.as_left()) variables_[i]->check_component(r);  // throws what is amiss
+    const at::Tensor& tensor = component.tensor;
+    const at::Tensor& gradient = tensor.unsafeGetTensorImpl()->grad();
     has_[slot(i, r)] = gradient.defined() ? 1 : 0;
     const void*& pointer = pointers_[slot(i, r)];
     pointer = nullptr;
     if (!gradient.defined()) {
-      if (!variable.component(r).requires_grad()) {
+      if (!tensor.requires_grad()) {
         absent.frozen = (absent.frozen + i + 1) * 0x9e3779b97f4a7c15u;
       } else if (!named_[i] && !had_empty_part) {
         absent.is_news = true;
       }
       return;
     }
-    check_gradient(variable, gradient, r);
+    if (!fits(gradient, tensor)) throw_misfit(*variables_[i], gradient, r);
     if (weightless) return;
-    if (gradient.strides() == variable.component(r).strides()) {
+    if (gradient.strides() == tensor.strides()) {
       pointer = address_of(gradient);
     } else {
       const at::NoGradGuard no_grad;
-      at::Tensor same_layout =
-          at::empty_strided(variable.like().sizes(), variable.like().strides(), gradient.options());
+      at::Tensor same_layout = at::empty_strided(tensor.sizes(), tensor.strides(), gradient.options());
       same_layout.copy_(gradient);
       pointer = address_of(same_layout);
       converted_[r].push_back(std::move(same_layout));

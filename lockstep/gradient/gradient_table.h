@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "lockstep/variable/component_table.h"
 #include "lockstep/variable/variable_state.h"
 
 namespace lockstep::internal {
@@ -32,7 +33,7 @@ class GradientTable {
   /// backward takes over the memory of what it computes instead of adding. Call from r's thread, or while it is at
   /// rest.
   void release(std::size_t i, int64_t r) {
-    variables_[i]->component(r).unsafeGetTensorImpl()->mutable_grad() = at::Tensor();
+    components_.component(i, r).tensor.unsafeGetTensorImpl()->mutable_grad() = at::Tensor();
   }
   /// Lets go of what collect() had to copy. Likewise.
   void release_converted(int64_t r) { converted_[r].clear(); }
@@ -42,6 +43,9 @@ class GradientTable {
   void begin_reduce();
   void reduce(std::size_t i, const ReplicaGroup& group);
   void end_reduce() { reduced_.clear(); }
+
+  /// The variables' components.
+  const ComponentTable& components() const { return components_; }
 
   /// What local replica r brings to the sum for variable i; null: nothing, or zero. All collected.
   const void* summand(std::size_t i, int64_t r) const {
@@ -68,6 +72,7 @@ class GradientTable {
   at::Tensor tensor_at(const void* gradient, std::size_t i) const;
 
   const std::vector<std::shared_ptr<VariableState>> variables_;
+  ComponentTable components_;  // of variables_
   const int64_t replicas_;
   std::vector<const void*> pointers_;               // by slot
   std::vector<char> has_;                           // by slot; not bool, since replicas write side by side

@@ -15,7 +15,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/replica/replica_group.h"
-#include "lockstep/variable/fetched.h"
+#include "lockstep/variable/component_table.h"
 
 namespace lockstep::internal {
 
@@ -304,8 +304,8 @@ void OptimizerState::check_finite_gradients() const {
 
 void OptimizerState::settle(int64_t r) {
   const FusedUpdate& update = parts_.front().update;
-  for_each_fetched(OfSettle(), variables_, r, [&](std::size_t i, VariableState& variable) {
-    if (update.present(i)) variable.updated_component(r);
+  gradients_.components().for_each(OfSettle(), r, [&](std::size_t i, Component& component) {
+    if (update.present(i)) component.updated();
     gradients_.release(i, r);
   });
   gradients_.release_converted(r);
@@ -313,12 +313,13 @@ void OptimizerState::settle(int64_t r) {
 
 void OptimizerState::end_step() {
   bool applied = false;
-  for_each_fetched(OfVariable(), variables_, 0, [&](std::size_t i, VariableState& variable) {
-    if (!parts_.front().update.present(i)) return;
+  const bool something_kept = apart_ || group_->written_variables() > 0;
+  for (std::size_t i = 0; i < variables_.size(); ++i) {
+    if (!parts_.front().update.present(i)) continue;
     ++steps_[i];
-    variable.keep_step();
+    if (something_kept) variables_[i]->keep_step();
     applied = true;
-  });
+  }
   if (apart_) {
     for (const Variable& slot : slots_) slot.state().keep_step();
   }

@@ -70,6 +70,8 @@ class ReplicaGroup {
   std::atomic<int64_t>& damaged_variables() { return damaged_variables_; }
   /// For how many variables another value stands in: likewise.
   std::atomic<int64_t>& stand_ins() { return stand_ins_; }
+  /// How many variables keep the value from before this run's first write to them: likewise.
+  std::atomic<int64_t>& written_variables() { return written_variables_; }
 
   ReplicaContext& context(int64_t local_index) { return *contexts_[local_index]; }
   RandomStream& stream(int64_t local_index) { return streams_[local_index].own; }
@@ -105,6 +107,7 @@ class ReplicaGroup {
   std::atomic<const void*> caller_{nullptr};  // the thread whose call is under way
   std::atomic<int64_t> damaged_variables_{0};
   std::atomic<int64_t> stand_ins_{0};
+  std::atomic<int64_t> written_variables_{0};
 };
 
 /// Which workers take part in a call.

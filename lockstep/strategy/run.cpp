@@ -6,18 +6,13 @@
 #include "lockstep/core/error.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/strategy/strategy.h"
-#include "lockstep/variable/fetched.h"
 #include "lockstep/variable/registry.h"
 
 namespace lockstep {
 
 using internal::CallScope;
 using internal::ContextAccess;
-using internal::for_each_fetched;
-using internal::OfCheck;
-using internal::OfVariable;
 using internal::ReplicaGroup;
-using internal::VariableState;
 
 namespace {
 
@@ -55,8 +50,7 @@ void Strategy::run_replicas(Mode mode, internal::FunctionRef<void(ReplicaContext
   try {
     group_->run(evaluates ? ReplicaGroup::Mode::kEvaluate : ReplicaGroup::Mode::kStep, [&](ReplicaContext& context) {
       const int64_t r = ContextAccess::local_index(context);
-      for_each_fetched(OfVariable(), registry_->variables(), r,
-                       [&](std::size_t, VariableState& variable) { variable.begin_run(r); });
+      registry_->begin_run(r);
       if (evaluates) {
         const EvaluationScope scope(*registry_, r);
         body(context, r);
@@ -64,16 +58,14 @@ void Strategy::run_replicas(Mode mode, internal::FunctionRef<void(ReplicaContext
         body(context, r);
       }
       // Whatever the step did with its own hands shows here, in the run that did it, and with its replica's name.
-      for_each_fetched(OfCheck(), registry_->variables(), r,
-                       [&](std::size_t, VariableState& variable) { variable.check_component(r); });
+      registry_->check_components(r);
     });
   } catch (...) {
-    for (const auto& variable : registry_->variables()) variable->undo_run();
+    registry_->undo_run();
     if (!evaluates) drop_gradients(*registry_);
     throw;
   }
-  for_each_fetched(OfVariable(), registry_->variables(), 0,
-                   [&](std::size_t, VariableState& variable) { variable.end_run(); });
+  registry_->end_run();
   if (!evaluates && group_->reducer().averages_after(group_->step())) average_parameters();
   if (!evaluates && verify_every_ > 0 && group_->step() % verify_every_ == 0) {
     registry_->forget_unused();

@@ -172,7 +172,13 @@ void VariableRegistry::add(std::shared_ptr<VariableState> variable) {
   const bool placed = variable->on_write() || variable->is_trained_apart();
   if (placed && !variable->is_slot()) ++num_placed_;
   names_.insert(variable->name());
+  list(*variable);
   variables_.push_back(std::move(variable));
+}
+
+void VariableRegistry::list(VariableState& variable) {
+  if (variable.component_at(0).watch != Watch::kNothing) watched_.add(variable);
+  if (!variable.on_write()) on_read_.push_back(&variable);
 }
 
 void VariableRegistry::add(std::shared_ptr<ModuleBinding> module) {
@@ -182,11 +188,36 @@ void VariableRegistry::add(std::shared_ptr<ModuleBinding> module) {
 
 void VariableRegistry::forget_unused() {
   std::erase_if(modules_, [](const auto& module) { return module.use_count() == 1; });
-  std::erase_if(variables_, [this](const auto& variable) {
+  const std::size_t forgotten = std::erase_if(variables_, [this](const auto& variable) {
     if (variable.use_count() > 1) return false;
     names_.erase(names_.find(variable->name()));
     return true;
   });
+  if (forgotten == 0) return;
+  watched_.clear();
+  on_read_.clear();
+  for (const auto& variable : variables_) list(*variable);
+}
+
+void VariableRegistry::begin_run(int64_t r) const {
+  for (VariableState* variable : on_read_) variable->begin_run(r);
+}
+
+void VariableRegistry::check_components(int64_t r) const {
+  const bool all_sound = group_->damaged_variables() == 0;
+  watched_.for_each(OfCheck(), r, [&](std::size_t i, const Component& component) {
+    if (!all_sound || !component.as_left()) watched_.variable(i).check_component(r);  // throws what is amiss
+  });
+}
+
+void VariableRegistry::undo_run() const {
+  for (const auto& variable : variables_) variable->undo_run();
+}
+
+void VariableRegistry::end_run() const {
+  for (VariableState* variable : on_read_) variable->end_run();
+  if (group_->written_variables() == 0) return;
+  for (const auto& variable : variables_) variable->end_run();
 }
 
 }  // namespace lockstep::internal

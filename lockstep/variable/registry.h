@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/core/function_ref.h"
+#include "lockstep/variable/component_table.h"
 #include "lockstep/variable/module_binding.h"
 #include "lockstep/variable/placement.h"
 #include "lockstep/variable/variable_state.h"
@@ -55,6 +56,12 @@ class VariableRegistry {
   /// Lets go of what nobody else holds. Not while replicas run.
   void forget_unused();
 
+  // VariableState's functions of these names, for each variable that they concern.
+  void begin_run(int64_t r) const;
+  void check_components(int64_t r) const;
+  void undo_run() const;
+  void end_run() const;
+
  private:
   /// A name that no living variable has: "variable", "variable_1", ... and so on; none comes twice.
   std::string fresh_name(const std::string& base);
@@ -62,10 +69,15 @@ class VariableRegistry {
   std::vector<at::Tensor> on_write_components(const at::Tensor& value, const VariableOptions& options,
                                               std::vector<std::string>& devices) const;
 
+  /// Notes what each run looks at.
+  void list(VariableState& variable);
+
   const std::shared_ptr<ReplicaGroup> group_;
   const std::shared_ptr<const Placement> placement_;
   int64_t num_placed_ = 0;
   std::vector<std::shared_ptr<VariableState>> variables_;
+  ComponentTable watched_;                      // of variables_, those that others must not write
+  std::vector<VariableState*> on_read_;         // of variables_
   std::unordered_multiset<std::string> names_;  // of variables_; slots of two optimizers may share theirs
   std::map<std::string, std::shared_ptr<VariableState>> made_in_steps_;
   std::vector<std::shared_ptr<ModuleBinding>> modules_;

@@ -22,22 +22,20 @@ constexpr const char* kRemedy =
     "let Lockstep write it: an optimizer from make_optimizer, Variable::assign or Replicated::load (a torch::optim "
     "optimizer steps one replica alone, without the others' gradients); assign or load it now to go on";
 
-/// at::Tensor::_version() without the ways around it: with thousands of variables these calls are what a step costs.
-uint32_t version_of(const at::Tensor& tensor) {
-  return static_cast<uint32_t>(tensor.unsafeGetTensorImpl()->version_counter().current_version());
+std::vector<Component> watched(std::vector<at::Tensor> tensors, Watch watch) {
+  std::vector<Component> components;
+  for (at::Tensor& tensor : tensors) {
+    Component& component = components.emplace_back();
+    component.tensor = std::move(tensor);
+    component.watch = watch;
+    component.expect();
+  }
+  return components;
 }
 
-/// A digest of what a tensor is but for its values and where they lie: dtype, device, sizes and strides.
-uint64_t layout_of(const at::Tensor& tensor) {
-  uint64_t digest = static_cast<uint64_t>(tensor.scalar_type());
-  const auto add = [&](int64_t number) {
-    digest = (digest ^ static_cast<uint64_t>(number)) * 0x9e3779b97f4a7c15u;
-    digest ^= digest >> 32;
-  };
-  add(static_cast<int64_t>(tensor.device().type()) * 256 + tensor.device().index());
-  for (const int64_t size : tensor.sizes()) add(size);
-  for (const int64_t stride : tensor.strides()) add(stride);
-  return digest;
+Watch watch_of(bool on_write, const VariableState::Origin& origin) {
+  if (on_write) return origin.slot ? Watch::kNothing : Watch::kWrites;
+  return origin.apart ? Watch::kMemory : Watch::kNothing;
 }
 
 bool same_layout(const at::Tensor& a, const at::Tensor& b) {
@@ -49,29 +47,25 @@ bool same_layout(const at::Tensor& a, const at::Tensor& b) {
 
 VariableState::VariableState(std::shared_ptr<ReplicaGroup> group, VariableOptions options,
                              std::vector<at::Tensor> components, Origin origin)
-    : components_(std::move(components)),
-      like_(components_.front().variable_data()),
+    : components_(watched(std::move(components),
+                          watch_of(options.synchronization == VariableSynchronization::kOnWrite, origin))),
+      like_(component(0).variable_data()),
       on_write_(options.synchronization == VariableSynchronization::kOnWrite),
       group_(std::move(group)),
       options_(std::move(options)),
       origin_(std::move(origin)) {
   if (!on_write()) {
     components_before_.resize(components_.size());
-    if (origin_.apart) {
-      for (const at::Tensor& component : components_) addresses_.push_back(address_of(component));
-    }
     return;
   }
-  for (const at::Tensor& component : components_) {
-    const void* address = address_of(component);
+  for (const Component& component : components_) {
+    const void* address = address_of(component.tensor);
     const auto known = std::find_if(copies_.begin(), copies_.end(),
                                     [&](const at::Tensor& copy) { return address_of(copy) == address; });
     copy_of_.push_back(static_cast<std::size_t>(known - copies_.begin()));
-    if (known == copies_.end()) copies_.push_back(component.variable_data());
+    if (known == copies_.end()) copies_.push_back(component.tensor.variable_data());
   }
   if (is_slot()) return;
-  expected_.resize(components_.size());
-  for (int64_t r = 0; r < num_components(); ++r) expect(r);
   for (std::size_t copy = 0; copy < copies_.size(); ++copy) {
     checksums_.emplace_back(static_cast<std::size_t>(blocks_of(bytes())));
   }
@@ -81,6 +75,12 @@ VariableState::VariableState(std::shared_ptr<ReplicaGroup> group, VariableOption
 VariableState::~VariableState() {
   if (damaged_.load(std::memory_order_relaxed)) --group_->damaged_variables();
   if (own_.defined()) --group_->stand_ins();
+  take_before();
+}
+
+at::Tensor VariableState::take_before() {
+  if (before_.defined()) --group_->written_variables();
+  return std::exchange(before_, at::Tensor());
 }
 
 at::Tensor VariableState::read() const {
@@ -93,19 +93,19 @@ at::Tensor VariableState::read() const {
     case VariableAggregation::kNone:
       throw UsageError(fmt::format("variable '{}' is on-read without aggregation: it has no one value to read", name()),
                        "read components(), or create it with kSum, kMean or kOnlyFirstReplica");
-    case VariableAggregation::kOnlyFirstReplica: return components_.front().detach().clone();
+    case VariableAggregation::kOnlyFirstReplica: return component(0).detach().clone();
     case VariableAggregation::kSum: {
       std::vector<at::Tensor> values;
-      for (const at::Tensor& component : components_) values.push_back(component.detach());
+      for (const Component& one : components_) values.push_back(one.tensor.detach());
       return group_->reduce(Reduction::kSum, values);
     }
     case VariableAggregation::kMean: break;
   }
   const bool equal = std::all_of(components_.begin() + 1, components_.end(),
-                                 [&](const at::Tensor& other) { return same_bits(components_.front(), other); });
-  if (equal) return components_.front().detach().clone();
+                                 [&](const Component& other) { return same_bits(component(0), other.tensor); });
+  if (equal) return component(0).detach().clone();
   std::vector<at::Tensor> wide;
-  for (const at::Tensor& component : components_) wide.push_back(component.detach().to(at::kDouble));
+  for (const Component& one : components_) wide.push_back(one.tensor.detach().to(at::kDouble));
   return group_->reduce(Reduction::kMean, wide).to(like_.scalar_type());
 }
 
@@ -146,15 +146,18 @@ void VariableState::require_own_value(const char* call) const {
 void VariableState::set(FunctionRef<void(at::Tensor&)> fn) {
   const at::NoGradGuard no_grad;
   const bool sound = !damaged_.load(std::memory_order_relaxed);
-  if (group_->running() && !before_.defined() && sound) before_ = copies_.front().clone();
+  if (group_->running() && !before_.defined() && sound) {
+    before_ = copies_.front().clone();
+    ++group_->written_variables();
+  }
   for (at::Tensor& copy : copies_) fn(copy);
   for (int64_t r = 0; r < num_components(); ++r) {
-    at::Tensor& component = components_[r];
+    at::Tensor& component = components_[r].tensor;
     const at::Tensor& copy = copies_[copy_of_[r]];
     // Somebody may have given the component other memory, dtype or strides: the library's copy is put back.
     if (address_of(component) != address_of(copy) || !same_layout(component, copy)) component.set_data(copy);
     component.unsafeGetTensorImpl()->bump_version();
-    expect(r);
+    components_[r].expect();
   }
   renew_checksums();
   forget_autocast_weights();
@@ -163,8 +166,8 @@ void VariableState::set(FunctionRef<void(at::Tensor&)> fn) {
 
 void VariableState::write_component(int64_t r, const at::Tensor& value) const {
   const at::NoGradGuard no_grad;
-  at::Tensor component = components_[r];
-  component.copy_(value);
+  at::Tensor target = component(r);
+  target.copy_(value);
 }
 
 void VariableState::average_components() const {
@@ -184,28 +187,26 @@ std::string VariableState::where() const {
 void VariableState::begin_run(int64_t r) {
   if (on_write()) return;
   const at::NoGradGuard no_grad;
-  const at::Tensor& component = components_[r];
+  const at::Tensor& now = component(r);
   at::Tensor& before = components_before_[r];
-  const bool alike = before.defined() && before.sizes() == component.sizes() &&
-                     before.scalar_type() == component.scalar_type() && component.is_contiguous();
+  const bool alike = before.defined() && before.sizes() == now.sizes() && before.scalar_type() == now.scalar_type() &&
+                     now.is_contiguous();
   if (alike) {
-    std::memcpy(before.data_ptr(), address_of(component), static_cast<std::size_t>(component.nbytes()));
+    std::memcpy(before.data_ptr(), address_of(now), static_cast<std::size_t>(now.nbytes()));
   } else {
-    before = component.detach().clone(at::MemoryFormat::Contiguous);
+    before = now.detach().clone(at::MemoryFormat::Contiguous);
   }
 }
 
 void VariableState::undo_run() {
   if (std::exchange(stepped_, false)) return;
   if (on_write()) {
-    if (!before_.defined()) return;
-    const at::Tensor before = std::exchange(before_, at::Tensor());
-    set([&](at::Tensor& copy) { copy.copy_(before); });
+    if (const at::Tensor before = take_before(); before.defined()) set([&](at::Tensor& copy) { copy.copy_(before); });
     return;
   }
   const at::NoGradGuard no_grad;
   for (std::size_t r = 0; r < components_.size(); ++r) {
-    at::Tensor& component = components_[r];
+    at::Tensor& component = components_[r].tensor;
     const at::Tensor& before = components_before_[r];
     if (!before.defined()) continue;  // made while the run was under way, with a module
     if (before.sizes() == component.sizes() && before.scalar_type() == component.scalar_type()) {
@@ -216,10 +217,10 @@ void VariableState::undo_run() {
   }
 }
 
-void VariableState::check_component(int64_t r) {
-  const at::Tensor& component = components_[r];
-  if (!addresses_.empty()) {
-    if (address_of(component) == addresses_[r] && same_layout(component, like_)) return;
+void VariableState::throw_not_as_left(int64_t r) {
+  const Component& left = components_[r];
+  const at::Tensor& component = left.tensor;
+  if (left.watch == Watch::kMemory) {
     throw DivergenceError(
         fmt::format(
             "variable '{}', which each replica trains apart: on replica {} it was given other memory (set_data, "
@@ -227,25 +228,17 @@ void VariableState::check_component(int64_t r) {
             name(), group_->first_replica() + r),
         "write it in place, without gradient, or by Variable::assign");
   }
-  if (expected_.empty()) return;
-  require_sound();
-  const Expected& expected = expected_[r];
-  const uint32_t version = version_of(component);
-  if (version == expected.version && address_of(component) == expected.address &&
-      layout_of(component) == expected.layout) {
-    return;
-  }
   std::string cause;
   if (component.scalar_type() != like_.scalar_type()) {
     cause = fmt::format("its dtype was changed from {} to {}", c10::toString(like_.scalar_type()),
                         c10::toString(component.scalar_type()));
   } else if (component.device() != like_.device()) {
     cause = fmt::format("it was moved from {} to {}", like_.device().str(), component.device().str());
-  } else if (address_of(component) != expected.address || !same_layout(component, like_)) {
+  } else if (address_of(component) != left.address || !same_layout(component, like_)) {
     cause = "it was given other memory (set_data, .to() or an assignment to .data())";
   } else {
-    cause = fmt::format("it was written in place {} time{}", version - expected.version,
-                        version - expected.version == 1 ? "" : "s");
+    const uint32_t times = component.unsafeGetTensorImpl()->version_counter().current_version() - left.version;
+    cause = fmt::format("it was written in place {} time{}", times, times == 1 ? "" : "s");
   }
   mark_damaged(fmt::format("on replica {} {} by something other than Lockstep", group_->first_replica() + r, cause));
   throw_damaged();
@@ -271,11 +264,6 @@ void VariableState::damaged_in_memory() {
       "its memory was written by something other than Lockstep (through .data(), a raw pointer, or torch::optim::SGD), "
       "on "
       "a replica that cannot be told");
-}
-
-void VariableState::expect(int64_t r) {
-  if (expected_.empty()) return;
-  expected_[r] = {version_of(components_[r]), address_of(components_[r]), layout_of(components_[r])};
 }
 
 void VariableState::renew_checksums() {

@@ -12,20 +12,20 @@
 #include <vector>
 
 #include "lockstep/core/function_ref.h"
+#include "lockstep/variable/component.h"
 #include "lockstep/variable/variable.h"
 
 namespace lockstep::internal {
 
 class ReplicaGroup;
-enum class Piece;
 
 /// One variable. Its members are called outside of steps, or while all replicas are at rest in a meeting, except for
 /// those that name another rule.
 ///
 /// An on-write variable has one or more copies in memory; several replicas' components may be the same copy, each under
 /// a tensor of its own, with its own gradient and version counter. The variable remembers each tensor's version and
-/// address and a checksum of each block of each copy, all as the library last left them: what differs later was written
-/// by somebody else. An on-read variable's components are its replicas' own affair.
+/// address (component.h) and a checksum of each block of each copy, all as the library last left them: what differs
+/// later was written by somebody else. An on-read variable's components are its replicas' own affair.
 class VariableState {
  public:
   /// Where a variable comes from.
@@ -60,7 +60,9 @@ class VariableState {
   int64_t bytes() const { return like_.numel() * static_cast<int64_t>(like_.element_size()); }
 
   /// Local replica r's tensor. Any thread.
-  const at::Tensor& component(int64_t r) const { return components_[r]; }
+  const at::Tensor& component(int64_t r) const { return components_[r].tensor; }
+  /// The same, and what is known of it. It stays where it is.
+  Component& component_at(int64_t r) { return components_[r]; }
   int64_t num_components() const { return static_cast<int64_t>(components_.size()); }
   /// The memories of an on-write variable.
   const std::vector<at::Tensor>& copies() const { return copies_; }
@@ -85,13 +87,13 @@ class VariableState {
   void begin_run(int64_t r);
   /// An optimizer's step is complete: what it has written stays.
   void keep_step() {
-    if (before_.defined()) before_ = at::Tensor();
+    take_before();
     if (!on_write_) stepped_ = true;
   }
   /// After a run that succeeded.
   void end_run() {
-    if (before_.defined()) before_ = at::Tensor();
-    if (!on_write_) stepped_ = false;
+    take_before();
+    stepped_ = false;
   }
   /// After a run that failed.
   void undo_run();
@@ -109,14 +111,12 @@ class VariableState {
   void require_sound() const {
     if (damaged_.load(std::memory_order_acquire)) throw_damaged();
   }
-  /// Asks the processor for a piece of memory that a step is about to touch: see fetched.h. From replica r's thread, or
-  /// while it is at rest.
-  template <Piece kPiece>
-  void fetch(int64_t r) const;
-  /// Whether component r is as the library left it, as far as its version, address and layout tell: call from replica
-  /// r's thread. Where not, marks the variable and throws its DivergenceError. Of one that is trained apart address
-  /// and layout alone tell, and the error is not kept.
-  void check_component(int64_t r);
+  /// Whether component r is as the library left it: call from replica r's thread. Where not, marks the variable and
+  /// throws its DivergenceError; that of one that is trained apart is not kept.
+  void check_component(int64_t r) {
+    require_sound();
+    if (!components_[r].as_left()) throw_not_as_left(r);
+  }
   /// Compares every copy's checksums. Where they differ, marks the variable and throws.
   void check_memory();
   /// Marks the variable as damaged by a write found in its memory, by its checksum. Any thread.
@@ -125,34 +125,20 @@ class VariableState {
   /// The checksums of one copy, a word for each block, or null where nobody looks. The fused update compares and renews
   /// them in its own pass.
   uint64_t* checksums(std::size_t copy) { return checksums_.empty() ? nullptr : checksums_[copy].data(); }
-  /// After the library wrote the copies through pointers and renewed the checksums: component r's version counter
-  /// moves, so that a backward through a graph recorded before fails. Call from replica r's thread, or while it is at
-  /// rest.
-  void updated_component(int64_t r) {
-    components_[r].unsafeGetTensorImpl()->bump_version();
-    if (!expected_.empty()) ++expected_[r].version;  // check_component has found it as expected in this step
-  }
 
  private:
-  struct alignas(64) Expected {  // replicas change theirs side by side
-    uint32_t version;
-    const void* address;
-    uint64_t layout;  // see layout_of
-  };
   /// What all writes to an on-write variable end in.
   void set(FunctionRef<void(at::Tensor&)> fn);
-  /// Takes component r, as it is, for what the library left.
-  void expect(int64_t r);
   void renew_checksums();
+  /// Takes before_ away.
+  at::Tensor take_before();
   void mark_damaged(const std::string& cause);
   [[noreturn]] void throw_damaged() const;
+  [[noreturn]] void throw_not_as_left(int64_t r);
 
-  // First what each step looks at, so that it lies together: fetch() asks for these bytes.
-  static constexpr std::size_t kFetched = 96;
-  std::vector<at::Tensor> components_;
-  // What the library left, where foreign writes are looked for: in on-write variables that are no slots.
-  std::vector<Expected> expected_;      // each component's; its replica's thread, or all at rest
-  std::vector<const void*> addresses_;  // of the components of one that is trained apart: there an optimizer writes
+  // All writes are looked for in on-write variables that are no slots; that of other memory in those that are trained
+  // apart, where an optimizer writes.
+  std::vector<Component> components_;
   at::Tensor like_;
   at::Tensor before_;  // of an on-write variable: its value before this run's writes, where there were any
   std::atomic<bool> damaged_{false};

@@ -182,6 +182,26 @@ TEST_P(ForeignWrites, LeaveTheOtherVariablesUsable) {
   message_from<DivergenceError>([&] { model_.variables()[1].read(); });
 }
 
+TEST_P(ForeignWrites, AreFoundAmongManyVariablesAlsoWhenSomeOfThemAreGone) {
+  std::vector<Variable> kept;
+  {
+    std::vector<Variable> gone;
+    for (int i = 0; i < 40; ++i) (i % 3 == 0 ? gone : kept).push_back(strategy_.make_variable(torch::ones({3})));
+  }
+  kept.push_back(strategy_.make_variable(torch::ones({3})));  // the library lets go of what nobody has
+  for (const Variable& written : {kept.front(), kept[13], kept.back()}) {
+    const auto text = nested_message_from<DivergenceError>([&] {
+      strategy_.run([&](ReplicaContext& ctx) {
+        const torch::NoGradGuard no_grad;
+        if (ctx.replica_id() == bad()) written.value(ctx).add_(1);
+      });
+    });
+    EXPECT_NE(text.find("'" + written.name() + "'"), std::string::npos) << text;
+    written.assign(torch::ones({3}));
+  }
+  good_step();
+}
+
 TEST_P(ForeignWrites, BeforeAStepKeepItFromBeingApplied) {
   good_step();
   const auto before = model_.variables()[1].read();

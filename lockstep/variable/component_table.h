@@ -1,0 +1,108 @@
+// Going through many components without waiting for memory at each: with thousands of small ones a step is otherwise
+// one cache miss after the other.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/variable/component.h"
+#include "lockstep/variable/variable_state.h"
+
+namespace lockstep::internal {
+
+/// A piece of memory behind a component. Each is found through one that stands before it.
+enum class Piece {
+  kComponent,        // the component itself
+  kTensorHead,       // the part of its tensor that points to all else
+  kTensor,           // all of its tensor
+  kVersion,          // its version counter
+  kStorage,          // where its memory is
+  kGradientHandle,   // where its gradient is
+  kGradientHead,     // the gradient's reference count
+  kGradient,         // all of the gradient's tensor
+  kGradientStorage,  // where the gradient's memory is
+};
+
+template <Piece... kPieces>
+struct Pieces {};
+
+/// For Component::as_left.
+using OfCheck = Pieces<Piece::kComponent, Piece::kTensor, Piece::kVersion, Piece::kStorage>;
+/// For as_left and a look at the gradient.
+using OfCollect = Pieces<Piece::kComponent, Piece::kTensor, Piece::kVersion, Piece::kStorage, Piece::kGradientHandle,
+                         Piece::kGradient, Piece::kGradientStorage>;
+/// For Component::updated and letting go of the gradient.
+using OfSettle =
+    Pieces<Piece::kComponent, Piece::kTensorHead, Piece::kVersion, Piece::kGradientHandle, Piece::kGradientHead>;
+
+/// The components of a list of variables, which outlive it, by replica. A step that finds nothing amiss does not look
+/// at the variables themselves.
+class ComponentTable {
+ public:
+  void add(VariableState& variable) {
+    variables_.push_back(&variable);
+    components_.resize(static_cast<std::size_t>(variable.num_components()));
+    for (int64_t r = 0; r < variable.num_components(); ++r) of_replica(r).push_back(&variable.component_at(r));
+  }
+  void clear() {
+    variables_.clear();
+    for (auto& components : components_) components.clear();
+  }
+
+  std::size_t size() const { return variables_.size(); }
+  VariableState& variable(std::size_t i) const { return *variables_[i]; }
+  Component& component(std::size_t i, int64_t r) const { return *components_[static_cast<std::size_t>(r)][i]; }
+
+  /// Calls visit(i, component) for each of replica r's in order. Where there are many, the pieces of some at a time are
+  /// asked for beforehand, each piece of all of them before the next. Call from r's thread, or while it is at rest.
+  template <Piece... kPieces, class Visit>
+  void for_each(Pieces<kPieces...>, int64_t r, const Visit& visit) const {
+    if (variables_.empty()) return;
+    const std::vector<Component*>& components = components_[static_cast<std::size_t>(r)];
+    constexpr std::size_t kAtATime = 8;  // with 32 the first cache (32 KiB) no longer holds all that was asked for
+    for (std::size_t first = 0; first < components.size(); first += kAtATime) {
+      const std::size_t last = std::min(first + kAtATime, components.size());
+      if (components.size() > kAtATime) {
+        const auto fetch_of_all = [&]<Piece kPiece>(Pieces<kPiece>) {
+          for (std::size_t i = first; i < last; ++i) fetch<kPiece>(*components[i]);
+        };
+        (fetch_of_all(Pieces<kPieces>()), ...);
+      }
+      for (std::size_t i = first; i < last; ++i) visit(i, *components[i]);
+    }
+  }
+
+ private:
+  std::vector<Component*>& of_replica(int64_t r) { return components_[static_cast<std::size_t>(r)]; }
+
+  template <Piece kPiece>
+  static void fetch(const Component& component) {
+    constexpr std::size_t kLine = 64;
+    const auto ask = [](const void* from, std::size_t bytes) {
+      const char* const begin = static_cast<const char*>(from);
+      if (!begin) return;
+      for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(begin + at);
+      __builtin_prefetch(begin + bytes - 1);
+    };
+    if constexpr (kPiece == Piece::kComponent) return ask(&component, sizeof(Component));
+    const c10::TensorImpl* const tensor = component.tensor.unsafeGetTensorImpl();
+    const auto storage_of = [](const c10::TensorImpl* of) { return of->unsafe_storage().unsafeGetStorageImpl(); };
+    if constexpr (kPiece == Piece::kTensorHead) ask(tensor, kLine);
+    if constexpr (kPiece == Piece::kTensor) ask(tensor, sizeof(c10::TensorImpl));
+    if constexpr (kPiece == Piece::kVersion) tensor->version_counter().current_version();  // hidden, so a load
+    if constexpr (kPiece == Piece::kStorage) ask(storage_of(tensor), kLine);
+    if constexpr (kPiece == Piece::kGradientHandle) ask(tensor->autograd_meta(), kLine);
+    if constexpr (kPiece == Piece::kGradientHead) ask(tensor->grad().unsafeGetTensorImpl(), kLine);
+    if constexpr (kPiece == Piece::kGradient) ask(tensor->grad().unsafeGetTensorImpl(), sizeof(c10::TensorImpl));
+    if constexpr (kPiece == Piece::kGradientStorage) {
+      if (tensor->grad().defined()) ask(storage_of(tensor->grad().unsafeGetTensorImpl()), kLine);
+    }
+  }
+
+  std::vector<VariableState*> variables_;
+  std::vector<std::vector<Component*>> components_;  // by replica, then variable
+};
+
+}  // namespace lockstep::internal
