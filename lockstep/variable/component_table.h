@@ -12,9 +12,8 @@
 
 namespace lockstep::internal {
 
-/// A piece of memory behind a component. Each is found through one that stands before it.
+/// A piece of memory behind a component. Each is found through the component, or one that stands before it.
 enum class Piece {
-  kComponent,        // the component itself
   kTensorHead,       // the part of its tensor that points to all else
   kTensor,           // all of its tensor
   kVersion,          // its version counter
@@ -29,13 +28,12 @@ template <Piece... kPieces>
 struct Pieces {};
 
 /// For Component::as_left.
-using OfCheck = Pieces<Piece::kComponent, Piece::kTensor, Piece::kVersion, Piece::kStorage>;
+using OfCheck = Pieces<Piece::kTensor, Piece::kVersion, Piece::kStorage>;
 /// For as_left and a look at the gradient.
-using OfCollect = Pieces<Piece::kComponent, Piece::kTensor, Piece::kVersion, Piece::kStorage, Piece::kGradientHandle,
-                         Piece::kGradient, Piece::kGradientStorage>;
+using OfCollect = Pieces<Piece::kTensor, Piece::kVersion, Piece::kStorage, Piece::kGradientHandle, Piece::kGradient,
+                         Piece::kGradientStorage>;
 /// For Component::updated and letting go of the gradient.
-using OfSettle =
-    Pieces<Piece::kComponent, Piece::kTensorHead, Piece::kVersion, Piece::kGradientHandle, Piece::kGradientHead>;
+using OfSettle = Pieces<Piece::kTensorHead, Piece::kVersion, Piece::kGradientHandle, Piece::kGradientHead>;
 
 /// The components of a list of variables, which outlive it, by replica. A step that finds nothing amiss does not look
 /// at the variables themselves.
@@ -51,7 +49,6 @@ class ComponentTable {
     for (auto& components : components_) components.clear();
   }
 
-  std::size_t size() const { return variables_.size(); }
   VariableState& variable(std::size_t i) const { return *variables_[i]; }
   Component& component(std::size_t i, int64_t r) const { return *components_[static_cast<std::size_t>(r)][i]; }
 
@@ -64,6 +61,10 @@ class ComponentTable {
     constexpr std::size_t kAtATime = 8;  // with 32 the first cache (32 KiB) no longer holds all that was asked for
     for (std::size_t first = 0; first < components.size(); first += kAtATime) {
       const std::size_t last = std::min(first + kAtATime, components.size());
+      // Where the next components are is known without waiting for these.
+      for (std::size_t i = last; i < std::min(last + kAtATime, components.size()); ++i) {
+        __builtin_prefetch(components[i]);
+      }
       if (components.size() > kAtATime) {
         const auto fetch_of_all = [&]<Piece kPiece>(Pieces<kPiece>) {
           for (std::size_t i = first; i < last; ++i) fetch<kPiece>(*components[i]);
@@ -86,7 +87,6 @@ class ComponentTable {
       for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(begin + at);
       __builtin_prefetch(begin + bytes - 1);
     };
-    if constexpr (kPiece == Piece::kComponent) return ask(&component, sizeof(Component));
     const c10::TensorImpl* const tensor = component.tensor.unsafeGetTensorImpl();
     const auto storage_of = [](const c10::TensorImpl* of) { return of->unsafe_storage().unsafeGetStorageImpl(); };
     if constexpr (kPiece == Piece::kTensorHead) ask(tensor, kLine);
