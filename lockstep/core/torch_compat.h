@@ -72,10 +72,11 @@ class HostAllocator : public c10::Allocator {
   virtual c10::DataPtr new_block(std::size_t bytes) const = 0;
 
   // Each version overrides one of the first two (const up to some 2.x), and later ones the third; so `override` cannot
-  // be written.
+  // be written. NOLINTBEGIN(modernize-use-override)
   c10::DataPtr allocate(std::size_t bytes) { return new_block(bytes); }
   c10::DataPtr allocate(std::size_t bytes) const { return new_block(bytes); }
   void copy_data(void* to, const void* from, std::size_t bytes) const { std::memcpy(to, from, bytes); }
+  // NOLINTEND(modernize-use-override)
 };
 
 }  // namespace lockstep::internal

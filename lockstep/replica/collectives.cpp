@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <utility>
+
 #include "lockstep/core/error.h"
 #include "lockstep/replica/collective_call.h"
 #include "lockstep/replica/meeting.h"
@@ -89,7 +91,7 @@ struct AllGatherFunction : torch::autograd::Function<AllGatherFunction> {
     return meeting.output();
   }
 
-  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const auto sum = all_reduce(context_of_backward("all_gather"), Reduction::kSum, gradients);
     return {sum.front().narrow(ctx->saved_data["axis"].toInt(), ctx->saved_data["offset"].toInt(),
                                ctx->saved_data["length"].toInt()),
@@ -99,7 +101,7 @@ struct AllGatherFunction : torch::autograd::Function<AllGatherFunction> {
 
 class BroadcastMeeting final : public Meeting {
  public:
-  BroadcastMeeting(ReplicaId from, const at::Tensor& value) : from_(from), value_(value) {}
+  BroadcastMeeting(ReplicaId from, at::Tensor value) : from_(from), value_(std::move(value)) {}
 
   const char* what() const override { return "broadcast"; }
   uint64_t signature() const override { return static_cast<uint64_t>(from_.value()); }
