@@ -17,6 +17,8 @@ namespace lockstep::internal {
 
 namespace {
 
+/// OpenBLAS writes the answer into memory of its own that all callers share, so two threads that ask at once may both
+/// read a mixture of two texts: only `platform_description` asks, once in a process.
 std::string matrix_library() {
   if (at::hasMKL()) return "MKL";
   if (const auto config = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "openblas_get_config"))) {
@@ -42,13 +44,18 @@ std::string cpu_capability() {
 
 }  // namespace
 
-std::string platform_description() {
-  return fmt::format("LibTorch {}, {}, CPU capability {}", TORCH_VERSION, matrix_library(), cpu_capability());
+const std::string& platform_description() {
+  static const std::string description =
+      fmt::format("LibTorch {}, {}, CPU capability {}", TORCH_VERSION, matrix_library(), cpu_capability());
+  return description;
 }
 
-std::string platform_fingerprint() {
-  const std::string all = platform_description() + at::show_config();
-  return fmt::format("{:016x}", XXH3_64bits(all.data(), all.size()));
+const std::string& platform_fingerprint() {
+  static const std::string fingerprint = [] {
+    const std::string all = platform_description() + at::show_config();
+    return fmt::format("{:016x}", XXH3_64bits(all.data(), all.size()));
+  }();
+  return fingerprint;
 }
 
 }  // namespace lockstep::internal

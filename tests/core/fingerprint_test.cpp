@@ -1,0 +1,37 @@
+#include "lockstep/core/fingerprint.h"
+
+#include <gtest/gtest.h>
+
+#include <latch>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace lockstep::internal {
+namespace {
+
+TEST(Platform, IsOneTextAndOneFingerprintForAllThreadsThatAskAtOnce) {
+  constexpr int kThreads = 4;
+  constexpr int kTimes = 20'000;
+  const std::string description = platform_description();
+  const std::string fingerprint = platform_fingerprint();
+  EXPECT_NE(description.find("LibTorch "), std::string::npos) << description;
+  EXPECT_EQ(fingerprint.size(), 16U) << fingerprint;
+
+  std::vector<int> different(kThreads);
+  std::latch start(kThreads);
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&, thread] {
+      start.arrive_and_wait();
+      for (int i = 0; i < kTimes; ++i) {
+        if (platform_description() != description || platform_fingerprint() != fingerprint) ++different[thread];
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(different, std::vector<int>(kThreads));
+}
+
+}  // namespace
+}  // namespace lockstep::internal
