@@ -2,25 +2,58 @@
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 namespace lockstep {
 
 namespace {
 
-std::string fact_of(int64_t step, const std::vector<ReplicaError::Failure>& failures) {
-  // Replicas that failed alike (an error of a common meeting) are one line.
-  std::string text;
-  for (std::size_t i = 0; i < failures.size();) {
-    std::string who = fmt::format("{}", failures[i].replica.value());
-    std::size_t next = i + 1;
-    while (next < failures.size() && failures[next].message == failures[i].message) {
-      who += fmt::format(", {}", failures[next].replica.value());
-      ++next;
-    }
-    text += fmt::format("{}step {}, replica{} {}: {}", i == 0 ? "" : "\n", step, next - i > 1 ? "s" : "", who,
-                        failures[i].message);
-    i = next;
+/// As many lines as are shown; failures() has all.
+constexpr std::size_t kLines = 8;
+
+/// Its message without its own number where it names itself, as "replica 3": what replicas that failed alike have in
+/// common.
+std::string common_text_of(const ReplicaError::Failure& failure) {
+  const std::string own = fmt::format("replica {}", failure.replica.value());
+  std::string text = failure.message;
+  for (std::size_t at = text.find(own); at != std::string::npos; at = text.find(own, at + 1)) {
+    const std::size_t end = at + own.size();
+    if (end == text.size() || text[end] < '0' || text[end] > '9') text.replace(at, own.size(), "replica ?");
   }
+  return text;
+}
+
+/// Replicas that failed alike: an error of a common meeting, say. One line.
+struct Alike {
+  const ReplicaError::Failure* first;
+  std::string text;
+  std::vector<int64_t> replicas;
+};
+
+std::vector<Alike> groups_of(const std::vector<ReplicaError::Failure>& failures,
+                             std::string (*text_of)(const ReplicaError::Failure&)) {
+  std::vector<Alike> groups;
+  for (const ReplicaError::Failure& failure : failures) {
+    std::string text = text_of(failure);
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const Alike& other) { return other.text == text; });
+    if (group == groups.end()) group = groups.insert(groups.end(), {&failure, std::move(text), {}});
+    group->replicas.push_back(failure.replica.value());
+  }
+  return groups;
+}
+
+std::string fact_of(int64_t step, const std::vector<ReplicaError::Failure>& failures) {
+  std::vector<Alike> groups = groups_of(failures, [](const ReplicaError::Failure& failure) { return failure.message; });
+  if (groups.size() > kLines) groups = groups_of(failures, common_text_of);
+  std::string text;
+  for (std::size_t i = 0; i < groups.size() && i < kLines; ++i) {
+    const Alike& group = groups[i];
+    text += fmt::format("{}step {}, replica{} {}: {}", i == 0 ? "" : "\n", step, group.replicas.size() > 1 ? "s" : "",
+                        fmt::join(group.replicas, ", "), group.first->message);
+  }
+  if (groups.size() > kLines) text += fmt::format("\nand {} more messages: see failures()", groups.size() - kLines);
   return text;
 }
 

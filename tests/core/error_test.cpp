@@ -40,6 +40,45 @@ TEST(ReplicaError, SaysEqualMessagesOnce) {
   EXPECT_EQ(text.find("alike"), text.rfind("alike")) << text;
 }
 
+TEST(ReplicaError, SaysManyMessagesThatDifferByTheReplicasOwnNumberOnce) {
+  std::vector<std::pair<int64_t, std::exception_ptr>> failed;
+  const auto fails = [&](int64_t r, const std::string& text) {
+    failed.emplace_back(r, std::make_exception_ptr(std::runtime_error(text)));
+  };
+  for (int64_t r = 1; r < 10; ++r) fails(r, "'w' on replica " + std::to_string(r) + " is wrong");
+  fails(10, "something else");
+  fails(11, "'w' on replica 1 is wrong");
+  fails(12, "'w' on replica 12 is wrong");
+  const std::string text = make(failed).what();
+  EXPECT_NE(text.find("step 17, replicas 1, 2, 3, 4, 5, 6, 7, 8, 9, 12: 'w' on replica 1 is wrong\n"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("replica 10: something else\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("replica 11: 'w' on replica 1 is wrong"), std::string::npos) << text;
+}
+
+TEST(ReplicaError, GivesFewMessagesInEachReplicasOwnWords) {
+  std::vector<std::pair<int64_t, std::exception_ptr>> failed;
+  for (int64_t r = 0; r < 8; ++r) {
+    failed.emplace_back(r, std::make_exception_ptr(std::runtime_error("of replica " + std::to_string(r))));
+  }
+  const std::string text = make(failed).what();
+  EXPECT_NE(text.find("step 17, replica 7: of replica 7"), std::string::npos) << text;
+}
+
+TEST(ReplicaError, QuotesFewOfManyDifferentMessagesAndKeepsAll) {
+  std::vector<std::pair<int64_t, std::exception_ptr>> failed;
+  for (int64_t r = 0; r < 30; ++r) {
+    failed.emplace_back(r, std::make_exception_ptr(std::runtime_error("own " + std::to_string(r * 1000))));
+  }
+  const auto error = make(failed);
+  const std::string text = error.what();
+  EXPECT_NE(text.find("replica 7: own 7000"), std::string::npos) << text;
+  EXPECT_EQ(text.find("own 8000"), std::string::npos) << text;
+  EXPECT_NE(text.find("and 22 more messages: see failures()"), std::string::npos) << text;
+  EXPECT_EQ(error.messages().back(), "own 29000");
+}
+
 TEST(MessageOf, LeavesTheBacktraceOfLibTorchOut) {
   std::exception_ptr caught;
   try {
