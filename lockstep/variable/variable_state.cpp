@@ -294,6 +294,16 @@ void VariableState::throw_damaged() const {
   throw DivergenceError(text, kRemedy);
 }
 
+namespace {
+
+/// The real part where `like` is real, the value itself where not: LibTorch's conversion would warn of an imaginary
+/// part that `misfit` has looked at.
+at::Tensor real_part_for(const at::Tensor& like, const at::Tensor& value) {
+  return value.is_complex() && !like.is_complex() ? at::real(value) : value;
+}
+
+}  // namespace
+
 std::string misfit(const VariableState& variable, const at::Tensor& value) {
   if (!value.defined()) return "is undefined";
   if (value.layout() != at::kStrided) return "is sparse";
@@ -301,21 +311,25 @@ std::string misfit(const VariableState& variable, const at::Tensor& value) {
   if (value.sizes() != like.sizes()) {
     return fmt::format("has shape [{}] instead of [{}]", fmt::join(value.sizes(), ", "), fmt::join(like.sizes(), ", "));
   }
-  // LibTorch's rule of what an operation in place may convert; values that come back unchanged may be converted too.
-  if (c10::canCast(value.scalar_type(), like.scalar_type())) return "";
+  const auto refused = [&] {
+    return fmt::format("has {} values that {} cannot hold", c10::toString(value.scalar_type()),
+                       c10::toString(like.scalar_type()));
+  };
   const at::NoGradGuard no_grad;
-  const at::Tensor given = value.detach();
-  if (given.to(like.scalar_type()).to(given.scalar_type()).equal(given)) return "";
-  return fmt::format("has {} values that {} cannot hold", c10::toString(value.scalar_type()),
-                     c10::toString(like.scalar_type()));
+  const at::Tensor given = real_part_for(like, value);
+  if (!given.is_same(value) && at::imag(value).count_nonzero().item<int64_t>() != 0) return refused();
+  // LibTorch's rule of what an operation in place may convert; values that come back unchanged may be converted too.
+  if (c10::canCast(given.scalar_type(), like.scalar_type())) return "";
+  return given.to(like.scalar_type()).to(given.scalar_type()).equal(given) ? "" : refused();
 }
 
 at::Tensor value_for(const VariableState& variable, const at::Tensor& value, const char* call) {
+  const at::Tensor& like = variable.like();
   const std::string why = misfit(variable, value);
-  if (why.empty()) return value.detach().to(variable.like().device(), variable.like().scalar_type());
-  throw UsageError(fmt::format("{} of variable '{}' was given a tensor that {}", call, variable.name(), why),
-                   fmt::format("give a dense tensor of {} [{}]", c10::toString(variable.like().scalar_type()),
-                               fmt::join(variable.like().sizes(), ", ")));
+  if (why.empty()) return real_part_for(like, value.detach()).to(like.device(), like.scalar_type());
+  throw UsageError(
+      fmt::format("{} of variable '{}' was given a tensor that {}", call, variable.name(), why),
+      fmt::format("give a dense tensor of {} [{}]", c10::toString(like.scalar_type()), fmt::join(like.sizes(), ", ")));
 }
 
 void fill_with_additive_identity(at::Tensor& values) {

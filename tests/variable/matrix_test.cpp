@@ -44,6 +44,17 @@ TEST_P(Matrix, AnOnReadSumOfComplexNumbersReadsBackTheBitsThatItWasGiven) {
   EXPECT_EQ(std::memcmp(sum.read().data_ptr(), given.data_ptr(), given.nbytes()), 0) << given << sum.read();
 }
 
+// First of those that convert complex numbers: LibTorch warns once in a process.
+TEST_P(Matrix, AComplexValueWithoutImaginaryPartIsARealOneAndNobodyIsWarned) {
+  const Variable real = strategy_->make_variable(filled(1, torch::kFloat), {.aggregation = kSum});
+  ::testing::internal::CaptureStderr();
+  real.assign(torch::complex(filled(2, torch::kFloat), torch::zeros({3})));
+  EXPECT_TRUE(torch::equal(real.read(), filled(2, torch::kFloat)));
+  EXPECT_THROW(real.assign(torch::complex(filled(3, torch::kFloat), filled(1, torch::kFloat))), UsageError);
+  EXPECT_TRUE(torch::equal(real.read(), filled(2, torch::kFloat)));
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
 TEST_P(Matrix, AValueOfAnotherDtypeIsConvertedUnlessThatLosesAFraction) {
   const Variable whole = strategy_->make_variable(filled(1, torch::kLong), {.aggregation = kSum});
   whole.assign(filled(4, torch::kFloat));
