@@ -50,11 +50,11 @@ void* map(std::size_t length) {
   const std::size_t wide = length + kLargeBlock;
   void* const raw = mmap(nullptr, wide, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (raw == MAP_FAILED) return nullptr;
-  const auto begin = reinterpret_cast<uintptr_t>(raw);
-  const uintptr_t start = round_up(begin, kLargeBlock);
-  if (start > begin) munmap(raw, start - begin);
-  munmap(reinterpret_cast<void*>(start + length), begin + wide - (start + length));
-  void* const memory = reinterpret_cast<void*>(start);
+  const auto address = reinterpret_cast<uintptr_t>(raw);
+  const std::size_t before = round_up(address, kLargeBlock) - address;
+  if (before > 0) munmap(raw, before);
+  char* const memory = static_cast<char*>(raw) + before;
+  munmap(memory + length, wide - before - length);
   madvise(memory, length, MADV_HUGEPAGE);  // a wish: without huge pages it is ordinary memory
   return memory;
 }

@@ -70,7 +70,7 @@ Batch Dataset::read_all() const {
   return read(ids);
 }
 
-Dataset from_tensors(at::Tensor input, at::Tensor target) {
+Dataset from_tensors(const at::Tensor& input, const at::Tensor& target) {
   const auto rows = [](const at::Tensor& tensor) { return tensor.defined() && tensor.dim() > 0 ? tensor.size(0) : -1; };
   if (rows(input) < 0 || rows(input) != rows(target)) {
     throw UsageError(fmt::format("from_tensors was given {} inputs and {} targets", rows(input), rows(target)),

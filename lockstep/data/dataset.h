@@ -42,7 +42,7 @@ class Dataset {
 
 /// Sample i is (input[i], target[i]). Both are kept, not copied, and must not change afterwards. A UsageError unless
 /// they have equally many rows.
-Dataset from_tensors(at::Tensor input, at::Tensor target);
+Dataset from_tensors(const at::Tensor& input, const at::Tensor& target);
 
 /// The samples [begin, end) of another data set, numbered from 0.
 Dataset slice(const Dataset& dataset, int64_t begin, int64_t end);

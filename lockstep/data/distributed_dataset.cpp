@@ -12,6 +12,7 @@ DistributedDataset::DistributedDataset(Dataset dataset, DistributeOptions option
                                        ReplicaId first_replica, int64_t num_local_replicas)
     : dataset_(std::move(dataset)),
       options_(options),
+      seed_(options.seed.value_or(seed)),
       num_replicas_(num_replicas),
       first_replica_(first_replica),
       num_local_replicas_(num_local_replicas) {
@@ -19,7 +20,6 @@ DistributedDataset::DistributedDataset(Dataset dataset, DistributeOptions option
     throw UsageError(fmt::format("distribute was given .global_batch = {}", options_.global_batch),
                      "give the number of samples of a step over all replicas, at least 1");
   }
-  if (!options_.seed) options_.seed = seed;
 }
 
 int64_t DistributedDataset::steps_per_epoch() const {
@@ -35,7 +35,7 @@ DistributedDataset::Epoch::Epoch(const DistributedDataset& dataset, int64_t numb
 
 DistributedDataset::Iterator::Iterator(const DistributedDataset* dataset, int64_t epoch, int64_t steps)
     : dataset_(dataset), steps_(steps) {
-  order_.emplace(dataset->size(), dataset->options_.shuffle, *dataset->options_.seed, epoch);
+  order_.emplace(dataset->size(), dataset->options_.shuffle, dataset->seed_, epoch);
   read();
 }
 
@@ -46,7 +46,7 @@ DistributedDataset::Iterator& DistributedDataset::Iterator::operator++() {
 }
 
 void DistributedDataset::Iterator::read() {
-  if (step_ >= steps_) return;
+  if (!order_ || step_ >= steps_) return;
   const internal::Span whole = internal::batch_span(dataset_->size(), dataset_->options_.global_batch, step_);
   std::vector<Batch> parts;
   std::vector<int64_t> ids;

@@ -92,6 +92,7 @@ class DistributedDataset {
  private:
   Dataset dataset_;
   DistributeOptions options_;
+  uint64_t seed_;  // that of the options, or else the strategy's
   int64_t num_replicas_;
   ReplicaId first_replica_;
   int64_t num_local_replicas_;

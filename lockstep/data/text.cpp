@@ -52,8 +52,7 @@ class WindowSource final : public Source {
 
   Batch read(std::span<const int64_t> ids) const override {
     const auto count = static_cast<int64_t>(ids.size());
-    const Batch batch{.input = at::empty({count, context_}, at::kLong),
-                      .target = at::empty({count, context_}, at::kLong)};
+    Batch batch{.input = at::empty({count, context_}, at::kLong), .target = at::empty({count, context_}, at::kLong)};
     auto* input = batch.input.data_ptr<int64_t>();
     auto* target = batch.target.data_ptr<int64_t>();
     for (const int64_t id : ids) {

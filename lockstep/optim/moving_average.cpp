@@ -54,9 +54,9 @@ at::ScalarType type_of_average(at::ScalarType type) {
 class MovingAverageState {
  public:
   MovingAverageState(std::shared_ptr<ReplicaGroup> group, VariableRegistry& registry,
-                     const std::vector<Variable>& variables, const MovingAverageOptions& options,
+                     const std::vector<Variable>& variables, MovingAverageOptions options,
                      const std::source_location& place)
-      : group_(std::move(group)), options_(options) {
+      : group_(std::move(group)), options_(std::move(options)) {
     check(*group_, variables, options_);
     const auto make = [&](const std::string& name, FunctionRef<at::Tensor()> initial) {
       return Variable(registry.make({.name = name, .trainable = false}, initial, place));
