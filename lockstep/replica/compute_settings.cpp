@@ -49,6 +49,7 @@ void set_modes(uint32_t modes, int threads) {
     const auto set = [](void* value) {
       set_floating_point_modes(static_cast<uint32_t>(reinterpret_cast<uintptr_t>(value)));
     };
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): never dereferenced
     libraries().omp_parallel(set, reinterpret_cast<void*>(uintptr_t{modes}), static_cast<unsigned>(threads), 0);
   } else if (floating_point_modes() != modes) {
     set_floating_point_modes(modes);

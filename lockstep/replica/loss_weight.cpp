@@ -49,7 +49,8 @@ struct WeightedLossBackward final : torch::autograd::Node {
 
 struct ZeroThatKeepsGraph : torch::autograd::Function<ZeroThatKeepsGraph> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& loss) { return at::zeros_like(loss); }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list&) {
     return {at::Tensor()};  // undefined, not zero: 0 times what an empty batch left in the graph may be NaN
   }
 };

@@ -46,8 +46,10 @@ class FillGenerator final : public c10::OperatorKernel {
   bool applies() const { return generator_.has_value(); }
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-    c10::IValue& generator = argument(*stack, *generator_);
-    if (current_stream && generator.isNone() && on_cpu(*stack)) generator = current_stream->generator();
+    if (generator_ && current_stream) {
+      c10::IValue& generator = argument(*stack, *generator_);
+      if (generator.isNone() && on_cpu(*stack)) generator = current_stream->generator();
+    }
     op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
   }
 

@@ -10,9 +10,7 @@
 
 namespace lockstep {
 
-using internal::ReplicaGroup;
-
-Count::Count(const at::Tensor& value) : value_(0) {
+Count::Count(const at::Tensor& value) {
   if (!value.defined() || value.numel() != 1) {
     throw UsageError(fmt::format("a count was given as a tensor of {} elements", value.defined() ? value.numel() : 0),
                      "give a number, or a tensor of one element");

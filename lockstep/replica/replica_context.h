@@ -44,7 +44,7 @@ class Count {
   double value() const { return value_; }
 
  private:
-  double value_;
+  double value_ = 0;
 };
 
 /// One replica's view of a step. It is valid inside the call that it was passed to, on the thread of that call: used

@@ -90,7 +90,7 @@ struct NormalizeFunction : torch::autograd::Function<NormalizeFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, const at::Tensor& mean,
                             const at::Tensor& inverse_std, double count) {
     const at::Tensor scale = by_channel(inverse_std, input.dim());
-    const at::Tensor output = at::sub(input, by_channel(mean, input.dim())).mul_(scale);
+    at::Tensor output = at::sub(input, by_channel(mean, input.dim())).mul_(scale);
     ctx->save_for_backward({output, scale});
     ctx->saved_data["count"] = count;
     ctx->saved_data["in_step"] = current_context() != nullptr;
@@ -146,7 +146,7 @@ void update_running_statistics(const BatchNormTensors& tensors, const Moments& m
   at::Tensor batches = tensors.num_batches_tracked;
   batches.add_(1);
   const double factor = momentum ? *momentum : 1 / batches.item<double>();
-  const auto move_towards = [&](at::Tensor running, const at::Tensor& now) {
+  const auto move_towards = [&](const at::Tensor& running, const at::Tensor& now) {
     running.copy_(running.to(at::kDouble) * (1 - factor) + now * factor);
   };
   move_towards(tensors.running_mean, moments.mean);

@@ -29,7 +29,7 @@ class Weights {
   Weights() = default;
   Weights(std::nullopt_t) {}                            // NOLINT(google-explicit-constructor)
   Weights(at::Tensor each) : each_(std::move(each)) {}  // NOLINT(google-explicit-constructor)
-  Weights(std::optional<at::Tensor> each)
+  Weights(const std::optional<at::Tensor>& each)
       : each_(each.value_or(at::Tensor())) {}  // NOLINT(google-explicit-constructor)
   template <class Number, class = std::enable_if_t<std::is_arithmetic_v<Number>>>
   Weights(Number all) : all_(static_cast<double>(all)) {}  // NOLINT(google-explicit-constructor)

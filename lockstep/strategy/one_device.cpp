@@ -17,7 +17,7 @@ std::shared_ptr<const Topology> topology_of(const std::string& device) {
 
 }  // namespace
 
-OneDeviceStrategy::OneDeviceStrategy(OneDeviceOptions options)
+OneDeviceStrategy::OneDeviceStrategy(const OneDeviceOptions& options)
     : Strategy(StrategySetup{.name = "OneDeviceStrategy",
                              .topology = topology_of(options.device),
                              .seed = options.seed,

@@ -20,7 +20,7 @@ struct OneDeviceOptions {
 /// One replica, on the calling thread, which is not pinned.
 class OneDeviceStrategy final : public Strategy {
  public:
-  explicit OneDeviceStrategy(OneDeviceOptions options = {});
+  explicit OneDeviceStrategy(const OneDeviceOptions& options = {});
 };
 
 }  // namespace lockstep

@@ -146,7 +146,7 @@ std::string Strategy::describe() const {
   return text;
 }
 
-at::Tensor Strategy::reduce(Reduction reduction, const PerReplica<at::Tensor>& values, Axes axes) {
+at::Tensor Strategy::reduce(Reduction reduction, const PerReplica<at::Tensor>& values, const Axes& axes) {
   const CallScope call(*group_, "Strategy::reduce", "call ctx.all_reduce()");
   const ComputeSettingsGuard settings(group_->plan().compute);
   const at::NoGradGuard no_grad;

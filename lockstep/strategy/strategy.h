@@ -116,7 +116,7 @@ class Strategy {
   /// One tensor from all replicas' ones, in tree order. Without `axes` the tensors have one shape, and kMean gives each
   /// replica the same weight. With `axes` each replica's tensor is first taken together over these dimensions, and
   /// kMean is the true mean over all elements: sizes along them may differ and be 0. kMean of integers is float64.
-  at::Tensor reduce(Reduction reduction, const PerReplica<at::Tensor>& values, Axes axes = {});
+  at::Tensor reduce(Reduction reduction, const PerReplica<at::Tensor>& values, const Axes& axes = {});
   /// All replicas' tensors joined along `axis`, in replica order; they may differ in size along it only.
   at::Tensor gather(const PerReplica<at::Tensor>& values, int64_t axis = 0);
   /// Replica `from`'s tensor on every worker: the `value` that the worker which has that replica gave, a copy. Other
@@ -146,7 +146,7 @@ class Strategy {
     } else {
       std::optional<Result> result;
       run_on_chief([&] { result.emplace(fn()); });
-      return Result(std::move(*result));
+      return Result(std::move(*result));  // NOLINT(bugprone-unchecked-optional-access): run_on_chief calls it
     }
   }
 
@@ -154,7 +154,7 @@ class Strategy {
   /// function of (seed, module name), and must build the same each time. A UsageError where the modules are not alike
   /// or share something, or where a name is taken, with both places; a DivergenceError where initial values differ.
   template <std::invocable Factory>
-  auto make_module(Factory factory, ModuleOptions options = {},
+  auto make_module(Factory factory, const ModuleOptions& options = {},
                    const std::source_location& place = std::source_location::current()) {
     using M = std::decay_t<std::invoke_result_t<Factory&>>;
     auto modules = std::make_shared<std::vector<M>>();
@@ -175,6 +175,7 @@ class Strategy {
   }
   /// The same, `initial()` being called once, under a random stream that is a function of (seed, name).
   template <InitialValue Initial>
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): moved on, which the check overlooks in a template
   Variable make_variable(Initial&& initial, VariableOptions options = {},
                          const std::source_location& place = std::source_location::current()) {
     return make_variable_from([&]() -> at::Tensor { return initial(); }, std::move(options), place);
@@ -310,7 +311,7 @@ auto Strategy::run_with(Mode mode, const Refs& args, Fn& fn) {
     });
     std::vector<Result> results;
     results.reserve(slots.size());
-    for (Slot& slot : slots) results.push_back(std::move(*slot.value));
+    for (Slot& slot : slots) results.push_back(std::move(*slot.value));  // NOLINT(bugprone-unchecked-optional-access)
     return PerReplica<Result>(std::move(results), first_replica());
   }
 }
