@@ -52,6 +52,10 @@ TEST_P(Matrix, AComplexValueWithoutImaginaryPartIsARealOneAndNobodyIsWarned) {
   EXPECT_TRUE(torch::equal(real.read(), filled(2, torch::kFloat)));
   EXPECT_THROW(real.assign(torch::complex(filled(3, torch::kFloat), filled(1, torch::kFloat))), UsageError);
   EXPECT_TRUE(torch::equal(real.read(), filled(2, torch::kFloat)));
+  // In a step too, where its real part is a view that lies apart in memory.
+  strategy_->run(
+      [&](ReplicaContext& ctx) { real.assign(ctx, torch::complex(filled(2, torch::kFloat), torch::zeros({3}))); });
+  EXPECT_TRUE(torch::equal(real.read(), filled(2.0 * static_cast<double>(strategy_->num_replicas()), torch::kFloat)));
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
 }
 
