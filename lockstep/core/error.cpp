@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 
 namespace lockstep {
 
@@ -32,11 +33,10 @@ struct Alike {
   std::vector<int64_t> replicas;
 };
 
-std::vector<Alike> groups_of(const std::vector<ReplicaError::Failure>& failures,
-                             std::string (*text_of)(const ReplicaError::Failure&)) {
+std::vector<Alike> groups_of(const std::vector<ReplicaError::Failure>& failures) {
   std::vector<Alike> groups;
   for (const ReplicaError::Failure& failure : failures) {
-    std::string text = text_of(failure);
+    std::string text = common_text_of(failure);
     auto group = std::find_if(groups.begin(), groups.end(), [&](const Alike& other) { return other.text == text; });
     if (group == groups.end()) group = groups.insert(groups.end(), {&failure, std::move(text), {}});
     group->replicas.push_back(failure.replica.value());
@@ -44,9 +44,26 @@ std::vector<Alike> groups_of(const std::vector<ReplicaError::Failure>& failures,
   return groups;
 }
 
-std::string fact_of(int64_t step, const std::vector<ReplicaError::Failure>& failures) {
-  std::vector<Alike> groups = groups_of(failures, [](const ReplicaError::Failure& failure) { return failure.message; });
-  if (groups.size() > kLines) groups = groups_of(failures, common_text_of);
+/// The remedy of the exception, or none where it is not the library's.
+std::optional<std::string> remedy_of(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const Error& error) {
+    return error.remedy();
+  } catch (...) {
+    return std::nullopt;
+  }
+}
+
+constexpr const char* kForeign = "handle the step's own exception: std::rethrow_if_nested gives it";
+
+std::string remedy_of(const std::vector<ReplicaError::Failure>& failures) {
+  return remedy_of(failures.front().exception).value_or(kForeign);
+}
+
+/// A library error's message ends with its remedy; after others the way to the exception itself is said once.
+std::string text_of(int64_t step, const std::vector<ReplicaError::Failure>& failures) {
+  const std::vector<Alike> groups = groups_of(failures);
   std::string text;
   for (std::size_t i = 0; i < groups.size() && i < kLines; ++i) {
     const Alike& group = groups[i];
@@ -54,23 +71,14 @@ std::string fact_of(int64_t step, const std::vector<ReplicaError::Failure>& fail
                         fmt::join(group.replicas, ", "), group.first->message);
   }
   if (groups.size() > kLines) text += fmt::format("\nand {} more messages: see failures()", groups.size() - kLines);
+  if (!remedy_of(failures.front().exception)) text += fmt::format("\n{}", kForeign);
   return text;
-}
-
-std::string remedy_of(const std::vector<ReplicaError::Failure>& failures) {
-  try {
-    std::rethrow_exception(failures.front().exception);
-  } catch (const Error&) {
-    return "nothing of the failed step was applied beyond the optimizer steps that had completed in it";
-  } catch (...) {
-    return "the exception of the step itself is nested: std::rethrow_if_nested gives it";
-  }
 }
 
 }  // namespace
 
 ReplicaError::ReplicaError(int64_t step, std::vector<Failure> failures)
-    : Error(fact_of(step, failures), remedy_of(failures)), step_(step), failures_(std::move(failures)) {}
+    : Error("LS-REPLICA", remedy_of(failures), text_of(step, failures)), step_(step), failures_(std::move(failures)) {}
 
 std::vector<std::string> ReplicaError::messages() const {
   std::vector<std::string> result;

@@ -5,23 +5,50 @@
 #include <exception>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/ids.h"
 
 namespace lockstep {
 
-/// Root of every error of the library. `what()` is one paragraph: what happened and to whom, then the remedy.
+/// A stable short name of one kind of mistake, such as "LS-MEETING-ORDER": docs/errors.md has the cause and the cure of
+/// each. Programs and tests may compare codes; the sentences of a message may change.
+class ErrorCode {
+ public:
+  /// A literal that begins with "LS-"; anything else does not compile.
+  consteval ErrorCode(const char* text) : text_(text) {  // NOLINT(google-explicit-constructor)
+    if (text[0] != 'L' || text[1] != 'S' || text[2] != '-') throw "an error code begins with LS-";
+  }
+  constexpr const char* text() const { return text_; }
+
+ private:
+  const char* text_;
+};
+
+/// Root of every error of the library. `what()` has two lines: what happened and to whom, with the code, then the
+/// remedy.
 class Error : public std::runtime_error {
  public:
   /// `fact` says what happened, to whom and where; `remedy` is the one thing to do about it.
+  Error(ErrorCode code, const std::string& fact, const std::string& remedy)
+      : std::runtime_error(fact + " [" + code.text() + "]\n" + remedy), code_(code.text()), remedy_(remedy) {}
+  /// For errors of programs that use the library, which have no code.
   Error(const std::string& fact, const std::string& remedy)
-      : std::runtime_error(fact + "; " + remedy), remedy_(remedy) {}
+      : std::runtime_error(fact + "\n" + remedy), remedy_(remedy) {}
 
-  /// The one thing to do about it, also the end of `what()`.
+  /// "LS-MEETING-ORDER"; empty where the error has none.
+  const std::string& code() const noexcept { return code_; }
+  /// The one thing to do about it, also the last line of `what()`.
   const std::string& remedy() const noexcept { return remedy_; }
 
+ protected:
+  /// `text` is all of `what()`.
+  Error(ErrorCode code, const std::string& remedy, std::string text)
+      : std::runtime_error(std::move(text)), code_(code.text()), remedy_(remedy) {}
+
  private:
+  std::string code_;
   std::string remedy_;
 };
 
@@ -77,7 +104,8 @@ class ReplicaError : public Error, public std::nested_exception {
     std::exception_ptr exception;
   };
 
-  /// Call inside a handler of `failures.front().exception`, which becomes the nested exception.
+  /// `what()` quotes each different message once, with the replicas it came from; messages that differ by the replica's
+  /// own number alone are one. `remedy()` is that of the first failure. Call inside a handler of `failures.front().exception`, which becomes the nested exception.
   /// `failures` is not empty and is sorted by replica.
   ReplicaError(int64_t step, std::vector<Failure> failures);
 

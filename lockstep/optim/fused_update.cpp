@@ -8,7 +8,7 @@
 
 #include "lockstep/core/checksum.h"
 #include "lockstep/core/torch_compat.h"
-#include "lockstep/core/tree_sum.h"
+#include "lockstep/reduce/tree_sum.h"
 
 namespace lockstep::internal {
 

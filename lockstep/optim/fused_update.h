@@ -1,5 +1,5 @@
 // From one sum to new weights: adds the replicas' gradients and updates weights and slots in one pass over memory.
-// Walk: gradient/gradient_table.cpp -> here -> optim/update_block.inc
+// Walk: optim/gradient_table.cpp -> here -> optim/update_block.inc
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/gradient/gradient_table.h"
+#include "lockstep/optim/gradient_table.h"
 #include "lockstep/optim/update_block.h"
 #include "lockstep/variable/variable_state.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/gradient/gradient_table.h"
+#include "lockstep/optim/gradient_table.h"
 #include "lockstep/optim/fused_update.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/optim/update_rule.h"

@@ -1,5 +1,5 @@
 // One sum, mean, least or greatest of all replicas' tensors: each lane adds its slice in tree order.
-// Walk: replica/replica_context.h -> here -> core/tree_sum.inc
+// Walk: replica/replica_context.h -> here -> reduce/tree_sum.inc
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/grad_mode.h>
@@ -12,10 +12,10 @@
 #include <iterator>
 #include <utility>
 
-#include "lockstep/core/reduce_tensors.h"
-#include "lockstep/core/stream_copy.h"
+#include "lockstep/reduce/reduce_tensors.h"
+#include "lockstep/reduce/stream_copy.h"
 #include "lockstep/core/torch_compat.h"
-#include "lockstep/core/tree_sum.h"
+#include "lockstep/reduce/tree_sum.h"
 #include "lockstep/replica/collective_call.h"
 #include "lockstep/replica/collectives.h"
 #include "lockstep/replica/meeting.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lockstep/core/ids.h"
-#include "lockstep/core/reduction.h"
+#include "lockstep/reduce/reduction.h"
 
 namespace lockstep {
 class ReplicaContext;

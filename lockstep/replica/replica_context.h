@@ -19,7 +19,7 @@
 
 #include "lockstep/core/ids.h"
 #include "lockstep/core/per_replica.h"
-#include "lockstep/core/reduction.h"
+#include "lockstep/reduce/reduction.h"
 #include "lockstep/replica/meeting.h"
 #include "lockstep/replica/merge_meeting.h"
 

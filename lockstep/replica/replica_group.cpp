@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/tensor_allocator.h"
+#include "lockstep/memory/tensor_allocator.h"
 
 namespace lockstep::internal {
 

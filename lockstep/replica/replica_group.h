@@ -11,7 +11,7 @@
 #include "lockstep/core/ids.h"
 #include "lockstep/replica/lanes.h"
 #include "lockstep/replica/random_streams.h"
-#include "lockstep/replica/reducer.h"
+#include "lockstep/reduce/reducer.h"
 #include "lockstep/replica/replica_context.h"
 #include "lockstep/replica/replica_pool.h"
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lockstep/core/function_ref.h"
-#include "lockstep/core/tensor_cache.h"
+#include "lockstep/memory/tensor_cache.h"
 #include "lockstep/replica/caller_state.h"
 #include "lockstep/replica/lanes.h"
 #include "lockstep/replica/meeting.h"

@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "lockstep/core/addition_order.h"
+#include "lockstep/reduce/addition_order.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/reduce_tensors.h"
+#include "lockstep/reduce/reduce_tensors.h"
 #include "lockstep/replica/collectives.h"
 #include "lockstep/replica/replica_group.h"
 

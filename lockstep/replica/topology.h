@@ -1,5 +1,5 @@
 // The first of the three decisions that make a strategy: where its replicas run. The others are variable/placement.h
-// and replica/reducer.h.
+// and reduce/reducer.h.
 #pragma once
 
 #include <cstdint>

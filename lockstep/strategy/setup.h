@@ -6,7 +6,7 @@
 #include <string>
 
 #include "lockstep/core/denormals.h"
-#include "lockstep/replica/reducer.h"
+#include "lockstep/reduce/reducer.h"
 #include "lockstep/replica/topology.h"
 #include "lockstep/variable/placement.h"
 

@@ -19,7 +19,7 @@
 #include "lockstep/core/function_ref.h"
 #include "lockstep/core/ids.h"
 #include "lockstep/core/per_replica.h"
-#include "lockstep/core/reduction.h"
+#include "lockstep/reduce/reduction.h"
 #include "lockstep/data/distributed_dataset.h"
 #include "lockstep/optim/moving_average.h"
 #include "lockstep/optim/optimizer.h"

@@ -1,5 +1,5 @@
 // The second of the three decisions that make a strategy: where a variable lives. The others are replica/topology.h and
-// replica/reducer.h.
+// reduce/reducer.h.
 #pragma once
 
 #include <ATen/core/TensorBody.h>

@@ -57,13 +57,21 @@ TEST(ReplicaError, SaysManyMessagesThatDifferByTheReplicasOwnNumberOnce) {
   EXPECT_NE(text.find("replica 11: 'w' on replica 1 is wrong"), std::string::npos) << text;
 }
 
-TEST(ReplicaError, GivesFewMessagesInEachReplicasOwnWords) {
-  std::vector<std::pair<int64_t, std::exception_ptr>> failed;
-  for (int64_t r = 0; r < 8; ++r) {
-    failed.emplace_back(r, std::make_exception_ptr(std::runtime_error("of replica " + std::to_string(r))));
-  }
-  const std::string text = make(failed).what();
-  EXPECT_NE(text.find("step 17, replica 7: of replica 7"), std::string::npos) << text;
+TEST(ReplicaError, MergesTwoMessagesThatDifferByTheReplicasOwnNumber) {
+  const std::string text = make({{4, std::make_exception_ptr(std::runtime_error("of replica 4"))},
+                                 {5, std::make_exception_ptr(std::runtime_error("of replica 5"))}})
+                               .what();
+  EXPECT_NE(text.find("step 17, replicas 4, 5: of replica 4\n"), std::string::npos) << text;
+  EXPECT_EQ(text.find("of replica 5"), std::string::npos) << text;
+}
+
+TEST(ReplicaError, HasTheRemedyOfItsFirstFailure) {
+  const auto error = make({{1, std::make_exception_ptr(UsageError("LS-TEST", "a fact", "a cure"))}});
+  EXPECT_EQ(error.remedy(), "a cure");
+  EXPECT_STREQ(error.what(), "step 17, replica 1: a fact [LS-TEST]\na cure");
+  const auto foreign = make({{1, std::make_exception_ptr(std::runtime_error("mine"))}});
+  EXPECT_NE(foreign.remedy().find("std::rethrow_if_nested"), std::string::npos);
+  EXPECT_TRUE(std::string(foreign.what()).ends_with(foreign.remedy())) << foreign.what();
 }
 
 TEST(ReplicaError, QuotesFewOfManyDifferentMessagesAndKeepsAll) {
@@ -91,10 +99,17 @@ TEST(MessageOf, LeavesTheBacktraceOfLibTorchOut) {
   EXPECT_EQ(text.find("frame #"), std::string::npos) << text;
 }
 
-TEST(Error, EndsWithItsRemedy) {
-  const UsageError error("something is wrong", "do this");
-  EXPECT_STREQ(error.what(), "something is wrong; do this");
+TEST(Error, HasItsCodeAndItsRemedyOnALineOfItsOwn) {
+  const UsageError error("LS-TEST", "something is wrong", "do this");
+  EXPECT_STREQ(error.what(), "something is wrong [LS-TEST]\ndo this");
   EXPECT_EQ(error.remedy(), "do this");
+  EXPECT_EQ(error.code(), "LS-TEST");
+}
+
+TEST(Error, OfAUsersProgramHasNoCode) {
+  const UsageError error("something is wrong", "do this");
+  EXPECT_STREQ(error.what(), "something is wrong\ndo this");
+  EXPECT_EQ(error.code(), "");
 }
 
 }  // namespace

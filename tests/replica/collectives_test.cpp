@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "lockstep/core/stream_copy.h"
+#include "lockstep/reduce/stream_copy.h"
 #include "tests/support/programs.h"
 
 namespace lockstep {

@@ -15,7 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/fingerprint.h"
-#include "lockstep/core/stream_copy.h"
+#include "lockstep/reduce/stream_copy.h"
 #include "lockstep/replica/lanes.h"
 #include "tools/bench/pinned_threads.h"
 #include "tools/bench/stream_loops.h"

@@ -1,4 +1,4 @@
-#include "lockstep/core/reduce_tensors.h"
+#include "lockstep/reduce/reduce_tensors.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "lockstep/core/addition_order.h"
+#include "lockstep/reduce/addition_order.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::internal {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "lockstep/core/addition_order.h"
+#include "lockstep/reduce/addition_order.h"
 
 namespace lockstep::internal {
 

@@ -1,13 +1,12 @@
-// Chooses among the loops that were compiled for several sets of vector instructions.
-#include "lockstep/core/checksum.h"
+// Chooses among the sum's loops, which were compiled for several sets of vector instructions.
+#include "lockstep/reduce/tree_sum.h"
+
 #include "lockstep/core/simd.h"
-#include "lockstep/core/tree_sum.h"
 
 namespace lockstep::internal {
 
 #define LOCKSTEP_DECLARE(set)                                                                             \
   namespace set {                                                                                         \
-  uint64_t checksum(const void* memory, int64_t bytes);                                                   \
   template <class T>                                                                                      \
   const T* tree_sum(const T* const* inputs, int64_t replicas, int64_t offset, int64_t count, T* scratch); \
   template <class T>                                                                                      \
@@ -19,17 +18,6 @@ LOCKSTEP_DECLARE(avx2)
 LOCKSTEP_DECLARE(avx2_vaes)
 LOCKSTEP_DECLARE(avx512)
 #undef LOCKSTEP_DECLARE
-
-uint64_t checksum(const void* memory, int64_t bytes) {
-  switch (simd()) {
-#if defined(LOCKSTEP_WIDE_SIMD)
-    case Simd::kAvx512: return avx512::checksum(memory, bytes);
-    case Simd::kAvx2Vaes: return avx2_vaes::checksum(memory, bytes);
-    case Simd::kAvx2: return avx2::checksum(memory, bytes);
-#endif
-    default: return plain::checksum(memory, bytes);
-  }
-}
 
 template <class T>
 TreeSum<T> tree_sum() {

@@ -1,4 +1,4 @@
-#include "lockstep/gradient/gradient_table.h"
+#include "lockstep/optim/gradient_table.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -9,7 +9,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
-#include "lockstep/gradient/absent_gradients.h"
+#include "lockstep/optim/absent_gradients.h"
 #include "lockstep/replica/replica_group.h"
 
 namespace lockstep::internal {

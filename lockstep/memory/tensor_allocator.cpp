@@ -1,4 +1,4 @@
-#include "lockstep/core/tensor_allocator.h"
+#include "lockstep/memory/tensor_allocator.h"
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
@@ -11,8 +11,8 @@
 #include <string_view>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/memory_limit.h"
-#include "lockstep/core/tensor_cache.h"
+#include "lockstep/memory/memory_limit.h"
+#include "lockstep/memory/tensor_cache.h"
 #include "lockstep/core/torch_compat.h"
 
 namespace lockstep::internal {

@@ -1,2 +1,2 @@
 #define LOCKSTEP_SIMD_NAMESPACE avx2_vaes
-#include "lockstep/core/loops.inc"
+#include "lockstep/core/checksum.inc"

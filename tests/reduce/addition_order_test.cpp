@@ -1,4 +1,4 @@
-#include "lockstep/core/addition_order.h"
+#include "lockstep/reduce/addition_order.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "lockstep/core/tensor_cache.h"
+#include "lockstep/memory/tensor_cache.h"
 
 #include <sys/mman.h>
 

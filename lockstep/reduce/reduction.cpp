@@ -1,4 +1,4 @@
-#include "lockstep/core/reduction.h"
+#include "lockstep/reduce/reduction.h"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-#include "lockstep/core/tensor_allocator.h"
+#include "lockstep/memory/tensor_allocator.h"
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -12,7 +12,7 @@
 #include <string>
 #include <thread>
 
-#include "lockstep/core/tensor_cache.h"
+#include "lockstep/memory/tensor_cache.h"
 #include "lockstep/core/torch_compat.h"
 #include "tests/support/programs.h"
 

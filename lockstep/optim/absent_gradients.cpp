@@ -1,4 +1,4 @@
-#include "lockstep/gradient/absent_gradients.h"
+#include "lockstep/optim/absent_gradients.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

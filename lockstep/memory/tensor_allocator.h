@@ -1,4 +1,4 @@
-// LibTorch's tensors in memory that is kept and reused (core/tensor_cache.h): installed once for the process, and
+// LibTorch's tensors in memory that is kept and reused (memory/tensor_cache.h): installed once for the process, and
 // switched off or bounded by LOCKSTEP_TENSOR_CACHE in the environment. docs/memory.md has the whole story.
 #pragma once
 
@@ -21,7 +21,7 @@ struct TensorCacheSetting {
 /// "off" and a number of bytes, which may end in K, M or G; "0" is off.
 TensorCacheSetting tensor_cache_setting(const char* text);
 
-/// Makes all host tensors from now on live in blocks of core/tensor_cache.h. The first call decides, later ones do
+/// Makes all host tensors from now on live in blocks of memory/tensor_cache.h. The first call decides, later ones do
 /// nothing. An allocator that the program itself has put in LibTorch's place stays. Any thread, but not while another
 /// sets LibTorch's allocator. Throws UsageError as tensor_cache_setting does.
 void install_tensor_allocator();

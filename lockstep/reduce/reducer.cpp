@@ -1,10 +1,10 @@
-#include "lockstep/replica/reducer.h"
+#include "lockstep/reduce/reducer.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/reduce_tensors.h"
+#include "lockstep/reduce/reduce_tensors.h"
 
 namespace lockstep {
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "lockstep/core/reduction.h"
+#include "lockstep/reduce/reduction.h"
 
 namespace lockstep {
 

@@ -1,5 +1,5 @@
 // Memory for tensors that is kept and reused: blocks in size classes, and one cache of idle blocks for each lane.
-// Nothing here knows LibTorch; core/tensor_allocator.h puts it to use. docs/memory.md says what it is for.
+// Nothing here knows LibTorch; memory/tensor_allocator.h puts it to use. docs/memory.md says what it is for.
 #pragma once
 
 #include <array>

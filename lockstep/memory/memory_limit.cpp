@@ -1,4 +1,4 @@
-#include "lockstep/core/memory_limit.h"
+#include "lockstep/memory/memory_limit.h"
 
 #include <unistd.h>
 

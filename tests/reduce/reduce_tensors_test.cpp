@@ -1,10 +1,10 @@
-#include "lockstep/core/reduce_tensors.h"
+#include "lockstep/reduce/reduce_tensors.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 #include <torch/torch.h>
 
-#include "lockstep/core/addition_order.h"
+#include "lockstep/reduce/addition_order.h"
 #include "tests/support/programs.h"
 
 namespace lockstep::internal {

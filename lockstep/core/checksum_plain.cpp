@@ -1,2 +1,2 @@
 #define LOCKSTEP_SIMD_NAMESPACE plain
-#include "lockstep/core/loops.inc"
+#include "lockstep/core/checksum.inc"

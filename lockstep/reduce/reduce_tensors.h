@@ -5,7 +5,7 @@
 
 #include <span>
 
-#include "lockstep/core/reduction.h"
+#include "lockstep/reduce/reduction.h"
 
 namespace lockstep::internal {
 

@@ -1,2 +1,0 @@
-#define LOCKSTEP_SIMD_NAMESPACE avx2
-#include "lockstep/core/loops.inc"

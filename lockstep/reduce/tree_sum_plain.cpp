@@ -1,0 +1,2 @@
+#define LOCKSTEP_SIMD_NAMESPACE plain
+#include "lockstep/reduce/tree_sum.inc"
