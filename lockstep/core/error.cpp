@@ -78,7 +78,7 @@ std::string text_of(int64_t step, const std::vector<ReplicaError::Failure>& fail
 }  // namespace
 
 ReplicaError::ReplicaError(int64_t step, std::vector<Failure> failures)
-    : Error("LS-REPLICA", remedy_of(failures), text_of(step, failures)), step_(step), failures_(std::move(failures)) {}
+    : Error(text_of(step, failures), "LS-REPLICA", remedy_of(failures)), step_(step), failures_(std::move(failures)) {}
 
 std::vector<std::string> ReplicaError::messages() const {
   std::vector<std::string> result;

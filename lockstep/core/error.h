@@ -5,7 +5,6 @@
 #include <exception>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "lockstep/core/ids.h"
@@ -44,8 +43,8 @@ class Error : public std::runtime_error {
 
  protected:
   /// `text` is all of `what()`.
-  Error(ErrorCode code, const std::string& remedy, std::string text)
-      : std::runtime_error(std::move(text)), code_(code.text()), remedy_(remedy) {}
+  Error(const std::string& text, ErrorCode code, const std::string& remedy)
+      : std::runtime_error(text), code_(code.text()), remedy_(remedy) {}
 
  private:
   std::string code_;
