@@ -1,0 +1,135 @@
+#include "lockstep/comm/agreement.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <utility>
+
+#include "lockstep/comm/world.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+constexpr uint64_t kFormat = 1;
+
+void put(std::string& bytes, uint64_t word) {
+  for (int shift = 0; shift < 64; shift += 8) bytes += static_cast<char>(word >> shift);
+}
+
+void put(std::string& bytes, const std::string& text) {
+  put(bytes, uint64_t{text.size()});
+  bytes += text;
+}
+
+/// Reads what put() wrote; what comes from another worker is not trusted to be whole.
+class Reader {
+ public:
+  Reader(std::string_view bytes, int64_t worker) : rest_(bytes), worker_(worker) {}
+
+  uint64_t word() {
+    const std::string_view bytes = take(8);
+    uint64_t value = 0;
+    for (int i = 0; i < 8; ++i)
+      value |= uint64_t{static_cast<unsigned char>(bytes[static_cast<std::size_t>(i)])} << (8 * i);
+    return value;
+  }
+  std::string text() { return std::string(take(word())); }
+  void end() const {
+    if (!rest_.empty()) refuse();
+  }
+  [[noreturn]] void refuse() const {
+    throw PeerError("LS-PEER-MESSAGE", fmt::format("worker {} sent a message that cannot be read", worker_),
+                    "start all workers with the same version of Lockstep");
+  }
+
+ private:
+  std::string_view take(uint64_t size) {
+    if (size > rest_.size()) refuse();
+    const std::string_view taken = rest_.substr(0, static_cast<std::size_t>(size));
+    rest_.remove_prefix(static_cast<std::size_t>(size));
+    return taken;
+  }
+
+  std::string_view rest_;
+  const int64_t worker_;
+};
+
+bool same_call(const Proposal& a, const Proposal& b) {
+  return a.call == b.call && a.name == b.name && a.signature == b.signature && a.step == b.step;
+}
+
+std::string deed_of(const Proposal& one) {
+  if (one.state == Proposal::State::kEnded) return fmt::format("ended step {}", one.step);
+  return fmt::format("came to {} in step {}", one.detail.empty() ? one.call : one.detail, one.step);
+}
+
+std::string who_did_what(std::span<const Proposal> proposals) {
+  std::string text;
+  for (std::size_t w = 0; w < proposals.size();) {
+    const std::string deed = deed_of(proposals[w]);
+    std::size_t next = w + 1;
+    while (next < proposals.size() && deed_of(proposals[next]) == deed) ++next;
+    text +=
+        fmt::format("{}{} {}", w == 0 ? "" : ", ",
+                    next - w > 1 ? fmt::format("workers {} to {}", w, next - 1) : fmt::format("worker {}", w), deed);
+    w = next;
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string encode(const Proposal& proposal) {
+  std::string bytes;
+  put(bytes, kFormat);
+  put(bytes, static_cast<uint64_t>(proposal.state));
+  put(bytes, proposal.call);
+  put(bytes, proposal.name);
+  put(bytes, proposal.signature);
+  put(bytes, static_cast<uint64_t>(proposal.step));
+  put(bytes, static_cast<uint64_t>(proposal.replica));
+  put(bytes, proposal.detail.substr(0, kLongestDetail));
+  return bytes;
+}
+
+Proposal decode(std::string_view bytes, int64_t worker) {
+  Reader reader(bytes, worker);
+  if (reader.word() != kFormat) reader.refuse();
+  Proposal proposal;
+  const uint64_t state = reader.word();
+  if (state > static_cast<uint64_t>(Proposal::State::kFailed)) reader.refuse();
+  proposal.state = static_cast<Proposal::State>(state);
+  proposal.call = reader.text();
+  proposal.name = reader.text();
+  proposal.signature = reader.word();
+  proposal.step = static_cast<int64_t>(reader.word());
+  proposal.replica = static_cast<int64_t>(reader.word());
+  proposal.detail = reader.text();
+  reader.end();
+  return proposal;
+}
+
+Agreement agreement_of(std::span<const Proposal> proposals) {
+  using State = Proposal::State;
+  for (std::size_t w = 0; w < proposals.size(); ++w) {
+    if (proposals[w].state == State::kFailed) return {Agreement::Outcome::kFailed, static_cast<int64_t>(w), {}};
+  }
+  const Proposal& first = proposals.front();
+  for (const Proposal& other : proposals) {
+    const bool alike = other.state == first.state &&
+                       (first.state == State::kEnded ? other.step == first.step : same_call(other, first));
+    if (!alike) return {Agreement::Outcome::kDiffers, -1, who_did_what(proposals)};
+  }
+  return {first.state == State::kEnded ? Agreement::Outcome::kEnd : Agreement::Outcome::kGoOn, -1, {}};
+}
+
+std::vector<Proposal> propose(World& world, const Proposal& mine) {
+  const std::vector<std::string> records = world.agree(encode(mine));
+  std::vector<Proposal> all;
+  for (std::size_t w = 0; w < records.size(); ++w) all.push_back(decode(records[w], static_cast<int64_t>(w)));
+  return all;
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,180 @@
+#include "lockstep/comm/thread_workers.h"
+
+#include <fmt/format.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+
+/// Where the workers meet. A call is one round: each worker puts down a pointer to what it brings, all wait until every
+/// one has, each takes what it needs, and all wait until every one has taken.
+class ThreadWorkers::Hub {
+ public:
+  using Bytes = std::span<const std::byte>;
+  /// What a worker brings to a round: a record for all, or bytes for each.
+  struct Offer {
+    enum class Kind : uint8_t { kRecord, kBytes } kind = Kind::kRecord;
+    std::string record = {};
+    std::vector<Bytes> bytes = {};
+  };
+
+  Hub(int64_t workers, std::chrono::milliseconds patience)
+      : patience_(patience), offers_(static_cast<std::size_t>(workers)), gone_(static_cast<std::size_t>(workers)) {}
+
+  int64_t size() const { return static_cast<int64_t>(offers_.size()); }
+
+  /// One round: `take` is called once all have put down theirs, while none changes.
+  template <class Take>
+  void round(int64_t worker, Offer offer, const Take& take) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    require_alive();
+    const Offer::Kind kind = offer.kind;
+    offers_[static_cast<std::size_t>(worker)] = std::move(offer);
+    wait_for_all(lock, worker, "come");
+    for (int64_t other = 0; other < size(); ++other) {
+      if (offers_[static_cast<std::size_t>(other)].kind == kind) continue;
+      fail(fmt::format("worker {} agrees where worker {} exchanges bytes",
+                       kind == Offer::Kind::kRecord ? worker : other, kind == Offer::Kind::kRecord ? other : worker));
+      require_alive();
+    }
+    lock.unlock();  // nobody puts down anything before all have taken
+    const std::string problem = take(offers_);
+    lock.lock();
+    if (!problem.empty()) fail(problem);
+    require_alive();  // before this worker counts as through: the others are still here to see it
+    wait_for_all(lock, worker, "finish");
+  }
+
+  void abort(int64_t worker, const std::string& reason) noexcept {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    fail(fmt::format("worker {} aborted the run: {}", worker, reason));
+  }
+
+  void leave(int64_t worker) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    gone_[static_cast<std::size_t>(worker)] = true;
+    changed_.notify_all();
+  }
+
+ private:
+  // All with mutex_ held.
+  void require_alive() const {
+    if (failure_.empty()) return;
+    throw PeerError("LS-PEER-LOST", failure_, "look at that worker's own message, and start the run again");
+  }
+  void fail(const std::string& why) {
+    if (failure_.empty()) failure_ = why;
+    changed_.notify_all();
+  }
+  /// Waits until all workers are here, in this half of the round.
+  void wait_for_all(std::unique_lock<std::mutex>& lock, int64_t worker, const char* verb) {
+    here_[static_cast<std::size_t>(worker)] = true;
+    const uint64_t half = half_;
+    if (++arrived_ == size()) {
+      arrived_ = 0;
+      ++half_;
+      here_.assign(offers_.size(), false);
+      changed_.notify_all();
+      return;
+    }
+    const auto over = [&] { return half_ != half || !failure_.empty() || somebody_is_gone(); };
+    if (!changed_.wait_for(lock, patience_, over)) {
+      fail(fmt::format("worker {} did not {} within {} ms", first_missing(), verb, patience_.count()));
+    }
+    if (half_ != half) return;  // all came; who left or failed afterwards shows at the next call
+    if (failure_.empty()) fail(fmt::format("worker {} left the run", first_gone()));
+    require_alive();
+  }
+  bool somebody_is_gone() const { return first_gone() >= 0; }
+  int64_t first_gone() const { return first(gone_, true); }
+  int64_t first_missing() const { return first(here_, false); }
+  static int64_t first(const std::vector<bool>& all, bool value) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (all[i] == value) return static_cast<int64_t>(i);
+    }
+    return -1;
+  }
+
+  const std::chrono::milliseconds patience_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Offer> offers_;  // each written by its worker under mutex_, read by all between the halves of a round
+  // Guarded by mutex_:
+  std::vector<bool> gone_;
+  std::vector<bool> here_ = std::vector<bool>(offers_.size());
+  int64_t arrived_ = 0;
+  uint64_t half_ = 0;
+  std::string failure_;
+};
+
+namespace {
+
+template <class Hub>
+class ThreadWorld final : public World {
+ public:
+  ThreadWorld(std::shared_ptr<Hub> hub, int64_t worker) : hub_(std::move(hub)), worker_(worker) {}
+  ~ThreadWorld() override { hub_->leave(worker_); }
+  ThreadWorld(const ThreadWorld&) = delete;
+  ThreadWorld& operator=(const ThreadWorld&) = delete;
+
+  int64_t num_workers() const override { return hub_->size(); }
+  int64_t worker_index() const override { return worker_; }
+
+  std::vector<std::string> agree(const std::string& mine) override {
+    std::vector<std::string> all;
+    hub_->round(worker_, {.record = mine}, [&](const auto& offers) {
+      for (const auto& offer : offers) all.push_back(offer.record);
+      return std::string();
+    });
+    return all;
+  }
+
+  void exchange(std::span<const std::span<const std::byte>> to, std::span<const std::span<std::byte>> from) override {
+    hub_->round(worker_, {.kind = Hub::Offer::Kind::kBytes, .bytes = {to.begin(), to.end()}}, [&](const auto& offers) {
+      for (std::size_t w = 0; w < offers.size(); ++w) {
+        if (static_cast<int64_t>(w) == worker_) continue;
+        const auto& sent = offers[w].bytes[static_cast<std::size_t>(worker_)];
+        if (sent.size() != from[w].size()) {
+          return fmt::format("worker {} sent {} bytes where worker {} expects {}", w, sent.size(), worker_,
+                             from[w].size());
+        }
+        if (!sent.empty()) std::memcpy(from[w].data(), sent.data(), sent.size());
+      }
+      return std::string();
+    });
+  }
+
+  void abort(const std::string& reason) noexcept override { hub_->abort(worker_, reason); }
+
+ private:
+  const std::shared_ptr<Hub> hub_;
+  const int64_t worker_;
+};
+
+}  // namespace
+
+ThreadWorkers::ThreadWorkers(int64_t workers, std::chrono::milliseconds patience) {
+  if (workers < 1) {
+    throw UsageError("LS-OPTION", fmt::format("{} workers were asked for", workers), "ask for at least one");
+  }
+  hub_ = std::make_shared<Hub>(workers, patience);
+}
+
+ThreadWorkers::~ThreadWorkers() = default;
+
+int64_t ThreadWorkers::size() const { return hub_->size(); }
+
+std::shared_ptr<World> ThreadWorkers::world(int64_t index) const {
+  if (index < 0 || index >= size()) {
+    throw UsageError("LS-OPTION", fmt::format("worker {} of {} was asked for", index, size()),
+                     fmt::format("choose a worker from 0 to {}", size() - 1));
+  }
+  return std::make_shared<ThreadWorld<Hub>>(hub_, index);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,26 @@
+// How things in a row are dealt in blocks: samples to replicas, replicas to workers and lanes.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace lockstep::internal {
+
+/// Neighbours in a row: [first, first + count).
+struct Block {
+  int64_t first = 0;
+  int64_t count = 0;
+  int64_t end() const { return first + count; }
+  bool contains(int64_t i) const { return i >= first && i < end(); }
+  bool operator==(const Block&) const = default;
+};
+
+/// Part `index` of `total` things that are dealt to `parts` in order: sizes differ by at most one, the first ones being
+/// the larger. 0 <= index < parts.
+constexpr Block block_of(int64_t total, int64_t parts, int64_t index) {
+  const int64_t each = total / parts;
+  const int64_t larger = total % parts;
+  return {index * each + std::min(index, larger), each + (index < larger ? 1 : 0)};
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,90 @@
+// What workers say of what they are about to do, and what follows from it.
+#include "lockstep/comm/agreement.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::internal {
+namespace {
+
+Proposal meets(const std::string& call, uint64_t signature = 1) {
+  return {.call = call, .name = "w", .signature = signature, .step = 4, .detail = call + "(w)"};
+}
+
+TEST(Agreement, GoesOnWhereAllMakeTheSameCall) {
+  EXPECT_EQ(agreement_of(std::vector{meets("all_reduce"), meets("all_reduce")}).outcome, Agreement::Outcome::kGoOn);
+  EXPECT_EQ(agreement_of(std::vector{meets("all_reduce")}).outcome, Agreement::Outcome::kGoOn);
+}
+
+TEST(Agreement, EndsWhereAllHaveEnded) {
+  const Proposal ended{.state = Proposal::State::kEnded, .step = 4};
+  EXPECT_EQ(agreement_of(std::vector{ended, ended, ended}).outcome, Agreement::Outcome::kEnd);
+}
+
+TEST(Agreement, FailsWithTheLowestWorkerThatFailedWhateverTheOthersDo) {
+  Proposal failed{.state = Proposal::State::kFailed, .replica = 5};
+  const Agreement agreement = agreement_of(std::vector{meets("all_reduce"), failed, meets("broadcast"), failed});
+  EXPECT_EQ(agreement.outcome, Agreement::Outcome::kFailed);
+  EXPECT_EQ(agreement.worker, 1);
+}
+
+TEST(Agreement, DiffersInEachPartThatMustBeEqualAndNamesEveryWorker) {
+  const Proposal one = meets("all_reduce");
+  std::vector<Proposal> others(5, one);
+  others[0].call = "broadcast";
+  others[1].name = "b";
+  others[2].signature = 2;
+  others[3].step = 5;
+  others[4].state = Proposal::State::kEnded;
+  for (const Proposal& other : others) {
+    const Agreement agreement = agreement_of(std::vector{one, one, other});
+    EXPECT_EQ(agreement.outcome, Agreement::Outcome::kDiffers);
+    EXPECT_NE(agreement.who_did_what.find("all_reduce(w)"), std::string::npos) << agreement.who_did_what;
+    EXPECT_NE(agreement.who_did_what.find("2"), std::string::npos) << agreement.who_did_what;
+  }
+}
+
+TEST(Proposal, ComesBackAsItWasSent) {
+  Proposal proposal{.state = Proposal::State::kFailed,
+                    .call = "Strategy::reduce",
+                    .name = std::string("a\0b", 3),
+                    .signature = ~uint64_t{0},
+                    .step = -1,
+                    .replica = 12,
+                    .detail = "it \n failed"};
+  EXPECT_EQ(decode(encode(proposal), 0), proposal);
+}
+
+TEST(Proposal, CutsALongDetail) {
+  EXPECT_EQ(decode(encode({.detail = std::string(100000, 'x')}), 0).detail.size(), kLongestDetail);
+}
+
+TEST(Proposal, ThatIsCutOrChangedAnywhereIsReadOrRefusedAndNamesTheWorker) {
+  const std::string whole = encode(meets("all_reduce"));
+  for (std::size_t size = 0; size < whole.size(); ++size) {
+    try {
+      decode(whole.substr(0, size), 3);
+      ADD_FAILURE() << size << " of " << whole.size() << " bytes were taken";
+    } catch (const PeerError& error) {
+      EXPECT_NE(std::string(error.what()).find("worker 3"), std::string::npos) << error.what();
+    }
+  }
+  std::mt19937 random(1);
+  for (int i = 0; i < 20000; ++i) {
+    std::string bytes = whole;
+    bytes[random() % bytes.size()] = static_cast<char>(random());
+    try {
+      decode(bytes, 0);  // any value of a word is a value
+    } catch (const PeerError&) {
+    }
+  }
+  EXPECT_THROW(decode(whole + "x", 0), PeerError);
+}
+
+}  // namespace
+}  // namespace lockstep::internal
