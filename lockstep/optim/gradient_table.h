@@ -1,5 +1,5 @@
 // From backward to pointers: where every replica's gradient of every variable lies.
-// Walk: the user's step function -> here -> optim/fused_update.cpp
+// Walk: the user's step function -> here -> optim/optimizer_state.cpp
 #pragma once
 
 #include <ATen/core/TensorBody.h>

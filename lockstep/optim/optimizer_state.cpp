@@ -1,4 +1,5 @@
 // One optimizer step, from the replicas' gradients to new weights.
+// Walk: optim/gradient_table.cpp -> here -> optim/fused_update.cpp
 #include "lockstep/optim/optimizer_state.h"
 
 #include <ATen/ATen.h>

@@ -1,5 +1,4 @@
 // One sum, mean, least or greatest of all replicas' tensors: each lane adds its slice in tree order.
-// Walk: replica/replica_context.h -> here -> reduce/tree_sum.inc
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/grad_mode.h>

@@ -1,3 +1,4 @@
+// Text as samples: what a window is, and which files are refused.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 #include <unistd.h>

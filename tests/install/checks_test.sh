@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# The checks of the house find what they are for: each rule is broken in a copy of the sources, and named.
+source "$(dirname "${BASH_SOURCE[0]}")/check.sh"
+
+mkdir "$scratch/copy"
+(cd "$source_dir" && cp -r .ci CMakeLists.txt ARCHITECTURE.md bench cmake docs examples lockstep scripts tests tools "$scratch/copy")
+cd "$scratch/copy"
+
+# broken FILE SED-SCRIPT PATTERN CHECK: with this file changed, the check fails with a line that matches.
+broken() {
+  cp "$1" "$scratch/before"
+  sed -i "$2" "$1"
+  expect 1 "$3" "scripts/$4"
+  cp "$scratch/before" "$1"
+}
+
+expect 0 "" scripts/check-layers
+broken lockstep/core/log.h '1a #include "lockstep/strategy/strategy.h"' 'log.h.*core may include core only' check-layers
+broken lockstep/reduce/tree_sum.inc '1a #include "lockstep/optim/optimizer.h"' 'tree_sum.inc.*reduce may include' check-layers
+broken lockstep/core/log.h 1d 'log.h .*does not begin with a comment' check-layers
+broken cmake/layers.cmake 1,2d 'layers.cmake .*does not begin with a comment' check-layers
+broken scripts/format '2d' 'scripts/format .*does not begin with a comment' check-layers
+
+expect 0 "^[0-9]+ files, [0-9]+ lines" scripts/check-walk
+broken lockstep/strategy/run.cpp '/^\/\/ Walk:/d' 'run.cpp has no line' check-walk
+broken lockstep/strategy/run.cpp 's/-> here -> .*/-> here -> optim\/no_such.cpp/' 'no lockstep/optim/no_such.cpp' check-walk
+broken lockstep/optim/update_rules.inc 's/Walk: .* -> here/Walk: core\/log.cpp -> here/' 'comes from core/log.cpp' check-walk
+broken lockstep/optim/update_rules.inc 's/-> new weights/-> strategy\/run.cpp/' 'comes to strategy/run.cpp twice' check-walk
+broken lockstep/replica/replica_pool.cpp 's/^$/\n\n\n\n\n\n\n\n\n\n\n\n\n\n/' 'more than 1800 lines' check-walk
+broken ARCHITECTURE.md 's/(lockstep\/optim\/fused_update.cpp)//' 'does not name optim/fused_update.cpp' check-walk
+
+sed -i 's/^strict=0.*/strict=1/' scripts/check-errors
+echo 'throw UsageError("LS-NOBODY-SAYS-IT", fact, remedy);' >lockstep/core/extra.cpp
+printf 'throw UsageError(\n    fmt::format("no code"), remedy);\n' >>lockstep/core/extra.cpp
+printf '## LS-NOBODY-THROWS-IT\n\n**Cause.** None.\n' >docs/errors.d/extra.md
+for finding in 'LS-NOBODY-SAYS-IT .*not described' 'extra.cpp:2:.*without a code' 'LS-NOBODY-THROWS-IT .*nothing throws it' \
+  'LS-NOBODY-THROWS-IT .*no \*\*Cure'; do
+  expect 1 "$finding" scripts/check-errors
+done
+
+finish
