@@ -2,8 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
-#include <utility>
+#include <exception>
 
 #include "lockstep/comm/world.h"
 #include "lockstep/core/error.h"
@@ -130,6 +129,38 @@ std::vector<Proposal> propose(World& world, const Proposal& mine) {
   std::vector<Proposal> all;
   for (std::size_t w = 0; w < records.size(); ++w) all.push_back(decode(records[w], static_cast<int64_t>(w)));
   return all;
+}
+
+void require_agreement(std::span<const Proposal> proposals, int64_t worker) {
+  const Agreement agreement = agreement_of(proposals);
+  if (agreement.outcome == Agreement::Outcome::kDiffers) {
+    throw UsageError("LS-WORKER-ORDER", fmt::format("workers do not make the same calls: {}", agreement.who_did_what),
+                     "every worker must run the same program: the same calls, in the same order, with the same shapes, "
+                     "dtypes and options");
+  }
+  if (agreement.outcome != Agreement::Outcome::kFailed || agreement.worker == worker) return;
+  const Proposal& failed = proposals[static_cast<std::size_t>(agreement.worker)];
+  const std::string who = failed.replica < 0 ? fmt::format("worker {}", agreement.worker)
+                                             : fmt::format("worker {}, replica {}", agreement.worker, failed.replica);
+  throw PeerError("LS-PEER-FAILED", fmt::format("{} failed in step {}: {}", who, failed.step, failed.detail),
+                  "mend what failed on that worker, and start all workers again");
+}
+
+void agree_on_call(World& world, Proposal mine, FunctionRef<void(Proposal&)> check) {
+  std::exception_ptr error;
+  try {
+    check(mine);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  if (world.num_workers() > 1) {
+    if (error) {
+      mine.state = Proposal::State::kFailed;
+      mine.detail = message_of(error);
+    }
+    require_agreement(propose(world, mine), world.worker_index());
+  }
+  if (error) std::rethrow_exception(error);
 }
 
 }  // namespace lockstep::internal

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/core/function_ref.h"
+
 namespace lockstep {
 class World;
 }
@@ -53,5 +55,15 @@ Agreement agreement_of(std::span<const Proposal> proposals);
 
 /// Puts a proposal to all workers and gives theirs, by worker. Throws what World::agree throws.
 std::vector<Proposal> propose(World& world, const Proposal& mine);
+
+/// Throws what the proposals of all workers come to for this one, unless all make the same call: a UsageError that says
+/// who does what, or the PeerError of the lowest worker that failed. Where that is this worker itself, nothing is
+/// thrown: it has an error of its own.
+void require_agreement(std::span<const Proposal> proposals, int64_t worker);
+
+/// Makes `mine`, a call outside of steps, together with all workers: `check()` is this worker's own look at its
+/// arguments and fills in the rest of `mine`. What it throws is thrown here, and a PeerError on the other workers. With
+/// one worker nothing but the check happens.
+void agree_on_call(World& world, Proposal mine, FunctionRef<void(Proposal&)> check);
 
 }  // namespace lockstep::internal
