@@ -51,6 +51,7 @@ class LocalSgdReducer final : public lockstep::Reducer {
   at::Tensor reduce(lockstep::Reduction reduction, std::span<const at::Tensor> values) const override {
     return tree_.reduce(reduction, values);
   }
+  bool in_tree_order() const override { return tree_.in_tree_order(); }
   bool averages_after(int64_t steps) const override { return steps % average_every_ == 0; }
 
  private:

@@ -30,11 +30,11 @@ struct Sum {
 };
 
 template <class T>
-Sum<T> sum_of(const void* const* row, int64_t replicas, int64_t offset, int64_t count, T* scratch) {
+Sum<T> sum_of(const void* const* row, int64_t replicas, int64_t count, T* scratch) {
   static const TreeSum<T> add = tree_sum<T>();
   const auto* inputs = reinterpret_cast<const T* const*>(row);
-  if (replicas == 2 && inputs[0] && inputs[1]) return {inputs[0] + offset, inputs[1] + offset};
-  const T* sum = add(inputs, replicas, offset, count, scratch);
+  if (replicas == 2 && inputs[0] && inputs[1]) return {inputs[0], inputs[1]};
+  const T* sum = add(inputs, replicas, 0, count, scratch);
   return {sum ? sum : reinterpret_cast<const T*>(kZeros), nullptr};  // present, but zero on every replica
 }
 
@@ -104,7 +104,7 @@ void FusedUpdate::fetch(const GradientTable& gradients, std::size_t i) const {
     if (slot) ask(slot);
   }
   for (int64_t r = 0; r < replicas_.count; ++r) {
-    if (const void* gradient = gradients.summand(i, replicas_.first + r)) ask(gradient);
+    if (const void* gradient = gradients.leaf(i, replicas_.first + r).to_fetch()) ask(gradient);
   }
   __builtin_prefetch(target.checksums);
 }
@@ -129,10 +129,13 @@ void FusedUpdate::update(const GradientTable& gradients, int lane, double clip) 
   run(gradients, lane, clip, true);
 }
 
-const void* const* FusedUpdate::row(const GradientTable& gradients, int lane, std::size_t i) {
+template <class T>
+const void* const* FusedUpdate::row(const GradientTable& gradients, int lane, std::size_t i, int64_t offset,
+                                    int64_t count) {
   std::vector<const void*>& row = lanes_[lane].row;
   for (int64_t r = 0; r < replicas_.count; ++r) {
-    row[static_cast<std::size_t>(r)] = gradients.summand(i, replicas_.first + r);
+    T* const no_scratch = nullptr;  // gradients lie in memory
+    row[static_cast<std::size_t>(r)] = gradients.leaf(i, replicas_.first + r).block<T>(offset, count, no_scratch);
   }
   return row.data();
 }
@@ -155,7 +158,7 @@ void FusedUpdate::run_block(const GradientTable& gradients, int lane, std::size_
   constexpr auto kSize = static_cast<int64_t>(sizeof(T));
   const int64_t offset = block * (kBlockBytes / kSize);
   const int64_t count = std::min(kBlockBytes, target.bytes - block * kBlockBytes) / kSize;
-  const Sum<T> sum = sum_of<T>(row(gradients, lane, i), replicas_.count, offset, count,
+  const Sum<T> sum = sum_of<T>(row<T>(gradients, lane, i, offset, count), replicas_.count, count,
                                reinterpret_cast<T*>(lanes_[lane].scratch.data()));
   BlockUpdate work{};
   work.gradient = sum.left;
@@ -189,8 +192,7 @@ void FusedUpdate::run_half_block(const GradientTable& gradients, int lane, std::
   for (int64_t offset = first; offset < last; offset += kSumBlock) {
     const int64_t count = std::min(kSumBlock, last - offset);
     float* buffer = reinterpret_cast<float*>(lanes_[lane].converted.data());
-    const auto widen = [&](const void* from) {
-      const Half* values = static_cast<const Half*>(from) + offset;
+    const auto widen = [&](const Half* values) {
       float* const to = buffer;
       for (int64_t j = 0; j < count; ++j) to[j] = static_cast<float>(values[j]);
       buffer += kSumBlock;
@@ -198,11 +200,12 @@ void FusedUpdate::run_half_block(const GradientTable& gradients, int lane, std::
     };
     std::vector<const void*> wide(static_cast<std::size_t>(replicas_.count), nullptr);
     for (int64_t r = 0; r < replicas_.count; ++r) {
-      if (const void* gradient = gradients.summand(i, replicas_.first + r))
-        wide[static_cast<std::size_t>(r)] = widen(gradient);
+      Half* const no_scratch = nullptr;  // gradients lie in memory
+      if (const Half* values = gradients.leaf(i, replicas_.first + r).block<Half>(offset, count, no_scratch))
+        wide[static_cast<std::size_t>(r)] = widen(values);
     }
     const Sum<float> sum =
-        sum_of<float>(wide.data(), replicas_.count, 0, count, reinterpret_cast<float*>(lanes_[lane].scratch.data()));
+        sum_of<float>(wide.data(), replicas_.count, count, reinterpret_cast<float*>(lanes_[lane].scratch.data()));
     BlockUpdate work{};
     work.gradient = sum.left;
     work.right_gradient = sum.right;
@@ -212,8 +215,9 @@ void FusedUpdate::run_half_block(const GradientTable& gradients, int lane, std::
         Half* const values = reinterpret_cast<Half*>(to) + offset;
         for (int64_t j = 0; j < count; ++j) values[j] = static_cast<Half>(static_cast<const float*>(from)[j]);
       };
-      work.weights = widen(target.weights);
-      for (int s = 0; s < kMaxSlots && target.slots[s]; ++s) work.slots[s] = widen(target.slots[s]);
+      const auto widen_at = [&](const char* from) { return widen(reinterpret_cast<const Half*>(from) + offset); };
+      work.weights = widen_at(target.weights);
+      for (int s = 0; s < kMaxSlots && target.slots[s]; ++s) work.slots[s] = widen_at(target.slots[s]);
       work.coefficients = target.coefficients;
       work.clip = clip;
       update_block<float>(target.kind)(work);

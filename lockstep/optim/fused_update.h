@@ -66,7 +66,7 @@ class FusedUpdate {
     bool one_copy;
   };
   struct alignas(64) LaneWork {
-    std::vector<const void*> row;             // a variable's gradients, by replica
+    std::vector<const void*> row;             // a block of a variable's gradients, by replica
     std::vector<char> scratch;                // rows of kSumBlock elements, for sums
     std::vector<char> converted;              // blocks of half-precision values as float
     std::vector<std::size_t> foreign_writes;  // variables
@@ -86,8 +86,10 @@ class FusedUpdate {
   template <class Half>
   void run_half_block(const GradientTable& gradients, int lane, std::size_t i, int64_t block, double clip, bool update);
   void run(const GradientTable& gradients, int lane, double clip, bool update);
-  /// Variable i's gradients to add, by replica. Valid until the lane's next call.
-  const void* const* row(const GradientTable& gradients, int lane, std::size_t i);
+  /// Elements [offset, offset + count) of variable i's leaves, by replica; null: absent. Valid until the lane's next
+  /// call.
+  template <class T>
+  const void* const* row(const GradientTable& gradients, int lane, std::size_t i, int64_t offset, int64_t count);
   void compare_and_copy(int lane, std::size_t i, int64_t block, uint64_t read, uint64_t written);
 
   const std::vector<UpdateTarget> owners_;  // of what targets_ point to

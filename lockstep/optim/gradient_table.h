@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "lockstep/reduce/leaf.h"
 #include "lockstep/variable/component_table.h"
 #include "lockstep/variable/variable_state.h"
 
@@ -47,9 +48,10 @@ class GradientTable {
   /// The variables' components.
   const ComponentTable& components() const { return components_; }
 
-  /// What local replica r brings to the sum for variable i; null: nothing, or zero. All collected.
-  const void* summand(std::size_t i, int64_t r) const {
-    return (reduced_.empty() ? pointers_ : reduced_pointers_)[slot(i, r)];
+  /// What is still to be added for variable i, as local replica r's: its gradient, or the sum that a reducer of the
+  /// strategy's own has made, which stands as replica 0's. Absent: nothing, or zero. All collected.
+  Leaf leaf(std::size_t i, int64_t r) const {
+    return Leaf((reduced_.empty() ? pointers_ : reduced_pointers_)[slot(i, r)]);
   }
   /// Local replica r's own gradient of variable i; null: none, or zero.
   const void* gradient(std::size_t i, int64_t r) const { return pointers_[slot(i, r)]; }

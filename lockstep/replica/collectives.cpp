@@ -1,4 +1,4 @@
-// Gathers and broadcasts; all_reduce.cpp has the reductions.
+// Gathers and broadcasts: who brings what, and the gradient. all_reduce.cpp has the reductions.
 #include "lockstep/replica/collectives.h"
 
 #include <ATen/ATen.h>
@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/reduce/across_replicas.h"
+#include "lockstep/reduce/operands.h"
 #include "lockstep/replica/collective_call.h"
 #include "lockstep/replica/meeting.h"
 #include "lockstep/replica/replica_context.h"
@@ -23,15 +25,7 @@ using torch::autograd::variable_list;
 class AllGatherMeeting final : public Meeting {
  public:
   AllGatherMeeting(const at::Tensor& value, int64_t axis, bool with_gradient)
-      : axis_(axis), with_gradient_(with_gradient) {
-    if (value.dim() == 0) {
-      throw UsageError("all_gather was given a tensor without dimensions", "give it one: value.reshape({1})");
-    }
-    if (axis < -value.dim() || axis >= value.dim()) {
-      throw UsageError(fmt::format("all_gather was given axis {} of a tensor of {} dimensions", axis, value.dim()),
-                       fmt::format("choose an axis from 0 to {}", value.dim() - 1));
-    }
-    if (axis_ < 0) axis_ += value.dim();
+      : axis_(checked_axis("all_gather", axis, value.dim())), with_gradient_(with_gradient) {
     value_ = value.detach();
     CallSignature words;
     words.add(axis_);
@@ -56,12 +50,12 @@ class AllGatherMeeting final : public Meeting {
       values.push_back(one->value_);
       all_.push_back(one);
     }
-    joined_ = at::cat(values, axis_);
+    joined_ = joined("all_gather", values, axis_);
   }
   int num_phases() const override { return 1; }
   void work(int, int lane, int num_lanes) override {
     for (std::size_t r = static_cast<std::size_t>(lane); r < all_.size(); r += static_cast<std::size_t>(num_lanes)) {
-      all_[r]->output_ = joined_.clone();
+      all_[r]->output_ = copied(joined_);
     }
   }
 
@@ -70,7 +64,7 @@ class AllGatherMeeting final : public Meeting {
   int64_t offset() const { return offset_; }
 
  private:
-  int64_t axis_;
+  const int64_t axis_;
   const bool with_gradient_;
   uint64_t signature_ = 0;
   at::Tensor value_;
@@ -108,8 +102,8 @@ class BroadcastMeeting final : public Meeting {
   std::string describe() const override { return fmt::format("broadcast(from replica {})", from_.value()); }
   void prepare(std::span<Meeting* const> all) override {
     const at::Tensor source = static_cast<BroadcastMeeting*>(all[static_cast<std::size_t>(from_.value())])->value_;
-    check_dense("broadcast", source);
-    for (Meeting* meeting : all) static_cast<BroadcastMeeting*>(meeting)->value_ = source.detach().clone();
+    check_operand("broadcast", source, from_.value());
+    for (Meeting* meeting : all) static_cast<BroadcastMeeting*>(meeting)->value_ = copied(source);
   }
   const at::Tensor& value() const { return value_; }
 
@@ -121,13 +115,14 @@ class BroadcastMeeting final : public Meeting {
 }  // namespace
 
 at::Tensor all_gather(const ReplicaContext& context, const at::Tensor& value, int64_t axis) {
-  check_dense("all_gather", value);
+  check_operand("all_gather", value);
   return AllGatherFunction::apply(value, &context, axis, needs_grad(value));
 }
 
 at::Tensor broadcast(const ReplicaContext& context, ReplicaId from, const at::Tensor& value) {
   if (from < 0 || from >= context.num_replicas()) {
-    throw UsageError(fmt::format("broadcast was asked for replica {} of {}", from.value(), context.num_replicas()),
+    throw UsageError("LS-REPLICA-RANGE",
+                     fmt::format("broadcast was asked for replica {} of {}", from.value(), context.num_replicas()),
                      fmt::format("choose a replica from 0 to {}", context.num_replicas() - 1));
   }
   BroadcastMeeting meeting(from, value);

@@ -41,7 +41,7 @@ ReplicaGroup::ReplicaGroup(LanePlan plan, uint64_t seed, Strategy* strategy, std
     : plan_(plan),
       seed_(seed),
       reducer_(reducer ? std::move(reducer) : std::make_shared<const TreeReducer>()),
-      in_tree_order_(dynamic_cast<const TreeReducer*>(reducer_.get()) != nullptr),
+      in_tree_order_(reducer_->in_tree_order()),
       strategy_(strategy),
       streams_(static_cast<std::size_t>(plan.num_replicas)) {
   install_tensor_allocator();

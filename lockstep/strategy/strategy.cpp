@@ -12,7 +12,6 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/core/log.h"
-#include "lockstep/reduce/reduce_tensors.h"
 #include "lockstep/core/simd.h"
 #include "lockstep/memory/tensor_allocator.h"
 #include "lockstep/core/torch_compat.h"
@@ -29,63 +28,6 @@ namespace lockstep {
 using internal::CallScope;
 using internal::ComputeSettingsGuard;
 using internal::VariableState;
-
-namespace {
-
-std::vector<at::Tensor> tensors_of(const PerReplica<at::Tensor>& values, int64_t replicas, const char* call) {
-  if (static_cast<int64_t>(values.size()) != replicas) {
-    throw UsageError(fmt::format("{} was given {} values for {} replicas", call, values.size(), replicas),
-                     "pass what run() or per_replica() of this strategy gave");
-  }
-  std::vector<at::Tensor> tensors;
-  for (const at::Tensor& value : values) {
-    if (!value.defined() || value.layout() != at::kStrided) {
-      throw UsageError(
-          fmt::format("{} was given {} tensor for replica {}", call, value.defined() ? "a sparse" : "an undefined",
-                      values.first_replica() + static_cast<int64_t>(tensors.size())),
-          "give a dense tensor for each replica");
-    }
-    tensors.push_back(value.detach());
-  }
-  return tensors;
-}
-
-void check_alike(const std::vector<at::Tensor>& tensors, const char* call, bool same_shape, const char* remedy) {
-  for (std::size_t r = 1; r < tensors.size(); ++r) {
-    const at::Tensor& a = tensors.front();
-    const at::Tensor& b = tensors[r];
-    if (a.scalar_type() == b.scalar_type() && (same_shape ? a.sizes() == b.sizes() : a.dim() == b.dim())) continue;
-    throw UsageError(fmt::format("{} was given {} [{}] for replica 0 and {} [{}] for replica {}", call,
-                                 c10::toString(a.scalar_type()), fmt::join(a.sizes(), ", "),
-                                 c10::toString(b.scalar_type()), fmt::join(b.sizes(), ", "), r),
-                     remedy);
-  }
-}
-
-std::vector<int64_t> checked_axes(const Axes& axes, int64_t dimensions) {
-  std::vector<int64_t> result;
-  for (int64_t axis : axes.values()) {
-    if (axis < -dimensions || axis >= dimensions) {
-      throw UsageError(fmt::format("Strategy::reduce was given axis {} of tensors of {} dimensions", axis, dimensions),
-                       "choose axes that the tensors have, or none");
-    }
-    result.push_back(axis < 0 ? axis + dimensions : axis);
-  }
-  return result;
-}
-
-/// One replica's tensor taken together over some dimensions.
-at::Tensor reduced_locally(Reduction reduction, const at::Tensor& value, const std::vector<int64_t>& axes) {
-  switch (reduction) {
-    case Reduction::kMin: return at::amin(value, axes);
-    case Reduction::kMax: return at::amax(value, axes);
-    default:
-      return at::sum(value.to(internal::accumulation_type_of(value.scalar_type())), axes, false,
-                     internal::accumulation_type_of(value.scalar_type()));
-  }
-}
-
-}  // namespace
 
 Strategy::Strategy(StrategySetup setup) : name_(std::move(setup.name)), verify_every_(setup.verify_every) {
   if (name_.empty()) throw UsageError("a strategy has no name", "give it one: StrategySetup{.name = \"MyStrategy\"}");
@@ -146,74 +88,11 @@ std::string Strategy::describe() const {
   return text;
 }
 
-at::Tensor Strategy::reduce(Reduction reduction, const PerReplica<at::Tensor>& values, const Axes& axes) {
-  const CallScope call(*group_, "Strategy::reduce", "call ctx.all_reduce()");
-  const ComputeSettingsGuard settings(group_->plan().compute);
-  const at::NoGradGuard no_grad;
-  const std::vector<at::Tensor> tensors = tensors_of(values, num_local_replicas(), "Strategy::reduce");
-  if (axes.values().empty()) {
-    check_alike(tensors, "Strategy::reduce", true,
-                "give tensors of one shape and dtype, or the axes along which they differ in size");
-    return group_->reduce(reduction, tensors);
-  }
-  check_alike(tensors, "Strategy::reduce", false, "give tensors of one dtype and number of dimensions");
-  const at::ScalarType type = internal::result_type_of(reduction, tensors.front());
-  const std::vector<int64_t> dimensions = checked_axes(axes, tensors.front().dim());
-  std::vector<at::Tensor> parts;
-  int64_t elements = 0;
-  for (const at::Tensor& tensor : tensors) {
-    int64_t here = 1;
-    for (const int64_t axis : dimensions) here *= tensor.size(axis);
-    elements += here;
-    const bool extreme = reduction == Reduction::kMin || reduction == Reduction::kMax;
-    if (extreme && here == 0) continue;  // an empty part has no extreme
-    parts.push_back(reduced_locally(reduction, tensor, dimensions));
-  }
-  if (elements == 0 && reduction != Reduction::kSum) {
-    throw UsageError(fmt::format("Strategy::reduce was asked for the {} of no elements at all", name_of(reduction)),
-                     "leave out steps in which no replica has a sample");
-  }
-  check_alike(parts, "Strategy::reduce", true, "give tensors that differ in size along the given axes only");
-  if (reduction != Reduction::kMean) return group_->reduce(reduction, parts).to(type);
-  const at::Tensor sum = group_->reduce(Reduction::kSum, parts);
-  const bool integral = at::isIntegralType(sum.scalar_type(), false);
-  return ((integral ? sum.to(at::kDouble) : sum) / static_cast<double>(elements)).to(type);
-}
-
-at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) {
-  const CallScope call(*group_, "Strategy::gather", "call ctx.all_gather()");
-  const at::NoGradGuard no_grad;
-  const std::vector<at::Tensor> tensors = tensors_of(values, num_local_replicas(), "Strategy::gather");
-  check_alike(tensors, "Strategy::gather", false, "give tensors of one dtype and number of dimensions");
-  const int64_t dimensions = tensors.front().dim();
-  if (dimensions == 0) {
-    throw UsageError("Strategy::gather was given tensors without dimensions", "give them one: value.reshape({1})");
-  }
-  if (axis < -dimensions || axis >= dimensions) {
-    throw UsageError(fmt::format("Strategy::gather was given axis {} of tensors of {} dimensions", axis, dimensions),
-                     fmt::format("choose an axis from 0 to {}", dimensions - 1));
-  }
-  std::vector<at::Tensor> stubs;
-  for (const at::Tensor& tensor : tensors) stubs.push_back(tensor.narrow(axis, 0, 0));
-  check_alike(stubs, "Strategy::gather", true, "give tensors that differ in size along the given axis only");
-  return at::cat(tensors, axis);
-}
-
 void Strategy::check_replica(ReplicaId replica, const char* call) const {
   if (replica >= 0 && replica < num_replicas()) return;
-  throw UsageError(fmt::format("{} was asked for replica {} of {}", call, replica.value(), num_replicas()),
+  throw UsageError("LS-REPLICA-RANGE",
+                   fmt::format("{} was asked for replica {} of {}", call, replica.value(), num_replicas()),
                    fmt::format("choose a replica from 0 to {}", num_replicas() - 1));
-}
-
-at::Tensor Strategy::broadcast(ReplicaId from, const at::Tensor& value) {
-  const CallScope call(*group_, "Strategy::broadcast", "call ctx.broadcast()");
-  check_replica(from, "Strategy::broadcast");
-  if (!value.defined() || value.layout() != at::kStrided) {
-    throw UsageError(
-        fmt::format("Strategy::broadcast was given {} tensor", value.defined() ? "a sparse" : "an undefined"),
-        "give a dense tensor");
-  }
-  return value.detach().clone();
 }
 
 void Strategy::run_on_chief(internal::FunctionRef<void()> body) {

@@ -115,13 +115,14 @@ class Strategy {
 
   /// One tensor from all replicas' ones, in tree order. Without `axes` the tensors have one shape, and kMean gives each
   /// replica the same weight. With `axes` each replica's tensor is first taken together over these dimensions, and
-  /// kMean is the true mean over all elements: sizes along them may differ and be 0. kMean of integers is float64.
-  at::Tensor reduce(Reduction reduction, const PerReplica<at::Tensor>& values, const Axes& axes = {});
+  /// kMean is the true mean over all elements: sizes along them may differ and be 0. kMean of integers is float64
+  /// and does not wrap; kSum keeps the dtype (see Reduction).
+  at::Tensor reduce(Reduction reduction, const PerReplica<at::Tensor>& values, const Axes& axes = {}) const;
   /// All replicas' tensors joined along `axis`, in replica order; they may differ in size along it only.
-  at::Tensor gather(const PerReplica<at::Tensor>& values, int64_t axis = 0);
+  at::Tensor gather(const PerReplica<at::Tensor>& values, int64_t axis = 0) const;
   /// Replica `from`'s tensor on every worker: the `value` that the worker which has that replica gave, a copy. Other
   /// workers' `value` is not looked at.
-  at::Tensor broadcast(ReplicaId from, const at::Tensor& value);
+  at::Tensor broadcast(ReplicaId from, const at::Tensor& value) const;
   /// `fn(ReplicaId)` once for each replica of this process, on the calling thread.
   template <std::invocable<ReplicaId> Fn>
   auto per_replica(Fn&& fn) {

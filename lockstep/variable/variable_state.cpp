@@ -12,6 +12,7 @@
 #include "lockstep/core/checksum.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
+#include "lockstep/reduce/across_replicas.h"
 #include "lockstep/replica/replica_group.h"
 
 namespace lockstep::internal {
@@ -94,19 +95,13 @@ at::Tensor VariableState::read() const {
       throw UsageError(fmt::format("variable '{}' is on-read without aggregation: it has no one value to read", name()),
                        "read components(), or create it with kSum, kMean or kOnlyFirstReplica");
     case VariableAggregation::kOnlyFirstReplica: return component(0).detach().clone();
-    case VariableAggregation::kSum: {
-      std::vector<at::Tensor> values;
-      for (const Component& one : components_) values.push_back(one.tensor.detach());
-      return group_->reduce(Reduction::kSum, values);
-    }
+    case VariableAggregation::kSum:
     case VariableAggregation::kMean: break;
   }
-  const bool equal = std::all_of(components_.begin() + 1, components_.end(),
-                                 [&](const Component& other) { return same_bits(component(0), other.tensor); });
-  if (equal) return component(0).detach().clone();
-  std::vector<at::Tensor> wide;
-  for (const Component& one : components_) wide.push_back(one.tensor.detach().to(at::kDouble));
-  return group_->reduce(Reduction::kMean, wide).to(like_.scalar_type());
+  std::vector<at::Tensor> values;
+  for (const Component& one : components_) values.push_back(one.tensor.detach());
+  const bool sum = options_.aggregation == VariableAggregation::kSum;
+  return reading_of(group_->reducer(), sum ? Reduction::kSum : Reduction::kMean, values);
 }
 
 void VariableState::write(const at::Tensor& value) {
@@ -342,15 +337,6 @@ void fill_with_additive_identity(at::Tensor& values) {
   } else {
     values.zero_();
   }
-}
-
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  const at::NoGradGuard no_grad;
-  const at::Tensor left = a.detach().contiguous();
-  const at::Tensor right = b.detach().contiguous();
-  return left.scalar_type() == right.scalar_type() && left.sizes() == right.sizes() &&
-         (left.numel() == 0 ||
-          std::memcmp(address_of(left), address_of(right), left.numel() * left.element_size()) == 0);
 }
 
 std::string kind_of(const VariableOptions& options) {

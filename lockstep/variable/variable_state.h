@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/core/function_ref.h"
+#include "lockstep/reduce/operands.h"
 #include "lockstep/variable/component.h"
 #include "lockstep/variable/variable.h"
 
@@ -167,9 +168,6 @@ std::string misfit(const VariableState& variable, const at::Tensor& value);
 
 /// Fills with what adds nothing: negative zero, because x + -0.0 has the bits of x for -0.0 too; zero for integers.
 void fill_with_additive_identity(at::Tensor& values);
-
-/// Whether two tensors of one shape and dtype have the same bits, NaN included.
-bool same_bits(const at::Tensor& a, const at::Tensor& b);
 
 /// "mirrored", "mirrored sum", "on-read mean", ...
 std::string kind_of(const VariableOptions& options);
