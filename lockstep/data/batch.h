@@ -21,4 +21,12 @@ struct Batch {
   }
 };
 
+/// Tells merge_call where a Batch has tensors (replica/tensors_in.h).
+template <class Fn>
+void for_each_tensor(Batch& batch, const Fn& fn) {
+  fn(batch.input);
+  fn(batch.target);
+  fn(batch.ids);
+}
+
 }  // namespace lockstep
