@@ -21,7 +21,7 @@ void add_train(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   train->add_option("--devices", options.devices, "lanes, such as cpu:0,cpu:1; by default as many as cores")
       ->delimiter(',');
-  train->add_option("--replicas", options.replicas, "replicas, a multiple of the lanes; by default one for each lane")
+  train->add_option("--replicas", options.replicas, "replicas, at least one for each lane; by default one")
       ->check(CLI::PositiveNumber);
   train->add_option("--threads-per-replica", options.threads_per_replica, "intra-op threads of each replica")
       ->check(CLI::Range(1, 1024))

@@ -125,20 +125,24 @@ class UpdateMeeting final : public Meeting {
   explicit UpdateMeeting(const MovingAverageState& averages) : averages_(averages) {}
 
   const char* what() const override { return "MovingAverage::update"; }
-  uint64_t signature() const override { return reinterpret_cast<uintptr_t>(&averages_); }
+  std::string_view name() const override { return averages_.averages_.front().name(); }
   std::string describe() const override {
     return fmt::format("MovingAverage::update of '{}'", averages_.variables_.front()->name());
   }
 
-  void prepare(std::span<Meeting* const>) override { keep_ = averages_.keep(); }
-  int num_phases() const override { return 1; }
-  void work(int, int lane, int num_lanes) override {
+  std::span<const Stage> stages() const override {
+    static constexpr Stage all[] = {once<&UpdateMeeting::begin>("begin"), on_each_lane<&UpdateMeeting::move>("move"),
+                                    once<&UpdateMeeting::count>("count")};
+    return all;
+  }
+  void begin() { keep_ = averages_.keep(); }
+  void move(int lane, int num_lanes) {
     const at::NoGradGuard no_grad;
     for (auto i = static_cast<std::size_t>(lane); i < averages_.variables_.size(); i += num_lanes) {
       averages_.move_average(i, keep_);
     }
   }
-  void between(int) override {
+  void count() {
     averages_.updates_.state().change([](at::Tensor& updates) { updates.add_(1); });
   }
 

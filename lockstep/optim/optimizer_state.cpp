@@ -100,11 +100,11 @@ class StepMeeting final : public Meeting {
       : optimizer_(optimizer), options_(options), measures_(options.clip_global_norm || options.check_finite) {}
 
   const char* what() const override { return "optimizer.step"; }
+  std::string_view name() const override { return optimizer_.variables_.front()->name(); }
   uint64_t signature() const override {
     uint64_t clip = 0;
     if (options_.clip_global_norm) std::memcpy(&clip, &*options_.clip_global_norm, sizeof clip);
-    return (reinterpret_cast<uintptr_t>(&optimizer_) * 2 + (options_.check_finite ? 1 : 0)) * 0x9e3779b97f4a7c15u +
-           clip;
+    return clip * 2 + (options_.check_finite ? 1 : 0);
   }
   std::string describe() const override {
     const VariableState& first = *optimizer_.variables_.front();
@@ -114,50 +114,47 @@ class StepMeeting final : public Meeting {
         options_.check_finite ? ", check_finite" : "", first.name());
   }
 
-  void prepare(std::span<Meeting* const>) override {
-    optimizer_.begin_step();
+  std::span<const Stage> stages() const override {
+    using Self = StepMeeting;
     const bool reduces = !optimizer_.apart_ && !optimizer_.group_->reduces_in_tree_order();
-    if (reduces) phases_.push_back(Phase::kReduce);
-    if (measures_) phases_.push_back(Phase::kMeasure);
-    phases_.push_back(Phase::kUpdate);
-    phases_.push_back(Phase::kSettle);
-  }
-  int num_phases() const override { return static_cast<int>(phases_.size()); }
-  void work(int phase, int lane, int num_lanes) override {
-    switch (phases_[static_cast<std::size_t>(phase)]) {
-      case Phase::kReduce: return optimizer_.reduce(lane, num_lanes);
-      case Phase::kMeasure:
-        return optimizer_.for_each_part(lane, [&](OptimizerState::Part& part, int own_lane) {
-          part.update.measure(optimizer_.gradients_, own_lane);
-        });
-      case Phase::kUpdate:
-        return optimizer_.for_each_part(lane, [&](OptimizerState::Part& part, int own_lane) {
-          part.update.update(optimizer_.gradients_, own_lane, part.clip);
-        });
-      case Phase::kSettle: {
-        const LanePlan& plan = optimizer_.group_->plan();
-        for (int64_t k = 0; k < plan.replicas_per_lane(); ++k) optimizer_.settle(plan.first_replica_of(lane) + k);
-      }
+    stages_.push_back(once<&Self::begin>("begin"));
+    if (reduces) stages_.push_back(on_each_lane<&Self::reduce>("reduce"));
+    if (measures_) {
+      stages_.push_back(on_each_lane<&Self::measure>("measure"));
+      stages_.push_back(once<&Self::check>("check"));
     }
-  }
-  void between(int phase) override {
-    switch (phases_[static_cast<std::size_t>(phase)]) {
-      case Phase::kMeasure:
-        if (options_.check_finite) optimizer_.check_finite_gradients();
-        if (options_.clip_global_norm) optimizer_.clip_to(*options_.clip_global_norm);
-        break;
-      case Phase::kSettle: optimizer_.end_step(); break;
-      default: break;
-    }
+    stages_.push_back(on_each_lane<&Self::update>("update"));
+    stages_.push_back(on_each_lane<&Self::settle>("settle"));
+    stages_.push_back(once<&Self::end>("end"));
+    return {stages_.data(), stages_.size()};
   }
 
  private:
-  enum class Phase { kReduce, kMeasure, kUpdate, kSettle };
+  void begin() { optimizer_.begin_step(); }
+  void reduce(int lane, int num_lanes) { optimizer_.reduce(lane, num_lanes); }
+  void measure(int lane, int) {
+    optimizer_.for_each_part(
+        lane, [&](OptimizerState::Part& part, int own_lane) { part.update.measure(optimizer_.gradients_, own_lane); });
+  }
+  void check() {
+    if (options_.check_finite) optimizer_.check_finite_gradients();
+    if (options_.clip_global_norm) optimizer_.clip_to(*options_.clip_global_norm);
+  }
+  void update(int lane, int) {
+    optimizer_.for_each_part(lane, [&](OptimizerState::Part& part, int own_lane) {
+      part.update.update(optimizer_.gradients_, own_lane, part.clip);
+    });
+  }
+  void settle(int lane, int) {
+    const LanePlan& plan = optimizer_.group_->plan();
+    for (int64_t k = 0; k < plan.num_replicas_of(lane); ++k) optimizer_.settle(plan.first_replica_of(lane) + k);
+  }
+  void end() { optimizer_.end_step(); }
 
   OptimizerState& optimizer_;
   const StepOptions options_;
   const bool measures_;
-  c10::SmallVector<Phase, 4> phases_;  // of the leading meeting
+  mutable c10::SmallVector<Stage, 8> stages_;  // of the leading meeting
 };
 
 OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<RuleGroup> groups)
@@ -211,7 +208,7 @@ template <class Fn>
 void OptimizerState::for_each_part(int lane, const Fn& fn) {
   if (!apart_) return fn(parts_.front(), lane);
   const LanePlan& plan = group_->plan();
-  for (int64_t k = 0; k < plan.replicas_per_lane(); ++k) {
+  for (int64_t k = 0; k < plan.num_replicas_of(lane); ++k) {
     fn(parts_[static_cast<std::size_t>(plan.first_replica_of(lane) + k)], 0);
   }
 }

@@ -12,9 +12,9 @@
 #include <iterator>
 #include <utility>
 
+#include "lockstep/core/torch_compat.h"
 #include "lockstep/reduce/reduce_tensors.h"
 #include "lockstep/reduce/stream_copy.h"
-#include "lockstep/core/torch_compat.h"
 #include "lockstep/reduce/tree_sum.h"
 #include "lockstep/replica/collective_call.h"
 #include "lockstep/replica/collectives.h"
@@ -74,20 +74,25 @@ class AllReduceMeeting final : public Meeting {
     return text + (with_gradient_ ? ", with gradient)" : ")");
   }
 
-  void prepare(std::span<Meeting* const> all) override {
-    for (Meeting* meeting : all) all_.push_back(static_cast<AllReduceMeeting*>(meeting));
+  std::span<const Stage> stages() const override {
+    static constexpr Stage alone[] = {once<&AllReduceMeeting::reduce_alone>("reduce")};
+    static constexpr Stage together[] = {once<&AllReduceMeeting::collect>("collect"),
+                                         on_each_lane<&AllReduceMeeting::reduce>("reduce")};
     // Adding this much takes less time than lanes need to meet once more.
     constexpr int64_t kAlone = 16 << 10;
-    bytes_ *= static_cast<int64_t>(all.size());
-    if (bytes_ <= kAlone) {
-      work(0, 0, 1);
-    } else {
-      num_phases_ = 1;
-    }
+    if (bytes_ * group_.num_local_replicas() <= kAlone) return alone;
+    return together;
   }
-  int num_phases() const override { return num_phases_; }
 
-  void work(int, int lane, int num_lanes) override {
+  void collect(std::span<Meeting* const> all) {
+    for (Meeting* meeting : all) all_.push_back(static_cast<AllReduceMeeting*>(meeting));
+    bytes_ *= static_cast<int64_t>(all.size());
+  }
+  void reduce_alone(std::span<Meeting* const> all) {
+    collect(all);
+    reduce(0, 1);
+  }
+  void reduce(int lane, int num_lanes) {
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
       const at::ScalarType type = inputs_[i].scalar_type();
       const bool adds =
@@ -167,8 +172,7 @@ class AllReduceMeeting final : public Meeting {
   const Reduction reduction_;
   const bool with_gradient_;
   uint64_t signature_ = 0;
-  int64_t bytes_ = 0;  // of this replica's tensors; in the leading meeting, once prepared, of all replicas'
-  int num_phases_ = 0;
+  int64_t bytes_ = 0;  // of this replica's tensors; in the leading meeting, once collected, of all replicas'
   Tensors inputs_;
   Tensors outputs_;
   c10::SmallVector<AllReduceMeeting*, 16> all_;  // of the leading meeting only

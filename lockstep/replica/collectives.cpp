@@ -46,7 +46,13 @@ class AllGatherMeeting final : public Meeting {
     return fmt::format("all_gather({}, axis {}{})", shape_text(value_), axis_, with_gradient_ ? ", with gradient" : "");
   }
 
-  void prepare(std::span<Meeting* const> all) override {
+  std::span<const Stage> stages() const override {
+    static constexpr Stage all[] = {once<&AllGatherMeeting::join>("join"),
+                                    on_each_lane<&AllGatherMeeting::copy>("copy")};
+    return all;
+  }
+
+  void join(std::span<Meeting* const> all) {
     std::vector<at::Tensor> values;
     int64_t offset = 0;
     for (Meeting* meeting : all) {
@@ -58,8 +64,7 @@ class AllGatherMeeting final : public Meeting {
     }
     joined_ = at::cat(values, axis_);
   }
-  int num_phases() const override { return 1; }
-  void work(int, int lane, int num_lanes) override {
+  void copy(int lane, int num_lanes) {
     for (std::size_t r = static_cast<std::size_t>(lane); r < all_.size(); r += static_cast<std::size_t>(num_lanes)) {
       all_[r]->output_ = joined_.clone();
     }
@@ -106,7 +111,11 @@ class BroadcastMeeting final : public Meeting {
   const char* what() const override { return "broadcast"; }
   uint64_t signature() const override { return static_cast<uint64_t>(from_.value()); }
   std::string describe() const override { return fmt::format("broadcast(from replica {})", from_.value()); }
-  void prepare(std::span<Meeting* const> all) override {
+  std::span<const Stage> stages() const override {
+    static constexpr Stage all[] = {once<&BroadcastMeeting::copy>("copy")};
+    return all;
+  }
+  void copy(std::span<Meeting* const> all) {
     const at::Tensor source = static_cast<BroadcastMeeting*>(all[static_cast<std::size_t>(from_.value())])->value_;
     check_dense("broadcast", source);
     for (Meeting* meeting : all) static_cast<BroadcastMeeting*>(meeting)->value_ = source.detach().clone();

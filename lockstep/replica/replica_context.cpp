@@ -12,7 +12,8 @@ namespace lockstep {
 
 Count::Count(const at::Tensor& value) {
   if (!value.defined() || value.numel() != 1) {
-    throw UsageError(fmt::format("a count was given as a tensor of {} elements", value.defined() ? value.numel() : 0),
+    throw UsageError("LS-COUNT",
+                     fmt::format("a count was given as a tensor of {} elements", value.defined() ? value.numel() : 0),
                      "give a number, or a tensor of one element");
   }
   value_ = value.item<double>();
@@ -22,11 +23,13 @@ void ReplicaContext::check_is_current(const char* call) const {
   const ReplicaContext* here = internal::current_context();
   if (here == this) return;
   if (here) {
-    throw UsageError(fmt::format("{} was called on replica {}'s context inside the step of replica {}", call,
+    throw UsageError("LS-OUTSIDE-STEP",
+                     fmt::format("{} was called on replica {}'s context inside the step of replica {}", call,
                                  group_.first_replica() + local_index_, here->replica_id().value()),
                      "use the context that this replica's step function was given");
   }
   throw UsageError(
+      "LS-OUTSIDE-STEP",
       fmt::format("{} was called on a replica context outside of its step: after run() returned, on another "
                   "thread, or in a merge function",
                   call),
@@ -36,8 +39,10 @@ void ReplicaContext::check_is_current(const char* call) const {
 const ReplicaContext::Share& ReplicaContext::the_batch(const char* call) const {
   check_is_current(call);
   if (share_.batches == 1) return share_;
-  throw UsageError(fmt::format("{} was called in a run that was given {} Batch arguments", call, share_.batches),
-                   "pass exactly one Batch to run(), or give the counts: scale_loss(mean_loss, part, whole)");
+  throw UsageError("LS-BATCH",
+                   fmt::format("{} was called in {} that was given {} Batch arguments", call,
+                               group_.evaluating() ? "an evaluation" : "a run", share_.batches),
+                   "pass exactly one Batch, or give the counts: scale_loss(mean_loss, part, whole)");
 }
 
 ReplicaId ReplicaContext::replica_id() const {

@@ -51,8 +51,10 @@ class Count {
 /// anywhere else, each member is a UsageError.
 ///
 /// The calls marked "meets" are meeting points: every replica of the run must make the same ones in the same order,
-/// with equal arguments except for tensor values. Where they do not, each gets a UsageError that says who did what;
-/// where another replica fails, they unwind the step.
+/// with equal arguments except for tensor values. Where they do not, each gets a UsageError that says who did what. An
+/// error of a meeting, that one or any other, fails the run, whatever the step makes of it: a step may catch it to
+/// clean up, and every later meeting stops it. Where another replica fails, a replica is stopped at its next meeting by
+/// an exception that unwinds the step.
 class ReplicaContext {
  public:
   ReplicaContext(const ReplicaContext&) = delete;
@@ -93,7 +95,10 @@ class ReplicaContext {
 
   /// Meets. Calls `fn(strategy, PerReplica<Args>...)` once, with what each replica passed, outside of any replica:
   /// there the strategy's own calls (reduce, gather, Variable::read) are allowed. Each replica gets what `fn` returns,
-  /// and its own component where that is a PerReplica. Random operators in `fn` draw from a stream of their own.
+  /// with tensors of its own, without gradient: in containers, tuples and optionals too, and in a Batch; in a struct of
+  /// the program's where a function `for_each_tensor(Struct&, fn)` beside it calls `fn` on each member with tensors.
+  /// Where `fn` returns a PerReplica, each gets its own component; a UsageError where that has another number of values
+  /// than this process has replicas. Random operators in `fn` draw from a stream of their own.
   template <class Fn, class... Args>
   auto merge_call(Fn&& fn, Args&&... args) const {
     using Call = internal::MergeMeeting<std::remove_reference_t<Fn>, std::decay_t<Args>...>;

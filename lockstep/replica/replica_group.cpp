@@ -1,10 +1,15 @@
 #include "lockstep/replica/replica_group.h"
 
+#include <ATen/ATen.h>
+#include <c10/util/Type.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
+#include "lockstep/core/simd.h"
 #include "lockstep/memory/tensor_allocator.h"
 
 namespace lockstep::internal {
@@ -37,63 +42,82 @@ class ContextScope {
 
 const ReplicaContext* current_context() { return current; }
 
-ReplicaGroup::ReplicaGroup(LanePlan plan, uint64_t seed, Strategy* strategy, std::shared_ptr<const Reducer> reducer)
+ReplicaGroup::ReplicaGroup(LanePlan plan, ReplicaBlock block, uint64_t seed, StepHost& host,
+                           std::shared_ptr<const Reducer> reducer)
     : plan_(plan),
-      seed_(seed),
+      block_(block),
       reducer_(reducer ? std::move(reducer) : std::make_shared<const TreeReducer>()),
       in_tree_order_(dynamic_cast<const TreeReducer*>(reducer_.get()) != nullptr),
-      strategy_(strategy),
-      streams_(static_cast<std::size_t>(plan.num_replicas)) {
+      host_(host),
+      streams_(static_cast<std::size_t>(block.local)),
+      state_{.seed = seed} {
+  check_log_setting();
+  simd();  // refuses a wrong LOCKSTEP_SIMD before anything is computed
   install_tensor_allocator();
   intercept_random_operators();
-  for (int64_t r = 0; r < plan.num_replicas; ++r) {
+  for (int64_t r = 0; r < block.local; ++r) {
     contexts_.push_back(std::unique_ptr<ReplicaContext>(new ReplicaContext(*this, r)));
   }
-  pool_ = std::make_unique<ReplicaPool>(std::move(plan));
+  pool_ = std::make_unique<ReplicaPool>(std::move(plan), first_replica());
 }
 
 ReplicaGroup::~ReplicaGroup() = default;
 
-void ReplicaGroup::stop() { pool_.reset(); }
+bool ReplicaGroup::stop() {
+  if (!pool_ || !pool_->running()) {
+    pool_.reset();
+    return true;
+  }
+  // A step has called std::exit: this is the destructor of a static strategy, perhaps on a replica's thread. Replicas
+  // may be at work in their steps, and nobody is left to wait for.
+  pool_->abandon();
+  new std::shared_ptr<ReplicaGroup>(shared_from_this());  // NOLINT: never destroyed, on purpose
+  return false;
+}
 
-void ReplicaGroup::run(Mode mode, FunctionRef<void(ReplicaContext&)> body) {
-  if (!pool_) throw InternalError("a run after the strategy ended", "please report it");
-  mode_ = mode;
-  running_ = true;
-  merge_stream_.restart({seed_, StreamPurpose::kMerge, 0, step_, evaluations_});
+void ReplicaGroup::run(RunMode mode, FunctionRef<void(ReplicaContext&)> body, FunctionRef<void()> finish) {
+  if (!pool_) throw InternalError("LS-INTERNAL", "a run after the strategy ended", "please report it");
+  /// However it ends, calls between runs find that no run is under way.
+  struct Scope {
+    RunState& state;
+    ~Scope() {
+      state.running = false;
+      state.mode = RunMode::kStep;
+    }
+  };
+  const Scope scope{state_};
+  state_.mode = mode;
+  state_.running = true;
+  merge_stream_.restart(state_.merge_stream());
   const auto errors = pool_->run([&](int64_t r) {
     ReplicaContext& context = *contexts_[r];
     restart_streams(r);
-    const ContextScope scope(context, streams_[r].own);
+    const ContextScope in_step(context, streams_[r].own);
     body(context);
   });
-  mode_ = Mode::kStep;
-  running_ = false;
-  for (const auto& error : errors) {
-    if (error) throw_replica_error(errors);
+  state_.running = false;
+  if (std::any_of(errors.begin(), errors.end(), [](const auto& error) { return error != nullptr; })) {
+    throw_replica_error(errors);
   }
-  if (mode == Mode::kStep) {
-    ++step_;
-    evaluations_ = 0;
-  } else {
-    ++evaluations_;
+  try {
+    finish();
+  } catch (...) {
+    const std::exception_ptr error = std::current_exception();
+    throw ReplicaError(state_.step, {{first_replica(), message_of(error), error}}, state_.evaluates());
   }
+  state_.count();
 }
 
 void ReplicaGroup::restart_streams(int64_t r) {
-  const bool evaluates = mode_ == Mode::kEvaluate;
-  const StreamPurpose own = evaluates ? StreamPurpose::kEvaluate : StreamPurpose::kReplica;
-  const StreamPurpose shared = evaluates ? StreamPurpose::kEvaluateShared : StreamPurpose::kShared;
-  const int64_t draw = evaluates ? evaluations_ : 0;
-  streams_[r].own.restart({seed_, own, first_replica() + r, step_, draw});
-  streams_[r].shared.restart({seed_, shared, 0, step_, draw});
+  streams_[r].own.restart(state_.stream_of(block_.id_of(r)));
+  streams_[r].shared.restart(state_.shared_stream());
 }
 
 void ReplicaGroup::throw_replica_error(std::span<const std::exception_ptr> errors) const {
   std::vector<ReplicaError::Failure> failures;
   for (std::size_t r = 0; r < errors.size(); ++r) {
     if (!errors[r]) continue;
-    ReplicaError::Failure failure{first_replica() + static_cast<int64_t>(r), message_of(errors[r]), errors[r]};
+    ReplicaError::Failure failure{block_.id_of(static_cast<int64_t>(r)), message_of(errors[r]), errors[r]};
     const ReplicaContext::Share& share = contexts_[r]->share_;
     if (share.batches == 1 && share.part <= 1 && share.whole > share.part) {
       failure.message += fmt::format(
@@ -106,26 +130,28 @@ void ReplicaGroup::throw_replica_error(std::span<const std::exception_ptr> error
   try {
     std::rethrow_exception(failures.front().exception);
   } catch (...) {
-    throw ReplicaError(step_, std::move(failures));
+    throw ReplicaError(state_.step, std::move(failures), state_.evaluates());
   }
 }
 
 CallScope::CallScope(ReplicaGroup& group, const char* call, const char* inside, Workers workers)
     : group_(group), call_(call) {
   if (current) {
-    throw UsageError(fmt::format("{} was called inside a step, by replica {} at step {}", call,
+    throw UsageError("LS-INSIDE-STEP",
+                     fmt::format("{} was called inside a step, by replica {} at step {}", call,
                                  current->replica_id().value(), current->step()),
                      fmt::format("inside a step {}", inside));
   }
   if (alone == &group && workers == Workers::kAll) {
-    throw UsageError(fmt::format("{} was called inside on_chief, which one worker runs alone", call),
+    throw UsageError("LS-INSIDE-CHIEF", fmt::format("{} was called inside on_chief, which one worker runs alone", call),
                      "call it before on_chief, on all workers, and use what it gave");
   }
   if (merging == &group) return;
   const void* nobody = nullptr;
   outermost_ = group.caller_.compare_exchange_strong(nobody, this_thread(), std::memory_order_acquire);
   if (!outermost_ && nobody != this_thread()) {
-    throw UsageError(fmt::format("{} was called while another thread's call on the same strategy is under way", call),
+    throw UsageError("LS-CONCURRENT-CALL",
+                     fmt::format("{} was called while another thread's call on the same strategy is under way", call),
                      "call a strategy from one thread at a time, or give each thread a strategy of its own");
   }
 }
@@ -136,7 +162,8 @@ CallScope::~CallScope() {
 
 void CallScope::require_outermost() const {
   if (outermost_) return;
-  throw UsageError(fmt::format("{} was called inside {}", call_,
+  throw UsageError("LS-NESTED-CALL",
+                   fmt::format("{} was called inside {}", call_,
                                merging == &group_ ? "merge_call" : "another call on the same strategy"),
                    "let the outer call end first: runs do not nest");
 }
@@ -157,7 +184,24 @@ MergeScope::~MergeScope() {
   current = outer_;
 }
 
-Strategy& MergeScope::strategy() const { return *ContextAccess::group(context_).strategy(); }
+Strategy& MergeScope::strategy() const { return ContextAccess::group(context_).host().strategy(); }
 ReplicaId MergeScope::first_replica() const { return ContextAccess::group(context_).first_replica(); }
+
+void check_merged_size(std::size_t size, std::size_t num_replicas) {
+  if (size == num_replicas) return;
+  throw UsageError(
+      "LS-PER-REPLICA-SIZE",
+      fmt::format("a merge function returned a PerReplica of {} values for {} replicas", size, num_replicas),
+      "return one value for each replica of this process, or a value that all get");
+}
+
+std::string describe_merge(const std::type_info& function) {
+  constexpr std::size_t kLongest = 160;
+  std::string type = c10::demangle(function.name());
+  if (type.size() > kLongest) type = type.substr(0, kLongest) + "...";
+  return fmt::format("merge_call({})", type);
+}
+
+at::Tensor own_copy(const at::Tensor& tensor) { return tensor.defined() ? tensor.detach().clone() : tensor; }
 
 }  // namespace lockstep::internal

@@ -9,36 +9,34 @@
 
 #include "lockstep/core/function_ref.h"
 #include "lockstep/core/ids.h"
+#include "lockstep/reduce/reducer.h"
 #include "lockstep/replica/lanes.h"
 #include "lockstep/replica/random_streams.h"
-#include "lockstep/reduce/reducer.h"
+#include "lockstep/replica/replica_block.h"
 #include "lockstep/replica/replica_context.h"
 #include "lockstep/replica/replica_pool.h"
-
-namespace lockstep {
-class Strategy;
-}
+#include "lockstep/replica/run_state.h"
+#include "lockstep/replica/step_host.h"
 
 namespace lockstep::internal {
 
-class VariableRegistry;
-
 /// Shared by a strategy and the handles that it gave out, which may outlive it; the threads end with the strategy.
-class ReplicaGroup {
+class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
  public:
-  /// Without a `reducer`: TreeReducer's.
-  ReplicaGroup(LanePlan plan, uint64_t seed, Strategy* strategy, std::shared_ptr<const Reducer> reducer = nullptr);
+  /// `host` is used inside runs only. Without a `reducer`: TreeReducer's.
+  ReplicaGroup(LanePlan plan, ReplicaBlock block, uint64_t seed, StepHost& host,
+               std::shared_ptr<const Reducer> reducer = nullptr);
   ~ReplicaGroup();
 
   /// Ends the threads. Called by the strategy's destructor; afterwards runs are an InternalError, the rest goes on.
-  void stop();
+  /// Gives false where a run is under way, because a step has ended the process (std::exit): then replicas may still
+  /// run, what they use must stay, and this keeps itself alive for good.
+  bool stop();
 
-  /// What one call of run() or evaluate() is.
-  enum class Mode { kStep, kEvaluate };
-
-  /// Runs `body` once for each replica of this process, each in its context, on its thread. Throws ReplicaError where
-  /// any failed; a step that did not fail is counted. The caller has made a CallScope.
-  void run(Mode mode, FunctionRef<void(ReplicaContext&)> body);
+  /// Runs `body` once for each replica of this process, each in its context, on its thread, and then `finish` once on
+  /// the caller's, all replicas having ended. Throws ReplicaError where any of them failed, `finish` in the name of the
+  /// first replica; a step in which none has failed is counted. The caller has made a CallScope.
+  void run(RunMode mode, FunctionRef<void(ReplicaContext&)> body, FunctionRef<void()> finish);
 
   /// Meets the other replicas, from inside a step.
   void meet(const ReplicaContext& context, Meeting& meeting) { pool_->meet(context.local_index_, meeting); }
@@ -52,19 +50,19 @@ class ReplicaGroup {
   bool reduces_in_tree_order() const { return in_tree_order_; }
 
   const LanePlan& plan() const { return plan_; }
-  uint64_t seed() const { return seed_; }
-  int64_t step() const { return step_; }
-  void set_step(int64_t step) { step_ = step; }
-  bool evaluating() const { return mode_ == Mode::kEvaluate; }
+  /// Which replicas this process has.
+  const ReplicaBlock& block() const { return block_; }
+  const RunState& state() const { return state_; }
+  uint64_t seed() const { return state_.seed; }
+  int64_t step() const { return state_.step; }
+  void set_step(int64_t step) { state_.step = step; }
+  bool evaluating() const { return state_.evaluates(); }
   /// Whether a run or evaluation is under way.
-  bool running() const { return running_; }
-  int64_t num_replicas() const { return plan_.num_replicas; }        // over all workers
-  int64_t num_local_replicas() const { return plan_.num_replicas; }  // of this process
-  ReplicaId first_replica() const { return 0; }
-  Strategy* strategy() const { return strategy_; }
-  /// The strategy's variables, for calls that a step makes on its context; set by the strategy, whose they are.
-  VariableRegistry* variables() const { return variables_; }
-  void set_variables(VariableRegistry* variables) { variables_ = variables; }
+  bool running() const { return state_.running; }
+  int64_t num_replicas() const { return block_.all; }          // over all workers
+  int64_t num_local_replicas() const { return block_.local; }  // of this process
+  ReplicaId first_replica() const { return block_.first; }
+  StepHost& host() const { return host_; }
 
   /// How many variables are damaged: where none is, nobody has to look at each. Any thread.
   std::atomic<int64_t>& damaged_variables() { return damaged_variables_; }
@@ -89,21 +87,15 @@ class ReplicaGroup {
   [[noreturn]] void throw_replica_error(std::span<const std::exception_ptr> errors) const;
 
   const LanePlan plan_;
-  const uint64_t seed_;
+  const ReplicaBlock block_;
   const std::shared_ptr<const Reducer> reducer_;
   const bool in_tree_order_;
-  // Both may dangle once stopped: they are used inside a run only.
-  Strategy* const strategy_;
-  VariableRegistry* variables_ = nullptr;
+  StepHost& host_;  // may dangle once stopped
   std::unique_ptr<ReplicaPool> pool_;
   std::vector<std::unique_ptr<ReplicaContext>> contexts_;
   std::vector<Streams> streams_;  // each used by its replica's thread
   RandomStream merge_stream_;     // used while all replicas are at rest
-  // Written by the thread that holds the CallScope, read by the replicas of its run.
-  int64_t step_ = 0;
-  int64_t evaluations_ = 0;  // since the last step: each draws from streams of its own
-  Mode mode_ = Mode::kStep;
-  bool running_ = false;
+  RunState state_;
   std::atomic<const void*> caller_{nullptr};  // the thread whose call is under way
   std::atomic<int64_t> damaged_variables_{0};
   std::atomic<int64_t> stand_ins_{0};

@@ -12,11 +12,11 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/core/log.h"
-#include "lockstep/reduce/reduce_tensors.h"
 #include "lockstep/core/simd.h"
-#include "lockstep/memory/tensor_allocator.h"
 #include "lockstep/core/torch_compat.h"
+#include "lockstep/memory/tensor_allocator.h"
 #include "lockstep/optim/optimizer_state.h"
+#include "lockstep/reduce/reduce_tensors.h"
 #include "lockstep/replica/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/strategy/setup.h"
@@ -87,6 +87,17 @@ at::Tensor reduced_locally(Reduction reduction, const at::Tensor& value, const s
 
 }  // namespace
 
+/// What a step reaches of its strategy.
+class Strategy::Host final : public internal::StepHost {
+ public:
+  explicit Host(Strategy& strategy) : strategy_(strategy) {}
+  Strategy& strategy() override { return strategy_; }
+  internal::VariableRegistry& variables() override { return *strategy_.registry_; }
+
+ private:
+  Strategy& strategy_;
+};
+
 Strategy::Strategy(StrategySetup setup) : name_(std::move(setup.name)), verify_every_(setup.verify_every) {
   if (name_.empty()) throw UsageError("a strategy has no name", "give it one: StrategySetup{.name = \"MyStrategy\"}");
   if (verify_every_ < 0) {
@@ -94,20 +105,26 @@ Strategy::Strategy(StrategySetup setup) : name_(std::move(setup.name)), verify_e
   }
   if (!setup.topology) setup.topology = std::make_shared<HostTopology>();
   if (!setup.placement) setup.placement = std::make_shared<OneCopyPlacement>();
-  internal::LanePlan plan = internal::plan_lanes(*setup.topology, {.cores = internal::cores_of_this_process()},
-                                                 {setup.threads_per_replica, setup.denormals});
+  internal::LanePlan plan =
+      internal::plan_lanes(*setup.topology, internal::this_host(), {setup.threads_per_replica, setup.denormals});
   if (plan.replicas_from_machine) {
     internal::log(LogLevel::kInfo,
                   fmt::format("{} has {} replicas because this machine has {} cores; results depend on "
                               "the number of replicas: set .replicas to keep them elsewhere",
                               name_, plan.num_replicas, plan.available_cores));
   }
-  group_ = std::make_shared<internal::ReplicaGroup>(std::move(plan), setup.seed, this, std::move(setup.reducer));
+  const internal::ReplicaBlock block{.first = 0, .local = plan.num_replicas, .all = plan.num_replicas};
+  host_ = std::make_unique<Host>(*this);
+  group_ =
+      std::make_shared<internal::ReplicaGroup>(std::move(plan), block, setup.seed, *host_, std::move(setup.reducer));
   registry_ = std::make_unique<internal::VariableRegistry>(group_, std::move(setup.placement));
-  group_->set_variables(registry_.get());
 }
 
-Strategy::~Strategy() { group_->stop(); }
+Strategy::~Strategy() {
+  if (group_->stop()) return;
+  static_cast<void>(registry_.release());  // replicas still use both
+  static_cast<void>(host_.release());
+}
 
 int64_t Strategy::num_replicas() const { return group_->num_replicas(); }
 int64_t Strategy::num_local_replicas() const { return group_->num_local_replicas(); }

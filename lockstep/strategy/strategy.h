@@ -19,10 +19,10 @@
 #include "lockstep/core/function_ref.h"
 #include "lockstep/core/ids.h"
 #include "lockstep/core/per_replica.h"
-#include "lockstep/reduce/reduction.h"
 #include "lockstep/data/distributed_dataset.h"
 #include "lockstep/optim/moving_average.h"
 #include "lockstep/optim/optimizer.h"
+#include "lockstep/reduce/reduction.h"
 #include "lockstep/replica/replica_context.h"
 #include "lockstep/strategy/run_args.h"
 #include "lockstep/variable/replicated.h"
@@ -92,7 +92,10 @@ class Strategy {
   /// where `fn` returns nothing. Replica 0's thread is the caller's.
   ///
   /// Where a step throws, the others are stopped at their next meeting point and run throws ReplicaError, nested on the
-  /// first exception. Then gradients are dropped, and the step is not counted.
+  /// first exception. So it does for every error of a meeting point, even if the steps catch it. What ends a run, the
+  /// look at variables (.verify_every) and the averages of those that are trained apart, belongs to the run: its errors
+  /// are ReplicaErrors of the first replica. Whenever run throws, gradients are dropped, the step is not counted, and
+  /// what no completed Optimizer::step has changed is as it was.
   template <class Fn>
   requires std::invocable<Fn&, ReplicaContext&>
   auto run(Fn&& fn) { return run_with(Mode::kStep, std::tuple<>(), fn); }
@@ -275,11 +278,12 @@ class Strategy {
   void check_ours(const internal::VariableState& variable, const char* call) const;
   Optimizer make_optimizer_from(std::vector<Rule> rules);
   static std::vector<Variable> parameters_of(const std::vector<Variable>& variables);
-  void verify_memory();
-  void average_parameters();
+  void finish_step();
 
   const std::string name_;
   const int64_t verify_every_;
+  class Host;
+  std::unique_ptr<Host> host_;
   std::shared_ptr<internal::ReplicaGroup> group_;
   std::unique_ptr<internal::VariableRegistry> registry_;
 };
@@ -287,7 +291,8 @@ class Strategy {
 template <class Refs, class Fn>
 auto Strategy::run_with(Mode mode, const Refs& args, Fn& fn) {
   const int64_t replicas = num_local_replicas();
-  std::apply([&](const auto&... each) { (internal::check_argument("run", each, replicas), ...); }, args);
+  const char* const name = mode == Mode::kEvaluate ? "evaluate" : "run";
+  std::apply([&](const auto&... each) { (internal::check_argument(name, each, replicas), ...); }, args);
   const auto call = [&](ReplicaContext& context, int64_t r) -> decltype(auto) {
     return std::apply(
         [&](const auto&... each) -> decltype(auto) {

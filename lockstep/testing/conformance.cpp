@@ -105,7 +105,7 @@ std::vector<Shape> shapes_of(const Conformance& conformance) {
   for (const int64_t replicas : conformance.replicas) {
     std::optional<int> first;
     for (const int lanes : conformance.lanes) {
-      if (replicas < 1 || lanes < 1 || replicas % lanes != 0) continue;
+      if (lanes < 1 || replicas < lanes) continue;
       Shape shape{shared, replicas, lanes, first.value_or(lanes)};
       if (!shape.make(lanes)) continue;
       first = shape.first_lanes;

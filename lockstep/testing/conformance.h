@@ -16,7 +16,7 @@ namespace lockstep::testing {
 struct Conformance {
   /// A new strategy of so many replicas on so many lanes; null where it has no such shape, which is then left out.
   std::function<std::unique_ptr<Strategy>(int64_t replicas, int lanes, uint64_t seed)> make;
-  std::vector<int64_t> replicas = {1, 3, 4};  // each of them on each number of lanes that divides it
+  std::vector<int64_t> replicas = {1, 3, 4};  // each of them on each number of lanes up to it
   std::vector<int> lanes = {1, 2};
   /// Whether a training step is one device's on the whole global batch, but for rounding. A strategy that lets replicas
   /// train apart for a while, local SGD, says no.

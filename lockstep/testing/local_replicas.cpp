@@ -42,7 +42,7 @@ std::vector<int> lanes_to_try(const CompareOptions& options) {
   std::vector<int> lanes;
   for (const int64_t count : {int64_t{1}, int64_t{2}, options.replicas}) {
     const bool known = !lanes.empty() && lanes.back() >= count;
-    if (!known && options.replicas % count == 0) lanes.push_back(static_cast<int>(count));
+    if (!known && count <= options.replicas) lanes.push_back(static_cast<int>(count));
   }
   return lanes;
 }

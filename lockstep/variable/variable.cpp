@@ -143,10 +143,14 @@ class AssignMeeting final : public internal::Meeting {
       : variable_(variable), write_(write), value_(value) {}
 
   const char* what() const override { return name_of(write_); }
-  uint64_t signature() const override { return reinterpret_cast<uintptr_t>(&variable_); }
+  std::string_view name() const override { return variable_.name(); }
   std::string describe() const override { return fmt::format("{} of variable '{}'", what(), variable_.name()); }
 
-  void prepare(std::span<Meeting* const> all) override {
+  std::span<const internal::Stage> stages() const override {
+    static constexpr internal::Stage all[] = {internal::once<&AssignMeeting::assign>("assign")};
+    return all;
+  }
+  void assign(std::span<Meeting* const> all) {
     const at::NoGradGuard no_grad;
     at::Tensor given = value_;  // the leading meeting is the first replica's
     if (variable_.options().aggregation != VariableAggregation::kOnlyFirstReplica) {

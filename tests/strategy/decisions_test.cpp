@@ -53,7 +53,7 @@ TEST(Topology, ThatBreaksTheRulesOfLanesIsRefused) {
   };
   expect_parts(refused({}), {"no lanes"});
   expect_parts(refused({.devices = {"cpu:0"}, .replicas = 0}), {"0 replicas"});
-  expect_parts(refused({.devices = {"cpu:0", "cpu:1"}, .replicas = 3}), {"3 replicas", "multiple of 2"});
+  expect_parts(refused({.devices = {"cpu:0", "cpu:1"}, .replicas = 1}), {"1 replica", "LS-LANES"});
   expect_parts(refused({.devices = {"cpu:0", "cpu:0"}, .replicas = 2}), {"'cpu:0' stands twice"});
   expect_parts(refused({.devices = {"cpu:0"}, .replicas = 1, .cores = {{100000}}}), {"100000"});
   expect_parts(refused({.devices = {"cpu:0", "cpu:1"}, .replicas = 2, .cores = {{0}}}), {"cores"});

@@ -97,7 +97,7 @@ TEST(LocalReplicas, AreMirroredReplicasBitForBitAndTakeNoCores) {
 TEST(LocalReplicas, RefuseNumbersThatMakeNoSense) {
   message_from<UsageError>([] { LocalReplicas({.replicas = 0}); });
   message_from<UsageError>([] { LocalReplicas({.lanes = 0}); });
-  message_from<UsageError>([] { LocalReplicas({.replicas = 4, .lanes = 3}); });
+  message_from<UsageError>([] { LocalReplicas({.replicas = 2, .lanes = 3}); });
 }
 
 TEST(ExpectSameAsOneDevice, PassesARightProgramWithUnevenAndEmptyPartsUnderEachOptimizer) {

@@ -223,7 +223,7 @@ TEST_F(Train, BadFlagsAreOneLineAndExitCodeTwo) {
   expect_refused("--devices gpu:0", 2, "'gpu:0' is not a device");
   expect_refused("--devices cuda:0", 2, "'cuda:0'");
   expect_refused("--devices cpu:0,cpu:0", 2, "stands twice");
-  expect_refused("--devices cpu:0,cpu:1 --replicas 3", 2, "multiple of 2");
+  expect_refused("--devices cpu:0,cpu:1 --replicas 1", 2, "LS-LANES");
   expect_refused("--strategy one-device --replicas 2", 2, "one-device");
   expect_refused("--replicas 0", 2, "replicas");
   expect_refused("--replicas many", 2, "many");
