@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "lockstep/strategy/setup.h"
+#include "lockstep/variable/variable_state.h"
 #include "tests/support/programs.h"
 
 namespace lockstep {
