@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/lockstep.h"
+#include "tests/support/errors.h"
 
 namespace lockstep::testing {
 
@@ -67,44 +68,5 @@ Outcome train(const Plan& plan);
 std::ostream& operator<<(std::ostream& stream, const Plan& plan);
 /// Prints the digests' first digits.
 std::ostream& operator<<(std::ostream& stream, const Outcome& outcome);
-
-/// Runs `fn`, which must throw an E, and gives its text.
-template <class E, class Fn>
-std::string message_from(Fn&& fn) {
-  try {
-    fn();
-  } catch (const E& error) {
-    return error.what();
-  } catch (const std::exception& other) {
-    ADD_FAILURE() << "another exception was thrown: " << other.what();
-    return "";
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
-}
-
-/// Runs `fn`, which must throw a ReplicaError nested on an E, and gives E's text.
-template <class E, class Fn>
-std::string nested_message_from(Fn&& fn) {
-  try {
-    fn();
-  } catch (const ReplicaError& error) {
-    try {
-      std::rethrow_if_nested(error);
-    } catch (const E& cause) {
-      return cause.what();
-    } catch (const std::exception& other) {
-      ADD_FAILURE() << "nested on another exception: " << other.what();
-      return "";
-    }
-    ADD_FAILURE() << "not nested";
-    return "";
-  } catch (const std::exception& other) {
-    ADD_FAILURE() << "not a ReplicaError: " << other.what();
-    return "";
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
-}
 
 }  // namespace lockstep::testing
