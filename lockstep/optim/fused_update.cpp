@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "lockstep/core/checksum.h"
 #include "lockstep/core/torch_compat.h"
@@ -51,15 +52,9 @@ FusedUpdate::FusedUpdate(std::vector<UpdateTarget> targets, ReplicaRange replica
   int64_t blocks = 0;
   int64_t total = 0;
   bool any_half = false;
-  const auto memory = [&](const VariableState& variable) {
-    return memory_of(variable.on_write() ? variable.copies().front() : variable.component(replicas.first));
-  };
   for (const UpdateTarget& owner : owners_) {
     VariableState& variable = *owner.variable;
     Target& target = targets_.emplace_back();
-    target.weights = memory(variable);
-    for (std::size_t s = 0; s < owner.slots.size(); ++s) target.slots[s] = memory(*owner.slots[s]);
-    target.checksums = variable.checksums(0);
     target.bytes = variable.bytes();
     target.first_block = blocks;
     target.type = variable.like().scalar_type();
@@ -69,6 +64,7 @@ FusedUpdate::FusedUpdate(std::vector<UpdateTarget> targets, ReplicaRange replica
     total += target.bytes + blocks_of(target.bytes) * kBlockOverhead;
     any_half = any_half || is_half(target.type);
   }
+  begin_step();
   squares_.resize(static_cast<std::size_t>(blocks));
   // Cut the row of blocks where each lane has had its share: a block belongs to the lane in whose share its middle
   // lies.
@@ -90,6 +86,20 @@ FusedUpdate::FusedUpdate(std::vector<UpdateTarget> targets, ReplicaRange replica
     work.scratch.resize(static_cast<std::size_t>(scratch_bytes(replicas.count)));
     if (any_half)
       work.converted.resize(static_cast<std::size_t>((1 + kMaxSlots + replicas.count) * kSumBlock) * 2 * sizeof(float));
+  }
+}
+
+void FusedUpdate::begin_step() {
+  const uint64_t now = VariableMemory::bindings();
+  if (std::exchange(bindings_, now) == now) return;
+  for (std::size_t i = 0; i < targets_.size(); ++i) {
+    const UpdateTarget& owner = owners_[i];
+    Target& target = targets_[i];
+    target.weights = memory_of(owner.variable->memory(replicas_.first));
+    target.checksums = owner.variable->checksums(0);
+    for (std::size_t s = 0; s < owner.slots.size(); ++s) {
+      target.slots[s] = memory_of(owner.slots[s]->memory(replicas_.first));
+    }
   }
 }
 
@@ -231,7 +241,8 @@ void FusedUpdate::run_half_block(const GradientTable& gradients, int lane, std::
 void FusedUpdate::compare_and_copy(int lane, std::size_t i, int64_t block, uint64_t read, uint64_t written) {
   const Target& target = targets_[i];
   if (!target.checksums) return;
-  bool foreign = target.checksums[block] != read;
+  constexpr std::size_t kNone = ~std::size_t{0};
+  std::size_t foreign = target.checksums[block] != read ? 0 : kNone;  // the first copy that is not as it was left
   target.checksums[block] = written;
   if (!target.one_copy) {
     VariableState& variable = *owners_[i].variable;
@@ -239,13 +250,13 @@ void FusedUpdate::compare_and_copy(int lane, std::size_t i, int64_t block, uint6
     const int64_t bytes = std::min(kBlockBytes, target.bytes - offset);
     for (std::size_t copy = 1; copy < variable.copies().size(); ++copy) {
       char* const to = memory_of(variable.copies()[copy]) + offset;
-      foreign = foreign || variable.checksums(copy)[block] != checksum(to, bytes);
+      if (foreign == kNone && variable.checksums(copy)[block] != checksum(to, bytes)) foreign = copy;
       std::memcpy(to, target.weights + offset, static_cast<std::size_t>(bytes));
       variable.checksums(copy)[block] = written;
     }
   }
-  std::vector<std::size_t>& found = lanes_[lane].foreign_writes;
-  if (foreign && (found.empty() || found.back() != i)) found.push_back(i);
+  std::vector<ForeignWrite>& found = lanes_[lane].foreign_writes;
+  if (foreign != kNone && (found.empty() || found.back().target != i)) found.push_back({i, foreign});
 }
 
 double FusedUpdate::global_norm() const {
@@ -258,14 +269,15 @@ double FusedUpdate::global_norm() const {
   return std::sqrt(total);
 }
 
-std::vector<std::size_t> FusedUpdate::take_foreign_writes() {
-  std::vector<std::size_t> all;
+std::vector<FusedUpdate::ForeignWrite> FusedUpdate::take_foreign_writes() {
+  std::vector<ForeignWrite> all;
   for (LaneWork& work : lanes_) {
     all.insert(all.end(), work.foreign_writes.begin(), work.foreign_writes.end());
     work.foreign_writes.clear();
   }
   std::sort(all.begin(), all.end());
-  all.erase(std::unique(all.begin(), all.end()), all.end());
+  const auto same_target = [](const ForeignWrite& a, const ForeignWrite& b) { return a.target == b.target; };
+  all.erase(std::unique(all.begin(), all.end(), same_target), all.end());
   return all;
 }
 

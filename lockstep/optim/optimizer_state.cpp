@@ -42,8 +42,8 @@ void check_variables(const ReplicaGroup& group, const std::vector<std::shared_pt
     if (!seen.insert(variable.get()).second) refuse("stands in it twice", "put each variable into one group");
     const at::ScalarType type = variable->like().scalar_type();
     const bool apart = variable->is_trained_apart();
-    if (!(variable->on_write() || apart) || !at::isFloatingType(type)) {
-      refuse(fmt::format("is {}", at::isFloatingType(type) ? "sync-on-read" : c10::toString(type)),
+    if (!(variable->on_write() || apart) || !is_trainable_type(type)) {
+      refuse(fmt::format("is {}", variable->on_write() || apart ? c10::toString(type) : "sync-on-read"),
              "give it mirrored floating-point variables, such as a module's parameters");
     }
     if (apart != variables.front()->is_trained_apart()) {
@@ -260,7 +260,10 @@ void OptimizerState::begin_step() {
   // Most variables have been updated equally often: their numbers are computed once.
   coefficients_.clear();
   if (!apart_ && !group_->reduces_in_tree_order()) gradients_.begin_reduce();
-  for (Part& part : parts_) part.clip = part.factor;
+  for (Part& part : parts_) {
+    part.clip = part.factor;
+    part.update.begin_step();
+  }
   int64_t known_step = -1;
   std::size_t known_rule = 0;
   for (std::size_t i = 0; i < variables_.size(); ++i) {
@@ -326,9 +329,9 @@ void OptimizerState::end_step() {
   gradients_.end_reduce();
   for (Part& part : parts_) part.info = {part.factor * part.update.global_norm(), applied};
   if (apart_) return;  // foreign writes are looked for where replicas must be equal
-  const std::vector<std::size_t> foreign = parts_.front().update.take_foreign_writes();
-  for (const std::size_t i : foreign) variables_[i]->damaged_in_memory();
-  if (!foreign.empty()) variables_[foreign.front()]->require_sound();  // throws, in every replica
+  const auto foreign = parts_.front().update.take_foreign_writes();
+  for (const auto& [i, copy] : foreign) variables_[i]->damaged_in_memory(copy);
+  if (!foreign.empty()) variables_[foreign.front().target]->require_sound();  // throws, in every replica
 }
 
 UpdateRule& OptimizerState::rule(int64_t group) {

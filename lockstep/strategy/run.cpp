@@ -20,25 +20,26 @@ namespace {
 class EvaluationScope {
  public:
   EvaluationScope(const internal::VariableRegistry& registry, int64_t r) : modules_(registry.modules()), r_(r) {
-    for (const auto& module : modules_) module->enter_evaluation(r_);
+    try {
+      for (const auto& module : modules_) module->enter_evaluation(r_);
+    } catch (...) {
+      leave();
+      throw;
+    }
   }
-  ~EvaluationScope() {
-    for (const auto& module : modules_) module->leave_evaluation(r_);
-  }
+  ~EvaluationScope() { leave(); }
   EvaluationScope(const EvaluationScope&) = delete;
   EvaluationScope& operator=(const EvaluationScope&) = delete;
 
  private:
+  void leave() const noexcept {
+    for (const auto& module : modules_) module->leave_evaluation(r_);
+  }
+
   const std::vector<std::shared_ptr<internal::ModuleBinding>> modules_;
   const int64_t r_;
   const at::NoGradGuard no_grad_;
 };
-
-void drop_gradients(const internal::VariableRegistry& registry) {
-  for (const auto& variable : registry.variables()) {
-    for (int64_t r = 0; r < variable->num_components(); ++r) variable->component(r).mutable_grad() = at::Tensor();
-  }
-}
 
 }  // namespace
 
@@ -62,7 +63,7 @@ void Strategy::run_replicas(Mode mode, internal::FunctionRef<void(ReplicaContext
     });
   } catch (...) {
     registry_->undo_run();
-    if (!evaluates) drop_gradients(*registry_);
+    if (!evaluates) registry_->drop_gradients();
     throw;
   }
   registry_->end_run();
@@ -79,9 +80,7 @@ void Strategy::average_parameters() {
   }
 }
 
-void Strategy::verify_memory() {
-  for (const auto& variable : registry_->variables()) variable->check_memory();
-}
+void Strategy::verify_memory() { registry_->verify(); }
 
 void Strategy::set_share(ReplicaContext& context, const internal::BatchShare& share) {
   ContextAccess::set_share(context, share.batches, share.part, share.whole);

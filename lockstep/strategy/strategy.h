@@ -158,12 +158,13 @@ class Strategy {
                    const std::source_location& place = std::source_location::current()) {
     using M = std::decay_t<std::invoke_result_t<Factory&>>;
     auto modules = std::make_shared<std::vector<M>>();
+    const auto kept = std::make_shared<Factory>(std::move(factory));  // shared: it may be move-only
     const auto next = [&] {
-      modules->push_back(factory());
+      modules->push_back((*kept)());
       return internal::module_in(modules->back());
     };
     auto binding = bind_modules(options, next, place);
-    return Replicated<M>(std::move(binding), std::move(modules), std::move(factory));
+    return Replicated<M>(std::move(binding), std::move(modules), [kept] { return (*kept)(); });
   }
 
   /// A variable with an initial value of any dtype; see Variable. A UsageError for a name that is taken, with both
@@ -185,6 +186,7 @@ class Strategy {
   /// those of torch::optim: SGD, Adam, AdamW, RMSprop, Adagrad.
   template <class M, class Options>
   Optimizer make_optimizer(const Replicated<M>& module, const Options& options) {
+    module.binding()->check_registered();
     return make_optimizer(parameters_of(module.variables()), options);
   }
   template <class Options>

@@ -65,7 +65,8 @@ void require_same_options(const VariableState& made, const VariableOptions& opti
       asked.trainable == known.trainable) {
     return;
   }
-  throw UsageError(fmt::format("make_variable at {} asks for variable '{}' as {}, and it was made as {} at {}",
+  throw UsageError("LS-NAME-TAKEN",
+                   fmt::format("make_variable at {} asks for variable '{}' as {}, and it was made as {} at {}",
                                internal::name_of(place), options.name, text_of(asked), text_of(known),
                                internal::name_of(made.place())),
                    "ask for it with the same options everywhere");
@@ -78,6 +79,7 @@ Variable ReplicaContext::find_or_make(const std::string& name, const std::functi
   check_is_current("make_variable");
   if (name.empty() || !(options.name.empty() || options.name == name)) {
     throw UsageError(
+        "LS-NAME",
         fmt::format("make_variable in a step was given the name '{}' and, in its options, '{}'", name, options.name),
         "give a name, by which later steps find the variable, and leave that of the options empty");
   }
