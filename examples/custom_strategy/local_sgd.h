@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -17,45 +16,25 @@ struct LocalSgdOptions {
   uint64_t seed = 0;
 };
 
-// Where a variable lives: a module's trainable parameters are trained apart, one component for each replica. Anything
-// else is what it is under MirroredStrategy.
-class LocalSgdPlacement final : public lockstep::Placement {
+// When replicas' parameters meet: a module's trainable parameters are trained apart, one component for each replica, and
+// become their mean after every k-th step. Anything else is what it is under MirroredStrategy.
+class LocalSgdSynchronization final : public lockstep::Synchronization {
  public:
-  std::string describe() const override { return "parameters trained apart, others in one copy for all replicas"; }
-  bool trains_apart(const lockstep::NewVariable& variable) const override {
-    return variable.parameter && variable.trainable;
-  }
-  std::vector<lockstep::VariableCopy> copies(const lockstep::NewVariable& variable,
-                                             const lockstep::Lanes& lanes) const override {
-    return others_.copies(variable, lanes);
-  }
-
- private:
-  lockstep::OneCopyPlacement others_;
-};
-
-// How values are added across replicas: in tree order, as everywhere in Lockstep, so that results do not depend on
-// lanes. And when replicas' weights become their mean.
-class LocalSgdReducer final : public lockstep::Reducer {
- public:
-  explicit LocalSgdReducer(int64_t average_every) : average_every_(average_every) {
+  explicit LocalSgdSynchronization(int64_t average_every) : average_every_(average_every) {
     if (average_every < 1) {
       throw lockstep::UsageError(
           "LocalSgdStrategy was asked to average every " + std::to_string(average_every) + " steps",
           "set .average_every to 1 or more");
     }
   }
-  std::string describe() const override {
-    return tree_.describe() + "; weights become their mean every " + std::to_string(average_every_) + " steps";
-  }
-  at::Tensor reduce(lockstep::Reduction reduction, std::span<const at::Tensor> values) const override {
-    return tree_.reduce(reduction, values);
+  std::string describe() const override { return "as their mean, every " + std::to_string(average_every_) + " steps"; }
+  bool trains_apart(const lockstep::NewVariable& variable) const override {
+    return variable.parameter && variable.trainable;
   }
   bool averages_after(int64_t steps) const override { return steps % average_every_ == 0; }
 
  private:
   const int64_t average_every_;
-  lockstep::TreeReducer tree_;
 };
 
 class LocalSgdStrategy final : public lockstep::Strategy {
@@ -64,7 +43,6 @@ class LocalSgdStrategy final : public lockstep::Strategy {
       : Strategy(lockstep::StrategySetup{
             .name = "LocalSgdStrategy",
             .topology = std::make_shared<lockstep::HostTopology>(options.devices, options.replicas),
-            .placement = std::make_shared<LocalSgdPlacement>(),
-            .reducer = std::make_shared<LocalSgdReducer>(options.average_every),
+            .synchronization = std::make_shared<LocalSgdSynchronization>(options.average_every),
             .seed = options.seed}) {}
 };

@@ -8,7 +8,6 @@
 
 namespace lockstep {
 
-bool Reducer::averages_after(int64_t) const { return true; }
 
 std::string TreeReducer::describe() const { return "in tree order"; }
 

@@ -1,5 +1,5 @@
-// The third of the three decisions that make a strategy: how values are added across replicas. The others are
-// replica/topology.h and variable/placement.h.
+// The third of the four decisions that make a strategy: how values are added across replicas. The others are
+// replica/topology.h, variable/placement.h and variable/synchronization.h.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -24,9 +24,6 @@ class Reducer {
   /// UsageError that names the reducer. A function of its arguments alone, in every bit, or promise 2 does not hold.
   /// Called on any replica's thread, several at a time for different values.
   virtual at::Tensor reduce(Reduction reduction, std::span<const at::Tensor> values) const = 0;
-  /// Whether, `steps` runs having been completed, parameters that are trained apart (Placement::trains_apart) become
-  /// their mean now. A function of its argument alone.
-  virtual bool averages_after(int64_t steps) const;
 };
 
 /// In the order of docs/determinism.md, the same for any lanes; what strategies do unless they are given another. The

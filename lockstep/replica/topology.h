@@ -1,5 +1,5 @@
-// The first of the three decisions that make a strategy: where its replicas run. The others are variable/placement.h
-// and reduce/reducer.h.
+// The first of the four decisions that make a strategy: where its replicas run. The others are variable/placement.h,
+// reduce/reducer.h and variable/synchronization.h.
 #pragma once
 
 #include <cstdint>

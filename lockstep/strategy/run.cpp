@@ -66,7 +66,7 @@ void Strategy::run_replicas(Mode mode, internal::FunctionRef<void(ReplicaContext
     throw;
   }
   registry_->end_run();
-  if (!evaluates && group_->reducer().averages_after(group_->step())) average_parameters();
+  if (!evaluates && registry_->synchronization().averages_after(group_->step())) average_parameters();
   if (!evaluates && verify_every_ > 0 && group_->step() % verify_every_ == 0) {
     registry_->forget_unused();
     verify_memory();

@@ -94,6 +94,7 @@ Strategy::Strategy(StrategySetup setup) : name_(std::move(setup.name)), verify_e
   }
   if (!setup.topology) setup.topology = std::make_shared<HostTopology>();
   if (!setup.placement) setup.placement = std::make_shared<OneCopyPlacement>();
+  if (!setup.synchronization) setup.synchronization = std::make_shared<EveryStepSynchronization>();
   internal::LanePlan plan = internal::plan_lanes(*setup.topology, {.cores = internal::cores_of_this_process()},
                                                  {setup.threads_per_replica, setup.denormals});
   if (plan.replicas_from_machine) {
@@ -103,7 +104,8 @@ Strategy::Strategy(StrategySetup setup) : name_(std::move(setup.name)), verify_e
                               name_, plan.num_replicas, plan.available_cores));
   }
   group_ = std::make_shared<internal::ReplicaGroup>(std::move(plan), setup.seed, this, std::move(setup.reducer));
-  registry_ = std::make_unique<internal::VariableRegistry>(group_, std::move(setup.placement));
+  registry_ = std::make_unique<internal::VariableRegistry>(group_, std::move(setup.placement),
+                                                             std::move(setup.synchronization));
   group_->set_variables(registry_.get());
 }
 
@@ -137,6 +139,7 @@ std::string Strategy::describe() const {
   }
   text += fmt::format("  mirrored variables: {}; replicas' values are added {}; seed {}\n",
                       registry_->placement().describe(), group_->reducer().describe(), group_->seed());
+  text += fmt::format("  parameters meet {}\n", registry_->synchronization().describe());
   text += fmt::format("  denormal numbers are {}; {}\n",
                       plan.compute.denormals == Denormals::kFlush ? "flushed to 0" : "kept",
                       internal::tensor_allocator_description());

@@ -102,7 +102,7 @@ struct Home {
   bool apart = false;
 };
 
-Home home_of(const Registered& tensor, const std::string& module, int64_t index, const Placement& placement,
+Home home_of(const Registered& tensor, const std::string& module, int64_t index, const VariableRegistry& registry,
              const Lanes& lanes) {
   if (tensor.is_buffer) return {};
   const NewVariable what{.name = module + "." + tensor.name,
@@ -111,8 +111,8 @@ Home home_of(const Registered& tensor, const std::string& module, int64_t index,
                          .trainable = tensor.tensor.requires_grad(),
                          .parameter = true,
                          .index = index};
-  if (what.trainable && placement.trains_apart(what)) return {.apart = true};
-  return {.copies = place(placement, what, lanes)};
+  if (what.trainable && registry.synchronization().trains_apart(what)) return {.apart = true};
+  return {.copies = place(registry.placement(), what, lanes)};
 }
 
 VariableOptions options_of(const Registered& tensor, const std::string& module, const Home& home) {
@@ -163,7 +163,7 @@ ModuleBinding::ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string na
   std::vector<Home> homes;
   int64_t index = registry.num_placed();
   for (const std::size_t i : distinct) {
-    homes.push_back(home_of(all[0][i], name_, index, registry.placement(), group_->plan().lanes()));
+    homes.push_back(home_of(all[0][i], name_, index, registry, group_->plan().lanes()));
     if (!all[0][i].is_buffer) ++index;
   }
   // Nothing was touched so far, and nothing is refused from here on.

@@ -11,7 +11,9 @@
 
 namespace lockstep {
 
-bool Placement::trains_apart(const NewVariable&) const { return false; }
+std::string Placement::slot_device(const NewVariable&, std::span<const std::string> devices) const {
+  return devices.front();
+}
 
 OneCopyPlacement::OneCopyPlacement(std::string device) : device_(std::move(device)) {
   internal::require_host_memory(device_);

@@ -64,8 +64,9 @@ VariableOptions resolved(VariableOptions options, at::ScalarType type) {
   return options;
 }
 
-VariableRegistry::VariableRegistry(std::shared_ptr<ReplicaGroup> group, std::shared_ptr<const Placement> placement)
-    : group_(std::move(group)), placement_(std::move(placement)) {}
+VariableRegistry::VariableRegistry(std::shared_ptr<ReplicaGroup> group, std::shared_ptr<const Placement> placement,
+                                   std::shared_ptr<const Synchronization> synchronization)
+    : group_(std::move(group)), placement_(std::move(placement)), synchronization_(std::move(synchronization)) {}
 
 std::shared_ptr<VariableState> VariableRegistry::make(VariableOptions options, FunctionRef<at::Tensor()> initial,
                                                       const std::source_location& place) {

@@ -15,6 +15,7 @@
 #include "lockstep/variable/component_table.h"
 #include "lockstep/variable/module_binding.h"
 #include "lockstep/variable/placement.h"
+#include "lockstep/variable/synchronization.h"
 #include "lockstep/variable/variable_state.h"
 
 namespace lockstep::internal {
@@ -23,9 +24,11 @@ namespace lockstep::internal {
 /// may read it during a run.
 class VariableRegistry {
  public:
-  VariableRegistry(std::shared_ptr<ReplicaGroup> group, std::shared_ptr<const Placement> placement);
+  VariableRegistry(std::shared_ptr<ReplicaGroup> group, std::shared_ptr<const Placement> placement,
+                   std::shared_ptr<const Synchronization> synchronization);
 
   const Placement& placement() const { return *placement_; }
+  const Synchronization& synchronization() const { return *synchronization_; }
 
   /// Makes a variable from `initial()`, which is called once, under the stream of (seed, name); `place` is the user's
   /// line. Throws the UsageErrors of Strategy::make_variable, and what `initial` throws: then nothing was made.
@@ -74,6 +77,7 @@ class VariableRegistry {
 
   const std::shared_ptr<ReplicaGroup> group_;
   const std::shared_ptr<const Placement> placement_;
+  const std::shared_ptr<const Synchronization> synchronization_;
   int64_t num_placed_ = 0;
   std::vector<std::shared_ptr<VariableState>> variables_;
   ComponentTable watched_;                      // of variables_, those that others must not write

@@ -34,7 +34,7 @@ class VariableState {
     std::vector<std::string> devices = {};  // whose memory each copy is, as the placement named it; empty: LibTorch's
     bool slot =
         false;  // an optimizer's, beside a variable of the user's: nobody is given it, and nobody else writes it
-    bool apart = false;  // each replica trains its own: see Placement::trains_apart
+    bool apart = false;  // each replica trains its own: see Synchronization::trains_apart
   };
 
   /// `components[r]` is local replica r's tensor; those of an on-write variable with the same storage are one copy.

@@ -63,20 +63,10 @@ class RoundRobinPlacement final : public Placement {
 };
 
 /// Another one: replicas train apart, and average after every third step.
-class ApartPlacement final : public Placement {
+class EveryThirdStep final : public Synchronization {
  public:
-  std::string describe() const override { return "trained apart"; }
-  std::vector<VariableCopy> copies(const NewVariable& variable, const Lanes& lanes) const override {
-    return OwnCopyPlacement().copies(variable, lanes);
-  }
+  std::string describe() const override { return "after every third step"; }
   bool trains_apart(const NewVariable& variable) const override { return variable.parameter && variable.trainable; }
-};
-class EveryThirdStep final : public Reducer {
- public:
-  std::string describe() const override { return "in tree order, weights after every third step"; }
-  Tensor reduce(Reduction reduction, std::span<const Tensor> values) const override {
-    return TreeReducer().reduce(reduction, values);
-  }
   bool averages_after(int64_t steps) const override { return steps % 3 == 0; }
 };
 
@@ -97,8 +87,7 @@ MadeStrategy local_sgd(int64_t replicas, int lanes, uint64_t seed) {
   return std::make_unique<OwnStrategy>(
       StrategySetup{.name = "LocalSgdStrategy",
                     .topology = std::make_shared<HostTopology>(testing::lanes(lanes), replicas),
-                    .placement = std::make_shared<ApartPlacement>(),
-                    .reducer = std::make_shared<EveryThirdStep>(),
+                    .synchronization = std::make_shared<EveryThirdStep>(),
                     .seed = seed});
 }
 
