@@ -43,7 +43,8 @@ void digest_state(TrainReport& report, const std::vector<Variable>& variables, c
       for (const at::Tensor& component : variable.components()) state.emplace_back(variable.name(), component);
     }
   }
-  const auto slots = optimizer.state();  // a map: sorted by name
+  auto slots = optimizer.state();  // a map: sorted by name
+  std::erase_if(slots, [](const auto& one) { return one.first.starts_with("learning_rate/"); });
   report.weights_sha256 = sha256_of(weights);
   report.state_sha256 = sha256_of(state);
   report.optimizer_sha256 = sha256_of({slots.begin(), slots.end()});

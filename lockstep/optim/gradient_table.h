@@ -57,6 +57,8 @@ class GradientTable {
   bool present(std::size_t i) const;
   /// The local replicas whose gradients of variable i are not finite everywhere, for a message. All collected.
   std::vector<int64_t> replicas_not_finite(std::size_t i) const;
+  /// Whether the sum over replicas is finite everywhere. All collected, and reduced where a reducer adds.
+  bool sum_is_finite(std::size_t i, const ReplicaGroup& group) const;
 
  private:
   /// What collect() found out about the gradients that a replica has not.
@@ -70,6 +72,8 @@ class GradientTable {
   void check_frozen_alike() const;
   std::vector<int64_t> replicas_without(std::size_t i) const;
   at::Tensor tensor_at(const void* gradient, std::size_t i) const;
+  /// The sum over replicas, added in `type`.
+  at::Tensor sum(std::size_t i, const ReplicaGroup& group, at::ScalarType type) const;
 
   const std::vector<std::shared_ptr<VariableState>> variables_;
   ComponentTable components_;  // of variables_

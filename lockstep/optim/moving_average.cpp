@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
 #include "lockstep/core/error.h"
@@ -21,24 +22,28 @@ namespace {
 
 void check(const ReplicaGroup& group, const std::vector<Variable>& variables, const MovingAverageOptions& options) {
   if (!(options.decay >= 0 && options.decay < 1)) {
-    throw UsageError(fmt::format("a moving average was given .decay = {}", options.decay),
+    throw UsageError("LS-OPTION", fmt::format("a moving average was given .decay = {}", options.decay),
                      "give a number from 0 to below 1, such as 0.999");
   }
-  if (options.name.empty()) throw UsageError("a moving average was given an empty .name", "leave it out, or name it");
+  if (options.name.empty())
+    throw UsageError("LS-OPTION", std::string("a moving average was given an empty .name"), "leave it out, or name it");
   if (variables.empty()) {
-    throw UsageError("a moving average was given no variables",
+    throw UsageError("LS-NO-VARIABLES", std::string("a moving average was given no variables"),
                      "give it at least one that is mirrored and floating-point");
   }
   std::set<const VariableState*> seen;
   for (const Variable& variable : variables) {
     const VariableState& state = variable.state();
-    const auto refuse = [&](const std::string& why, const char* remedy) {
-      throw UsageError(fmt::format("a moving average was given variable '{}', which {}", state.name(), why), remedy);
+    const auto refuse = [&](ErrorCode code, const std::string& why, const char* remedy) {
+      throw UsageError(code, fmt::format("a moving average was given variable '{}', which {}", state.name(), why),
+                       remedy);
     };
-    if (state.group().get() != &group) refuse("belongs to another strategy", "make both with the same strategy");
-    if (!seen.insert(&state).second) refuse("stands in it twice", "give each variable once");
+    if (state.group().get() != &group)
+      refuse("LS-OTHER-STRATEGY", "belongs to another strategy", "make both with the same strategy");
+    if (!seen.insert(&state).second) refuse("LS-VARIABLE-TWICE", "stands in it twice", "give each variable once");
     if (!state.on_write() || !at::isFloatingType(state.like().scalar_type())) {
-      refuse(fmt::format("is {}", state.on_write() ? c10::toString(state.like().scalar_type()) : "sync-on-read"),
+      refuse("LS-VARIABLE-KIND",
+             fmt::format("is {}", state.on_write() ? c10::toString(state.like().scalar_type()) : "sync-on-read"),
              "give it mirrored floating-point variables, such as a module's parameters");
     }
   }
@@ -71,6 +76,7 @@ class MovingAverageState {
     }
     updates_ = make(fmt::format("{}/{}_updates", variables_.front()->name(), options_.name),
                     [] { return at::zeros({}, at::kLong); });
+    name_digest_ = std::hash<std::string>()(updates_.name());
   }
 
   void update(const ReplicaContext& context);
@@ -117,6 +123,7 @@ class MovingAverageState {
   std::vector<std::shared_ptr<VariableState>> variables_;
   std::vector<Variable> averages_;  // by variable
   Variable updates_;
+  uint64_t name_digest_ = 0;  // of the name of updates_, which no other average has: replicas must mean the same one
 };
 
 /// What all replicas bring to MovingAverage::update: each variable is one lane's.
@@ -125,9 +132,9 @@ class UpdateMeeting final : public Meeting {
   explicit UpdateMeeting(const MovingAverageState& averages) : averages_(averages) {}
 
   const char* what() const override { return "MovingAverage::update"; }
-  uint64_t signature() const override { return reinterpret_cast<uintptr_t>(&averages_); }
+  uint64_t signature() const override { return averages_.name_digest_; }
   std::string describe() const override {
-    return fmt::format("MovingAverage::update of '{}'", averages_.variables_.front()->name());
+    return fmt::format("MovingAverage::update of '{}'", averages_.averages_.front().name());
   }
 
   void prepare(std::span<Meeting* const>) override { keep_ = averages_.keep(); }
@@ -150,11 +157,12 @@ class UpdateMeeting final : public Meeting {
 void MovingAverageState::update(const ReplicaContext& context) {
   ContextAccess::check_is_current(context, "MovingAverage::update");
   if (&ContextAccess::group(context) != group_.get()) {
-    throw UsageError("MovingAverage::update was given a context of another strategy",
+    throw UsageError("LS-OTHER-STRATEGY", std::string("MovingAverage::update was given a context of another strategy"),
                      "call it in runs of the strategy that made it");
   }
   if (group_->evaluating()) {
-    throw UsageError("MovingAverage::update was called inside evaluate()", "call it inside run(), after the optimizer");
+    throw UsageError("LS-INSIDE-EVALUATE", std::string("MovingAverage::update was called inside evaluate()"),
+                     "call it inside run(), after the optimizer");
   }
   const int64_t r = ContextAccess::local_index(context);
   for (std::size_t i = 0; i < variables_.size(); ++i) {
@@ -177,18 +185,24 @@ MovingAverage::MovingAverage(std::shared_ptr<internal::ReplicaGroup> group, inte
                              const std::source_location& place)
     : state_(std::make_shared<internal::MovingAverageState>(std::move(group), registry, variables, options, place)) {}
 
-void MovingAverage::update(const ReplicaContext& context) const { state_->update(context); }
-
-SwapScope MovingAverage::swap() const {
-  const internal::CallScope call(state_->group(), "MovingAverage::swap", "leave the weights alone: swap between runs");
-  return state_->swap();
+internal::MovingAverageState& MovingAverage::state() const {
+  if (state_) return *state_;
+  throw UsageError("LS-EMPTY-HANDLE", std::string("a MovingAverage that was default-constructed was used"),
+                   "give it a value first: average = strategy.make_moving_average(model)");
 }
 
-const std::vector<Variable>& MovingAverage::variables() const { return state_->averages(); }
+void MovingAverage::update(const ReplicaContext& context) const { state().update(context); }
+
+SwapScope MovingAverage::swap() const {
+  const internal::CallScope call(state().group(), "MovingAverage::swap", "leave the weights alone: swap between runs");
+  return state().swap();
+}
+
+const std::vector<Variable>& MovingAverage::variables() const { return state().averages(); }
 
 int64_t MovingAverage::updates() const {
-  const internal::CallScope call(state_->group(), "MovingAverage::updates", "count the steps");
-  return state_->updates();
+  const internal::CallScope call(state().group(), "MovingAverage::updates", "count the steps");
+  return state().updates();
 }
 
 }  // namespace lockstep

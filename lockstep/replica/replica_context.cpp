@@ -67,15 +67,21 @@ at::Tensor ReplicaContext::scale_loss(const at::Tensor& mean_loss) const {
 
 at::Tensor ReplicaContext::scale_loss(const at::Tensor& mean_loss, Count part, Count whole) const {
   check_is_current("scale_loss");
-  ++scale_calls_;
-  if (part.value() == 0) return internal::zero_that_keeps_graph(mean_loss);
-  if (!(part.value() > 0 && whole.value() >= part.value())) {
+  if (!mean_loss.defined()) {
+    throw UsageError("LS-NOT-DENSE", std::string("scale_loss was given an undefined tensor"), "give the loss that the step computed");
+  }
+  if (!(part.value() >= 0 && whole.value() >= part.value())) {
     throw UsageError(
+        "LS-OPTION",
         fmt::format("scale_loss was given part {} of whole {}", part.value(), whole.value()),
         "give counts with 0 <= part <= whole, the whole being the total over all replicas and micro-batches: "
         "ctx.all_reduce(Reduction::kSum, part) gives it");
   }
-  ++weighted_scale_calls_;
+  if (!group_.evaluating()) {
+    ++scale_calls_.all;
+    if (part.value() > 0) ++scale_calls_.weighted;
+  }
+  if (part.value() == 0) return internal::zero_that_keeps_graph(mean_loss);
   return part.value() == whole.value() ? mean_loss : internal::weighted_loss(mean_loss, part.value() / whole.value());
 }
 

@@ -20,6 +20,7 @@
 #include "lockstep/core/ids.h"
 #include "lockstep/core/per_replica.h"
 #include "lockstep/reduce/reduction.h"
+#include "lockstep/replica/loss_weight.h"
 #include "lockstep/replica/meeting.h"
 #include "lockstep/replica/merge_meeting.h"
 
@@ -71,6 +72,10 @@ class ReplicaContext {
   /// global batch: the gradients of all replicas then add up to that of one device on the whole batch. For an empty
   /// part it is an exact 0 that keeps the graph, and what comes out of its backward counts as zero. A UsageError where
   /// not exactly one Batch was passed to run().
+  ///
+  /// The whole loss goes through it. A replica all of whose calls had weight 0 brings no gradient to the next
+  /// optimizer.step, also not that of a penalty on the weights that was added outside: write
+  /// `scale_loss(mean_loss + penalty)`, which gives the penalty the same share as the loss. See docs/training.md.
   at::Tensor scale_loss(const at::Tensor& mean_loss) const;
   /// The same by the caller's own counts: `mean_loss` times part / whole, where `whole` is the total over all replicas
   /// and all micro-batches of the step, as `all_reduce(Reduction::kSum, part)` gives it.
@@ -147,9 +152,8 @@ class ReplicaContext {
   internal::ReplicaGroup& group_;
   const int64_t local_index_;
   Share share_;
-  // How often scale_loss was called, and with a weight, since this strategy exists: optimizers look at the difference.
-  mutable int64_t scale_calls_ = 0;
-  mutable int64_t weighted_scale_calls_ = 0;
+  mutable internal::ScaleCalls scale_calls_;   // in training: an evaluation has no gradients
+  internal::ScaleCalls scale_calls_dropped_;  // those up to the last failed run, which dropped their gradients
 };
 
 }  // namespace lockstep

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/torch_compat.h"
 #include "lockstep/memory/tensor_allocator.h"
 
 namespace lockstep::internal {
@@ -64,6 +65,7 @@ void ReplicaGroup::run(Mode mode, FunctionRef<void(ReplicaContext&)> body) {
   const auto errors = pool_->run([&](int64_t r) {
     ReplicaContext& context = *contexts_[r];
     restart_streams(r);
+    if (kAutocastCachePerThread) forget_autocast_weights();  // an assignment since the last run could not
     const ContextScope scope(context, streams_[r].own);
     body(context);
   });

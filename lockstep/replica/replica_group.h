@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "lockstep/core/findings.h"
 #include "lockstep/core/function_ref.h"
 #include "lockstep/core/ids.h"
 #include "lockstep/replica/lanes.h"
@@ -70,8 +71,11 @@ class ReplicaGroup {
   std::atomic<int64_t>& damaged_variables() { return damaged_variables_; }
   /// For how many variables another value stands in: likewise.
   std::atomic<int64_t>& stand_ins() { return stand_ins_; }
-  /// How many variables keep the value from before this run's first write to them: likewise.
+  /// How many variables and optimizers keep what they were before this run's first write to them: likewise.
   std::atomic<int64_t>& written_variables() { return written_variables_; }
+
+  /// What was noticed in the program's steps.
+  Findings& findings() { return findings_; }
 
   ReplicaContext& context(int64_t local_index) { return *contexts_[local_index]; }
   RandomStream& stream(int64_t local_index) { return streams_[local_index].own; }
@@ -105,6 +109,7 @@ class ReplicaGroup {
   Mode mode_ = Mode::kStep;
   bool running_ = false;
   std::atomic<const void*> caller_{nullptr};  // the thread whose call is under way
+  Findings findings_;
   std::atomic<int64_t> damaged_variables_{0};
   std::atomic<int64_t> stand_ins_{0};
   std::atomic<int64_t> written_variables_{0};
@@ -153,8 +158,15 @@ struct ContextAccess {
   static int64_t local_index(const ReplicaContext& context) { return context.local_index_; }
   static ReplicaGroup& group(const ReplicaContext& context) { return context.group_; }
   static void check_is_current(const ReplicaContext& context, const char* call) { context.check_is_current(call); }
-  static int64_t scale_calls(const ReplicaContext& context) { return context.scale_calls_; }
-  static int64_t weighted_scale_calls(const ReplicaContext& context) { return context.weighted_scale_calls_; }
+  static const ScaleCalls& scale_calls(const ReplicaContext& context) { return context.scale_calls_; }
+  /// Those after `mark` whose gradients still stand.
+  static ScaleCalls scale_calls_since(const ReplicaContext& context, const ScaleCalls& mark) {
+    return context.scale_calls_.since(later(mark, context.scale_calls_dropped_));
+  }
+  /// After gradients were dropped: what was scaled until now counts no more.
+  static void drop_scale_calls(ReplicaContext& context) { context.scale_calls_dropped_ = context.scale_calls_; }
+  /// Whether run() was given a Batch.
+  static bool has_batch(const ReplicaContext& context) { return context.share_.batches > 0; }
   /// Tells a context which part of the batch is its replica's; `batches` is how many Batch arguments run() was given.
   static void set_share(ReplicaContext& context, int batches, int64_t part, int64_t whole) {
     context.share_ = {batches, part, whole};

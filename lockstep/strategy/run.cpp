@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "lockstep/core/error.h"
+#include "lockstep/optim/optimizer_state.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/variable/registry.h"
@@ -62,10 +63,21 @@ void Strategy::run_replicas(Mode mode, internal::FunctionRef<void(ReplicaContext
     });
   } catch (...) {
     registry_->undo_run();
-    if (!evaluates) drop_gradients(*registry_);
+    for (const auto& one : optimizers_) {
+      if (const auto optimizer = one.lock()) optimizer->undo_run();
+    }
+    if (!evaluates) {
+      drop_gradients(*registry_);
+      for (int64_t r = 0; r < num_local_replicas(); ++r) ContextAccess::drop_scale_calls(group_->context(r));
+    }
     throw;
   }
   registry_->end_run();
+  if (group_->written_variables() > 0) {
+    for (const auto& one : optimizers_) {
+      if (const auto optimizer = one.lock()) optimizer->end_run();
+    }
+  }
   if (!evaluates && registry_->synchronization().averages_after(group_->step())) average_parameters();
   if (!evaluates && verify_every_ > 0 && group_->step() % verify_every_ == 0) {
     registry_->forget_unused();

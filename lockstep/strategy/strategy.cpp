@@ -261,14 +261,39 @@ std::vector<Variable> Strategy::parameters_of(const std::vector<Variable>& varia
   return parameters;
 }
 
-Optimizer Strategy::make_optimizer_from(std::vector<Rule> rules) {
+Optimizer Strategy::make_optimizer_from(std::vector<Rule> rules, const OptimizerOptions& named) {
   const CallScope call(*group_, "Strategy::make_optimizer", "use optimizers that were made before run()");
+  std::erase_if(optimizers_, [](const auto& one) { return one.expired(); });
+  std::vector<std::shared_ptr<internal::OptimizerState>> others;
+  for (const auto& one : optimizers_) others.push_back(one.lock());
+  const auto taken = [&](const std::string& name) {
+    return std::any_of(others.begin(), others.end(), [&](const auto& other) { return other->name() == name; });
+  };
+  if (taken(named.name)) {
+    throw UsageError("LS-NAME-TAKEN", fmt::format("a second optimizer named '{}' was asked for", named.name),
+                     "give each optimizer a name of its own, or none");
+  }
+  std::string name = named.name;
+  while (name.empty() || (named.name.empty() && taken(name))) {
+    name = next_optimizer_ == 0 ? "optimizer" : fmt::format("optimizer_{}", next_optimizer_);
+    ++next_optimizer_;
+  }
+  const auto has_optimizer = [&](const VariableState& variable) {
+    return std::any_of(others.begin(), others.end(), [&](const auto& other) {
+      const auto& theirs = other->variables();
+      return std::any_of(theirs.begin(), theirs.end(), [&](const auto& one) { return one.get() == &variable; });
+    });
+  };
   std::vector<internal::RuleGroup> groups;
   for (Rule& rule : rules) groups.push_back({std::move(rule.variables), std::move(rule.rule)});
-  auto state = std::make_shared<internal::OptimizerState>(group_, std::move(groups));
+  auto state = std::make_shared<internal::OptimizerState>(group_, std::move(groups), std::move(name),
+                                                          registry_->placement(), has_optimizer);
   for (const Variable& slot : state->slots()) registry_->add(slot.shared_state());
+  optimizers_.push_back(state);
   return Optimizer(std::move(state));
 }
+
+std::vector<Finding> Strategy::findings() const { return group_->findings().all(); }
 
 MovingAverage Strategy::make_moving_average(const std::vector<Variable>& variables, const MovingAverageOptions& options,
                                             const std::source_location& place) {

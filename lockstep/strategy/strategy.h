@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/findings.h"
 #include "lockstep/core/function_ref.h"
 #include "lockstep/core/ids.h"
 #include "lockstep/core/per_replica.h"
@@ -33,6 +34,7 @@ namespace lockstep {
 struct StrategySetup;
 
 namespace internal {
+class OptimizerState;
 class VariableRegistry;
 [[noreturn]] void throw_group_without_options(std::size_t group);
 }  // namespace internal
@@ -184,21 +186,23 @@ class Strategy {
   /// An optimizer over a module's parameters, a list of variables, or groups with options of their own. Options are
   /// those of torch::optim: SGD, Adam, AdamW, RMSprop, Adagrad.
   template <class M, class Options>
-  Optimizer make_optimizer(const Replicated<M>& module, const Options& options) {
-    return make_optimizer(parameters_of(module.variables()), options);
+  Optimizer make_optimizer(const Replicated<M>& module, const Options& options, const OptimizerOptions& named = {}) {
+    return make_optimizer(parameters_of(module.variables()), options, named);
   }
   template <class Options>
-  Optimizer make_optimizer(const std::vector<Variable>& variables, const Options& options) {
+  Optimizer make_optimizer(const std::vector<Variable>& variables, const Options& options,
+                           const OptimizerOptions& named = {}) {
     std::vector<Rule> rules;
     rules.push_back({variables, internal::make_rule(options)});
-    return make_optimizer_from(std::move(rules));
+    return make_optimizer_from(std::move(rules), named);
   }
   template <class Options>
-  Optimizer make_optimizer(const std::vector<ParameterGroup<Options>>& groups, const Options& defaults) {
+  Optimizer make_optimizer(const std::vector<ParameterGroup<Options>>& groups, const Options& defaults,
+                           const OptimizerOptions& named = {}) {
     std::vector<Rule> rules;
     for (const auto& group : groups)
       rules.push_back({group.variables, internal::make_rule(group.options.value_or(defaults))});
-    return make_optimizer_from(std::move(rules));
+    return make_optimizer_from(std::move(rules), named);
   }
   /// A UsageError where a group has no options.
   template <class Options>
@@ -208,7 +212,7 @@ class Strategy {
       if (!group.options) internal::throw_group_without_options(rules.size());
       rules.push_back({group.variables, internal::make_rule(*group.options)});
     }
-    return make_optimizer_from(std::move(rules));
+    return make_optimizer_from(std::move(rules), {});
   }
 
   /// Moving averages of a module's parameters, or of a list of variables: mirrored and floating-point, otherwise a
@@ -221,6 +225,10 @@ class Strategy {
   }
   MovingAverage make_moving_average(const std::vector<Variable>& variables, const MovingAverageOptions& options = {},
                                     const std::source_location& place = std::source_location::current());
+
+  /// What was noticed in steps that is probably a mistake, each with the number of steps it was seen in. The log has
+  /// said each once. Any thread.
+  std::vector<Finding> findings() const;
 
   /// Deals a data set to the replicas.
   DistributedDataset distribute(const Dataset& dataset, DistributeOptions options);
@@ -273,7 +281,7 @@ class Strategy {
                    internal::FunctionRef<void(at::Tensor&, int64_t)> fn);
   void check_replica(ReplicaId replica, const char* call) const;
   void check_ours(const internal::VariableState& variable, const char* call) const;
-  Optimizer make_optimizer_from(std::vector<Rule> rules);
+  Optimizer make_optimizer_from(std::vector<Rule> rules, const OptimizerOptions& named);
   static std::vector<Variable> parameters_of(const std::vector<Variable>& variables);
   void verify_memory();
   void average_parameters();
@@ -282,6 +290,8 @@ class Strategy {
   const int64_t verify_every_;
   std::shared_ptr<internal::ReplicaGroup> group_;
   std::unique_ptr<internal::VariableRegistry> registry_;
+  std::vector<std::weak_ptr<internal::OptimizerState>> optimizers_;  // in order of creation; some may be gone
+  int64_t next_optimizer_ = 0;                                       // the number in the next one's own name
 };
 
 template <class Refs, class Fn>
