@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/optim/update_rule.h"
 #include "lockstep/variable/variable.h"
 
 namespace lockstep {
@@ -78,6 +77,9 @@ class Optimizer {
     set_learning_rate(static_cast<double>(value), group);
   }
 
+  /// The same in other words: of all groups, or of one.
+  void set_learning_rate(double value, int64_t group = -1) const;
+
   /// What the optimizer keeps for its variables, named "<variable>/<slot>" with torch::optim's names of slots.
   const std::vector<Variable>& slots() const;
   /// Copies of all slots by name, and of how often each variable was updated as "<variable>/step", an int64 of no
@@ -93,7 +95,6 @@ class Optimizer {
 
  private:
   double read_learning_rate(int64_t group) const;
-  void set_learning_rate(double value, int64_t group) const;
 
   std::shared_ptr<internal::OptimizerState> state_;
 };

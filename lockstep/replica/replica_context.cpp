@@ -35,7 +35,13 @@ void ReplicaContext::check_is_current(const char* call) const {
 
 const ReplicaContext::Share& ReplicaContext::the_batch(const char* call) const {
   check_is_current(call);
-  if (share_.batches == 1) return share_;
+  if (share_.batches == 1 && share_.part <= share_.whole) return share_;
+  if (share_.batches == 1) {
+    throw UsageError("LS-BATCH",
+                     fmt::format("{} needs Batch::global_size, which is {} where this replica's part has {} samples",
+                                 call, share_.whole, share_.part),
+                     "set .global_size of each part to the samples of all parts together; strategy.split() does it");
+  }
   throw UsageError(fmt::format("{} was called in a run that was given {} Batch arguments", call, share_.batches),
                    "pass exactly one Batch to run(), or give the counts: scale_loss(mean_loss, part, whole)");
 }

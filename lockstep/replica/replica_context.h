@@ -96,10 +96,17 @@ class ReplicaContext {
   /// and its own component where that is a PerReplica. Random operators in `fn` draw from a stream of their own.
   template <class Fn, class... Args>
   auto merge_call(Fn&& fn, Args&&... args) const {
-    using Call = internal::MergeMeeting<std::remove_reference_t<Fn>, std::decay_t<Args>...>;
-    Call call(*this, fn, std::forward<Args>(args)...);
-    merge(call);
-    return call.result(local_index());
+    constexpr bool kCallable = std::is_invocable_v<Fn&, Strategy&, PerReplica<std::decay_t<Args>>...>;
+    static_assert(
+        kCallable,
+        "lockstep: the function of merge_call must be callable as fn(Strategy&, const PerReplica<T>&...), with "
+        "one parameter for each argument after it");
+    if constexpr (kCallable) {
+      using Call = internal::MergeMeeting<std::remove_reference_t<Fn>, std::decay_t<Args>...>;
+      Call call(*this, fn, std::forward<Args>(args)...);
+      merge(call);
+      return call.result(local_index());
+    }
   }
 
   /// Gives the strategy's Variable of that name, which the first step that asks for it makes: that call meets, and

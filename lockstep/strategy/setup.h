@@ -12,7 +12,7 @@
 
 namespace lockstep {
 
-/// What a strategy of one's own gives to the constructor of Strategy, from which it derives; an object that is left out
+/// What a user's own strategy gives to the constructor of Strategy, from which it derives; an object that is left out
 /// is MirroredStrategy's. lockstep/testing/conformance.h tells whether the result is a strategy.
 struct StrategySetup {
   std::string name;                                      // "RoundRobinStrategy", as in messages and reports

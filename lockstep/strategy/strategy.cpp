@@ -12,11 +12,13 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/core/log.h"
-#include "lockstep/reduce/reduce_tensors.h"
 #include "lockstep/core/simd.h"
-#include "lockstep/memory/tensor_allocator.h"
 #include "lockstep/core/torch_compat.h"
+#include "lockstep/data/split.h"
+#include "lockstep/memory/tensor_allocator.h"
 #include "lockstep/optim/optimizer_state.h"
+#include "lockstep/optim/update_rule.h"
+#include "lockstep/reduce/reduce_tensors.h"
 #include "lockstep/replica/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/strategy/setup.h"
@@ -88,9 +90,12 @@ at::Tensor reduced_locally(Reduction reduction, const at::Tensor& value, const s
 }  // namespace
 
 Strategy::Strategy(StrategySetup setup) : name_(std::move(setup.name)), verify_every_(setup.verify_every) {
-  if (name_.empty()) throw UsageError("a strategy has no name", "give it one: StrategySetup{.name = \"MyStrategy\"}");
+  if (name_.empty())
+    throw UsageError("LS-OPTION", std::string("a strategy has no name"),
+                     "give it one: StrategySetup{.name = \"MyStrategy\"}");
   if (verify_every_ < 0) {
-    throw UsageError(fmt::format(".verify_every is {}", verify_every_), "give a number of runs, or 0 for never");
+    throw UsageError("LS-OPTION", fmt::format(".verify_every is {}", verify_every_),
+                     "give a number of runs, or 0 for never");
   }
   if (!setup.topology) setup.topology = std::make_shared<HostTopology>();
   if (!setup.placement) setup.placement = std::make_shared<OneCopyPlacement>();
@@ -112,6 +117,9 @@ Strategy::~Strategy() { group_->stop(); }
 int64_t Strategy::num_replicas() const { return group_->num_replicas(); }
 int64_t Strategy::num_local_replicas() const { return group_->num_local_replicas(); }
 ReplicaId Strategy::first_replica() const { return group_->first_replica(); }
+int64_t Strategy::num_workers() const { return 1; }
+int64_t Strategy::worker_index() const { return 0; }
+bool Strategy::is_chief() const { return worker_index() == 0; }
 const std::vector<std::string>& Strategy::devices() const { return group_->plan().names; }
 int64_t Strategy::step() const { return group_->step(); }
 uint64_t Strategy::seed() const { return group_->seed(); }
@@ -121,10 +129,10 @@ std::string Strategy::describe() const {
   std::string text =
       fmt::format("{}: {} replica{} on {} lane{} [{}]\n", name_, plan.num_replicas, plan.num_replicas == 1 ? "" : "s",
                   plan.num_lanes(), plan.num_lanes() == 1 ? "" : "s", fmt::join(plan.names, ", "));
-  if (plan.replicas_from_machine) {
-    text +=
-        "  the number of replicas is this machine's number of cores; set .replicas to get the same results elsewhere\n";
-  }
+  text += plan.replicas_from_machine
+              ? "  the number of replicas is this machine's number of cores; set .replicas to get the same results "
+                "elsewhere\n"
+              : "  the number of replicas is the program's: it is the same on every machine\n";
   text += fmt::format("  {} intra-op thread{} for each replica; {} core{} available, lanes {}\n", plan.compute.threads,
                       plan.compute.threads == 1 ? "" : "s", plan.available_cores, plan.available_cores == 1 ? "" : "s",
                       plan.pinned() ? "pinned" : "not pinned");
@@ -146,7 +154,7 @@ std::string Strategy::describe() const {
   return text;
 }
 
-at::Tensor Strategy::reduce(Reduction reduction, const PerReplica<at::Tensor>& values, const Axes& axes) {
+at::Tensor Strategy::reduce(Reduction reduction, const PerReplica<at::Tensor>& values, const Axes& axes) const {
   const CallScope call(*group_, "Strategy::reduce", "call ctx.all_reduce()");
   const ComputeSettingsGuard settings(group_->plan().compute);
   const at::NoGradGuard no_grad;
@@ -180,7 +188,7 @@ at::Tensor Strategy::reduce(Reduction reduction, const PerReplica<at::Tensor>& v
   return ((integral ? sum.to(at::kDouble) : sum) / static_cast<double>(elements)).to(type);
 }
 
-at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) {
+at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) const {
   const CallScope call(*group_, "Strategy::gather", "call ctx.all_gather()");
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> tensors = tensors_of(values, num_local_replicas(), "Strategy::gather");
@@ -201,11 +209,12 @@ at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) 
 
 void Strategy::check_replica(ReplicaId replica, const char* call) const {
   if (replica >= 0 && replica < num_replicas()) return;
-  throw UsageError(fmt::format("{} was asked for replica {} of {}", call, replica.value(), num_replicas()),
+  throw UsageError("LS-REPLICA-RANGE",
+                   fmt::format("{} was asked for replica {} of {}", call, replica.value(), num_replicas()),
                    fmt::format("choose a replica from 0 to {}", num_replicas() - 1));
 }
 
-at::Tensor Strategy::broadcast(ReplicaId from, const at::Tensor& value) {
+at::Tensor Strategy::broadcast(ReplicaId from, const at::Tensor& value) const {
   const CallScope call(*group_, "Strategy::broadcast", "call ctx.broadcast()");
   check_replica(from, "Strategy::broadcast");
   if (!value.defined() || value.layout() != at::kStrided) {
@@ -216,7 +225,7 @@ at::Tensor Strategy::broadcast(ReplicaId from, const at::Tensor& value) {
   return value.detach().clone();
 }
 
-void Strategy::run_on_chief(internal::FunctionRef<void()> body) {
+void Strategy::run_on_chief(internal::FunctionRef<void()> body) const {
   const CallScope call(*group_, "Strategy::on_chief", "return the value and use it after run()");
   const internal::ChiefScope alone(*group_);
   body();
@@ -258,10 +267,13 @@ std::vector<Variable> Strategy::parameters_of(const std::vector<Variable>& varia
   return parameters;
 }
 
-Optimizer Strategy::make_optimizer_from(std::vector<Rule> rules) {
+Optimizer Strategy::make_optimizer_from(const std::vector<Rule>& rules) {
   const CallScope call(*group_, "Strategy::make_optimizer", "use optimizers that were made before run()");
   std::vector<internal::RuleGroup> groups;
-  for (Rule& rule : rules) groups.push_back({std::move(rule.variables), std::move(rule.rule)});
+  for (const Rule& rule : rules) {
+    groups.push_back(
+        {rule.variables, std::visit([](const auto* options) { return internal::make_rule(*options); }, rule.options)});
+  }
   auto state = std::make_shared<internal::OptimizerState>(group_, std::move(groups));
   for (const Variable& slot : state->slots()) registry_->add(slot.shared_state());
   return Optimizer(std::move(state));
@@ -274,12 +286,28 @@ MovingAverage Strategy::make_moving_average(const std::vector<Variable>& variabl
 }
 
 void internal::throw_group_without_options(std::size_t group) {
-  throw UsageError(fmt::format("group {} of an optimizer has no options", group),
+  throw UsageError("LS-OPTION", fmt::format("group {} of an optimizer has no options", group),
                    "give each group options, or make_optimizer(groups, defaults)");
 }
 
-DistributedDataset Strategy::distribute(const Dataset& dataset, DistributeOptions options) {
+std::vector<at::Tensor> internal::tensors_of(const std::vector<double>& numbers) {
+  std::vector<at::Tensor> tensors;
+  for (const double number : numbers) tensors.push_back(at::scalar_tensor(number, at::kDouble));
+  return tensors;
+}
+
+std::vector<at::Tensor> internal::tensors_of(const std::vector<int64_t>& numbers) {
+  std::vector<at::Tensor> tensors;
+  for (const int64_t number : numbers) tensors.push_back(at::scalar_tensor(number, at::kLong));
+  return tensors;
+}
+
+DistributedDataset Strategy::distribute(const Dataset& dataset, DistributeOptions options) const {
   return DistributedDataset(dataset, options, group_->seed(), num_replicas(), first_replica(), num_local_replicas());
+}
+
+PerReplica<Batch> Strategy::split(const at::Tensor& input, const at::Tensor& target) const {
+  return internal::split(input, target, num_replicas(), first_replica(), num_local_replicas());
 }
 
 std::vector<Variable> Strategy::variables() const {
@@ -313,7 +341,8 @@ void Strategy::update_from(ReplicaId from, const Variable& variable, const at::T
 
 void Strategy::check_ours(const VariableState& variable, const char* call) const {
   if (variable.group() == group_) return;
-  throw UsageError(fmt::format("{} was given variable '{}' of another strategy", call, variable.name()),
+  throw UsageError("LS-OTHER-STRATEGY",
+                   fmt::format("{} was given variable '{}' of another strategy", call, variable.name()),
                    "call it on the strategy that made the variable");
 }
 
