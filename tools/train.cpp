@@ -99,13 +99,18 @@ int train(const TrainOptions& options) {
   const auto strategy = make(options);
   ModelOptions model_options = options.model;
   const TrainData split = load_data(options.data, model_options);
+  const std::string description = strategy->describe();  // while there are no variables, of which it has a table
   const ReplicatedModel model = strategy->make_module([&] { return make_model(model_options); });
   const Optimizer optimizer = make_optimizer(*strategy, model, options.optimizer, options.learning_rate);
   const auto data = strategy->distribute(split.train, {.global_batch = options.global_batch, .shuffle = true});
 
   const int64_t per_epoch = data.steps_per_epoch();
+  if (per_epoch == 0) {
+    throw DataError(fmt::format("--data {} has no sample to train on", options.data), "give more data");
+  }
   const int64_t steps = options.steps > 0 ? options.steps : per_epoch * std::max<int64_t>(options.epochs, 1);
-  std::fputs(strategy->describe().c_str(), stderr);
+  std::fputs(description.c_str(), stderr);
+  if (options.describe) std::fputs(strategy->describe_variables().c_str(), stderr);
 
   TrainReport report;
   std::optional<Progress> progress(std::in_place, steps, options.steps > 0 ? 0 : steps / per_epoch);
@@ -158,7 +163,7 @@ int train(const TrainOptions& options) {
   }
   json.write(json_of(report));
   json.commit();
-  return 0;
+  return report.findings.empty() ? 0 : 1;
 }
 
 }  // namespace lockstep::tools

@@ -16,6 +16,16 @@ double samples_per_second(const TrainReport& report) {
   return static_cast<double>(report.samples) / std::max(report.seconds, 1e-9);
 }
 
+/// "LS-CODE: text", for each finding of a strategy that has a list of them.
+template <class S>
+std::vector<std::string> findings_of(const S& strategy) {
+  std::vector<std::string> lines;
+  if constexpr (requires { strategy.findings(); }) {
+    for (const auto& finding : strategy.findings()) lines.push_back(fmt::format("{}: {}", finding.code, finding.text));
+  }
+  return lines;
+}
+
 }  // namespace
 
 void describe_run(TrainReport& report, const TrainOptions& options, const Strategy& strategy) {
@@ -29,6 +39,7 @@ void describe_run(TrainReport& report, const TrainOptions& options, const Strate
   report.global_batch = options.global_batch;
   report.seed = options.seed;
   report.fingerprint = internal::platform_fingerprint();
+  report.findings = findings_of(strategy);
 }
 
 void digest_state(TrainReport& report, const std::vector<Variable>& variables, const Optimizer& optimizer) {
@@ -50,7 +61,7 @@ void digest_state(TrainReport& report, const std::vector<Variable>& variables, c
 }
 
 std::vector<std::pair<std::string, std::string>> table_of(const TrainReport& report) {
-  return {
+  std::vector<std::pair<std::string, std::string>> rows{
       {"strategy",
        fmt::format("{}, {} replicas on [{}]", report.strategy, report.replicas, fmt::join(report.devices, ", "))},
       {"model, data", fmt::format("{}, {}", report.model, report.data)},
@@ -64,6 +75,8 @@ std::vector<std::pair<std::string, std::string>> table_of(const TrainReport& rep
       {"state sha256", report.state_sha256},
       {"fingerprint", report.fingerprint},
   };
+  for (const std::string& finding : report.findings) rows.emplace_back("finding", finding);
+  return rows;
 }
 
 std::string json_of(const TrainReport& report) {

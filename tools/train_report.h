@@ -36,7 +36,7 @@ struct TrainReport {
   std::vector<std::string> findings;
 };
 
-/// Fills in what the run was.
+/// Fills in what the run was, and what was found in it; after the run.
 void describe_run(TrainReport& report, const TrainOptions& options, const Strategy& strategy);
 
 /// Fills in the digests: weights over the mirrored variables, state over every component of the sync-on-read ones, both
