@@ -18,11 +18,11 @@ enum class Copies {
 
 struct MirroredOptions {
   /// "cpu:K" is lane K of the host: any numbers from 0, no duplicates. Lanes take the cores that the process may use in
-  /// turn; where there are more lanes than cores, lanes are not pinned. Empty: as many lanes as cores, or, where
-  /// `replicas` is given, the largest number of lanes up to that which divides it.
+  /// turn; where there are more lanes than cores, lanes are not pinned. Empty: as many lanes as cores, and at most
+  /// `replicas`, where these are given.
   std::vector<std::string> devices = {};
-  /// A multiple of the number of lanes, to which they are dealt in blocks. It decides results; lanes do not. 0: one for
-  /// each lane.
+  /// At least as many as lanes, to which they are dealt in blocks. Their number decides results; lanes do not. 0: one
+  /// for each lane.
   int64_t replicas = 0;
   Copies copies = Copies::kPerMemory;
   uint64_t seed = 0;                        // of initial values, random streams and shuffling
@@ -31,11 +31,12 @@ struct MirroredOptions {
   Denormals denormals = Denormals::kFlush;  // part of what decides bits
 };
 
-/// Every replica has a thread of its own (replica 0: the caller's), and a lane lets one of its replicas run at a time.
+/// Every replica has its own thread (replica 0: the caller's), and a lane lets one of its replicas run at a time.
 /// With the same number of replicas the bits of all variables are the same on any number of lanes.
 class MirroredStrategy final : public Strategy {
  public:
   explicit MirroredStrategy(MirroredOptions options = {});
+  ~MirroredStrategy() override;
 };
 
 }  // namespace lockstep
