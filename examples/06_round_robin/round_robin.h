@@ -1,4 +1,4 @@
-// A strategy of one's own: variables lie on the strategy's devices in turn.
+// A user's strategy: variables lie on the strategy's devices in turn.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A strategy of one's own: local SGD. Each replica trains weights of its own, and every k-th step they become their
+// A user's strategy: local SGD. Each replica trains its own weights, and every k-th step they become their
 // mean.
 #pragma once
 

@@ -51,7 +51,7 @@ Linear filled_with(double number) {
 int main() {
   lockstep::MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}, .replicas = 4, .seed = 7});
 
-  std::cout << "1. Initial values from a generator of one's own\n";
+  std::cout << "1. Initial values from the program's own generator\n";
   std::mt19937 generator(std::random_device{}());
   std::normal_distribution<double> normal;
   // The factory is called once for each replica, and each call draws another number.
