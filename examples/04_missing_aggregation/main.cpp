@@ -37,7 +37,7 @@ int main() {
     count_mistakes("on-write, no aggregation", kOnWrite, kNone);  // the defaults
     throw std::logic_error("this should have been an error");
   } catch (const lockstep::ReplicaError& error) {
-    // What run() throws. It has a line for each replica that failed, and std::rethrow_if_nested(error) gives the
+    // What run() throws. Replicas that failed alike share one message, and std::rethrow_if_nested(error) gives the
     // UsageError of the first.
     std::cout << "ReplicaError: " << error.what() << "\n";
   }
