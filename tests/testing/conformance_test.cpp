@@ -143,7 +143,11 @@ TEST(Conformance, HasEachCheckOnEachShapeUnderANameThatTestsCanHave) {
   for (const char* shape : {"_1ReplicaOn1Lane", "_3ReplicasOn1Lane", "_4ReplicasOn1Lane", "_4ReplicasOn2Lanes"}) {
     EXPECT_EQ(std::count(names.begin(), names.end(), std::string("ReduceIsOfEveryReplicasValueOnce") + shape), 1);
   }
-  EXPECT_EQ(names.size() % 4, 0u);
+  EXPECT_EQ((names.size() - 12) % 4, 0u) << "all checks on four shapes, and one of each of 5 to 16 replicas";
+  for (const char* name :
+       {"ValuesOfSoManyReplicasBecomeOne_5ReplicasOn1Lane", "ValuesOfSoManyReplicasBecomeOne_16ReplicasOn1Lane"}) {
+    EXPECT_EQ(std::count(names.begin(), names.end(), name), 1) << name;
+  }
 }
 
 TEST(Conformance, LeavesOutShapesThatAStrategyDoesNotHaveAndRefusesNone) {
@@ -153,8 +157,8 @@ TEST(Conformance, LeavesOutShapesThatAStrategyDoesNotHaveAndRefusesNone) {
   for (const Conformance& none : {Conformance{}, Conformance{.make = one_device, .replicas = {2}},
                                   Conformance{.make = local_replicas, .replicas = {3}, .lanes = {2, 0, -1}},
                                   Conformance{.make = local_replicas, .replicas = {}}}) {
-    message_from<UsageError>([&] { conformance_checks(none); });
-    message_from<UsageError>([&] { expect_conformance(none); });
+    testing::expect_error<UsageError>([&] { conformance_checks(none); }, "LS-OPTION");
+    testing::expect_error<UsageError>([&] { expect_conformance(none); }, "LS-OPTION");
   }
   EXPECT_THROW(expect_conformance({.make = [](int64_t, int, uint64_t) -> MadeStrategy { throw std::bad_alloc(); }}),
                std::bad_alloc);
@@ -163,16 +167,26 @@ TEST(Conformance, LeavesOutShapesThatAStrategyDoesNotHaveAndRefusesNone) {
 TEST(Conformance, LeavesTheOneGradientRuleToStrategiesThatPromiseIt) {
   const auto with = names_of({.make = local_replicas, .replicas = {4}, .lanes = {1}});
   const auto without = names_of({.make = local_replicas, .replicas = {4}, .lanes = {1}, .one_gradient_rule = false});
-  EXPECT_EQ(with.size(), without.size() + 2);
+  EXPECT_EQ(with.size(), without.size() + 10);
 }
 
 TEST(Conformance, NamesAStrategyThatTrainsApartAndPromisesNotTo) {
   expect_found({.make = local_sgd, .replicas = {4}, .lanes = {2}},
-               {"2 of ", "\n  TrainingWithSgdIsOneDevices_4ReplicasOn2Lanes: 4 replicas on 2 lanes: after step ",
+               {"\n  TrainingWithSgdIsOneDevices_4ReplicasOn2Lanes: 4 replicas on 2 lanes: after step ",
                 "\n  TrainingWithAdamWIsOneDevices_4ReplicasOn2Lanes", ".one_gradient_rule = false"});
 }
 
 TEST(Conformance, IsSilentOnAStrategyThatIsOne) { expect_conformance({.make = local_replicas, .replicas = {2}}); }
+
+TEST(Conformance, LeavesOutFurtherNumbersThatAStrategyRefusesOrDoesNotHave) {
+  const auto two = [](int64_t replicas, int lanes, uint64_t seed) -> MadeStrategy {
+    if (replicas == 5) throw UsageError("LS-TEST", std::string("not five"), "two");
+    return replicas == 6 ? nullptr : local_replicas(2, lanes, seed);
+  };
+  for (const std::string& name : names_of({.make = two, .replicas = {2}, .lanes = {1}})) {
+    EXPECT_NE(name.find("_2ReplicasOn1Lane"), std::string::npos) << name;
+  }
+}
 
 TEST(Conformance, NamesTheShapeThatIsNotTheOneAskedFor) {
   const auto too_few = [](int64_t replicas, int lanes, uint64_t seed) {
@@ -227,10 +241,11 @@ TEST(Findings, SayWhatWasFoundAndWhatWasExpected) {
             "it threw nothing, expected a UsageError");
   EXPECT_EQ(message_from<Finding>([] { internal::expect_usage_error("it", [] { throw std::runtime_error("mine"); }); }),
             "it threw 'mine', expected a UsageError");
-  EXPECT_EQ(message_from<Finding>([] {
-              internal::expect_usage_error("it", [] { throw UsageError("a", "b"); }, {"a", "c"});
-            }),
-            "it threw 'a; b', which does not name 'c'");
+  EXPECT_EQ(
+      message_from<Finding>([] {
+        internal::expect_usage_error("it", [] { throw UsageError("LS-TEST", std::string("a"), "b"); }, {"a", "c"});
+      }),
+      "it threw 'a [LS-TEST]\nb', which does not name 'c'");
 }
 
 }  // namespace
