@@ -63,8 +63,10 @@ double rounding_of(at::ScalarType type) {
   switch (type) {
     case at::kBFloat16: return 0x1p-7;
     case at::kHalf: return 0x1p-10;
-    case at::kFloat: return 0x1p-23;
-    case at::kDouble: return 0x1p-52;
+    case at::kFloat:
+    case at::kComplexFloat: return 0x1p-23;
+    case at::kDouble:
+    case at::kComplexDouble: return 0x1p-52;
     default: return 0;
   }
 }

@@ -171,7 +171,7 @@ TEST(Conformance, LeavesTheOneGradientRuleToStrategiesThatPromiseIt) {
 }
 
 TEST(Conformance, NamesAStrategyThatTrainsApartAndPromisesNotTo) {
-  expect_found({.make = local_sgd, .replicas = {4}, .lanes = {2}},
+  expect_found({.make = local_sgd, .replicas = {4}, .lanes = {2}, .more_replicas = {}},
                {"\n  TrainingWithSgdIsOneDevices_4ReplicasOn2Lanes: 4 replicas on 2 lanes: after step ",
                 "\n  TrainingWithAdamWIsOneDevices_4ReplicasOn2Lanes", ".one_gradient_rule = false"});
 }
@@ -193,7 +193,7 @@ TEST(Conformance, NamesTheShapeThatIsNotTheOneAskedFor) {
     return local_replicas(std::max<int64_t>(replicas - lanes, lanes), lanes, seed);
   };
   expect_found(
-      {.make = too_few, .replicas = {4}, .lanes = {2}},
+      {.make = too_few, .replicas = {4}, .lanes = {2}, .more_replicas = {}},
       {"HasTheShapeThatWasAskedFor_4ReplicasOn2Lanes: LocalReplicas of 4 replicas on 2 lanes: num_replicas() is "
        "2, expected 4",
        "Topology"});
@@ -204,7 +204,7 @@ TEST(Conformance, NamesAStrategyThatIsAnotherEachTime) {
   const auto drifting = [&calls](int64_t replicas, int lanes, uint64_t) {
     return local_replicas(replicas, lanes, ++calls);
   };
-  expect_found({.make = drifting, .replicas = {3}, .lanes = {1}},
+  expect_found({.make = drifting, .replicas = {3}, .lanes = {1}, .more_replicas = {}},
                {"HasTheShapeThatWasAskedFor_3ReplicasOn1Lane: LocalReplicas of 3 replicas on 1 lane: seed() is",
                 "TrainingGivesTheSameBitsEachTimeAndOnAnyLanes_3ReplicasOn1Lane",
                 "before the first step, variable "
@@ -217,7 +217,7 @@ TEST(Conformance, NamesALaneCountThatDecidesBits) {
     return local_replicas(replicas, lanes, seed + static_cast<uint64_t>(lanes == 2));
   };
   const std::string text = message_from<DivergenceError>([&] {
-    expect_conformance({.make = by_lanes, .replicas = {4}, .lanes = {1, 2}});
+    expect_conformance({.make = by_lanes, .replicas = {4}, .lanes = {1, 2}, .more_replicas = {}});
   });
   EXPECT_NE(text.find("TrainingGivesTheSameBitsEachTimeAndOnAnyLanes_4ReplicasOn2Lanes"), std::string::npos) << text;
   EXPECT_EQ(text.find("_4ReplicasOn1Lane:"), std::string::npos) << text;
