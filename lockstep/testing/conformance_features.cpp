@@ -162,8 +162,8 @@ void state_is_loaded(const Shape& shape) {
 class Parameters : public torch::nn::Module {
  public:
   Parameters() {
-    for (const char* name : {"weight", "bias", "kernel", "embedding", "scale"}) {
-      for (const int64_t size : {1, 7, 1025, 5003, 300000}) {
+    for (const char* name : {"weight", "bias", "embedding"}) {
+      for (const int64_t size : {1, 7, 1025, 5003, 70000}) {
         register_parameter(std::string(name) + "_" + std::to_string(size), at::ones({size}));
       }
     }

@@ -66,11 +66,15 @@ void any_layout(Strategy& strategy) {
 
 // Beyond what is one block, one cache and one message: 5 thousand elements, and 4 megabytes.
 void any_size(Strategy& strategy) {
-  for (const int64_t count : {int64_t{5003}, int64_t{1} << 20}) {
-    const auto values = strategy.per_replica([&](ReplicaId r) { return small_integers(r, {count}, at::kFloat); });
+  for (const int64_t repeats : {500, 100'000}) {
+    const int64_t count = 11 * repeats;
+    const auto few = strategy.per_replica([](ReplicaId r) { return small_integers(r, {11}, at::kFloat); });
+    const auto values = strategy.per_replica([&](ReplicaId r) { return few[r].repeat({repeats}); });
+    const auto expected = [&](Reduction reduction) {
+      return reduced(reduction, strategy.local_results(few)).to(at::kFloat).repeat({repeats});
+    };
     for (const Reduction reduction : kAdding) {
-      expect_reduced(strategy, reduction, fmt::format("{} elements", count), values,
-                     reduced(reduction, strategy.local_results(values)).to(at::kFloat));
+      expect_reduced(strategy, reduction, fmt::format("{} elements", count), values, expected(reduction));
     }
     const Variable variable = strategy.make_variable(at::zeros({count}), {.name = fmt::format("of_{}", count)});
     const auto optimizer = strategy.make_optimizer(std::vector<Variable>{variable}, torch::optim::SGDOptions(1.0));
@@ -79,7 +83,7 @@ void any_size(Strategy& strategy) {
       optimizer.step(ctx);
     });
     expect_tensor(fmt::format("a variable of {} elements after a step", count), variable.read(),
-                  reduced(Reduction::kSum, strategy.local_results(values)).neg().to(at::kFloat));
+                  expected(Reduction::kSum).neg());
   }
 }
 
