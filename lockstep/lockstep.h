@@ -6,7 +6,6 @@
 #include "lockstep/core/ids.h"                  // IWYU pragma: export
 #include "lockstep/core/log.h"                  // IWYU pragma: export
 #include "lockstep/core/per_replica.h"          // IWYU pragma: export
-#include "lockstep/reduce/reduction.h"            // IWYU pragma: export
 #include "lockstep/core/sha256.h"               // IWYU pragma: export
 #include "lockstep/data/batch.h"                // IWYU pragma: export
 #include "lockstep/data/dataset.h"              // IWYU pragma: export
@@ -14,7 +13,8 @@
 #include "lockstep/data/sources.h"              // IWYU pragma: export
 #include "lockstep/optim/moving_average.h"      // IWYU pragma: export
 #include "lockstep/optim/optimizer.h"           // IWYU pragma: export
-#include "lockstep/reduce/reducer.h"           // IWYU pragma: export
+#include "lockstep/reduce/reducer.h"            // IWYU pragma: export
+#include "lockstep/reduce/reduction.h"          // IWYU pragma: export
 #include "lockstep/replica/replica_context.h"   // IWYU pragma: export
 #include "lockstep/replica/sync_batch_norm.h"   // IWYU pragma: export
 #include "lockstep/replica/topology.h"          // IWYU pragma: export
@@ -24,6 +24,7 @@
 #include "lockstep/strategy/mirrored.h"         // IWYU pragma: export
 #include "lockstep/strategy/one_device.h"       // IWYU pragma: export
 #include "lockstep/strategy/setup.h"            // IWYU pragma: export
+#include "lockstep/strategy/state_items.h"      // IWYU pragma: export
 #include "lockstep/strategy/strategy.h"         // IWYU pragma: export
 #include "lockstep/variable/placement.h"        // IWYU pragma: export
 #include "lockstep/variable/replicated.h"       // IWYU pragma: export

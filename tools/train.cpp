@@ -75,7 +75,8 @@ double step(Strategy& strategy, const ReplicatedModel& model, const Optimizer& o
   const auto losses = strategy.run(batch, [&](ReplicaContext& ctx, const Batch& part) {
     const at::Tensor loss = ctx.scale_loss(mean_loss(*model(ctx), part.input, part.target));
     if (!std::isfinite(loss.item<double>())) {
-      throw NonFiniteError(fmt::format("step {}, replica {}: the loss is {}; the step was not applied", ctx.step(),
+      throw NonFiniteError("LS-NOT-FINITE",
+                           fmt::format("step {}, replica {}: the loss is {}; the step was not applied", ctx.step(),
                                        ctx.replica_id().value(), loss.item<double>()),
                            "lower --learning-rate, or look at the samples of this step");
     }
@@ -91,7 +92,7 @@ double step(Strategy& strategy, const ReplicatedModel& model, const Optimizer& o
 int train(const TrainOptions& options) {
   const bool text = reads_text(options.model.name);
   if (options.sample > 0 && !text) {
-    throw UsageError(fmt::format("--sample was given and --model {} makes no text", options.model.name),
+    throw UsageError("LS-FLAG", fmt::format("--sample was given and --model {} makes no text", options.model.name),
                      "use --model gpt");
   }
   WholeFile sample_log(options.sample_log);
@@ -99,13 +100,19 @@ int train(const TrainOptions& options) {
   const auto strategy = make(options);
   ModelOptions model_options = options.model;
   const TrainData split = load_data(options.data, model_options);
+  const std::string description = strategy->describe();  // while there are no variables, of which it has a table
   const ReplicatedModel model = strategy->make_module([&] { return make_model(model_options); });
   const Optimizer optimizer = make_optimizer(*strategy, model, options.optimizer, options.learning_rate);
   const auto data = strategy->distribute(split.train, {.global_batch = options.global_batch, .shuffle = true});
 
   const int64_t per_epoch = data.steps_per_epoch();
+  if (per_epoch == 0) {
+    throw DataError("LS-NO-SAMPLES", fmt::format("--data {} has no sample to train on", options.data),
+                    "give more data");
+  }
   const int64_t steps = options.steps > 0 ? options.steps : per_epoch * std::max<int64_t>(options.epochs, 1);
-  std::fputs(strategy->describe().c_str(), stderr);
+  std::fputs(description.c_str(), stderr);
+  if (options.describe) std::fputs(strategy->describe_variables().c_str(), stderr);
 
   TrainReport report;
   std::optional<Progress> progress(std::in_place, steps, options.steps > 0 ? 0 : steps / per_epoch);
@@ -148,7 +155,7 @@ int train(const TrainOptions& options) {
   report.eval_loss = evaluation.loss;
   report.eval_accuracy = evaluation.accuracy;
   describe_run(report, options, *strategy);
-  digest_state(report, model.variables(), optimizer);
+  digest_state(report, *strategy);
   print_table(table_of(report));
   if (options.sample > 0) {
     const std::string made = sample_text(*strategy, model, split.vocabulary, model_options.context, options.sample);
@@ -158,7 +165,7 @@ int train(const TrainOptions& options) {
   }
   json.write(json_of(report));
   json.commit();
-  return 0;
+  return report.findings.empty() ? 0 : 1;
 }
 
 }  // namespace lockstep::tools

@@ -23,15 +23,15 @@ TrainData load_data(const std::string& name, ModelOptions& model) {
   const auto file = after("text:", name);
   const auto folder = after("idx:", name);
   if (!file && !folder && name != "digits") {
-    throw UsageError(fmt::format("--data {} is not a data set", name),
+    throw UsageError("LS-FLAG", fmt::format("--data {} is not a data set", name),
                      "use digits, idx:DIR with a folder of MNIST's files, or text:FILE");
   }
   if (file && !reads_text(model.name)) {
-    throw UsageError(fmt::format("--model {} learns from images and --data {} is text", model.name, name),
+    throw UsageError("LS-FLAG", fmt::format("--model {} learns from images and --data {} is text", model.name, name),
                      "use --model gpt, or --data digits or idx:DIR");
   }
   if (!file && reads_text(model.name)) {
-    throw UsageError(fmt::format("--model {} learns from text and --data {} is images", model.name, name),
+    throw UsageError("LS-FLAG", fmt::format("--model {} learns from text and --data {} is images", model.name, name),
                      "use --data text:FILE");
   }
   if (file) {

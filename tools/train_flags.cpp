@@ -21,7 +21,7 @@ void add_train(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   train->add_option("--devices", options.devices, "lanes, such as cpu:0,cpu:1; by default as many as cores")
       ->delimiter(',');
-  train->add_option("--replicas", options.replicas, "replicas, a multiple of the lanes; by default one for each lane")
+  train->add_option("--replicas", options.replicas, "replicas, at least as many as lanes; by default one for each lane")
       ->check(CLI::PositiveNumber);
   train->add_option("--threads-per-replica", options.threads_per_replica, "intra-op threads of each replica")
       ->check(CLI::Range(1, 1024))
@@ -44,6 +44,7 @@ void add_train(CLI::App& app, Action& chosen) {
   train->add_option("--dropout", options.model.dropout, "probability")
       ->check(CLI::Range(0.0, 0.99))
       ->capture_default_str();
+  train->add_flag("--describe", options.describe, "print a table of all variables before training");
   train->add_option("--sample", options.sample, "characters of text that the trained gpt makes up at the end")
       ->check(CLI::Range(1, 1 << 20));
   train->add_option("--sample-log", options.sample_log,

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/fingerprint.h"
@@ -14,6 +15,16 @@ namespace {
 
 double samples_per_second(const TrainReport& report) {
   return static_cast<double>(report.samples) / std::max(report.seconds, 1e-9);
+}
+
+/// "LS-CODE: text", for each finding of a strategy that has a list of them.
+template <class S>
+std::vector<std::string> findings_of(const S& strategy) {
+  std::vector<std::string> lines;
+  if constexpr (requires { strategy.findings(); }) {
+    for (const auto& finding : strategy.findings()) lines.push_back(fmt::format("{}: {}", finding.code, finding.text));
+  }
+  return lines;
 }
 
 }  // namespace
@@ -29,28 +40,28 @@ void describe_run(TrainReport& report, const TrainOptions& options, const Strate
   report.global_batch = options.global_batch;
   report.seed = options.seed;
   report.fingerprint = internal::platform_fingerprint();
+  report.findings = findings_of(strategy);
 }
 
-void digest_state(TrainReport& report, const std::vector<Variable>& variables, const Optimizer& optimizer) {
-  std::vector<Variable> sorted = variables;
-  std::sort(sorted.begin(), sorted.end(), [](const Variable& a, const Variable& b) { return a.name() < b.name(); });
-  std::vector<std::pair<std::string, at::Tensor>> weights;
-  std::vector<std::pair<std::string, at::Tensor>> state;
-  for (const Variable& variable : sorted) {
-    if (variable.synchronization() == VariableSynchronization::kOnWrite) {
-      weights.emplace_back(variable.name(), variable.read());
-    } else {
-      for (const at::Tensor& component : variable.components()) state.emplace_back(variable.name(), component);
+void digest_state(TrainReport& report, const Strategy& strategy) {
+  using Kind = StateItem::Kind;
+  std::vector<StateItem> items = strategy.state_items();
+  std::stable_sort(items.begin(), items.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  const auto digest_of = [&](std::initializer_list<Kind> kinds) {
+    std::vector<std::pair<std::string, at::Tensor>> named;
+    for (const StateItem& item : items) {
+      if (std::find(kinds.begin(), kinds.end(), item.kind) == kinds.end()) continue;
+      for (const at::Tensor& value : item.read()) named.emplace_back(item.name, value);
     }
-  }
-  const auto slots = optimizer.state();  // a map: sorted by name
-  report.weights_sha256 = sha256_of(weights);
-  report.state_sha256 = sha256_of(state);
-  report.optimizer_sha256 = sha256_of({slots.begin(), slots.end()});
+    return sha256_of(named);
+  };
+  report.weights_sha256 = digest_of({Kind::kMirrored});
+  report.state_sha256 = digest_of({Kind::kOnRead});
+  report.optimizer_sha256 = digest_of({Kind::kSlot, Kind::kStepCount});
 }
 
 std::vector<std::pair<std::string, std::string>> table_of(const TrainReport& report) {
-  return {
+  std::vector<std::pair<std::string, std::string>> rows{
       {"strategy",
        fmt::format("{}, {} replicas on [{}]", report.strategy, report.replicas, fmt::join(report.devices, ", "))},
       {"model, data", fmt::format("{}, {}", report.model, report.data)},
@@ -64,6 +75,8 @@ std::vector<std::pair<std::string, std::string>> table_of(const TrainReport& rep
       {"state sha256", report.state_sha256},
       {"fingerprint", report.fingerprint},
   };
+  for (const std::string& finding : report.findings) rows.emplace_back("finding", finding);
+  return rows;
 }
 
 std::string json_of(const TrainReport& report) {

@@ -36,12 +36,12 @@ struct TrainReport {
   std::vector<std::string> findings;
 };
 
-/// Fills in what the run was.
+/// Fills in what the run was, and what was found in it; after the run.
 void describe_run(TrainReport& report, const TrainOptions& options, const Strategy& strategy);
 
 /// Fills in the digests: weights over the mirrored variables, state over every component of the sync-on-read ones, both
 /// sorted by name, and the optimizer's slots and step counts.
-void digest_state(TrainReport& report, const std::vector<Variable>& variables, const Optimizer& optimizer);
+void digest_state(TrainReport& report, const Strategy& strategy);
 
 std::vector<std::pair<std::string, std::string>> table_of(const TrainReport& report);
 std::string json_of(const TrainReport& report);

@@ -13,7 +13,7 @@ WholeFile::WholeFile(std::string path) : path_(std::move(path)) {
   if (path_.empty()) return;
   stream_.open(path_ + ".part", std::ios::binary | std::ios::trunc);
   if (!stream_) {
-    throw DataError("'" + path_ + "' cannot be written: " + std::strerror(errno),
+    throw DataError("LS-FILE", "'" + path_ + "' cannot be written: " + std::strerror(errno),
                     "choose a folder that exists and is yours");
   }
   open_ = true;
@@ -33,7 +33,8 @@ void WholeFile::commit() {
   if (!open_) return;
   stream_.close();
   if (stream_.fail() || std::rename((path_ + ".part").c_str(), path_.c_str()) != 0) {
-    throw DataError("'" + path_ + "' could not be written: " + std::strerror(errno), "look for room on the disk");
+    throw DataError("LS-FILE", "'" + path_ + "' could not be written: " + std::strerror(errno),
+                    "look for room on the disk");
   }
   open_ = false;
 }

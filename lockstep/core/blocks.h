@@ -10,8 +10,8 @@ namespace lockstep::internal {
 struct Block {
   int64_t first = 0;
   int64_t count = 0;
-  int64_t end() const { return first + count; }
-  bool contains(int64_t i) const { return i >= first && i < end(); }
+  constexpr int64_t end() const { return first + count; }
+  constexpr bool contains(int64_t i) const { return i >= first && i < end(); }
   bool operator==(const Block&) const = default;
 };
 
@@ -21,6 +21,13 @@ constexpr Block block_of(int64_t total, int64_t parts, int64_t index) {
   const int64_t each = total / parts;
   const int64_t larger = total % parts;
   return {index * each + std::min(index, larger), each + (index < larger ? 1 : 0)};
+}
+
+/// Which of the parts has thing `i`, 0 <= i < total.
+constexpr int64_t part_that_has(int64_t total, int64_t parts, int64_t i) {
+  int64_t part = 0;
+  while (!block_of(total, parts, part).contains(i)) ++part;
+  return part;
 }
 
 }  // namespace lockstep::internal

@@ -19,7 +19,7 @@ DeviceName parse_device(const std::string& text) {
     valid = valid && error == std::errc() && end == last && name.index >= 0 && *first != '-';
   }
   if (!valid) {
-    throw UsageError(fmt::format("'{}' is not a device", text),
+    throw UsageError("LS-DEVICE", fmt::format("'{}' is not a device", text),
                      "write \"cpu:K\" for lane K of the host (any K from 0), or \"cuda:K\" for a GPU");
   }
   return name;

@@ -62,12 +62,14 @@ std::string remedy_of(const std::vector<ReplicaError::Failure>& failures) {
 }
 
 /// A library error's message ends with its remedy; after others the way to the exception itself is said once.
-std::string text_of(int64_t step, const std::vector<ReplicaError::Failure>& failures) {
+std::string text_of(int64_t step, bool evaluation, const std::vector<ReplicaError::Failure>& failures) {
+  const std::string where =
+      evaluation ? fmt::format("evaluation after {} step{}", step, step == 1 ? "" : "s") : fmt::format("step {}", step);
   const std::vector<Alike> groups = groups_of(failures);
   std::string text;
   for (std::size_t i = 0; i < groups.size() && i < kLines; ++i) {
     const Alike& group = groups[i];
-    text += fmt::format("{}step {}, replica{} {}: {}", i == 0 ? "" : "\n", step, group.replicas.size() > 1 ? "s" : "",
+    text += fmt::format("{}{}, replica{} {}: {}", i == 0 ? "" : "\n", where, group.replicas.size() > 1 ? "s" : "",
                         fmt::join(group.replicas, ", "), group.first->message);
   }
   if (groups.size() > kLines) text += fmt::format("\nand {} more messages: see failures()", groups.size() - kLines);
@@ -77,8 +79,10 @@ std::string text_of(int64_t step, const std::vector<ReplicaError::Failure>& fail
 
 }  // namespace
 
-ReplicaError::ReplicaError(int64_t step, std::vector<Failure> failures)
-    : Error(text_of(step, failures), "LS-REPLICA", remedy_of(failures)), step_(step), failures_(std::move(failures)) {}
+ReplicaError::ReplicaError(int64_t step, std::vector<Failure> failures, bool evaluation)
+    : Error(WholeText{text_of(step, evaluation, failures)}, "LS-REPLICA", remedy_of(failures)),
+      step_(step),
+      failures_(std::move(failures)) {}
 
 std::vector<std::string> ReplicaError::messages() const {
   std::vector<std::string> result;

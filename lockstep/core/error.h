@@ -42,9 +42,12 @@ class Error : public std::runtime_error {
   const std::string& remedy() const noexcept { return remedy_; }
 
  protected:
-  /// `text` is all of `what()`.
-  Error(const std::string& text, ErrorCode code, const std::string& remedy)
-      : std::runtime_error(text), code_(code.text()), remedy_(remedy) {}
+  /// All of `what()`; a type of its own, so that no string is taken for it.
+  struct WholeText {
+    std::string text;
+  };
+  Error(const WholeText& whole, ErrorCode code, const std::string& remedy)
+      : std::runtime_error(whole.text), code_(code.text()), remedy_(remedy) {}
 
  private:
   std::string code_;
@@ -104,9 +107,10 @@ class ReplicaError : public Error, public std::nested_exception {
   };
 
   /// `what()` quotes each different message once, with the replicas it came from; messages that differ by the replica's
-  /// own number alone are one. `remedy()` is that of the first failure. Call inside a handler of `failures.front().exception`, which becomes the nested exception.
-  /// `failures` is not empty and is sorted by replica.
-  ReplicaError(int64_t step, std::vector<Failure> failures);
+  /// own number alone are one. `remedy()` is that of the first failure. Call inside a handler of
+  /// `failures.front().exception`, which becomes the nested exception. `failures` is not empty and is sorted by
+  /// replica. `evaluation`: it failed in Strategy::evaluate, after `step` completed runs.
+  ReplicaError(int64_t step, std::vector<Failure> failures, bool evaluation = false);
 
   /// The lowest replica that failed.
   ReplicaId replica() const { return failures_.front().replica; }

@@ -18,6 +18,12 @@ void set_log_sink(LogSink sink);
 
 namespace internal {
 void log(LogLevel level, const std::string& line);
+
+/// The highest level that LOCKSTEP_LOG's `text` lets through, -1 for none; null or empty: kInfo. A UsageError for text
+/// that is none of off, error, warning and info. log() itself cannot fail and takes such text for info; each strategy
+/// checks the variable as it is made.
+int log_setting(const char* text);
+void check_log_setting();
 }  // namespace internal
 
 }  // namespace lockstep

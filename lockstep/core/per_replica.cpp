@@ -8,10 +8,12 @@ namespace lockstep::internal {
 
 void throw_not_local(ReplicaId asked, ReplicaId first, std::size_t size) {
   if (size == 0) {
-    throw UsageError(fmt::format("replica {} was asked of a PerReplica that holds no value", asked.value()),
+    throw UsageError("LS-PER-REPLICA-SIZE",
+                     fmt::format("replica {} was asked of a PerReplica that holds no value", asked.value()),
                      "fill it by per_replica(), run() or a data set's epoch() first");
   }
-  throw UsageError(fmt::format("replica {} is not of this process, which has replicas {} to {}", asked.value(),
+  throw UsageError("LS-NOT-LOCAL",
+                   fmt::format("replica {} is not of this process, which has replicas {} to {}", asked.value(),
                                first.value(), first.value() + static_cast<int64_t>(size) - 1),
                    "index by a replica of this process, or gather() the values of all");
 }

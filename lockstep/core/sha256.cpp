@@ -31,7 +31,8 @@ std::string sha256_of(const std::vector<std::pair<std::string, at::Tensor>>& nam
     add(internal::address_of(rows), static_cast<std::size_t>(rows.numel()) * rows.element_size());
   }
   if (!done || EVP_DigestFinal_ex(context.get(), digest, &length) != 1) {
-    throw InternalError("OpenSSL refused to compute a SHA-256", "look at the system's OpenSSL configuration");
+    throw InternalError("LS-INTERNAL", "OpenSSL refused to compute a SHA-256",
+                        "look at the system's OpenSSL configuration");
   }
   std::string text;
   for (unsigned int i = 0; i < length; ++i) text += fmt::format("{:02x}", digest[i]);

@@ -4,8 +4,13 @@
 #include <cpuid.h>
 #endif
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cstdlib>
-#include <string>
+#include <string_view>
+
+#include "lockstep/core/error.h"
 
 namespace lockstep::internal {
 
@@ -18,25 +23,31 @@ bool has_vaes() {  // GCC 12's __builtin_cpu_supports does not know it
 }
 #endif
 
-Simd choose() {
+Simd widest() {
 #if defined(LOCKSTEP_WIDE_SIMD)
-  const char* text = std::getenv("LOCKSTEP_SIMD");
-  const std::string asked = text ? text : "";
-  const bool avx2 = __builtin_cpu_supports("avx2");
-  const bool vaes = avx2 && has_vaes();
-  const bool avx512 = vaes && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq");
-  if (asked == "plain" || !avx2) return Simd::kPlain;
-  if (asked == "avx2" || !vaes) return Simd::kAvx2;
-  if (asked == "avx2-vaes" || !avx512) return Simd::kAvx2Vaes;
+  if (!__builtin_cpu_supports("avx2")) return Simd::kPlain;
+  if (!has_vaes()) return Simd::kAvx2;
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512dq")) return Simd::kAvx2Vaes;
   return Simd::kAvx512;
-#endif
+#else
   return Simd::kPlain;
+#endif
 }
 
 }  // namespace
 
+Simd simd_setting(const char* text) {
+  const std::string_view asked = text != nullptr ? text : "";
+  if (asked.empty() || asked == "avx512") return Simd::kAvx512;
+  if (asked == "avx2-vaes") return Simd::kAvx2Vaes;
+  if (asked == "avx2") return Simd::kAvx2;
+  if (asked == "plain") return Simd::kPlain;
+  throw UsageError("LS-ENVIRONMENT", fmt::format("LOCKSTEP_SIMD is '{}'", asked),
+                   "set it to plain, avx2, avx2-vaes or avx512, or leave it out for the widest that there is");
+}
+
 Simd simd() {
-  static const Simd chosen = choose();
+  static const Simd chosen = std::min(simd_setting(std::getenv("LOCKSTEP_SIMD")), widest());
   return chosen;
 }
 

@@ -46,14 +46,7 @@ void set_autocast_details(const ThreadModes& modes) {
   at::autocast::set_autocast_cache_enabled(modes.autocast_cache);
 }
 
-void forget_autocast_weights() {
-#if LOCKSTEP_TORCH_AT_LEAST(2, 4)
-  const bool on = at::autocast::is_autocast_enabled(at::kCPU) || at::autocast::is_autocast_enabled(at::kCUDA);
-#else
-  const bool on = at::autocast::is_cpu_enabled() || at::autocast::is_enabled();
-#endif
-  if (on) at::autocast::clear_cache();
-}
+void forget_autocast_weights() { at::autocast::clear_cache(); }
 
 at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values) {
 #if LOCKSTEP_TORCH_AT_LEAST(2, 0)

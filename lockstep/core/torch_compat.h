@@ -39,8 +39,13 @@ ThreadModes thread_modes();
 /// Sets what at::ThreadLocalState may leave out: autocast's dtypes and cache.
 void set_autocast_details(const ThreadModes& modes);
 
-/// Empties autocast's cache of casted weights where autocast is on for this thread; call after weights changed.
+/// Empties autocast's cache of casted weights, whether autocast is on or off now; call after weights changed, while no
+/// replica computes: one that has cached a weight in this pass would cast it again, with other roundings of its
+/// gradient.
 void forget_autocast_weights();
+
+/// Whether each thread has an autocast cache of its own, which only that thread can empty; later there is one for all.
+inline constexpr bool kAutocastCachePerThread = !LOCKSTEP_TORCH_AT_LEAST(2, 0);
 
 /// Attention of each position to itself and those before it: queries, keys and values [..., positions, width of a
 /// head], the scores divided by the root of that width. One fused operator where LibTorch has it (2.0).

@@ -7,12 +7,13 @@
 
 namespace lockstep {
 
-/// One replica's part of a global batch. Made by hand it needs no `ids`; `global_size` is then the caller's to set.
+/// One replica's part of a global batch. A Batch that is made by hand needs no `ids`, and `global_size` is the caller's
+/// to set: ReplicaContext::scale_loss() needs it. Strategy::split() sets both.
 struct Batch {
   at::Tensor input = {};    // [size, ...]
-  at::Tensor target = {};   // [size, ...]
+  at::Tensor target = {};   // [size, ...]; undefined where there is none
   at::Tensor ids = {};      // int64 [size]: which samples of the data set
-  int64_t global_size = 0;  // samples in the global batch, over all replicas
+  int64_t global_size = 0;  // samples in the global batch, over all replicas: the same in each part
 
   /// Samples in this part; may be 0.
   int64_t size() const {
@@ -20,5 +21,13 @@ struct Batch {
     return one.defined() && one.dim() > 0 ? one.size(0) : 0;
   }
 };
+
+/// Tells merge_call where a Batch has tensors (replica/tensors_in.h).
+template <class Fn>
+void for_each_tensor(Batch& batch, const Fn& fn) {
+  fn(batch.input);
+  fn(batch.target);
+  fn(batch.ids);
+}
 
 }  // namespace lockstep

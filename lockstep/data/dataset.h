@@ -7,44 +7,52 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "lockstep/data/batch.h"
 
 namespace lockstep {
 namespace data {
 
-/// A finite collection of samples that can be read in any order. Implement it for data of one's own.
+/// A finite collection of samples that can be read in any order. Implement it for your own data.
 class Source {
  public:
-  virtual ~Source() = default;
+  virtual ~Source();
+  /// The number of samples, at least 0.
   virtual int64_t size() const = 0;
-  /// The samples `ids`, each in [0, size()), in that order: `input` and `target`, both [ids.size(), ...], also for
-  /// none. Called from several threads at once. What it throws reaches the caller of epoch()'s iterator.
+  /// The samples `ids`, each in [0, size()), in that order: `input` and `target`, both [ids.size(), ...], also where
+  /// `ids` is empty. `Batch::ids` may stay undefined. Several threads may call at once. An error of the library that it
+  /// throws reaches the reader as it is; any other exception reaches the reader nested in a DataError.
   virtual Batch read(std::span<const int64_t> ids) const = 0;
   /// What it is, in a few words, for messages.
   virtual std::string describe() const = 0;
 };
 
-/// A handle to a source; copies mean the same one.
+/// A handle to a source; copies mean the same one. One that was default-constructed is empty: its members throw a
+/// UsageError.
 class Dataset {
  public:
+  Dataset() = default;
   explicit Dataset(std::shared_ptr<const Source> source) : source_(std::move(source)) {}
-  int64_t size() const { return source_->size(); }
-  /// The samples `ids` in that order, with their `ids`; `global_size` is their number.
+  /// The number of samples. A DataError where the source gives a negative one.
+  int64_t size() const;
+  /// The samples `ids` in that order, with their `ids`; `global_size` is their number. A UsageError for an id outside
+  /// of [0, size()). A DataError that names the source where it throws, or gives anything but one row of input and
+  /// target for each id.
   Batch read(std::span<const int64_t> ids) const;
   /// All samples in order.
   Batch read_all() const;
-  const std::shared_ptr<const Source>& source() const { return source_; }
+  const std::shared_ptr<const Source>& source() const;
 
  private:
   std::shared_ptr<const Source> source_;
 };
 
 /// Sample i is (input[i], target[i]). Both are kept, not copied, and must not change afterwards. A UsageError unless
-/// they have equally many rows.
+/// they are dense, lie in the host's memory and have equally many rows; there may be none.
 Dataset from_tensors(const at::Tensor& input, const at::Tensor& target);
 
-/// The samples [begin, end) of another data set, numbered from 0.
+/// The samples [begin, end) of another data set, numbered from 0. A UsageError where it does not have them.
 Dataset slice(const Dataset& dataset, int64_t begin, int64_t end);
 
 }  // namespace data

@@ -1,11 +1,13 @@
 // Digits drawn as strokes. Only +, -, *, / and square roots of IEEE numbers are used, so that the pixels are the same
 // bits on every machine; no library function of another precision enters.
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
+#include "lockstep/core/error.h"
 #include "lockstep/data/sources.h"
 
 namespace lockstep::data {
@@ -151,6 +153,10 @@ Dataset make(int64_t count, uint64_t seed) {
 }  // namespace
 
 Split digits(int64_t train_count, int64_t evaluate_count, uint64_t seed) {
+  if (train_count < 0 || evaluate_count < 0) {
+    throw UsageError("LS-OPTION", fmt::format("digits was asked for {} and {} images", train_count, evaluate_count),
+                     "give numbers from 0");
+  }
   return {make(train_count, seed * 2 + 1), make(evaluate_count, seed * 2 + 0x5851f42d4c957f2du)};
 }
 

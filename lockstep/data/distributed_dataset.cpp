@@ -2,62 +2,84 @@
 
 #include <fmt/format.h>
 
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::data {
+namespace lockstep {
+
+/// How a data set is dealt to the replicas.
+struct internal::Deal {
+  Dataset dataset;
+  DistributeOptions options;
+  uint64_t seed;  // that of the options, or else the strategy's
+  int64_t num_replicas;
+  ReplicaId first_replica;
+  int64_t num_local_replicas;
+
+  int64_t steps_of(int64_t size) const {
+    return steps_of_epoch(size, options.global_batch, options.remainder == Remainder::kDrop);
+  }
+};
+
+namespace data {
 
 DistributedDataset::DistributedDataset(Dataset dataset, DistributeOptions options, uint64_t seed, int64_t num_replicas,
-                                       ReplicaId first_replica, int64_t num_local_replicas)
-    : dataset_(std::move(dataset)),
-      options_(options),
-      seed_(options.seed.value_or(seed)),
-      num_replicas_(num_replicas),
-      first_replica_(first_replica),
-      num_local_replicas_(num_local_replicas) {
-  if (options_.global_batch < 1) {
-    throw UsageError(fmt::format("distribute was given .global_batch = {}", options_.global_batch),
+                                       ReplicaId first_replica, int64_t num_local_replicas) {
+  dataset.size();  // throws for an empty handle
+  if (options.global_batch < 1) {
+    throw UsageError("LS-OPTION", fmt::format("distribute was given .global_batch = {}", options.global_batch),
                      "give the number of samples of a step over all replicas, at least 1");
   }
+  deal_ = std::make_shared<const internal::Deal>(internal::Deal{
+      std::move(dataset), options, options.seed.value_or(seed), num_replicas, first_replica, num_local_replicas});
 }
 
-int64_t DistributedDataset::steps_per_epoch() const {
-  return internal::steps_of_epoch(size(), options_.global_batch, options_.remainder == Remainder::kDrop);
+const internal::Deal& DistributedDataset::deal() const {
+  if (deal_) return *deal_;
+  throw UsageError("LS-EMPTY-HANDLE", "a DistributedDataset that holds no data was used",
+                   "assign one first: strategy.distribute(dataset, {.global_batch = 64})");
 }
 
-DistributedDataset::Epoch::Epoch(const DistributedDataset& dataset, int64_t number)
-    : owner_(std::make_shared<const DistributedDataset>(dataset)), dataset_(*owner_), number_(number) {
-  if (number < 0) {
-    throw UsageError(fmt::format("epoch {} was asked for", number), "count epochs from 0");
-  }
+int64_t DistributedDataset::size() const { return deal().dataset.size(); }
+int64_t DistributedDataset::global_batch() const { return deal().options.global_batch; }
+int64_t DistributedDataset::steps_per_epoch() const { return deal().steps_of(size()); }
+
+DistributedDataset::Epoch DistributedDataset::epoch(int64_t number) const {
+  deal();
+  if (number < 0) throw UsageError("LS-OPTION", fmt::format("epoch {} was asked for", number), "count epochs from 0");
+  return {deal_, number};
 }
 
-DistributedDataset::Iterator::Iterator(const DistributedDataset* dataset, int64_t epoch, int64_t steps)
-    : dataset_(dataset), steps_(steps) {
-  order_.emplace(dataset->size(), dataset->options_.shuffle, dataset->seed_, epoch);
-  read();
+DistributedDataset::Iterator::Iterator(std::shared_ptr<const internal::Deal> deal, int64_t epoch)
+    : deal_(std::move(deal)), size_(deal_->dataset.size()), steps_(deal_->steps_of(size_)) {
+  order_.emplace(size_, deal_->options.shuffle, deal_->seed, epoch);
+  if (steps_ > 0) current_ = read(0);
 }
 
 DistributedDataset::Iterator& DistributedDataset::Iterator::operator++() {
-  ++step_;
-  read();
+  if (step_ + 1 < steps_) current_ = read(step_ + 1);
+  if (step_ < steps_) ++step_;
   return *this;
 }
 
-void DistributedDataset::Iterator::read() {
-  if (!order_ || step_ >= steps_) return;
-  const internal::Span whole = internal::batch_span(dataset_->size(), dataset_->options_.global_batch, step_);
+PerReplica<Batch> DistributedDataset::Iterator::read(int64_t step) const {
+  const internal::Span whole = internal::batch_span(size_, deal_->options.global_batch, step);
   std::vector<Batch> parts;
   std::vector<int64_t> ids;
-  for (int64_t r = 0; r < dataset_->num_local_replicas_; ++r) {
-    const internal::Span part = internal::part_of(whole, dataset_->first_replica_ + r, dataset_->num_replicas_);
+  for (int64_t r = 0; r < deal_->num_local_replicas; ++r) {
+    const internal::Span part = internal::part_of(whole, deal_->first_replica + r, deal_->num_replicas);
     ids.clear();
-    for (int64_t position = part.begin; position < part.end; ++position) ids.push_back(order_->sample_at(position));
-    parts.push_back(dataset_->dataset_.read(ids));
+    for (int64_t position = part.begin; position < part.end; ++position) {
+      ids.push_back(
+          order_->sample_at(position));  // NOLINT(bugprone-unchecked-optional-access): the constructor sets it
+    }
+    parts.push_back(deal_->dataset.read(ids));
     parts.back().global_size = whole.size();
   }
-  current_ = PerReplica<Batch>(std::move(parts), dataset_->first_replica_);
+  return PerReplica<Batch>(std::move(parts), deal_->first_replica);
 }
 
-}  // namespace lockstep::data
+}  // namespace data
+}  // namespace lockstep

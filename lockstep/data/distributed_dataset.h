@@ -7,6 +7,7 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "lockstep/core/ids.h"
 #include "lockstep/core/per_replica.h"
@@ -29,13 +30,19 @@ struct DistributeOptions {
   Remainder remainder = Remainder::kKeep;
 };
 
+namespace internal {
+struct Deal;
+}
+
 namespace data {
 
 /// A handle; copies mean the same. Which sample goes to which replica is a pure function of (seed, epoch, step,
-/// replica): reading is repeatable, and every sample of an epoch is used once (but for Remainder::kDrop).
+/// replica): reading is repeatable, and every sample of an epoch is used once (but for Remainder::kDrop). One that was
+/// default-constructed is empty: its members throw a UsageError.
 class DistributedDataset {
  public:
-  /// Yields the steps of one epoch in order. An input iterator: one pass, on one thread.
+  /// Yields the steps of one epoch in order. An input iterator: one pass, on one thread. It keeps alive what it reads.
+  /// Where reading throws, the iterator stays at the step that it has.
   class Iterator {
    public:
     using iterator_category = std::input_iterator_tag;
@@ -53,11 +60,12 @@ class DistributedDataset {
 
    private:
     friend class DistributedDataset;
-    Iterator(const DistributedDataset* dataset, int64_t epoch, int64_t steps);
-    void read();
+    Iterator(std::shared_ptr<const internal::Deal> deal, int64_t epoch);
+    PerReplica<Batch> read(int64_t step) const;
 
-    const DistributedDataset* dataset_ = nullptr;
+    std::shared_ptr<const internal::Deal> deal_;
     std::optional<internal::EpochOrder> order_;
+    int64_t size_ = 0;
     int64_t step_ = 0;
     int64_t steps_ = 0;
     PerReplica<Batch> current_;
@@ -66,36 +74,33 @@ class DistributedDataset {
   /// The steps of one epoch, for a range-based loop.
   class Epoch {
    public:
-    Iterator begin() const { return Iterator(&dataset_, number_, dataset_.steps_per_epoch()); }
+    Iterator begin() const { return {deal_, number_}; }
     std::default_sentinel_t end() const { return {}; }
 
    private:
     friend class DistributedDataset;
-    Epoch(const DistributedDataset& dataset, int64_t number);
-    const std::shared_ptr<const DistributedDataset> owner_;
-    const DistributedDataset& dataset_;
-    const int64_t number_;
+    Epoch(std::shared_ptr<const internal::Deal> deal, int64_t number) : deal_(std::move(deal)), number_(number) {}
+    std::shared_ptr<const internal::Deal> deal_;
+    int64_t number_;
   };
 
+  DistributedDataset() = default;
   /// The steps of epoch `number`, from 0; a UsageError for a negative one.
-  Epoch epoch(int64_t number) const { return Epoch(*this, number); }
-  /// Steps of one epoch.
+  Epoch epoch(int64_t number) const;
+  /// Steps of one epoch; none where there are no samples.
   int64_t steps_per_epoch() const;
   /// Samples in the data set.
-  int64_t size() const { return dataset_.size(); }
-  int64_t global_batch() const { return options_.global_batch; }
+  int64_t size() const;
+  int64_t global_batch() const;
 
   /// For the library's own use: `seed` is the strategy's.
   DistributedDataset(Dataset dataset, DistributeOptions options, uint64_t seed, int64_t num_replicas,
                      ReplicaId first_replica, int64_t num_local_replicas);
 
  private:
-  Dataset dataset_;
-  DistributeOptions options_;
-  uint64_t seed_;  // that of the options, or else the strategy's
-  int64_t num_replicas_;
-  ReplicaId first_replica_;
-  int64_t num_local_replicas_;
+  const internal::Deal& deal() const;
+
+  std::shared_ptr<const internal::Deal> deal_;
 };
 
 }  // namespace data

@@ -33,7 +33,9 @@ struct Idx {
 class Reader {
  public:
   explicit Reader(const fs::path& path) : path_(path.string()), file_(gzopen(path_.c_str(), "rb"), &gzclose) {
-    if (!file_) throw DataError(fmt::format("'{}' cannot be opened", path_), "check that it exists and may be read");
+    if (!file_)
+      throw DataError("LS-DATA-FILE", fmt::format("'{}' cannot be opened", path_),
+                      "check that it exists and may be read");
   }
 
   /// Reads up to `count` bytes; fewer only at the end.
@@ -42,7 +44,8 @@ class Reader {
     if (got < 0) {
       int code = 0;
       const char* const text = gzerror(file_.get(), &code);
-      throw DataError(fmt::format("'{}' is damaged at byte {} of its contents: {}", path_, position_, text),
+      throw DataError("LS-DATA-FILE",
+                      fmt::format("'{}' is damaged at byte {} of its contents: {}", path_, position_, text),
                       "get the file again");
     }
     position_ += static_cast<int64_t>(got);
@@ -60,7 +63,8 @@ class Reader {
 uint32_t read_word(Reader& reader) {
   unsigned char bytes[4];
   if (reader.read(bytes, sizeof bytes) != sizeof bytes) {
-    throw DataError(fmt::format("'{}' ends at byte {}, within its header", reader.path(), reader.position()),
+    throw DataError("LS-DATA-FILE",
+                    fmt::format("'{}' ends at byte {}, within its header", reader.path(), reader.position()),
                     "get the file again");
   }
   return static_cast<uint32_t>(bytes[0]) << 24 | static_cast<uint32_t>(bytes[1]) << 16 |
@@ -71,7 +75,8 @@ Idx read_idx(const fs::path& path, uint32_t magic) {
   Reader reader(path);
   const uint32_t found = read_word(reader);
   if (found != magic) {
-    throw DataError(fmt::format("'{}' is not an IDX file of {}: it begins with {:#010x} instead of {:#010x}",
+    throw DataError("LS-DATA-FILE",
+                    fmt::format("'{}' is not an IDX file of {}: it begins with {:#010x} instead of {:#010x}",
                                 reader.path(), magic == kImages ? "images" : "labels", found, magic),
                     "give a folder with MNIST's IDX files");
   }
@@ -89,6 +94,7 @@ Idx read_idx(const fs::path& path, uint32_t magic) {
     idx.bytes.resize(before + got);
     if (got == 0) {
       throw DataError(
+          "LS-DATA-FILE",
           fmt::format("'{}' holds {} bytes of data where its header promises {}", reader.path(), before, promised),
           "get the file again: it is cut off");
     }
@@ -96,6 +102,7 @@ Idx read_idx(const fs::path& path, uint32_t magic) {
   char more = 0;
   if (reader.read(&more, 1) != 0) {
     throw DataError(
+        "LS-DATA-FILE",
         fmt::format("'{}' holds more than the {} bytes of data that its header promises", reader.path(), promised),
         "get the file again");
   }
@@ -118,12 +125,14 @@ Dataset load(const fs::path& images_path, const fs::path& labels_path) {
   const Idx images = read_idx(images_path, kImages);
   const Idx labels = read_idx(labels_path, kLabels);
   if (images.sizes[0] != labels.sizes[0]) {
-    throw DataError(fmt::format("'{}' has {} images and '{}' has {} labels", images_path.string(), images.sizes[0],
+    throw DataError("LS-DATA-FILE",
+                    fmt::format("'{}' has {} images and '{}' has {} labels", images_path.string(), images.sizes[0],
                                 labels_path.string(), labels.sizes[0]),
                     "take both files from one data set");
   }
   if (images.sizes[0] == 0 || images.sizes[1] != 28 || images.sizes[2] != 28) {
-    throw DataError(fmt::format("'{}' holds {} images of {} x {}", images_path.string(), images.sizes[0],
+    throw DataError("LS-DATA-FILE",
+                    fmt::format("'{}' holds {} images of {} x {}", images_path.string(), images.sizes[0],
                                 images.sizes[1], images.sizes[2]),
                     "give images of 28 x 28");
   }
@@ -131,6 +140,7 @@ Dataset load(const fs::path& images_path, const fs::path& labels_path) {
       std::find_if(labels.bytes.begin(), labels.bytes.end(), [](unsigned char label) { return label > 9; });
   if (bad != labels.bytes.end()) {
     throw DataError(
+        "LS-DATA-FILE",
         fmt::format("'{}' has the label {} at sample {}", labels_path.string(), *bad, bad - labels.bytes.begin()),
         "give labels from 0 to 9");
   }
@@ -147,14 +157,16 @@ Dataset load(const fs::path& images_path, const fs::path& labels_path) {
 Split idx(const std::string& folder) {
   std::error_code ignored;
   if (!fs::is_directory(folder, ignored)) {
-    throw DataError(fmt::format("'{}' is not a folder", folder), "give the folder that holds MNIST's IDX files");
+    throw DataError("LS-DATA-FILE", fmt::format("'{}' is not a folder", folder),
+                    "give the folder that holds MNIST's IDX files");
   }
   const auto pair = [&](const char* stem) -> std::optional<Dataset> {
     const auto images = file_of(folder, fmt::format("{}-images", stem), "idx3");
     const auto labels = file_of(folder, fmt::format("{}-labels", stem), "idx1");
     if (images && labels) return load(*images, *labels);
     if (images || labels) {
-      throw DataError(fmt::format("'{}' holds {}'s {} without its {}", folder, stem, images ? "images" : "labels",
+      throw DataError("LS-DATA-FILE",
+                      fmt::format("'{}' holds {}'s {} without its {}", folder, stem, images ? "images" : "labels",
                                   images ? "labels" : "images"),
                       "add the missing file, or take the other away");
     }
@@ -163,6 +175,7 @@ Split idx(const std::string& folder) {
   const std::optional<Dataset> evaluate = pair("t10k");
   if (!evaluate) {
     throw DataError(
+        "LS-DATA-FILE",
         fmt::format("'{}' holds no pair t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, with or without .gz",
                     folder),
         "give the folder that holds MNIST's IDX files");

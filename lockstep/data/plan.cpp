@@ -48,11 +48,12 @@ int64_t EpochOrder::sample_at(int64_t position) const {
 }
 
 int64_t steps_of_epoch(int64_t size, int64_t global_batch, bool drop_short) {
-  return (drop_short ? size : size + global_batch - 1) / global_batch;
+  return size / global_batch + (!drop_short && size % global_batch != 0 ? 1 : 0);
 }
 
 Span batch_span(int64_t size, int64_t global_batch, int64_t step) {
-  return {std::min(size, step * global_batch), std::min(size, (step + 1) * global_batch)};
+  const int64_t begin = step > size / global_batch ? size : step * global_batch;
+  return {begin, begin + std::min(size - begin, global_batch)};
 }
 
 Span part_of(Span whole, int64_t replica, int64_t replicas) {

@@ -1,4 +1,6 @@
 // Which sample goes where: pure functions of (seed, epoch, step, replica). Nothing about order is stored anywhere.
+// Sizes and numbers of steps are any from 0, batches and replicas any from 1, up to the largest int64_t: no product or
+// sum of them overflows.
 #pragma once
 
 #include <cstdint>

@@ -23,10 +23,11 @@ std::string read_file(const std::string& path) {
   std::error_code ignored;
   // Devices and pipes may never end.
   if (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored)) {
-    throw DataError(fmt::format("'{}' is not a plain file", path), "give a file of text");
+    throw DataError("LS-DATA-FILE", fmt::format("'{}' is not a plain file", path), "give a file of text");
   }
   std::ifstream in(path, std::ios::binary);
-  if (!in) throw DataError(fmt::format("'{}' cannot be opened", path), "check that it exists and may be read");
+  if (!in)
+    throw DataError("LS-DATA-FILE", fmt::format("'{}' cannot be opened", path), "check that it exists and may be read");
   std::string bytes;
   while (in) {
     const std::size_t before = bytes.size();
@@ -35,7 +36,8 @@ std::string read_file(const std::string& path) {
     bytes.resize(before + static_cast<std::size_t>(in.gcount()));
   }
   if (in.bad())
-    throw DataError(fmt::format("'{}' cannot be read beyond byte {}", path, bytes.size()), "get the file again");
+    throw DataError("LS-DATA-FILE", fmt::format("'{}' cannot be read beyond byte {}", path, bytes.size()),
+                    "get the file again");
   return bytes;
 }
 
@@ -77,13 +79,15 @@ class WindowSource final : public Source {
 }  // namespace
 
 Text text(const std::string& path, int64_t context) {
-  if (context < 1) throw UsageError(fmt::format("text was given a context of {}", context), "give at least 1");
+  if (context < 1)
+    throw UsageError("LS-OPTION", fmt::format("text was given a context of {}", context), "give at least 1");
   std::string bytes = read_file(path);
   const std::size_t cut = bytes.size() - bytes.size() / 10;
   // A window takes one byte more than it has: the last one's target.
   const auto fits = [&](std::size_t part) { return part > static_cast<uint64_t>(context); };
   if (!fits(cut) || !fits(bytes.size() - cut)) {
     throw DataError(
+        "LS-DATA-FILE",
         fmt::format("'{}' has {} bytes, of which the last {} are to evaluate: no window of {} and its targets", path,
                     bytes.size(), bytes.size() - cut, context),
         "give a longer text, or a smaller context");

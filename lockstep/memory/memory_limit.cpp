@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <fstream>
 
+#include "lockstep/core/control_group.h"
+
 namespace lockstep::internal {
 
 namespace {
@@ -17,37 +19,14 @@ std::size_t limit_in(const std::string& path) {
   return file >> bytes ? static_cast<std::size_t>(bytes) : SIZE_MAX;
 }
 
-/// The smallest limit of a control group and those around it. Inside a container the path may be the host's, of which
-/// only the end of the walk, the mount itself, exists.
-std::size_t limit_on_path(const std::string& mount, std::string group, const char* file) {
-  std::size_t limit = SIZE_MAX;
-  for (;;) {
-    limit = std::min(limit, limit_in(mount + group + "/" + file));
-    if (group.empty()) return limit;
-    group.erase(group.find_last_of('/'));
-  }
-}
-
 }  // namespace
 
 std::size_t memory_limit(const std::string& root) {
   std::size_t limit =
       static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  std::ifstream groups(root + "/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {  // "<number>:<controllers>:<path>"
-    const std::size_t first = line.find(':');
-    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    std::string group = line.substr(second + 1);
-    if (group.empty() || group.front() != '/') continue;
-    if (group == "/") group.clear();
-    if (controllers == ",,") {
-      limit = std::min(limit, limit_on_path(root + "/sys/fs/cgroup", group, "memory.max"));
-    } else if (controllers.find(",memory,") != std::string::npos) {
-      limit = std::min(limit, limit_on_path(root + "/sys/fs/cgroup/memory", group, "memory.limit_in_bytes"));
-    }
-  }
+  for_each_control_group(root, "memory", [&](const std::string& folder, bool unified) {
+    limit = std::min(limit, limit_in(folder + (unified ? "/memory.max" : "/memory.limit_in_bytes")));
+  });
   return limit;
 }
 

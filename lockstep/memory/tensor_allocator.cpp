@@ -11,9 +11,9 @@
 #include <string_view>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/torch_compat.h"
 #include "lockstep/memory/memory_limit.h"
 #include "lockstep/memory/tensor_cache.h"
-#include "lockstep/core/torch_compat.h"
 
 namespace lockstep::internal {
 
@@ -101,7 +101,7 @@ TensorCacheSetting tensor_cache_setting(const char* text) {
   const std::string_view suffix = value.substr(static_cast<std::size_t>(end - value.data()));
   const int shift = suffix.empty() ? 0 : suffix == "K" ? 10 : suffix == "M" ? 20 : suffix == "G" ? 30 : -1;
   if (error != std::errc{} || shift < 0 || number > (SIZE_MAX >> shift)) {
-    throw UsageError(fmt::format("{} is '{}'", kVariable, value),
+    throw UsageError("LS-ENVIRONMENT", fmt::format("{} is '{}'", kVariable, value),
                      "set it to off, on, or the most that may be kept idle, in bytes or with K, M or G, such as 512M");
   }
   if (number == 0) return {.on = false};

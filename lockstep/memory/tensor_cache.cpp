@@ -1,5 +1,6 @@
 #include "lockstep/memory/tensor_cache.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -189,7 +190,20 @@ class TensorCaches {
   }
 
  private:
-  TensorCaches() { set_in_use(shared_, true); }
+  TensorCaches() {
+    set_in_use(shared_, true);
+    // A child that is forked while another thread holds one of the locks would find it locked for good.
+    pthread_atfork([] { all().lock_all(); }, [] { all().unlock_all(); }, [] { all().unlock_all(); });
+  }
+
+  void lock_all() {
+    mutex_.lock();
+    for (TensorCache* cache : caches_) cache->mutex_.lock();
+  }
+  void unlock_all() {
+    for (TensorCache* cache : caches_) cache->mutex_.unlock();
+    mutex_.unlock();
+  }
 
   static void set_in_use(TensorCache& cache, bool in_use) {
     const std::lock_guard<std::mutex> lock(cache.mutex_);

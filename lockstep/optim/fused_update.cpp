@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "lockstep/core/checksum.h"
 #include "lockstep/core/torch_compat.h"
@@ -30,11 +31,11 @@ struct Sum {
 };
 
 template <class T>
-Sum<T> sum_of(const void* const* row, int64_t replicas, int64_t offset, int64_t count, T* scratch) {
+Sum<T> sum_of(const void* const* row, int64_t replicas, int64_t count, T* scratch) {
   static const TreeSum<T> add = tree_sum<T>();
   const auto* inputs = reinterpret_cast<const T* const*>(row);
-  if (replicas == 2 && inputs[0] && inputs[1]) return {inputs[0] + offset, inputs[1] + offset};
-  const T* sum = add(inputs, replicas, offset, count, scratch);
+  if (replicas == 2 && inputs[0] && inputs[1]) return {inputs[0], inputs[1]};
+  const T* sum = add(inputs, replicas, 0, count, scratch);
   return {sum ? sum : reinterpret_cast<const T*>(kZeros), nullptr};  // present, but zero on every replica
 }
 
@@ -51,15 +52,9 @@ FusedUpdate::FusedUpdate(std::vector<UpdateTarget> targets, ReplicaRange replica
   int64_t blocks = 0;
   int64_t total = 0;
   bool any_half = false;
-  const auto memory = [&](const VariableState& variable) {
-    return memory_of(variable.on_write() ? variable.copies().front() : variable.component(replicas.first));
-  };
   for (const UpdateTarget& owner : owners_) {
     VariableState& variable = *owner.variable;
     Target& target = targets_.emplace_back();
-    target.weights = memory(variable);
-    for (std::size_t s = 0; s < owner.slots.size(); ++s) target.slots[s] = memory(*owner.slots[s]);
-    target.checksums = variable.checksums(0);
     target.bytes = variable.bytes();
     target.first_block = blocks;
     target.type = variable.like().scalar_type();
@@ -69,6 +64,7 @@ FusedUpdate::FusedUpdate(std::vector<UpdateTarget> targets, ReplicaRange replica
     total += target.bytes + blocks_of(target.bytes) * kBlockOverhead;
     any_half = any_half || is_half(target.type);
   }
+  begin_step();
   squares_.resize(static_cast<std::size_t>(blocks));
   // Cut the row of blocks where each lane has had its share: a block belongs to the lane in whose share its middle
   // lies.
@@ -93,6 +89,20 @@ FusedUpdate::FusedUpdate(std::vector<UpdateTarget> targets, ReplicaRange replica
   }
 }
 
+void FusedUpdate::begin_step() {
+  const uint64_t now = VariableMemory::bindings();
+  if (std::exchange(bindings_, now) == now) return;
+  for (std::size_t i = 0; i < targets_.size(); ++i) {
+    const UpdateTarget& owner = owners_[i];
+    Target& target = targets_[i];
+    target.weights = memory_of(owner.variable->memory(replicas_.first));
+    target.checksums = owner.variable->checksums(0);
+    for (std::size_t s = 0; s < owner.slots.size(); ++s) {
+      target.slots[s] = memory_of(owner.slots[s]->memory(replicas_.first));
+    }
+  }
+}
+
 void FusedUpdate::fetch(const GradientTable& gradients, std::size_t i) const {
   constexpr int64_t kBytes = 256;  // by then the processor has seen that it goes on
   const auto ask = [](const void* from) {
@@ -104,7 +114,7 @@ void FusedUpdate::fetch(const GradientTable& gradients, std::size_t i) const {
     if (slot) ask(slot);
   }
   for (int64_t r = 0; r < replicas_.count; ++r) {
-    if (const void* gradient = gradients.summand(i, replicas_.first + r)) ask(gradient);
+    if (const void* gradient = gradients.leaf(i, replicas_.first + r).to_fetch()) ask(gradient);
   }
   __builtin_prefetch(target.checksums);
 }
@@ -129,10 +139,13 @@ void FusedUpdate::update(const GradientTable& gradients, int lane, double clip) 
   run(gradients, lane, clip, true);
 }
 
-const void* const* FusedUpdate::row(const GradientTable& gradients, int lane, std::size_t i) {
+template <class T>
+const void* const* FusedUpdate::row(const GradientTable& gradients, int lane, std::size_t i, int64_t offset,
+                                    int64_t count) {
   std::vector<const void*>& row = lanes_[lane].row;
   for (int64_t r = 0; r < replicas_.count; ++r) {
-    row[static_cast<std::size_t>(r)] = gradients.summand(i, replicas_.first + r);
+    T* const no_scratch = nullptr;  // gradients lie in memory
+    row[static_cast<std::size_t>(r)] = gradients.leaf(i, replicas_.first + r).block<T>(offset, count, no_scratch);
   }
   return row.data();
 }
@@ -155,7 +168,7 @@ void FusedUpdate::run_block(const GradientTable& gradients, int lane, std::size_
   constexpr auto kSize = static_cast<int64_t>(sizeof(T));
   const int64_t offset = block * (kBlockBytes / kSize);
   const int64_t count = std::min(kBlockBytes, target.bytes - block * kBlockBytes) / kSize;
-  const Sum<T> sum = sum_of<T>(row(gradients, lane, i), replicas_.count, offset, count,
+  const Sum<T> sum = sum_of<T>(row<T>(gradients, lane, i, offset, count), replicas_.count, count,
                                reinterpret_cast<T*>(lanes_[lane].scratch.data()));
   BlockUpdate work{};
   work.gradient = sum.left;
@@ -189,8 +202,7 @@ void FusedUpdate::run_half_block(const GradientTable& gradients, int lane, std::
   for (int64_t offset = first; offset < last; offset += kSumBlock) {
     const int64_t count = std::min(kSumBlock, last - offset);
     float* buffer = reinterpret_cast<float*>(lanes_[lane].converted.data());
-    const auto widen = [&](const void* from) {
-      const Half* values = static_cast<const Half*>(from) + offset;
+    const auto widen = [&](const Half* values) {
       float* const to = buffer;
       for (int64_t j = 0; j < count; ++j) to[j] = static_cast<float>(values[j]);
       buffer += kSumBlock;
@@ -198,11 +210,12 @@ void FusedUpdate::run_half_block(const GradientTable& gradients, int lane, std::
     };
     std::vector<const void*> wide(static_cast<std::size_t>(replicas_.count), nullptr);
     for (int64_t r = 0; r < replicas_.count; ++r) {
-      if (const void* gradient = gradients.summand(i, replicas_.first + r))
-        wide[static_cast<std::size_t>(r)] = widen(gradient);
+      Half* const no_scratch = nullptr;  // gradients lie in memory
+      if (const Half* values = gradients.leaf(i, replicas_.first + r).block<Half>(offset, count, no_scratch))
+        wide[static_cast<std::size_t>(r)] = widen(values);
     }
     const Sum<float> sum =
-        sum_of<float>(wide.data(), replicas_.count, 0, count, reinterpret_cast<float*>(lanes_[lane].scratch.data()));
+        sum_of<float>(wide.data(), replicas_.count, count, reinterpret_cast<float*>(lanes_[lane].scratch.data()));
     BlockUpdate work{};
     work.gradient = sum.left;
     work.right_gradient = sum.right;
@@ -212,8 +225,9 @@ void FusedUpdate::run_half_block(const GradientTable& gradients, int lane, std::
         Half* const values = reinterpret_cast<Half*>(to) + offset;
         for (int64_t j = 0; j < count; ++j) values[j] = static_cast<Half>(static_cast<const float*>(from)[j]);
       };
-      work.weights = widen(target.weights);
-      for (int s = 0; s < kMaxSlots && target.slots[s]; ++s) work.slots[s] = widen(target.slots[s]);
+      const auto widen_at = [&](const char* from) { return widen(reinterpret_cast<const Half*>(from) + offset); };
+      work.weights = widen_at(target.weights);
+      for (int s = 0; s < kMaxSlots && target.slots[s]; ++s) work.slots[s] = widen_at(target.slots[s]);
       work.coefficients = target.coefficients;
       work.clip = clip;
       update_block<float>(target.kind)(work);
@@ -231,7 +245,8 @@ void FusedUpdate::run_half_block(const GradientTable& gradients, int lane, std::
 void FusedUpdate::compare_and_copy(int lane, std::size_t i, int64_t block, uint64_t read, uint64_t written) {
   const Target& target = targets_[i];
   if (!target.checksums) return;
-  bool foreign = target.checksums[block] != read;
+  constexpr std::size_t kNone = ~std::size_t{0};
+  std::size_t foreign = target.checksums[block] != read ? 0 : kNone;  // the first copy that is not as it was left
   target.checksums[block] = written;
   if (!target.one_copy) {
     VariableState& variable = *owners_[i].variable;
@@ -239,13 +254,13 @@ void FusedUpdate::compare_and_copy(int lane, std::size_t i, int64_t block, uint6
     const int64_t bytes = std::min(kBlockBytes, target.bytes - offset);
     for (std::size_t copy = 1; copy < variable.copies().size(); ++copy) {
       char* const to = memory_of(variable.copies()[copy]) + offset;
-      foreign = foreign || variable.checksums(copy)[block] != checksum(to, bytes);
+      if (foreign == kNone && variable.checksums(copy)[block] != checksum(to, bytes)) foreign = copy;
       std::memcpy(to, target.weights + offset, static_cast<std::size_t>(bytes));
       variable.checksums(copy)[block] = written;
     }
   }
-  std::vector<std::size_t>& found = lanes_[lane].foreign_writes;
-  if (foreign && (found.empty() || found.back() != i)) found.push_back(i);
+  std::vector<ForeignWrite>& found = lanes_[lane].foreign_writes;
+  if (foreign != kNone && (found.empty() || found.back().target != i)) found.push_back({i, foreign});
 }
 
 double FusedUpdate::global_norm() const {
@@ -258,14 +273,15 @@ double FusedUpdate::global_norm() const {
   return std::sqrt(total);
 }
 
-std::vector<std::size_t> FusedUpdate::take_foreign_writes() {
-  std::vector<std::size_t> all;
+std::vector<FusedUpdate::ForeignWrite> FusedUpdate::take_foreign_writes() {
+  std::vector<ForeignWrite> all;
   for (LaneWork& work : lanes_) {
     all.insert(all.end(), work.foreign_writes.begin(), work.foreign_writes.end());
     work.foreign_writes.clear();
   }
   std::sort(all.begin(), all.end());
-  all.erase(std::unique(all.begin(), all.end()), all.end());
+  const auto same_target = [](const ForeignWrite& a, const ForeignWrite& b) { return a.target == b.target; };
+  all.erase(std::unique(all.begin(), all.end(), same_target), all.end());
   return all;
 }
 

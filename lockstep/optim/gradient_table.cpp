@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/optim/absent_gradients.h"
@@ -25,10 +26,12 @@ bool fits(const at::Tensor& gradient, const at::Tensor& like) {
   const at::Tensor& like = variable.component(r);
   const int64_t replica = variable.group()->first_replica() + r;
   if (gradient.layout() != at::kStrided) {
-    throw UsageError(fmt::format("variable '{}' has a sparse gradient on replica {}", variable.name(), replica),
+    throw UsageError("LS-NOT-DENSE",
+                     fmt::format("variable '{}' has a sparse gradient on replica {}", variable.name(), replica),
                      "make it dense, as torch::nn::EmbeddingOptions::sparse(false) does");
   }
   throw UsageError(
+      "LS-GRADIENT-MISFIT",
       fmt::format("the gradient of variable '{}' on replica {} is {} [{}] on {}, the variable {} [{}] on {}",
                   variable.name(), replica, c10::toString(gradient.scalar_type()), fmt::join(gradient.sizes(), ", "),
                   gradient.device().str(), c10::toString(like.scalar_type()), fmt::join(like.sizes(), ", "),
@@ -69,7 +72,7 @@ void GradientTable::collect(int64_t r, bool weightless, bool had_empty_part) {
     }
     if (!fits(gradient, tensor)) throw_misfit(*variables_[i], gradient, r);
     if (weightless) return;
-    if (gradient.strides() == tensor.strides()) {
+    if (gradient.strides() == tensor.strides() && !gradient.is_neg()) {
       pointer = address_of(gradient);
     } else {
       const at::NoGradGuard no_grad;
@@ -117,7 +120,8 @@ void GradientTable::check_frozen_alike() const {
     for (int64_t r = 1; r < replicas_; ++r) {
       if (variable->component(r).requires_grad() == first) continue;
       const int64_t first_replica = variable->group()->first_replica();
-      throw UsageError(fmt::format("variable '{}' is frozen on replica {} and not on replica {}", variable->name(),
+      throw UsageError("LS-FROZEN-UNLIKE",
+                       fmt::format("variable '{}' is frozen on replica {} and not on replica {}", variable->name(),
                                    first_replica + (first ? r : 0), first_replica + (first ? 0 : r)),
                        "call requires_grad_() with the same value on all replicas");
     }
@@ -134,16 +138,26 @@ void GradientTable::begin_reduce() {
   reduced_pointers_.assign(pointers_.size(), nullptr);
 }
 
+at::Tensor GradientTable::sum(std::size_t i, const ReplicaGroup& group, at::ScalarType type) const {
+  const bool absent_is_nothing = group.num_workers() > 1 && group.reducer().in_tree_order();
+  std::vector<at::Tensor> values;
+  for (int64_t r = 0; r < replicas_; ++r) {
+    const void* own = gradient(i, r);
+    if (own) {
+      values.push_back(tensor_at(own, i).to(type));
+    } else {
+      values.push_back(absent_is_nothing ? at::Tensor() : at::zeros_like(variables_[i]->like(), type));
+    }
+  }
+  const at::Tensor total = group.reduce(Reduction::kSum, values);
+  return total.defined() ? total.to(type) : at::zeros_like(variables_[i]->like(), type);
+}
+
 void GradientTable::reduce(std::size_t i, const ReplicaGroup& group) {
   if (!present(i)) return;
   const at::NoGradGuard no_grad;
   const at::Tensor& like = variables_[i]->like();
-  std::vector<at::Tensor> values;
-  for (int64_t r = 0; r < replicas_; ++r) {
-    const void* own = gradient(i, r);
-    values.push_back(own ? tensor_at(own, i) : at::zeros_like(like));
-  }
-  reduced_[i] = group.reduce(Reduction::kSum, values);
+  reduced_[i] = sum(i, group, like.scalar_type());
   if (reduced_[i].strides() != like.strides()) {
     reduced_[i] = at::empty_strided(like.sizes(), like.strides(), like.options()).copy_(reduced_[i]);
   }
@@ -159,7 +173,26 @@ std::vector<int64_t> GradientTable::replicas_not_finite(std::size_t i) const {
   return found;
 }
 
-bool GradientTable::present(std::size_t i) const {
+bool GradientTable::sum_is_finite(std::size_t i, const ReplicaGroup& group) const {
+  const at::NoGradGuard no_grad;
+  // The fused update adds half-precision gradients in float32.
+  const bool wide = variables_[i]->like().scalar_type() == at::kDouble;
+  const at::Tensor value = reduced_.empty() ? sum(i, group, wide ? at::kDouble : at::kFloat) : reduced_[i];
+  return at::isfinite(value).all().item<bool>();
+}
+
+void GradientTable::agree_on_presence(const ReplicaGroup& group) {
+  std::string mine(variables_.size(), '0');
+  for (std::size_t i = 0; i < variables_.size(); ++i) mine[i] = is_here(i) ? '1' : '0';
+  elsewhere_.assign(variables_.size(), 0);
+  for (const Proposal& other : propose(group.world(), {.call = "gradients", .name = mine, .step = group.step()})) {
+    for (std::size_t i = 0; i < variables_.size() && i < other.name.size(); ++i) {
+      if (other.name[i] == '1') elsewhere_[i] = 1;
+    }
+  }
+}
+
+bool GradientTable::is_here(std::size_t i) const {
   for (int64_t r = 0; r < replicas_; ++r) {
     if (has_[slot(i, r)]) return true;
   }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "lockstep/reduce/leaf.h"
 #include "lockstep/variable/component_table.h"
 #include "lockstep/variable/variable_state.h"
 
@@ -47,18 +48,25 @@ class GradientTable {
   /// The variables' components.
   const ComponentTable& components() const { return components_; }
 
-  /// What local replica r brings to the sum for variable i; null: nothing, or zero. All collected.
-  const void* summand(std::size_t i, int64_t r) const {
-    return (reduced_.empty() ? pointers_ : reduced_pointers_)[slot(i, r)];
+  /// What is still to be added for variable i, as local replica r's: its gradient, or the sum that a reducer of the
+  /// strategy's own has made, which stands as replica 0's. Absent: nothing, or zero. All collected.
+  Leaf leaf(std::size_t i, int64_t r) const {
+    return Leaf((reduced_.empty() ? pointers_ : reduced_pointers_)[slot(i, r)]);
   }
   /// Local replica r's own gradient of variable i; null: none, or zero.
   const void* gradient(std::size_t i, int64_t r) const { return pointers_[slot(i, r)]; }
   /// Whether any replica has a gradient of variable i, be it zero. Without one a variable is left untouched.
-  bool present(std::size_t i) const;
+  bool present(std::size_t i) const { return is_here(i) || (!elsewhere_.empty() && elsewhere_[i] != 0); }
+  /// With several workers: asks them of which variables their replicas have gradients. All workers at rest here.
+  void agree_on_presence(const ReplicaGroup& group);
   /// The local replicas whose gradients of variable i are not finite everywhere, for a message. All collected.
   std::vector<int64_t> replicas_not_finite(std::size_t i) const;
+  /// Whether the sum over replicas is finite everywhere. All collected, and reduced where a reducer adds.
+  bool sum_is_finite(std::size_t i, const ReplicaGroup& group) const;
 
  private:
+  /// Whether a local replica has a gradient of variable i.
+  bool is_here(std::size_t i) const;
   /// What collect() found out about the gradients that a replica has not.
   struct alignas(64) Absent {
     uint64_t frozen = 0;  // a digest of the variables that require none
@@ -70,6 +78,8 @@ class GradientTable {
   void check_frozen_alike() const;
   std::vector<int64_t> replicas_without(std::size_t i) const;
   at::Tensor tensor_at(const void* gradient, std::size_t i) const;
+  /// The sum over replicas, added in `type`.
+  at::Tensor sum(std::size_t i, const ReplicaGroup& group, at::ScalarType type) const;
 
   const std::vector<std::shared_ptr<VariableState>> variables_;
   ComponentTable components_;  // of variables_
@@ -77,6 +87,7 @@ class GradientTable {
   std::vector<const void*> pointers_;               // by slot
   std::vector<char> has_;                           // by slot; not bool, since replicas write side by side
   std::vector<std::vector<at::Tensor>> converted_;  // by replica: gradients that had another memory layout
+  std::vector<char> elsewhere_;                     // by variable: whether a replica of any worker has a gradient
   std::vector<at::Tensor> reduced_;                 // by variable, where a reducer adds; empty: it is in tree order
   std::vector<const void*> reduced_pointers_;       // as pointers_: the sum stands as replica 0's
   std::vector<Absent> absent_;                      // by replica

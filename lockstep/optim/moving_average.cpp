@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
 #include "lockstep/core/error.h"
@@ -21,24 +22,28 @@ namespace {
 
 void check(const ReplicaGroup& group, const std::vector<Variable>& variables, const MovingAverageOptions& options) {
   if (!(options.decay >= 0 && options.decay < 1)) {
-    throw UsageError(fmt::format("a moving average was given .decay = {}", options.decay),
+    throw UsageError("LS-OPTION", fmt::format("a moving average was given .decay = {}", options.decay),
                      "give a number from 0 to below 1, such as 0.999");
   }
-  if (options.name.empty()) throw UsageError("a moving average was given an empty .name", "leave it out, or name it");
+  if (options.name.empty())
+    throw UsageError("LS-OPTION", "a moving average was given an empty .name", "leave it out, or name it");
   if (variables.empty()) {
-    throw UsageError("a moving average was given no variables",
+    throw UsageError("LS-NO-VARIABLES", "a moving average was given no variables",
                      "give it at least one that is mirrored and floating-point");
   }
   std::set<const VariableState*> seen;
   for (const Variable& variable : variables) {
     const VariableState& state = variable.state();
-    const auto refuse = [&](const std::string& why, const char* remedy) {
-      throw UsageError(fmt::format("a moving average was given variable '{}', which {}", state.name(), why), remedy);
+    const auto refuse = [&](ErrorCode code, const std::string& why, const char* remedy) {
+      throw UsageError(code, fmt::format("a moving average was given variable '{}', which {}", state.name(), why),
+                       remedy);
     };
-    if (state.group().get() != &group) refuse("belongs to another strategy", "make both with the same strategy");
-    if (!seen.insert(&state).second) refuse("stands in it twice", "give each variable once");
+    if (state.group().get() != &group)
+      refuse("LS-OTHER-STRATEGY", "belongs to another strategy", "make both with the same strategy");
+    if (!seen.insert(&state).second) refuse("LS-VARIABLE-TWICE", "stands in it twice", "give each variable once");
     if (!state.on_write() || !at::isFloatingType(state.like().scalar_type())) {
-      refuse(fmt::format("is {}", state.on_write() ? c10::toString(state.like().scalar_type()) : "sync-on-read"),
+      refuse("LS-VARIABLE-KIND",
+             fmt::format("is {}", state.on_write() ? c10::toString(state.like().scalar_type()) : "sync-on-read"),
              "give it mirrored floating-point variables, such as a module's parameters");
     }
   }
@@ -125,20 +130,24 @@ class UpdateMeeting final : public Meeting {
   explicit UpdateMeeting(const MovingAverageState& averages) : averages_(averages) {}
 
   const char* what() const override { return "MovingAverage::update"; }
-  uint64_t signature() const override { return reinterpret_cast<uintptr_t>(&averages_); }
+  std::string_view name() const override { return averages_.averages_.front().name(); }
   std::string describe() const override {
-    return fmt::format("MovingAverage::update of '{}'", averages_.variables_.front()->name());
+    return fmt::format("MovingAverage::update of '{}'", averages_.averages_.front().name());
   }
 
-  void prepare(std::span<Meeting* const>) override { keep_ = averages_.keep(); }
-  int num_phases() const override { return 1; }
-  void work(int, int lane, int num_lanes) override {
+  std::span<const Stage> stages() const override {
+    static constexpr Stage all[] = {once<&UpdateMeeting::begin>("begin"), on_each_lane<&UpdateMeeting::move>("move"),
+                                    once<&UpdateMeeting::count>("count")};
+    return all;
+  }
+  void begin() { keep_ = averages_.keep(); }
+  void move(int lane, int num_lanes) {
     const at::NoGradGuard no_grad;
     for (auto i = static_cast<std::size_t>(lane); i < averages_.variables_.size(); i += num_lanes) {
       averages_.move_average(i, keep_);
     }
   }
-  void between(int) override {
+  void count() {
     averages_.updates_.state().change([](at::Tensor& updates) { updates.add_(1); });
   }
 
@@ -150,11 +159,12 @@ class UpdateMeeting final : public Meeting {
 void MovingAverageState::update(const ReplicaContext& context) {
   ContextAccess::check_is_current(context, "MovingAverage::update");
   if (&ContextAccess::group(context) != group_.get()) {
-    throw UsageError("MovingAverage::update was given a context of another strategy",
+    throw UsageError("LS-OTHER-STRATEGY", "MovingAverage::update was given a context of another strategy",
                      "call it in runs of the strategy that made it");
   }
   if (group_->evaluating()) {
-    throw UsageError("MovingAverage::update was called inside evaluate()", "call it inside run(), after the optimizer");
+    throw UsageError("LS-INSIDE-EVALUATE", "MovingAverage::update was called inside evaluate()",
+                     "call it inside run(), after the optimizer");
   }
   const int64_t r = ContextAccess::local_index(context);
   for (std::size_t i = 0; i < variables_.size(); ++i) {
@@ -177,18 +187,24 @@ MovingAverage::MovingAverage(std::shared_ptr<internal::ReplicaGroup> group, inte
                              const std::source_location& place)
     : state_(std::make_shared<internal::MovingAverageState>(std::move(group), registry, variables, options, place)) {}
 
-void MovingAverage::update(const ReplicaContext& context) const { state_->update(context); }
-
-SwapScope MovingAverage::swap() const {
-  const internal::CallScope call(state_->group(), "MovingAverage::swap", "leave the weights alone: swap between runs");
-  return state_->swap();
+internal::MovingAverageState& MovingAverage::state() const {
+  if (state_) return *state_;
+  throw UsageError("LS-EMPTY-HANDLE", "a MovingAverage that was default-constructed was used",
+                   "give it a value first: average = strategy.make_moving_average(model)");
 }
 
-const std::vector<Variable>& MovingAverage::variables() const { return state_->averages(); }
+void MovingAverage::update(const ReplicaContext& context) const { state().update(context); }
+
+SwapScope MovingAverage::swap() const {
+  const internal::CallScope call(state().group(), "MovingAverage::swap", "leave the weights alone: swap between runs");
+  return state().swap();
+}
+
+const std::vector<Variable>& MovingAverage::variables() const { return state().averages(); }
 
 int64_t MovingAverage::updates() const {
-  const internal::CallScope call(state_->group(), "MovingAverage::updates", "count the steps");
-  return state_->updates();
+  const internal::CallScope call(state().group(), "MovingAverage::updates", "count the steps");
+  return state().updates();
 }
 
 }  // namespace lockstep

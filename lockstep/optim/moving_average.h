@@ -47,6 +47,9 @@ class [[nodiscard]] SwapScope {
 /// are.
 class MovingAverage {
  public:
+  /// An empty handle, for members of classes: until it is given a value, every use is a UsageError.
+  MovingAverage() = default;
+
   /// Meets the other replicas; inside a step, after the optimizer's, on the replica's thread. The first update copies
   /// the variables, as torch's AveragedModel does; each later one sets average = decay * average + (1 - decay) *
   /// variable. A UsageError inside evaluate() and while averages stand in, a DivergenceError where something else wrote
@@ -70,6 +73,8 @@ class MovingAverage {
                 const std::source_location& place);
 
  private:
+  internal::MovingAverageState& state() const;
+
   std::shared_ptr<internal::MovingAverageState> state_;
 };
 

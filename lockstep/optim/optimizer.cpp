@@ -1,5 +1,6 @@
 #include "lockstep/optim/optimizer.h"
 
+#include "lockstep/core/error.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/replica/replica_group.h"
 
@@ -7,36 +8,53 @@ namespace lockstep {
 
 using internal::CallScope;
 
-StepInfo Optimizer::step(const ReplicaContext& context, StepOptions options) const {
-  return state_->step(context, options);
+namespace {
+
+constexpr const char* kBetweenSteps = "leave the learning rate alone: it changes between steps";
+
+}  // namespace
+
+internal::OptimizerState& Optimizer::here() const {
+  if (state_) return *state_;
+  throw UsageError("LS-EMPTY-HANDLE", "an Optimizer that was default-constructed was used",
+                   "give it a value first: optimizer = strategy.make_optimizer(model, options)");
 }
 
-void Optimizer::zero_grad(const ReplicaContext& context) const { state_->zero_grad(context); }
+StepInfo Optimizer::step(const ReplicaContext& context, StepOptions options) const {
+  return here().step(context, options);
+}
+
+void Optimizer::zero_grad(const ReplicaContext& context) const { here().zero_grad(context); }
+
+const std::string& Optimizer::name() const { return here().name(); }
 
 double Optimizer::read_learning_rate(int64_t group) const {
-  const CallScope call(*state_->group(), "Optimizer::learning_rate",
-                       "leave the learning rate alone: it changes between steps");
-  return state_->rule(group).learning_rate();
+  const CallScope call(*here().group(), "Optimizer::learning_rate", kBetweenSteps);
+  return here().learning_rate(group);
+}
+
+void Optimizer::set_learning_rate(double value) const {
+  const CallScope call(*here().group(), "Optimizer::set_learning_rate", kBetweenSteps);
+  internal::check_learning_rate(value);
+  for (int64_t group = 0; group < here().num_groups(); ++group) here().set_learning_rate(value, group);
 }
 
 void Optimizer::set_learning_rate(double value, int64_t group) const {
-  const CallScope call(*state_->group(), "Optimizer::learning_rate",
-                       "leave the learning rate alone: it changes between steps");
+  const CallScope call(*here().group(), "Optimizer::set_learning_rate", kBetweenSteps);
   internal::check_learning_rate(value);
-  if (group != -1) return state_->rule(group).set_learning_rate(value);
-  for (int64_t g = 0; g < state_->num_groups(); ++g) state_->rule(g).set_learning_rate(value);
+  here().set_learning_rate(value, group);
 }
 
-const std::vector<Variable>& Optimizer::slots() const { return state_->slots(); }
+const std::vector<Variable>& Optimizer::slots() const { return here().slots(); }
 
 std::map<std::string, at::Tensor> Optimizer::state() const {
-  const CallScope call(*state_->group(), "Optimizer::state", "use slots() with value(ctx)");
-  return state_->state();
+  const CallScope call(*here().group(), "Optimizer::state", "use slots() with value(ctx)");
+  return here().state();
 }
 
 void Optimizer::load(const std::map<std::string, at::Tensor>& state) const {
-  const CallScope call(*state_->group(), "Optimizer::load", "load between steps");
-  state_->load(state);
+  const CallScope call(*here().group(), "Optimizer::load", "load between steps");
+  here().load(state);
 }
 
 }  // namespace lockstep

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <set>
 
 #include "lockstep/core/error.h"
@@ -21,71 +22,6 @@
 namespace lockstep::internal {
 
 namespace {
-
-std::vector<std::shared_ptr<VariableState>> all_variables(const std::vector<RuleGroup>& groups) {
-  std::vector<std::shared_ptr<VariableState>> all;
-  for (const RuleGroup& group : groups) {
-    for (const Variable& variable : group.variables) {
-      variable.state();  // throws where it is empty
-      all.push_back(variable.shared_state());
-    }
-  }
-  return all;
-}
-
-void check_variables(const ReplicaGroup& group, const std::vector<std::shared_ptr<VariableState>>& variables) {
-  std::set<const VariableState*> seen;
-  for (const auto& variable : variables) {
-    const auto refuse = [&](const std::string& why, const char* remedy) {
-      throw UsageError(fmt::format("an optimizer was given variable '{}', which {}", variable->name(), why), remedy);
-    };
-    if (variable->group().get() != &group) refuse("belongs to another strategy", "make both with the same strategy");
-    if (!seen.insert(variable.get()).second) refuse("stands in it twice", "put each variable into one group");
-    const at::ScalarType type = variable->like().scalar_type();
-    const bool apart = variable->is_trained_apart();
-    if (!(variable->on_write() || apart) || !at::isFloatingType(type)) {
-      refuse(fmt::format("is {}", at::isFloatingType(type) ? "sync-on-read" : c10::toString(type)),
-             "give it mirrored floating-point variables, such as a module's parameters");
-    }
-    if (apart != variables.front()->is_trained_apart()) {
-      refuse(fmt::format("is {} and '{}' is not", apart ? "trained apart" : "mirrored", variables.front()->name()),
-             "make an optimizer for each kind");
-    }
-  }
-}
-
-/// A slot of a variable: one memory for all replicas, whatever the copies of the variable itself; of one that is
-/// trained apart each replica's own.
-std::shared_ptr<VariableState> make_slot(const VariableState& variable, const SlotSpec& spec) {
-  const at::NoGradGuard no_grad;
-  const bool apart = variable.is_trained_apart();
-  std::vector<at::Tensor> components;
-  for (int64_t r = 0; r < variable.num_components(); ++r) {
-    const at::Tensor& like = variable.like();
-    const bool own = apart || r == 0;
-    components.push_back(own ? at::empty_strided(like.sizes(), like.strides(), like.options()).fill_(spec.initial)
-                             : components.front());
-  }
-  VariableOptions options{.name = variable.name() + "/" + spec.name, .trainable = false};
-  options.synchronization = apart ? VariableSynchronization::kOnRead : VariableSynchronization::kOnWrite;
-  if (apart) options.aggregation = VariableAggregation::kMean;
-  VariableState::Origin origin{.slot = true, .apart = apart};
-  if (!variable.devices().empty()) origin.devices = {variable.devices().front()};  // beside the first copy
-  return std::make_shared<VariableState>(variable.group(), std::move(options), std::move(components),
-                                         std::move(origin));
-}
-
-std::vector<UpdateTarget> make_targets(const std::vector<RuleGroup>& groups) {
-  std::vector<UpdateTarget> targets;
-  for (const RuleGroup& group : groups) {
-    for (const Variable& variable : group.variables) {
-      UpdateTarget target{variable.shared_state(), {}, group.rule->kind()};
-      for (const SlotSpec& spec : group.rule->slots()) target.slots.push_back(make_slot(*target.variable, spec));
-      targets.push_back(std::move(target));
-    }
-  }
-  return targets;
-}
 
 void set_all(VariableState& variable, const at::Tensor& value) {
   if (variable.on_write()) return variable.write(value);
@@ -101,79 +37,93 @@ class StepMeeting final : public Meeting {
       : optimizer_(optimizer), options_(options), measures_(options.clip_global_norm || options.check_finite) {}
 
   const char* what() const override { return "optimizer.step"; }
+  std::string_view name() const override { return optimizer_.name_; }
   uint64_t signature() const override {
     uint64_t clip = 0;
     if (options_.clip_global_norm) std::memcpy(&clip, &*options_.clip_global_norm, sizeof clip);
-    return (reinterpret_cast<uintptr_t>(&optimizer_) * 2 + (options_.check_finite ? 1 : 0)) * 0x9e3779b97f4a7c15u +
-           clip;
+    const uint64_t flags = (options_.check_finite ? 1u : 0u) + (options_.loss_scaled_by_hand ? 2u : 0u) +
+                           (options_.gradients_changed_on_purpose ? 4u : 0u);
+    return flags * 0x9e3779b97f4a7c15u + clip;
   }
   std::string describe() const override {
-    const VariableState& first = *optimizer_.variables_.front();
-    return fmt::format(
-        "optimizer.step({}{}) of the optimizer of '{}'",
-        options_.clip_global_norm ? fmt::format("clip_global_norm = {}", *options_.clip_global_norm) : "",
-        options_.check_finite ? ", check_finite" : "", first.name());
+    std::vector<std::string> options;
+    if (options_.clip_global_norm) options.push_back(fmt::format("clip_global_norm = {}", *options_.clip_global_norm));
+    if (options_.check_finite) options.emplace_back("check_finite");
+    if (options_.loss_scaled_by_hand) options.emplace_back("loss_scaled_by_hand");
+    if (options_.gradients_changed_on_purpose) options.emplace_back("gradients_changed_on_purpose");
+    return fmt::format("optimizer.step({}) of '{}', the optimizer of '{}'", fmt::join(options, ", "), optimizer_.name_,
+                       optimizer_.variables_.front()->name());
   }
 
-  void prepare(std::span<Meeting* const>) override {
-    optimizer_.begin_step();
+  std::span<const Stage> stages() const override {
+    using Self = StepMeeting;
     const bool reduces = !optimizer_.apart_ && !optimizer_.group_->reduces_in_tree_order();
-    if (reduces) phases_.push_back(Phase::kReduce);
-    if (measures_) phases_.push_back(Phase::kMeasure);
-    phases_.push_back(Phase::kUpdate);
-    phases_.push_back(Phase::kSettle);
-  }
-  int num_phases() const override { return static_cast<int>(phases_.size()); }
-  void work(int phase, int lane, int num_lanes) override {
-    switch (phases_[static_cast<std::size_t>(phase)]) {
-      case Phase::kReduce: return optimizer_.reduce(lane, num_lanes);
-      case Phase::kMeasure:
-        return optimizer_.for_each_part(lane, [&](OptimizerState::Part& part, int own_lane) {
-          part.update.measure(optimizer_.gradients_, own_lane);
-        });
-      case Phase::kUpdate:
-        return optimizer_.for_each_part(lane, [&](OptimizerState::Part& part, int own_lane) {
-          part.update.update(optimizer_.gradients_, own_lane, part.clip);
-        });
-      case Phase::kSettle: {
-        const LanePlan& plan = optimizer_.group_->plan();
-        for (int64_t k = 0; k < plan.replicas_per_lane(); ++k) optimizer_.settle(plan.first_replica_of(lane) + k);
-      }
+    stages_.push_back(once<&Self::begin>("begin"));
+    const bool across = optimizer_.group_->num_workers() > 1;
+    if (reduces && across) stages_.push_back(once<&Self::reduce_across>("reduce across workers"));
+    if (reduces && !across) stages_.push_back(on_each_lane<&Self::reduce>("reduce"));
+    if (measures_) {
+      stages_.push_back(on_each_lane<&Self::measure>("measure"));
+      stages_.push_back(once<&Self::check>("check"));
     }
-  }
-  void between(int phase) override {
-    switch (phases_[static_cast<std::size_t>(phase)]) {
-      case Phase::kMeasure:
-        if (options_.check_finite) optimizer_.check_finite_gradients();
-        if (options_.clip_global_norm) optimizer_.clip_to(*options_.clip_global_norm);
-        break;
-      case Phase::kSettle: optimizer_.end_step(); break;
-      default: break;
-    }
+    stages_.push_back(on_each_lane<&Self::update>("update"));
+    stages_.push_back(on_each_lane<&Self::settle>("settle"));
+    stages_.push_back(once<&Self::end>("end"));
+    return {stages_.data(), stages_.size()};
   }
 
  private:
-  enum class Phase { kReduce, kMeasure, kUpdate, kSettle };
+  void begin() { optimizer_.begin_step(options_); }
+  void reduce(int lane, int num_lanes) { optimizer_.reduce(lane, num_lanes); }
+  void reduce_across() { optimizer_.reduce(0, 1); }
+  void measure(int lane, int) {
+    optimizer_.for_each_part(
+        lane, [&](OptimizerState::Part& part, int own_lane) { part.update.measure(optimizer_.gradients_, own_lane); });
+  }
+  void check() {
+    if (options_.check_finite) optimizer_.check_finite_gradients();
+    if (options_.clip_global_norm) optimizer_.clip_to(*options_.clip_global_norm);
+  }
+  void update(int lane, int) {
+    optimizer_.for_each_part(lane, [&](OptimizerState::Part& part, int own_lane) {
+      part.update.update(optimizer_.gradients_, own_lane, part.clip);
+    });
+  }
+  void settle(int lane, int) {
+    const LanePlan& plan = optimizer_.group_->plan();
+    for (int64_t k = 0; k < plan.num_replicas_of(lane); ++k) optimizer_.settle(plan.first_replica_of(lane) + k);
+  }
+  void end() { optimizer_.end_step(); }
 
   OptimizerState& optimizer_;
   const StepOptions options_;
   const bool measures_;
-  c10::SmallVector<Phase, 4> phases_;  // of the leading meeting
+  mutable c10::SmallVector<Stage, 8> stages_;  // of the leading meeting
 };
 
-OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<RuleGroup> groups)
+OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<RuleGroup> groups, std::string name,
+                               const Placement& placement, FunctionRef<bool(const VariableState&)> has_optimizer)
     : group_(std::move(group)),
-      variables_(all_variables(groups)),
+      name_(std::move(name)),
+      variables_(variables_of(*group_, groups)),
       steps_(variables_.size(), 0),
       gradients_(variables_, group_->num_local_replicas()),
-      apart_(!variables_.empty() && variables_.front()->is_trained_apart()),
-      scale_calls_(static_cast<std::size_t>(group_->num_local_replicas())) {
-  if (variables_.empty()) throw UsageError("an optimizer was given no variables", "give it at least one");
-  check_variables(*group_, variables_);
-  const std::vector<UpdateTarget> targets = make_targets(groups);
+      apart_(variables_.front()->is_trained_apart()),
+      watch_(variables_, group_->num_local_replicas(), group_->num_replicas() > 1 && !apart_),
+      replicas_(static_cast<std::size_t>(group_->num_local_replicas())) {
+  const auto prefix_of = [&](const VariableState& variable) {
+    return variable.name() + (has_optimizer(variable) ? "/" + name_ + "/" : "/");
+  };
+  const std::vector<UpdateTarget> targets = make_targets(groups, prefix_of, placement);
   for (const UpdateTarget& target : targets) {
-    for (const auto& slot : target.slots) slots_.emplace_back(slot);
+    first_slot_.push_back(slots_.size());
+    for (const auto& slot : target.slots) {
+      slots_.emplace_back(slot);
+      const std::string own = slot->name().substr(slot->name().rfind('/'));
+      named_slots_.push_back({target.variable->name() + own, slots_.back()});
+    }
   }
+  first_slot_.push_back(slots_.size());
   const int64_t replicas = group_->num_local_replicas();
   if (apart_) {
     const auto factor = static_cast<double>(group_->num_replicas());
@@ -185,26 +135,44 @@ OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<
     rule_of_.insert(rule_of_.end(), one.variables.size(), rules_.size());
     rules_.push_back(std::move(one.rule));
   }
+  for (int64_t r = 0; r < replicas; ++r) {
+    // Losses of before have nothing to do with this optimizer, unless their gradients are already there.
+    const bool waiting = std::any_of(variables_.begin(), variables_.end(), [&](const auto& variable) {
+      return variable->component(r).unsafeGetTensorImpl()->grad().defined();
+    });
+    if (!waiting) replicas_[static_cast<std::size_t>(r)].consumed = ContextAccess::scale_calls(group_->context(r));
+  }
 }
+
+OptimizerState::~OptimizerState() { take_before(); }
 
 StepInfo OptimizerState::step(const ReplicaContext& context, const StepOptions& options) {
   check_context(context, "optimizer.step");
   if (group_->evaluating()) {
-    throw UsageError("optimizer.step was called inside evaluate()", "train inside run(); evaluate() has no gradients");
+    throw UsageError("LS-INSIDE-EVALUATE", "optimizer.step was called inside evaluate()",
+                     "train inside run(); evaluate() has no gradients");
   }
   if (options.clip_global_norm && !(*options.clip_global_norm > 0)) {
-    throw UsageError(fmt::format(".clip_global_norm is {}", *options.clip_global_norm),
+    throw UsageError("LS-OPTION", fmt::format(".clip_global_norm is {}", *options.clip_global_norm),
                      "give a positive norm, or leave it out");
   }
   if (group_->stand_ins() > 0) {
     for (const auto& variable : variables_) variable->require_own_value("optimizer.step");
+    for (const Variable& slot : slots_) slot.state().require_own_value("optimizer.step");
   }
   const int64_t r = ContextAccess::local_index(context);
-  gradients_.collect(r, is_weightless(context), had_empty_part(context));
-  scale_calls_[r] = {ContextAccess::scale_calls(context), ContextAccess::weighted_scale_calls(context)};
+  OfReplica& replica = replicas_[static_cast<std::size_t>(r)];
+  const ScaleCalls calls = ContextAccess::scale_calls_since(context, replica.consumed);
+  gradients_.collect(r, calls.weightless(), calls.had_empty_part());
+  if (group_->num_replicas() > 1) {
+    replica.unscaled = calls.all == 0 && ContextAccess::has_batch(context);
+    replica.changed = watch_.changed(r);
+  }
+  replica.consumed = ContextAccess::scale_calls(context);
   StepMeeting meeting(*this, options);
   group_->meet(context, meeting);
-  forget_autocast_weights();
+  watch_.end_step(r);
+  if (kAutocastCachePerThread) forget_autocast_weights();
   return parts_[apart_ ? static_cast<std::size_t>(r) : 0].info;
 }
 
@@ -212,7 +180,7 @@ template <class Fn>
 void OptimizerState::for_each_part(int lane, const Fn& fn) {
   if (!apart_) return fn(parts_.front(), lane);
   const LanePlan& plan = group_->plan();
-  for (int64_t k = 0; k < plan.replicas_per_lane(); ++k) {
+  for (int64_t k = 0; k < plan.num_replicas_of(lane); ++k) {
     fn(parts_[static_cast<std::size_t>(plan.first_replica_of(lane) + k)], 0);
   }
 }
@@ -224,9 +192,10 @@ void OptimizerState::reduce(int lane, int num_lanes) {
 }
 
 void OptimizerState::clip_to(double norm) {
-  // torch::nn::utils::clip_grad_norm_'s factor.
+  // torch::nn::utils::clip_grad_norm_'s factor. One that is NaN stays NaN: a comparison with it is false.
   for (Part& part : parts_) {
-    part.clip = part.factor * std::min(1.0, norm / (part.factor * part.update.global_norm() + 1e-6));
+    const double factor = norm / (part.factor * part.update.global_norm() + 1e-6);
+    part.clip = part.factor * (factor > 1 ? 1 : factor);
   }
 }
 
@@ -234,34 +203,60 @@ void OptimizerState::zero_grad(const ReplicaContext& context) {
   check_context(context, "optimizer.zero_grad");
   const int64_t r = ContextAccess::local_index(context);
   for (std::size_t i = 0; i < variables_.size(); ++i) gradients_.release(i, r);
-  scale_calls_[r] = {ContextAccess::scale_calls(context), ContextAccess::weighted_scale_calls(context)};
+  watch_.forget(r);
+  replicas_[static_cast<std::size_t>(r)].consumed = ContextAccess::scale_calls(context);
 }
 
 void OptimizerState::check_context(const ReplicaContext& context, const char* call) const {
   ContextAccess::check_is_current(context, call);
   if (&ContextAccess::group(context) == group_.get()) return;
-  throw UsageError(fmt::format("{} was given a context of another strategy", call),
+  throw UsageError("LS-OTHER-STRATEGY", fmt::format("{} was given a context of another strategy", call),
                    "call it in runs of the strategy that made the optimizer");
 }
 
-bool OptimizerState::is_weightless(const ReplicaContext& context) const {
-  const ScaleCalls& before = scale_calls_[ContextAccess::local_index(context)];
-  return ContextAccess::scale_calls(context) > before.all &&
-         ContextAccess::weighted_scale_calls(context) == before.weighted;
+void OptimizerState::report_findings(const StepOptions& options) {
+  if (group_->num_replicas() == 1) return;
+  const auto present = [&](std::size_t i) { return gradients_.present(i); };
+  if (!options.loss_scaled_by_hand &&
+      std::all_of(replicas_.begin(), replicas_.end(), [](const OfReplica& replica) { return replica.unscaled; })) {
+    for (std::size_t i = 0; i < variables_.size(); ++i) {
+      if (!present(i)) continue;
+      group_->findings().add("LS-LOSS-NOT-SCALED", name_, group_->step(), [&] {
+        return fmt::format(
+            "step {}: {} replicas were given parts of a Batch and no loss went through scale_loss before {}.step, so "
+            "that the gradient of variable '{}' and others is the sum of their means; write "
+            "ctx.scale_loss(mean_loss).backward(), or say StepOptions{{.loss_scaled_by_hand = true}}",
+            group_->step(), group_->num_replicas(), name_, variables_[i]->name());
+      });
+      break;
+    }
+  }
+  if (options.gradients_changed_on_purpose) return;
+  for (std::size_t r = 0; r < replicas_.size(); ++r) {
+    if (!replicas_[r].changed) continue;
+    group_->findings().add("LS-GRADIENT-CHANGED", name_, group_->step(), [&] {
+      return fmt::format(
+          "step {}: the gradient of variable '{}' was changed on replica {} between backward and {}.step, where it is "
+          "this replica's part of the sum alone; to clip write optimizer.step(ctx, {{.clip_global_norm = norm}}) "
+          "instead of clip_grad_norm_, or say StepOptions{{.gradients_changed_on_purpose = true}}",
+          group_->step(), variables_[*replicas_[r].changed]->name(), group_->first_replica() + static_cast<int64_t>(r),
+          name_);
+    });
+    break;
+  }
 }
 
-bool OptimizerState::had_empty_part(const ReplicaContext& context) const {
-  const ScaleCalls& before = scale_calls_[ContextAccess::local_index(context)];
-  return ContextAccess::scale_calls(context) - before.all >
-         ContextAccess::weighted_scale_calls(context) - before.weighted;
-}
-
-void OptimizerState::begin_step() {
+void OptimizerState::begin_step(const StepOptions& options) {
   gradients_.check_absent();
+  report_findings(options);
   // Most variables have been updated equally often: their numbers are computed once.
   coefficients_.clear();
+  if (!apart_ && group_->num_workers() > 1) gradients_.agree_on_presence(*group_);
   if (!apart_ && !group_->reduces_in_tree_order()) gradients_.begin_reduce();
-  for (Part& part : parts_) part.clip = part.factor;
+  for (Part& part : parts_) {
+    part.clip = part.factor;
+    part.update.begin_step();
+  }
   int64_t known_step = -1;
   std::size_t known_rule = 0;
   for (std::size_t i = 0; i < variables_.size(); ++i) {
@@ -289,16 +284,18 @@ void OptimizerState::check_finite_gradients() const {
   std::vector<std::string> found;
   for (const std::size_t i : bad) {
     std::vector<int64_t> replicas = gradients_.replicas_not_finite(i);
+    // Squares overflow long before gradients do: what they suspect is looked at itself.
+    if (replicas.empty() && (apart_ || gradients_.sum_is_finite(i, *group_))) continue;
     for (int64_t& replica : replicas) replica += group_->first_replica();
     found.push_back(replicas.empty()
                         ? fmt::format("'{}' (in the sum over replicas)", variables_[i]->name())
                         : fmt::format("'{}' on replica {}", variables_[i]->name(), fmt::join(replicas, ", ")));
-    if (found.size() == 4 && bad.size() > 4) {
-      found.push_back(fmt::format("and {} more", bad.size() - 4));
-      break;
-    }
+    if (found.size() == 5) break;
   }
-  throw NonFiniteError(fmt::format("step {}: the gradient is not finite for {}; the step was not applied",
+  if (found.empty()) return;
+  if (found.size() == 5) found.back() = "and more";
+  throw NonFiniteError("LS-NOT-FINITE",
+                       fmt::format("step {}: the gradient is not finite for {}; the step was not applied",
                                    group_->step(), fmt::join(found, ", ")),
                        "lower the learning rate, clip the gradient, or look at the samples of this step");
 }
@@ -318,65 +315,83 @@ void OptimizerState::end_step() {
   for (std::size_t i = 0; i < variables_.size(); ++i) {
     if (!parts_.front().update.present(i)) continue;
     ++steps_[i];
-    if (something_kept) variables_[i]->keep_step();
     applied = true;
+    if (!something_kept) continue;
+    variables_[i]->keep_step();
+    for (std::size_t s = first_slot_[i]; s < first_slot_[i + 1]; ++s) slots_[s].state().keep_step();
+    if (before_) before_->steps[i] = steps_[i];
   }
   if (apart_) {
     for (const Variable& slot : slots_) slot.state().keep_step();
   }
   gradients_.end_reduce();
+  if (applied) forget_autocast_weights();
   for (Part& part : parts_) part.info = {part.factor * part.update.global_norm(), applied};
   if (apart_) return;  // foreign writes are looked for where replicas must be equal
-  const std::vector<std::size_t> foreign = parts_.front().update.take_foreign_writes();
-  for (const std::size_t i : foreign) variables_[i]->damaged_in_memory();
-  if (!foreign.empty()) variables_[foreign.front()]->require_sound();  // throws, in every replica
+  const auto foreign = parts_.front().update.take_foreign_writes();
+  for (const auto& [i, copy] : foreign) variables_[i]->damaged_in_memory(copy);
+  if (!foreign.empty()) variables_[foreign.front().target]->require_sound();  // throws, in every replica
 }
 
-UpdateRule& OptimizerState::rule(int64_t group) {
-  if (group < 0 || group >= num_groups()) {
-    throw UsageError(fmt::format("group {} was asked of an optimizer with {}", group, num_groups()),
-                     fmt::format("choose a group from 0 to {}", num_groups() - 1));
-  }
-  return *rules_[group];
+UpdateRule& OptimizerState::rule(int64_t group) const {
+  if (group >= 0 && group < num_groups()) return *rules_[static_cast<std::size_t>(group)];
+  throw UsageError("LS-OPTION", fmt::format("group {} was asked of an optimizer with {}", group, num_groups()),
+                   fmt::format("choose a group from 0 to {}", num_groups() - 1));
 }
+
+void OptimizerState::set_learning_rate(double value, int64_t group) {
+  UpdateRule& one = rule(group);
+  keep_before();
+  one.set_learning_rate(value);
+}
+
+void OptimizerState::set_steps(std::size_t i, int64_t steps) {
+  if (steps < 0) {
+    throw UsageError("LS-STATE-MISFIT",
+                     fmt::format("variable '{}' was given {} as its count of steps", variables_[i]->name(), steps),
+                     "give what state() or state_items() gave");
+  }
+  keep_before();
+  steps_[i] = steps;
+}
+
+void OptimizerState::keep_before() {
+  if (!group_->running() || before_) return;
+  before_.emplace(Before{steps_, {}});
+  for (const auto& one : rules_) before_->rates.push_back(one->learning_rate());
+  ++group_->written_variables();
+}
+
+void OptimizerState::take_before() {
+  if (before_) --group_->written_variables();
+  before_.reset();
+}
+
+void OptimizerState::undo_run() {
+  if (!before_) return;
+  steps_ = before_->steps;
+  for (std::size_t g = 0; g < rules_.size(); ++g) rules_[g]->set_learning_rate(before_->rates[g]);
+  take_before();
+}
+
+void OptimizerState::end_run() { take_before(); }
 
 std::map<std::string, at::Tensor> OptimizerState::state() const {
-  std::map<std::string, at::Tensor> result;
-  for (const Variable& slot : slots_) result.emplace(slot.name(), slot.state().read());
-  for (std::size_t i = 0; i < variables_.size(); ++i) {
-    result.emplace(variables_[i]->name() + "/step", at::scalar_tensor(steps_[i], at::kLong));
-  }
-  return result;
+  SavedState values;
+  values.steps = steps_;
+  for (const NamedSlot& slot : named_slots_) values.slots.push_back(slot.variable.state().read());
+  for (const auto& one : rules_) values.rates.push_back(one->learning_rate());
+  return named_state(values, named_slots_, variables_);
 }
 
 void OptimizerState::load(const std::map<std::string, at::Tensor>& state) {
-  std::vector<std::string> problems;
-  std::set<std::string> known;
-  const auto find = [&](const std::string& name, c10::IntArrayRef sizes) -> const at::Tensor* {
-    known.insert(name);
-    const auto found = state.find(name);
-    if (found == state.end()) {
-      problems.push_back(fmt::format("missing '{}'", name));
-      return nullptr;
-    }
-    if (!found->second.defined() || found->second.sizes() != sizes) {
-      problems.push_back(fmt::format("'{}' has not shape [{}]", name, fmt::join(sizes, ", ")));
-    }
-    return &found->second;
-  };
-  std::vector<const at::Tensor*> slots;
-  std::vector<const at::Tensor*> steps;
-  for (const Variable& slot : slots_) slots.push_back(find(slot.name(), slot.sizes()));
-  for (const auto& variable : variables_) steps.push_back(find(variable->name() + "/step", {}));
-  for (const auto& [name, value] : state) {
-    if (!known.contains(name)) problems.push_back(fmt::format("unexpected '{}'", name));
-  }
-  if (!problems.empty()) {
-    throw UsageError(fmt::format("the tensors given to an optimizer do not fit: {}", fmt::join(problems, ", ")),
-                     "give exactly the names and shapes that state() gives; nothing was loaded");
-  }
-  for (std::size_t i = 0; i < slots_.size(); ++i) set_all(slots_[i].state(), *slots[i]);
-  for (std::size_t i = 0; i < steps_.size(); ++i) steps_[i] = steps[i]->item<int64_t>();
+  for (const Variable& slot : slots_) slot.state().require_own_value("Optimizer::load");
+  SavedState values = values_of(state, named_slots_, variables_, num_groups(), name_);
+  // Nothing is refused from here on.
+  keep_before();
+  for (std::size_t s = 0; s < slots_.size(); ++s) set_all(slots_[s].state(), values.slots[s]);
+  steps_ = std::move(values.steps);
+  for (std::size_t g = 0; g < values.rates.size(); ++g) rules_[g]->set_learning_rate(values.rates[g]);
 }
 
 }  // namespace lockstep::internal

@@ -1,16 +1,22 @@
-// What stands behind an Optimizer: its variables with their slots and step counts, and the meeting that updates them.
+// What stands behind an Optimizer: its variables with their slots, step counts and rates, and the meeting that updates
+// them.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "lockstep/optim/gradient_table.h"
+#include "lockstep/core/function_ref.h"
 #include "lockstep/optim/fused_update.h"
+#include "lockstep/optim/gradient_table.h"
+#include "lockstep/optim/gradient_watch.h"
 #include "lockstep/optim/optimizer.h"
+#include "lockstep/optim/optimizer_slots.h"
+#include "lockstep/optim/saved_state.h"
 #include "lockstep/optim/update_rule.h"
 #include "lockstep/replica/replica_context.h"
 
@@ -18,44 +24,64 @@ namespace lockstep::internal {
 
 class ReplicaGroup;
 
-/// Variables that are updated by one rule.
-struct RuleGroup {
-  std::vector<Variable> variables;
-  std::unique_ptr<UpdateRule> rule;
-};
-
 class OptimizerState {
  public:
-  /// Throws a UsageError, naming the variable, for one that is not floating-point, or neither on-write nor trained
-  /// apart, or not as the others in that; is of another strategy, or stands in two groups.
-  OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<RuleGroup> groups);
+  /// Throws the UsageErrors of variables_of(). `has_optimizer` says of a variable whether another living optimizer
+  /// updates it: then the slots have this one's name in theirs.
+  OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<RuleGroup> groups, std::string name,
+                 const Placement& placement, FunctionRef<bool(const VariableState&)> has_optimizer);
+  ~OptimizerState();
 
   /// The contracts are those of Optimizer's members.
   StepInfo step(const ReplicaContext& context, const StepOptions& options);
   void zero_grad(const ReplicaContext& context);
-  UpdateRule& rule(int64_t group);
+  double learning_rate(int64_t group) const { return rule(group).learning_rate(); }
+  void set_learning_rate(double value, int64_t group);
   int64_t num_groups() const { return static_cast<int64_t>(rules_.size()); }
+  const std::string& name() const { return name_; }
+  /// In the order of the groups.
+  const std::vector<std::shared_ptr<VariableState>>& variables() const { return variables_; }
+  /// How often variable i was updated.
+  int64_t steps(std::size_t i) const { return steps_[i]; }
+  /// A UsageError for a negative number. Outside of steps.
+  void set_steps(std::size_t i, int64_t steps);
   const std::vector<Variable>& slots() const { return slots_; }
   std::map<std::string, at::Tensor> state() const;
   void load(const std::map<std::string, at::Tensor>& state);
   const std::shared_ptr<ReplicaGroup>& group() const { return group_; }
 
+  // Step counts and rates that load() and set_learning_rate() changed in a run, from a merge function. Not while
+  // replicas run.
+
+  /// After a run that failed: puts them back, but for the counts of variables that a completed step has updated since.
+  void undo_run();
+  /// After a run that succeeded.
+  void end_run();
+
  private:
   friend class StepMeeting;
-  /// A replica's scale_loss calls up to its last step here: from them follows whether it has any weight in this one.
-  struct alignas(64) ScaleCalls {
-    int64_t all = 0;
-    int64_t weighted = 0;
+  /// What a replica brings to a step beside its gradients.
+  struct alignas(64) OfReplica {
+    ScaleCalls consumed;                 // its scale_loss calls up to its last step here
+    bool unscaled = false;               // it was given a Batch and scaled no loss
+    std::optional<std::size_t> changed;  // a variable whose gradient is not what backward left
+  };
+  /// Step counts and rates as they were before this run changed them.
+  struct Before {
+    std::vector<int64_t> steps;
+    std::vector<double> rates;
   };
 
   void check_context(const ReplicaContext& context, const char* call) const;
-  bool is_weightless(const ReplicaContext& context) const;
-  bool had_empty_part(const ReplicaContext& context) const;
+  UpdateRule& rule(int64_t group) const;
+  void keep_before();
+  void take_before();
+  void report_findings(const StepOptions& options);
   /// Calls fn(part, its lane) for the parts of the update that a lane has work for.
   template <class Fn>
   void for_each_part(int lane, const Fn& fn);
   // The stages of a step; all replicas at rest, but for reduce and settle, which each lane calls for its share.
-  void begin_step();
+  void begin_step(const StepOptions& options);
   void reduce(int lane, int num_lanes);
   void clip_to(double norm);
   void check_finite_gradients() const;
@@ -63,11 +89,15 @@ class OptimizerState {
   void end_step();
 
   const std::shared_ptr<ReplicaGroup> group_;
+  const std::string name_;
   std::vector<std::unique_ptr<UpdateRule>> rules_;
   std::vector<std::shared_ptr<VariableState>> variables_;  // of all groups, in order
   std::vector<std::size_t> rule_of_;                       // by variable
   std::vector<int64_t> steps_;                             // by variable: how often it was updated
   std::vector<Variable> slots_;
+  std::vector<NamedSlot> named_slots_;   // the same, with their names in state()
+  std::vector<std::size_t> first_slot_;  // by variable; one more at the end
+  std::optional<Before> before_;
   GradientTable gradients_;
   const bool apart_;  // variables are trained apart: each replica updates its own component by its own gradient
   /// Of variables that all replicas share one; of variables that are trained apart one for each replica, on its lane.
@@ -79,7 +109,8 @@ class OptimizerState {
   };
   std::deque<Part> parts_;
   std::deque<Coefficients> coefficients_;  // of the step under way; the parts point to them
-  std::vector<ScaleCalls> scale_calls_;    // by local replica; its thread
+  GradientWatch watch_;
+  std::vector<OfReplica> replicas_;  // local; each its thread's
 };
 
 }  // namespace lockstep::internal

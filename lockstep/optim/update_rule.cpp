@@ -18,7 +18,7 @@ namespace lockstep::internal {
 namespace {
 
 void require(bool valid, const char* optimizer, const char* option, double value, const char* remedy) {
-  if (!valid) throw UsageError(fmt::format("{} was given {} = {}", optimizer, option, value), remedy);
+  if (!valid) throw UsageError("LS-OPTION", fmt::format("{} was given {} = {}", optimizer, option, value), remedy);
 }
 
 void check_not_negative(const char* optimizer, const char* option, double value) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace lockstep::internal {
 
@@ -23,5 +24,18 @@ auto fold_in_tree_order(int64_t first, int64_t count, const Leaf& leaf, const Ad
   auto b = fold_in_tree_order(first + left, count - left, leaf, add);
   return add(a, b);
 }
+
+/// Neighbouring replicas [first, first + count) that are a subtree of the tree over all.
+struct Subtree {
+  int64_t first;
+  int64_t count;
+  bool operator==(const Subtree&) const = default;
+};
+
+/// The fewest subtrees of the tree over `replicas` that make up the block [first, first + count), in order. Whoever has
+/// the block adds within each of them and hands on one partial sum for each. A sum over all replicas in which each
+/// partial sum stands as the value of its subtree's first replica, the others being absent, then has the bits of the
+/// sum over the replicas' own values. The block lies within [0, replicas); an empty one has no subtrees.
+std::vector<Subtree> maximal_subtrees(int64_t replicas, int64_t first, int64_t count);
 
 }  // namespace lockstep::internal

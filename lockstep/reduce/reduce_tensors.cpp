@@ -4,25 +4,66 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
-#include <vector>
-
-#include "lockstep/reduce/addition_order.h"
 #include "lockstep/core/error.h"
+#include "lockstep/reduce/addition_order.h"
+#include "lockstep/reduce/operands.h"
 
 namespace lockstep::internal {
 
+namespace {
+
+bool is_sum(Reduction reduction) { return reduction == Reduction::kSum || reduction == Reduction::kMean; }
+
+/// The integers that LibTorch adds.
+bool is_integer(at::ScalarType type) {
+  return type == at::kByte || type == at::kChar || type == at::kShort || type == at::kInt || type == at::kLong;
+}
+
+bool is_floating(at::ScalarType type) {
+  return type == at::kFloat || type == at::kDouble || type == at::kHalf || type == at::kBFloat16;
+}
+
+bool is_complex(at::ScalarType type) {
+  return type == at::kComplexFloat || type == at::kComplexDouble || type == at::kComplexHalf;
+}
+
+/// v = high * 2^32 + low with 0 <= low < 2^32, as a last dimension of two: 2^31 of them can be added in int64.
+at::Tensor halves_of(const at::Tensor& integers) {
+  const at::Tensor wide = integers.to(at::kLong);
+  return at::stack({wide.bitwise_right_shift(32), wide.bitwise_and(int64_t{0xffffffff})}, -1);
+}
+
+/// Sums of halves as one number. Only the last addition rounds.
+at::Tensor number_of(const at::Tensor& halves) {
+  const at::Tensor low = halves.select(-1, 1);
+  const at::Tensor high = halves.select(-1, 0) + low.bitwise_right_shift(32);
+  return high.to(at::kDouble) * 0x1p32 + low.bitwise_and(int64_t{0xffffffff}).to(at::kDouble);
+}
+
+at::Tensor join(Reduction reduction, const at::Tensor& a, const at::Tensor& b) {
+  if (!a.defined()) return b;
+  if (!b.defined()) return a;
+  if (reduction == Reduction::kMin) return at::minimum(a, b);
+  if (reduction == Reduction::kMax) return at::maximum(a, b);
+  return at::add(a, b);
+}
+
+}  // namespace
+
 at::ScalarType result_type_of(Reduction reduction, const at::Tensor& value) {
   const at::ScalarType type = value.scalar_type();
-  const bool adds = reduction == Reduction::kSum || reduction == Reduction::kMean;
-  if (type == at::kBool && adds) {
-    throw UsageError(fmt::format("a {} of bool tensors was asked for", name_of(reduction)),
-                     "convert them to an integer or floating-point dtype, or use kMin (all) or kMax (any)");
+  const auto refuse = [&](const char* remedy) {
+    throw UsageError("LS-DTYPE",
+                     fmt::format("a {} of {} tensors was asked for", name_of(reduction), c10::toString(type)), remedy);
+  };
+  if (type == at::kBool && is_sum(reduction)) {
+    refuse("convert them to an integer or floating-point dtype, or use kMin (all) or kMax (any)");
   }
-  if (at::isComplexType(type) && !adds) {
-    throw UsageError(fmt::format("a {} of complex tensors was asked for", name_of(reduction)),
-                     "reduce their absolute values");
+  if (at::isComplexType(type) && !is_sum(reduction)) refuse("reduce their absolute values");
+  if (is_integer(type)) return reduction == Reduction::kMean ? at::kDouble : type;
+  if (!is_floating(type) && !is_complex(type) && type != at::kBool) {
+    refuse("convert them first, value.to(torch::kFloat) or value.to(torch::kLong), and the result back");
   }
-  if (reduction == Reduction::kMean && at::isIntegralType(type, /*includeBool=*/false)) return at::kDouble;
   return type;
 }
 
@@ -30,29 +71,41 @@ at::ScalarType accumulation_type_of(at::ScalarType type) {
   return type == at::kHalf || type == at::kBFloat16 ? at::kFloat : type;
 }
 
+at::Tensor summand_of(Reduction reduction, const at::Tensor& value) {
+  at::Tensor read = plain(value);
+  // LibTorch's complex addition multiplies by 1 first, and loses the sign of zeros in it.
+  if (read.is_complex()) read = at::view_as_real(read);
+  if (reduction == Reduction::kMean && is_integer(read.scalar_type())) return halves_of(read);
+  return read.to(accumulation_type_of(read.scalar_type()));
+}
+
+at::Tensor fold_summands(Reduction reduction, std::span<const at::Tensor> summands) {
+  const at::NoGradGuard no_grad;
+  return fold_in_tree_order(
+      0, static_cast<int64_t>(summands.size()), [&](int64_t i) { return summands[i]; },
+      [&](const at::Tensor& a, const at::Tensor& b) { return join(reduction, a, b); });
+}
+
+at::Tensor result_of(Reduction reduction, const at::Tensor& total, int64_t count, at::ScalarType type) {
+  const at::NoGradGuard no_grad;
+  at::Tensor result = total;
+  if (reduction == Reduction::kMean) {
+    result = (is_integer(type) ? number_of(total) : total) / static_cast<double>(count);
+    if (is_integer(type)) return result;
+  }
+  result = result.to(c10::toRealValueType(type));
+  return at::isComplexType(type) ? at::view_as_complex(result.contiguous()) : result;
+}
+
 at::Tensor reduce_tensors(Reduction reduction, std::span<const at::Tensor> values) {
   const at::NoGradGuard no_grad;
-  const at::ScalarType result_type = result_type_of(reduction, values.front());
-  if (at::isComplexType(result_type)) {
-    // LibTorch's complex addition multiplies by 1 first, and loses the sign of zeros in it.
-    std::vector<at::Tensor> parts;
-    for (const at::Tensor& value : values) parts.push_back(at::view_as_real(value.detach().resolve_conj()));
-    return at::view_as_complex(reduce_tensors(reduction, parts));
-  }
-  const at::ScalarType sum_type = accumulation_type_of(values.front().scalar_type());
-  const auto leaf = [&](int64_t i) { return values[i].detach().to(sum_type); };
-  at::Tensor result =
-      fold_in_tree_order(0, static_cast<int64_t>(values.size()), leaf, [&](const at::Tensor& a, const at::Tensor& b) {
-        if (reduction == Reduction::kMin) return at::minimum(a, b);
-        if (reduction == Reduction::kMax) return at::maximum(a, b);
-        return at::add(a, b);
-      });
-  if (reduction == Reduction::kMean) {
-    result =
-        result.to(at::isIntegralType(sum_type, false) ? at::kDouble : sum_type) / static_cast<double>(values.size());
-  }
-  result = result.to(result_type);
-  return values.size() == 1 && result.is_alias_of(values.front()) ? result.clone() : result;
+  result_type_of(reduction, values.front());  // refuses what has none
+  const auto count = static_cast<int64_t>(values.size());
+  const at::Tensor total = fold_in_tree_order(
+      0, count, [&](int64_t i) { return summand_of(reduction, values[i]); },
+      [&](const at::Tensor& a, const at::Tensor& b) { return join(reduction, a, b); });
+  const at::Tensor result = result_of(reduction, total, count, values.front().scalar_type());
+  return count == 1 && result.is_alias_of(values.front()) ? result.clone() : result;
 }
 
 }  // namespace lockstep::internal

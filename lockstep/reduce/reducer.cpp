@@ -1,14 +1,18 @@
 #include "lockstep/reduce/reducer.h"
 
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
+
+#include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/reduce/operands.h"
 #include "lockstep/reduce/reduce_tensors.h"
 
 namespace lockstep {
 
-bool Reducer::averages_after(int64_t) const { return true; }
+bool Reducer::in_tree_order() const { return false; }
 
 std::string TreeReducer::describe() const { return "in tree order"; }
 
@@ -16,21 +20,42 @@ at::Tensor TreeReducer::reduce(Reduction reduction, std::span<const at::Tensor> 
   return internal::reduce_tensors(reduction, values);
 }
 
-at::Tensor internal::reduce_by(const Reducer& reducer, Reduction reduction, std::span<const at::Tensor> values) {
-  const at::ScalarType type = result_type_of(reduction, values.front());  // refuses what has no sum, for all reducers
-  at::Tensor result = reducer.reduce(reduction, values);
+bool TreeReducer::in_tree_order() const { return true; }
+
+namespace internal {
+
+namespace {
+
+/// What a reducer of the user's own is given: plain values, and integers so wide that their sum does not wrap before it
+/// is divided.
+std::vector<at::Tensor> given_to_reducer(Reduction reduction, std::span<const at::Tensor> values) {
+  const bool widen = reduction == Reduction::kMean && at::isIntegralType(values.front().scalar_type(), false);
+  std::vector<at::Tensor> given;
+  for (const at::Tensor& value : values) given.push_back(widen ? plain(value).to(at::kLong) : plain(value));
+  return given;
+}
+
+}  // namespace
+
+at::Tensor reduce_by(const Reducer& reducer, Reduction reduction, std::span<const at::Tensor> values) {
+  if (reducer.in_tree_order()) return reduce_tensors(reduction, values);
+  const at::NoGradGuard no_grad;
+  const at::Tensor& like = values.front();
+  const at::ScalarType type = result_type_of(reduction, like);  // refuses what has none, for all reducers
+  const at::Tensor result = reducer.reduce(reduction, given_to_reducer(reduction, values));
   if (result.defined() && result.layout() == at::kStrided && result.scalar_type() == type &&
-      result.sizes() == values.front().sizes() && result.device() == values.front().device()) {
-    return result.detach();
+      result.sizes() == like.sizes() && result.device() == like.device()) {
+    return plain(result);
   }
-  const std::string found = !result.defined() ? "nothing"
-                                              : fmt::format("{} [{}] on {}", c10::toString(result.scalar_type()),
-                                                            fmt::join(result.sizes(), ", "), result.device().str());
+  const std::string found =
+      !result.defined() ? "nothing" : fmt::format("{} on {}", shape_text(result), result.device().str());
   throw UsageError(
-      fmt::format("the reducer that adds {} made {} from {} tensors of {} [{}] by {}", reducer.describe(), found,
-                  values.size(), c10::toString(values.front().scalar_type()), fmt::join(values.front().sizes(), ", "),
-                  name_of(reduction)),
+      "LS-REDUCER",
+      fmt::format("the reducer that adds {} made {} from {} tensors of {} by {}", reducer.describe(), found,
+                  values.size(), shape_text(like), name_of(reduction)),
       fmt::format("let it return a dense tensor of {} and that shape, on their device", c10::toString(type)));
 }
+
+}  // namespace internal
 
 }  // namespace lockstep

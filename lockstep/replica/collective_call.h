@@ -4,7 +4,6 @@
 #include <ATen/core/TensorBody.h>
 
 #include <cstdint>
-#include <string>
 
 namespace lockstep {
 class ReplicaContext;
@@ -22,12 +21,6 @@ class CallSignature {
  private:
   uint64_t value_ = 0;
 };
-
-/// "Float [2, 3]"
-std::string shape_text(const at::Tensor& value);
-
-/// Throws the UsageError of a `call` that was given an undefined or a sparse tensor.
-void check_dense(const char* call, const at::Tensor& value);
 
 /// Whether a gradient will be asked of what is computed from it.
 bool needs_grad(at::ArrayRef<at::Tensor> values);

@@ -1,4 +1,4 @@
-// Gathers and broadcasts; all_reduce.cpp has the reductions.
+// Gathers and broadcasts: who brings what, and the gradient. all_reduce.cpp has the reductions.
 #include "lockstep/replica/collectives.h"
 
 #include <ATen/ATen.h>
@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/reduce/across_replicas.h"
+#include "lockstep/reduce/operands.h"
 #include "lockstep/replica/collective_call.h"
 #include "lockstep/replica/meeting.h"
 #include "lockstep/replica/replica_context.h"
@@ -22,16 +24,8 @@ using torch::autograd::variable_list;
 
 class AllGatherMeeting final : public Meeting {
  public:
-  AllGatherMeeting(const at::Tensor& value, int64_t axis, bool with_gradient)
-      : axis_(axis), with_gradient_(with_gradient) {
-    if (value.dim() == 0) {
-      throw UsageError("all_gather was given a tensor without dimensions", "give it one: value.reshape({1})");
-    }
-    if (axis < -value.dim() || axis >= value.dim()) {
-      throw UsageError(fmt::format("all_gather was given axis {} of a tensor of {} dimensions", axis, value.dim()),
-                       fmt::format("choose an axis from 0 to {}", value.dim() - 1));
-    }
-    if (axis_ < 0) axis_ += value.dim();
+  AllGatherMeeting(const ReplicaGroup& group, const at::Tensor& value, int64_t axis, bool with_gradient)
+      : group_(group), axis_(checked_axis("all_gather", axis, value.dim())), with_gradient_(with_gradient) {
     value_ = value.detach();
     CallSignature words;
     words.add(axis_);
@@ -46,22 +40,30 @@ class AllGatherMeeting final : public Meeting {
     return fmt::format("all_gather({}, axis {}{})", shape_text(value_), axis_, with_gradient_ ? ", with gradient" : "");
   }
 
-  void prepare(std::span<Meeting* const> all) override {
-    std::vector<at::Tensor> values;
-    int64_t offset = 0;
-    for (Meeting* meeting : all) {
-      auto* one = static_cast<AllGatherMeeting*>(meeting);
-      one->offset_ = offset;
-      offset += one->value_.size(axis_);
-      values.push_back(one->value_);
-      all_.push_back(one);
-    }
-    joined_ = at::cat(values, axis_);
+  std::span<const Stage> stages() const override {
+    static constexpr Stage all[] = {once<&AllGatherMeeting::join>("join"),
+                                    on_each_lane<&AllGatherMeeting::copy>("copy")};
+    return all;
   }
-  int num_phases() const override { return 1; }
-  void work(int, int lane, int num_lanes) override {
+
+  void join(std::span<Meeting* const> all) {
+    std::vector<at::Tensor> mine;
+    for (Meeting* meeting : all) {
+      all_.push_back(static_cast<AllGatherMeeting*>(meeting));
+      mine.push_back(all_.back()->value_);
+    }
+    const std::vector<at::Tensor> values = group_.of_all_replicas(mine);
+    int64_t offset = 0;
+    for (std::size_t r = 0; r < values.size(); ++r) {
+      const ReplicaId id = static_cast<int64_t>(r);
+      if (group_.block().has(id)) all_[static_cast<std::size_t>(group_.block().local_index_of(id))]->offset_ = offset;
+      offset += values[r].size(axis_);
+    }
+    joined_ = joined("all_gather", values, axis_);
+  }
+  void copy(int lane, int num_lanes) {
     for (std::size_t r = static_cast<std::size_t>(lane); r < all_.size(); r += static_cast<std::size_t>(num_lanes)) {
-      all_[r]->output_ = joined_.clone();
+      all_[r]->output_ = copied(joined_);
     }
   }
 
@@ -70,7 +72,8 @@ class AllGatherMeeting final : public Meeting {
   int64_t offset() const { return offset_; }
 
  private:
-  int64_t axis_;
+  const ReplicaGroup& group_;
+  const int64_t axis_;
   const bool with_gradient_;
   uint64_t signature_ = 0;
   at::Tensor value_;
@@ -83,7 +86,7 @@ class AllGatherMeeting final : public Meeting {
 struct AllGatherFunction : torch::autograd::Function<AllGatherFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& value, const ReplicaContext* context, int64_t axis,
                             bool with_gradient) {
-    AllGatherMeeting meeting(value, axis, with_gradient);
+    AllGatherMeeting meeting(ContextAccess::group(*context), value, axis, with_gradient);
     ContextAccess::group(*context).meet(*context, meeting);
     ctx->saved_data["axis"] = meeting.axis();
     ctx->saved_data["offset"] = meeting.offset();
@@ -101,19 +104,30 @@ struct AllGatherFunction : torch::autograd::Function<AllGatherFunction> {
 
 class BroadcastMeeting final : public Meeting {
  public:
-  BroadcastMeeting(ReplicaId from, at::Tensor value) : from_(from), value_(std::move(value)) {}
+  BroadcastMeeting(const ReplicaGroup& group, ReplicaId from, at::Tensor value)
+      : group_(group), from_(from), value_(std::move(value)) {}
 
   const char* what() const override { return "broadcast"; }
   uint64_t signature() const override { return static_cast<uint64_t>(from_.value()); }
   std::string describe() const override { return fmt::format("broadcast(from replica {})", from_.value()); }
-  void prepare(std::span<Meeting* const> all) override {
-    const at::Tensor source = static_cast<BroadcastMeeting*>(all[static_cast<std::size_t>(from_.value())])->value_;
-    check_dense("broadcast", source);
-    for (Meeting* meeting : all) static_cast<BroadcastMeeting*>(meeting)->value_ = source.detach().clone();
+  std::span<const Stage> stages() const override {
+    static constexpr Stage all[] = {once<&BroadcastMeeting::copy>("copy")};
+    return all;
+  }
+  void copy(std::span<Meeting* const> all) {
+    at::Tensor source;
+    if (group_.block().has(from_)) {
+      const auto local = static_cast<std::size_t>(group_.block().local_index_of(from_));
+      source = static_cast<BroadcastMeeting*>(all[local])->value_;
+      check_operand("broadcast", source, from_.value());
+    }
+    source = group_.of_replica(from_, source);
+    for (Meeting* meeting : all) static_cast<BroadcastMeeting*>(meeting)->value_ = copied(source);
   }
   const at::Tensor& value() const { return value_; }
 
  private:
+  const ReplicaGroup& group_;
   const ReplicaId from_;
   at::Tensor value_;
 };
@@ -121,16 +135,17 @@ class BroadcastMeeting final : public Meeting {
 }  // namespace
 
 at::Tensor all_gather(const ReplicaContext& context, const at::Tensor& value, int64_t axis) {
-  check_dense("all_gather", value);
+  check_operand("all_gather", value);
   return AllGatherFunction::apply(value, &context, axis, needs_grad(value));
 }
 
 at::Tensor broadcast(const ReplicaContext& context, ReplicaId from, const at::Tensor& value) {
   if (from < 0 || from >= context.num_replicas()) {
-    throw UsageError(fmt::format("broadcast was asked for replica {} of {}", from.value(), context.num_replicas()),
+    throw UsageError("LS-REPLICA-RANGE",
+                     fmt::format("broadcast was asked for replica {} of {}", from.value(), context.num_replicas()),
                      fmt::format("choose a replica from 0 to {}", context.num_replicas() - 1));
   }
-  BroadcastMeeting meeting(from, value);
+  BroadcastMeeting meeting(ContextAccess::group(context), from, value);
   ContextAccess::group(context).meet(context, meeting);
   return meeting.value();
 }

@@ -3,6 +3,10 @@
 #include <ATen/Parallel.h>
 #include <dlfcn.h>
 
+#include <memory>
+
+#include "lockstep/replica/shared_setting.h"
+
 namespace lockstep::internal {
 
 namespace {
@@ -11,9 +15,8 @@ namespace {
 struct ThreadLibraries {
   void (*omp_set)(int) = nullptr;
   int (*omp_get)() = nullptr;
-  int (*mkl_set_local)(int) = nullptr;  // gives the number of before; 0 means "follow OpenMP"
-  void (*openblas_set)(int) = nullptr;  // process-wide, and only where OpenBLAS has threads of its own
-  int (*openblas_get)() = nullptr;
+  int (*mkl_set_local)(int) = nullptr;      // gives the number of before; 0 means "follow OpenMP"
+  std::unique_ptr<SharedSetting> openblas;  // process-wide, and only where OpenBLAS has threads of its own
   // What the compiler calls for `#pragma omp parallel`; other OpenMP libraries have it too.
   void (*omp_parallel)(void (*)(void*), void*, unsigned, unsigned) = nullptr;
 
@@ -26,14 +29,15 @@ struct ThreadLibraries {
     const auto openblas_parallel = reinterpret_cast<int (*)()>(find("openblas_get_parallel"));
     constexpr int kOwnThreads = 1;  // OPENBLAS_THREAD in cblas.h
     if (openblas_parallel && openblas_parallel() == kOwnThreads) {
-      openblas_set = reinterpret_cast<void (*)(int)>(find("openblas_set_num_threads"));
-      openblas_get = reinterpret_cast<int (*)()>(find("openblas_get_num_threads"));
+      openblas = std::make_unique<SharedSetting>(reinterpret_cast<int (*)()>(find("openblas_get_num_threads")),
+                                                 reinterpret_cast<void (*)(int)>(find("openblas_set_num_threads")));
     }
   }
 };
 
+/// Never destroyed: threads of the library may end while the process does.
 const ThreadLibraries& libraries() {
-  static const ThreadLibraries found;
+  static const ThreadLibraries& found = *new ThreadLibraries;
   return found;
 }
 
@@ -73,10 +77,7 @@ ComputeSettingsGuard::ComputeSettingsGuard(ComputeSettings settings)
   const ThreadLibraries& library = libraries();
   if (library.omp_set && openmp_ != threads_) library.omp_set(threads_);
   if (library.mkl_set_local) mkl_ = library.mkl_set_local(threads_);
-  if (library.openblas_set && library.openblas_get() != threads_) {
-    openblas_ = library.openblas_get();
-    library.openblas_set(threads_);
-  }
+  if (library.openblas) library.openblas->begin(openblas_ = threads_);
   set_modes(with_denormals(modes_, settings.denormals), threads_);
 }
 
@@ -85,7 +86,7 @@ ComputeSettingsGuard::~ComputeSettingsGuard() {
   set_modes(modes_, threads_);
   if (library.omp_set && at::get_num_threads() != openmp_) library.omp_set(openmp_);
   if (library.mkl_set_local) library.mkl_set_local(mkl_);
-  if (openblas_ != 0) library.openblas_set(openblas_);
+  if (openblas_ != 0) library.openblas->end(openblas_);
 }
 
 }  // namespace lockstep::internal

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <set>
@@ -22,11 +20,12 @@ void check_devices(const std::vector<std::string>& devices) {
     const DeviceName name = parse_device(text);
     if (name.type != "cpu") {
       throw UsageError(
+          "LS-DEVICE",
           fmt::format("device '{}' was asked for, and this build runs replicas on the host's lanes only", text),
           "use \"cpu:0\", \"cpu:1\" and so on");
     }
     if (!seen.insert(fmt::format("{}:{}", name.type, std::max<int64_t>(name.index, 0))).second) {
-      throw UsageError(fmt::format("device '{}' stands twice in .devices", text),
+      throw UsageError("LS-LANES", fmt::format("device '{}' stands twice in .devices", text),
                        "name each lane once; for more replicas on it raise .replicas");
     }
   }
@@ -40,7 +39,8 @@ void check_cores(const Lanes& lanes, const Host& host) {
     });
   };
   if (lanes.cores.size() == lanes.devices.size() && std::all_of(lanes.cores.begin(), lanes.cores.end(), usable)) return;
-  throw UsageError(fmt::format("a topology gave the cores {} to the lanes [{}], and this process may use {}",
+  throw UsageError("LS-LANES",
+                   fmt::format("a topology gave the cores {} to the lanes [{}], and this process may use {}",
                                lanes.cores, fmt::join(lanes.devices, ", "), host.cores),
                    "give each lane cores of the process, or none to all");
 }
@@ -49,18 +49,20 @@ void check_cores(const Lanes& lanes, const Host& host) {
 
 LanePlan plan_lanes(const Topology& topology, Host host, const ComputeSettings& compute) {
   if (compute.threads < 1) {
-    throw UsageError(fmt::format(".threads_per_replica is {}", compute.threads),
+    throw UsageError("LS-OPTION", fmt::format(".threads_per_replica is {}", compute.threads),
                      "give each replica at least one thread");
   }
   host.threads_per_replica = compute.threads;
   Lanes lanes = topology.lanes(host);
-  if (lanes.devices.empty()) throw UsageError("a topology gave no lanes", "give at least one, such as \"cpu:0\"");
+  if (lanes.devices.empty())
+    throw UsageError("LS-LANES", "a topology gave no lanes", "give at least one, such as \"cpu:0\"");
   check_devices(lanes.devices);
   const auto count = static_cast<int64_t>(lanes.devices.size());
-  if (lanes.replicas < 1 || lanes.replicas % count != 0) {
-    throw UsageError(fmt::format("{} replicas cannot be dealt evenly to the {} lanes [{}]", lanes.replicas, count,
-                                 fmt::join(lanes.devices, ", ")),
-                     fmt::format("make .replicas a multiple of {}, or change .devices", count));
+  if (lanes.replicas < count) {
+    throw UsageError("LS-LANES",
+                     fmt::format("{} replica{} asked for on the {} lanes [{}]", lanes.replicas,
+                                 lanes.replicas == 1 ? " was" : "s were", count, fmt::join(lanes.devices, ", ")),
+                     fmt::format("ask for .replicas of at least {}, or name fewer .devices", count));
   }
   check_cores(lanes, host);
   LanePlan plan;
@@ -68,23 +70,10 @@ LanePlan plan_lanes(const Topology& topology, Host host, const ComputeSettings& 
   plan.num_replicas = lanes.replicas;
   plan.compute = compute;
   plan.cores = std::move(lanes.cores);
-  plan.available_cores = static_cast<int64_t>(host.cores.size());
+  plan.available_cores = host.available_cores();
+  plan.process_cores = std::move(host.cores);
   plan.replicas_from_machine = lanes.replicas_from_machine;
   return plan;
-}
-
-std::vector<int> cores_of_this_process() {
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  std::vector<int> cores;
-  // The main thread's mask is the process's: a caller may itself be pinned.
-  if (sched_getaffinity(getpid(), sizeof mask, &mask) == 0) {
-    for (int core = 0; core < CPU_SETSIZE; ++core) {
-      if (CPU_ISSET(core, &mask)) cores.push_back(core);
-    }
-  }
-  if (cores.empty()) cores.push_back(0);
-  return cores;
 }
 
 }  // namespace lockstep::internal

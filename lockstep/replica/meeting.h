@@ -1,37 +1,91 @@
-// A meeting point: what all replicas of a step do together, and how it is known that they mean the same thing.
+// A meeting point: what all replicas of a step do together, as a list of stages, and how it is known that they mean the
+// same thing.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
+#include <type_traits>
 
 namespace lockstep::internal {
 
+class Meeting;
+
+/// What a stage is given.
+struct StageCall {
+  std::span<Meeting* const> all;  // all[i] is local replica i's meeting; all are of the leading one's own type
+  int lane = 0;                   // of a stage that runs on each lane
+  int num_lanes = 1;
+};
+
+/// One part of a meeting. It is a constant: a table of stages costs no memory and no construction.
+struct Stage {
+  enum class Runs : uint8_t {
+    kOnce,       // on one thread, while all replicas and lanes are at rest
+    kOnEachLane  // once on each lane, concurrently; the next stage begins when all are through
+  };
+  const char* name;  // a literal: "reduce"
+  Runs runs;
+  void (*carry_out)(Meeting& leading, const StageCall& call);
+};
+
 /// What one replica brings to a meeting point. It lives on the replica's stack while the replica waits there.
 ///
-/// Replicas go on only when all have arrived with equal `what()` and `signature()`. Then the lowest replica's meeting
-/// leads: `prepare` once on one thread, then for each phase `work` once for each lane, concurrently, and after it
-/// `between` once on one thread. An exception from any of them reaches every replica, out of its call.
+/// Replicas go on only when all have arrived with equal `what()`, `name()` and `signature()`. Then the lowest replica's
+/// meeting leads: its stages are carried out in order. An exception from any of them ends the meeting, reaches every
+/// replica out of its call, and fails the run, whatever the steps make of it.
 class Meeting {
  public:
   virtual ~Meeting() = default;
 
-  /// The call the user made, a literal: "all_reduce", "optimizer.step".
+  /// The call that the user made, a literal: "all_reduce", "optimizer.step".
   virtual const char* what() const = 0;
-  /// Must be equal on all replicas: shapes, dtypes, operations, identities.
+  /// Which variable, optimizer or function it is about, by its name; empty where the call is about none. It means the
+  /// same in every process of the run, which an address would not.
+  virtual std::string_view name() const { return {}; }
+  /// Must be equal on all replicas, and in every process of the run: shapes, dtypes, operations, options.
   virtual uint64_t signature() const { return 0; }
-  /// `what()` with its arguments, for the message where signatures differ.
+  /// `what()` with its arguments, for the message where replicas differ.
   virtual std::string describe() const { return what(); }
 
-  /// `all[i]` is local replica i's meeting, all of this object's own type.
-  virtual void prepare(std::span<Meeting* const> all) { (void)all; }
-  virtual int num_phases() const { return 0; }
-  virtual void work(int phase, int lane, int num_lanes) {
-    (void)phase;
-    (void)lane;
-    (void)num_lanes;
-  }
-  virtual void between(int phase) { (void)phase; }
+  /// Asked of the leading meeting, once all have arrived; what it refers to outlives the meeting's last stage.
+  virtual std::span<const Stage> stages() const = 0;
 };
+
+/// A stage that calls member function `Member` of the leading meeting, on one thread: `void f(std::span<Meeting* const>
+/// all)` or `void f()`.
+template <auto Member>
+constexpr Stage once(const char* name);
+/// A stage that calls it on each lane: `void f(int lane, int num_lanes)`.
+template <auto Member>
+constexpr Stage on_each_lane(const char* name);
+
+template <class T>
+struct ClassOfMember;
+template <class M, class Result, class... Args>
+struct ClassOfMember<Result (M::*)(Args...)> {
+  using type = M;
+};
+
+template <auto Member>
+constexpr Stage once(const char* name) {
+  return {name, Stage::Runs::kOnce, [](Meeting& leading, const StageCall& call) {
+            auto& meeting = static_cast<typename ClassOfMember<decltype(Member)>::type&>(leading);
+            if constexpr (std::is_invocable_v<decltype(Member), decltype(meeting)>) {
+              (meeting.*Member)();
+            } else {
+              (meeting.*Member)(call.all);
+            }
+          }};
+}
+
+template <auto Member>
+constexpr Stage on_each_lane(const char* name) {
+  return {name, Stage::Runs::kOnEachLane, [](Meeting& leading, const StageCall& call) {
+            auto& meeting = static_cast<typename ClassOfMember<decltype(Member)>::type&>(leading);
+            (meeting.*Member)(call.lane, call.num_lanes);
+          }};
+}
 
 }  // namespace lockstep::internal

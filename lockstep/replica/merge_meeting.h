@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <typeinfo>
@@ -12,6 +14,7 @@
 
 #include "lockstep/core/per_replica.h"
 #include "lockstep/replica/meeting.h"
+#include "lockstep/replica/tensors_in.h"
 
 namespace lockstep {
 
@@ -44,6 +47,11 @@ class MergeScope {
   std::unique_ptr<RandomScope> random_;
 };
 
+/// Throws the UsageError of a merge function that returned a PerReplica of another size than there are replicas.
+void check_merged_size(std::size_t size, std::size_t num_replicas);
+/// "merge_call(type of the function)"
+std::string describe_merge(const std::type_info& function);
+
 template <class Fn, class... Args>
 class MergeMeeting final : public Meeting {
   using Result = std::decay_t<std::invoke_result_t<Fn&, Strategy&, PerReplica<Args>...>>;
@@ -56,23 +64,29 @@ class MergeMeeting final : public Meeting {
       : context_(context), fn_(fn), args_(std::forward<Given>(args)...) {}
 
   const char* what() const override { return "merge_call"; }
-  uint64_t signature() const override { return typeid(MergeMeeting).hash_code(); }
+  /// The function's type and those of its arguments: the same in each process that runs this program.
+  std::string_view name() const override { return typeid(MergeMeeting).name(); }
+  std::string describe() const override { return describe_merge(typeid(Fn)); }
 
-  void prepare(std::span<Meeting* const> all) override { call(all, std::index_sequence_for<Args...>()); }
+  std::span<const Stage> stages() const override {
+    static constexpr Stage all[] = {once<&MergeMeeting::call>("call")};
+    return all;
+  }
+  void call(std::span<Meeting* const> all) { call_with(all, std::index_sequence_for<Args...>()); }
 
-  /// What replica `local_index` gets.
+  /// What replica `local_index` gets: tensors of its own. Its thread.
   auto result(int64_t local_index) {
     if constexpr (IsPerReplica<Stored>::value) {
       return typename Stored::value_type(*(result_of_all_->begin() + local_index));
     } else if constexpr (!kVoid) {
       (void)local_index;
-      return Stored(*result_of_all_);
+      return own_copy_of(*result_of_all_);
     }
   }
 
  private:
   template <std::size_t... I>
-  void call(std::span<Meeting* const> all, std::index_sequence<I...>) {
+  void call_with(std::span<Meeting* const> all, std::index_sequence<I...>) {
     const MergeScope scope(context_);
     const auto invoke = [&] { return fn_(scope.strategy(), collect<I>(all, scope.first_replica())...); };
     std::shared_ptr<Stored> result;
@@ -80,6 +94,10 @@ class MergeMeeting final : public Meeting {
       invoke();
     } else {
       result = std::make_shared<Stored>(invoke());
+    }
+    if constexpr (IsPerReplica<Stored>::value) {
+      check_merged_size(result->size(), all.size());
+      separate(*result);
     }
     for (Meeting* meeting : all) static_cast<MergeMeeting*>(meeting)->result_of_all_ = result;
   }

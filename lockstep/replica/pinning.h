@@ -3,12 +3,16 @@
 
 #include <sched.h>
 
+#include <optional>
+
+#include "lockstep/replica/cores.h"
 #include "lockstep/replica/lanes.h"
 
 namespace lockstep::internal {
 
-/// Pins the calling thread, which belongs to the library, to its lane's cores for good. Does nothing where lanes are
-/// not pinned; a refusal by the system is logged once, since pinning is speed and nothing else.
+/// Pins the calling thread, which belongs to the library, to its lane's cores for good; where lanes are not pinned, to
+/// all cores of the process, since the thread that made it may have been narrow. A refusal by the system is logged
+/// once, because pinning is speed and nothing else.
 void pin_replica_thread(const LanePlan& plan, int lane);
 
 /// Keeps the thread that called run(), which carries lane 0, off the other lanes' cores, and gives its affinity back
@@ -25,7 +29,7 @@ class CallerPin {
 
  private:
   cpu_set_t before_;
-  bool pinned_ = false;
+  std::optional<WideAffinity> narrow_;  // while the thread is held
 };
 
 }  // namespace lockstep::internal

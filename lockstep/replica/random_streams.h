@@ -10,7 +10,16 @@
 namespace lockstep::internal {
 
 /// What a stream is for; streams of different purposes never coincide.
-enum class StreamPurpose : uint8_t { kReplica = 1, kShared, kMerge, kEvaluate, kEvaluateShared, kModule, kVariable };
+enum class StreamPurpose : uint8_t {
+  kReplica = 1,
+  kShared,
+  kMerge,
+  kEvaluate,
+  kEvaluateShared,
+  kModule,
+  kVariable,
+  kEvaluateMerge
+};
 
 /// Names a stream. Fields beyond their stated width would coincide with others: replica 24 bits, step 32, draw 32.
 struct StreamKey {

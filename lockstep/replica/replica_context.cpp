@@ -12,7 +12,8 @@ namespace lockstep {
 
 Count::Count(const at::Tensor& value) {
   if (!value.defined() || value.numel() != 1) {
-    throw UsageError(fmt::format("a count was given as a tensor of {} elements", value.defined() ? value.numel() : 0),
+    throw UsageError("LS-COUNT",
+                     fmt::format("a count was given as a tensor of {} elements", value.defined() ? value.numel() : 0),
                      "give a number, or a tensor of one element");
   }
   value_ = value.item<double>();
@@ -22,11 +23,13 @@ void ReplicaContext::check_is_current(const char* call) const {
   const ReplicaContext* here = internal::current_context();
   if (here == this) return;
   if (here) {
-    throw UsageError(fmt::format("{} was called on replica {}'s context inside the step of replica {}", call,
+    throw UsageError("LS-OUTSIDE-STEP",
+                     fmt::format("{} was called on replica {}'s context inside the step of replica {}", call,
                                  group_.first_replica() + local_index_, here->replica_id().value()),
                      "use the context that this replica's step function was given");
   }
   throw UsageError(
+      "LS-OUTSIDE-STEP",
       fmt::format("{} was called on a replica context outside of its step: after run() returned, on another "
                   "thread, or in a merge function",
                   call),
@@ -35,9 +38,17 @@ void ReplicaContext::check_is_current(const char* call) const {
 
 const ReplicaContext::Share& ReplicaContext::the_batch(const char* call) const {
   check_is_current(call);
-  if (share_.batches == 1) return share_;
-  throw UsageError(fmt::format("{} was called in a run that was given {} Batch arguments", call, share_.batches),
-                   "pass exactly one Batch to run(), or give the counts: scale_loss(mean_loss, part, whole)");
+  if (share_.batches == 1 && share_.part <= share_.whole) return share_;
+  if (share_.batches == 1) {
+    throw UsageError("LS-BATCH",
+                     fmt::format("{} needs Batch::global_size, which is {} where this replica's part has {} samples",
+                                 call, share_.whole, share_.part),
+                     "set .global_size of each part to the samples of all parts together; strategy.split() does it");
+  }
+  throw UsageError("LS-BATCH",
+                   fmt::format("{} was called in {} that was given {} Batch arguments", call,
+                               group_.evaluating() ? "an evaluation" : "a run", share_.batches),
+                   "pass exactly one Batch, or give the counts: scale_loss(mean_loss, part, whole)");
 }
 
 ReplicaId ReplicaContext::replica_id() const {
@@ -67,15 +78,21 @@ at::Tensor ReplicaContext::scale_loss(const at::Tensor& mean_loss) const {
 
 at::Tensor ReplicaContext::scale_loss(const at::Tensor& mean_loss, Count part, Count whole) const {
   check_is_current("scale_loss");
-  ++scale_calls_;
-  if (part.value() == 0) return internal::zero_that_keeps_graph(mean_loss);
-  if (!(part.value() > 0 && whole.value() >= part.value())) {
+  if (!mean_loss.defined()) {
+    throw UsageError("LS-NOT-DENSE", "scale_loss was given an undefined tensor",
+                     "give the loss that the step computed");
+  }
+  if (!(part.value() >= 0 && whole.value() >= part.value())) {
     throw UsageError(
-        fmt::format("scale_loss was given part {} of whole {}", part.value(), whole.value()),
+        "LS-OPTION", fmt::format("scale_loss was given part {} of whole {}", part.value(), whole.value()),
         "give counts with 0 <= part <= whole, the whole being the total over all replicas and micro-batches: "
         "ctx.all_reduce(Reduction::kSum, part) gives it");
   }
-  ++weighted_scale_calls_;
+  if (!group_.evaluating()) {
+    ++scale_calls_.all;
+    if (part.value() > 0) ++scale_calls_.weighted;
+  }
+  if (part.value() == 0) return internal::zero_that_keeps_graph(mean_loss);
   return part.value() == whole.value() ? mean_loss : internal::weighted_loss(mean_loss, part.value() / whole.value());
 }
 

@@ -20,6 +20,7 @@
 #include "lockstep/core/ids.h"
 #include "lockstep/core/per_replica.h"
 #include "lockstep/reduce/reduction.h"
+#include "lockstep/replica/loss_weight.h"
 #include "lockstep/replica/meeting.h"
 #include "lockstep/replica/merge_meeting.h"
 
@@ -51,8 +52,10 @@ class Count {
 /// anywhere else, each member is a UsageError.
 ///
 /// The calls marked "meets" are meeting points: every replica of the run must make the same ones in the same order,
-/// with equal arguments except for tensor values. Where they do not, each gets a UsageError that says who did what;
-/// where another replica fails, they unwind the step.
+/// with equal arguments except for tensor values. Where they do not, each gets a UsageError that says who did what. An
+/// error of a meeting, that one or any other, fails the run, whatever the step makes of it: a step may catch it to
+/// clean up, and every later meeting stops it. Where another replica fails, a replica is stopped at its next meeting by
+/// an exception that unwinds the step.
 class ReplicaContext {
  public:
   ReplicaContext(const ReplicaContext&) = delete;
@@ -71,6 +74,10 @@ class ReplicaContext {
   /// global batch: the gradients of all replicas then add up to that of one device on the whole batch. For an empty
   /// part it is an exact 0 that keeps the graph, and what comes out of its backward counts as zero. A UsageError where
   /// not exactly one Batch was passed to run().
+  ///
+  /// The whole loss goes through it. A replica all of whose calls had weight 0 brings no gradient to the next
+  /// optimizer.step, also not that of a penalty on the weights that was added outside: write
+  /// `scale_loss(mean_loss + penalty)`, which gives the penalty the same share as the loss. See docs/training.md.
   at::Tensor scale_loss(const at::Tensor& mean_loss) const;
   /// The same by the caller's own counts: `mean_loss` times part / whole, where `whole` is the total over all replicas
   /// and all micro-batches of the step, as `all_reduce(Reduction::kSum, part)` gives it.
@@ -93,13 +100,23 @@ class ReplicaContext {
 
   /// Meets. Calls `fn(strategy, PerReplica<Args>...)` once, with what each replica passed, outside of any replica:
   /// there the strategy's own calls (reduce, gather, Variable::read) are allowed. Each replica gets what `fn` returns,
-  /// and its own component where that is a PerReplica. Random operators in `fn` draw from a stream of their own.
+  /// with tensors of its own, without gradient: in containers, tuples and optionals too, and in a Batch; in a struct of
+  /// the program's where a function `for_each_tensor(Struct&, fn)` beside it calls `fn` on each member with tensors.
+  /// Where `fn` returns a PerReplica, each gets its own component; a UsageError where that has another number of values
+  /// than this process has replicas. Random operators in `fn` draw from a stream of their own.
   template <class Fn, class... Args>
   auto merge_call(Fn&& fn, Args&&... args) const {
-    using Call = internal::MergeMeeting<std::remove_reference_t<Fn>, std::decay_t<Args>...>;
-    Call call(*this, fn, std::forward<Args>(args)...);
-    merge(call);
-    return call.result(local_index());
+    constexpr bool kCallable = std::is_invocable_v<Fn&, Strategy&, PerReplica<std::decay_t<Args>>...>;
+    static_assert(
+        kCallable,
+        "lockstep: the function of merge_call must be callable as fn(Strategy&, const PerReplica<T>&...), with "
+        "one parameter for each argument after it");
+    if constexpr (kCallable) {
+      using Call = internal::MergeMeeting<std::remove_reference_t<Fn>, std::decay_t<Args>...>;
+      Call call(*this, fn, std::forward<Args>(args)...);
+      merge(call);
+      return call.result(local_index());
+    }
   }
 
   /// Gives the strategy's Variable of that name, which the first step that asks for it makes: that call meets, and
@@ -147,9 +164,8 @@ class ReplicaContext {
   internal::ReplicaGroup& group_;
   const int64_t local_index_;
   Share share_;
-  // How often scale_loss was called, and with a weight, since this strategy exists: optimizers look at the difference.
-  mutable int64_t scale_calls_ = 0;
-  mutable int64_t weighted_scale_calls_ = 0;
+  mutable internal::ScaleCalls scale_calls_;  // in training: an evaluation has no gradients
+  internal::ScaleCalls scale_calls_dropped_;  // those up to the last failed run, which dropped their gradients
 };
 
 }  // namespace lockstep

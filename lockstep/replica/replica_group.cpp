@@ -1,11 +1,20 @@
 #include "lockstep/replica/replica_group.h"
 
+#include <ATen/ATen.h>
+#include <c10/util/Type.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "lockstep/comm/agreement.h"
+#include "lockstep/core/blocks.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
+#include "lockstep/core/simd.h"
+#include "lockstep/core/torch_compat.h"
 #include "lockstep/memory/tensor_allocator.h"
+#include "lockstep/reduce/across_workers.h"
 
 namespace lockstep::internal {
 
@@ -37,63 +46,110 @@ class ContextScope {
 
 const ReplicaContext* current_context() { return current; }
 
-ReplicaGroup::ReplicaGroup(LanePlan plan, uint64_t seed, Strategy* strategy, std::shared_ptr<const Reducer> reducer)
+ReplicaGroup::ReplicaGroup(LanePlan plan, ReplicaBlock block, uint64_t seed, StepHost& host,
+                           std::shared_ptr<const Reducer> reducer, std::shared_ptr<World> world)
     : plan_(plan),
-      seed_(seed),
+      block_(block),
+      world_(std::move(world)),
       reducer_(reducer ? std::move(reducer) : std::make_shared<const TreeReducer>()),
-      in_tree_order_(dynamic_cast<const TreeReducer*>(reducer_.get()) != nullptr),
-      strategy_(strategy),
-      streams_(static_cast<std::size_t>(plan.num_replicas)) {
+      in_tree_order_(reducer_->in_tree_order()),
+      host_(host),
+      streams_(static_cast<std::size_t>(block.local)),
+      state_{.seed = seed} {
+  check_log_setting();
+  simd();  // refuses a wrong LOCKSTEP_SIMD before anything is computed
   install_tensor_allocator();
   intercept_random_operators();
-  for (int64_t r = 0; r < plan.num_replicas; ++r) {
+  for (int64_t r = 0; r < block.local; ++r) {
     contexts_.push_back(std::unique_ptr<ReplicaContext>(new ReplicaContext(*this, r)));
   }
-  pool_ = std::make_unique<ReplicaPool>(std::move(plan));
+  pool_ = std::make_unique<ReplicaPool>(std::move(plan), first_replica(), num_workers() > 1 ? world_.get() : nullptr);
 }
 
 ReplicaGroup::~ReplicaGroup() = default;
 
-void ReplicaGroup::stop() { pool_.reset(); }
+at::Tensor ReplicaGroup::reduce(Reduction reduction, std::span<const at::Tensor> mine) const {
+  if (num_workers() == 1) return reduce_by(*reducer_, reduction, mine);
+  return reduce_across(*world_, *reducer_, reduction, block_.all, {block_.first, block_.local}, mine);
+}
 
-void ReplicaGroup::run(Mode mode, FunctionRef<void(ReplicaContext&)> body) {
-  if (!pool_) throw InternalError("a run after the strategy ended", "please report it");
-  mode_ = mode;
-  running_ = true;
-  merge_stream_.restart({seed_, StreamPurpose::kMerge, 0, step_, evaluations_});
-  const auto errors = pool_->run([&](int64_t r) {
-    ReplicaContext& context = *contexts_[r];
-    restart_streams(r);
-    const ContextScope scope(context, streams_[r].own);
-    body(context);
-  });
-  mode_ = Mode::kStep;
-  running_ = false;
-  for (const auto& error : errors) {
-    if (error) throw_replica_error(errors);
+std::vector<at::Tensor> ReplicaGroup::of_all_replicas(std::span<const at::Tensor> mine) const {
+  std::vector<at::Tensor> all;
+  if (num_workers() == 1) {
+    all.assign(mine.begin(), mine.end());
+    return all;
   }
-  if (mode == Mode::kStep) {
-    ++step_;
-    evaluations_ = 0;
-  } else {
-    ++evaluations_;
+  for (const auto& of_worker : gather_across(*world_, mine)) all.insert(all.end(), of_worker.begin(), of_worker.end());
+  return all;
+}
+
+at::Tensor ReplicaGroup::of_replica(ReplicaId from, const at::Tensor& value) const {
+  if (num_workers() == 1) return value;
+  return broadcast_across(*world_, part_that_has(block_.all, num_workers(), from), value);
+}
+
+bool ReplicaGroup::stop() {
+  if (!pool_ || !pool_->running()) {
+    pool_.reset();
+    return true;
   }
+  // A step has called std::exit: this is the destructor of a static strategy, perhaps on a replica's thread. Replicas
+  // may be at work in their steps, and nobody is left to wait for.
+  pool_->abandon();
+  new std::shared_ptr<ReplicaGroup>(shared_from_this());  // NOLINT: never destroyed, on purpose
+  return false;
+}
+
+void ReplicaGroup::run(RunMode mode, FunctionRef<void(ReplicaContext&)> body, FunctionRef<void()> finish) {
+  if (!pool_) throw InternalError("LS-INTERNAL", "a run after the strategy ended", "please report it");
+  /// However it ends, calls between runs find that no run is under way.
+  struct Scope {
+    RunState& state;
+    ~Scope() {
+      state.running = false;
+      state.mode = RunMode::kStep;
+    }
+  };
+  const Scope scope{state_};
+  state_.mode = mode;
+  state_.running = true;
+  merge_stream_.restart(state_.merge_stream());
+  const auto errors = pool_->run(
+      [&](int64_t r) {
+        ReplicaContext& context = *contexts_[r];
+        restart_streams(r);
+        if (kAutocastCachePerThread) forget_autocast_weights();  // an assignment since the last run could not
+        const ContextScope in_step(context, streams_[r].own);
+        body(context);
+      },
+      state_.step);
+  state_.running = false;
+  if (std::any_of(errors.begin(), errors.end(), [](const auto& error) { return error != nullptr; })) {
+    throw_replica_error(errors);
+  }
+  try {
+    if (num_workers() == 1) {
+      finish();
+    } else {
+      agree_on_call(*world_, {.call = "the end of a step", .step = state_.step}, [&](Proposal&) { finish(); });
+    }
+  } catch (...) {
+    const std::exception_ptr error = std::current_exception();
+    throw ReplicaError(state_.step, {{first_replica(), message_of(error), error}}, state_.evaluates());
+  }
+  state_.count();
 }
 
 void ReplicaGroup::restart_streams(int64_t r) {
-  const bool evaluates = mode_ == Mode::kEvaluate;
-  const StreamPurpose own = evaluates ? StreamPurpose::kEvaluate : StreamPurpose::kReplica;
-  const StreamPurpose shared = evaluates ? StreamPurpose::kEvaluateShared : StreamPurpose::kShared;
-  const int64_t draw = evaluates ? evaluations_ : 0;
-  streams_[r].own.restart({seed_, own, first_replica() + r, step_, draw});
-  streams_[r].shared.restart({seed_, shared, 0, step_, draw});
+  streams_[r].own.restart(state_.stream_of(block_.id_of(r)));
+  streams_[r].shared.restart(state_.shared_stream());
 }
 
 void ReplicaGroup::throw_replica_error(std::span<const std::exception_ptr> errors) const {
   std::vector<ReplicaError::Failure> failures;
   for (std::size_t r = 0; r < errors.size(); ++r) {
     if (!errors[r]) continue;
-    ReplicaError::Failure failure{first_replica() + static_cast<int64_t>(r), message_of(errors[r]), errors[r]};
+    ReplicaError::Failure failure{block_.id_of(static_cast<int64_t>(r)), message_of(errors[r]), errors[r]};
     const ReplicaContext::Share& share = contexts_[r]->share_;
     if (share.batches == 1 && share.part <= 1 && share.whole > share.part) {
       failure.message += fmt::format(
@@ -106,27 +162,43 @@ void ReplicaGroup::throw_replica_error(std::span<const std::exception_ptr> error
   try {
     std::rethrow_exception(failures.front().exception);
   } catch (...) {
-    throw ReplicaError(step_, std::move(failures));
+    throw ReplicaError(state_.step, std::move(failures), state_.evaluates());
   }
 }
 
 CallScope::CallScope(ReplicaGroup& group, const char* call, const char* inside, Workers workers)
     : group_(group), call_(call) {
   if (current) {
-    throw UsageError(fmt::format("{} was called inside a step, by replica {} at step {}", call,
+    throw UsageError("LS-INSIDE-STEP",
+                     fmt::format("{} was called inside a step, by replica {} at step {}", call,
                                  current->replica_id().value(), current->step()),
                      fmt::format("inside a step {}", inside));
   }
   if (alone == &group && workers == Workers::kAll) {
-    throw UsageError(fmt::format("{} was called inside on_chief, which one worker runs alone", call),
+    throw UsageError("LS-INSIDE-CHIEF", fmt::format("{} was called inside on_chief, which one worker runs alone", call),
                      "call it before on_chief, on all workers, and use what it gave");
   }
-  if (merging == &group) return;
+  const auto agree = [&] {
+    if (workers == Workers::kThis || group.num_workers() == 1) return;
+    agree_on_call(group.world(), {.call = call, .step = group.step()}, [](Proposal&) {});
+  };
+  if (merging == &group) {
+    agree();
+    return;
+  }
   const void* nobody = nullptr;
   outermost_ = group.caller_.compare_exchange_strong(nobody, this_thread(), std::memory_order_acquire);
   if (!outermost_ && nobody != this_thread()) {
-    throw UsageError(fmt::format("{} was called while another thread's call on the same strategy is under way", call),
+    throw UsageError("LS-CONCURRENT-CALL",
+                     fmt::format("{} was called while another thread's call on the same strategy is under way", call),
                      "call a strategy from one thread at a time, or give each thread a strategy of its own");
+  }
+  if (!outermost_) return;
+  try {
+    agree();
+  } catch (...) {
+    group.caller_.store(nullptr, std::memory_order_release);
+    throw;
   }
 }
 
@@ -136,7 +208,8 @@ CallScope::~CallScope() {
 
 void CallScope::require_outermost() const {
   if (outermost_) return;
-  throw UsageError(fmt::format("{} was called inside {}", call_,
+  throw UsageError("LS-NESTED-CALL",
+                   fmt::format("{} was called inside {}", call_,
                                merging == &group_ ? "merge_call" : "another call on the same strategy"),
                    "let the outer call end first: runs do not nest");
 }
@@ -157,7 +230,24 @@ MergeScope::~MergeScope() {
   current = outer_;
 }
 
-Strategy& MergeScope::strategy() const { return *ContextAccess::group(context_).strategy(); }
+Strategy& MergeScope::strategy() const { return ContextAccess::group(context_).host().strategy(); }
 ReplicaId MergeScope::first_replica() const { return ContextAccess::group(context_).first_replica(); }
+
+void check_merged_size(std::size_t size, std::size_t num_replicas) {
+  if (size == num_replicas) return;
+  throw UsageError(
+      "LS-PER-REPLICA-SIZE",
+      fmt::format("a merge function returned a PerReplica of {} values for {} replicas", size, num_replicas),
+      "return one value for each replica of this process, or a value that all get");
+}
+
+std::string describe_merge(const std::type_info& function) {
+  constexpr std::size_t kLongest = 160;
+  std::string type = c10::demangle(function.name());
+  if (type.size() > kLongest) type = type.substr(0, kLongest) + "...";
+  return fmt::format("merge_call({})", type);
+}
+
+at::Tensor own_copy(const at::Tensor& tensor) { return tensor.defined() ? tensor.detach().clone() : tensor; }
 
 }  // namespace lockstep::internal

@@ -7,71 +7,84 @@
 #include <span>
 #include <vector>
 
+#include "lockstep/comm/world.h"
+#include "lockstep/core/findings.h"
 #include "lockstep/core/function_ref.h"
 #include "lockstep/core/ids.h"
+#include "lockstep/reduce/reducer.h"
 #include "lockstep/replica/lanes.h"
 #include "lockstep/replica/random_streams.h"
-#include "lockstep/reduce/reducer.h"
+#include "lockstep/replica/replica_block.h"
 #include "lockstep/replica/replica_context.h"
 #include "lockstep/replica/replica_pool.h"
-
-namespace lockstep {
-class Strategy;
-}
+#include "lockstep/replica/run_state.h"
+#include "lockstep/replica/step_host.h"
 
 namespace lockstep::internal {
 
-class VariableRegistry;
-
 /// Shared by a strategy and the handles that it gave out, which may outlive it; the threads end with the strategy.
-class ReplicaGroup {
+class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
  public:
-  /// Without a `reducer`: TreeReducer's.
-  ReplicaGroup(LanePlan plan, uint64_t seed, Strategy* strategy, std::shared_ptr<const Reducer> reducer = nullptr);
+  /// `host` is used inside runs only. Without a `reducer`: TreeReducer's.
+  ReplicaGroup(LanePlan plan, ReplicaBlock block, uint64_t seed, StepHost& host,
+               std::shared_ptr<const Reducer> reducer = nullptr, std::shared_ptr<World> world = one_worker());
   ~ReplicaGroup();
 
   /// Ends the threads. Called by the strategy's destructor; afterwards runs are an InternalError, the rest goes on.
-  void stop();
+  /// Gives false where a run is under way, because a step has ended the process (std::exit): then replicas may still
+  /// run, what they use must stay, and this keeps itself alive for good.
+  bool stop();
 
-  /// What one call of run() or evaluate() is.
-  enum class Mode { kStep, kEvaluate };
-
-  /// Runs `body` once for each replica of this process, each in its context, on its thread. Throws ReplicaError where
-  /// any failed; a step that did not fail is counted. The caller has made a CallScope.
-  void run(Mode mode, FunctionRef<void(ReplicaContext&)> body);
+  /// Runs `body` once for each replica of this process, each in its context, on its thread, and then `finish` once on
+  /// the caller's, all replicas having ended. Throws ReplicaError where any of them failed, `finish` in the name of the
+  /// first replica; a step in which none has failed is counted. The caller has made a CallScope.
+  void run(RunMode mode, FunctionRef<void(ReplicaContext&)> body, FunctionRef<void()> finish);
 
   /// Meets the other replicas, from inside a step.
   void meet(const ReplicaContext& context, Meeting& meeting) { pool_->meet(context.local_index_, meeting); }
 
-  /// One tensor from `values`, of all replicas, by the strategy's reducer: on any replica's thread, without gradient.
-  at::Tensor reduce(Reduction reduction, std::span<const at::Tensor> values) const {
-    return reduce_by(*reducer_, reduction, values);
-  }
+  // Values of all replicas of all workers, from those of this process. With one worker on any replica's thread, several
+  // at a time; with several workers on one thread, all local replicas at rest, in the same order on every worker. They
+  // are without gradient.
+
+  /// One tensor, by the strategy's reducer. With several workers undefined values are absent (reduce_across).
+  at::Tensor reduce(Reduction reduction, std::span<const at::Tensor> mine) const;
+  /// All of them, in replica order.
+  std::vector<at::Tensor> of_all_replicas(std::span<const at::Tensor> mine) const;
+  /// The value of one replica; `value` is looked at where this process has it.
+  at::Tensor of_replica(ReplicaId from, const at::Tensor& value) const;
+
+  World& world() const { return *world_; }
+  int64_t num_workers() const { return world_->num_workers(); }
   const Reducer& reducer() const { return *reducer_; }
-  /// Whether values are added in tree order, by whatever code: gradients may then be added where they are used.
-  bool reduces_in_tree_order() const { return in_tree_order_; }
+  /// Whether all that is to be added is here, and added in tree order: gradients may then be added where they are used.
+  bool reduces_in_tree_order() const { return in_tree_order_ && num_workers() == 1; }
 
   const LanePlan& plan() const { return plan_; }
-  uint64_t seed() const { return seed_; }
-  int64_t step() const { return step_; }
-  void set_step(int64_t step) { step_ = step; }
-  bool evaluating() const { return mode_ == Mode::kEvaluate; }
+  /// Which replicas this process has.
+  const ReplicaBlock& block() const { return block_; }
+  const RunState& state() const { return state_; }
+  uint64_t seed() const { return state_.seed; }
+  int64_t step() const { return state_.step; }
+  void set_step(int64_t step) { state_.step = step; }
+  void set_evaluations(int64_t evaluations) { state_.evaluations = evaluations; }
+  bool evaluating() const { return state_.evaluates(); }
   /// Whether a run or evaluation is under way.
-  bool running() const { return running_; }
-  int64_t num_replicas() const { return plan_.num_replicas; }        // over all workers
-  int64_t num_local_replicas() const { return plan_.num_replicas; }  // of this process
-  ReplicaId first_replica() const { return 0; }
-  Strategy* strategy() const { return strategy_; }
-  /// The strategy's variables, for calls that a step makes on its context; set by the strategy, whose they are.
-  VariableRegistry* variables() const { return variables_; }
-  void set_variables(VariableRegistry* variables) { variables_ = variables; }
+  bool running() const { return state_.running; }
+  int64_t num_replicas() const { return block_.all; }          // over all workers
+  int64_t num_local_replicas() const { return block_.local; }  // of this process
+  ReplicaId first_replica() const { return block_.first; }
+  StepHost& host() const { return host_; }
 
   /// How many variables are damaged: where none is, nobody has to look at each. Any thread.
   std::atomic<int64_t>& damaged_variables() { return damaged_variables_; }
   /// For how many variables another value stands in: likewise.
   std::atomic<int64_t>& stand_ins() { return stand_ins_; }
-  /// How many variables keep the value from before this run's first write to them: likewise.
+  /// How many variables and optimizers keep what they were before this run's first write to them: likewise.
   std::atomic<int64_t>& written_variables() { return written_variables_; }
+
+  /// What was noticed in the program's steps.
+  Findings& findings() { return findings_; }
 
   ReplicaContext& context(int64_t local_index) { return *contexts_[local_index]; }
   RandomStream& stream(int64_t local_index) { return streams_[local_index].own; }
@@ -89,22 +102,18 @@ class ReplicaGroup {
   [[noreturn]] void throw_replica_error(std::span<const std::exception_ptr> errors) const;
 
   const LanePlan plan_;
-  const uint64_t seed_;
+  const ReplicaBlock block_;
+  const std::shared_ptr<World> world_;
   const std::shared_ptr<const Reducer> reducer_;
   const bool in_tree_order_;
-  // Both may dangle once stopped: they are used inside a run only.
-  Strategy* const strategy_;
-  VariableRegistry* variables_ = nullptr;
+  StepHost& host_;  // may dangle once stopped
   std::unique_ptr<ReplicaPool> pool_;
   std::vector<std::unique_ptr<ReplicaContext>> contexts_;
   std::vector<Streams> streams_;  // each used by its replica's thread
   RandomStream merge_stream_;     // used while all replicas are at rest
-  // Written by the thread that holds the CallScope, read by the replicas of its run.
-  int64_t step_ = 0;
-  int64_t evaluations_ = 0;  // since the last step: each draws from streams of its own
-  Mode mode_ = Mode::kStep;
-  bool running_ = false;
+  RunState state_;
   std::atomic<const void*> caller_{nullptr};  // the thread whose call is under way
+  Findings findings_;
   std::atomic<int64_t> damaged_variables_{0};
   std::atomic<int64_t> stand_ins_{0};
   std::atomic<int64_t> written_variables_{0};
@@ -115,7 +124,8 @@ enum class Workers { kAll, kThis };
 
 /// Entered by each call that is made outside of replicas. Throws the UsageError of a call inside a step, and of a call
 /// while another thread's is under way; and, with any number of workers, that of a call in which all take part where
-/// the chief is alone (ChiefScope). Calls of one thread nest, and merge functions may make them.
+/// the chief is alone (ChiefScope). Where all workers take part in the outermost call, they agree that they make it.
+/// Calls of one thread nest, and merge functions may make them.
 class CallScope {
  public:
   /// `call` is what the user wrote, `inside` what to write inside a step instead.
@@ -153,8 +163,15 @@ struct ContextAccess {
   static int64_t local_index(const ReplicaContext& context) { return context.local_index_; }
   static ReplicaGroup& group(const ReplicaContext& context) { return context.group_; }
   static void check_is_current(const ReplicaContext& context, const char* call) { context.check_is_current(call); }
-  static int64_t scale_calls(const ReplicaContext& context) { return context.scale_calls_; }
-  static int64_t weighted_scale_calls(const ReplicaContext& context) { return context.weighted_scale_calls_; }
+  static const ScaleCalls& scale_calls(const ReplicaContext& context) { return context.scale_calls_; }
+  /// Those after `mark` whose gradients still stand.
+  static ScaleCalls scale_calls_since(const ReplicaContext& context, const ScaleCalls& mark) {
+    return context.scale_calls_.since(later(mark, context.scale_calls_dropped_));
+  }
+  /// After gradients were dropped: what was scaled until now counts no more.
+  static void drop_scale_calls(ReplicaContext& context) { context.scale_calls_dropped_ = context.scale_calls_; }
+  /// Whether run() was given a Batch.
+  static bool has_batch(const ReplicaContext& context) { return context.share_.batches > 0; }
   /// Tells a context which part of the batch is its replica's; `batches` is how many Batch arguments run() was given.
   static void set_share(ReplicaContext& context, int batches, int64_t part, int64_t whole) {
     context.share_ = {batches, part, whole};

@@ -1,14 +1,16 @@
 #include "lockstep/replica/replica_pool.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
+#include <system_error>
 #include <utility>
 
+#include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/log.h"
+#include "lockstep/core/thread_limits.h"
 #include "lockstep/replica/compute_settings.h"
 #include "lockstep/replica/pinning.h"
 
@@ -25,20 +27,38 @@ const auto kIdle = [] {};  // between runs nobody is late
 
 }  // namespace
 
-ReplicaPool::ReplicaPool(LanePlan plan)
+ReplicaPool::ReplicaPool(LanePlan plan, ReplicaId first, World* world)
     : plan_(std::move(plan)),
+      first_(first),
+      world_(world),
+      cores_(plan_.cores),
       caches_(static_cast<std::size_t>(plan_.num_lanes())),
       replicas_(static_cast<std::size_t>(plan_.num_replicas)),
       barrier_(plan_.num_lanes(), plan_.oversubscribed() ? kImpatient : kPatientInRun),
       meetings_(static_cast<std::size_t>(plan_.num_replicas)),
+      arrivals_(static_cast<std::size_t>(plan_.num_replicas)),
       lane_errors_(static_cast<std::size_t>(plan_.num_lanes())),
       errors_(static_cast<std::size_t>(plan_.num_replicas)) {
+  start_threads();
+}
+
+ReplicaPool::~ReplicaPool() { end_threads(); }
+
+void ReplicaPool::start_threads() {
   for (int64_t r = 1; r < plan_.num_replicas; ++r) {
-    replicas_[r].thread = std::thread([this, r] { thread_main(r); });
+    try {
+      replicas_[r].thread = std::thread([this, r] { thread_main(r); });
+    } catch (const std::system_error& error) {
+      end_threads();
+      throw ClusterError("LS-THREADS",
+                         fmt::format("the thread of replica {} of {} could not be started: {}; {}", first_ + r,
+                                     plan_.num_replicas, error.code().message(), thread_limits_text()),
+                         "raise the limit that is too low, or ask for fewer .replicas");
+    }
   }
 }
 
-ReplicaPool::~ReplicaPool() {
+void ReplicaPool::end_threads() {
   ending_.store(true, std::memory_order_relaxed);
   starts_.advance();
   for (Replica& replica : replicas_) {
@@ -48,9 +68,10 @@ ReplicaPool::~ReplicaPool() {
   }
 }
 
-std::span<const std::exception_ptr> ReplicaPool::run(FunctionRef<void(int64_t)> body) {
+std::span<const std::exception_ptr> ReplicaPool::run(FunctionRef<void(int64_t)> body, int64_t step) {
   using Clock = std::chrono::steady_clock;
-  const bool timed = run_number_ % kRunsPerTiming == 0;
+  const uint32_t number = run_number_.load(std::memory_order_relaxed);
+  const bool timed = number % kRunsPerTiming == 0;
   const Clock::time_point start = timed ? Clock::now() : Clock::time_point();
   {
     const ThreadCacheScope cache(caches_[0].cache());
@@ -58,19 +79,39 @@ std::span<const std::exception_ptr> ReplicaPool::run(FunctionRef<void(int64_t)> 
     caller_.capture();
     const CallerPin pin(plan_, runs_are_brief_);
     body_ = &body;
-    ++run_number_;
     stopping_ = false;
+    step_ = step;
+    workers_know_ = false;
+    peer_error_ = nullptr;
     for (Replica& replica : replicas_) {
-      replica.progress.store(Progress::kRunning, std::memory_order_relaxed);
+      replica.progress.store(Progress::kNotStarted, std::memory_order_relaxed);
       replica.meetings.store(0, std::memory_order_relaxed);
+      replica.stopped = false;
     }
+    run_number_.store(number + 1, std::memory_order_relaxed);
+    running_.store(true, std::memory_order_release);
     starts_.advance();
     // Once all lanes are through, the last replica of lane 0 gives the lane back to this thread.
-    if (!run_body(0)) replicas_[0].turn.take([this] { report_stall(); });
+    if (!run_body(0)) take_turn(replicas_[0]);
+    running_.store(false, std::memory_order_release);
     caller_.restore();
   }
   if (timed) runs_are_brief_ = Clock::now() - start < kBriefRun;
-  for (std::size_t r = 0; r < replicas_.size(); ++r) errors_[r] = std::exchange(replicas_[r].error, nullptr);
+  bool failed = false;
+  bool complete = true;
+  for (std::size_t r = 0; r < replicas_.size(); ++r) {
+    complete = complete && replicas_[r].now() == Progress::kReturned;
+    errors_[r] = std::exchange(replicas_[r].error, nullptr);
+    failed = failed || errors_[r];
+  }
+  if (peer_error_ && !failed) {
+    errors_.front() = std::exchange(peer_error_, nullptr);
+    failed = true;
+  }
+  if (!complete && !failed) {
+    errors_.front() = std::make_exception_ptr(
+        InternalError("LS-INTERNAL", "a replica was stopped, and none has failed", "please report it"));
+  }
   return errors_;
 }
 
@@ -81,45 +122,70 @@ void ReplicaPool::thread_main(int64_t r) {
   const ThreadCacheScope cache(caches_[lane].cache());
   set_compute_settings_of_this_thread(plan_.compute);
   const Patience patience = plan_.oversubscribed() ? kImpatient : kPatientBetweenRuns;
+  // Between runs nobody is late. A run in which this replica has not had its first turn for a whole interval is
+  // reported.
+  uint32_t run_at_last_look = 0;
+  const auto waits_for_first_turn = [&] {
+    const uint32_t run = run_number_.load(std::memory_order_relaxed);
+    if (running() && std::exchange(run_at_last_look, run) == run) stalled();
+  };
   for (uint32_t seen = 0;;) {
     if (opens_lane) {
       starts_.wait_while(seen, patience, kIdle);
       seen = starts_.now();
     } else {
-      replicas_[r].turn.take(kIdle);
+      replicas_[r].turn.take(waits_for_first_turn);
     }
     if (ending_.load(std::memory_order_relaxed)) return;
+    sleep_for_good_if_abandoned();
     ensure_intra_op_threads_of_this_thread(plan_.compute.threads);
     caller_.enter();
     const bool holds_lane = run_body(r);
-    if (opens_lane && !holds_lane) replicas_[r].turn.take(kIdle);
+    if (opens_lane && !holds_lane) take_turn(replicas_[r]);
   }
+}
+
+void ReplicaPool::take_turn(Replica& self) {
+  self.turn.take([this] { stalled(); });
+  sleep_for_good_if_abandoned();
 }
 
 bool ReplicaPool::run_body(int64_t r) {
   Replica& self = replicas_[r];
-  Progress end = Progress::kThrew;
+  self.progress.store(Progress::kRunning, std::memory_order_relaxed);
+  Progress end = Progress::kReturned;
   try {
     (*body_)(r);
-    end = Progress::kReturned;
-  } catch (const ReplicaStopped&) {
   } catch (...) {
-    self.error = std::current_exception();
+    if (!self.stopped && !self.error) self.error = std::current_exception();
+    end = Progress::kFailed;
   }
+  if (self.error) end = Progress::kFailed;  // whatever the step made of it
   self.progress.store(end, std::memory_order_relaxed);
   return arrive(r);
 }
 
 void ReplicaPool::meet(int64_t r, Meeting& meeting) {
-  if (stopping_) throw ReplicaStopped{};
+  sleep_for_good_if_abandoned();
   Replica& self = replicas_[r];
+  if (stopping_) stop(self);
   self.meeting = &meeting;
   self.at.store(meeting.what(), std::memory_order_relaxed);
   self.meetings.store(self.meetings.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   self.progress.store(Progress::kWaiting, std::memory_order_relaxed);
-  if (!arrive(r)) self.turn.take([this] { report_stall(); });
+  if (!arrive(r)) take_turn(self);
   self.progress.store(Progress::kRunning, std::memory_order_relaxed);
-  if (verdict_) std::rethrow_exception(verdict_);
+  if (!stopping_) return;
+  if (verdict_) {
+    self.error = verdict_;  // it fails the run even if the step catches it
+    std::rethrow_exception(verdict_);
+  }
+  stop(self);
+}
+
+void ReplicaPool::stop(Replica& self) {
+  self.stopped = true;
+  throw ReplicaStopped();
 }
 
 bool ReplicaPool::arrive(int64_t r) {
@@ -138,7 +204,7 @@ bool ReplicaPool::arrive(int64_t r) {
 }
 
 int64_t ReplicaPool::next_in_lane(int lane, int64_t from) const {
-  const int64_t end = plan_.first_replica_of(lane) + plan_.replicas_per_lane();
+  const int64_t end = plan_.first_replica_of(lane) + plan_.num_replicas_of(lane);
   for (int64_t r = from; r < end; ++r) {
     if (!replicas_[r].ended()) return r;
   }
@@ -146,116 +212,137 @@ int64_t ReplicaPool::next_in_lane(int lane, int64_t from) const {
 }
 
 bool ReplicaPool::complete_round(int lane) {
-  const uint32_t run = run_number_;  // read before the barrier: after the last one the caller may start the next run
-  const auto stalled = [this] { report_stall(); };
-  barrier_.arrive([this] { decide(); }, stalled);
-  // The leading meeting lives on a stack: without phases its replica may go on, and away, before this lane looks.
-  Meeting* const leading = leading_;
-  const int phases = phases_;
-  for (int phase = 0; phase < phases && !verdict_; ++phase) {
+  // Read before the barrier: after the last one the caller may start the next run.
+  const uint32_t run = run_number_.load(std::memory_order_relaxed);
+  const auto on_stall = [this] { stalled(); };
+  barrier_.arrive(
+      [this] {
+        decide();
+        carry_out_single_stages();
+      },
+      on_stall);
+  // The leading meeting lives on a stack: after the last stage its replica may go on, and away, before this lane looks.
+  // `stage_` and `stages_` are the pool's own, and change only while all lanes are in the barrier.
+  while (stage_ < stages_.size()) {
     try {
-      leading->work(phase, lane, plan_.num_lanes());
+      stages_[stage_].carry_out(*meetings_.front(), {meetings_, lane, plan_.num_lanes()});
     } catch (...) {
       lane_errors_[lane] = std::current_exception();
     }
-    const auto between = [&] {
-      for (std::exception_ptr& error : lane_errors_) {
-        if (error && !verdict_) verdict_ = error;
-        error = nullptr;
-      }
-      if (verdict_) return;
-      try {
-        leading->between(phase);
-      } catch (...) {
-        verdict_ = std::current_exception();
-      }
-    };
-    barrier_.arrive(between, stalled);
+    barrier_.arrive(
+        [this] {
+          ++stage_;
+          std::exception_ptr first;
+          for (std::exception_ptr& error : lane_errors_) {
+            if (std::exception_ptr one = std::exchange(error, nullptr); one && !first) first = std::move(one);
+          }
+          if (first) return fail(std::move(first));
+          carry_out_single_stages();
+        },
+        on_stall);
   }
   return ended_run_ == run;
 }
 
 void ReplicaPool::decide() {
-  leading_ = nullptr;
-  phases_ = 0;
-  verdict_ = nullptr;
-  std::size_t ended = 0;
-  bool threw = false;
-  bool alike = true;
   for (std::size_t r = 0; r < replicas_.size(); ++r) {
+    using enum Arrival::State;
     const Replica& replica = replicas_[r];
-    ended += replica.ended() ? 1 : 0;
-    threw = threw || replica.progress.load(std::memory_order_relaxed) == Progress::kThrew;
+    const Progress progress = replica.now();
+    arrivals_[r] = {progress == Progress::kWaiting    ? kMeeting
+                    : progress == Progress::kReturned ? kReturned
+                                                      : kFailed,
+                    replica.meeting, replica.meetings.load(std::memory_order_relaxed)};
     meetings_[r] = replica.meeting;
   }
-  if (ended == replicas_.size()) {
-    ended_run_ = run_number_;
+  stages_ = {};
+  stage_ = 0;
+  verdict_ = nullptr;
+  const RoundRecord record = record_of(arrivals_);
+  if (world_ && !workers_know_) tell_workers(record);
+  if (peer_error_ && record.state == RoundRecord::State::kMeeting) return fail(peer_error_);
+  decide_from(record);
+}
+
+void ReplicaPool::decide_from(const RoundRecord& record) {
+  if (record.state == RoundRecord::State::kEnded) {
+    ended_run_ = run_number_.load(std::memory_order_relaxed);
     return;
   }
-  if (threw) {
-    stopping_ = true;
-    verdict_ = std::make_exception_ptr(ReplicaStopped{});
-    return;
+  if (aborted_.load(std::memory_order_acquire)) return fail(reason_to_abort());
+  switch (record.state) {
+    case RoundRecord::State::kEnded: break;
+    case RoundRecord::State::kMeeting: stages_ = meetings_.front()->stages(); break;
+    case RoundRecord::State::kFailed: stopping_ = true; break;
+    case RoundRecord::State::kDifferent: fail(different_meetings());
   }
-  if (ended > 0) {
-    alike = false;
+}
+
+std::exception_ptr ReplicaPool::different_meetings() const {
+  return std::make_exception_ptr(UsageError(
+      "LS-MEETING-ORDER", fmt::format("replicas do not meet in the same order: {}", account_of(arrivals_, first_)),
+      "every replica must make the same calls, in the same order, with the same shapes, dtypes and options: "
+      "take them out of branches that differ between replicas"));
+}
+
+void ReplicaPool::tell_workers(const RoundRecord& record) {
+  Proposal mine{.call = record.what, .name = std::string(record.name), .signature = record.signature, .step = step_};
+  std::exception_ptr own;
+  for (std::size_t r = 0; r < replicas_.size() && !own; ++r) {
+    own = replicas_[r].error;
+    mine.replica = first_ + static_cast<int64_t>(r);
+  }
+  if (!own && record.state == RoundRecord::State::kDifferent) own = different_meetings();
+  if (!own && aborted_.load(std::memory_order_acquire)) own = reason_to_abort();
+  if (own) {
+    mine.state = Proposal::State::kFailed;
+    mine.detail = message_of(own);
+  } else if (record.state == RoundRecord::State::kEnded) {
+    mine.state = Proposal::State::kEnded;
   } else {
-    const Meeting& first = *meetings_.front();
-    alike = std::all_of(meetings_.begin() + 1, meetings_.end(), [&](const Meeting* other) {
-      return (other->what() == first.what() || std::strcmp(other->what(), first.what()) == 0) &&
-             other->signature() == first.signature();
-    });
-  }
-  if (!alike) {
-    stopping_ = true;
-    verdict_ = std::make_exception_ptr(UsageError(
-        fmt::format("replicas do not meet in the same order: {}", who_did_what()),
-        "every replica must make the same calls, in the same order, with the same shapes, dtypes and options: "
-        "take them out of branches that differ between replicas"));
-    return;
+    mine.detail = meetings_.front()->describe();
   }
   try {
-    meetings_.front()->prepare(meetings_);
-    leading_ = meetings_.front();
-    phases_ = leading_->num_phases();
+    require_agreement(propose(*world_, mine), world_->worker_index());
+    workers_know_ = own != nullptr;
   } catch (...) {
-    verdict_ = std::current_exception();
+    workers_know_ = true;
+    if (!own) peer_error_ = std::current_exception();
   }
 }
 
-std::string ReplicaPool::who_did_what() const {
-  std::vector<std::string> deeds;
-  for (const Replica& replica : replicas_) {
-    const int64_t count = replica.meetings.load(std::memory_order_relaxed);
-    deeds.push_back(replica.ended() ? fmt::format("returned after {} meeting{}", count, count == 1 ? "" : "s")
-                                    : fmt::format("came to {} as its meeting {}", replica.meeting->describe(), count));
+void ReplicaPool::carry_out_single_stages() {
+  try {
+    for (; stage_ < stages_.size() && stages_[stage_].runs == Stage::Runs::kOnce; ++stage_) {
+      stages_[stage_].carry_out(*meetings_.front(), {meetings_, 0, plan_.num_lanes()});
+    }
+  } catch (...) {
+    fail(std::current_exception());
   }
-  std::string text;
-  for (std::size_t r = 0; r < deeds.size();) {
-    std::size_t next = r + 1;
-    while (next < deeds.size() && deeds[next] == deeds[r]) ++next;
-    text += fmt::format("{}replica{} {}", r == 0 ? "" : ", ", next - r > 1 ? "s" : "",
-                        next - r > 1 ? fmt::format("{} to {}", r, next - 1) : fmt::format("{}", r));
-    text += " " + deeds[r];
-    r = next;
-  }
-  return text;
 }
 
-void ReplicaPool::report_stall() const {
-  std::string waiting;
-  std::string missing;
-  for (std::size_t r = 0; r < replicas_.size(); ++r) {
-    const Replica& replica = replicas_[r];
-    if (replica.ended()) continue;
-    const bool waits = replica.progress.load(std::memory_order_relaxed) == Progress::kWaiting;
-    std::string& list = waits ? waiting : missing;
-    const int64_t count = replica.meetings.load(std::memory_order_relaxed);
-    list += fmt::format("{}{}", list.empty() ? "" : ", ", r);
-    if (waits) list += fmt::format(" (at {}, meeting {})", replica.at.load(std::memory_order_relaxed), count);
-  }
-  log(LogLevel::kWarning, fmt::format("replicas wait for {} s or longer: waiting {}; not there yet: {}", kStallSeconds,
-                                      waiting.empty() ? "none" : waiting, missing.empty() ? "none" : missing));
+void ReplicaPool::fail(std::exception_ptr error) {
+  verdict_ = std::move(error);
+  stopping_ = true;
+  stages_ = {};
+  stage_ = 0;
+}
+
+void ReplicaPool::abort(const std::string& reason) {
+  const std::lock_guard<std::mutex> lock(reason_mutex_);
+  if (aborted_.load(std::memory_order_relaxed)) return;
+  reason_ = reason;
+  aborted_.store(true, std::memory_order_release);
+}
+
+std::exception_ptr ReplicaPool::reason_to_abort() const {
+  const std::lock_guard<std::mutex> lock(reason_mutex_);
+  return std::make_exception_ptr(PeerError("LS-PEER", reason_, "see to the worker that is named, and start again"));
+}
+
+void ReplicaPool::sleep_for_good_if_abandoned() const {
+  if (!abandoned_.load(std::memory_order_acquire)) return;
+  for (;;) pause();  // until the process has ended
 }
 
 }  // namespace lockstep::internal

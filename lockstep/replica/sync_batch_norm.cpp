@@ -7,10 +7,12 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
-#include "lockstep/reduce/addition_order.h"
 #include "lockstep/core/error.h"
+#include "lockstep/reduce/addition_order.h"
+#include "lockstep/reduce/operands.h"
 #include "lockstep/reduce/reduce_tensors.h"
 #include "lockstep/replica/collectives.h"
 #include "lockstep/replica/replica_group.h"
@@ -99,7 +101,7 @@ struct NormalizeFunction : torch::autograd::Function<NormalizeFunction> {
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     if (at::GradMode::is_enabled()) {
-      throw UsageError("a second derivative of SyncBatchNorm was asked for",
+      throw UsageError("LS-SECOND-DERIVATIVE", "a second derivative of SyncBatchNorm was asked for",
                        "call backward without create_graph, or use torch::nn's batch normalisation");
     }
     const auto saved = ctx->get_saved_variables();
@@ -110,7 +112,7 @@ struct NormalizeFunction : torch::autograd::Function<NormalizeFunction> {
     if (ctx->saved_data["in_step"].toBool()) {
       const ReplicaContext* context = current_context();
       if (!context) {
-        throw UsageError("backward went through SyncBatchNorm outside of a step",
+        throw UsageError("LS-OUTSIDE-STEP", "backward went through SyncBatchNorm outside of a step",
                          "call backward() inside the step function, on the replica's thread");
       }
       sums = all_reduce(*context, Reduction::kSum, sums);
@@ -124,19 +126,18 @@ struct NormalizeFunction : torch::autograd::Function<NormalizeFunction> {
 };
 
 void check_input(const at::Tensor& input, const BatchNormTensors& tensors) {
-  const auto refuse = [](const std::string& what, const std::string& remedy) {
-    throw UsageError("SyncBatchNorm was given " + what, remedy);
-  };
-  if (!input.defined() || input.layout() != at::kStrided || !at::isFloatingType(input.scalar_type())) {
-    refuse(!input.defined()                 ? "an undefined tensor"
-           : input.layout() != at::kStrided ? "a sparse tensor"
-                                            : fmt::format("a tensor of {}", c10::toString(input.scalar_type())),
-           "give a dense floating-point tensor");
+  // Outside of steps it computes wherever the module is, as torch::nn's does.
+  const bool elsewhere = input.defined() && !input.device().is_cpu() && !current_context();
+  if (!elsewhere) check_operand("SyncBatchNorm", input);
+  const at::ScalarType type = input.scalar_type();
+  if (type != at::kFloat && type != at::kDouble && accumulation_type_of(type) == type) {
+    throw UsageError("LS-DTYPE", fmt::format("SyncBatchNorm was given a tensor of {}", c10::toString(type)),
+                     "give a tensor of float32, float64, float16 or bfloat16");
   }
   const at::Tensor& like = tensors.weight.defined() ? tensors.weight : tensors.running_mean;
   if (input.dim() < 2 || (like.defined() && input.size(1) != like.numel())) {
-    refuse(fmt::format("shape [{}]", fmt::join(input.sizes(), ", ")),
-           like.defined() ? fmt::format("give [N, {}, ...]", like.numel()) : "give [N, C, ...]");
+    throw UsageError("LS-SHAPE", fmt::format("SyncBatchNorm was given shape [{}]", fmt::join(input.sizes(), ", ")),
+                     like.defined() ? fmt::format("give [N, {}, ...]", like.numel()) : "give [N, C, ...]");
   }
 }
 
@@ -182,8 +183,10 @@ at::Tensor batch_norm_in_training(const at::Tensor& input, const BatchNormTensor
   const at::Tensor wide = input.to(type);
   const Moments moments = moments_of_all(wide);
   if (moments.count == 1) {
-    throw UsageError("SyncBatchNorm was given one value for each channel over all replicas, which has no variance",
-                     "choose a larger global batch, or drop the remainder");
+    throw UsageError(
+        "LS-BATCH",
+        std::string("SyncBatchNorm was given one value for each channel over all replicas, which has no variance"),
+        "choose a larger global batch, or drop the remainder");
   }
   const at::Tensor variance = moments.m2 / std::max(moments.count, 1.0);
   at::Tensor output =

@@ -6,39 +6,37 @@
 #include <algorithm>
 #include <utility>
 
+#include "lockstep/core/blocks.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {
 
-namespace {
-
-int64_t largest_divisor_up_to(int64_t number, int64_t limit) {
-  int64_t divisor = std::min(number, limit);
-  while (number % divisor != 0) --divisor;
-  return divisor;
-}
-
-}  // namespace
-
 HostTopology::HostTopology(std::vector<std::string> devices, int64_t replicas, bool pinned)
     : devices_(std::move(devices)), replicas_(replicas), pinned_(pinned) {
   if (replicas >= 0) return;
-  throw UsageError(fmt::format(".replicas is {}", replicas), "ask for at least one replica, or leave it out");
+  throw UsageError("LS-OPTION", fmt::format(".replicas is {}", replicas),
+                   "ask for at least one replica, or leave it out");
 }
 
 Lanes HostTopology::lanes(const Host& host) const {
-  const auto available = static_cast<int64_t>(host.cores.size());
-  Lanes lanes{devices_, replicas_};
+  const int64_t available = host.available_cores();
+  if (replicas_ > 0 && replicas_ < host.num_workers) {
+    throw UsageError("LS-OPTION", fmt::format(".replicas is {} for {} workers", replicas_, host.num_workers),
+                     "ask for at least one replica for each worker");
+  }
+  const int64_t local = internal::block_of(replicas_, host.num_workers, host.worker_index).count;
+  Lanes lanes{devices_, local};
   if (lanes.devices.empty()) {
-    const int64_t count = replicas_ == 0 ? available : largest_divisor_up_to(replicas_, available);
+    const int64_t count = replicas_ == 0 ? available : std::min(local, available);
     for (int64_t lane = 0; lane < count; ++lane) lanes.devices.push_back(fmt::format("cpu:{}", lane));
     lanes.replicas_from_machine = replicas_ == 0;
   }
   const auto count = static_cast<int64_t>(lanes.devices.size());
   if (replicas_ == 0) lanes.replicas = count;
   const int64_t needed = count * host.threads_per_replica;
-  if (!pinned_ || needed > available) return lanes;
-  auto next = static_cast<std::size_t>(host.local_worker * needed);
+  const bool all_are_ours = available == static_cast<int64_t>(host.cores.size());
+  if (!pinned_ || !all_are_ours || needed > available) return lanes;
+  auto next = static_cast<std::size_t>(host.first_core + host.local_worker * needed);
   for (int64_t lane = 0; lane < count; ++lane) {
     std::vector<int>& set = lanes.cores.emplace_back();
     for (int thread = 0; thread < host.threads_per_replica; ++thread) {

@@ -21,11 +21,22 @@ inline void pause_cpu() {
 #endif
 }
 
+std::atomic<int64_t> interval_ms{30000};
+
 }  // namespace
+
+std::chrono::milliseconds stall_interval() {
+  return std::chrono::milliseconds(interval_ms.load(std::memory_order_relaxed));
+}
+
+void set_stall_interval(std::chrono::milliseconds interval) {
+  interval_ms.store(interval.count(), std::memory_order_relaxed);
+}
 
 bool futex_wait(const std::atomic<uint32_t>& word, uint32_t value) {
   static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t), "a futex is a 32-bit word");
-  const timespec limit{kStallSeconds, 0};
+  const int64_t interval = interval_ms.load(std::memory_order_relaxed);
+  const timespec limit{interval / 1000, interval % 1000 * 1000000};
   const long result = syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, &limit, nullptr, 0);
   return result == 0 || errno != ETIMEDOUT;
 }

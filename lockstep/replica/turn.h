@@ -5,18 +5,22 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 
 #include "lockstep/core/function_ref.h"
 
 namespace lockstep::internal {
 
-/// Called each time a wait has lasted another kStallSeconds; it reports who is missing. Must not throw.
+/// Called each time a wait has lasted another stall_interval(); it reports who is missing. Must not throw.
 using OnStall = FunctionRef<void()>;
-inline constexpr int kStallSeconds = 30;
+
+/// How long a wait lasts before it is reported: 30 s. Tests make it shorter.
+std::chrono::milliseconds stall_interval();
+void set_stall_interval(std::chrono::milliseconds interval);
 
 /// Sleeps until `word` is no longer `value` or somebody wakes it; spurious returns are possible. Gives false where it
-/// slept for kStallSeconds.
+/// slept for stall_interval().
 bool futex_wait(const std::atomic<uint32_t>& word, uint32_t value);
 void futex_wake(const std::atomic<uint32_t>& word, int count);
 

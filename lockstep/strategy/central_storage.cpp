@@ -36,4 +36,6 @@ CentralStorageStrategy::CentralStorageStrategy(CentralStorageOptions options)
                              .verify_every = options.verify_every,
                              .denormals = options.denormals}) {}
 
+CentralStorageStrategy::~CentralStorageStrategy() = default;
+
 }  // namespace lockstep

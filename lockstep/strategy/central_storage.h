@@ -28,6 +28,7 @@ struct CentralStorageOptions {
 class CentralStorageStrategy final : public Strategy {
  public:
   explicit CentralStorageStrategy(CentralStorageOptions options = {});
+  ~CentralStorageStrategy() override;
 };
 
 }  // namespace lockstep

@@ -16,6 +16,7 @@ std::unique_ptr<Strategy> make_strategy(const std::string& name, StrategyOptions
   if (name == "one-device") {
     if (options.devices.size() > 1 || options.replicas > 1) {
       throw UsageError(
+          "LS-OPTION",
           fmt::format("one-device was asked for {} devices and {} replicas", options.devices.size(), options.replicas),
           "name one device, or choose the strategy mirrored");
     }
@@ -37,7 +38,8 @@ std::unique_ptr<Strategy> make_strategy(const std::string& name, StrategyOptions
   }
   if (name == "central-storage") {
     if (options.copies == Copies::kPerReplica) {
-      throw UsageError("central-storage was asked for a copy of each variable for each replica",
+      throw UsageError("LS-OPTION",
+                       std::string("central-storage was asked for a copy of each variable for each replica"),
                        "leave .copies out, or choose the strategy mirrored");
     }
     return std::make_unique<CentralStorageStrategy>(
@@ -49,7 +51,7 @@ std::unique_ptr<Strategy> make_strategy(const std::string& name, StrategyOptions
                               .verify_every = options.verify_every,
                               .denormals = options.denormals});
   }
-  throw UsageError(fmt::format("'{}' is not a strategy", name),
+  throw UsageError("LS-OPTION", fmt::format("'{}' is not a strategy", name),
                    fmt::format("choose one of {}", fmt::join(strategy_names(), ", ")));
 }
 

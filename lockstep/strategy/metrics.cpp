@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/reduce/operands.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/variable/variable_state.h"
@@ -35,14 +36,26 @@ internal::CallScope outside(const Variable& state, const char* call) {
   return internal::CallScope(*state.state().group(), call, "update it, and read or reset it after run() returned");
 }
 
+/// What a handle stands for; throws the UsageError of one that is empty.
+const Variable& state_of(const std::optional<Variable>& state, const char* kind) {
+  if (state) return *state;
+  throw UsageError("LS-EMPTY-HANDLE", fmt::format("a {} that was default-constructed was used", kind),
+                   "assign one that was made with a strategy first");
+}
+
 std::string described(const at::Tensor& tensor) {
   if (!tensor.defined()) return "no tensor";
-  return fmt::format("{}{} [{}]", tensor.layout() == at::kStrided ? "" : "sparse ", c10::toString(tensor.scalar_type()),
-                     fmt::join(tensor.sizes(), ", "));
+  if (tensor.is_nested()) return "a nested tensor";
+  return fmt::format("{}{}{}", tensor.layout() == at::kStrided ? "" : "sparse ", internal::shape_text(tensor),
+                     tensor.device().is_cpu() ? "" : " on " + tensor.device().str());
 }
 
 bool is_real(at::ScalarType type) { return at::isFloatingType(type) || at::isIntegralType(type, /*includeBool=*/true); }
-bool is_dense(const at::Tensor& tensor) { return tensor.defined() && tensor.layout() == at::kStrided; }
+
+/// Logits in a dtype that LibTorch computes with, exactly.
+at::Tensor wide(const at::Tensor& logits) {
+  return logits.scalar_type() == at::kDouble ? logits.detach() : logits.detach().to(at::kFloat);
+}
 
 /// One update of one metric by one replica: what its complaints begin with.
 class Update {
@@ -51,14 +64,23 @@ class Update {
     internal::ContextAccess::check_is_current(ctx, kind);
   }
 
-  [[noreturn]] void refuse(const std::string& fact, const std::string& remedy) const {
-    throw UsageError(fmt::format("{} '{}' on replica {} was given {}", kind_, name_, ctx_.replica_id().value(), fact),
-                     remedy);
+  [[noreturn]] void refuse(ErrorCode code, const std::string& fact, const std::string& remedy) const {
+    throw UsageError(
+        code, fmt::format("{} '{}' on replica {} was given {}", kind_, name_, ctx_.replica_id().value(), fact), remedy);
   }
 
+  /// A tensor that can be read here, whatever its dtype.
+  void require_operand(const at::Tensor& tensor, const char* what) const {
+    const std::string fact = fmt::format("{} as {}", what, described(tensor));
+    if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.is_nested()) {
+      refuse("LS-NOT-DENSE", fact, "give a dense tensor of real numbers");
+    }
+    if (!tensor.device().is_cpu()) refuse("LS-NOT-HOST", fact, "give a tensor in the host's memory");
+  }
   void require_real(const at::Tensor& tensor, const char* what) const {
-    if (is_dense(tensor) && is_real(tensor.scalar_type())) return;
-    refuse(fmt::format("{} as {}", what, described(tensor)), "give a dense tensor of real numbers");
+    require_operand(tensor, what);
+    if (is_real(tensor.scalar_type())) return;
+    refuse("LS-DTYPE", fmt::format("{} as {}", what, described(tensor)), "give a dense tensor of real numbers");
   }
 
   /// Weights for values of shape `sizes`, as float64 of that shape.
@@ -71,13 +93,14 @@ class Update {
     require_real(each, "weights");
     const auto dimensions = static_cast<std::size_t>(each.dim());
     if (dimensions > sizes.size() || each.sizes() != sizes.slice(0, dimensions)) {
-      refuse(fmt::format("weights of shape [{}] for values of shape [{}]", fmt::join(each.sizes(), ", "),
+      refuse("LS-SHAPE",
+             fmt::format("weights of shape [{}] for values of shape [{}]", fmt::join(each.sizes(), ", "),
                          fmt::join(sizes, ", ")),
              "give a weight for each value, or for each index of their first dimensions");
     }
     const at::Tensor wide = each.detach().to(at::kDouble);
     if (!wide.ge(0).logical_and(wide.lt(std::numeric_limits<double>::infinity())).all().item<bool>()) {
-      refuse("weights below 0 or not finite", "give finite weights from 0");
+      refuse("LS-WEIGHT", "weights below 0 or not finite", "give finite weights from 0");
     }
     std::vector<int64_t> shape = each.sizes().vec();
     shape.resize(sizes.size(), 1);
@@ -86,13 +109,14 @@ class Update {
 
   void require_weight(double weight) const {
     if (weight >= 0 && std::isfinite(weight)) return;
-    refuse(fmt::format("weight {}", weight), "give a finite weight from 0");
+    refuse("LS-WEIGHT", fmt::format("weight {}", weight), "give a finite weight from 0");
   }
 
   /// Class numbers as int64.
   at::Tensor classes_of(const at::Tensor& targets) const {
-    if (!is_dense(targets) || !at::isIntegralType(targets.scalar_type(), /*includeBool=*/true)) {
-      refuse(fmt::format("targets as {}", described(targets)),
+    require_operand(targets, "targets");
+    if (!at::isIntegralType(targets.scalar_type(), /*includeBool=*/true)) {
+      refuse("LS-DTYPE", fmt::format("targets as {}", described(targets)),
              "give class numbers of an integer dtype, without one-hot encoding");
     }
     return targets.detach().to(at::kLong);
@@ -110,13 +134,15 @@ class Update {
     if (logits.dim() > 0) rest.erase(rest.begin() + dimension);
     if (logits.dim() == 0 || !at::isFloatingType(logits.scalar_type()) || targets.sizes() != rest ||
         logits.size(dimension) == 0) {
-      refuse(fmt::format("logits as {} for targets of shape [{}]", described(logits), fmt::join(targets.sizes(), ", ")),
+      refuse("LS-SHAPE",
+             fmt::format("logits as {} for targets of shape [{}]", described(logits), fmt::join(targets.sizes(), ", ")),
              "give logits as to cross_entropy: floating-point, of the targets' shape with the classes as dimension 1");
     }
     const int64_t classes = logits.size(dimension);
     const at::Tensor wrong = targets.lt(0).logical_or(targets.ge(classes)).logical_and(targets.ne(kIgnored));
     if (wrong.any().item<bool>()) {
       refuse(
+          "LS-TARGET",
           fmt::format("target {} for logits of {} classes", targets.masked_select(wrong)[0].item<int64_t>(), classes),
           fmt::format("number classes from 0 to {}; a target of {} is left out", classes - 1, kIgnored));
     }
@@ -139,49 +165,54 @@ at::Tensor at_targets(const at::Tensor& logits, const at::Tensor& targets, int64
 Metric::Metric(Strategy& strategy, const char* kind, std::string name)
     : kind_(kind), sums_(make_state(strategy, std::move(name), at::zeros({2}, at::kDouble))) {}
 
+const Variable& Metric::sums() const { return state_of(sums_, kind_); }
+const std::string& Metric::name() const { return sums().name(); }
+
 void Metric::add(const ReplicaContext& ctx, const at::Tensor& values, const Weights& weights) const {
   const at::NoGradGuard no_grad;
   const Update update(kind_, name(), ctx);
   update.require_real(values, "values");
-  const at::Tensor wide = values.detach().to(at::kDouble);
+  const at::Tensor numbers = values.detach().to(at::kDouble);
   at::Tensor sum;
   at::Tensor count;
   if (weights.each().defined()) {
-    const at::Tensor weight = update.expanded(weights, wide.sizes());
-    sum = wide.mul(weight).masked_fill(weight.eq(0), 0).sum();
+    const at::Tensor weight = update.expanded(weights, numbers.sizes());
+    sum = numbers.mul(weight).masked_fill(weight.eq(0), 0).sum();
     count = weight.sum();
   } else {
     update.require_weight(weights.all());
     if (weights.all() == 0) return;
-    sum = wide.sum().mul(weights.all());
-    count = at::full({}, weights.all() * static_cast<double>(wide.numel()), wide.options());
+    sum = numbers.sum().mul(weights.all());
+    count = at::full({}, weights.all() * static_cast<double>(numbers.numel()), numbers.options());
   }
-  sums_.assign_add(ctx, at::stack({sum, count}));
+  sums().assign_add(ctx, at::stack({sum, count}));
 }
 
 double Metric::mean() const {
-  const auto call = outside(sums_, kind_);
-  const at::Tensor sums = sums_.read();
-  const double* values = sums.data_ptr<double>();
+  const auto call = outside(sums(), kind_);
+  const at::Tensor both = sums().read();
+  const double* values = both.data_ptr<double>();
   return values[1] == 0 ? std::numeric_limits<double>::quiet_NaN() : values[0] / values[1];
 }
 
 double Metric::count() const {
-  const auto call = outside(sums_, kind_);
-  return sums_.read()[1].item<double>();
+  const auto call = outside(sums(), kind_);
+  return sums().read()[1].item<double>();
 }
 
 void Metric::reset() const {
-  const auto call = outside(sums_, kind_);
-  sums_.assign(at::zeros({2}, at::kDouble));
+  const auto call = outside(sums(), kind_);
+  sums().assign(at::zeros({2}, at::kDouble));
 }
 
+Mean::Mean() : Metric("metrics::Mean") {}
 Mean::Mean(Strategy& strategy, std::string name) : Metric(strategy, "metrics::Mean", std::move(name)) {}
 
 void Mean::update(const ReplicaContext& ctx, const at::Tensor& values, const Weights& weights) const {
   add(ctx, values, weights);
 }
 
+Accuracy::Accuracy() : Metric("metrics::Accuracy") {}
 Accuracy::Accuracy(Strategy& strategy, std::string name) : Metric(strategy, "metrics::Accuracy", std::move(name)) {}
 
 void Accuracy::update(const ReplicaContext& ctx, const at::Tensor& predictions, const at::Tensor& targets,
@@ -192,19 +223,21 @@ void Accuracy::update(const ReplicaContext& ctx, const at::Tensor& predictions, 
   const at::Tensor wanted = update.classes_of(targets);
   at::Tensor predicted = predictions.detach();
   if (at::isFloatingType(predicted.scalar_type())) {
-    predicted = predicted.argmax(update.class_dimension(predicted, wanted));
+    predicted = wide(predicted).argmax(update.class_dimension(predicted, wanted));
   } else if (predicted.sizes() != wanted.sizes()) {
-    update.refuse(fmt::format("predictions as {} for targets of shape [{}]", described(predicted),
+    update.refuse("LS-SHAPE",
+                  fmt::format("predictions as {} for targets of shape [{}]", described(predicted),
                               fmt::join(wanted.sizes(), ", ")),
                   "give a prediction for each target, or floating-point logits");
   }
   add(ctx, predicted.eq(wanted), update.counted(wanted, weights));
 }
 
+TopKAccuracy::TopKAccuracy() : Metric("metrics::TopKAccuracy") {}
 TopKAccuracy::TopKAccuracy(Strategy& strategy, std::string name, int64_t k)
     : Metric(strategy, "metrics::TopKAccuracy", std::move(name)), k_(k) {
   if (k < 1) {
-    throw UsageError(fmt::format("metrics::TopKAccuracy '{}' was asked for the top {}", this->name(), k),
+    throw UsageError("LS-OPTION", fmt::format("metrics::TopKAccuracy '{}' was asked for the top {}", this->name(), k),
                      "choose k from 1");
   }
 }
@@ -215,10 +248,10 @@ void TopKAccuracy::update(const ReplicaContext& ctx, const at::Tensor& logits, c
   const Update update(kind(), name(), ctx);
   update.require_real(logits, "logits");
   const at::Tensor wanted = update.classes_of(targets);
-  const at::Tensor values = logits.detach();
+  const at::Tensor values = wide(logits);
   const int64_t dimension = update.class_dimension(values, wanted);
   if (values.size(dimension) < k_) {
-    update.refuse(fmt::format("logits of {} classes for the top {}", values.size(dimension), k_),
+    update.refuse("LS-SHAPE", fmt::format("logits of {} classes for the top {}", values.size(dimension), k_),
                   "choose k up to the number of classes");
   }
   // Not by topk, which chooses among equal ones as it likes. Written so that NaN is above everything, itself included.
@@ -226,6 +259,7 @@ void TopKAccuracy::update(const ReplicaContext& ctx, const at::Tensor& logits, c
   add(ctx, above.lt(k_), update.counted(wanted, weights));
 }
 
+MeanSquaredError::MeanSquaredError() : Metric("metrics::MeanSquaredError") {}
 MeanSquaredError::MeanSquaredError(Strategy& strategy, std::string name)
     : Metric(strategy, "metrics::MeanSquaredError", std::move(name)) {}
 
@@ -236,13 +270,15 @@ void MeanSquaredError::update(const ReplicaContext& ctx, const at::Tensor& predi
   update.require_real(predictions, "predictions");
   update.require_real(targets, "targets");
   if (predictions.sizes() != targets.sizes()) {
-    update.refuse(fmt::format("predictions of shape [{}] for targets of shape [{}]",
+    update.refuse("LS-SHAPE",
+                  fmt::format("predictions of shape [{}] for targets of shape [{}]",
                               fmt::join(predictions.sizes(), ", "), fmt::join(targets.sizes(), ", ")),
                   "give both in one shape, with reshape where a dimension of size 1 is too many");
   }
   add(ctx, predictions.detach().to(at::kDouble).sub(targets.detach().to(at::kDouble)).square(), weights);
 }
 
+Perplexity::Perplexity() : Metric("metrics::Perplexity") {}
 Perplexity::Perplexity(Strategy& strategy, std::string name)
     : Metric(strategy, "metrics::Perplexity", std::move(name)) {}
 
@@ -253,8 +289,7 @@ void Perplexity::update(const ReplicaContext& ctx, const at::Tensor& logits, con
   update.require_real(logits, "logits");
   const at::Tensor wanted = update.classes_of(targets);
   const int64_t dimension = update.class_dimension(logits, wanted);
-  const at::ScalarType type = logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const at::Tensor likelihoods = at::log_softmax(logits.detach(), dimension, type);
+  const at::Tensor likelihoods = at::log_softmax(wide(logits), dimension);
   add(ctx, at_targets(likelihoods, wanted, dimension).squeeze(dimension).neg(), update.counted(wanted, weights));
 }
 
@@ -273,13 +308,16 @@ struct Throughput::Clock {
 Throughput::Throughput(Strategy& strategy, std::string name)
     : samples_(make_state(strategy, std::move(name), at::zeros({}, at::kLong))), clock_(std::make_shared<Clock>()) {}
 
+const Variable& Throughput::samples() const { return state_of(samples_, "metrics::Throughput"); }
+const std::string& Throughput::name() const { return samples().name(); }
+
 void Throughput::update(const ReplicaContext& ctx, Count samples) const {
   const Update update("metrics::Throughput", name(), ctx);
   const double value = samples.value();
   if (!(value >= 0 && value <= 0x1p53 && std::floor(value) == value)) {
-    update.refuse(fmt::format("{} samples", value), "give a whole number from 0");
+    update.refuse("LS-COUNT", fmt::format("{} samples", value), "give a whole number from 0");
   }
-  samples_.assign_add(ctx, at::full({}, static_cast<int64_t>(value), at::kLong));
+  this->samples().assign_add(ctx, at::full({}, static_cast<int64_t>(value), at::kLong));
   clock_->latest.store(std::chrono::steady_clock::now(), std::memory_order_relaxed);
 }
 
@@ -289,18 +327,18 @@ double Throughput::result() const {
 }
 
 int64_t Throughput::count() const {
-  const auto call = outside(samples_, "metrics::Throughput");
-  return samples_.read().item<int64_t>();
+  const auto call = outside(samples(), "metrics::Throughput");
+  return samples().read().item<int64_t>();
 }
 
 double Throughput::seconds() const {
-  const auto call = outside(samples_, "metrics::Throughput");
+  const auto call = outside(samples(), "metrics::Throughput");
   return std::chrono::duration<double>(clock_->latest.load(std::memory_order_relaxed) - clock_->start).count();
 }
 
 void Throughput::reset() const {
-  const auto call = outside(samples_, "metrics::Throughput");
-  samples_.assign(at::zeros({}, at::kLong));
+  const auto call = outside(samples(), "metrics::Throughput");
+  samples().assign(at::zeros({}, at::kLong));
   clock_->start = std::chrono::steady_clock::now();
   clock_->latest.store(clock_->start, std::memory_order_relaxed);
 }

@@ -43,7 +43,8 @@ class Weights {
   double all_ = 1;
 };
 
-/// What the means below share. A handle; copies mean the same metric, which may outlive its strategy.
+/// What the means below share. A handle; copies mean the same metric, which may outlive its strategy. One that was
+/// default-constructed means none yet: until it is assigned, every use of it is a UsageError (LS-EMPTY-HANDLE).
 ///
 /// Each has an update(ctx, ...), called inside a step, of run() or evaluate(), on its replica's thread: any number of
 /// times, and by some replicas not at all. It meets nobody and keeps no graph. What it is given wrongly is a UsageError
@@ -54,14 +55,16 @@ class Weights {
 /// not whole numbers, another V adds them in another order, in float64.
 class Metric {
  public:
-  const std::string& name() const { return sums_.name(); }
+  const std::string& name() const;
   /// The sum of the weights so far, over all replicas: without weights, how many values there were.
   double count() const;
   /// As if nothing had been added.
   void reset() const;
 
  protected:
-  /// `kind` is a literal, "metrics::Mean". A UsageError where a living variable has the name.
+  /// Of no strategy yet. `kind` is a literal, "metrics::Mean".
+  explicit Metric(const char* kind) : kind_(kind) {}
+  /// A UsageError where a living variable has the name.
   Metric(Strategy& strategy, const char* kind, std::string name);
   const char* kind() const { return kind_; }
   /// `values` of any shape and real dtype.
@@ -70,13 +73,16 @@ class Metric {
   double mean() const;
 
  private:
+  const Variable& sums() const;
+
   const char* kind_;
-  Variable sums_;
+  std::optional<Variable> sums_;
 };
 
 /// The weighted mean of values.
 class Mean : public Metric {
  public:
+  Mean();
   explicit Mean(Strategy& strategy, std::string name = "mean");
   /// `values` of any shape and real dtype. Of a loss give either each sample's, or the mean over the part (before
   /// scale_loss) with the part's size as its weight.
@@ -88,6 +94,7 @@ class Mean : public Metric {
 /// The share of right predictions.
 class Accuracy : public Metric {
  public:
+  Accuracy();
   explicit Accuracy(Strategy& strategy, std::string name = "accuracy");
   /// `targets`: class numbers, of an integer dtype; a target of -100 does not count (cross_entropy's ignore_index).
   /// `predictions`: logits as cross_entropy takes them, floating-point with one more dimension, the classes, as
@@ -103,6 +110,7 @@ class Accuracy : public Metric {
 /// The share of targets that are among the k largest logits. Logits that equal the k-th largest are all among them.
 class TopKAccuracy : public Metric {
  public:
+  TopKAccuracy();
   TopKAccuracy(Strategy& strategy, std::string name, int64_t k);
   /// As Accuracy's, of logits; they have at least k classes. NaN is larger than everything, and never right.
   void update(const ReplicaContext& ctx, const at::Tensor& logits, const at::Tensor& targets,
@@ -111,12 +119,13 @@ class TopKAccuracy : public Metric {
   double result() const { return mean(); }
 
  private:
-  int64_t k_;
+  int64_t k_ = 1;
 };
 
 /// The mean over all elements of (prediction - target) squared, computed in float64.
 class MeanSquaredError : public Metric {
  public:
+  MeanSquaredError();
   explicit MeanSquaredError(Strategy& strategy, std::string name = "mean_squared_error");
   /// Of one shape: nothing is broadcast. Any real dtypes.
   void update(const ReplicaContext& ctx, const at::Tensor& predictions, const at::Tensor& targets,
@@ -128,6 +137,7 @@ class MeanSquaredError : public Metric {
 /// e to the power of the mean negative log likelihood: how many tokens the model is torn between, 1 at best.
 class Perplexity : public Metric {
  public:
+  Perplexity();
   explicit Perplexity(Strategy& strategy, std::string name = "perplexity");
   /// Logits and targets as Accuracy's.
   void update(const ReplicaContext& ctx, const at::Tensor& logits, const at::Tensor& targets,
@@ -143,9 +153,10 @@ class Perplexity : public Metric {
 /// like the metric) counts samples alone.
 class Throughput {
  public:
+  Throughput() = default;
   /// The clock starts.
   explicit Throughput(Strategy& strategy, std::string name = "throughput");
-  const std::string& name() const { return samples_.name(); }
+  const std::string& name() const;
   /// Adds this replica's samples, tokens or whatever is counted: a whole number, not below 0. Inside a step.
   void update(const ReplicaContext& ctx, Count samples) const;
   /// count() / seconds(); NaN before the first update. After a restore of the variable call reset(): the clock did not
@@ -160,7 +171,9 @@ class Throughput {
 
  private:
   struct Clock;
-  Variable samples_;
+  const Variable& samples() const;
+
+  std::optional<Variable> samples_;
   std::shared_ptr<Clock> clock_;
 };
 

@@ -25,4 +25,6 @@ MirroredStrategy::MirroredStrategy(MirroredOptions options)
                              .verify_every = options.verify_every,
                              .denormals = options.denormals}) {}
 
+MirroredStrategy::~MirroredStrategy() = default;
+
 }  // namespace lockstep

@@ -18,11 +18,12 @@ enum class Copies {
 
 struct MirroredOptions {
   /// "cpu:K" is lane K of the host: any numbers from 0, no duplicates. Lanes take the cores that the process may use in
-  /// turn; where there are more lanes than cores, lanes are not pinned. Empty: as many lanes as cores, or, where
-  /// `replicas` is given, the largest number of lanes up to that which divides it.
+  /// turn, and several strategies of one process take different ones where there are enough; where there are more lanes
+  /// than cores, or where a container's quota grants less than all of them, lanes are not pinned. Empty: as many lanes
+  /// as cores, which a quota may reduce, and at most `replicas` where that is given.
   std::vector<std::string> devices = {};
-  /// A multiple of the number of lanes, to which they are dealt in blocks. It decides results; lanes do not. 0: one for
-  /// each lane.
+  /// At least one for each lane. They are dealt to the lanes in blocks that differ by at most one, the larger ones
+  /// first. It decides results; lanes do not. 0: one for each lane.
   int64_t replicas = 0;
   Copies copies = Copies::kPerMemory;
   uint64_t seed = 0;                        // of initial values, random streams and shuffling
@@ -31,11 +32,12 @@ struct MirroredOptions {
   Denormals denormals = Denormals::kFlush;  // part of what decides bits
 };
 
-/// Every replica has a thread of its own (replica 0: the caller's), and a lane lets one of its replicas run at a time.
+/// Every replica has its own thread (replica 0: the caller's), and a lane lets one of its replicas run at a time.
 /// With the same number of replicas the bits of all variables are the same on any number of lanes.
 class MirroredStrategy final : public Strategy {
  public:
   explicit MirroredStrategy(MirroredOptions options = {});
+  ~MirroredStrategy() override;
 };
 
 }  // namespace lockstep

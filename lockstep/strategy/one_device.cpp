@@ -25,4 +25,6 @@ OneDeviceStrategy::OneDeviceStrategy(const OneDeviceOptions& options)
                              .verify_every = options.verify_every,
                              .denormals = options.denormals}) {}
 
+OneDeviceStrategy::~OneDeviceStrategy() = default;
+
 }  // namespace lockstep

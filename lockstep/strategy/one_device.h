@@ -21,6 +21,7 @@ struct OneDeviceOptions {
 class OneDeviceStrategy final : public Strategy {
  public:
   explicit OneDeviceStrategy(const OneDeviceOptions& options = {});
+  ~OneDeviceStrategy() override;
 };
 
 }  // namespace lockstep

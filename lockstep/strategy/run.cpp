@@ -3,7 +3,12 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <utility>
+#include <vector>
+
 #include "lockstep/core/error.h"
+#include "lockstep/optim/optimizer_state.h"
+#include "lockstep/replica/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/variable/registry.h"
@@ -12,7 +17,6 @@ namespace lockstep {
 
 using internal::CallScope;
 using internal::ContextAccess;
-using internal::ReplicaGroup;
 
 namespace {
 
@@ -20,25 +24,26 @@ namespace {
 class EvaluationScope {
  public:
   EvaluationScope(const internal::VariableRegistry& registry, int64_t r) : modules_(registry.modules()), r_(r) {
-    for (const auto& module : modules_) module->enter_evaluation(r_);
+    try {
+      for (const auto& module : modules_) module->enter_evaluation(r_);
+    } catch (...) {
+      leave();
+      throw;
+    }
   }
-  ~EvaluationScope() {
-    for (const auto& module : modules_) module->leave_evaluation(r_);
-  }
+  ~EvaluationScope() { leave(); }
   EvaluationScope(const EvaluationScope&) = delete;
   EvaluationScope& operator=(const EvaluationScope&) = delete;
 
  private:
+  void leave() const noexcept {
+    for (const auto& module : modules_) module->leave_evaluation(r_);
+  }
+
   const std::vector<std::shared_ptr<internal::ModuleBinding>> modules_;
   const int64_t r_;
   const at::NoGradGuard no_grad_;
 };
-
-void drop_gradients(const internal::VariableRegistry& registry) {
-  for (const auto& variable : registry.variables()) {
-    for (int64_t r = 0; r < variable->num_components(); ++r) variable->component(r).mutable_grad() = at::Tensor();
-  }
-}
 
 }  // namespace
 
@@ -47,40 +52,65 @@ void Strategy::run_replicas(Mode mode, internal::FunctionRef<void(ReplicaContext
   const CallScope call(*group_, evaluates ? "Strategy::evaluate" : "Strategy::run",
                        "do the work itself: runs do not nest");
   call.require_outermost();
+  const auto step = [&](ReplicaContext& context) {
+    const int64_t r = ContextAccess::local_index(context);
+    registry_->begin_run(r);
+    if (evaluates) {
+      const EvaluationScope scope(*registry_, r);
+      body(context, r);
+    } else {
+      body(context, r);
+    }
+    // Whatever the step did with its own hands shows here, in the run that did it, and with its replica's name.
+    registry_->check_components(r);
+  };
+  const auto finish = [&] {
+    if (!evaluates) finish_step();
+  };
   try {
-    group_->run(evaluates ? ReplicaGroup::Mode::kEvaluate : ReplicaGroup::Mode::kStep, [&](ReplicaContext& context) {
-      const int64_t r = ContextAccess::local_index(context);
-      registry_->begin_run(r);
-      if (evaluates) {
-        const EvaluationScope scope(*registry_, r);
-        body(context, r);
-      } else {
-        body(context, r);
-      }
-      // Whatever the step did with its own hands shows here, in the run that did it, and with its replica's name.
-      registry_->check_components(r);
-    });
+    group_->run(evaluates ? internal::RunMode::kEvaluate : internal::RunMode::kStep, step, finish);
   } catch (...) {
-    registry_->undo_run();
-    if (!evaluates) drop_gradients(*registry_);
+    undo_run(evaluates);
     throw;
   }
   registry_->end_run();
-  if (!evaluates && group_->reducer().averages_after(group_->step())) average_parameters();
-  if (!evaluates && verify_every_ > 0 && group_->step() % verify_every_ == 0) {
+  if (group_->written_variables() == 0) return;
+  for (const auto& one : optimizers_) {
+    if (const auto optimizer = one.lock()) optimizer->end_run();
+  }
+}
+
+/// What a run that failed leaves behind: nothing but what completed optimizer steps have written.
+void Strategy::undo_run(bool evaluates) noexcept {
+  registry_->undo_run();
+  for (const auto& one : optimizers_) {
+    if (const auto optimizer = one.lock()) optimizer->undo_run();
+  }
+  if (evaluates) return;
+  registry_->drop_gradients();
+  for (int64_t r = 0; r < num_local_replicas(); ++r) ContextAccess::drop_scale_calls(group_->context(r));
+}
+
+/// What a step ends with, all replicas having returned and the step not being counted yet. Whatever can fail comes
+/// before the first write.
+void Strategy::finish_step() {
+  const int64_t completed = group_->step() + 1;
+  if (verify_every_ > 0 && completed % verify_every_ == 0) {
     registry_->forget_unused();
-    verify_memory();
+    registry_->verify();
   }
-}
-
-void Strategy::average_parameters() {
+  if (!registry_->synchronization().averages_after(completed)) return;
+  std::vector<internal::VariableState*> apart;
   for (const auto& variable : registry_->variables()) {
-    if (variable->is_trained_apart() && !variable->is_slot()) variable->average_components();
+    if (variable->is_trained_apart() && !variable->is_slot()) apart.push_back(variable.get());
   }
-}
-
-void Strategy::verify_memory() {
-  for (const auto& variable : registry_->variables()) variable->check_memory();
+  if (apart.empty()) return;
+  const internal::ComputeSettingsGuard settings(group_->plan().compute);
+  std::vector<std::pair<internal::VariableState*, at::Tensor>> averages;
+  for (internal::VariableState* variable : apart) averages.emplace_back(variable, variable->read());
+  for (const auto& [variable, mean] : averages) {
+    for (int64_t r = 0; r < variable->num_components(); ++r) variable->write_component(r, mean);
+  }
 }
 
 void Strategy::set_share(ReplicaContext& context, const internal::BatchShare& share) {
@@ -89,7 +119,8 @@ void Strategy::set_share(ReplicaContext& context, const internal::BatchShare& sh
 
 void internal::check_argument_size(const char* call, std::size_t size, int64_t num_local_replicas) {
   if (static_cast<int64_t>(size) == num_local_replicas) return;
-  throw UsageError(std::string(call) + "() was given a PerReplica of " + std::to_string(size) + " values for " +
+  throw UsageError("LS-PER-REPLICA-SIZE",
+                   std::string(call) + "() was given a PerReplica of " + std::to_string(size) + " values for " +
                        std::to_string(num_local_replicas) + " replicas",
                    "pass what per_replica(), a data set or an earlier run() of this strategy made");
 }

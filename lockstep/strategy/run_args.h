@@ -1,9 +1,9 @@
 // How the arguments of run() reach the replicas: a PerReplica gives each its component, anything else reaches each
-// whole.
+// whole, and a tuple counts as several arguments.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <string>
 #include <tuple>
 #include <type_traits>
 
@@ -16,6 +16,10 @@ namespace lockstep::internal {
 /// Throws the UsageError of a PerReplica argument of `call` with another number of values than the process has
 /// replicas.
 void check_argument_size(const char* call, std::size_t size, int64_t num_local_replicas);
+
+/// Throws the UsageError of parts that say different things about their global batch, or less than they hold together.
+/// A global size of 0 was not given, and is looked at where it is needed.
+void check_batches(const char* call, const PerReplica<Batch>& batches);
 
 /// What the Batch arguments of a run say about one replica's share of the work.
 struct BatchShare {
@@ -37,6 +41,7 @@ const T& component_of(const PerReplica<T>& argument, int64_t r) {
 template <class T>
 void check_argument(const char* call, const T& argument, int64_t num_local_replicas) {
   if constexpr (IsPerReplica<T>::value) check_argument_size(call, argument.size(), num_local_replicas);
+  if constexpr (std::is_same_v<T, PerReplica<Batch>>) check_batches(call, argument);
 }
 
 template <class T>

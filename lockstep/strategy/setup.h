@@ -1,24 +1,28 @@
-// What makes one strategy differ from another: the three decisions, and the settings that all have.
+// What makes one strategy differ from another: the four decisions, and the settings that all have.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
 
+#include "lockstep/comm/world.h"
 #include "lockstep/core/denormals.h"
 #include "lockstep/reduce/reducer.h"
 #include "lockstep/replica/topology.h"
 #include "lockstep/variable/placement.h"
+#include "lockstep/variable/synchronization.h"
 
 namespace lockstep {
 
-/// What a strategy of one's own gives to the constructor of Strategy, from which it derives; an object that is left out
+/// What a user's own strategy gives to the constructor of Strategy, from which it derives; an object that is left out
 /// is MirroredStrategy's. lockstep/testing/conformance.h tells whether the result is a strategy.
 struct StrategySetup {
-  std::string name;                                      // "RoundRobinStrategy", as in messages and reports
-  std::shared_ptr<const Topology> topology = nullptr;    // where the replicas run
-  std::shared_ptr<const Placement> placement = nullptr;  // where a variable lives
-  std::shared_ptr<const Reducer> reducer = nullptr;      // how values are added across replicas
+  std::string name;                                                  // "RoundRobinStrategy", as in messages and reports
+  std::shared_ptr<const Topology> topology = nullptr;                // where the replicas run
+  std::shared_ptr<const Placement> placement = nullptr;              // where a variable lives
+  std::shared_ptr<const Reducer> reducer = nullptr;                  // how values are added across replicas
+  std::shared_ptr<const Synchronization> synchronization = nullptr;  // when replicas' parameters meet
+  std::shared_ptr<World> world = nullptr;  // the run's workers, if there are several; no decision of the strategy
   uint64_t seed = 0;
   int threads_per_replica = 1;
   int64_t verify_every = 100;

@@ -9,14 +9,17 @@
 
 #include <algorithm>
 
+#include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/core/log.h"
-#include "lockstep/reduce/reduce_tensors.h"
 #include "lockstep/core/simd.h"
-#include "lockstep/memory/tensor_allocator.h"
 #include "lockstep/core/torch_compat.h"
+#include "lockstep/data/split.h"
+#include "lockstep/memory/tensor_allocator.h"
 #include "lockstep/optim/optimizer_state.h"
+#include "lockstep/optim/update_rule.h"
+#include "lockstep/reduce/reduce_tensors.h"
 #include "lockstep/replica/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/strategy/setup.h"
@@ -30,88 +33,66 @@ using internal::CallScope;
 using internal::ComputeSettingsGuard;
 using internal::VariableState;
 
-namespace {
+/// What a step reaches of its strategy.
+class Strategy::Host final : public internal::StepHost {
+ public:
+  explicit Host(Strategy& strategy) : strategy_(strategy) {}
+  Strategy& strategy() override { return strategy_; }
+  internal::VariableRegistry& variables() override { return *strategy_.registry_; }
 
-std::vector<at::Tensor> tensors_of(const PerReplica<at::Tensor>& values, int64_t replicas, const char* call) {
-  if (static_cast<int64_t>(values.size()) != replicas) {
-    throw UsageError(fmt::format("{} was given {} values for {} replicas", call, values.size(), replicas),
-                     "pass what run() or per_replica() of this strategy gave");
-  }
-  std::vector<at::Tensor> tensors;
-  for (const at::Tensor& value : values) {
-    if (!value.defined() || value.layout() != at::kStrided) {
-      throw UsageError(
-          fmt::format("{} was given {} tensor for replica {}", call, value.defined() ? "a sparse" : "an undefined",
-                      values.first_replica() + static_cast<int64_t>(tensors.size())),
-          "give a dense tensor for each replica");
-    }
-    tensors.push_back(value.detach());
-  }
-  return tensors;
-}
-
-void check_alike(const std::vector<at::Tensor>& tensors, const char* call, bool same_shape, const char* remedy) {
-  for (std::size_t r = 1; r < tensors.size(); ++r) {
-    const at::Tensor& a = tensors.front();
-    const at::Tensor& b = tensors[r];
-    if (a.scalar_type() == b.scalar_type() && (same_shape ? a.sizes() == b.sizes() : a.dim() == b.dim())) continue;
-    throw UsageError(fmt::format("{} was given {} [{}] for replica 0 and {} [{}] for replica {}", call,
-                                 c10::toString(a.scalar_type()), fmt::join(a.sizes(), ", "),
-                                 c10::toString(b.scalar_type()), fmt::join(b.sizes(), ", "), r),
-                     remedy);
-  }
-}
-
-std::vector<int64_t> checked_axes(const Axes& axes, int64_t dimensions) {
-  std::vector<int64_t> result;
-  for (int64_t axis : axes.values()) {
-    if (axis < -dimensions || axis >= dimensions) {
-      throw UsageError(fmt::format("Strategy::reduce was given axis {} of tensors of {} dimensions", axis, dimensions),
-                       "choose axes that the tensors have, or none");
-    }
-    result.push_back(axis < 0 ? axis + dimensions : axis);
-  }
-  return result;
-}
-
-/// One replica's tensor taken together over some dimensions.
-at::Tensor reduced_locally(Reduction reduction, const at::Tensor& value, const std::vector<int64_t>& axes) {
-  switch (reduction) {
-    case Reduction::kMin: return at::amin(value, axes);
-    case Reduction::kMax: return at::amax(value, axes);
-    default:
-      return at::sum(value.to(internal::accumulation_type_of(value.scalar_type())), axes, false,
-                     internal::accumulation_type_of(value.scalar_type()));
-  }
-}
-
-}  // namespace
+ private:
+  Strategy& strategy_;
+};
 
 Strategy::Strategy(StrategySetup setup) : name_(std::move(setup.name)), verify_every_(setup.verify_every) {
-  if (name_.empty()) throw UsageError("a strategy has no name", "give it one: StrategySetup{.name = \"MyStrategy\"}");
+  if (name_.empty())
+    throw UsageError("LS-OPTION", "a strategy has no name", "give it one: StrategySetup{.name = \"MyStrategy\"}");
   if (verify_every_ < 0) {
-    throw UsageError(fmt::format(".verify_every is {}", verify_every_), "give a number of runs, or 0 for never");
+    throw UsageError("LS-OPTION", fmt::format(".verify_every is {}", verify_every_),
+                     "give a number of runs, or 0 for never");
   }
   if (!setup.topology) setup.topology = std::make_shared<HostTopology>();
   if (!setup.placement) setup.placement = std::make_shared<OneCopyPlacement>();
-  internal::LanePlan plan = internal::plan_lanes(*setup.topology, {.cores = internal::cores_of_this_process()},
-                                                 {setup.threads_per_replica, setup.denormals});
+  if (!setup.synchronization) setup.synchronization = std::make_shared<EveryStepSynchronization>();
+  if (!setup.world) setup.world = internal::one_worker();
+  lockstep::Host machine = internal::this_host();
+  machine.num_workers = setup.world->num_workers();
+  machine.worker_index = setup.world->worker_index();
+  internal::LanePlan plan;
+  internal::agree_on_call(*setup.world, {.call = name_}, [&](internal::Proposal& mine) {
+    plan = internal::plan_lanes(*setup.topology, machine, {setup.threads_per_replica, setup.denormals});
+    mine.detail = fmt::format(
+        "{}, seed {}, {} threads for each replica, denormals {}, {}, fingerprint {}", name_, setup.seed,
+        setup.threads_per_replica, setup.denormals == Denormals::kFlush ? "flushed" : "kept",
+        setup.reducer ? setup.reducer->describe() : TreeReducer().describe(), internal::platform_fingerprint());
+    mine.name = mine.detail;
+  });
   if (plan.replicas_from_machine) {
     internal::log(LogLevel::kInfo,
                   fmt::format("{} has {} replicas because this machine has {} cores; results depend on "
                               "the number of replicas: set .replicas to keep them elsewhere",
                               name_, plan.num_replicas, plan.available_cores));
   }
-  group_ = std::make_shared<internal::ReplicaGroup>(std::move(plan), setup.seed, this, std::move(setup.reducer));
-  registry_ = std::make_unique<internal::VariableRegistry>(group_, std::move(setup.placement));
-  group_->set_variables(registry_.get());
+  const internal::ReplicaBlock block = internal::block_of_worker(*setup.world, plan.num_replicas);
+  host_ = std::make_unique<Host>(*this);
+  group_ = std::make_shared<internal::ReplicaGroup>(std::move(plan), block, setup.seed, *host_,
+                                                    std::move(setup.reducer), std::move(setup.world));
+  registry_ = std::make_unique<internal::VariableRegistry>(group_, std::move(setup.placement),
+                                                           std::move(setup.synchronization));
 }
 
-Strategy::~Strategy() { group_->stop(); }
+Strategy::~Strategy() {
+  if (group_->stop()) return;
+  static_cast<void>(registry_.release());  // replicas still use both
+  static_cast<void>(host_.release());
+}
 
 int64_t Strategy::num_replicas() const { return group_->num_replicas(); }
 int64_t Strategy::num_local_replicas() const { return group_->num_local_replicas(); }
 ReplicaId Strategy::first_replica() const { return group_->first_replica(); }
+int64_t Strategy::num_workers() const { return group_->num_workers(); }
+int64_t Strategy::worker_index() const { return group_->world().worker_index(); }
+bool Strategy::is_chief() const { return worker_index() == 0; }
 const std::vector<std::string>& Strategy::devices() const { return group_->plan().names; }
 int64_t Strategy::step() const { return group_->step(); }
 uint64_t Strategy::seed() const { return group_->seed(); }
@@ -121,10 +102,14 @@ std::string Strategy::describe() const {
   std::string text =
       fmt::format("{}: {} replica{} on {} lane{} [{}]\n", name_, plan.num_replicas, plan.num_replicas == 1 ? "" : "s",
                   plan.num_lanes(), plan.num_lanes() == 1 ? "" : "s", fmt::join(plan.names, ", "));
-  if (plan.replicas_from_machine) {
-    text +=
-        "  the number of replicas is this machine's number of cores; set .replicas to get the same results elsewhere\n";
+  if (num_workers() > 1) {
+    text += fmt::format("  worker {} of {}, with the replicas {} to {} of {}\n", worker_index(), num_workers(),
+                        first_replica().value(), first_replica() + num_local_replicas() - 1, num_replicas());
   }
+  text += plan.replicas_from_machine
+              ? "  the number of replicas is this machine's number of cores; set .replicas to get the same results "
+                "elsewhere\n"
+              : "  the number of replicas is the program's: it is the same on every machine\n";
   text += fmt::format("  {} intra-op thread{} for each replica; {} core{} available, lanes {}\n", plan.compute.threads,
                       plan.compute.threads == 1 ? "" : "s", plan.available_cores, plan.available_cores == 1 ? "" : "s",
                       plan.pinned() ? "pinned" : "not pinned");
@@ -137,6 +122,7 @@ std::string Strategy::describe() const {
   }
   text += fmt::format("  mirrored variables: {}; replicas' values are added {}; seed {}\n",
                       registry_->placement().describe(), group_->reducer().describe(), group_->seed());
+  text += fmt::format("  parameters meet {}\n", registry_->synchronization().describe());
   text += fmt::format("  denormal numbers are {}; {}\n",
                       plan.compute.denormals == Denormals::kFlush ? "flushed to 0" : "kept",
                       internal::tensor_allocator_description());
@@ -146,78 +132,19 @@ std::string Strategy::describe() const {
   return text;
 }
 
-at::Tensor Strategy::reduce(Reduction reduction, const PerReplica<at::Tensor>& values, const Axes& axes) {
-  const CallScope call(*group_, "Strategy::reduce", "call ctx.all_reduce()");
-  const ComputeSettingsGuard settings(group_->plan().compute);
-  const at::NoGradGuard no_grad;
-  const std::vector<at::Tensor> tensors = tensors_of(values, num_local_replicas(), "Strategy::reduce");
-  if (axes.values().empty()) {
-    check_alike(tensors, "Strategy::reduce", true,
-                "give tensors of one shape and dtype, or the axes along which they differ in size");
-    return group_->reduce(reduction, tensors);
-  }
-  check_alike(tensors, "Strategy::reduce", false, "give tensors of one dtype and number of dimensions");
-  const at::ScalarType type = internal::result_type_of(reduction, tensors.front());
-  const std::vector<int64_t> dimensions = checked_axes(axes, tensors.front().dim());
-  std::vector<at::Tensor> parts;
-  int64_t elements = 0;
-  for (const at::Tensor& tensor : tensors) {
-    int64_t here = 1;
-    for (const int64_t axis : dimensions) here *= tensor.size(axis);
-    elements += here;
-    const bool extreme = reduction == Reduction::kMin || reduction == Reduction::kMax;
-    if (extreme && here == 0) continue;  // an empty part has no extreme
-    parts.push_back(reduced_locally(reduction, tensor, dimensions));
-  }
-  if (elements == 0 && reduction != Reduction::kSum) {
-    throw UsageError(fmt::format("Strategy::reduce was asked for the {} of no elements at all", name_of(reduction)),
-                     "leave out steps in which no replica has a sample");
-  }
-  check_alike(parts, "Strategy::reduce", true, "give tensors that differ in size along the given axes only");
-  if (reduction != Reduction::kMean) return group_->reduce(reduction, parts).to(type);
-  const at::Tensor sum = group_->reduce(Reduction::kSum, parts);
-  const bool integral = at::isIntegralType(sum.scalar_type(), false);
-  return ((integral ? sum.to(at::kDouble) : sum) / static_cast<double>(elements)).to(type);
-}
-
-at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) {
-  const CallScope call(*group_, "Strategy::gather", "call ctx.all_gather()");
-  const at::NoGradGuard no_grad;
-  const std::vector<at::Tensor> tensors = tensors_of(values, num_local_replicas(), "Strategy::gather");
-  check_alike(tensors, "Strategy::gather", false, "give tensors of one dtype and number of dimensions");
-  const int64_t dimensions = tensors.front().dim();
-  if (dimensions == 0) {
-    throw UsageError("Strategy::gather was given tensors without dimensions", "give them one: value.reshape({1})");
-  }
-  if (axis < -dimensions || axis >= dimensions) {
-    throw UsageError(fmt::format("Strategy::gather was given axis {} of tensors of {} dimensions", axis, dimensions),
-                     fmt::format("choose an axis from 0 to {}", dimensions - 1));
-  }
-  std::vector<at::Tensor> stubs;
-  for (const at::Tensor& tensor : tensors) stubs.push_back(tensor.narrow(axis, 0, 0));
-  check_alike(stubs, "Strategy::gather", true, "give tensors that differ in size along the given axis only");
-  return at::cat(tensors, axis);
-}
-
 void Strategy::check_replica(ReplicaId replica, const char* call) const {
   if (replica >= 0 && replica < num_replicas()) return;
-  throw UsageError(fmt::format("{} was asked for replica {} of {}", call, replica.value(), num_replicas()),
+  throw UsageError("LS-REPLICA-RANGE",
+                   fmt::format("{} was asked for replica {} of {}", call, replica.value(), num_replicas()),
                    fmt::format("choose a replica from 0 to {}", num_replicas() - 1));
 }
 
-at::Tensor Strategy::broadcast(ReplicaId from, const at::Tensor& value) {
-  const CallScope call(*group_, "Strategy::broadcast", "call ctx.broadcast()");
-  check_replica(from, "Strategy::broadcast");
-  if (!value.defined() || value.layout() != at::kStrided) {
-    throw UsageError(
-        fmt::format("Strategy::broadcast was given {} tensor", value.defined() ? "a sparse" : "an undefined"),
-        "give a dense tensor");
-  }
-  return value.detach().clone();
-}
-
-void Strategy::run_on_chief(internal::FunctionRef<void()> body) {
+void Strategy::run_on_chief(internal::FunctionRef<void()> body) const {
   const CallScope call(*group_, "Strategy::on_chief", "return the value and use it after run()");
+  if (num_workers() > 1) {
+    throw UsageError("LS-ONE-WORKER", fmt::format("on_chief was called in a run of {} workers", num_workers()),
+                     "test is_chief(), and give all workers what came out by broadcast()");
+  }
   const internal::ChiefScope alone(*group_);
   body();
 }
@@ -253,19 +180,48 @@ Variable Strategy::make_variable_from(internal::FunctionRef<at::Tensor()> initia
 std::vector<Variable> Strategy::parameters_of(const std::vector<Variable>& variables) {
   std::vector<Variable> parameters;
   std::copy_if(variables.begin(), variables.end(), std::back_inserter(parameters), [](const Variable& variable) {
+    if (!variable.trainable() && !internal::is_trainable_type(variable.dtype())) return false;  // an index, a mask
     return variable.synchronization() == VariableSynchronization::kOnWrite || variable.state().is_trained_apart();
   });
   return parameters;
 }
 
-Optimizer Strategy::make_optimizer_from(std::vector<Rule> rules) {
+Optimizer Strategy::make_optimizer_from(const std::vector<Rule>& rules, const OptimizerOptions& named) {
   const CallScope call(*group_, "Strategy::make_optimizer", "use optimizers that were made before run()");
+  std::erase_if(optimizers_, [](const auto& one) { return one.expired(); });
+  std::vector<std::shared_ptr<internal::OptimizerState>> others;
+  for (const auto& one : optimizers_) others.push_back(one.lock());
+  const auto taken = [&](const std::string& name) {
+    return std::any_of(others.begin(), others.end(), [&](const auto& other) { return other->name() == name; });
+  };
+  if (taken(named.name)) {
+    throw UsageError("LS-NAME-TAKEN", fmt::format("a second optimizer named '{}' was asked for", named.name),
+                     "give each optimizer a name of its own, or none");
+  }
+  std::string name = named.name;
+  while (name.empty() || (named.name.empty() && taken(name))) {
+    name = next_optimizer_ == 0 ? "optimizer" : fmt::format("optimizer_{}", next_optimizer_);
+    ++next_optimizer_;
+  }
+  const auto has_optimizer = [&](const VariableState& variable) {
+    return std::any_of(others.begin(), others.end(), [&](const auto& other) {
+      const auto& theirs = other->variables();
+      return std::any_of(theirs.begin(), theirs.end(), [&](const auto& one) { return one.get() == &variable; });
+    });
+  };
   std::vector<internal::RuleGroup> groups;
-  for (Rule& rule : rules) groups.push_back({std::move(rule.variables), std::move(rule.rule)});
-  auto state = std::make_shared<internal::OptimizerState>(group_, std::move(groups));
+  for (const Rule& rule : rules) {
+    groups.push_back(
+        {rule.variables, std::visit([](const auto* options) { return internal::make_rule(*options); }, rule.options)});
+  }
+  auto state = std::make_shared<internal::OptimizerState>(group_, std::move(groups), std::move(name),
+                                                          registry_->placement(), has_optimizer);
   for (const Variable& slot : state->slots()) registry_->add(slot.shared_state());
+  optimizers_.push_back(state);
   return Optimizer(std::move(state));
 }
+
+std::vector<Finding> Strategy::findings() const { return group_->findings().all(); }
 
 MovingAverage Strategy::make_moving_average(const std::vector<Variable>& variables, const MovingAverageOptions& options,
                                             const std::source_location& place) {
@@ -274,12 +230,28 @@ MovingAverage Strategy::make_moving_average(const std::vector<Variable>& variabl
 }
 
 void internal::throw_group_without_options(std::size_t group) {
-  throw UsageError(fmt::format("group {} of an optimizer has no options", group),
+  throw UsageError("LS-OPTION", fmt::format("group {} of an optimizer has no options", group),
                    "give each group options, or make_optimizer(groups, defaults)");
 }
 
-DistributedDataset Strategy::distribute(const Dataset& dataset, DistributeOptions options) {
+std::vector<at::Tensor> internal::tensors_of(const std::vector<double>& numbers) {
+  std::vector<at::Tensor> tensors;
+  for (const double number : numbers) tensors.push_back(at::scalar_tensor(number, at::kDouble));
+  return tensors;
+}
+
+std::vector<at::Tensor> internal::tensors_of(const std::vector<int64_t>& numbers) {
+  std::vector<at::Tensor> tensors;
+  for (const int64_t number : numbers) tensors.push_back(at::scalar_tensor(number, at::kLong));
+  return tensors;
+}
+
+DistributedDataset Strategy::distribute(const Dataset& dataset, DistributeOptions options) const {
   return DistributedDataset(dataset, options, group_->seed(), num_replicas(), first_replica(), num_local_replicas());
+}
+
+PerReplica<Batch> Strategy::split(const at::Tensor& input, const at::Tensor& target) const {
+  return internal::split(input, target, num_replicas(), first_replica(), num_local_replicas());
 }
 
 std::vector<Variable> Strategy::variables() const {
@@ -308,12 +280,14 @@ void Strategy::update_from(ReplicaId from, const Variable& variable, const at::T
   const CallScope call(*group_, "Strategy::update_from", "call it in a merge function: ctx.merge_call()");
   check_ours(variable.state(), "Strategy::update_from");
   check_replica(from, "Strategy::update_from");
-  variable.assign(broadcast(from, internal::value_for(variable.state(), value, "update_from")));
+  const bool here = group_->block().has(from);
+  variable.assign(broadcast(from, here ? internal::value_for(variable.state(), value, "update_from") : value));
 }
 
 void Strategy::check_ours(const VariableState& variable, const char* call) const {
   if (variable.group() == group_) return;
-  throw UsageError(fmt::format("{} was given variable '{}' of another strategy", call, variable.name()),
+  throw UsageError("LS-OTHER-STRATEGY",
+                   fmt::format("{} was given variable '{}' of another strategy", call, variable.name()),
                    "call it on the strategy that made the variable");
 }
 

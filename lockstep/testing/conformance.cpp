@@ -14,18 +14,23 @@ namespace internal {
 
 namespace {
 
-/// Few elements on one line.
-std::string text_of(const at::Tensor& tensor) {
+std::string text_of(const c10::Scalar& element) {
+  if (element.isComplex()) {
+    const auto value = element.toComplexDouble();
+    return fmt::format("{:.9g}{:+.9g}i", value.real(), value.imag());
+  }
+  return element.isFloatingPoint() ? fmt::format("{:.9g}", element.toDouble()) : fmt::format("{}", element.toLong());
+}
+
+/// Few elements on one line: the first ones, or those from the first where it is not as expected.
+std::string text_of(const at::Tensor& tensor, int64_t begin) {
   if (!tensor.defined()) return "an undefined tensor";
   constexpr int64_t kShown = 8;
   std::vector<std::string> elements;
   const at::Tensor flat = tensor.detach().reshape({-1}).cpu();
-  for (int64_t i = 0; i < std::min(flat.numel(), kShown); ++i) {
-    const c10::Scalar element = flat[i].item();
-    elements.push_back(element.isFloatingPoint() ? fmt::format("{:.9g}", element.toDouble())
-                                                 : fmt::format("{}", element.toLong()));
-  }
-  if (flat.numel() > kShown) elements.emplace_back("...");
+  if (begin > 0) elements.push_back(fmt::format("... from element {}:", begin));
+  for (int64_t i = begin; i < std::min(flat.numel(), begin + kShown); ++i) elements.push_back(text_of(flat[i].item()));
+  if (flat.numel() > begin + kShown) elements.emplace_back("...");
   return fmt::format("{} [{}] {{{}}}", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "),
                      fmt::join(elements, ", "));
 }
@@ -34,23 +39,42 @@ bool alike(const at::Tensor& a, const at::Tensor& b) {
   return a.defined() && b.defined() && a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes();
 }
 
+/// In float64, a complex number as two; integers of 64 bits stay what they are.
+at::Tensor wide(const at::Tensor& tensor) {
+  if (tensor.is_complex()) return at::view_as_real(tensor.resolve_conj()).to(at::kDouble);
+  return tensor.scalar_type() == at::kLong ? tensor : tensor.to(at::kDouble);
+}
+
 /// Whether all elements are equal, or apart by a share of their size.
 bool all_close(const at::Tensor& a, const at::Tensor& b, double share) {
-  return alike(a, b) && at::allclose(a.to(at::kDouble), b.to(at::kDouble), share, 0, true);
+  if (!alike(a, b)) return false;
+  return a.scalar_type() == at::kLong ? at::equal(a, b) : at::allclose(wide(a), wide(b), share, 0, true);
+}
+
+/// Where two tensors of one shape first differ, if that is beyond what is shown anyway; otherwise 0.
+int64_t first_shown(const at::Tensor& a, const at::Tensor& b) {
+  if (!alike(a, b) || a.numel() <= 8 || a.is_complex()) return 0;
+  const at::Tensor differs = a.ne(b).logical_and(a.eq(a).logical_or(b.eq(b))).reshape({-1});
+  const int64_t first = differs.to(at::kByte).argmax().item<int64_t>();
+  return first < 8 ? 0 : first;
 }
 
 double rounding_of(at::ScalarType type) {
   switch (type) {
     case at::kBFloat16: return 0x1p-7;
     case at::kHalf: return 0x1p-10;
-    case at::kFloat: return 0x1p-23;
-    case at::kDouble: return 0x1p-52;
+    case at::kFloat:
+    case at::kComplexFloat: return 0x1p-23;
+    case at::kDouble:
+    case at::kComplexDouble: return 0x1p-52;
     default: return 0;
   }
 }
 
 void expect_that(bool holds, std::string_view what, const at::Tensor& found, const at::Tensor& expected) {
-  if (!holds) throw Finding(fmt::format("{} is {}, expected {}", what, text_of(found), text_of(expected)));
+  if (!holds)
+    throw Finding(fmt::format("{} is {}, expected {}", what, text_of(found, first_shown(found, expected)),
+                              text_of(expected, first_shown(found, expected))));
 }
 
 }  // namespace
@@ -99,13 +123,14 @@ using internal::Shape;
 namespace {
 
 std::vector<Shape> shapes_of(const Conformance& conformance) {
-  if (!conformance.make) throw UsageError("a Conformance has no .make", "give a function that makes a strategy");
+  if (!conformance.make)
+    throw UsageError("LS-OPTION", "a Conformance has no .make", "give a function that makes a strategy");
   const auto shared = std::make_shared<const Conformance>(conformance);
   std::vector<Shape> shapes;
   for (const int64_t replicas : conformance.replicas) {
     std::optional<int> first;
     for (const int lanes : conformance.lanes) {
-      if (replicas < 1 || lanes < 1 || replicas % lanes != 0) continue;
+      if (lanes < 1 || replicas < lanes) continue;
       Shape shape{shared, replicas, lanes, first.value_or(lanes)};
       if (!shape.make(lanes)) continue;
       first = shape.first_lanes;
@@ -113,19 +138,50 @@ std::vector<Shape> shapes_of(const Conformance& conformance) {
     }
   }
   if (shapes.empty()) {
-    throw UsageError("a Conformance has no shape to look at",
+    throw UsageError("LS-OPTION", "a Conformance has no shape to look at",
                      "give .replicas and .lanes for which .make gives a strategy");
   }
   return shapes;
+}
+
+/// The shapes of `more_replicas`: those that the strategy has and that are not looked at as a whole.
+std::vector<Shape> more_shapes_of(const Conformance& conformance) {
+  const auto shared = std::make_shared<const Conformance>(conformance);
+  const std::vector<int64_t>& whole = conformance.replicas;
+  std::vector<Shape> shapes;
+  for (const int64_t replicas : conformance.more_replicas) {
+    if (std::find(whole.begin(), whole.end(), replicas) != whole.end()) continue;
+    const auto lanes = std::find_if(conformance.lanes.begin(), conformance.lanes.end(),
+                                    [&](int count) { return count >= 1 && replicas >= 1 && replicas % count == 0; });
+    if (lanes == conformance.lanes.end()) continue;
+    const Shape shape{shared, replicas, *lanes, *lanes};
+    try {
+      const auto strategy = shape.make(*lanes);
+      if (strategy && strategy->num_replicas() == replicas) shapes.push_back(shape);
+    } catch (const UsageError&) {  // it has no such shape
+    }
+  }
+  return shapes;
+}
+
+/// "_4ReplicasOn2Lanes"
+std::string suffix_of(const Shape& shape) {
+  std::string suffix = "_" + shape.text(shape.lanes);
+  for (auto word = suffix.find(' '); word != std::string::npos; word = suffix.find(' ')) {
+    suffix.erase(word, 1);
+    suffix[word] = static_cast<char>(std::toupper(static_cast<unsigned char>(suffix[word])));
+  }
+  return suffix;
 }
 
 [[noreturn]] void throw_found(const std::string& who, const std::exception_ptr& found, const char* look_at) {
   try {
     std::rethrow_exception(found);
   } catch (const internal::Finding& finding) {
-    throw DivergenceError(fmt::format("{}: {}", who, finding.what()), look_at);
+    throw DivergenceError("LS-NO-STRATEGY", fmt::format("{}: {}", who, finding.what()), look_at);
   } catch (...) {
-    throw DivergenceError(fmt::format("{}: the check was stopped by '{}'", who, message_of(found)), look_at);
+    throw DivergenceError("LS-NO-STRATEGY", fmt::format("{}: the check was stopped by '{}'", who, message_of(found)),
+                          look_at);
   }
 }
 
@@ -153,6 +209,13 @@ void expect_shape(const Shape& shape) {
   if (found) throw_found(who, found, "make in .make what it was asked for; look at the strategy's Topology");
 }
 
+/// The second line of a message stands below its first, further in.
+std::string indented(std::string text) {
+  for (auto line = text.find('\n'); line != std::string::npos; line = text.find('\n', line + 1))
+    text.insert(line + 1, "    ");
+  return text;
+}
+
 template <class Checks>
 void append(std::vector<ConformanceCheck>& all, const Shape& shape, const Checks& checks) {
   for (const auto& check : checks) all.push_back({check.name, [shape, check] { run_check(shape, check); }});
@@ -165,18 +228,23 @@ std::vector<ConformanceCheck> conformance_checks(const Conformance& conformance)
   for (const Shape& shape : shapes_of(conformance)) {
     std::vector<ConformanceCheck> checks{{"HasTheShapeThatWasAskedFor", [shape] { expect_shape(shape); }}};
     append(checks, shape, internal::collectives_checks());
+    append(checks, shape, internal::values_checks());
     append(checks, shape, internal::matrix_checks());
     append(checks, shape, internal::creation_checks());
     append(checks, shape, internal::contexts_checks());
     append(checks, shape, internal::errors_checks());
     append(checks, shape, internal::training_checks());
-    if (conformance.one_gradient_rule) append(checks, shape, internal::one_device_checks());
-    std::string suffix = "_" + shape.text(shape.lanes);
-    for (auto word = suffix.find(' '); word != std::string::npos; word = suffix.find(' ')) {
-      suffix.erase(word, 1);
-      suffix[word] = static_cast<char>(std::toupper(static_cast<unsigned char>(suffix[word])));
+    append(checks, shape, internal::features_checks());
+    if (conformance.one_gradient_rule) {
+      append(checks, shape, internal::one_device_checks());
+      append(checks, shape, internal::one_device_features_checks());
     }
-    for (ConformanceCheck& check : checks) all.push_back({check.name + suffix, std::move(check.run)});
+    for (ConformanceCheck& check : checks) all.push_back({check.name + suffix_of(shape), std::move(check.run)});
+  }
+  for (const Shape& shape : more_shapes_of(conformance)) {
+    std::vector<ConformanceCheck> checks;
+    append(checks, shape, internal::numbers_checks());
+    for (ConformanceCheck& check : checks) all.push_back({check.name + suffix_of(shape), std::move(check.run)});
   }
   return all;
 }
@@ -189,11 +257,12 @@ void expect_conformance(const Conformance& conformance) {
     const auto found = internal::thrown_by([&] { check.run(); });
     if (!found) continue;
     ++count;
-    failed += fmt::format("\n  {}: {}", check.name, message_of(found));
+    failed += fmt::format("\n  {}: {}", check.name, indented(message_of(found)));
   }
   if (count == 0) return;
-  throw DivergenceError(fmt::format("{} of {} checks of the conformance suite failed{}", count, checks.size(), failed),
-                        "\n  begin with the first: others may follow from it");
+  throw DivergenceError("LS-NO-STRATEGY",
+                        fmt::format("{} of {} checks of the conformance suite failed{}", count, checks.size(), failed),
+                        "begin with the first: others may follow from it");
 }
 
 }  // namespace testing

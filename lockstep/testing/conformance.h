@@ -16,11 +16,14 @@ namespace lockstep::testing {
 struct Conformance {
   /// A new strategy of so many replicas on so many lanes; null where it has no such shape, which is then left out.
   std::function<std::unique_ptr<Strategy>(int64_t replicas, int lanes, uint64_t seed)> make;
-  std::vector<int64_t> replicas = {1, 3, 4};  // each of them on each number of lanes that divides it
+  std::vector<int64_t> replicas = {1, 3, 4};  // each of them on each number of lanes up to it
   std::vector<int> lanes = {1, 2};
   /// Whether a training step is one device's on the whole global batch, but for rounding. A strategy that lets replicas
   /// train apart for a while, local SGD, says no.
   bool one_gradient_rule = true;
+  /// Further numbers of replicas, on the first of `lanes` that divides them: of these it is looked at alone how values
+  /// become one. A number for which `make` gives null, another number, or a UsageError is left out.
+  std::vector<int64_t> more_replicas = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
 };
 
 /// One claim about strategies of one shape.
@@ -34,9 +37,9 @@ struct ConformanceCheck {
 std::vector<ConformanceCheck> conformance_checks(const Conformance& conformance);
 
 /// Runs them all. Returns where the strategy keeps what strategies promise: the matrix of docs/variables.md, reduce and
-/// gather and their like in a step, contexts and merge functions, creation of variables and modules, equal bits each
-/// time and on any number of lanes, one device's results, and errors. Otherwise throws a DivergenceError that lists
-/// each check that failed with its shape, what was found, and where to look.
+/// gather and their like in a step, of values of any layout, size and dtype, contexts and merge functions, creation of
+/// variables and modules, equal bits each time and on any number of lanes, one device's results, and errors. Otherwise
+/// throws a DivergenceError that lists each check that failed with its shape, what was found, and where to look.
 void expect_conformance(const Conformance& conformance);
 
 }  // namespace lockstep::testing

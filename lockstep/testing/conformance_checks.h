@@ -12,11 +12,13 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/function_ref.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/testing/conformance.h"
+#include "lockstep/testing/local_replicas.h"
 
 namespace lockstep::internal {
 
@@ -47,11 +49,15 @@ using ShapeCheck = Check<const Shape>;
 
 std::span<const StrategyCheck> matrix_checks();       // what each call does to each kind of variable
 std::span<const StrategyCheck> collectives_checks();  // how values become one
+std::span<const StrategyCheck> values_checks();       // of which values: layouts, sizes, dtypes, and what is no number
+std::span<const StrategyCheck> numbers_checks();      // the part of both that is for any number of replicas
 std::span<const StrategyCheck> contexts_checks();     // who runs what, how often, and where
 std::span<const StrategyCheck> creation_checks();     // of variables and modules
 std::span<const StrategyCheck> errors_checks();       // what is refused, and what it leaves
 std::span<const ShapeCheck> training_checks();        // which bits come out of whole programs
 std::span<const ShapeCheck> one_device_checks();      // of strategies that keep the one gradient rule
+std::span<const ShapeCheck> features_checks();        // the same bits of programs that use all that training offers
+std::span<const ShapeCheck> one_device_features_checks();  // and one device's numbers, one feature at a time
 
 /// What a check found to be other than it claims.
 class Finding : public std::runtime_error {
@@ -94,6 +100,16 @@ void expect_error(std::string_view what, std::string_view expected, const std::e
     throw Finding(fmt::format("{} threw '{}', expected {}", what, message_of(std::current_exception()), expected));
   }
 }
+
+/// The program leaves the same bits each time and on the shape's first number of lanes.
+void expect_same_bits(const Shape& shape, const testing::TrainingProgram& program);
+/// The program leaves what it leaves on one device, but for rounding; with one replica in every bit.
+void expect_like_one_device(const Shape& shape, const testing::TrainingProgram& program);
+
+/// Small integers from -5 to 5, other ones for each replica and element: sums of them are exact in any order.
+at::Tensor small_integers(int64_t replica, at::IntArrayRef shape, at::ScalarType type);
+/// What the values of so many replicas, in float64, reduce to.
+at::Tensor reduced(Reduction reduction, const std::vector<at::Tensor>& values);
 
 /// What `call` throws; null where it throws nothing.
 std::exception_ptr thrown_by(FunctionRef<void()> call);

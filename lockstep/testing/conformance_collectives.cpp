@@ -11,26 +11,12 @@
 
 namespace lockstep::internal {
 
-namespace {
-
-constexpr std::array<Reduction, 4> kReductions{Reduction::kSum, Reduction::kMean, Reduction::kMin, Reduction::kMax};
-
-/// Small integers, other ones for each replica and element: sums of them are exact in any order.
 at::Tensor small_integers(int64_t replica, at::IntArrayRef shape, at::ScalarType type) {
   int64_t count = 1;
   for (const int64_t size : shape) count *= size;
   return (at::arange(count, at::kLong) * 3 + replica * 7).remainder(11).sub(5).to(type).view(shape);
 }
 
-/// Whose sum depends on the order: in an element the large ones cancel, or swallow the small ones.
-at::Tensor hard_to_add(int64_t replica) {
-  const at::Tensor element = at::arange(60, at::kDouble);
-  return at::sin(element * 12.9898 + static_cast<double>(replica) * 78.233)
-      .mul(at::pow(10.0, (element + 5 * replica).remainder(9)))
-      .to(at::kFloat);
-}
-
-/// What the values of so many replicas, in float64, reduce to.
 at::Tensor reduced(Reduction reduction, const std::vector<at::Tensor>& values) {
   const at::Tensor all = at::stack(values).to(at::kDouble);
   switch (reduction) {
@@ -41,13 +27,25 @@ at::Tensor reduced(Reduction reduction, const std::vector<at::Tensor>& values) {
   }
 }
 
+namespace {
+
+constexpr std::array<Reduction, 4> kReductions{Reduction::kSum, Reduction::kMean, Reduction::kMin, Reduction::kMax};
+
+/// Whose sum depends on the order: in an element the large ones cancel, or swallow the small ones.
+at::Tensor hard_to_add(int64_t replica) {
+  const at::Tensor element = at::arange(60, at::kDouble);
+  return at::sin(element * 12.9898 + static_cast<double>(replica) * 78.233)
+      .mul(at::pow(10.0, (element + 5 * replica).remainder(9)))
+      .to(at::kFloat);
+}
+
 PerReplica<at::Tensor> values_of(Strategy& strategy, at::IntArrayRef shape, at::ScalarType type) {
   return strategy.per_replica([&](ReplicaId r) { return small_integers(r, shape, type); });
 }
 
-void reduce(Strategy& strategy) {
+void reduce_of(Strategy& strategy, const std::vector<at::ScalarType>& types) {
   const std::vector<std::vector<int64_t>> shapes{{}, {1}, {0}, {3, 5}, {5000}};
-  for (const auto type : {at::kFloat, at::kDouble, at::kInt, at::kLong, at::kHalf, at::kBFloat16}) {
+  for (const auto type : types) {
     if (type == at::kBFloat16 && strategy.num_replicas() > 32) continue;  // it cannot hold the sums
     for (const auto& shape : shapes) {
       for (const Reduction reduction : kReductions) {
@@ -66,6 +64,10 @@ void reduce(Strategy& strategy) {
       }
     }
   }
+}
+
+void reduce(Strategy& strategy) {
+  reduce_of(strategy, {at::kFloat, at::kDouble, at::kInt, at::kLong, at::kHalf, at::kBFloat16});
 }
 
 void reduce_over_axes(Strategy& strategy) {
@@ -246,6 +248,14 @@ void optimizer_steps_by_the_sum(Strategy& strategy) {
   }
 }
 
+void all_of_any_number(Strategy& strategy) {
+  reduce_of(strategy, {at::kFloat, at::kInt});
+  same_bits_each_time(strategy);
+  gather(strategy);
+  broadcast(strategy);
+  optimizer_steps_by_the_sum(strategy);
+}
+
 constexpr const char* kReducer =
     "look at the strategy's Reducer: the result is of every replica's value once, new, and a mean is divided by their "
     "number after the sum";
@@ -264,8 +274,13 @@ constexpr std::array<StrategyCheck, 9> kChecks{{
     {"AnOptimizerStepsByTheSumOfAllGradients", optimizer_steps_by_the_sum, kReducer},
 }};
 
+constexpr std::array<StrategyCheck, 1> kNumbersChecks{{
+    {"ValuesOfSoManyReplicasBecomeOne", all_of_any_number, kReducer},
+}};
+
 }  // namespace
 
 std::span<const StrategyCheck> collectives_checks() { return kChecks; }
+std::span<const StrategyCheck> numbers_checks() { return kNumbersChecks; }
 
 }  // namespace lockstep::internal

@@ -102,10 +102,24 @@ void expect_same(const Recording& expected, const Recording& found, std::optiona
   if (difference) throw Finding(difference->fact);
 }
 
-void same_bits(const Shape& shape) {
-  const Recording expected = recorded(shape, shape.first_lanes, program_that_draws());
-  expect_same(expected, recorded(shape, shape.lanes, program_that_draws(), ", run again"));
+}  // namespace
+
+void expect_same_bits(const Shape& shape, const TrainingProgram& program) {
+  const Recording expected = recorded(shape, shape.first_lanes, program);
+  expect_same(expected, recorded(shape, shape.lanes, program, ", run again"));
 }
+
+void expect_like_one_device(const Shape& shape, const TrainingProgram& program) {
+  OneDeviceStrategy one({.seed = Shape::kSeed});
+  const Recording expected = record(program, one, "one device");
+  constexpr double kTolerance = 1e-3;
+  expect_same(expected, recorded(shape, shape.lanes, program),
+              shape.replicas == 1 ? std::nullopt : std::optional<double>(kTolerance));
+}
+
+namespace {
+
+void same_bits(const Shape& shape) { expect_same_bits(shape, program_that_draws()); }
 
 void evaluations_move_no_bit(const Shape& shape) {
   const Recording expected = recorded(shape, shape.lanes, program_that_draws());
@@ -137,20 +151,12 @@ void learns(const Shape& shape) {
                      strategy->name(), losses.front(), losses.back()));
 }
 
-/// Equal but for rounding; one replica in every bit.
-template <class Options>
-void like_one_device(const Shape& shape, const Options& options) {
-  OneDeviceStrategy one({.seed = Shape::kSeed});
-  const Recording expected = record(program(options), one, "one device");
-  constexpr double kTolerance = 1e-3;
-  expect_same(expected, recorded(shape, shape.lanes, program(options)),
-              shape.replicas == 1 ? std::nullopt : std::optional<double>(kTolerance));
-}
-
 void like_one_device_with_sgd(const Shape& shape) {
-  like_one_device(shape, torch::optim::SGDOptions(0.05).momentum(0.9));
+  expect_like_one_device(shape, program(torch::optim::SGDOptions(0.05).momentum(0.9)));
 }
-void like_one_device_with_adamw(const Shape& shape) { like_one_device(shape, torch::optim::AdamWOptions(0.01)); }
+void like_one_device_with_adamw(const Shape& shape) {
+  expect_like_one_device(shape, program(torch::optim::AdamWOptions(0.01)));
+}
 
 constexpr const char* kFunctions =
     "look for what is no function of its arguments in the strategy's Topology, Placement and Reducer: lanes, "

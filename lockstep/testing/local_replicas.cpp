@@ -24,7 +24,8 @@ namespace {
 
 StrategySetup setup_of(const LocalReplicasOptions& options) {
   if (options.replicas < 1 || options.lanes < 1) {
-    throw UsageError(fmt::format("{} replicas on {} lanes were asked for", options.replicas, options.lanes),
+    throw UsageError("LS-OPTION",
+                     fmt::format("{} replicas on {} lanes were asked for", options.replicas, options.lanes),
                      "ask for at least one of each");
   }
   std::vector<std::string> devices;
@@ -42,7 +43,7 @@ std::vector<int> lanes_to_try(const CompareOptions& options) {
   std::vector<int> lanes;
   for (const int64_t count : {int64_t{1}, int64_t{2}, options.replicas}) {
     const bool known = !lanes.empty() && lanes.back() >= count;
-    if (!known && options.replicas % count == 0) lanes.push_back(static_cast<int>(count));
+    if (!known && count <= options.replicas) lanes.push_back(static_cast<int>(count));
   }
   return lanes;
 }
@@ -63,7 +64,7 @@ Recording on_lanes(const TrainingProgram& program, const CompareOptions& options
 void require_repeats(const Recording& first, Recording again) {
   again.who += ", run again";
   if (const auto difference = first_difference(first, again, std::nullopt)) {
-    throw DivergenceError(difference->fact,
+    throw DivergenceError("LS-NOT-REPEATABLE", difference->fact,
                           "look for what is no function of the seed: a generator seeded by time, a static counter, an "
                           "address; draw with LibTorch's random operators or from ctx.random()");
   }
@@ -75,7 +76,7 @@ void require_same_bits(const TrainingProgram& program, const CompareOptions& opt
     const auto difference = first_difference(expected, on_lanes(program, options, *count), std::nullopt);
     if (!difference) continue;
     require_repeats(expected, on_lanes(program, options, lanes.front()));
-    throw DivergenceError(difference->fact,
+    throw DivergenceError("LS-LANES-DECIDE", difference->fact,
                           "look for what replicas share behind Lockstep's back: a static or captured object that steps "
                           "write, a generator of one's own; use on-read variables, ctx.all_reduce and ctx.random()");
   }
@@ -87,7 +88,8 @@ LocalReplicas::LocalReplicas(LocalReplicasOptions options) : Strategy(setup_of(o
 
 void expect_same_as_one_device(const TrainingProgram& program, const CompareOptions& options) {
   if (!(options.tolerance >= 0 && std::isfinite(options.tolerance))) {
-    throw UsageError(fmt::format("a .tolerance of {} was given", options.tolerance), "give a finite number from 0");
+    throw UsageError("LS-OPTION", fmt::format("a .tolerance of {} was given", options.tolerance),
+                     "give a finite number from 0");
   }
   const Recording one = on_one_device(program, options);
   const int lanes = lanes_to_try(options).front();
@@ -96,7 +98,7 @@ void expect_same_as_one_device(const TrainingProgram& program, const CompareOpti
   if (const auto difference = first_difference(one, many, tolerance)) {
     require_repeats(one, on_one_device(program, options));
     require_repeats(many, on_lanes(program, options, lanes));
-    throw DivergenceError(difference->fact, what_to_check(*difference, options.replicas));
+    throw DivergenceError("LS-NOT-ONE-DEVICE", difference->fact, what_to_check(*difference, options.replicas));
   }
   require_same_bits(program, options, many);
 }

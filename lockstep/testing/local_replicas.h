@@ -12,7 +12,7 @@
 namespace lockstep::testing {
 
 struct LocalReplicasOptions {
-  int64_t replicas = 4;  // a multiple of `lanes`
+  int64_t replicas = 4;  // at least `lanes`
   int lanes = 1;
   Copies copies = Copies::kPerMemory;
   uint64_t seed = 0;
@@ -34,7 +34,7 @@ using TrainingProgram = std::function<void(Strategy& strategy, const std::functi
 struct CompareOptions {
   /// With 6 replicas the parts of most batches are uneven. 1: one device, which must be met in every bit.
   int64_t replicas = 6;
-  /// How many lanes to try; each divides `replicas`. Empty: 1, 2 and `replicas`, where they do.
+  /// How many lanes to try, each at most `replicas`. Empty: 1, 2 and `replicas`.
   std::vector<int> lanes = {};
   /// How far an element may be from one device's, as a share of the farthest that any element of its variable has moved
   /// there since the start. What rounding explains is allowed besides: one rounding of the largest element for each

@@ -60,6 +60,7 @@ Recording record(const testing::TrainingProgram& program, Strategy& strategy, st
   const std::vector<Moment>& moments = recording.moments;
   if (moments.empty() || moments.front().steps != 0 || moments.back().steps == 0) {
     throw UsageError(
+        "LS-OBSERVE",
         fmt::format("a training program to be compared did {} steps and called observe() {} times{}", strategy.step(),
                     moments.size(), moments.empty() ? "" : fmt::format(", first after {}", moments.front().steps)),
         "call observe() once before the first step and after each step");

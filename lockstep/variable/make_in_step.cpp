@@ -33,6 +33,7 @@ class CreationMeeting final : public internal::Meeting {
       : context_(context), options_(options), initial_(initial), place_(place) {}
 
   const char* what() const override { return "make_variable"; }
+  std::string_view name() const override { return options_.name; }
   uint64_t signature() const override {
     const std::string text = describe();
     return XXH3_64bits(text.data(), text.size());
@@ -41,9 +42,13 @@ class CreationMeeting final : public internal::Meeting {
     return fmt::format("make_variable('{}', {})", options_.name, text_of(options_));
   }
 
-  void prepare(std::span<Meeting* const> all) override {
+  std::span<const internal::Stage> stages() const override {
+    static constexpr internal::Stage all[] = {internal::once<&CreationMeeting::make>("make")};
+    return all;
+  }
+  void make(std::span<Meeting* const> all) {
     const internal::MergeScope outside(context_);
-    const auto made = ContextAccess::group(context_).variables()->make_in_step(options_, initial_, place_);
+    const auto made = ContextAccess::group(context_).host().variables().make_in_step(options_, initial_, place_);
     for (Meeting* meeting : all) static_cast<CreationMeeting*>(meeting)->made_ = made;
   }
   const std::shared_ptr<VariableState>& made() const { return made_; }
@@ -65,7 +70,8 @@ void require_same_options(const VariableState& made, const VariableOptions& opti
       asked.trainable == known.trainable) {
     return;
   }
-  throw UsageError(fmt::format("make_variable at {} asks for variable '{}' as {}, and it was made as {} at {}",
+  throw UsageError("LS-NAME-TAKEN",
+                   fmt::format("make_variable at {} asks for variable '{}' as {}, and it was made as {} at {}",
                                internal::name_of(place), options.name, text_of(asked), text_of(known),
                                internal::name_of(made.place())),
                    "ask for it with the same options everywhere");
@@ -78,6 +84,7 @@ Variable ReplicaContext::find_or_make(const std::string& name, const std::functi
   check_is_current("make_variable");
   if (name.empty() || !(options.name.empty() || options.name == name)) {
     throw UsageError(
+        "LS-NAME",
         fmt::format("make_variable in a step was given the name '{}' and, in its options, '{}'", name, options.name),
         "give a name, by which later steps find the variable, and leave that of the options empty");
   }
@@ -86,7 +93,7 @@ Variable ReplicaContext::find_or_make(const std::string& name, const std::functi
   if (named.synchronization == VariableSynchronization::kAuto) {
     named.synchronization = VariableSynchronization::kOnWrite;
   }
-  if (auto made = group_.variables()->find_made_in_step(name)) {
+  if (auto made = group_.host().variables().find_made_in_step(name)) {
     require_same_options(*made, named, place);
     return Variable(std::move(made));
   }

@@ -8,86 +8,25 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/torch_compat.h"
+#include "lockstep/core/log.h"
 #include "lockstep/replica/replica_group.h"
+#include "lockstep/variable/module_tensors.h"
 #include "lockstep/variable/placement.h"
 #include "lockstep/variable/registry.h"
+#include "lockstep/variable/update.h"
 #include "lockstep/variable/variable_state.h"
 
 namespace lockstep::internal {
 
 namespace {
 
-/// A tensor of a module, under one of its names.
-struct Registered {
-  std::string name;
-  at::Tensor tensor;
-  bool is_buffer;
-};
-
-std::vector<Registered> registered_in(const torch::nn::Module& module) {
-  std::vector<Registered> all;
-  for (const auto& item : module.named_parameters()) {
-    if (item.value().defined()) all.push_back({item.key(), item.value(), false});
-  }
-  for (const auto& item : module.named_buffers()) {
-    if (item.value().defined()) all.push_back({item.key(), item.value(), true});
-  }
-  return all;
-}
-
-std::string text_of(const std::string& name, const at::Tensor& tensor) {
-  return fmt::format("{} {} [{}]", name, c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
-}
-
-std::string signature(const Registered& one) {
-  return fmt::format("{} {}", one.is_buffer ? "buffer" : "parameter", text_of(one.name, one.tensor));
-}
-
-constexpr const char* kFactoryRule =
-    "the factory must build a new module of the same kind at each call, from LibTorch's random operators or fixed "
-    "values alone";
-
-void check_alike(const std::string& module, const std::vector<std::vector<Registered>>& all, int64_t first_replica) {
-  for (std::size_t r = 1; r < all.size(); ++r) {
-    const std::size_t count = std::max(all[0].size(), all[r].size());
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::string here = i < all[0].size() ? signature(all[0][i]) : "nothing";
-      const std::string there = i < all[r].size() ? signature(all[r][i]) : "nothing";
-      if (here == there) continue;
-      throw UsageError(fmt::format("module '{}' differs between replicas: replica {} has {} where replica {} has {}",
-                                   module, first_replica, here, first_replica + static_cast<int64_t>(r), there),
-                       kFactoryRule);
-    }
-  }
-}
-
-void check_share_nothing(const std::string& module, const std::vector<std::shared_ptr<torch::nn::Module>>& modules,
-                         const std::vector<std::vector<Registered>>& all, int64_t first_replica) {
-  std::map<const void*, std::pair<std::size_t, std::string>> owners;
-  const auto claim = [&](const void* what, std::size_t r, const std::string& name) {
-    const auto [owner, fresh] = owners.try_emplace(what, r, name);
-    if (fresh || owner->second.first == r) return;
-    throw UsageError(fmt::format("replicas {} and {} share {} of module '{}'",
-                                 first_replica + static_cast<int64_t>(owner->second.first),
-                                 first_replica + static_cast<int64_t>(r), name, module),
-                     kFactoryRule);
-  };
-  for (std::size_t r = 0; r < modules.size(); ++r) {
-    for (const auto& part : modules[r]->modules()) claim(part.get(), r, "a module (" + part->name() + ")");
-    for (const Registered& one : all[r]) {
-      if (one.tensor.numel() > 0) claim(one.tensor.storage().unsafeGetStorageImpl(), r, "the tensor " + one.name);
-    }
-  }
-}
-
 void check_equal(const std::string& module, const Registered& first, const Registered& other, int64_t first_replica,
                  std::size_t r) {
   if (same_bits(first.tensor, other.tensor)) return;
-  throw DivergenceError(fmt::format("variable '{}.{}' has other initial values on replica {} than on replica {}",
+  throw DivergenceError("LS-DIVERGED",
+                        fmt::format("variable '{}.{}' has other initial values on replica {} than on replica {}",
                                     module, first.name, first_replica + static_cast<int64_t>(r), first_replica),
                         kFactoryRule);
 }
@@ -102,7 +41,7 @@ struct Home {
   bool apart = false;
 };
 
-Home home_of(const Registered& tensor, const std::string& module, int64_t index, const Placement& placement,
+Home home_of(const Registered& tensor, const std::string& module, int64_t index, const VariableRegistry& registry,
              const Lanes& lanes) {
   if (tensor.is_buffer) return {};
   const NewVariable what{.name = module + "." + tensor.name,
@@ -111,8 +50,8 @@ Home home_of(const Registered& tensor, const std::string& module, int64_t index,
                          .trainable = tensor.tensor.requires_grad(),
                          .parameter = true,
                          .index = index};
-  if (what.trainable && placement.trains_apart(what)) return {.apart = true};
-  return {.copies = place(placement, what, lanes)};
+  if (what.trainable && registry.synchronization().trains_apart(what)) return {.apart = true};
+  return {.copies = place(registry.placement(), what, lanes)};
 }
 
 VariableOptions options_of(const Registered& tensor, const std::string& module, const Home& home) {
@@ -134,20 +73,26 @@ ModuleBinding::ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string na
       name_(std::move(name)),
       place_(place),
       modules_(std::move(modules)),
-      training_(modules_.size()) {
+      modes_(modules_.size()) {
+  if (name_.empty()) {
+    throw UsageError("LS-NAME", "make_module was given an empty .name", "leave it out, or name it");
+  }
   const at::NoGradGuard no_grad;
   const int64_t first_replica = group_->first_replica();
   for (std::size_t r = 0; r < modules_.size(); ++r) {
     if (!modules_[r]) {
-      throw UsageError(fmt::format("the factory of module '{}' returned nothing for replica {}", name_,
+      throw UsageError("LS-FACTORY",
+                       fmt::format("the factory of module '{}' returned nothing for replica {}", name_,
                                    first_replica + static_cast<int64_t>(r)),
                        kFactoryRule);
     }
   }
   std::vector<std::vector<Registered>> all;
   for (const auto& module : modules_) all.push_back(registered_in(*module));
+  check_kinds(name_, all, first_replica);
   check_alike(name_, all, first_replica);
   check_share_nothing(name_, modules_, all, first_replica);
+  for (const auto& tensors : all) check_no_aliases(name_, tensors);
 
   std::vector<std::size_t> distinct;                   // in all[0], each tensor once
   std::map<const at::TensorImpl*, std::size_t> known;  // replica 0's tensors, to find aliases
@@ -163,10 +108,11 @@ ModuleBinding::ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string na
   std::vector<Home> homes;
   int64_t index = registry.num_placed();
   for (const std::size_t i : distinct) {
-    homes.push_back(home_of(all[0][i], name_, index, registry.placement(), group_->plan().lanes()));
+    homes.push_back(home_of(all[0][i], name_, index, registry, group_->plan().lanes()));
     if (!all[0][i].is_buffer) ++index;
   }
   // Nothing was touched so far, and nothing is refused from here on.
+  for (auto& tensors : all) own_memory(tensors, all.front());
   for (std::size_t k = 0; k < distinct.size(); ++k) {
     const Registered& first = all[0][distinct[k]];
     Home& home = homes[k];
@@ -190,6 +136,31 @@ void ModuleBinding::require_sound() const {
   for (const Variable& variable : variables_) variable.state().require_sound();
 }
 
+void ModuleBinding::check_registered() const {
+  for (std::size_t r = 0; r < modules_.size(); ++r) {
+    const auto refuse = [&](const std::string& what) {
+      throw UsageError("LS-LATE-REGISTRATION",
+                       fmt::format("on replica {} {}, since make_module made it",
+                                   group_->first_replica() + static_cast<int64_t>(r), what),
+                       "register all parameters, buffers and submodules in the module's constructor, and change their "
+                       "values only: what comes later is trained by nobody and differs between replicas");
+    };
+    std::size_t found = 0;
+    for (const Registered& one : registered_in(*modules_[r])) {
+      const bool in_order = found < names_.size() && names_[found].in_module == one.name;
+      const Name* const name = in_order ? &names_[found] : find(one.name);
+      const char* const kind = one.is_buffer ? "buffer" : "parameter";
+      if (!name) refuse(fmt::format("module '{}' has got {} '{}'", name_, kind, one.name));
+      const at::Tensor& bound = variables_[name->variable].state().component(static_cast<int64_t>(r));
+      if (!one.tensor.is_same(bound)) {
+        refuse(fmt::format("{} '{}' of module '{}' was replaced by another tensor", kind, one.name, name_));
+      }
+      ++found;
+    }
+    if (found < names_.size()) refuse(fmt::format("module '{}' has lost a parameter or buffer", name_));
+  }
+}
+
 const ModuleBinding::Name* ModuleBinding::find(const std::string& in_module) const {
   const auto found =
       std::find_if(names_.begin(), names_.end(), [&](const Name& name) { return name.in_module == in_module; });
@@ -197,6 +168,14 @@ const ModuleBinding::Name* ModuleBinding::find(const std::string& in_module) con
 }
 
 void ModuleBinding::load(const std::map<std::string, at::Tensor>& named) const {
+  if (const UpdateScope* update = UpdateScope::current()) {
+    throw UsageError(
+        "LS-NESTED-CALL",
+        fmt::format("module '{}' was loaded inside an update of variable '{}'", name_, update->variable().name()),
+        "load before or after the update, whose function is called once for each copy");
+  }
+  check_registered();
+  for (const Variable& variable : variables_) variable.state().require_own_value("Replicated::load");
   // Names may begin with the module's: all or none, because a module "a" may have a part "a" of its own.
   const std::string prefix = name_ + ".";
   const bool prefixed = std::all_of(named.begin(), named.end(), [&](const auto& item) {
@@ -211,9 +190,9 @@ void ModuleBinding::load(const std::map<std::string, at::Tensor>& named) const {
       continue;
     }
     const at::Tensor*& slot = values[name->variable];
-    const std::string why = misfit(variables_[name->variable].state(), value);
-    if (!why.empty()) {
-      problems.push_back(fmt::format("'{}' {}", key, why));
+    const Misfit found = misfit(variables_[name->variable].state(), value);
+    if (!found.fits()) {
+      problems.push_back(fmt::format("'{}' {}", key, found.why));
     } else if (slot && slot->defined() && !same_bits(*slot, value)) {
       problems.push_back(fmt::format("'{}' is another name of a tensor that was given with other values", key));
     }
@@ -223,13 +202,20 @@ void ModuleBinding::load(const std::map<std::string, at::Tensor>& named) const {
     if (!values[name.variable]) problems.push_back(fmt::format("missing '{}'", name.in_module));
   }
   if (!problems.empty()) {
-    throw UsageError(fmt::format("the tensors given to module '{}' do not fit: {}", name_, fmt::join(problems, ", ")),
+    throw UsageError("LS-STATE-MISFIT",
+                     fmt::format("the tensors given to module '{}' do not fit: {}", name_, fmt::join(problems, ", ")),
                      "give exactly the names and shapes that state() gives; nothing was loaded");
   }
-  for (std::size_t i = 0; i < variables_.size(); ++i) variables_[i].assign(*values[i]);
+  // All that can fail happens before the first write.
+  std::vector<at::Tensor> converted;
+  for (std::size_t i = 0; i < variables_.size(); ++i) {
+    converted.push_back(value_for(variables_[i].state(), *values[i], "Replicated::load"));
+  }
+  for (std::size_t i = 0; i < variables_.size(); ++i) variables_[i].assign(converted[i]);
 }
 
 std::map<std::string, at::Tensor> ModuleBinding::state() const {
+  check_registered();
   std::map<std::string, at::Tensor> result;
   for (const Name& name : names_) result.emplace(name.in_module, variables_[name.variable].state().read());
   return result;
@@ -237,33 +223,55 @@ std::map<std::string, at::Tensor> ModuleBinding::state() const {
 
 void ModuleBinding::copy_to(torch::nn::Module& module) const {
   const at::NoGradGuard no_grad;
+  check_registered();
   const auto targets = registered_in(module);
   for (std::size_t i = 0; i < std::max(targets.size(), names_.size()); ++i) {
     const std::string here =
         i < names_.size() ? text_of(names_[i].in_module, variables_[names_[i].variable].state().like()) : "nothing";
     const std::string there = i < targets.size() ? text_of(targets[i].name, targets[i].tensor) : "nothing";
     if (here == there) continue;
-    throw UsageError(fmt::format("the factory of module '{}' now makes {} where it made {}", name_, there, here),
+    throw UsageError("LS-FACTORY",
+                     fmt::format("the factory of module '{}' now makes {} where it made {}", name_, there, here),
                      kFactoryRule);
   }
   for (std::size_t i = 0; i < targets.size(); ++i) {
     at::Tensor target = targets[i].tensor;
-    target.copy_(variables_[names_[i].variable].state().read());
+    const at::Tensor value = variables_[names_[i].variable].state().read();
+    // A buffer may have grown in training, and elements that share memory cannot take values of their own.
+    if (target.sizes() == value.sizes() && !elements_overlap(target)) {
+      target.copy_(value);
+    } else {
+      target.set_data(value.to(target.scalar_type()));
+    }
   }
 }
 
 void ModuleBinding::enter_evaluation(int64_t r) {
-  training_[r].clear();
-  for (const auto& part : modules_[r]->modules()) training_[r].push_back(part->is_training());
-  modules_[r]->eval();
+  auto& modes = modes_[static_cast<std::size_t>(r)];
+  modes.clear();
+  for (auto& part : modules_[static_cast<std::size_t>(r)]->modules()) {
+    const bool training = part->is_training();
+    modes.emplace_back(std::move(part), training);
+  }
+  modules_[static_cast<std::size_t>(r)]->eval();
 }
 
-void ModuleBinding::leave_evaluation(int64_t r) {
-  std::size_t i = 0;
+void ModuleBinding::leave_evaluation(int64_t r) noexcept {
+  auto& modes = modes_[static_cast<std::size_t>(r)];
   // train() sets a module's children too; they stand after it in this list, so each has its own mode in the end.
-  for (const auto& part : modules_[r]->modules()) {
-    if (i < training_[r].size()) part->train(training_[r][i++]);
+  for (const auto& [part, training] : modes) {
+    try {
+      part->train(training);
+    } catch (const std::exception& error) {
+      try {
+        log(LogLevel::kError,
+            fmt::format("module '{}': its mode could not be put back after an evaluation: {}", name_, error.what()));
+      } catch (...) {  // NOLINT(bugprone-empty-catch): there is no memory to tell it either
+      }
+    } catch (...) {  // NOLINT(bugprone-empty-catch): what it is cannot be told
+    }
   }
+  modes.clear();
 }
 
 }  // namespace lockstep::internal

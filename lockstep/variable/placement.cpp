@@ -11,7 +11,9 @@
 
 namespace lockstep {
 
-bool Placement::trains_apart(const NewVariable&) const { return false; }
+std::string Placement::slot_device(const NewVariable&, std::span<const std::string> devices) const {
+  return devices.front();
+}
 
 OneCopyPlacement::OneCopyPlacement(std::string device) : device_(std::move(device)) {
   internal::require_host_memory(device_);
@@ -36,6 +38,7 @@ std::vector<VariableCopy> OwnCopyPlacement::copies(const NewVariable&, const Lan
 void internal::require_host_memory(const std::string& device) {
   if (parse_device(device).type == "cpu") return;
   throw UsageError(
+      "LS-NOT-HOST",
       fmt::format("the memory of device '{}' was asked for, and this build keeps variables in the host's only", device),
       "name \"cpu\", or one of the host's lanes");
 }
@@ -58,6 +61,7 @@ std::vector<VariableCopy> internal::place(const Placement& placement, const NewV
     found.push_back(fmt::format("[{}] on {}", fmt::join(copy.replicas, ", "), copy.device));
   }
   throw UsageError(
+      "LS-PLACEMENT",
       fmt::format("the placement \"{}\" gave variable '{}' the copies {} for {} replicas", placement.describe(),
                   variable.name, found.empty() ? "none" : fmt::format("{}", fmt::join(found, ", ")), lanes.replicas),
       "let each replica stand in exactly one copy");

@@ -1,10 +1,11 @@
-// The second of the three decisions that make a strategy: where a variable lives. The others are replica/topology.h and
-// reduce/reducer.h.
+// The second of the four decisions that make a strategy: where a variable lives. The others are replica/topology.h,
+// reduce/reducer.h and variable/synchronization.h.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,14 +13,15 @@
 
 namespace lockstep {
 
-/// What a placement may look at: an on-write variable that is about to be made.
+/// What a placement may look at: an on-write variable, or a slot of one, that is about to be made.
 struct NewVariable {
   std::string name;
   c10::IntArrayRef sizes;
   at::ScalarType dtype = at::kFloat;
   bool trainable = false;
-  bool parameter = false;  // of a module
-  int64_t index = 0;       // how many on-write variables the strategy made before it
+  bool parameter = false;    // of a module
+  int64_t index = 0;         // how many on-write variables the strategy made before it; of a slot 0
+  std::string slot_of = "";  // of an optimizer's slot: the name of its variable
 };
 
 /// One memory of a variable.
@@ -28,8 +30,7 @@ struct VariableCopy {
   std::vector<int64_t> replicas;  // those of this process, counted from 0, whose component it is
 };
 
-/// Decides where on-write variables live; of an on-read one each replica has its own component. An optimizer's slot has
-/// one copy, beside the first of its variable.
+/// Decides where on-write variables live; of an on-read one each replica has its own component.
 class Placement {
  public:
   virtual ~Placement() = default;
@@ -39,11 +40,10 @@ class Placement {
   /// equal. A function of its arguments alone, so that all workers agree; what breaks these rules is a UsageError where
   /// the variable is made. Outside of steps, or all replicas at rest.
   virtual std::vector<VariableCopy> copies(const NewVariable& variable, const Lanes& lanes) const = 0;
-  /// Whether a trainable parameter of a module is *trained apart*: then copies() is not asked. It is an on-read
-  /// variable with kMean; each replica has its own component, which an optimizer updates by that replica's gradient
-  /// alone, times the number of replicas; and Reducer::averages_after() says when the components become their mean. A
-  /// function of its argument alone.
-  virtual bool trains_apart(const NewVariable& variable) const;
+  /// Whose memory an optimizer's slot is in: it has one copy for all replicas. `devices` are those of the copies of the
+  /// variable that it belongs to, which is slot.slot_of; the default is the first of them. A function of its arguments
+  /// alone.
+  virtual std::string slot_device(const NewVariable& slot, std::span<const std::string> devices) const;
 };
 
 /// One copy for all replicas of a memory.

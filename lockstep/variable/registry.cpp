@@ -25,10 +25,14 @@ const T* find_by_name(const std::vector<std::shared_ptr<T>>& all, const std::str
 
 void throw_taken(const char* what, const std::string& name, const std::source_location& here,
                  const std::source_location& there, const char* remedy) {
-  throw UsageError(fmt::format("a second {} named '{}' was asked for at {}; the first one is from {}", what, name,
+  throw UsageError("LS-NAME-TAKEN",
+                   fmt::format("a second {} named '{}' was asked for at {}; the first one is from {}", what, name,
                                name_of(here), name_of(there)),
                    remedy);
 }
+
+/// What names of variables without one begin with.
+constexpr const char* kUnnamed = "variable";
 
 }  // namespace
 
@@ -39,38 +43,44 @@ std::string name_of(const std::source_location& place) {
 VariableOptions resolved(VariableOptions options, at::ScalarType type) {
   using enum VariableSynchronization;
   using enum VariableAggregation;
-  const auto refuse = [&](const std::string& what, const char* remedy) {
-    throw UsageError(fmt::format("variable '{}' of {} was given {}", options.name, c10::toString(type), what), remedy);
+  const auto refuse = [&](ErrorCode code, const std::string& what, const char* remedy) {
+    throw UsageError(code, fmt::format("variable '{}' of {} was given {}", options.name, c10::toString(type), what),
+                     remedy);
   };
   if (options.synchronization == kAuto) options.synchronization = kOnWrite;
   if (options.synchronization != kOnWrite && options.synchronization != kOnRead) {
-    refuse(fmt::format("synchronization {}", static_cast<int>(options.synchronization)), "choose kOnWrite or kOnRead");
+    refuse("LS-OPTION", fmt::format("synchronization {}", static_cast<int>(options.synchronization)),
+           "choose kOnWrite or kOnRead");
   }
   switch (options.aggregation) {
     case kNone:
     case kOnlyFirstReplica: break;
     case kSum:
-      if (type == at::kBool) refuse("aggregation kSum", "choose kOnlyFirstReplica, or an integer dtype");
+      if (type == at::kBool) refuse("LS-DTYPE", "aggregation kSum", "choose kOnlyFirstReplica, or an integer dtype");
       break;
     case kMean:
       if (at::isFloatingType(type)) break;
-      refuse("aggregation kMean", "choose kSum or kOnlyFirstReplica, or a floating-point dtype");
+      refuse("LS-DTYPE", "aggregation kMean", "choose kSum or kOnlyFirstReplica, or a floating-point dtype");
       break;
     default:
-      refuse(fmt::format("aggregation {}", static_cast<int>(options.aggregation)),
+      refuse("LS-OPTION", fmt::format("aggregation {}", static_cast<int>(options.aggregation)),
              "choose kNone, kSum, kMean or kOnlyFirstReplica");
   }
-  options.trainable = options.trainable && at::isFloatingType(type) && options.synchronization == kOnWrite;
+  options.trainable = options.trainable && is_trainable_type(type) && options.synchronization == kOnWrite;
   return options;
 }
 
-VariableRegistry::VariableRegistry(std::shared_ptr<ReplicaGroup> group, std::shared_ptr<const Placement> placement)
-    : group_(std::move(group)), placement_(std::move(placement)) {}
+VariableRegistry::VariableRegistry(std::shared_ptr<ReplicaGroup> group, std::shared_ptr<const Placement> placement,
+                                   std::shared_ptr<const Synchronization> synchronization)
+    : group_(std::move(group)), placement_(std::move(placement)), synchronization_(std::move(synchronization)) {}
 
 std::shared_ptr<VariableState> VariableRegistry::make(VariableOptions options, FunctionRef<at::Tensor()> initial,
                                                       const std::source_location& place) {
-  forget_unused();
-  if (options.name.empty()) options.name = fresh_name("variable");
+  if (variables_.size() >= forget_at_) {
+    forget_unused();
+    forget_at_ = 2 * variables_.size() + 1;  // so that making many variables takes time in proportion to their number
+  }
+  if (options.name.empty()) options.name = fresh_name();
   require_fresh_variable(options.name, place);
   // The caller's modes and threads decide nothing: a tensor of inference mode could not be trained.
   const ComputeSettingsGuard settings(group_->plan().compute);
@@ -83,17 +93,18 @@ std::shared_ptr<VariableState> VariableRegistry::make(VariableOptions options, F
     const RandomScope scope(stream);
     value = initial();
   }
-  if (!value.defined() || value.layout() != at::kStrided) {
-    throw UsageError(
-        fmt::format("variable '{}' was given {} initial value", options.name, value.defined() ? "a sparse" : "no"),
-        "give a dense tensor");
+  if (const Misfit found = unsuited(value); !found.fits()) {
+    throw UsageError(found.code,
+                     fmt::format("variable '{}' was given an initial value that {}", options.name, found.why),
+                     "give a dense tensor in the host's memory");
   }
+  value = plain(value);
   require_fresh_variable(options.name, place);  // the function may have made one of that name itself
   options = resolved(std::move(options), value.scalar_type());
   VariableState::Origin origin{.place = place};
   std::vector<at::Tensor> components = options.synchronization == VariableSynchronization::kOnWrite
-                                           ? on_write_components(value.detach(), options, origin.devices)
-                                           : on_read_components(value.detach(), options);
+                                           ? on_write_components(value, options, origin.devices)
+                                           : on_read_components(value, options);
   add(std::make_shared<VariableState>(group_, std::move(options), std::move(components), std::move(origin)));
   if (group_->running()) {
     for (int64_t r = 0; r < group_->num_local_replicas(); ++r) variables_.back()->begin_run(r);
@@ -144,9 +155,14 @@ std::shared_ptr<VariableState> VariableRegistry::find_made_in_step(const std::st
   return found == made_in_steps_.end() ? nullptr : found->second;
 }
 
-void VariableRegistry::require_fresh_variable(const std::string& name, const std::source_location& place) {
-  if (!names_.contains(name)) return;
+bool VariableRegistry::has_variable(const std::string& name) {
+  if (!names_.contains(name)) return false;
   forget_unused();  // perhaps nobody has it any more
+  return names_.contains(name);
+}
+
+void VariableRegistry::require_fresh_variable(const std::string& name, const std::source_location& place) {
+  if (!has_variable(name)) return;
   if (const VariableState* taken = find_by_name(variables_, name)) {
     throw_taken("variable", name, place, taken->place(), "give each variable a name of its own");
   }
@@ -160,18 +176,23 @@ void VariableRegistry::require_fresh_module(const std::string& name, const std::
   }
 }
 
-std::string VariableRegistry::fresh_name(const std::string& base) {
-  for (int64_t& next = next_number_[base];;) {
-    std::string name = next == 0 ? base : fmt::format("{}_{}", base, next);
-    ++next;
-    if (!names_.contains(name)) return name;
+std::string VariableRegistry::fresh_name() {
+  for (;;) {
+    const int64_t number = next_number_++;
+    std::string name = number == 0 ? kUnnamed : fmt::format("{}_{}", kUnnamed, number);
+    if (like_fresh_.insert(name).second) return name;
   }
 }
 
 void VariableRegistry::add(std::shared_ptr<VariableState> variable) {
+  if (has_variable(variable->name())) {
+    throw UsageError("LS-NAME-TAKEN", fmt::format("a second variable named '{}' was made", variable->name()),
+                     "give each variable a name of its own");
+  }
   const bool placed = variable->on_write() || variable->is_trained_apart();
   if (placed && !variable->is_slot()) ++num_placed_;
   names_.insert(variable->name());
+  if (variable->name().starts_with(kUnnamed)) like_fresh_.insert(variable->name());
   list(*variable);
   variables_.push_back(std::move(variable));
 }
@@ -190,7 +211,7 @@ void VariableRegistry::forget_unused() {
   std::erase_if(modules_, [](const auto& module) { return module.use_count() == 1; });
   const std::size_t forgotten = std::erase_if(variables_, [this](const auto& variable) {
     if (variable.use_count() > 1) return false;
-    names_.erase(names_.find(variable->name()));
+    names_.erase(variable->name());
     return true;
   });
   if (forgotten == 0) return;
@@ -210,14 +231,23 @@ void VariableRegistry::check_components(int64_t r) const {
   });
 }
 
-void VariableRegistry::undo_run() const {
+void VariableRegistry::undo_run() const noexcept {
   for (const auto& variable : variables_) variable->undo_run();
 }
 
-void VariableRegistry::end_run() const {
+void VariableRegistry::end_run() const noexcept {
   for (VariableState* variable : on_read_) variable->end_run();
   if (group_->written_variables() == 0) return;
   for (const auto& variable : variables_) variable->end_run();
+}
+
+void VariableRegistry::drop_gradients() const noexcept {
+  for (const auto& variable : variables_) variable->drop_gradients();
+}
+
+void VariableRegistry::verify() const {
+  for (const auto& module : modules_) module->check_registered();
+  for (const auto& variable : variables_) variable->check_memory();
 }
 
 }  // namespace lockstep::internal

@@ -15,6 +15,7 @@
 #include "lockstep/variable/component_table.h"
 #include "lockstep/variable/module_binding.h"
 #include "lockstep/variable/placement.h"
+#include "lockstep/variable/synchronization.h"
 #include "lockstep/variable/variable_state.h"
 
 namespace lockstep::internal {
@@ -23,9 +24,11 @@ namespace lockstep::internal {
 /// may read it during a run.
 class VariableRegistry {
  public:
-  VariableRegistry(std::shared_ptr<ReplicaGroup> group, std::shared_ptr<const Placement> placement);
+  VariableRegistry(std::shared_ptr<ReplicaGroup> group, std::shared_ptr<const Placement> placement,
+                   std::shared_ptr<const Synchronization> synchronization);
 
   const Placement& placement() const { return *placement_; }
+  const Synchronization& synchronization() const { return *synchronization_; }
 
   /// Makes a variable from `initial()`, which is called once, under the stream of (seed, name); `place` is the user's
   /// line. Throws the UsageErrors of Strategy::make_variable, and what `initial` throws: then nothing was made.
@@ -45,6 +48,9 @@ class VariableRegistry {
 
   /// How many variables the placement was asked for: the index of the next.
   int64_t num_placed() const { return num_placed_; }
+  /// Whether a living variable has the name.
+  bool has_variable(const std::string& name);
+  /// Adds a variable whose name no other one has: see require_fresh_variable and has_variable.
   void add(std::shared_ptr<VariableState> variable);
   /// Adds a module and its variables.
   void add(std::shared_ptr<ModuleBinding> module);
@@ -56,15 +62,21 @@ class VariableRegistry {
   /// Lets go of what nobody else holds. Not while replicas run.
   void forget_unused();
 
-  // VariableState's functions of these names, for each variable that they concern.
+  // VariableState's functions of these names, for each variable that they concern. Those of clean-up do not throw.
   void begin_run(int64_t r) const;
   void check_components(int64_t r) const;
-  void undo_run() const;
-  void end_run() const;
+  void undo_run() const noexcept;
+  void end_run() const noexcept;
+  void drop_gradients() const noexcept;
+  /// Looks for what a step did with its own hands and shows nowhere else: writes to memory
+  /// (VariableState::check_memory) and late registrations (ModuleBinding::check_registered). Throws the error of the
+  /// first one.
+  void verify() const;
 
  private:
-  /// A name that no living variable has: "variable", "variable_1", ... and so on; none comes twice.
-  std::string fresh_name(const std::string& base);
+  /// The next name for a variable without one: "variable", "variable_1", ... and so on. None comes twice, nor one that
+  /// any variable was ever given, so that a name never depends on what has died.
+  std::string fresh_name();
   std::vector<at::Tensor> on_read_components(const at::Tensor& value, const VariableOptions& options) const;
   std::vector<at::Tensor> on_write_components(const at::Tensor& value, const VariableOptions& options,
                                               std::vector<std::string>& devices) const;
@@ -74,14 +86,17 @@ class VariableRegistry {
 
   const std::shared_ptr<ReplicaGroup> group_;
   const std::shared_ptr<const Placement> placement_;
+  const std::shared_ptr<const Synchronization> synchronization_;
   int64_t num_placed_ = 0;
   std::vector<std::shared_ptr<VariableState>> variables_;
-  ComponentTable watched_;                      // of variables_, those that others must not write
-  std::vector<VariableState*> on_read_;         // of variables_
-  std::unordered_multiset<std::string> names_;  // of variables_; slots of two optimizers may share theirs
+  ComponentTable watched_;                 // of variables_, those that others must not write
+  std::vector<VariableState*> on_read_;    // of variables_
+  std::unordered_set<std::string> names_;  // of variables_
+  std::size_t forget_at_ = 0;              // how many variables make() may find before it looks for unused ones
   std::map<std::string, std::shared_ptr<VariableState>> made_in_steps_;
   std::vector<std::shared_ptr<ModuleBinding>> modules_;
-  std::map<std::string, int64_t> next_number_;  // of fresh_name, for each base: the names before are taken, or were
+  std::unordered_set<std::string> like_fresh_;  // all names that were ever given and that fresh_name could give
+  int64_t next_number_ = 0;                     // of fresh_name
 };
 
 /// `options` with kAuto resolved, for a variable of `type`. Throws a UsageError where they contradict it: a mean of

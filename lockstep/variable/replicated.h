@@ -6,9 +6,11 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/function_ref.h"
 #include "lockstep/replica/replica_context.h"
 #include "lockstep/variable/module_binding.h"
 #include "lockstep/variable/variable.h"
@@ -32,15 +34,28 @@ std::shared_ptr<torch::nn::Module> module_in(const M& made) {
   }
 }
 
+/// An M that cannot be assigned: a replica's module is never another one than make_module bound.
+template <class M>
+class Bound : public M {
+ public:
+  explicit Bound(M made) : M(std::move(made)) {}
+  Bound(const Bound&) = default;
+  Bound(Bound&&) = default;
+  ~Bound() = default;
+  Bound& operator=(const Bound&) = delete;
+  Bound& operator=(Bound&&) = delete;
+};
+
+[[noreturn]] void throw_empty_replicated();
+[[noreturn]] void throw_other_module(const ModuleBinding& binding, int64_t r);
 /// The index of this replica's module; throws where the context is not valid here, of another strategy, or where a
 /// parameter is damaged.
 int64_t module_index(const ModuleBinding& binding, const ReplicaContext& context);
 
 std::map<std::string, at::Tensor> module_state(const ModuleBinding& binding);
 void load_module(const ModuleBinding& binding, const std::map<std::string, at::Tensor>& named);
-/// Calls `make` under the stream that the module's initial values came from.
-void under_module_stream(const ModuleBinding& binding, const std::function<void()>& make);
-void copy_module(const ModuleBinding& binding, torch::nn::Module& module);
+/// Gives the module that `make` makes, under the stream that the bound module's initial values came from, its values.
+void export_into(const ModuleBinding& binding, FunctionRef<torch::nn::Module&()> make);
 
 }  // namespace internal
 
@@ -48,43 +63,69 @@ void copy_module(const ModuleBinding& binding, torch::nn::Module& module);
 ///
 /// Parameters are mirrored variables named "<module name>.<parameter>", frozen ones too; all buffers are sync-on-read:
 /// floating-point ones aggregate by kMean, others by kOnlyFirstReplica. M is what the factory returns.
+///
+/// A module has all its parameters, buffers and submodules when the factory returns it. What appears, or is replaced,
+/// later would be trained by nobody: state(), load(), export_module() and make_optimizer() are a UsageError then, and
+/// runs look for it every `.verify_every` ones.
 template <class M>
 class Replicated {
  public:
   using Module = M;
+  /// What the call operator gives: an M that cannot be assigned.
+  using Bound = std::conditional_t<std::is_final_v<M>, const M, internal::Bound<M>>;
+
+  /// No module; every use but defined() is a UsageError.
+  Replicated() = default;
+  bool defined() const { return binding_ != nullptr; }
 
   /// This replica's module, to be used inside its step only, on its thread; a UsageError elsewhere. Its parameters are
   /// read-only for the step: they change by the library's optimizer, or by assign().
-  M& operator()(const ReplicaContext& context) const { return (*modules_)[internal::module_index(*binding_, context)]; }
+  Bound& operator()(const ReplicaContext& context) const {
+    const int64_t r = internal::module_index(*binding(), context);
+    Bound& module = (*modules_)[static_cast<std::size_t>(r)];
+    if (!binding_->has(r, internal::module_in<M>(module).get())) internal::throw_other_module(*binding_, r);
+    return module;
+  }
 
   /// Parameters, then buffers, in order of registration; a tensor with several names is one variable, under the first.
-  const std::vector<Variable>& variables() const { return binding_->variables(); }
+  const std::vector<Variable>& variables() const { return binding()->variables(); }
 
   /// Copies of all values by their names in the module ("fc1.weight"), as a torch::nn::Module of one's own names them.
   /// Outside of steps.
-  std::map<std::string, at::Tensor> state() const { return internal::module_state(*binding_); }
+  std::map<std::string, at::Tensor> state() const { return internal::module_state(*binding()); }
 
   /// Sets all replicas from tensors named as in state(), with or without the module's name before them. A UsageError
-  /// that lists every missing and unexpected name and every wrong shape changes nothing. Outside of steps.
-  void load(const std::map<std::string, at::Tensor>& named) const { internal::load_module(*binding_, named); }
+  /// that lists every missing and unexpected name and every wrong shape, or that of an average that is swapped in,
+  /// changes nothing. Outside of steps.
+  void load(const std::map<std::string, at::Tensor>& named) const { internal::load_module(*binding(), named); }
 
   /// A fresh module from the factory with the present values, independent of this one. Outside of steps.
   M export_module() const {
     std::unique_ptr<M> made;
-    internal::under_module_stream(*binding_, [&] { made = std::make_unique<M>(factory_()); });
-    internal::copy_module(*binding_, *internal::module_in(*made));
+    internal::export_into(*binding(), [&]() -> torch::nn::Module& {
+      made = std::make_unique<M>(factory_());
+      return *internal::module_in<M>(*made);
+    });
     return std::move(*made);
   }
 
-  /// For the library's own use.
-  Replicated(std::shared_ptr<internal::ModuleBinding> binding, std::shared_ptr<std::vector<M>> modules,
+  /// For the library's own use: `(*modules)[r]` is local replica r's.
+  Replicated(std::shared_ptr<internal::ModuleBinding> binding, const std::shared_ptr<std::vector<M>>& modules,
              std::function<M()> factory)
-      : binding_(std::move(binding)), modules_(std::move(modules)), factory_(std::move(factory)) {}
-  const std::shared_ptr<internal::ModuleBinding>& binding() const { return binding_; }
+      : binding_(std::move(binding)), modules_(std::make_shared<std::vector<Stored>>()), factory_(std::move(factory)) {
+    modules_->reserve(modules->size());
+    for (M& module : *modules) modules_->emplace_back(std::move(module));
+  }
+  const std::shared_ptr<internal::ModuleBinding>& binding() const {
+    if (!binding_) internal::throw_empty_replicated();
+    return binding_;
+  }
 
  private:
+  using Stored = std::remove_const_t<Bound>;
+
   std::shared_ptr<internal::ModuleBinding> binding_;
-  std::shared_ptr<std::vector<M>> modules_;
+  std::shared_ptr<std::vector<Stored>> modules_;
   std::function<M()> factory_;
 };
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/replica/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
 
 namespace lockstep::internal {
@@ -24,7 +25,7 @@ std::vector<at::Tensor> values_to_change(VariableState& variable, bool for_each_
         for_each_replica ? static_cast<std::size_t>(variable.num_components()) : variable.copies().size();
     for (std::size_t i = 0; i < count; ++i) values.push_back(variable.copies().front().clone());  // all are equal
   } else {
-    for (int64_t r = 0; r < variable.num_components(); ++r) values.push_back(variable.component(r).detach().clone());
+    for (int64_t r = 0; r < variable.num_components(); ++r) values.push_back(plain(variable.component(r)).clone());
   }
   return values;
 }
@@ -46,10 +47,12 @@ const UpdateScope* UpdateScope::of(const VariableState& variable) {
 
 void update(VariableState& variable, bool for_each_replica, FunctionRef<void(at::Tensor&, int64_t)> fn) {
   if (const UpdateScope* outer = UpdateScope::current()) {
-    throw UsageError(fmt::format("update of variable '{}' was called inside an update of variable '{}'",
+    throw UsageError("LS-NESTED-CALL",
+                     fmt::format("update of variable '{}' was called inside an update of variable '{}'",
                                  variable.name(), outer->variable().name()),
                      "let the outer update end first: updates do not nest");
   }
+  const ComputeSettingsGuard settings(variable.group()->plan().compute);
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> values = values_to_change(variable, for_each_replica);
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -69,6 +72,7 @@ void update(VariableState& variable, bool for_each_replica, FunctionRef<void(at:
     if (same_bits(values.front(), values[i])) continue;
     const int64_t first = variable.group()->first_replica();
     throw DivergenceError(
+        "LS-DIVERGED",
         fmt::format("update of variable '{}', which is on-write, left {} {} different from {}", variable.name(),
                     for_each_replica ? "replica" : "copy",
                     for_each_replica ? first + static_cast<int64_t>(i) : static_cast<int64_t>(i),

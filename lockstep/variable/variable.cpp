@@ -4,12 +4,14 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <string>
 #include <type_traits>
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/replica/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/update.h"
 #include "lockstep/variable/variable_state.h"
@@ -17,6 +19,7 @@
 namespace lockstep {
 
 using internal::CallScope;
+using internal::ComputeSettingsGuard;
 using internal::ContextAccess;
 using internal::UpdateScope;
 using internal::VariableState;
@@ -38,11 +41,30 @@ const char* name_of(Write write) {
 at::Tensor applied(const VariableState& variable, Write write, const at::Tensor& now, const at::Tensor& value) {
   if (write == Write::kAssign) return value;
   if (now.scalar_type() == at::kBool) {
-    throw UsageError(fmt::format("{} of variable '{}' of bool was asked for", name_of(write), variable.name()),
+    throw UsageError("LS-DTYPE",
+                     fmt::format("{} of variable '{}' of bool was asked for", name_of(write), variable.name()),
                      "assign() it, or give it an integer dtype");
+  }
+  if (now.sizes() != value.sizes()) {  // a component that grew; see misfit
+    throw UsageError("LS-SHAPE",
+                     fmt::format("{} of variable '{}', which has shape [{}] now, was given [{}]", name_of(write),
+                                 variable.name(), fmt::join(now.sizes(), ", "), fmt::join(value.sizes(), ", ")),
+                     "give a tensor of the shape that components() have");
   }
   return write == Write::kAdd ? at::add(now, value) : at::sub(now, value);
 }
+
+/// What every call outside of steps stands in: it is one at a time, and computes as a step does, whatever the caller's
+/// denormal mode and number of threads are.
+class OutsideCall {
+ public:
+  OutsideCall(const VariableState& variable, const char* call, const char* inside, Workers workers = Workers::kAll)
+      : call_(*variable.group(), call, inside, workers), settings_(variable.group()->plan().compute) {}
+
+ private:
+  const CallScope call_;
+  const ComputeSettingsGuard settings_;
+};
 
 /// Before a value is read to be changed: it must be the library's own.
 void check_before_change(VariableState& variable, Write write) {
@@ -53,7 +75,8 @@ void check_before_change(VariableState& variable, Write write) {
 int64_t local_index(const VariableState& variable, const ReplicaContext& context, const char* call) {
   ContextAccess::check_is_current(context, call);
   if (&ContextAccess::group(context) != variable.group().get()) {
-    throw UsageError(fmt::format("{} of variable '{}' was given a context of another strategy", call, variable.name()),
+    throw UsageError("LS-OTHER-STRATEGY",
+                     fmt::format("{} of variable '{}' was given a context of another strategy", call, variable.name()),
                      "use a variable in steps of the strategy that made it");
   }
   return ContextAccess::local_index(context);
@@ -63,7 +86,8 @@ int64_t local_index(const VariableState& variable, const ReplicaContext& context
 void write_inside_update(const UpdateScope& update, const VariableState& variable, Write write,
                          const at::Tensor& value) {
   if (&update.variable() != &variable) {
-    throw UsageError(fmt::format("{} of variable '{}' was called inside an update of variable '{}'", name_of(write),
+    throw UsageError("LS-NESTED-CALL",
+                     fmt::format("{} of variable '{}' was called inside an update of variable '{}'", name_of(write),
                                  variable.name(), update.variable().name()),
                      "write other variables before or after the update, whose function is called once for each copy");
   }
@@ -81,11 +105,11 @@ void write_outside(VariableState& variable, Write write, const at::Tensor& value
   // Components of a sum add up to the value: replica 0 holds it, over all workers.
   const bool sum = variable.options().aggregation == VariableAggregation::kSum;
   for (int64_t r = 0; r < variable.num_components(); ++r) {
-    const at::Tensor now = variable.component(r).detach();
+    const at::Tensor now = internal::plain(variable.component(r));
     if (!sum || variable.group()->first_replica() + r == 0) {
       variable.write_component(r, applied(variable, write, now, value));
     } else if (write == Write::kAssign) {
-      at::Tensor nothing = at::empty_like(now);
+      at::Tensor nothing = at::empty_like(value);
       internal::fill_with_additive_identity(nothing);
       variable.write_component(r, nothing);
     }
@@ -95,7 +119,8 @@ void write_outside(VariableState& variable, Write write, const at::Tensor& value
 /// The same with a value for each local replica.
 void write_outside(VariableState& variable, Write write, const PerReplica<at::Tensor>& given) {
   if (static_cast<int64_t>(given.size()) != variable.num_components()) {
-    throw UsageError(fmt::format("{} of variable '{}' was given {} values for {} replicas", name_of(write),
+    throw UsageError("LS-PER-REPLICA-SIZE",
+                     fmt::format("{} of variable '{}' was given {} values for {} replicas", name_of(write),
                                  variable.name(), given.size(), variable.num_components()),
                      "give one value for each replica of this process");
   }
@@ -106,6 +131,7 @@ void write_outside(VariableState& variable, Write write, const PerReplica<at::Te
       if (internal::same_bits(values.front(), values[r])) continue;
       const ReplicaId first = variable.group()->first_replica();
       throw DivergenceError(
+          "LS-DIVERGED",
           fmt::format("{} of variable '{}' was given different values for replicas {} and {}, and it is on-write: its "
                       "components are equal at any time",
                       name_of(write), variable.name(), first.value(), first + static_cast<int64_t>(r)),
@@ -117,7 +143,7 @@ void write_outside(VariableState& variable, Write write, const PerReplica<at::Te
   } else {
     for (int64_t r = 0; r < variable.num_components(); ++r) {
       variable.write_component(
-          r, applied(variable, write, variable.component(r).detach(), values[static_cast<std::size_t>(r)]));
+          r, applied(variable, write, internal::plain(variable.component(r)), values[static_cast<std::size_t>(r)]));
     }
   }
 }
@@ -127,7 +153,7 @@ template <class Value>
 void write_outside_of_steps(VariableState& variable, Write write, const Value& value) {
   const std::string call = fmt::format("Variable::{}", name_of(write));
   const std::string inside = fmt::format("use {}(ctx, value)", name_of(write));
-  const CallScope scope(*variable.group(), call.c_str(), inside.c_str());
+  const OutsideCall scope(variable, call.c_str(), inside.c_str());
   const at::NoGradGuard no_grad;
   if constexpr (std::is_same_v<Value, at::Tensor>) {
     write_outside(variable, write, internal::value_for(variable, value, name_of(write)));
@@ -143,13 +169,19 @@ class AssignMeeting final : public internal::Meeting {
       : variable_(variable), write_(write), value_(value) {}
 
   const char* what() const override { return name_of(write_); }
-  uint64_t signature() const override { return reinterpret_cast<uintptr_t>(&variable_); }
+  std::string_view name() const override { return variable_.name(); }
   std::string describe() const override { return fmt::format("{} of variable '{}'", what(), variable_.name()); }
 
-  void prepare(std::span<Meeting* const> all) override {
+  std::span<const internal::Stage> stages() const override {
+    static constexpr internal::Stage all[] = {internal::once<&AssignMeeting::assign>("assign")};
+    return all;
+  }
+  void assign(std::span<Meeting* const> all) {
     const at::NoGradGuard no_grad;
-    at::Tensor given = value_;  // the leading meeting is the first replica's
-    if (variable_.options().aggregation != VariableAggregation::kOnlyFirstReplica) {
+    at::Tensor given;
+    if (variable_.options().aggregation == VariableAggregation::kOnlyFirstReplica) {
+      given = variable_.group()->of_replica(0, value_);  // the leading meeting is the first local replica's
+    } else {
       std::vector<at::Tensor> values;
       for (const Meeting* meeting : all) values.push_back(static_cast<const AssignMeeting*>(meeting)->value_);
       const bool mean = variable_.options().aggregation == VariableAggregation::kMean;
@@ -170,11 +202,12 @@ void write_inside(VariableState& variable, const ReplicaContext& context, Write 
   const at::NoGradGuard no_grad;
   const at::Tensor own = internal::value_for(variable, value, name_of(write));
   if (!variable.on_write()) {
-    variable.write_component(r, applied(variable, write, variable.component(r).detach(), own));
+    variable.write_component(r, applied(variable, write, internal::plain(variable.component(r)), own));
     return;
   }
   if (variable.options().aggregation == VariableAggregation::kNone) {
     throw UsageError(
+        "LS-NO-AGGREGATION",
         fmt::format("{} of variable '{}' inside a step, by replica {}: it is on-write and has no aggregation, so "
                     "the replicas' values cannot become one",
                     name_of(write), variable.name(), context.replica_id().value()),
@@ -190,7 +223,8 @@ void write_inside(VariableState& variable, const ReplicaContext& context, Write 
 
 VariableState& Variable::state() const {
   if (state_) return *state_;
-  throw UsageError("an empty Variable was used", "take one from make_variable or from a module's variables()");
+  throw UsageError("LS-EMPTY-HANDLE", "an empty Variable was used",
+                   "take one from make_variable or from a module's variables()");
 }
 
 const std::string& Variable::name() const { return state().name(); }
@@ -204,13 +238,13 @@ at::Tensor Variable::read() const {
   VariableState& variable = state();
   if (const UpdateScope* update = UpdateScope::of(variable)) return update->value().detach().clone();
   const Workers workers = variable.on_write() ? Workers::kThis : Workers::kAll;
-  const CallScope call(*variable.group(), "Variable::read", "use value(ctx)", workers);
+  const OutsideCall call(variable, "Variable::read", "use value(ctx)", workers);
   return variable.read();
 }
 
 PerReplica<at::Tensor> Variable::components() const {
   const VariableState& variable = state();
-  const CallScope call(*variable.group(), "Variable::components", "use value(ctx)", Workers::kThis);
+  const OutsideCall call(variable, "Variable::components", "use value(ctx)", Workers::kThis);
   if (variable.on_write()) variable.require_sound();
   std::vector<at::Tensor> copies;
   for (int64_t r = 0; r < variable.num_components(); ++r) copies.push_back(variable.component(r).detach().clone());

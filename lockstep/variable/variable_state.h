@@ -7,13 +7,18 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <source_location>
 #include <string>
 #include <vector>
 
 #include "lockstep/core/function_ref.h"
+#include "lockstep/reduce/operands.h"
 #include "lockstep/variable/component.h"
+#include "lockstep/variable/component_snapshot.h"
+#include "lockstep/variable/values.h"
 #include "lockstep/variable/variable.h"
+#include "lockstep/variable/variable_memory.h"
 
 namespace lockstep::internal {
 
@@ -22,25 +27,29 @@ class ReplicaGroup;
 /// One variable. Its members are called outside of steps, or while all replicas are at rest in a meeting, except for
 /// those that name another rule.
 ///
-/// An on-write variable has one or more copies in memory; several replicas' components may be the same copy, each under
-/// a tensor of its own, with its own gradient and version counter. The variable remembers each tensor's version and
-/// address (component.h) and a checksum of each block of each copy, all as the library last left them: what differs
-/// later was written by somebody else. An on-read variable's components are its replicas' own affair.
+/// Three kinds stand on the same parts. A *mirrored* variable (on-write) has a VariableMemory of one or more copies;
+/// several replicas' components may be the same copy, each under a tensor of its own, with its own gradient and version
+/// counter. The variable remembers each tensor's version and address (component.h) and a checksum of each block of each
+/// copy, all as the library last left them: what differs later was written by somebody else. A *slot* is an
+/// optimizer's; nobody else has it, so nobody looks for foreign writes. The components of an *on-read* variable are its
+/// replicas' own affair, and a snapshot of each is taken as a run begins; one that is trained apart has a memory too,
+/// as an optimizer writes there.
 class VariableState {
  public:
   /// Where a variable comes from.
   struct Origin {
     std::source_location place = {};        // the user's line that asked for it, where it is known
     std::vector<std::string> devices = {};  // whose memory each copy is, as the placement named it; empty: LibTorch's
-    bool slot =
-        false;  // an optimizer's, beside a variable of the user's: nobody is given it, and nobody else writes it
-    bool apart = false;  // each replica trains its own: see Placement::trains_apart
+    bool slot = false;                      // an optimizer's
+    bool apart = false;                     // each replica trains its own: see Synchronization::trains_apart
   };
 
-  /// `components[r]` is local replica r's tensor; those of an on-write variable with the same storage are one copy.
+  /// `components[r]` is local replica r's tensor; those of an on-write variable at one address are one copy.
   VariableState(std::shared_ptr<ReplicaGroup> group, VariableOptions options, std::vector<at::Tensor> components,
                 Origin origin);
   ~VariableState();
+  VariableState(const VariableState&) = delete;
+  VariableState& operator=(const VariableState&) = delete;
 
   const VariableOptions& options() const { return options_; }
   const std::string& name() const { return options_.name; }
@@ -64,8 +73,17 @@ class VariableState {
   /// The same, and what is known of it. It stays where it is.
   Component& component_at(int64_t r) { return components_[r]; }
   int64_t num_components() const { return static_cast<int64_t>(components_.size()); }
-  /// The memories of an on-write variable.
-  const std::vector<at::Tensor>& copies() const { return copies_; }
+
+  /// The memories of an on-write variable, or of one that is trained apart.
+  const std::vector<at::Tensor>& copies() const { return memory_.copies(); }
+  /// Where the library's memory of local replica r's component is. It stays there until VariableMemory::bindings()
+  /// changes. Not of an on-read variable that is not trained apart.
+  const at::Tensor& memory(int64_t r) const { return memory_.copy_of(r); }
+  /// The checksums of one copy, a word for each block, or null where nobody looks. The fused update compares and renews
+  /// them in its own pass.
+  uint64_t* checksums(std::size_t copy) { return memory_.checksums(copy); }
+  /// Moves an on-write variable's values to other memory, such as other processes share: see VariableMemory::bind.
+  void bind(std::vector<at::Tensor> copies);
 
   /// The value; see Variable::read.
   at::Tensor read() const;
@@ -74,29 +92,35 @@ class VariableState {
   /// Changes an on-write variable by `fn`, which is called on each copy and does the same to all. Throws the
   /// DivergenceError of a copy that something else wrote; then `fn` was not called.
   void change(FunctionRef<void(at::Tensor&)> fn);
-  /// Sets one component of an on-read variable.
-  void write_component(int64_t r, const at::Tensor& value) const;
+  /// Sets one component of an on-read variable. Where the value has another shape, or where something else replaced the
+  /// memory of one that is trained apart, the component gets memory of the library's again.
+  void write_component(int64_t r, const at::Tensor& value);
   /// Sets every component of an on-read variable to the mean of all.
-  void average_components() const;
+  void average_components();
 
   // What a failed run puts back: an on-read variable's components as the run found them, as its replicas may write them
   // in any way; an on-write variable as it was before the run's first write(). Neither where an optimizer has completed
   // a step on it since.
 
   /// As a run begins, on replica r's thread.
-  void begin_run(int64_t r);
+  void begin_run(int64_t r) {
+    if (!on_write_) snapshots_[static_cast<std::size_t>(r)].take(component(r));
+  }
   /// An optimizer's step is complete: what it has written stays.
   void keep_step() {
     take_before();
     if (!on_write_) stepped_ = true;
   }
   /// After a run that succeeded.
-  void end_run() {
+  void end_run() noexcept {
     take_before();
     stepped_ = false;
   }
-  /// After a run that failed.
-  void undo_run();
+  /// After a run that failed. Does not throw: what cannot be put back (no memory) is logged, and an on-write variable
+  /// is then damaged.
+  void undo_run() noexcept;
+  /// Lets go of all replicas' gradients.
+  void drop_gradients() noexcept;
 
   // Another value that stands in for an on-write variable's own, as weights' averages do for an evaluation.
 
@@ -104,6 +128,10 @@ class VariableState {
   void stand_in(const at::Tensor& value);
   /// Puts the variable's own value back, bit by bit, if another stands in for it.
   void end_stand_in() noexcept;
+  /// The value of an on-write variable, or, while another stands in for it, its own.
+  const at::Tensor& own_value() const { return own_.defined() ? own_ : copies().front(); }
+  /// Whether another value stands in. Outside of steps, or all replicas at rest.
+  bool has_stand_in() const { return own_.defined(); }
   /// Throws the UsageError of a `call` that needs the variable's own value while another stands in. Any thread.
   void require_own_value(const char* call) const;
 
@@ -119,20 +147,26 @@ class VariableState {
   }
   /// Compares every copy's checksums. Where they differ, marks the variable and throws.
   void check_memory();
-  /// Marks the variable as damaged by a write found in its memory, by its checksum. Any thread.
-  void damaged_in_memory();
-
-  /// The checksums of one copy, a word for each block, or null where nobody looks. The fused update compares and renews
-  /// them in its own pass.
-  uint64_t* checksums(std::size_t copy) { return checksums_.empty() ? nullptr : checksums_[copy].data(); }
+  /// Marks the variable as damaged by a write found in the memory of a copy, by its checksum. Any thread.
+  void damaged_in_memory(std::size_t copy = 0);
 
  private:
   /// What all writes to an on-write variable end in.
   void set(FunctionRef<void(at::Tensor&)> fn);
-  void renew_checksums();
+  /// All that follows the change of a copy's bytes: components, versions, checksums; takes damage back.
+  void settle();
+  void undo();
+  /// Calls `fn`; where it throws, an on-write variable is damaged, and the log says that `failure`.
+  void without_throwing(FunctionRef<void()> fn, const char* failure) noexcept;
+  /// Gives a component the library's memory back, where somebody replaced it.
+  void put_back(int64_t r);
   /// Takes before_ away.
-  at::Tensor take_before();
+  at::Tensor take_before() noexcept;
   void mark_damaged(const std::string& cause);
+  /// "on replica 1", or "on one of the replicas 0, 1".
+  std::string replicas_of(std::size_t copy) const;
+  /// Throws the UsageError of on-read components that have become unlike each other.
+  void require_alike_components() const;
   [[noreturn]] void throw_damaged() const;
   [[noreturn]] void throw_not_as_left(int64_t r);
 
@@ -147,29 +181,12 @@ class VariableState {
   const std::shared_ptr<ReplicaGroup> group_;
   const VariableOptions options_;
   const Origin origin_;
-  std::vector<at::Tensor> components_before_;  // of an on-read variable, each written by its replica's thread
-  // Of an on-write variable only:
-  std::vector<at::Tensor> copies_;
-  std::vector<std::size_t> copy_of_;              // each component's copy
-  at::Tensor own_;                                // its own value, while another stands in for it
-  std::vector<std::vector<uint64_t>> checksums_;  // likewise what the library left, a word for each block of each copy
+  std::vector<ComponentSnapshot> snapshots_;  // of an on-read variable, each taken by its replica's thread
+  VariableMemory memory_;                     // of an on-write variable, and of one that is trained apart
+  at::Tensor own_;                            // its own value, while another stands in for it
   mutable std::mutex damage_mutex_;
   std::string damage_;  // guarded by damage_mutex_
 };
-
-/// `value` without gradient, in the variable's dtype. Throws a UsageError, naming the variable and the call, where it
-/// has another shape, is not dense, or where the dtype cannot hold its values: a fraction, an imaginary part.
-at::Tensor value_for(const VariableState& variable, const at::Tensor& value, const char* call);
-
-/// Why `value` cannot be the variable's, as the end of a sentence that begins with it ("has shape [2] instead of
-/// [3]"); empty where it can.
-std::string misfit(const VariableState& variable, const at::Tensor& value);
-
-/// Fills with what adds nothing: negative zero, because x + -0.0 has the bits of x for -0.0 too; zero for integers.
-void fill_with_additive_identity(at::Tensor& values);
-
-/// Whether two tensors of one shape and dtype have the same bits, NaN included.
-bool same_bits(const at::Tensor& a, const at::Tensor& b);
 
 /// "mirrored", "mirrored sum", "on-read mean", ...
 std::string kind_of(const VariableOptions& options);

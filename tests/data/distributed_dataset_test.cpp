@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <limits>
 #include <set>
 
 #include "tests/support/programs.h"
@@ -12,6 +13,21 @@ namespace {
 
 using testing::lanes;
 using testing::message_from;
+
+/// Runs `fn`, which must throw an E, and gives its code.
+template <class E, class Fn>
+std::string code_from(Fn&& fn) {
+  std::string code;
+  message_from<E>([&] {
+    try {
+      fn();
+    } catch (const E& error) {
+      code = error.code();
+      throw;
+    }
+  });
+  return code;
+}
 
 Dataset numbers(int64_t count) {
   return data::from_tensors(torch::arange(count).to(torch::kFloat).view({count, 1}), torch::arange(count));
@@ -116,6 +132,76 @@ TEST(DistributedDataset, OutlivesItsStrategyAndItsEpochObject) {
   int64_t samples = 0;
   for (const auto& batch : epoch) samples += batch.begin()->size();
   EXPECT_EQ(samples, 6);
+}
+
+TEST(DistributedDataset, AnIteratorKeepsAliveWhatItReads) {
+  MirroredStrategy strategy({.devices = lanes(1)});
+  auto it = strategy.distribute(numbers(6), {.global_batch = 2}).epoch(0).begin();
+  EXPECT_EQ(it->begin()->ids[0].item<int64_t>(), 0);
+  ++it;
+  EXPECT_EQ(it->begin()->ids[0].item<int64_t>(), 2);
+  auto copy = it;
+  ++it;
+  ++it;
+  EXPECT_TRUE(it == std::default_sentinel);
+  ++it;
+  EXPECT_TRUE(it == std::default_sentinel) << "and stays there";
+  EXPECT_EQ(copy->begin()->ids[0].item<int64_t>(), 2) << "a copy is its own";
+}
+
+TEST(DistributedDataset, AGlobalBatchBeyondAllNumbersIsOneStep) {
+  MirroredStrategy strategy({.devices = lanes(1), .replicas = 2});
+  const auto data =
+      strategy.distribute(numbers(5), {.global_batch = std::numeric_limits<int64_t>::max(), .shuffle = true});
+  EXPECT_EQ(data.steps_per_epoch(), 1);
+  EXPECT_EQ(ids_of(data, 0).size(), 1u);
+  EXPECT_EQ(ids_of(data, 0)[0][0].size() + ids_of(data, 0)[0][1].size(), 5u);
+}
+
+TEST(DistributedDataset, OfNoSamplesHasNoStepsAndOfOneSampleOne) {
+  MirroredStrategy strategy({.devices = lanes(1), .replicas = 3});
+  EXPECT_EQ(ids_of(strategy.distribute(numbers(0), {.global_batch = 4, .shuffle = true}), 0).size(), 0u);
+  const auto one = ids_of(strategy.distribute(numbers(1), {.global_batch = 4, .shuffle = true}), 7);
+  EXPECT_EQ(one, (std::vector<std::vector<std::vector<int64_t>>>{{{0}, {}, {}}}));
+  const auto data = strategy.distribute(numbers(9), {.global_batch = 4, .shuffle = true});
+  const auto far = ids_of(data, std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(far.size(), 3u);
+  EXPECT_NE(far, ids_of(data, 0));
+}
+
+TEST(DistributedDataset, IsAClassMemberThatIsFilledLater) {
+  DistributedDataset data;
+  EXPECT_EQ(code_from<UsageError>([&] { data.epoch(0); }), "LS-EMPTY-HANDLE");
+  EXPECT_EQ(code_from<UsageError>([&] { data.size(); }), "LS-EMPTY-HANDLE");
+  EXPECT_EQ(code_from<UsageError>([&] { data.steps_per_epoch(); }), "LS-EMPTY-HANDLE");
+  EXPECT_EQ(code_from<UsageError>([&] { data.global_batch(); }), "LS-EMPTY-HANDLE");
+  EXPECT_TRUE(DistributedDataset::Iterator() == std::default_sentinel);
+  MirroredStrategy strategy({.devices = lanes(1)});
+  EXPECT_EQ(code_from<UsageError>([&] { strategy.distribute(Dataset(), {.global_batch = 1}); }), "LS-EMPTY-HANDLE");
+  data = strategy.distribute(numbers(3), {.global_batch = 2});
+  EXPECT_EQ(data.size(), 3);
+}
+
+TEST(DistributedDataset, AStepThatCannotBeReadIsTriedAgain) {
+  class Flaky final : public data::Source {
+   public:
+    int64_t size() const override { return 3; }
+    Batch read(std::span<const int64_t> ids) const override {
+      if (!ids.empty() && ids[0] == 1 && ++tries_ == 1) throw std::runtime_error("the disk is busy");
+      const auto count = static_cast<int64_t>(ids.size());
+      return {torch::ones({count, 1}), torch::ones({count}), {}, 0};
+    }
+    std::string describe() const override { return "a busy disk"; }
+
+   private:
+    mutable int tries_ = 0;
+  };
+  MirroredStrategy strategy({.devices = lanes(1)});
+  auto it = strategy.distribute(Dataset(std::make_shared<Flaky>()), {.global_batch = 1}).epoch(0).begin();
+  EXPECT_EQ(code_from<DataError>([&] { ++it; }), "LS-SOURCE");
+  EXPECT_EQ(it->begin()->ids[0].item<int64_t>(), 0) << "where it was";
+  ++it;
+  EXPECT_EQ(it->begin()->ids[0].item<int64_t>(), 1);
 }
 
 TEST(DistributedDataset, RefusesWhatCannotBe) {

@@ -4,6 +4,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <vector>
@@ -101,6 +102,29 @@ TEST(Steps, CountTheShortOneUnlessDropped) {
   EXPECT_EQ(steps_of_epoch(8, 4, false), 2);
   EXPECT_EQ(steps_of_epoch(0, 4, false), 0);
   EXPECT_EQ(steps_of_epoch(3, 4, true), 0);
+}
+
+TEST(Steps, OfBatchesAndSizesNearTheLargestNumber) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(steps_of_epoch(10, kMost, false), 1);
+  EXPECT_EQ(steps_of_epoch(10, kMost, true), 0);
+  EXPECT_EQ(steps_of_epoch(kMost, kMost, true), 1);
+  EXPECT_EQ(steps_of_epoch(kMost, kMost - 1, false), 2);
+  EXPECT_EQ(steps_of_epoch(kMost, 1, false), kMost);
+  const auto expect_span = [](const Span& span, int64_t begin, int64_t end) {
+    EXPECT_EQ(span.begin, begin);
+    EXPECT_EQ(span.end, end);
+  };
+  expect_span(batch_span(10, kMost, 0), 0, 10);
+  expect_span(batch_span(kMost, kMost - 1, 1), kMost - 1, kMost);
+  expect_span(batch_span(kMost, 1, kMost - 1), kMost - 1, kMost);
+  expect_span(batch_span(kMost, 2, kMost), kMost, kMost);
+  expect_span(part_of({0, kMost}, 2, 3), kMost / 3 * 2 + std::min<int64_t>(2, kMost % 3), kMost);
+  const EpochOrder order(kMost, true, 1, kMost);
+  for (const int64_t position : {int64_t{0}, kMost / 2, kMost - 1}) {
+    EXPECT_GE(order.sample_at(position), 0);
+    EXPECT_LT(order.sample_at(position), kMost);
+  }
 }
 
 }  // namespace

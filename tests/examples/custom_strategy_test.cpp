@@ -1,10 +1,10 @@
-// The strategies of examples/custom_strategy are strategies: they pass the suite that tells.
+// The strategies of examples/ are strategies: they pass the suite that tells.
 #include <gtest/gtest.h>
 
 #include <memory>
 
-#include "examples/custom_strategy/local_sgd.h"
-#include "examples/custom_strategy/round_robin.h"
+#include "examples/06_round_robin/round_robin.h"
+#include "examples/07_local_sgd/local_sgd.h"
 #include "lockstep/testing/conformance.h"
 #include "tests/support/programs.h"
 
@@ -31,7 +31,7 @@ TEST(CustomStrategies, LocalSgdConformsButForTheGradientRule) {
 
 TEST(CustomStrategies, LocalSgdSaysWhatItsOptionTakes) {
   const auto text = message_from<UsageError>([] { LocalSgdStrategy({.average_every = 0}); });
-  EXPECT_NE(text.find("average every 0 steps; set .average_every to 1 or more"), std::string::npos) << text;
+  EXPECT_NE(text.find("average every 0 steps\nset .average_every to 1 or more"), std::string::npos) << text;
 }
 
 }  // namespace

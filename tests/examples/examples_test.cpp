@@ -3,8 +3,10 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <ostream>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -18,38 +20,30 @@ const std::filesystem::path kSources = LOCKSTEP_EXAMPLE_SOURCES;
 struct Example {
   std::string program;
   std::string folder;
-  std::string output;               // the file that has it
-  std::vector<std::string> errors;  // what its users get to see; here too, so that no new output.txt loses them
+  std::string output = "output.txt";     // the file that has it
+  std::vector<std::string> errors = {};  // what its users get to see; here too, so that no new output.txt loses them
 };
 
 const std::vector<Example>& examples() {
   static const std::vector<Example> all{
-      {"differing_values",
-       "differing_values",
-       "output.txt",
-       {"DivergenceError: variable 'model.weight' has other initial values on replica 1 than on replica 0; the factory "
-        "must build a new module of the same kind at each call, from LibTorch's random operators or fixed values alone",
-        "DivergenceError: assign of variable 'temperature' was given different values for replicas 0 and 1, and it is "
-        "on-write: its components are equal at any time; reduce the values first, or use strategy.update_from to take "
-        "one replica's"}},
-      {"missing_aggregation",
-       "missing_aggregation",
-       "output.txt",
-       {"ReplicaError: step 0, replica 0: assign_add of variable 'mistakes' inside a step, by replica 0: it is "
-        "on-write "
-        "and has no aggregation, so the replicas' values cannot become one; create it with .aggregation = kSum, kMean "
-        "or kOnlyFirstReplica, or with .synchronization = kOnRead if each replica keeps its own"}},
-      {"one_replica_updates_all",
-       "one_replica_updates_all",
-       "output.txt",
-       {"replicas do not meet in the same order: replicas 0 to 1 returned after 0 meetings, replica 2 came to assign "
-        "of "
-        "variable 'threshold' as its meeting 1, replica 3 returned after 0 meetings; every replica must make the same "
-        "calls, in the same order",
-        "Strategy::update_from was called inside a step, by replica 2 at step 0; inside a step"}},
-      {"where_variables_live", "where_variables_live", "output.txt", {}},
-      {"round_robin", "custom_strategy", "round_robin.txt", {}},
-      {"local_sgd", "custom_strategy", "local_sgd.txt", {}},
+      {"train", "01_train"},
+      {"where_variables_live", "02_where_variables_live"},
+      {.program = "differing_values",
+       .folder = "03_differing_values",
+       .errors = {"variable 'model.weight' has other initial values on replica 1 than on replica 0",
+                  "assign of variable 'temperature' was given different values for replicas 0 and 1"}},
+      {.program = "missing_aggregation",
+       .folder = "04_missing_aggregation",
+       .errors = {"step 0, replicas 0, 1: assign_add of variable 'mistakes' inside a step"}},
+      {.program = "one_replica_updates_all",
+       .folder = "05_one_replica_updates_all",
+       .errors = {"replica 2 came to assign of variable 'threshold' as its meeting 1",
+                  "Strategy::update_from was called inside a step, by replica 2 at step 0"}},
+      {"round_robin", "06_round_robin"},
+      {"local_sgd", "07_local_sgd"},
+      {"ported_digits", "porting", "digits.txt"},
+      {"ported_regression", "porting", "regression.txt"},
+      {"ported_gan", "porting", "gan.txt"},
   };
   return all;
 }
@@ -69,7 +63,7 @@ TEST_P(ExamplePrograms, PrintWhatTheirReadmeShows) {
       << "if the change is meant: " << program << " > " << file(GetParam().output).string() << ", and its README";
   EXPECT_NE(text_of(file("README.md")).find("```text\n" + result.output + "```\n"), std::string::npos)
       << "the README does not show the output";
-  for (const std::string& error : GetParam().errors) {
+  for (const std::string& error : GetParam().errors) {  // what, of whom and where; the sentences around it may change
     EXPECT_NE(result.output.find(error), std::string::npos) << "without the error: " << error;
   }
 }
@@ -86,6 +80,43 @@ TEST(Examples, AreInTheIndexAndTestedHere) {
     const std::string folder = entry.path().filename().string();
     EXPECT_TRUE(tested.contains(folder)) << folder;
     EXPECT_NE(index.find("(" + folder + "/)"), std::string::npos) << folder << " is not in examples/README.md";
+  }
+}
+
+/// The first block of code in a language.
+std::string first_block_of(const std::string& text, const std::string& language) {
+  const std::string fence = "\n```" + language + "\n";
+  const std::size_t begin = text.find(fence) + fence.size();
+  return text.substr(begin, text.find("\n```\n", begin) + 1 - begin);
+}
+
+TEST(Examples, TheFirstIsTheProgramOfTheReadme) {
+  EXPECT_EQ(text_of(kSources / "01_train/main.cpp"), first_block_of(text_of(kSources / "../README.md"), "cpp"));
+}
+
+/// What a source has between two lines `// [name]`, without the indentation of its first line.
+std::string marked_in(const std::string& source, const std::string& name) {
+  const std::string mark = "  // [" + name + "]\n";
+  const std::size_t begin = source.find(mark);
+  const std::size_t end = source.find(mark, begin + 1);
+  if (begin == std::string::npos || end == std::string::npos) return "";
+  std::istringstream lines(source.substr(begin + mark.size(), end - begin - mark.size()));
+  std::string text;
+  for (std::string line; std::getline(lines, line);) text += (line.rfind("  ", 0) == 0 ? line.substr(2) : line) + "\n";
+  return text;
+}
+
+TEST(Examples, ThePortingGuideQuotesTheProgramsAsTheyAre) {
+  const std::string guide = text_of(kSources / "../docs/porting.md");
+  for (const auto& [program, marks] : std::map<std::string, std::vector<std::string>>{
+           {"digits.cpp", {"main", "save", "load", "resume"}}, {"regression.cpp", {"main"}}, {"gan.cpp", {"main"}}}) {
+    for (const std::string& mark : marks) {
+      const std::string quoted = marked_in(text_of(kSources / "porting" / program), mark);
+      ASSERT_NE(quoted, "") << program << " has no lines marked " << mark;
+      EXPECT_NE(guide.find("```cpp\n" + quoted + "```\n"), std::string::npos)
+          << "docs/porting.md does not quote " << mark << " of " << program << ":\n"
+          << quoted;
+    }
   }
 }
 

@@ -32,7 +32,7 @@ broken ARCHITECTURE.md 's/(lockstep\/optim\/fused_update.cpp)//' 'does not name 
 sed -i 's/^strict=0.*/strict=1/' scripts/check-errors
 echo 'throw UsageError("LS-NOBODY-SAYS-IT", fact, remedy);' >lockstep/core/extra.cpp
 printf 'throw UsageError(\n    fmt::format("no code"), remedy);\n' >>lockstep/core/extra.cpp
-printf '## LS-NOBODY-THROWS-IT\n\n**Cause.** None.\n' >docs/errors.d/extra.md
+printf '## LS-NOBODY-THROWS-IT\n\n**Cause.** None.\n' >>docs/errors.md
 for finding in 'LS-NOBODY-SAYS-IT .*not described' 'extra.cpp:2:.*without a code' 'LS-NOBODY-THROWS-IT .*nothing throws it' \
   'LS-NOBODY-THROWS-IT .*no \*\*Cure'; do
   expect 1 "$finding" scripts/check-errors

@@ -40,6 +40,10 @@ expect 0 "^[0-9]+\.[0-9]+\.[0-9]+" "$scratch/shared/bin/lockstep" --version
 for header in local_replicas conformance; do
   [[ -e $scratch/shared/include/lockstep/testing/$header.h ]] || wrong "the kit for users' tests is not installed: $header.h"
 done
+for page in README.md docs/porting.md docs/variables.md examples/01_train/main.cpp; do
+  [[ -e $scratch/shared/share/doc/lockstep/$page ]] || wrong "the documentation is not installed: $page"
+done
+[[ ! -e $scratch/shared/include/lockstep/optim/update_block.h ]] || wrong "the headers of the kernels are installed"
 outside app ''
 run_app app -DCMAKE_PREFIX_PATH="$scratch/shared"
 ! grep -r "$libraries" "$scratch/shared/lib/cmake" || wrong "the package names LibTorch's libraries by their path"

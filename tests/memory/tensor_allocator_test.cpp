@@ -12,8 +12,8 @@
 #include <string>
 #include <thread>
 
-#include "lockstep/memory/tensor_cache.h"
 #include "lockstep/core/torch_compat.h"
+#include "lockstep/memory/tensor_cache.h"
 #include "tests/support/programs.h"
 
 #if defined(__SANITIZE_ADDRESS__)  // too large is an answer here, not a mistake

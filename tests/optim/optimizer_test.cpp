@@ -117,11 +117,11 @@ TEST_P(OptimizerOf, TheLearningRateChangesBetweenStepsByGroup) {
   strategy_.run(step);
   EXPECT_FLOAT_EQ(a.read()[0].item<float>(), 0.5f);
   EXPECT_FLOAT_EQ(b.read()[0].item<float>(), 0.75f);
-  optimizer.learning_rate(0.125, 1);
+  optimizer.set_learning_rate(0.125, 1);
   EXPECT_EQ(optimizer.learning_rate(0), 0.5);
   strategy_.run(step);
   EXPECT_FLOAT_EQ(b.read()[0].item<float>(), 0.625f);
-  optimizer.learning_rate(1.0);
+  optimizer.set_learning_rate(1.0);
   EXPECT_EQ(optimizer.learning_rate(0), 1);
   EXPECT_EQ(optimizer.learning_rate(1), 1);
 }
@@ -218,7 +218,7 @@ TEST_P(OptimizerOf, StateAndLoadGiveTheSameFuture) {
   for (int i = 0; i < 3; ++i) run(first, a);
   b.assign(a.read());
   std::map<std::string, Tensor> renamed;
-  for (const auto& [name, value] : first.state()) renamed["b" + name.substr(1)] = value;
+  for (const auto& [name, value] : first.state()) renamed[name.starts_with("a/") ? "b" + name.substr(1) : name] = value;
   second.load(renamed);
   run(first, a);
   run(second, b);
@@ -226,8 +226,8 @@ TEST_P(OptimizerOf, StateAndLoadGiveTheSameFuture) {
   renamed.erase("b/step");
   renamed["c"] = torch::ones({1});
   const auto text = message_from<UsageError>([&] { second.load(renamed); });
-  EXPECT_NE(text.find("missing 'b/step'"), std::string::npos) << text;
-  EXPECT_NE(text.find("unexpected 'c'"), std::string::npos) << text;
+  EXPECT_NE(text.find("'b/step' is missing"), std::string::npos) << text;
+  EXPECT_NE(text.find("'c' is unexpected"), std::string::npos) << text;
 }
 
 TEST_P(OptimizerOf, SlotsAreVariables) {
@@ -278,15 +278,15 @@ TEST_P(OptimizerOf, MisuseIsNamed) {
   MirroredStrategy other({.devices = lanes(1)});
   message_from<UsageError>([&] { other.make_optimizer(Variables{v}, optim::SGDOptions(1)); });
   const auto optimizer = strategy_.make_optimizer(Variables{v}, optim::SGDOptions(1));
-  message_from<UsageError>([&] { optimizer.learning_rate(-0.1); });
-  message_from<UsageError>([&] { optimizer.learning_rate(0.1, 3); });
-  message_from<UsageError>([&] { optimizer.learning_rate(0.1, -1); });
+  message_from<UsageError>([&] { optimizer.set_learning_rate(-0.1); });
+  message_from<UsageError>([&] { optimizer.set_learning_rate(0.1, 3); });
+  message_from<UsageError>([&] { optimizer.set_learning_rate(0.1, -1); });
   message_from<UsageError>([&] { optimizer.learning_rate(7); });
   nested_message_from<UsageError>([&] { other.run([&](ReplicaContext& ctx) { optimizer.step(ctx); }); });
   nested_message_from<UsageError>([&] { strategy_.evaluate([&](ReplicaContext& ctx) { optimizer.step(ctx); }); });
   nested_message_from<UsageError>(
       [&] { strategy_.run([&](ReplicaContext& ctx) { optimizer.step(ctx, {.clip_global_norm = 0}); }); });
-  nested_message_from<UsageError>([&] { strategy_.run([&](ReplicaContext&) { optimizer.learning_rate(0.1); }); });
+  nested_message_from<UsageError>([&] { strategy_.run([&](ReplicaContext&) { optimizer.set_learning_rate(0.1); }); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, OptimizerOf,

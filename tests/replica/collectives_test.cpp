@@ -264,6 +264,46 @@ TEST_F(CollectiveMisuse, GradientOnSomeReplicasOnlyIsNamed) {
   EXPECT_NE(text.find("with gradient"), std::string::npos) << text;
 }
 
+// Lists of equal total length that are not alike would add elements of one tensor to those of another.
+TEST_F(CollectiveMisuse, ListsWithGradientsInAnotherOrderShapeOrDtypeAreNamed) {
+  const auto refused = [&](const char* part, auto list_of) {
+    const auto text = error([&](ReplicaContext& ctx) {
+      std::vector<Tensor> list = list_of(ctx.replica_id() == 1);
+      list.front().requires_grad_();
+      ctx.all_reduce(Reduction::kSum, list);
+    });
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  refused("replica 1 came to all_reduce(sum, Float [3], Float [2]", [](bool other) {
+    return std::vector<Tensor>{torch::ones({other ? 3 : 2}), torch::ones({other ? 2 : 3})};
+  });
+  refused("replica 1 came to all_reduce(sum, Float [3, 2], Float [1]", [](bool other) {
+    return std::vector<Tensor>{other ? torch::ones({3, 2}) : torch::ones({2, 3}), torch::ones({1})};
+  });
+  refused("replica 1 came to all_reduce(sum, Float [2], Double [2], Float [2]", [](bool other) {
+    const Tensor one = torch::ones({2});
+    const Tensor wide = torch::ones({2}, torch::kDouble);
+    return other ? std::vector<Tensor>{one.clone(), wide, one} : std::vector<Tensor>{one.clone(), one, wide};
+  });
+}
+
+TEST_P(CollectivesOf, AllReduceOfAListOfSeveralDtypesIsDifferentiable) {
+  strategy_.run([&](ReplicaContext& ctx) {
+    const auto own = static_cast<double>(ctx.replica_id() + 1);
+    const Tensor x = torch::full({2, 3}, own).requires_grad_();
+    const Tensor y = torch::full({}, own, torch::kDouble).requires_grad_();
+    const Tensor n = torch::full({2}, ctx.replica_id() + 1, torch::kLong);
+    const auto sums = ctx.all_reduce(Reduction::kSum, std::vector<Tensor>{x, n, y, x * 2});
+    const auto total = static_cast<double>(replicas() * (replicas() + 1)) / 2;
+    EXPECT_TRUE(torch::equal(sums[0], torch::full({2, 3}, total)));
+    EXPECT_TRUE(torch::equal(sums[1], torch::full({2}, static_cast<int64_t>(total), torch::kLong)));
+    EXPECT_EQ(sums[2].item<double>(), total);
+    (sums[0].sum() + sums[2] + sums[3].sum()).backward();
+    EXPECT_TRUE(torch::equal(x.grad(), torch::full({2, 3}, 3.0 * static_cast<double>(replicas()))));
+    EXPECT_EQ(y.grad().item<double>(), static_cast<double>(replicas()));
+  });
+}
+
 TEST_F(CollectiveMisuse, WhatCannotBeReducedIsRefused) {
   error([](ReplicaContext& ctx) { ctx.all_reduce(Reduction::kSum, Tensor()); });
   error([](ReplicaContext& ctx) { ctx.all_reduce(Reduction::kSum, torch::ones({2}, torch::kBool)); });

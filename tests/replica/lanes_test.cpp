@@ -51,19 +51,56 @@ TEST(PlanLanes, UsesAllCoresWhereNothingIsSaid) {
   EXPECT_TRUE(plan.replicas_from_machine);
 }
 
-TEST(PlanLanes, UsesTheLargestNumberOfCoresThatDividesTheReplicas) {
-  EXPECT_EQ(plan_lanes({}, 6, 1, {0, 1, 2, 3}).names, lanes(3));
-  EXPECT_EQ(plan_lanes({}, 7, 1, {0, 1, 2, 3}).names, lanes(1));
+TEST(PlanLanes, UsesAtMostAsManyLanesAsReplicas) {
+  EXPECT_EQ(plan_lanes({}, 6, 1, {0, 1, 2, 3}).names, lanes(4));
+  EXPECT_EQ(plan_lanes({}, 7, 1, {0, 1, 2, 3}).names, lanes(4));
+  EXPECT_EQ(plan_lanes({}, 3, 1, {0, 1, 2, 3}).names, lanes(3));
   EXPECT_EQ(plan_lanes({}, 8, 1, {0, 1, 2, 3, 4, 5, 6, 7, 8}).names, lanes(8));
   EXPECT_FALSE(plan_lanes({}, 6, 1, {0, 1, 2, 3}).replicas_from_machine);
 }
 
 TEST(PlanLanes, TakesAnyLaneNumbers) { EXPECT_EQ(plan_lanes({"cpu:7", "cpu:3"}, 0, 1, {0, 1}).num_lanes(), 2); }
 
-TEST(PlanLanes, RefusesReplicasThatTheLanesDoNotDivide) {
-  const auto text = message_from<UsageError>([] { plan_lanes(lanes(2), 3, 1, {0, 1}); });
-  EXPECT_NE(text.find("3 replicas"), std::string::npos) << text;
-  EXPECT_NE(text.find("multiple of 2"), std::string::npos) << text;
+TEST(PlanLanes, DealsWhatTheLanesDoNotDivideInBlocksThatDifferByOneTheLargerFirst) {
+  for (int num_lanes = 1; num_lanes <= 6; ++num_lanes) {
+    for (int64_t replicas = num_lanes; replicas <= 20; ++replicas) {
+      const auto plan = plan_lanes(lanes(num_lanes), replicas, 1, {0, 1});
+      int64_t next = 0;
+      for (int lane = 0; lane < num_lanes; ++lane) {
+        EXPECT_EQ(plan.first_replica_of(lane), next);
+        const int64_t expected = replicas / num_lanes + (lane < replicas % num_lanes ? 1 : 0);
+        EXPECT_EQ(plan.num_replicas_of(lane), expected) << replicas << " on " << num_lanes;
+        for (int64_t k = 0; k < expected; ++k) EXPECT_EQ(plan.lane_of(next + k), lane);
+        next += expected;
+      }
+      EXPECT_EQ(next, replicas);
+    }
+  }
+}
+
+TEST(PlanLanes, RefusesFewerReplicasThanLanes) {
+  try {
+    plan_lanes(lanes(3), 2, 1, {0, 1});
+    ADD_FAILURE() << "a lane without a replica";
+  } catch (const UsageError& error) {
+    EXPECT_EQ(error.code(), "LS-LANES");
+  }
+}
+
+TEST(PlanLanes, CountsAQuotaAsCoresAndPinsToNoneOfThem) {
+  const Host host{.cores = {0, 1, 2, 3, 4, 5, 6, 7}, .cpu_quota = 3};
+  const auto plan = internal::plan_lanes(HostTopology({}, 0), host, {1});
+  EXPECT_EQ(plan.names, lanes(3));
+  EXPECT_EQ(plan.available_cores, 3);
+  EXPECT_FALSE(plan.pinned());
+  const auto wide = internal::plan_lanes(HostTopology({}, 0), {.cores = {0, 1}, .cpu_quota = 16}, {1});
+  EXPECT_EQ(wide.names, lanes(2));
+  EXPECT_TRUE(wide.pinned());
+}
+
+TEST(PlanLanes, BeginsAtTheFirstCoreThatItIsTold) {
+  const Host host{.cores = {2, 5, 6, 9}, .first_core = 3};
+  EXPECT_EQ(internal::plan_lanes(HostTopology(lanes(2)), host, {1}).cores, (std::vector<std::vector<int>>{{9}, {2}}));
 }
 
 TEST(PlanLanes, RefusesADeviceTwice) {

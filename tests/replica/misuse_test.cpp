@@ -120,8 +120,9 @@ TEST_P(Misuse, ScaleLossNeedsExactlyOneBatch) {
               strategy_.run([&](ReplicaContext& ctx) { ctx.scale_loss(loss); });
             }).find("0 Batch"),
             std::string::npos);
-  const auto batch = strategy_.per_replica([](ReplicaId) {
-    return Batch{torch::ones({2, 1}), torch::ones({2}), {}, 2};
+  const int64_t whole = 2 * strategy_.num_replicas();
+  const auto batch = strategy_.per_replica([&](ReplicaId) {
+    return Batch{torch::ones({2, 1}), torch::ones({2}), {}, whole};
   });
   EXPECT_NE(nested_message_from<UsageError>([&] {
               strategy_.run(std::tuple(batch, batch),

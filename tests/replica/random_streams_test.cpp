@@ -141,5 +141,21 @@ TEST(RandomStream, HasStatesThatA32BitSeedCannotTellApart) {
   EXPECT_FALSE(torch::equal(torch::randn({8}, a.generator()), torch::randn({8}, b.generator())));
 }
 
+TEST(RandomStreams, OfMergeFunctionsInTrainingDoNotDependOnEvaluations) {
+  const auto draws_with = [](int evaluations) {
+    MirroredStrategy strategy({.devices = lanes(2), .replicas = 3, .seed = 7});
+    const auto draw = [](ReplicaContext& ctx) { return ctx.merge_call([](Strategy&) { return torch::randn({4}); }); };
+    std::vector<Tensor> drawn;
+    for (int i = 0; i < evaluations; ++i) drawn.push_back(strategy.evaluate(draw)[0]);
+    drawn.push_back(strategy.run(draw)[0]);
+    return drawn;
+  };
+  const auto alone = draws_with(0);
+  const auto after = draws_with(2);
+  EXPECT_TRUE(torch::equal(alone.back(), after.back()));
+  EXPECT_FALSE(torch::equal(after[0], after[1])) << "each evaluation draws anew";
+  EXPECT_FALSE(torch::equal(after[0], after[2])) << "and none as a step does";
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -29,15 +29,23 @@ class SumMeeting final : public Meeting {
   const char* what() const override { return name_; }
   uint64_t signature() const override { return key_; }
   std::string describe() const override { return std::string(name_) + "#" + std::to_string(key_); }
-  void prepare(std::span<Meeting* const> all) override {
+  std::span<const Stage> stages() const override {
+    static constexpr Stage all[] = {once<&SumMeeting::sum>("sum"), on_each_lane<&SumMeeting::work>("work"),
+                                    once<&SumMeeting::between>("between"), on_each_lane<&SumMeeting::work>("more"),
+                                    once<&SumMeeting::between>("end")};
+    return std::span(all).first(static_cast<std::size_t>(1 + 2 * phases_));
+  }
+  void sum(std::span<Meeting* const> all) {
     ++prepared;
     for (Meeting* one : all) total += static_cast<SumMeeting*>(one)->value_;
     for (Meeting* one : all) static_cast<SumMeeting*>(one)->total = total;
   }
-  int num_phases() const override { return phases_; }
-  void work(int, int, int) override { ++worked; }
-  void between(int) override { ++between_phases; }
+  void work(int, int) { ++worked; }
+  void between() { ++between_phases; }
 
+  std::string_view name() const override { return about; }
+
+  std::string_view about = "";
   int total = 0;
   int prepared = 0;
   std::atomic<int> worked{0};
@@ -49,6 +57,17 @@ class SumMeeting final : public Meeting {
   const uint64_t key_;
   const int phases_;
 };
+
+std::string code_of(const std::exception_ptr& error) {
+  if (!error) return "";
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& known) {
+    return known.code();
+  } catch (...) {
+    return "";
+  }
+}
 
 std::string text_of(const std::exception_ptr& error) { return error ? message_of(error) : ""; }
 
@@ -116,7 +135,7 @@ TEST_P(ReplicaPoolOf, LetsOneReplicaOfALaneRunAtATimeInOrder) {
   for (int lane = 0; lane < num_lanes(); ++lane) {
     std::vector<int64_t> expected;
     for (int round = 0; round < 3; ++round) {
-      for (int64_t k = 0; k < plan.replicas_per_lane(); ++k) expected.push_back(plan.first_replica_of(lane) + k);
+      for (int64_t k = 0; k < plan.num_replicas_of(lane); ++k) expected.push_back(plan.first_replica_of(lane) + k);
     }
     EXPECT_EQ(order[lane], expected);
   }
@@ -236,15 +255,18 @@ class ThrowingMeeting final : public Meeting {
  public:
   explicit ThrowingMeeting(int where) : where_(where) {}
   const char* what() const override { return "throwing"; }
-  void prepare(std::span<Meeting* const>) override { maybe(0); }
-  int num_phases() const override { return 2; }
-  void work(int phase, int lane, int num_lanes) override {
-    if (phase == 0 && lane == num_lanes - 1) maybe(1);
-    if (phase == 1) ADD_FAILURE() << "went on after an exception";
+  std::span<const Stage> stages() const override {
+    static constexpr Stage all[] = {
+        once<&ThrowingMeeting::begin>("begin"), on_each_lane<&ThrowingMeeting::work>("work"),
+        once<&ThrowingMeeting::between>("between"), on_each_lane<&ThrowingMeeting::never>("never")};
+    return all;
   }
-  void between(int phase) override {
-    if (phase == 0) maybe(2);
+  void begin() { maybe(0); }
+  void work(int lane, int num_lanes) {
+    if (lane == num_lanes - 1) maybe(1);
   }
+  void between() { maybe(2); }
+  void never(int, int) { ADD_FAILURE() << "went on after an exception"; }
 
  private:
   void maybe(int place) const {
@@ -253,30 +275,97 @@ class ThrowingMeeting final : public Meeting {
   const int where_;
 };
 
-TEST_P(ReplicaPoolOf, HandsAnExceptionOfAMeetingToEveryReplicaWhichMayGoOn) {
+TEST_P(ReplicaPoolOf, AnErrorOfAMeetingReachesEveryReplicaAndFailsTheRunWhateverTheStepCatches) {
   for (int where = 0; where < 3; ++where) {
     std::atomic<int> caught{0};
+    std::atomic<int> met_again{0};
     const auto errors = pool_.run([&](int64_t r) {
+      const std::string expected = "place " + std::to_string(where);
       try {
         ThrowingMeeting meeting(where);
         pool_.meet(r, meeting);
       } catch (const std::runtime_error& error) {
-        EXPECT_EQ(std::string(error.what()), "place " + std::to_string(where));
-        ++caught;
+        if (error.what() == expected) ++caught;
       }
-      SumMeeting next(1);
-      pool_.meet(r, next);
-      EXPECT_EQ(next.total, replicas());
+      try {
+        SumMeeting next(1);
+        pool_.meet(r, next);
+        ++met_again;
+      } catch (const std::exception&) {
+      }
     });
     EXPECT_EQ(caught, replicas());
-    for (const auto& error : errors) EXPECT_EQ(text_of(error), "");
+    EXPECT_EQ(met_again, 0);
+    for (const auto& error : errors) EXPECT_EQ(text_of(error), "place " + std::to_string(where));
   }
+}
+
+TEST_P(ReplicaPoolOf, AMismatchThatEveryReplicaCatchesFailsTheRun) {
+  if (replicas() == 1) GTEST_SKIP() << "one replica cannot disagree";
+  const auto errors = pool_.run([&](int64_t r) {
+    try {
+      SumMeeting meeting(1, "sum", static_cast<uint64_t>(r));
+      pool_.meet(r, meeting);
+    } catch (const std::exception&) {
+    }
+    if (r == 0) throw std::runtime_error("a later error");
+  });
+  for (const auto& error : errors) EXPECT_EQ(code_of(error), "LS-MEETING-ORDER");
+}
+
+TEST_P(ReplicaPoolOf, WhatAStoppedReplicaThrowsIsNotItsError) {
+  if (replicas() == 1) GTEST_SKIP() << "one replica has nobody to be stopped by";
+  const int64_t bad = replicas() - 1;
+  const auto errors = pool_.run([&](int64_t r) {
+    if (r == bad) throw std::runtime_error("first");
+    try {
+      SumMeeting meeting(1);
+      pool_.meet(r, meeting);
+    } catch (const std::exception& stop) {
+      throw std::logic_error(stop.what());
+    }
+  });
+  for (int64_t r = 0; r < replicas(); ++r) EXPECT_EQ(text_of(errors[r]), r == bad ? "first" : "");
+}
+
+TEST_P(ReplicaPoolOf, MeetingsThatDifferByNameAreAMismatch) {
+  if (replicas() == 1) GTEST_SKIP() << "one replica cannot disagree";
+  const auto errors = pool_.run([&](int64_t r) {
+    SumMeeting meeting(1);
+    meeting.about = r == 0 ? "left" : "right";
+    pool_.meet(r, meeting);
+  });
+  for (const auto& error : errors) EXPECT_EQ(code_of(error), "LS-MEETING-ORDER");
+}
+
+TEST_P(ReplicaPoolOf, AnAbortReachesEveryReplicaThatMeets) {
+  std::atomic<int> after{0};
+  const auto errors = pool_.run([&](int64_t r) {
+    if (r == 0) {
+      std::thread([&] { pool_.abort("worker 3 is lost"); }).join();
+      pool_.abort("a later reason");
+    }
+    SumMeeting meeting(1);
+    pool_.meet(r, meeting);
+    ++after;
+  });
+  EXPECT_EQ(after, 0);
+  for (const auto& error : errors) {
+    EXPECT_EQ(code_of(error), "LS-PEER");
+    EXPECT_NE(text_of(error).find("worker 3 is lost"), std::string::npos);
+  }
+  const auto again = pool_.run([&](int64_t r) {
+    SumMeeting meeting(1);
+    pool_.meet(r, meeting);
+  });
+  for (const auto& error : again) EXPECT_EQ(code_of(error), "LS-PEER") << "the pool stays given up";
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, ReplicaPoolOf,
                          ::testing::Values(std::pair<int64_t, int>{1, 1}, std::pair<int64_t, int>{2, 1},
                                            std::pair<int64_t, int>{2, 2}, std::pair<int64_t, int>{4, 2},
                                            std::pair<int64_t, int>{6, 3}, std::pair<int64_t, int>{8, 1},
+                                           std::pair<int64_t, int>{3, 2}, std::pair<int64_t, int>{7, 4},
                                            std::pair<int64_t, int>{8, 8}),
                          [](const auto& shape) {
                            return "V" + std::to_string(shape.param.first) + "D" + std::to_string(shape.param.second);

@@ -1,4 +1,5 @@
-// A strategy is three objects: topologies, placements and reducers of one's own, and what is refused of them.
+// A strategy is four objects: topologies, placements, reducers and synchronizations of one's own, and what is refused
+// of them.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -6,6 +7,7 @@
 #include <set>
 
 #include "lockstep/replica/lanes.h"
+#include "lockstep/variable/variable_state.h"
 #include "tests/support/programs.h"
 
 namespace lockstep {
@@ -53,7 +55,7 @@ TEST(Topology, ThatBreaksTheRulesOfLanesIsRefused) {
   };
   expect_parts(refused({}), {"no lanes"});
   expect_parts(refused({.devices = {"cpu:0"}, .replicas = 0}), {"0 replicas"});
-  expect_parts(refused({.devices = {"cpu:0", "cpu:1"}, .replicas = 3}), {"3 replicas", "multiple of 2"});
+  expect_parts(refused({.devices = {"cpu:0", "cpu:1"}, .replicas = 1}), {"1 replica", "LS-LANES"});
   expect_parts(refused({.devices = {"cpu:0", "cpu:0"}, .replicas = 2}), {"'cpu:0' stands twice"});
   expect_parts(refused({.devices = {"cpu:0"}, .replicas = 1, .cores = {{100000}}}), {"100000"});
   expect_parts(refused({.devices = {"cpu:0", "cpu:1"}, .replicas = 2, .cores = {{0}}}), {"cores"});
@@ -203,20 +205,27 @@ TEST(Reducer, ThatGivesAnotherShapeOrDtypeIsNamed) {
   EXPECT_TRUE(torch::equal(model.variables().front().read(), before));
 }
 
-struct ApartPlacement : Placement {
-  std::string describe() const override { return "each replica's own"; }
-  std::vector<VariableCopy> copies(const NewVariable& variable, const Lanes& all) const override {
-    return OneCopyPlacement().copies(variable, all);
+struct SlotsElsewhere : PairPlacement {
+  std::string slot_device(const NewVariable& slot, std::span<const std::string> devices) const override {
+    asked.push_back(slot.name + " of " + slot.slot_of + " on " + devices.front());
+    return "cpu:1";
   }
-  bool trains_apart(const NewVariable& variable) const override { return variable.parameter; }
+  mutable std::vector<std::string> asked;
 };
 
-struct EveryK : Reducer {
+TEST(Placement, SaysWhereAnOptimizersSlotsAre) {
+  const auto placement = std::make_shared<SlotsElsewhere>();
+  Custom strategy({.name = "Mine", .topology = on_lanes(4, 2), .placement = placement});
+  const std::vector<Variable> v{strategy.make_variable(torch::ones({2}), {.name = "v"})};
+  const auto optimizer = strategy.make_optimizer(v, torch::optim::SGDOptions(0.1).momentum(0.9));
+  EXPECT_EQ(placement->asked, (std::vector<std::string>{"v/momentum_buffer of v on cpu:0"}));
+  EXPECT_EQ(optimizer.slots().front().state().where(), "cpu:1");
+}
+
+struct EveryK : Synchronization {
   explicit EveryK(int64_t every) : k(every) {}
-  std::string describe() const override { return "in tree order"; }
-  Tensor reduce(Reduction reduction, std::span<const Tensor> values) const override {
-    return TreeReducer().reduce(reduction, values);
-  }
+  std::string describe() const override { return "every k steps"; }
+  bool trains_apart(const NewVariable& variable) const override { return variable.parameter; }
   bool averages_after(int64_t steps) const override { return steps % k == 0; }
   int64_t k;
 };
@@ -224,8 +233,7 @@ struct EveryK : Reducer {
 StrategySetup apart(int64_t replicas, int num_lanes, int64_t k) {
   return {.name = "Apart",
           .topology = on_lanes(replicas, num_lanes),
-          .placement = std::make_shared<ApartPlacement>(),
-          .reducer = std::make_shared<EveryK>(k),
+          .synchronization = std::make_shared<EveryK>(k),
           .seed = 5};
 }
 
@@ -241,12 +249,13 @@ TEST(TrainedApart, AveragedAfterEachStepOfSgdIsTheSynchronousStep) {
   }
 }
 
-TEST(TrainedApart, ReplicasDifferUntilTheReducerAverages) {
+TEST(TrainedApart, ReplicasDifferUntilTheyMeet) {
   Custom strategy(apart(4, 2, 3));
   const auto model = strategy.make_module([] { return torch::nn::Linear(3, 2); });
   const auto optimizer = strategy.make_optimizer(model, torch::optim::SGDOptions(1e-3).momentum(0.9));
   const Variable weight = model.variables().front();
   EXPECT_EQ(weight.synchronization(), VariableSynchronization::kOnRead);
+  expect_parts(strategy.describe(), {"parameters meet every k steps"});
   for (int step = 1; step <= 6; ++step) {
     strategy.run([&](ReplicaContext& ctx) {
       const Tensor input =

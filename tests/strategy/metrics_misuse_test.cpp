@@ -116,12 +116,82 @@ TEST_P(MetricsMisuseOf, CallsInTheWrongPlaceAreNamed) {
   nested_message_from<UsageError>([&] { other.run([&](ReplicaContext& ctx) { mean.update(ctx, torch::ones({})); }); });
 }
 
+TEST_P(MetricsMisuseOf, TensorsThatAreNotInTheHostsMemoryAreNamed) {
+  const metrics::Mean mean(strategy_);
+  const metrics::Accuracy accuracy(strategy_);
+  const metrics::Perplexity perplexity(strategy_);
+  const Tensor here = torch::zeros({2, 3});
+  const Tensor away = torch::zeros({2, 3}, torch::kMeta);
+  const Tensor targets = torch::zeros({2}, torch::kLong);
+  const auto expect = [&](const std::function<void(ReplicaContext&)>& update) {
+    const std::string text = refused(update);
+    EXPECT_NE(text.find("[LS-NOT-HOST]"), std::string::npos) << text;
+    EXPECT_NE(text.find("on meta"), std::string::npos) << text;
+  };
+  expect([&](ReplicaContext& ctx) { mean.update(ctx, away); });
+  expect([&](ReplicaContext& ctx) { mean.update(ctx, here, away); });
+  expect([&](ReplicaContext& ctx) { accuracy.update(ctx, away, targets); });
+  expect([&](ReplicaContext& ctx) { accuracy.update(ctx, here, targets.to(torch::kMeta)); });
+  expect([&](ReplicaContext& ctx) { perplexity.update(ctx, away, targets); });
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, MetricsMisuseOf,
                          ::testing::Values(std::pair<int64_t, int>{1, 1}, std::pair<int64_t, int>{3, 1},
                                            std::pair<int64_t, int>{8, 2}),
                          [](const auto& shape) {
                            return "V" + std::to_string(shape.param.first) + "D" + std::to_string(shape.param.second);
                          });
+
+/// A class as users write them: its metrics come when the strategy is there.
+struct Figures {
+  metrics::Mean mean;
+  metrics::Accuracy accuracy;
+  metrics::TopKAccuracy top;
+  metrics::MeanSquaredError error;
+  metrics::Perplexity perplexity;
+  metrics::Throughput speed;
+};
+
+TEST(EmptyMetrics, AreAUsageErrorUntilTheyAreAssigned) {
+  Figures figures;
+  const auto code_of = [](const auto& call) -> std::string {
+    try {
+      call();
+    } catch (const UsageError& error) {
+      return error.code();
+    } catch (const std::exception& other) {
+      return other.what();
+    }
+    return "nothing was thrown";
+  };
+  MirroredStrategy strategy({.devices = lanes(1), .replicas = 1});
+  const auto expect_empty = [&](const auto& metric) {
+    EXPECT_EQ(code_of([&] { metric.name(); }), "LS-EMPTY-HANDLE");
+    EXPECT_EQ(code_of([&] { metric.count(); }), "LS-EMPTY-HANDLE");
+    EXPECT_EQ(code_of([&] { metric.result(); }), "LS-EMPTY-HANDLE");
+    EXPECT_EQ(code_of([&] { metric.reset(); }), "LS-EMPTY-HANDLE");
+  };
+  expect_empty(figures.mean);
+  expect_empty(figures.accuracy);
+  expect_empty(figures.top);
+  expect_empty(figures.error);
+  expect_empty(figures.perplexity);
+  expect_empty(figures.speed);
+  EXPECT_EQ(code_of([&] { figures.speed.seconds(); }), "LS-EMPTY-HANDLE");
+  strategy.run([&](ReplicaContext& ctx) {
+    const Tensor logits = torch::zeros({2, 3});
+    const Tensor targets = torch::zeros({2}, torch::kLong);
+    EXPECT_EQ(code_of([&] { figures.mean.update(ctx, logits); }), "LS-EMPTY-HANDLE");
+    EXPECT_EQ(code_of([&] { figures.accuracy.update(ctx, logits, targets); }), "LS-EMPTY-HANDLE");
+    EXPECT_EQ(code_of([&] { figures.top.update(ctx, logits, targets); }), "LS-EMPTY-HANDLE");
+    EXPECT_EQ(code_of([&] { figures.error.update(ctx, logits, logits); }), "LS-EMPTY-HANDLE");
+    EXPECT_EQ(code_of([&] { figures.perplexity.update(ctx, logits, targets); }), "LS-EMPTY-HANDLE");
+    EXPECT_EQ(code_of([&] { figures.speed.update(ctx, 1); }), "LS-EMPTY-HANDLE");
+  });
+  figures.mean = metrics::Mean(strategy, "mean");
+  strategy.run([&](ReplicaContext& ctx) { figures.mean.update(ctx, torch::full({2}, 3.0)); });
+  EXPECT_EQ(figures.mean.result(), 3);
+}
 
 }  // namespace
 }  // namespace lockstep

@@ -196,6 +196,27 @@ TEST_P(MetricsOf, SumInFloat64WhateverTheDtype) {
   EXPECT_EQ(mean.result(), 150.5);
 }
 
+TEST_P(MetricsOf, TakeLogitsAndValuesInHalfPrecisionAndNarrowIntegers) {
+  const metrics::Mean mean(strategy_);
+  const metrics::Accuracy accuracy(strategy_);
+  const metrics::TopKAccuracy top(strategy_, "top", 1);
+  const metrics::Perplexity perplexity(strategy_);
+  strategy_.run([&](ReplicaContext& ctx) {
+    mean.update(ctx, torch::full({300}, 200, torch::kByte));
+    for (const auto type : {torch::kHalf, torch::kBFloat16}) {
+      const Tensor logits = torch::tensor({{0.0, 0.0}, {0.0, 0.0}}).to(type);
+      const Tensor targets = torch::zeros({2}, torch::kByte);
+      accuracy.update(ctx, logits, targets);
+      top.update(ctx, logits, targets);
+      perplexity.update(ctx, logits, targets);
+    }
+  });
+  EXPECT_EQ(mean.result(), 200);
+  EXPECT_EQ(accuracy.result(), 1);
+  EXPECT_EQ(top.result(), 1);
+  EXPECT_NEAR(perplexity.result(), 2, 1e-6);
+}
+
 TEST_P(MetricsOf, KeepNoGraph) {
   const metrics::Mean mean(strategy_, "mean");
   const metrics::Perplexity perplexity(strategy_);

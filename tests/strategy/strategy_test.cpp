@@ -306,6 +306,7 @@ TEST(Strategy, DescribesItself) {
                            "LibTorch", "fingerprint"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in:\n" << text;
   }
+  EXPECT_NE(text.find("the number of replicas is the program's"), std::string::npos) << text;
   const Variable variable = strategy.make_variable(torch::ones({3}), {.name = "mine"});
   EXPECT_EQ(strategy.describe(), text + strategy.describe_variables());
   strategy.run([&](ReplicaContext&) { EXPECT_EQ(strategy.describe(), text); });

@@ -202,7 +202,8 @@ Outcome train(const Plan& plan) {
   }
   outcome.weights = sha256_of(pairs_of(model.variables(), VariableSynchronization::kOnWrite));
   outcome.state = sha256_of(pairs_of(model.variables(), VariableSynchronization::kOnRead));
-  const auto slots = optimizer.state();
+  auto slots = optimizer.state();
+  std::erase_if(slots, [](const auto& one) { return one.first.starts_with("learning_rate/"); });
   outcome.optimizer = sha256_of({slots.begin(), slots.end()});
   return outcome;
 }

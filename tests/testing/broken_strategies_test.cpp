@@ -14,7 +14,6 @@ namespace {
 
 using testing::Conformance;
 using testing::expect_conformance;
-using testing::message_from;
 using torch::Tensor;
 using Values = std::span<const Tensor>;
 
@@ -30,7 +29,7 @@ Tensor added(Reduction reduction, Values values, const std::vector<std::size_t>&
     }
   }
   if (reduction != Reduction::kMean) return result;
-  return at::isFloatingType(result.scalar_type()) ? result / count : result.to(torch::kDouble) / count;
+  return at::isIntegralType(result.scalar_type(), true) ? result.to(torch::kDouble) / count : result / count;
 }
 
 std::vector<std::size_t> in_order(std::size_t count, std::size_t first = 0) {
@@ -125,13 +124,16 @@ Conformance with_reducer() {
                                   .reducer = std::make_shared<OneReducer>(),
                                   .seed = seed});
               },
-          .replicas = {3, 4}};
+          .replicas = {3, 4},
+          .more_replicas = {}};
 }
 
 /// Runs the suite, which must find all of `parts` and none of `others`.
 void expect_found(const Conformance& conformance, const std::vector<std::string>& parts,
                   const std::vector<std::string>& others = {}) {
-  const std::string text = message_from<DivergenceError>([&] { expect_conformance(conformance); });
+  const auto error = testing::error_from<DivergenceError>([&] { expect_conformance(conformance); });
+  EXPECT_EQ(error.code(), "LS-NO-STRATEGY");
+  const std::string text = error.what();
   for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << "\n  in: " << text;
   for (const std::string& other : others) EXPECT_EQ(text.find(other), std::string::npos) << other << "\n  in: " << text;
 }
@@ -142,7 +144,7 @@ TEST(BrokenStrategy, ThatForgetsTheLastReplicaIsFound) {
   expect_found(
       with_reducer<ForgetsTheLast>(),
       {"\n  ReduceIsOfEveryReplicasValueOnce_3ReplicasOn1Lane: Mine of 3 replicas on 1 lane: reduce(sum) of Float [] "
-       "is Float [] {-3}, expected Float [] {-5}; look at the strategy's Reducer",
+       "is Float [] {-3}, expected Float [] {-5} [LS-NO-STRATEGY]\n    look at the strategy's Reducer",
        "\n  ReduceOverAxesIsOfAllElements_4ReplicasOn2Lanes", "\n  AllReduceIsDifferentiable_",
        "\n  AnOptimizerStepsByTheSumOfAllGradients_", "\n  EveryCellOfTheMatrixDoesWhatTheTableSays_",
        "\n  TrainingWithSgdIsOneDevices_", "\n  TrainingWithAdamWIsOneDevices_"},
@@ -194,7 +196,7 @@ TEST(BrokenStrategy, WhosePlacementLeavesAReplicaOutIsFound) {
                       .placement = std::make_shared<LeavesOneOut>(),
                       .seed = seed});
   };
-  expect_found({.make = make, .replicas = {3}, .lanes = {1}},
+  expect_found({.make = make, .replicas = {3}, .lanes = {1}, .more_replicas = {}},
                {"\n  EveryCellOfTheMatrixDoesWhatTheTableSays_3ReplicasOn1Lane", "for all but one",
                 "\n  VariablesBeginAsOneDevices_3ReplicasOn1Lane", "look at the strategy's Placement"},
                {"ReduceIsOfEveryReplicasValueOnce"});

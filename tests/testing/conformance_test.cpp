@@ -63,20 +63,10 @@ class RoundRobinPlacement final : public Placement {
 };
 
 /// Another one: replicas train apart, and average after every third step.
-class ApartPlacement final : public Placement {
+class EveryThirdStep final : public Synchronization {
  public:
-  std::string describe() const override { return "trained apart"; }
-  std::vector<VariableCopy> copies(const NewVariable& variable, const Lanes& lanes) const override {
-    return OwnCopyPlacement().copies(variable, lanes);
-  }
+  std::string describe() const override { return "after every third step"; }
   bool trains_apart(const NewVariable& variable) const override { return variable.parameter && variable.trainable; }
-};
-class EveryThirdStep final : public Reducer {
- public:
-  std::string describe() const override { return "in tree order, weights after every third step"; }
-  Tensor reduce(Reduction reduction, std::span<const Tensor> values) const override {
-    return TreeReducer().reduce(reduction, values);
-  }
   bool averages_after(int64_t steps) const override { return steps % 3 == 0; }
 };
 
@@ -97,8 +87,7 @@ MadeStrategy local_sgd(int64_t replicas, int lanes, uint64_t seed) {
   return std::make_unique<OwnStrategy>(
       StrategySetup{.name = "LocalSgdStrategy",
                     .topology = std::make_shared<HostTopology>(testing::lanes(lanes), replicas),
-                    .placement = std::make_shared<ApartPlacement>(),
-                    .reducer = std::make_shared<EveryThirdStep>(),
+                    .synchronization = std::make_shared<EveryThirdStep>(),
                     .seed = seed});
 }
 
@@ -143,7 +132,11 @@ TEST(Conformance, HasEachCheckOnEachShapeUnderANameThatTestsCanHave) {
   for (const char* shape : {"_1ReplicaOn1Lane", "_3ReplicasOn1Lane", "_4ReplicasOn1Lane", "_4ReplicasOn2Lanes"}) {
     EXPECT_EQ(std::count(names.begin(), names.end(), std::string("ReduceIsOfEveryReplicasValueOnce") + shape), 1);
   }
-  EXPECT_EQ(names.size() % 4, 0u);
+  EXPECT_EQ((names.size() - 12) % 4, 0u) << "all checks on four shapes, and one of each of 5 to 16 replicas";
+  for (const char* name :
+       {"ValuesOfSoManyReplicasBecomeOne_5ReplicasOn1Lane", "ValuesOfSoManyReplicasBecomeOne_16ReplicasOn1Lane"}) {
+    EXPECT_EQ(std::count(names.begin(), names.end(), name), 1) << name;
+  }
 }
 
 TEST(Conformance, LeavesOutShapesThatAStrategyDoesNotHaveAndRefusesNone) {
@@ -151,10 +144,10 @@ TEST(Conformance, LeavesOutShapesThatAStrategyDoesNotHaveAndRefusesNone) {
     EXPECT_NE(name.find("_1ReplicaOn1Lane"), std::string::npos) << name;
   }
   for (const Conformance& none : {Conformance{}, Conformance{.make = one_device, .replicas = {2}},
-                                  Conformance{.make = local_replicas, .replicas = {3}, .lanes = {2, 0, -1}},
+                                  Conformance{.make = local_replicas, .replicas = {3}, .lanes = {4, 0, -1}},
                                   Conformance{.make = local_replicas, .replicas = {}}}) {
-    message_from<UsageError>([&] { conformance_checks(none); });
-    message_from<UsageError>([&] { expect_conformance(none); });
+    testing::expect_error<UsageError>([&] { conformance_checks(none); }, "LS-OPTION");
+    testing::expect_error<UsageError>([&] { expect_conformance(none); }, "LS-OPTION");
   }
   EXPECT_THROW(expect_conformance({.make = [](int64_t, int, uint64_t) -> MadeStrategy { throw std::bad_alloc(); }}),
                std::bad_alloc);
@@ -163,23 +156,33 @@ TEST(Conformance, LeavesOutShapesThatAStrategyDoesNotHaveAndRefusesNone) {
 TEST(Conformance, LeavesTheOneGradientRuleToStrategiesThatPromiseIt) {
   const auto with = names_of({.make = local_replicas, .replicas = {4}, .lanes = {1}});
   const auto without = names_of({.make = local_replicas, .replicas = {4}, .lanes = {1}, .one_gradient_rule = false});
-  EXPECT_EQ(with.size(), without.size() + 2);
+  EXPECT_EQ(with.size(), without.size() + 10);
 }
 
 TEST(Conformance, NamesAStrategyThatTrainsApartAndPromisesNotTo) {
-  expect_found({.make = local_sgd, .replicas = {4}, .lanes = {2}},
-               {"2 of ", "\n  TrainingWithSgdIsOneDevices_4ReplicasOn2Lanes: 4 replicas on 2 lanes: after step ",
+  expect_found({.make = local_sgd, .replicas = {4}, .lanes = {2}, .more_replicas = {}},
+               {"\n  TrainingWithSgdIsOneDevices_4ReplicasOn2Lanes: 4 replicas on 2 lanes: after step ",
                 "\n  TrainingWithAdamWIsOneDevices_4ReplicasOn2Lanes", ".one_gradient_rule = false"});
 }
 
 TEST(Conformance, IsSilentOnAStrategyThatIsOne) { expect_conformance({.make = local_replicas, .replicas = {2}}); }
+
+TEST(Conformance, LeavesOutFurtherNumbersThatAStrategyRefusesOrDoesNotHave) {
+  const auto two = [](int64_t replicas, int lanes, uint64_t seed) -> MadeStrategy {
+    if (replicas == 5) throw UsageError("LS-TEST", std::string("not five"), "two");
+    return replicas == 6 ? nullptr : local_replicas(2, lanes, seed);
+  };
+  for (const std::string& name : names_of({.make = two, .replicas = {2}, .lanes = {1}})) {
+    EXPECT_NE(name.find("_2ReplicasOn1Lane"), std::string::npos) << name;
+  }
+}
 
 TEST(Conformance, NamesTheShapeThatIsNotTheOneAskedFor) {
   const auto too_few = [](int64_t replicas, int lanes, uint64_t seed) {
     return local_replicas(std::max<int64_t>(replicas - lanes, lanes), lanes, seed);
   };
   expect_found(
-      {.make = too_few, .replicas = {4}, .lanes = {2}},
+      {.make = too_few, .replicas = {4}, .lanes = {2}, .more_replicas = {}},
       {"HasTheShapeThatWasAskedFor_4ReplicasOn2Lanes: LocalReplicas of 4 replicas on 2 lanes: num_replicas() is "
        "2, expected 4",
        "Topology"});
@@ -190,7 +193,7 @@ TEST(Conformance, NamesAStrategyThatIsAnotherEachTime) {
   const auto drifting = [&calls](int64_t replicas, int lanes, uint64_t) {
     return local_replicas(replicas, lanes, ++calls);
   };
-  expect_found({.make = drifting, .replicas = {3}, .lanes = {1}},
+  expect_found({.make = drifting, .replicas = {3}, .lanes = {1}, .more_replicas = {}},
                {"HasTheShapeThatWasAskedFor_3ReplicasOn1Lane: LocalReplicas of 3 replicas on 1 lane: seed() is",
                 "TrainingGivesTheSameBitsEachTimeAndOnAnyLanes_3ReplicasOn1Lane",
                 "before the first step, variable "
@@ -203,7 +206,7 @@ TEST(Conformance, NamesALaneCountThatDecidesBits) {
     return local_replicas(replicas, lanes, seed + static_cast<uint64_t>(lanes == 2));
   };
   const std::string text = message_from<DivergenceError>([&] {
-    expect_conformance({.make = by_lanes, .replicas = {4}, .lanes = {1, 2}});
+    expect_conformance({.make = by_lanes, .replicas = {4}, .lanes = {1, 2}, .more_replicas = {}});
   });
   EXPECT_NE(text.find("TrainingGivesTheSameBitsEachTimeAndOnAnyLanes_4ReplicasOn2Lanes"), std::string::npos) << text;
   EXPECT_EQ(text.find("_4ReplicasOn1Lane:"), std::string::npos) << text;
@@ -227,10 +230,11 @@ TEST(Findings, SayWhatWasFoundAndWhatWasExpected) {
             "it threw nothing, expected a UsageError");
   EXPECT_EQ(message_from<Finding>([] { internal::expect_usage_error("it", [] { throw std::runtime_error("mine"); }); }),
             "it threw 'mine', expected a UsageError");
-  EXPECT_EQ(message_from<Finding>([] {
-              internal::expect_usage_error("it", [] { throw UsageError("a", "b"); }, {"a", "c"});
-            }),
-            "it threw 'a; b', which does not name 'c'");
+  EXPECT_EQ(
+      message_from<Finding>([] {
+        internal::expect_usage_error("it", [] { throw UsageError("LS-TEST", std::string("a"), "b"); }, {"a", "c"});
+      }),
+      "it threw 'a [LS-TEST]\nb', which does not name 'c'");
 }
 
 }  // namespace

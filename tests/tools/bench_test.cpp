@@ -108,7 +108,7 @@ TEST_F(Bench, BadFlagsAreOneLineAndExitCodeTwo) {
   expect_refused("all-reduce --sizes 6", "6 bytes");
   expect_refused("all-reduce --sizes many", "many");
   expect_refused("all-reduce --sizes 900GiB", "takes");
-  expect_refused("all-reduce --devices cpu:0,cpu:1 --replicas 3", "multiple of 2");
+  expect_refused("all-reduce --devices cpu:0,cpu:1 --replicas 1", "LS-LANES");
   expect_refused("step", "--shapes, --tensors or --model");
   expect_refused("step --shapes 64x", "--shapes has ''");
   expect_refused("step --shapes 64x-3", "'-3'");

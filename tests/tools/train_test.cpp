@@ -208,6 +208,14 @@ TEST_F(Train, SaysWhereCoresStayIdle) {
   EXPECT_NE(result.output.find("idle"), std::string::npos) << result.output;
 }
 
+TEST_F(Train, PrintsTheTableOfVariablesWhereItIsAskedFor) {
+  const Result plain = run("train --model mlp --steps 1 --devices cpu:0");
+  EXPECT_EQ(plain.output.find("in one copy of each"), std::string::npos) << plain.output;
+  EXPECT_NE(plain.output.find("1 replica on 1 lane"), std::string::npos) << "what it runs on, it says always";
+  const Result described = run("train --model mlp --steps 1 --devices cpu:0 --describe");
+  EXPECT_NE(described.output.find("in one copy of each"), std::string::npos) << described.output;
+}
+
 TEST_F(Train, PrintsPlainLinesWhereThereIsNoTerminal) {
   const Result result = run("train --model mlp --epochs 2 --global-batch 2000");
   EXPECT_NE(result.output.find("epoch 2/2 ["), std::string::npos) << result.output;
@@ -223,7 +231,7 @@ TEST_F(Train, BadFlagsAreOneLineAndExitCodeTwo) {
   expect_refused("--devices gpu:0", 2, "'gpu:0' is not a device");
   expect_refused("--devices cuda:0", 2, "'cuda:0'");
   expect_refused("--devices cpu:0,cpu:0", 2, "stands twice");
-  expect_refused("--devices cpu:0,cpu:1 --replicas 3", 2, "multiple of 2");
+  expect_refused("--devices cpu:0,cpu:1 --replicas 1", 2, "LS-LANES");
   expect_refused("--strategy one-device --replicas 2", 2, "one-device");
   expect_refused("--replicas 0", 2, "replicas");
   expect_refused("--replicas many", 2, "many");
@@ -249,6 +257,11 @@ TEST_F(Train, BadSurroundingsAreOneLineAndExitCodeThree) {
   write("t10k-images-idx3-ubyte",
         std::string("\0\0\x08\x03\0\0\0\x02\0\0\0\x1c\0\0\0\x1c", 16) + std::string(100, 'x'));
   expect_refused(data, 3, "100 bytes of data where its header promises 1568");
+  write("t10k-labels-idx1-ubyte", std::string("\0\0\x08\x01\0\0\0\x01\x01", 9));
+  write("t10k-images-idx3-ubyte",
+        std::string("\0\0\x08\x03\0\0\0\x01\0\0\0\x1c\0\0\0\x1c", 16) + std::string(784, 'x'));
+  expect_refused(data, 3, "no sample to train on");
+  write("t10k-labels-idx1-ubyte", labels);
   write("t10k-images-idx3-ubyte", "GIF89a, not digits");
   expect_refused(data, 3, "not an IDX file");
   write("t10k-images-idx3-ubyte",
@@ -274,9 +287,10 @@ TEST_F(Train, HelpAndVersionAreNoErrors) {
   EXPECT_EQ(run("--help").code, 0);
   const Result help = run("train --help");
   EXPECT_EQ(help.code, 0);
-  for (const char* flag : {"--model", "--data", "--strategy", "--devices", "--replicas", "--global-batch", "--epochs",
-                           "--steps", "--optimizer", "--learning-rate", "--seed", "--dropout", "--sample",
-                           "--sample-log", "--json", "--layers", "--width", "--heads", "--context"}) {
+  for (const char* flag :
+       {"--model", "--data",      "--strategy",      "--devices", "--replicas", "--global-batch", "--epochs",
+        "--steps", "--optimizer", "--learning-rate", "--seed",    "--dropout",  "--sample",       "--sample-log",
+        "--json",  "--describe",  "--layers",        "--width",   "--heads",    "--context"}) {
     EXPECT_NE(help.output.find(flag), std::string::npos) << flag;
   }
   EXPECT_EQ(run("--version").code, 0);

@@ -228,6 +228,21 @@ TEST_P(Creation, NamesThatNobodyHoldsAreFreeAgainAndUnnamedOnesAreCounted) {
   EXPECT_EQ(names(), (std::vector<std::string>{"v", "variable", "variable_1"}));
 }
 
+TEST_P(Creation, AnUnnamedVariablesNameDoesNotDependOnWhatHasDied) {
+  const auto last_name = [](bool keep) {
+    const auto strategy = GetParam().make();
+    std::vector<Variable> kept;
+    for (int i = 0; i < 10; ++i) {
+      const Variable v = i % 3 == 0
+                             ? strategy->make_variable(torch::ones({1}), {.name = "variable_" + std::to_string(i)})
+                             : strategy->make_variable(torch::ones({1}));
+      if (keep) kept.push_back(v);
+    }
+    return strategy->make_variable(torch::ones({1})).name();
+  };
+  EXPECT_EQ(last_name(true), last_name(false));
+}
+
 TEST_P(Creation, AMeanOfIntegersASumOfBoolAndUnknownEnumeratorsAreRefused) {
   const auto refused = [&](at::ScalarType type, VariableOptions options) {
     const auto outside = message_from<UsageError>([&] { strategy_->make_variable(torch::ones({1}, type), options); });
@@ -272,11 +287,15 @@ TEST_P(Creation, AnErrorInItLeavesNothingBehind) {
   strategy_->make_module([] { return torch::nn::Linear(2, 2); });
 }
 
-TEST_P(Creation, AnErrorInAStepThatTheStepCatchesLetsItGoOn) {
-  strategy_->run([&](ReplicaContext& ctx) {
-    EXPECT_THROW(ctx.make_variable("v", []() -> Tensor { throw std::runtime_error("mine"); }), std::runtime_error);
-    ctx.make_variable("v", [] { return torch::ones({1}); });
+TEST_P(Creation, AnErrorFailsTheRunAlthoughTheStepCatchesItAndTheNextRunGoesOn) {
+  const std::string text = nested_message_from<std::runtime_error>([&] {
+    strategy_->run([&](ReplicaContext& ctx) {
+      EXPECT_THROW(ctx.make_variable("v", []() -> Tensor { throw std::runtime_error("mine"); }), std::runtime_error);
+    });
   });
+  EXPECT_EQ(text, "mine");
+  EXPECT_EQ(names(), std::vector<std::string>{});
+  strategy_->run([&](ReplicaContext& ctx) { ctx.make_variable("v", [] { return torch::ones({1}); }); });
   EXPECT_EQ(names(), std::vector<std::string>{"v"});
 }
 

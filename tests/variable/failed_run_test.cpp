@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "lockstep/variable/variable_state.h"
+#include "tests/support/errors.h"
 #include "tests/support/programs.h"
 #include "tests/support/strategies.h"
 
@@ -142,6 +144,81 @@ TEST_P(FailedRun, UndoesALoadOfAWholeModule) {
   expect_unchanged(before);
   model.load(other);
   EXPECT_TRUE(torch::equal(model.state().at("weight"), other.at("weight")));
+}
+
+/// Buffers that lie in memory in every way: expanded, with overlapping strides, two views of one tensor, and dense.
+struct Buffers : torch::nn::Module {
+  Buffers() {
+    const Tensor whole = torch::arange(12, torch::kFloat).reshape({3, 4});
+    weight = register_parameter("weight", torch::ones({3}));
+    expanded = register_buffer("expanded", torch::arange(3, torch::kFloat).expand({5, 3}));
+    overlapping = register_buffer("overlapping", torch::arange(8, torch::kFloat).as_strided({4, 3}, {1, 2}));
+    left = register_buffer("left", whole.narrow(1, 0, 3));
+    right = register_buffer("right", whole.narrow(1, 2, 2));
+    dense = register_buffer("dense", torch::arange(4));
+  }
+  Tensor weight, expanded, overlapping, left, right, dense;
+};
+
+TEST_P(FailedRun, LeavesBuffersOfAnyLayoutAsTheyWereAndThrowsTheUsersError) {
+  const auto model = strategy_->make_module([] { return std::make_shared<Buffers>(); });
+  const Variable after = strategy_->make_variable(filled(4), {.aggregation = kOnlyFirstReplica});
+  const auto before = everything();
+  std::vector<std::vector<int64_t>> strides;
+  for (const Variable& variable : model.variables()) {
+    strides.push_back(variable.state().component(0).strides().vec());
+  }
+  for (int way = 0; way < 6; ++way) {
+    const auto step = [&](ReplicaContext& ctx) {
+      const torch::NoGradGuard no_grad;
+      Buffers& own_buffers = *model(ctx);
+      own_buffers.weight.mutable_grad() = filled(1);
+      after.assign(ctx, filled(9));
+      for (Tensor one : own_buffers.buffers()) {
+        if (way == 0) one.select(0, 0).fill_(7);
+        if (way == 1) one.set_data(torch::full({2, 2}, 3.0, torch::kDouble));
+        if (way == 2) one.set_data(one.clone());
+        if (way == 3) one.set_data(one.select(0, 0));
+        if (way == 4) one.resize_({20, 20}).fill_(1);
+        if (way == 5) one.set_data(torch::empty({0}));
+      }
+      if (ctx.replica_id() == strategy_->num_replicas() - 1) throw std::out_of_range("mine");
+      ctx.all_reduce(Reduction::kSum, torch::ones({1}));
+    };
+    testing::nested_message_from<std::out_of_range>([&] { strategy_->run(step); });
+    expect_unchanged(before);
+    strategy_->run([&](ReplicaContext& ctx) {
+      Buffers& own_buffers = *model(ctx);
+      EXPECT_FALSE(own_buffers.weight.grad().defined()) << "way " << way;
+      const torch::NoGradGuard no_grad;
+      own_buffers.expanded[0][0] += 1;
+      EXPECT_EQ(own_buffers.expanded[4][0].item<float>(), own_buffers.expanded[0][0].item<float>()) << "way " << way;
+      own_buffers.expanded[0][0] -= 1;
+      own_buffers.left[0][2] += 1;
+      EXPECT_EQ(own_buffers.right[0][0].item<float>(), own_buffers.left[0][2].item<float>()) << "way " << way;
+      own_buffers.left[0][2] -= 1;
+    });
+    for (std::size_t i = 0; i < strides.size(); ++i) {
+      EXPECT_EQ(model.variables()[i].state().component(0).strides(), strides[i]) << "way " << way;
+    }
+  }
+}
+
+TEST_P(FailedRun, LeavesTheModesOfModulesWhoseStructureItChanged) {
+  struct Growing : torch::nn::Module {
+    Growing() {
+      register_module("first", torch::nn::Linear(2, 2));
+      last = register_module("last", torch::nn::Dropout());
+      last->eval();
+    }
+    torch::nn::Dropout last = nullptr;
+  };
+  const auto model = strategy_->make_module([] { return std::make_shared<Growing>(); });
+  fail_after([&](ReplicaContext& ctx) { model(ctx)->unregister_module("first"); }, true);
+  strategy_->run([&](ReplicaContext& ctx) {
+    EXPECT_TRUE(model(ctx)->is_training());
+    EXPECT_FALSE(model(ctx)->last->is_training());
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Strategies, FailedRun, ::testing::ValuesIn(testing::strategy_cases()),

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "lockstep/variable/variable_state.h"
+#include "tests/support/errors.h"
 #include "tests/support/programs.h"
 
 namespace lockstep {
@@ -134,7 +136,7 @@ TEST_P(ForeignWrites, AreFoundEveryVerifyEveryRunsWhereNoUpdateComes) {
   good_step();
   run_with([](torch::nn::Linear& linear) { linear->weight.data()[0][0] += 1; });
   strategy_.run([](ReplicaContext&) {});
-  const auto text = message_from<DivergenceError>([&] { strategy_.run([](ReplicaContext&) {}); });  // the fourth run
+  const auto text = nested_message_from<DivergenceError>([&] { strategy_.run([](ReplicaContext&) {}); });  // the fourth
   EXPECT_NE(text.find("'model.weight'"), std::string::npos) << text;
 }
 
@@ -218,6 +220,28 @@ TEST_P(ForeignWrites, BeforeAStepKeepItFromBeingApplied) {
   EXPECT_TRUE(torch::equal(model_.variables()[1].read(), before));
 }
 
+TEST_P(ForeignWrites, AreFoundInMemoryThatAVariableWasBoundTo) {
+  internal::VariableState& weight = model_.variables()[0].state();
+  const Tensor before = weight.read();
+  std::vector<Tensor> memory;
+  for (const Tensor& copy : weight.copies()) memory.push_back(torch::empty_like(copy));
+  weight.bind(memory);
+  EXPECT_TRUE(torch::equal(weight.read(), before));
+  good_step();
+  EXPECT_FALSE(torch::equal(weight.read(), before));
+  for (const Tensor& one : memory) EXPECT_TRUE(torch::equal(one, weight.read())) << "the new memory is the trained one";
+  const auto text = found_at_the_next_update([](torch::nn::Linear& linear) { linear->weight.data()[0][0] += 1; });
+  EXPECT_NE(text.find("'model.weight'"), std::string::npos) << text;
+}
+
+TEST_P(ForeignWrites, InACopyOfOneReplicaNameTheReplica) {
+  good_step();
+  run_with([](torch::nn::Linear& linear) { linear->bias.data()[69] += 0.25; });
+  const auto text = message_from<DivergenceError>([&] { model_.variables()[1].assign_add(torch::ones({70})); });
+  const bool known = GetParam().copies == Copies::kPerReplica || GetParam().replicas == 1;
+  EXPECT_EQ(testing::has_value(text, "on replica " + std::to_string(bad().value())), known) << text;
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, ForeignWrites,
                          ::testing::Values(Shape{1, 1, Copies::kPerMemory}, Shape{4, 2, Copies::kPerMemory},
                                            Shape{3, 1, Copies::kPerReplica}),
@@ -226,6 +250,47 @@ INSTANTIATE_TEST_SUITE_P(Shapes, ForeignWrites,
                                   std::to_string(shape.param.num_lanes) +
                                   (shape.param.copies == Copies::kPerMemory ? "PerMemory" : "PerReplica");
                          });
+
+struct ApartSynchronization : Synchronization {
+  std::string describe() const override { return "never"; }
+  bool averages_after(int64_t) const override { return false; }
+  bool trains_apart(const NewVariable& variable) const override { return variable.parameter; }
+};
+
+struct ApartStrategy : Strategy {
+  ApartStrategy()
+      : Strategy({.name = "Apart",
+                  .topology = std::make_shared<HostTopology>(lanes(1), 2),
+                  .synchronization = std::make_shared<ApartSynchronization>()}) {}
+};
+
+TEST(TrainedApart, OtherMemoryIsHealedByAssignAndLoad) {
+  ApartStrategy strategy;
+  const auto model = strategy.make_module([] { return torch::nn::Linear(3, 3); });
+  const auto optimizer = strategy.make_optimizer(model, torch::optim::SGDOptions(0.5).momentum(0.5));
+  const auto step = [&](ReplicaContext& ctx) {
+    model(ctx)->weight.sum().backward();
+    optimizer.step(ctx);
+  };
+  const auto initial = model.state();
+  for (int way = 0; way < 2; ++way) {
+    testing::expect_step_error<DivergenceError>(
+        [&] {
+          strategy.run([&](ReplicaContext& ctx) {
+            if (ctx.replica_id() == 1) model(ctx)->weight.set_data(torch::zeros({3, 3}));
+          });
+        },
+        "LS-FOREIGN-WRITE", {"'model.weight'", "replica 1"});
+    if (way == 0) model.variables()[0].assign(initial.at("weight"));
+    if (way == 1) model.load(initial);
+    EXPECT_TRUE(torch::equal(model.state().at("weight"), initial.at("weight")));
+    strategy.run(step);
+    const auto after = model.variables()[0].components();
+    EXPECT_TRUE(torch::equal(after[0], after[1])) << "both replicas were trained";
+    EXPECT_FALSE(torch::equal(after[0], initial.at("weight")));
+    model.load(initial);
+  }
+}
 
 TEST(OwnWrites, AreNeverTakenForForeignOnes) {
   MirroredStrategy strategy({.devices = lanes(2), .replicas = 4, .verify_every = 1});

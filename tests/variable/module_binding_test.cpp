@@ -289,7 +289,7 @@ TEST_P(ModulesOf, HandlesOutliveTheirStrategyInAnyOrder) {
   model.reset();
   EXPECT_EQ(variable.read().sizes(), variable.sizes());
   variable.assign(torch::zeros(variable.sizes()));
-  optimizer.learning_rate(0.5);
+  optimizer.set_learning_rate(0.5);
   EXPECT_EQ(optimizer.learning_rate(), 0.5);
 }
 

@@ -28,7 +28,8 @@ std::vector<int64_t> sizes_of(const BenchAllReduceOptions& options) {
   }
   for (const int64_t size : sizes) {
     if (size % kFloat != 0) {
-      throw UsageError(fmt::format("--sizes has {} bytes, no whole number of float32", size), "give multiples of 4");
+      throw UsageError("LS-FLAG", fmt::format("--sizes has {} bytes, no whole number of float32", size),
+                       "give multiples of 4");
     }
   }
   return sizes;
@@ -62,7 +63,8 @@ Timing measure_size(Strategy& strategy, int64_t size, int64_t buffers_bytes, con
   });
   for (const auto& [least, most] : sums) {
     if (least != replicas * (replicas + 1) / 2 || most != least) {
-      throw InternalError(fmt::format("all_reduce of {} bytes gave {} to {}", size, least, most), "please report it");
+      throw InternalError("LS-INTERNAL", fmt::format("all_reduce of {} bytes gave {} to {}", size, least, most),
+                          "please report it");
     }
   }
   TimingOptions timing = options;

@@ -13,7 +13,7 @@ namespace {
 void add_common_flags(CLI::App& bench, BenchOptions& options) {
   bench.add_option("--devices", options.devices, "lanes, such as cpu:0,cpu:1; by default as many as cores")
       ->delimiter(',');
-  bench.add_option("--replicas", options.replicas, "replicas, a multiple of the lanes; by default one for each lane")
+  bench.add_option("--replicas", options.replicas, "replicas, at least as many as lanes; by default one for each lane")
       ->check(CLI::PositiveNumber);
   bench.add_option("--threads-per-replica", options.threads_per_replica, "intra-op threads of each replica")
       ->check(CLI::Range(1, 1024))

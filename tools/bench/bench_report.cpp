@@ -51,7 +51,8 @@ std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share);
 void check_fits(double bytes, const std::string& flag) {
   const auto memory = static_cast<double>(physical_memory());
   if (bytes <= 0.9 * memory) return;
-  throw UsageError(fmt::format("{} takes {:.1f} GB, and this machine has {:.1f}", flag, bytes / 1e9, memory / 1e9),
+  throw UsageError("LS-FLAG",
+                   fmt::format("{} takes {:.1f} GB, and this machine has {:.1f}", flag, bytes / 1e9, memory / 1e9),
                    "choose smaller sizes");
 }
 

@@ -25,7 +25,7 @@ std::vector<Shape> shapes_of(const BenchStepOptions& options) {
   if (!options.shapes.empty()) return parse_shapes("--shapes", options.shapes);
   if (!options.tensors.empty()) return parse_tensors("--tensors", options.tensors);
   if (options.model.name.empty()) {
-    throw UsageError("bench step was not told which gradients", "give --shapes, --tensors or --model");
+    throw UsageError("LS-FLAG", "bench step was not told which gradients", "give --shapes, --tensors or --model");
   }
   std::vector<Shape> shapes;
   for (const at::Tensor& parameter : make_model(options.model)->parameters()) shapes.push_back(parameter.sizes().vec());

@@ -13,7 +13,8 @@ namespace lockstep::tools {
 void make_folder(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) throw DataError("'" + folder + "' cannot be made: " + error.message(), "choose a folder that is yours");
+  if (error)
+    throw DataError("LS-FILE", "'" + folder + "' cannot be made: " + error.message(), "choose a folder that is yours");
 }
 
 void dump_tensors(const std::string& folder, const std::string& stem, const NamedTensors& tensors) {

@@ -11,7 +11,7 @@ namespace lockstep::tools {
 namespace {
 
 [[noreturn]] void refuse(const std::string& flag, const std::string& text) {
-  throw UsageError(fmt::format("{} has '{}'", flag, text),
+  throw UsageError("LS-FLAG", fmt::format("{} has '{}'", flag, text),
                    "write shapes like 4096x4096*4,1000: positive sizes, '*' and how many");
 }
 
@@ -40,7 +40,7 @@ void add(std::vector<Shape>& shapes, const std::string& flag, const Shape& shape
   double elements = 1;
   for (const int64_t size : shape) elements *= static_cast<double>(size);
   if (count > kMostTensors - static_cast<int64_t>(shapes.size()) || elements > 1e15) {
-    throw UsageError(fmt::format("{} asks for {} tensors of {:.0f} elements", flag, count, elements),
+    throw UsageError("LS-FLAG", fmt::format("{} asks for {} tensors of {:.0f} elements", flag, count, elements),
                      fmt::format("choose at most {} tensors that fit into memory", kMostTensors));
   }
   shapes.insert(shapes.end(), static_cast<std::size_t>(count), shape);

@@ -1,0 +1,102 @@
+#include "lockstep/optim/gradient_watch.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/core/checksum.h"
+#include "lockstep/core/torch_compat.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+constexpr int64_t kFirstSteps = 8;
+constexpr int64_t kEvery = 256;
+constexpr int64_t kSampleBytes = 256;
+
+bool is_watched(int64_t step) { return step < kFirstSteps || step % kEvery == 0; }
+
+}  // namespace
+
+/// Notes the gradient after each accumulation. Runs on the thread that goes backward.
+class GradientWatch::Hook final : public torch::autograd::FunctionPostHook {
+ public:
+  Hook(std::shared_ptr<std::vector<Record>> records, std::size_t i, at::Tensor variable)
+      : records_(std::move(records)), i_(i), variable_(std::move(variable)) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list&) override {
+    (*records_)[i_] = record_of(variable_.grad());
+    return outputs;
+  }
+
+ private:
+  const std::shared_ptr<std::vector<Record>> records_;
+  const std::size_t i_;
+  const at::Tensor variable_;
+};
+
+GradientWatch::GradientWatch(std::vector<std::shared_ptr<VariableState>> variables, int64_t replicas, bool watches)
+    : variables_(std::move(variables)), watches_(watches), replicas_(static_cast<std::size_t>(replicas)) {
+  for (int64_t r = 0; watches && r < replicas; ++r) begin(r);
+}
+
+GradientWatch::Record GradientWatch::record_of(const at::Tensor& gradient) {
+  if (!gradient.defined() || gradient.layout() != at::kStrided || !gradient.device().is_cpu()) return {};
+  const c10::TensorImpl* const impl = gradient.unsafeGetTensorImpl();
+  Record record{.gradient = impl, .version = static_cast<uint32_t>(impl->version_counter().current_version())};
+  const auto bytes = static_cast<int64_t>(gradient.nbytes());
+  const void* const memory = address_of(gradient);
+  if (memory && gradient.is_non_overlapping_and_dense())
+    record.sample = checksum(memory, std::min(bytes, kSampleBytes));
+  return record;
+}
+
+void GradientWatch::begin(int64_t r) {
+  OfReplica& replica = replicas_[static_cast<std::size_t>(r)];
+  replica.records = std::make_shared<std::vector<Record>>(variables_.size());
+  for (std::size_t i = 0; i < variables_.size(); ++i) {
+    const at::Tensor& variable = variables_[i]->component(r);
+    if (!variable.requires_grad() || !variable.is_leaf()) continue;
+    auto accumulator = torch::autograd::impl::grad_accumulator(variable);
+    accumulator->add_post_hook(std::make_unique<Hook>(replica.records, i, variable));
+    replica.accumulators.push_back(std::make_shared<decltype(accumulator)>(std::move(accumulator)));
+  }
+}
+
+std::optional<std::size_t> GradientWatch::changed(int64_t r) const {
+  const OfReplica& replica = replicas_[static_cast<std::size_t>(r)];
+  if (!replica.records) return std::nullopt;
+  for (std::size_t i = 0; i < variables_.size(); ++i) {
+    const Record& left = (*replica.records)[i];
+    const at::Tensor& gradient = variables_[i]->component(r).unsafeGetTensorImpl()->grad();
+    if (!left.gradient || left.gradient != gradient.unsafeGetTensorImpl()) continue;  // another one was given by hand
+    const Record now = record_of(gradient);
+    if (now.version != left.version || now.sample != left.sample) return i;
+  }
+  return std::nullopt;
+}
+
+void GradientWatch::end_step(int64_t r) {
+  OfReplica& replica = replicas_[static_cast<std::size_t>(r)];
+  ++replica.steps;
+  if (!watches_ || !is_watched(replica.steps)) {
+    replica.accumulators.clear();
+    replica.records.reset();
+  } else if (replica.records) {
+    forget(r);
+  } else {
+    begin(r);
+  }
+}
+
+void GradientWatch::forget(int64_t r) {
+  OfReplica& replica = replicas_[static_cast<std::size_t>(r)];
+  if (replica.records) std::fill(replica.records->begin(), replica.records->end(), Record());
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,57 @@
+// Notices gradients that were changed in place between backward and the optimizer's step.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "lockstep/variable/variable_state.h"
+
+namespace lockstep::internal {
+
+/// A hook behind each variable's gradient accumulator notes what backward left: the gradient's version counter, and a
+/// checksum of its first bytes, since a write through .data() (LibTorch's clip_grad_norm_) moves no version counter. So
+/// however many backwards there are, with or without create_graph, what differs later was written by somebody else.
+///
+/// Such a mistake is made in every step. So only the first steps and a few of the later ones are watched: in all others
+/// autograd has no hook of ours.
+class GradientWatch {
+ public:
+  /// Begins to watch, if it `watches` at all: where there is one replica alone, its gradients are the sum. All at rest.
+  GradientWatch(std::vector<std::shared_ptr<VariableState>> variables, int64_t replicas, bool watches);
+
+  // For local replica r; call from its thread.
+
+  /// The first variable whose gradient is no longer what the last backward left.
+  std::optional<std::size_t> changed(int64_t r) const;
+  /// After the gradients were consumed by a step: watches the next one, or does not.
+  void end_step(int64_t r);
+  /// After the gradients were dropped.
+  void forget(int64_t r);
+
+ private:
+  class Hook;
+  /// What backward left of one gradient.
+  struct Record {
+    const c10::TensorImpl* gradient = nullptr;  // null: nothing
+    uint32_t version = 0;
+    uint64_t sample = 0;
+  };
+  struct alignas(64) OfReplica {
+    int64_t steps = 0;
+    std::shared_ptr<std::vector<Record>> records;     // by variable; shared with the hooks; null: not watched
+    std::vector<std::shared_ptr<void>> accumulators;  // handles of autograd's nodes, which keep our hooks
+  };
+
+  static Record record_of(const at::Tensor& gradient);
+  void begin(int64_t r);
+
+  const std::vector<std::shared_ptr<VariableState>> variables_;
+  const bool watches_;
+  std::vector<OfReplica> replicas_;
+};
+
+}  // namespace lockstep::internal

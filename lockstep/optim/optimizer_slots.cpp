@@ -1,0 +1,105 @@
+#include "lockstep/optim/optimizer_slots.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
+#include <fmt/format.h>
+
+#include <set>
+
+#include "lockstep/core/error.h"
+#include "lockstep/replica/replica_group.h"
+#include "lockstep/variable/variable_state.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+void check_variables(const ReplicaGroup& group, const std::vector<std::shared_ptr<VariableState>>& variables) {
+  std::set<const VariableState*> seen;
+  for (const auto& variable : variables) {
+    const auto refuse = [&](ErrorCode code, const std::string& why, const char* remedy) {
+      throw UsageError(code, fmt::format("an optimizer was given variable '{}', which {}", variable->name(), why),
+                       remedy);
+    };
+    if (variable->group().get() != &group)
+      refuse("LS-OTHER-STRATEGY", "belongs to another strategy", "make both with the same strategy");
+    if (!seen.insert(variable.get()).second)
+      refuse("LS-VARIABLE-TWICE", "stands in it twice", "put each variable into one group");
+    const at::ScalarType type = variable->like().scalar_type();
+    const bool apart = variable->is_trained_apart();
+    if (!(variable->on_write() || apart) || !is_trainable_type(type)) {
+      refuse("LS-VARIABLE-KIND",
+             fmt::format("is {}", variable->on_write() || apart ? c10::toString(type) : "sync-on-read"),
+             "give it mirrored floating-point variables, such as a module's parameters");
+    }
+    if (apart != variables.front()->is_trained_apart()) {
+      refuse("LS-VARIABLE-KIND",
+             fmt::format("is {} and '{}' is not", apart ? "trained apart" : "mirrored", variables.front()->name()),
+             "make an optimizer for each kind");
+    }
+  }
+}
+
+/// A slot of a variable: one memory for all replicas, whatever the copies of the variable itself; of one that is
+/// trained apart each replica's own.
+std::shared_ptr<VariableState> make_slot(const VariableState& variable, const SlotSpec& spec, std::string name,
+                                         const Placement& placement) {
+  const c10::InferenceMode normal(false);  // a tensor of inference mode could not be loaded
+  const at::NoGradGuard no_grad;
+  const bool apart = variable.is_trained_apart();
+  std::vector<at::Tensor> components;
+  for (int64_t r = 0; r < variable.num_components(); ++r) {
+    const at::Tensor& like = variable.like();
+    const bool own = apart || r == 0;
+    components.push_back(own ? at::empty_strided(like.sizes(), like.strides(), like.options()).fill_(spec.initial)
+                             : components.front());
+  }
+  VariableOptions options{.name = std::move(name), .trainable = false};
+  options.synchronization = apart ? VariableSynchronization::kOnRead : VariableSynchronization::kOnWrite;
+  if (apart) options.aggregation = VariableAggregation::kMean;
+  VariableState::Origin origin{.slot = true, .apart = apart};
+  if (!variable.devices().empty()) {
+    const NewVariable what{.name = options.name,
+                           .sizes = variable.like().sizes(),
+                           .dtype = variable.like().scalar_type(),
+                           .slot_of = variable.name()};
+    origin.devices = {placement.slot_device(what, variable.devices())};
+    require_host_memory(origin.devices.front());
+  }
+  return std::make_shared<VariableState>(variable.group(), std::move(options), std::move(components),
+                                         std::move(origin));
+}
+
+}  // namespace
+
+std::vector<std::shared_ptr<VariableState>> variables_of(const ReplicaGroup& of, const std::vector<RuleGroup>& groups) {
+  std::vector<std::shared_ptr<VariableState>> all;
+  for (const RuleGroup& group : groups) {
+    for (const Variable& variable : group.variables) {
+      variable.state();  // throws where it is empty
+      all.push_back(variable.shared_state());
+    }
+  }
+  if (all.empty()) throw UsageError("LS-NO-VARIABLES", "an optimizer was given no variables", "give it at least one");
+  check_variables(of, all);
+  return all;
+}
+
+std::vector<UpdateTarget> make_targets(const std::vector<RuleGroup>& groups,
+                                       FunctionRef<std::string(const VariableState&)> prefix_of,
+                                       const Placement& placement) {
+  std::vector<UpdateTarget> targets;
+  for (const RuleGroup& group : groups) {
+    for (const Variable& variable : group.variables) {
+      UpdateTarget target{variable.shared_state(), {}, group.rule->kind()};
+      for (const SlotSpec& spec : group.rule->slots()) {
+        target.slots.push_back(make_slot(*target.variable, spec, prefix_of(*target.variable) + spec.name, placement));
+      }
+      targets.push_back(std::move(target));
+    }
+  }
+  return targets;
+}
+
+}  // namespace lockstep::internal

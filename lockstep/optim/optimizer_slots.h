@@ -1,0 +1,34 @@
+// What an optimizer is made of: its variables, checked, and the slots beside them.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/function_ref.h"
+#include "lockstep/optim/fused_update.h"
+#include "lockstep/optim/update_rule.h"
+#include "lockstep/variable/placement.h"
+#include "lockstep/variable/variable.h"
+
+namespace lockstep::internal {
+
+class ReplicaGroup;
+
+/// Variables that are updated by one rule.
+struct RuleGroup {
+  std::vector<Variable> variables;
+  std::unique_ptr<UpdateRule> rule;
+};
+
+/// All groups' variables, in order. Throws a UsageError, naming the variable, for one that is not floating-point, or
+/// neither on-write nor trained apart, or not as the others in that; is of another strategy, or stands in two groups.
+std::vector<std::shared_ptr<VariableState>> variables_of(const ReplicaGroup& of, const std::vector<RuleGroup>& groups);
+
+/// Each variable with its slots, which are made, and placed by `placement`; `prefix_of` says how the names of a
+/// variable's slots begin.
+std::vector<UpdateTarget> make_targets(const std::vector<RuleGroup>& groups,
+                                       FunctionRef<std::string(const VariableState&)> prefix_of,
+                                       const Placement& placement);
+
+}  // namespace lockstep::internal

@@ -1,0 +1,26 @@
+// The options of torch::optim from which make_optimizer() makes its rules.
+#pragma once
+
+#include <type_traits>
+#include <variant>
+
+namespace torch::optim {
+struct SGDOptions;
+struct AdamOptions;
+struct AdamWOptions;
+struct RMSpropOptions;
+struct AdagradOptions;
+}  // namespace torch::optim
+
+namespace lockstep::internal {
+
+/// Somebody else's options, of any optimizer that has a rule.
+using RuleOptions =
+    std::variant<const torch::optim::SGDOptions*, const torch::optim::AdamOptions*, const torch::optim::AdamWOptions*,
+                 const torch::optim::RMSpropOptions*, const torch::optim::AdagradOptions*>;
+
+/// Whether there is a rule for options of this type.
+template <class Options>
+constexpr bool kHasRule = std::is_constructible_v<RuleOptions, const Options*>;
+
+}  // namespace lockstep::internal

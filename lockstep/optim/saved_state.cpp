@@ -1,0 +1,123 @@
+#include "lockstep/optim/saved_state.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <set>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/function_ref.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+constexpr int64_t kMostSteps = int64_t{1} << 53;  // a double, in which rules compute, holds each of them
+
+std::string step_name(const VariableState& variable) { return variable.name() + "/step"; }
+std::string rate_name(int64_t group) { return fmt::format("learning_rate/{}", group); }
+
+/// Why `value` is not one number of that type, as the end of a sentence; empty where it is.
+std::string misfit_of_number(const at::Tensor& value, at::ScalarType type) {
+  if (!value.defined()) return "is undefined";
+  if (value.layout() == at::kStrided && value.device().is_cpu() && value.dim() == 0 && value.scalar_type() == type) {
+    return "";
+  }
+  return fmt::format("is no {} of no dimensions", c10::toString(type));
+}
+
+/// Takes named tensors one by one and collects what is amiss.
+class Reader {
+ public:
+  explicit Reader(const std::map<std::string, at::Tensor>& named) : named_(named) {}
+
+  /// The tensor of that name if it fits, otherwise null. `why_not` gives what is amiss, as the end of a sentence, or
+  /// nothing.
+  const at::Tensor* take(const std::string& name, FunctionRef<std::string(const at::Tensor&)> why_not) {
+    known_.insert(name);
+    const auto found = named_.find(name);
+    const std::string why = found == named_.end() ? "is missing" : why_not(found->second);
+    if (why.empty()) return &found->second;
+    problems_.push_back(fmt::format("'{}' {}", name, why));
+    return nullptr;
+  }
+  std::vector<std::string> problems() {
+    for (const auto& [name, value] : named_) {
+      if (!known_.contains(name)) problems_.push_back(fmt::format("'{}' is unexpected", name));
+    }
+    return std::move(problems_);
+  }
+
+ private:
+  const std::map<std::string, at::Tensor>& named_;
+  std::set<std::string> known_;
+  std::vector<std::string> problems_;
+};
+
+std::string misfit_of_slot(const VariableState& slot, const at::Tensor& value) { return misfit(slot, value).why; }
+
+std::string misfit_of_step(const at::Tensor& value) {
+  const std::string why = misfit_of_number(value, at::kLong);
+  if (!why.empty()) return why;
+  const auto step = value.item<int64_t>();
+  return step >= 0 && step <= kMostSteps ? "" : fmt::format("is {}, which is no count of steps", step);
+}
+
+std::string misfit_of_rate(const at::Tensor& value) {
+  const std::string why = misfit_of_number(value, at::kDouble);
+  if (!why.empty()) return why;
+  const auto rate = value.item<double>();
+  return rate >= 0 && std::isfinite(rate) ? "" : fmt::format("is {}, which is no learning rate", rate);
+}
+
+}  // namespace
+
+std::map<std::string, at::Tensor> named_state(const SavedState& state, std::span<const NamedSlot> slots,
+                                              std::span<const std::shared_ptr<VariableState>> variables) {
+  std::map<std::string, at::Tensor> named;
+  for (std::size_t s = 0; s < slots.size(); ++s) named.emplace(slots[s].name, state.slots[s]);
+  for (std::size_t i = 0; i < variables.size(); ++i) {
+    named.emplace(step_name(*variables[i]), at::scalar_tensor(state.steps[i], at::kLong));
+  }
+  for (std::size_t g = 0; g < state.rates.size(); ++g) {
+    named.emplace(rate_name(static_cast<int64_t>(g)), at::scalar_tensor(state.rates[g], at::kDouble));
+  }
+  return named;
+}
+
+SavedState values_of(const std::map<std::string, at::Tensor>& named, std::span<const NamedSlot> slots,
+                     std::span<const std::shared_ptr<VariableState>> variables, int64_t groups,
+                     const std::string& optimizer) {
+  Reader reader(named);
+  std::vector<const at::Tensor*> found;
+  SavedState state;
+  for (const NamedSlot& slot : slots) {
+    found.push_back(
+        reader.take(slot.name, [&](const at::Tensor& value) { return misfit_of_slot(slot.variable.state(), value); }));
+  }
+  for (const auto& variable : variables) {
+    const at::Tensor* step =
+        reader.take(step_name(*variable), [](const at::Tensor& value) { return misfit_of_step(value); });
+    state.steps.push_back(step ? step->item<int64_t>() : 0);
+  }
+  bool has_rates = false;
+  for (int64_t g = 0; g < groups; ++g) has_rates = has_rates || named.contains(rate_name(g));
+  for (int64_t g = 0; has_rates && g < groups; ++g) {
+    const at::Tensor* rate = reader.take(rate_name(g), [](const at::Tensor& value) { return misfit_of_rate(value); });
+    state.rates.push_back(rate ? rate->item<double>() : 0);
+  }
+  if (const auto problems = reader.problems(); !problems.empty()) {
+    throw UsageError(
+        "LS-STATE-MISFIT",
+        fmt::format("the state given to {} does not fit: {}; nothing was loaded", optimizer, fmt::join(problems, ", ")),
+        "give exactly the names, shapes and dtypes that state() gives");
+  }
+  for (std::size_t s = 0; s < slots.size(); ++s) {
+    state.slots.push_back(value_for(slots[s].variable.state(), *found[s], "Optimizer::load"));
+  }
+  return state;
+}
+
+}  // namespace lockstep::internal

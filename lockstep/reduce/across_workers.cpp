@@ -1,0 +1,193 @@
+#include "lockstep/reduce/across_workers.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstring>
+#include <optional>
+#include <string>
+
+#include "lockstep/comm/agreement.h"
+#include "lockstep/comm/world.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/torch_compat.h"
+#include "lockstep/reduce/addition_order.h"
+#include "lockstep/reduce/operands.h"
+#include "lockstep/reduce/reduce_tensors.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+// What a record of shapes begins with, which no proposal does, and what stands for an undefined tensor.
+constexpr int64_t kShapes = -2;
+constexpr int64_t kAbsent = -1;
+
+/// Dtypes and shapes as words, so that memory can be made for tensors before they come.
+std::string shapes_of(std::span<const at::Tensor> tensors) {
+  std::vector<int64_t> words{kShapes};
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined()) {
+      words.push_back(kAbsent);
+      continue;
+    }
+    words.push_back(static_cast<int64_t>(tensor.scalar_type()));
+    words.push_back(tensor.dim());
+    for (const int64_t size : tensor.sizes()) words.push_back(size);
+  }
+  return {reinterpret_cast<const char*>(words.data()), words.size() * sizeof(int64_t)};
+}
+
+std::vector<at::Tensor> empty_of_shapes(const std::string& bytes, int64_t worker) {
+  const auto refuse = [&] {
+    throw PeerError("LS-PEER-MESSAGE", fmt::format("worker {} sent a message that cannot be read", worker),
+                    "start all workers with the same version of Lockstep");
+  };
+  std::vector<int64_t> words(bytes.size() / sizeof(int64_t));
+  if (!words.empty()) std::memcpy(words.data(), bytes.data(), words.size() * sizeof(int64_t));
+  if (words.empty() || words.front() != kShapes) {
+    // That worker is somewhere else: it says where, or why it has failed.
+    std::vector<Proposal> said{{.call = "a reduction"}, decode(bytes, worker)};
+    require_agreement(said, 0);
+  }
+  std::vector<at::Tensor> tensors;
+  for (std::size_t at = 1; at < words.size();) {
+    const int64_t type = words[at++];
+    if (type == kAbsent) {
+      tensors.emplace_back();
+      continue;
+    }
+    if (at == words.size() || type < 0 || type >= static_cast<int64_t>(at::ScalarType::NumOptions)) refuse();
+    const int64_t dimensions = words[at++];
+    if (dimensions < 0 || dimensions > static_cast<int64_t>(words.size() - at)) refuse();
+    const c10::IntArrayRef sizes(words.data() + at, static_cast<std::size_t>(dimensions));
+    for (const int64_t size : sizes) {
+      if (size < 0) refuse();
+    }
+    tensors.push_back(at::empty(sizes, static_cast<at::ScalarType>(type)));
+    at += static_cast<std::size_t>(dimensions);
+  }
+  return tensors;
+}
+
+std::size_t size_of(const at::Tensor& tensor) {
+  return tensor.defined() ? static_cast<std::size_t>(tensor.nbytes()) : 0;
+}
+
+std::size_t bytes_of(std::span<const at::Tensor> tensors) {
+  std::size_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += size_of(tensor);
+  return bytes;
+}
+
+/// All elements one after another.
+std::vector<std::byte> packed(std::span<const at::Tensor> tensors) {
+  std::vector<std::byte> bytes(bytes_of(tensors));
+  std::size_t done = 0;
+  for (const at::Tensor& tensor : tensors) {
+    const std::size_t size = size_of(tensor);
+    if (size > 0) std::memcpy(bytes.data() + done, address_of(tensor), size);
+    done += size;
+  }
+  return bytes;
+}
+
+void unpack(std::span<const std::byte> bytes, std::span<at::Tensor> tensors) {
+  std::size_t done = 0;
+  for (at::Tensor& tensor : tensors) {
+    const std::size_t size = size_of(tensor);
+    if (size > 0) std::memcpy(tensor.data_ptr(), bytes.data() + done, size);
+    done += size;
+  }
+}
+
+/// Every worker's tensors; who has none sends nothing.
+std::vector<std::vector<at::Tensor>> gather_dense(World& world, const std::vector<at::Tensor>& mine) {
+  const auto workers = static_cast<std::size_t>(world.num_workers());
+  const auto here = static_cast<std::size_t>(world.worker_index());
+  const std::vector<std::string> shapes = world.agree(shapes_of(mine));
+  std::vector<std::vector<at::Tensor>> all(workers);
+  std::vector<std::vector<std::byte>> received(workers);
+  const std::vector<std::byte> sent = packed(mine);
+  std::vector<std::span<const std::byte>> to(workers, sent);
+  std::vector<std::span<std::byte>> from(workers);
+  for (std::size_t w = 0; w < workers; ++w) {
+    if (w == here) continue;
+    all[w] = empty_of_shapes(shapes[w], static_cast<int64_t>(w));
+    received[w].resize(bytes_of(all[w]));
+    from[w] = received[w];
+  }
+  world.exchange(to, from);
+  for (std::size_t w = 0; w < workers; ++w) {
+    if (w != here) unpack(received[w], all[w]);
+  }
+  all[here] = mine;
+  return all;
+}
+
+}  // namespace
+
+std::vector<std::vector<at::Tensor>> gather_across(World& world, std::span<const at::Tensor> mine) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> dense;
+  for (const at::Tensor& one : mine) dense.push_back(one.defined() ? plain_and_contiguous(one) : one);
+  return gather_dense(world, dense);
+}
+
+at::Tensor broadcast_across(World& world, int64_t worker, const at::Tensor& value) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> mine;
+  if (world.worker_index() == worker) mine.push_back(plain_and_contiguous(value));
+  const auto all = gather_dense(world, mine);
+  const std::vector<at::Tensor>& given = all[static_cast<std::size_t>(worker)];
+  if (given.size() != 1) {
+    throw PeerError("LS-PEER-MESSAGE", fmt::format("worker {} sent {} tensors where one was due", worker, given.size()),
+                    "start all workers with the same version of Lockstep");
+  }
+  return world.worker_index() == worker ? given.front().clone() : given.front();
+}
+
+at::Tensor reduce_across(World& world, const Reducer& reducer, Reduction reduction, int64_t replicas, Block local,
+                         std::span<const at::Tensor> mine) {
+  const at::NoGradGuard no_grad;
+  if (!reducer.in_tree_order()) {
+    std::vector<at::Tensor> values;
+    for (const auto& of_worker : gather_across(world, mine))
+      values.insert(values.end(), of_worker.begin(), of_worker.end());
+    check_alike("a reduction", values);
+    return reduce_by(reducer, reduction, values);
+  }
+  // A partial sum for each maximal subtree of this worker's block; it stands as the value of the subtree's first
+  // replica.
+  std::vector<at::Tensor> partial;
+  std::optional<at::ScalarType> type;
+  for (const Subtree& subtree : maximal_subtrees(replicas, local.first, local.count)) {
+    std::vector<at::Tensor> summands;
+    for (int64_t r = subtree.first; r < subtree.first + subtree.count; ++r) {
+      const at::Tensor& value = mine[static_cast<std::size_t>(r - local.first)];
+      summands.push_back(value.defined() ? summand_of(reduction, value) : value);
+      if (value.defined()) type = value.scalar_type();
+    }
+    partial.push_back(fold_summands(reduction, summands));
+  }
+  const auto all = gather_across(world, partial);
+  std::vector<at::Tensor> summands(static_cast<std::size_t>(replicas));
+  std::vector<at::Tensor> present;
+  for (int64_t w = 0; w < world.num_workers(); ++w) {
+    const Block block = block_of(replicas, world.num_workers(), w);
+    const auto subtrees = maximal_subtrees(replicas, block.first, block.count);
+    const std::vector<at::Tensor>& given = all[static_cast<std::size_t>(w)];
+    for (std::size_t i = 0; i < subtrees.size() && i < given.size(); ++i) {
+      summands[static_cast<std::size_t>(subtrees[i].first)] = given[i];
+      if (given[i].defined()) present.push_back(given[i]);
+    }
+  }
+  if (present.empty()) return {};
+  check_alike("a reduction", present);
+  const at::Tensor total = fold_summands(reduction, summands);
+  return result_of(reduction, total, replicas, type.value_or(total.scalar_type()));
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,89 @@
+// Finds the tensors in a value, at any depth: in standard containers, tuples, pairs and optionals of them, and in
+// structs that say where theirs are. So each replica gets tensors of its own from a merge function.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <cstddef>
+#include <tuple>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+
+#include "lockstep/core/per_replica.h"
+
+namespace lockstep::internal {
+
+template <class T>
+concept TupleLike = requires {
+  typename std::tuple_size<T>::type;
+};
+
+/// What can be iterated over by reference, and is no tree of itself.
+template <class T>
+concept Container = requires(T& value) {
+  typename T::value_type;
+  value.begin() != value.end();
+  requires std::is_lvalue_reference_v<decltype(*value.begin())>;
+  requires !std::is_same_v<typename T::value_type, T>;
+};
+
+template <class T>
+concept Optional = requires(T& value) {
+  typename T::value_type;
+  value.has_value();
+  *value;
+};
+
+/// A struct with a function `for_each_tensor(Struct&, fn)` beside it, which calls `fn` on each tensor, or each member
+/// with tensors, of it.
+template <class T>
+concept NamesItsTensors = requires(T& value) {
+  for_each_tensor(value, [](auto&) {});
+};
+
+/// Calls `fn(at::Tensor&)` on each tensor in `value`. Of a type that it cannot look into it finds none.
+template <class T, class Fn>
+void visit_tensors([[maybe_unused]] T& value, [[maybe_unused]] const Fn& fn) {
+  if constexpr (std::is_const_v<T> || std::is_arithmetic_v<T>) {
+    return;  // such as the key of a map
+  } else if constexpr (std::is_same_v<T, at::Tensor>) {
+    fn(value);
+  } else if constexpr (NamesItsTensors<T>) {
+    for_each_tensor(value, [&](auto& member) { visit_tensors(member, fn); });
+  } else if constexpr (Container<T>) {
+    for (auto& element : value) visit_tensors(element, fn);
+  } else if constexpr (TupleLike<T>) {
+    std::apply([&](auto&... each) { (visit_tensors(each, fn), ...); }, value);
+  } else if constexpr (Optional<T>) {
+    if (value.has_value()) visit_tensors(*value, fn);
+  }
+}
+
+/// A copy without gradient and without memory in common with it; an undefined one stays undefined.
+at::Tensor own_copy(const at::Tensor& tensor);
+
+/// A copy of `value` whose tensors are its own.
+template <class T>
+T own_copy_of(const T& value) {
+  T copy(value);
+  visit_tensors(copy, [](at::Tensor& tensor) { tensor = own_copy(tensor); });
+  return copy;
+}
+
+/// Replaces tensors that lie in memory which a component before theirs has too by copies of their own.
+template <class T>
+void separate(PerReplica<T>& values) {
+  std::unordered_map<const void*, std::ptrdiff_t> owners;  // of each memory
+  std::ptrdiff_t component = 0;
+  for (T& value : values) {
+    visit_tensors(value, [&](at::Tensor& tensor) {
+      if (!tensor.defined() || !tensor.has_storage()) return;
+      const auto [owner, is_new] = owners.emplace(tensor.storage().unsafeGetStorageImpl(), component);
+      if (!is_new && owner->second != component) tensor = own_copy(tensor);
+    });
+    ++component;
+  }
+}
+
+}  // namespace lockstep::internal

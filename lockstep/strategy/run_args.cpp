@@ -1,0 +1,34 @@
+#include "lockstep/strategy/run_args.h"
+
+#include <fmt/format.h>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::internal {
+
+void check_batches(const char* call, const PerReplica<Batch>& batches) {
+  constexpr const char* kRemedy =
+      "set .global_size of each part to the samples of all parts together; strategy.split() does it";
+  if (batches.empty()) return;
+  const int64_t whole = batches.begin()->global_size;
+  int64_t samples = 0;
+  int64_t replica = batches.first_replica().value();
+  for (const Batch& batch : batches) {
+    if (batch.global_size != whole) {
+      throw UsageError(
+          "LS-BATCH",
+          fmt::format("{}() was given parts of one batch whose Batch::global_size is {} for replica {} and "
+                      "{} for replica {}",
+                      call, whole, batches.first_replica().value(), batch.global_size, replica),
+          kRemedy);
+    }
+    samples += batch.size();
+    ++replica;
+  }
+  if (whole == 0 || whole >= samples) return;
+  throw UsageError("LS-BATCH",
+                   fmt::format("{}() was given {} samples whose Batch::global_size is {}", call, samples, whole),
+                   kRemedy);
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,113 @@
+#include "lockstep/strategy/state_items.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include <memory>
+#include <set>
+
+#include "lockstep/core/error.h"
+#include "lockstep/optim/optimizer_state.h"
+#include "lockstep/replica/replica_group.h"
+#include "lockstep/strategy/strategy.h"
+#include "lockstep/variable/registry.h"
+#include "lockstep/variable/variable_state.h"
+
+namespace lockstep {
+
+using internal::CallScope;
+using internal::OptimizerState;
+using internal::VariableState;
+using Tensors = std::vector<at::Tensor>;
+using Kind = StateItem::Kind;
+
+namespace {
+
+void require_count(const std::string& name, const Tensors& values, std::size_t count) {
+  if (values.size() == count) return;
+  throw UsageError("LS-STATE-MISFIT", fmt::format("'{}' was given {} values instead of {}", name, values.size(), count),
+                   "give what read() of the same item gave, with the same number of replicas");
+}
+
+StateItem item_of(const std::shared_ptr<VariableState>& variable) {
+  const bool one_value = variable->on_write();
+  const Kind kind = variable->is_slot() ? Kind::kSlot : one_value ? Kind::kMirrored : Kind::kOnRead;
+  const auto read = [variable, one_value]() -> Tensors {
+    const at::NoGradGuard no_grad;
+    if (one_value) return {variable->own_value().clone()};
+    Tensors components;
+    for (int64_t r = 0; r < variable->num_components(); ++r)
+      components.push_back(variable->component(r).detach().clone());
+    return components;
+  };
+  const auto write = [variable, one_value](const Tensors& values) {
+    require_count(variable->name(), values, one_value ? 1 : static_cast<std::size_t>(variable->num_components()));
+    Tensors fitting;
+    for (const at::Tensor& value : values) fitting.push_back(internal::value_for(*variable, value, "a restored state"));
+    if (one_value) return variable->write(fitting.front());
+    for (std::size_t r = 0; r < fitting.size(); ++r) variable->write_component(static_cast<int64_t>(r), fitting[r]);
+  };
+  return {variable->name(), kind, read, write};
+}
+
+/// An item that is one number.
+template <class Number>
+StateItem number(std::string name, Kind kind, std::function<Number()> get, std::function<void(Number)> set) {
+  constexpr at::ScalarType kType = std::is_integral_v<Number> ? at::kLong : at::kDouble;
+  return {name, kind, [get]() -> Tensors { return {at::scalar_tensor(get(), kType)}; },
+          [name, set](const Tensors& values) {
+            require_count(name, values, 1);
+            const at::Tensor& value = values.front();
+            if (!value.defined() || value.dim() != 0 || value.scalar_type() != kType) {
+              throw UsageError("LS-STATE-MISFIT", fmt::format("'{}' was given no number", name),
+                               "give what read() of the same item gave");
+            }
+            set(value.item<Number>());
+          }};
+}
+
+}  // namespace
+
+std::vector<StateItem> Strategy::state_items() const {
+  const CallScope call(*group_, "Strategy::state_items", "list them between runs", internal::Workers::kThis);
+  const auto group = group_;
+  const auto unchanging_seed = [group](int64_t seed) {
+    if (static_cast<uint64_t>(seed) == group->seed()) return;
+    throw UsageError(
+        "LS-STATE-MISFIT",
+        fmt::format("the state is of seed {} and the strategy has seed {}", static_cast<uint64_t>(seed), group->seed()),
+        "make the strategy with the seed of the state");
+  };
+  std::vector<StateItem> items{
+      number<int64_t>(
+          "seed", Kind::kNumber, [group] { return static_cast<int64_t>(group->seed()); }, unchanging_seed),
+      number<int64_t>(
+          "step", Kind::kNumber, [group] { return group->step(); }, [group](int64_t step) { group->set_step(step); }),
+      number<int64_t>(
+          "evaluations", Kind::kNumber, [group] { return group->state().evaluations; },
+          [group](int64_t evaluations) { group->set_evaluations(evaluations); })};
+  registry_->forget_unused();
+  for (const auto& variable : registry_->variables()) items.push_back(item_of(variable));
+  std::set<std::string> counted;  // variables that another optimizer counts too
+  for (const auto& weak : optimizers_) {
+    const auto optimizer = weak.lock();
+    if (!optimizer) continue;
+    for (std::size_t i = 0; i < optimizer->variables().size(); ++i) {
+      const std::string& variable = optimizer->variables()[i]->name();
+      const bool first = counted.insert(variable).second;
+      items.push_back(number<int64_t>(
+          first ? variable + "/step" : fmt::format("{}/{}/step", variable, optimizer->name()), Kind::kStepCount,
+          [optimizer, i] { return optimizer->steps(i); }, [optimizer, i](int64_t n) { optimizer->set_steps(i, n); }));
+    }
+    for (int64_t g = 0; g < optimizer->num_groups(); ++g) {
+      items.push_back(number<double>(
+          fmt::format("{}/learning_rate/{}", optimizer->name(), g), Kind::kLearningRate,
+          [optimizer, g] { return optimizer->learning_rate(g); },
+          [optimizer, g](double rate) { optimizer->set_learning_rate(rate, g); }));
+    }
+  }
+  return items;
+}
+
+}  // namespace lockstep

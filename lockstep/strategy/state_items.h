@@ -1,0 +1,34 @@
+// Everything that the next step of a run depends on beside the program: one list, which digests compare and checkpoints
+// keep.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+/// One piece of a run's state. Random streams are no pieces of their own: they follow from the seed, the step and the
+/// number of evaluations.
+struct StateItem {
+  enum class Kind : uint8_t {
+    kMirrored,      // an on-write variable: one value, that of all replicas; its own, while an average stands in for it
+    kOnRead,        // an on-read variable: the component of each replica of this process
+    kSlot,          // what an optimizer keeps: one value, or, where replicas train their own parameters, one for each
+    kStepCount,     // how often an optimizer has updated a variable: an int64 without dimensions
+    kLearningRate,  // of one group of an optimizer: a float64 without dimensions
+    kNumber,        // of the strategy: an int64 without dimensions
+  };
+  std::string name;  // no other item of its kind has it
+  Kind kind = Kind::kNumber;
+  /// Copies of the values. Outside of steps, as long as the strategy lives.
+  std::function<std::vector<at::Tensor>()> read;
+  /// Sets the values that read() gave, in this process or another. A UsageError where they do not fit; then nothing of
+  /// this item has changed. Likewise.
+  std::function<void(const std::vector<at::Tensor>&)> write;
+};
+
+}  // namespace lockstep

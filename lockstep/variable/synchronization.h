@@ -1,0 +1,36 @@
+// The fourth of the four decisions that make a strategy: when replicas' parameters meet. The others are
+// replica/topology.h, variable/placement.h and reduce/reducer.h.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "lockstep/variable/placement.h"
+
+namespace lockstep {
+
+/// Decides whether all replicas share a parameter, which an optimizer's step then updates by the sum of their
+/// gradients, or each trains its own, and when these become their mean.
+class Synchronization {
+ public:
+  virtual ~Synchronization() = default;
+  /// "at every step": what describe() says after "parameters meet ".
+  virtual std::string describe() const = 0;
+  /// Whether a trainable parameter of a module is *trained apart*: then the placement is not asked. It is an on-read
+  /// variable with kMean. Each replica has its own component, which an optimizer updates by that replica's gradient
+  /// alone, times the number of replicas. A function of its argument alone.
+  virtual bool trains_apart(const NewVariable& variable) const = 0;
+  /// Whether, `steps` runs having been completed, the components of parameters that are trained apart become their mean
+  /// now. A function of its argument alone.
+  virtual bool averages_after(int64_t steps) const = 0;
+};
+
+/// All replicas share every parameter; what strategies do unless they are given another.
+class EveryStepSynchronization final : public Synchronization {
+ public:
+  std::string describe() const override;
+  bool trains_apart(const NewVariable& variable) const override;
+  bool averages_after(int64_t steps) const override;
+};
+
+}  // namespace lockstep

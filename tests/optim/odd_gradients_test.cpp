@@ -1,0 +1,200 @@
+// Gradients and norms at the edges: NaN, infinite, huge, negated, by hand; and losses of other runs.
+#include <ATen/autocast_mode.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <limits>
+
+#include "tests/support/programs.h"
+#include "tests/support/strategies.h"
+
+namespace lockstep {
+namespace {
+
+using testing::lanes;
+using testing::nested_message_from;
+using torch::Tensor;
+namespace optim = torch::optim;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+class OddGradients : public ::testing::TestWithParam<testing::StrategyCase> {
+ protected:
+  static void set(ReplicaContext& ctx, const Variable& variable, double value) {
+    variable.value(ctx).mutable_grad() = torch::full({3}, value, variable.dtype());
+  }
+  int64_t last() const { return strategy_->num_replicas() - 1; }
+
+  const std::unique_ptr<Strategy> strategy_ = GetParam().make();
+  const Variable a_ = strategy_->make_variable(torch::ones({3}), {.name = "a"});
+  const Variable b_ = strategy_->make_variable(torch::ones({3}), {.name = "b"});
+  const Optimizer optimizer_ = strategy_->make_optimizer(std::vector<Variable>{a_, b_}, optim::SGDOptions(1));
+};
+
+TEST_P(OddGradients, AreClippedAsByLibTorch) {
+  for (const double odd : {kNan, kInfinity, 1e30}) {
+    a_.assign(torch::ones({3}));
+    b_.assign(torch::ones({3}));
+    strategy_->run([&](ReplicaContext& ctx) {
+      set(ctx, a_, 1);
+      set(ctx, b_, ctx.replica_id() == 0 ? odd : 0);
+      optimizer_.step(ctx, {.clip_global_norm = 1});
+    });
+    Tensor a = torch::ones({3}).set_requires_grad(true);
+    Tensor b = torch::ones({3}).set_requires_grad(true);
+    a.mutable_grad() = torch::full({3}, static_cast<double>(strategy_->num_replicas()), torch::kFloat);
+    b.mutable_grad() = torch::full({3}, odd, torch::kFloat);
+    torch::nn::utils::clip_grad_norm_({a, b}, 1);
+    EXPECT_TRUE(torch::allclose(a_.read(), 1 - a.grad(), 1e-5, 1e-6, /*equal_nan=*/true)) << odd << a_.read();
+    EXPECT_TRUE(torch::allclose(b_.read(), 1 - b.grad(), 1e-5, 1e-6, /*equal_nan=*/true)) << odd << b_.read();
+  }
+}
+
+TEST_P(OddGradients, CheckFiniteIsExact) {
+  strategy_->run([&](ReplicaContext& ctx) {
+    set(ctx, a_, ctx.replica_id() == 0 ? 1e30 : 0);  // its square is no float
+    EXPECT_TRUE(optimizer_.step(ctx, {.check_finite = true}).applied);
+  });
+  EXPECT_FLOAT_EQ(a_.read()[0].item<float>(), -1e30f);
+  if (strategy_->num_replicas() == 1) return;
+  const auto text = nested_message_from<NonFiniteError>([&] {
+    strategy_->run([&](ReplicaContext& ctx) {
+      set(ctx, a_, 3e38);  // finite on each replica, and not in the sum
+      optimizer_.step(ctx, {.check_finite = true});
+    });
+  });
+  EXPECT_TRUE(has(text, "[LS-NOT-FINITE]") && has(text, "'a'")) << text;
+}
+
+TEST_P(OddGradients, ANegatedViewIsReadAsWhatItShows) {
+  strategy_->run([&](ReplicaContext& ctx) {
+    const Tensor memory = torch::full({3}, 2.0);
+    a_.value(ctx).mutable_grad() = torch::_neg_view(memory);
+    optimizer_.step(ctx);
+  });
+  EXPECT_FLOAT_EQ(a_.read()[0].item<float>(), static_cast<float>(1 + 2 * strategy_->num_replicas()));
+}
+
+TEST_P(OddGradients, AnExpandedOneCountsForEachElement) {
+  strategy_->run([&](ReplicaContext& ctx) {
+    a_.value(ctx).mutable_grad() = torch::full({1}, 2.0).expand({3});
+    optimizer_.step(ctx);
+  });
+  EXPECT_TRUE(torch::equal(a_.read(), torch::full({3}, 1 - 2.0 * static_cast<double>(strategy_->num_replicas()))));
+}
+
+TEST_P(OddGradients, OfVariablesWithoutElementsAreNoTrouble) {
+  const Variable empty = strategy_->make_variable(torch::ones({0, 3}), {.name = "empty"});
+  const Variable full = strategy_->make_variable(torch::ones({3}), {.name = "full"});
+  const auto adam = strategy_->make_optimizer(std::vector<Variable>{empty, full}, optim::AdamOptions(0.1));
+  strategy_->run([&](ReplicaContext& ctx) {
+    (empty.value(ctx).sum() + full.value(ctx).sum()).backward();
+    EXPECT_TRUE(adam.step(ctx, {.clip_global_norm = 1, .check_finite = true}).applied);
+  });
+  EXPECT_LT(full.read()[0].item<float>(), 1);
+  EXPECT_EQ(adam.state().at("empty/step").item<int64_t>(), 1);
+}
+
+TEST_P(OddGradients, OfAnotherTypeAreRefusedByName) {
+  const auto text = nested_message_from<UsageError>([&] {
+    strategy_->run([&](ReplicaContext& ctx) {
+      b_.value(ctx).mutable_grad() = Tensor();
+      a_.value(ctx).unsafeGetTensorImpl()->mutable_grad() = torch::ones({3}, torch::kDouble);
+      optimizer_.step(ctx);
+    });
+  });
+  EXPECT_TRUE(has(text, "[LS-GRADIENT-MISFIT]") && has(text, "'a'")) << text;
+}
+
+TEST_P(OddGradients, WhatAnEvaluationScaledDoesNotCountInTheNextStep) {
+  // A gradient set by hand, after an evaluation in which every replica had an empty part.
+  strategy_->evaluate([&](ReplicaContext& ctx) { ctx.scale_loss(torch::ones({}), 0, 4); });
+  strategy_->run([&](ReplicaContext& ctx) {
+    set(ctx, a_, 1);
+    optimizer_.step(ctx);
+  });
+  EXPECT_FLOAT_EQ(a_.read()[0].item<float>(), static_cast<float>(1 - strategy_->num_replicas()));
+}
+
+TEST_P(OddGradients, AWeightInAnEvaluationOrAFailedRunIsNoneInTheNextStep) {
+  const auto weighted = [&](ReplicaContext& ctx) { ctx.scale_loss(torch::ones({}), 2, 4); };
+  const auto empty_last_part = [&](ReplicaContext& ctx) {
+    const bool last_one = ctx.replica_id() == last();
+    ctx.scale_loss(torch::ones({}), last_one ? 0 : 1, 4);
+    set(ctx, a_, last_one ? kNan : 1);
+    optimizer_.step(ctx);
+  };
+  strategy_->run(empty_last_part);
+  strategy_->evaluate(weighted);
+  strategy_->run(empty_last_part);
+  EXPECT_THROW(strategy_->run([&](ReplicaContext& ctx) {
+    weighted(ctx);
+    throw std::runtime_error("later");
+  }),
+               ReplicaError);
+  strategy_->run(empty_last_part);
+  EXPECT_FLOAT_EQ(a_.read()[0].item<float>(), static_cast<float>(1 - 3 * last()));
+}
+
+TEST_P(OddGradients, WhatAFailedRunScaledAsNothingIsNotLost) {
+  EXPECT_THROW(strategy_->run([&](ReplicaContext& ctx) {
+    ctx.scale_loss(torch::ones({}), 0, 4);
+    throw std::runtime_error("later");
+  }),
+               ReplicaError);
+  strategy_->run([&](ReplicaContext& ctx) {
+    set(ctx, a_, 1);
+    optimizer_.step(ctx);
+  });
+  EXPECT_FLOAT_EQ(a_.read()[0].item<float>(), static_cast<float>(1 - strategy_->num_replicas()));
+}
+
+TEST_P(OddGradients, ThatWaitFromAnEarlierRunAreKeptWhereThisOneHasNoPart) {
+  strategy_->run([&](ReplicaContext& ctx) { ctx.scale_loss(a_.value(ctx).sum(), 2, 4).backward(); });
+  strategy_->run([&](ReplicaContext& ctx) {
+    ctx.scale_loss(a_.value(ctx).sum(), 0, 4).backward();
+    optimizer_.step(ctx);
+  });
+  EXPECT_FLOAT_EQ(a_.read()[0].item<float>(), static_cast<float>(1 - 0.5 * static_cast<double>(last() + 1)));
+}
+
+TEST_P(OddGradients, AScaledUndefinedLossIsAUsageError) {
+  const auto text = nested_message_from<UsageError>(
+      [&] { strategy_->run([&](ReplicaContext& ctx) { ctx.scale_loss(Tensor(), 1, 4); }); });
+  EXPECT_TRUE(has(text, "[LS-NOT-DENSE]")) << text;
+}
+
+INSTANTIATE_TEST_SUITE_P(Strategies, OddGradients, ::testing::ValuesIn(testing::strategy_cases()),
+                         [](const auto& one) { return one.param.name; });
+
+void set_autocast(bool on) {
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
+  at::autocast::set_autocast_enabled(at::kCPU, on);
+#else
+  at::autocast::set_cpu_enabled(on);
+#endif
+}
+
+TEST(Autocast, AroundTheForwardAloneSeesTheNewWeightsInTheNextStep) {
+  MirroredStrategy strategy({.devices = lanes(1), .replicas = 2});
+  const auto model = strategy.make_module([] { return torch::nn::Linear(4, 4); });
+  const auto optimizer = strategy.make_optimizer(model, optim::SGDOptions(1));
+  const auto step = [&](ReplicaContext& ctx) {
+    set_autocast(true);
+    const Tensor output = model(ctx)->forward(torch::ones({2, 4}));
+    set_autocast(false);
+    output.to(torch::kFloat).sum().backward();
+    optimizer.step(ctx);
+    return output.detach().to(torch::kFloat);
+  };
+  const auto first = strategy.run(step);
+  const auto second = strategy.run(step);
+  for (const ReplicaId r : {ReplicaId(0), ReplicaId(1)}) EXPECT_FALSE(torch::allclose(first[r], second[r]));
+}
+
+}  // namespace
+}  // namespace lockstep

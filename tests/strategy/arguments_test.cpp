@@ -1,0 +1,217 @@
+// What users hand to a strategy: arguments of a run, functions and factories that can only be moved or that throw, and
+// batches that they cut or make themselves.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tests/support/programs.h"
+
+namespace lockstep {
+namespace {
+
+using testing::lanes;
+using testing::message_from;
+using testing::nested_message_from;
+using torch::Tensor;
+
+class Arguments : public ::testing::TestWithParam<std::pair<int64_t, int>> {
+ protected:
+  int64_t replicas() const { return GetParam().first; }
+  MirroredStrategy strategy_{{.devices = lanes(GetParam().second), .replicas = GetParam().first}};
+};
+
+TEST_P(Arguments, SeveralOfARunEachReachTheReplicasByTheSameRules) {
+  const auto own = strategy_.per_replica([](ReplicaId r) { return r.value(); });
+  const auto names = strategy_.per_replica([](ReplicaId r) { return std::to_string(r.value()); });
+  const auto results = strategy_.run(
+      own, 100, std::tuple(names, 7.5), std::string("whole"),
+      [](ReplicaContext& ctx, int64_t mine, int whole, const std::string& name, double half, const std::string& text) {
+        EXPECT_EQ(mine, ctx.replica_id());
+        EXPECT_EQ(name, std::to_string(mine));
+        EXPECT_EQ(half, 7.5);
+        EXPECT_EQ(text, "whole");
+        return mine + whole;
+      });
+  for (int64_t r = 0; r < replicas(); ++r) EXPECT_EQ(results[r], 100 + r);
+  EXPECT_EQ(strategy_.evaluate(own, 5, [](ReplicaContext&, int64_t mine, int x) { return mine * x; })[replicas() - 1],
+            5 * (replicas() - 1));
+  EXPECT_EQ(strategy_.run(std::tuple(), own, [](ReplicaContext&, int64_t mine) { return mine; })[0], 0);
+}
+
+TEST_P(Arguments, ABatchBesideOthersStillGivesTheShare) {
+  const auto data =
+      strategy_.distribute(data::from_tensors(torch::ones({8, 1}), torch::ones({8})), {.global_batch = 8});
+  for (const auto& batch : data.epoch(0)) {
+    const auto losses = strategy_.run(batch, 3.0, [](ReplicaContext& ctx, const Batch& part, double factor) {
+      EXPECT_EQ(ctx.global_batch_size(), 8);
+      if (part.size() == 0) return torch::zeros({});
+      return ctx.scale_loss(part.input.mean() * factor);
+    });
+    EXPECT_NEAR(strategy_.reduce(Reduction::kSum, losses).item<double>(), 3, 1e-6);
+  }
+}
+
+TEST_P(Arguments, FunctionsMayBeMoveOnlyConstOrPlain) {
+  auto kept = std::make_unique<int64_t>(4);
+  EXPECT_EQ(strategy_.run([kept = std::move(kept)](ReplicaContext&) { return *kept; })[0], 4);
+  const auto constant = [](ReplicaContext&, int x) { return x; };
+  EXPECT_EQ(strategy_.run(2, constant)[0], 2);
+  struct Plain {
+    static int64_t step(ReplicaContext& ctx) { return ctx.replica_id().value(); }
+  };
+  EXPECT_EQ(strategy_.run(Plain::step)[0], 0);
+  EXPECT_EQ(strategy_.run(&Plain::step)[replicas() - 1], replicas() - 1);
+}
+
+TEST_P(Arguments, AFactoryMayBeMoveOnlyAndIsKeptForExports) {
+  auto width = std::make_unique<int64_t>(3);
+  const auto model = strategy_.make_module([width = std::move(width)] { return torch::nn::Linear(*width, 1); });
+  EXPECT_EQ(model.export_module()->weight.size(1), 3);
+}
+
+TEST_P(Arguments, AFactoryThatThrowsHalfWayLeavesNothing) {
+  for (int64_t last = 0; last < replicas(); ++last) {
+    int64_t calls = 0;
+    EXPECT_THROW(strategy_.make_module([&] {
+      if (calls++ == last) throw std::runtime_error("no more");
+      return torch::nn::Linear(2, 1);
+    }),
+                 std::runtime_error);
+    EXPECT_TRUE(strategy_.variables().empty());
+  }
+  EXPECT_THROW(strategy_.make_variable([]() -> Tensor { throw std::runtime_error("no"); }, {.name = "model.weight"}),
+               std::runtime_error);
+  const auto model = strategy_.make_module([] { return torch::nn::Linear(2, 1); });  // the name is free
+  EXPECT_EQ(strategy_.variables().size(), 2u);
+  EXPECT_THROW(strategy_.make_optimizer(model, torch::optim::SGDOptions(-1)), UsageError);
+  EXPECT_EQ(strategy_.variables().size(), 2u);
+  const auto optimizer = strategy_.make_optimizer(model, torch::optim::AdamOptions(0.1));
+  EXPECT_EQ(strategy_.variables().size(), 6u);
+}
+
+TEST_P(Arguments, APerReplicaOfAnotherSizeNamesTheCall) {
+  const PerReplica<int> wrong(std::vector<int>(static_cast<std::size_t>(replicas() + 1)));
+  const auto nothing = [](ReplicaContext&, int) {};
+  EXPECT_NE(message_from<UsageError>([&] { strategy_.run(wrong, nothing); }).find("run()"), std::string::npos);
+  const auto text = message_from<UsageError>([&] { strategy_.evaluate(wrong, nothing); });
+  EXPECT_NE(text.find("evaluate()"), std::string::npos) << text;
+}
+
+TEST_P(Arguments, ReduceTakesNumbers) {
+  const auto n = replicas();
+  const auto halves = strategy_.run([](ReplicaContext& ctx) { return static_cast<double>(ctx.replica_id()) + 0.5; });
+  const Tensor sum = strategy_.reduce(Reduction::kSum, halves);
+  EXPECT_EQ(sum.dim(), 0);
+  EXPECT_EQ(sum.scalar_type(), torch::kDouble);
+  EXPECT_DOUBLE_EQ(sum.item<double>(), static_cast<double>(n * n) / 2);
+  const auto floats = strategy_.per_replica([](ReplicaId r) { return static_cast<float>(r.value()); });
+  EXPECT_DOUBLE_EQ(strategy_.reduce(Reduction::kMean, floats).item<double>(), static_cast<double>(n - 1) / 2);
+  const auto large = strategy_.per_replica([](ReplicaId r) { return (int64_t{1} << 60) + r.value(); });
+  EXPECT_EQ(strategy_.reduce(Reduction::kMax, large).item<int64_t>(), (int64_t{1} << 60) + n - 1);
+  const auto first = strategy_.per_replica([](ReplicaId r) { return r == 0; });
+  EXPECT_EQ(strategy_.reduce(Reduction::kSum, first).item<int64_t>(), 1) << "how many are true";
+  EXPECT_EQ(strategy_.reduce(Reduction::kMin, strategy_.per_replica([](ReplicaId) { return 3; })).scalar_type(),
+            torch::kLong);
+}
+
+TEST_P(Arguments, SplitCutsWholeTensorsAsDistributeDoes) {
+  for (const int64_t size : {int64_t{0}, int64_t{1}, replicas(), 2 * replicas() + 1, int64_t{23}}) {
+    const Tensor input = torch::arange(size * 2, torch::kFloat).view({size, 2}).requires_grad_();
+    const Tensor target = torch::arange(size);
+    const auto parts = strategy_.split(input, target);
+    std::vector<Tensor> inputs, targets, ids;
+    for (const Batch& part : parts) {
+      EXPECT_EQ(part.global_size, size);
+      EXPECT_EQ(part.size(), part.input.size(0));
+      EXPECT_EQ(part.ids.scalar_type(), torch::kLong);
+      EXPECT_FALSE(part.input.requires_grad());
+      EXPECT_FALSE(part.input.is_alias_of(input));
+      inputs.push_back(part.input), targets.push_back(part.target), ids.push_back(part.ids);
+      EXPECT_LE(parts.begin()->size() - part.size(), 1) << "the first ones are the larger";
+    }
+    EXPECT_TRUE(torch::equal(torch::cat(inputs), input));
+    EXPECT_TRUE(torch::equal(torch::cat(targets), target));
+    EXPECT_TRUE(torch::equal(torch::cat(ids), torch::arange(size)));
+    if (size == 0) continue;
+    const auto dealt = strategy_.distribute(data::from_tensors(input, target), {.global_batch = size});
+    const auto whole = *dealt.epoch(0).begin();
+    for (int64_t r = 0; r < replicas(); ++r) EXPECT_TRUE(torch::equal(whole[r].ids, parts[r].ids));
+  }
+}
+
+TEST_P(Arguments, SplitTrainsLikeOneDeviceAndNeedsNoTarget) {
+  const auto parts = strategy_.split(torch::arange(7, torch::kDouble).view({7, 1}).t().t());
+  const auto losses = strategy_.run(parts, [](ReplicaContext& ctx, const Batch& part) {
+    EXPECT_FALSE(part.target.defined());
+    EXPECT_EQ(ctx.global_batch_size(), 7);
+    return part.size() == 0 ? torch::zeros({}, torch::kDouble) : ctx.scale_loss(part.input.mean());
+  });
+  EXPECT_NEAR(strategy_.reduce(Reduction::kSum, losses).item<double>(), 3, 1e-12);
+}
+
+TEST_P(Arguments, SplitRefusesWhatHasNoRows) {
+  const auto code = [&](const Tensor& input, const Tensor& target) {
+    return message_from<UsageError>([&] { strategy_.split(input, target); });
+  };
+  EXPECT_NE(code(torch::ones({3, 2}), torch::ones({4})).find("LS-BATCH"), std::string::npos);
+  EXPECT_NE(code(torch::ones({}), {}).find("LS-BATCH"), std::string::npos);
+  EXPECT_NE(code(torch::ones({3}), torch::ones({})).find("LS-BATCH"), std::string::npos);
+  EXPECT_NE(code({}, torch::ones({3})).find("LS-NOT-DENSE"), std::string::npos);
+  EXPECT_NE(code(torch::ones({3, 2}).to_sparse(), {}).find("LS-NOT-DENSE"), std::string::npos);
+  EXPECT_NE(code(torch::ones({3}, torch::kMeta), {}).find("LS-NOT-HOST"), std::string::npos);
+}
+
+TEST_P(Arguments, ABatchMadeByHandWithoutItsGlobalSizeNamesTheField) {
+  const auto parts = strategy_.per_replica([](ReplicaId) { return Batch{.input = torch::ones({2, 1})}; });
+  const auto scale = [](ReplicaContext& ctx, const Batch& part) { return ctx.scale_loss(part.input.mean()); };
+  const auto text = nested_message_from<UsageError>([&] { strategy_.run(parts, scale); });
+  EXPECT_NE(text.find("Batch::global_size, which is 0"), std::string::npos) << text;
+  EXPECT_NE(text.find("LS-BATCH"), std::string::npos) << text;
+  nested_message_from<UsageError>(
+      [&] { strategy_.run(parts, [](ReplicaContext& ctx, const Batch&) { return ctx.global_batch_size(); }); });
+  // Who does not need it may leave it out.
+  strategy_.evaluate(parts, [](ReplicaContext&, const Batch& part) { return part.input.mean(); });
+}
+
+TEST_P(Arguments, ABatchWhosePartsContradictEachOtherIsRefusedBeforeAnyReplicaRuns) {
+  bool ran = false;
+  const auto step = [&](ReplicaContext&, const Batch&) { ran = true; };
+  const auto batch_of = [&](int64_t first, int64_t others) {
+    return strategy_.per_replica([=](ReplicaId r) {
+      return Batch{.input = torch::ones({2, 1}), .global_size = r == 0 ? first : others};
+    });
+  };
+  const int64_t all = 2 * replicas();
+  for (const auto& [first, others] : std::vector<std::pair<int64_t, int64_t>>{{all - 1, all - 1}, {-1, -1}, {all, 0}}) {
+    if (replicas() == 1 && first == all) continue;
+    const auto text = message_from<UsageError>([&, a = first, b = others] { strategy_.run(batch_of(a, b), step); });
+    EXPECT_NE(text.find("LS-BATCH"), std::string::npos) << text;
+    EXPECT_NE(text.find("Batch::global_size"), std::string::npos) << text;
+  }
+  EXPECT_FALSE(ran);
+  strategy_.run(batch_of(all, all), step);
+  strategy_.run(batch_of(4 * all, 4 * all), step);  // a micro-batch of a larger one
+  EXPECT_EQ(strategy_.step(), 2);
+}
+
+TEST_P(Arguments, WhatChangesNothingIsConst) {
+  const Strategy& strategy = strategy_;
+  const auto ones = strategy.per_replica([](ReplicaId) { return torch::ones({1}); });
+  EXPECT_EQ(strategy.gather(ones).size(0), replicas());
+  EXPECT_EQ(strategy.reduce(Reduction::kSum, ones).item<double>(), static_cast<double>(replicas()));
+  EXPECT_EQ(strategy.broadcast(0, torch::ones({})).item<double>(), 1);
+  EXPECT_EQ(strategy.local_results(ones).size(), ones.size());
+  EXPECT_EQ(strategy.on_chief([] { return 1; }), 1);
+  EXPECT_EQ(strategy.num_workers(), 1);
+  EXPECT_EQ(strategy.worker_index(), 0);
+  EXPECT_TRUE(strategy.is_chief());
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, Arguments,
+                         ::testing::Values(std::pair<int64_t, int>{1, 1}, std::pair<int64_t, int>{2, 2},
+                                           std::pair<int64_t, int>{5, 1}),
+                         [](const auto& shape) {
+                           return "V" + std::to_string(shape.param.first) + "D" + std::to_string(shape.param.second);
+                         });
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,131 @@
+// The list of a run's state: what a run continues from, bit for bit, in another strategy.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/lockstep.h"
+#include "tests/support/errors.h"
+#include "tests/support/programs.h"
+
+namespace lockstep {
+namespace {
+
+using Kind = StateItem::Kind;
+
+/// A training program with every kind of state: dropout, batch normalisation, two optimizers over one variable, an
+/// on-read variable and moving averages.
+struct TrainingRun {
+  explicit TrainingRun(int64_t replicas = 3, uint64_t seed = 5)
+      : strategy({.devices = testing::lanes(1), .replicas = replicas, .seed = seed}),
+        model(strategy.make_module([] {
+          return torch::nn::Sequential(torch::nn::Linear(4, 6), torch::nn::BatchNorm1d(6), torch::nn::Dropout(0.3),
+                                       torch::nn::Linear(6, 2));
+        })),
+        adam(strategy.make_optimizer(model, torch::optim::AdamWOptions(1e-2))),
+        momentum(strategy.make_optimizer({model.variables().front()}, torch::optim::SGDOptions(1e-3).momentum(0.9))),
+        average(strategy.make_moving_average(model)),
+        seen(strategy.make_variable(torch::zeros({}), {.name = "seen",
+                                                       .synchronization = VariableSynchronization::kOnRead,
+                                                       .aggregation = VariableAggregation::kSum})) {}
+
+  void steps(int count) {
+    for (int i = 0; i < count; ++i) {
+      strategy.run([&](ReplicaContext& ctx) {
+        const auto loss = [&] {
+          const auto output = model(ctx)->forward(torch::rand({5, 4}));
+          ctx.scale_loss(output.square().mean(), 5, 5 * ctx.num_replicas()).backward();
+        };
+        loss();
+        adam.step(ctx);
+        loss();
+        momentum.step(ctx);
+        average.update(ctx);
+        adam.zero_grad(ctx);
+        seen.assign_add(ctx, torch::ones({}));
+      });
+      strategy.evaluate([&](ReplicaContext&) { torch::rand({1}); });
+    }
+  }
+
+  std::string digest() const {
+    std::vector<std::pair<std::string, at::Tensor>> named;
+    for (const StateItem& item : strategy.state_items()) {
+      for (const at::Tensor& value : item.read()) named.emplace_back(item.name, value);
+    }
+    return sha256_of(named);
+  }
+
+  MirroredStrategy strategy;
+  Replicated<torch::nn::Sequential> model;
+  Optimizer adam;
+  Optimizer momentum;
+  MovingAverage average;
+  Variable seen;
+};
+
+void copy_state(const TrainingRun& from, const TrainingRun& to) {
+  std::map<std::pair<Kind, std::string>, StateItem> targets;
+  for (StateItem& item : to.strategy.state_items()) targets[{item.kind, item.name}] = std::move(item);
+  for (const StateItem& item : from.strategy.state_items()) targets.at({item.kind, item.name}).write(item.read());
+}
+
+TEST(StateItems, ContinueARunWithTheBitsOfTheOneThatNeverStopped) {
+  TrainingRun whole;
+  whole.steps(7);
+  TrainingRun first;
+  first.steps(4);
+  first.adam.set_learning_rate(1e-2);
+  TrainingRun second;
+  second.steps(1);  // what it did before does not matter
+  copy_state(first, second);
+  EXPECT_EQ(second.digest(), first.digest());
+  second.steps(3);
+  EXPECT_EQ(second.digest(), whole.digest());
+}
+
+TEST(StateItems, HaveNamesThatNoOtherOfTheirKindHas) {
+  const TrainingRun run;
+  std::set<std::pair<Kind, std::string>> names;
+  for (const StateItem& item : run.strategy.state_items()) {
+    EXPECT_TRUE(names.insert({item.kind, item.name}).second) << item.name;
+  }
+  for (const auto& name :
+       {std::pair{Kind::kMirrored, "model.0.weight"}, std::pair{Kind::kOnRead, "model.1.running_var"},
+        std::pair{Kind::kSlot, "model.0.weight/exp_avg"}, std::pair{Kind::kStepCount, "model.0.weight/step"},
+        std::pair{Kind::kLearningRate, "optimizer/learning_rate/0"}, std::pair{Kind::kNumber, "step"}}) {
+    EXPECT_TRUE(names.contains({name.first, name.second})) << name.second;
+  }
+}
+
+TEST(StateItems, GiveAVariablesOwnValueWhileAnAverageStandsInForIt) {
+  TrainingRun run;
+  run.steps(3);
+  const std::string before = run.digest();
+  const SwapScope scope = run.average.swap();
+  EXPECT_EQ(run.digest(), before);
+}
+
+TEST(StateItems, RefuseWhatDoesNotFitAndChangeNothing) {
+  const TrainingRun run;
+  const std::string before = run.digest();
+  const TrainingRun other_seed(3, 6);
+  for (const StateItem& item : run.strategy.state_items()) {
+    testing::expect_error<UsageError>([&] { item.write({}); }, "LS-STATE-MISFIT");
+    if (item.kind != Kind::kNumber && item.kind != Kind::kStepCount && item.kind != Kind::kLearningRate) continue;
+    testing::expect_error<UsageError>([&] { item.write({torch::zeros({2})}); }, "LS-STATE-MISFIT", {item.name});
+    if (item.kind == Kind::kStepCount) {
+      testing::expect_error<UsageError>([&] { item.write({torch::tensor(int64_t{-1})}); }, "LS-STATE-MISFIT");
+    }
+  }
+  testing::expect_error<UsageError>([&] { copy_state(other_seed, run); }, "LS-STATE-MISFIT", {"seed 6", "seed 5"});
+  EXPECT_EQ(run.digest(), before);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,392 @@
+// Workers that are threads of one process: whatever the number of workers, all of a strategy's calls mean all replicas,
+// with the bits of one worker, and what goes wrong on one of them reaches all.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <exception>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/comm/thread_workers.h"
+#include "lockstep/lockstep.h"
+#include "tests/support/errors.h"
+#include "tests/support/programs.h"
+
+namespace lockstep {
+namespace {
+
+class OneOfSeveral final : public Strategy {
+ public:
+  OneOfSeveral(std::shared_ptr<World> world, int64_t replicas, int num_lanes, std::shared_ptr<const Reducer> reducer)
+      : Strategy(StrategySetup{.name = "OneOfSeveral",
+                               .topology = std::make_shared<HostTopology>(testing::lanes(num_lanes), replicas, false),
+                               .reducer = std::move(reducer),
+                               .world = std::move(world),
+                               .seed = 3}) {}
+};
+
+struct Case {
+  int64_t workers;
+  int64_t replicas = 8;
+  int lanes = 1;
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& one) {
+  return out << one.replicas << " replicas on " << one.workers << " workers of " << one.lanes << " lanes";
+}
+
+/// What each worker's body threw, null where nothing; a PerWorker value by worker.
+template <class T>
+using PerWorker = std::vector<T>;
+
+/// Runs `body(strategy)` on each worker, on a thread of its own, and gives what it returned.
+template <class Body>
+auto run_workers(const Case& one, const Body& body, const std::shared_ptr<const Reducer>& reducer = nullptr) {
+  using T = std::invoke_result_t<const Body&, Strategy&>;
+  PerWorker<T> results(static_cast<std::size_t>(one.workers));
+  PerWorker<std::exception_ptr> errors(results.size());
+  ThreadWorkers workers(one.workers, std::chrono::seconds(60));
+  std::vector<std::thread> threads;
+  for (int64_t w = 0; w < one.workers; ++w) {
+    threads.emplace_back([&, w, world = workers.world(w)]() mutable {
+      const auto i = static_cast<std::size_t>(w);
+      try {
+        OneOfSeveral strategy(std::move(world), one.replicas, one.lanes, reducer);
+        results[i] = body(static_cast<Strategy&>(strategy));
+      } catch (...) {
+        errors[i] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+  return results;
+}
+
+/// Numbers whose sums depend on the order of additions.
+torch::Tensor value_of(int64_t replica, at::ScalarType type, at::IntArrayRef sizes = {3, 5}) {
+  const torch::Tensor wild =
+      torch::arange(15, torch::kDouble).add(1).mul(1.1 + 0.37 * static_cast<double>(replica)).sin();
+  const torch::Tensor scaled = wild * std::pow(10.0, static_cast<double>(replica % 5) - 2);
+  return at::isIntegralType(type, true) ? (scaled * 10).abs().to(type).reshape(sizes) : scaled.to(type).reshape(sizes);
+}
+
+PerReplica<torch::Tensor> values_of(Strategy& strategy, at::ScalarType type) {
+  return strategy.per_replica([&](ReplicaId r) { return value_of(r, type); });
+}
+
+using Named = std::map<std::string, torch::Tensor>;
+
+void expect_same(const PerWorker<Named>& all, const Named& expected, const Case& one) {
+  for (std::size_t w = 0; w < all.size(); ++w) {
+    ASSERT_EQ(all[w].size(), expected.size());
+    for (const auto& [name, tensor] : expected) {
+      const torch::Tensor& found = all[w].at(name);
+      EXPECT_EQ(sha256_of({{name, found}}), sha256_of({{name, tensor}})) << one << ", worker " << w << ", " << name;
+    }
+  }
+}
+
+/// Runs on one worker and on several, which must give the same on each.
+void expect_bits_of_one_worker(const std::function<Named(Strategy&)>& body,
+                               const std::shared_ptr<const Reducer>& reducer = nullptr) {
+  for (const int64_t replicas : {8, 7}) {
+    const Named expected = run_workers({1, replicas, 1}, body, reducer).front();
+    for (const Case& one : {Case{1, replicas, 2}, Case{2, replicas, 1}, Case{2, replicas, 2}, Case{3, replicas, 1},
+                            Case{3, replicas, 2}, Case{4, replicas, 1}}) {
+      expect_same(run_workers(one, body, reducer), expected, one);
+    }
+  }
+}
+
+TEST(Workers, HaveTheReplicasInBlocksOfTheWholeRun) {
+  const auto ids = run_workers({3, 8, 1}, [](Strategy& strategy) {
+    EXPECT_EQ(strategy.num_replicas(), 8);
+    EXPECT_EQ(strategy.num_workers(), 3);
+    EXPECT_EQ(strategy.is_chief(), strategy.worker_index() == 0);
+    std::vector<int64_t> mine;
+    for (const ReplicaId id : strategy.run([](ReplicaContext& ctx) { return ctx.replica_id(); })) mine.push_back(id);
+    return mine;
+  });
+  EXPECT_EQ(ids, (PerWorker<std::vector<int64_t>>{{0, 1, 2}, {3, 4, 5}, {6, 7}}));
+}
+
+TEST(Workers, ReduceWithTheBitsOfOne) {
+  expect_bits_of_one_worker([](Strategy& strategy) {
+    Named named;
+    for (const auto type : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16, torch::kInt, torch::kByte}) {
+      const auto values = values_of(strategy, type);
+      for (const Reduction reduction : {Reduction::kSum, Reduction::kMean, Reduction::kMin, Reduction::kMax}) {
+        const std::string name = std::string(name_of(reduction)) + " of " + c10::toString(type);
+        named[name] = strategy.reduce(reduction, values);
+        named[name + ", axis 0"] = strategy.reduce(reduction, values, 0);
+        named[name + ", all axes"] = strategy.reduce(reduction, values, {0, 1});
+      }
+    }
+    return named;
+  });
+}
+
+TEST(Workers, ReducePartsOfDifferentSizesToTheTrueMean) {
+  expect_bits_of_one_worker([](Strategy& strategy) {
+    const auto parts =
+        strategy.per_replica([](ReplicaId r) { return value_of(r, torch::kFloat, {15}).narrow(0, 0, r % 4); });
+    return Named{{"mean", strategy.reduce(Reduction::kMean, parts, 0)},
+                 {"max", strategy.reduce(Reduction::kMax, parts, 0)}};
+  });
+}
+
+TEST(Workers, GatherAndBroadcastWithTheBitsOfOne) {
+  expect_bits_of_one_worker([](Strategy& strategy) {
+    const auto parts =
+        strategy.per_replica([](ReplicaId r) { return value_of(r, torch::kFloat).narrow(0, 0, 1 + r % 3); });
+    Named named{{"gather", strategy.gather(parts, 0)}};
+    for (int64_t from = 0; from < strategy.num_replicas(); ++from) {
+      // What workers give who do not have the replica is not looked at.
+      const bool here =
+          from >= parts.first_replica() && from < parts.first_replica() + static_cast<int64_t>(parts.size());
+      named["broadcast " + std::to_string(from)] =
+          strategy.broadcast(from, here ? parts[from] : torch::full({2}, 99.0));
+    }
+    return named;
+  });
+}
+
+TEST(Workers, UpdateAVariableFromAnyReplica) {
+  expect_bits_of_one_worker([](Strategy& strategy) {
+    const Variable variable = strategy.make_variable(torch::zeros({3, 5}), {.name = "v"});
+    Named named;
+    for (int64_t from = 0; from < strategy.num_replicas(); ++from) {
+      const auto values = values_of(strategy, torch::kFloat);
+      const bool here =
+          from >= values.first_replica() && from < values.first_replica() + static_cast<int64_t>(values.size());
+      strategy.update_from(from, variable, here ? values[from] : torch::full({3, 5}, 99.0));
+      named["from " + std::to_string(from)] = variable.read();
+    }
+    return named;
+  });
+}
+
+TEST(Workers, ReadOnReadVariablesOfAllReplicas) {
+  expect_bits_of_one_worker([](Strategy& strategy) {
+    Named named;
+    for (const auto aggregation :
+         {VariableAggregation::kSum, VariableAggregation::kMean, VariableAggregation::kOnlyFirstReplica}) {
+      const std::string name = "v" + std::to_string(static_cast<int>(aggregation));
+      const Variable variable = strategy.make_variable(
+          torch::zeros({3, 5}),
+          {.name = name, .synchronization = VariableSynchronization::kOnRead, .aggregation = aggregation});
+      strategy.run([&](ReplicaContext& ctx) { variable.assign(ctx, value_of(ctx.replica_id(), torch::kFloat)); });
+      named[name] = variable.read();
+      variable.assign_add(torch::ones({3, 5}));
+      named[name + " added to"] = variable.read();
+    }
+    return named;
+  });
+}
+
+TEST(Workers, AssignInAStepWhatAllReplicasGive) {
+  expect_bits_of_one_worker([](Strategy& strategy) {
+    Named named;
+    for (const auto aggregation :
+         {VariableAggregation::kSum, VariableAggregation::kMean, VariableAggregation::kOnlyFirstReplica}) {
+      const std::string name = "v" + std::to_string(static_cast<int>(aggregation));
+      const Variable variable = strategy.make_variable(torch::ones({3, 5}), {.name = name, .aggregation = aggregation});
+      strategy.run([&](ReplicaContext& ctx) { variable.assign_add(ctx, value_of(ctx.replica_id(), torch::kFloat)); });
+      named[name] = variable.read();
+    }
+    return named;
+  });
+}
+
+TEST(Workers, MeetInCollectivesWithTheBitsOfOne) {
+  expect_bits_of_one_worker([](Strategy& strategy) {
+    const auto results = strategy.run([](ReplicaContext& ctx) {
+      const int64_t r = ctx.replica_id();
+      Named named;
+      for (const auto type : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kInt}) {
+        for (const Reduction reduction : {Reduction::kSum, Reduction::kMean, Reduction::kMin, Reduction::kMax}) {
+          named[std::string(name_of(reduction)) + " of " + c10::toString(type)] =
+              ctx.all_reduce(reduction, value_of(r, type));
+        }
+      }
+      const auto list = ctx.all_reduce(
+          Reduction::kSum, std::vector<torch::Tensor>{value_of(r, torch::kFloat), value_of(r, torch::kDouble)});
+      named["list 0"] = list[0];
+      named["list 1"] = list[1];
+      named["large"] = ctx.all_reduce(Reduction::kMean, value_of(r, torch::kFloat).repeat({200, 10}));
+      named["gathered"] = ctx.all_gather(value_of(r, torch::kFloat).narrow(0, 0, 1 + r % 3), 0);
+      named["broadcast"] = ctx.broadcast(ctx.num_replicas() - 1, value_of(r, torch::kFloat));
+      named["merged"] = ctx.merge_call(
+          [](Strategy& all, const PerReplica<torch::Tensor>& values) { return all.reduce(Reduction::kSum, values); },
+          value_of(r, torch::kFloat));
+      return named;
+    });
+    for (const Named& other : results) {
+      for (const auto& [name, tensor] : *results.begin()) EXPECT_TRUE(torch::equal(other.at(name), tensor)) << name;
+    }
+    return *results.begin();
+  });
+}
+
+TEST(Workers, DifferentiateThroughCollectives) {
+  expect_bits_of_one_worker([](Strategy& strategy) {
+    const auto gradients = strategy.run([](ReplicaContext& ctx) {
+      torch::Tensor x = value_of(ctx.replica_id(), torch::kFloat).requires_grad_();
+      torch::Tensor y = value_of(ctx.replica_id() + 1, torch::kFloat).requires_grad_();
+      const auto sums = ctx.all_reduce(Reduction::kMean, std::vector<torch::Tensor>{x * x, y.sin()});
+      const auto largest = ctx.all_reduce(Reduction::kMax, x);
+      const auto all = ctx.all_gather(y, 1);
+      ((sums[0] * sums[1]).sum() + (largest * largest).sum() + all.pow(3).sum()).backward();
+      return torch::stack({x.grad(), y.grad()});
+    });
+    return Named{{"gradients", strategy.gather(gradients, 0)}};
+  });
+}
+
+/// A reducer with an order of its own: the last replica first.
+class Backwards final : public Reducer {
+ public:
+  std::string describe() const override { return "backwards"; }
+  at::Tensor reduce(Reduction reduction, std::span<const at::Tensor> values) const override {
+    std::vector<at::Tensor> turned(values.rbegin(), values.rend());
+    return tree_.reduce(reduction, turned);
+  }
+
+ private:
+  TreeReducer tree_;
+};
+
+TEST(Workers, GiveAReducerOfTheUsersTheValuesOfAllReplicas) {
+  expect_bits_of_one_worker(
+      [](Strategy& strategy) {
+        const auto sums = strategy.run([](ReplicaContext& ctx) {
+          return ctx.all_reduce(Reduction::kSum, value_of(ctx.replica_id(), torch::kFloat));
+        });
+        return Named{{"outside", strategy.reduce(Reduction::kSum, values_of(strategy, torch::kFloat))},
+                     {"inside", *sums.begin()}};
+      },
+      std::make_shared<Backwards>());
+}
+
+/// Each worker's error of `body`, which must throw an E on every worker.
+template <class E>
+PerWorker<std::string> errors_of(const Case& one, const std::function<void(Strategy&)>& body) {
+  return run_workers(one, [&](Strategy& strategy) { return testing::message_from<E>([&] { body(strategy); }); });
+}
+
+TEST(Workers, FailTogetherWhereOneReplicaThrows) {
+  const auto steps = run_workers({3, 6, 1}, [](Strategy& strategy) {
+    const Variable variable =
+        strategy.make_variable(torch::zeros({2}), {.name = "v", .aggregation = VariableAggregation::kSum});
+    const auto step = [&](bool fails) {
+      strategy.run([&](ReplicaContext& ctx) {
+        variable.assign_add(ctx, torch::ones({2}));
+        if (fails && ctx.replica_id() == 3) throw std::out_of_range("replica three is out of range");
+        ctx.all_reduce(Reduction::kSum, torch::ones({2}));
+      });
+    };
+    step(false);
+    const std::string text = testing::message_from<ReplicaError>([&] { step(true); });
+    EXPECT_NE(text.find("replica three is out of range"), std::string::npos) << text;
+    EXPECT_NE(text.find("replica 3"), std::string::npos) << text;
+    EXPECT_NE(text.find("step 1"), std::string::npos) << text;
+    if (strategy.worker_index() != 1) {
+      EXPECT_NE(text.find("worker 1"), std::string::npos) << text;
+    }
+    EXPECT_EQ(variable.read()[0].item<float>(), 6);  // as the last completed run left it
+    EXPECT_EQ(strategy.step(), 1);
+    step(false);  // all of them can go on
+    EXPECT_EQ(variable.read()[0].item<float>(), 12);
+    return strategy.step();
+  });
+  EXPECT_EQ(steps, (PerWorker<int64_t>{2, 2, 2}));
+}
+
+TEST(Workers, FailTogetherWhereAReplicaThrowsAfterTheLastMeeting) {
+  run_workers({2, 4, 2}, [](Strategy& strategy) {
+    const std::string text = testing::message_from<ReplicaError>([&] {
+      strategy.run([&](ReplicaContext& ctx) {
+        ctx.all_reduce(Reduction::kSum, torch::ones({2}));
+        if (ctx.replica_id() == 0) throw std::runtime_error("too late to meet");
+      });
+    });
+    EXPECT_NE(text.find("too late to meet"), std::string::npos) << text;
+    EXPECT_EQ(strategy.step(), 0);
+    return 0;
+  });
+}
+
+TEST(Workers, ThatMeetInAnotherOrderAreNamedOnAllOfThem) {
+  for (const std::string& text : errors_of<ReplicaError>({3, 6, 1}, [](Strategy& strategy) {
+         strategy.run([&](ReplicaContext& ctx) {
+           ctx.all_reduce(Reduction::kSum, torch::ones({strategy.worker_index() == 2 ? 4 : 3}));
+         });
+       })) {
+    EXPECT_NE(text.find("LS-WORKER-ORDER"), std::string::npos) << text;
+    EXPECT_NE(text.find("workers 0 to 1"), std::string::npos) << text;
+    EXPECT_NE(text.find("worker 2"), std::string::npos) << text;
+    EXPECT_NE(text.find("[4]"), std::string::npos) << text;
+  }
+}
+
+TEST(Workers, ThatEndAStepWhereOthersMeetAreNamedOnAllOfThem) {
+  for (const std::string& text : errors_of<ReplicaError>({2, 4, 1}, [](Strategy& strategy) {
+         strategy.run([&](ReplicaContext& ctx) {
+           if (strategy.worker_index() == 0) ctx.broadcast(0, torch::ones({3}));
+         });
+       })) {
+    EXPECT_NE(text.find("LS-WORKER-ORDER"), std::string::npos) << text;
+    EXPECT_NE(text.find("worker 0"), std::string::npos) << text;
+    EXPECT_NE(text.find("worker 1 ended"), std::string::npos) << text;
+  }
+}
+
+TEST(Workers, ThatMakeOtherCallsOutsideOfStepsAreNamedOnAllOfThem) {
+  for (const std::string& text : errors_of<UsageError>({2, 4, 1}, [](Strategy& strategy) {
+         const auto values = values_of(strategy, torch::kFloat);
+         if (strategy.worker_index() == 0) {
+           strategy.reduce(Reduction::kSum, values);
+         } else {
+           strategy.gather(values, 0);
+         }
+       })) {
+    EXPECT_NE(text.find("Strategy::reduce"), std::string::npos) << text;
+    EXPECT_NE(text.find("Strategy::gather"), std::string::npos) << text;
+  }
+}
+
+TEST(Workers, LearnOfAnArgumentThatAnotherOneRefused) {
+  const auto texts = errors_of<Error>({2, 4, 1}, [](Strategy& strategy) {
+    const bool bad = strategy.worker_index() == 1;
+    strategy.reduce(Reduction::kSum, strategy.per_replica([&](ReplicaId) {
+      return torch::ones({2}).to(bad ? torch::kBool : torch::kFloat);
+    }));
+  });
+  EXPECT_NE(texts[1].find("LS-DTYPE"), std::string::npos) << texts[1];
+  EXPECT_NE(texts[0].find("worker 1"), std::string::npos) << texts[0];
+}
+
+TEST(Workers, ThatEndEarlyAreNamedToTheOthers) {
+  const auto texts = run_workers({3, 3, 1}, [](Strategy& strategy) {
+    if (strategy.worker_index() == 1) return std::string();
+    return testing::message_from<PeerError>(
+        [&] { strategy.run([](ReplicaContext& ctx) { ctx.all_reduce(Reduction::kSum, torch::ones({1})); }); });
+  });
+  EXPECT_NE(texts[0].find("worker 1"), std::string::npos) << texts[0];
+  EXPECT_NE(texts[2].find("worker 1"), std::string::npos) << texts[2];
+}
+
+TEST(Workers, NeedAReplicaEach) {
+  run_workers({1, 1, 1}, [](Strategy&) { return 0; });
+  EXPECT_THROW(run_workers({3, 2, 1}, [](Strategy&) { return 0; }), UsageError);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,166 @@
+// Values of other dtypes, and what a call outside of steps computes under.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cstring>
+#include <limits>
+
+#include "tests/support/errors.h"
+#include "tests/support/programs.h"
+
+namespace lockstep {
+namespace {
+
+using testing::expect_error;
+using testing::lanes;
+using torch::Tensor;
+using enum VariableAggregation;
+
+class Conversions : public ::testing::Test {
+ protected:
+  MirroredStrategy strategy_{{.devices = lanes(1), .replicas = 2}};
+
+  void refused(at::ScalarType type, const Tensor& value) {
+    const Variable v = strategy_.make_variable(torch::ones({1}, type), {.name = "v", .aggregation = kSum});
+    const auto one = torch::ones({1}, type);
+    expect_error<UsageError>([&] { v.assign(value); }, "LS-DTYPE", {"'v'"});
+    expect_error<UsageError>([&] { v.assign_add(value); }, "LS-DTYPE", {"'v'"});
+    testing::expect_step_error<UsageError>([&] { strategy_.run([&](ReplicaContext& ctx) { v.assign(ctx, value); }); },
+                                           "LS-DTYPE", {"'v'"});
+    EXPECT_TRUE(torch::equal(v.read(), one)) << c10::toString(type) << value;
+  }
+  void taken(at::ScalarType type, const Tensor& value) {
+    const Variable v = strategy_.make_variable(torch::ones({1}, type), {.name = "v"});
+    v.assign(value);
+    EXPECT_TRUE(torch::equal(v.read(), value.to(type)) || torch::isnan(v.read()).all().item<bool>())
+        << c10::toString(type) << value << v.read();
+  }
+  static Tensor whole(int64_t value, at::ScalarType type = torch::kLong) { return torch::full({1}, value, type); }
+  static Tensor real(double value, at::ScalarType type = torch::kDouble) { return torch::full({1}, value, type); }
+};
+
+TEST_F(Conversions, IntegersThatDoNotFitAreRefused) {
+  refused(torch::kByte, whole(300));
+  refused(torch::kByte, whole(256, torch::kInt));
+  refused(torch::kByte, whole(-1));
+  refused(torch::kByte, whole(-1, torch::kChar));
+  refused(torch::kChar, whole(200, torch::kByte));
+  refused(torch::kChar, whole(-129, torch::kShort));
+  refused(torch::kInt, whole(10'000'000'000));
+  refused(torch::kInt, whole(int64_t{1} << 31));
+  taken(torch::kByte, whole(255));
+  taken(torch::kByte, whole(0));
+  taken(torch::kChar, whole(-128));
+  taken(torch::kInt, whole(-(int64_t{1} << 31)));
+  taken(torch::kInt, whole((int64_t{1} << 31) - 1));
+  taken(torch::kLong, whole(200, torch::kByte));
+}
+
+TEST_F(Conversions, RealNumbersThatAreNoIntegersOfTheDtypeAreRefused) {
+  refused(torch::kInt, real(3e9, torch::kFloat));
+  refused(torch::kInt, real(-2147483649.0));
+  refused(torch::kInt, real(2147483648.0));
+  refused(torch::kLong, real(9223372036854775808.0));
+  refused(torch::kByte, real(-1));
+  refused(torch::kByte, real(256));
+  for (const at::ScalarType type : {torch::kByte, torch::kInt, torch::kLong}) {
+    for (const double bad : {0.5, std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(),
+                             std::numeric_limits<double>::quiet_NaN(), 1e30}) {
+      refused(type, real(bad));
+      refused(type, real(bad, torch::kFloat));
+    }
+  }
+  taken(torch::kInt, real(-2147483648.0));
+  taken(torch::kLong, real(-9223372036854775808.0));
+  taken(torch::kByte, real(-0.0));
+  taken(torch::kByte, real(255, torch::kFloat));
+}
+
+TEST_F(Conversions, AFiniteNumberDoesNotBecomeInfiniteButMayLosePrecision) {
+  refused(torch::kFloat, real(1e39));
+  refused(torch::kFloat, real(-1e39));
+  refused(torch::kHalf, real(70000, torch::kFloat));
+  refused(torch::kHalf, whole(70000));
+  refused(torch::kComplexFloat, torch::complex(real(0), real(1e39)));
+  taken(torch::kFloat, real(0.1));
+  taken(torch::kFloat, real(1e-300));
+  taken(torch::kFloat, real(std::numeric_limits<double>::infinity()));
+  taken(torch::kFloat, real(std::numeric_limits<double>::quiet_NaN()));
+  taken(torch::kHalf, real(65504));
+  taken(torch::kBFloat16, real(1e38, torch::kFloat));
+  taken(torch::kFloat, whole(std::numeric_limits<int64_t>::max()));
+  taken(torch::kComplexFloat, real(0.1));
+}
+
+TEST_F(Conversions, ALoadNamesThemAndChangesNothing) {
+  const auto model = strategy_.make_module([] {
+    auto module = std::make_shared<torch::nn::Module>();
+    module->register_parameter("weight", torch::ones({2}));
+    module->register_buffer("count", torch::ones({1}, torch::kByte));
+    return module;
+  });
+  const std::map<std::string, Tensor> bad{{"count", whole(300)}, {"weight", torch::zeros({2})}};
+  expect_error<UsageError>([&] { model.load(bad); }, "LS-STATE-MISFIT", {"'count'"});
+  EXPECT_TRUE(torch::equal(model.state().at("weight"), torch::ones({2})));
+  EXPECT_EQ(model.state().at("count").item<int64_t>(), 1);
+}
+
+TEST_F(Conversions, ALoadWhileAnAverageStandsInForSomeChangesNothing) {
+  const auto model = strategy_.make_module([] { return torch::nn::Linear(2, 2); });
+  const auto average = strategy_.make_moving_average(std::vector<Variable>{model.variables()[1]});
+  auto state = model.state();
+  const auto before = state;
+  for (auto& [name, value] : state) value = value + 1;
+  {
+    const auto scope = average.swap();
+    expect_error<UsageError>([&] { model.load(state); }, "LS-AVERAGE-SWAPPED", {"'model.bias'"});
+    expect_error<UsageError>([&] { strategy_.update(model.variables()[0], [&](Tensor&) { model.load(state); }); },
+                             "LS-NESTED-CALL");
+  }
+  for (const auto& [name, value] : model.state()) EXPECT_TRUE(torch::equal(value, before.at(name))) << name;
+  model.load(state);
+}
+
+/// Whether the calling thread flushes denormal numbers, for the length of a scope.
+class Flush {
+ public:
+  explicit Flush(bool on) { at::globalContext().setFlushDenormal(on); }
+  ~Flush() { at::globalContext().setFlushDenormal(false); }
+};
+
+// The smallest normal number halved is denormal: it stands only where these are kept.
+TEST(CallsOutsideOfSteps, ComputeUnderTheStrategysDenormalModeWhateverTheCallers) {
+  const Tensor half = torch::full({2}, std::numeric_limits<float>::min() / 2);
+  const Tensor minus_half = -half;
+  const Tensor tiny = torch::full({2}, std::numeric_limits<float>::min());
+  for (const Denormals denormals : {Denormals::kKeep, Denormals::kFlush}) {
+    std::vector<Tensor> results;
+    for (const bool callers : {false, true}) {
+      MirroredStrategy strategy({.devices = lanes(1), .replicas = 2, .denormals = denormals});
+      const Variable mirrored = strategy.make_variable(tiny);
+      const Variable mean =
+          strategy.make_variable(tiny, {.synchronization = VariableSynchronization::kOnRead, .aggregation = kMean});
+      const Variable sum =
+          strategy.make_variable(tiny, {.synchronization = VariableSynchronization::kOnRead, .aggregation = kSum});
+      const PerReplica<Tensor> differing(std::vector<Tensor>{tiny, minus_half});
+      const PerReplica<Tensor> halves(std::vector<Tensor>{torch::zeros({2}), tiny});
+      const Flush flush(callers);
+      mirrored.assign_sub(half);
+      sum.assign(differing);
+      mean.assign(halves);
+      const Variable updated = strategy.make_variable(tiny);
+      strategy.update(updated, [&](Tensor& value) { value.sub_(half); });
+      for (const Variable& v : {mirrored, mean, sum, updated}) results.push_back(v.read());
+    }
+    for (std::size_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(std::memcmp(results[i].data_ptr(), results[i + 4].data_ptr(), 8), 0)
+          << "call " << i << ", denormals " << (denormals == Denormals::kKeep ? "kept" : "flushed");
+    }
+    if (denormals == Denormals::kKeep) {
+      EXPECT_GT(results[0][0].item<float>(), 0) << "or nothing was tried";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
