@@ -16,7 +16,7 @@ struct LocalSgdOptions {
   uint64_t seed = 0;
 };
 
-// When replicas' parameters meet: a module's trainable parameters are trained apart, one component for each replica,
+// When replicas' parameters meet: a module's trainable parameters are trained locally, one component for each replica,
 // and become their mean after every k-th step. Anything else is what it is under MirroredStrategy.
 class LocalSgdSynchronization final : public lockstep::Synchronization {
  public:
@@ -28,7 +28,7 @@ class LocalSgdSynchronization final : public lockstep::Synchronization {
     }
   }
   std::string describe() const override { return "as their mean, every " + std::to_string(average_every_) + " steps"; }
-  bool trains_apart(const lockstep::NewVariable& variable) const override {
+  bool trains_locally(const lockstep::NewVariable& variable) const override {
     return variable.parameter && variable.trainable;
   }
   bool averages_after(int64_t steps) const override { return steps % average_every_ == 0; }

@@ -98,7 +98,7 @@ class Optimizer {
   const std::vector<Variable>& slots() const;
   /// Copies of all slots as "<variable>/<slot>", whatever the optimizer's name; of how often each variable was updated
   /// as "<variable>/step", an int64 of no dimensions; and of each group's learning rate as "learning_rate/<group>", a
-  /// double of no dimensions. Of variables that replicas train apart the slots' means, so that a resume from them is
+  /// double of no dimensions. Of variables that replicas train locally the slots' means, so that a resume from them is
   /// not the same bits. Outside of steps.
   std::map<std::string, at::Tensor> state() const;
   /// Sets what state() gave, of an optimizer over variables of the same names and shapes: all of it, or, with a

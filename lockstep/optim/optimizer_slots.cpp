@@ -27,38 +27,38 @@ void check_variables(const ReplicaGroup& group, const std::vector<std::shared_pt
     if (!seen.insert(variable.get()).second)
       refuse("LS-VARIABLE-TWICE", "stands in it twice", "put each variable into one group");
     const at::ScalarType type = variable->like().scalar_type();
-    const bool apart = variable->is_trained_apart();
-    if (!(variable->on_write() || apart) || !is_trainable_type(type)) {
+    const bool local = variable->is_trained_locally();
+    if (!(variable->on_write() || local) || !is_trainable_type(type)) {
       refuse("LS-VARIABLE-KIND",
-             fmt::format("is {}", variable->on_write() || apart ? c10::toString(type) : "sync-on-read"),
+             fmt::format("is {}", variable->on_write() || local ? c10::toString(type) : "sync-on-read"),
              "give it mirrored floating-point variables, such as a module's parameters");
     }
-    if (apart != variables.front()->is_trained_apart()) {
+    if (local != variables.front()->is_trained_locally()) {
       refuse("LS-VARIABLE-KIND",
-             fmt::format("is {} and '{}' is not", apart ? "trained apart" : "mirrored", variables.front()->name()),
+             fmt::format("is {} and '{}' is not", local ? "trained locally" : "mirrored", variables.front()->name()),
              "make an optimizer for each kind");
     }
   }
 }
 
 /// A slot of a variable: one memory for all replicas, whatever the copies of the variable itself; of one that is
-/// trained apart each replica's own.
+/// trained locally each replica's own.
 std::shared_ptr<VariableState> make_slot(const VariableState& variable, const SlotSpec& spec, std::string name,
                                          const Placement& placement) {
   const c10::InferenceMode normal(false);  // a tensor of inference mode could not be loaded
   const at::NoGradGuard no_grad;
-  const bool apart = variable.is_trained_apart();
+  const bool local = variable.is_trained_locally();
   std::vector<at::Tensor> components;
   for (int64_t r = 0; r < variable.num_components(); ++r) {
     const at::Tensor& like = variable.like();
-    const bool own = apart || r == 0;
+    const bool own = local || r == 0;
     components.push_back(own ? at::empty_strided(like.sizes(), like.strides(), like.options()).fill_(spec.initial)
                              : components.front());
   }
   VariableOptions options{.name = std::move(name), .trainable = false};
-  options.synchronization = apart ? VariableSynchronization::kOnRead : VariableSynchronization::kOnWrite;
-  if (apart) options.aggregation = VariableAggregation::kMean;
-  VariableState::Origin origin{.slot = true, .apart = apart};
+  options.synchronization = local ? VariableSynchronization::kOnRead : VariableSynchronization::kOnWrite;
+  if (local) options.aggregation = VariableAggregation::kMean;
+  VariableState::Origin origin{.slot = true, .local = local};
   if (!variable.devices().empty()) {
     const NewVariable what{.name = options.name,
                            .sizes = variable.like().sizes(),

@@ -22,7 +22,7 @@ struct RuleGroup {
 };
 
 /// All groups' variables, in order. Throws a UsageError, naming the variable, for one that is not floating-point, or
-/// neither on-write nor trained apart, or not as the others in that; is of another strategy, or stands in two groups.
+/// neither on-write nor trained locally, or not as the others in that; is of another strategy, or stands in two groups.
 std::vector<std::shared_ptr<VariableState>> variables_of(const ReplicaGroup& of, const std::vector<RuleGroup>& groups);
 
 /// Each variable with its slots, which are made, and placed by `placement`; `prefix_of` says how the names of a

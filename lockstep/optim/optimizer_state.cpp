@@ -57,7 +57,7 @@ class StepMeeting final : public Meeting {
 
   std::span<const Stage> stages() const override {
     using Self = StepMeeting;
-    const bool reduces = !optimizer_.apart_ && !optimizer_.group_->reduces_in_tree_order();
+    const bool reduces = !optimizer_.local_ && !optimizer_.group_->reduces_in_tree_order();
     stages_.push_back(once<&Self::begin>("begin"));
     const bool across = optimizer_.group_->num_workers() > 1;
     if (reduces && across) stages_.push_back(once<&Self::reduce_across>("reduce across workers"));
@@ -108,8 +108,8 @@ OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<
       variables_(variables_of(*group_, groups)),
       steps_(variables_.size(), 0),
       gradients_(variables_, group_->num_local_replicas()),
-      apart_(variables_.front()->is_trained_apart()),
-      watch_(variables_, group_->num_local_replicas(), group_->num_replicas() > 1 && !apart_),
+      local_(variables_.front()->is_trained_locally()),
+      watch_(variables_, group_->num_local_replicas(), group_->num_replicas() > 1 && !local_),
       replicas_(static_cast<std::size_t>(group_->num_local_replicas())) {
   const auto prefix_of = [&](const VariableState& variable) {
     return variable.name() + (has_optimizer(variable) ? "/" + name_ + "/" : "/");
@@ -125,7 +125,7 @@ OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<
   }
   first_slot_.push_back(slots_.size());
   const int64_t replicas = group_->num_local_replicas();
-  if (apart_) {
+  if (local_) {
     const auto factor = static_cast<double>(group_->num_replicas());
     for (int64_t r = 0; r < replicas; ++r) parts_.push_back({FusedUpdate(targets, {r, 1}, 1), factor});
   } else {
@@ -173,12 +173,12 @@ StepInfo OptimizerState::step(const ReplicaContext& context, const StepOptions& 
   group_->meet(context, meeting);
   watch_.end_step(r);
   if (kAutocastCachePerThread) forget_autocast_weights();
-  return parts_[apart_ ? static_cast<std::size_t>(r) : 0].info;
+  return parts_[local_ ? static_cast<std::size_t>(r) : 0].info;
 }
 
 template <class Fn>
 void OptimizerState::for_each_part(int lane, const Fn& fn) {
-  if (!apart_) return fn(parts_.front(), lane);
+  if (!local_) return fn(parts_.front(), lane);
   const LanePlan& plan = group_->plan();
   for (int64_t k = 0; k < plan.num_replicas_of(lane); ++k) {
     fn(parts_[static_cast<std::size_t>(plan.first_replica_of(lane) + k)], 0);
@@ -251,8 +251,8 @@ void OptimizerState::begin_step(const StepOptions& options) {
   report_findings(options);
   // Most variables have been updated equally often: their numbers are computed once.
   coefficients_.clear();
-  if (!apart_ && group_->num_workers() > 1) gradients_.agree_on_presence(*group_);
-  if (!apart_ && !group_->reduces_in_tree_order()) gradients_.begin_reduce();
+  if (!local_ && group_->num_workers() > 1) gradients_.agree_on_presence(*group_);
+  if (!local_ && !group_->reduces_in_tree_order()) gradients_.begin_reduce();
   for (Part& part : parts_) {
     part.clip = part.factor;
     part.update.begin_step();
@@ -285,7 +285,7 @@ void OptimizerState::check_finite_gradients() const {
   for (const std::size_t i : bad) {
     std::vector<int64_t> replicas = gradients_.replicas_not_finite(i);
     // Squares overflow long before gradients do: what they suspect is looked at itself.
-    if (replicas.empty() && (apart_ || gradients_.sum_is_finite(i, *group_))) continue;
+    if (replicas.empty() && (local_ || gradients_.sum_is_finite(i, *group_))) continue;
     for (int64_t& replica : replicas) replica += group_->first_replica();
     found.push_back(replicas.empty()
                         ? fmt::format("'{}' (in the sum over replicas)", variables_[i]->name())
@@ -311,7 +311,7 @@ void OptimizerState::settle(int64_t r) {
 
 void OptimizerState::end_step() {
   bool applied = false;
-  const bool something_kept = apart_ || group_->written_variables() > 0;
+  const bool something_kept = local_ || group_->written_variables() > 0;
   for (std::size_t i = 0; i < variables_.size(); ++i) {
     if (!parts_.front().update.present(i)) continue;
     ++steps_[i];
@@ -321,13 +321,13 @@ void OptimizerState::end_step() {
     for (std::size_t s = first_slot_[i]; s < first_slot_[i + 1]; ++s) slots_[s].state().keep_step();
     if (before_) before_->steps[i] = steps_[i];
   }
-  if (apart_) {
+  if (local_) {
     for (const Variable& slot : slots_) slot.state().keep_step();
   }
   gradients_.end_reduce();
   if (applied) forget_autocast_weights();
   for (Part& part : parts_) part.info = {part.factor * part.update.global_norm(), applied};
-  if (apart_) return;  // foreign writes are looked for where replicas must be equal
+  if (local_) return;  // foreign writes are looked for where replicas must be equal
   const auto foreign = parts_.front().update.take_foreign_writes();
   for (const auto& [i, copy] : foreign) variables_[i]->damaged_in_memory(copy);
   if (!foreign.empty()) variables_[foreign.front().target]->require_sound();  // throws, in every replica

@@ -99,11 +99,11 @@ class OptimizerState {
   std::vector<std::size_t> first_slot_;  // by variable; one more at the end
   std::optional<Before> before_;
   GradientTable gradients_;
-  const bool apart_;  // variables are trained apart: each replica updates its own component by its own gradient
-  /// Of variables that all replicas share one; of variables that are trained apart one for each replica, on its lane.
+  const bool local_;  // variables are trained locally: each replica updates its own component by its own gradient
+  /// Of variables that all replicas share one; of variables that are trained locally one for each replica, on its lane.
   struct Part {
     FusedUpdate update;
-    double factor;       // of the gradient: the number of replicas where they are apart, as each loss has its weight
+    double factor;       // of the gradient: the number of replicas where they are local, as each loss has its weight
     double clip = 1;     // of the step under way, the factor in it
     StepInfo info = {};  // written in the meeting, read by the replicas after it
   };

@@ -100,14 +100,14 @@ void Strategy::finish_step() {
     registry_->verify();
   }
   if (!registry_->synchronization().averages_after(completed)) return;
-  std::vector<internal::VariableState*> apart;
+  std::vector<internal::VariableState*> local;
   for (const auto& variable : registry_->variables()) {
-    if (variable->is_trained_apart() && !variable->is_slot()) apart.push_back(variable.get());
+    if (variable->is_trained_locally() && !variable->is_slot()) local.push_back(variable.get());
   }
-  if (apart.empty()) return;
+  if (local.empty()) return;
   const internal::ComputeSettingsGuard settings(group_->plan().compute);
   std::vector<std::pair<internal::VariableState*, at::Tensor>> averages;
-  for (internal::VariableState* variable : apart) averages.emplace_back(variable, variable->read());
+  for (internal::VariableState* variable : local) averages.emplace_back(variable, variable->read());
   for (const auto& [variable, mean] : averages) {
     for (int64_t r = 0; r < variable->num_components(); ++r) variable->write_component(r, mean);
   }

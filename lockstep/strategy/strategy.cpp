@@ -181,7 +181,7 @@ std::vector<Variable> Strategy::parameters_of(const std::vector<Variable>& varia
   std::vector<Variable> parameters;
   std::copy_if(variables.begin(), variables.end(), std::back_inserter(parameters), [](const Variable& variable) {
     if (!variable.trainable() && !internal::is_trainable_type(variable.dtype())) return false;  // an index, a mask
-    return variable.synchronization() == VariableSynchronization::kOnWrite || variable.state().is_trained_apart();
+    return variable.synchronization() == VariableSynchronization::kOnWrite || variable.state().is_trained_locally();
   });
   return parameters;
 }

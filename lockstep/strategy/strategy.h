@@ -86,9 +86,9 @@ class Strategy {
   ///
   /// Where a step throws, the others are stopped at their next meeting point and run throws ReplicaError, nested on the
   /// first exception. So it does for every error of a meeting point, even if the steps catch it. What ends a run, the
-  /// look at variables (.verify_every) and the averages of those that are trained apart, belongs to the run: its errors
-  /// are ReplicaErrors of the first replica. Whenever run throws, gradients are dropped, the step is not counted, and
-  /// what no completed Optimizer::step has changed is as it was.
+  /// look at variables (.verify_every) and the averages of those that are trained locally, belongs to the run: its
+  /// errors are ReplicaErrors of the first replica. Whenever run throws, gradients are dropped, the step is not
+  /// counted, and what no completed Optimizer::step has changed is as it was.
   template <class... ArgumentsAndFn>
   auto run(ArgumentsAndFn&&... arguments_and_fn) {
     return run_last(Mode::kStep, arguments_and_fn...);

@@ -19,7 +19,7 @@ struct Conformance {
   std::vector<int64_t> replicas = {1, 3, 4};  // each of them on each number of lanes up to it
   std::vector<int> lanes = {1, 2};
   /// Whether a training step is one device's on the whole global batch, but for rounding. A strategy that lets replicas
-  /// train apart for a while, local SGD, says no.
+  /// train locally for a while, local SGD, says no.
   bool one_gradient_rule = true;
   /// Further numbers of replicas, on the first of `lanes` that divides them: of these it is looked at alone how values
   /// become one. A number for which `make` gives null, another number, or a UsageError is left out.

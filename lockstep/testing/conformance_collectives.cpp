@@ -218,7 +218,7 @@ void broadcast(Strategy& strategy) {
   }
 }
 
-// Of variables that the program makes itself: no strategy trains them apart.
+// Of variables that the program makes itself: no strategy trains them locally.
 void optimizer_steps_by_the_sum(Strategy& strategy) {
   const auto n = strategy.num_replicas();
   const Variable all = strategy.make_variable(at::ones({3}), {.name = "all"});

@@ -129,7 +129,7 @@ void failed_creation(Strategy& strategy) {
   const Variable again = strategy.make_variable(at::ones({1}), {.name = "v"});
 }
 
-// A module's parameters may be mirrored or trained apart; they begin as one device's.
+// A module's parameters may be mirrored or trained locally; they begin as one device's.
 void modules_begin_alike(Strategy& strategy) {
   const auto factory = [] { return torch::nn::BatchNorm1d(3); };
   const auto linear = [] { return torch::nn::Linear(4, 3); };

@@ -102,7 +102,7 @@ TrainingProgram program(Features use) {
   };
 }
 
-// Averages are of parameters that all replicas share: strategies that train apart have none.
+// Averages are of parameters that all replicas share: strategies that train locally have none.
 void all_features(const Shape& shape) {
   const bool shared = shape.conformance->one_gradient_rule;
   expect_same_bits(shape,

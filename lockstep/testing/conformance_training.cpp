@@ -164,7 +164,7 @@ constexpr const char* kFunctions =
     "counters and clocks decide no bit";
 constexpr const char* kGradients =
     "look at the strategy's Reducer: gradients are added, each replica's once, and never averaged; a strategy that "
-    "trains replicas apart says .one_gradient_rule = false";
+    "trains replicas locally says .one_gradient_rule = false";
 
 constexpr std::array<ShapeCheck, 3> kChecks{{
     {"TrainingGivesTheSameBitsEachTimeAndOnAnyLanes", same_bits, kFunctions},

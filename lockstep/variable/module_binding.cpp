@@ -38,7 +38,7 @@ VariableAggregation aggregation_of_buffer(const at::Tensor& buffer) {
 /// Where a tensor of a module lives.
 struct Home {
   std::vector<VariableCopy> copies = {};  // of an on-write variable
-  bool apart = false;
+  bool local = false;
 };
 
 Home home_of(const Registered& tensor, const std::string& module, int64_t index, const VariableRegistry& registry,
@@ -50,7 +50,7 @@ Home home_of(const Registered& tensor, const std::string& module, int64_t index,
                          .trainable = tensor.tensor.requires_grad(),
                          .parameter = true,
                          .index = index};
-  if (what.trainable && registry.synchronization().trains_apart(what)) return {.apart = true};
+  if (what.trainable && registry.synchronization().trains_locally(what)) return {.local = true};
   return {.copies = place(registry.placement(), what, lanes)};
 }
 
@@ -58,9 +58,9 @@ VariableOptions options_of(const Registered& tensor, const std::string& module, 
   VariableOptions options{.name = module + "." + tensor.name,
                           .trainable = !tensor.is_buffer && tensor.tensor.requires_grad()};
   options.synchronization =
-      tensor.is_buffer || home.apart ? VariableSynchronization::kOnRead : VariableSynchronization::kOnWrite;
+      tensor.is_buffer || home.local ? VariableSynchronization::kOnRead : VariableSynchronization::kOnWrite;
   if (tensor.is_buffer) options.aggregation = aggregation_of_buffer(tensor.tensor);
-  if (home.apart) options.aggregation = VariableAggregation::kMean;
+  if (home.local) options.aggregation = VariableAggregation::kMean;
   return options;
 }
 
@@ -118,7 +118,7 @@ ModuleBinding::ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string na
     Home& home = homes[k];
     std::vector<at::Tensor> components;
     for (const auto& registered : all) components.push_back(registered[distinct[k]].tensor);
-    VariableState::Origin origin{.place = place_, .apart = home.apart};
+    VariableState::Origin origin{.place = place_, .local = home.local};
     for (const VariableCopy& copy : home.copies) {
       origin.devices.push_back(copy.device);
       const at::Tensor memory = components[static_cast<std::size_t>(copy.replicas.front())].variable_data();

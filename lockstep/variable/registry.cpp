@@ -189,7 +189,7 @@ void VariableRegistry::add(std::shared_ptr<VariableState> variable) {
     throw UsageError("LS-NAME-TAKEN", fmt::format("a second variable named '{}' was made", variable->name()),
                      "give each variable a name of its own");
   }
-  const bool placed = variable->on_write() || variable->is_trained_apart();
+  const bool placed = variable->on_write() || variable->is_trained_locally();
   if (placed && !variable->is_slot()) ++num_placed_;
   names_.insert(variable->name());
   if (variable->name().starts_with(kUnnamed)) like_fresh_.insert(variable->name());

@@ -16,12 +16,12 @@ class Synchronization {
   virtual ~Synchronization() = default;
   /// "at every step": what describe() says after "parameters meet ".
   virtual std::string describe() const = 0;
-  /// Whether a trainable parameter of a module is *trained apart*: then the placement is not asked. It is an on-read
+  /// Whether a trainable parameter of a module is *trained locally*: then the placement is not asked. It is an on-read
   /// variable with kMean. Each replica has its own component, which an optimizer updates by that replica's gradient
   /// alone, times the number of replicas. A function of its argument alone.
-  virtual bool trains_apart(const NewVariable& variable) const = 0;
-  /// Whether, `steps` runs having been completed, the components of parameters that are trained apart become their mean
-  /// now. A function of its argument alone.
+  virtual bool trains_locally(const NewVariable& variable) const = 0;
+  /// Whether, `steps` runs having been completed, the components of parameters that are trained locally become their
+  /// mean now. A function of its argument alone.
   virtual bool averages_after(int64_t steps) const = 0;
 };
 
@@ -29,7 +29,7 @@ class Synchronization {
 class EveryStepSynchronization final : public Synchronization {
  public:
   std::string describe() const override;
-  bool trains_apart(const NewVariable& variable) const override;
+  bool trains_locally(const NewVariable& variable) const override;
   bool averages_after(int64_t steps) const override;
 };
 

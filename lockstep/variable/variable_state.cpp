@@ -37,7 +37,7 @@ std::vector<Component> watched(std::vector<at::Tensor> tensors, Watch watch) {
 
 Watch watch_of(bool on_write, const VariableState::Origin& origin) {
   if (on_write) return origin.slot ? Watch::kNothing : Watch::kWrites;
-  return origin.apart ? Watch::kMemory : Watch::kNothing;
+  return origin.local ? Watch::kMemory : Watch::kNothing;
 }
 
 std::vector<at::Tensor> tensors_of(const std::vector<Component>& components) {
@@ -63,7 +63,7 @@ VariableState::VariableState(std::shared_ptr<ReplicaGroup> group, VariableOption
       options_(std::move(options)),
       origin_(std::move(origin)) {
   if (!on_write()) snapshots_.resize(components_.size());
-  if (on_write() || is_trained_apart()) {
+  if (on_write() || is_trained_locally()) {
     memory_ = VariableMemory(tensors_of(components_), /*has_checksums=*/on_write() && !is_slot());
   }
 }
@@ -189,7 +189,7 @@ void VariableState::put_back(int64_t r) {
 void VariableState::write_component(int64_t r, const at::Tensor& value) {
   const at::NoGradGuard no_grad;
   at::Tensor& target = components_[r].tensor;
-  if (is_trained_apart()) {
+  if (is_trained_locally()) {
     put_back(r);
   } else if (target.sizes() != value.sizes() || elements_overlap(target)) {
     // It grew in training, or elements of it share memory, so that not every value fits there.
@@ -260,7 +260,7 @@ void VariableState::throw_not_as_left(int64_t r) {
   if (left.watch == Watch::kMemory) {
     throw DivergenceError(
         "LS-FOREIGN-WRITE",
-        fmt::format("variable '{}', which each replica trains apart: on replica {} it was given other memory "
+        fmt::format("variable '{}', which each replica trains locally: on replica {} it was given other memory "
                     "(set_data, .to() or an assignment to .data())",
                     name(), group_->first_replica() + r),
         "write it in place, without gradient, or by Variable::assign; assign or load it now to go on");

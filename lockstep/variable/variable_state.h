@@ -32,7 +32,7 @@ class ReplicaGroup;
 /// counter. The variable remembers each tensor's version and address (component.h) and a checksum of each block of each
 /// copy, all as the library last left them: what differs later was written by somebody else. A *slot* is an
 /// optimizer's; nobody else has it, so nobody looks for foreign writes. The components of an *on-read* variable are its
-/// replicas' own affair, and a snapshot of each is taken as a run begins; one that is trained apart has a memory too,
+/// replicas' own affair, and a snapshot of each is taken as a run begins; one that is trained locally has a memory too,
 /// as an optimizer writes there.
 class VariableState {
  public:
@@ -41,7 +41,7 @@ class VariableState {
     std::source_location place = {};        // the user's line that asked for it, where it is known
     std::vector<std::string> devices = {};  // whose memory each copy is, as the placement named it; empty: LibTorch's
     bool slot = false;                      // an optimizer's
-    bool apart = false;                     // each replica trains its own: see Synchronization::trains_apart
+    bool local = false;                     // each replica trains its own: see Synchronization::trains_locally
   };
 
   /// `components[r]` is local replica r's tensor; those of an on-write variable at one address are one copy.
@@ -58,7 +58,7 @@ class VariableState {
   /// Whether it is an optimizer's, beside a variable of the user's.
   bool is_slot() const { return origin_.slot; }
   /// Whether it is an on-read variable of which an optimizer updates each component by its replica's gradient.
-  bool is_trained_apart() const { return origin_.apart; }
+  bool is_trained_locally() const { return origin_.local; }
   /// Whose memory it is: "cpu"; of several copies the names of all, where they differ.
   std::string where() const;
   /// Whose memory each copy is, as the placement named it; empty: LibTorch's own.
@@ -74,10 +74,10 @@ class VariableState {
   Component& component_at(int64_t r) { return components_[r]; }
   int64_t num_components() const { return static_cast<int64_t>(components_.size()); }
 
-  /// The memories of an on-write variable, or of one that is trained apart.
+  /// The memories of an on-write variable, or of one that is trained locally.
   const std::vector<at::Tensor>& copies() const { return memory_.copies(); }
   /// Where the library's memory of local replica r's component is. It stays there until VariableMemory::bindings()
-  /// changes. Not of an on-read variable that is not trained apart.
+  /// changes. Not of an on-read variable that is not trained locally.
   const at::Tensor& memory(int64_t r) const { return memory_.copy_of(r); }
   /// The checksums of one copy, a word for each block, or null where nobody looks. The fused update compares and renews
   /// them in its own pass.
@@ -93,7 +93,7 @@ class VariableState {
   /// DivergenceError of a copy that something else wrote; then `fn` was not called.
   void change(FunctionRef<void(at::Tensor&)> fn);
   /// Sets one component of an on-read variable. Where the value has another shape, or where something else replaced the
-  /// memory of one that is trained apart, the component gets memory of the library's again.
+  /// memory of one that is trained locally, the component gets memory of the library's again.
   void write_component(int64_t r, const at::Tensor& value);
   /// Sets every component of an on-read variable to the mean of all.
   void average_components();
@@ -140,7 +140,7 @@ class VariableState {
     if (damaged_.load(std::memory_order_acquire)) throw_damaged();
   }
   /// Whether component r is as the library left it: call from replica r's thread. Where not, marks the variable and
-  /// throws its DivergenceError; that of one that is trained apart is not kept.
+  /// throws its DivergenceError; that of one that is trained locally is not kept.
   void check_component(int64_t r) {
     require_sound();
     if (!components_[r].as_left()) throw_not_as_left(r);
@@ -171,7 +171,7 @@ class VariableState {
   [[noreturn]] void throw_not_as_left(int64_t r);
 
   // All writes are looked for in on-write variables that are no slots; that of other memory in those that are trained
-  // apart, where an optimizer writes.
+  // locally, where an optimizer writes.
   std::vector<Component> components_;
   at::Tensor like_;
   at::Tensor before_;  // of an on-write variable: its value before this run's writes, where there were any
@@ -182,7 +182,7 @@ class VariableState {
   const VariableOptions options_;
   const Origin origin_;
   std::vector<ComponentSnapshot> snapshots_;  // of an on-read variable, each taken by its replica's thread
-  VariableMemory memory_;                     // of an on-write variable, and of one that is trained apart
+  VariableMemory memory_;                     // of an on-write variable, and of one that is trained locally
   at::Tensor own_;                            // its own value, while another stands in for it
   mutable std::mutex damage_mutex_;
   std::string damage_;  // guarded by damage_mutex_

@@ -225,21 +225,21 @@ TEST(Placement, SaysWhereAnOptimizersSlotsAre) {
 struct EveryK : Synchronization {
   explicit EveryK(int64_t every) : k(every) {}
   std::string describe() const override { return "every k steps"; }
-  bool trains_apart(const NewVariable& variable) const override { return variable.parameter; }
+  bool trains_locally(const NewVariable& variable) const override { return variable.parameter; }
   bool averages_after(int64_t steps) const override { return steps % k == 0; }
   int64_t k;
 };
 
-StrategySetup apart(int64_t replicas, int num_lanes, int64_t k) {
+StrategySetup local_sgd(int64_t replicas, int num_lanes, int64_t k) {
   return {.name = "Apart",
           .topology = on_lanes(replicas, num_lanes),
           .synchronization = std::make_shared<EveryK>(k),
           .seed = 5};
 }
 
-TEST(TrainedApart, AveragedAfterEachStepOfSgdIsTheSynchronousStep) {
+TEST(TrainedLocally, AveragedAfterEachStepOfSgdIsTheSynchronousStep) {
   for (const int64_t replicas : {1, 3, 4}) {
-    Custom strategy(apart(replicas, 1, 1));
+    Custom strategy(local_sgd(replicas, 1, 1));
     MirroredStrategy mirrored({.devices = lanes(1), .replicas = replicas, .seed = 5});
     const auto values = trained(strategy, torch::optim::SGDOptions(0.1), 20);
     const auto expected = trained(mirrored, torch::optim::SGDOptions(0.1), 20);
@@ -249,8 +249,8 @@ TEST(TrainedApart, AveragedAfterEachStepOfSgdIsTheSynchronousStep) {
   }
 }
 
-TEST(TrainedApart, ReplicasDifferUntilTheyMeet) {
-  Custom strategy(apart(4, 2, 3));
+TEST(TrainedLocally, ReplicasDifferUntilTheyMeet) {
+  Custom strategy(local_sgd(4, 2, 3));
   const auto model = strategy.make_module([] { return torch::nn::Linear(3, 2); });
   const auto optimizer = strategy.make_optimizer(model, torch::optim::SGDOptions(1e-3).momentum(0.9));
   const Variable weight = model.variables().front();
@@ -272,10 +272,10 @@ TEST(TrainedApart, ReplicasDifferUntilTheyMeet) {
   }
 }
 
-TEST(TrainedApart, HasTheSameBitsOnAnyLanes) {
+TEST(TrainedLocally, HasTheSameBitsOnAnyLanes) {
   std::vector<std::vector<Tensor>> all;
   for (const int num_lanes : {1, 2, 4}) {
-    Custom strategy(apart(4, num_lanes, 3));
+    Custom strategy(local_sgd(4, num_lanes, 3));
     all.push_back(trained(strategy, torch::optim::SGDOptions(0.1).momentum(0.9), 20, {.clip_global_norm = 0.5}));
   }
   for (const auto& values : all) {
@@ -283,8 +283,8 @@ TEST(TrainedApart, HasTheSameBitsOnAnyLanes) {
   }
 }
 
-TEST(TrainedApart, ClippingIsByEachReplicasOwnNorm) {
-  Custom strategy(apart(2, 1, 100));
+TEST(TrainedLocally, ClippingIsByEachReplicasOwnNorm) {
+  Custom strategy(local_sgd(2, 1, 100));
   const auto model = strategy.make_module([] { return torch::nn::Linear(torch::nn::LinearOptions(1, 1).bias(false)); });
   const auto optimizer = strategy.make_optimizer(model, torch::optim::SGDOptions(1));
   const float before = model.variables().front().read().item<float>();
@@ -300,8 +300,8 @@ TEST(TrainedApart, ClippingIsByEachReplicasOwnNorm) {
   EXPECT_NEAR(before - components[1].item<float>(), 1, 1e-5);
 }
 
-TEST(TrainedApart, AFailedRunIsUndoneButForACompletedStep) {
-  Custom strategy(apart(2, 1, 100));
+TEST(TrainedLocally, AFailedRunIsUndoneButForACompletedStep) {
+  Custom strategy(local_sgd(2, 1, 100));
   const auto model = strategy.make_module([] { return torch::nn::Linear(2, 1); });
   const auto optimizer = strategy.make_optimizer(model, torch::optim::AdamOptions(0.1));
   const auto backward = [&](ReplicaContext& ctx) { model(ctx)->forward(torch::ones({1, 2})).sum().backward(); };
@@ -336,8 +336,8 @@ TEST(TrainedApart, AFailedRunIsUndoneButForACompletedStep) {
   EXPECT_TRUE(same(state(), stepped));
 }
 
-TEST(TrainedApart, NotFiniteGradientsNameTheReplicaAndOtherMemoryIsRefused) {
-  Custom strategy(apart(3, 1, 100));
+TEST(TrainedLocally, NotFiniteGradientsNameTheReplicaAndOtherMemoryIsRefused) {
+  Custom strategy(local_sgd(3, 1, 100));
   const auto model = strategy.make_module([] { return torch::nn::Linear(2, 1); });
   const auto optimizer = strategy.make_optimizer(model, torch::optim::SGDOptions(0.1));
   const auto text = nested_message_from<NonFiniteError>([&] {

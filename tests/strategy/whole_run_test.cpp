@@ -123,7 +123,7 @@ INSTANTIATE_TEST_SUITE_P(Lanes, WholeRun, ::testing::Values(1, 2, 3));
 struct ApartSynchronization : Synchronization {
   std::string describe() const override { return "after each step"; }
   bool averages_after(int64_t) const override { return true; }
-  bool trains_apart(const NewVariable& variable) const override { return variable.parameter; }
+  bool trains_locally(const NewVariable& variable) const override { return variable.parameter; }
 };
 
 /// Adds in tree order, and fails for tensors of `refused` elements once it is told to.
@@ -141,7 +141,7 @@ class Custom final : public Strategy {
   explicit Custom(StrategySetup setup) : Strategy(std::move(setup)) {}
 };
 
-TEST(WholeRunOfParametersTrainedApart, AnAverageThatFailsIsItsErrorAndNothingIsAveraged) {
+TEST(WholeRunOfParametersTrainedLocally, AnAverageThatFailsIsItsErrorAndNothingIsAveraged) {
   const auto reducer = std::make_shared<FailingReducer>();
   Custom strategy({.name = "Apart",
                    .topology = std::make_shared<HostTopology>(lanes(2), 3),

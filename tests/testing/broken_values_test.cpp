@@ -105,12 +105,12 @@ class LeavesOneOutOf final : public Placement {
   std::function<bool(const NewVariable&)> wrong_;
 };
 
-/// Trains large parameters apart, and says nothing of it.
+/// Trains large parameters locally, and says nothing of it.
 class TrainsLargeOnesApart final : public Synchronization {
  public:
-  std::string describe() const override { return "large ones apart"; }
+  std::string describe() const override { return "large ones locally"; }
   bool averages_after(int64_t) const override { return false; }
-  bool trains_apart(const NewVariable& variable) const override {
+  bool trains_locally(const NewVariable& variable) const override {
     return variable.parameter && variable.trainable && c10::multiply_integers(variable.sizes) > 1000;
   }
 };

@@ -62,11 +62,11 @@ class RoundRobinPlacement final : public Placement {
   }
 };
 
-/// Another one: replicas train apart, and average after every third step.
+/// Another one: replicas train locally, and average after every third step.
 class EveryThirdStep final : public Synchronization {
  public:
   std::string describe() const override { return "after every third step"; }
-  bool trains_apart(const NewVariable& variable) const override { return variable.parameter && variable.trainable; }
+  bool trains_locally(const NewVariable& variable) const override { return variable.parameter && variable.trainable; }
   bool averages_after(int64_t steps) const override { return steps % 3 == 0; }
 };
 

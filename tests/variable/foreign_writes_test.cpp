@@ -254,7 +254,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, ForeignWrites,
 struct ApartSynchronization : Synchronization {
   std::string describe() const override { return "never"; }
   bool averages_after(int64_t) const override { return false; }
-  bool trains_apart(const NewVariable& variable) const override { return variable.parameter; }
+  bool trains_locally(const NewVariable& variable) const override { return variable.parameter; }
 };
 
 struct ApartStrategy : Strategy {
@@ -264,7 +264,7 @@ struct ApartStrategy : Strategy {
                   .synchronization = std::make_shared<ApartSynchronization>()}) {}
 };
 
-TEST(TrainedApart, OtherMemoryIsHealedByAssignAndLoad) {
+TEST(TrainedLocally, OtherMemoryIsHealedByAssignAndLoad) {
   ApartStrategy strategy;
   const auto model = strategy.make_module([] { return torch::nn::Linear(3, 3); });
   const auto optimizer = strategy.make_optimizer(model, torch::optim::SGDOptions(0.5).momentum(0.5));
