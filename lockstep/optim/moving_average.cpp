@@ -11,8 +11,8 @@
 #include "lockstep/core/error.h"
 #include "lockstep/replica/meeting.h"
 #include "lockstep/replica/replica_group.h"
+#include "lockstep/variable/mirrored_state.h"
 #include "lockstep/variable/registry.h"
-#include "lockstep/variable/variable_state.h"
 
 namespace lockstep {
 
@@ -86,7 +86,7 @@ class MovingAverageState {
       averages_[i].state().check_memory();
     }
     for (std::size_t i = 0; i < variables_.size(); ++i) {
-      variables_[i]->stand_in(averages_[i].state().copies().front());
+      variables_[i]->as_mirrored().stand_in(averages_[i].state().copies().front());
       scope.variables_.push_back(variables_[i]);  // so that an error puts back what was swapped so far
     }
     return scope;
@@ -108,7 +108,7 @@ class MovingAverageState {
     VariableState& variable = *variables_[i];
     variable.check_memory();  // what something else wrote must not get into an average
     const at::Tensor& value = variable.copies().front();
-    averages_[i].state().change([&](at::Tensor& average) {
+    averages_[i].state().as_mirrored().change([&](at::Tensor& average) {
       if (keep == 0) {
         average.copy_(value);
       } else {
@@ -148,7 +148,7 @@ class UpdateMeeting final : public Meeting {
     }
   }
   void count() {
-    averages_.updates_.state().change([](at::Tensor& updates) { updates.add_(1); });
+    averages_.updates_.state().as_mirrored().change([](at::Tensor& updates) { updates.add_(1); });
   }
 
  private:
@@ -168,7 +168,7 @@ void MovingAverageState::update(const ReplicaContext& context) {
   }
   const int64_t r = ContextAccess::local_index(context);
   for (std::size_t i = 0; i < variables_.size(); ++i) {
-    if (group_->stand_ins() > 0) variables_[i]->require_own_value("MovingAverage::update");
+    if (variables_.front()->counts()->stand_ins > 0) variables_[i]->require_own_value("MovingAverage::update");
     variables_[i]->check_component(r);
     averages_[i].state().check_component(r);
   }
@@ -179,7 +179,7 @@ void MovingAverageState::update(const ReplicaContext& context) {
 }  // namespace internal
 
 SwapScope::~SwapScope() {
-  for (const auto& variable : variables_) variable->end_stand_in();
+  for (const auto& variable : variables_) variable->as_mirrored().end_stand_in();
 }
 
 MovingAverage::MovingAverage(std::shared_ptr<internal::ReplicaGroup> group, internal::VariableRegistry& registry,

@@ -67,8 +67,7 @@ std::shared_ptr<VariableState> make_slot(const VariableState& variable, const Sl
     origin.devices = {placement.slot_device(what, variable.devices())};
     require_host_memory(origin.devices.front());
   }
-  return std::make_shared<VariableState>(variable.group(), std::move(options), std::move(components),
-                                         std::move(origin));
+  return make_variable_state(variable.group(), variable.counts(), std::move(options), components, origin);
 }
 
 }  // namespace

@@ -18,17 +18,9 @@
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/component_table.h"
+#include "lockstep/variable/mirrored_state.h"
 
 namespace lockstep::internal {
-
-namespace {
-
-void set_all(VariableState& variable, const at::Tensor& value) {
-  if (variable.on_write()) return variable.write(value);
-  for (int64_t r = 0; r < variable.num_components(); ++r) variable.write_component(r, value);
-}
-
-}  // namespace
 
 /// What all replicas bring to Optimizer::step.
 class StepMeeting final : public Meeting {
@@ -106,6 +98,7 @@ OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<
     : group_(std::move(group)),
       name_(std::move(name)),
       variables_(variables_of(*group_, groups)),
+      counts_(variables_.front()->counts()),
       steps_(variables_.size(), 0),
       gradients_(variables_, group_->num_local_replicas()),
       local_(variables_.front()->is_trained_locally()),
@@ -156,7 +149,7 @@ StepInfo OptimizerState::step(const ReplicaContext& context, const StepOptions& 
     throw UsageError("LS-OPTION", fmt::format(".clip_global_norm is {}", *options.clip_global_norm),
                      "give a positive norm, or leave it out");
   }
-  if (group_->stand_ins() > 0) {
+  if (counts_->stand_ins > 0) {
     for (const auto& variable : variables_) variable->require_own_value("optimizer.step");
     for (const Variable& slot : slots_) slot.state().require_own_value("optimizer.step");
   }
@@ -311,7 +304,7 @@ void OptimizerState::settle(int64_t r) {
 
 void OptimizerState::end_step() {
   bool applied = false;
-  const bool something_kept = local_ || group_->written_variables() > 0;
+  const bool something_kept = local_ || counts_->written > 0;
   for (std::size_t i = 0; i < variables_.size(); ++i) {
     if (!parts_.front().update.present(i)) continue;
     ++steps_[i];
@@ -329,7 +322,7 @@ void OptimizerState::end_step() {
   for (Part& part : parts_) part.info = {part.factor * part.update.global_norm(), applied};
   if (local_) return;  // foreign writes are looked for where replicas must be equal
   const auto foreign = parts_.front().update.take_foreign_writes();
-  for (const auto& [i, copy] : foreign) variables_[i]->damaged_in_memory(copy);
+  for (const auto& [i, copy] : foreign) variables_[i]->as_mirrored().damaged_in_memory(copy);
   if (!foreign.empty()) variables_[foreign.front().target]->require_sound();  // throws, in every replica
 }
 
@@ -359,11 +352,11 @@ void OptimizerState::keep_before() {
   if (!group_->running() || before_) return;
   before_.emplace(Before{steps_, {}});
   for (const auto& one : rules_) before_->rates.push_back(one->learning_rate());
-  ++group_->written_variables();
+  ++counts_->written;
 }
 
 void OptimizerState::take_before() {
-  if (before_) --group_->written_variables();
+  if (before_) --counts_->written;
   before_.reset();
 }
 
@@ -389,7 +382,7 @@ void OptimizerState::load(const std::map<std::string, at::Tensor>& state) {
   SavedState values = values_of(state, named_slots_, variables_, num_groups(), name_);
   // Nothing is refused from here on.
   keep_before();
-  for (std::size_t s = 0; s < slots_.size(); ++s) set_all(slots_[s].state(), values.slots[s]);
+  for (std::size_t s = 0; s < slots_.size(); ++s) slots_[s].state().write(values.slots[s]);
   steps_ = std::move(values.steps);
   for (std::size_t g = 0; g < values.rates.size(); ++g) rules_[g]->set_learning_rate(values.rates[g]);
 }

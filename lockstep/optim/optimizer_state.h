@@ -92,6 +92,7 @@ class OptimizerState {
   const std::string name_;
   std::vector<std::unique_ptr<UpdateRule>> rules_;
   std::vector<std::shared_ptr<VariableState>> variables_;  // of all groups, in order
+  const std::shared_ptr<VariableCounts> counts_;           // theirs
   std::vector<std::size_t> rule_of_;                       // by variable
   std::vector<int64_t> steps_;                             // by variable: how often it was updated
   std::vector<Variable> slots_;

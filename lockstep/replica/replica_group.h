@@ -76,13 +76,6 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   ReplicaId first_replica() const { return block_.first; }
   StepHost& host() const { return host_; }
 
-  /// How many variables are damaged: where none is, nobody has to look at each. Any thread.
-  std::atomic<int64_t>& damaged_variables() { return damaged_variables_; }
-  /// For how many variables another value stands in: likewise.
-  std::atomic<int64_t>& stand_ins() { return stand_ins_; }
-  /// How many variables and optimizers keep what they were before this run's first write to them: likewise.
-  std::atomic<int64_t>& written_variables() { return written_variables_; }
-
   /// What was noticed in the program's steps.
   Findings& findings() { return findings_; }
 
@@ -114,9 +107,6 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   RunState state_;
   std::atomic<const void*> caller_{nullptr};  // the thread whose call is under way
   Findings findings_;
-  std::atomic<int64_t> damaged_variables_{0};
-  std::atomic<int64_t> stand_ins_{0};
-  std::atomic<int64_t> written_variables_{0};
 };
 
 /// Which workers take part in a call.

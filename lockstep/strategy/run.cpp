@@ -74,7 +74,7 @@ void Strategy::run_replicas(Mode mode, internal::FunctionRef<void(ReplicaContext
     throw;
   }
   registry_->end_run();
-  if (group_->written_variables() == 0) return;
+  if (registry_->counts()->written == 0) return;
   for (const auto& one : optimizers_) {
     if (const auto optimizer = one.lock()) optimizer->end_run();
   }
@@ -108,9 +108,7 @@ void Strategy::finish_step() {
   const internal::ComputeSettingsGuard settings(group_->plan().compute);
   std::vector<std::pair<internal::VariableState*, at::Tensor>> averages;
   for (internal::VariableState* variable : local) averages.emplace_back(variable, variable->read());
-  for (const auto& [variable, mean] : averages) {
-    for (int64_t r = 0; r < variable->num_components(); ++r) variable->write_component(r, mean);
-  }
+  for (const auto& [variable, mean] : averages) variable->write(mean);
 }
 
 void Strategy::set_share(ReplicaContext& context, const internal::BatchShare& share) {

@@ -11,8 +11,9 @@
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/strategy/strategy.h"
+#include "lockstep/variable/mirrored_state.h"
+#include "lockstep/variable/on_read_state.h"
 #include "lockstep/variable/registry.h"
-#include "lockstep/variable/variable_state.h"
 
 namespace lockstep {
 
@@ -35,7 +36,7 @@ StateItem item_of(const std::shared_ptr<VariableState>& variable) {
   const Kind kind = variable->is_slot() ? Kind::kSlot : one_value ? Kind::kMirrored : Kind::kOnRead;
   const auto read = [variable, one_value]() -> Tensors {
     const at::NoGradGuard no_grad;
-    if (one_value) return {variable->own_value().clone()};
+    if (one_value) return {variable->as_mirrored().own_value().clone()};
     Tensors components;
     for (int64_t r = 0; r < variable->num_components(); ++r)
       components.push_back(variable->component(r).detach().clone());
@@ -46,7 +47,8 @@ StateItem item_of(const std::shared_ptr<VariableState>& variable) {
     Tensors fitting;
     for (const at::Tensor& value : values) fitting.push_back(internal::value_for(*variable, value, "a restored state"));
     if (one_value) return variable->write(fitting.front());
-    for (std::size_t r = 0; r < fitting.size(); ++r) variable->write_component(static_cast<int64_t>(r), fitting[r]);
+    for (std::size_t r = 0; r < fitting.size(); ++r)
+      variable->as_on_read().write_component(static_cast<int64_t>(r), fitting[r]);
   };
   return {variable->name(), kind, read, write};
 }

@@ -11,8 +11,9 @@
 
 namespace lockstep {
 
-/// One piece of a run's state. Random streams are no pieces of their own: they follow from the seed, the step and the
-/// number of evaluations.
+/// One piece of a run's state. Random streams are no items, because they follow from the seed, the step and the number
+/// of evaluations. The position in a data set is no item either: it is an epoch and a step in it, which the training
+/// loop itself counts and gives to DistributedDataset::epoch.
 struct StateItem {
   enum class Kind : uint8_t {
     kMirrored,      // an on-write variable: one value, that of all replicas; its own, while an average stands in for it

@@ -247,10 +247,13 @@ std::vector<at::Tensor> internal::tensors_of(const std::vector<int64_t>& numbers
 }
 
 DistributedDataset Strategy::distribute(const Dataset& dataset, DistributeOptions options) const {
+  const CallScope call(*group_, "Strategy::distribute", "distribute the data set before run()",
+                       internal::Workers::kThis);
   return DistributedDataset(dataset, options, group_->seed(), num_replicas(), first_replica(), num_local_replicas());
 }
 
 PerReplica<Batch> Strategy::split(const at::Tensor& input, const at::Tensor& target) const {
+  const CallScope call(*group_, "Strategy::split", "split the tensors before run()", internal::Workers::kThis);
   return internal::split(input, target, num_replicas(), first_replica(), num_local_replicas());
 }
 

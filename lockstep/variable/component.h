@@ -10,7 +10,7 @@ namespace lockstep::internal {
 /// Which writes of others are looked for.
 enum class Watch : uint8_t {
   kNothing,
-  kMemory,  // other memory, dtype or layout; what is written in place is the replica's own affair
+  kMemory,  // other memory, dtype or layout; the replica may write in place
   kWrites,  // any
 };
 

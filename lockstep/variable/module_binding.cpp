@@ -126,13 +126,13 @@ ModuleBinding::ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string na
         if (r != copy.replicas.front()) components[static_cast<std::size_t>(r)].set_data(memory);
       }
     }
-    variables_.emplace_back(std::make_shared<VariableState>(group_, options_of(first, name_, home),
-                                                            std::move(components), std::move(origin)));
+    variables_.emplace_back(
+        make_variable_state(group_, registry.counts(), options_of(first, name_, home), components, origin));
   }
 }
 
 void ModuleBinding::require_sound() const {
-  if (group_->damaged_variables().load(std::memory_order_acquire) == 0) return;
+  if (variables_.empty() || variables_.front().state().counts()->damaged == 0) return;
   for (const Variable& variable : variables_) variable.state().require_sound();
 }
 

@@ -102,10 +102,10 @@ std::shared_ptr<VariableState> VariableRegistry::make(VariableOptions options, F
   require_fresh_variable(options.name, place);  // the function may have made one of that name itself
   options = resolved(std::move(options), value.scalar_type());
   VariableState::Origin origin{.place = place};
-  std::vector<at::Tensor> components = options.synchronization == VariableSynchronization::kOnWrite
-                                           ? on_write_components(value, options, origin.devices)
-                                           : on_read_components(value, options);
-  add(std::make_shared<VariableState>(group_, std::move(options), std::move(components), std::move(origin)));
+  const std::vector<at::Tensor> components = options.synchronization == VariableSynchronization::kOnWrite
+                                                 ? on_write_components(value, options, origin.devices)
+                                                 : on_read_components(value, options);
+  add(make_variable_state(group_, counts_, std::move(options), components, origin));
   if (group_->running()) {
     for (int64_t r = 0; r < group_->num_local_replicas(); ++r) variables_.back()->begin_run(r);
   }
@@ -199,7 +199,7 @@ void VariableRegistry::add(std::shared_ptr<VariableState> variable) {
 
 void VariableRegistry::list(VariableState& variable) {
   if (variable.component_at(0).watch != Watch::kNothing) watched_.add(variable);
-  if (!variable.on_write()) on_read_.push_back(&variable);
+  if (!variable.on_write()) on_read_.push_back(&variable.as_on_read());
 }
 
 void VariableRegistry::add(std::shared_ptr<ModuleBinding> module) {
@@ -221,11 +221,11 @@ void VariableRegistry::forget_unused() {
 }
 
 void VariableRegistry::begin_run(int64_t r) const {
-  for (VariableState* variable : on_read_) variable->begin_run(r);
+  for (OnReadState* variable : on_read_) variable->begin_run(r);
 }
 
 void VariableRegistry::check_components(int64_t r) const {
-  const bool all_sound = group_->damaged_variables() == 0;
+  const bool all_sound = counts_->damaged == 0;
   watched_.for_each(OfCheck(), r, [&](std::size_t i, const Component& component) {
     if (!all_sound || !component.as_left()) watched_.variable(i).check_component(r);  // throws what is amiss
   });
@@ -236,8 +236,8 @@ void VariableRegistry::undo_run() const noexcept {
 }
 
 void VariableRegistry::end_run() const noexcept {
-  for (VariableState* variable : on_read_) variable->end_run();
-  if (group_->written_variables() == 0) return;
+  for (OnReadState* variable : on_read_) variable->end_run();
+  if (counts_->written == 0) return;
   for (const auto& variable : variables_) variable->end_run();
 }
 

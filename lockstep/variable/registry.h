@@ -1,4 +1,4 @@
-// All variables and modules of one strategy: makes variables, keeps names unique, and a step looks at each of them.
+// All variables and modules of one strategy: it makes variables, keeps names unique, and checks each one in a step.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -14,8 +14,10 @@
 #include "lockstep/core/function_ref.h"
 #include "lockstep/variable/component_table.h"
 #include "lockstep/variable/module_binding.h"
+#include "lockstep/variable/on_read_state.h"
 #include "lockstep/variable/placement.h"
 #include "lockstep/variable/synchronization.h"
+#include "lockstep/variable/variable_counts.h"
 #include "lockstep/variable/variable_state.h"
 
 namespace lockstep::internal {
@@ -27,16 +29,19 @@ class VariableRegistry {
   VariableRegistry(std::shared_ptr<ReplicaGroup> group, std::shared_ptr<const Placement> placement,
                    std::shared_ptr<const Synchronization> synchronization);
 
+  /// Of all variables that this strategy makes, optimizers' slots included.
+  const std::shared_ptr<VariableCounts>& counts() const { return counts_; }
   const Placement& placement() const { return *placement_; }
   const Synchronization& synchronization() const { return *synchronization_; }
 
-  /// Makes a variable from `initial()`, which is called once, under the stream of (seed, name); `place` is the user's
-  /// line. Throws the UsageErrors of Strategy::make_variable, and what `initial` throws: then nothing was made.
+  /// Makes a variable from `initial()`, which is called once, under the random stream of (seed, name); `place` is the
+  /// user's line. Throws the UsageErrors of Strategy::make_variable and the exceptions of `initial`; then nothing was
+  /// made.
   std::shared_ptr<VariableState> make(VariableOptions options, FunctionRef<at::Tensor()> initial,
                                       const std::source_location& place);
 
-  /// The same in a step, all replicas at rest. The registry keeps such a variable as long as the strategy lives, as a
-  /// step's own handle ends with the step.
+  /// The same in a step, while all replicas are at rest. The registry keeps such a variable as long as the strategy
+  /// lives, because the handles that the step holds end with the step.
   std::shared_ptr<VariableState> make_in_step(const VariableOptions& options, FunctionRef<at::Tensor()> initial,
                                               const std::source_location& place);
   /// The variable of that name that a step made, or null. Any replica's thread.
@@ -55,42 +60,42 @@ class VariableRegistry {
   /// Adds a module and its variables.
   void add(std::shared_ptr<ModuleBinding> module);
 
-  /// In order of creation. Some may no longer be in the user's hands: see forget_unused.
+  /// In order of creation. Some may no longer have a handle: see forget_unused.
   const std::vector<std::shared_ptr<VariableState>>& variables() const { return variables_; }
   const std::vector<std::shared_ptr<ModuleBinding>>& modules() const { return modules_; }
 
-  /// Lets go of what nobody else holds. Not while replicas run.
+  /// Removes the variables and modules to which no handle is left. Not while replicas run.
   void forget_unused();
 
-  // VariableState's functions of these names, for each variable that they concern. Those of clean-up do not throw.
+  // Each calls VariableState's function of that name for the variables that it concerns. Clean-up does not throw.
   void begin_run(int64_t r) const;
   void check_components(int64_t r) const;
   void undo_run() const noexcept;
   void end_run() const noexcept;
   void drop_gradients() const noexcept;
-  /// Looks for what a step did with its own hands and shows nowhere else: writes to memory
-  /// (VariableState::check_memory) and late registrations (ModuleBinding::check_registered). Throws the error of the
-  /// first one.
+  /// Looks for what other checks cannot see: foreign writes to memory (VariableState::check_memory) and late
+  /// registrations (ModuleBinding::check_registered). Throws the error of the first one.
   void verify() const;
 
  private:
-  /// The next name for a variable without one: "variable", "variable_1", ... and so on. None comes twice, nor one that
-  /// any variable was ever given, so that a name never depends on what has died.
+  /// The next name for a variable without a name: "variable", "variable_1", and so on. It is never a name that any
+  /// variable has had, so that names do not depend on which variables were destroyed.
   std::string fresh_name();
   std::vector<at::Tensor> on_read_components(const at::Tensor& value, const VariableOptions& options) const;
   std::vector<at::Tensor> on_write_components(const at::Tensor& value, const VariableOptions& options,
                                               std::vector<std::string>& devices) const;
 
-  /// Notes what each run looks at.
+  /// Adds it to the lists that each run walks.
   void list(VariableState& variable);
 
   const std::shared_ptr<ReplicaGroup> group_;
+  const std::shared_ptr<VariableCounts> counts_ = std::make_shared<VariableCounts>();
   const std::shared_ptr<const Placement> placement_;
   const std::shared_ptr<const Synchronization> synchronization_;
   int64_t num_placed_ = 0;
   std::vector<std::shared_ptr<VariableState>> variables_;
   ComponentTable watched_;                 // of variables_, those that others must not write
-  std::vector<VariableState*> on_read_;    // of variables_
+  std::vector<OnReadState*> on_read_;      // of variables_
   std::unordered_set<std::string> names_;  // of variables_
   std::size_t forget_at_ = 0;              // how many variables make() may find before it looks for unused ones
   std::map<std::string, std::shared_ptr<VariableState>> made_in_steps_;

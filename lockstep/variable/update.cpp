@@ -9,6 +9,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/replica/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
+#include "lockstep/variable/on_read_state.h"
 
 namespace lockstep::internal {
 
@@ -64,7 +65,7 @@ void update(VariableState& variable, bool for_each_replica, FunctionRef<void(at:
   }
   if (!variable.on_write()) {
     for (int64_t r = 0; r < variable.num_components(); ++r) {
-      variable.write_component(r, values[static_cast<std::size_t>(r)]);
+      variable.as_on_read().write_component(r, values[static_cast<std::size_t>(r)]);
     }
     return;
   }

@@ -13,8 +13,8 @@
 #include "lockstep/core/error.h"
 #include "lockstep/replica/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
+#include "lockstep/variable/on_read_state.h"
 #include "lockstep/variable/update.h"
-#include "lockstep/variable/variable_state.h"
 
 namespace lockstep {
 
@@ -107,11 +107,11 @@ void write_outside(VariableState& variable, Write write, const at::Tensor& value
   for (int64_t r = 0; r < variable.num_components(); ++r) {
     const at::Tensor now = internal::plain(variable.component(r));
     if (!sum || variable.group()->first_replica() + r == 0) {
-      variable.write_component(r, applied(variable, write, now, value));
+      variable.as_on_read().write_component(r, applied(variable, write, now, value));
     } else if (write == Write::kAssign) {
       at::Tensor nothing = at::empty_like(value);
       internal::fill_with_additive_identity(nothing);
-      variable.write_component(r, nothing);
+      variable.as_on_read().write_component(r, nothing);
     }
   }
 }
@@ -142,7 +142,7 @@ void write_outside(VariableState& variable, Write write, const PerReplica<at::Te
     write_inside_update(*update, variable, write, values[static_cast<std::size_t>(update->replica())]);
   } else {
     for (int64_t r = 0; r < variable.num_components(); ++r) {
-      variable.write_component(
+      variable.as_on_read().write_component(
           r, applied(variable, write, internal::plain(variable.component(r)), values[static_cast<std::size_t>(r)]));
     }
   }
@@ -202,7 +202,7 @@ void write_inside(VariableState& variable, const ReplicaContext& context, Write 
   const at::NoGradGuard no_grad;
   const at::Tensor own = internal::value_for(variable, value, name_of(write));
   if (!variable.on_write()) {
-    variable.write_component(r, applied(variable, write, internal::plain(variable.component(r)), own));
+    variable.as_on_read().write_component(r, applied(variable, write, internal::plain(variable.component(r)), own));
     return;
   }
   if (variable.options().aggregation == VariableAggregation::kNone) {
@@ -245,7 +245,7 @@ at::Tensor Variable::read() const {
 PerReplica<at::Tensor> Variable::components() const {
   const VariableState& variable = state();
   const OutsideCall call(variable, "Variable::components", "use value(ctx)", Workers::kThis);
-  if (variable.on_write()) variable.require_sound();
+  variable.require_sound();
   std::vector<at::Tensor> copies;
   for (int64_t r = 0; r < variable.num_components(); ++r) copies.push_back(variable.component(r).detach().clone());
   return PerReplica<at::Tensor>(std::move(copies), variable.group()->first_replica());
@@ -269,7 +269,7 @@ void Variable::assign_sub(const PerReplica<at::Tensor>& values) const {
 
 at::Tensor Variable::value(const ReplicaContext& context) const {
   const int64_t r = local_index(state(), context, "Variable::value");
-  if (state().on_write()) state().require_sound();
+  state().require_sound();
   return state().component(r);
 }
 

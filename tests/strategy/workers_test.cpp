@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -273,6 +274,64 @@ TEST(Workers, GiveAReducerOfTheUsersTheValuesOfAllReplicas) {
                      {"inside", *sums.begin()}};
       },
       std::make_shared<Backwards>());
+}
+
+/// Five steps on samples of which each replica has its part, and the weights, slots and losses that they leave.
+template <class Options>
+Named trained(Strategy& strategy, const Options& options, std::optional<double> clip) {
+  auto model = strategy.make_module([] {
+    return torch::nn::Sequential(torch::nn::Linear(5, 9), torch::nn::Dropout(0.25), torch::nn::Tanh(),
+                                 torch::nn::Linear(9, 2));
+  });
+  const Optimizer optimizer = strategy.make_optimizer(model, options);
+  const auto samples = torch::cat({value_of(1, torch::kFloat), value_of(2, torch::kFloat), value_of(3, torch::kFloat),
+                                   value_of(4, torch::kFloat)});  // 12 rows: parts of different sizes
+  Named named;
+  for (int step = 0; step < 5; ++step) {
+    const auto parts = strategy.split(samples.roll(step, 0), samples.narrow(1, 0, 2).sin());
+    const auto losses = strategy.run(parts, [&](ReplicaContext& ctx, const Batch& batch) {
+      const auto loss = torch::mse_loss(model(ctx)->forward(batch.input), batch.target);
+      ctx.scale_loss(loss).backward();
+      const StepInfo info = optimizer.step(ctx, {.clip_global_norm = clip});
+      EXPECT_TRUE(info.applied);
+      return torch::stack({loss.detach().to(torch::kDouble), torch::scalar_tensor(info.global_norm, torch::kDouble)});
+    });
+    named["loss and norm " + std::to_string(step)] = strategy.gather(losses);
+  }
+  for (const auto& [name, value] : model.state()) named[name] = value;
+  for (const auto& [name, value] : optimizer.state()) named[name] = value;
+  return named;
+}
+
+TEST(Workers, TrainWithTheBitsOfOne) {
+  expect_bits_of_one_worker([](Strategy& strategy) {
+    return trained(strategy, torch::optim::SGDOptions(0.1).momentum(0.9).nesterov(true), {});
+  });
+  expect_bits_of_one_worker(
+      [](Strategy& strategy) { return trained(strategy, torch::optim::AdamWOptions(0.01), 0.05); });
+}
+
+TEST(Workers, TrainAVariableOfWhichOnlySomeWorkersHaveAGradient) {
+  expect_bits_of_one_worker([](Strategy& strategy) {
+    const Variable all = strategy.make_variable(value_of(1, torch::kFloat), {.name = "all"});
+    const Variable last = strategy.make_variable(value_of(2, torch::kFloat), {.name = "last"});
+    const Variable none = strategy.make_variable(value_of(3, torch::kFloat), {.name = "none"});
+    const Optimizer optimizer = strategy.make_optimizer({all, last, none}, torch::optim::SGDOptions(0.1).momentum(0.9));
+    for (int step = 0; step < 3; ++step) {
+      strategy.run([&](ReplicaContext& ctx) {
+        const torch::Tensor own = value_of(ctx.replica_id(), torch::kFloat);
+        torch::Tensor loss = (all.value(ctx) * own).pow(2).sum();
+        if (ctx.replica_id() == ctx.num_replicas() - 1) loss = loss + (last.value(ctx) * own).sum();
+        loss.backward();
+        optimizer.step(ctx);
+      });
+    }
+    EXPECT_EQ(optimizer.state().at("none/step").item<int64_t>(), 0);
+    return Named{{"all", all.read()},
+                 {"last", last.read()},
+                 {"none", none.read()},
+                 {"momentum", optimizer.state().at("last/momentum_buffer")}};
+  });
 }
 
 /// Each worker's error of `body`, which must throw an E on every worker.

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "lockstep/variable/variable_state.h"
+#include "lockstep/variable/mirrored_state.h"
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"
 
@@ -225,7 +225,7 @@ TEST_P(ForeignWrites, AreFoundInMemoryThatAVariableWasBoundTo) {
   const Tensor before = weight.read();
   std::vector<Tensor> memory;
   for (const Tensor& copy : weight.copies()) memory.push_back(torch::empty_like(copy));
-  weight.bind(memory);
+  weight.as_mirrored().bind(memory);
   EXPECT_TRUE(torch::equal(weight.read(), before));
   good_step();
   EXPECT_FALSE(torch::equal(weight.read(), before));

@@ -1,0 +1,87 @@
+// An on-write variable: its components are equal at any time, and foreign writes are found.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/function_ref.h"
+#include "lockstep/variable/variable_state.h"
+
+namespace lockstep::internal {
+
+/// One or more copies in memory of the library. Components of several replicas may lie in one copy, each as a tensor of
+/// its own, with its own gradient and version counter.
+///
+/// Invariant: between the library's writes each component has the address, layout and version that component.h
+/// records, and each block of each copy has the checksum that VariableMemory records. Every write of the library ends
+/// in settle(), or in the fused update, which renew both. So whatever differs later is a *foreign write*: the variable
+/// is then *damaged*, and stays so until it is written as a whole. Slots have no checksums.
+class MirroredState final : public VariableState {
+ public:
+  MirroredState(std::shared_ptr<ReplicaGroup> group, std::shared_ptr<VariableCounts> counts, VariableOptions options,
+                const std::vector<at::Tensor>& components, const Origin& origin);
+  ~MirroredState() override;
+
+  /// Throws the DivergenceError of a damaged variable.
+  at::Tensor read() const override;
+  /// Sets every copy; a damaged variable is sound again.
+  void write(const at::Tensor& value) override;
+  /// Changes the value by `fn`, which is called on each copy and must do the same to all. Throws the DivergenceError
+  /// of a foreign write; then `fn` was not called.
+  void change(FunctionRef<void(at::Tensor&)> fn);
+  /// Moves the values to other memory, for example to memory that processes share: see VariableMemory::bind.
+  void bind(std::vector<at::Tensor> copies);
+
+  void keep_step() override { take_before(); }
+  void end_run() noexcept override { take_before(); }
+  /// Puts the value back that it had before the run's first write(). A variable that cannot be rolled back is damaged.
+  void undo_run() noexcept override;
+
+  // A moving average stands in for the variable's own value during an evaluation.
+
+  /// Puts `value` into all copies and keeps the variable's own value. Until end_stand_in(), every write is a
+  /// UsageError, and so is a second stand_in().
+  void stand_in(const at::Tensor& value);
+  /// Puts the variable's own value back, bit by bit, if another stands in for it.
+  void end_stand_in() noexcept;
+  /// The variable's own value, also while another stands in for it.
+  const at::Tensor& own_value() const { return own_.defined() ? own_ : copies().front(); }
+  void require_own_value(const char* call) const override;
+
+  void require_sound() const override {
+    if (damaged_.load(std::memory_order_acquire)) throw_damaged();
+  }
+  void check_memory() override;
+  /// Marks the variable as damaged by a foreign write into the memory of a copy. Any thread.
+  void damaged_in_memory(std::size_t copy = 0);
+
+ private:
+  [[noreturn]] void throw_not_as_left(int64_t r) override;
+  [[noreturn]] void throw_damaged() const;
+  /// Changes all copies by `fn`.
+  void set(FunctionRef<void(at::Tensor&)> fn);
+  /// Records the copies' bytes as the library's: components, versions, checksums. The variable is sound again.
+  void settle();
+  void undo();
+  /// Calls `fn`. Where it throws, the variable is damaged, and the log says so with `failure`.
+  void without_throwing(FunctionRef<void()> fn, const char* failure) noexcept;
+  /// Takes before_ away.
+  at::Tensor take_before() noexcept;
+  void mark_damaged(const std::string& cause);
+  /// "on replica 1", or "on one of the replicas 0, 1, which share it".
+  std::string replicas_of(std::size_t copy) const;
+
+  at::Tensor before_;  // the value before this run's first write; undefined where there was none
+  at::Tensor own_;     // the variable's own value, while another stands in for it
+  std::atomic<bool> damaged_{false};
+  mutable std::mutex damage_mutex_;
+  std::string damage_;  // guarded by damage_mutex_
+};
+
+}  // namespace lockstep::internal

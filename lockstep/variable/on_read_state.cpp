@@ -1,0 +1,99 @@
+#include "lockstep/variable/on_read_state.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <utility>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
+#include "lockstep/reduce/across_replicas.h"
+#include "lockstep/replica/replica_group.h"
+
+namespace lockstep::internal {
+
+OnReadState::OnReadState(std::shared_ptr<ReplicaGroup> group, std::shared_ptr<VariableCounts> counts,
+                         VariableOptions options, const std::vector<at::Tensor>& components, const Origin& origin)
+    : VariableState(std::move(group), std::move(counts), std::move(options), components,
+                    origin.local ? VariableMemory(components, /*has_checksums=*/false) : VariableMemory(),
+                    origin.local ? Watch::kMemory : Watch::kNothing, origin),
+      snapshots_(components.size()) {}
+
+at::Tensor OnReadState::read() const {
+  const at::NoGradGuard no_grad;
+  if (options().aggregation == VariableAggregation::kNone) {
+    throw UsageError("LS-NO-AGGREGATION",
+                     fmt::format("variable '{}' is on-read without aggregation: it has no one value to read", name()),
+                     "read components(), or create it with kSum, kMean or kOnlyFirstReplica");
+  }
+  const at::Tensor first = plain(component(0));
+  if (options().aggregation == VariableAggregation::kOnlyFirstReplica) return group()->of_replica(0, first).clone();
+  require_alike_components();
+  std::vector<at::Tensor> values;
+  for (const Component& one : components_) values.push_back(plain(one.tensor));
+  const bool sum = options().aggregation == VariableAggregation::kSum;
+  return reading_of(group()->reducer(), sum ? Reduction::kSum : Reduction::kMean, group()->of_all_replicas(values));
+}
+
+void OnReadState::require_alike_components() const {
+  const at::Tensor& first = component(0);
+  for (int64_t r = 1; r < num_components(); ++r) {
+    const at::Tensor& other = component(r);
+    if (other.sizes() == first.sizes() && other.scalar_type() == first.scalar_type()) continue;
+    const auto text = [](const at::Tensor& one) {
+      return fmt::format("{} [{}]", c10::toString(one.scalar_type()), fmt::join(one.sizes(), ", "));
+    };
+    throw UsageError("LS-NOT-ALIKE",
+                     fmt::format("variable '{}' has become {} on replica {} and {} on replica {}", name(), text(first),
+                                 group()->first_replica().value(), text(other), group()->first_replica() + r),
+                     "let all replicas change its shape and dtype in the same way, or read components()");
+  }
+}
+
+void OnReadState::write(const at::Tensor& value) {
+  for (int64_t r = 0; r < num_components(); ++r) write_component(r, value);
+}
+
+void OnReadState::write_component(int64_t r, const at::Tensor& value) {
+  const at::NoGradGuard no_grad;
+  at::Tensor& target = component_at(r).tensor;
+  if (is_trained_locally()) {
+    put_back(r);
+  } else if (target.sizes() != value.sizes() || elements_overlap(target)) {
+    // It grew in training, or elements of it share memory, so that not every value fits there.
+    target.set_data(value.to(target.options(), /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous));
+    return;
+  }
+  target.copy_(value);
+  component_at(r).expect();
+}
+
+void OnReadState::undo_run() noexcept {
+  if (std::exchange(stepped_, false)) return;
+  try {
+    try {
+      for (int64_t r = 0; r < num_components(); ++r) {
+        const ComponentSnapshot& snapshot = snapshots_[static_cast<std::size_t>(r)];
+        // Without a snapshot it was made while the run was under way, with a module.
+        if (snapshot.taken()) snapshot.put_back(component_at(r).tensor);
+      }
+    } catch (const std::exception& error) {
+      log(LogLevel::kError,
+          fmt::format("variable '{}': after a failed run it could not be put back: {}", name(), error.what()));
+    }
+  } catch (...) {  // NOLINT(bugprone-empty-catch): there is no memory to log it either
+  }
+}
+
+void OnReadState::throw_not_as_left(int64_t r) {
+  throw DivergenceError(
+      "LS-FOREIGN-WRITE",
+      fmt::format("variable '{}', which each replica trains locally: on replica {} it was given other memory "
+                  "(set_data, .to() or an assignment to .data())",
+                  name(), group()->first_replica() + r),
+      "write it in place, without gradient, or by Variable::assign; assign or load it now to go on");
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,45 @@
+// An on-read variable: each replica has a component of its own, and they become one value when it is read.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lockstep/variable/component_snapshot.h"
+#include "lockstep/variable/variable_state.h"
+
+namespace lockstep::internal {
+
+/// A replica may write its component in any way, so a snapshot of each is taken as a run begins.
+///
+/// A variable that is *trained locally* has memory of the library's, because an optimizer writes there: a component
+/// that was given other memory is then an error, and what is written in place is not.
+class OnReadState final : public VariableState {
+ public:
+  OnReadState(std::shared_ptr<ReplicaGroup> group, std::shared_ptr<VariableCounts> counts, VariableOptions options,
+              const std::vector<at::Tensor>& components, const Origin& origin);
+
+  /// A UsageError where it has no aggregation, or where components have become unlike each other.
+  at::Tensor read() const override;
+  void write(const at::Tensor& value) override;
+  /// Sets local replica r's component. Where the value has another shape, or where other code replaced the memory of a
+  /// variable that is trained locally, the component gets memory of the library's again.
+  void write_component(int64_t r, const at::Tensor& value);
+
+  void begin_run(int64_t r) override { snapshots_[static_cast<std::size_t>(r)].take(component(r)); }
+  void keep_step() override { stepped_ = true; }
+  void end_run() noexcept override { stepped_ = false; }
+  /// Puts the components back as the run found them.
+  void undo_run() noexcept override;
+
+ private:
+  [[noreturn]] void throw_not_as_left(int64_t r) override;
+  void require_alike_components() const;
+
+  bool stepped_ = false;                      // an optimizer has completed a step on it in this run
+  std::vector<ComponentSnapshot> snapshots_;  // each taken by its replica's thread
+};
+
+}  // namespace lockstep::internal

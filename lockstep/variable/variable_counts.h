@@ -1,0 +1,17 @@
+// How many variables of a strategy are in an unusual state, so that a step need not look at each.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace lockstep::internal {
+
+/// Shared by the registry and the variables, which may outlive it. Any thread reads; a variable that enters or leaves
+/// the state changes the count, and so do optimizers for `written`.
+struct VariableCounts {
+  std::atomic<int64_t> damaged{0};    // something other than the library wrote them
+  std::atomic<int64_t> stand_ins{0};  // a moving average stands in for their value
+  std::atomic<int64_t> written{0};    // they keep what they were before this run's first write, to roll back
+};
+
+}  // namespace lockstep::internal
