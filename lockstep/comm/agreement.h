@@ -28,7 +28,7 @@ struct Proposal {
   std::string name = {};   // of the variable or optimizer that is called; empty where there is none
   uint64_t signature = 0;  // a digest of all arguments that must be equal
   int64_t step = 0;
-  int64_t replica = -1;     // of kFailed: the first replica that failed, or -1 where none did
+  int64_t replica = -1;     // of kFailed: the first replica that failed, or -1; of call "replicas": their number
   std::string detail = {};  // of kMeets: the call with its arguments; of kFailed: the message. Cut to kLongestDetail
 
   bool operator==(const Proposal&) const = default;

@@ -14,7 +14,7 @@ namespace lockstep {
 /// Something that is probably a mistake.
 struct Finding {
   std::string code;   // "LS-LOSS-NOT-SCALED": docs/errors.md has the cause and the cure
-  std::string text;   // what the log said: who, at which step, and the right call
+  std::string text;   // what the log said: the subject, the step, and the right call
   int64_t step = 0;   // where it was first noticed
   int64_t count = 0;  // in how many steps
 };

@@ -38,8 +38,8 @@ class Dataset {
   int64_t size() const;
   /// The samples `ids` in that order, with their `ids`; `global_size` is their number. Throws a UsageError for an id
   /// outside of [0, size()). An error of the library that the source throws reaches the caller as it is. Where the
-  /// source throws another exception, or does not give one row of input and of target for each id, a DataError names
-  /// it.
+  /// source throws another exception, does not give one row of input and of target for each id, or gives other ids, a
+  /// DataError names it.
   Batch read(std::span<const int64_t> ids) const;
   /// All samples in order.
   Batch read_all() const;

@@ -16,7 +16,7 @@ struct ThreadLibraries {
   void (*omp_set)(int) = nullptr;
   int (*omp_get)() = nullptr;
   int (*mkl_set_local)(int) = nullptr;      // returns the previous number; 0 means "follow OpenMP"
-  std::unique_ptr<SharedSetting> openblas;  // process-wide, and only where OpenBLAS has threads of its own
+  std::unique_ptr<SharedSetting> openblas;  // process-wide, and only where OpenBLAS has its own threads
   // What the compiler calls for `#pragma omp parallel`; other OpenMP libraries have it too.
   void (*omp_parallel)(void (*)(void*), void*, unsigned, unsigned) = nullptr;
 

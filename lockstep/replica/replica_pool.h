@@ -34,7 +34,7 @@ class ReplicaStopped final : public std::exception {
 };
 
 /// The replica threads of one strategy in this process. The first local replica runs on the thread that calls `run`;
-/// every other one has a thread of its own, from construction to destruction (docs/threads.md).
+/// every other replica has its own thread, from construction to destruction (docs/threads.md).
 ///
 /// A run is a sequence of rounds. In a round the replicas of each lane run one after another, in replica order; each
 /// runs until it waits at a meeting point or ends. The last one of each lane then meets the other lanes at a barrier,

@@ -98,7 +98,7 @@ class SyncBatchNormImplOf : public torch::nn::Cloneable<SyncBatchNormImplOf<Opti
   at::Tensor forward(const at::Tensor& input) {
     const internal::BatchNormTensors tensors{weight, bias, running_mean, running_var, num_batches_tracked};
     if (this->is_training() || !running_mean.defined()) {
-      std::optional<double> momentum;  // LibTorch 1.13 has an optional of its own
+      std::optional<double> momentum;  // LibTorch 1.13 has its own optional type
       if (options.momentum()) momentum = *options.momentum();
       return internal::batch_norm_in_training(input, tensors, options.eps(), momentum);
     }

@@ -12,7 +12,7 @@
 
 namespace lockstep::internal {
 
-/// Called each time a wait has lasted another stall_interval(); it reports who is missing. Must not throw.
+/// Called each time a wait has lasted another stall_interval(); it reports which replicas are missing. Must not throw.
 using OnStall = FunctionRef<void()>;
 
 /// How long a wait lasts before it is reported: 30 s. Tests make it shorter.
