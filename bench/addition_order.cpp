@@ -1,5 +1,5 @@
-// What the order of additions costs that keeps bits the same: a sum over replicas in tree order, as the library adds,
-// against one pass in which the compiler may add as it likes. Both read the same memory and write one result.
+// Measures what the fixed order of additions costs: a sum over replicas in tree order, as the library adds, against one
+// pass in which the compiler may add as it likes. Both read the same memory and write one result.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

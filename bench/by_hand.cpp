@@ -1,5 +1,5 @@
-// Data parallelism as one writes it by hand: a process for each rank, MPI_Allreduce of a flat buffer that all gradients
-// are views of, then torch::optim. Start it with mpirun, each rank bound to a core. Prints one line of JSON.
+// Data parallelism written by hand: a process for each rank, MPI_Allreduce of a flat buffer that all gradients are
+// views of, then torch::optim. Start it with mpirun, each rank bound to a core. Prints one line of JSON.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// What does `run` cost? One replica under OneDeviceStrategy against the same loop by hand on LibTorch with
+// Measures what `run` costs: one replica under OneDeviceStrategy against the same loop by hand on LibTorch with
 // torch::optim, alternating in one process.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>

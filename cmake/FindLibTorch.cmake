@@ -1,7 +1,7 @@
-# Finds a CPU LibTorch wherever it lies and makes the imported target LibTorch::LibTorch.
+# Finds LibTorch for the CPU in all of its layouts and makes the imported target LibTorch::LibTorch.
 #
-# TorchConfig.cmake is not used: the one in the Python package demands a CUDA toolkit of its own kind even from programs
-# that use no GPU. Only libtorch_cpu and libc10 are linked, so a LibTorch built for CUDA serves on a machine without.
+# TorchConfig.cmake is not used: the one in the Python package demands a CUDA toolkit even for programs that use no GPU.
+# Only libtorch_cpu and libc10 are linked, so a LibTorch built for CUDA also works on a machine without it.
 #
 # Where it looks, the first that is set:
 #   LibTorch_ROOT   (variable, then environment, there also as LIBTORCH_ROOT) an unpacked zip, a folder from
@@ -19,7 +19,7 @@ foreach(_libtorch_root IN ITEMS "${LibTorch_ROOT}" "$ENV{LibTorch_ROOT}" "$ENV{L
   endif()
 endforeach()
 
-# What an earlier run found counts only as long as it is there and the same place is named.
+# The result of an earlier run is used only while it still exists and the same place is named.
 if(NOT "${LibTorch_LOOKED_IN}" STREQUAL "${_libtorch_named}|${CMAKE_PREFIX_PATH}" OR NOT EXISTS "${LibTorch_CPU_LIBRARY}")
   unset(LibTorch_CPU_LIBRARY CACHE)
   unset(LibTorch_C10_LIBRARY CACHE)
@@ -41,7 +41,7 @@ else()
   find_library(LibTorch_CPU_LIBRARY NAMES torch_cpu HINTS ${LibTorch_DEFAULT_ROOT} PATH_SUFFIXES lib ../../lib)
 endif()
 
-# The rest comes from the same LibTorch, wherever that is.
+# The rest comes from the same LibTorch.
 if(LibTorch_CPU_LIBRARY)
   get_filename_component(LibTorch_LIBRARY_DIR "${LibTorch_CPU_LIBRARY}" DIRECTORY)
   get_filename_component(LibTorch_LIBRARY_DIR "${LibTorch_LIBRARY_DIR}" ABSOLUTE)
@@ -69,7 +69,7 @@ foreach(_libtorch_header IN ITEMS torch/headeronly/version.h torch/csrc/api/incl
   endif()
 endforeach()
 
-# A LibTorch built with the std::string of before C++11 links with no program of today: say so here, in one line.
+# A LibTorch built with the std::string of before C++11 links with no program of today: the message says so in one line.
 set(_libtorch_usable TRUE)
 if(LibTorch_C10_LIBRARY)
   file(STRINGS "${LibTorch_C10_LIBRARY}" _libtorch_abi REGEX "_ZN3c105ErrorC2E.*cxx11" LIMIT_COUNT 1)

@@ -1,5 +1,5 @@
-# Compiles through ccache where it is there, with what it needs to understand precompiled headers and to serve every
-# build folder and checkout alike.
+# Compiles through ccache where it is installed, with the settings that it needs for precompiled headers and for one
+# cache for all build folders and checkouts.
 find_program(LOCKSTEP_CCACHE ccache)
 if(LOCKSTEP_CCACHE AND PROJECT_IS_TOP_LEVEL AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER

@@ -1,4 +1,4 @@
-# How everything of ours is compiled: the target lockstep_options, for the library, its tools and tests.
+# How all of our code is compiled: the target lockstep_options, for the library, its tools and tests.
 add_library(lockstep_options INTERFACE)
 target_compile_features(lockstep_options INTERFACE cxx_std_20)
 target_include_directories(lockstep_options INTERFACE "${PROJECT_BINARY_DIR}/headers")
@@ -8,14 +8,13 @@ target_compile_options(
             $<$<BOOL:${LOCKSTEP_WERROR}>:-Werror>
             # Bits must not depend on what the compiler fuses: a*b+c is two roundings everywhere.
             -ffp-contract=off -fno-math-errno
-            # GCC's vector types may be passed between functions of one file.
-            # Warnings that GCC 12 gives of std::string itself.
+            # GCC 12 gives these warnings for std::string itself.
             $<$<CXX_COMPILER_ID:GNU>:-Wno-psabi;-Wno-stringop-overflow;-Wno-restrict>)
 if(LOCKSTEP_SANITIZE)
   target_compile_options(lockstep_options INTERFACE -fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer -g1)
   target_link_options(lockstep_options INTERFACE -fsanitize=${LOCKSTEP_SANITIZE})
   if(LOCKSTEP_SANITIZE MATCHES thread AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # LibTorch's headers have a fence, which GCC's ThreadSanitizer cannot follow; we have none.
+    # LibTorch's headers have a fence, which GCC's ThreadSanitizer cannot follow; our code has none.
     target_compile_options(lockstep_options INTERFACE -Wno-tsan)
   endif()
   if(LOCKSTEP_SANITIZE MATCHES undefined)

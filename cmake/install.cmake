@@ -1,7 +1,7 @@
-# What `cmake --install` puts where: library, the headers that users reach, program, CMake package, pkg-config file.
+# Installs the library, the headers that users reach, the program, the CMake package and the pkg-config file.
 include(CMakePackageConfigHelpers)
 
-# What the library is linked with and users' programs are not, unless it is static: find_package's arguments.
+# The packages that a static library needs at a user's link, as arguments of find_package; a shared library needs none.
 set(LOCKSTEP_PRIVATE_PACKAGES "fmt" "ZLIB" "OpenSSL COMPONENTS Crypto")
 
 set(installed_package ${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep)
@@ -17,12 +17,13 @@ if(LOCKSTEP_BUILD_TOOLS)
   install(TARGETS lockstep_program)
 endif()
 
-# The headers are listed at the time of installation: those that users reach.
+# The headers that users reach are listed at the time of installation.
 install(CODE "set(lockstep_header_roots \"${PROJECT_SOURCE_DIR};${PROJECT_BINARY_DIR}/headers\")
 set(lockstep_header_destination \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}\")")
 install(SCRIPT cmake/install_headers.cmake)
 
-# The package brings its own find module, and uses LibTorch from where the user says, else from where it was built with.
+# The package brings its own find module. LibTorch comes from where the user says, otherwise from where it was at the
+# build.
 get_filename_component(LOCKSTEP_LIBTORCH_ROOT "${LibTorch_INCLUDE_DIR}" DIRECTORY)
 set(LOCKSTEP_FIND_PRIVATE_PACKAGES "")
 get_target_property(lockstep_type lockstep TYPE)

@@ -1,6 +1,5 @@
-# Run at installation: installs lockstep/lockstep.h, the kit for users' tests and every header that they reach, so that no
-# list can go stale.
-# Input: lockstep_header_roots, lockstep_header_destination.
+# Runs at installation: installs lockstep/lockstep.h, the kit for users' tests and every header that they reach, so that
+# no list of headers can be out of date.
 cmake_minimum_required(VERSION 3.25)
 set(todo lockstep/lockstep.h lockstep/testing/conformance.h lockstep/testing/local_replicas.h lockstep/version.h)
 set(seen "")

@@ -1,4 +1,4 @@
-# Prints what was found and what follows.
+# Prints what the configuration found, and what will be built.
 set(what_matrix_library "LibTorch's own")
 if(EXISTS "${LibTorch_INCLUDE_DIR}/ATen/Config.h")
   file(STRINGS "${LibTorch_INCLUDE_DIR}/ATen/Config.h" with_mkl REGEX "AT_MKL_ENABLED\\(\\) 1")
@@ -8,7 +8,7 @@ if(with_mkl)
 elseif(CMAKE_READELF)
   execute_process(COMMAND "${CMAKE_READELF}" -d "${LibTorch_CPU_LIBRARY}" OUTPUT_VARIABLE needed ERROR_QUIET)
   if(needed MATCHES "\\[(libblas\\.so[^]]*)\\]")
-    # Debian's LibTorch uses the system's, which is whatever /etc/alternatives says.
+    # Debian's LibTorch uses the system's BLAS, which /etc/alternatives chooses.
     find_file(blas "${CMAKE_MATCH_1}" PATHS "${LibTorch_LIBRARY_DIR}" /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE} NO_CACHE)
     file(REAL_PATH "${blas}" blas)
     set(what_matrix_library "${blas}")

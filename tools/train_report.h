@@ -1,4 +1,4 @@
-// What a training run was and gave, for people and for programs.
+// Reports a training run and its results, for people and for programs.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-"""Reads what `lockstep bench train --dump DIR` wrote, and compares."""
+"""Reads what `lockstep bench train --dump DIR` wrote, and compares a rival's tensors with it."""
 import json
 import os
 

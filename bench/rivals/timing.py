@@ -1,4 +1,4 @@
-"""What all rivals measure and print with: one JSON line of median, p10 and p90 over blocks."""
+"""Measures and prints for all rivals: one JSON line of median, p10 and p90 over blocks."""
 import json
 import math
 import os

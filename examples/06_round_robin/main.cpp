@@ -1,4 +1,4 @@
-// Trains under RoundRobinStrategy and under MirroredStrategy: variables lie elsewhere, and have the same bits.
+// Trains under RoundRobinStrategy and under MirroredStrategy: variables lie on other devices and have the same bits.
 #include "round_robin.h"
 
 #include <torch/nn/modules/linear.h>

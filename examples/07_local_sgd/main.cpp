@@ -1,4 +1,4 @@
-// Fits a line by local SGD on four replicas: their weights drift apart, and meet at every fourth step.
+// Fits a line by local SGD on four replicas: they train their weights locally and meet at every fourth step.
 #include "local_sgd.h"
 
 #include <torch/nn/modules/linear.h>

@@ -22,7 +22,7 @@ void put(std::string& bytes, const std::string& text) {
   bytes += text;
 }
 
-/// Reads what put() wrote; what comes from another worker is not trusted to be whole.
+/// Reads what put() wrote. The bytes come from another worker and may be damaged, so every length is checked.
 class Reader {
  public:
   Reader(std::string_view bytes, int64_t worker) : rest_(bytes), worker_(worker) {}

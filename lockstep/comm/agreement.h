@@ -1,4 +1,5 @@
-// How workers see that they are about to do the same thing: what each says, and what follows from all of it. Pure.
+// How workers agree that they are about to do the same thing: what each worker proposes, and what follows from all
+// proposals.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ class World;
 
 namespace lockstep::internal {
 
-/// What one worker says before it goes on.
+/// What one worker tells the others before it goes on.
 struct Proposal {
   enum class State : uint8_t {
     kMeets,   // its replicas have come to one call, or it makes one outside of steps
@@ -24,22 +25,22 @@ struct Proposal {
   };
   State state = State::kMeets;
   std::string call = {};   // what the user wrote: "all_reduce"
-  std::string name = {};   // of what is called: a variable's, an optimizer's; empty where there is none
+  std::string name = {};   // of the variable or optimizer that is called; empty where there is none
   uint64_t signature = 0;  // a digest of all arguments that must be equal
   int64_t step = 0;
-  int64_t replica = -1;     // of kFailed: the first replica that failed, or -1 where none did
+  int64_t replica = -1;     // of kFailed: the first replica that failed, or -1; of call "replicas": their number
   std::string detail = {};  // of kMeets: the call with its arguments; of kFailed: the message. Cut to kLongestDetail
 
   bool operator==(const Proposal&) const = default;
 };
 inline constexpr std::size_t kLongestDetail = 2000;
 
-/// A proposal as bytes for World::agree, and back. decode throws PeerError for what encode does not give; `worker` is
-/// whose it is.
+/// Turns a proposal into bytes for World::agree, and back. decode throws a PeerError for bytes that encode does not
+/// make; `worker` is the worker that sent them.
 std::string encode(const Proposal& proposal);
 Proposal decode(std::string_view bytes, int64_t worker);
 
-/// What follows for every worker from what all have said.
+/// What follows for every worker from the proposals of all.
 struct Agreement {
   enum class Outcome : uint8_t {
     kGoOn,     // all make the same call
@@ -53,17 +54,18 @@ struct Agreement {
 };
 Agreement agreement_of(std::span<const Proposal> proposals);
 
-/// Puts a proposal to all workers and gives theirs, by worker. Throws what World::agree throws.
+/// Sends `mine` to all workers and returns the proposals of all, by worker. Throws what World::agree throws, and a
+/// PeerError where a proposal cannot be read.
 std::vector<Proposal> propose(World& world, const Proposal& mine);
 
-/// Throws what the proposals of all workers come to for this one, unless all make the same call: a UsageError that says
-/// who does what, or the PeerError of the lowest worker that failed. Where that is this worker itself, nothing is
-/// thrown: it has an error of its own.
+/// Throws unless all workers make the same call, or all have ended the same step: a UsageError that says which worker
+/// does what, or a PeerError that names the lowest worker that failed. Where that is `worker` itself, nothing is
+/// thrown, because it has its own error.
 void require_agreement(std::span<const Proposal> proposals, int64_t worker);
 
-/// Makes `mine`, a call outside of steps, together with all workers: `check()` is this worker's own look at its
-/// arguments and fills in the rest of `mine`. What it throws is thrown here, and a PeerError on the other workers. With
-/// one worker nothing but the check happens.
+/// Agrees with all workers that they make the call `mine` outside of steps. `check(mine)` checks this worker's
+/// arguments and fills in the rest of `mine`. What it throws is thrown here; the other workers then throw a PeerError.
+/// With one worker only the check happens.
 void agree_on_call(World& world, Proposal mine, FunctionRef<void(Proposal&)> check);
 
 }  // namespace lockstep::internal

@@ -1,10 +1,11 @@
+// The World of a process that is the only worker of its run.
 #include "lockstep/comm/world.h"
 
 namespace lockstep::internal {
 
 namespace {
 
-/// Nobody else is there: every agreement is with oneself.
+/// There is no other worker: its own record is all that agree() returns.
 class OneWorker final : public World {
  public:
   int64_t num_workers() const override { return 1; }

@@ -11,8 +11,8 @@
 
 namespace lockstep {
 
-/// Where the workers meet. A call is one round: each worker puts down a pointer to what it brings, all wait until every
-/// one has, each takes what it needs, and all wait until every one has taken.
+/// Where the workers meet. A call is one round of two halves: each worker puts down its offer and waits until all
+/// workers have, then each takes what it needs and waits until all have taken.
 class ThreadWorkers::Hub {
  public:
   using Bytes = std::span<const std::byte>;
@@ -28,7 +28,7 @@ class ThreadWorkers::Hub {
 
   int64_t size() const { return static_cast<int64_t>(offers_.size()); }
 
-  /// One round: `take` is called once all have put down theirs, while none changes.
+  /// One round. `take` is called when all workers have put down their offers; no offer changes while it runs.
   template <class Take>
   void round(int64_t worker, Offer offer, const Take& take) {
     std::unique_lock<std::mutex> lock(mutex_);
@@ -42,11 +42,11 @@ class ThreadWorkers::Hub {
                        kind == Offer::Kind::kRecord ? worker : other, kind == Offer::Kind::kRecord ? other : worker));
       require_alive();
     }
-    lock.unlock();  // nobody puts down anything before all have taken
+    lock.unlock();  // Invariant: no worker puts down an offer before all have taken
     const std::string problem = take(offers_);
     lock.lock();
     if (!problem.empty()) fail(problem);
-    require_alive();  // before this worker counts as through: the others are still here to see it
+    require_alive();  // before this worker counts as finished: all others still wait, and see the failure
     wait_for_all(lock, worker, "finish");
   }
 
@@ -62,7 +62,7 @@ class ThreadWorkers::Hub {
   }
 
  private:
-  // All with mutex_ held.
+  // Called with mutex_ held.
   void require_alive() const {
     if (failure_.empty()) return;
     throw PeerError("LS-PEER-LOST", failure_, "look at that worker's own message, and start the run again");
@@ -86,7 +86,7 @@ class ThreadWorkers::Hub {
     if (!changed_.wait_for(lock, patience_, over)) {
       fail(fmt::format("worker {} did not {} within {} ms", first_missing(), verb, patience_.count()));
     }
-    if (half_ != half) return;  // all came; who left or failed afterwards shows at the next call
+    if (half_ != half) return;  // all came; the next call finds a worker that left or failed afterwards
     if (failure_.empty()) fail(fmt::format("worker {} left the run", first_gone()));
     require_alive();
   }

@@ -9,19 +9,20 @@
 
 namespace lockstep {
 
-/// A group of workers, each of which is one thread of this process with strategies of its own. It may be destroyed
-/// before the worlds that it gave out.
+/// A group of workers, each of which is one thread of this process with its own strategies. It may be destroyed before
+/// the worlds that it gave out.
 class ThreadWorkers {
  public:
-  /// A call that waits for another worker longer than `patience` is a PeerError.
+  /// Throws a UsageError for fewer than one worker. A call that waits for another worker longer than `patience` throws
+  /// a PeerError.
   explicit ThreadWorkers(int64_t workers, std::chrono::milliseconds patience = std::chrono::seconds(30));
   ~ThreadWorkers();
   ThreadWorkers(const ThreadWorkers&) = delete;
   ThreadWorkers& operator=(const ThreadWorkers&) = delete;
 
   int64_t size() const;
-  /// Worker `index`'s view. Where the last copy of it is destroyed the worker is gone: the others' calls then throw.
-  /// Ask for each worker once; a UsageError for an index that is not there.
+  /// The world as worker `index` sees it. When the last copy of the pointer is destroyed, the worker is gone, and the
+  /// other workers' calls throw. Ask for each worker once. Throws a UsageError for an index outside of [0, size()).
   std::shared_ptr<World> world(int64_t index) const;
 
  private:

@@ -1,4 +1,4 @@
-// How things in a row are dealt in blocks: samples to replicas, replicas to workers and lanes.
+// How a row of things is dealt to several parts in blocks of neighbours, such as replicas to workers.
 #pragma once
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 
 namespace lockstep::internal {
 
-/// Neighbours in a row: [first, first + count).
+/// Neighbouring things in a row: [first, first + count).
 struct Block {
   int64_t first = 0;
   int64_t count = 0;
@@ -15,15 +15,15 @@ struct Block {
   bool operator==(const Block&) const = default;
 };
 
-/// Part `index` of `total` things that are dealt to `parts` in order: sizes differ by at most one, the first ones being
-/// the larger. 0 <= index < parts.
+/// The block that part `index` gets when `total` things are dealt to `parts` parts in order. The sizes of the blocks
+/// differ by at most one, and the larger blocks come first. 0 <= index < parts.
 constexpr Block block_of(int64_t total, int64_t parts, int64_t index) {
   const int64_t each = total / parts;
   const int64_t larger = total % parts;
   return {index * each + std::min(index, larger), each + (index < larger ? 1 : 0)};
 }
 
-/// Which of the parts has thing `i`, 0 <= i < total.
+/// The part whose block contains thing `i`; 0 <= i < total.
 constexpr int64_t part_that_has(int64_t total, int64_t parts, int64_t i) {
   int64_t part = 0;
   while (!block_of(total, parts, part).contains(i)) ++part;

@@ -11,7 +11,7 @@ struct DeviceName {
   int64_t index = -1;  // -1 where the name has none: "cpu"
 };
 
-/// Splits a device name; a UsageError that quotes it where it is none.
+/// Splits a device name. Throws a UsageError that quotes `text` where it is not one.
 DeviceName parse_device(const std::string& text);
 
 }  // namespace lockstep::internal

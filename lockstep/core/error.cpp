@@ -11,11 +11,11 @@ namespace lockstep {
 
 namespace {
 
-/// As many lines as are shown; failures() has all.
+/// The most lines that what() shows; failures() has all failures.
 constexpr std::size_t kLines = 8;
 
-/// Its message without its own number where it names itself, as "replica 3": what replicas that failed alike have in
-/// common.
+/// The message of a failure, with "replica ?" where it names its own replica, such as "replica 3". Replicas that failed
+/// alike have this text in common.
 std::string common_text_of(const ReplicaError::Failure& failure) {
   const std::string own = fmt::format("replica {}", failure.replica.value());
   std::string text = failure.message;
@@ -26,7 +26,7 @@ std::string common_text_of(const ReplicaError::Failure& failure) {
   return text;
 }
 
-/// Replicas that failed alike: an error of a common meeting, say. One line.
+/// Replicas that failed alike, for example by the error of one meeting. They share one line of the message.
 struct Alike {
   const ReplicaError::Failure* first;
   std::string text;
@@ -44,7 +44,7 @@ std::vector<Alike> groups_of(const std::vector<ReplicaError::Failure>& failures)
   return groups;
 }
 
-/// The remedy of the exception, or none where it is not the library's.
+/// The remedy of the exception; nothing where the exception is not the library's.
 std::optional<std::string> remedy_of(const std::exception_ptr& exception) {
   try {
     std::rethrow_exception(exception);
@@ -61,7 +61,8 @@ std::string remedy_of(const std::vector<ReplicaError::Failure>& failures) {
   return remedy_of(failures.front().exception).value_or(kForeign);
 }
 
-/// A library error's message ends with its remedy; after others the way to the exception itself is said once.
+/// The whole message. A library error's own message ends with its remedy; after another exception the last line says
+/// how to get it.
 std::string text_of(int64_t step, bool evaluation, const std::vector<ReplicaError::Failure>& failures) {
   const std::string where =
       evaluation ? fmt::format("evaluation after {} step{}", step, step == 1 ? "" : "s") : fmt::format("step {}", step);

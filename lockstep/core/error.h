@@ -1,4 +1,4 @@
-// The one hierarchy of errors. Leaves are split by what the caller can do, not by the part that found the error.
+// The library's errors, in one hierarchy. An error's class says what the caller can do, not which part found the error.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ class Error : public std::runtime_error {
   const std::string& remedy() const noexcept { return remedy_; }
 
  protected:
-  /// All of `what()`; a type of its own, so that no string is taken for it.
+  /// All of `what()`. It is a separate type, so that the constructor takes no plain string for it.
   struct WholeText {
     std::string text;
   };
@@ -96,8 +96,9 @@ class InternalError : public Error {
   using Error::Error;
 };
 
-/// What `Strategy::run` throws when a step fails, with one replica too. It carries every replica's failure and is
-/// nested on the first one, so that `std::rethrow_if_nested` gives the exception that the step itself threw.
+/// What `Strategy::run` throws when a step fails, also where there is only one replica. It carries the failure of every
+/// replica that failed. The first failure's exception is nested in it: `std::rethrow_if_nested` throws the exception
+/// that the step itself threw.
 class ReplicaError : public Error, public std::nested_exception {
  public:
   struct Failure {
@@ -106,21 +107,21 @@ class ReplicaError : public Error, public std::nested_exception {
     std::exception_ptr exception;
   };
 
-  /// `what()` quotes each different message once, with the replicas it came from; messages that differ by the replica's
-  /// own number alone are one. `remedy()` is that of the first failure. Call inside a handler of
-  /// `failures.front().exception`, which becomes the nested exception. `failures` is not empty and is sorted by
-  /// replica. `evaluation`: it failed in Strategy::evaluate, after `step` completed runs.
+  /// `what()` quotes each different message once, at most eight of them, with the replicas that it came from; messages
+  /// that differ only in the replica's own number count as one. `remedy()` is the first failure's. Construct it inside
+  /// a handler of `failures.front().exception`, which becomes the nested exception. `failures` is not empty and is
+  /// sorted by replica. `evaluation` is true where Strategy::evaluate failed, after `step` completed runs.
   ReplicaError(int64_t step, std::vector<Failure> failures, bool evaluation = false);
 
   /// The lowest replica that failed.
   ReplicaId replica() const { return failures_.front().replica; }
-  /// The step, counted in completed runs of the strategy, that failed.
+  /// The step that failed: how many runs of the strategy were completed before it.
   int64_t step() const { return step_; }
   /// Each failed replica's own message, in replica order.
   std::vector<std::string> messages() const;
   /// Each failed replica's own exception, in replica order.
   std::vector<std::exception_ptr> exceptions() const;
-  /// Both, in replica order.
+  /// Each failed replica with its message and its exception, in replica order.
   const std::vector<Failure>& failures() const { return failures_; }
 
  private:
@@ -128,7 +129,7 @@ class ReplicaError : public Error, public std::nested_exception {
   std::vector<Failure> failures_;
 };
 
-/// The text of an exception, whatever its type; LibTorch's own are cut to their first line.
+/// The text of an exception, whatever its type; LibTorch's errors come without their backtrace.
 std::string message_of(const std::exception_ptr& exception);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// What the library noticed in a program and does not take for an error: each is said once and counted.
+// Findings: what the library noticed in a program and does not treat as an error. Each is logged once and counted.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace lockstep {
 /// Something that is probably a mistake.
 struct Finding {
   std::string code;   // "LS-LOSS-NOT-SCALED": docs/errors.md has the cause and the cure
-  std::string text;   // what the log said: who, at which step, and the right call
+  std::string text;   // what the log said: the subject, the step, and the right call
   int64_t step = 0;   // where it was first noticed
   int64_t count = 0;  // in how many steps
 };
@@ -24,9 +24,10 @@ namespace internal {
 /// The findings of one strategy. Any thread.
 class Findings {
  public:
-  /// Counts one finding of `code` about `subject`. The first of a subject is logged, as a warning, with `text()`.
+  /// Counts a finding of `code` about `subject`. The first one of this code and subject is logged as a warning, with
+  /// `text()`.
   void add(ErrorCode code, const std::string& subject, int64_t step, FunctionRef<std::string()> text);
-  /// All, in the order in which they were first noticed.
+  /// All findings, in the order in which they were first noticed.
   std::vector<Finding> all() const;
 
  private:

@@ -17,8 +17,8 @@ namespace lockstep::internal {
 
 namespace {
 
-/// OpenBLAS writes the answer into memory of its own that all callers share, so two threads that ask at once may both
-/// read a mixture of two texts: only `platform_description` asks, once in a process.
+/// OpenBLAS writes its answer into memory that all callers share, so two threads that ask at the same time may read a
+/// mixture of two texts. Therefore only `platform_description` asks, once in a process.
 std::string matrix_library() {
   if (at::hasMKL()) return "MKL";
   if (const auto config = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "openblas_get_config"))) {
@@ -31,8 +31,8 @@ std::string matrix_library() {
   return "the system's BLAS";
 }
 
-/// What LibTorch's own kernels use, AVX2 say. Read from the text that every version prints: 1.13 has no function for
-/// it.
+/// The vector instructions that LibTorch's own kernels use, such as AVX2. They are read from a text that every version
+/// prints, because LibTorch 1.13 has no function for them.
 std::string cpu_capability() {
   static constexpr std::string_view kLabel = "CPU capability usage: ";
   const std::string config = at::show_config();

@@ -10,7 +10,8 @@ namespace lockstep::internal {
 /// at the first call and stays the same for the life of the process.
 const std::string& platform_description();
 
-/// Sixteen hexadecimal digits that differ where a part differs. Any thread may call; it stays the same likewise.
+/// Sixteen hexadecimal digits that differ where a part differs. Any thread may call; the text stays the same for the
+/// life of the process.
 const std::string& platform_fingerprint();
 
 }  // namespace lockstep::internal

@@ -1,4 +1,4 @@
-// A callable that is borrowed for the length of a call; costs two pointers and no allocation.
+// A reference to a callable that is borrowed for the length of a call. It is two pointers and allocates nothing.
 #pragma once
 
 #include <memory>

@@ -5,7 +5,8 @@
 
 namespace lockstep {
 
-/// A replica of the whole run, 0 to num_replicas() - 1 over all workers. Reads and prints as the number it is.
+/// A replica of the whole run, 0 to num_replicas() - 1 over all workers. It converts from and to its number, and prints
+/// as it.
 class ReplicaId {
  public:
   constexpr ReplicaId() = default;

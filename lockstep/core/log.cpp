@@ -27,7 +27,7 @@ LogSink& sink() {  // guarded by sink_mutex()
 
 constexpr const char* kVariable = "LOCKSTEP_LOG";
 
-/// The level that a text names; none where it names none.
+/// The level that a text names; nothing where it names no level.
 std::optional<int> level_of(std::string_view text) {
   if (text.empty() || text == "info") return static_cast<int>(LogLevel::kInfo);
   if (text == "warning") return static_cast<int>(LogLevel::kWarning);

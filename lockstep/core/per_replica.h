@@ -15,8 +15,8 @@ namespace internal {
 [[noreturn]] void throw_not_local(ReplicaId asked, ReplicaId first, std::size_t size);
 }  // namespace internal
 
-/// One value for each replica of this process, in replica order; with one replica too: it is never unwrapped.
-/// A value type: copies are independent, reading from several threads is fine.
+/// One value for each replica of this process, in replica order. With one replica it holds one value; it is never
+/// unwrapped. It is a value type: copies are independent, and several threads may read one at the same time.
 template <class T>
 class PerReplica {
   struct Slot {  // keeps T = bool addressable, unlike std::vector<bool>

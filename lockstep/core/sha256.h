@@ -1,4 +1,4 @@
-// SHA-256 of named tensors: how two runs are compared.
+// SHA-256 of named tensors, by which two runs are compared.
 #pragma once
 
 #include <ATen/core/TensorBody.h>

@@ -16,7 +16,7 @@ namespace lockstep::internal {
 
 namespace {
 
-/// The number that a file begins with; none where there is no such file, or where it says "max".
+/// The number that a file begins with; nothing where there is no such file, or where it says "max".
 std::optional<uint64_t> number_in(const std::string& path) {
   std::ifstream file(path);
   uint64_t number = 0;

@@ -1,5 +1,5 @@
-// Every difference between the LibTorch versions that Lockstep builds with, 1.13 to 2.15, and nothing else: here what
-// differs in headers, in torch_compat.cpp the rest.
+// All differences between the LibTorch versions that Lockstep builds with, 1.13 to 2.15, and nothing else. This header
+// has the differences that headers need; torch_compat.cpp has the rest.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -22,7 +22,8 @@
 namespace lockstep::internal {
 
 /// The parts of at::ThreadLocalState that can be compared without copying it, and the parts of autocast that older
-/// versions leave out of it. `must_copy`: there is state that cannot be compared, such as profiler callbacks.
+/// versions leave out of it. `must_copy` is true where there is state that cannot be compared, such as profiler
+/// callbacks.
 struct ThreadModes {
   uint64_t included_keys = 0;
   uint64_t excluded_keys = 0;
@@ -33,25 +34,26 @@ struct ThreadModes {
   bool operator==(const ThreadModes&) const = default;
 };
 
-/// The calling thread's.
+/// The modes of the calling thread.
 ThreadModes thread_modes();
 
 /// Sets what at::ThreadLocalState may leave out: autocast's dtypes and cache.
 void set_autocast_details(const ThreadModes& modes);
 
-/// Empties autocast's cache of casted weights, whether autocast is on or off now; call after weights changed, while no
-/// replica computes: one that has cached a weight in this pass would cast it again, with other roundings of its
-/// gradient.
+/// Empties autocast's cache of cast weights, whether autocast is on or off now. Call it after weights changed, while no
+/// replica computes: a replica that has cached a weight in this pass would cast it again, and its gradient would be
+/// rounded differently.
 void forget_autocast_weights();
 
-/// Whether each thread has an autocast cache of its own, which only that thread can empty; later there is one for all.
+/// Whether each thread has its own autocast cache, which only that thread can empty. From LibTorch 2.0 on there is one
+/// cache for all threads.
 inline constexpr bool kAutocastCachePerThread = !LOCKSTEP_TORCH_AT_LEAST(2, 0);
 
-/// Attention of each position to itself and those before it: queries, keys and values [..., positions, width of a
-/// head], the scores divided by the root of that width. One fused operator where LibTorch has it (2.0).
+/// Attention of each position to itself and to the positions before it: queries, keys and values [..., positions, width
+/// of a head], the scores divided by the root of that width. One fused operator where LibTorch has it (2.0).
 at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values);
 
-/// Where a tensor's elements begin, without a right to write them.
+/// The address of a tensor's first element, for reading only.
 inline const void* address_of(const at::Tensor& tensor) {
 #if LOCKSTEP_TORCH_AT_LEAST(2, 1)
   return tensor.const_data_ptr();
@@ -60,7 +62,7 @@ inline const void* address_of(const at::Tensor& tensor) {
 #endif
 }
 
-/// A node of autograd's graph, under the handle that this version has for nodes.
+/// A node of autograd's graph, in the kind of pointer that this LibTorch version has for nodes.
 template <class Node, class... Arguments>
 auto make_autograd_node(Arguments&&... arguments) {
   if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, Node>) {
@@ -70,10 +72,10 @@ auto make_autograd_node(Arguments&&... arguments) {
   }
 }
 
-/// A c10::Allocator of host memory: derive from it and say where blocks come from.
+/// A c10::Allocator of host memory: derive from it and implement new_block().
 class HostAllocator : public c10::Allocator {
  public:
-  /// Any thread. Throws where there is no memory.
+  /// Called on any thread. Throws where there is no memory.
   virtual c10::DataPtr new_block(std::size_t bytes) const = 0;
 
   // Each version overrides one of the first two (const up to some 2.x), and later ones the third; so `override` cannot

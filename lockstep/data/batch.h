@@ -1,4 +1,4 @@
-// What a step gets: samples and where they came from.
+// A batch: the samples that a replica's step gets, and where they came from.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -7,8 +7,8 @@
 
 namespace lockstep {
 
-/// One replica's part of a global batch. A Batch that is made by hand needs no `ids`, and `global_size` is the caller's
-/// to set: ReplicaContext::scale_loss() needs it. Strategy::split() sets both.
+/// One replica's part of a global batch. A program that makes a Batch itself may leave `ids` undefined, and sets
+/// `global_size`, which ReplicaContext::scale_loss() needs. Strategy::split() sets both.
 struct Batch {
   at::Tensor input = {};    // [size, ...]
   at::Tensor target = {};   // [size, ...]; undefined where there is none

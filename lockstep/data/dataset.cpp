@@ -35,7 +35,7 @@ std::string text_of_ids(std::span<const int64_t> ids) {
   return text;
 }
 
-/// Whether a source that says which samples it gave says the right ones.
+/// Whether the ids that a source gave, if it gave them, are those that it was asked for.
 bool are_ids(const at::Tensor& given, std::span<const int64_t> asked) {
   if (!given.defined()) return true;
   if (given.scalar_type() != at::kLong || given.dim() != 1 || !given.device().is_cpu()) return false;
@@ -43,7 +43,7 @@ bool are_ids(const at::Tensor& given, std::span<const int64_t> asked) {
   return std::equal(asked.begin(), asked.end(), ids.data_ptr<int64_t>(), ids.data_ptr<int64_t>() + ids.numel());
 }
 
-/// What the source throws, as the library's own error that names the source.
+/// Reads from the source. An exception that is not the library's becomes a DataError that names the source.
 Batch read_or_name(const Source& source, std::span<const int64_t> ids) {
   try {
     return source.read(ids);
@@ -57,7 +57,7 @@ Batch read_or_name(const Source& source, std::span<const int64_t> ids) {
   }
 }
 
-/// What the source gives for `ids`, after a look whether it is what was asked for.
+/// Reads from the source and checks that the result is what it was asked for.
 Batch read_checked(const Source& source, std::span<const int64_t> ids) {
   Batch batch = read_or_name(source, ids);
   const auto count = static_cast<int64_t>(ids.size());
@@ -101,7 +101,7 @@ class SliceSource final : public Source {
     std::vector<int64_t> moved(ids.begin(), ids.end());
     for (int64_t& id : moved) id += begin_;
     Batch batch = read_checked(*whole_, moved);
-    batch.ids = at::Tensor();  // these were the whole's
+    batch.ids = at::Tensor();  // they count in the whole data set
     return batch;
   }
   std::string describe() const override {

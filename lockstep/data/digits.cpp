@@ -1,5 +1,5 @@
 // Digits drawn as strokes. Only +, -, *, / and square roots of IEEE numbers are used, so that the pixels are the same
-// bits on every machine; no library function of another precision enters.
+// bits on every machine; library functions, whose precision differs between machines, are not.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -68,7 +68,7 @@ const std::vector<std::vector<Stroke>>& glyphs() {
   return all;
 }
 
-/// SplitMix64: small, and good enough to draw with.
+/// SplitMix64: small, and good enough for drawing.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -100,7 +100,7 @@ float distance_to_segment(Point p, Point a, Point b) {
 
 /// Draws one digit into kSide * kSide floats, 0 (black) to 1.
 void draw(int digit, Random& random, float* pixels) {
-  // A turn by the angle whose half has tangent t, without a cosine.
+  // A rotation by the angle whose half has tangent t, which needs no cosine.
   const float t = random.uniform(-0.16f, 0.16f);
   const float cosine = (1 - t * t) / (1 + t * t);
   const float sine = 2 * t / (1 + t * t);

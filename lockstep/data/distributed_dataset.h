@@ -20,11 +20,11 @@ namespace lockstep {
 /// What happens to the samples of an epoch that do not fill a global batch.
 enum class Remainder {
   kKeep,  // they form a last, short batch; replicas' parts differ by at most one sample, and may be empty
-  kDrop,  // they are left out of this epoch; with `shuffle` they are other ones in each
+  kDrop,  // they are left out of this epoch; with `shuffle` each epoch leaves out others
 };
 
 struct DistributeOptions {
-  int64_t global_batch = 0;  // samples of a step over all replicas; at least 1, and it may be below their number
+  int64_t global_batch = 0;  // samples of a step over all replicas; at least 1, may be fewer than replicas
   bool shuffle = false;      // a new order for each epoch, a function of (seed, epoch)
   std::optional<uint64_t> seed = std::nullopt;  // the strategy's, where none is given
   Remainder remainder = Remainder::kKeep;
@@ -36,13 +36,13 @@ struct Deal;
 
 namespace data {
 
-/// A handle; copies mean the same. Which sample goes to which replica is a pure function of (seed, epoch, step,
-/// replica): reading is repeatable, and every sample of an epoch is used once (but for Remainder::kDrop). One that was
-/// default-constructed is empty: its members throw a UsageError.
+/// A handle; copies refer to the same data. Which sample goes to which replica is a pure function of (seed, epoch,
+/// step, replica): reading is repeatable, and every sample of an epoch is used once (Remainder::kDrop leaves some out).
+/// A default-constructed one is empty: its members throw a UsageError.
 class DistributedDataset {
  public:
-  /// Yields the steps of one epoch in order. An input iterator: one pass, on one thread. It keeps alive what it reads.
-  /// Where reading throws, the iterator stays at the step that it has.
+  /// Yields the steps of one epoch in order. An input iterator: one pass, on one thread. It keeps the data set alive.
+  /// Where reading throws, the iterator stays at its step.
   class Iterator {
    public:
     using iterator_category = std::input_iterator_tag;
@@ -85,9 +85,9 @@ class DistributedDataset {
   };
 
   DistributedDataset() = default;
-  /// The steps of epoch `number`, from 0; a UsageError for a negative one.
+  /// The steps of epoch `number`, counted from 0. Throws a UsageError for a negative one.
   Epoch epoch(int64_t number) const;
-  /// Steps of one epoch; none where there are no samples.
+  /// Steps of one epoch; 0 where there are no samples.
   int64_t steps_per_epoch() const;
   /// Samples in the data set.
   int64_t size() const;

@@ -29,7 +29,7 @@ struct Idx {
   std::vector<unsigned char> bytes;
 };
 
-/// A file that may or may not be gzip-compressed; zlib tells.
+/// Reads a file that may be gzip-compressed; zlib finds out.
 class Reader {
  public:
   explicit Reader(const fs::path& path) : path_(path.string()), file_(gzopen(path_.c_str(), "rb"), &gzclose) {
@@ -109,7 +109,7 @@ Idx read_idx(const fs::path& path, uint32_t magic) {
   return idx;
 }
 
-/// The file `stem` of a folder, whichever way it is written; nothing where there is none.
+/// The file of `stem` and `kind` in a folder, under each of the names that are in use; nothing where there is none.
 std::optional<fs::path> file_of(const fs::path& folder, const std::string& stem, const std::string& kind) {
   for (const char* separator : {"-", "."}) {
     for (const char* ending : {"", ".gz"}) {
@@ -148,7 +148,7 @@ Dataset load(const fs::path& images_path, const fs::path& labels_path) {
   std::memcpy(pixels.data_ptr(), images.bytes.data(), images.bytes.size());
   at::Tensor target = at::empty({labels.sizes[0]}, at::kByte);
   std::memcpy(target.data_ptr(), labels.bytes.data(), labels.bytes.size());
-  // MNIST's own mean and standard deviation, as everybody uses them.
+  // MNIST's mean and standard deviation, as they are usually given.
   return from_tensors(pixels.to(at::kFloat).div_(255).sub_(0.1307).div_(0.3081), target.to(at::kLong));
 }
 

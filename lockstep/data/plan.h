@@ -1,6 +1,6 @@
-// Which sample goes where: pure functions of (seed, epoch, step, replica). Nothing about order is stored anywhere.
-// Sizes and numbers of steps are any from 0, batches and replicas any from 1, up to the largest int64_t: no product or
-// sum of them overflows.
+// Which sample goes to which replica: pure functions of (seed, epoch, step, replica). No order is stored anywhere.
+// Sizes and numbers of steps are at least 0, batches and numbers of replicas at least 1, up to the largest int64_t: no
+// product or sum of them overflows.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,9 @@ struct Span {
 };
 
 /// The order of an epoch: a permutation of [0, size) that is computed position by position, in constant memory, so that
-/// an epoch can be entered anywhere. It is a Feistel network over the pairs (i / b, i % b) that is walked until it
-/// falls into the range (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002), keyed by (seed, epoch).
+/// an epoch can be entered anywhere. It is a Feistel network over the pairs (i / b, i % b), keyed by (seed, epoch),
+/// that is applied again until the result falls into the range (Black and Rogaway, "Ciphers with Arbitrary Finite
+/// Domains", 2002).
 class EpochOrder {
  public:
   /// Without `shuffle` the order is that of the data set.
@@ -40,8 +41,8 @@ int64_t steps_of_epoch(int64_t size, int64_t global_batch, bool drop_short);
 /// The positions of the epoch that form global batch `step`.
 Span batch_span(int64_t size, int64_t global_batch, int64_t step);
 
-/// Replica `replica`'s part of `whole`: parts lie in replica order, and their sizes differ by at most one, the first
-/// ones being the larger. Some are empty where there are fewer samples than replicas.
+/// Replica `replica`'s part of `whole`: parts lie in replica order, their sizes differ by at most one, and the larger
+/// parts come first. Some are empty where there are fewer samples than replicas.
 Span part_of(Span whole, int64_t replica, int64_t replicas);
 
 }  // namespace lockstep::internal

@@ -15,7 +15,8 @@ namespace lockstep::internal {
 
 namespace {
 
-/// A copy of some rows. It is no view, because a matrix library's last bits may depend on where its operands begin.
+/// A copy of some rows. It is not a view, because the last bits of a matrix product may depend on where its operands
+/// begin.
 at::Tensor rows(const at::Tensor& whole, const Span& span) {
   if (!whole.defined()) return {};
   return whole.detach().narrow(0, span.begin, span.size()).clone(at::MemoryFormat::Contiguous);

@@ -1,4 +1,4 @@
-// Whole tensors cut into the replicas' parts.
+// Cuts whole tensors into the replicas' parts.
 #pragma once
 
 #include <ATen/core/TensorBody.h>

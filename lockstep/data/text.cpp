@@ -1,4 +1,4 @@
-// Windows of a text's bytes, each byte to be foretold from those before it.
+// Text as a data set: windows of bytes, each byte to be predicted from the bytes before it.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -83,7 +83,7 @@ Text text(const std::string& path, int64_t context) {
     throw UsageError("LS-OPTION", fmt::format("text was given a context of {}", context), "give at least 1");
   std::string bytes = read_file(path);
   const std::size_t cut = bytes.size() - bytes.size() / 10;
-  // A window takes one byte more than it has: the last one's target.
+  // A window needs one byte more than it has: the target of its last byte.
   const auto fits = [&](std::size_t part) { return part > static_cast<uint64_t>(context); };
   if (!fits(cut) || !fits(bytes.size() - cut)) {
     throw DataError(

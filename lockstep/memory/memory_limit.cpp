@@ -12,7 +12,7 @@ namespace lockstep::internal {
 
 namespace {
 
-/// The number in a control group's file; what has none ("max", or no such file) is no limit.
+/// The number in a control group's file. A file without one ("max") and a missing file mean no limit.
 std::size_t limit_in(const std::string& path) {
   std::ifstream file(path);
   uint64_t bytes = 0;

@@ -6,7 +6,7 @@
 
 namespace lockstep::internal {
 
-/// In bytes. `root` is where /proc and /sys are looked for: another folder in tests.
+/// The limit in bytes. /proc and /sys are looked for below `root`, which is another folder in tests.
 std::size_t memory_limit(const std::string& root = "");
 
 }  // namespace lockstep::internal

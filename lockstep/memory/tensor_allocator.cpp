@@ -59,11 +59,11 @@ class TensorAllocator final : public HostAllocator {
   }
 };
 
-/// What came of the installation.
+/// The outcome of the installation.
 enum class State { kNotTried, kInstalled, kOff, kOtherStays };
 std::atomic<State> state{State::kNotTried};
 
-/// Never destroyed: tensors are resized while the process ends.
+/// Never destroyed: tensors may be resized while the process ends.
 TensorAllocator& allocator() {
   static TensorAllocator& instance = *new TensorAllocator;
   return instance;
@@ -73,8 +73,8 @@ State install() {
   const TensorCacheSetting setting = tensor_cache_setting(std::getenv(kVariable));
   if (!setting.on) return State::kOff;
   if (c10::GetCPUAllocator() != c10::GetDefaultCPUAllocator()) return State::kOtherStays;
-  // Half of the memory is far more than models that fit leave idle, and three quarters leave room for all that is not
-  // a tensor: what is idle must never be what a program is killed for.
+  // A model that fits leaves far less than half of the memory idle. Three quarters leave room for memory that is not a
+  // tensor's, so that the system never ends a program because of idle memory.
   const std::size_t memory = memory_limit();
   set_tensor_memory_limits({.idle = setting.idle_limit.value_or(memory / 2), .held = memory / 4 * 3});
   // With LibTorch's lowest priority, so that an allocator which the program sets later takes over.
@@ -109,7 +109,8 @@ TensorCacheSetting tensor_cache_setting(const char* text) {
 }
 
 void install_tensor_allocator() {
-  // Where install() throws, the next call tries again: each strategy of a program with a wrong value is refused.
+  // Where install() throws, the next call tries again, so that every strategy of a program with a wrong value is
+  // refused.
   static const State once = [] {
     const State result = install();
     state.store(result, std::memory_order_relaxed);

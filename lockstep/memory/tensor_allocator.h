@@ -1,5 +1,5 @@
-// LibTorch's tensors in memory that is kept and reused (memory/tensor_cache.h): installed once for the process, and
-// switched off or bounded by LOCKSTEP_TENSOR_CACHE in the environment. docs/memory.md has the whole story.
+// Gives LibTorch's tensors memory that is kept and reused (memory/tensor_cache.h). It is installed once for the
+// process; LOCKSTEP_TENSOR_CACHE in the environment switches it off or bounds it. docs/memory.md explains it.
 #pragma once
 
 #include <cstddef>
@@ -16,17 +16,17 @@ struct TensorCacheSetting {
   bool operator==(const TensorCacheSetting&) const = default;
 };
 
-/// Reads the variable's text; null or empty is the default: on, but off in a library that was built for a sanitizer,
-/// which sees the edges of a tensor only where each has a block of its own. Throws UsageError for anything but "on",
-/// "off" and a number of bytes, which may end in K, M or G; "0" is off.
+/// Reads the variable's text. Null or empty is the default: on, but off in a library that was built for a sanitizer,
+/// because a sanitizer sees the edges of a tensor only where each tensor has a separate block. Throws a UsageError for
+/// a text other than "on", "off" and a number of bytes, which may end in K, M or G; "0" is off.
 TensorCacheSetting tensor_cache_setting(const char* text);
 
-/// Makes all host tensors from now on live in blocks of memory/tensor_cache.h. The first call decides, later ones do
-/// nothing. An allocator that the program itself has put in LibTorch's place stays. Any thread, but not while another
-/// sets LibTorch's allocator. Throws UsageError as tensor_cache_setting does.
+/// Makes all host tensors from now on live in blocks of memory/tensor_cache.h. The first call that does not throw
+/// decides; later calls do nothing. An allocator that the program itself has given to LibTorch stays. Any thread may
+/// call, but not while another thread sets LibTorch's allocator. Throws a UsageError as tensor_cache_setting does.
 void install_tensor_allocator();
 
-/// Where tensors' memory comes from, in one line for Strategy::describe(). Any thread.
+/// Where tensors' memory comes from, in one line for Strategy::describe(). Any thread may call.
 std::string tensor_allocator_description();
 
 }  // namespace lockstep::internal

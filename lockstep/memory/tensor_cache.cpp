@@ -12,14 +12,15 @@
 
 namespace lockstep::internal {
 
-/// In front of each block. A cache's blocks stay its own: whoever frees one gives it back there, so memory does not
-/// wander from lane to lane.
+/// The header in front of each block.
+/// Invariant: a block stays its owner's, whichever thread frees it, so that memory does not move from lane to lane.
+/// Only hand_over() changes the owner, while the block is idle.
 struct alignas(kBlockAlignment) TensorBlock {
   TensorCache* owner;   // null: freed at once
-  TensorBlock* next;    // in a list of idle blocks, or of those that go
+  TensorBlock* next;    // in a list of idle blocks, or of blocks that go to the system
   std::size_t length;   // of the whole block, header included
   uint32_t size_class;  // meaningless without an owner
-  bool mapped;          // otherwise malloc's
+  bool mapped;          // false: it came from malloc
 
   void* memory() { return this + 1; }
   static TensorBlock& of(void* memory) { return *(static_cast<TensorBlock*>(memory) - 1); }
@@ -30,16 +31,18 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 
-// A window ends when the cache has handed out this many times what was idle at most. Blocks that lay idle all through
-// it go back, so that memory which is needed again after all costs a sixteenth of what was saved meanwhile, at most.
+// A window ends when the cache has handed out this many times the most that lay idle in it. Blocks that lay idle for
+// the whole window go back to the system. Where they are needed again, that costs at most a sixteenth of what the cache
+// saved meanwhile.
 constexpr std::size_t kWindow = 16;
-constexpr std::size_t kSmallestWindow = std::size_t{64} << 20;  // below it looking costs more than it gives back
+constexpr std::size_t kSmallestWindow = std::size_t{64} << 20;  // a smaller one costs more than it gives back
 
 constinit thread_local TensorCache* thread_cache = nullptr;
 
-// Bytes of all blocks that have an owner. Written only where the system is asked for memory or given some.
+// Bytes of all blocks that have an owner. Written only where the system gives memory or gets it back.
 std::atomic<std::size_t> held{0};
-// The limits, as one cache sees them: its share of the idle ones. Guarded for writing by the lock of TensorCaches.
+// The limits in bytes; `idle_share` is each cache's share of `idle_limit`. They are written under the lock of
+// TensorCaches only.
 std::atomic<std::size_t> idle_limit{SIZE_MAX};
 std::atomic<std::size_t> idle_share{SIZE_MAX};
 std::atomic<std::size_t> held_limit{SIZE_MAX};
@@ -56,11 +59,11 @@ void* map(std::size_t length) {
   if (before > 0) munmap(raw, before);
   char* const memory = static_cast<char*>(raw) + before;
   munmap(memory + length, wide - before - length);
-  madvise(memory, length, MADV_HUGEPAGE);  // a wish: without huge pages it is ordinary memory
+  madvise(memory, length, MADV_HUGEPAGE);  // a request: without huge pages it is ordinary memory
   return memory;
 }
 
-/// A block from the system for `owner`, or null. What is mapped and refused is tried with malloc: there is a limit on
+/// A block from the system for `owner`, or null. Where a mapping is refused, malloc is tried, because the system limits
 /// the number of mappings.
 TensorBlock* fresh_block(uint32_t size_class, TensorCache* owner) {
   std::size_t length = sizeof(TensorBlock) + size_of_class(size_class);
@@ -94,7 +97,7 @@ void give_all_to_system(TensorBlock* gone) {
 
 }  // namespace
 
-/// All caches there are: those of lanes, and the one of all threads without.
+/// All caches: those of lanes, and the one that all threads without a lane share.
 class TensorCaches {
  public:
   /// Never destroyed: tensors are freed while the process ends.
@@ -141,7 +144,8 @@ class TensorCaches {
     return sum;
   }
 
-  /// Gives idle blocks back until `bytes` more would stay within the limit on what is held, `first`'s before others'.
+  /// Gives idle blocks back to the system until `bytes` more would stay within the limit on held memory. Idle blocks of
+  /// `first` go before those of other caches.
   void make_room(std::size_t bytes, TensorCache& first) {
     const std::size_t limit = held_limit.load(std::memory_order_relaxed);
     const auto too_much = [&] {
@@ -169,8 +173,8 @@ class TensorCaches {
       if (block != nullptr) return block;
     } else {
       if (TensorBlock* const idle = owner->take(size_class)) return idle;
-      // What threads without a cache leave idle, such as each replica's initial weights, serves lanes; never the other
-      // way round, nor between lanes: then blocks would wander for ever.
+      // Lanes take blocks that threads without a cache left idle, such as each replica's initial weights. Invariant:
+      // blocks never move the other way, or between lanes; otherwise they would move for ever.
       if (owner != &shared_ && size_of_class(size_class) >= kLargeBlock) {
         if (TensorBlock* const idle = shared_.hand_over(size_class, *owner)) return idle;
       }
@@ -192,7 +196,7 @@ class TensorCaches {
  private:
   TensorCaches() {
     set_in_use(shared_, true);
-    // A child that is forked while another thread holds one of the locks would find it locked for good.
+    // A child that is forked while another thread holds a lock would find it locked for ever.
     pthread_atfork([] { all().lock_all(); }, [] { all().unlock_all(); }, [] { all().unlock_all(); });
   }
 
@@ -210,7 +214,7 @@ class TensorCaches {
     cache.in_use_ = in_use;
   }
 
-  /// With the lock held: each cache in use gets an equal share of what may lie idle.
+  /// Called with the lock held: gives each cache in use an equal share of what may lie idle.
   void divide() {
     const std::size_t limit = idle_limit.load(std::memory_order_relaxed);
     const std::size_t share = limit == SIZE_MAX ? limit : limit / (caches_.size() - unused_.size());
@@ -220,7 +224,7 @@ class TensorCaches {
 
   std::mutex mutex_;
   TensorCache shared_;
-  // Guarded by mutex_, which comes before the lock of a cache.
+  // Guarded by mutex_. Invariant: a thread that takes mutex_ and the lock of a cache takes mutex_ first.
   std::vector<TensorCache*> caches_{&shared_};
   std::vector<TensorCache*> unused_;
 };
@@ -250,7 +254,7 @@ TensorBlock* TensorCache::take(uint32_t size_class) {
     if (bin.count > 0) block = pop(bin);
   }
   give_all_to_system(gone);
-  // Threads without a cache may never allocate again; then lanes' work says how long their blocks lie idle.
+  // Threads without a cache may never allocate again. So what lanes hand out moves the window of their cache too.
   TensorCache& shared = TensorCaches::all().shared();
   if (window > 0 && this != &shared) shared.advance(window);
   return block;

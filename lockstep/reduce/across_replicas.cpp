@@ -15,8 +15,8 @@ namespace lockstep::internal {
 
 namespace {
 
-/// One replica's value taken together over some dimensions: for sums and means in the form of a summand, whose last
-/// dimension may be one more.
+/// One replica's value, reduced over `axes`. For sums and means the result is a summand, which may have one more
+/// dimension at the end.
 at::Tensor taken_together(Reduction reduction, const at::Tensor& value, const std::vector<int64_t>& axes) {
   if (reduction == Reduction::kMin) return at::amin(plain(value), axes);
   if (reduction == Reduction::kMax) return at::amax(plain(value), axes);
@@ -24,7 +24,7 @@ at::Tensor taken_together(Reduction reduction, const at::Tensor& value, const st
   return at::sum(summand, axes, /*keepdim=*/false, summand.scalar_type());
 }
 
-/// The same memory as numbers of the same size: LibTorch copies these whatever the dtype.
+/// The same memory as integers of the same size, which LibTorch copies bit for bit whatever the dtype.
 at::Tensor as_bytes(const at::Tensor& value) {
   const at::Tensor read = plain(value);
   switch (read.element_size()) {
@@ -36,7 +36,7 @@ at::Tensor as_bytes(const at::Tensor& value) {
   }
 }
 
-/// Whether every element has the bits of what a sum begins with: negative zero, or zero of integers.
+/// Whether no element changes a sum: every element has the bits of negative zero, or of zero for integers.
 bool adds_nothing(const at::Tensor& value) {
   if (at::isComplexType(value.scalar_type())) return adds_nothing(at::view_as_real(plain(value)));
   return same_bits(value, at::isFloatingType(value.scalar_type()) ? at::full_like(value, -0.0) : at::zeros_like(value));
@@ -53,7 +53,7 @@ at::Tensor reduced_over(const char* call, const Reducer& reducer, Reduction redu
                         std::span<const at::Tensor> values, std::span<const int64_t> axes) {
   const at::NoGradGuard no_grad;
   const at::ScalarType type = values.front().scalar_type();
-  result_type_of(reduction, values.front());  // refuses what has none
+  result_type_of(reduction, values.front());  // throws for a dtype without this reduction
   const std::vector<int64_t> dimensions = checked_axes(call, axes, values.front().dim());
   check_alike(call, values, dimensions);
   const bool extreme = reduction == Reduction::kMin || reduction == Reduction::kMax;
@@ -103,8 +103,8 @@ at::Tensor copied(const at::Tensor& value) {
 at::Tensor reading_of(const Reducer& reducer, Reduction reduction, std::span<const at::Tensor> components) {
   const at::NoGradGuard no_grad;
   if (reduction == Reduction::kSum) {
-    // One value among components that add nothing, as an assignment leaves them, is read back bit by bit, also where
-    // adding would flush its denormal numbers.
+    // After an assignment one component has the value and the others add nothing. Then the value is read back bit for
+    // bit, also where adding would flush its denormal numbers.
     std::vector<at::Tensor> adding;
     std::copy_if(components.begin(), components.end(), std::back_inserter(adding),
                  [](const at::Tensor& one) { return !adds_nothing(one); });

@@ -1,4 +1,4 @@
-// What values of all replicas become outside of steps, and in meetings where one thread has them all.
+// Reduces, joins and copies the values of all replicas on one thread: outside of steps, and in meetings.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -12,26 +12,26 @@
 
 namespace lockstep::internal {
 
-// In all of these index i is replica i, and the values are operands (operands.h) of the replicas of the whole run. They
-// run on the calling thread, without gradient, and give new tensors. `call` stands in messages.
+// In all of these functions values[i] belongs to replica i of the whole run and is an operand (operands.h). They run on
+// the calling thread, without gradient, and give new tensors. `call` is the user's call, for messages.
 
-/// The values reduced: tensors of one shape and dtype.
+/// The reduction of the values. Throws a UsageError unless they have one shape and dtype.
 at::Tensor reduced(const char* call, const Reducer& reducer, Reduction reduction, std::span<const at::Tensor> values);
 
-/// Each value taken together over `axes`, and the results reduced: tensors that may differ in size along these axes.
-/// kMean is the mean over all elements. Extremes leave out values without elements. A UsageError where there is no
-/// element at all, except for kSum.
+/// Reduces each value over `axes`, and then the results over the replicas. The values may differ in size along these
+/// axes. kMean is the mean over all elements. kMin and kMax leave out values without elements. Throws a UsageError
+/// where no value has an element, except for kSum.
 at::Tensor reduced_over(const char* call, const Reducer& reducer, Reduction reduction,
                         std::span<const at::Tensor> values, std::span<const int64_t> axes);
 
-/// The values joined along `axis`, in replica order: tensors of one dtype, of any size along it.
+/// The values, joined along `axis` in replica order. They have one dtype and may differ in size along `axis` only.
 at::Tensor joined(const char* call, std::span<const at::Tensor> values, int64_t axis);
 
-/// A copy of the value of one replica, of the bits that it reads as.
+/// A copy of one replica's value, with the bits that a reader of it sees.
 at::Tensor copied(const at::Tensor& value);
 
-/// The one value of a variable of which each replica has a component, for kSum and kMean. Components with equal bits
-/// have that mean; other means are formed in float64 and rounded once to the components' dtype.
+/// The value that a variable reads as where each replica has a component, for kSum and kMean. The mean of components
+/// with equal bits has these bits; other means are computed in float64 and rounded once to the components' dtype.
 at::Tensor reading_of(const Reducer& reducer, Reduction reduction, std::span<const at::Tensor> components);
 
 }  // namespace lockstep::internal

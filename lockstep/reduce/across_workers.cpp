@@ -21,11 +21,11 @@ namespace lockstep::internal {
 
 namespace {
 
-// What a record of shapes begins with, which no proposal does, and what stands for an undefined tensor.
+// A record of shapes begins with kShapes, which no proposal begins with. kAbsent stands for an undefined tensor.
 constexpr int64_t kShapes = -2;
 constexpr int64_t kAbsent = -1;
 
-/// Dtypes and shapes as words, so that memory can be made for tensors before they come.
+/// Dtypes and shapes as words, with which the other workers make memory before the tensors come.
 std::string shapes_of(std::span<const at::Tensor> tensors) {
   std::vector<int64_t> words{kShapes};
   for (const at::Tensor& tensor : tensors) {
@@ -48,7 +48,7 @@ std::vector<at::Tensor> empty_of_shapes(const std::string& bytes, int64_t worker
   std::vector<int64_t> words(bytes.size() / sizeof(int64_t));
   if (!words.empty()) std::memcpy(words.data(), bytes.data(), words.size() * sizeof(int64_t));
   if (words.empty() || words.front() != kShapes) {
-    // That worker is somewhere else: it says where, or why it has failed.
+    // That worker makes another call or has failed: its record is a proposal that says which.
     std::vector<Proposal> said{{.call = "a reduction"}, decode(bytes, worker)};
     require_agreement(said, 0);
   }
@@ -82,7 +82,7 @@ std::size_t bytes_of(std::span<const at::Tensor> tensors) {
   return bytes;
 }
 
-/// All elements one after another.
+/// The bytes of all tensors, one tensor after another.
 std::vector<std::byte> packed(std::span<const at::Tensor> tensors) {
   std::vector<std::byte> bytes(bytes_of(tensors));
   std::size_t done = 0;
@@ -103,7 +103,7 @@ void unpack(std::span<const std::byte> bytes, std::span<at::Tensor> tensors) {
   }
 }
 
-/// Every worker's tensors; who has none sends nothing.
+/// Every worker's tensors; a worker without tensors sends no bytes.
 std::vector<std::vector<at::Tensor>> gather_dense(World& world, const std::vector<at::Tensor>& mine) {
   const auto workers = static_cast<std::size_t>(world.num_workers());
   const auto here = static_cast<std::size_t>(world.worker_index());

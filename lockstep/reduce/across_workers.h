@@ -1,5 +1,5 @@
-// What values of all workers' replicas become: each worker hands on what the others cannot compute, and all of them
-// finish the same sum.
+// Reductions, gathers and broadcasts over the replicas of all workers: each worker sends what the others cannot
+// compute, and every worker finishes the same sum.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -18,21 +18,22 @@ class World;
 
 namespace lockstep::internal {
 
-// All workers call these in the same order, after they have agreed that they do (comm/agreement.h); in between nothing
-// else talks. They run on the calling thread, without gradient, and give new tensors. Operands are those of operands.h.
-// Throw what the World throws.
+// All workers call these functions in the same order, after they have agreed to do so (comm/agreement.h). Between the
+// agreement and the call nothing else uses the World. They run on the calling thread, without gradient. Operands are
+// those of operands.h. They throw what the World throws, a UsageError where a worker makes another call, and a
+// PeerError where a worker has failed or sends a message that cannot be read.
 
 /// Every worker's tensors, by worker, in the order in which it gave them. Numbers of tensors, shapes and dtypes may
-/// differ.
+/// differ, and tensors may be undefined. This worker's own tensors may share the memory of `mine`.
 std::vector<std::vector<at::Tensor>> gather_across(World& world, std::span<const at::Tensor> mine);
 
-/// The tensor that `worker` gave, on every worker; others' `value` is not looked at.
+/// The `value` of worker `worker`, as a new tensor on every worker. The `value` of other workers is ignored.
 at::Tensor broadcast_across(World& world, int64_t worker, const at::Tensor& value);
 
-/// The reduction of all replicas' values, with the bits that it has where one worker has all replicas. `mine` are the
-/// values of this worker's replicas, which are block `local` of `replicas` in all. Where the reducer adds in tree
-/// order, undefined values are absent, as absent leaves are, and the result is undefined where all are. Throws the
-/// UsageError LS-NOT-ALIKE unless all have one shape and dtype.
+/// The reduction of all replicas' values, with the bits that it has in a run with one worker. `mine` are the values of
+/// this worker's replicas, which are block `local` of `replicas` in all. Where the reducer adds in tree order,
+/// undefined values are absent, as absent leaves are, and the result is undefined where all are. Throws the UsageError
+/// LS-NOT-ALIKE where workers have values of different shape or dtype.
 at::Tensor reduce_across(World& world, const Reducer& reducer, Reduction reduction, int64_t replicas, Block local,
                          std::span<const at::Tensor> mine);
 

@@ -4,7 +4,7 @@ namespace lockstep::internal {
 
 namespace {
 
-/// Adds those within `tree`, a subtree itself.
+/// Appends the maximal subtrees of [begin, end) that lie within `tree`.
 void collect_subtrees(const Subtree& tree, int64_t begin, int64_t end, std::vector<Subtree>& found) {
   const int64_t tree_end = tree.first + tree.count;
   if (tree_end <= begin || end <= tree.first) return;

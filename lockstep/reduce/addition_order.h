@@ -1,4 +1,4 @@
-// In which order values of replicas are added: the one place that decides it (docs/determinism.md).
+// The order in which values of replicas are added. This is the one place that decides it (docs/determinism.md).
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,9 @@ constexpr int64_t split_of(int64_t count) {
 }
 
 /// Folds the replicas [first, first + count) in tree order: `leaf(i)` is replica i's value, `add(a, b)` joins the
-/// values of two neighbouring subtrees, left before right. The order depends on `count` alone, so a block of replicas
-/// that is a subtree gives the same partial value wherever it is computed. `count` >= 1.
+/// values of two neighbouring subtrees, left before right. `count` >= 1.
+/// Invariant: the order depends on `count` alone, so a block of replicas that is a subtree has the same partial value
+/// wherever it is computed.
 template <class Leaf, class Add>
 auto fold_in_tree_order(int64_t first, int64_t count, const Leaf& leaf, const Add& add) -> decltype(leaf(first)) {
   if (count == 1) return leaf(first);
@@ -32,10 +33,11 @@ struct Subtree {
   bool operator==(const Subtree&) const = default;
 };
 
-/// The fewest subtrees of the tree over `replicas` that make up the block [first, first + count), in order. Whoever has
-/// the block adds within each of them and hands on one partial sum for each. A sum over all replicas in which each
-/// partial sum stands as the value of its subtree's first replica, the others being absent, then has the bits of the
-/// sum over the replicas' own values. The block lies within [0, replicas); an empty one has no subtrees.
+/// The fewest subtrees of the tree over `replicas` that make up the block [first, first + count), in order. The block
+/// lies within [0, replicas); an empty one has no subtrees.
+/// Invariant: a worker may add within each subtree of its block and pass on one partial sum for each. Let each partial
+/// sum stand as the value of its subtree's first replica, and let the other replicas be absent. Then the sum over all
+/// replicas has the bits of the sum over the replicas' own values.
 std::vector<Subtree> maximal_subtrees(int64_t replicas, int64_t first, int64_t count);
 
 }  // namespace lockstep::internal

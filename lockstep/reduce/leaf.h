@@ -1,4 +1,4 @@
-// What is still to be added: a sum asks its leaves for blocks and never for an address.
+// The summands of a sum over replicas. A sum asks its leaves for blocks of elements, and never for an address.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@ namespace lockstep::internal {
 
 /// One summand of a sum over replicas: a replica's gradient, the sum that a reducer has made, or, with several workers,
 /// the sum of another worker's subtree (addition_order.h), which stands as the value of the subtree's first replica. An
-/// absent leaf adds nothing, not even zero. It owns nothing: what it refers to outlives it.
+/// absent leaf adds nothing, not even zero. A leaf owns nothing: the memory that it refers to outlives it.
 ///
-/// Today a leaf lies in memory. Who asks for blocks also works with one that makes each block when it is asked for it,
-/// such as the product of two factors.
+/// Today every leaf lies in memory. Code that asks for blocks also works with a leaf that computes each block on
+/// request, such as the product of two factors.
 class Leaf {
  public:
   /// Absent.
@@ -19,14 +19,14 @@ class Leaf {
   explicit Leaf(const void* memory) : memory_(memory) {}
 
   bool present() const { return memory_ != nullptr; }
-  /// Elements [offset, offset + count), each a T, or null where the leaf is absent. They are in the leaf's own memory,
-  /// or in `scratch`, which has room for them: only leaves that lie in no memory use it, and where there is none of
-  /// these it may be null.
+  /// Elements [offset, offset + count), each a T, or null where the leaf is absent. They lie in the leaf's own memory,
+  /// or in `scratch`, which has room for them. Only a leaf that computes its blocks uses `scratch`, which may be null
+  /// where there is no such leaf.
   template <class T>
   const T* block(int64_t offset, [[maybe_unused]] int64_t count, [[maybe_unused]] T* scratch) const {
     return memory_ ? static_cast<const T*>(memory_) + offset : nullptr;
   }
-  /// What a processor may fetch before the first block is asked for; null where there is nothing.
+  /// An address that the processor may fetch before the first block is asked for; null where there is none.
   const void* to_fetch() const { return memory_; }
 
  private:

@@ -11,24 +11,27 @@
 
 namespace lockstep::internal {
 
-/// Throws the UsageError of a `call` that was given a tensor whose elements cannot be read in the host's memory:
-/// undefined, sparse, nested, quantized, or on another device. `replica` is whose tensor it is, where the caller knows.
+/// Throws a UsageError where the elements of `value` cannot be read in the host's memory: where it is undefined,
+/// sparse, nested, quantized, or on another device. The message names `call` and, where it is given, the replica that
+/// `value` belongs to.
 void check_operand(const char* call, const at::Tensor& value, std::optional<int64_t> replica = {});
 
-/// `value` without gradient and without the negative and conjugate bits, which operators apply as they read. It is the
-/// same memory where neither bit is set. Strides stay.
+/// `value` without gradient and without LibTorch's negative and conjugate bits, which operators apply when they read.
+/// It shares the memory of `value` where neither bit is set, and it keeps the strides.
 at::Tensor plain(const at::Tensor& value);
 
-/// The same in one dense stretch of memory, in the order of the elements. Costs nothing where it is so already.
+/// The same in one dense stretch of memory, in the order of the elements. A `value` that lies so already is returned
+/// itself: this costs nothing, and its gradient stays.
 at::Tensor plain_and_contiguous(const at::Tensor& value);
 
-/// Throws the LS-NOT-ALIKE of a `call` unless all have one dtype and one shape, except for their sizes along `but_axes`
-/// (from 0). Index i is replica i.
+/// Throws the UsageError LS-NOT-ALIKE, which names `call`, unless all values have one dtype and one shape, except for
+/// their sizes along `but_axes` (counted from 0). values[i] is replica i's, and there is at least one.
 void check_alike(const char* call, std::span<const at::Tensor> values, std::span<const int64_t> but_axes = {});
 
-/// `axis` counted from 0. Throws the LS-AXIS of a `call` where tensors of so many dimensions have none such.
+/// `axis` counted from 0; a negative axis counts from the end. Throws the UsageError LS-AXIS, which names `call`, where
+/// a tensor of so many dimensions has no such axis.
 int64_t checked_axis(const char* call, int64_t axis, int64_t dimensions);
-/// The same of several, each of which must be another one.
+/// The same for several axes. An axis that is named twice is an LS-AXIS too.
 std::vector<int64_t> checked_axes(const char* call, std::span<const int64_t> axes, int64_t dimensions);
 
 /// "Float [2, 3]"

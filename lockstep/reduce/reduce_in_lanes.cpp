@@ -27,7 +27,8 @@ std::pair<int64_t, int64_t> slice_of(int64_t count, const LanePart& part) {
   return {border(part.lane), border(part.lane + 1)};
 }
 
-/// Slices begin on borders of lines, counted from an output's own begin.
+/// Whether every output begins at a multiple of kStreamAlignment; then every slice does, because it begins a number of
+/// whole cache lines after the output's begin.
 template <class T>
 bool all_aligned(c10::ArrayRef<T*> outputs) {
   return std::all_of(outputs.begin(), outputs.end(),
@@ -81,14 +82,14 @@ void reduce_whole(const Reducer& reducer, Reduction reduction, c10::ArrayRef<Red
   for (const ReducedTensor& one : tensors) values.push_back(one.input->detach());
   const at::Tensor result = reduce_by(reducer, reduction, values).contiguous();
   if (result.numel() == 0) return;
-  // Not by copy_: outputs may be tensors of inference mode, which this thread need not have on.
+  // Not by copy_: an output may be a tensor of inference mode, and this thread may not be in that mode.
   for (const ReducedTensor& one : tensors) std::memcpy(one.output->data_ptr(), address_of(result), result.nbytes());
 }
 
 }  // namespace
 
 at::Tensor empty_result(Reduction reduction, const at::Tensor& value) {
-  // Small sums are called thousands of times a second, and the dispatcher costs as much as the sum.
+  // Small reductions run thousands of times a second, and the dispatcher would cost as much as the sum.
   return at::Tensor(at::detail::empty_cpu(value.sizes(), result_type_of(reduction, value)));
 }
 

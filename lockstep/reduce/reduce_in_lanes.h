@@ -1,4 +1,4 @@
-// One reduction of all replicas' tensors into a result for each replica, carried out by several lanes side by side.
+// Reduces the tensors of all replicas into one result for each replica; several lanes share the work.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -11,7 +11,8 @@
 
 namespace lockstep::internal {
 
-/// Memory for the reduction of `value` and its likes, of the result's dtype. A UsageError for a dtype without one.
+/// Memory for the reduction of tensors that are like `value`: its shape, and the result's dtype. Throws a UsageError
+/// for a dtype without this reduction.
 at::Tensor empty_result(Reduction reduction, const at::Tensor& value);
 
 /// One replica's tensor, as plain_and_contiguous (operands.h) gives it, and its empty_result.
@@ -24,13 +25,14 @@ struct ReducedTensor {
 struct LanePart {
   int lane;
   int num_lanes;
-  /// Whose work it is to reduce the tensor where it is not cut in slices.
+  /// Whether this lane reduces the whole tensor where it is not cut into slices.
   bool has_whole;
 };
 
-/// One lane's part of reducing `tensors`, which are by replica and alike: a slice of each output, or, where the dtype
-/// or the reducer does not let itself be cut, all of it. The parts of all lanes do not overlap, and together they fill
-/// every output. Bits do not depend on the lanes. `past_caches`: so much is written in all that no cache will hold it.
+/// Does one lane's part of reducing `tensors`, one for each replica, which have one shape and dtype. It fills a slice
+/// of each output. Where the dtype or the reducer does not allow slices, the lane with `has_whole` fills all outputs.
+/// The parts of all lanes do not overlap, and together they fill every output. Bits do not depend on the lanes.
+/// `past_caches` says that more is written in all than a cache holds.
 void reduce_in_lanes(const Reducer& reducer, Reduction reduction, c10::ArrayRef<ReducedTensor> tensors,
                      const LanePart& part, bool past_caches);
 

@@ -27,7 +27,8 @@ bool is_complex(at::ScalarType type) {
   return type == at::kComplexFloat || type == at::kComplexDouble || type == at::kComplexHalf;
 }
 
-/// v = high * 2^32 + low with 0 <= low < 2^32, as a last dimension of two: 2^31 of them can be added in int64.
+/// Splits each v = high * 2^32 + low, 0 <= low < 2^32, into a last dimension of two, [high, low]. Sums of 2^31 of them
+/// fit into int64.
 at::Tensor halves_of(const at::Tensor& integers) {
   const at::Tensor wide = integers.to(at::kLong);
   return at::stack({wide.bitwise_right_shift(32), wide.bitwise_and(int64_t{0xffffffff})}, -1);
@@ -73,7 +74,7 @@ at::ScalarType accumulation_type_of(at::ScalarType type) {
 
 at::Tensor summand_of(Reduction reduction, const at::Tensor& value) {
   at::Tensor read = plain(value);
-  // LibTorch's complex addition multiplies by 1 first, and loses the sign of zeros in it.
+  // LibTorch's complex addition first multiplies by 1, and so loses the sign of zeros.
   if (read.is_complex()) read = at::view_as_real(read);
   if (reduction == Reduction::kMean && is_integer(read.scalar_type())) return halves_of(read);
   return read.to(accumulation_type_of(read.scalar_type()));
@@ -99,7 +100,7 @@ at::Tensor result_of(Reduction reduction, const at::Tensor& total, int64_t count
 
 at::Tensor reduce_tensors(Reduction reduction, std::span<const at::Tensor> values) {
   const at::NoGradGuard no_grad;
-  result_type_of(reduction, values.front());  // refuses what has none
+  result_type_of(reduction, values.front());  // throws for a dtype without this reduction
   const auto count = static_cast<int64_t>(values.size());
   const at::Tensor total = fold_in_tree_order(
       0, count, [&](int64_t i) { return summand_of(reduction, values[i]); },

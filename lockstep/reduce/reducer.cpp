@@ -26,8 +26,8 @@ namespace internal {
 
 namespace {
 
-/// What a reducer of the user's own is given: plain values, and integers so wide that their sum does not wrap before it
-/// is divided.
+/// The values that a user's reducer is given: plain ones (operands.h), and int64 for means of integers, so that
+/// narrower integers do not wrap before the division.
 std::vector<at::Tensor> given_to_reducer(Reduction reduction, std::span<const at::Tensor> values) {
   const bool widen = reduction == Reduction::kMean && at::isIntegralType(values.front().scalar_type(), false);
   std::vector<at::Tensor> given;
@@ -41,7 +41,7 @@ at::Tensor reduce_by(const Reducer& reducer, Reduction reduction, std::span<cons
   if (reducer.in_tree_order()) return reduce_tensors(reduction, values);
   const at::NoGradGuard no_grad;
   const at::Tensor& like = values.front();
-  const at::ScalarType type = result_type_of(reduction, like);  // refuses what has none, for all reducers
+  const at::ScalarType type = result_type_of(reduction, like);  // throws for a dtype without this reduction
   const at::Tensor result = reducer.reduce(reduction, given_to_reducer(reduction, values));
   if (result.defined() && result.layout() == at::kStrided && result.scalar_type() == type &&
       result.sizes() == like.sizes() && result.device() == like.device()) {

@@ -19,20 +19,23 @@ class Reducer {
   virtual ~Reducer() = default;
   /// "in tree order": what describe() says after "replicas' values are added ".
   virtual std::string describe() const = 0;
-  /// One tensor from `values`, replica r's being values[r]: dense, in the host's memory, without gradient, of one shape
-  /// and dtype, not always contiguous, and not to be written. The result is a new tensor of that shape and dtype;
-  /// another is a UsageError that names the reducer. Integers whose kMean is asked for come as int64, and the result is
-  /// float64. Extremes over axes come without the replicas that have no elements. A function of its arguments alone, in
-  /// every bit, or promise 2 does not hold. Called on any replica's thread, several at a time for different values.
+  /// Makes one tensor of `values`, where values[r] is replica r's. They are dense, in the host's memory, without
+  /// gradient, of one shape and dtype, not always contiguous, and must not be written. The result is a new tensor of
+  /// that shape and dtype; for another result the caller gets a UsageError that names the reducer. For kMean of
+  /// integers the values come as int64, and the result is float64. For kMin and kMax over axes the replicas without
+  /// elements are left out. The result must be a function of the arguments alone, in every bit; otherwise the promise
+  /// of equal bits (docs/determinism.md) does not hold. Called on any replica's thread, and on several threads at a
+  /// time for different values.
   virtual at::Tensor reduce(Reduction reduction, std::span<const at::Tensor> values) const = 0;
-  /// Whether reduce() does what TreeReducer's does, in every bit. Then the library need not call it: whoever adds takes
-  /// the replicas' own values and adds them in tree order where it needs the sum, as the optimizer's step does in its
-  /// one pass over memory. Otherwise, which is the default, what is to be added is the one value that reduce() gives. A
-  /// reducer that asks a TreeReducer for its sums returns true. The same answer each time.
+  /// Whether reduce() gives the bits that TreeReducer's gives, for all values. Then the library need not call it: it
+  /// may add the replicas' own values in tree order where it needs the sum, as the optimizer's step does in its one
+  /// pass over memory. Otherwise, which is the default, the library uses the one value that reduce() gives. A reducer
+  /// that asks a TreeReducer for its sums returns true. The answer must always be the same.
   virtual bool in_tree_order() const;
 };
 
-/// In the order of docs/determinism.md, the same for any lanes; what strategies do unless they are given another.
+/// Adds in the order of docs/determinism.md, which is the same for any lanes. Strategies use it unless they are given
+/// another reducer.
 class TreeReducer final : public Reducer {
  public:
   std::string describe() const override;
@@ -41,7 +44,8 @@ class TreeReducer final : public Reducer {
 };
 
 namespace internal {
-/// What `reducer` makes of the values, checked. All have one shape and dtype.
+/// The result of `reducer` for the values, which have one shape and dtype. Throws a UsageError where it is not what
+/// Reducer::reduce promises.
 at::Tensor reduce_by(const Reducer& reducer, Reduction reduction, std::span<const at::Tensor> values);
 }  // namespace internal
 

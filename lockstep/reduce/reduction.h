@@ -3,8 +3,8 @@
 
 namespace lockstep {
 
-/// kSum keeps the dtype: integers wrap at its limits, as LibTorch's own addition does. kMean divides after the sum; of
-/// integers it is a float64, as TensorFlow's true division gives, and their sum does not wrap before.
+/// kSum keeps the dtype: integers wrap at its limits, as LibTorch's own addition does. kMean divides after the sum; for
+/// integers it is float64, as TensorFlow's true division gives, and the sum does not wrap before the division.
 enum class Reduction { kSum, kMean, kMin, kMax };
 
 /// "sum", "mean", "min" or "max".

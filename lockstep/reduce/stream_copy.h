@@ -11,12 +11,12 @@
 
 namespace lockstep::internal {
 
-/// What is written in all should exceed this before it goes past the caches: about what the last level of a server's
-/// cache holds. It decides speed alone.
+/// Copies of more bytes in all than this should go past the caches: it is about the size of the last cache of a server.
+/// It decides speed alone.
 inline constexpr std::size_t kStreamedBytes = std::size_t{32} << 20;
 
-/// Copies `bytes` that nobody reads soon: the processor does not fetch the lines that are overwritten, a third of the
-/// traffic of a copy. Call end_stream_copies() before another thread may look.
+/// Copies `bytes` bytes that are not read soon. The processor does not fetch the lines that are overwritten, which are
+/// a third of a copy's traffic. Call end_stream_copies() before another thread may read them.
 inline void stream_copy(void* to, const void* from, std::size_t bytes) {
 #if defined(__SSE2__)
   auto* target = static_cast<unsigned char*>(to);
@@ -37,7 +37,7 @@ inline void stream_copy(void* to, const void* from, std::size_t bytes) {
 #endif
 }
 
-/// Orders this thread's streamed copies before all that it writes next.
+/// Orders this thread's streamed copies before everything that it writes next.
 inline void end_stream_copies() {
 #if defined(__SSE2__)
   _mm_sfence();

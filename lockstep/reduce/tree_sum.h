@@ -7,7 +7,7 @@
 
 namespace lockstep::internal {
 
-/// Elements that are summed at a time, so that what lies between two additions stays in the first-level cache.
+/// How many elements are summed at a time, so that the sums between two additions stay in the first-level cache.
 inline constexpr int64_t kSumBlock = 2048;
 
 /// How many scratch rows of kSumBlock elements a sum over `replicas` needs.
@@ -17,12 +17,13 @@ constexpr int64_t scratch_rows(int64_t replicas) {
   return rows;
 }
 
-/// Up to so many replicas that are all present need one row of scratch only, which may be where the sum is to stay.
+/// Up to this many replicas, where all are present, need one row of scratch only, and that row may be where the result
+/// is to stay.
 inline constexpr int64_t kOneRowReplicas = 8;
 
 /// The sum over `replicas` inputs of elements [offset, offset + count), count <= kSumBlock, in tree order. A null input
-/// is absent: it is skipped, not added as zero. Gives where the sum is: in `scratch` (scratch_rows(replicas) rows), or,
-/// where only one input is present, in that input itself; null where none is.
+/// is absent: it is skipped, not added as zero. Returns where the sum is: in `scratch` (scratch_rows(replicas) rows),
+/// or in the input itself where only one is present; null where none is.
 template <class T>
 using TreeSum = const T* (*)(const T* const* inputs, int64_t replicas, int64_t offset, int64_t count, T* scratch);
 
@@ -30,9 +31,10 @@ using TreeSum = const T* (*)(const T* const* inputs, int64_t replicas, int64_t o
 template <class T>
 TreeSum<T> tree_sum();
 
-/// Writes the sum, or mean, of elements [begin, end) in tree order to as many outputs as there are inputs, at the same
-/// offsets: past the caches, so for what exceeds them. All inputs are present, at most kOneRowReplicas; each
-/// output is on a border of kStreamAlignment at `begin`, and none overlaps an input. Bits are those of TreeSum.
+/// Writes the sum or mean of elements [begin, end), in tree order, to as many outputs as there are inputs, at the same
+/// offsets. It writes past the caches, so it is for results that are larger than these. There are at most
+/// kOneRowReplicas inputs, and all are present. Each output is at a multiple of kStreamAlignment at `begin`, and no
+/// output overlaps an input. The bits are those of TreeSum.
 template <class T>
 using StreamTreeSum = void (*)(const T* const* inputs, int64_t replicas, int64_t begin, int64_t end, bool mean,
                                T* const* outputs);

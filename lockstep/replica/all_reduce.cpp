@@ -1,4 +1,4 @@
-// One sum, mean, least or greatest of all replicas' tensors: who brings what, and the gradient. reduce/ computes it.
+// all_reduce: the meeting to which replicas bring their tensors, and the gradient. reduce/ computes the result.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/SmallVector.h>
@@ -24,7 +24,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// The user's call, which replicas must have in common. It refers to the user's tensors.
+/// The user's call, which must be equal on all replicas. It refers to the user's tensors.
 struct AllReduceCall {
   Reduction reduction;
   at::ArrayRef<at::Tensor> values;
@@ -51,10 +51,10 @@ void check_operands(at::ArrayRef<at::Tensor> values) {
 
 class AllReduceMeeting final : public Meeting {
  public:
-  /// Few tensors without an allocation.
+  /// Holds two tensors without an allocation.
   using Tensors = c10::SmallVector<at::Tensor, 2>;
 
-  /// `values` are what is added for `call`: its own tensors, or some of them joined to one.
+  /// `values` are the tensors that are reduced for `call`: the call's tensors, or several of them joined to one.
   AllReduceMeeting(const ReplicaGroup& group, const AllReduceCall& call, at::ArrayRef<at::Tensor> values)
       : group_(group), call_(call), signature_(call.signature()) {
     const at::NoGradGuard no_grad;
@@ -128,14 +128,15 @@ AllReduceMeeting::Tensors meet_all_reduce(const ReplicaContext& context, const A
   return meeting.take_outputs();
 }
 
-/// LibTorch's custom functions take tensors, not lists of them: `value` is one, or several of the call's joined.
+/// LibTorch's custom functions take tensors, not lists of them: `value` is the call's only tensor, or several of its
+/// tensors joined.
 struct AllReduceFunction : torch::autograd::Function<AllReduceFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& value, const ReplicaContext* context,
                             const AllReduceCall* call) {
     at::Tensor output = meet_all_reduce(*context, *call, value).front();
     ctx->saved_data["reduction"] = static_cast<int64_t>(call->reduction);
     if (call->reduction == Reduction::kMin || call->reduction == Reduction::kMax) {
-      // Of equal extremes the lowest replica's counts: it alone gets the gradient.
+      // Where several replicas have the extreme value, the lowest of them alone gets the gradient.
       const int64_t id = context->replica_id();
       const at::Tensor nobody = at::full({}, context->num_replicas(), at::kLong);
       const at::Tensor claim = at::where(value.detach().eq(output), at::full({}, id, at::kLong), nobody);
@@ -158,8 +159,9 @@ struct AllReduceFunction : torch::autograd::Function<AllReduceFunction> {
   }
 };
 
-/// A list with gradient: the tensors of one dtype go through one meeting as one, in order of their dtypes' first ones.
-/// Each of these meetings stands for the whole call, so that replicas whose lists differ anywhere do not agree.
+/// A list with gradient: the tensors of one dtype are joined and go through one meeting, in the order in which the
+/// dtypes first appear. Each of these meetings has the signature of the whole call, so that replicas whose lists differ
+/// anywhere do not agree.
 std::vector<at::Tensor> all_reduce_with_gradient(const ReplicaContext& context, const AllReduceCall& call) {
   const at::ArrayRef<at::Tensor> values = call.values;
   if (values.size() == 1) return {AllReduceFunction::apply(values.front(), &context, &call)};

@@ -13,8 +13,9 @@ class ThreadLocalState;
 
 namespace lockstep::internal {
 
-/// The caller's thread-local state. `capture` on the caller before the replicas start, `enter` on each replica thread,
-/// `restore` on the caller at the end: it undoes what a step left behind. Both are cheap where nothing changed.
+/// The caller's thread-local state. Call `capture` on the caller's thread before the replicas start, `enter` on each
+/// replica's thread, and `restore` on the caller's thread at the end, where it undoes what a step left behind. `enter`
+/// and `restore` are cheap where nothing changed.
 class CallerState {
  public:
   CallerState();

@@ -1,4 +1,4 @@
-// Gathers and broadcasts: who brings what, and the gradient. all_reduce.cpp has the reductions.
+// all_gather and broadcast: their meetings, and the gradient of all_gather. all_reduce.cpp has the reductions.
 #include "lockstep/replica/collectives.h"
 
 #include <ATen/ATen.h>

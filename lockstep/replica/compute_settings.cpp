@@ -15,8 +15,8 @@ namespace {
 struct ThreadLibraries {
   void (*omp_set)(int) = nullptr;
   int (*omp_get)() = nullptr;
-  int (*mkl_set_local)(int) = nullptr;      // gives the number of before; 0 means "follow OpenMP"
-  std::unique_ptr<SharedSetting> openblas;  // process-wide, and only where OpenBLAS has threads of its own
+  int (*mkl_set_local)(int) = nullptr;      // returns the previous number; 0 means "follow OpenMP"
+  std::unique_ptr<SharedSetting> openblas;  // process-wide, and only where OpenBLAS has its own threads
   // What the compiler calls for `#pragma omp parallel`; other OpenMP libraries have it too.
   void (*omp_parallel)(void (*)(void*), void*, unsigned, unsigned) = nullptr;
 
@@ -35,7 +35,7 @@ struct ThreadLibraries {
   }
 };
 
-/// Never destroyed: threads of the library may end while the process does.
+/// Never destroyed: threads of the library may end while the process ends.
 const ThreadLibraries& libraries() {
   static const ThreadLibraries& found = *new ThreadLibraries;
   return found;
@@ -46,10 +46,10 @@ void set_intra_op_threads(int threads) {
   if (libraries().mkl_set_local) libraries().mkl_set_local(threads);
 }
 
-/// On the calling thread and those that it shares its operators with.
+/// Sets the modes on the calling thread and on the intra-op threads that it shares its operators with.
 void set_modes(uint32_t modes, int threads) {
   if (threads > 1 && libraries().omp_parallel) {
-    // In the pointer itself, so that the threads share nothing.
+    // The modes are passed in the pointer itself, so that the threads share nothing.
     const auto set = [](void* value) {
       set_floating_point_modes(static_cast<uint32_t>(reinterpret_cast<uintptr_t>(value)));
     };
@@ -64,7 +64,7 @@ void set_modes(uint32_t modes, int threads) {
 
 void set_compute_settings_of_this_thread(ComputeSettings settings) {
   set_floating_point_modes(with_denormals(floating_point_modes(), settings.denormals));
-  at::get_num_threads();  // LibTorch initialises a thread's number once, lazily: before ours, not over it
+  at::get_num_threads();  // LibTorch initialises a thread's number once, lazily: let it do so before, not after
   set_intra_op_threads(settings.threads);
 }
 

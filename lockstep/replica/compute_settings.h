@@ -1,9 +1,9 @@
-// How operators compute on a thread, as far as it decides bits: how many intra-op threads they use, and what becomes of
-// denormal numbers. The library fixes both for the length of a step.
+// The settings by which operators compute on a thread, as far as they decide bits: the number of intra-op threads, and
+// what happens to denormal numbers. The library fixes both for the length of a step.
 //
-// at::set_num_threads is not used: it changes the whole process's setting and empties caches of primitives. What it
-// stands on is set directly, for the calling thread: OpenMP's and MKL's thread-local numbers. OpenBLAS on its own
-// threads has one number for the process, which is set for the length of a run.
+// at::set_num_threads is not used: it changes the setting of the whole process and empties caches of primitives.
+// Instead the thread-local numbers of OpenMP and MKL, which it is built on, are set directly for the calling thread. An
+// OpenBLAS with its own threads has one number for the process, which is set for the length of a run.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ struct ComputeSettings {
   Denormals denormals = Denormals::kFlush;
 };
 
-/// Sets the calling thread's settings and keeps them. For threads that belong to the library, before they compute:
-/// their intra-op threads take the floating-point modes over when they are made.
+/// Gives the calling thread these settings for good. For threads that belong to the library: call it before they
+/// compute, because their intra-op threads take over the floating-point modes when they are made.
 void set_compute_settings_of_this_thread(ComputeSettings settings);
-/// The number of threads again, where something changed it since; costs nanoseconds where nothing did.
+/// Sets the number of threads again where something changed it; costs nanoseconds where nothing did.
 void ensure_intra_op_threads_of_this_thread(int threads);
 
-/// Gives the calling thread the settings, and its own back when it ends.
+/// Gives the calling thread the settings for as long as the guard lives, then restores the thread's own.
 class ComputeSettingsGuard {
  public:
   explicit ComputeSettingsGuard(ComputeSettings settings);

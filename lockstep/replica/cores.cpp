@@ -16,11 +16,11 @@ namespace lockstep::internal {
 
 namespace {
 
-/// What strategies of this process have done to cores. Never destroyed: static strategies end while the process does.
+/// What strategies of this process have done to cores. Never destroyed: static strategies end while the process ends.
 struct Record {
   std::mutex mutex;
   // Guarded by mutex.
-  std::map<pid_t, cpu_set_t> wide;  // the affinity of threads that are narrow now, from before
+  std::map<pid_t, cpu_set_t> wide;  // for each thread that is narrowed now, its affinity before
   std::map<int, int> holders;       // for each core, how many lanes are pinned to it
 
   static Record& of_this_process() {
@@ -37,7 +37,7 @@ std::vector<int> cores_in(const cpu_set_t& mask) {
   return cores;
 }
 
-/// Of the main thread, whose mask is the process's: a caller may itself be pinned.
+/// The cores of the main thread, whose mask is the process's: the calling thread may be pinned.
 std::vector<int> mask_of_main_thread() {
   Record& record = Record::of_this_process();
   {
@@ -51,7 +51,7 @@ std::vector<int> mask_of_main_thread() {
   return cores_in(mask);
 }
 
-/// The places of the OpenMP that is loaded; none where it has none, or where there is no OpenMP.
+/// The places of the OpenMP library that is loaded; empty where it has none, or where there is no OpenMP.
 std::vector<std::vector<int>> places_of_openmp() {
   const auto count = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "omp_get_num_places"));
   const auto size = reinterpret_cast<int (*)(int)>(dlsym(RTLD_DEFAULT, "omp_get_place_num_procs"));
@@ -66,7 +66,7 @@ std::vector<std::vector<int>> places_of_openmp() {
   return places;
 }
 
-/// The index of the first core that the fewest lanes are pinned to.
+/// The index of the first core among those that the fewest lanes are pinned to.
 int64_t first_core_for_a_strategy(const std::vector<int>& cores) {
   Record& record = Record::of_this_process();
   const std::lock_guard<std::mutex> lock(record.mutex);

@@ -13,27 +13,28 @@
 
 namespace lockstep::internal {
 
-/// The cores that this process may use, in ascending order; at least one. It is the affinity of the main thread, as the
-/// user or the system set it: where a run in progress holds that thread on one lane's core, or OpenMP has bound it to
-/// its first place (OMP_PROC_BIND, OMP_PLACES, GOMP_CPU_AFFINITY), the affinity from before.
+/// The cores that this process may use, in ascending order; at least one. They are the affinity of the main thread, as
+/// the user or the system set it. Where a run in progress holds that thread on one lane's core, or OpenMP has bound it
+/// to its first place (OMP_PROC_BIND, OMP_PLACES, GOMP_CPU_AFFINITY), it is the affinity from before.
 std::vector<int> cores_of_this_process();
 
-/// The cores behind an affinity `mask`, where OpenMP has the `places`, each a set of cores: those of all places where
-/// the mask is that of the first place, to which OpenMP binds the main thread as it is loaded; otherwise the mask.
+/// The cores behind an affinity `mask`, where OpenMP has the `places`, each a set of cores. OpenMP binds the main
+/// thread to its first place when it is loaded. So where `mask` is that of the first place, these are the cores of all
+/// places; otherwise they are those of `mask`.
 std::vector<int> cores_without_binding(std::vector<int> mask, const std::vector<std::vector<int>>& places);
 
-/// How many cores' worth of time the control groups of this process grant it, rounded up; none where there is no quota.
-/// `root` is where /proc and /sys are looked for: another folder in tests.
+/// How many cores' worth of time the control groups of this process grant it, rounded up; nothing where there is no
+/// quota. /proc and /sys are looked for below `root`, which is another folder in tests.
 std::optional<int64_t> cpu_quota(const std::string& root = "");
 
-/// What a topology is told of this process.
+/// What a topology may know of this process.
 Host this_host();
 
-/// The affinity that a thread had before the library narrowed it, for as long as it is narrow. Of several that are
-/// alive for one thread the first one counts.
+/// Keeps the affinity that a thread had before the library narrowed it, for as long as it is narrow. Where several of
+/// these live for one thread, the first one counts.
 class WideAffinity {
  public:
-  /// Of the calling thread.
+  /// `before` is the affinity of the calling thread.
   explicit WideAffinity(const cpu_set_t& before);
   ~WideAffinity();
   WideAffinity(const WideAffinity&) = delete;
@@ -55,7 +56,7 @@ class CoreHold {
   const std::vector<std::vector<int>> cores_;
 };
 
-/// Sets the calling thread's affinity; gives whether the system did.
+/// Sets the calling thread's affinity; returns whether the system allowed it.
 bool set_affinity_of_this_thread(const std::vector<int>& cores);
 
 }  // namespace lockstep::internal

@@ -1,5 +1,5 @@
-// The lanes of this process as a topology decided them, checked: which lane carries which replicas, on which cores.
-// Pure; threads are next door.
+// The lanes of this process, as a topology decided them and after a check: which lane carries which replicas, on which
+// cores. There are no threads here; replica_pool.h has them.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,8 @@
 
 namespace lockstep::internal {
 
-/// A lane is a turn that at most one of its replicas holds at any time. Replicas are dealt to the lanes in blocks.
+/// A lane is a turn on the cores that at most one of its replicas holds at a time. Replicas are dealt to the lanes in
+/// blocks.
 struct LanePlan {
   std::vector<std::string> names;       // one for each lane, as the user wrote them
   int64_t num_replicas = 0;             // of this process; at least one for each lane
@@ -21,13 +22,13 @@ struct LanePlan {
   std::vector<std::vector<int>> cores;  // one set for each lane; empty where lanes are not pinned
   std::vector<int> process_cores;       // that this process may use
   int64_t available_cores = 0;          // how many of them it can keep busy: fewer where it has a quota
-  bool replicas_from_machine = false;   // nobody asked for this number of replicas: it is the number of cores
+  bool replicas_from_machine = false;   // the number of replicas comes from the cores, not from the program
 
   /// What a placement may look at.
   Lanes lanes() const { return {names, num_replicas, cores, replicas_from_machine}; }
   int num_lanes() const { return static_cast<int>(names.size()); }
-  /// The local replicas of a lane are `num_replicas_of(lane)` ones from `first_replica_of(lane)` on. The numbers of two
-  /// lanes differ by at most one; the larger ones come first.
+  /// A lane has the `num_replicas_of(lane)` local replicas from `first_replica_of(lane)` on. The numbers of two lanes
+  /// differ by at most one; the larger ones come first.
   int64_t num_replicas_of(int lane) const { return smaller_block() + (lane < num_larger_blocks() ? 1 : 0); }
   int64_t first_replica_of(int lane) const {
     return lane * smaller_block() + std::min<int64_t>(lane, num_larger_blocks());
@@ -38,7 +39,8 @@ struct LanePlan {
                                                 : num_larger_blocks() + (replica - in_larger) / smaller_block());
   }
   bool pinned() const { return !cores.empty(); }
-  /// More lanes, or more threads, than cores: waiting lanes must not burn what the others need.
+  /// Whether there are more lanes, or more threads, than cores. Then a waiting lane must not use time that other lanes
+  /// need.
   bool oversubscribed() const { return num_lanes() * compute.threads > available_cores; }
 
  private:
@@ -46,9 +48,9 @@ struct LanePlan {
   int64_t num_larger_blocks() const { return num_replicas % num_lanes(); }
 };
 
-/// The plan of `topology`. Throws a UsageError where its lanes break the rules of Lanes: no lane, a device twice or one
-/// that is no lane of the host, fewer replicas than lanes, cores that the process may not use; and for fewer than one
-/// thread.
+/// The plan of `topology`. Throws a UsageError where its lanes break the rules of Lanes: no lane, a device that is
+/// named twice or is no lane of the host, fewer replicas than lanes, cores that the process may not use. Fewer than one
+/// thread is a UsageError too.
 LanePlan plan_lanes(const Topology& topology, Host host, const ComputeSettings& compute);
 
 }  // namespace lockstep::internal

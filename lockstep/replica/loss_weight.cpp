@@ -14,7 +14,7 @@ namespace lockstep::internal {
 namespace {
 
 /// Whether `value` is one number in the host's memory and nothing else: no subclass, no wrapper of a transformation, no
-/// lazy sign.
+/// lazy negation.
 bool is_plain_number(const at::Tensor& value) {
   static const c10::DispatchKeySet plain = [] {
     const c10::InferenceMode outside(false);

@@ -1,5 +1,5 @@
-// A meeting point: what all replicas of a step do together, as a list of stages, and how it is known that they mean the
-// same thing.
+// A meeting point: what all replicas of a step do together, as a list of stages, and how they see that they make the
+// same call.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ class Meeting;
 
 /// What a stage is given.
 struct StageCall {
-  std::span<Meeting* const> all;  // all[i] is local replica i's meeting; all are of the leading one's own type
+  std::span<Meeting* const> all;  // all[i] is local replica i's meeting; all have the leading meeting's type
   int lane = 0;                   // of a stage that runs on each lane
   int num_lanes = 1;
 };
@@ -31,17 +31,19 @@ struct Stage {
 };
 
 /// What one replica brings to a meeting point. It lives on the replica's stack while the replica waits there.
+/// Invariant: other threads use it only until the last stage has ended; then the replica may go on.
+/// Invariant: meetings with equal `what()` and `name()` have one type, so that a stage may cast all of them to its own.
 ///
 /// Replicas go on only when all have arrived with equal `what()`, `name()` and `signature()`. Then the lowest replica's
-/// meeting leads: its stages are carried out in order. An exception from any of them ends the meeting, reaches every
-/// replica out of its call, and fails the run, whatever the steps make of it.
+/// meeting leads: its stages are carried out in order. An exception from a stage ends the meeting, is thrown from the
+/// call of every replica, and fails the run, even where a step catches it.
 class Meeting {
  public:
   virtual ~Meeting() = default;
 
   /// The call that the user made, a literal: "all_reduce", "optimizer.step".
   virtual const char* what() const = 0;
-  /// Which variable, optimizer or function it is about, by its name; empty where the call is about none. It means the
+  /// The name of the variable, optimizer or function that the call is about; empty where there is none. It means the
   /// same in every process of the run, which an address would not.
   virtual std::string_view name() const { return {}; }
   /// Must be equal on all replicas, and in every process of the run: shapes, dtypes, operations, options.
@@ -49,7 +51,7 @@ class Meeting {
   /// `what()` with its arguments, for the message where replicas differ.
   virtual std::string describe() const { return what(); }
 
-  /// Asked of the leading meeting, once all have arrived; what it refers to outlives the meeting's last stage.
+  /// Called on the leading meeting when all have arrived. The table that it returns outlives the meeting's last stage.
   virtual std::span<const Stage> stages() const = 0;
 };
 
@@ -57,7 +59,7 @@ class Meeting {
 /// all)` or `void f()`.
 template <auto Member>
 constexpr Stage once(const char* name);
-/// A stage that calls it on each lane: `void f(int lane, int num_lanes)`.
+/// A stage that calls `Member` of the leading meeting on each lane: `void f(int lane, int num_lanes)`.
 template <auto Member>
 constexpr Stage on_each_lane(const char* name);
 

@@ -1,4 +1,5 @@
-// The meeting behind ReplicaContext::merge_call: collects every replica's arguments, calls once, hands out the result.
+// The meeting behind ReplicaContext::merge_call: it collects every replica's arguments, calls the function once, and
+// hands out the result.
 #pragma once
 
 #include <cstdint>
@@ -43,11 +44,11 @@ class MergeScope {
 
  private:
   const ReplicaContext& context_;
-  const ReplicaContext* outer_;  // whose step this thread was in
+  const ReplicaContext* outer_;  // of the step that this thread was in
   std::unique_ptr<RandomScope> random_;
 };
 
-/// Throws the UsageError of a merge function that returned a PerReplica of another size than there are replicas.
+/// Throws a UsageError where the size of a PerReplica that a merge function returned is not the number of replicas.
 void check_merged_size(std::size_t size, std::size_t num_replicas);
 /// "merge_call(type of the function)"
 std::string describe_merge(const std::type_info& function);
@@ -74,7 +75,7 @@ class MergeMeeting final : public Meeting {
   }
   void call(std::span<Meeting* const> all) { call_with(all, std::index_sequence_for<Args...>()); }
 
-  /// What replica `local_index` gets: tensors of its own. Its thread.
+  /// The result for replica `local_index`, with its own tensors. Called on that replica's thread.
   auto result(int64_t local_index) {
     if constexpr (IsPerReplica<Stored>::value) {
       return typename Stored::value_type(*(result_of_all_->begin() + local_index));
@@ -113,7 +114,7 @@ class MergeMeeting final : public Meeting {
   const ReplicaContext& context_;
   Fn& fn_;
   std::tuple<Args...> args_;
-  std::shared_ptr<Stored> result_of_all_;  // shared: replicas read it after the one that ran the call may be gone
+  std::shared_ptr<Stored> result_of_all_;  // shared: a replica may read it after the leading meeting is gone
 };
 
 }  // namespace internal

@@ -1,6 +1,7 @@
-// LibTorch's random operators take an optional generator and fall back to one global one. A kernel under a dispatch key
-// that only scoped threads include fills that argument in, whoever calls the operator: torch::nn::Dropout,
-// torch::randn, the user. All other operators fall through the key at no cost.
+// Gives LibTorch's random operators the generator of their thread's stream. They take an optional generator and fall
+// back to a global one. A kernel under a dispatch key that only threads in a RandomScope include fills this argument
+// in, whichever code calls the operator: torch::nn::Dropout, torch::randn, the user. All other operators fall through
+// the key at no cost.
 #include "lockstep/replica/random_streams.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -76,7 +77,7 @@ StreamKey of_name(uint64_t seed, StreamPurpose purpose, std::string_view name) {
 }
 
 int register_kernels() {
-  // Registrations live as long as the process: replicas of static strategies may still run while statics are destroyed.
+  // Registrations are never destroyed: replicas of static strategies may still run while static objects are destroyed.
   static auto* others = new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
   others->fallback(torch::CppFunction::makeFallthrough());
   static auto* aten = new torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__);
@@ -112,7 +113,9 @@ const at::Generator& RandomStream::generator() {
   const uint64_t subsequence = static_cast<uint64_t>(key_.purpose) << 56 |
                                (static_cast<uint64_t>(key_.replica) & 0xffffff) << 32 |
                                (static_cast<uint64_t>(key_.step) & 0xffffffff);
-  // Philox counts blocks of four words; 2^31 blocks lie between two draws of the same step.
+  // Invariant: streams of one seed that differ in their keys draw from different parts of Philox's sequence. Purpose,
+  // replica and step have separate bits of the subsequence; Philox counts blocks of four words, and 2^31 blocks lie
+  // between two draws of the same step.
   at::philox_engine words(key_.seed, subsequence, static_cast<uint64_t>(key_.draw) << 31);
   at::mt19937_data_pod state{};
   state.seed_ = key_.seed;

@@ -1,5 +1,5 @@
-// Random numbers of a step: what LibTorch's operators draw from on a replica's thread, as a function of
-// (seed, purpose, replica, step), whatever lane or thread runs the replica.
+// Random streams of a step: what LibTorch's operators draw from on a replica's thread, as a function of (seed, purpose,
+// replica, step), whatever lane or thread runs the replica.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -21,22 +21,23 @@ enum class StreamPurpose : uint8_t {
   kEvaluateMerge
 };
 
-/// Names a stream. Fields beyond their stated width would coincide with others: replica 24 bits, step 32, draw 32.
+/// Names a stream. Replica has 24 bits, step 32 and draw 32: larger values would name other streams.
 struct StreamKey {
   uint64_t seed = 0;
   StreamPurpose purpose = StreamPurpose::kReplica;
   int64_t replica = 0;  // 0 for what all replicas share
   int64_t step = 0;
-  int64_t draw = 0;  // several streams of one step: the how-manieth evaluation since the last step
+  int64_t draw = 0;  // tells streams of one step: the number of evaluations since the last step
 
-  /// Of initial values.
+  /// The stream for the initial values of the module or variable `name`.
   static StreamKey of_module(uint64_t seed, std::string_view name);
   static StreamKey of_variable(uint64_t seed, std::string_view name);
 };
 
-/// A CPU generator that is seeded when it is first needed after `restart`: a step that draws nothing pays nothing.
-/// Its whole state comes from a counter-based generator keyed by the StreamKey, not from a 32-bit seed.
-/// Belongs to one thread at a time.
+/// A CPU generator that is seeded when it is first needed after `restart`: a step that draws nothing pays nothing. One
+/// thread at a time uses it.
+/// Invariant: its whole state is a function of the StreamKey and of the draws since `restart`. It comes from a
+/// counter-based generator, not from a 32-bit seed.
 class RandomStream {
  public:
   RandomStream();
@@ -67,7 +68,7 @@ class RandomScope {
   bool key_was_included_;
 };
 
-/// How many operators are intercepted; also makes sure that they are.
+/// Makes sure that LibTorch's random operators are intercepted, and returns how many are. Any thread may call.
 int intercept_random_operators();
 
 }  // namespace lockstep::internal

@@ -11,8 +11,8 @@ class World;
 
 namespace lockstep::internal {
 
-/// A block of neighbours. Ids count over the whole run; a local index, from 0, counts within this process and is a
-/// position in arrays and nothing else.
+/// A block of neighbouring replicas. Ids count over the whole run. A local index counts from 0 within this process and
+/// is nothing but a position in arrays.
 struct ReplicaBlock {
   int64_t first = 0;  // the id of local index 0
   int64_t local = 1;  // how many replicas this process has
@@ -20,12 +20,13 @@ struct ReplicaBlock {
 
   constexpr ReplicaId id_of(int64_t local_index) const { return first + local_index; }
   constexpr bool has(ReplicaId id) const { return id >= first && id < first + local; }
-  /// Of a replica that this process has.
+  /// `id` must be a replica of this process.
   constexpr int64_t local_index_of(ReplicaId id) const { return id - first; }
 };
 
-/// The block of this worker, which has `local` replicas, after all workers have said how many they have. A UsageError,
-/// on every worker, unless their blocks differ by at most one, the first ones being the larger.
+/// The block of this worker, which has `local` replicas. All workers call it, and each tells the others how many
+/// replicas it has. Throws a UsageError, on every worker, unless the numbers differ by at most one and the larger ones
+/// come first.
 ReplicaBlock block_of_worker(World& world, int64_t local);
 
 }  // namespace lockstep::internal

@@ -40,7 +40,7 @@ class Count {
  public:
   template <class Number, class = std::enable_if_t<std::is_arithmetic_v<Number>>>
   Count(Number value) : value_(static_cast<double>(value)) {}  // NOLINT(google-explicit-constructor)
-  /// A UsageError unless it has exactly one element.
+  /// Throws a UsageError unless it has exactly one element.
   Count(const at::Tensor& value);  // NOLINT(google-explicit-constructor)
   double value() const { return value_; }
 
@@ -48,14 +48,14 @@ class Count {
   double value_ = 0;
 };
 
-/// One replica's view of a step. It is valid inside the call that it was passed to, on the thread of that call: used
-/// anywhere else, each member is a UsageError.
+/// One replica's view of a step. It is valid inside the call that it was passed to, on the thread of that call;
+/// anywhere else each member throws a UsageError.
 ///
 /// The calls marked "meets" are meeting points: every replica of the run must make the same ones in the same order,
-/// with equal arguments except for tensor values. Where they do not, each gets a UsageError that says who did what. An
-/// error of a meeting, that one or any other, fails the run, whatever the step makes of it: a step may catch it to
-/// clean up, and every later meeting stops it. Where another replica fails, a replica is stopped at its next meeting by
-/// an exception that unwinds the step.
+/// with equal arguments except for tensor values. Where they do not, each gets a UsageError that says which replica did
+/// what. Every error of a meeting fails the run, even where the step catches it: a step may catch it to clean up, and
+/// every later meeting stops the step. Where another replica fails, a replica is stopped at its next meeting by an
+/// exception that unwinds the step.
 class ReplicaContext {
  public:
   ReplicaContext(const ReplicaContext&) = delete;
@@ -71,39 +71,41 @@ class ReplicaContext {
   int64_t step() const;
 
   /// `mean_loss`, a mean over this replica's part of the Batch that was passed to run(), times the part's share of the
-  /// global batch: the gradients of all replicas then add up to that of one device on the whole batch. For an empty
-  /// part it is an exact 0 that keeps the graph, and what comes out of its backward counts as zero. A UsageError where
-  /// not exactly one Batch was passed to run().
+  /// global batch. Then the gradients of all replicas add up to the gradient of one device on the whole batch. For an
+  /// empty part the result is an exact 0 that keeps the graph, and the gradients of its backward count as zero. Throws
+  /// a UsageError unless exactly one Batch was passed to run().
   ///
-  /// The whole loss goes through it. A replica all of whose calls had weight 0 brings no gradient to the next
-  /// optimizer.step, also not that of a penalty on the weights that was added outside: write
+  /// Pass the whole loss through it. A replica whose calls all had weight 0 brings no gradient to the next
+  /// optimizer.step, not even the gradient of a penalty on the weights that was added outside. Write
   /// `scale_loss(mean_loss + penalty)`, which gives the penalty the same share as the loss. See docs/training.md.
   at::Tensor scale_loss(const at::Tensor& mean_loss) const;
-  /// The same by the caller's own counts: `mean_loss` times part / whole, where `whole` is the total over all replicas
-  /// and all micro-batches of the step, as `all_reduce(Reduction::kSum, part)` gives it.
+  /// The same with the caller's own counts: `mean_loss` times part / whole, where `whole` is the total over all
+  /// replicas and all micro-batches of the step, as `all_reduce(Reduction::kSum, part)` gives it.
   at::Tensor scale_loss(const at::Tensor& mean_loss, Count part, Count whole) const;
-  /// Samples in the whole global batch of the Batch that was passed to run(); a UsageError without one.
+  /// Samples in the whole global batch of the Batch that was passed to run(). Throws a UsageError unless there was
+  /// exactly one.
   int64_t global_batch_size() const;
 
-  /// Meets. The reduction of all replicas' tensors, equal in shape and dtype, in tree order: the same bits everywhere,
-  /// each replica its own tensor. kMean of integers is float64. Differentiable: every replica must then also go
-  /// backward through it, which meets again.
+  /// Meets. The reduction of all replicas' tensors, which are equal in shape and dtype, by the strategy's reducer: in
+  /// tree order unless it was given another. All replicas get the same bits, each in its own tensor. kMean of integers
+  /// is float64. Differentiable: every replica must then also go backward through it, which meets again.
   at::Tensor all_reduce(Reduction reduction, const at::Tensor& value) const;
   /// Meets once for the whole list.
   std::vector<at::Tensor> all_reduce(Reduction reduction, const std::vector<at::Tensor>& values) const;
-  /// Meets. All replicas' tensors, joined along `axis` in replica order; they may differ in size along it only.
+  /// Meets. All replicas' tensors, joined along `axis` in replica order; they may differ in size along `axis` only.
   /// Differentiable like all_reduce.
   at::Tensor all_gather(const at::Tensor& value, int64_t axis = 0) const;
-  /// Meets. Replica `from`'s tensor, a copy for each replica, without gradient. Other replicas' `value` is not looked
-  /// at.
+  /// Meets. Replica `from`'s tensor, a copy for each replica, without gradient. The `value` of other replicas is
+  /// ignored.
   at::Tensor broadcast(ReplicaId from, const at::Tensor& value) const;
 
-  /// Meets. Calls `fn(strategy, PerReplica<Args>...)` once, with what each replica passed, outside of any replica:
-  /// there the strategy's own calls (reduce, gather, Variable::read) are allowed. Each replica gets what `fn` returns,
-  /// with tensors of its own, without gradient: in containers, tuples and optionals too, and in a Batch; in a struct of
-  /// the program's where a function `for_each_tensor(Struct&, fn)` beside it calls `fn` on each member with tensors.
-  /// Where `fn` returns a PerReplica, each gets its own component; a UsageError where that has another number of values
-  /// than this process has replicas. Random operators in `fn` draw from a stream of their own.
+  /// Meets. Calls `fn(strategy, PerReplica<Args>...)` once in each process, with what each replica passed, outside of
+  /// any replica: there the strategy's own calls (reduce, gather, Variable::read) are allowed. Each replica gets what
+  /// `fn` returns, with its own copies of the tensors in it, without gradient. Tensors are found in containers, tuples,
+  /// optionals and a Batch, and in a struct of the program where a function `for_each_tensor(Struct&, fn)` beside it
+  /// calls `fn` on each member with tensors. Where `fn` returns a PerReplica, each replica gets its own component as it
+  /// is, except that tensors which share memory with an earlier component are copied; a PerReplica with another number
+  /// of values than this process has replicas is a UsageError. Random operators in `fn` draw from a separate stream.
   template <class Fn, class... Args>
   auto merge_call(Fn&& fn, Args&&... args) const {
     constexpr bool kCallable = std::is_invocable_v<Fn&, Strategy&, PerReplica<std::decay_t<Args>>...>;
@@ -119,13 +121,13 @@ class ReplicaContext {
     }
   }
 
-  /// Gives the strategy's Variable of that name, which the first step that asks for it makes: that call meets, and
-  /// every replica must make it, in the same order, with the same name and options. `initial()` is called once, for all
-  /// replicas and outside of any, under a random stream that is a function of (seed, name). Later calls, from any place
-  /// and in any step, give the same variable and do not meet; their options must be the first one's. A UsageError for a
-  /// name that was made outside of steps.
+  /// Returns the strategy's Variable of that name. The first step that asks for it makes it: that call meets, and every
+  /// replica must make it, in the same order, with the same name and options. `initial()` is called once for all
+  /// replicas, outside of any replica, under a random stream that is a function of (seed, name). Later calls, from any
+  /// place and in any step, return the same variable and do not meet; their options must be the first call's. Throws a
+  /// UsageError for a name that was made outside of steps.
   ///
-  /// Such a variable lives as long as the strategy. If the step that made it fails it stays, with its initial value.
+  /// Such a variable lives as long as the strategy. If the step that made it fails, it stays, with its initial value.
   template <class Options = VariableOptions>
   auto make_variable(const std::string& name, const std::function<at::Tensor()>& initial, const Options& options = {},
                      const std::source_location& place = std::source_location::current()) const {
@@ -135,7 +137,7 @@ class ReplicaContext {
   /// This replica's generator: a stream that is a function of (seed, replica, step). LibTorch's random operators draw
   /// from it inside a step where they are given no other.
   at::Generator random() const;
-  /// A generator that gives all replicas the same numbers, if they draw the same.
+  /// A generator that gives all replicas the same numbers, if all make the same draws.
   at::Generator shared_random() const;
 
  private:
@@ -165,7 +167,7 @@ class ReplicaContext {
   const int64_t local_index_;
   Share share_;
   mutable internal::ScaleCalls scale_calls_;  // in training: an evaluation has no gradients
-  internal::ScaleCalls scale_calls_dropped_;  // those up to the last failed run, which dropped their gradients
+  internal::ScaleCalls scale_calls_dropped_;  // the calls up to the last drop of gradients, by a failed run
 };
 
 }  // namespace lockstep

@@ -21,10 +21,10 @@ namespace lockstep::internal {
 namespace {
 
 thread_local const ReplicaContext* current = nullptr;
-thread_local const ReplicaGroup* merging = nullptr;  // whose merge function this thread runs
-thread_local const ReplicaGroup* alone = nullptr;    // whose chief does something alone, on this thread
+thread_local const ReplicaGroup* merging = nullptr;  // the group whose merge function this thread runs
+thread_local const ReplicaGroup* alone = nullptr;    // the group whose chief works alone on this thread
 
-/// Something that differs between threads that live at the same time.
+/// An address that differs between threads that live at the same time.
 const void* this_thread() {
   thread_local char token;
   return &token;
@@ -94,7 +94,7 @@ bool ReplicaGroup::stop() {
     return true;
   }
   // A step has called std::exit: this is the destructor of a static strategy, perhaps on a replica's thread. Replicas
-  // may be at work in their steps, and nobody is left to wait for.
+  // may be at work in their steps, and waiting for them might never end.
   pool_->abandon();
   new std::shared_ptr<ReplicaGroup>(shared_from_this());  // NOLINT: never destroyed, on purpose
   return false;
@@ -102,7 +102,7 @@ bool ReplicaGroup::stop() {
 
 void ReplicaGroup::run(RunMode mode, FunctionRef<void(ReplicaContext&)> body, FunctionRef<void()> finish) {
   if (!pool_) throw InternalError("LS-INTERNAL", "a run after the strategy ended", "please report it");
-  /// However it ends, calls between runs find that no run is under way.
+  /// However the run ends, later calls find that no run is under way.
   struct Scope {
     RunState& state;
     ~Scope() {
@@ -118,7 +118,7 @@ void ReplicaGroup::run(RunMode mode, FunctionRef<void(ReplicaContext&)> body, Fu
       [&](int64_t r) {
         ReplicaContext& context = *contexts_[r];
         restart_streams(r);
-        if (kAutocastCachePerThread) forget_autocast_weights();  // an assignment since the last run could not
+        if (kAutocastCachePerThread) forget_autocast_weights();  // an assignment between runs could not
         const ContextScope in_step(context, streams_[r].own);
         body(context);
       },

@@ -1,4 +1,4 @@
-// The replicas of one strategy in this process: their contexts, their random streams, and who may call what, where.
+// The replicas of one strategy in this process: their contexts, their random streams, and which call is allowed where.
 #pragma once
 
 #include <atomic>
@@ -30,34 +30,37 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
                std::shared_ptr<const Reducer> reducer = nullptr, std::shared_ptr<World> world = one_worker());
   ~ReplicaGroup();
 
-  /// Ends the threads. Called by the strategy's destructor; afterwards runs are an InternalError, the rest goes on.
-  /// Gives false where a run is under way, because a step has ended the process (std::exit): then replicas may still
-  /// run, what they use must stay, and this keeps itself alive for good.
+  /// Ends the threads. The strategy's destructor calls it; afterwards run() throws an InternalError, and everything
+  /// else still works. Returns false where a run is under way, because a step has ended the process (std::exit): then
+  /// replicas may still run, what they use must stay, and the group keeps itself alive for good.
   bool stop();
 
-  /// Runs `body` once for each replica of this process, each in its context, on its thread, and then `finish` once on
-  /// the caller's, all replicas having ended. Throws ReplicaError where any of them failed, `finish` in the name of the
-  /// first replica; a step in which none has failed is counted. The caller has made a CallScope.
+  /// Runs `body` once for each replica of this process, each in its context and on its thread. When all have ended
+  /// without an error, runs `finish` once on the calling thread. Throws a ReplicaError where a replica or `finish`
+  /// failed, `finish` in the name of the first replica. A run without an error is counted. The caller has made a
+  /// CallScope.
   void run(RunMode mode, FunctionRef<void(ReplicaContext&)> body, FunctionRef<void()> finish);
 
   /// Meets the other replicas, from inside a step.
   void meet(const ReplicaContext& context, Meeting& meeting) { pool_->meet(context.local_index_, meeting); }
 
-  // Values of all replicas of all workers, from those of this process. With one worker on any replica's thread, several
-  // at a time; with several workers on one thread, all local replicas at rest, in the same order on every worker. They
-  // are without gradient.
+  // The next three compute with the values of all replicas of all workers, from those of this process. With one worker
+  // they may be called on any replica's thread, several at a time. With several workers they are called on one thread,
+  // while all local replicas are at rest, in the same order on every worker. No gradient goes through them.
 
-  /// One tensor, by the strategy's reducer. With several workers undefined values are absent (reduce_across).
+  /// The reduction of all values by the strategy's reducer. With several workers undefined values are absent
+  /// (reduce_across).
   at::Tensor reduce(Reduction reduction, std::span<const at::Tensor> mine) const;
-  /// All of them, in replica order.
+  /// All replicas' values, in replica order.
   std::vector<at::Tensor> of_all_replicas(std::span<const at::Tensor> mine) const;
-  /// The value of one replica; `value` is looked at where this process has it.
+  /// The value of replica `from`. `value` is used only where this process has that replica.
   at::Tensor of_replica(ReplicaId from, const at::Tensor& value) const;
 
   World& world() const { return *world_; }
   int64_t num_workers() const { return world_->num_workers(); }
   const Reducer& reducer() const { return *reducer_; }
-  /// Whether all that is to be added is here, and added in tree order: gradients may then be added where they are used.
+  /// Whether this process has all summands and adds them in tree order. Then gradients may be added where they are
+  /// used.
   bool reduces_in_tree_order() const { return in_tree_order_ && num_workers() == 1; }
 
   const LanePlan& plan() const { return plan_; }
@@ -76,7 +79,7 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   ReplicaId first_replica() const { return block_.first; }
   StepHost& host() const { return host_; }
 
-  /// What was noticed in the program's steps.
+  /// The findings in the program's steps.
   Findings& findings() { return findings_; }
 
   ReplicaContext& context(int64_t local_index) { return *contexts_[local_index]; }
@@ -112,10 +115,10 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
 /// Which workers take part in a call.
 enum class Workers { kAll, kThis };
 
-/// Entered by each call that is made outside of replicas. Throws the UsageError of a call inside a step, and of a call
-/// while another thread's is under way; and, with any number of workers, that of a call in which all take part where
-/// the chief is alone (ChiefScope). Where all workers take part in the outermost call, they agree that they make it.
-/// Calls of one thread nest, and merge functions may make them.
+/// Entered by each call that is made outside of replicas. Throws a UsageError for a call inside a step, for a call
+/// while another thread's call is under way, and, with any number of workers, for a call of all workers while the chief
+/// is alone (ChiefScope). Where all workers take part, they agree that they make the outermost call, and each call in a
+/// merge function. Calls of one thread nest, and merge functions may make them.
 class CallScope {
  public:
   /// `call` is what the user wrote, `inside` what to write inside a step instead.
@@ -124,7 +127,7 @@ class CallScope {
   CallScope(const CallScope&) = delete;
   CallScope& operator=(const CallScope&) = delete;
 
-  /// Throws the UsageError of a run inside another run of this thread.
+  /// Throws a UsageError where this call is inside another call of this thread, or in a merge function.
   void require_outermost() const;
 
  private:
@@ -133,7 +136,7 @@ class CallScope {
   bool outermost_ = false;
 };
 
-/// While it lives, the calling thread does what the chief does alone.
+/// While it lives, the calling thread does work that the chief does alone.
 class ChiefScope {
  public:
   explicit ChiefScope(const ReplicaGroup& group);
@@ -148,17 +151,17 @@ class ChiefScope {
 /// The context of the step that this thread is in, or null.
 const ReplicaContext* current_context();
 
-/// For the layers above: what a context knows beyond its public members.
+/// Gives the layers above what a context knows beyond its public members.
 struct ContextAccess {
   static int64_t local_index(const ReplicaContext& context) { return context.local_index_; }
   static ReplicaGroup& group(const ReplicaContext& context) { return context.group_; }
   static void check_is_current(const ReplicaContext& context, const char* call) { context.check_is_current(call); }
   static const ScaleCalls& scale_calls(const ReplicaContext& context) { return context.scale_calls_; }
-  /// Those after `mark` whose gradients still stand.
+  /// The calls after `mark` whose gradients were not dropped.
   static ScaleCalls scale_calls_since(const ReplicaContext& context, const ScaleCalls& mark) {
     return context.scale_calls_.since(later(mark, context.scale_calls_dropped_));
   }
-  /// After gradients were dropped: what was scaled until now counts no more.
+  /// Call it after gradients were dropped: calls of scale_loss until now count no more.
   static void drop_scale_calls(ReplicaContext& context) { context.scale_calls_dropped_ = context.scale_calls_; }
   /// Whether run() was given a Batch.
   static bool has_batch(const ReplicaContext& context) { return context.share_.batches > 0; }

@@ -18,12 +18,12 @@ namespace lockstep::internal {
 
 namespace {
 
-// Pinning the caller costs about 5 us in two system calls; below this a run goes without. Reading a clock counts too
-// beside an empty run, so only some runs are timed.
+// Holding the caller on a core costs about 5 us in two system calls; a run that is shorter than this goes without.
+// Reading a clock costs time too, so only some runs are timed.
 constexpr std::chrono::microseconds kBriefRun{500};
 constexpr uint32_t kRunsPerTiming = 16;
 
-const auto kIdle = [] {};  // between runs nobody is late
+const auto kIdle = [] {};  // between runs no thread is late
 
 }  // namespace
 
@@ -91,7 +91,7 @@ std::span<const std::exception_ptr> ReplicaPool::run(FunctionRef<void(int64_t)> 
     run_number_.store(number + 1, std::memory_order_relaxed);
     running_.store(true, std::memory_order_release);
     starts_.advance();
-    // Once all lanes are through, the last replica of lane 0 gives the lane back to this thread.
+    // When all lanes have ended, the last replica of lane 0 gives the lane back to this thread.
     if (!run_body(0)) take_turn(replicas_[0]);
     running_.store(false, std::memory_order_release);
     caller_.restore();
@@ -122,7 +122,7 @@ void ReplicaPool::thread_main(int64_t r) {
   const ThreadCacheScope cache(caches_[lane].cache());
   set_compute_settings_of_this_thread(plan_.compute);
   const Patience patience = plan_.oversubscribed() ? kImpatient : kPatientBetweenRuns;
-  // Between runs nobody is late. A run in which this replica has not had its first turn for a whole interval is
+  // Between runs no thread is late. A run in which this replica waits for its first turn for a whole interval is
   // reported.
   uint32_t run_at_last_look = 0;
   const auto waits_for_first_turn = [&] {
@@ -160,7 +160,7 @@ bool ReplicaPool::run_body(int64_t r) {
     if (!self.stopped && !self.error) self.error = std::current_exception();
     end = Progress::kFailed;
   }
-  if (self.error) end = Progress::kFailed;  // whatever the step made of it
+  if (self.error) end = Progress::kFailed;  // even where the step caught it
   self.progress.store(end, std::memory_order_relaxed);
   return arrive(r);
 }
@@ -193,7 +193,7 @@ bool ReplicaPool::arrive(int64_t r) {
   int64_t next = next_in_lane(lane, r + 1);
   if (next < 0) {
     bool over;
-    do {  // a lane whose replicas have all ended still takes part in the others' rounds
+    do {  // Invariant: every lane takes part in every round, also when all of its replicas have ended
       over = complete_round(lane);
       next = over ? plan_.first_replica_of(lane) : next_in_lane(lane, plan_.first_replica_of(lane));
     } while (next < 0);
@@ -212,7 +212,7 @@ int64_t ReplicaPool::next_in_lane(int lane, int64_t from) const {
 }
 
 bool ReplicaPool::complete_round(int lane) {
-  // Read before the barrier: after the last one the caller may start the next run.
+  // Read before the barrier: after the last barrier of a run the caller may start the next run.
   const uint32_t run = run_number_.load(std::memory_order_relaxed);
   const auto on_stall = [this] { stalled(); };
   barrier_.arrive(
@@ -221,8 +221,8 @@ bool ReplicaPool::complete_round(int lane) {
         carry_out_single_stages();
       },
       on_stall);
-  // The leading meeting lives on a stack: after the last stage its replica may go on, and away, before this lane looks.
-  // `stage_` and `stages_` are the pool's own, and change only while all lanes are in the barrier.
+  // Invariant: `stage_` and `stages_` change only while all lanes are in the barrier. This loop tests nothing else: the
+  // leading meeting lives on a stack, and after the last stage its replica may go on before this lane looks.
   while (stage_ < stages_.size()) {
     try {
       stages_[stage_].carry_out(*meetings_.front(), {meetings_, lane, plan_.num_lanes()});

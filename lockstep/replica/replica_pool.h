@@ -1,4 +1,4 @@
-// The replicas' threads: runs a body once for each replica, lanes as turns, and lets replicas meet.
+// The replicas' threads: runs a body once for each replica, one replica of a lane at a time, and lets replicas meet.
 // Walk: strategy/run.cpp -> here -> the user's step function
 #pragma once
 
@@ -25,36 +25,37 @@
 
 namespace lockstep::internal {
 
-/// Thrown out of a meeting point when another replica failed; unwinds the step. It is a std::exception, because what
-/// else passes through LibTorch's autograd engine leaves that thread's engine unusable. A step that catches it runs on
-/// until its next meeting point, which throws it again; the run fails all the same.
+/// Thrown out of a meeting point when another replica failed; unwinds the step. It is a std::exception, because any
+/// other exception that passes through LibTorch's autograd engine leaves the engine of that thread unusable. A step
+/// that catches it runs on until its next meeting point, which throws it again; the run fails all the same.
 class ReplicaStopped final : public std::exception {
  public:
   const char* what() const noexcept override { return "this replica's step was stopped because another one failed"; }
 };
 
 /// The replica threads of one strategy in this process. The first local replica runs on the thread that calls `run`;
-/// every other one has a thread of its own, from construction to destruction (docs/threads.md).
+/// every other replica has its own thread, from construction to destruction (docs/threads.md).
 ///
-/// A run is a row of rounds. In a round each lane's replicas run one after another, in replica order, each until it
-/// waits at a meeting point or ends; the last one of a lane then meets the other lanes, one of which decides what
-/// follows. A replica that ended takes part in no later round.
+/// A run is a sequence of rounds. In a round the replicas of each lane run one after another, in replica order; each
+/// runs until it waits at a meeting point or ends. The last one of each lane then meets the other lanes at a barrier,
+/// and the last lane to arrive decides what follows. A replica that has ended takes part in no later round.
 class ReplicaPool {
  public:
   /// `first` is the id of the first local replica in the whole run, for messages. Throws a ClusterError where a thread
-  /// cannot be started; those that were started have ended then.
-  /// With a `world`, which outlives the pool, the replicas of all its workers run and meet together.
+  /// cannot be started; the threads that were started before it have ended then. With a `world`, which outlives the
+  /// pool, the replicas of all its workers run and meet together.
   explicit ReplicaPool(LanePlan plan, ReplicaId first = 0, World* world = nullptr);
-  /// Not while a run is under way: see abandon().
+  /// Must not be called while a run is under way: see abandon().
   ~ReplicaPool();
   ReplicaPool(const ReplicaPool&) = delete;
   ReplicaPool& operator=(const ReplicaPool&) = delete;
 
   /// Runs `body(replica)` for each local replica on its thread, under the caller's thread-local state, and returns when
-  /// all have ended. Gives each replica's first error, null where it had none: the error of a meeting, whatever the
-  /// body made of it, or else what the body threw. A replica that was stopped because of another's failure has none,
-  /// and what it throws afterwards does not count. Where anything went wrong, on any worker, at least one replica has
-  /// an error. `step` stands in what workers tell each other. One call at a time; not from a replica.
+  /// all have ended. Returns each replica's first error, null where it had none: the error of a meeting, even where the
+  /// body caught it, or else what the body threw. A replica that was stopped because another one failed has none, and
+  /// what it throws afterwards does not count. Where anything went wrong, on any worker, at least one replica has an
+  /// error. The result is valid until the next call. `step` is the number of the step that workers tell each other. One
+  /// call at a time; not from a replica.
   std::span<const std::exception_ptr> run(FunctionRef<void(int64_t)> body, int64_t step = 0);
 
   /// Meets the other replicas. Call from `replica`'s thread inside `run`. Throws what the meeting threw, a UsageError
@@ -62,14 +63,15 @@ class ReplicaPool {
   /// fails the run, and every later call in it throws ReplicaStopped.
   void meet(int64_t replica, Meeting& meeting);
 
-  /// Gives the pool up for a reason from outside, such as the loss of another worker: every replica that waits for
-  /// others, now or later, stops with a PeerError of that reason. Any thread; the first reason counts.
+  /// Gives the pool up for a reason from outside, such as the loss of another worker: every replica that waits at a
+  /// meeting point when its round is complete, now or later, gets a PeerError with that reason. Any thread may call;
+  /// the first reason counts.
   void abort(const std::string& reason);
 
-  /// Whether a run is under way. Any thread.
+  /// Whether a run is under way. Any thread may call.
   bool running() const { return running_.load(std::memory_order_acquire); }
   /// Makes every replica that comes to a meeting point, or gets its turn, sleep for good. For a process that ends while
-  /// a run is under way (std::exit in a step): the pool must then never be destroyed. Any thread.
+  /// a run is under way (std::exit in a step): the pool must then never be destroyed. Any thread may call.
   void abandon() { abandoned_.store(true, std::memory_order_release); }
 
   const LanePlan& plan() const { return plan_; }
@@ -77,8 +79,8 @@ class ReplicaPool {
  private:
   enum class Progress : uint8_t { kNotStarted, kRunning, kWaiting, kReturned, kFailed };
 
-  // A replica's own thread writes these while it holds its lane's turn. Whoever decides reads them while all are at
-  // rest; they are atomic only for report_stall, which looks at any time.
+  // Invariant: a replica's own thread writes these while it holds its lane's turn, and the thread that decides reads
+  // them while all replicas are at rest. They are atomic only for report_stall, which looks at any time.
   struct alignas(64) Replica {
     std::atomic<Progress> progress{Progress::kReturned};
     std::atomic<const char*> at{""};   // what() of the last meeting
@@ -96,37 +98,37 @@ class ReplicaPool {
   void start_threads();
   void end_threads();
   void thread_main(int64_t replica);
-  /// Runs the body and arrives; gives whether this thread still holds its lane.
+  /// Runs the body and arrives; returns whether this thread still holds its lane.
   bool run_body(int64_t replica);
-  /// Passes the lane to the next replica of this round, or as the last of it completes the round. Gives whether
-  /// `replica` holds the lane again at once.
+  /// Passes the lane to its next replica of this round; the last replica of the lane first completes the round. Returns
+  /// whether `replica` holds the lane again at once.
   bool arrive(int64_t replica);
   /// Waits for the lane's turn inside a run.
   void take_turn(Replica& self);
-  /// Meets the other lanes and carries the meeting out. Gives whether the run is over.
+  /// Meets the other lanes and carries the meeting out. Returns whether the run is over.
   bool complete_round(int lane);
   int64_t next_in_lane(int lane, int64_t from) const;  // -1: none
 
-  // On one thread, all replicas at rest:
-  /// What follows from where they are.
+  // These run on one thread, while all replicas are at rest:
+  /// Decides what follows from where the replicas are.
   void decide();
-  /// The same for this worker alone.
+  /// Decides for this worker alone.
   void decide_from(const RoundRecord& record);
-  /// Tells the other workers what has come and hears what they have come to: where they do something else, or one of
-  /// them failed, `peer_error_` says so. After a failure, be it this worker's, every worker knows that the run has
-  /// failed.
+  /// Tells the other workers what this worker's replicas have come to, and hears what theirs have come to. Where
+  /// another worker does something else, or has failed, `peer_error_` says so. After a failure of any worker, this one
+  /// included, every worker knows that the run has failed.
   void tell_workers(const RoundRecord& record);
   /// The error of replicas that do not meet in the same order.
   std::exception_ptr different_meetings() const;
   /// Carries out stages up to the next one that runs on each lane.
   void carry_out_single_stages();
-  /// Ends the meeting and the run by an error that every waiting replica gets.
+  /// Ends the meeting and the run with an error that every waiting replica gets.
   void fail(std::exception_ptr error);
 
   std::exception_ptr reason_to_abort() const;
   [[noreturn]] static void stop(Replica& self);
   void sleep_for_good_if_abandoned() const;
-  /// Calls report_stall, once for each interval, however many threads wait.
+  /// Calls report_stall once for each interval, however many threads wait.
   void stalled() const;
   void report_stall() const;
 
@@ -134,7 +136,7 @@ class ReplicaPool {
   const ReplicaId first_;
   World* const world_;  // null: this worker is alone
   const CoreHold cores_;
-  std::vector<TensorCacheLease> caches_;  // one for each lane: its replicas' tensors, and what run() makes on lane 0
+  std::vector<TensorCacheLease> caches_;  // one for each lane: its replicas use it, and run() uses lane 0's
   std::vector<Replica> replicas_;
   LaneBarrier barrier_;
   Epoch starts_;  // advanced by run() and by end_threads()
@@ -143,24 +145,25 @@ class ReplicaPool {
   std::atomic<bool> abandoned_{false};
   mutable std::atomic<int64_t> last_report_{0};  // of a stall, in milliseconds
 
-  // Written by run() before starts_ advances, read by the replica threads after.
+  // Invariant: run() writes these before starts_ advances, and the replica threads read them afterwards.
   const FunctionRef<void(int64_t)>* body_ = nullptr;
   CallerState caller_;
   std::atomic<uint32_t> run_number_{0};  // atomic only for threads that wait for their first turn
   bool runs_are_brief_ = false;          // the last one that was timed
 
-  // Written by one thread while all lanes are in the barrier, read by all after it.
+  // Invariant: one thread writes these while all lanes are in the barrier, and all threads read them after it. run()
+  // also writes some of them, between runs.
   uint32_t ended_run_ = 0;
   bool stopping_ = false;
-  std::exception_ptr verdict_;  // the error of the meeting at hand
+  std::exception_ptr verdict_;  // the error of the current meeting
   std::vector<Meeting*> meetings_;
   std::vector<Arrival> arrivals_;
   std::span<const Stage> stages_;  // of the leading meeting; empty where there is none
   std::size_t stage_ = 0;          // the one that lanes carry out next
 
   int64_t step_ = 0;               // of the run under way
-  bool workers_know_ = false;      // that the run has failed: they agree no more until the next one
-  std::exception_ptr peer_error_;  // what other workers have come to, where the run failed because of them
+  bool workers_know_ = false;      // whether all workers know that the run has failed; then they agree no more in it
+  std::exception_ptr peer_error_;  // the error where the run failed because of other workers
 
   std::vector<std::exception_ptr> lane_errors_;  // each written by its lane in a stage, read in the barrier after it
   std::vector<std::exception_ptr> errors_;       // the result of run()

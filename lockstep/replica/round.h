@@ -1,5 +1,5 @@
-// What the replicas of one process have come to when all of them are at rest. Pure: the pool waits before and acts
-// after.
+// What the replicas of one process have come to when all of them are at rest. These are pure functions: the pool waits
+// before it calls them and acts afterwards.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,9 @@ struct Arrival {
   int64_t meetings = 0;              // how many it has come to in this run
 };
 
-/// What all of them have come to, in words and numbers that mean the same in every process of a run. Processes that
-/// agree on their records agree on what happens next.
+/// What all of them have come to, in words and numbers that mean the same in every process of a run.
+/// Invariant: what a process does next follows from its record, unless the run was aborted or has failed on another
+/// worker. So processes with equal records go on alike.
 struct RoundRecord {
   enum class State : uint8_t {
     kMeeting,    // all wait at the same meeting: what, name and signature say at which

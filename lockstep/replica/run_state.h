@@ -1,4 +1,4 @@
-// Where a strategy's runs are, and which random numbers belong there.
+// How many runs a strategy has completed, and which random streams belong to the run under way.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,13 @@ enum class RunMode : uint8_t { kStep, kEvaluate };
 struct RunState {
   uint64_t seed = 0;
   int64_t step = 0;         // completed runs
-  int64_t evaluations = 0;  // completed since the last step: each draws from streams of its own
+  int64_t evaluations = 0;  // completed since the last step; each draws from separate streams
   RunMode mode = RunMode::kStep;
   bool running = false;
 
   bool evaluates() const { return mode == RunMode::kEvaluate; }
 
-  // The streams of the run under way. Those of steps do not depend on evaluations.
+  // The streams of the run under way. Invariant: the streams of steps do not depend on evaluations.
   StreamKey stream_of(ReplicaId replica) const {
     return key(evaluates() ? StreamPurpose::kEvaluate : StreamPurpose::kReplica, replica);
   }
@@ -30,7 +30,7 @@ struct RunState {
   }
   StreamKey merge_stream() const { return key(evaluates() ? StreamPurpose::kEvaluateMerge : StreamPurpose::kMerge, 0); }
 
-  /// The run under way is completed.
+  /// Counts the run under way as completed.
   void count() {
     if (evaluates()) {
       ++evaluations;

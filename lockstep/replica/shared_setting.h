@@ -1,4 +1,4 @@
-// One number of a library that counts for the whole process, asked for by several at a time.
+// A number that a library has once for the whole process, and that several requests set at the same time.
 #pragma once
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 
 namespace lockstep::internal {
 
-/// Sets the number for the length of each request. Requests may overlap in any way: the last one that began counts, and
-/// after the last one of all has ended the number is what it was before the first. Any thread.
+/// Sets the number for the length of each request. Requests may overlap in any way: the one that began last counts, and
+/// after all have ended the number is again what it was before the first. Any thread may call.
 class SharedSetting {
  public:
   SharedSetting(int (*get)(), void (*set)(int)) : get_(get), set_(set) {}
@@ -38,7 +38,7 @@ class SharedSetting {
   std::mutex mutex_;
   // Guarded by mutex_.
   std::vector<int> requests_;  // under way, in the order in which they began
-  int before_ = 0;             // the first of them
+  int before_ = 0;             // the number before the first of them
 };
 
 }  // namespace lockstep::internal

@@ -1,4 +1,4 @@
-// What a replica pool says when its replicas wait for long: who waits where, and who is missing.
+// What a replica pool reports when its replicas wait for long: which replicas wait where, and which are missing.
 #include <fmt/format.h>
 
 #include <chrono>

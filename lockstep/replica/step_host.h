@@ -13,7 +13,7 @@ class VariableRegistry;
 class StepHost {
  public:
   virtual ~StepHost() = default;
-  /// What a merge function is given.
+  /// The strategy that a merge function is given.
   virtual Strategy& strategy() = 0;
   /// The strategy's variables, for ReplicaContext::make_variable.
   virtual VariableRegistry& variables() = 0;

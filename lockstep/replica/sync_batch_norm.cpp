@@ -24,7 +24,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// Statistics of each channel over some samples, in float64; those of parts join to those of the whole.
+/// Statistics of each channel over some samples, in float64. joined() makes those of a whole from those of its parts.
 struct Moments {
   double count = 0;  // values for each channel
   at::Tensor mean;   // 0 where there are no values
@@ -57,7 +57,7 @@ Moments moments_of(const at::Tensor& input) {
   return moments;
 }
 
-/// Over all replicas where this thread is in a step: one meeting.
+/// The moments over all replicas, by one meeting, where this thread is in a step; otherwise those of `input` alone.
 Moments moments_of_all(const at::Tensor& input) {
   const at::NoGradGuard no_grad;
   Moments own = moments_of(input.detach());
@@ -73,14 +73,14 @@ Moments moments_of_all(const at::Tensor& input) {
   return fold_in_tree_order(0, all.size(0), of_replica, joined);
 }
 
-/// [C] as [1, C, 1, ...], to go with an input of `dimensions`.
+/// [C] as [1, C, 1, ...], for an input of so many dimensions.
 at::Tensor by_channel(const at::Tensor& values, int64_t dimensions) {
   std::vector<int64_t> shape(static_cast<std::size_t>(dimensions), 1);
   shape[1] = values.numel();
   return values.reshape(shape);
 }
 
-/// Sums over all dimensions but that of channels, in float64.
+/// Sums over all dimensions except that of channels, in float64.
 at::Tensor sums_by_channel(const at::Tensor& values) {
   std::vector<int64_t> dimensions{0};
   for (int64_t d = 2; d < values.dim(); ++d) dimensions.push_back(d);
@@ -126,7 +126,7 @@ struct NormalizeFunction : torch::autograd::Function<NormalizeFunction> {
 };
 
 void check_input(const at::Tensor& input, const BatchNormTensors& tensors) {
-  // Outside of steps it computes wherever the module is, as torch::nn's does.
+  // Outside of steps the input may be on any device, as with torch::nn's module.
   const bool elsewhere = input.defined() && !input.device().is_cpu() && !current_context();
   if (!elsewhere) check_operand("SyncBatchNorm", input);
   const at::ScalarType type = input.scalar_type();
@@ -195,7 +195,7 @@ at::Tensor batch_norm_in_training(const at::Tensor& input, const BatchNormTensor
   if (tensors.weight.defined()) {
     output = at::addcmul(by_channel(tensors.bias, input.dim()), output, by_channel(tensors.weight, input.dim()));
   } else {
-    output = output.clone();  // backward needs it, and what follows may write in place, as torch::nn's allows
+    output = output.clone();  // backward needs it, and the caller may write to the result, as torch::nn allows
   }
   return output.to(input.scalar_type());
 }

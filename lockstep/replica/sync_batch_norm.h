@@ -1,6 +1,6 @@
 // Batch normalisation over the whole global batch: like torch::nn::BatchNorm1d, 2d and 3d on one device, whatever part
-// of the batch each replica has. It lives with the collectives, because it is one with parameters; it knows nothing of
-// variables or strategies.
+// of the batch each replica has. It stands beside the collectives, because it is a collective with parameters; it knows
+// nothing of variables or strategies.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -22,7 +22,7 @@ namespace lockstep {
 
 namespace internal {
 
-/// What batch normalisation learns and keeps; undefined tensors where it has none.
+/// The parameters and buffers of batch normalisation; undefined tensors where it has none.
 struct BatchNormTensors {
   at::Tensor weight;
   at::Tensor bias;
@@ -32,9 +32,10 @@ struct BatchNormTensors {
 };
 BatchNormTensors make_batch_norm_tensors(int64_t num_features, bool affine, bool track_running_stats);
 
-/// By the running statistics: does not meet.
+/// Normalizes by the running statistics; does not meet.
 at::Tensor batch_norm_in_evaluation(const at::Tensor& input, const BatchNormTensors& tensors, double eps);
-/// By the statistics of all replicas' inputs together; updates the running ones where there are any.
+/// Normalizes by the statistics of all replicas' inputs together, and updates the running ones where there are any.
+/// Meets inside a step.
 at::Tensor batch_norm_in_training(const at::Tensor& input, const BatchNormTensors& tensors, double eps,
                                   std::optional<double> momentum);
 
@@ -52,20 +53,21 @@ concept BatchNormOf = requires(const M& module) {
 /// [N, C, ...] of two or more dimensions. Use it through SyncBatchNorm, the holder.
 ///
 /// Inside a step, in training mode, mean and variance are those of all replicas' inputs together, in forward and in
-/// backward: both meet, also with an input of no samples, which adds nothing. Every replica ends with the same running
-/// statistics. In evaluation mode, and outside of steps, it is what torch::nn's is. One value for each channel over all
-/// replicas has no variance and is a UsageError; no value at all leaves the running statistics alone. It has no second
-/// derivative in training mode.
+/// backward: both meet, also with an input of no samples, which adds nothing. The same holds in evaluation mode where
+/// there are no running statistics. Every replica ends with the same running statistics. Outside of steps, and in
+/// evaluation mode with running statistics, it does what torch::nn's module does. One value for each channel over all
+/// replicas has no variance and is a UsageError; no value at all leaves the running statistics as they are. There is no
+/// second derivative in training mode.
 ///
-/// A template only so that this header need not include torch::nn, which takes a compiler 14 s: those who make a module
-/// have included it.
+/// It is a template only so that this header need not include torch::nn, which takes a compiler 14 s: a program that
+/// makes a module has included it.
 template <class Options>
 class SyncBatchNormImplOf : public torch::nn::Cloneable<SyncBatchNormImplOf<Options>> {
  public:
   explicit SyncBatchNormImplOf(const Options& batch_norm_options) : options(batch_norm_options) {
     SyncBatchNormImplOf::reset();
   }
-  /// With the options, mode and copies of the values of `other`, a torch::nn::BatchNorm1d, 2d or 3d.
+  /// Takes the options and the mode of `other`, a torch::nn::BatchNorm1d, 2d or 3d, and copies of its values.
   template <internal::BatchNormOf<Options> M>
   explicit SyncBatchNormImplOf(const M& other) : SyncBatchNormImplOf(other.options) {
     const auto take = [](at::Tensor& own, const at::Tensor& its) {
@@ -96,7 +98,7 @@ class SyncBatchNormImplOf : public torch::nn::Cloneable<SyncBatchNormImplOf<Opti
   at::Tensor forward(const at::Tensor& input) {
     const internal::BatchNormTensors tensors{weight, bias, running_mean, running_var, num_batches_tracked};
     if (this->is_training() || !running_mean.defined()) {
-      std::optional<double> momentum;  // LibTorch 1.13 has an optional of its own
+      std::optional<double> momentum;  // LibTorch 1.13 has its own optional type
       if (options.momentum()) momentum = *options.momentum();
       return internal::batch_norm_in_training(input, tensors, options.eps(), momentum);
     }
@@ -117,7 +119,7 @@ class SyncBatchNormImplOf : public torch::nn::Cloneable<SyncBatchNormImplOf<Opti
 
 using SyncBatchNormImpl = SyncBatchNormImplOf<torch::nn::BatchNormOptions>;
 
-/// `SyncBatchNorm(64)`, `SyncBatchNorm(torch::nn::BatchNormOptions(64).eps(1e-3))`, or from one that there is:
+/// `SyncBatchNorm(64)`, `SyncBatchNorm(torch::nn::BatchNormOptions(64).eps(1e-3))`, or from an existing module:
 /// `SyncBatchNorm(torch::nn::BatchNorm2d(64))`. See SyncBatchNormImplOf.
 using SyncBatchNorm = torch::nn::ModuleHolder<SyncBatchNormImpl>;
 

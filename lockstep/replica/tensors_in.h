@@ -1,5 +1,5 @@
-// Finds the tensors in a value, at any depth: in standard containers, tuples, pairs and optionals of them, and in
-// structs that say where theirs are. So each replica gets tensors of its own from a merge function.
+// Finds the tensors in a value, at any depth: in standard containers, tuples, pairs and optionals, and in structs that
+// name their tensors. So each replica gets its own tensors from a merge function.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -19,7 +19,7 @@ concept TupleLike = requires {
   typename std::tuple_size<T>::type;
 };
 
-/// What can be iterated over by reference, and is no tree of itself.
+/// A type that can be iterated over by reference, and whose elements have another type.
 template <class T>
 concept Container = requires(T& value) {
   typename T::value_type;
@@ -35,14 +35,14 @@ concept Optional = requires(T& value) {
   *value;
 };
 
-/// A struct with a function `for_each_tensor(Struct&, fn)` beside it, which calls `fn` on each tensor, or each member
-/// with tensors, of it.
+/// A struct with a function `for_each_tensor(Struct&, fn)` beside it, which calls `fn` on each of its members that is a
+/// tensor or has tensors.
 template <class T>
 concept NamesItsTensors = requires(T& value) {
   for_each_tensor(value, [](auto&) {});
 };
 
-/// Calls `fn(at::Tensor&)` on each tensor in `value`. Of a type that it cannot look into it finds none.
+/// Calls `fn(at::Tensor&)` on each tensor in `value`. It finds none in a type that it cannot look into.
 template <class T, class Fn>
 void visit_tensors([[maybe_unused]] T& value, [[maybe_unused]] const Fn& fn) {
   if constexpr (std::is_const_v<T> || std::is_arithmetic_v<T>) {
@@ -60,10 +60,10 @@ void visit_tensors([[maybe_unused]] T& value, [[maybe_unused]] const Fn& fn) {
   }
 }
 
-/// A copy without gradient and without memory in common with it; an undefined one stays undefined.
+/// A copy without gradient that shares no memory with `tensor`; an undefined tensor stays undefined.
 at::Tensor own_copy(const at::Tensor& tensor);
 
-/// A copy of `value` whose tensors are its own.
+/// A copy of `value` whose tensors share no memory with those of `value`.
 template <class T>
 T own_copy_of(const T& value) {
   T copy(value);
@@ -71,7 +71,7 @@ T own_copy_of(const T& value) {
   return copy;
 }
 
-/// Replaces tensors that lie in memory which a component before theirs has too by copies of their own.
+/// Replaces each tensor whose memory an earlier component has too by a copy.
 template <class T>
 void separate(PerReplica<T>& values) {
   std::unordered_map<const void*, std::ptrdiff_t> owners;  // of each memory

@@ -58,7 +58,8 @@ void Turn::take(OnStall on_stall) {
 }
 
 void Epoch::advance() {
-  // Sequentially consistent with the sleepers' registration: either the sleeper sees the new value, or we see it.
+  // Invariant: either the sleeper sees the new value, or this thread sees the sleeper. Both sides are sequentially
+  // consistent for that.
   value_.fetch_add(1, std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) != 0) futex_wake(value_, INT_MAX);
 }

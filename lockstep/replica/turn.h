@@ -1,7 +1,7 @@
-// Handing over and meeting, on futexes: the two waits that all others of a step are made of.
+// The two waits of a step, on futexes: for a lane's turn, and for the other lanes at a barrier.
 //
-// Inside a lane a waiter sleeps at once, because it shares a core with the one it waits for. Between lanes it first
-// spins where every lane has cores of its own, since the others arrive within microseconds.
+// Inside a lane a waiter sleeps at once, because it shares a core with the replica that it waits for. Between lanes a
+// waiter first spins where every lane has its own cores, because the others arrive within microseconds.
 #pragma once
 
 #include <atomic>
@@ -12,19 +12,20 @@
 
 namespace lockstep::internal {
 
-/// Called each time a wait has lasted another stall_interval(); it reports who is missing. Must not throw.
+/// Called each time a wait has lasted another stall_interval(); it reports which replicas are missing. Must not throw.
 using OnStall = FunctionRef<void()>;
 
 /// How long a wait lasts before it is reported: 30 s. Tests make it shorter.
 std::chrono::milliseconds stall_interval();
 void set_stall_interval(std::chrono::milliseconds interval);
 
-/// Sleeps until `word` is no longer `value` or somebody wakes it; spurious returns are possible. Gives false where it
-/// slept for stall_interval().
+/// Sleeps until `word` is no longer `value` or another thread wakes it; spurious returns are possible. Returns false
+/// where it slept for stall_interval().
 bool futex_wait(const std::atomic<uint32_t>& word, uint32_t value);
 void futex_wake(const std::atomic<uint32_t>& word, int count);
 
-/// The right to run inside a lane, given to one replica. One giver and one taker at a time.
+/// The right to run inside a lane, given to one replica.
+/// Invariant: one thread gives and one thread takes at a time, so plain stores are enough.
 class alignas(64) Turn {
  public:
   void give();
@@ -35,19 +36,19 @@ class alignas(64) Turn {
   std::atomic<uint32_t> given_{0};
 };
 
-/// How a waiter between lanes waits before it sleeps. Being woken costs 5 to 50 us.
+/// How a waiter between lanes waits before it sleeps. Waking a sleeper costs 5 to 50 us.
 struct Patience {
   int pauses;
   int yields = 20;
 };
-/// In a run, where lanes have cores of their own: about half a millisecond, by which replicas of one step differ.
+/// In a run, where lanes have their own cores: about half a millisecond, the time by which replicas of one step differ.
 inline constexpr Patience kPatientInRun{.pauses = 20000};
-/// Between runs, when the caller may have use for the cores: about 50 us.
+/// Between runs, when the caller may need the cores: about 50 us.
 inline constexpr Patience kPatientBetweenRuns{.pauses = 2000};
-/// Where lanes share cores, whoever waits holds up the one it waits for.
+/// Where lanes share cores: a waiter that spins would hold up the lane that it waits for.
 inline constexpr Patience kImpatient{.pauses = 0};
 
-/// A number that only grows, waited for by other threads.
+/// A number that only grows; other threads wait until it changes.
 class alignas(64) Epoch {
  public:
   uint32_t now() const { return value_.load(std::memory_order_acquire); }
@@ -61,7 +62,8 @@ class alignas(64) Epoch {
   std::atomic<uint32_t> sleepers_{0};
 };
 
-/// Where all lanes meet. The last to arrive runs `serial` while the others wait, then all go on.
+/// Where all lanes meet. The last lane to arrive runs `serial` while the others wait; then all go on. Invariant:
+/// `serial` sees everything that the lanes wrote before they arrived, and every lane sees what `serial` wrote.
 class LaneBarrier {
  public:
   LaneBarrier(int lanes, Patience patience) : lanes_(lanes), patience_(patience) {}

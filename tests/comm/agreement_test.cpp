@@ -1,4 +1,4 @@
-// What workers say of what they are about to do, and what follows from it.
+// Proposals of workers: how they become bytes and back, and what follows from them.
 #include "lockstep/comm/agreement.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Workers as threads of one process: what each gets, and that nobody waits for ever.
+// Workers as threads of one process: what each gets, and that no wait lasts for ever.
 #include "lockstep/comm/thread_workers.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What data sets promise of the sources behind them, their own and users'.
+// What data sets promise about their sources, the library's and users'.
 #include "lockstep/data/dataset.h"
 
 #include <gtest/gtest.h>

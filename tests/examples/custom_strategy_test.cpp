@@ -1,4 +1,4 @@
-// The strategies of examples/ are strategies: they pass the suite that tells.
+// The strategies of examples/ pass the conformance suite.
 #include <gtest/gtest.h>
 
 #include <memory>

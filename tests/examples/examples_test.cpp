@@ -1,4 +1,4 @@
-// The programs of examples/ print what their READMEs show, and the broken ones get the error that they are there for.
+// The programs of examples/ print what their READMEs show, and the broken ones get the error that they demonstrate.
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The checks of the house find what they are for: each rule is broken in a copy of the sources, and named.
+# The checks in scripts/ find what they look for: each rule is broken in a copy of the sources, and the check names it.
 source "$(dirname "${BASH_SOURCE[0]}")/check.sh"
 
 mkdir "$scratch/copy"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Stands before the compiler: takes an object that $reuse_from has already, where it has it, instead of compiling again.
+# Runs in place of the compiler: takes an object from $reuse_from where that has it, instead of compiling it again.
 object='' dependencies='' previous=''
 for word in "$@"; do
   case $previous in

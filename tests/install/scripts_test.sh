@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The scripts refuse mistyped flags in one line, and never use a cache that is not whole.
+# The scripts refuse mistyped flags in one line, and never use an incomplete cache.
 source "$(dirname "${BASH_SOURCE[0]}")/check.sh"
 scripts=$source_dir/scripts
 

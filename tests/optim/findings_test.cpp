@@ -1,4 +1,4 @@
-// What is probably a mistake in a step: said once, counted, and not said where it is none.
+// Findings: a probable mistake in a step is logged once and counted; a step without one has no finding.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

@@ -1,4 +1,4 @@
-// Gradients and norms at the edges: NaN, infinite, huge, negated, by hand; and losses of other runs.
+// Gradients and norms at the edges: NaN, infinite, huge, negated, set by hand; and losses of other runs.
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -1,4 +1,4 @@
-// Two networks with an optimizer each, as in a GAN, and groups with options of their own.
+// Two networks with an optimizer each, as in a GAN, and groups with their own options.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

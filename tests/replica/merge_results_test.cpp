@@ -1,4 +1,4 @@
-// What a merge function returns reaches each replica as tensors of its own.
+// The result of a merge function reaches each replica as its own tensors.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

@@ -1,4 +1,4 @@
-// Each rule of where what may be called, broken.
+// Breaks each rule about which call is allowed where.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

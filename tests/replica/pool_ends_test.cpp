@@ -1,5 +1,5 @@
-// How replica threads begin and end where something is wrong: no thread to be had, a process that ends inside a step,
-// and waits that last.
+// How replica threads begin and end where something is wrong: a thread that cannot be started, a process that ends
+// inside a step, and waits that last long.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <pthread.h>

@@ -1,4 +1,4 @@
-// Strategy::reduce, gather and broadcast: what they are asked wrongly is named by its code.
+// Strategy::reduce, gather and broadcast: each wrong argument gives the error code that names it.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

@@ -1,5 +1,5 @@
-// A strategy is four objects: topologies, placements, reducers and synchronizations of one's own, and what is refused
-// of them.
+// A strategy is four objects: topologies, placements, reducers and synchronizations that users write, and which of
+// their answers are refused.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

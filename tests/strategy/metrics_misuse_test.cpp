@@ -1,4 +1,4 @@
-// Metrics are clear about what they are given wrongly, and keep what they had.
+// Metrics name each wrong argument, and keep what they had.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

@@ -1,4 +1,4 @@
-// The list of a run's state: what a run continues from, bit for bit, in another strategy.
+// The list of a run's state, from which another strategy continues the run bit for bit.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

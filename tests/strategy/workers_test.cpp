@@ -1,5 +1,5 @@
-// Workers that are threads of one process: whatever the number of workers, all of a strategy's calls mean all replicas,
-// with the bits of one worker, and what goes wrong on one of them reaches all.
+// Workers that are threads of one process: with any number of workers, a strategy's calls work over all replicas and
+// give the bits of one worker, and an error on one worker reaches all.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

@@ -1,4 +1,4 @@
-// One strategy of every kind that there is, for tests of what all of them promise.
+// One strategy of every kind, for tests of what all of them promise.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// Strategies that are none: each breaks one rule of one decision, and the conformance suite names the check that finds
-// it and where to look.
+// Broken strategies: each breaks one rule of one decision, and the conformance suite names the check that finds it and
+// where to look.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

@@ -1,5 +1,5 @@
-// Strategies that are right for the values and variables that are easiest to think of, and wrong for others: the
-// conformance suite finds each by the checks of those others alone.
+// Strategies that are right for common values and variables and wrong for others: the conformance suite finds each, and
+// only by the checks of those others.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

@@ -1,4 +1,4 @@
-// The conformance suite: every strategy of the library passes, in every shape, and what is none is found and named.
+// The conformance suite: every strategy of the library passes, in every shape, and a broken one is found and named.
 #include "lockstep/testing/conformance.h"
 
 #include <gtest/gtest.h>

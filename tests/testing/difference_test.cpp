@@ -1,4 +1,4 @@
-// Where two recordings differ: what is tolerated of one element does not depend on what is no number in another.
+// Where two recordings differ: the tolerance for one element does not depend on a NaN in another.
 #include "lockstep/testing/difference.h"
 
 #include <gtest/gtest.h>

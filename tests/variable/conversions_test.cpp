@@ -1,4 +1,4 @@
-// Values of other dtypes, and what a call outside of steps computes under.
+// Values of other dtypes, and the modes under which a call outside of steps computes.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

@@ -1,4 +1,4 @@
-// How variables come to be: outside of steps and inside, once, whole or not at all, under names that are theirs alone.
+// How variables are made: outside of steps and inside, once, whole or not at all, under unique names.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

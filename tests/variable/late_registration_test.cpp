@@ -1,5 +1,5 @@
-// Parameters that appear, or are replaced, after make_module: they would be trained by nobody and differ on each
-// replica, so they are found.
+// Parameters that appear, or are replaced, after make_module: no optimizer would train them and they would differ on
+// each replica, so they are found.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

@@ -1,4 +1,4 @@
-// Tensors that are no plain dense ones: what becomes of them as parameters, as buffers and as values.
+// Tensors that are not plain dense ones: what becomes of them as parameters, as buffers and as values.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

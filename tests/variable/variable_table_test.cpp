@@ -1,4 +1,4 @@
-// The table of variables: complete where it can be, short always.
+// The table of variables: it is always short, and complete where that is possible.
 #include "lockstep/variable/variable_table.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// `lockstep bench`: measures this machine and what Lockstep makes of it.
+// `lockstep bench`: measures this machine and how well Lockstep uses it.
 #pragma once
 
 #include <cstdint>

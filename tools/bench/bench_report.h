@@ -1,4 +1,4 @@
-// What all benches begin and report with.
+// What all benches share: how they begin and how they report.
 #pragma once
 
 #include <cstdint>

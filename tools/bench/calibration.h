@@ -1,4 +1,4 @@
-// What the machine can do by itself: the limits that a bench's figures are held against.
+// Measures what the machine can do by itself: the limits that a bench's figures are compared with.
 #pragma once
 
 #include <cstdint>

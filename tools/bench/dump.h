@@ -1,4 +1,4 @@
-// What a rival needs to compute the same, in files that any language reads.
+// Writes what a rival needs for the same computation, in files that any language reads.
 #pragma once
 
 #include <string>

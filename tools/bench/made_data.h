@@ -1,4 +1,4 @@
-// Made samples of the right shape for each model, for measuring.
+// Makes samples of the right shape for each model, for measuring.
 #pragma once
 
 #include <cstdint>

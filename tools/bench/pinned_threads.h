@@ -1,4 +1,4 @@
-// Threads on cores of their own that start and end together, for measuring.
+// Threads on separate cores that start and end together, for measuring.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The loop that memory is measured with.
+// The loops with which the speed of memory is measured.
 #pragma once
 
 #include <cstdint>

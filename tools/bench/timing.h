@@ -1,4 +1,4 @@
-// How long something takes, honestly: many blocks of many calls, and their spread.
+// Measures how long something takes: many blocks of many calls, and their spread.
 #pragma once
 
 #include <cstdint>
