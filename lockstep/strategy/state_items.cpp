@@ -89,7 +89,7 @@ std::vector<StateItem> Strategy::state_items() const {
           [group](int64_t evaluations) { group->set_evaluations(evaluations); })};
   registry_->forget_unused();
   for (const auto& variable : registry_->variables()) items.push_back(item_of(variable));
-  std::set<std::string> counted;  // variables that another optimizer counts too
+  std::set<std::string> counted;  // variables whose step count by one optimizer is in the list already
   for (const auto& weak : optimizers_) {
     const auto optimizer = weak.lock();
     if (!optimizer) continue;

@@ -60,7 +60,7 @@ Recording on_lanes(const TrainingProgram& program, const CompareOptions& options
                             lanes == 1 ? "" : "s"));
 }
 
-/// Throws the DivergenceError of a program that does not even repeat itself: then nothing else need be looked for.
+/// Throws a DivergenceError where a program does not repeat itself. Nothing else need be looked for then.
 void require_repeats(const Recording& first, Recording again) {
   again.who += ", run again";
   if (const auto difference = first_difference(first, again, std::nullopt)) {
