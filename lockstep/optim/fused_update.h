@@ -114,7 +114,7 @@ class FusedUpdate {
   const ReplicaRange replicas_;
   uint64_t bindings_ = ~uint64_t{0};  // VariableMemory::bindings() when the pointers were taken
   std::vector<Target> targets_;
-  std::vector<Place> lane_begin_;  // by lane, ascending; the end of the last lane's share stands behind them
+  std::vector<Place> lane_begin_;  // by lane, in ascending order; the last entry is the end of the last lane's share
   std::vector<LaneWork> lanes_;
   std::vector<double> squares_;  // of each block
 };

@@ -20,7 +20,7 @@ struct NewVariable {
   at::ScalarType dtype = at::kFloat;
   bool trainable = false;
   bool parameter = false;    // of a module
-  int64_t index = 0;         // how many on-write variables the strategy made before it; of a slot 0
+  int64_t index = 0;         // how many on-write and locally trained variables were made before it; of a slot 0
   std::string slot_of = "";  // of an optimizer's slot: the name of its variable
 };
 
