@@ -143,7 +143,7 @@ void require_agreement(std::span<const Proposal> proposals, int64_t worker) {
   const std::string who = failed.replica < 0 ? fmt::format("worker {}", agreement.worker)
                                              : fmt::format("worker {}, replica {}", agreement.worker, failed.replica);
   throw PeerError("LS-PEER-FAILED", fmt::format("{} failed in step {}: {}", who, failed.step, failed.detail),
-                  "mend what failed on that worker, and start all workers again");
+                  "correct the error on that worker, and start all workers again");
 }
 
 void agree_on_call(World& world, Proposal mine, FunctionRef<void(Proposal&)> check) {

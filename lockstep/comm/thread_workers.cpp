@@ -32,22 +32,13 @@ class ThreadWorkers::Hub {
   template <class Take>
   void round(int64_t worker, Offer offer, const Take& take) {
     std::unique_lock<std::mutex> lock(mutex_);
-    require_alive();
-    const Offer::Kind kind = offer.kind;
-    offers_[static_cast<std::size_t>(worker)] = std::move(offer);
-    wait_for_all(lock, worker, "come");
-    for (int64_t other = 0; other < size(); ++other) {
-      if (offers_[static_cast<std::size_t>(other)].kind == kind) continue;
-      fail(fmt::format("worker {} agrees where worker {} exchanges bytes",
-                       kind == Offer::Kind::kRecord ? worker : other, kind == Offer::Kind::kRecord ? other : worker));
-      require_alive();
+    try {
+      round(lock, worker, std::move(offer), take);
+    } catch (...) {
+      // The caller may free its bytes now, so no other worker may still copy them.
+      changed_.wait(lock, [&] { return taking_ == 0; });
+      throw;
     }
-    lock.unlock();  // Invariant: no worker puts down an offer before all have taken
-    const std::string problem = take(offers_);
-    lock.lock();
-    if (!problem.empty()) fail(problem);
-    require_alive();  // before this worker counts as finished: all others still wait, and see the failure
-    wait_for_all(lock, worker, "finish");
   }
 
   void abort(int64_t worker, const std::string& reason) noexcept {
@@ -63,6 +54,28 @@ class ThreadWorkers::Hub {
 
  private:
   // Called with mutex_ held.
+  template <class Take>
+  void round(std::unique_lock<std::mutex>& lock, int64_t worker, Offer offer, const Take& take) {
+    require_alive();
+    const Offer::Kind kind = offer.kind;
+    offers_[static_cast<std::size_t>(worker)] = std::move(offer);
+    wait_for_all(lock, worker, "come");
+    for (int64_t other = 0; other < size(); ++other) {
+      if (offers_[static_cast<std::size_t>(other)].kind == kind) continue;
+      fail(fmt::format("worker {} called agree() while worker {} called exchange()",
+                       kind == Offer::Kind::kRecord ? worker : other, kind == Offer::Kind::kRecord ? other : worker));
+      require_alive();
+    }
+    // Invariant: no worker puts down an offer, or frees its bytes, before all have taken.
+    ++taking_;
+    lock.unlock();
+    const std::string problem = take(offers_);
+    lock.lock();
+    if (--taking_ == 0) changed_.notify_all();
+    if (!problem.empty()) fail(problem);
+    require_alive();  // before this worker counts as finished: all others still wait, and see the failure
+    wait_for_all(lock, worker, "finish");
+  }
   void require_alive() const {
     if (failure_.empty()) return;
     throw PeerError("LS-PEER-LOST", failure_, "look at that worker's own message, and start the run again");
@@ -108,6 +121,7 @@ class ThreadWorkers::Hub {
   std::vector<bool> gone_;
   std::vector<bool> here_ = std::vector<bool>(offers_.size());
   int64_t arrived_ = 0;
+  int64_t taking_ = 0;  // how many workers read the offers
   uint64_t half_ = 0;
   std::string failure_;
 };

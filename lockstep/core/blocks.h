@@ -25,9 +25,10 @@ constexpr Block block_of(int64_t total, int64_t parts, int64_t index) {
 
 /// The part whose block contains thing `i`; 0 <= i < total.
 constexpr int64_t part_that_has(int64_t total, int64_t parts, int64_t i) {
-  int64_t part = 0;
-  while (!block_of(total, parts, part).contains(i)) ++part;
-  return part;
+  const int64_t each = total / parts;
+  const int64_t larger = total % parts;
+  const int64_t in_larger = larger * (each + 1);
+  return i < in_larger ? i / (each + 1) : larger + (i - in_larger) / each;
 }
 
 }  // namespace lockstep::internal

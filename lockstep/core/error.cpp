@@ -55,7 +55,7 @@ std::optional<std::string> remedy_of(const std::exception_ptr& exception) {
   }
 }
 
-constexpr const char* kForeign = "handle the step's own exception: std::rethrow_if_nested gives it";
+constexpr const char* kForeign = "handle the exception of the step, which std::rethrow_if_nested throws";
 
 std::string remedy_of(const std::vector<ReplicaError::Failure>& failures) {
   return remedy_of(failures.front().exception).value_or(kForeign);

@@ -9,7 +9,7 @@ namespace lockstep::internal {
 void throw_not_local(ReplicaId asked, ReplicaId first, std::size_t size) {
   if (size == 0) {
     throw UsageError("LS-PER-REPLICA-SIZE",
-                     fmt::format("replica {} was asked of a PerReplica that holds no value", asked.value()),
+                     fmt::format("the value of replica {} was asked for, and the PerReplica is empty", asked.value()),
                      "fill it by per_replica(), run() or a data set's epoch() first");
   }
   throw UsageError("LS-NOT-LOCAL",

@@ -42,8 +42,9 @@ Simd simd_setting(const char* text) {
   if (asked == "avx2-vaes") return Simd::kAvx2Vaes;
   if (asked == "avx2") return Simd::kAvx2;
   if (asked == "plain") return Simd::kPlain;
-  throw UsageError("LS-ENVIRONMENT", fmt::format("LOCKSTEP_SIMD is '{}'", asked),
-                   "set it to plain, avx2, avx2-vaes or avx512, or leave it out for the widest that there is");
+  throw UsageError(
+      "LS-ENVIRONMENT", fmt::format("LOCKSTEP_SIMD is '{}'", asked),
+      "set it to plain, avx2, avx2-vaes or avx512, or leave it unset for the widest that the processor has");
 }
 
 Simd simd() {

@@ -135,7 +135,8 @@ Batch Dataset::read(std::span<const int64_t> ids) const {
   const int64_t count = size();
   for (const int64_t id : ids) {
     if (id >= 0 && id < count) continue;
-    throw UsageError("LS-SAMPLE-RANGE", fmt::format("sample {} was asked of {}", id, source_->describe()),
+    throw UsageError("LS-SAMPLE-RANGE",
+                     fmt::format("sample {} was asked for, and {} does not have it", id, source_->describe()),
                      count == 0 ? "it is empty" : fmt::format("choose samples from 0 to {}", count - 1));
   }
   Batch batch = read_checked(*source_, ids);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lockstep/core/blocks.h"
+
 namespace lockstep::internal {
 
 namespace {
@@ -57,10 +59,8 @@ Span batch_span(int64_t size, int64_t global_batch, int64_t step) {
 }
 
 Span part_of(Span whole, int64_t replica, int64_t replicas) {
-  const int64_t each = whole.size() / replicas;
-  const int64_t larger = whole.size() % replicas;
-  const auto border = [&](int64_t r) { return whole.begin + r * each + std::min(r, larger); };
-  return {border(replica), border(replica + 1)};
+  const Block block = block_of(whole.size(), replicas, replica);
+  return {whole.begin + block.first, whole.begin + block.end()};
 }
 
 }  // namespace lockstep::internal

@@ -88,8 +88,9 @@ Text text(const std::string& path, int64_t context) {
   if (!fits(cut) || !fits(bytes.size() - cut)) {
     throw DataError(
         "LS-DATA-FILE",
-        fmt::format("'{}' has {} bytes, of which the last {} are to evaluate: no window of {} and its targets", path,
-                    bytes.size(), bytes.size() - cut, context),
+        fmt::format(
+            "'{}' has {} bytes, the last {} of them for evaluation: one part is too short for a window of {} bytes",
+            path, bytes.size(), bytes.size() - cut, context),
         "give a longer text, or a smaller context");
   }
   std::array<bool, 256> present{};

@@ -1,4 +1,4 @@
-// What a step's gradients lack, for the log.
+// The log's lines about variables that have no gradient in a step.
 #pragma once
 
 #include <cstdint>

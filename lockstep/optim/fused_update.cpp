@@ -15,15 +15,15 @@ namespace lockstep::internal {
 
 namespace {
 
-// What handling a block costs beyond its bytes, in bytes: it keeps lanes in balance where variables are tiny.
+// The fixed cost of a block, expressed as bytes: it keeps lanes in balance where variables are tiny.
 constexpr int64_t kBlockOverhead = 512;
 
 const char kZeros[kBlockBytes * 2] = {};
 
 char* memory_of(const at::Tensor& tensor) { return const_cast<char*>(static_cast<const char*>(address_of(tensor))); }
 
-/// The sum over replicas of a stretch of gradients. Of two replicas it is left to the update's own pass, which adds
-/// `right` to `left`; `right` is null where there is nothing left to add.
+/// The sum over replicas of a stretch of gradients. Where two replicas both have a gradient, the update's own pass adds
+/// `right` to `left`. Otherwise `left` is the sum, and `right` is null.
 template <class T>
 struct Sum {
   const T* left;
@@ -66,8 +66,7 @@ FusedUpdate::FusedUpdate(std::vector<UpdateTarget> targets, ReplicaRange replica
   }
   begin_step();
   squares_.resize(static_cast<std::size_t>(blocks));
-  // Cut the row of blocks where each lane has had its share: a block belongs to the lane in whose share its middle
-  // lies.
+  // Cut the list of blocks into one share for each lane: a block belongs to the lane in whose share its middle lies.
   int64_t cost = 0;
   for (std::size_t i = 0; i < targets_.size(); ++i) {
     const int64_t bytes = targets_[i].bytes;
@@ -104,7 +103,7 @@ void FusedUpdate::begin_step() {
 }
 
 void FusedUpdate::fetch(const GradientTable& gradients, std::size_t i) const {
-  constexpr int64_t kBytes = 256;  // by then the processor has seen that it goes on
+  constexpr int64_t kBytes = 256;  // behind these the processor prefetches by itself
   const auto ask = [](const void* from) {
     for (int64_t at = 0; at < kBytes; at += 64) __builtin_prefetch(static_cast<const char*>(from) + at);
   };
@@ -245,6 +244,7 @@ void FusedUpdate::run_half_block(const GradientTable& gradients, int lane, std::
 void FusedUpdate::compare_and_copy(int lane, std::size_t i, int64_t block, uint64_t read, uint64_t written) {
   const Target& target = targets_[i];
   if (!target.checksums) return;
+  // Invariant: a kept checksum is that of the block as the library last left it, so a difference is a foreign write.
   constexpr std::size_t kNone = ~std::size_t{0};
   std::size_t foreign = target.checksums[block] != read ? 0 : kNone;  // the first copy that is not as it was left
   target.checksums[block] = written;

@@ -21,54 +21,62 @@ struct UpdateTarget {
   UpdateKind kind;
 };
 
-/// The local replicas whose gradients are added, and whose components they update.
+/// The local replicas whose gradients are added, and whose components the sum updates.
 struct ReplicaRange {
   int64_t first;
   int64_t count;
 };
 
-/// Lanes call `measure` and `update` side by side, each for its share of blocks; everything else happens while all are
-/// at rest. A block is kBlockBytes of one variable and is handled by one lane as a whole, so that no sum, norm or
-/// checksum depends on the number of lanes.
+/// Lanes call `measure` and `update` side by side, each for its share of blocks. All else is called while all replicas
+/// are at rest.
+///
+/// Invariant: a block is kBlockBytes of one variable, and one lane handles it as a whole. So no sum, norm or checksum
+/// depends on the number of lanes, and no two lanes write the same bytes.
 class FusedUpdate {
  public:
-  /// Of on-write variables all copies are updated, of on-read ones the first replica's component.
+  /// Updates all copies of an on-write variable. Of a variable that is trained locally, it updates the component of
+  /// replica `replicas.first` alone.
   FusedUpdate(std::vector<UpdateTarget> targets, ReplicaRange replicas, int lanes);
 
-  /// Takes the memory of variables and slots, as a step begins: it may have been bound anew since the last one.
+  /// Call as a step begins. Looks up the memory of variables and slots again where any was bound anew since the last
+  /// step.
   void begin_step();
-  /// Says for the next step how target i is updated: null leaves it as it is. What is pointed to outlives the step.
+  /// The numbers by which the next step updates target i; null leaves the target unchanged. The caller keeps
+  /// `*coefficients` alive until the step ends.
   void set_coefficients(std::size_t i, const Coefficients* coefficients) { targets_[i].coefficients = coefficients; }
   bool present(std::size_t i) const { return targets_[i].coefficients != nullptr; }
 
-  /// The lane's part of the squared norm of the summed gradients, without touching anything.
+  /// Computes the lane's part of the squared norm of the summed gradients. Writes no weights, slots or checksums.
   void measure(const GradientTable& gradients, int lane);
-  /// The lane's part of the update, the gradients times `clip`; measures at the same time.
+  /// Does the lane's part of the update, with the gradients times `clip`; computes the norm in the same pass.
   void update(const GradientTable& gradients, int lane, double clip);
-  /// The norm of the whole gradient, as the last measure or update of all lanes found it.
+  /// The norm of the whole gradient, before `clip`, from the last measure or update of all lanes.
   double global_norm() const;
 
-  /// A variable whose memory was not as the last update had left it, and the first of its copies where that was seen.
+  /// A variable whose memory was not as the library had left it, and the first of its copies that differs.
   struct ForeignWrite {
     std::size_t target;
     std::size_t copy;
     auto operator<=>(const ForeignWrite&) const = default;
   };
-  /// One for each such variable, in order; the update clears the list first.
+  /// One for each such variable, in order of targets. Empties the list, as the next update does.
   std::vector<ForeignWrite> take_foreign_writes();
   /// The variables whose part of the norm is not finite.
   std::vector<std::size_t> variables_not_finite() const;
 
  private:
   /// All that the loop over blocks needs, side by side: with thousands of small variables every pointer that is
-  /// followed costs as much as the arithmetic. The pointers hold until the memory is bound anew.
+  /// followed costs as much as the arithmetic.
+  ///
+  /// Invariant: the pointers are those of the memory as of `bindings_`. Memory moves only when it is bound anew, and
+  /// then begin_step() looks it up again. It is dense, so an update may write it from its first byte to its last.
   struct Target {
     const Coefficients* coefficients = nullptr;
-    char* weights = nullptr;  // the first copy's
+    char* weights = nullptr;  // the first copy's, or those of the one component that is updated
     char* slots[kMaxSlots] = {};
-    uint64_t* checksums = nullptr;  // of the first copy; null where nobody looks
+    uint64_t* checksums = nullptr;  // of the first copy; null where it has none
     int64_t bytes;
-    int64_t first_block;  // in the whole
+    int64_t first_block;  // its index among the blocks of all targets
     at::ScalarType type;
     UpdateKind kind;
     bool one_copy;
@@ -87,7 +95,7 @@ class FusedUpdate {
   /// Calls visit(target index, block within it) for each block of the lane whose variable is present.
   template <class Visit>
   void for_each_block(const GradientTable& gradients, int lane, const Visit& visit);
-  /// Asks the processor for where target i's memory begins.
+  /// Prefetches the beginning of target i's memory and of its gradients.
   void fetch(const GradientTable& gradients, std::size_t i) const;
   template <class T>
   void run_block(const GradientTable& gradients, int lane, std::size_t i, int64_t block, double clip, bool update);
@@ -98,13 +106,15 @@ class FusedUpdate {
   /// call.
   template <class T>
   const void* const* row(const GradientTable& gradients, int lane, std::size_t i, int64_t offset, int64_t count);
+  /// After a block of the first copy was updated: `read` and `written` are the checksums of its bytes before and after.
+  /// Notes a foreign write where `read` is not the checksum that was kept, and copies the block to the other copies.
   void compare_and_copy(int lane, std::size_t i, int64_t block, uint64_t read, uint64_t written);
 
-  const std::vector<UpdateTarget> owners_;  // of what targets_ point to
+  const std::vector<UpdateTarget> owners_;  // keep alive what targets_ point to
   const ReplicaRange replicas_;
   uint64_t bindings_ = ~uint64_t{0};  // VariableMemory::bindings() when the pointers were taken
   std::vector<Target> targets_;
-  std::vector<Place> lane_begin_;  // one more at the end
+  std::vector<Place> lane_begin_;  // by lane, in ascending order; the last entry is the end of the last lane's share
   std::vector<LaneWork> lanes_;
   std::vector<double> squares_;  // of each block
 };

@@ -56,7 +56,7 @@ void GradientTable::collect(int64_t r, bool weightless, bool had_empty_part) {
   Absent absent{.had_empty_part = had_empty_part};
   const bool all_sound = variables_.empty() || variables_.front()->counts()->damaged == 0;
   components_.for_each(OfCollect(), r, [&](std::size_t i, const Component& component) {
-    if (!all_sound || !component.as_left()) variables_[i]->check_component(r);  // throws what is amiss
+    if (!all_sound || !component.as_left()) variables_[i]->check_component(r);  // throws where needed
     const at::Tensor& tensor = component.tensor;
     const at::Tensor& gradient = tensor.unsafeGetTensorImpl()->grad();
     has_[slot(i, r)] = gradient.defined() ? 1 : 0;

@@ -16,31 +16,35 @@ namespace lockstep::internal {
 
 class ReplicaGroup;
 
-/// The gradients of one step for a fixed list of variables. Inside a process nothing is copied into buckets: whoever
-/// adds reads the replicas' own tensors.
+/// The gradients of one step for a fixed list of variables. Inside a process nothing is copied into buckets: the sum
+/// reads the replicas' own tensors.
+///
+/// Invariant: from collect(r) to release(i, r), a pointer of replica r that is not null points to dense elements in the
+/// variable's own dtype and strides, which the replica's .grad() or `converted_` keeps alive. After that, no pointer
+/// of replica r is read before the next collect(r) has set it.
 class GradientTable {
  public:
   GradientTable(std::vector<std::shared_ptr<VariableState>> variables, int64_t replicas);
 
-  /// Notes local replica r's gradients; call from its thread. Where `weightless`, what the replica has counts as zero;
-  /// where `had_empty_part`, it is no news that it has none. Throws a UsageError, naming the variable, for a sparse
-  /// gradient and for one of another shape, dtype or device, and the DivergenceError of a variable that something else
-  /// wrote.
+  /// Notes where local replica r's gradients lie; call from its thread. Where `weightless`, the replica's gradients
+  /// count as zero. Where `had_empty_part`, its absent gradients are expected and not logged. Throws a UsageError that
+  /// names the variable for a sparse gradient and for one of another shape, dtype or device, and a DivergenceError for
+  /// a variable with a foreign write.
   void collect(int64_t r, bool weightless, bool had_empty_part);
-  /// Looks at what is absent, all collected and at rest: names in the log, once each, variables that require a gradient
-  /// and have none. Throws a UsageError, naming the variable, for one that some replicas froze and others did not.
+  /// Call when all replicas have collected and are at rest. Logs, once each, the variables that require a gradient and
+  /// have none. Throws a UsageError that names the variable where some replicas froze it and others did not.
   void check_absent();
-  /// Lets go of local replica r's gradient of variable i: afterwards its .grad() is undefined, so that the next
-  /// backward takes over the memory of what it computes instead of adding. Call from r's thread, or while it is at
+  /// Drops local replica r's gradient of variable i. Afterwards its .grad() is undefined, so that the next backward
+  /// stores its own tensor there instead of adding to this one. Call from replica r's thread, or while replica r is at
   /// rest.
   void release(std::size_t i, int64_t r) {
     components_.component(i, r).tensor.unsafeGetTensorImpl()->mutable_grad() = at::Tensor();
   }
-  /// Lets go of what collect() had to copy. Likewise.
+  /// Drops the copies that collect() had to make. Call as release().
   void release_converted(int64_t r) { converted_[r].clear(); }
 
-  // Where a reducer of the strategy's own adds: what is to be added is then its sum alone. All collected, all at rest,
-  // but for reduce(), which is called for several variables at a time.
+  // For a strategy's own reducer, and for several workers: the sum is made before the update, and is then the only
+  // leaf. Call when all have collected and are at rest; lanes may call reduce() for different variables at a time.
   void begin_reduce();
   void reduce(std::size_t i, const ReplicaGroup& group);
   void end_reduce() { reduced_.clear(); }
@@ -48,32 +52,37 @@ class GradientTable {
   /// The variables' components.
   const ComponentTable& components() const { return components_; }
 
-  /// What is still to be added for variable i, as local replica r's: its gradient, or the sum that a reducer of the
-  /// strategy's own has made, which stands as replica 0's. Absent: nothing, or zero. All collected.
+  /// What the update still has to add for variable i on behalf of local replica r: its gradient; or, after reduce(),
+  /// the sum for local replica 0 and nothing for the others. Absent: no gradient, or one that counts as zero. Call when
+  /// all have collected.
   Leaf leaf(std::size_t i, int64_t r) const {
     return Leaf((reduced_.empty() ? pointers_ : reduced_pointers_)[slot(i, r)]);
   }
-  /// Local replica r's own gradient of variable i; null: none, or zero.
+  /// Local replica r's own gradient of variable i; null: none, or one that counts as zero.
   const void* gradient(std::size_t i, int64_t r) const { return pointers_[slot(i, r)]; }
-  /// Whether any replica has a gradient of variable i, be it zero. Without one a variable is left untouched.
+  /// Whether any replica has a gradient of variable i, even one that counts as zero. A variable that has none on any
+  /// replica is left unchanged.
   bool present(std::size_t i) const { return is_here(i) || (!elsewhere_.empty() && elsewhere_[i] != 0); }
-  /// With several workers: asks them of which variables their replicas have gradients. All workers at rest here.
+  /// With several workers: exchanges for which variables their replicas have gradients. Call while the replicas of all
+  /// workers are at rest.
   void agree_on_presence(const ReplicaGroup& group);
-  /// The local replicas whose gradients of variable i are not finite everywhere, for a message. All collected.
+  /// For a message: the local replicas whose gradient of variable i is not finite everywhere. Call when all have
+  /// collected.
   std::vector<int64_t> replicas_not_finite(std::size_t i) const;
-  /// Whether the sum over replicas is finite everywhere. All collected, and reduced where a reducer adds.
+  /// Whether the sum over replicas is finite everywhere. Call when all have collected, and after reduce() where it is
+  /// used.
   bool sum_is_finite(std::size_t i, const ReplicaGroup& group) const;
 
  private:
   /// Whether a local replica has a gradient of variable i.
   bool is_here(std::size_t i) const;
-  /// What collect() found out about the gradients that a replica has not.
+  /// What collect() found out about the gradients that a replica does not have.
   struct alignas(64) Absent {
-    uint64_t frozen = 0;  // a digest of the variables that require none
-    bool is_news = false;
+    uint64_t frozen = 0;   // a digest of the variables that require none
+    bool is_news = false;  // a gradient is absent that the log has not named yet
     bool had_empty_part = false;
   };
-  /// By replica, then variable: replicas collect side by side.
+  /// By replica, then variable: replicas collect at the same time, each into one stretch.
   std::size_t slot(std::size_t i, int64_t r) const { return static_cast<std::size_t>(r) * variables_.size() + i; }
   void check_frozen_alike() const;
   std::vector<int64_t> replicas_without(std::size_t i) const;
@@ -88,8 +97,8 @@ class GradientTable {
   std::vector<char> has_;                           // by slot; not bool, since replicas write side by side
   std::vector<std::vector<at::Tensor>> converted_;  // by replica: gradients that had another memory layout
   std::vector<char> elsewhere_;                     // by variable: whether a replica of any worker has a gradient
-  std::vector<at::Tensor> reduced_;                 // by variable, where a reducer adds; empty: it is in tree order
-  std::vector<const void*> reduced_pointers_;       // as pointers_: the sum stands as replica 0's
+  std::vector<at::Tensor> reduced_;                 // by variable: the sum; empty where reduce() is not used
+  std::vector<const void*> reduced_pointers_;       // by slot: the sum for local replica 0, null for the others
   std::vector<Absent> absent_;                      // by replica
   std::vector<char> named_;                         // by variable: whether the log has named it; changed at rest
 };

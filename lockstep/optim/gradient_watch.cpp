@@ -23,7 +23,7 @@ bool is_watched(int64_t step) { return step < kFirstSteps || step % kEvery == 0;
 
 }  // namespace
 
-/// Notes the gradient after each accumulation. Runs on the thread that goes backward.
+/// Notes the gradient after each accumulation. Runs on the thread that runs the backward pass.
 class GradientWatch::Hook final : public torch::autograd::FunctionPostHook {
  public:
   Hook(std::shared_ptr<std::vector<Record>> records, std::size_t i, at::Tensor variable)
@@ -74,7 +74,7 @@ std::optional<std::size_t> GradientWatch::changed(int64_t r) const {
   for (std::size_t i = 0; i < variables_.size(); ++i) {
     const Record& left = (*replica.records)[i];
     const at::Tensor& gradient = variables_[i]->component(r).unsafeGetTensorImpl()->grad();
-    if (!left.gradient || left.gradient != gradient.unsafeGetTensorImpl()) continue;  // another one was given by hand
+    if (!left.gradient || left.gradient != gradient.unsafeGetTensorImpl()) continue;  // was assigned by the program
     const Record now = record_of(gradient);
     if (now.version != left.version || now.sample != left.sample) return i;
   }

@@ -13,23 +13,24 @@
 namespace lockstep::internal {
 
 /// A hook behind each variable's gradient accumulator notes what backward left: the gradient's version counter, and a
-/// checksum of its first bytes, since a write through .data() (LibTorch's clip_grad_norm_) moves no version counter. So
-/// however many backwards there are, with or without create_graph, what differs later was written by somebody else.
+/// checksum of its first bytes, since a write through .data() (LibTorch's clip_grad_norm_) moves no version counter. A
+/// later difference was not made by a backward, however many there are, with or without create_graph.
 ///
-/// Such a mistake is made in every step. So only the first steps and a few of the later ones are watched: in all others
-/// autograd has no hook of ours.
+/// A program that makes this mistake makes it in every step. So only the first steps and a few of the later ones are
+/// watched; in all other steps autograd has no hook of ours.
 class GradientWatch {
  public:
-  /// Begins to watch, if it `watches` at all: where there is one replica alone, its gradients are the sum. All at rest.
+  /// Begins to watch where `watches`. There is nothing to watch with one replica, whose gradient is the sum, and in
+  /// variables that are trained locally. Call while all replicas are at rest.
   GradientWatch(std::vector<std::shared_ptr<VariableState>> variables, int64_t replicas, bool watches);
 
   // For local replica r; call from its thread.
 
   /// The first variable whose gradient is no longer what the last backward left.
   std::optional<std::size_t> changed(int64_t r) const;
-  /// After the gradients were consumed by a step: watches the next one, or does not.
+  /// Call after a step has consumed the gradients. Decides whether the next step is watched.
   void end_step(int64_t r);
-  /// After the gradients were dropped.
+  /// Call after the gradients were dropped without a step.
   void forget(int64_t r);
 
  private:

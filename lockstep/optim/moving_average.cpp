@@ -40,7 +40,7 @@ void check(const ReplicaGroup& group, const std::vector<Variable>& variables, co
     };
     if (state.group().get() != &group)
       refuse("LS-OTHER-STRATEGY", "belongs to another strategy", "make both with the same strategy");
-    if (!seen.insert(&state).second) refuse("LS-VARIABLE-TWICE", "stands in it twice", "give each variable once");
+    if (!seen.insert(&state).second) refuse("LS-VARIABLE-TWICE", "is listed twice", "give each variable once");
     if (!state.on_write() || !at::isFloatingType(state.like().scalar_type())) {
       refuse("LS-VARIABLE-KIND",
              fmt::format("is {}", state.on_write() ? c10::toString(state.like().scalar_type()) : "sync-on-read"),
@@ -49,7 +49,7 @@ void check(const ReplicaGroup& group, const std::vector<Variable>& variables, co
   }
 }
 
-/// Of half precision an average would stand still: what an update adds is less than half a unit of its last place.
+/// An average of half precision would stand still: an update adds less than half a unit of its last place.
 at::ScalarType type_of_average(at::ScalarType type) {
   return type == at::kHalf || type == at::kBFloat16 ? at::kFloat : type;
 }
@@ -98,7 +98,7 @@ class MovingAverageState {
  private:
   friend class UpdateMeeting;
 
-  /// What the next update keeps.
+  /// The share of an average that the next update keeps.
   double keep() const {
     const auto n = static_cast<double>(updates());
     if (n == 0) return 0;
@@ -106,7 +106,7 @@ class MovingAverageState {
   }
   void move_average(std::size_t i, double keep) const {
     VariableState& variable = *variables_[i];
-    variable.check_memory();  // what something else wrote must not get into an average
+    variable.check_memory();  // a foreign write must not get into an average
     const at::Tensor& value = variable.copies().front();
     averages_[i].state().as_mirrored().change([&](at::Tensor& average) {
       if (keep == 0) {
@@ -124,7 +124,7 @@ class MovingAverageState {
   Variable updates_;
 };
 
-/// What all replicas bring to MovingAverage::update: each variable is one lane's.
+/// The meeting of all replicas in MovingAverage::update. One lane handles each variable.
 class UpdateMeeting final : public Meeting {
  public:
   explicit UpdateMeeting(const MovingAverageState& averages) : averages_(averages) {}
@@ -196,14 +196,14 @@ internal::MovingAverageState& MovingAverage::state() const {
 void MovingAverage::update(const ReplicaContext& context) const { state().update(context); }
 
 SwapScope MovingAverage::swap() const {
-  const internal::CallScope call(state().group(), "MovingAverage::swap", "leave the weights alone: swap between runs");
+  const internal::CallScope call(state().group(), "MovingAverage::swap", "call swap() between runs");
   return state().swap();
 }
 
 const std::vector<Variable>& MovingAverage::variables() const { return state().averages(); }
 
 int64_t MovingAverage::updates() const {
-  const internal::CallScope call(state().group(), "MovingAverage::updates", "count the steps");
+  const internal::CallScope call(state().group(), "MovingAverage::updates", "call updates() between runs");
   return state().updates();
 }
 

@@ -20,12 +20,12 @@ class VariableRegistry;
 }  // namespace internal
 
 struct MovingAverageOptions {
-  double decay = 0.999;          // what an update keeps of an average, from 0 to below 1
-  bool warm_up = false;          // the n-th update, from 0, keeps at most (1 + n) / (10 + n): it forgets early weights
+  double decay = 0.999;          // the share of an average that an update keeps, from 0 to below 1
+  bool warm_up = false;          // forgets early weights faster: update n, from 0, keeps at most (1 + n) / (10 + n)
   std::string name = "average";  // averages are variables named "<variable>/<name>"
 };
 
-/// While it lives, averages stand in for their variables. Moved, but not copied; it ends outside of steps.
+/// While it lives, averages stand in for their variables. It can be moved, but not copied. Let it end outside of steps.
 class [[nodiscard]] SwapScope {
  public:
   /// Puts the variables' own values back, bit by bit.
@@ -39,32 +39,30 @@ class [[nodiscard]] SwapScope {
   std::vector<std::shared_ptr<internal::VariableState>> variables_;
 };
 
-/// A handle; copies mean the same averages, which live as long as any of them, also beyond their strategy.
+/// A handle. Its copies mean the same averages, which live as long as any copy and may outlive their strategy.
 ///
 /// An average is a mirrored variable of the strategy, float32 where its variable is of half precision, and the
-/// variable's dtype otherwise. So a run that fails leaves it as it was, and it needs no all-reduce: replicas have the
-/// same weights. Buffers, such as batch normalisation's statistics, have no averages, and a swap leaves them as they
-/// are.
+/// variable's dtype otherwise. A failed run leaves it as it was. It needs no all-reduce, because replicas have the same
+/// weights. Buffers, such as batch normalisation's statistics, have no averages, and a swap leaves them as they are.
 class MovingAverage {
  public:
   /// An empty handle, for members of classes: until it is given a value, every use is a UsageError.
   MovingAverage() = default;
 
-  /// Meets the other replicas; inside a step, after the optimizer's, on the replica's thread. The first update copies
-  /// the variables, as torch's AveragedModel does; each later one sets average = decay * average + (1 - decay) *
-  /// variable. A UsageError inside evaluate() and while averages stand in, a DivergenceError where something else wrote
-  /// a variable.
+  /// Meets the other replicas. Call it inside a step, after the optimizer's step, on the replica's thread. The first
+  /// update copies the variables, as torch's AveragedModel does; each later one sets average = decay * average +
+  /// (1 - decay) * variable. A UsageError inside evaluate() and while averages stand in; a DivergenceError where a
+  /// foreign write to a variable or its average is found.
   void update(const ReplicaContext& context) const;
 
-  /// Puts the averages in their variables' place, on all replicas, until the scope that it gives ends, however it does.
-  /// Meanwhile Optimizer::step, update(), another swap and every assignment of these variables are UsageErrors. Outside
-  /// of steps.
+  /// Puts the averages in their variables' place, on all replicas, until the returned scope ends. Meanwhile
+  /// Optimizer::step, update(), another swap and every assignment of these variables are UsageErrors. Outside of steps.
   SwapScope swap() const;
 
   /// The averages, in the order of their variables.
   const std::vector<Variable>& variables() const;
-  /// How many updates there were: a variable too, an int64 of no dimensions named "<first variable>/<name>_updates".
-  /// Outside of steps.
+  /// The number of updates so far. It is kept in a variable, an int64 without dimensions named
+  /// "<first variable>/<name>_updates". Outside of steps.
   int64_t updates() const;
 
   /// For the library's own use.

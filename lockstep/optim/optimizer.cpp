@@ -10,7 +10,7 @@ using internal::CallScope;
 
 namespace {
 
-constexpr const char* kBetweenSteps = "leave the learning rate alone: it changes between steps";
+constexpr const char* kBetweenSteps = "read or set the learning rate between runs";
 
 }  // namespace
 

@@ -21,8 +21,9 @@ namespace internal {
 class OptimizerState;
 }
 
-/// Variables with options of their own, for make_optimizer, which hold as a whole: unlike torch::optim of some versions
-/// nothing is merged with the optimizer's default ones. Those hold for a group without options.
+/// Variables with their own options, for make_optimizer. The options hold as a whole: some versions of torch::optim
+/// take options that look untouched from the optimizer's defaults, this library does not. The defaults hold for a group
+/// without options.
 template <class Options>
 struct ParameterGroup {
   std::vector<Variable> variables;
@@ -30,52 +31,53 @@ struct ParameterGroup {
 };
 
 struct StepOptions {
-  /// Scales the summed gradient down to this norm over all variables of the optimizer, where it is larger: by the
-  /// factor of torch::nn::utils::clip_grad_norm_. So a norm that is NaN makes every gradient NaN, and an infinite one
-  /// makes all finite gradients zero; check_finite refuses such a step instead.
+  /// Where the summed gradient has a larger norm, over all variables of the optimizer, scales it down to this norm by
+  /// the factor of torch::nn::utils::clip_grad_norm_. So a norm that is NaN makes every gradient NaN, and an infinite
+  /// norm makes all finite gradients zero; check_finite refuses such a step instead.
   std::optional<double> clip_global_norm = std::nullopt;
-  /// Looks at every gradient, and at the sum, before anything is written: where an element is infinite or NaN, the step
-  /// is a NonFiniteError that names the variables and replicas, and nothing is applied. Costs one more reading of the
-  /// gradients.
+  /// Checks every gradient, and the sum, before anything is written. Where an element is infinite or NaN, the step
+  /// throws a NonFiniteError that names the variables and replicas, and applies nothing. The check reads the gradients
+  /// once more.
   bool check_finite = false;
-  /// Says that the loss has its weight although it never went through scale_loss, so that this is no finding.
+  /// Says that the loss has its weight although it never went through scale_loss. Then this is no finding.
   bool loss_scaled_by_hand = false;
-  /// Says that gradients are changed between backward and step on purpose, so that this is no finding.
+  /// Says that gradients are changed between backward and step on purpose. Then this is no finding.
   bool gradients_changed_on_purpose = false;
 };
 
 /// What make_optimizer may be told beyond the rule's own options.
 struct OptimizerOptions {
-  /// How messages, and the slots of a variable's second optimizer, are named. Empty: "optimizer", "optimizer_1", ... in
-  /// order of creation. A UsageError where a living optimizer has the name.
+  /// The optimizer's name in messages, and in the names of a variable's slots where the variable has another optimizer
+  /// already. Empty: "optimizer", "optimizer_1", ... in order of creation. A UsageError where a living optimizer has
+  /// the name.
   std::string name = "";
 };
 
 struct StepInfo {
-  /// Of the summed gradient, before clipping. As in LibTorch squares are taken in the variable's type, half precision
-  /// in float32: of float32 gradients above 1.8e19 it is infinite.
+  /// The norm of the summed gradient, before clipping. As in LibTorch, squares are computed in the variable's dtype
+  /// (for half precision in float32), so the norm of float32 gradients above 1.8e19 is infinite.
   double global_norm = 0;
   bool applied = false;  // whether the variables were updated; false where no variable had a gradient
 };
 
-/// A handle; copies mean the same optimizer, which lives as long as any of them, also beyond its strategy.
+/// A handle. Its copies mean the same optimizer, which lives as long as any copy and may outlive its strategy.
 ///
-/// The update is torch::optim's of the same options, applied to the sum of the replicas' gradients: each replica's loss
-/// carries its weight, see ReplicaContext::scale_loss. A variable of which some replica has no gradient counts as zero
-/// there; one of which none has is left untouched, slots and step count included. Where it requires one, the log names
-/// it, once. See docs/training.md.
+/// The update is that of torch::optim with the same options, applied to the sum of the replicas' gradients; each
+/// replica's loss carries its weight, see ReplicaContext::scale_loss. Where only some replicas have a gradient of a
+/// variable, zero counts for the others. Where no replica has one, the variable is left unchanged, slots and step count
+/// included. In both cases the log names the variable, once, if it requires a gradient. See docs/training.md.
 class Optimizer {
  public:
   /// An empty handle, for members of classes: until it is given a value, every use is a UsageError.
   Optimizer() = default;
 
   /// Meets the other replicas, which call it with equal options; inside a step, on the replica's thread. Consumes the
-  /// gradients of its variables: backwards before it accumulate, after it each .grad() is undefined. Sparse gradients
-  /// are a UsageError. A DivergenceError names a variable that something else wrote; see docs/variables.md.
-  /// A step that throws before its update began has applied nothing.
+  /// gradients of its variables: backwards before it accumulate, and after it each .grad() is undefined. Sparse
+  /// gradients are a UsageError. A DivergenceError names a variable with a foreign write; see docs/variables.md. A step
+  /// that throws before its update began has applied nothing.
   StepInfo step(const ReplicaContext& context, StepOptions options = {}) const;
-  /// Lets go of this replica's gradients of the optimizer's variables, so that the next step has none that another
-  /// loss left there. Does not meet. Inside a step, on the replica's thread.
+  /// Drops this replica's gradients of the optimizer's variables, so that the next step has none that another loss left
+  /// there. Does not meet. Inside a step, on the replica's thread.
   void zero_grad(const ReplicaContext& context) const;
 
   /// Its name among the strategy's optimizers: see OptimizerOptions.
@@ -96,15 +98,15 @@ class Optimizer {
   /// another living optimizer was made over the variable before, "<variable>/<name>/<slot>", with this optimizer's
   /// name.
   const std::vector<Variable>& slots() const;
-  /// Copies of all slots as "<variable>/<slot>", whatever the optimizer's name; of how often each variable was updated
-  /// as "<variable>/step", an int64 of no dimensions; and of each group's learning rate as "learning_rate/<group>", a
-  /// double of no dimensions. Of variables that replicas train locally the slots' means, so that a resume from them is
-  /// not the same bits. Outside of steps.
+  /// Copies of all slots as "<variable>/<slot>", whatever the optimizer's name; each variable's number of updates as
+  /// "<variable>/step", an int64 without dimensions; each group's learning rate as "learning_rate/<group>", a double
+  /// without dimensions. Of variables that replicas train locally it has the means of the slots, so that a resume from
+  /// them does not give the same bits. Outside of steps.
   std::map<std::string, at::Tensor> state() const;
-  /// Sets what state() gave, of an optimizer over variables of the same names and shapes: all of it, or, with a
-  /// UsageError that lists everything missing, unexpected or unfit, nothing. A state without any learning rate, as
-  /// earlier versions saved, leaves the rates as they are. In a merge function of a run that fails it is undone, but
-  /// for what a completed step has changed since. Outside of steps.
+  /// Sets what state() of an optimizer over variables of the same names and shapes gave: all of it; or nothing, with a
+  /// UsageError that lists everything missing, unexpected or unfit. A state without any learning rate, as earlier
+  /// versions saved, leaves the rates as they are. What a merge function loads in a run that fails is rolled back,
+  /// except for what a completed step has changed since. Outside of steps.
   void load(const std::map<std::string, at::Tensor>& state) const;
 
   /// For the library's own use.

@@ -25,7 +25,7 @@ void check_variables(const ReplicaGroup& group, const std::vector<std::shared_pt
     if (variable->group().get() != &group)
       refuse("LS-OTHER-STRATEGY", "belongs to another strategy", "make both with the same strategy");
     if (!seen.insert(variable.get()).second)
-      refuse("LS-VARIABLE-TWICE", "stands in it twice", "put each variable into one group");
+      refuse("LS-VARIABLE-TWICE", "is listed twice", "put each variable into one group");
     const at::ScalarType type = variable->like().scalar_type();
     const bool local = variable->is_trained_locally();
     if (!(variable->on_write() || local) || !is_trainable_type(type)) {
@@ -41,8 +41,8 @@ void check_variables(const ReplicaGroup& group, const std::vector<std::shared_pt
   }
 }
 
-/// A slot of a variable: one memory for all replicas, whatever the copies of the variable itself; of one that is
-/// trained locally each replica's own.
+/// A slot of a variable: one memory for all replicas, however many copies the variable has; for a variable that is
+/// trained locally, one memory for each replica.
 std::shared_ptr<VariableState> make_slot(const VariableState& variable, const SlotSpec& spec, std::string name,
                                          const Placement& placement) {
   const c10::InferenceMode normal(false);  // a tensor of inference mode could not be loaded

@@ -21,12 +21,13 @@ struct RuleGroup {
   std::unique_ptr<UpdateRule> rule;
 };
 
-/// All groups' variables, in order. Throws a UsageError, naming the variable, for one that is not floating-point, or
-/// neither on-write nor trained locally, or not as the others in that; is of another strategy, or stands in two groups.
+/// All groups' variables, in order. Throws a UsageError where there are none, and a UsageError that names the variable
+/// where it has a dtype that cannot be trained, is neither on-write nor trained locally, is trained locally and others
+/// are not (or the other way round), belongs to another strategy, or is listed twice.
 std::vector<std::shared_ptr<VariableState>> variables_of(const ReplicaGroup& of, const std::vector<RuleGroup>& groups);
 
-/// Each variable with its slots, which are made, and placed by `placement`; `prefix_of` says how the names of a
-/// variable's slots begin.
+/// Each variable with its slots. Makes the slots, in the memory that `placement` says; `prefix_of` says how the names
+/// of a variable's slots begin.
 std::vector<UpdateTarget> make_targets(const std::vector<RuleGroup>& groups,
                                        FunctionRef<std::string(const VariableState&)> prefix_of,
                                        const Placement& placement);

@@ -22,7 +22,7 @@
 
 namespace lockstep::internal {
 
-/// What all replicas bring to Optimizer::step.
+/// The meeting of all replicas in Optimizer::step.
 class StepMeeting final : public Meeting {
  public:
   StepMeeting(OptimizerState& optimizer, const StepOptions& options)
@@ -129,7 +129,7 @@ OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<
     rules_.push_back(std::move(one.rule));
   }
   for (int64_t r = 0; r < replicas; ++r) {
-    // Losses of before have nothing to do with this optimizer, unless their gradients are already there.
+    // Earlier losses do not concern this optimizer, unless their gradients are already there.
     const bool waiting = std::any_of(variables_.begin(), variables_.end(), [&](const auto& variable) {
       return variable->component(r).unsafeGetTensorImpl()->grad().defined();
     });
@@ -277,7 +277,7 @@ void OptimizerState::check_finite_gradients() const {
   std::vector<std::string> found;
   for (const std::size_t i : bad) {
     std::vector<int64_t> replicas = gradients_.replicas_not_finite(i);
-    // Squares overflow long before gradients do: what they suspect is looked at itself.
+    // Squares overflow long before gradients do, so the gradients and the sum themselves decide.
     if (replicas.empty() && (local_ || gradients_.sum_is_finite(i, *group_))) continue;
     for (int64_t& replica : replicas) replica += group_->first_replica();
     found.push_back(replicas.empty()
@@ -320,7 +320,7 @@ void OptimizerState::end_step() {
   gradients_.end_reduce();
   if (applied) forget_autocast_weights();
   for (Part& part : parts_) part.info = {part.factor * part.update.global_norm(), applied};
-  if (local_) return;  // foreign writes are looked for where replicas must be equal
+  if (local_) return;  // foreign writes are looked for only where replicas must be equal
   const auto foreign = parts_.front().update.take_foreign_writes();
   for (const auto& [i, copy] : foreign) variables_[i]->as_mirrored().damaged_in_memory(copy);
   if (!foreign.empty()) variables_[foreign.front().target]->require_sound();  // throws, in every replica
@@ -328,7 +328,7 @@ void OptimizerState::end_step() {
 
 UpdateRule& OptimizerState::rule(int64_t group) const {
   if (group >= 0 && group < num_groups()) return *rules_[static_cast<std::size_t>(group)];
-  throw UsageError("LS-OPTION", fmt::format("group {} was asked of an optimizer with {}", group, num_groups()),
+  throw UsageError("LS-OPTION", fmt::format("group {} was asked for, and the optimizer has {}", group, num_groups()),
                    fmt::format("choose a group from 0 to {}", num_groups() - 1));
 }
 

@@ -26,8 +26,8 @@ class ReplicaGroup;
 
 class OptimizerState {
  public:
-  /// Throws the UsageErrors of variables_of(). `has_optimizer` says of a variable whether another living optimizer
-  /// updates it: then the slots have this one's name in theirs.
+  /// Throws the UsageErrors of variables_of(). `has_optimizer` says whether another living optimizer updates a
+  /// variable: then the names of the variable's slots have this optimizer's name in them.
   OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<RuleGroup> groups, std::string name,
                  const Placement& placement, FunctionRef<bool(const VariableState&)> has_optimizer);
   ~OptimizerState();
@@ -53,7 +53,8 @@ class OptimizerState {
   // Step counts and rates that load() and set_learning_rate() changed in a run, from a merge function. Not while
   // replicas run.
 
-  /// After a run that failed: puts them back, but for the counts of variables that a completed step has updated since.
+  /// After a run that failed: rolls them back, except for the counts of variables that a completed step has updated
+  /// since.
   void undo_run();
   /// After a run that succeeded.
   void end_run();
@@ -80,7 +81,7 @@ class OptimizerState {
   /// Calls fn(part, its lane) for the parts of the update that a lane has work for.
   template <class Fn>
   void for_each_part(int lane, const Fn& fn);
-  // The stages of a step; all replicas at rest, but for reduce and settle, which each lane calls for its share.
+  // The stages of a step. All replicas are at rest; reduce and settle are called by each lane for its share.
   void begin_step(const StepOptions& options);
   void reduce(int lane, int num_lanes);
   void clip_to(double norm);
@@ -101,17 +102,18 @@ class OptimizerState {
   std::optional<Before> before_;
   GradientTable gradients_;
   const bool local_;  // variables are trained locally: each replica updates its own component by its own gradient
-  /// Of variables that all replicas share one; of variables that are trained locally one for each replica, on its lane.
+  /// Variables that all replicas share have one part. Variables that are trained locally have one part for each
+  /// replica, on that replica's lane.
   struct Part {
     FusedUpdate update;
-    double factor;       // of the gradient: the number of replicas where they are local, as each loss has its weight
-    double clip = 1;     // of the step under way, the factor in it
+    double factor;       // of the gradient: 1; the number of replicas where trained locally, as each loss has its share
+    double clip = 1;     // of the step under way; `factor` is part of it
     StepInfo info = {};  // written in the meeting, read by the replicas after it
   };
   std::deque<Part> parts_;
   std::deque<Coefficients> coefficients_;  // of the step under way; the parts point to them
   GradientWatch watch_;
-  std::vector<OfReplica> replicas_;  // local; each its thread's
+  std::vector<OfReplica> replicas_;  // by local replica, written by its thread
 };
 
 }  // namespace lockstep::internal

@@ -14,7 +14,7 @@ struct AdagradOptions;
 
 namespace lockstep::internal {
 
-/// Somebody else's options, of any optimizer that has a rule.
+/// The caller's options for an optimizer that has a rule; it owns nothing.
 using RuleOptions =
     std::variant<const torch::optim::SGDOptions*, const torch::optim::AdamOptions*, const torch::optim::AdamWOptions*,
                  const torch::optim::RMSpropOptions*, const torch::optim::AdagradOptions*>;

@@ -14,7 +14,7 @@ namespace lockstep::internal {
 
 namespace {
 
-constexpr int64_t kMostSteps = int64_t{1} << 53;  // a double, in which rules compute, holds each of them
+constexpr int64_t kMostSteps = int64_t{1} << 53;  // rules compute in double, which holds each count up to this one
 
 std::string step_name(const VariableState& variable) { return variable.name() + "/step"; }
 std::string rate_name(int64_t group) { return fmt::format("learning_rate/{}", group); }
@@ -25,16 +25,16 @@ std::string misfit_of_number(const at::Tensor& value, at::ScalarType type) {
   if (value.layout() == at::kStrided && value.device().is_cpu() && value.dim() == 0 && value.scalar_type() == type) {
     return "";
   }
-  return fmt::format("is no {} of no dimensions", c10::toString(type));
+  return fmt::format("is not one {} without dimensions", c10::toString(type));
 }
 
-/// Takes named tensors one by one and collects what is amiss.
+/// Takes named tensors one by one and collects what is wrong with them.
 class Reader {
  public:
   explicit Reader(const std::map<std::string, at::Tensor>& named) : named_(named) {}
 
-  /// The tensor of that name if it fits, otherwise null. `why_not` gives what is amiss, as the end of a sentence, or
-  /// nothing.
+  /// The tensor of that name if it fits, otherwise null. `why_not` says why a tensor does not fit, as the end of a
+  /// sentence; empty where it fits.
   const at::Tensor* take(const std::string& name, FunctionRef<std::string(const at::Tensor&)> why_not) {
     known_.insert(name);
     const auto found = named_.find(name);

@@ -15,7 +15,7 @@
 
 namespace lockstep::internal {
 
-/// A slot, and its name in saved state, which does not have the optimizer's name in it.
+/// A slot, and its name in saved state, in which the optimizer's name does not occur.
 struct NamedSlot {
   std::string name;
   Variable variable;
@@ -32,8 +32,8 @@ struct SavedState {
 std::map<std::string, at::Tensor> named_state(const SavedState& state, std::span<const NamedSlot> slots,
                                               std::span<const std::shared_ptr<VariableState>> variables);
 
-/// Values from named tensors, the slots' in their variables' dtype. Throws the UsageError that lists everything
-/// missing, unexpected or unfit; `optimizer` is its name.
+/// Values from named tensors; those of slots are converted to the slots' dtypes. Throws a UsageError that lists
+/// everything missing, unexpected or unfit. `optimizer` is the optimizer's name in it.
 SavedState values_of(const std::map<std::string, at::Tensor>& named, std::span<const NamedSlot> slots,
                      std::span<const std::shared_ptr<VariableState>> variables, int64_t groups,
                      const std::string& optimizer);

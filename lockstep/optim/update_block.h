@@ -23,20 +23,20 @@ enum class UpdateKind {
 
 inline constexpr int kMaxSlots = 3;
 
-/// The numbers of one update of one variable; which of them a kind reads stands with its formula in update_rules.inc.
+/// The numbers of one update of one variable. The formulas in update_rules.inc show which of them a kind reads.
 struct Coefficients {
-  double learning_rate = 0;  // times what the formula gives; Adam's divided by its bias correction
-  double weight_decay = 0;   // added to the gradient; for AdamW what the weights are multiplied by
-  double keep_first = 0;     // of the first running average, or of the momentum buffer
-  double take_first = 0;
-  double keep_second = 0;  // of the running average of squares
-  double take_second = 0;
-  double momentum = 0;    // of the step along the buffer (Nesterov, RMSprop)
-  double root_scale = 0;  // times the square root (Adam's second bias correction)
+  double learning_rate = 0;  // the factor of the whole step; Adam's is divided by its first bias correction
+  double weight_decay = 0;   // times the weights, added to the gradient; for AdamW the factor of the weights
+  double keep_first = 0;     // the old value's factor in the first running average, or in the momentum buffer
+  double take_first = 0;     // the gradient's factor there
+  double keep_second = 0;    // the old value's factor in the running average of squares
+  double take_second = 0;    // the square's factor there
+  double momentum = 0;       // the buffer's factor (Nesterov, RMSprop)
+  double root_scale = 0;     // the square root's factor (Adam's second bias correction)
   double epsilon = 0;
 };
 
-/// A block, in and out. `count` elements of the kernel's type.
+/// The input and the output of one block. Each pointer is to `count` elements of the kernel's type.
 struct BlockUpdate {
   void* weights;
   void* slots[kMaxSlots];
@@ -51,7 +51,7 @@ struct BlockUpdate {
   double sum_of_squares;      // of the gradient, before `clip`
 };
 
-/// Updates a block; `weights` and `slots` are written.
+/// Updates a block: writes `weights`, `slots`, both checksums and `sum_of_squares`.
 using UpdateBlock = void (*)(BlockUpdate& block);
 /// Computes `sum_of_squares` alone; reads `gradient`, `right_gradient` and `count`.
 using MeasureBlock = void (*)(BlockUpdate& block);

@@ -1,4 +1,4 @@
-// The formulas' numbers, after torch/csrc/api/src/optim/{sgd,adam,adamw,rmsprop,adagrad}.cpp.
+// The coefficients of each rule's formula, after torch/csrc/api/src/optim/{sgd,adam,adamw,rmsprop,adagrad}.cpp.
 #include "lockstep/optim/update_rule.h"
 
 #include <fmt/format.h>

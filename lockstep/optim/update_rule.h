@@ -24,7 +24,7 @@ struct SlotSpec {
   double initial = 0;
 };
 
-/// Pure but for the learning rate.
+/// All results depend on the options alone, except that the learning rate can be set.
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;

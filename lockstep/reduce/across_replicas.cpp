@@ -68,7 +68,7 @@ at::Tensor reduced_over(const char* call, const Reducer& reducer, Reduction redu
   }
   if (elements == 0 && reduction != Reduction::kSum) {
     throw UsageError("LS-NO-ELEMENTS",
-                     fmt::format("{} was asked for the {} of no elements at all", call, name_of(reduction)),
+                     fmt::format("{} was asked for the {} of values without elements", call, name_of(reduction)),
                      "leave out steps in which no replica has a sample");
   }
   if (extreme) return reduce_by(reducer, reduction, parts);

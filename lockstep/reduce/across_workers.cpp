@@ -40,7 +40,7 @@ std::string shapes_of(std::span<const at::Tensor> tensors) {
   return {reinterpret_cast<const char*>(words.data()), words.size() * sizeof(int64_t)};
 }
 
-std::vector<at::Tensor> empty_of_shapes(const std::string& bytes, int64_t worker) {
+std::vector<at::Tensor> empty_of_shapes(const std::string& bytes, int64_t worker, const World& world) {
   const auto refuse = [&] {
     throw PeerError("LS-PEER-MESSAGE", fmt::format("worker {} sent a message that cannot be read", worker),
                     "start all workers with the same version of Lockstep");
@@ -49,8 +49,9 @@ std::vector<at::Tensor> empty_of_shapes(const std::string& bytes, int64_t worker
   if (!words.empty()) std::memcpy(words.data(), bytes.data(), words.size() * sizeof(int64_t));
   if (words.empty() || words.front() != kShapes) {
     // That worker makes another call or has failed: its record is a proposal that says which.
-    std::vector<Proposal> said{{.call = "a reduction"}, decode(bytes, worker)};
-    require_agreement(said, 0);
+    std::vector<Proposal> said(static_cast<std::size_t>(world.num_workers()), {.call = "a reduction"});
+    said[static_cast<std::size_t>(worker)] = decode(bytes, worker);
+    require_agreement(said, world.worker_index());
   }
   std::vector<at::Tensor> tensors;
   for (std::size_t at = 1; at < words.size();) {
@@ -115,7 +116,7 @@ std::vector<std::vector<at::Tensor>> gather_dense(World& world, const std::vecto
   std::vector<std::span<std::byte>> from(workers);
   for (std::size_t w = 0; w < workers; ++w) {
     if (w == here) continue;
-    all[w] = empty_of_shapes(shapes[w], static_cast<int64_t>(w));
+    all[w] = empty_of_shapes(shapes[w], static_cast<int64_t>(w), world);
     received[w].resize(bytes_of(all[w]));
     from[w] = received[w];
   }

@@ -51,8 +51,8 @@ at::Tensor reduce_by(const Reducer& reducer, Reduction reduction, std::span<cons
       !result.defined() ? "nothing" : fmt::format("{} on {}", shape_text(result), result.device().str());
   throw UsageError(
       "LS-REDUCER",
-      fmt::format("the reducer that adds {} made {} from {} tensors of {} by {}", reducer.describe(), found,
-                  values.size(), shape_text(like), name_of(reduction)),
+      fmt::format("the reducer '{}' returned {} for the {} of {} tensors of {}", reducer.describe(), found,
+                  name_of(reduction), values.size(), shape_text(like)),
       fmt::format("let it return a dense tensor of {} and that shape, on their device", c10::toString(type)));
 }
 

@@ -42,7 +42,7 @@ void check_cores(const Lanes& lanes, const Host& host) {
   throw UsageError("LS-LANES",
                    fmt::format("a topology gave the cores {} to the lanes [{}], and this process may use {}",
                                lanes.cores, fmt::join(lanes.devices, ", "), host.cores),
-                   "give each lane cores of the process, or none to all");
+                   "give every lane cores of this process, or give no lane any cores");
 }
 
 }  // namespace

@@ -2,11 +2,11 @@
 // cores. There are no threads here; replica_pool.h has them.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "lockstep/core/blocks.h"
 #include "lockstep/replica/compute_settings.h"
 #include "lockstep/replica/cores.h"
 #include "lockstep/replica/topology.h"
@@ -29,23 +29,13 @@ struct LanePlan {
   int num_lanes() const { return static_cast<int>(names.size()); }
   /// A lane has the `num_replicas_of(lane)` local replicas from `first_replica_of(lane)` on. The numbers of two lanes
   /// differ by at most one; the larger ones come first.
-  int64_t num_replicas_of(int lane) const { return smaller_block() + (lane < num_larger_blocks() ? 1 : 0); }
-  int64_t first_replica_of(int lane) const {
-    return lane * smaller_block() + std::min<int64_t>(lane, num_larger_blocks());
-  }
-  int lane_of(int64_t replica) const {
-    const int64_t in_larger = num_larger_blocks() * (smaller_block() + 1);
-    return static_cast<int>(replica < in_larger ? replica / (smaller_block() + 1)
-                                                : num_larger_blocks() + (replica - in_larger) / smaller_block());
-  }
+  int64_t num_replicas_of(int lane) const { return block_of(num_replicas, num_lanes(), lane).count; }
+  int64_t first_replica_of(int lane) const { return block_of(num_replicas, num_lanes(), lane).first; }
+  int lane_of(int64_t replica) const { return static_cast<int>(part_that_has(num_replicas, num_lanes(), replica)); }
   bool pinned() const { return !cores.empty(); }
   /// Whether there are more lanes, or more threads, than cores. Then a waiting lane must not use time that other lanes
   /// need.
   bool oversubscribed() const { return num_lanes() * compute.threads > available_cores; }
-
- private:
-  int64_t smaller_block() const { return num_replicas / num_lanes(); }
-  int64_t num_larger_blocks() const { return num_replicas % num_lanes(); }
 };
 
 /// The plan of `topology`. Throws a UsageError where its lanes break the rules of Lanes: no lane, a device that is

@@ -25,8 +25,8 @@ ReplicaBlock block_of_worker(World& world, int64_t local) {
     if (counts[static_cast<std::size_t>(w)] == block_of(all, workers, w).count) continue;
     throw UsageError(
         "LS-WORKER-ORDER",
-        fmt::format("the workers have {} replicas, and worker {} should have {} of {}", fmt::join(counts, ", "), w,
-                    block_of(all, workers, w).count, all),
+        fmt::format("the workers have {} replicas; worker {} should have {} of the {} in all", fmt::join(counts, ", "),
+                    w, block_of(all, workers, w).count, all),
         "deal the replicas of the run to the workers in blocks that differ by at most one, the larger first");
   }
   return {.first = block_of(all, workers, world.worker_index()).first, .local = local, .all = all};

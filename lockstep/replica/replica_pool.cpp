@@ -289,6 +289,7 @@ void ReplicaPool::tell_workers(const RoundRecord& record) {
   Proposal mine{.call = record.what, .name = std::string(record.name), .signature = record.signature, .step = step_};
   std::exception_ptr own;
   for (std::size_t r = 0; r < replicas_.size() && !own; ++r) {
+    if (!replicas_[r].error) continue;
     own = replicas_[r].error;
     mine.replica = first_ + static_cast<int64_t>(r);
   }
@@ -337,7 +338,8 @@ void ReplicaPool::abort(const std::string& reason) {
 
 std::exception_ptr ReplicaPool::reason_to_abort() const {
   const std::lock_guard<std::mutex> lock(reason_mutex_);
-  return std::make_exception_ptr(PeerError("LS-PEER", reason_, "see to the worker that is named, and start again"));
+  return std::make_exception_ptr(
+      PeerError("LS-PEER", reason_, "look at the message of the worker that is named, and start all workers again"));
 }
 
 void ReplicaPool::sleep_for_good_if_abandoned() const {

@@ -43,9 +43,9 @@ void ReplicaPool::report_stall() const {
                           plan_.names[static_cast<std::size_t>(plan_.lane_of(static_cast<int64_t>(r)))]);
     }
   }
-  log(LogLevel::kWarning,
-      fmt::format("replicas wait for {} s or longer: waiting {}; not there yet: {}", stall_interval().count() / 1000,
-                  waiting.empty() ? "none" : waiting, missing.empty() ? "none" : missing));
+  log(LogLevel::kWarning, fmt::format("replicas have waited for {} s or longer. Waiting: {}. Not arrived: {}",
+                                      stall_interval().count() / 1000, waiting.empty() ? "none" : waiting,
+                                      missing.empty() ? "none" : missing));
 }
 
 }  // namespace lockstep::internal

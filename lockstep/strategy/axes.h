@@ -1,4 +1,4 @@
-// Which dimensions Strategy::reduce() goes over.
+// The dimensions that Strategy::reduce() reduces over.
 #pragma once
 
 #include <concepts>
@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-/// The dimensions that reduce() takes the values of each replica together over: none, one or several.
+/// The dimensions over which reduce() aggregates the elements of each replica's tensor: none, one or several.
 class Axes {
  public:
   Axes() = default;

@@ -11,7 +11,7 @@ namespace lockstep {
 
 namespace {
 
-/// One copy, whose place is part of what describe() says.
+/// One copy; describe() also says where it lies.
 class CentralPlacement final : public Placement {
  public:
   explicit CentralPlacement(std::string storage) : storage_(std::move(storage)), one_copy_(storage_) {}

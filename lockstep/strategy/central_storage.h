@@ -13,18 +13,18 @@ namespace lockstep {
 struct CentralStorageOptions {
   std::vector<std::string> devices = {};    // as MirroredOptions::devices
   int64_t replicas = 0;                     // as MirroredOptions::replicas
-  std::string storage = "cpu";              // whose memory on-write variables and their optimizer's slots lie in
+  std::string storage = "cpu";              // the device in whose memory on-write variables and their slots lie
   uint64_t seed = 0;                        // of initial values, random streams and shuffling
   int threads_per_replica = 1;              // intra-op threads; part of what decides bits
-  int64_t verify_every = 100;               // runs between looks at variables that no optimizer of the library updates
+  int64_t verify_every = 100;               // runs between checks of all variables for foreign writes; 0: never
   Denormals denormals = Denormals::kFlush;  // part of what decides bits
 };
 
-/// Each on-write variable has one copy, in `.storage`; replicas read it from there, their gradients are added there and
-/// applied once. On-read variables are each replica's own, as under every strategy. Where storage and replicas share a
-/// memory, as the host's lanes do, replicas read and optimizers write the variable where it lies: it costs no copy, and
-/// every bit is MirroredStrategy's of the same number of replicas. This build has lanes of the host only, so that
-/// `.storage` is "cpu" or a lane's name; another is a UsageError.
+/// Each on-write variable has one copy, in `.storage`. Replicas read it from there; their gradients are added there and
+/// applied once. Each replica has its own component of an on-read variable, as under every strategy. Where storage and
+/// replicas share a memory, as the host's lanes do, replicas read and optimizers write the variable where it lies: this
+/// needs no copy, and every bit is that of a MirroredStrategy with the same number of replicas. This build has lanes of
+/// the host only, so `.storage` is "cpu" or a lane's name; any other value is a UsageError.
 class CentralStorageStrategy final : public Strategy {
  public:
   explicit CentralStorageStrategy(CentralStorageOptions options = {});

@@ -1,4 +1,4 @@
-// Strategy::reduce, gather and broadcast: what all replicas brought together becomes one, outside of steps.
+// Strategy::reduce, gather and broadcast: the collectives outside of steps.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using internal::ComputeSettingsGuard;
 
 namespace {
 
-/// The local replicas' tensors, each an operand.
+/// The local replicas' tensors. Throws a UsageError where their number is wrong, or where one is no valid operand.
 std::vector<at::Tensor> operands_of(const char* call, const PerReplica<at::Tensor>& values, int64_t replicas) {
   if (static_cast<int64_t>(values.size()) != replicas) {
     throw UsageError("LS-PER-REPLICA-SIZE",
@@ -37,8 +37,8 @@ std::vector<at::Tensor> operands_of(const char* call, const PerReplica<at::Tenso
   return tensors;
 }
 
-/// The local replicas' tensors, once all workers have agreed on the call: on dtypes, on shapes but for their sizes
-/// along `axes`, and on the word that `word_of` makes of a tensor, which may also refuse it.
+/// The local replicas' tensors, after all workers have agreed on the call: on dtypes, on shapes except for the sizes
+/// along `axes`, and on the number that `word_of` makes of a tensor. `word_of` may throw, to refuse the tensor.
 template <class WordOf>
 std::vector<at::Tensor> agreed_operands(const internal::ReplicaGroup& group, const char* call,
                                         const PerReplica<at::Tensor>& values, std::span<const int64_t> axes,

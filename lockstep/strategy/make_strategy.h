@@ -1,4 +1,4 @@
-// A strategy by its name, for programs that choose at run time.
+// Makes a strategy by its name, for programs that choose at run time.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace lockstep {
 
-/// The union of all strategies' options; each strategy takes those that it knows.
+/// The options of all strategies together. Each strategy takes those that it has.
 struct StrategyOptions {
   std::vector<std::string> devices = {};  // one-device takes at most one
   int64_t replicas = 0;

@@ -1,4 +1,4 @@
-// All metrics but Throughput are a weighted mean of values; what differs is how values come from what they are given.
+// All metrics but Throughput are weighted means. They differ in how they compute values from their arguments.
 #include "lockstep/strategy/metrics.h"
 
 #include <ATen/ATen.h>
@@ -31,12 +31,12 @@ Variable make_state(Strategy& strategy, std::string name, const at::Tensor& zero
                                         .aggregation = VariableAggregation::kSum});
 }
 
-/// Throws the UsageError of a call inside a step in the metric's own words, not in those of its variable.
+/// The scope of a call outside of steps. Inside a step it throws a UsageError that names the metric, not its variable.
 internal::CallScope outside(const Variable& state, const char* call) {
   return internal::CallScope(*state.state().group(), call, "update it, and read or reset it after run() returned");
 }
 
-/// What a handle stands for; throws the UsageError of one that is empty.
+/// The variable of a handle. Throws a UsageError where the handle is empty.
 const Variable& state_of(const std::optional<Variable>& state, const char* kind) {
   if (state) return *state;
   throw UsageError("LS-EMPTY-HANDLE", fmt::format("a {} that was default-constructed was used", kind),
@@ -52,12 +52,12 @@ std::string described(const at::Tensor& tensor) {
 
 bool is_real(at::ScalarType type) { return at::isFloatingType(type) || at::isIntegralType(type, /*includeBool=*/true); }
 
-/// Logits in a dtype that LibTorch computes with, exactly.
+/// The same logits in a dtype that LibTorch computes with; no value changes.
 at::Tensor wide(const at::Tensor& logits) {
   return logits.scalar_type() == at::kDouble ? logits.detach() : logits.detach().to(at::kFloat);
 }
 
-/// One update of one metric by one replica: what its complaints begin with.
+/// Checks the arguments of one update of one metric by one replica; its errors name both.
 class Update {
  public:
   Update(const char* kind, const std::string& name, const ReplicaContext& ctx) : kind_(kind), name_(name), ctx_(ctx) {
@@ -69,7 +69,7 @@ class Update {
         code, fmt::format("{} '{}' on replica {} was given {}", kind_, name_, ctx_.replica_id().value(), fact), remedy);
   }
 
-  /// A tensor that can be read here, whatever its dtype.
+  /// Refuses a tensor that is not dense or not in the host's memory; any dtype passes.
   void require_operand(const at::Tensor& tensor, const char* what) const {
     const std::string fact = fmt::format("{} as {}", what, described(tensor));
     if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.is_nested()) {
@@ -122,12 +122,13 @@ class Update {
     return targets.detach().to(at::kLong);
   }
 
-  /// Weights of targets: those that are left out have none.
+  /// Weights of targets; a target that is ignored has weight 0.
   at::Tensor counted(const at::Tensor& targets, const Weights& weights) const {
     return expanded(weights, targets.sizes()).mul(targets.ne(kIgnored));
   }
 
-  /// The dimension of `logits` that has the classes, 1 as in cross_entropy; and each target is one of them, or ignored.
+  /// The dimension of `logits` that has the classes, as in cross_entropy: 1, or 0 where there is only one dimension.
+  /// Refuses a target that is neither one of the classes nor ignored.
   int64_t class_dimension(const at::Tensor& logits, const at::Tensor& targets) const {
     const int64_t dimension = logits.dim() == 1 ? 0 : 1;
     std::vector<int64_t> rest = logits.sizes().vec();
@@ -155,7 +156,7 @@ class Update {
   const ReplicaContext& ctx_;
 };
 
-/// What `logits` have for each target's class; anything where the target is ignored.
+/// The logit of each target's class; an arbitrary value where the target is ignored.
 at::Tensor at_targets(const at::Tensor& logits, const at::Tensor& targets, int64_t dimension) {
   return logits.gather(dimension, targets.clamp_min(0).unsqueeze(dimension));
 }
@@ -254,7 +255,7 @@ void TopKAccuracy::update(const ReplicaContext& ctx, const at::Tensor& logits, c
     update.refuse("LS-SHAPE", fmt::format("logits of {} classes for the top {}", values.size(dimension), k_),
                   "choose k up to the number of classes");
   }
-  // Not by topk, which chooses among equal ones as it likes. Written so that NaN is above everything, itself included.
+  // topk is not used, as it chooses freely among equal logits. In this form NaN is above everything, itself included.
   const at::Tensor above = values.le(at_targets(values, wanted, dimension)).logical_not().sum(dimension);
   add(ctx, above.lt(k_), update.counted(wanted, weights));
 }
@@ -302,7 +303,7 @@ double Perplexity::result() const { return std::exp(mean()); }
 struct Throughput::Clock {
   using Time = std::chrono::steady_clock::time_point;
   Time start = std::chrono::steady_clock::now();
-  std::atomic<Time> latest{start};  // written by replicas; between two of them it does not matter who was a bit later
+  std::atomic<Time> latest{start};  // written by replicas; of two that write at about the same time, any may be last
 };
 
 Throughput::Throughput(Strategy& strategy, std::string name)

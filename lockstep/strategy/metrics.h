@@ -1,5 +1,5 @@
-// Figures over a whole epoch or evaluation, right for uneven and empty parts: each replica adds to a component of its
-// own, and result() adds the components.
+// Metrics over a whole epoch or evaluation, right for uneven and empty parts: each replica adds to its own component,
+// and result() adds the components.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -20,10 +20,10 @@ class Strategy;
 
 namespace metrics {
 
-/// How much each value of an update counts: nothing given, 1; one number for all; or a tensor, whose shape is that of
-/// the values or a leading part of it (8 weights for values [8, 3] hold for a row each). Weights are finite and not
-/// below 0. A value of weight 0 does not count, whatever it holds: so the mean loss of an empty part, which is NaN, may
-/// be given with the part's size as its weight.
+/// How much each value of an update counts. By default 1. One number holds for all values. A tensor has the shape of
+/// the values, or of their leading dimensions (8 weights for values of shape [8, 3]: one for each row). Weights are
+/// finite and not below 0. A value of weight 0 does not count, whatever it is: so the mean loss of an empty part, which
+/// is NaN, may be given with the part's size as its weight.
 class Weights {
  public:
   Weights() = default;
@@ -43,26 +43,27 @@ class Weights {
   double all_ = 1;
 };
 
-/// What the means below share. A handle; copies mean the same metric, which may outlive its strategy. One that was
-/// default-constructed means none yet: until it is assigned, every use of it is a UsageError (LS-EMPTY-HANDLE).
+/// The base of the means below. A handle. Its copies mean the same metric, which may outlive its strategy. A
+/// default-constructed handle is empty: until it is assigned, every use of it is a UsageError (LS-EMPTY-HANDLE).
 ///
-/// Each has an update(ctx, ...), called inside a step, of run() or evaluate(), on its replica's thread: any number of
-/// times, and by some replicas not at all. It meets nobody and keeps no graph. What it is given wrongly is a UsageError
-/// that names the metric and the replica, and nothing is added. The other members are called outside of steps.
+/// Each metric has an update(ctx, ...). It is called inside a step of run() or evaluate(), on its replica's thread, any
+/// number of times; a replica may also not call it at all. It does not meet and keeps no graph. A wrong argument is a
+/// UsageError that names the metric and the replica, and nothing is added. The other members are called outside of
+/// steps.
 ///
-/// The state is one on-read variable, called like the metric: float64 [2], the sum of weighted values and the sum of
-/// weights. With V replicas, the result is the same bits on any lanes. Counts are exact (up to 2^53); where values are
+/// The state is one on-read variable with the metric's name: float64 [2], the sum of weighted values and the sum of
+/// weights. With V replicas, the result has the same bits on any lanes. Counts are exact (up to 2^53). Where values are
 /// not whole numbers, another V adds them in another order, in float64.
 class Metric {
  public:
   const std::string& name() const;
   /// The sum of the weights so far, over all replicas: without weights, how many values there were.
   double count() const;
-  /// As if nothing had been added.
+  /// Sets the sum of values and the sum of weights to 0.
   void reset() const;
 
  protected:
-  /// Of no strategy yet. `kind` is a literal, "metrics::Mean".
+  /// An empty handle. `kind` is a string literal, such as "metrics::Mean".
   explicit Metric(const char* kind) : kind_(kind) {}
   /// A UsageError where a living variable has the name.
   Metric(Strategy& strategy, const char* kind, std::string name);
@@ -84,7 +85,7 @@ class Mean : public Metric {
  public:
   Mean();
   explicit Mean(Strategy& strategy, std::string name = "mean");
-  /// `values` of any shape and real dtype. Of a loss give either each sample's, or the mean over the part (before
+  /// `values` of any shape and real dtype. Give either the loss of each sample, or the mean over the part (before
   /// scale_loss) with the part's size as its weight.
   void update(const ReplicaContext& ctx, const at::Tensor& values, const Weights& weights = {}) const;
   /// NaN where nothing counted, as LibTorch's mean of nothing is.
@@ -112,7 +113,7 @@ class TopKAccuracy : public Metric {
  public:
   TopKAccuracy();
   TopKAccuracy(Strategy& strategy, std::string name, int64_t k);
-  /// As Accuracy's, of logits; they have at least k classes. NaN is larger than everything, and never right.
+  /// Arguments as Accuracy's, with logits of at least k classes. NaN counts as the largest logit, and is never right.
   void update(const ReplicaContext& ctx, const at::Tensor& logits, const at::Tensor& targets,
               const Weights& weights = {}) const;
   /// Between 0 and 1; NaN where nothing counted.
@@ -127,14 +128,15 @@ class MeanSquaredError : public Metric {
  public:
   MeanSquaredError();
   explicit MeanSquaredError(Strategy& strategy, std::string name = "mean_squared_error");
-  /// Of one shape: nothing is broadcast. Any real dtypes.
+  /// Both tensors have one shape, as nothing is broadcast, and any real dtypes.
   void update(const ReplicaContext& ctx, const at::Tensor& predictions, const at::Tensor& targets,
               const Weights& weights = {}) const;
   /// NaN where nothing counted.
   double result() const { return mean(); }
 };
 
-/// e to the power of the mean negative log likelihood: how many tokens the model is torn between, 1 at best.
+/// e to the power of the mean negative log likelihood: among how many equally likely tokens the model chooses; 1 at
+/// best.
 class Perplexity : public Metric {
  public:
   Perplexity();
@@ -142,19 +144,19 @@ class Perplexity : public Metric {
   /// Logits and targets as Accuracy's.
   void update(const ReplicaContext& ctx, const at::Tensor& logits, const at::Tensor& targets,
               const Weights& weights = {}) const;
-  /// From a loss that is there already: `nll` are negative log likelihoods to the base e, each token's, or their mean
-  /// with the number of tokens as `weight`.
+  /// From a loss that is already computed: `nll` are negative log likelihoods to the base e, either each token's, or
+  /// their mean with the number of tokens as `weight`.
   void update(const ReplicaContext& ctx, const at::Tensor& nll, double weight = 1) const;
   /// NaN where nothing counted.
   double result() const;
 };
 
-/// Samples a second. A handle as the others are; its time is this process's and no state: the variable (int64, called
-/// like the metric) counts samples alone.
+/// Samples per second. A handle like the others. The variable (int64, with the metric's name) counts samples only; the
+/// time is that of this process, and is not part of the saved state.
 class Throughput {
  public:
   Throughput() = default;
-  /// The clock starts.
+  /// Starts the clock.
   explicit Throughput(Strategy& strategy, std::string name = "throughput");
   const std::string& name() const;
   /// Adds this replica's samples, tokens or whatever is counted: a whole number, not below 0. Inside a step.
@@ -166,7 +168,7 @@ class Throughput {
   int64_t count() const;
   /// From the start of the clock to the latest update of a replica of this process.
   double seconds() const;
-  /// Counts from 0, and the clock starts again.
+  /// Sets the count to 0 and starts the clock again.
   void reset() const;
 
  private:

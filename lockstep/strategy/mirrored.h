@@ -10,25 +10,25 @@
 
 namespace lockstep {
 
-/// How often a mirrored variable lies in memory.
+/// How many copies a mirrored variable has.
 enum class Copies {
-  kPerMemory,   // once for all replicas of a memory
-  kPerReplica,  // once for each replica
+  kPerMemory,   // one for all replicas that share a memory
+  kPerReplica,  // one for each replica
 };
 
 struct MirroredOptions {
   /// "cpu:K" is lane K of the host: any numbers from 0, no duplicates. Lanes take the cores that the process may use in
-  /// turn, and several strategies of one process take different ones where there are enough; where there are more lanes
-  /// than cores, or where a container's quota grants less than all of them, lanes are not pinned. Empty: as many lanes
-  /// as cores, which a quota may reduce, and at most `replicas` where that is given.
+  /// turn, and several strategies of one process take different cores where there are enough. Where there are more
+  /// lanes than cores, or where a container's quota grants less than all cores, lanes are not pinned. Empty: as many
+  /// lanes as cores, which a quota may reduce, and at most `replicas` where that is given.
   std::vector<std::string> devices = {};
-  /// At least one for each lane. They are dealt to the lanes in blocks that differ by at most one, the larger ones
-  /// first. It decides results; lanes do not. 0: one for each lane.
+  /// At least one for each lane. They are dealt to the lanes in blocks whose sizes differ by at most one, the larger
+  /// blocks first. The number of replicas decides results; lanes do not. 0: one for each lane.
   int64_t replicas = 0;
   Copies copies = Copies::kPerMemory;
   uint64_t seed = 0;                        // of initial values, random streams and shuffling
   int threads_per_replica = 1;              // intra-op threads; part of what decides bits
-  int64_t verify_every = 100;               // runs between looks at variables that no optimizer of the library updates
+  int64_t verify_every = 100;               // runs between checks of all variables for foreign writes; 0: never
   Denormals denormals = Denormals::kFlush;  // part of what decides bits
 };
 

@@ -10,7 +10,7 @@ namespace lockstep {
 
 namespace {
 
-/// Not pinned: there is nobody else to keep apart from.
+/// Not pinned: no other lane would take the same core.
 std::shared_ptr<const Topology> topology_of(const std::string& device) {
   return std::make_shared<HostTopology>(std::vector<std::string>{device}, 1, /*pinned=*/false);
 }

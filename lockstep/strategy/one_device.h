@@ -13,7 +13,7 @@ struct OneDeviceOptions {
   std::string device = "cpu";               // or "cpu:K"
   uint64_t seed = 0;                        // of initial values, random streams and shuffling
   int threads_per_replica = 1;              // intra-op threads; part of what decides bits
-  int64_t verify_every = 100;               // runs between looks at variables that no optimizer of the library updates
+  int64_t verify_every = 100;               // runs between checks of all variables for foreign writes; 0: never
   Denormals denormals = Denormals::kFlush;  // part of what decides bits
 };
 

@@ -20,7 +20,7 @@ using internal::ContextAccess;
 
 namespace {
 
-/// Keeps one replica's modules in evaluation mode: those that there are, as a merge function may make more.
+/// Keeps one replica's modules in evaluation mode. It keeps a list of them, because a merge function may make more.
 class EvaluationScope {
  public:
   EvaluationScope(const internal::VariableRegistry& registry, int64_t r) : modules_(registry.modules()), r_(r) {
@@ -50,7 +50,7 @@ class EvaluationScope {
 void Strategy::run_replicas(Mode mode, internal::FunctionRef<void(ReplicaContext&, int64_t)> body) {
   const bool evaluates = mode == Mode::kEvaluate;
   const CallScope call(*group_, evaluates ? "Strategy::evaluate" : "Strategy::run",
-                       "do the work itself: runs do not nest");
+                       "do the work in the step itself: runs do not nest");
   call.require_outermost();
   const auto step = [&](ReplicaContext& context) {
     const int64_t r = ContextAccess::local_index(context);
@@ -61,7 +61,7 @@ void Strategy::run_replicas(Mode mode, internal::FunctionRef<void(ReplicaContext
     } else {
       body(context, r);
     }
-    // Whatever the step did with its own hands shows here, in the run that did it, and with its replica's name.
+    // A foreign write in place is found here, in the run that did it, so that the error names the replica.
     registry_->check_components(r);
   };
   const auto finish = [&] {
@@ -80,7 +80,7 @@ void Strategy::run_replicas(Mode mode, internal::FunctionRef<void(ReplicaContext
   }
 }
 
-/// What a run that failed leaves behind: nothing but what completed optimizer steps have written.
+/// Rolls back what a failed run has written, except what completed optimizer steps have written.
 void Strategy::undo_run(bool evaluates) noexcept {
   registry_->undo_run();
   for (const auto& one : optimizers_) {
@@ -91,7 +91,7 @@ void Strategy::undo_run(bool evaluates) noexcept {
   for (int64_t r = 0; r < num_local_replicas(); ++r) ContextAccess::drop_scale_calls(group_->context(r));
 }
 
-/// What a step ends with, all replicas having returned and the step not being counted yet. Whatever can fail comes
+/// The end of a step, after all replicas have returned and before the step is counted. Everything that can fail comes
 /// before the first write.
 void Strategy::finish_step() {
   const int64_t completed = group_->step() + 1;

@@ -13,12 +13,12 @@
 
 namespace lockstep::internal {
 
-/// Throws the UsageError of a PerReplica argument of `call` with another number of values than the process has
+/// Throws a UsageError where a PerReplica argument of `call` has another number of values than the process has
 /// replicas.
 void check_argument_size(const char* call, std::size_t size, int64_t num_local_replicas);
 
-/// Throws the UsageError of parts that say different things about their global batch, or less than they hold together.
-/// A global size of 0 was not given, and is looked at where it is needed.
+/// Throws a UsageError where parts have different global sizes, or one that is smaller than the number of their
+/// samples. A global size of 0 means that none was given; the calls that need it check it.
 void check_batches(const char* call, const PerReplica<Batch>& batches);
 
 /// What the Batch arguments of a run say about one replica's share of the work.
@@ -50,7 +50,7 @@ void add_share(BatchShare& share, const T& argument, int64_t r, int64_t num_repl
     const Batch& batch = component_of(argument, r);
     share = {share.batches + 1, batch.size(), batch.global_size};
   } else if constexpr (std::is_same_v<T, Batch>) {
-    // Every replica works on the same samples: together they count each of them once.
+    // Every replica works on the same samples, so its weight is 1 / num_replicas: each sample counts once in all.
     share = {share.batches + 1, argument.size(), argument.size() * num_replicas};
   }
 }

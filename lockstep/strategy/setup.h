@@ -1,4 +1,4 @@
-// What makes one strategy differ from another: the four decisions, and the settings that all have.
+// What makes one strategy differ from another: the four decisions, and the settings that all strategies have.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,16 @@
 
 namespace lockstep {
 
-/// What a user's own strategy gives to the constructor of Strategy, from which it derives; an object that is left out
-/// is MirroredStrategy's. lockstep/testing/conformance.h tells whether the result is a strategy.
+/// What a user's own strategy, which derives from Strategy, gives to the constructor of Strategy. An object that is
+/// left out is that of MirroredStrategy. lockstep/testing/conformance.h tests whether the result keeps what strategies
+/// promise.
 struct StrategySetup {
   std::string name;                                                  // "RoundRobinStrategy", as in messages and reports
   std::shared_ptr<const Topology> topology = nullptr;                // where the replicas run
   std::shared_ptr<const Placement> placement = nullptr;              // where a variable lives
   std::shared_ptr<const Reducer> reducer = nullptr;                  // how values are added across replicas
   std::shared_ptr<const Synchronization> synchronization = nullptr;  // when replicas' parameters meet
-  std::shared_ptr<World> world = nullptr;  // the run's workers, if there are several; no decision of the strategy
+  std::shared_ptr<World> world = nullptr;  // the run's workers, if there are several; not one of the decisions
   uint64_t seed = 0;
   int threads_per_replica = 1;
   int64_t verify_every = 100;

@@ -58,7 +58,7 @@ constexpr bool kNever = false;
 
 }  // namespace internal
 
-/// torch::save and torch::load of the library's handles do not compile, and say what does.
+/// torch::save and torch::load of the library's handles do not compile; the compiler's message says what to write.
 template <class M>
 torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive, const Replicated<M>&) {
   static_assert(internal::kNever<M>,

@@ -62,7 +62,7 @@ StateItem number(std::string name, Kind kind, std::function<Number()> get, std::
             require_count(name, values, 1);
             const at::Tensor& value = values.front();
             if (!value.defined() || value.dim() != 0 || value.scalar_type() != kType) {
-              throw UsageError("LS-STATE-MISFIT", fmt::format("'{}' was given no number", name),
+              throw UsageError("LS-STATE-MISFIT", fmt::format("'{}' was given a value that is not one number", name),
                                "give what read() of the same item gave");
             }
             set(value.item<Number>());
@@ -91,7 +91,7 @@ std::vector<StateItem> Strategy::state_items() const {
           [group](int64_t evaluations) { group->set_evaluations(evaluations); })};
   registry_->forget_unused();
   for (const auto& variable : registry_->variables()) items.push_back(item_of(variable));
-  std::set<std::string> counted;  // variables that another optimizer counts too
+  std::set<std::string> counted;  // variables whose step count by one optimizer is in the list already
   for (const auto& weak : optimizers_) {
     const auto optimizer = weak.lock();
     if (!optimizer) continue;

@@ -1,5 +1,5 @@
-// Everything that the next step of a run depends on beside the program: one list, which digests compare and checkpoints
-// keep.
+// The list of everything that the next step of a run depends on, beside the program; for saving it and for comparing
+// runs.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -16,19 +16,19 @@ namespace lockstep {
 /// loop itself counts and gives to DistributedDataset::epoch.
 struct StateItem {
   enum class Kind : uint8_t {
-    kMirrored,      // an on-write variable: one value, that of all replicas; its own, while an average stands in for it
+    kMirrored,      // an on-write variable: one value, not that of an average that stands in for it
     kOnRead,        // an on-read variable: the component of each replica of this process
-    kSlot,          // what an optimizer keeps: one value, or, where replicas train their own parameters, one for each
+    kSlot,          // an optimizer's slot: one value, or, of a locally trained parameter, one for each local replica
     kStepCount,     // how often an optimizer has updated a variable: an int64 without dimensions
     kLearningRate,  // of one group of an optimizer: a float64 without dimensions
     kNumber,        // of the strategy: an int64 without dimensions
   };
-  std::string name;  // no other item of its kind has it
+  std::string name;  // unique among the items of its kind
   Kind kind = Kind::kNumber;
   /// Copies of the values. Outside of steps, as long as the strategy lives.
   std::function<std::vector<at::Tensor>()> read;
   /// Sets the values that read() gave, in this process or another. A UsageError where they do not fit; then nothing of
-  /// this item has changed. Likewise.
+  /// this item has changed. Outside of steps, as long as the strategy lives.
   std::function<void(const std::vector<at::Tensor>&)> write;
 };
 

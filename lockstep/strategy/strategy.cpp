@@ -33,7 +33,7 @@ using internal::CallScope;
 using internal::ComputeSettingsGuard;
 using internal::VariableState;
 
-/// What a step reaches of its strategy.
+/// The part of its strategy that a step can reach.
 class Strategy::Host final : public internal::StepHost {
  public:
   explicit Host(Strategy& strategy) : strategy_(strategy) {}
@@ -83,7 +83,7 @@ Strategy::Strategy(StrategySetup setup) : name_(std::move(setup.name)), verify_e
 
 Strategy::~Strategy() {
   if (group_->stop()) return;
-  static_cast<void>(registry_.release());  // replicas still use both
+  static_cast<void>(registry_.release());  // replicas may still run and use both
   static_cast<void>(host_.release());
 }
 
@@ -154,7 +154,7 @@ std::shared_ptr<internal::ModuleBinding> Strategy::bind_modules(
     const std::source_location& place) {
   const CallScope call(*group_, "Strategy::make_module", "use modules that were made before run()");
   const ComputeSettingsGuard settings(group_->plan().compute);
-  // Tensors of inference mode could not be trained; leaving it turns gradients on, which the factory may not want.
+  // Tensors of inference mode could not be trained. Leaving that mode turns gradients on, so the caller's mode is kept.
   const bool with_gradient = at::GradMode::is_enabled();
   const c10::InferenceMode normal(false);
   const at::AutoGradMode gradient(with_gradient);

@@ -22,7 +22,7 @@ std::string text_of(const c10::Scalar& element) {
   return element.isFloatingPoint() ? fmt::format("{:.9g}", element.toDouble()) : fmt::format("{}", element.toLong());
 }
 
-/// Few elements on one line: the first ones, or those from the first where it is not as expected.
+/// Up to eight elements on one line, from element `begin` on.
 std::string text_of(const at::Tensor& tensor, int64_t begin) {
   if (!tensor.defined()) return "an undefined tensor";
   constexpr int64_t kShown = 8;
@@ -39,19 +39,19 @@ bool alike(const at::Tensor& a, const at::Tensor& b) {
   return a.defined() && b.defined() && a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes();
 }
 
-/// In float64, a complex number as two; integers of 64 bits stay what they are.
+/// In float64, with a complex number as two; int64 stays int64.
 at::Tensor wide(const at::Tensor& tensor) {
   if (tensor.is_complex()) return at::view_as_real(tensor.resolve_conj()).to(at::kDouble);
   return tensor.scalar_type() == at::kLong ? tensor : tensor.to(at::kDouble);
 }
 
-/// Whether all elements are equal, or apart by a share of their size.
+/// Whether the elements differ by at most `share` of their size.
 bool all_close(const at::Tensor& a, const at::Tensor& b, double share) {
   if (!alike(a, b)) return false;
   return a.scalar_type() == at::kLong ? at::equal(a, b) : at::allclose(wide(a), wide(b), share, 0, true);
 }
 
-/// Where two tensors of one shape first differ, if that is beyond what is shown anyway; otherwise 0.
+/// The first element in which two tensors of one shape differ; 0 where that is among the eight that are shown anyway.
 int64_t first_shown(const at::Tensor& a, const at::Tensor& b) {
   if (!alike(a, b) || a.numel() <= 8 || a.is_complex()) return 0;
   const at::Tensor differs = a.ne(b).logical_and(a.eq(a).logical_or(b.eq(b))).reshape({-1});
@@ -144,7 +144,7 @@ std::vector<Shape> shapes_of(const Conformance& conformance) {
   return shapes;
 }
 
-/// The shapes of `more_replicas`: those that the strategy has and that are not looked at as a whole.
+/// The shapes of `more_replicas` that the strategy has and on which not all checks run anyway.
 std::vector<Shape> more_shapes_of(const Conformance& conformance) {
   const auto shared = std::make_shared<const Conformance>(conformance);
   const std::vector<int64_t>& whole = conformance.replicas;
@@ -158,7 +158,7 @@ std::vector<Shape> more_shapes_of(const Conformance& conformance) {
     try {
       const auto strategy = shape.make(*lanes);
       if (strategy && strategy->num_replicas() == replicas) shapes.push_back(shape);
-    } catch (const UsageError&) {  // it has no such shape
+    } catch (const UsageError&) {  // the strategy has no such shape
     }
   }
   return shapes;
@@ -206,10 +206,13 @@ void expect_shape(const Shape& shape) {
     internal::expect_equal("step() of a new strategy", strategy->step(), int64_t{0});
     internal::expect(strategy->describe().find(strategy->name()) != std::string::npos, "describe() has no name in it");
   });
-  if (found) throw_found(who, found, "make in .make what it was asked for; look at the strategy's Topology");
+  if (found)
+    throw_found(
+        who, found,
+        "let .make return the number of replicas and lanes that it is asked for; look at the strategy's Topology");
 }
 
-/// The second line of a message stands below its first, further in.
+/// The text with all lines but the first indented.
 std::string indented(std::string text) {
   for (auto line = text.find('\n'); line != std::string::npos; line = text.find('\n', line + 1))
     text.insert(line + 1, "    ");

@@ -1,5 +1,5 @@
-// Whether a strategy is one: everything that programs rely on with any strategy, for tests of a strategy of one's own,
-// under any test framework. docs/testing.md shows it in use.
+// Tests of everything that programs rely on with any strategy; for users who write a strategy, under any test
+// framework. docs/testing.md shows it in use.
 #pragma once
 
 #include <cstdint>
@@ -12,34 +12,36 @@
 
 namespace lockstep::testing {
 
-/// A strategy to look at, and what it promises.
+/// A strategy to test, and what it promises.
 struct Conformance {
-  /// A new strategy of so many replicas on so many lanes; null where it has no such shape, which is then left out.
+  /// A new strategy of so many replicas on so many lanes. Null where the strategy has no such shape; the shape is then
+  /// left out.
   std::function<std::unique_ptr<Strategy>(int64_t replicas, int lanes, uint64_t seed)> make;
-  std::vector<int64_t> replicas = {1, 3, 4};  // each of them on each number of lanes up to it
+  std::vector<int64_t> replicas = {1, 3, 4};  // each on all of `lanes` that are not larger
   std::vector<int> lanes = {1, 2};
-  /// Whether a training step is one device's on the whole global batch, but for rounding. A strategy that lets replicas
-  /// train locally for a while, local SGD, says no.
+  /// Whether a training step gives what one device gives on the whole global batch, but for rounding. False for a
+  /// strategy that lets replicas train locally for a while, as local SGD does.
   bool one_gradient_rule = true;
-  /// Further numbers of replicas, on the first of `lanes` that divides them: of these it is looked at alone how values
-  /// become one. A number for which `make` gives null, another number, or a UsageError is left out.
+  /// Further numbers of replicas, each on the first of `lanes` that divides it. On these only collectives are tested. A
+  /// number is left out where `make` gives null or a strategy with another number of replicas, or throws a UsageError.
   std::vector<int64_t> more_replicas = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
 };
 
 /// One claim about strategies of one shape.
 struct ConformanceCheck {
   std::string name;           // letters, digits and underscores: "ReduceIsOfEveryReplicasValueOnce_4ReplicasOn2Lanes"
-  std::function<void()> run;  // makes strategies of its own; a DivergenceError says what was found and where to look
+  std::function<void()> run;  // makes new strategies; throws a DivergenceError: what was found and where to look
 };
 
-/// All checks on all shapes, so that each can be a test of its own. They are independent of each other and of the order
-/// in which they run. A UsageError where there is no shape to look at; what `make` throws passes through.
+/// All checks on all shapes, so that each can be a separate test. They are independent of each other and of the order
+/// in which they run. A UsageError where there is no shape to test; what `make` throws passes through.
 std::vector<ConformanceCheck> conformance_checks(const Conformance& conformance);
 
-/// Runs them all. Returns where the strategy keeps what strategies promise: the matrix of docs/variables.md, reduce and
-/// gather and their like in a step, of values of any layout, size and dtype, contexts and merge functions, creation of
-/// variables and modules, equal bits each time and on any number of lanes, one device's results, and errors. Otherwise
-/// throws a DivergenceError that lists each check that failed with its shape, what was found, and where to look.
+/// Runs all checks. Returns where the strategy keeps what strategies promise: the matrix of docs/variables.md;
+/// collectives of values of any layout, size and dtype, inside and outside of steps; contexts and merge functions;
+/// creation of variables and modules; equal bits each time and on any number of lanes; one device's results; and
+/// errors. Otherwise throws a DivergenceError that lists each check that failed, with its shape, what was found, and
+/// where to look.
 void expect_conformance(const Conformance& conformance);
 
 }  // namespace lockstep::testing

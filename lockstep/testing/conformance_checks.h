@@ -1,4 +1,4 @@
-// How the checks of the conformance suite are written, and how they say what they found.
+// What the checks of the conformance suite share: their form, and the functions by which they compare and report.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -22,7 +22,7 @@
 
 namespace lockstep::internal {
 
-/// Strategies of one number of replicas.
+/// One shape of a strategy: its numbers of replicas and lanes.
 struct Shape {
   std::shared_ptr<const testing::Conformance> conformance;
   int64_t replicas = 1;
@@ -37,7 +37,7 @@ struct Shape {
   static constexpr uint64_t kSeed = 3;
 };
 
-/// A claim: `run` throws anything where it does not hold.
+/// A claim. `run` throws where the claim does not hold.
 template <class Subject>
 struct Check {
   const char* name;            // letters and digits
@@ -49,17 +49,17 @@ using ShapeCheck = Check<const Shape>;
 
 std::span<const StrategyCheck> matrix_checks();       // what each call does to each kind of variable
 std::span<const StrategyCheck> collectives_checks();  // how values become one
-std::span<const StrategyCheck> values_checks();       // of which values: layouts, sizes, dtypes, and what is no number
-std::span<const StrategyCheck> numbers_checks();      // the part of both that is for any number of replicas
+std::span<const StrategyCheck> values_checks();       // values of any layout, size and dtype, NaN, infinities
+std::span<const StrategyCheck> numbers_checks();      // the part of collectives that runs on `more_replicas`
 std::span<const StrategyCheck> contexts_checks();     // who runs what, how often, and where
 std::span<const StrategyCheck> creation_checks();     // of variables and modules
-std::span<const StrategyCheck> errors_checks();       // what is refused, and what it leaves
+std::span<const StrategyCheck> errors_checks();       // what is refused, and that it changes nothing
 std::span<const ShapeCheck> training_checks();        // which bits come out of whole programs
-std::span<const ShapeCheck> one_device_checks();      // of strategies that keep the one gradient rule
-std::span<const ShapeCheck> features_checks();        // the same bits of programs that use all that training offers
-std::span<const ShapeCheck> one_device_features_checks();  // and one device's numbers, one feature at a time
+std::span<const ShapeCheck> one_device_checks();      // one device's numbers; needs `one_gradient_rule`
+std::span<const ShapeCheck> features_checks();        // the same bits of programs that use all features of training
+std::span<const ShapeCheck> one_device_features_checks();  // one device's numbers, one feature at a time; likewise
 
-/// What a check found to be other than it claims.
+/// What a check found that contradicts its claim.
 class Finding : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -69,7 +69,7 @@ inline void expect(bool holds, const std::string& found) {
   if (!holds) throw Finding(found);
 }
 
-/// Of anything that prints.
+/// For any type that fmt can print.
 template <class T>
 void expect_equal(std::string_view what, const T& found, const T& expected) {
   if (!(found == expected)) throw Finding(fmt::format("{} is {}, expected {}", what, found, expected));
@@ -82,7 +82,7 @@ void expect_close(std::string_view what, const at::Tensor& found, const at::Tens
 /// Equal in every bit.
 void expect_bits(std::string_view what, const at::Tensor& found, const at::Tensor& expected);
 
-/// `what`, which threw `found` (null: nothing), is an E whose text has all of `parts`.
+/// Requires that `found`, which `what` threw (null: nothing), is an E whose text has all of `parts` in it.
 template <class E>
 void expect_error(std::string_view what, std::string_view expected, const std::exception_ptr& found,
                   std::initializer_list<std::string_view> parts) {
@@ -101,19 +101,19 @@ void expect_error(std::string_view what, std::string_view expected, const std::e
   }
 }
 
-/// The program leaves the same bits each time and on the shape's first number of lanes.
+/// Requires that the program leaves the same bits each time, and the bits of the shape's first number of lanes.
 void expect_same_bits(const Shape& shape, const testing::TrainingProgram& program);
-/// The program leaves what it leaves on one device, but for rounding; with one replica in every bit.
+/// Requires that the program leaves what it leaves on one device, but for rounding; with one replica in every bit.
 void expect_like_one_device(const Shape& shape, const testing::TrainingProgram& program);
 
-/// Small integers from -5 to 5, other ones for each replica and element: sums of them are exact in any order.
+/// Small integers from -5 to 5 that depend on the replica and the element. Their sums are exact in any order.
 at::Tensor small_integers(int64_t replica, at::IntArrayRef shape, at::ScalarType type);
-/// What the values of so many replicas, in float64, reduce to.
+/// The reduction of all replicas' `values`, computed in float64.
 at::Tensor reduced(Reduction reduction, const std::vector<at::Tensor>& values);
 
 /// What `call` throws; null where it throws nothing.
 std::exception_ptr thrown_by(FunctionRef<void()> call);
-/// What a ReplicaError is nested on; a Finding for anything else.
+/// The exception on which the ReplicaError `found` is nested. Throws a Finding where `found` is anything else.
 std::exception_ptr nested_in(std::string_view what, const std::exception_ptr& found);
 
 template <class Fn>
@@ -124,7 +124,7 @@ template <class Fn>
 void expect_divergence_error(std::string_view what, Fn&& call, std::initializer_list<std::string_view> parts = {}) {
   expect_error<DivergenceError>(what, "a DivergenceError", thrown_by(call), parts);
 }
-/// A run that fails by a UsageError of its step.
+/// Requires that a run fails by a UsageError of its step.
 template <class Step>
 void expect_usage_error_in_step(Strategy& strategy, std::string_view what, Step step,
                                 std::initializer_list<std::string_view> parts = {}) {

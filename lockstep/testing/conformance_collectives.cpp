@@ -1,5 +1,5 @@
-// How the values of several replicas become one: reduce, gather and broadcast, in a step and outside, and in an
-// optimizer's step.
+// The conformance checks of collectives: reduce, gather and broadcast, in a step and outside, and the sum of gradients
+// in an optimizer's step.
 #include <ATen/ATen.h>
 #include <torch/optim/sgd.h>
 
@@ -31,7 +31,7 @@ namespace {
 
 constexpr std::array<Reduction, 4> kReductions{Reduction::kSum, Reduction::kMean, Reduction::kMin, Reduction::kMax};
 
-/// Whose sum depends on the order: in an element the large ones cancel, or swallow the small ones.
+/// Values whose sum depends on the order of additions: large values cancel each other, or absorb small ones.
 at::Tensor hard_to_add(int64_t replica) {
   const at::Tensor element = at::arange(60, at::kDouble);
   return at::sin(element * 12.9898 + static_cast<double>(replica) * 78.233)
@@ -46,7 +46,7 @@ PerReplica<at::Tensor> values_of(Strategy& strategy, at::IntArrayRef shape, at::
 void reduce_of(Strategy& strategy, const std::vector<at::ScalarType>& types) {
   const std::vector<std::vector<int64_t>> shapes{{}, {1}, {0}, {3, 5}, {5000}};
   for (const auto type : types) {
-    if (type == at::kBFloat16 && strategy.num_replicas() > 32) continue;  // it cannot hold the sums
+    if (type == at::kBFloat16 && strategy.num_replicas() > 32) continue;  // it cannot represent the sums
     for (const auto& shape : shapes) {
       for (const Reduction reduction : kReductions) {
         const auto values = values_of(strategy, shape, type);
@@ -71,7 +71,7 @@ void reduce(Strategy& strategy) {
 }
 
 void reduce_over_axes(Strategy& strategy) {
-  // Replica r has r rows, the first none; the last one more, so that there is a row.
+  // Replica r has r rows, so the first has none. The last has one more, so that there is a row for any number.
   const auto rows = [&](ReplicaId r) { return r + 1 == strategy.num_replicas() ? r + 1 : r.value(); };
   for (const auto type : {at::kDouble, at::kInt}) {
     const auto values = strategy.per_replica([&](ReplicaId r) { return small_integers(r, {rows(r), 2}, type); });
@@ -91,7 +91,7 @@ void reduce_over_axes(Strategy& strategy) {
   expect_usage_error("reduce(mean) of no rows", [&] { strategy.reduce(Reduction::kMean, nothing, 0); });
 }
 
-// The same values, each time in other places of memory: in one order of addresses, and in each turned one.
+// The same values, each time at other addresses: the replicas' places in memory rotate from turn to turn.
 void same_bits_each_time(Strategy& strategy) {
   const int64_t n = strategy.num_replicas();
   std::vector<at::Tensor> places;
@@ -134,7 +134,7 @@ void own_tensors(Strategy& strategy) {
   }
 }
 
-// d/dx_r of the sum over q of w_q * all_reduce(2 x)_q, against the formula.
+// Compares d/dx_r of the sum over q of w_q * all_reduce(2 x)_q with its formula.
 void differentiable(Strategy& strategy) {
   const auto n = static_cast<double>(strategy.num_replicas());
   for (const Reduction reduction : {Reduction::kSum, Reduction::kMean}) {
@@ -218,7 +218,7 @@ void broadcast(Strategy& strategy) {
   }
 }
 
-// Of variables that the program makes itself: no strategy trains them locally.
+// The program makes the variables itself, as no strategy trains such variables locally.
 void optimizer_steps_by_the_sum(Strategy& strategy) {
   const auto n = strategy.num_replicas();
   const Variable all = strategy.make_variable(at::ones({3}), {.name = "all"});

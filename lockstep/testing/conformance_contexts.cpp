@@ -1,4 +1,5 @@
-// Who runs what, how often and where: steps, evaluations, merge functions, updates, random numbers.
+// The conformance checks of contexts: what runs where and how often, in steps, evaluations, merge functions and
+// updates, and random numbers.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
@@ -169,7 +170,7 @@ void random_numbers(Strategy& strategy) {
   }
 }
 
-// A mirrored variable changes by the library alone.
+// Only the library may change a mirrored variable.
 void foreign_write(Strategy& strategy) {
   const Variable variable = strategy.make_variable(filled(1), {.name = "mine"});
   const int64_t last = strategy.num_replicas() - 1;

@@ -1,4 +1,5 @@
-// How variables and modules come to be: outside of steps and inside, once, with the same values everywhere.
+// The conformance checks of creation: variables and modules are made once, outside of steps and inside, with the same
+// values on all replicas.
 #include <ATen/ATen.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
@@ -21,7 +22,7 @@ using enum VariableAggregation;
 
 at::Tensor random_values() { return at::randn({5}); }
 
-/// What one device makes of random_values() under the same seed.
+/// The values that random_values() gives on one device under the same seed.
 at::Tensor on_one_device(const char* name) {
   OneDeviceStrategy one({.seed = Shape::kSeed});
   return one.make_variable(random_values, {.name = name}).read();
@@ -129,7 +130,7 @@ void failed_creation(Strategy& strategy) {
   const Variable again = strategy.make_variable(at::ones({1}), {.name = "v"});
 }
 
-// A module's parameters may be mirrored or trained locally; they begin as one device's.
+// A module's parameters may be mirrored or trained locally. In both cases they begin with one device's values.
 void modules_begin_alike(Strategy& strategy) {
   const auto factory = [] { return torch::nn::BatchNorm1d(3); };
   const auto linear = [] { return torch::nn::Linear(4, 3); };

@@ -1,4 +1,5 @@
-// What is refused in a step, how a failed step is reported, and what it leaves.
+// The conformance checks of errors: what is refused in a step, how a failed step is reported, and that it changes
+// nothing.
 #include <ATen/ATen.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/optim/sgd.h>
@@ -58,7 +59,7 @@ void nested_runs(Strategy& strategy) {
 
 void meetings_that_differ(Strategy& strategy) {
   const int64_t last = strategy.num_replicas() - 1;
-  if (last == 0) return;  // one replica has nobody to differ from
+  if (last == 0) return;  // with one replica there is no other to differ from
   const std::string who = fmt::format("replica {}", last);
   expect_usage_error_in_step(strategy, "an all_reduce that one replica leaves out",
                              [&](ReplicaContext& ctx) {
@@ -109,7 +110,7 @@ std::vector<at::Tensor> everything_of(const Strategy& strategy) {
   return all;
 }
 
-// All kinds of variables, written in all ways, and then the last replica fails.
+// Variables of all kinds are written in all ways, and then the last replica fails.
 void failed_run(Strategy& strategy) {
   const Variable sum = strategy.make_variable(filled(1), {.name = "sum", .aggregation = kSum});
   const Variable total =

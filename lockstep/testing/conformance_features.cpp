@@ -1,5 +1,5 @@
-// Programs that use what training offers beside plain steps: clipping, groups of parameters, accumulation, averages,
-// metrics, SyncBatchNorm, and an optimizer whose state is loaded.
+// The conformance checks of features: programs with clipping, groups of parameters, accumulation, averages, metrics,
+// SyncBatchNorm, and an optimizer whose state is loaded.
 #include <ATen/ATen.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/options/batchnorm.h>
@@ -27,7 +27,7 @@ using torch::optim::SGDOptions;
 /// What a program uses.
 struct Features {
   bool clip = false;        // of gradients that are far too large
-  bool groups = false;      // weights and biases with options of their own
+  bool groups = false;      // weights and biases have different options
   bool accumulate = false;  // two micro-batches in a step
   bool averages = false;
   bool metrics = false;
@@ -68,7 +68,7 @@ Optimizer optimizer_of(Strategy& strategy, const Replicated<std::shared_ptr<Feat
   return strategy.make_optimizer(std::vector<ParameterGroup<SGDOptions>>{weights, biases}, SGDOptions(0.2));
 }
 
-/// Two epochs of six steps; with SyncBatchNorm of one step, so that no replica is without samples.
+/// Two epochs of six steps; with SyncBatchNorm, of one step each, so that no replica is without samples.
 TrainingProgram program(Features use) {
   return [use](Strategy& strategy, const std::function<void()>& observe) {
     const auto model = strategy.make_module([&] { return std::make_shared<FeatureNet>(use.sync_norm); });
@@ -102,7 +102,7 @@ TrainingProgram program(Features use) {
   };
 }
 
-// Averages are of parameters that all replicas share: strategies that train locally have none.
+// Averages need parameters that all replicas share, so strategies that train locally have none.
 void all_features(const Shape& shape) {
   const bool shared = shape.conformance->one_gradient_rule;
   expect_same_bits(shape,
@@ -117,7 +117,7 @@ void averages(const Shape& shape) { expect_like_one_device(shape, program({.aver
 void metrics_add_up(const Shape& shape) { expect_like_one_device(shape, program({.metrics = true})); }
 void sync_norm(const Shape& shape) { expect_like_one_device(shape, program({.sync_norm = true})); }
 
-// Three steps, then the state goes into a new strategy, for three more: the bits of six.
+// After three steps the state is loaded into a new strategy; three steps of both then give the same bits.
 void state_is_loaded(const Shape& shape) {
   struct Run {
     explicit Run(const Shape& of) : strategy(of.make(of.lanes)) {}
@@ -202,7 +202,8 @@ void any_parameter(const Shape& shape) {
 }
 
 constexpr const char* kFunctions =
-    "look for what is no function of its arguments in the strategy's Topology, Placement and Reducer, and for what "
+    "look for something that does not depend on its arguments alone in the strategy's Topology, Placement and Reducer, "
+    "and for what "
     "they make of some variables alone, such as metrics, averages and buffers";
 constexpr const char* kGradients =
     "look at the strategy's Reducer and Placement: gradients of any size and number are added, each replica's once, "

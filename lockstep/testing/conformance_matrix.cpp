@@ -1,4 +1,5 @@
-// The matrix of docs/variables.md, cell by cell: synchronization x aggregation x where x operation.
+// The conformance checks of the matrix of docs/variables.md, cell by cell: synchronization x aggregation x where x
+// operation.
 #include <ATen/ATen.h>
 
 #include <array>
@@ -19,14 +20,14 @@ using enum VariableAggregation;
 enum class Where { kStep, kOutside, kUpdate };
 enum class Operation { kRead, kAssign, kAdd, kSub };
 
-/// What a cell does, in terms of the components before and of what each replica gave (outside of steps and in an
-/// update: the one given value).
+/// What a cell does. Its input are the components before, and the value that each replica gave (outside of steps and in
+/// an update: the one given value).
 enum class Outcome {
   kRefused,     // a UsageError that says what to do; nothing changes
   kEach,        // read: the component; write: each component, by its replica's value
   kSum,         // read: of all components; write: every component, by the sum of the values
-  kMean,        // the same with the mean
-  kFirst,       // the same with replica 0's
+  kMean,        // as kSum, with the mean
+  kFirst,       // as kSum, with replica 0's
   kAtReplica0,  // write: replica 0's component; assign() clears the others
 };
 
@@ -45,7 +46,7 @@ constexpr Outcome kFirst = Outcome::kFirst;
 constexpr Outcome kReplica0 = Outcome::kAtReplica0;
 
 constexpr std::array<Row, 24> kMatrix{{
-    // An on-write variable's components are equal: what is read of each is the value.
+    // An on-write variable's components are equal, so that reading any of them gives the value.
     {kOnWrite, kNone, Where::kStep, {kEach, kRefused, kRefused, kRefused}},
     {kOnWrite, kSum, Where::kStep, {kEach, kAll, kAll, kAll}},
     {kOnWrite, kMean, Where::kStep, {kEach, kAverage, kAverage, kAverage}},
@@ -160,7 +161,7 @@ void check_read(Strategy& strategy, const Variable& variable, const Row& row, co
     Numbers seen;
     strategy.update(variable, [&](at::Tensor& value) {
       value.add_(1);
-      seen.push_back(variable.read()[0].item<double>() - 1);  // what the function has made of it so far
+      seen.push_back(variable.read()[0].item<double>() - 1);  // a read sees what the function has written so far
     });
     const Numbers expected = row.synchronization == kOnRead ? before : Numbers(seen.size(), before[0]);
     expect_equal("what the update reads, copy by copy", seen, expected);
@@ -209,7 +210,7 @@ void check_cell(Strategy& strategy, const Row& row, Operation operation, at::Sca
 
 void every_cell(Strategy& strategy) {
   for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16, at::kLong, at::kInt}) {
-    if (type == at::kBFloat16 && strategy.num_replicas() > 8) continue;  // it cannot hold the sums
+    if (type == at::kBFloat16 && strategy.num_replicas() > 8) continue;  // it cannot represent the sums
     for (const Row& row : kMatrix) {
       if (row.aggregation == kMean && !at::isFloatingType(type)) continue;  // refused at creation
       for (const Operation operation : {Operation::kRead, Operation::kAssign, Operation::kAdd, Operation::kSub}) {
@@ -220,7 +221,7 @@ void every_cell(Strategy& strategy) {
   }
 }
 
-// A merge function is outside of replicas: there the cells of "outside" hold.
+// A merge function runs outside of replicas, so the cells of "outside" hold there.
 void merge_function(Strategy& strategy) {
   const Variable mirrored = strategy.make_variable(filled(1));
   const Variable sum = strategy.make_variable(filled(1), {.synchronization = kOnRead, .aggregation = kSum});
@@ -269,7 +270,7 @@ void per_replica_values(Strategy& strategy) {
   expect_usage_error("an assign of a value too many", [&] { all.assign(too_many); });
 }
 
-// Initially, and by assign: the bits that were given, for any number of replicas; also -0, NaN and what no float holds.
+// An initial or assigned value is read back bit by bit, for any number of replicas; also -0, NaN and large integers.
 void sum_reads_back_bits(Strategy& strategy) {
   const float third = 1.0F / 3;
   const at::Tensor floats = at::tensor(
@@ -290,7 +291,7 @@ void sum_reads_back_bits(Strategy& strategy) {
   }
 }
 
-// Equal components are that value; others are added in float64 and rounded once.
+// The mean of equal components has their bits; others are added in float64 and rounded once.
 void mean_of_equals(Strategy& strategy) {
   const VariableOptions options{.synchronization = kOnRead, .aggregation = kMean};
   const at::Tensor given = at::tensor({0.1F, -0.0F, std::nanf(""), 3e38F});

@@ -1,4 +1,5 @@
-// Which bits come out of whole programs: the same each time and on any number of lanes, and one device's numbers.
+// The conformance checks of whole training programs: the same bits each time and on any number of lanes, and one
+// device's numbers.
 #include <ATen/ATen.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
@@ -43,8 +44,8 @@ class Net : public torch::nn::Module {
   torch::nn::Linear out_{nullptr};
 };
 
-/// 33 samples of something that can be learnt: with batches of 10 parts are uneven, and the last batch of an epoch, of
-/// three samples, leaves replicas without any.
+/// 33 samples that a network can learn. With batches of 10 the parts are uneven, and the last batch of an epoch, of
+/// three samples, leaves some replicas without any.
 Dataset samples() {
   const at::Tensor index = at::arange(33 * 6, at::kDouble).view({33, 6});
   const at::Tensor input = at::sin(index * 12.9898 + 0.5);
@@ -159,7 +160,8 @@ void like_one_device_with_adamw(const Shape& shape) {
 }
 
 constexpr const char* kFunctions =
-    "look for what is no function of its arguments in the strategy's Topology, Placement and Reducer: lanes, "
+    "look for something that does not depend on its arguments alone in the strategy's Topology, Placement and Reducer: "
+    "lanes, "
     "addresses, "
     "counters and clocks decide no bit";
 constexpr const char* kGradients =

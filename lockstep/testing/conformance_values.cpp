@@ -1,4 +1,5 @@
-// Which values become one, and which variables there are: any layout, size, dtype and name, and what is no number.
+// The conformance checks of values: collectives of any layout, size and dtype, of NaN and infinities, and variables of
+// any size and name.
 #include <ATen/ATen.h>
 #include <torch/optim/sgd.h>
 
@@ -15,8 +16,8 @@ namespace {
 constexpr std::array<Reduction, 4> kReductions{Reduction::kSum, Reduction::kMean, Reduction::kMin, Reduction::kMax};
 constexpr std::array<Reduction, 2> kAdding{Reduction::kSum, Reduction::kMean};
 
-/// reduce() outside of steps gives `expected`, and all_reduce() in a step the same bits on each replica; of NaN alone
-/// the bits may differ.
+/// Requires that reduce() outside of steps gives `expected`, and that all_reduce() in a step gives the same bits on
+/// each replica; only the bits of NaN may differ.
 void expect_reduced(Strategy& strategy, Reduction reduction, const std::string& of,
                     const PerReplica<at::Tensor>& values, const at::Tensor& expected) {
   const at::Tensor found = strategy.reduce(reduction, values);
@@ -39,7 +40,7 @@ at::Tensor laid_out(const at::Tensor& value, int64_t way) {
   }
 }
 
-// Each replica's values lie in another way, and each way comes to each replica.
+// Each replica has another layout, and over the turns each replica has every layout.
 void any_layout(Strategy& strategy) {
   const std::vector<int64_t> shape{6, 10};
   for (int64_t turn = 0; turn < 4; ++turn) {
@@ -64,7 +65,7 @@ void any_layout(Strategy& strategy) {
   }
 }
 
-// Beyond what is one block, one cache and one message: 5 thousand elements, and 4 megabytes.
+// More than one block, one cache and one message hold: 5 thousand elements, and 4 megabytes.
 void any_size(Strategy& strategy) {
   for (const int64_t repeats : {500, 100'000}) {
     const int64_t count = 11 * repeats;
@@ -90,7 +91,7 @@ void any_size(Strategy& strategy) {
 void any_dtype(Strategy& strategy) {
   const int64_t n = strategy.num_replicas();
   const std::vector<int64_t> shape{3, 5};
-  // Bytes have no sign: small ones add up to what a byte can hold, any one may be the smallest or largest.
+  // Bytes have no sign. Sums need small values, so that a byte can hold them; least and greatest values do not.
   if (n <= 25) {
     const auto small =
         strategy.per_replica([&](ReplicaId r) { return small_integers(r, shape, at::kInt).add(5).to(at::kByte); });
@@ -106,7 +107,7 @@ void any_dtype(Strategy& strategy) {
     expect_reduced(strategy, reduction, "bytes", bytes,
                    reduced(reduction, strategy.local_results(bytes)).to(at::kByte));
   }
-  // Doubles and longs that no narrower dtype holds.
+  // Doubles and longs that no narrower dtype represents exactly.
   const auto doubles =
       strategy.per_replica([&](ReplicaId r) { return small_integers(r, shape, at::kDouble) + 0x1p40; });
   for (const Reduction reduction : kReductions) {
@@ -133,7 +134,7 @@ void any_dtype(Strategy& strategy) {
   }
 }
 
-// The last replica's elements are no finite numbers: NaN stays NaN, also among infinities that cancel.
+// Elements are NaN or infinite on some replica: NaN stays NaN, and opposite infinities give NaN.
 void no_number(Strategy& strategy) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const double nan = std::numeric_limits<double>::quiet_NaN();
@@ -151,7 +152,7 @@ void no_number(Strategy& strategy) {
   }
 }
 
-// Variables are found under any name, and have any size, and each replica has its component of them.
+// Variables may have any name and size, and each replica has its component of them.
 void any_variable(Strategy& strategy) {
   const std::vector<std::string> names{"w",
                                        "0",
@@ -167,7 +168,7 @@ void any_variable(Strategy& strategy) {
   const std::vector<std::vector<int64_t>> shapes{{}, {0}, {1}, {5003}, {300, 1000}};
   const auto n = strategy.num_replicas();
   for (const std::string& name : names) {
-    // The first name has all shapes, the others the first one.
+    // The first name is tested with all shapes, the others with the first shape.
     for (std::size_t i = 0; i < (name == names.front() ? shapes.size() : 1); ++i) {
       const std::string own = i == 0 ? name : fmt::format("{}.{}", name, i);
       const at::Tensor expected = at::full(shapes[i], static_cast<double>(n));

@@ -13,7 +13,7 @@ namespace lockstep::internal {
 
 namespace {
 
-using Allowed = std::optional<double>;  // distance between elements; nothing: equal bits
+using Allowed = std::optional<double>;  // the largest distance between elements; none: the bits must be equal
 
 std::string shape_of(const at::Tensor& tensor) {
   return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
@@ -47,13 +47,13 @@ at::Tensor bits_of(const at::Tensor& value) {
   }
 }
 
-/// Of the finite elements alone: one infinity does not make the others' tolerance infinite.
+/// The largest finite element: an infinity must not make the tolerance of the others infinite.
 double largest(const at::Tensor& value) {
   if (value.numel() == 0) return 0;
   return value.abs().masked_fill(value.isfinite().logical_not(), 0).max().item<double>();
 }
 
-/// Two tensors of one shape and dtype, where they are farthest apart; nothing where all is as allowed.
+/// Says where two tensors of one shape and dtype differ most; nothing where they differ by no more than `allowed`.
 std::optional<std::string> apart(const at::Tensor& expected, const at::Tensor& actual, Allowed allowed) {
   const at::Tensor a = wide(expected);
   const at::Tensor b = wide(actual);
@@ -71,7 +71,7 @@ std::optional<std::string> apart(const at::Tensor& expected, const at::Tensor& a
   int64_t flat = distance.masked_fill(wrong.logical_not(), -1).argmax().item<int64_t>();
   const auto at = [&](const at::Tensor& tensor) {
     const double value = tensor.reshape({-1})[flat].item<double>();
-    return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;  // whose sign says nothing
+    return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;  // a NaN without sign
   };
   const double left = at(a);
   const double right = at(b);
@@ -85,7 +85,7 @@ std::optional<std::string> apart(const at::Tensor& expected, const at::Tensor& a
                      count, a.numel());
 }
 
-/// What of a moment is compared under one name: values, or each component.
+/// One tensor of a moment that is compared by name: a variable's value, or one of its components.
 struct Compared {
   const RecordedVariable* variable;
   std::string name;
@@ -125,7 +125,7 @@ class Movement {
                        start->second.scalar_type() == variable.value.scalar_type();
     return known ? wide(variable.value).sub(wide(start->second)) : wide(variable.value);
   }
-  /// The farthest that any variable of this one's kind has moved: a parameter, or a slot of one name.
+  /// The farthest that any variable of the same kind has moved. Parameters are one kind, and slots of one name are one.
   double of_kind(const RecordedVariable& variable) const {
     return has_kind(variable) ? of_kind_.at(kind_of(variable.name)) : 0;
   }
@@ -143,7 +143,7 @@ class Movement {
 };
 
 Allowed allowed_for(const RecordedVariable& variable, const Movement& movement, int64_t steps, double tolerance) {
-  constexpr double kNoise = 64;  // roundings of a gradient whose terms cancel, as CompareOptions says
+  constexpr double kNoise = 64;  // roundings, for gradients whose terms cancel; see CompareOptions::tolerance
   const double rounding = rounding_of(variable.value.scalar_type());
   if (rounding == 0) return 0;  // integers
   return tolerance * largest(movement.of(variable)) +
@@ -251,10 +251,10 @@ std::string what_to_check(const Difference& difference, int64_t replicas) {
   const RecordedVariable& variable = difference.variable;
   const auto number = static_cast<double>(replicas);
   constexpr const char* kBatchNorm =
-      "compare a model with BatchNorm by expect_same_on_any_lanes: it sees each replica's part by itself";
+      "compare a model with BatchNorm by expect_same_on_any_lanes: BatchNorm sees only its replica's part of the batch";
   if (variable.name.empty()) return "make the same variables and steps for any number of replicas";
   if (difference.steps == 0) {
-    return "make initial values of LibTorch's random operators and fixed values, whatever the number of replicas";
+    return "use only LibTorch's random operators and fixed values for initial values, whatever the number of replicas";
   }
   if (!variable.on_write) {
     if (is_batch_norm(variable.name)) return kBatchNorm;

@@ -60,13 +60,14 @@ Recording on_lanes(const TrainingProgram& program, const CompareOptions& options
                             lanes == 1 ? "" : "s"));
 }
 
-/// Throws the DivergenceError of a program that does not even repeat itself: then nothing else need be looked for.
+/// Throws a DivergenceError where a program does not repeat itself. Nothing else need be looked for then.
 void require_repeats(const Recording& first, Recording again) {
   again.who += ", run again";
   if (const auto difference = first_difference(first, again, std::nullopt)) {
-    throw DivergenceError("LS-NOT-REPEATABLE", difference->fact,
-                          "look for what is no function of the seed: a generator seeded by time, a static counter, an "
-                          "address; draw with LibTorch's random operators or from ctx.random()");
+    throw DivergenceError(
+        "LS-NOT-REPEATABLE", difference->fact,
+        "look for something that does not depend on the seed alone: a generator seeded by time, a static counter, an "
+        "address; draw with LibTorch's random operators or from ctx.random()");
   }
 }
 
@@ -77,7 +78,7 @@ void require_same_bits(const TrainingProgram& program, const CompareOptions& opt
     if (!difference) continue;
     require_repeats(expected, on_lanes(program, options, lanes.front()));
     throw DivergenceError("LS-LANES-DECIDE", difference->fact,
-                          "look for what replicas share behind Lockstep's back: a static or captured object that steps "
+                          "look for data that replicas share without Lockstep: a static or captured object that steps "
                           "write, a generator of one's own; use on-read variables, ctx.all_reduce and ctx.random()");
   }
 }

@@ -1,4 +1,4 @@
-// What all variables of a training program were after each step.
+// The values of all variables of a training program after each step.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -31,7 +31,7 @@ struct Recording {
   std::vector<Moment> moments;
 };
 
-/// Runs the program. A UsageError unless it observes before the first step, and after one.
+/// Runs the program. A UsageError unless it calls observe() before the first step, and after a step.
 Recording record(const testing::TrainingProgram& program, Strategy& strategy, std::string who);
 
 }  // namespace lockstep::internal

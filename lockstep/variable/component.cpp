@@ -6,7 +6,7 @@ namespace lockstep::internal {
 
 namespace {
 
-/// at::Tensor::_version() without the ways around it: with thousands of variables these calls are what a step costs.
+/// at::Tensor::_version() without its nested calls: with thousands of variables these calls are what a step costs.
 uint32_t version_of(const at::Tensor& tensor) {
   return static_cast<uint32_t>(tensor.unsafeGetTensorImpl()->version_counter().current_version());
 }

@@ -13,7 +13,8 @@ namespace lockstep::internal {
 
 namespace {
 
-/// From the first byte of a tensor to the end of its last. LibTorch's strides are not negative.
+/// How many bytes lie between a tensor's first byte and the end of its last element; 0 where nothing is copied.
+/// LibTorch's strides are not negative.
 int64_t span_of(const at::Tensor& tensor) {
   if (tensor.numel() == 0 || !tensor.device().is_cpu()) return 0;
   int64_t last = 0;

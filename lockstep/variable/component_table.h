@@ -1,5 +1,5 @@
-// Going through many components without waiting for memory at each: with thousands of small ones a step is otherwise
-// one cache miss after the other.
+// A loop over many components that does not wait for memory at each of them: with thousands of small ones a step is
+// otherwise one cache miss after the other.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace lockstep::internal {
 
-/// A piece of memory behind a component. Each is found through the component, or one that stands before it.
+/// A piece of memory behind a component. Its address is read from the component, or from a piece listed before it.
 enum class Piece {
   kTensorHead,       // the part of its tensor that points to all else
   kTensor,           // all of its tensor
@@ -35,8 +35,8 @@ using OfCollect = Pieces<Piece::kTensor, Piece::kVersion, Piece::kStorage, Piece
 /// For Component::updated and letting go of the gradient.
 using OfSettle = Pieces<Piece::kTensorHead, Piece::kVersion, Piece::kGradientHandle, Piece::kGradientHead>;
 
-/// The components of a list of variables, which outlive it, by replica. A step that finds nothing amiss does not look
-/// at the variables themselves.
+/// The components of a list of variables, by replica. The variables outlive the table. A step that finds nothing wrong
+/// reads the components only, and not the variables.
 class ComponentTable {
  public:
   void add(VariableState& variable) {
@@ -52,16 +52,17 @@ class ComponentTable {
   VariableState& variable(std::size_t i) const { return *variables_[i]; }
   Component& component(std::size_t i, int64_t r) const { return *components_[static_cast<std::size_t>(r)][i]; }
 
-  /// Calls visit(i, component) for each of replica r's in order. Where there are many, the pieces of some at a time are
-  /// asked for beforehand, each piece of all of them before the next. Call from r's thread, or while it is at rest.
+  /// Calls visit(i, component) for each component of replica r, in order. Where there are many, it visits them in
+  /// groups, and prefetches the pieces of a group first: one piece of all its components, then the next piece. Call
+  /// from replica r's thread, or while replica r is at rest.
   template <Piece... kPieces, class Visit>
   void for_each(Pieces<kPieces...>, int64_t r, const Visit& visit) const {
     if (variables_.empty()) return;
     const std::vector<Component*>& components = components_[static_cast<std::size_t>(r)];
-    constexpr std::size_t kAtATime = 8;  // with 32 the first cache (32 KiB) no longer holds all that was asked for
+    constexpr std::size_t kAtATime = 8;  // with 32 the first cache (32 KiB) no longer holds all that was prefetched
     for (std::size_t first = 0; first < components.size(); first += kAtATime) {
       const std::size_t last = std::min(first + kAtATime, components.size());
-      // Where the next components are is known without waiting for these.
+      // The addresses of the next group's components are known without waiting for this group.
       for (std::size_t i = last; i < std::min(last + kAtATime, components.size()); ++i) {
         __builtin_prefetch(components[i]);
       }
@@ -91,7 +92,7 @@ class ComponentTable {
     const auto storage_of = [](const c10::TensorImpl* of) { return of->unsafe_storage().unsafeGetStorageImpl(); };
     if constexpr (kPiece == Piece::kTensorHead) ask(tensor, kLine);
     if constexpr (kPiece == Piece::kTensor) ask(tensor, sizeof(c10::TensorImpl));
-    if constexpr (kPiece == Piece::kVersion) tensor->version_counter().current_version();  // hidden, so a load
+    if constexpr (kPiece == Piece::kVersion) tensor->version_counter().current_version();  // no address: loaded
     if constexpr (kPiece == Piece::kStorage) ask(storage_of(tensor), kLine);
     if constexpr (kPiece == Piece::kGradientHandle) ask(tensor->autograd_meta(), kLine);
     if constexpr (kPiece == Piece::kGradientHead) ask(tensor->grad().unsafeGetTensorImpl(), kLine);

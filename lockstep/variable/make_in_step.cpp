@@ -1,5 +1,5 @@
-// A variable that is made by the first step that asks for it: what stands behind ReplicaContext::make_variable, which
-// is declared with the context, below what a variable is.
+// ReplicaContext::make_variable: the first step that asks for a variable makes it. The context declares this function,
+// but the folder replica/ must not use variables, so it is defined here.
 #include <ATen/core/TensorBody.h>
 #include <fmt/format.h>
 
@@ -25,7 +25,7 @@ std::string text_of(const VariableOptions& options) {
   return fmt::format("{}{}", internal::kind_of(options), options.trainable ? "" : ", not trainable");
 }
 
-/// What all replicas bring to the first use of a name.
+/// The meeting of all replicas at the first use of a name.
 class CreationMeeting final : public internal::Meeting {
  public:
   CreationMeeting(const ReplicaContext& context, const VariableOptions& options,
@@ -61,7 +61,7 @@ class CreationMeeting final : public internal::Meeting {
   std::shared_ptr<VariableState> made_;
 };
 
-/// Throws the UsageError of a second use with other options.
+/// Throws a UsageError where a later use of the name asks for other options.
 void require_same_options(const VariableState& made, const VariableOptions& options,
                           const std::source_location& place) {
   const VariableOptions asked = internal::resolved(options, made.like().scalar_type());

@@ -86,7 +86,7 @@ void MirroredState::end_stand_in() noexcept {
   --counts()->stand_ins;
   // What a failed run puts back is the variable's own value as well, so nothing has to be kept for it here.
   for (const at::Tensor& copy : copies()) copy_bytes(copy, own);
-  without_throwing([&] { settle(); }, "after a moving average it has not its own value back");
+  without_throwing([&] { settle(); }, "its own value could not be restored after a moving average");
 }
 
 void MirroredState::require_own_value(const char* call) const {
@@ -119,7 +119,7 @@ void MirroredState::settle() {
 }
 
 void MirroredState::undo_run() noexcept {
-  without_throwing([&] { undo(); }, "after a failed run it could not be put back");
+  without_throwing([&] { undo(); }, "it could not be rolled back after a failed run");
 }
 
 void MirroredState::undo() {

@@ -95,7 +95,7 @@ ModuleBinding::ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string na
   for (const auto& tensors : all) check_no_aliases(name_, tensors);
 
   std::vector<std::size_t> distinct;                   // in all[0], each tensor once
-  std::map<const at::TensorImpl*, std::size_t> known;  // replica 0's tensors, to find aliases
+  std::map<const at::TensorImpl*, std::size_t> known;  // the first module's tensors, to find aliases
   for (std::size_t i = 0; i < all[0].size(); ++i) {
     const Registered& first = all[0][i];
     const auto [variable, fresh] = known.try_emplace(first.tensor.unsafeGetTensorImpl(), distinct.size());
@@ -111,7 +111,7 @@ ModuleBinding::ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string na
     homes.push_back(home_of(all[0][i], name_, index, registry, group_->plan().lanes()));
     if (!all[0][i].is_buffer) ++index;
   }
-  // Nothing was touched so far, and nothing is refused from here on.
+  // Nothing has changed so far, and nothing is refused from here on.
   for (auto& tensors : all) own_memory(tensors, all.front());
   for (std::size_t k = 0; k < distinct.size(); ++k) {
     const Registered& first = all[0][distinct[k]];
@@ -143,7 +143,7 @@ void ModuleBinding::check_registered() const {
                        fmt::format("on replica {} {}, since make_module made it",
                                    group_->first_replica() + static_cast<int64_t>(r), what),
                        "register all parameters, buffers and submodules in the module's constructor, and change their "
-                       "values only: what comes later is trained by nobody and differs between replicas");
+                       "values only: no optimizer trains what is registered later, and it differs between replicas");
     };
     std::size_t found = 0;
     for (const Registered& one : registered_in(*modules_[r])) {
@@ -176,7 +176,7 @@ void ModuleBinding::load(const std::map<std::string, at::Tensor>& named) const {
   }
   check_registered();
   for (const Variable& variable : variables_) variable.state().require_own_value("Replicated::load");
-  // Names may begin with the module's: all or none, because a module "a" may have a part "a" of its own.
+  // All names begin with the module's, or none, because a module "a" may have a submodule "a".
   const std::string prefix = name_ + ".";
   const bool prefixed = std::all_of(named.begin(), named.end(), [&](const auto& item) {
     return item.first.starts_with(prefix) && find(item.first.substr(prefix.size()));
@@ -237,7 +237,7 @@ void ModuleBinding::copy_to(torch::nn::Module& module) const {
   for (std::size_t i = 0; i < targets.size(); ++i) {
     at::Tensor target = targets[i].tensor;
     const at::Tensor value = variables_[names_[i].variable].state().read();
-    // A buffer may have grown in training, and elements that share memory cannot take values of their own.
+    // A buffer may have grown in training, and elements that share memory cannot take different values.
     if (target.sizes() == value.sizes() && !elements_overlap(target)) {
       target.copy_(value);
     } else {
@@ -266,9 +266,9 @@ void ModuleBinding::leave_evaluation(int64_t r) noexcept {
       try {
         log(LogLevel::kError,
             fmt::format("module '{}': its mode could not be put back after an evaluation: {}", name_, error.what()));
-      } catch (...) {  // NOLINT(bugprone-empty-catch): there is no memory to tell it either
+      } catch (...) {  // NOLINT(bugprone-empty-catch): there is no memory for a message
       }
-    } catch (...) {  // NOLINT(bugprone-empty-catch): what it is cannot be told
+    } catch (...) {  // NOLINT(bugprone-empty-catch): an exception of unknown type has no text
     }
   }
   modes.clear();

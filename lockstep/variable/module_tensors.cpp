@@ -27,7 +27,7 @@ std::string signature(const Registered& one) {
 
 const void* storage_of(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
 
-/// The elements of a tensor, as positions in its storage, in units of one byte.
+/// The positions of all bytes of a tensor's elements in its storage.
 at::Tensor bytes_of(const at::Tensor& tensor) {
   at::Tensor positions = at::zeros({1}, at::kLong);
   for (int64_t d = 0; d < tensor.dim(); ++d) {
@@ -50,13 +50,13 @@ bool share_an_element(const at::Tensor& a, const at::Tensor& b) {
   const auto [a_begin, a_end] = stretch_of(a);
   const auto [b_begin, b_end] = stretch_of(b);
   if (a_end <= b_begin || b_end <= a_begin) return false;
-  // Interleaved, as columns of one matrix are, or really shared.
+  // The stretches overlap: the elements are interleaved, as columns of one matrix are, or really shared.
   const int64_t end = std::max(a_end, b_end);
   const at::Tensor taken = at::zeros({end}, at::kBool).index_fill_(0, bytes_of(a), true);
   return taken.index_select(0, bytes_of(b)).any().item<bool>();
 }
 
-/// By storage, the different tensors in it; aliases of one tensor once.
+/// By storage, the different tensors in it. A tensor with several names is listed once.
 std::map<const void*, std::vector<const Registered*>> by_storage(const std::vector<Registered>& tensors) {
   std::map<const void*, std::vector<const Registered*>> result;
   for (const Registered& one : tensors) {
@@ -181,7 +181,7 @@ void own_memory(std::vector<Registered>& tensors, const std::vector<Registered>&
     tensor->set_data(own);
     impl->set_version_counter(c10::VariableVersion(/*version=*/0));
     if (plain_leaf) continue;
-    // It is no view, and no result, of anything any more.
+    // The tensor is no longer a view, and no longer the result of an operation.
     impl->set_autograd_meta(nullptr);
     tensor->set_requires_grad(requires_grad);
   }

@@ -1,4 +1,5 @@
-// The tensors that a replica's module has registered: whether replicas agree on them, and memory of their own.
+// The tensors that a replica's module has registered: checks that replicas agree on them, and new memory for those that
+// share theirs.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -27,30 +28,31 @@ std::vector<Registered> registered_in(const torch::nn::Module& module);
 /// "weight Float [4, 2]"
 std::string text_of(const std::string& name, const at::Tensor& tensor);
 
-/// What a factory of modules must do.
+/// The remedy in errors about a factory of modules: what it must do.
 extern const char* const kFactoryRule;
 
-// Checks of what a factory made; `all[r]` is local replica r's. Each throws a UsageError that names the module and the
-// tensor, and replicas where they matter.
+// Checks of what a factory made; `all[r]` are local replica r's tensors. Each throws a UsageError that names the module
+// and the tensor, and replicas where they matter.
 
-/// Each tensor is a dense or strided one in the host's memory.
+/// Each tensor is strided, not nested, not quantized, and in the host's memory.
 void check_kinds(const std::string& module, const std::vector<std::vector<Registered>>& all, int64_t first_replica);
 /// Replicas have the same names, shapes and dtypes.
 void check_alike(const std::string& module, const std::vector<std::vector<Registered>>& all, int64_t first_replica);
-/// Replicas share neither parts nor memory.
+/// Replicas share neither submodules nor memory.
 void check_share_nothing(const std::string& module, const std::vector<std::shared_ptr<torch::nn::Module>>& modules,
                          const std::vector<std::vector<Registered>>& all, int64_t first_replica);
-/// No element of a parameter lies in the memory of another tensor of the module; parts of one tensor (chunk, split)
-/// may.
+/// No parameter shares an element with another tensor of the module. Parts of one tensor (chunk, split) are allowed:
+/// they share a storage, but no element.
 void check_no_aliases(const std::string& module, const std::vector<Registered>& tensors);
 
-/// Gives each parameter of a replica's module memory and a version counter of its own, values kept, where it needs
-/// them: where it is not dense, has a conjugate or negative bit, is a view of another tensor, a result of other tensors
-/// or of inference mode, shares its memory with another tensor of the module, or is laid out unlike the first
-/// replica's. `firsts` are the first replica's tensors, which are given their own memory first.
+/// Moves parameters of a replica's module to new memory with a new version counter; they keep their values. A parameter
+/// is moved where it is not dense, has a conjugate or negative bit, is a view of another tensor, is a result of other
+/// tensors or of inference mode, shares its storage with another tensor of the module, or has other strides than the
+/// first replica's. `firsts` are the first replica's tensors; call this for the first replica before the others.
 ///
-/// Updates go over a parameter's memory from its first byte to its last, and a version counter tells who wrote it: both
-/// rest on this.
+/// Invariant: afterwards each parameter is dense, and shares neither memory nor version counter with another tensor of
+/// its module. Updates rely on it, as they write a parameter's memory from its first byte to its last; so does the
+/// search for foreign writes.
 void own_memory(std::vector<Registered>& tensors, const std::vector<Registered>& firsts);
 
 }  // namespace lockstep::internal

@@ -24,9 +24,10 @@ OnReadState::OnReadState(std::shared_ptr<ReplicaGroup> group, std::shared_ptr<Va
 at::Tensor OnReadState::read() const {
   const at::NoGradGuard no_grad;
   if (options().aggregation == VariableAggregation::kNone) {
-    throw UsageError("LS-NO-AGGREGATION",
-                     fmt::format("variable '{}' is on-read without aggregation: it has no one value to read", name()),
-                     "read components(), or create it with kSum, kMean or kOnlyFirstReplica");
+    throw UsageError(
+        "LS-NO-AGGREGATION",
+        fmt::format("variable '{}' is on-read and has no aggregation, so there is no single value to read", name()),
+        "read components(), or create it with kSum, kMean or kOnlyFirstReplica");
   }
   const at::Tensor first = plain(component(0));
   if (options().aggregation == VariableAggregation::kOnlyFirstReplica) return group()->of_replica(0, first).clone();
@@ -81,7 +82,7 @@ void OnReadState::undo_run() noexcept {
       }
     } catch (const std::exception& error) {
       log(LogLevel::kError,
-          fmt::format("variable '{}': after a failed run it could not be put back: {}", name(), error.what()));
+          fmt::format("variable '{}': it could not be rolled back after a failed run: {}", name(), error.what()));
     }
   } catch (...) {  // NOLINT(bugprone-empty-catch): there is no memory to log it either
   }

@@ -39,7 +39,8 @@ void internal::require_host_memory(const std::string& device) {
   if (parse_device(device).type == "cpu") return;
   throw UsageError(
       "LS-NOT-HOST",
-      fmt::format("the memory of device '{}' was asked for, and this build keeps variables in the host's only", device),
+      fmt::format("a variable was placed on device '{}', and this build keeps variables in the host's memory only",
+                  device),
       "name \"cpu\", or one of the host's lanes");
 }
 
@@ -64,7 +65,7 @@ std::vector<VariableCopy> internal::place(const Placement& placement, const NewV
       "LS-PLACEMENT",
       fmt::format("the placement \"{}\" gave variable '{}' the copies {} for {} replicas", placement.describe(),
                   variable.name, found.empty() ? "none" : fmt::format("{}", fmt::join(found, ", ")), lanes.replicas),
-      "let each replica stand in exactly one copy");
+      "let Placement::copies() list each replica in exactly one copy");
 }
 
 }  // namespace lockstep

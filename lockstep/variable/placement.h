@@ -20,36 +20,37 @@ struct NewVariable {
   at::ScalarType dtype = at::kFloat;
   bool trainable = false;
   bool parameter = false;    // of a module
-  int64_t index = 0;         // how many on-write variables the strategy made before it; of a slot 0
+  int64_t index = 0;         // how many on-write and locally trained variables were made before it; of a slot 0
   std::string slot_of = "";  // of an optimizer's slot: the name of its variable
 };
 
 /// One memory of a variable.
 struct VariableCopy {
   std::string device;             // whose memory it is: "cpu", or the name of a lane
-  std::vector<int64_t> replicas;  // those of this process, counted from 0, whose component it is
+  std::vector<int64_t> replicas;  // those of this process, counted from 0, whose component lies in it
 };
 
-/// Decides where on-write variables live; of an on-read one each replica has its own component.
+/// Decides where on-write variables live. It is not asked for an on-read variable: there each replica has its own
+/// component.
 class Placement {
  public:
   virtual ~Placement() = default;
   /// "one copy for all replicas": what describe() says after "variables: ".
   virtual std::string describe() const = 0;
-  /// The copies of a variable: each replica of this process stands in exactly one of them. The library keeps them
-  /// equal. A function of its arguments alone, so that all workers agree; what breaks these rules is a UsageError where
-  /// the variable is made. Outside of steps, or all replicas at rest.
+  /// The copies of a variable: each replica of this process is in exactly one of them. The library keeps them equal.
+  /// The result depends on the arguments alone, so that all workers agree. A result that breaks these rules is a
+  /// UsageError where the variable is made. Called outside of steps, or while all replicas are at rest.
   virtual std::vector<VariableCopy> copies(const NewVariable& variable, const Lanes& lanes) const = 0;
-  /// Whose memory an optimizer's slot is in: it has one copy for all replicas. `devices` are those of the copies of the
-  /// variable that it belongs to, which is slot.slot_of; the default is the first of them. A function of its arguments
-  /// alone.
+  /// The device in whose memory an optimizer's slot lies. A slot has one copy for all replicas. `devices` are those of
+  /// the copies of the slot's variable, slot.slot_of; the default is the first of them. The result depends on the
+  /// arguments alone.
   virtual std::string slot_device(const NewVariable& slot, std::span<const std::string> devices) const;
 };
 
-/// One copy for all replicas of a memory.
+/// One copy for all replicas of this process.
 class OneCopyPlacement final : public Placement {
  public:
-  /// `device` is whose memory it is: a UsageError where it is not the host's.
+  /// The copy lies in the memory of `device`; a UsageError where that is not the host's memory.
   explicit OneCopyPlacement(std::string device = "cpu");
   std::string describe() const override;
   std::vector<VariableCopy> copies(const NewVariable& variable, const Lanes& lanes) const override;
@@ -66,9 +67,9 @@ class OwnCopyPlacement final : public Placement {
 };
 
 namespace internal {
-/// Throws the UsageError of a device whose memory this build cannot keep variables in.
+/// Throws a UsageError where this build cannot keep variables in the memory of `device`.
 void require_host_memory(const std::string& device);
-/// What `placement` decides, checked.
+/// The copies that `placement` decides on. Throws a UsageError where they break its rules.
 std::vector<VariableCopy> place(const Placement& placement, const NewVariable& variable, const Lanes& lanes);
 }  // namespace internal
 

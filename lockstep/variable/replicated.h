@@ -1,4 +1,4 @@
-// A module of which every replica has its own, over variables that they share.
+// A module that exists once on each replica, over variables that all replicas share.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 namespace lockstep {
 
 struct ModuleOptions {
-  std::string name = "model";  // before the names of its variables; unlike that of every other module of the strategy
+  std::string name = "model";  // begins the names of its variables; no other module of the strategy may have it
 };
 
 namespace internal {
@@ -34,7 +34,7 @@ std::shared_ptr<torch::nn::Module> module_in(const M& made) {
   }
 }
 
-/// An M that cannot be assigned: a replica's module is never another one than make_module bound.
+/// An M that cannot be assigned, so that each replica keeps the module that make_module bound.
 template <class M>
 class Bound : public M {
  public:
@@ -48,38 +48,40 @@ class Bound : public M {
 
 [[noreturn]] void throw_empty_replicated();
 [[noreturn]] void throw_other_module(const ModuleBinding& binding, int64_t r);
-/// The index of this replica's module; throws where the context is not valid here, of another strategy, or where a
-/// parameter is damaged.
+/// The index of this replica's module. Throws where the context is not valid here or belongs to another strategy, and
+/// where a parameter is damaged.
 int64_t module_index(const ModuleBinding& binding, const ReplicaContext& context);
 
 std::map<std::string, at::Tensor> module_state(const ModuleBinding& binding);
 void load_module(const ModuleBinding& binding, const std::map<std::string, at::Tensor>& named);
-/// Gives the module that `make` makes, under the stream that the bound module's initial values came from, its values.
+/// Copies the bound module's values into the module that `make` makes. `make` runs under the random stream that the
+/// bound module's initial values came from.
 void export_into(const ModuleBinding& binding, FunctionRef<torch::nn::Module&()> make);
 
 }  // namespace internal
 
-/// A handle; copies mean the same modules, which live as long as any of them, also beyond their strategy.
+/// A handle. Its copies mean the same modules, which live as long as any copy and may outlive their strategy.
 ///
-/// Parameters are mirrored variables named "<module name>.<parameter>", frozen ones too; all buffers are sync-on-read:
-/// floating-point ones aggregate by kMean, others by kOnlyFirstReplica. M is what the factory returns.
+/// Parameters, frozen ones too, are variables named "<module name>.<parameter>": mirrored, unless the strategy trains
+/// them locally. All buffers are sync-on-read: floating-point ones aggregate by kMean, others by kOnlyFirstReplica. M
+/// is what the factory returns.
 ///
-/// A module has all its parameters, buffers and submodules when the factory returns it. What appears, or is replaced,
-/// later would be trained by nobody: state(), load(), export_module() and make_optimizer() are a UsageError then, and
-/// runs look for it every `.verify_every` ones.
+/// A module has all its parameters, buffers and submodules when the factory returns it. No optimizer would train what
+/// is registered or replaced later. state(), load(), export_module() and make_optimizer() throw a UsageError then, and
+/// so does every `.verify_every`-th run.
 template <class M>
 class Replicated {
  public:
   using Module = M;
-  /// What the call operator gives: an M that cannot be assigned.
+  /// What the call operator returns: an M that cannot be assigned.
   using Bound = std::conditional_t<std::is_final_v<M>, const M, internal::Bound<M>>;
 
-  /// No module; every use but defined() is a UsageError.
+  /// An empty handle: every use but defined() is a UsageError.
   Replicated() = default;
   bool defined() const { return binding_ != nullptr; }
 
-  /// This replica's module, to be used inside its step only, on its thread; a UsageError elsewhere. Its parameters are
-  /// read-only for the step: they change by the library's optimizer, or by assign().
+  /// This replica's module. Use it inside the replica's step only, on its thread; elsewhere the call is a UsageError.
+  /// Its parameters are read-only for the step: only the library's optimizer and assign() change them.
   Bound& operator()(const ReplicaContext& context) const {
     const int64_t r = internal::module_index(*binding(), context);
     Bound& module = (*modules_)[static_cast<std::size_t>(r)];
@@ -87,16 +89,16 @@ class Replicated {
     return module;
   }
 
-  /// Parameters, then buffers, in order of registration; a tensor with several names is one variable, under the first.
+  /// Parameters, then buffers, in order of registration. A tensor with several names is one variable, under the first.
   const std::vector<Variable>& variables() const { return binding()->variables(); }
 
-  /// Copies of all values by their names in the module ("fc1.weight"), as a torch::nn::Module of one's own names them.
-  /// Outside of steps.
+  /// Copies of all values by their names in the module ("fc1.weight"), as in a module without Lockstep. Outside of
+  /// steps.
   std::map<std::string, at::Tensor> state() const { return internal::module_state(*binding()); }
 
-  /// Sets all replicas from tensors named as in state(), with or without the module's name before them. A UsageError
-  /// that lists every missing and unexpected name and every wrong shape, or that of an average that is swapped in,
-  /// changes nothing. Outside of steps.
+  /// Sets all replicas from tensors named as in state(), with or without the module's name before all of them. Throws a
+  /// UsageError that lists every missing and unexpected name and every tensor that does not fit, and a UsageError while
+  /// an average is swapped in; then nothing has changed. Outside of steps.
   void load(const std::map<std::string, at::Tensor>& named) const { internal::load_module(*binding(), named); }
 
   /// A fresh module from the factory with the present values, independent of this one. Outside of steps.

@@ -17,11 +17,11 @@ namespace {
 
 thread_local const UpdateScope* updating = nullptr;
 
-/// The tensors that an update's function is called on.
+/// Copies of the variable's values: the tensors on which an update's function is called.
 std::vector<at::Tensor> values_to_change(VariableState& variable, bool for_each_replica) {
   std::vector<at::Tensor> values;
   if (variable.on_write()) {
-    variable.check_memory();  // what is read to be changed must be the library's own
+    variable.check_memory();  // a foreign write must not become part of the new value
     const std::size_t count =
         for_each_replica ? static_cast<std::size_t>(variable.num_components()) : variable.copies().size();
     for (std::size_t i = 0; i < count; ++i) values.push_back(variable.copies().front().clone());  // all are equal

@@ -1,4 +1,4 @@
-// Strategy::update: one function for each copy of a variable, and what the variable's own calls mean inside it.
+// Strategy::update: calls a function for each copy of a variable, and says what the variable's calls mean inside it.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -13,8 +13,8 @@ namespace lockstep::internal {
 /// While it lives, the calling thread is inside the function of an update.
 class UpdateScope {
  public:
-  /// `value` is the tensor that the function changes: local replica `replica`'s component of `variable`, or the copy in
-  /// which it lies.
+  /// `value` is the tensor that the function changes. Of an on-read `variable` it stands for local replica `replica`'s
+  /// component; of an on-write one `replica` is only the number of the call.
   UpdateScope(const VariableState& variable, int64_t replica, at::Tensor& value);
   ~UpdateScope();
   UpdateScope(const UpdateScope&) = delete;
@@ -35,10 +35,11 @@ class UpdateScope {
   at::Tensor& value_;
 };
 
-/// Changes a variable by `fn(value, local replica)`: for each component of an on-read variable, for each copy of an
-/// on-write one, or, with `for_each_replica`, for each replica on a value of its own. What an on-write variable's calls
-/// leave must have the same bits, otherwise a DivergenceError. Where anything is thrown, nothing has changed. Outside
-/// of steps, or all replicas at rest.
+/// Changes a variable by calls of `fn(value, index)`: one for each component of an on-read variable, one for each copy
+/// of an on-write variable, or, with `for_each_replica`, one for each local replica, each on a separate value. `index`
+/// is the number of the component, copy or local replica. For an on-write variable all calls must leave the same bits,
+/// otherwise a DivergenceError. Where anything is thrown, nothing has changed. Call outside of steps, or while all
+/// replicas are at rest.
 void update(VariableState& variable, bool for_each_replica, FunctionRef<void(at::Tensor&, int64_t)> fn);
 
 }  // namespace lockstep::internal

@@ -47,7 +47,7 @@ bool integers_fit(const at::Tensor& given, at::ScalarType type) {
   const at::Tensor wide = given.to(at::kLong);
   const auto low = wide.min().item<int64_t>();
   const auto high = wide.max().item<int64_t>();
-  // Of an unsigned type of 64 bits, numbers from 2^63 on are negative here.
+  // Numbers from 2^63 on, of an unsigned type of 64 bits, are negative here.
   if (source.low == 0 && low < 0) return false;
   if (low < 0 && static_cast<double>(low) < range.low) return false;
   // A bound of 2^63 or more is above every int64; smaller ones convert exactly.
@@ -61,7 +61,7 @@ bool numbers_fit_integers(const at::Tensor& given, at::ScalarType type) {
   return ((wide == wide.trunc()) & (wide >= range.low) & (wide < range.end)).all().item<bool>();
 }
 
-/// A finite number must not become infinite; what is lost otherwise is precision.
+/// A finite number must not become infinite. Any other loss is one of precision only.
 bool numbers_fit_floats(const at::Tensor& given, at::ScalarType type) {
   if (type == at::kDouble || type == at::kComplexDouble) return true;
   if (at::isIntegralType(given.scalar_type(), /*includeBool=*/true) && type != at::kHalf &&

@@ -1,4 +1,4 @@
-// Tensors as values of variables: what can be one, and what a conversion would lose.
+// Tensors as values of variables: which tensors fit, and what a conversion would lose.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -20,22 +20,23 @@ struct Misfit {
   bool fits() const { return why.empty(); }
 };
 
-/// What no variable can hold: an undefined, sparse, nested or quantized tensor, or one that is not in the host's
-/// memory.
+/// Why no variable can hold `tensor`: it is undefined, sparse, nested or quantized, or not in the host's memory.
 Misfit unsuited(const at::Tensor& tensor);
-/// Why `value` cannot be the variable's: the above, another shape, or values that its dtype cannot hold (a fraction, an
-/// imaginary part, a number out of range). What loses only precision fits. A value of an on-read variable may also have
-/// the shape that the variable's components have now.
+/// Why `value` cannot be the variable's value: it is unsuited (but a dense tensor on a CUDA device fits), has another
+/// shape, or has values that the variable's dtype cannot hold (a fraction, an imaginary part, a number out of range). A
+/// loss of precision alone is no misfit. A value of an on-read variable may also have the shape that the variable's
+/// components have now.
 Misfit misfit(const VariableState& variable, const at::Tensor& value);
 
-/// `value` without gradient, in the variable's dtype, with values of its own in memory (no conjugate or negative bit).
-/// Throws the UsageError of its misfit, naming the variable and the call.
+/// `value` without gradient, in the host's memory, in the variable's dtype, and without conjugate or negative bit. It
+/// may be the memory of `value` itself. Throws a UsageError that names the variable and the call where it is a misfit.
 at::Tensor value_for(const VariableState& variable, const at::Tensor& value, const char* call);
 
 /// Whether an optimizer of the library can train a variable of this dtype: float16, bfloat16, float32 and float64.
 bool is_trainable_type(at::ScalarType type);
 
-/// Fills with what adds nothing: negative zero, because x + -0.0 has the bits of x for -0.0 too; zero for integers.
+/// Fills with the number whose addition changes no bit: zero for integers and bool, negative zero for other dtypes,
+/// because x + -0.0 has the bits of x even where x is -0.0.
 void fill_with_additive_identity(at::Tensor& values);
 
 /// Whether several of a tensor's elements may lie in the same memory, as those of an expanded tensor do.

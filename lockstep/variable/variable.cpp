@@ -54,8 +54,8 @@ at::Tensor applied(const VariableState& variable, Write write, const at::Tensor&
   return write == Write::kAdd ? at::add(now, value) : at::sub(now, value);
 }
 
-/// What every call outside of steps stands in: it is one at a time, and computes as a step does, whatever the caller's
-/// denormal mode and number of threads are.
+/// The scope of every call outside of steps. Only one such call runs at a time, and it computes under the strategy's
+/// denormal mode and number of threads, whatever the caller's are.
 class OutsideCall {
  public:
   OutsideCall(const VariableState& variable, const char* call, const char* inside, Workers workers = Workers::kAll)
@@ -66,12 +66,13 @@ class OutsideCall {
   const ComputeSettingsGuard settings_;
 };
 
-/// Before a value is read to be changed: it must be the library's own.
+/// Call before a write that reads the present value: a foreign write must not become part of the new value.
 void check_before_change(VariableState& variable, Write write) {
   if (write != Write::kAssign) variable.check_memory();
 }
 
-/// Throws the UsageError of a context of another strategy, or one that is not valid here.
+/// The index of the context's local replica. Throws a UsageError where the context belongs to another strategy or is
+/// not valid here.
 int64_t local_index(const VariableState& variable, const ReplicaContext& context, const char* call) {
   ContextAccess::check_is_current(context, call);
   if (&ContextAccess::group(context) != variable.group().get()) {
@@ -94,7 +95,7 @@ void write_inside_update(const UpdateScope& update, const VariableState& variabl
   update.value().copy_(applied(variable, write, update.value(), value));
 }
 
-/// A write from outside of any step; `value` is the variable's dtype and shape.
+/// A write from outside of any step; `value` has the variable's dtype and shape.
 void write_outside(VariableState& variable, Write write, const at::Tensor& value) {
   if (const UpdateScope* update = UpdateScope::current()) return write_inside_update(*update, variable, write, value);
   if (variable.on_write()) {
@@ -102,7 +103,7 @@ void write_outside(VariableState& variable, Write write, const at::Tensor& value
     variable.write(applied(variable, write, variable.copies().front(), value));
     return;
   }
-  // Components of a sum add up to the value: replica 0 holds it, over all workers.
+  // The components of a sum add up to the value: replica 0 of the whole run holds it, and all others hold nothing.
   const bool sum = variable.options().aggregation == VariableAggregation::kSum;
   for (int64_t r = 0; r < variable.num_components(); ++r) {
     const at::Tensor now = internal::plain(variable.component(r));

@@ -1,5 +1,5 @@
-// A value that every replica has a component of: mirrored (equal everywhere) or sync-on-read (free, aggregated when
-// read).
+// A value of which every replica has a component: mirrored (equal on all replicas) or sync-on-read (each replica writes
+// its own component, and a read aggregates them).
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -26,8 +26,8 @@ enum class VariableSynchronization {
   kOnRead,   // each replica writes its own component; a read from outside aggregates them
 };
 
-/// How the values of several replicas become one: those given to an assign inside a step of an on-write variable, or
-/// the components of an on-read variable when it is read.
+/// How the values of several replicas become one: the values that they give to an assign of an on-write variable inside
+/// a step, or the components of an on-read variable when it is read.
 enum class VariableAggregation { kNone, kSum, kMean, kOnlyFirstReplica };
 
 struct VariableOptions {
@@ -37,7 +37,7 @@ struct VariableOptions {
   VariableAggregation aggregation = VariableAggregation::kNone;
 };
 
-/// A handle; copies mean the same variable, which lives as long as any of them, also beyond its strategy.
+/// A handle. Its copies mean the same variable, which lives as long as any copy and may outlive its strategy.
 ///
 /// Calls without a context are made outside of steps, on one thread at a time, and mean all replicas of all workers;
 /// inside a step they are a UsageError. Calls with a context are made inside a step, on its replica's thread. Inside
@@ -45,11 +45,11 @@ struct VariableOptions {
 /// another variable is a UsageError there. docs/variables.md has the whole matrix.
 ///
 /// A given tensor has the variable's shape; its dtype is converted, with a UsageError where that loses more than
-/// precision: a fraction, an imaginary part. Once something other than the library wrote an on-write variable, every
-/// use of it throws the same DivergenceError until it is assigned.
+/// precision: a fraction, an imaginary part. Once a foreign write to an on-write variable was found, every use of the
+/// variable throws the same DivergenceError until it is assigned.
 class Variable {
  public:
-  /// No variable; every use but defined() is a UsageError.
+  /// An empty handle: every use but defined() is a UsageError.
   Variable() = default;
 
   bool defined() const { return state_ != nullptr; }
@@ -61,14 +61,14 @@ class Variable {
   VariableAggregation aggregation() const;
 
   /// A copy of the value. On-read: the aggregate of all components (kMean: components with equal bits give those bits,
-  /// others are summed in float64 and rounded once); with kNone a UsageError: there is no one value.
+  /// others are summed in float64 and rounded once); with kNone a UsageError, as there is no single value.
   at::Tensor read() const;
   /// Each local replica's component, a copy.
   PerReplica<at::Tensor> components() const;
 
-  /// Sets, adds to or subtracts from the value, everywhere at once. On-read: kSum changes replica 0's component,
-  /// assign() setting the others to (negative) zero, so that a read gives the same bits back for any number of
-  /// replicas; the other aggregations change every component.
+  /// Sets, adds to or subtracts from the value, everywhere at once. On-read with kSum: changes replica 0's component,
+  /// and assign() sets the others to (negative) zero, so that a read gives the same bits back for any number of
+  /// replicas. On-read with another aggregation: changes every component.
   void assign(const at::Tensor& value) const;
   void assign_add(const at::Tensor& value) const;
   void assign_sub(const at::Tensor& value) const;
@@ -78,10 +78,10 @@ class Variable {
   void assign_add(const PerReplica<at::Tensor>& values) const;
   void assign_sub(const PerReplica<at::Tensor>& values) const;
 
-  /// This replica's component itself, no copy. Of an on-write variable it is read-only, like a module's parameter.
+  /// This replica's component itself, not a copy. Of an on-write variable it is read-only, like a module's parameter.
   at::Tensor value(const ReplicaContext& context) const;
-  /// On-read: changes this replica's component, alone. On-write: meets; the variable is set to, or changed by, the
-  /// aggregate of what the replicas gave; with kNone it is a UsageError, as replicas' values cannot become one.
+  /// On-read: changes this replica's component only. On-write: the replicas meet, and the variable is set to, or
+  /// changed by, the aggregate of their values; with kNone a UsageError, as the values cannot become one.
   void assign(const ReplicaContext& context, const at::Tensor& value) const;
   void assign_add(const ReplicaContext& context, const at::Tensor& value) const;
   void assign_sub(const ReplicaContext& context, const at::Tensor& value) const;

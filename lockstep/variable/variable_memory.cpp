@@ -47,6 +47,7 @@ void VariableMemory::bind(std::vector<at::Tensor> copies) {
     const std::size_t bytes = copies_[copy].nbytes();
     if (bytes > 0) std::memcpy(copies[copy].data_ptr(), address_of(copies_[copy]), bytes);
   }
+  // Invariant: the checksums still hold, as the bytes are the same.
   copies_ = std::move(copies);
   bindings_.fetch_add(1, std::memory_order_relaxed);
 }

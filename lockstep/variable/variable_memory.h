@@ -10,16 +10,19 @@
 
 namespace lockstep::internal {
 
-/// One or more copies of a value, each in memory of its own, dense and of one layout. Several components may lie in one
-/// copy. A checksum of each block says what the library last left there.
+/// One or more copies of a value. Each copy has its own dense memory, and all have one layout. Several components may
+/// lie in one copy.
 ///
-/// Changed outside of steps, or while all replicas are at rest; the fused update changes a copy's bytes and checksums,
-/// each block by one lane.
+/// Changed outside of steps, or while all replicas are at rest. Only the fused update changes bytes and checksums on
+/// several lanes at a time, each block on one lane.
+///
+/// Invariant: the checksum of a block is that of its bytes as the library last left them. Each write of the library
+/// renews the checksums of the blocks that it wrote, so a difference is a foreign write.
 class VariableMemory {
  public:
   VariableMemory() = default;
-  /// `components[r]` is local replica r's tensor; those at one address are one copy. Without `has_checksums` nobody
-  /// looks for foreign writes.
+  /// `components[r]` is local replica r's tensor; components at one address form one copy. Without `has_checksums` the
+  /// memory is not checked for foreign writes.
   VariableMemory(const std::vector<at::Tensor>& components, bool has_checksums);
 
   const std::vector<at::Tensor>& copies() const { return copies_; }
@@ -31,11 +34,12 @@ class VariableMemory {
 
   /// Moves the values to other memory: one tensor for each copy, of its dtype, sizes and strides.
   void bind(std::vector<at::Tensor> copies);
-  /// How often any variable's memory was bound anew. Whoever keeps pointers takes them again where this has changed.
+  /// How often bind() was called, over all variables. Code that keeps pointers to copies looks them up again where this
+  /// number has changed.
   static uint64_t bindings() { return bindings_.load(std::memory_order_relaxed); }
 
-  /// The checksums of one copy, a word for each block, or null where nobody looks. The fused update compares and renews
-  /// them in its own pass.
+  /// The checksums of one copy, a word for each block, or null where the memory has none. The fused update compares and
+  /// renews them in its own pass.
   uint64_t* checksums(std::size_t copy) { return checksums_.empty() ? nullptr : checksums_[copy].data(); }
   void renew_checksums();
   /// The first copy whose bytes are not as the library left them.

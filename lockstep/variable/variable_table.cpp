@@ -23,7 +23,7 @@ std::string text_of_bytes(int64_t bytes) {
   return fmt::format("{:.1f} {}", value, kUnits[unit]);
 }
 
-/// How many parts a name has between its points.
+/// How many parts a name has between its dots.
 std::size_t depth_of(const std::string& name) {
   return static_cast<std::size_t>(std::count(name.begin(), name.end(), '.')) + 1;
 }
@@ -44,7 +44,7 @@ void add_to(VariableRow& row, const VariableRow& other) {
   row.shape = fmt::format("{} variables", row.count);
 }
 
-/// Rows of one kind, place and number of copies that have the same beginning as one.
+/// Joins the rows of one kind, place and number of copies that have the same beginning.
 std::vector<VariableRow> together(const std::vector<VariableRow>& rows, std::size_t depth) {
   std::vector<VariableRow> result;
   std::map<std::string, std::size_t> known;  // index in result
@@ -85,7 +85,7 @@ std::vector<VariableRow> shortened(const std::vector<VariableRow>& rows, std::si
     add_to(rest, result.back());
     result.pop_back();
   }
-  rest.copies = 0;  // of several numbers
+  rest.copies = 0;  // the numbers may differ
   result.push_back(rest);
   return result;
 }

@@ -1,4 +1,4 @@
-// A table of variables for a reader, which stays short with any number of them.
+// A table of variables for people to read, which is short for any number of variables.
 #pragma once
 
 #include <cstddef>
@@ -16,16 +16,16 @@ struct VariableRow {
   std::string kind = {};   // "mirrored", "on-read mean", "slot"
   std::string shape = {};  // "Float [64, 3, 7, 7]"
   int64_t bytes = 0;       // of one copy
-  int64_t copies = 1;      // of each in this process
+  int64_t copies = 1;      // how often each lies in this process; 0: the numbers differ
   std::string where = {};  // the device whose memory holds it
   int64_t count = 1;       // how many variables this row stands for
 };
 
 VariableRow row_of(const VariableState& variable);
 
-/// At most `max_rows` rows, in order of first appearance: where there are more, those of one kind whose names begin
-/// alike are shown as one, "model.layer1.*", by the longest beginnings that make them few enough; what is still too
-/// much is cut, and counted in the last row.
+/// At most `max_rows` rows, in order of first appearance. Where there are more, rows of one kind, place and number of
+/// copies whose names begin alike become one row, "model.layer1.*"; the beginnings are the longest that make the rows
+/// few enough. If there are still too many, a last row, "...", stands for the rest.
 std::vector<VariableRow> shortened(const std::vector<VariableRow>& rows, std::size_t max_rows);
 
 /// The rows in columns under a heading, and a line with their sums.

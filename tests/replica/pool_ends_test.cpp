@@ -104,7 +104,7 @@ TEST(ReplicaThreads, AWaitForTheFirstTurnIsReported) {
   set_log_sink({});
   internal::set_stall_interval(std::chrono::seconds(30));
   EXPECT_NE(line.find("1 (for its first turn on lane cpu:0)"), std::string::npos) << line;
-  EXPECT_NE(line.find("not there yet: 0"), std::string::npos) << line;
+  EXPECT_NE(line.find("Not arrived: 0"), std::string::npos) << line;
 }
 
 /// A node of the graph at whose backward one replica fails and the others are stopped.

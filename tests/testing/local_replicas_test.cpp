@@ -327,7 +327,7 @@ TEST(ExpectSameOnAnyLanes, FindsWhatDependsOnTheNumberOfLanes) {
   const auto text = message_from<DivergenceError>([&] { expect_same_on_any_lanes(sharing); });
   for (const char* part : {"after step 0, replica 3's component of variable 'seen' differs between 6 replicas on 1 "
                            "lane and 6 replicas on 2 lanes",
-                           "bits must be equal", "share behind Lockstep's back"}) {
+                           "bits must be equal", "share without Lockstep"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n  in: " << text;
   }
 }
