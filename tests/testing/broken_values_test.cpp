@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <set>
 
@@ -82,6 +83,42 @@ class CutsLargeValues final : public Changing {
   }
 };
 
+class CutsLargeSums final : public Changing {
+  Tensor after(Reduction reduction, const Tensor& result, std::span<const Tensor>) const override {
+    const bool sum = result.scalar_type() == torch::kFloat && reduction == Reduction::kSum;
+    return sum ? result.clamp(-1e4, 1e4) : result;
+  }
+};
+
+class Averages final : public Changing {
+  Tensor after(Reduction reduction, const Tensor& result, std::span<const Tensor> values) const override {
+    const bool sum = result.scalar_type() == torch::kFloat && reduction == Reduction::kSum;
+    return sum ? result / static_cast<double>(values.size()) : result;
+  }
+};
+
+/// Sums of float64, such as those of metrics, lack the last replica's value.
+class ForgetsTheLastDouble final : public Changing {
+  Tensor after(Reduction reduction, const Tensor& result, std::span<const Tensor> values) const override {
+    const bool sum = result.scalar_type() == torch::kDouble && reduction == Reduction::kSum;
+    return sum ? result - values.back() : result;
+  }
+};
+
+/// Adds in another order after its first sums, as if a history of its own decided.
+class TurnsAround final : public Reducer {
+ public:
+  std::string describe() const override { return "by history"; }
+  Tensor reduce(Reduction reduction, std::span<const Tensor> values) const override {
+    Values given(values.begin(), values.end());
+    if (calls_++ >= 8) std::reverse(given.begin(), given.end());
+    return TreeReducer().reduce(reduction, given);
+  }
+
+ private:
+  mutable std::atomic<int> calls_{0};
+};
+
 class ForgetsTheFifth final : public Reducer {
  public:
   std::string describe() const override { return "by four"; }
@@ -106,7 +143,7 @@ class LeavesOneOutOf final : public Placement {
 };
 
 /// Trains large parameters locally, and says nothing of it.
-class TrainsLargeOnesApart final : public Synchronization {
+class TrainsLargeOnesLocally final : public Synchronization {
  public:
   std::string describe() const override { return "large ones locally"; }
   bool averages_after(int64_t) const override { return false; }
@@ -218,9 +255,38 @@ TEST(BrokenVariables, ParametersOfSyncBatchNorm) {
             (Names{"AllFeaturesGiveTheSameBitsEachTimeAndOnAnyLanes", "SyncBatchNormIsOneDevices"}));
 }
 
-TEST(BrokenVariables, LargeParametersThatTrainApart) {
-  EXPECT_EQ(failing(with(nullptr, nullptr, std::make_shared<TrainsLargeOnesApart>())),
+TEST(BrokenVariables, LargeParametersThatTrainLocally) {
+  EXPECT_EQ(failing(with(nullptr, nullptr, std::make_shared<TrainsLargeOnesLocally>())),
             Names{"ParametersOfAnySizeAndNameTrainAlike"});
+}
+
+TEST(BrokenGradients, LargeOnesAreFoundByClipping) {
+  const Names found = failing(with(std::make_shared<CutsLargeSums>()));
+  EXPECT_TRUE(found.contains("ClippingIsOneDevices"));
+  EXPECT_FALSE(found.contains("ParameterGroupsAreOneDevices"));
+}
+
+TEST(BrokenGradients, AveragedOnesAreFoundWithGroupsAndAccumulation) {
+  const Names found = failing(with(std::make_shared<Averages>()));
+  for (const char* name : {"ParameterGroupsAreOneDevices", "AccumulationIsOneDevices", "SyncBatchNormIsOneDevices"}) {
+    EXPECT_TRUE(found.contains(name)) << name;
+  }
+}
+
+TEST(BrokenMetrics, AreFound) {
+  EXPECT_TRUE(failing(with(std::make_shared<ForgetsTheLastDouble>())).contains("MetricsAreOneDevices"));
+}
+
+TEST(BrokenReducer, WhoseHistoryDecidesIsFoundByALoadedState) {
+  Conformance conformance = with(nullptr, nullptr, nullptr);
+  conformance.make = [](int64_t replicas, int lanes, uint64_t seed) {
+    return std::make_unique<Mine>(
+        StrategySetup{.name = "Mine",
+                      .topology = std::make_shared<HostTopology>(testing::lanes(lanes), replicas),
+                      .reducer = std::make_shared<TurnsAround>(),
+                      .seed = seed});
+  };
+  EXPECT_TRUE(failing(conformance).contains("OptimizerStateIsLoaded"));
 }
 
 }  // namespace
