@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <exception>
 
 #include "lockstep/comm/world.h"
@@ -64,12 +65,22 @@ std::string deed_of(const Proposal& one) {
   return fmt::format("came to {} in step {}", one.detail.empty() ? one.call : one.detail, one.step);
 }
 
+/// The same of calls whose texts are equal and whose arguments are not.
+std::string deed_with_digest_of(const Proposal& one) {
+  return fmt::format("{}, where all of its arguments have the digest {:016x}", deed_of(one), one.signature);
+}
+
 std::string who_did_what(std::span<const Proposal> proposals) {
+  const std::string first = deed_of(proposals.front());
+  const bool alike = std::all_of(proposals.begin(), proposals.end(), [&](const Proposal& one) {
+    return one.state == Proposal::State::kMeets && deed_of(one) == first;
+  });
+  const auto text_of = alike ? deed_with_digest_of : deed_of;
   std::string text;
   for (std::size_t w = 0; w < proposals.size();) {
-    const std::string deed = deed_of(proposals[w]);
+    const std::string deed = text_of(proposals[w]);
     std::size_t next = w + 1;
-    while (next < proposals.size() && deed_of(proposals[next]) == deed) ++next;
+    while (next < proposals.size() && text_of(proposals[next]) == deed) ++next;
     text +=
         fmt::format("{}{} {}", w == 0 ? "" : ", ",
                     next - w > 1 ? fmt::format("workers {} to {}", w, next - 1) : fmt::format("worker {}", w), deed);

@@ -7,10 +7,10 @@
 
 #include <algorithm>
 
-#include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/optim/absent_gradients.h"
+#include "lockstep/optim/gradients_on_workers.h"
 #include "lockstep/replica/replica_group.h"
 
 namespace lockstep::internal {
@@ -72,7 +72,9 @@ void GradientTable::collect(int64_t r, bool weightless, bool had_empty_part) {
     }
     if (!fits(gradient, tensor)) throw_misfit(*variables_[i], gradient, r);
     if (weightless) return;
-    if (gradient.strides() == tensor.strides() && !gradient.is_neg()) {
+    // A gradient that shares its memory, perhaps with a weight, could change while the update writes weights.
+    const bool own_memory = gradient.unsafeGetTensorImpl()->unsafe_storage().use_count() == 1;
+    if (own_memory && gradient.strides() == tensor.strides() && !gradient.is_neg()) {
       pointer = address_of(gradient);
     } else {
       const at::NoGradGuard no_grad;
@@ -182,14 +184,7 @@ bool GradientTable::sum_is_finite(std::size_t i, const ReplicaGroup& group) cons
 }
 
 void GradientTable::agree_on_presence(const ReplicaGroup& group) {
-  std::string mine(variables_.size(), '0');
-  for (std::size_t i = 0; i < variables_.size(); ++i) mine[i] = is_here(i) ? '1' : '0';
-  elsewhere_.assign(variables_.size(), 0);
-  for (const Proposal& other : propose(group.world(), {.call = "gradients", .name = mine, .step = group.step()})) {
-    for (std::size_t i = 0; i < variables_.size() && i < other.name.size(); ++i) {
-      if (other.name[i] == '1') elsewhere_[i] = 1;
-    }
-  }
+  elsewhere_ = gradients_on_any_worker(group, variables_, [&](std::size_t i) { return is_here(i); });
 }
 
 bool GradientTable::is_here(std::size_t i) const {

@@ -10,8 +10,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <functional>
 #include <set>
 
 #include "lockstep/core/error.h"
@@ -31,11 +29,10 @@ class StepMeeting final : public Meeting {
   const char* what() const override { return "optimizer.step"; }
   std::string_view name() const override { return optimizer_.name_; }
   uint64_t signature() const override {
-    uint64_t clip = 0;
-    if (options_.clip_global_norm) std::memcpy(&clip, &*options_.clip_global_norm, sizeof clip);
+    const double clip = options_.clip_global_norm.value_or(0);
     const uint64_t flags = (options_.check_finite ? 1u : 0u) + (options_.loss_scaled_by_hand ? 2u : 0u) +
                            (options_.gradients_changed_on_purpose ? 4u : 0u);
-    return flags * 0x9e3779b97f4a7c15u + clip;
+    return optimizer_.digest_.with(flags).with(clip).with_rates(optimizer_.rules_).value();
   }
   std::string describe() const override {
     std::vector<std::string> options;
@@ -43,8 +40,10 @@ class StepMeeting final : public Meeting {
     if (options_.check_finite) options.emplace_back("check_finite");
     if (options_.loss_scaled_by_hand) options.emplace_back("loss_scaled_by_hand");
     if (options_.gradients_changed_on_purpose) options.emplace_back("gradients_changed_on_purpose");
-    return fmt::format("optimizer.step({}) of '{}', the optimizer of '{}'", fmt::join(options, ", "), optimizer_.name_,
-                       optimizer_.variables_.front()->name());
+    return fmt::format("optimizer.step({}) of '{}', {} of learning rate {} for '{}' and {} more variables",
+                       fmt::join(options, ", "), optimizer_.name_, optimizer_.rules_.front()->name(),
+                       optimizer_.rules_.front()->learning_rate(), optimizer_.variables_.front()->name(),
+                       optimizer_.variables_.size() - 1);
   }
 
   std::span<const Stage> stages() const override {
@@ -99,6 +98,7 @@ OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<
       name_(std::move(name)),
       variables_(variables_of(*group_, groups)),
       counts_(variables_.front()->counts()),
+      digest_(OptimizerDigest::of(variables_, groups)),
       steps_(variables_.size(), 0),
       gradients_(variables_, group_->num_local_replicas()),
       local_(variables_.front()->is_trained_locally()),

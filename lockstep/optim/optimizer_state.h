@@ -15,6 +15,7 @@
 #include "lockstep/optim/gradient_table.h"
 #include "lockstep/optim/gradient_watch.h"
 #include "lockstep/optim/optimizer.h"
+#include "lockstep/optim/optimizer_digest.h"
 #include "lockstep/optim/optimizer_slots.h"
 #include "lockstep/optim/saved_state.h"
 #include "lockstep/optim/update_rule.h"
@@ -94,6 +95,7 @@ class OptimizerState {
   std::vector<std::unique_ptr<UpdateRule>> rules_;
   std::vector<std::shared_ptr<VariableState>> variables_;  // of all groups, in order
   const std::shared_ptr<VariableCounts> counts_;           // theirs
+  const OptimizerDigest digest_;                           // of variables and rules
   std::vector<std::size_t> rule_of_;                       // by variable
   std::vector<int64_t> steps_;                             // by variable: how often it was updated
   std::vector<Variable> slots_;

@@ -166,7 +166,7 @@ void ReplicaGroup::throw_replica_error(std::span<const std::exception_ptr> error
   }
 }
 
-CallScope::CallScope(ReplicaGroup& group, const char* call, const char* inside, Workers workers)
+CallScope::CallScope(ReplicaGroup& group, const char* call, const char* inside, Workers workers, std::string_view name)
     : group_(group), call_(call) {
   if (current) {
     throw UsageError("LS-INSIDE-STEP",
@@ -180,7 +180,9 @@ CallScope::CallScope(ReplicaGroup& group, const char* call, const char* inside, 
   }
   const auto agree = [&] {
     if (workers == Workers::kThis || group.num_workers() == 1) return;
-    agree_on_call(group.world(), {.call = call, .step = group.step()}, [](Proposal&) {});
+    Proposal mine{.call = call, .name = std::string(name), .step = group.step()};
+    if (!name.empty()) mine.detail = fmt::format("{} of '{}'", call, name);
+    agree_on_call(group.world(), std::move(mine), [](Proposal&) {});
   };
   if (merging == &group) {
     agree();

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/comm/world.h"
@@ -122,7 +123,8 @@ enum class Workers { kAll, kThis };
 class CallScope {
  public:
   /// `call` is what the user wrote, `inside` what to write inside a step instead.
-  CallScope(ReplicaGroup& group, const char* call, const char* inside, Workers workers = Workers::kAll);
+  CallScope(ReplicaGroup& group, const char* call, const char* inside, Workers workers = Workers::kAll,
+            std::string_view name = {});
   ~CallScope();
   CallScope(const CallScope&) = delete;
   CallScope& operator=(const CallScope&) = delete;

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <source_location>
 #include <vector>
 
 #include "lockstep/core/error.h"
@@ -24,16 +25,19 @@ namespace {
 
 constexpr int64_t kIgnored = -100;  // cross_entropy's ignore_index
 
-Variable make_state(Strategy& strategy, std::string name, const at::Tensor& zeros) {
-  return strategy.make_variable(zeros, {.name = std::move(name),
-                                        .trainable = false,
-                                        .synchronization = VariableSynchronization::kOnRead,
-                                        .aggregation = VariableAggregation::kSum});
+Variable make_state(Strategy& strategy, std::string name, const at::Tensor& zeros, const std::source_location& place) {
+  return strategy.make_variable(zeros,
+                                {.name = std::move(name),
+                                 .trainable = false,
+                                 .synchronization = VariableSynchronization::kOnRead,
+                                 .aggregation = VariableAggregation::kSum},
+                                place);
 }
 
 /// The scope of a call outside of steps. Inside a step it throws a UsageError that names the metric, not its variable.
 internal::CallScope outside(const Variable& state, const char* call) {
-  return internal::CallScope(*state.state().group(), call, "update it, and read or reset it after run() returned");
+  return internal::CallScope(*state.state().group(), call, "update it, and read or reset it after run() returned",
+                             internal::Workers::kAll, state.name());
 }
 
 /// The variable of a handle. Throws a UsageError where the handle is empty.
@@ -163,8 +167,8 @@ at::Tensor at_targets(const at::Tensor& logits, const at::Tensor& targets, int64
 
 }  // namespace
 
-Metric::Metric(Strategy& strategy, const char* kind, std::string name)
-    : kind_(kind), sums_(make_state(strategy, std::move(name), at::zeros({2}, at::kDouble))) {}
+Metric::Metric(Strategy& strategy, const char* kind, std::string name, const std::source_location& place)
+    : kind_(kind), sums_(make_state(strategy, std::move(name), at::zeros({2}, at::kDouble), place)) {}
 
 const Variable& Metric::sums() const { return state_of(sums_, kind_); }
 const std::string& Metric::name() const { return sums().name(); }
@@ -203,18 +207,20 @@ double Metric::count() const {
 
 void Metric::reset() const {
   const auto call = outside(sums(), kind_);
-  sums().assign(at::zeros({2}, at::kDouble));
+  sums().assign(at::zeros({2}, at::kDouble), place);
 }
 
 Mean::Mean() : Metric("metrics::Mean") {}
-Mean::Mean(Strategy& strategy, std::string name) : Metric(strategy, "metrics::Mean", std::move(name)) {}
+Mean::Mean(Strategy& strategy, std::string name, const std::source_location& place)
+    : Metric(strategy, "metrics::Mean", std::move(name), place) {}
 
 void Mean::update(const ReplicaContext& ctx, const at::Tensor& values, const Weights& weights) const {
   add(ctx, values, weights);
 }
 
 Accuracy::Accuracy() : Metric("metrics::Accuracy") {}
-Accuracy::Accuracy(Strategy& strategy, std::string name) : Metric(strategy, "metrics::Accuracy", std::move(name)) {}
+Accuracy::Accuracy(Strategy& strategy, std::string name, const std::source_location& place)
+    : Metric(strategy, "metrics::Accuracy", std::move(name), place) {}
 
 void Accuracy::update(const ReplicaContext& ctx, const at::Tensor& predictions, const at::Tensor& targets,
                       const Weights& weights) const {
@@ -235,8 +241,8 @@ void Accuracy::update(const ReplicaContext& ctx, const at::Tensor& predictions, 
 }
 
 TopKAccuracy::TopKAccuracy() : Metric("metrics::TopKAccuracy") {}
-TopKAccuracy::TopKAccuracy(Strategy& strategy, std::string name, int64_t k)
-    : Metric(strategy, "metrics::TopKAccuracy", std::move(name)), k_(k) {
+TopKAccuracy::TopKAccuracy(Strategy& strategy, std::string name, int64_t k, const std::source_location& place)
+    : Metric(strategy, "metrics::TopKAccuracy", std::move(name), place), k_(k) {
   if (k < 1) {
     throw UsageError("LS-OPTION", fmt::format("metrics::TopKAccuracy '{}' was asked for the top {}", this->name(), k),
                      "choose k from 1");
@@ -261,8 +267,8 @@ void TopKAccuracy::update(const ReplicaContext& ctx, const at::Tensor& logits, c
 }
 
 MeanSquaredError::MeanSquaredError() : Metric("metrics::MeanSquaredError") {}
-MeanSquaredError::MeanSquaredError(Strategy& strategy, std::string name)
-    : Metric(strategy, "metrics::MeanSquaredError", std::move(name)) {}
+MeanSquaredError::MeanSquaredError(Strategy& strategy, std::string name, const std::source_location& place)
+    : Metric(strategy, "metrics::MeanSquaredError", std::move(name), place) {}
 
 void MeanSquaredError::update(const ReplicaContext& ctx, const at::Tensor& predictions, const at::Tensor& targets,
                               const Weights& weights) const {
@@ -280,8 +286,8 @@ void MeanSquaredError::update(const ReplicaContext& ctx, const at::Tensor& predi
 }
 
 Perplexity::Perplexity() : Metric("metrics::Perplexity") {}
-Perplexity::Perplexity(Strategy& strategy, std::string name)
-    : Metric(strategy, "metrics::Perplexity", std::move(name)) {}
+Perplexity::Perplexity(Strategy& strategy, std::string name, const std::source_location& place)
+    : Metric(strategy, "metrics::Perplexity", std::move(name), place) {}
 
 void Perplexity::update(const ReplicaContext& ctx, const at::Tensor& logits, const at::Tensor& targets,
                         const Weights& weights) const {
@@ -306,8 +312,9 @@ struct Throughput::Clock {
   std::atomic<Time> latest{start};  // written by replicas; of two that write at about the same time, any may be last
 };
 
-Throughput::Throughput(Strategy& strategy, std::string name)
-    : samples_(make_state(strategy, std::move(name), at::zeros({}, at::kLong))), clock_(std::make_shared<Clock>()) {}
+Throughput::Throughput(Strategy& strategy, std::string name, const std::source_location& place)
+    : samples_(make_state(strategy, std::move(name), at::zeros({}, at::kLong), place)),
+      clock_(std::make_shared<Clock>()) {}
 
 const Variable& Throughput::samples() const { return state_of(samples_, "metrics::Throughput"); }
 const std::string& Throughput::name() const { return samples().name(); }
@@ -339,7 +346,7 @@ double Throughput::seconds() const {
 
 void Throughput::reset() const {
   const auto call = outside(samples(), "metrics::Throughput");
-  samples().assign(at::zeros({}, at::kLong));
+  samples().assign(at::zeros({}, at::kLong), place);
   clock_->start = std::chrono::steady_clock::now();
   clock_->latest.store(clock_->start, std::memory_order_relaxed);
 }

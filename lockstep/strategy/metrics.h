@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <source_location>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -65,8 +66,8 @@ class Metric {
  protected:
   /// An empty handle. `kind` is a string literal, such as "metrics::Mean".
   explicit Metric(const char* kind) : kind_(kind) {}
-  /// A UsageError where a living variable has the name.
-  Metric(Strategy& strategy, const char* kind, std::string name);
+  /// A UsageError where a living variable has the name; `place` is the user's line.
+  Metric(Strategy& strategy, const char* kind, std::string name, const std::source_location& place);
   const char* kind() const { return kind_; }
   /// `values` of any shape and real dtype.
   void add(const ReplicaContext& ctx, const at::Tensor& values, const Weights& weights) const;
@@ -84,7 +85,8 @@ class Metric {
 class Mean : public Metric {
  public:
   Mean();
-  explicit Mean(Strategy& strategy, std::string name = "mean");
+  explicit Mean(Strategy& strategy, std::string name = "mean",
+                const std::source_location& place = std::source_location::current());
   /// `values` of any shape and real dtype. Give either the loss of each sample, or the mean over the part (before
   /// scale_loss) with the part's size as its weight.
   void update(const ReplicaContext& ctx, const at::Tensor& values, const Weights& weights = {}) const;
@@ -96,7 +98,8 @@ class Mean : public Metric {
 class Accuracy : public Metric {
  public:
   Accuracy();
-  explicit Accuracy(Strategy& strategy, std::string name = "accuracy");
+  explicit Accuracy(Strategy& strategy, std::string name = "accuracy",
+                    const std::source_location& place = std::source_location::current());
   /// `targets`: class numbers, of an integer dtype; a target of -100 does not count (cross_entropy's ignore_index).
   /// `predictions`: logits as cross_entropy takes them, floating-point with one more dimension, the classes, as
   /// dimension 1 (targets [8] and logits [8, 10], targets [8, 5] and logits [8, 10, 5]); the largest, or the first of
@@ -112,7 +115,8 @@ class Accuracy : public Metric {
 class TopKAccuracy : public Metric {
  public:
   TopKAccuracy();
-  TopKAccuracy(Strategy& strategy, std::string name, int64_t k);
+  TopKAccuracy(Strategy& strategy, std::string name, int64_t k,
+               const std::source_location& place = std::source_location::current());
   /// Arguments as Accuracy's, with logits of at least k classes. NaN counts as the largest logit, and is never right.
   void update(const ReplicaContext& ctx, const at::Tensor& logits, const at::Tensor& targets,
               const Weights& weights = {}) const;
@@ -127,7 +131,8 @@ class TopKAccuracy : public Metric {
 class MeanSquaredError : public Metric {
  public:
   MeanSquaredError();
-  explicit MeanSquaredError(Strategy& strategy, std::string name = "mean_squared_error");
+  explicit MeanSquaredError(Strategy& strategy, std::string name = "mean_squared_error",
+                            const std::source_location& place = std::source_location::current());
   /// Both tensors have one shape, as nothing is broadcast, and any real dtypes.
   void update(const ReplicaContext& ctx, const at::Tensor& predictions, const at::Tensor& targets,
               const Weights& weights = {}) const;
@@ -140,7 +145,8 @@ class MeanSquaredError : public Metric {
 class Perplexity : public Metric {
  public:
   Perplexity();
-  explicit Perplexity(Strategy& strategy, std::string name = "perplexity");
+  explicit Perplexity(Strategy& strategy, std::string name = "perplexity",
+                      const std::source_location& place = std::source_location::current());
   /// Logits and targets as Accuracy's.
   void update(const ReplicaContext& ctx, const at::Tensor& logits, const at::Tensor& targets,
               const Weights& weights = {}) const;
@@ -157,7 +163,8 @@ class Throughput {
  public:
   Throughput() = default;
   /// Starts the clock.
-  explicit Throughput(Strategy& strategy, std::string name = "throughput");
+  explicit Throughput(Strategy& strategy, std::string name = "throughput",
+                      const std::source_location& place = std::source_location::current());
   const std::string& name() const;
   /// Adds this replica's samples, tokens or whatever is counted: a whole number, not below 0. Inside a step.
   void update(const ReplicaContext& ctx, Count samples) const;

@@ -152,7 +152,8 @@ void Strategy::run_on_chief(internal::FunctionRef<void()> body) const {
 std::shared_ptr<internal::ModuleBinding> Strategy::bind_modules(
     const ModuleOptions& options, internal::FunctionRef<std::shared_ptr<torch::nn::Module>()> next,
     const std::source_location& place) {
-  const CallScope call(*group_, "Strategy::make_module", "use modules that were made before run()");
+  const CallScope call(*group_, "Strategy::make_module", "use modules that were made before run()",
+                       internal::Workers::kAll, options.name);
   const ComputeSettingsGuard settings(group_->plan().compute);
   // Tensors of inference mode could not be trained. Leaving that mode turns gradients on, so the caller's mode is kept.
   const bool with_gradient = at::GradMode::is_enabled();
@@ -173,7 +174,8 @@ std::shared_ptr<internal::ModuleBinding> Strategy::bind_modules(
 
 Variable Strategy::make_variable_from(internal::FunctionRef<at::Tensor()> initial, VariableOptions options,
                                       const std::source_location& place) {
-  const CallScope call(*group_, "Strategy::make_variable", "call ctx.make_variable(name, initial, options)");
+  const CallScope call(*group_, "Strategy::make_variable", "call ctx.make_variable(name, initial, options)",
+                       internal::Workers::kAll, options.name);
   return Variable(registry_->make(std::move(options), initial, place));
 }
 
@@ -187,7 +189,8 @@ std::vector<Variable> Strategy::parameters_of(const std::vector<Variable>& varia
 }
 
 Optimizer Strategy::make_optimizer_from(const std::vector<Rule>& rules, const OptimizerOptions& named) {
-  const CallScope call(*group_, "Strategy::make_optimizer", "use optimizers that were made before run()");
+  const CallScope call(*group_, "Strategy::make_optimizer", "use optimizers that were made before run()",
+                       internal::Workers::kAll, named.name);
   std::erase_if(optimizers_, [](const auto& one) { return one.expired(); });
   std::vector<std::shared_ptr<internal::OptimizerState>> others;
   for (const auto& one : optimizers_) others.push_back(one.lock());
@@ -199,9 +202,10 @@ Optimizer Strategy::make_optimizer_from(const std::vector<Rule>& rules, const Op
                      "give each optimizer a name of its own, or none");
   }
   std::string name = named.name;
+  int64_t next = next_optimizer_;
   while (name.empty() || (named.name.empty() && taken(name))) {
-    name = next_optimizer_ == 0 ? "optimizer" : fmt::format("optimizer_{}", next_optimizer_);
-    ++next_optimizer_;
+    name = next == 0 ? "optimizer" : fmt::format("optimizer_{}", next);
+    ++next;
   }
   const auto has_optimizer = [&](const VariableState& variable) {
     return std::any_of(others.begin(), others.end(), [&](const auto& other) {
@@ -218,6 +222,7 @@ Optimizer Strategy::make_optimizer_from(const std::vector<Rule>& rules, const Op
                                                           registry_->placement(), has_optimizer);
   for (const Variable& slot : state->slots()) registry_->add(slot.shared_state());
   optimizers_.push_back(state);
+  next_optimizer_ = next;
   return Optimizer(std::move(state));
 }
 
@@ -274,13 +279,15 @@ std::string Strategy::describe_variables() const {
 
 void Strategy::update_each(const Variable& variable, bool for_each_replica,
                            internal::FunctionRef<void(at::Tensor&, int64_t)> fn) {
-  const CallScope call(*group_, "Strategy::update", "use Variable::assign(ctx, value), or ctx.merge_call()");
+  const CallScope call(*group_, "Strategy::update", "use Variable::assign(ctx, value), or ctx.merge_call()",
+                       internal::Workers::kAll, variable.name());
   check_ours(variable.state(), "Strategy::update");
   internal::update(variable.state(), for_each_replica, fn);
 }
 
 void Strategy::update_from(ReplicaId from, const Variable& variable, const at::Tensor& value) {
-  const CallScope call(*group_, "Strategy::update_from", "call it in a merge function: ctx.merge_call()");
+  const CallScope call(*group_, "Strategy::update_from", "call it in a merge function: ctx.merge_call()",
+                       internal::Workers::kAll, variable.name());
   check_ours(variable.state(), "Strategy::update_from");
   check_replica(from, "Strategy::update_from");
   const bool here = group_->block().has(from);

@@ -95,7 +95,8 @@ class Strategy {
     return run_last(Mode::kStep, arguments_and_fn...);
   }
   /// run() with gradients off, with all modules of the strategy in evaluation mode (their modes are restored after it),
-  /// and with random streams that training does not use. step() does not advance.
+  /// and with random streams that training does not use. step() does not advance. Where it throws, gradients stay as
+  /// they are.
   template <class... ArgumentsAndFn>
   auto evaluate(ArgumentsAndFn&&... arguments_and_fn) {
     return run_last(Mode::kEvaluate, arguments_and_fn...);

@@ -34,19 +34,22 @@ void throw_other_module(const ModuleBinding& binding, int64_t r) {
 }
 
 std::map<std::string, at::Tensor> module_state(const ModuleBinding& binding) {
-  const CallScope call(*binding.group(), "Replicated::state", "read the module's parameters themselves");
+  const CallScope call(*binding.group(), "Replicated::state", "read the module's parameters themselves", Workers::kAll,
+                       binding.name());
   const ComputeSettingsGuard settings(binding.group()->plan().compute);
   return binding.state();
 }
 
 void load_module(const ModuleBinding& binding, const std::map<std::string, at::Tensor>& named) {
-  const CallScope call(*binding.group(), "Replicated::load", "use Variable::assign(ctx, value)");
+  const CallScope call(*binding.group(), "Replicated::load", "use Variable::assign(ctx, value)", Workers::kAll,
+                       binding.name());
   const ComputeSettingsGuard settings(binding.group()->plan().compute);
   binding.load(named);
 }
 
 void export_into(const ModuleBinding& binding, FunctionRef<torch::nn::Module&()> make) {
-  const CallScope call(*binding.group(), "Replicated::export_module", "use the replica's module itself");
+  const CallScope call(*binding.group(), "Replicated::export_module", "use the replica's module itself", Workers::kAll,
+                       binding.name());
   const ComputeSettingsGuard settings(binding.group()->plan().compute);
   // As in make_module: a tensor of inference mode could not be trained, and the caller's grad mode is kept.
   const bool with_gradient = at::GradMode::is_enabled();

@@ -59,7 +59,7 @@ at::Tensor applied(const VariableState& variable, Write write, const at::Tensor&
 class OutsideCall {
  public:
   OutsideCall(const VariableState& variable, const char* call, const char* inside, Workers workers = Workers::kAll)
-      : call_(*variable.group(), call, inside, workers), settings_(variable.group()->plan().compute) {}
+      : call_(*variable.group(), call, inside, workers, variable.name()), settings_(variable.group()->plan().compute) {}
 
  private:
   const CallScope call_;

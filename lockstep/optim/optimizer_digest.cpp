@@ -1,0 +1,51 @@
+#include "lockstep/optim/optimizer_digest.h"
+
+#include <array>
+#include <cstring>
+#include <functional>
+#include <string>
+
+#include "lockstep/variable/variable_state.h"
+
+namespace lockstep::internal {
+
+OptimizerDigest OptimizerDigest::with(uint64_t more) const {
+  OptimizerDigest next;
+  next.value_ = ((value_ ^ more) + 1) * 0x9e3779b97f4a7c15u;
+  next.value_ ^= next.value_ >> 32;
+  return next;
+}
+
+OptimizerDigest OptimizerDigest::with(double more) const {
+  uint64_t bits = 0;
+  std::memcpy(&bits, &more, sizeof bits);
+  return with(bits);
+}
+
+OptimizerDigest OptimizerDigest::with_rates(const std::vector<std::unique_ptr<UpdateRule>>& rules) const {
+  OptimizerDigest digest = *this;
+  for (const auto& rule : rules) digest = digest.with(rule->learning_rate());
+  return digest;
+}
+
+OptimizerDigest OptimizerDigest::of(const std::vector<std::shared_ptr<VariableState>>& variables,
+                                    const std::vector<RuleGroup>& groups) {
+  const std::hash<std::string> hash;
+  OptimizerDigest digest;
+  for (const auto& variable : variables) {
+    digest = digest.with(uint64_t{hash(variable->name())});
+    digest = digest.with(static_cast<uint64_t>(variable->like().scalar_type()));
+    for (const int64_t size : variable->like().sizes()) digest = digest.with(static_cast<uint64_t>(size));
+  }
+  for (const RuleGroup& group : groups) {
+    digest = digest.with(uint64_t{group.variables.size()}).with(uint64_t{hash(group.rule->name())});
+    const Coefficients second = group.rule->coefficients(2);  // all options enter these numbers
+    std::array<double, sizeof(Coefficients) / sizeof(double)> numbers{};
+    static_assert(sizeof numbers == sizeof(Coefficients), "Coefficients has members that are no double");
+    std::memcpy(numbers.data(), &second, sizeof second);
+    for (const double number : numbers) digest = digest.with(number);
+  }
+  return digest;
+}
+
+}  // namespace lockstep::internal

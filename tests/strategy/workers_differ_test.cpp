@@ -1,0 +1,151 @@
+// Workers whose programs differ: what one worker does otherwise than the others is an error on all of them, before any
+// of them has used the others' values.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/workers.h"
+
+namespace lockstep {
+namespace {
+
+using testing::errors_of_workers;
+using testing::run_workers;
+using Step = std::function<void(Strategy&)>;
+
+bool is_last(const Strategy& strategy) { return strategy.worker_index() == strategy.num_workers() - 1; }
+
+/// `body` throws a UsageError with this code and these values on every worker, outside of steps.
+void expect_refused(const Step& body, const std::string& code, const std::vector<std::string>& values) {
+  for (const UsageError& error : errors_of_workers<UsageError>({3, 3, 1}, body)) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    for (const std::string& value : values) EXPECT_TRUE(testing::has_value(error.what(), value)) << error.what();
+  }
+}
+
+/// The same of an error in a step.
+void expect_step_refused(const Step& body, const std::string& code, const std::vector<std::string>& values) {
+  for (const ReplicaError& error : errors_of_workers<ReplicaError>({2, 4, 1}, body)) {
+    EXPECT_TRUE(testing::has_value(error.what(), code)) << error.what();
+    for (const std::string& value : values) EXPECT_TRUE(testing::has_value(error.what(), value)) << error.what();
+  }
+}
+
+VariableOptions on_read(const char* name) {
+  return {.name = name, .synchronization = VariableSynchronization::kOnRead, .aggregation = VariableAggregation::kMean};
+}
+
+TEST(WorkersDiffer, InTheVariableThatTheyRead) {
+  expect_refused(
+      [](Strategy& strategy) {
+        const Variable a = strategy.make_variable(torch::ones({2}), on_read("a"));
+        const Variable b = strategy.make_variable(torch::full({2}, 100.0), on_read("b"));
+        (is_last(strategy) ? b : a).read();
+      },
+      "LS-WORKER-ORDER", {"Variable::read of 'a'", "Variable::read of 'b'", "worker 2"});
+}
+
+TEST(WorkersDiffer, InTheMetricThatTheyAsk) {
+  expect_refused(
+      [](Strategy& strategy) {
+        const metrics::Mean loss(strategy, "loss");
+        const metrics::Mean norm(strategy, "norm");
+        (is_last(strategy) ? norm : loss).reset();
+      },
+      "LS-WORKER-ORDER", {"'loss'", "'norm'", "worker 2"});
+}
+
+TEST(WorkersDiffer, InTheVariableThatTheyUpdate) {
+  expect_refused(
+      [](Strategy& strategy) {
+        const Variable a = strategy.make_variable(torch::ones({2}), {.name = "a"});
+        const Variable b = strategy.make_variable(torch::ones({2}), {.name = "b"});
+        strategy.update_from(1, is_last(strategy) ? b : a, torch::full({2}, 8.0));
+      },
+      "LS-WORKER-ORDER", {"Strategy::update_from of 'a'", "Strategy::update_from of 'b'"});
+}
+
+TEST(WorkersDiffer, InTheNameOfAVariableOrModule) {
+  expect_refused(
+      [](Strategy& strategy) {
+        strategy.make_variable(torch::ones({2}), {.name = is_last(strategy) ? "bias" : "weight"});
+      },
+      "LS-WORKER-ORDER", {"'bias'", "'weight'"});
+  expect_refused(
+      [](Strategy& strategy) {
+        strategy.make_module([] { return torch::nn::Linear(2, 2); }, {.name = is_last(strategy) ? "b" : "a"});
+      },
+      "LS-WORKER-ORDER", {"'a'", "'b'"});
+}
+
+/// A step with an optimizer that `change` may make unlike on the last worker.
+Step stepping(std::function<Optimizer(Strategy&, const Variable&, const Variable&)> make) {
+  return [make = std::move(make)](Strategy& strategy) {
+    const Variable u = strategy.make_variable(torch::ones({2}), {.name = "u"});
+    const Variable v = strategy.make_variable(torch::ones({2}), {.name = "v"});
+    const Optimizer optimizer = make(strategy, u, v);
+    strategy.run([&](ReplicaContext& ctx) {
+      (u.value(ctx) + v.value(ctx) * 2).sum().backward();
+      optimizer.step(ctx);
+    });
+  };
+}
+
+TEST(WorkersDiffer, InTheVariablesOfAnOptimizer) {
+  using torch::optim::SGDOptions;
+  expect_step_refused(stepping([](Strategy& strategy, const Variable& u, const Variable& v) {
+                        return strategy.make_optimizer(std::vector<Variable>{is_last(strategy) ? v : u},
+                                                       SGDOptions(1.0));
+                      }),
+                      "LS-WORKER-ORDER", {"'u'", "'v'", "worker 1"});
+  expect_step_refused(stepping([](Strategy& strategy, const Variable& u, const Variable& v) {
+                        return strategy.make_optimizer(
+                            is_last(strategy) ? std::vector<Variable>{u, v} : std::vector<Variable>{u},
+                            SGDOptions(1.0));
+                      }),
+                      "LS-WORKER-ORDER", {"'u' and 0 more variables", "'u' and 1 more variables"});
+}
+
+TEST(WorkersDiffer, InTheOptionsOfAnOptimizer) {
+  using torch::optim::SGDOptions;
+  const auto with = [](const SGDOptions& usual, const SGDOptions& last) {
+    return stepping([=](Strategy& strategy, const Variable& u, const Variable& v) {
+      return strategy.make_optimizer({u, v}, is_last(strategy) ? last : usual);
+    });
+  };
+  expect_step_refused(with(SGDOptions(1.0), SGDOptions(0.5)), "LS-WORKER-ORDER",
+                      {"learning rate 1", "learning rate 0.5", "worker 1"});
+  expect_step_refused(with(SGDOptions(1.0).momentum(0.9), SGDOptions(1.0).momentum(0.8)), "LS-WORKER-ORDER",
+                      {"worker 0", "worker 1", "digest"});
+}
+
+TEST(WorkersDiffer, InALearningRateThatWasSet) {
+  expect_step_refused(stepping([](Strategy& strategy, const Variable& u, const Variable& v) {
+                        const Optimizer optimizer = strategy.make_optimizer({u, v}, torch::optim::SGDOptions(1.0));
+                        optimizer.set_learning_rate(is_last(strategy) ? 0.25 : 0.125);
+                        return optimizer;
+                      }),
+                      "LS-WORKER-ORDER", {"learning rate 0.25", "learning rate 0.125"});
+}
+
+TEST(WorkersDiffer, InAFrozenParameter) {
+  expect_step_refused(
+      [](Strategy& strategy) {
+        const Variable u = strategy.make_variable(torch::ones({2}), {.name = "u"});
+        const Variable v = strategy.make_variable(torch::ones({2}), {.name = "v"});
+        const Optimizer optimizer = strategy.make_optimizer({u, v}, torch::optim::SGDOptions(1.0));
+        strategy.run([&](ReplicaContext& ctx) {
+          if (is_last(strategy)) v.value(ctx).requires_grad_(false);
+          (u.value(ctx) + v.value(ctx)).sum().backward();
+          optimizer.step(ctx);
+        });
+      },
+      "LS-FROZEN-UNLIKE", {"variable 'v'", "worker 0", "worker 1"});
+}
+
+}  // namespace
+}  // namespace lockstep
