@@ -4,26 +4,30 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <exception>
 #include <functional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "tests/support/errors.h"
 
 namespace lockstep {
 namespace {
 
-/// Runs `body` once for each worker, each on a thread of its own, and gives what each threw, "" where nothing.
-std::vector<std::string> run_workers(ThreadWorkers& workers, const std::function<void(World&)>& body) {
-  std::vector<std::string> errors(static_cast<std::size_t>(workers.size()));
+using Errors = std::vector<std::exception_ptr>;  // by worker, null where nothing was thrown
+
+/// Runs `body` once for each worker, each on a thread of its own, and gives what each threw.
+Errors run_workers(ThreadWorkers& workers, const std::function<void(World&)>& body) {
+  Errors errors(static_cast<std::size_t>(workers.size()));
   std::vector<std::thread> threads;
   for (int64_t w = 0; w < workers.size(); ++w) {
     threads.emplace_back([&, w, world = workers.world(w)]() mutable {
       try {
         body(*world);
-      } catch (const PeerError& error) {
-        errors[static_cast<std::size_t>(w)] = error.what();
+      } catch (const PeerError&) {
+        errors[static_cast<std::size_t>(w)] = std::current_exception();
       }
       world.reset();
     });
@@ -32,8 +36,23 @@ std::vector<std::string> run_workers(ThreadWorkers& workers, const std::function
   return errors;
 }
 
-class ThreadWorkersOf : public testing::TestWithParam<int64_t> {};
-INSTANTIATE_TEST_SUITE_P(Workers, ThreadWorkersOf, testing::Values(1, 2, 3, 4));
+void expect_none(const Errors& errors, const testing::Where& where = testing::Where::current()) {
+  for (const std::exception_ptr& error : errors) {
+    if (error) testing::fail_at(where, message_of(error));
+  }
+}
+
+/// `error` is that of a run which is over, with these values.
+void expect_lost(const std::exception_ptr& error, std::initializer_list<std::string_view> values,
+                 const testing::Where& where = testing::Where::current()) {
+  const auto rethrow = [&] {
+    if (error) std::rethrow_exception(error);
+  };
+  testing::expect_error<PeerError>(rethrow, "LS-PEER-LOST", values, where);
+}
+
+class ThreadWorkersOf : public ::testing::TestWithParam<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Workers, ThreadWorkersOf, ::testing::Values(1, 2, 3, 4));
 
 TEST_P(ThreadWorkersOf, AgreeOnEveryRecordByWorker) {
   ThreadWorkers workers(GetParam());
@@ -46,7 +65,7 @@ TEST_P(ThreadWorkersOf, AgreeOnEveryRecordByWorker) {
       }
     }
   });
-  EXPECT_EQ(errors, std::vector<std::string>(errors.size()));
+  expect_none(errors);
 }
 
 TEST_P(ThreadWorkersOf, ExchangeBytesOfAnySizes) {
@@ -73,7 +92,7 @@ TEST_P(ThreadWorkersOf, ExchangeBytesOfAnySizes) {
       }
     }
   });
-  EXPECT_EQ(errors, std::vector<std::string>(errors.size()));
+  expect_none(errors);
 }
 
 TEST(ThreadWorkers, AnAbortEndsEveryWaitWithItsWorkerAndReason) {
@@ -82,10 +101,7 @@ TEST(ThreadWorkers, AnAbortEndsEveryWaitWithItsWorkerAndReason) {
     if (world.worker_index() == 1) world.abort("no more memory");
     while (true) world.agree("again");
   });
-  for (const std::string& error : errors) {
-    EXPECT_NE(error.find("worker 1"), std::string::npos) << error;
-    EXPECT_NE(error.find("no more memory"), std::string::npos) << error;
-  }
+  for (const auto& error : errors) expect_lost(error, {"worker 1", "no more memory"});
 }
 
 TEST(ThreadWorkers, AWorkerThatLeavesIsNamedToTheOthers) {
@@ -94,22 +110,17 @@ TEST(ThreadWorkers, AWorkerThatLeavesIsNamedToTheOthers) {
     world.agree("all are here");
     if (world.worker_index() != 2) world.agree("worker 2 is gone");
   });
-  EXPECT_EQ(errors[2], "");
-  EXPECT_NE(errors[0].find("worker 2"), std::string::npos) << errors[0];
-  EXPECT_NE(errors[1].find("worker 2"), std::string::npos) << errors[1];
+  EXPECT_FALSE(errors[2]);
+  expect_lost(errors[0], {"worker 2"});
+  expect_lost(errors[1], {"worker 2"});
 }
 
 TEST(ThreadWorkers, AWorkerThatDoesNotComeInTimeIsNamed) {
   ThreadWorkers workers(2, std::chrono::milliseconds(50));
   const auto late = workers.world(1);
-  std::string text;
-  try {
-    workers.world(0)->agree("alone");
-  } catch (const PeerError& error) {
-    text = error.what();
-  }
-  EXPECT_NE(text.find("worker 1"), std::string::npos) << text;
-  EXPECT_THROW(late->agree("too late"), PeerError);  // for the others the run is over
+  testing::expect_error<PeerError>([&] { workers.world(0)->agree("alone"); }, "LS-PEER-LOST", {"worker 1", "50 ms"});
+  // For the others the run is over.
+  testing::expect_error<PeerError>([&] { late->agree("too late"); }, "LS-PEER-LOST", {"worker 1", "50 ms"});
 }
 
 TEST(ThreadWorkers, DifferentSizesAreAnErrorForAll) {
@@ -121,7 +132,7 @@ TEST(ThreadWorkers, DifferentSizesAreAnErrorForAll) {
     const std::vector<std::span<std::byte>> from(2, in);
     world.exchange(to, from);
   });
-  for (const std::string& error : errors) EXPECT_NE(error.find("16 bytes"), std::string::npos) << error;
+  for (const auto& error : errors) expect_lost(error, {"worker 1", "16 bytes", "worker 0", "8"});
 }
 
 TEST(ThreadWorkers, AgreementAgainstExchangeIsAnErrorForAll) {
@@ -135,13 +146,13 @@ TEST(ThreadWorkers, AgreementAgainstExchangeIsAnErrorForAll) {
       world.exchange(to, from);
     }
   });
-  for (const std::string& error : errors) EXPECT_NE(error.find("exchange"), std::string::npos) << error;
+  for (const auto& error : errors) expect_lost(error, {"worker 0", "worker 1"});
 }
 
 TEST(ThreadWorkers, RefuseNumbersThatAreNone) {
-  EXPECT_THROW(ThreadWorkers(0), UsageError);
-  EXPECT_THROW(ThreadWorkers(2).world(2), UsageError);
-  EXPECT_THROW(ThreadWorkers(2).world(-1), UsageError);
+  testing::expect_error<UsageError>([] { ThreadWorkers(0); }, "LS-OPTION", {"0 workers"});
+  testing::expect_error<UsageError>([] { ThreadWorkers(2).world(2); }, "LS-OPTION", {"worker 2 of 2"});
+  testing::expect_error<UsageError>([] { ThreadWorkers(2).world(-1); }, "LS-OPTION", {"worker -1 of 2"});
 }
 
 TEST(OneWorker, AgreesWithItself) {

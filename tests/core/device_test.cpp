@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/errors.h"
 #include "tests/support/programs.h"
 
 namespace lockstep::internal {
@@ -17,8 +18,8 @@ TEST(ParseDevice, TakesNamesWithAndWithoutIndex) {
 TEST(ParseDevice, QuotesWhatIsNoDevice) {
   for (const char* text :
        {"", "cpu:", "cpu:-1", "cpu:x", "cpu:1x", "gpu:0", "cpu:+1", "cpu:99999999999999999999", "CPU:0", "cpu 0"}) {
-    const auto message = lockstep::testing::message_from<UsageError>([&] { parse_device(text); });
-    EXPECT_NE(message.find("'" + std::string(text) + "'"), std::string::npos) << message;
+    const std::string quoted = "'" + std::string(text) + "'";
+    lockstep::testing::expect_error<UsageError>([&] { parse_device(text); }, "LS-DEVICE", {quoted});
   }
 }
 

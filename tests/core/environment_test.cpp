@@ -5,20 +5,17 @@
 #include "lockstep/core/log.h"
 #include "lockstep/core/simd.h"
 #include "lockstep/core/thread_limits.h"
+#include "tests/support/errors.h"
 #include "tests/support/fake_root.h"
 
 namespace lockstep::internal {
 namespace {
 
 template <class Fn>
-void expect_refused(const Fn& fn, const std::string& value) {
-  try {
-    fn();
-    ADD_FAILURE() << "took '" << value << "'";
-  } catch (const UsageError& error) {
-    EXPECT_EQ(error.code(), "LS-ENVIRONMENT");
-    EXPECT_NE(std::string(error.what()).find("'" + value + "'"), std::string::npos) << error.what();
-  }
+void expect_refused(const Fn& fn, std::string_view variable, const std::string& value,
+                    const lockstep::testing::Where& where = lockstep::testing::Where::current()) {
+  const std::string quoted = "'" + value + "'";
+  lockstep::testing::expect_error<UsageError>(fn, "LS-ENVIRONMENT", {variable, quoted}, where);
 }
 
 TEST(Environment, SimdTakesItsFourNamesOnly) {
@@ -28,7 +25,8 @@ TEST(Environment, SimdTakesItsFourNamesOnly) {
   EXPECT_EQ(simd_setting("avx2"), Simd::kAvx2);
   EXPECT_EQ(simd_setting("avx2-vaes"), Simd::kAvx2Vaes);
   EXPECT_EQ(simd_setting("avx512"), Simd::kAvx512);
-  for (const char* wrong : {"AVX2", "avx", "scalar", "avx2 "}) expect_refused([&] { simd_setting(wrong); }, wrong);
+  for (const char* wrong : {"AVX2", "avx", "scalar", "avx2 "})
+    expect_refused([&] { simd_setting(wrong); }, "LOCKSTEP_SIMD", wrong);
 }
 
 TEST(Environment, LogTakesItsFourLevelsOnly) {
@@ -37,7 +35,8 @@ TEST(Environment, LogTakesItsFourLevelsOnly) {
   EXPECT_EQ(log_setting("error"), static_cast<int>(LogLevel::kError));
   EXPECT_EQ(log_setting("warning"), static_cast<int>(LogLevel::kWarning));
   EXPECT_EQ(log_setting("info"), static_cast<int>(LogLevel::kInfo));
-  for (const char* wrong : {"warn", "OFF", "0", "debug"}) expect_refused([&] { log_setting(wrong); }, wrong);
+  for (const char* wrong : {"warn", "OFF", "0", "debug"})
+    expect_refused([&] { log_setting(wrong); }, "LOCKSTEP_LOG", wrong);
 }
 
 TEST(ThreadLimits, AreNamedWithTheirValues) {

@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "tests/support/errors.h"
 #include "tests/support/programs.h"
 
 namespace lockstep {
@@ -27,9 +28,8 @@ TEST(PerReplica, IsIndexedByTheReplicaOfTheWholeRun) {
 TEST(PerReplica, NamesTheReplicasOfThisProcessWhereAnotherIsAsked) {
   const PerReplica<int> values({1, 2}, 4);
   for (const int64_t other : {0, 3, 6, -1}) {
-    const auto text = testing::message_from<UsageError>([&] { (void)values[other]; });
-    EXPECT_NE(text.find("replica " + std::to_string(other)), std::string::npos) << text;
-    EXPECT_NE(text.find("4 to 5"), std::string::npos) << text;
+    const std::string replica = "replica " + std::to_string(other);
+    testing::expect_error<UsageError>([&] { (void)values[other]; }, "LS-NOT-LOCAL", {replica, "replicas 4 to 5"});
   }
 }
 

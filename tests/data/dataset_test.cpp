@@ -7,12 +7,13 @@
 #include <functional>
 
 #include "lockstep/data/sources.h"
+#include "tests/support/errors.h"
 #include "tests/support/programs.h"
 
 namespace lockstep {
 namespace {
 
-using testing::message_from;
+using testing::expect_error;
 
 /// A source of four samples whose read() is the test's.
 class Made final : public data::Source {
@@ -28,38 +29,31 @@ class Made final : public data::Source {
   const int64_t size_;
 };
 
-/// What reading the samples 2, 0 and 1 from it ends with: a DataError that names the source.
-std::string reading(Made::Read read) {
+/// Reading the samples 2, 0 and 1 from it ends with a DataError that names the source, the samples and these values.
+void expect_refused(Made::Read read, std::initializer_list<std::string_view> values = {},
+                    const testing::Where& where = testing::Where::current()) {
   const Dataset dataset(std::make_shared<Made>(std::move(read)));
-  std::string code;
-  const std::string text = message_from<DataError>([&] {
-    try {
-      dataset.read(std::vector<int64_t>{2, 0, 1});
-    } catch (const DataError& error) {
-      code = error.code();
-      throw;
-    }
-  });
-  EXPECT_EQ(code, "LS-SOURCE");
-  EXPECT_NE(text.find("a source of the test was asked for 3 samples (2, 0, 1)"), std::string::npos) << text;
-  return text;
+  const auto use = [&] { dataset.read(std::vector<int64_t>{2, 0, 1}); };
+  expect_error<DataError>(use, "LS-SOURCE", {"a source of the test", "3 samples (2, 0, 1)"}, where);
+  expect_error<DataError>(use, "LS-SOURCE", values, where);
 }
 
 torch::Tensor rows(int64_t count) { return torch::zeros({count, 2}); }
 
 TEST(Source, ThatGivesOtherRowsThanAskedIsNamedWithWhatCame) {
-  EXPECT_NE(reading([](auto) { return Batch{rows(2), rows(3)}; }).find("input Float [2, 2]"), std::string::npos);
-  EXPECT_NE(reading([](auto) { return Batch{rows(3), rows(4)}; }).find("target Float [4, 2]"), std::string::npos);
-  EXPECT_NE(reading([](auto) { return Batch{rows(4), rows(4)}; }).find("input Float [4, 2]"), std::string::npos);
-  EXPECT_NE(reading([](auto) { return Batch{rows(3), {}}; }).find("target undefined"), std::string::npos);
-  EXPECT_NE(reading([](auto) { return Batch{}; }).find("input undefined"), std::string::npos);
-  reading([](auto) { return Batch{torch::ones({}), rows(3)}; });
+  expect_refused([](auto) { return Batch{rows(2), rows(3)}; }, {"input Float [2, 2]", "target Float [3, 2]"});
+  expect_refused([](auto) { return Batch{rows(3), rows(4)}; }, {"input Float [3, 2]", "target Float [4, 2]"});
+  expect_refused([](auto) { return Batch{rows(4), rows(4)}; }, {"input Float [4, 2]", "target Float [4, 2]"});
+  expect_refused([](auto) { return Batch{rows(3), {}}; }, {"input Float [3, 2]", "target undefined"});
+  expect_refused([](auto) { return Batch{}; }, {"input undefined", "target undefined"});
+  expect_refused([](auto) { return Batch{torch::ones({}), rows(3)}; }, {"input Float []", "target Float [3, 2]"});
 }
 
 TEST(Source, ThatGivesOtherSamplesThanAskedIsNamed) {
-  reading([](auto) { return Batch{rows(3), rows(3), torch::tensor({0, 1, 2}, torch::kLong)}; });
-  reading([](auto) { return Batch{rows(3), rows(3), torch::tensor({2, 0}, torch::kLong)}; });
-  reading([](auto) { return Batch{rows(3), rows(3), torch::tensor({2.0, 0.0, 1.0})}; });
+  const auto with_ids = [](const torch::Tensor& ids) { return [ids](auto) { return Batch{rows(3), rows(3), ids}; }; };
+  expect_refused(with_ids(torch::tensor({0, 1, 2}, torch::kLong)), {"Batch::ids"});
+  expect_refused(with_ids(torch::tensor({2, 0}, torch::kLong)), {"Batch::ids"});
+  expect_refused(with_ids(torch::tensor({2.0, 0.0, 1.0})), {"Batch::ids"});
   const Dataset right(std::make_shared<Made>([](auto) {
     return Batch{rows(3), rows(3), torch::tensor({2, 9, 0, 9, 1}, torch::kLong).slice(0, 0, 5, 2)};
   }));
@@ -71,7 +65,7 @@ TEST(Source, ThatThrowsIsNamedAndItsExceptionNested) {
     using std::runtime_error::runtime_error;
   };
   const auto broken = [](auto) -> Batch { throw Mine("the cable is out"); };
-  EXPECT_NE(reading(broken).find("failed: the cable is out"), std::string::npos);
+  expect_refused(broken, {"the cable is out"});
   try {
     Dataset(std::make_shared<Made>(broken)).read(std::vector<int64_t>{0});
     FAIL() << "nothing was thrown";
@@ -90,26 +84,27 @@ TEST(Source, OfASliceIsLookedAtToo) {
   }));
   const Dataset part = data::slice(whole, 2, 4);
   EXPECT_EQ(part.read(std::vector<int64_t>{1}).ids[0].item<int64_t>(), 1) << "3 of the whole";
-  message_from<DataError>([&] { part.read(std::vector<int64_t>{0, 1}); });
+  expect_error<DataError>(
+      [&] {
+        part.read(std::vector<int64_t>{0, 1});
+      },
+      "LS-SOURCE", {"a source of the test", "2 samples (2, 3)", "Batch::ids"});
 }
 
 TEST(Source, OfANegativeSizeIsNamed) {
   const Dataset dataset(std::make_shared<Made>([](auto) { return Batch{}; }, -3));
-  EXPECT_NE(message_from<DataError>([&] { dataset.size(); }).find("a source of the test has a size of -3"),
-            std::string::npos);
+  expect_error<DataError>([&] { dataset.size(); }, "LS-SOURCE", {"a source of the test", "-3"});
 }
 
 TEST(DatasetHandle, ReadsOnlySamplesThatItHas) {
   const Dataset dataset = data::from_tensors(torch::ones({3, 2}), torch::ones({3}));
   for (const int64_t id : {int64_t{-1}, int64_t{3}, std::numeric_limits<int64_t>::min()}) {
-    EXPECT_NE(message_from<UsageError>([&] {
-                dataset.read(std::vector<int64_t>{0, id});
-              }).find("LS-SAMPLE-RANGE"),
-              std::string::npos);
+    const std::string sample = "sample " + std::to_string(id);
+    expect_error<UsageError>([&] { dataset.read(std::vector<int64_t>{0, id}); }, "LS-SAMPLE-RANGE", {sample});
   }
   EXPECT_EQ(dataset.read(std::vector<int64_t>{}).input.sizes(), (std::vector<int64_t>{0, 2}));
   const Dataset slice = data::slice(dataset, 1, 2);
-  message_from<UsageError>([&] { slice.read(std::vector<int64_t>{1}); });
+  expect_error<UsageError>([&] { slice.read(std::vector<int64_t>{1}); }, "LS-SAMPLE-RANGE", {"sample 1"});
 }
 
 TEST(DatasetHandle, ThatIsEmptySaysSo) {
@@ -117,7 +112,7 @@ TEST(DatasetHandle, ThatIsEmptySaysSo) {
   for (const auto& use :
        std::vector<std::function<void()>>{[&] { empty.size(); }, [&] { empty.read_all(); }, [&] { empty.source(); },
                                           [&] { data::slice(empty, 0, 0); }}) {
-    EXPECT_NE(message_from<UsageError>(use).find("LS-EMPTY-HANDLE"), std::string::npos);
+    expect_error<UsageError>(use, "LS-EMPTY-HANDLE", {"Dataset"});
   }
 }
 
@@ -135,30 +130,32 @@ TEST(FromTensors, TakesViewsAndNoSamples) {
 
 TEST(FromTensors, RefusesWhatHasNoRowsInTheHostsMemory) {
   const torch::Tensor rows = torch::ones({3, 2});
-  const auto refused = [&](const torch::Tensor& input, const torch::Tensor& target, const char* code) {
-    const auto text = message_from<UsageError>([&] { data::from_tensors(input, target); });
-    EXPECT_NE(text.find(code), std::string::npos) << text;
+  const auto refused = [&](const torch::Tensor& input, const torch::Tensor& target, const char* code, const char* what,
+                           const testing::Where& where = testing::Where::current()) {
+    expect_error<UsageError>([&] { data::from_tensors(input, target); }, code, {"from_tensors", what}, where);
   };
-  refused(torch::ones({}), torch::ones({}), "LS-BATCH");
-  refused(rows, torch::ones({2}), "LS-BATCH");
-  refused(torch::Tensor(), rows, "LS-NOT-DENSE");
-  refused(rows, torch::Tensor(), "LS-NOT-DENSE");
-  refused(rows.to_sparse(), rows, "LS-NOT-DENSE");
-  refused(torch::ones({3, 2}, torch::kMeta), rows, "LS-NOT-HOST");
+  refused(torch::ones({}), torch::ones({}), "LS-BATCH", "input");
+  refused(rows, torch::ones({2}), "LS-BATCH", "target Float [2]");
+  refused(torch::Tensor(), rows, "LS-NOT-DENSE", "input");
+  refused(rows, torch::Tensor(), "LS-NOT-DENSE", "target");
+  refused(rows.to_sparse(), rows, "LS-NOT-DENSE", "input");
+  refused(torch::ones({3, 2}, torch::kMeta), rows, "LS-NOT-HOST", "meta");
 }
 
 TEST(Slice, RefusesBordersThatThereAreNot) {
   const Dataset dataset = data::from_tensors(torch::ones({3, 2}), torch::ones({3}));
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   for (const auto& [begin, end] : std::vector<std::pair<int64_t, int64_t>>{{-1, 2}, {2, 1}, {0, 4}, {kMost, kMost}}) {
-    message_from<UsageError>([&, from = begin, to = end] { data::slice(dataset, from, to); });
+    const std::string borders = std::to_string(begin) + " to " + std::to_string(end);
+    expect_error<UsageError>([&, from = begin, to = end] { data::slice(dataset, from, to); }, "LS-SAMPLE-RANGE",
+                             {borders});
   }
   EXPECT_EQ(data::slice(dataset, 3, 3).size(), 0);
 }
 
 TEST(DigitsOf, ANegativeNumberOfImagesAreRefusedAndOfNoneAreNone) {
-  message_from<UsageError>([] { data::digits(-1, 5); });
-  message_from<UsageError>([] { data::digits(5, -1); });
+  expect_error<UsageError>([] { data::digits(-1, 5); }, "LS-OPTION", {"digits", "-1 and 5"});
+  expect_error<UsageError>([] { data::digits(5, -1); }, "LS-OPTION", {"digits", "5 and -1"});
   EXPECT_EQ(data::digits(0, 1).train.size(), 0);
 }
 

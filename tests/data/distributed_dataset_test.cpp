@@ -6,28 +6,14 @@
 #include <limits>
 #include <set>
 
+#include "tests/support/errors.h"
 #include "tests/support/programs.h"
 
 namespace lockstep {
 namespace {
 
+using testing::expect_error;
 using testing::lanes;
-using testing::message_from;
-
-/// Runs `fn`, which must throw an E, and gives its code.
-template <class E, class Fn>
-std::string code_from(Fn&& fn) {
-  std::string code;
-  message_from<E>([&] {
-    try {
-      fn();
-    } catch (const E& error) {
-      code = error.code();
-      throw;
-    }
-  });
-  return code;
-}
 
 Dataset numbers(int64_t count) {
   return data::from_tensors(torch::arange(count).to(torch::kFloat).view({count, 1}), torch::arange(count));
@@ -171,13 +157,13 @@ TEST(DistributedDataset, OfNoSamplesHasNoStepsAndOfOneSampleOne) {
 
 TEST(DistributedDataset, IsAClassMemberThatIsFilledLater) {
   DistributedDataset data;
-  EXPECT_EQ(code_from<UsageError>([&] { data.epoch(0); }), "LS-EMPTY-HANDLE");
-  EXPECT_EQ(code_from<UsageError>([&] { data.size(); }), "LS-EMPTY-HANDLE");
-  EXPECT_EQ(code_from<UsageError>([&] { data.steps_per_epoch(); }), "LS-EMPTY-HANDLE");
-  EXPECT_EQ(code_from<UsageError>([&] { data.global_batch(); }), "LS-EMPTY-HANDLE");
+  expect_error<UsageError>([&] { data.epoch(0); }, "LS-EMPTY-HANDLE");
+  expect_error<UsageError>([&] { data.size(); }, "LS-EMPTY-HANDLE");
+  expect_error<UsageError>([&] { data.steps_per_epoch(); }, "LS-EMPTY-HANDLE");
+  expect_error<UsageError>([&] { data.global_batch(); }, "LS-EMPTY-HANDLE");
   EXPECT_TRUE(DistributedDataset::Iterator() == std::default_sentinel);
   MirroredStrategy strategy({.devices = lanes(1)});
-  EXPECT_EQ(code_from<UsageError>([&] { strategy.distribute(Dataset(), {.global_batch = 1}); }), "LS-EMPTY-HANDLE");
+  expect_error<UsageError>([&] { strategy.distribute(Dataset(), {.global_batch = 1}); }, "LS-EMPTY-HANDLE");
   data = strategy.distribute(numbers(3), {.global_batch = 2});
   EXPECT_EQ(data.size(), 3);
 }
@@ -198,7 +184,7 @@ TEST(DistributedDataset, AStepThatCannotBeReadIsTriedAgain) {
   };
   MirroredStrategy strategy({.devices = lanes(1)});
   auto it = strategy.distribute(Dataset(std::make_shared<Flaky>()), {.global_batch = 1}).epoch(0).begin();
-  EXPECT_EQ(code_from<DataError>([&] { ++it; }), "LS-SOURCE");
+  expect_error<DataError>([&] { ++it; }, "LS-SOURCE");
   EXPECT_EQ(it->begin()->ids[0].item<int64_t>(), 0) << "where it was";
   ++it;
   EXPECT_EQ(it->begin()->ids[0].item<int64_t>(), 1);
@@ -206,13 +192,21 @@ TEST(DistributedDataset, AStepThatCannotBeReadIsTriedAgain) {
 
 TEST(DistributedDataset, RefusesWhatCannotBe) {
   MirroredStrategy strategy({.devices = lanes(1)});
-  message_from<UsageError>([&] { strategy.distribute(numbers(3), {}); });
-  message_from<UsageError>([&] { strategy.distribute(numbers(3), {.global_batch = -1}); });
-  message_from<UsageError>([&] { strategy.distribute(numbers(3), {.global_batch = 1}).epoch(-1); });
-  message_from<UsageError>([&] { data::from_tensors(torch::ones({3, 1}), torch::ones({4})); });
-  message_from<UsageError>([&] { data::from_tensors(torch::ones({}), torch::ones({})); });
-  message_from<UsageError>([&] { data::from_tensors(torch::Tensor(), torch::ones({3})); });
-  message_from<UsageError>([&] { data::slice(numbers(3), 1, 4); });
+  expect_error<UsageError>([&] { strategy.distribute(numbers(3), {}); }, "LS-OPTION", {"distribute", ".global_batch"});
+  expect_error<UsageError>([&] { strategy.distribute(numbers(3), {.global_batch = -1}); }, "LS-OPTION",
+                           {"distribute", ".global_batch = -1"});
+  expect_error<UsageError>([&] { strategy.distribute(numbers(3), {.global_batch = 1}).epoch(-1); }, "LS-OPTION",
+                           {"epoch -1"});
+  expect_error<UsageError>(
+      [&] {
+        data::from_tensors(torch::ones({3, 1}), torch::ones({4}));
+      },
+      "LS-BATCH", {"from_tensors", "input Float [3, 1]", "target Float [4]"});
+  expect_error<UsageError>([&] { data::from_tensors(torch::ones({}), torch::ones({})); }, "LS-BATCH",
+                           {"from_tensors", "input"});
+  expect_error<UsageError>([&] { data::from_tensors(torch::Tensor(), torch::ones({3})); }, "LS-NOT-DENSE",
+                           {"from_tensors", "undefined", "input"});
+  expect_error<UsageError>([&] { data::slice(numbers(3), 1, 4); }, "LS-SAMPLE-RANGE", {"1 to 4"});
 }
 
 }  // namespace

@@ -8,13 +8,14 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/support/errors.h"
 #include "tests/support/programs.h"
 
 namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::message_from;
+using testing::expect_error;
 
 /// The share of samples that a linear model, trained well, gets right.
 double linear_accuracy(const data::Split& split) {
@@ -91,9 +92,13 @@ class IdxFiles : public ::testing::Test {
     gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size()));
     gzclose(file);
   }
-  std::string error() {
-    return message_from<DataError>([&] { data::idx(folder_.string()); });
+  /// Reading the folder fails with these values.
+  void expect_data_error(std::initializer_list<std::string_view> values,
+                         const testing::Where& where = testing::Where::current()) const {
+    expect_error<DataError>([&] { data::idx(folder_.string()); }, "LS-DATA-FILE", values, where);
   }
+  /// The file's path in quotes, as errors name it.
+  std::string quoted(const std::string& name) const { return "'" + (folder_ / name).string() + "'"; }
   const fs::path folder_;
 };
 
@@ -120,37 +125,38 @@ TEST_F(IdxFiles, OfTheTestSetAloneAreCutAtFourFifths) {
 }
 
 TEST_F(IdxFiles, ThatAreNotThereAreNamed) {
-  EXPECT_NE(error().find("holds no pair"), std::string::npos);
-  EXPECT_NE(message_from<DataError>([&] { data::idx((folder_ / "nowhere").string()); }).find("is not a folder"),
-            std::string::npos);
+  const std::string folder = "'" + folder_.string() + "'";
+  expect_data_error({folder, "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"});
+  const std::string nowhere = quoted("nowhere");
+  expect_error<DataError>([&] { data::idx((folder_ / "nowhere").string()); }, "LS-DATA-FILE", {nowhere});
   plain("t10k-images-idx3-ubyte", images(2));
-  EXPECT_NE(error().find("images without its labels"), std::string::npos);
+  expect_data_error({folder, "t10k's images", "labels"});
 }
 
 TEST_F(IdxFiles, ThatAreDamagedAreNamedWithThePlace) {
   plain("t10k-labels-idx1-ubyte", labels(2));
-  const auto with_images = [&](const std::string& bytes) {
+  const std::string path = quoted("t10k-images-idx3-ubyte");
+  const auto expect_damaged = [&](const std::string& bytes, std::string_view value, std::string_view other = {},
+                                  const testing::Where& where = testing::Where::current()) {
     plain("t10k-images-idx3-ubyte", bytes);
-    const auto text = error();
-    EXPECT_NE(text.find("t10k-images-idx3-ubyte"), std::string::npos) << text;
-    return text;
+    expect_data_error({path, value, other.empty() ? value : other}, where);
   };
-  EXPECT_NE(with_images("").find("ends at byte 0"), std::string::npos);
-  EXPECT_NE(with_images("abc").find("ends at byte 3"), std::string::npos);
-  EXPECT_NE(with_images("not an IDX file at all").find("not an IDX file"), std::string::npos);
-  EXPECT_NE(with_images(labels(2)).find("instead of 0x00000803"), std::string::npos);
-  EXPECT_NE(with_images(images(2).substr(0, 500)).find("484 bytes of data where its header promises 1568"),
-            std::string::npos);
-  EXPECT_NE(with_images(images(2) + "x").find("more than the 1568"), std::string::npos);
-  EXPECT_NE(with_images(images(3)).find("3 images"), std::string::npos);
-  EXPECT_NE(with_images(images(2, 14)).find("14 x 14"), std::string::npos);
+  expect_damaged("", "byte 0");
+  expect_damaged("abc", "byte 3");
+  expect_damaged("not an IDX file at all", "images", "0x00000803");
+  expect_damaged(labels(2), "0x00000801", "0x00000803");
+  expect_damaged(images(2).substr(0, 500), "484 bytes", "1568");
+  expect_damaged(images(2) + "x", "1568 bytes");
+  expect_damaged(images(3), "3 images", "2 labels");
+  expect_damaged(images(2, 14), "2 images", "14 x 14");
 }
 
 TEST_F(IdxFiles, ThatPromiseMoreThanTheyHaveTakeNoMemory) {
   plain("t10k-labels-idx1-ubyte", labels(2));
   for (const uint32_t huge : {0xffffffffu, 0x7fffffffu}) {
     plain("t10k-images-idx3-ubyte", word(0x803) + word(huge) + word(huge) + word(huge) + std::string(100, 'x'));
-    EXPECT_NE(error().find("100 bytes of data"), std::string::npos);
+    const std::string path = quoted("t10k-images-idx3-ubyte");
+    expect_data_error({path, "100 bytes"});
   }
 }
 
@@ -162,17 +168,19 @@ TEST_F(IdxFiles, WithABrokenCompressionAreNamed) {
     std::ifstream in(folder_ / "t10k-images-idx3-ubyte.gz", std::ios::binary);
     bytes.assign(std::istreambuf_iterator<char>(in), {});
   }
+  const std::string path = quoted("t10k-images-idx3-ubyte.gz");
   plain("t10k-images-idx3-ubyte.gz", bytes.substr(0, bytes.size() / 2));
-  error();
+  expect_data_error({path});
   bytes[bytes.size() / 2] = static_cast<char>(~bytes[bytes.size() / 2]);
   plain("t10k-images-idx3-ubyte.gz", bytes);
-  error();
+  expect_data_error({path});
 }
 
 TEST_F(IdxFiles, WithALabelBeyondNineAreNamed) {
   plain("t10k-images-idx3-ubyte", images(2));
   plain("t10k-labels-idx1-ubyte", word(0x801) + word(2) + std::string("\x03\x0a", 2));
-  EXPECT_NE(error().find("label 10 at sample 1"), std::string::npos);
+  const std::string path = quoted("t10k-labels-idx1-ubyte");
+  expect_data_error({path, "label 10", "sample 1"});
 }
 
 TEST(Mnist, OfTheSharedDataFolderIsTenThousandDigits) {

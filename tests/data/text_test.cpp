@@ -7,13 +7,14 @@
 #include <fstream>
 
 #include "lockstep/data/sources.h"
+#include "tests/support/errors.h"
 #include "tests/support/programs.h"
 
 namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::message_from;
+using testing::expect_error;
 
 class TextFile : public ::testing::Test {
  protected:
@@ -25,8 +26,14 @@ class TextFile : public ::testing::Test {
     std::ofstream(folder_ / "text", std::ios::binary) << bytes;
     return (folder_ / "text").string();
   }
-  std::string error(const std::string& path, int64_t context) const {
-    return message_from<DataError>([&] { data::text(path, context); });
+  /// Reading it fails with the path and these values.
+  static void expect_refused(const std::string& path, int64_t context,
+                             std::initializer_list<std::string_view> values = {},
+                             const testing::Where& where = testing::Where::current()) {
+    const std::string quoted = "'" + path + "'";
+    const auto read = [&] { data::text(path, context); };
+    expect_error<DataError>(read, "LS-DATA-FILE", {quoted}, where);
+    expect_error<DataError>(read, "LS-DATA-FILE", values, where);
   }
   const fs::path folder_;
 };
@@ -71,19 +78,18 @@ TEST_F(TextFile, MayHoldEveryByte) {
 
 TEST_F(TextFile, ThatFillsOneWindowInEachPartIsLongEnough) {
   EXPECT_EQ(data::text(holds(letters(50)), 4).evaluate.size(), 1);
-  EXPECT_NE(error(holds(letters(49)), 4).find("has 49 bytes, of which the last 4 are to evaluate"), std::string::npos);
+  expect_refused(holds(letters(49)), 4, {"49 bytes", "last 4", "window of 4"});
   EXPECT_EQ(data::text(holds(letters(50)), 4).train.size(), 11);
 }
 
 TEST_F(TextFile, ThatIsMissingOrNoFileOrEmptyIsNamed) {
   const std::string nowhere = (folder_ / "nowhere").string();
-  EXPECT_NE(error(nowhere, 4).find("'" + nowhere + "' cannot be opened"), std::string::npos);
-  EXPECT_NE(error(folder_.string(), 4).find("is not a plain file"), std::string::npos);
-  EXPECT_NE(error("/dev/zero", 4).find("is not a plain file"), std::string::npos);
-  EXPECT_NE(error(holds(""), 4).find("has 0 bytes"), std::string::npos);
-  EXPECT_NE(error(holds(letters(100)), INT64_MAX).find("no window of 9223372036854775807"), std::string::npos);
-  EXPECT_NE(message_from<UsageError>([&] { data::text(holds(letters(100)), 0); }).find("context of 0"),
-            std::string::npos);
+  expect_refused(nowhere, 4);
+  expect_refused(folder_.string(), 4);
+  expect_refused("/dev/zero", 4);
+  expect_refused(holds(""), 4, {"0 bytes"});
+  expect_refused(holds(letters(100)), INT64_MAX, {"100 bytes", "window of 9223372036854775807"});
+  expect_error<UsageError>([&] { data::text(holds(letters(100)), 0); }, "LS-OPTION", {"text", "context of 0"});
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/memory/tensor_cache.h"
+#include "tests/support/errors.h"
 #include "tests/support/programs.h"
 
 #if defined(__SANITIZE_ADDRESS__)  // too large is an answer here, not a mistake
@@ -51,9 +52,9 @@ TEST(TensorCacheSetting, IsOnByDefaultButNotForSanitizers) {
 TEST(TensorCacheSetting, SaysWhatIsAllowedWhereItIsNot) {
   for (const char* text :
        {"yes", "-1", "1.5G", "12T", "G", "8GB", " 8G", "ON", "99999999999999999999", "99999999999999G"}) {
-    const auto message = lockstep::testing::message_from<UsageError>([&] { tensor_cache_setting(text); });
-    EXPECT_NE(message.find("LOCKSTEP_TENSOR_CACHE is '" + std::string(text) + "'"), std::string::npos) << message;
-    EXPECT_NE(message.find("K, M or G"), std::string::npos) << message;
+    const std::string quoted = "'" + std::string(text) + "'";
+    lockstep::testing::expect_error<UsageError>([&] { tensor_cache_setting(text); }, "LS-ENVIRONMENT",
+                                                {"LOCKSTEP_TENSOR_CACHE", quoted});
   }
 }
 
@@ -225,7 +226,8 @@ TEST_F(TensorAllocatorDeathTest, AWrongValueRefusesEveryStrategy) {
   const auto body = [] {
     setenv("LOCKSTEP_TENSOR_CACHE", "lots", 1);
     for (int time = 0; time < 2; ++time) {
-      lockstep::testing::message_from<UsageError>([] { const OneDeviceStrategy strategy; });
+      lockstep::testing::expect_error<UsageError>([] { const OneDeviceStrategy strategy; }, "LS-ENVIRONMENT",
+                                                  {"LOCKSTEP_TENSOR_CACHE", "'lots'"});
     }
     std::_Exit(::testing::Test::HasFailure() ? 1 : 0);
   };

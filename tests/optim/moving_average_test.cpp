@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "lockstep/testing/local_replicas.h"
+#include "tests/support/errors.h"
 #include "tests/support/programs.h"
 #include "tests/support/strategies.h"
 
@@ -14,8 +15,8 @@ namespace lockstep {
 namespace {
 
 namespace nn = torch::nn;
-using testing::message_from;
-using testing::nested_message_from;
+using testing::expect_error;
+using testing::expect_step_error;
 using torch::Tensor;
 
 class MovingAverageOf : public ::testing::TestWithParam<testing::StrategyCase> {
@@ -176,12 +177,15 @@ TEST_P(MovingAverageOf, WhileItStandsInTrainingAndWritesAreRefused) {
   const std::string before = bits_of(weight_);
   {
     const auto swapped = ema.swap();
-    const auto training = nested_message_from<UsageError>([&] { step(ema); });
-    EXPECT_NE(training.find("optimizer.step of variable 'weight'"), std::string::npos) << training;
-    nested_message_from<UsageError>([&] { strategy_->run([&](ReplicaContext& ctx) { ema.update(ctx); }); });
-    message_from<UsageError>([&] { weight_.assign(torch::ones({3})); });
-    message_from<UsageError>([&] { strategy_->update(weight_, [](Tensor& value) { value.zero_(); }); });
-    EXPECT_NE(message_from<UsageError>([&] { (void)ema.swap(); }).find("second swap"), std::string::npos);
+    const char* code = "LS-AVERAGE-SWAPPED";
+    const auto update = [&](ReplicaContext& ctx) { ema.update(ctx); };
+    expect_step_error<UsageError>([&] { step(ema); }, code, {"optimizer.step", "variable 'weight'"});
+    expect_step_error<UsageError>([&] { strategy_->run(update); }, code,
+                                  {"MovingAverage::update", "variable 'weight'"});
+    expect_error<UsageError>([&] { weight_.assign(torch::ones({3})); }, code, {"variable 'weight'"});
+    expect_error<UsageError>([&] { strategy_->update(weight_, [](Tensor& value) { value.zero_(); }); }, code,
+                             {"variable 'weight'"});
+    expect_error<UsageError>([&] { (void)ema.swap(); }, code, {"second swap", "variable 'weight'"});
     strategy_->run([&](ReplicaContext& ctx) {
       other.value(ctx).mutable_grad() = torch::ones({3});
       EXPECT_TRUE(for_other.step(ctx).applied) << "of other variables";
@@ -213,20 +217,20 @@ TEST_P(MovingAverageOf, TakesInNothingThatSomethingElseWrote) {
   const auto ema = strategy_->make_moving_average(variables_, {.decay = 0.5});
   step(ema);
   const std::string before = bits_of(ema.variables()[0]);
-  const auto text = nested_message_from<DivergenceError>([&] {
-    strategy_->run([&](ReplicaContext& ctx) {
-      if (ctx.replica_id() == 0) weight_.value(ctx).data().add_(1);
-      ema.update(ctx);
-    });
-  });
-  EXPECT_NE(text.find("'weight'"), std::string::npos) << text;
+  const auto write_and_update = [&](ReplicaContext& ctx) {
+    if (ctx.replica_id() == 0) weight_.value(ctx).data().add_(1);
+    ema.update(ctx);
+  };
+  expect_step_error<DivergenceError>([&] { strategy_->run(write_and_update); }, "LS-FOREIGN-WRITE",
+                                     {"variable 'weight'", "step 1"});
   EXPECT_EQ(bits_of(ema.variables()[0]), before);
-  message_from<DivergenceError>([&] { (void)ema.swap(); });
+  expect_error<DivergenceError>([&] { (void)ema.swap(); }, "LS-FOREIGN-WRITE", {"variable 'weight'", "step 1"});
 }
 
 TEST_P(MovingAverageOf, HasANameOfItsOwn) {
   const auto slow = strategy_->make_moving_average(variables_, {.decay = 0.9});
-  message_from<UsageError>([&] { strategy_->make_moving_average(variables_, {.decay = 0.5}); });
+  expect_error<UsageError>([&] { strategy_->make_moving_average(variables_, {.decay = 0.5}); }, "LS-NAME-TAKEN",
+                           {"variable", "'weight/average'"});
   const auto fast = strategy_->make_moving_average(variables_, {.decay = 0.5, .name = "fast"});
   EXPECT_EQ(fast.variables()[0].name(), "weight/fast");
   for (int i = 0; i < 2; ++i) {
@@ -247,27 +251,34 @@ TEST_P(MovingAverageOf, OutlivesItsStrategy) {
 }
 
 TEST_P(MovingAverageOf, MisuseIsNamed) {
-  const auto make = [&](const std::vector<Variable>& variables, const MovingAverageOptions& options = {}) {
-    return message_from<UsageError>([&] { strategy_->make_moving_average(variables, options); });
+  const auto expect_refused = [&](const std::vector<Variable>& variables, const MovingAverageOptions& options,
+                                  std::string_view code, std::initializer_list<std::string_view> values = {},
+                                  const testing::Where& where = testing::Where::current()) {
+    expect_error<UsageError>([&] { strategy_->make_moving_average(variables, options); }, code, values, where);
   };
-  for (const double decay : {1.0, -0.1, std::nan("")}) make(variables_, {.decay = decay});
-  make(variables_, {.name = ""});
-  make({});
-  make({Variable()});
-  EXPECT_NE(make({weight_, weight_}).find("twice"), std::string::npos);
+  expect_refused(variables_, {.decay = 1.0}, "LS-OPTION", {".decay = 1"});
+  expect_refused(variables_, {.decay = -0.1}, "LS-OPTION", {".decay = -0.1"});
+  expect_refused(variables_, {.decay = std::nan("")}, "LS-OPTION", {".decay = nan"});
+  expect_refused(variables_, {.name = ""}, "LS-OPTION", {".name"});
+  expect_refused({}, {}, "LS-NO-VARIABLES", {"moving average"});
+  expect_refused({Variable()}, {}, "LS-EMPTY-HANDLE", {"Variable"});
+  expect_refused({weight_, weight_}, {}, "LS-VARIABLE-TWICE", {"variable 'weight'"});
   const Variable whole = strategy_->make_variable(torch::ones({2}, torch::kInt), {.name = "whole"});
-  EXPECT_NE(make({whole}).find("'whole', which is Int"), std::string::npos);
+  expect_refused({whole}, {}, "LS-VARIABLE-KIND", {"variable 'whole'", "Int"});
   const Variable free = strategy_->make_variable(
       torch::ones({2}),
       {.name = "free", .synchronization = VariableSynchronization::kOnRead, .aggregation = VariableAggregation::kMean});
-  EXPECT_NE(make({weight_, free}).find("'free', which is sync-on-read"), std::string::npos);
+  expect_refused({weight_, free}, {}, "LS-VARIABLE-KIND", {"variable 'free'", "sync-on-read"});
   testing::LocalReplicas other({.replicas = 2});
-  message_from<UsageError>([&] { other.make_moving_average(variables_); });
+  expect_error<UsageError>([&] { other.make_moving_average(variables_); }, "LS-OTHER-STRATEGY", {"variable 'weight'"});
   const auto ema = strategy_->make_moving_average(variables_);  // nothing is left of those that were refused
-  nested_message_from<UsageError>([&] { other.run([&](ReplicaContext& ctx) { ema.update(ctx); }); });
-  nested_message_from<UsageError>([&] { strategy_->evaluate([&](ReplicaContext& ctx) { ema.update(ctx); }); });
-  nested_message_from<UsageError>([&] { strategy_->run([&](ReplicaContext&) { (void)ema.swap(); }); });
-  nested_message_from<UsageError>([&] { strategy_->run([&](ReplicaContext&) { ema.updates(); }); });
+  const auto update = [&](ReplicaContext& ctx) { ema.update(ctx); };
+  expect_step_error<UsageError>([&] { other.run(update); }, "LS-OTHER-STRATEGY", {"MovingAverage::update"});
+  expect_step_error<UsageError>([&] { strategy_->evaluate(update); }, "LS-INSIDE-EVALUATE", {"MovingAverage::update"});
+  const auto swap = [&](ReplicaContext&) { (void)ema.swap(); };
+  expect_step_error<UsageError>([&] { strategy_->run(swap); }, "LS-INSIDE-STEP", {"MovingAverage::swap"});
+  const auto count = [&](ReplicaContext&) { ema.updates(); };
+  expect_step_error<UsageError>([&] { strategy_->run(count); }, "LS-INSIDE-STEP", {"MovingAverage::updates"});
 }
 
 TEST_P(MovingAverageOf, IsSeenUnderAutocastToo) {

@@ -3,13 +3,17 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tests/support/errors.h"
 #include "tests/support/programs.h"
 
 namespace lockstep {
 namespace {
 
+using testing::error_from;
+using testing::expect_error;
+using testing::expect_step_error;
+using testing::has_value;
 using testing::lanes;
-using testing::message_from;
 using testing::nested_message_from;
 using torch::Tensor;
 namespace optim = torch::optim;
@@ -146,13 +150,14 @@ TEST_P(OptimizerOf, ASparseGradientIsRefusedByName) {
   const auto model =
       strategy_.make_module([] { return torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 2).sparse(true)); });
   const auto optimizer = strategy_.make_optimizer(model, optim::SGDOptions(0.1));
-  const auto text = nested_message_from<UsageError>([&] {
-    strategy_.run([&](ReplicaContext& ctx) {
-      model(ctx)->forward(torch::ones({2}, torch::kLong)).sum().backward();
-      optimizer.step(ctx);
-    });
-  });
-  EXPECT_NE(text.find("'model.weight' has a sparse gradient"), std::string::npos) << text;
+  const auto step = [&](ReplicaContext& ctx) {
+    model(ctx)->forward(torch::ones({2}, torch::kLong)).sum().backward();
+    optimizer.step(ctx);
+  };
+  const auto error = error_from<ReplicaError>([&] { strategy_.run(step); });
+  const std::string replica = "replica " + std::to_string(error.replica().value());
+  expect_error<UsageError>([&] { std::rethrow_if_nested(error); }, "LS-NOT-DENSE",
+                           {"variable 'model.weight'", "sparse gradient", replica});
 }
 
 TEST_P(OptimizerOf, AGradientInAnotherMemoryLayoutIsTheSameGradient) {
@@ -171,16 +176,16 @@ TEST_P(OptimizerOf, CheckFiniteNamesVariableAndReplicaAndAppliesNothing) {
   const auto bad = variable("bad");
   const auto optimizer = strategy_.make_optimizer(std::vector<Variable>{good, bad}, optim::AdamOptions(0.1));
   const int64_t culprit = replicas() - 1;
-  const auto text = nested_message_from<NonFiniteError>([&] {
+  const auto error = error_from<ReplicaError>([&] {
     strategy_.run([&](ReplicaContext& ctx) {
       set_gradient(ctx, good, 1);
       set_gradient(ctx, bad, ctx.replica_id() == culprit ? std::nan("") : 1);
       optimizer.step(ctx, {.check_finite = true});
     });
   });
-  EXPECT_NE(text.find("'bad' on replica " + std::to_string(culprit)), std::string::npos) << text;
-  EXPECT_EQ(text.find("'good'"), std::string::npos) << text;
-  EXPECT_NE(text.find("step 0"), std::string::npos) << text;
+  const std::string replica = "replica " + std::to_string(culprit);
+  expect_error<NonFiniteError>([&] { std::rethrow_if_nested(error); }, "LS-NOT-FINITE", {"'bad'", replica, "step 0"});
+  EXPECT_FALSE(has_value(error.what(), "'good'")) << error.what();
   EXPECT_TRUE(torch::equal(good.read(), torch::ones({3})));
   EXPECT_EQ(optimizer.state().at("good/step").item<int64_t>(), 0);
   strategy_.run([&](ReplicaContext& ctx) {
@@ -225,9 +230,7 @@ TEST_P(OptimizerOf, StateAndLoadGiveTheSameFuture) {
   EXPECT_TRUE(torch::equal(a.read(), b.read()));
   renamed.erase("b/step");
   renamed["c"] = torch::ones({1});
-  const auto text = message_from<UsageError>([&] { second.load(renamed); });
-  EXPECT_NE(text.find("'b/step' is missing"), std::string::npos) << text;
-  EXPECT_NE(text.find("'c' is unexpected"), std::string::npos) << text;
+  expect_error<UsageError>([&] { second.load(renamed); }, "LS-STATE-MISFIT", {"optimizer_1", "'b/step'", "'c'"});
 }
 
 TEST_P(OptimizerOf, SlotsAreVariables) {
@@ -242,14 +245,13 @@ TEST_P(OptimizerOf, DifferentOptionsOnReplicasAreNamed) {
   if (replicas() == 1) GTEST_SKIP() << "one replica cannot disagree";
   const auto v = variable("v");
   const auto optimizer = strategy_.make_optimizer(std::vector<Variable>{v}, optim::SGDOptions(1));
-  const auto text = nested_message_from<UsageError>([&] {
-    strategy_.run([&](ReplicaContext& ctx) {
-      StepOptions options;
-      if (ctx.replica_id() == 0) options.clip_global_norm = 1.0;
-      optimizer.step(ctx, options);
-    });
-  });
-  EXPECT_NE(text.find("clip_global_norm = 1"), std::string::npos) << text;
+  const auto step = [&](ReplicaContext& ctx) {
+    StepOptions options;
+    if (ctx.replica_id() == 0) options.clip_global_norm = 1.0;
+    optimizer.step(ctx, options);
+  };
+  expect_step_error<UsageError>([&] { strategy_.run(step); }, "LS-MEETING-ORDER",
+                                {"replica 0", "clip_global_norm = 1"});
 }
 
 TEST_P(OptimizerOf, MisuseIsNamed) {
@@ -258,35 +260,34 @@ TEST_P(OptimizerOf, MisuseIsNamed) {
   const auto free =
       strategy_.make_variable(torch::ones({2}), {.name = "free", .synchronization = VariableSynchronization::kOnRead});
   using Variables = std::vector<Variable>;
-  EXPECT_NE(message_from<UsageError>([&] {
-              strategy_.make_optimizer(Variables{v, v}, optim::SGDOptions(1));
-            }).find("twice"),
-            std::string::npos);
-  EXPECT_NE(message_from<UsageError>([&] {
-              strategy_.make_optimizer(Variables{whole}, optim::SGDOptions(1));
-            }).find("'whole'"),
-            std::string::npos);
-  EXPECT_NE(message_from<UsageError>([&] {
-              strategy_.make_optimizer(Variables{free}, optim::SGDOptions(1));
-            }).find("sync-on-read"),
-            std::string::npos);
-  message_from<UsageError>([&] { strategy_.make_optimizer(Variables{}, optim::SGDOptions(1)); });
-  message_from<UsageError>([&] { strategy_.make_optimizer(Variables{Variable()}, optim::SGDOptions(1)); });
-  message_from<UsageError>([&] { strategy_.make_optimizer(Variables{v}, optim::SGDOptions(-1)); });
-  message_from<UsageError>([&] { strategy_.make_optimizer(Variables{v}, optim::AdamOptions(0.1).betas({1.0, 0.9})); });
-  message_from<UsageError>([&] { strategy_.make_optimizer(Variables{v}, optim::SGDOptions(0.1).nesterov(true)); });
+  const auto expect_refused = [&](const Variables& variables, const auto& options, std::string_view code,
+                                  std::initializer_list<std::string_view> values = {},
+                                  const testing::Where& where = testing::Where::current()) {
+    expect_error<UsageError>([&] { strategy_.make_optimizer(variables, options); }, code, values, where);
+  };
+  expect_refused({v, v}, optim::SGDOptions(1), "LS-VARIABLE-TWICE", {"variable 'v'"});
+  expect_refused({whole}, optim::SGDOptions(1), "LS-VARIABLE-KIND", {"variable 'whole'", "Int"});
+  expect_refused({free}, optim::SGDOptions(1), "LS-VARIABLE-KIND", {"variable 'free'", "sync-on-read"});
+  expect_refused({}, optim::SGDOptions(1), "LS-NO-VARIABLES", {"optimizer"});
+  expect_refused({Variable()}, optim::SGDOptions(1), "LS-EMPTY-HANDLE", {"Variable"});
+  expect_refused({v}, optim::SGDOptions(-1), "LS-OPTION", {"learning rate = -1"});
+  expect_refused({v}, optim::AdamOptions(0.1).betas({1.0, 0.9}), "LS-OPTION", {"Adam", "betas[0] = 1"});
+  expect_refused({v}, optim::SGDOptions(0.1).nesterov(true), "LS-OPTION", {"SGD", "nesterov"});
   MirroredStrategy other({.devices = lanes(1)});
-  message_from<UsageError>([&] { other.make_optimizer(Variables{v}, optim::SGDOptions(1)); });
+  expect_error<UsageError>([&] { other.make_optimizer(Variables{v}, optim::SGDOptions(1)); }, "LS-OTHER-STRATEGY",
+                           {"variable 'v'"});
   const auto optimizer = strategy_.make_optimizer(Variables{v}, optim::SGDOptions(1));
-  message_from<UsageError>([&] { optimizer.set_learning_rate(-0.1); });
-  message_from<UsageError>([&] { optimizer.set_learning_rate(0.1, 3); });
-  message_from<UsageError>([&] { optimizer.set_learning_rate(0.1, -1); });
-  message_from<UsageError>([&] { optimizer.learning_rate(7); });
-  nested_message_from<UsageError>([&] { other.run([&](ReplicaContext& ctx) { optimizer.step(ctx); }); });
-  nested_message_from<UsageError>([&] { strategy_.evaluate([&](ReplicaContext& ctx) { optimizer.step(ctx); }); });
-  nested_message_from<UsageError>(
-      [&] { strategy_.run([&](ReplicaContext& ctx) { optimizer.step(ctx, {.clip_global_norm = 0}); }); });
-  nested_message_from<UsageError>([&] { strategy_.run([&](ReplicaContext&) { optimizer.set_learning_rate(0.1); }); });
+  expect_error<UsageError>([&] { optimizer.set_learning_rate(-0.1); }, "LS-OPTION", {"learning rate = -0.1"});
+  expect_error<UsageError>([&] { optimizer.set_learning_rate(0.1, 3); }, "LS-OPTION", {"group 3"});
+  expect_error<UsageError>([&] { optimizer.set_learning_rate(0.1, -1); }, "LS-OPTION", {"group -1"});
+  expect_error<UsageError>([&] { optimizer.learning_rate(7); }, "LS-OPTION", {"group 7"});
+  const auto step = [&](ReplicaContext& ctx) { optimizer.step(ctx); };
+  expect_step_error<UsageError>([&] { other.run(step); }, "LS-OTHER-STRATEGY", {"optimizer.step"});
+  expect_step_error<UsageError>([&] { strategy_.evaluate(step); }, "LS-INSIDE-EVALUATE", {"optimizer.step"});
+  const auto clip_to_nothing = [&](ReplicaContext& ctx) { optimizer.step(ctx, {.clip_global_norm = 0}); };
+  expect_step_error<UsageError>([&] { strategy_.run(clip_to_nothing); }, "LS-OPTION", {".clip_global_norm"});
+  const auto set_rate = [&](ReplicaContext&) { optimizer.set_learning_rate(0.1); };
+  expect_step_error<UsageError>([&] { strategy_.run(set_rate); }, "LS-INSIDE-STEP", {"Optimizer::set_learning_rate"});
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, OptimizerOf,

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "lockstep/testing/local_replicas.h"
+#include "tests/support/errors.h"
 #include "tests/support/programs.h"
 #include "tests/support/strategies.h"
 
@@ -13,7 +14,6 @@ namespace {
 
 namespace nn = torch::nn;
 namespace optim = torch::optim;
-using testing::nested_message_from;
 using torch::Tensor;
 
 nn::Sequential make_generator() { return nn::Sequential(nn::Linear(2, 5), nn::Tanh(), nn::Linear(5, 3)); }
@@ -247,7 +247,8 @@ TEST_P(SeveralOptimizers, GroupsHaveTheirOwnOptionsAsAWhole) {
 
 TEST_P(SeveralOptimizers, ZeroGradOfAnotherStrategysOptimizerIsRefused) {
   testing::LocalReplicas other({.replicas = 2});
-  nested_message_from<UsageError>([&] { other.run([&](ReplicaContext& ctx) { gan_.for_generator.zero_grad(ctx); }); });
+  const auto step = [&](ReplicaContext& ctx) { gan_.for_generator.zero_grad(ctx); };
+  testing::expect_step_error<UsageError>([&] { other.run(step); }, "LS-OTHER-STRATEGY", {"optimizer.zero_grad"});
 }
 
 INSTANTIATE_TEST_SUITE_P(Strategies, SeveralOptimizers, ::testing::ValuesIn(testing::strategy_cases()),

@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "lockstep/reduce/addition_order.h"
+#include "tests/support/errors.h"
 #include "tests/support/programs.h"
 
 namespace lockstep::internal {
@@ -62,7 +63,7 @@ TEST(ReduceTensors, OfOneValueIsACopy) {
 
 TEST(ReduceTensors, RefusesToAddBools) {
   const std::vector<Tensor> values{torch::ones({2}, torch::kBool), torch::ones({2}, torch::kBool)};
-  testing::message_from<UsageError>([&] { reduce_tensors(Reduction::kSum, values); });
+  testing::expect_error<UsageError>([&] { reduce_tensors(Reduction::kSum, values); }, "LS-DTYPE", {"sum", "Bool"});
   EXPECT_TRUE(reduce_tensors(Reduction::kMax, values).all().item<bool>());
 }
 

@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include "lockstep/reduce/stream_copy.h"
+#include "tests/support/errors.h"
 #include "tests/support/programs.h"
 
 namespace lockstep {
@@ -229,58 +230,67 @@ INSTANTIATE_TEST_SUITE_P(Shapes, CollectivesOf,
 class CollectiveMisuse : public ::testing::Test {
  protected:
   template <class Fn>
-  std::string error(Fn fn) {
-    return testing::nested_message_from<UsageError>([&] { strategy_.run(fn); });
+  void expect_refused(Fn fn, std::string_view code, std::initializer_list<std::string_view> values = {},
+                      const testing::Where& where = testing::Where::current()) {
+    testing::expect_step_error<UsageError>([&] { strategy_.run(fn); }, code, values, where);
+  }
+  /// Replicas that do not meet alike: the values are of the account of who came to what.
+  template <class Fn>
+  void expect_mismatch(Fn fn, std::initializer_list<std::string_view> values,
+                       const testing::Where& where = testing::Where::current()) {
+    expect_refused(fn, "LS-MEETING-ORDER", values, where);
   }
   MirroredStrategy strategy_{{.devices = lanes(2), .replicas = 4}};
 };
 
 TEST_F(CollectiveMisuse, DifferentShapesNameBoth) {
-  const auto text =
-      error([](ReplicaContext& ctx) { ctx.all_reduce(Reduction::kSum, torch::ones({ctx.replica_id() == 2 ? 3 : 2})); });
-  EXPECT_NE(text.find("replica 2 came to all_reduce(sum, Float [3])"), std::string::npos) << text;
-  EXPECT_NE(text.find("Float [2]"), std::string::npos) << text;
+  expect_mismatch(
+      [](ReplicaContext& ctx) { ctx.all_reduce(Reduction::kSum, torch::ones({ctx.replica_id() == 2 ? 3 : 2})); },
+      {"replica 2", "all_reduce(sum, Float [3])", "replicas 0 to 1", "replica 3", "all_reduce(sum, Float [2])"});
 }
 
 TEST_F(CollectiveMisuse, DifferentReductionsNameBoth) {
-  const auto text = error([](ReplicaContext& ctx) {
-    ctx.all_reduce(ctx.replica_id() == 0 ? Reduction::kSum : Reduction::kMax, torch::ones({2}));
-  });
-  EXPECT_NE(text.find("all_reduce(sum"), std::string::npos) << text;
-  EXPECT_NE(text.find("all_reduce(max"), std::string::npos) << text;
+  expect_mismatch(
+      [](ReplicaContext& ctx) {
+        ctx.all_reduce(ctx.replica_id() == 0 ? Reduction::kSum : Reduction::kMax, torch::ones({2}));
+      },
+      {"replica 0", "all_reduce(sum, Float [2])", "replicas 1 to 3", "all_reduce(max, Float [2])"});
 }
 
 TEST_F(CollectiveMisuse, ACallThatOneReplicaSkipsIsNamedNotAHang) {
-  const auto text = error([](ReplicaContext& ctx) {
-    if (ctx.replica_id() != 1) ctx.all_reduce(Reduction::kSum, torch::ones({2}));
-  });
-  EXPECT_NE(text.find("replica 1 returned after 0 meetings"), std::string::npos) << text;
+  expect_mismatch(
+      [](ReplicaContext& ctx) {
+        if (ctx.replica_id() != 1) ctx.all_reduce(Reduction::kSum, torch::ones({2}));
+      },
+      {"replica 1", "0 meetings", "replicas 2 to 3", "all_reduce(sum, Float [2])"});
 }
 
 TEST_F(CollectiveMisuse, GradientOnSomeReplicasOnlyIsNamed) {
-  const auto text = error([](ReplicaContext& ctx) {
-    ctx.all_reduce(Reduction::kSum, torch::ones({2}).requires_grad_(ctx.replica_id() == 3));
-  });
-  EXPECT_NE(text.find("with gradient"), std::string::npos) << text;
+  expect_mismatch(
+      [](ReplicaContext& ctx) {
+        ctx.all_reduce(Reduction::kSum, torch::ones({2}).requires_grad_(ctx.replica_id() == 3));
+      },
+      {"replica 3", "all_reduce(sum, Float [2], with gradient)", "replicas 0 to 2", "all_reduce(sum, Float [2])"});
 }
 
 // Lists of equal total length that are not alike would add elements of one tensor to those of another.
 TEST_F(CollectiveMisuse, ListsWithGradientsInAnotherOrderShapeOrDtypeAreNamed) {
-  const auto refused = [&](const char* part, auto list_of) {
-    const auto text = error([&](ReplicaContext& ctx) {
+  const auto expect_lists_differ = [&](std::string_view call, auto list_of,
+                                       const testing::Where& where = testing::Where::current()) {
+    const auto step = [&](ReplicaContext& ctx) {
       std::vector<Tensor> list = list_of(ctx.replica_id() == 1);
       list.front().requires_grad_();
       ctx.all_reduce(Reduction::kSum, list);
-    });
-    EXPECT_NE(text.find(part), std::string::npos) << text;
+    };
+    expect_mismatch(step, {"replica 1", call}, where);
   };
-  refused("replica 1 came to all_reduce(sum, Float [3], Float [2]", [](bool other) {
+  expect_lists_differ("all_reduce(sum, Float [3], Float [2], with gradient)", [](bool other) {
     return std::vector<Tensor>{torch::ones({other ? 3 : 2}), torch::ones({other ? 2 : 3})};
   });
-  refused("replica 1 came to all_reduce(sum, Float [3, 2], Float [1]", [](bool other) {
+  expect_lists_differ("all_reduce(sum, Float [3, 2], Float [1], with gradient)", [](bool other) {
     return std::vector<Tensor>{other ? torch::ones({3, 2}) : torch::ones({2, 3}), torch::ones({1})};
   });
-  refused("replica 1 came to all_reduce(sum, Float [2], Double [2], Float [2]", [](bool other) {
+  expect_lists_differ("all_reduce(sum, Float [2], Double [2], Float [2], with gradient)", [](bool other) {
     const Tensor one = torch::ones({2});
     const Tensor wide = torch::ones({2}, torch::kDouble);
     return other ? std::vector<Tensor>{one.clone(), wide, one} : std::vector<Tensor>{one.clone(), one, wide};
@@ -305,14 +315,25 @@ TEST_P(CollectivesOf, AllReduceOfAListOfSeveralDtypesIsDifferentiable) {
 }
 
 TEST_F(CollectiveMisuse, WhatCannotBeReducedIsRefused) {
-  error([](ReplicaContext& ctx) { ctx.all_reduce(Reduction::kSum, Tensor()); });
-  error([](ReplicaContext& ctx) { ctx.all_reduce(Reduction::kSum, torch::ones({2}, torch::kBool)); });
-  error([](ReplicaContext& ctx) { ctx.all_reduce(Reduction::kSum, torch::eye(2).to_sparse()); });
-  error([](ReplicaContext& ctx) { ctx.all_gather(torch::ones({})); });
-  error([](ReplicaContext& ctx) { ctx.all_gather(torch::ones({2}), 1); });
-  error([](ReplicaContext& ctx) { ctx.all_gather(torch::ones({2, ctx.replica_id() + 1})); });
-  error([](ReplicaContext& ctx) { ctx.broadcast(4, torch::ones({2})); });
-  error([](ReplicaContext& ctx) { ctx.broadcast(2, Tensor()); });
+  expect_refused([](ReplicaContext& ctx) { ctx.all_reduce(Reduction::kSum, Tensor()); }, "LS-NOT-DENSE",
+                 {"all_reduce", "undefined"});
+  expect_refused([](ReplicaContext& ctx) { ctx.all_reduce(Reduction::kSum, torch::ones({2}, torch::kBool)); },
+                 "LS-DTYPE", {"sum", "Bool"});
+  expect_refused([](ReplicaContext& ctx) { ctx.all_reduce(Reduction::kSum, torch::eye(2).to_sparse()); },
+                 "LS-NOT-DENSE", {"all_reduce", "sparse"});
+  expect_refused([](ReplicaContext& ctx) { ctx.all_gather(torch::ones({})); }, "LS-AXIS",
+                 {"all_gather", "axis 0", "0 dimensions"});
+  expect_refused([](ReplicaContext& ctx) { ctx.all_gather(torch::ones({2}), 1); }, "LS-AXIS",
+                 {"all_gather", "axis 1", "1 dimensions"});
+  expect_refused(
+      [](ReplicaContext& ctx) {
+        ctx.all_gather(torch::ones({2, ctx.replica_id() + 1}));
+      },
+      "LS-MEETING-ORDER", {"all_gather"});
+  expect_refused([](ReplicaContext& ctx) { ctx.broadcast(4, torch::ones({2})); }, "LS-REPLICA-RANGE",
+                 {"broadcast", "replica 4 of 4"});
+  expect_refused([](ReplicaContext& ctx) { ctx.broadcast(2, Tensor()); }, "LS-NOT-DENSE",
+                 {"broadcast", "undefined", "replica 2"});
 }
 
 TEST_F(CollectiveMisuse, BackwardOutsideOfTheStepIsNamed) {
@@ -321,8 +342,7 @@ TEST_F(CollectiveMisuse, BackwardOutsideOfTheStepIsNamed) {
     const Tensor y = ctx.all_reduce(Reduction::kSum, torch::ones({2}).requires_grad_());
     if (ctx.replica_id() == 0) kept = y.sum();
   });
-  const auto text = testing::message_from<UsageError>([&] { kept.backward(); });
-  EXPECT_NE(text.find("outside of a step"), std::string::npos) << text;
+  testing::expect_error<UsageError>([&] { kept.backward(); }, "LS-OUTSIDE-STEP", {"all_reduce"});
 }
 
 }  // namespace

@@ -2,13 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/errors.h"
 #include "tests/support/programs.h"
 
 namespace lockstep::internal {
 namespace {
 
+using lockstep::testing::expect_error;
 using lockstep::testing::lanes;
-using lockstep::testing::message_from;
 
 LanePlan plan_lanes(const std::vector<std::string>& devices, int64_t replicas, int threads, std::vector<int> cores,
                     int64_t local_worker = 0) {
@@ -104,18 +105,15 @@ TEST(PlanLanes, BeginsAtTheFirstCoreThatItIsTold) {
 }
 
 TEST(PlanLanes, RefusesADeviceTwice) {
-  EXPECT_NE(message_from<UsageError>([] {
-              plan_lanes({"cpu:1", "cpu:1"}, 0, 1, {0, 1});
-            }).find("'cpu:1'"),
-            std::string::npos);
-  message_from<UsageError>([] { plan_lanes({"cpu", "cpu:0"}, 0, 1, {0, 1}); });
+  expect_error<UsageError>([] { plan_lanes({"cpu:1", "cpu:1"}, 0, 1, {0, 1}); }, "LS-LANES", {"device 'cpu:1'"});
+  expect_error<UsageError>([] { plan_lanes({"cpu", "cpu:0"}, 0, 1, {0, 1}); }, "LS-LANES", {"device 'cpu:0'"});
 }
 
 TEST(PlanLanes, RefusesWhatCannotBe) {
-  message_from<UsageError>([] { plan_lanes(lanes(1), -1, 1, {0}); });
-  message_from<UsageError>([] { plan_lanes(lanes(1), 1, 0, {0}); });
-  message_from<UsageError>([] { plan_lanes({"cuda:0"}, 1, 1, {0}); });
-  message_from<UsageError>([] { plan_lanes({"tpu:0"}, 1, 1, {0}); });
+  expect_error<UsageError>([] { plan_lanes(lanes(1), -1, 1, {0}); }, "LS-OPTION", {".replicas", "-1"});
+  expect_error<UsageError>([] { plan_lanes(lanes(1), 1, 0, {0}); }, "LS-OPTION", {".threads_per_replica", "0"});
+  expect_error<UsageError>([] { plan_lanes({"cuda:0"}, 1, 1, {0}); }, "LS-DEVICE", {"device 'cuda:0'"});
+  expect_error<UsageError>([] { plan_lanes({"tpu:0"}, 1, 1, {0}); }, "LS-DEVICE", {"'tpu:0'"});
 }
 
 }  // namespace

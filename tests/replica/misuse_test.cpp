@@ -5,91 +5,93 @@
 #include <future>
 #include <thread>
 
+#include "tests/support/errors.h"
 #include "tests/support/programs.h"
 
 namespace lockstep {
 namespace {
 
+using testing::error_from;
+using testing::expect_error;
+using testing::expect_step_error;
 using testing::lanes;
-using testing::message_from;
-using testing::nested_message_from;
 
 class Misuse : public ::testing::TestWithParam<int64_t> {
  protected:
   MirroredStrategy strategy_{{.devices = lanes(1), .replicas = GetParam()}};
   PerReplica<torch::Tensor> ones_ = strategy_.per_replica([](ReplicaId) { return torch::ones({2}); });
+  /// `fn`, which knows no context, is refused inside a step, by its name.
   template <class Fn>
-  std::string inside(Fn fn) {
-    return nested_message_from<UsageError>([&] { strategy_.run([&](ReplicaContext&) { fn(); }); });
+  void expect_refused_inside(Fn fn, std::string_view call, const testing::Where& where = testing::Where::current()) {
+    expect_step_error<UsageError>([&] { strategy_.run([&](ReplicaContext&) { fn(); }); }, "LS-INSIDE-STEP",
+                                  {call, "replica 0", "step 0"}, where);
   }
 };
 
-TEST_P(Misuse, ACrossReplicaCallInsideAStepNamesTheRightOne) {
+TEST_P(Misuse, ACrossReplicaCallInsideAStepIsRefusedByName) {
   const auto variable = strategy_.make_variable(torch::ones({2}), {.name = "v"});
-  EXPECT_NE(inside([&] { strategy_.reduce(Reduction::kSum, ones_); }).find("ctx.all_reduce()"), std::string::npos);
-  EXPECT_NE(inside([&] { strategy_.gather(ones_); }).find("ctx.all_gather()"), std::string::npos);
-  EXPECT_NE(inside([&] { strategy_.broadcast(0, torch::ones({2})); }).find("ctx.broadcast()"), std::string::npos);
-  EXPECT_NE(inside([&] { variable.read(); }).find("value(ctx)"), std::string::npos);
-  EXPECT_NE(inside([&] { variable.assign(torch::ones({2})); }).find("assign(ctx, value)"), std::string::npos);
-  EXPECT_NE(inside([&] { variable.components(); }).find("value(ctx)"), std::string::npos);
-  EXPECT_NE(inside([&] { strategy_.make_variable(torch::ones({2})); }).find("ctx.make_variable("), std::string::npos);
-  EXPECT_NE(inside([&] { strategy_.make_module([] { return torch::nn::Linear(2, 2); }); }).find("before run()"),
-            std::string::npos);
-  EXPECT_NE(inside([&] { strategy_.variables(); }).find("inside a step"), std::string::npos);
-  EXPECT_NE(inside([&] { strategy_.on_chief([] { return 1; }); }).find("inside a step"), std::string::npos);
+  expect_refused_inside([&] { strategy_.reduce(Reduction::kSum, ones_); }, "Strategy::reduce");
+  expect_refused_inside([&] { strategy_.gather(ones_); }, "Strategy::gather");
+  expect_refused_inside([&] { strategy_.broadcast(0, torch::ones({2})); }, "Strategy::broadcast");
+  expect_refused_inside([&] { variable.read(); }, "Variable::read");
+  expect_refused_inside([&] { variable.assign(torch::ones({2})); }, "Variable::assign");
+  expect_refused_inside([&] { variable.components(); }, "Variable::components");
+  expect_refused_inside([&] { strategy_.make_variable(torch::ones({2})); }, "Strategy::make_variable");
+  expect_refused_inside([&] { strategy_.make_module([] { return torch::nn::Linear(2, 2); }); },
+                        "Strategy::make_module");
+  expect_refused_inside([&] { strategy_.variables(); }, "Strategy::variables");
+  expect_refused_inside([&] { strategy_.on_chief([] { return 1; }); }, "Strategy::on_chief");
 }
 
 TEST_P(Misuse, ANestedRunIsRefused) {
-  EXPECT_NE(inside([&] { strategy_.run([](ReplicaContext&) {}); }).find("runs do not nest"), std::string::npos);
-  EXPECT_NE(inside([&] { strategy_.evaluate([](ReplicaContext&) {}); }).find("runs do not nest"), std::string::npos);
+  expect_refused_inside([&] { strategy_.run([](ReplicaContext&) {}); }, "Strategy::run");
+  expect_refused_inside([&] { strategy_.evaluate([](ReplicaContext&) {}); }, "Strategy::evaluate");
   OneDeviceStrategy other;
-  EXPECT_NE(inside([&] { other.run([](ReplicaContext&) {}); }).find("runs do not nest"), std::string::npos);
+  expect_refused_inside([&] { other.run([](ReplicaContext&) {}); }, "Strategy::run");
 }
 
 TEST_P(Misuse, ARunInsideAMergeFunctionIsRefused) {
-  const auto text = nested_message_from<UsageError>([&] {
-    strategy_.run(
-        [&](ReplicaContext& ctx) { ctx.merge_call([](Strategy& strategy) { strategy.run([](ReplicaContext&) {}); }); });
-  });
-  EXPECT_NE(text.find("merge_call"), std::string::npos) << text;
+  const auto nested = [](Strategy& strategy) { strategy.run([](ReplicaContext&) {}); };
+  expect_step_error<UsageError>([&] { strategy_.run([&](ReplicaContext& ctx) { ctx.merge_call(nested); }); },
+                                "LS-NESTED-CALL", {"Strategy::run", "merge_call"});
 }
 
 TEST_P(Misuse, AContextIsRefusedAfterItsStep) {
   ReplicaContext* kept = nullptr;
   strategy_.run([&](ReplicaContext& ctx) { kept = &ctx; });
-  EXPECT_NE(message_from<UsageError>([&] { kept->replica_id(); }).find("outside of its step"), std::string::npos);
-  message_from<UsageError>([&] { kept->all_reduce(Reduction::kSum, torch::ones({1})); });
-  message_from<UsageError>([&] { kept->random(); });
-  message_from<UsageError>([&] { kept->step(); });
-  message_from<UsageError>([&] { kept->device(); });
-  message_from<UsageError>([&] { kept->num_replicas(); });
-  message_from<UsageError>([&] { kept->scale_loss(torch::ones({}), 1, 2); });
-  message_from<UsageError>([&] { kept->merge_call([](Strategy&) {}); });
+  const auto expect_refused = [&](auto fn, std::string_view call) {
+    expect_error<UsageError>(fn, "LS-OUTSIDE-STEP", {call});
+  };
+  expect_refused([&] { kept->replica_id(); }, "replica_id()");
+  expect_refused([&] { kept->all_reduce(Reduction::kSum, torch::ones({1})); }, "all_reduce");
+  expect_refused([&] { kept->random(); }, "random()");
+  expect_refused([&] { kept->step(); }, "step()");
+  expect_refused([&] { kept->device(); }, "device()");
+  expect_refused([&] { kept->num_replicas(); }, "num_replicas()");
+  expect_refused([&] { kept->scale_loss(torch::ones({}), 1, 2); }, "scale_loss");
+  expect_refused([&] { kept->merge_call([](Strategy&) {}); }, "merge_call");
 }
 
 TEST_P(Misuse, AContextIsRefusedOnAnotherThread) {
-  const auto text = nested_message_from<UsageError>([&] {
-    strategy_.run([&](ReplicaContext& ctx) { std::async(std::launch::async, [&] { return ctx.step(); }).get(); });
-  });
-  EXPECT_NE(text.find("another thread"), std::string::npos) << text;
+  const auto on_another = [](ReplicaContext& ctx) { std::async(std::launch::async, [&] { return ctx.step(); }).get(); };
+  expect_step_error<UsageError>([&] { strategy_.run(on_another); }, "LS-OUTSIDE-STEP", {"step()"});
 }
 
 TEST_P(Misuse, AContextIsRefusedInAMergeFunction) {
-  const auto text = nested_message_from<UsageError>([&] {
-    strategy_.run([&](ReplicaContext& ctx) {
-      ctx.merge_call([&](Strategy&) { ctx.all_reduce(Reduction::kSum, torch::ones({1})); });
-    });
-  });
-  EXPECT_NE(text.find("merge function"), std::string::npos) << text;
+  const auto merge = [](ReplicaContext& ctx) {
+    ctx.merge_call([&](Strategy&) { ctx.all_reduce(Reduction::kSum, torch::ones({1})); });
+  };
+  expect_step_error<UsageError>([&] { strategy_.run(merge); }, "LS-OUTSIDE-STEP", {"all_reduce"});
 }
 
 TEST_P(Misuse, AnotherReplicasContextIsRefused) {
   if (GetParam() == 1) GTEST_SKIP() << "one replica has no other's context";
   std::vector<ReplicaContext*> contexts(GetParam());
   strategy_.run([&](ReplicaContext& ctx) { contexts[ctx.replica_id()] = &ctx; });
-  const auto text = nested_message_from<UsageError>(
+  const auto error = error_from<ReplicaError>(
       [&] { strategy_.run([&](ReplicaContext& ctx) { contexts[(ctx.replica_id() + 1) % GetParam()]->step(); }); });
-  EXPECT_NE(text.find("inside the step of replica 0"), std::string::npos) << text;
+  expect_error<UsageError>([&] { std::rethrow_if_nested(error); }, "LS-OUTSIDE-STEP",
+                           {"step()", "replica 0", "replica 1"});
 }
 
 TEST_P(Misuse, ASecondConcurrentCallIsRefused) {
@@ -105,10 +107,9 @@ TEST_P(Misuse, ASecondConcurrentCallIsRefused) {
     });
   });
   running.get_future().wait();
-  EXPECT_NE(message_from<UsageError>([&] { strategy_.run([](ReplicaContext&) {}); }).find("another thread"),
-            std::string::npos);
-  EXPECT_NE(message_from<UsageError>([&] { strategy_.reduce(Reduction::kSum, ones_); }).find("another thread"),
-            std::string::npos);
+  expect_error<UsageError>([&] { strategy_.run([](ReplicaContext&) {}); }, "LS-CONCURRENT-CALL", {"Strategy::run"});
+  expect_error<UsageError>([&] { strategy_.reduce(Reduction::kSum, ones_); }, "LS-CONCURRENT-CALL",
+                           {"Strategy::reduce"});
   finish.set_value();
   other.join();
   strategy_.run([](ReplicaContext&) {});  // free again
@@ -116,37 +117,37 @@ TEST_P(Misuse, ASecondConcurrentCallIsRefused) {
 
 TEST_P(Misuse, ScaleLossNeedsExactlyOneBatch) {
   const auto loss = torch::ones({});
-  EXPECT_NE(nested_message_from<UsageError>([&] {
-              strategy_.run([&](ReplicaContext& ctx) { ctx.scale_loss(loss); });
-            }).find("0 Batch"),
-            std::string::npos);
+  expect_step_error<UsageError>([&] { strategy_.run([&](ReplicaContext& ctx) { ctx.scale_loss(loss); }); }, "LS-BATCH",
+                                {"scale_loss(mean_loss)", "0 Batch"});
   const int64_t whole = 2 * strategy_.num_replicas();
   const auto batch = strategy_.per_replica([&](ReplicaId) {
     return Batch{torch::ones({2, 1}), torch::ones({2}), {}, whole};
   });
-  EXPECT_NE(nested_message_from<UsageError>([&] {
-              strategy_.run(std::tuple(batch, batch),
-                            [&](ReplicaContext& ctx, const Batch&, const Batch&) { ctx.scale_loss(loss); });
-            }).find("2 Batch"),
-            std::string::npos);
+  const auto of_two = [&](ReplicaContext& ctx, const Batch&, const Batch&) { ctx.scale_loss(loss); };
+  expect_step_error<UsageError>([&] { strategy_.run(std::tuple(batch, batch), of_two); }, "LS-BATCH",
+                                {"scale_loss(mean_loss)", "2 Batch"});
 }
 
 TEST_P(Misuse, ScaleLossRefusesCountsThatCannotBe) {
-  const auto refused = [&](Count part, Count whole) {
-    return nested_message_from<UsageError>(
-        [&] { strategy_.run([&](ReplicaContext& ctx) { ctx.scale_loss(torch::ones({}), part, whole); }); });
+  const auto expect_refused = [&](Count part, Count whole, std::initializer_list<std::string_view> values) {
+    expect_step_error<UsageError>(
+        [&] { strategy_.run([&](ReplicaContext& ctx) { ctx.scale_loss(torch::ones({}), part, whole); }); }, "LS-OPTION",
+        values);
   };
-  refused(3, 2);
-  refused(-1, 2);
-  refused(1, 0);
-  refused(std::nan(""), 2);
-  nested_message_from<UsageError>(
-      [&] { strategy_.run([&](ReplicaContext& ctx) { ctx.scale_loss(torch::ones({}), torch::ones({2}), 2); }); });
+  expect_refused(3, 2, {"scale_loss", "part 3", "whole 2"});
+  expect_refused(-1, 2, {"part -1", "whole 2"});
+  expect_refused(1, 0, {"part 1", "whole 0"});
+  expect_refused(std::nan(""), 2, {"part nan", "whole 2"});
+  const auto of_two_elements = [](ReplicaContext& ctx) { ctx.scale_loss(torch::ones({}), torch::ones({2}), 2); };
+  expect_step_error<UsageError>([&] { strategy_.run(of_two_elements); }, "LS-COUNT", {"2 elements"});
 }
 
 TEST_P(Misuse, ArgumentsMustFitTheReplicas) {
   const PerReplica<int> wrong(std::vector<int>(static_cast<std::size_t>(GetParam() + 1)));
-  message_from<UsageError>([&] { strategy_.run(wrong, [](ReplicaContext&, int) {}); });
+  const std::string given = std::to_string(GetParam() + 1) + " values";
+  const std::string wanted = std::to_string(GetParam()) + " replicas";
+  expect_error<UsageError>([&] { strategy_.run(wrong, [](ReplicaContext&, int) {}); }, "LS-PER-REPLICA-SIZE",
+                           {"run()", given, wanted});
 }
 
 INSTANTIATE_TEST_SUITE_P(Replicas, Misuse, ::testing::Values(1, 3));

@@ -15,6 +15,7 @@
 
 #include "lockstep/core/log.h"
 #include "lockstep/replica/replica_pool.h"
+#include "tests/support/errors.h"
 #include "tests/support/programs.h"
 
 namespace {
@@ -48,15 +49,9 @@ TEST(ReplicaThreads, AThreadThatCannotBeStartedIsAClusterErrorWithTheLimitsAndLe
   const std::size_t before = threads_of_this_process();
   for (const int started : {0, 1, 3}) {
     threads_left = started;
-    try {
-      const MirroredStrategy strategy({.devices = lanes(2), .replicas = 6});
-      ADD_FAILURE() << "started more threads than there are";
-    } catch (const ClusterError& error) {
-      EXPECT_EQ(error.code(), "LS-THREADS");
-      const std::string text = error.what();
-      EXPECT_NE(text.find("replica " + std::to_string(started + 1)), std::string::npos) << text;
-      EXPECT_NE(text.find("threads-max is "), std::string::npos) << text;
-    }
+    const std::string replica = "replica " + std::to_string(started + 1) + " of 6";
+    testing::expect_error<ClusterError>([] { const MirroredStrategy strategy({.devices = lanes(2), .replicas = 6}); },
+                                        "LS-THREADS", {replica, "threads-max"});
     threads_left = -1;
     EXPECT_EQ(threads_of_this_process(), before) << started;
   }

@@ -4,14 +4,14 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tests/support/errors.h"
 #include "tests/support/programs.h"
 
 namespace lockstep {
 namespace {
 
+using testing::expect_error;
 using testing::lanes;
-using testing::message_from;
-using testing::nested_message_from;
 using torch::Tensor;
 using torch::nn::BatchNormOptions;
 
@@ -243,12 +243,10 @@ TEST_P(SyncBatchNormOn, TrainsANetworkLikeOneDeviceWithShortBatchesAndEmptyParts
 TEST_P(SyncBatchNormOn, OneValueOverAllReplicasIsRefusedAndNoneChangesNothing) {
   const auto model = strategy_.make_module([] { return SyncBatchNorm(kChannels); });
   const auto state = model.state();
-  const auto refused = nested_message_from<UsageError>([&] {
-    strategy_.run([&](ReplicaContext& ctx) {
-      model(ctx)->forward(torch::ones({ctx.replica_id() == 0 ? 1 : 0, kChannels}));
-    });
-  });
-  EXPECT_NE(refused.find("one value for each channel"), std::string::npos) << refused;
+  const auto step = [&](ReplicaContext& ctx) {
+    model(ctx)->forward(torch::ones({ctx.replica_id() == 0 ? 1 : 0, kChannels}));
+  };
+  testing::expect_step_error<UsageError>([&] { strategy_.run(step); }, "LS-BATCH", {"SyncBatchNorm", "one value"});
   strategy_.run([&](ReplicaContext& ctx) {
     Tensor input = torch::ones({0, kChannels, 2}).requires_grad_();
     const Tensor output = model(ctx)->forward(input);
@@ -286,7 +284,7 @@ TEST(SyncBatchNorm, OutsideOfStepsIsBatchNormInBothModes) {
   const Tensor one = torch::randn({1, kChannels});
   norm->forward(one);  // one sample is enough for evaluation
   norm->train();
-  message_from<UsageError>([&] { norm->forward(one); });
+  expect_error<UsageError>([&] { norm->forward(one); }, "LS-BATCH", {"SyncBatchNorm", "one value"});
 }
 
 TEST(SyncBatchNorm, TakesOverWhatABatchNormHolds) {
@@ -327,15 +325,20 @@ TEST(SyncBatchNorm, IsATorchModuleLikeOthers) {
 
 TEST(SyncBatchNorm, RefusesWhatIsNoBatchAndASecondDerivative) {
   SyncBatchNorm norm(3);
-  for (const Tensor& bad : {Tensor(), torch::ones({3}), torch::ones({2, 4}), torch::ones({2, 3}, torch::kLong),
-                            torch::ones({2, 3}).to_sparse()}) {
-    EXPECT_NE(message_from<UsageError>([&] { norm->forward(bad); }).find("SyncBatchNorm was given"), std::string::npos);
-  }
+  const auto expect_refused = [&](const Tensor& bad, std::string_view code, std::string_view value,
+                                  const testing::Where& where = testing::Where::current()) {
+    expect_error<UsageError>([&] { norm->forward(bad); }, code, {"SyncBatchNorm", value}, where);
+  };
+  expect_refused(Tensor(), "LS-NOT-DENSE", "undefined");
+  expect_refused(torch::ones({3}), "LS-SHAPE", "[3]");
+  expect_refused(torch::ones({2, 4}), "LS-SHAPE", "[2, 4]");
+  expect_refused(torch::ones({2, 3}, torch::kLong), "LS-DTYPE", "Long");
+  expect_refused(torch::ones({2, 3}).to_sparse(), "LS-NOT-DENSE", "sparse");
   const Tensor input = torch::randn({4, 3}).requires_grad_();
-  EXPECT_NE(message_from<UsageError>([&] {
-              torch::autograd::grad({norm->forward(input).pow(2).sum()}, {input}, {}, true, /*create_graph=*/true);
-            }).find("second derivative"),
-            std::string::npos);
+  const auto second_derivative = [&] {
+    torch::autograd::grad({norm->forward(input).pow(2).sum()}, {input}, {}, true, /*create_graph=*/true);
+  };
+  expect_error<UsageError>(second_derivative, "LS-SECOND-DERIVATIVE", {"SyncBatchNorm"});
 }
 
 TEST(SyncBatchNorm, ABackwardOutsideOfTheStepNamesTheRule) {
@@ -344,7 +347,7 @@ TEST(SyncBatchNorm, ABackwardOutsideOfTheStepNamesTheRule) {
   const auto losses = strategy.run([&](ReplicaContext& ctx) {
     return model(ctx)->forward(torch::randn({4, 3}).requires_grad_()).pow(2).sum();
   });
-  EXPECT_NE(message_from<UsageError>([&] { losses[0].backward(); }).find("outside of a step"), std::string::npos);
+  expect_error<UsageError>([&] { losses[0].backward(); }, "LS-OUTSIDE-STEP", {"SyncBatchNorm"});
 }
 
 TEST(SyncBatchNorm, AllowsWritesInPlaceAfterIt) {

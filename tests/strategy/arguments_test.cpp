@@ -3,14 +3,15 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tests/support/errors.h"
 #include "tests/support/programs.h"
 
 namespace lockstep {
 namespace {
 
+using testing::error_from;
+using testing::expect_error;
 using testing::lanes;
-using testing::message_from;
-using testing::nested_message_from;
 using torch::Tensor;
 
 class Arguments : public ::testing::TestWithParam<std::pair<int64_t, int>> {
@@ -91,9 +92,11 @@ TEST_P(Arguments, AFactoryThatThrowsHalfWayLeavesNothing) {
 TEST_P(Arguments, APerReplicaOfAnotherSizeNamesTheCall) {
   const PerReplica<int> wrong(std::vector<int>(static_cast<std::size_t>(replicas() + 1)));
   const auto nothing = [](ReplicaContext&, int) {};
-  EXPECT_NE(message_from<UsageError>([&] { strategy_.run(wrong, nothing); }).find("run()"), std::string::npos);
-  const auto text = message_from<UsageError>([&] { strategy_.evaluate(wrong, nothing); });
-  EXPECT_NE(text.find("evaluate()"), std::string::npos) << text;
+  const std::string given = std::to_string(replicas() + 1) + " values";
+  const std::string wanted = std::to_string(replicas()) + " replicas";
+  expect_error<UsageError>([&] { strategy_.run(wrong, nothing); }, "LS-PER-REPLICA-SIZE", {"run()", given, wanted});
+  expect_error<UsageError>([&] { strategy_.evaluate(wrong, nothing); }, "LS-PER-REPLICA-SIZE",
+                           {"evaluate()", given, wanted});
 }
 
 TEST_P(Arguments, ReduceTakesNumbers) {
@@ -149,25 +152,31 @@ TEST_P(Arguments, SplitTrainsLikeOneDeviceAndNeedsNoTarget) {
 }
 
 TEST_P(Arguments, SplitRefusesWhatHasNoRows) {
-  const auto code = [&](const Tensor& input, const Tensor& target) {
-    return message_from<UsageError>([&] { strategy_.split(input, target); });
+  const auto expect_refused = [&](const Tensor& input, const Tensor& target, std::string_view code,
+                                  std::initializer_list<std::string_view> values,
+                                  const testing::Where& where = testing::Where::current()) {
+    expect_error<UsageError>([&] { strategy_.split(input, target); }, code, values, where);
   };
-  EXPECT_NE(code(torch::ones({3, 2}), torch::ones({4})).find("LS-BATCH"), std::string::npos);
-  EXPECT_NE(code(torch::ones({}), {}).find("LS-BATCH"), std::string::npos);
-  EXPECT_NE(code(torch::ones({3}), torch::ones({})).find("LS-BATCH"), std::string::npos);
-  EXPECT_NE(code({}, torch::ones({3})).find("LS-NOT-DENSE"), std::string::npos);
-  EXPECT_NE(code(torch::ones({3, 2}).to_sparse(), {}).find("LS-NOT-DENSE"), std::string::npos);
-  EXPECT_NE(code(torch::ones({3}, torch::kMeta), {}).find("LS-NOT-HOST"), std::string::npos);
+  const char* call = "Strategy::split";
+  expect_refused(torch::ones({3, 2}), torch::ones({4}), "LS-BATCH", {call, "input Float [3, 2]", "target Float [4]"});
+  expect_refused(torch::ones({}), {}, "LS-BATCH", {call, "input"});
+  expect_refused(torch::ones({3}), torch::ones({}), "LS-BATCH", {call, "target"});
+  expect_refused({}, torch::ones({3}), "LS-NOT-DENSE", {call, "undefined", "input"});
+  expect_refused(torch::ones({3, 2}).to_sparse(), {}, "LS-NOT-DENSE", {call, "sparse", "input"});
+  expect_refused(torch::ones({3}, torch::kMeta), {}, "LS-NOT-HOST", {call, "meta", "input"});
 }
 
 TEST_P(Arguments, ABatchMadeByHandWithoutItsGlobalSizeNamesTheField) {
   const auto parts = strategy_.per_replica([](ReplicaId) { return Batch{.input = torch::ones({2, 1})}; });
   const auto scale = [](ReplicaContext& ctx, const Batch& part) { return ctx.scale_loss(part.input.mean()); };
-  const auto text = nested_message_from<UsageError>([&] { strategy_.run(parts, scale); });
-  EXPECT_NE(text.find("Batch::global_size, which is 0"), std::string::npos) << text;
-  EXPECT_NE(text.find("LS-BATCH"), std::string::npos) << text;
-  nested_message_from<UsageError>(
-      [&] { strategy_.run(parts, [](ReplicaContext& ctx, const Batch&) { return ctx.global_batch_size(); }); });
+  const auto size = [](ReplicaContext& ctx, const Batch&) { return ctx.global_batch_size(); };
+  const auto expect_refused = [&](const auto& step, std::string_view call) {
+    const auto error = error_from<ReplicaError>([&] { strategy_.run(parts, step); });
+    expect_error<UsageError>([&] { std::rethrow_if_nested(error); }, "LS-BATCH",
+                             {call, "Batch::global_size", "0", "2 samples"});
+  };
+  expect_refused(scale, "scale_loss(mean_loss)");
+  expect_refused(size, "global_batch_size()");
   // Who does not need it may leave it out.
   strategy_.evaluate(parts, [](ReplicaContext&, const Batch& part) { return part.input.mean(); });
 }
@@ -183,9 +192,9 @@ TEST_P(Arguments, ABatchWhosePartsContradictEachOtherIsRefusedBeforeAnyReplicaRu
   const int64_t all = 2 * replicas();
   for (const auto& [first, others] : std::vector<std::pair<int64_t, int64_t>>{{all - 1, all - 1}, {-1, -1}, {all, 0}}) {
     if (replicas() == 1 && first == all) continue;
-    const auto text = message_from<UsageError>([&, a = first, b = others] { strategy_.run(batch_of(a, b), step); });
-    EXPECT_NE(text.find("LS-BATCH"), std::string::npos) << text;
-    EXPECT_NE(text.find("Batch::global_size"), std::string::npos) << text;
+    const std::string size = std::to_string(first);
+    expect_error<UsageError>([&, a = first, b = others] { strategy_.run(batch_of(a, b), step); }, "LS-BATCH",
+                             {"run()", "Batch::global_size", size});
   }
   EXPECT_FALSE(ran);
   strategy_.run(batch_of(all, all), step);

@@ -8,14 +8,16 @@
 
 #include "lockstep/replica/lanes.h"
 #include "lockstep/variable/variable_state.h"
+#include "tests/support/errors.h"
 #include "tests/support/programs.h"
 
 namespace lockstep {
 namespace {
 
+using testing::error_from;
+using testing::expect_error;
+using testing::expect_step_error;
 using testing::lanes;
-using testing::message_from;
-using testing::nested_message_from;
 using torch::Tensor;
 
 class Custom : public Strategy {
@@ -49,17 +51,19 @@ TEST(Topology, OfOnesOwnDecidesLanesReplicasAndCores) {
 }
 
 TEST(Topology, ThatBreaksTheRulesOfLanesIsRefused) {
-  const auto refused = [](Lanes given) {
-    return message_from<UsageError>(
-        [&] { Custom({.name = "Mine", .topology = std::make_shared<FixedTopology>(given)}); });
+  const auto expect_refused = [](Lanes given, std::string_view code, std::initializer_list<std::string_view> values,
+                                 const testing::Where& where = testing::Where::current()) {
+    expect_error<UsageError>([&] { Custom({.name = "Mine", .topology = std::make_shared<FixedTopology>(given)}); },
+                             code, values, where);
   };
-  expect_parts(refused({}), {"no lanes"});
-  expect_parts(refused({.devices = {"cpu:0"}, .replicas = 0}), {"0 replicas"});
-  expect_parts(refused({.devices = {"cpu:0", "cpu:1"}, .replicas = 1}), {"1 replica", "LS-LANES"});
-  expect_parts(refused({.devices = {"cpu:0", "cpu:0"}, .replicas = 2}), {"'cpu:0' stands twice"});
-  expect_parts(refused({.devices = {"cpu:0"}, .replicas = 1, .cores = {{100000}}}), {"100000"});
-  expect_parts(refused({.devices = {"cpu:0", "cpu:1"}, .replicas = 2, .cores = {{0}}}), {"cores"});
-  expect_parts(message_from<UsageError>([] { Custom({}); }), {"no name"});
+  expect_refused({}, "LS-LANES", {"topology"});
+  expect_refused({.devices = {"cpu:0"}, .replicas = 0}, "LS-LANES", {"0 replicas", "1 lanes [cpu:0]"});
+  expect_refused({.devices = {"cpu:0", "cpu:1"}, .replicas = 1}, "LS-LANES", {"1 replica", "2 lanes [cpu:0, cpu:1]"});
+  expect_refused({.devices = {"cpu:0", "cpu:0"}, .replicas = 2}, "LS-LANES", {"device 'cpu:0'"});
+  expect_refused({.devices = {"cpu:0"}, .replicas = 1, .cores = {{100000}}}, "LS-LANES", {"lanes [cpu:0]", "100000"});
+  expect_refused({.devices = {"cpu:0", "cpu:1"}, .replicas = 2, .cores = {{0}}}, "LS-LANES",
+                 {"cores", "lanes [cpu:0, cpu:1]"});
+  expect_error<UsageError>([] { Custom({}); }, "LS-OPTION", {"name"});
 }
 
 struct PairPlacement : Placement {
@@ -104,16 +108,16 @@ TEST(Placement, ThatLeavesOutAReplicaOrNamesOneTwiceIsRefused) {
   for (const std::vector<VariableCopy>& copies : std::vector<std::vector<VariableCopy>>{
            {}, {{"cpu", {0}}}, {{"cpu", {0, 1}}, {"cpu", {1}}}, {{"cpu", {0, 2}}}, {{"cpu", {0, 1}}, {"cpu", {}}}}) {
     Custom strategy({.name = "Bad", .topology = on_lanes(2, 1), .placement = std::make_shared<Bad>(copies)});
-    expect_parts(message_from<UsageError>([&] { strategy.make_variable(torch::ones({2}), {.name = "v"}); }),
-                 {"\"badly\"", "'v'", "2 replicas"});
-    expect_parts(message_from<UsageError>([&] { strategy.make_module([] { return torch::nn::Linear(2, 1); }); }),
-                 {"'model.weight'"});
+    expect_error<UsageError>([&] { strategy.make_variable(torch::ones({2}), {.name = "v"}); }, "LS-PLACEMENT",
+                             {"\"badly\"", "variable 'v'", "2 replicas"});
+    expect_error<UsageError>([&] { strategy.make_module([] { return torch::nn::Linear(2, 1); }); }, "LS-PLACEMENT",
+                             {"\"badly\"", "variable 'model.weight'", "2 replicas"});
     EXPECT_TRUE(strategy.variables().empty());
   }
   Custom gpu({.name = "Gpu",
               .topology = on_lanes(1, 1),
               .placement = std::make_shared<Bad>(std::vector<VariableCopy>{{"cuda:0", {0}}})});
-  expect_parts(message_from<UsageError>([&] { gpu.make_variable(torch::ones({2})); }), {"'cuda:0'"});
+  expect_error<UsageError>([&] { gpu.make_variable(torch::ones({2})); }, "LS-NOT-HOST", {"device 'cuda:0'"});
 }
 
 /// What the tree does, by another hand; counts.
@@ -190,18 +194,17 @@ TEST(Reducer, ThatGivesAnotherShapeOrDtypeIsNamed) {
   const auto optimizer = strategy.make_optimizer(model, torch::optim::SGDOptions(0.1));
   const Tensor before = model.variables().front().read();
   const auto values = strategy.per_replica([](ReplicaId) { return torch::ones({2}); });
-  for (const std::string& text :
-       {message_from<UsageError>([&] { strategy.reduce(Reduction::kSum, values); }),
-        nested_message_from<UsageError>(
-            [&] { strategy.run([&](ReplicaContext& ctx) { ctx.all_reduce(Reduction::kSum, torch::ones({2})); }); }),
-        nested_message_from<UsageError>([&] {
-          strategy.run([&](ReplicaContext& ctx) {
-            model(ctx)->forward(torch::ones({1, 3})).sum().backward();
-            optimizer.step(ctx);
-          });
-        })}) {
-    expect_parts(text, {"by guesswork", "Double []", "return a dense tensor of Float"});
-  }
+  const auto meet = [](ReplicaContext& ctx) { ctx.all_reduce(Reduction::kSum, torch::ones({2})); };
+  const auto step = [&](ReplicaContext& ctx) {
+    model(ctx)->forward(torch::ones({1, 3})).sum().backward();
+    optimizer.step(ctx);
+  };
+  expect_error<UsageError>([&] { strategy.reduce(Reduction::kSum, values); }, "LS-REDUCER",
+                           {"by guesswork", "Double []", "2 tensors of Float [2]", "sum"});
+  expect_step_error<UsageError>([&] { strategy.run(meet); }, "LS-REDUCER",
+                                {"by guesswork", "Double []", "Float", "sum"});
+  expect_step_error<UsageError>([&] { strategy.run(step); }, "LS-REDUCER",
+                                {"by guesswork", "Double []", "Float", "sum"});
   EXPECT_TRUE(torch::equal(model.variables().front().read(), before));
 }
 
@@ -340,19 +343,19 @@ TEST(TrainedLocally, NotFiniteGradientsNameTheReplicaAndOtherMemoryIsRefused) {
   Custom strategy(local_sgd(3, 1, 100));
   const auto model = strategy.make_module([] { return torch::nn::Linear(2, 1); });
   const auto optimizer = strategy.make_optimizer(model, torch::optim::SGDOptions(0.1));
-  const auto text = nested_message_from<NonFiniteError>([&] {
-    strategy.run([&](ReplicaContext& ctx) {
-      model(ctx)->forward(torch::full({1, 2}, ctx.replica_id() == 1 ? INFINITY : 1.0f)).sum().backward();
-      optimizer.step(ctx, {.check_finite = true});
-    });
-  });
-  expect_parts(text, {"'model.weight' on replica 1"});
-  expect_parts(nested_message_from<DivergenceError>([&] {
-                 strategy.run([&](ReplicaContext& ctx) {
-                   if (ctx.replica_id() == 2) model(ctx)->weight.set_data(torch::zeros({1, 2}));
-                 });
-               }),
-               {"'model.weight'", "replica 2", "other memory"});
+  const auto step = [&](ReplicaContext& ctx) {
+    model(ctx)->forward(torch::full({1, 2}, ctx.replica_id() == 1 ? INFINITY : 1.0f)).sum().backward();
+    optimizer.step(ctx, {.check_finite = true});
+  };
+  const auto not_finite = error_from<ReplicaError>([&] { strategy.run(step); });
+  expect_error<NonFiniteError>([&] { std::rethrow_if_nested(not_finite); }, "LS-NOT-FINITE",
+                               {"'model.weight'", "replica 1", "step 0"});
+  const auto set_data = [&](ReplicaContext& ctx) {
+    if (ctx.replica_id() == 2) model(ctx)->weight.set_data(torch::zeros({1, 2}));
+  };
+  const auto foreign = error_from<ReplicaError>([&] { strategy.run(set_data); });
+  expect_error<DivergenceError>([&] { std::rethrow_if_nested(foreign); }, "LS-FOREIGN-WRITE",
+                                {"variable 'model.weight'", "replica 2", "other memory"});
 }
 
 TEST(CentralStorage, HasTheBitsOfMirrored) {
@@ -371,18 +374,22 @@ TEST(CentralStorage, KeepsOneCopyInItsStorageWhereReplicasReadIt) {
   for (void* address : addresses) EXPECT_EQ(address, addresses[0]);
   expect_parts(strategy.describe(), {"CentralStorageStrategy: 4 replicas", "in storage cpu:1"});
   expect_parts(strategy.describe_variables(), {"cpu:1"});
-  for (const char* storage : {"cuda:0", "disk", ""}) {
-    expect_parts(message_from<UsageError>([&] { CentralStorageStrategy({.replicas = 1, .storage = storage}); }),
-                 {std::string("'") + storage + "'"});
-  }
+  const auto expect_refused = [](const char* storage, std::string_view code, std::string_view quoted,
+                                 const testing::Where& where = testing::Where::current()) {
+    expect_error<UsageError>([&] { CentralStorageStrategy({.replicas = 1, .storage = storage}); }, code, {quoted},
+                             where);
+  };
+  expect_refused("cuda:0", "LS-NOT-HOST", "device 'cuda:0'");
+  expect_refused("disk", "LS-DEVICE", "'disk'");
+  expect_refused("", "LS-DEVICE", "''");
 }
 
 TEST(CentralStorage, IsKnownByName) {
   const auto strategy = make_strategy("central-storage", {.devices = lanes(1), .replicas = 3, .storage = "cpu"});
   EXPECT_EQ(strategy->name(), "CentralStorageStrategy");
   EXPECT_EQ(strategy->num_replicas(), 3);
-  expect_parts(message_from<UsageError>([] { make_strategy("central-storage", {.copies = Copies::kPerReplica}); }),
-               {".copies"});
+  expect_error<UsageError>([] { make_strategy("central-storage", {.copies = Copies::kPerReplica}); }, "LS-OPTION",
+                           {"central-storage"});
 }
 
 }  // namespace

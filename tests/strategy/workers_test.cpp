@@ -334,10 +334,26 @@ TEST(Workers, TrainAVariableOfWhichOnlySomeWorkersHaveAGradient) {
   });
 }
 
-/// Each worker's error of `body`, which must throw an E on every worker.
+/// `body` must throw an E with this code and these values on every worker.
 template <class E>
-PerWorker<std::string> errors_of(const Case& one, const std::function<void(Strategy&)>& body) {
-  return run_workers(one, [&](Strategy& strategy) { return testing::message_from<E>([&] { body(strategy); }); });
+void expect_error_on_all(const Case& one, const std::function<void(Strategy&)>& body, std::string_view code,
+                         std::initializer_list<std::string_view> values,
+                         const testing::Where& where = testing::Where::current()) {
+  run_workers(one, [&](Strategy& strategy) {
+    testing::expect_error<E>([&] { body(strategy); }, code, values, where);
+    return 0;
+  });
+}
+
+/// The same for a step that fails: a ReplicaError that is nested on an E.
+template <class E>
+void expect_step_error_on_all(const Case& one, const std::function<void(Strategy&)>& body, std::string_view code,
+                              std::initializer_list<std::string_view> values,
+                              const testing::Where& where = testing::Where::current()) {
+  run_workers(one, [&](Strategy& strategy) {
+    testing::expect_step_error<E>([&] { body(strategy); }, code, values, where);
+    return 0;
+  });
 }
 
 TEST(Workers, FailTogetherWhereOneReplicaThrows) {
@@ -352,12 +368,14 @@ TEST(Workers, FailTogetherWhereOneReplicaThrows) {
       });
     };
     step(false);
-    const std::string text = testing::message_from<ReplicaError>([&] { step(true); });
-    EXPECT_NE(text.find("replica three is out of range"), std::string::npos) << text;
-    EXPECT_NE(text.find("replica 3"), std::string::npos) << text;
-    EXPECT_NE(text.find("step 1"), std::string::npos) << text;
-    if (strategy.worker_index() != 1) {
-      EXPECT_NE(text.find("worker 1"), std::string::npos) << text;
+    const auto error = testing::error_from<ReplicaError>([&] { step(true); });
+    EXPECT_EQ(error.step(), 1);
+    if (strategy.worker_index() == 1) {
+      EXPECT_EQ(error.replica(), 3);
+      EXPECT_THROW(std::rethrow_if_nested(error), std::out_of_range);
+    } else {
+      testing::expect_error<PeerError>([&] { std::rethrow_if_nested(error); }, "LS-PEER-FAILED",
+                                       {"worker 1", "replica 3", "step 1", "replica three is out of range"});
     }
     EXPECT_EQ(variable.read()[0].item<float>(), 6);  // as the last completed run left it
     EXPECT_EQ(strategy.step(), 1);
@@ -370,76 +388,80 @@ TEST(Workers, FailTogetherWhereOneReplicaThrows) {
 
 TEST(Workers, FailTogetherWhereAReplicaThrowsAfterTheLastMeeting) {
   run_workers({2, 4, 2}, [](Strategy& strategy) {
-    const std::string text = testing::message_from<ReplicaError>([&] {
+    const auto error = testing::error_from<ReplicaError>([&] {
       strategy.run([&](ReplicaContext& ctx) {
         ctx.all_reduce(Reduction::kSum, torch::ones({2}));
         if (ctx.replica_id() == 0) throw std::runtime_error("too late to meet");
       });
     });
-    EXPECT_NE(text.find("too late to meet"), std::string::npos) << text;
+    EXPECT_TRUE(testing::has_value(error.what(), "too late to meet")) << error.what();
+    if (strategy.worker_index() != 0) {
+      testing::expect_error<PeerError>([&] { std::rethrow_if_nested(error); }, "LS-PEER-FAILED",
+                                       {"worker 0", "replica 0", "step 0"});
+    }
     EXPECT_EQ(strategy.step(), 0);
     return 0;
   });
 }
 
 TEST(Workers, ThatMeetInAnotherOrderAreNamedOnAllOfThem) {
-  for (const std::string& text : errors_of<ReplicaError>({3, 6, 1}, [](Strategy& strategy) {
-         strategy.run([&](ReplicaContext& ctx) {
-           ctx.all_reduce(Reduction::kSum, torch::ones({strategy.worker_index() == 2 ? 4 : 3}));
-         });
-       })) {
-    EXPECT_NE(text.find("LS-WORKER-ORDER"), std::string::npos) << text;
-    EXPECT_NE(text.find("workers 0 to 1"), std::string::npos) << text;
-    EXPECT_NE(text.find("worker 2"), std::string::npos) << text;
-    EXPECT_NE(text.find("[4]"), std::string::npos) << text;
-  }
+  expect_step_error_on_all<UsageError>(
+      {3, 6, 1},
+      [](Strategy& strategy) {
+        strategy.run([&](ReplicaContext& ctx) {
+          ctx.all_reduce(Reduction::kSum, torch::ones({strategy.worker_index() == 2 ? 4 : 3}));
+        });
+      },
+      "LS-WORKER-ORDER",
+      {"workers 0 to 1", "all_reduce(sum, Float [3])", "worker 2", "all_reduce(sum, Float [4])", "step 0"});
 }
 
 TEST(Workers, ThatEndAStepWhereOthersMeetAreNamedOnAllOfThem) {
-  for (const std::string& text : errors_of<ReplicaError>({2, 4, 1}, [](Strategy& strategy) {
-         strategy.run([&](ReplicaContext& ctx) {
-           if (strategy.worker_index() == 0) ctx.broadcast(0, torch::ones({3}));
-         });
-       })) {
-    EXPECT_NE(text.find("LS-WORKER-ORDER"), std::string::npos) << text;
-    EXPECT_NE(text.find("worker 0"), std::string::npos) << text;
-    EXPECT_NE(text.find("worker 1 ended"), std::string::npos) << text;
-  }
+  expect_step_error_on_all<UsageError>({2, 4, 1},
+                                       [](Strategy& strategy) {
+                                         strategy.run([&](ReplicaContext& ctx) {
+                                           if (strategy.worker_index() == 0) ctx.broadcast(0, torch::ones({3}));
+                                         });
+                                       },
+                                       "LS-WORKER-ORDER",
+                                       {"worker 0", "broadcast(from replica 0)", "worker 1", "step 0"});
 }
 
 TEST(Workers, ThatMakeOtherCallsOutsideOfStepsAreNamedOnAllOfThem) {
-  for (const std::string& text : errors_of<UsageError>({2, 4, 1}, [](Strategy& strategy) {
-         const auto values = values_of(strategy, torch::kFloat);
-         if (strategy.worker_index() == 0) {
-           strategy.reduce(Reduction::kSum, values);
-         } else {
-           strategy.gather(values, 0);
-         }
-       })) {
-    EXPECT_NE(text.find("Strategy::reduce"), std::string::npos) << text;
-    EXPECT_NE(text.find("Strategy::gather"), std::string::npos) << text;
-  }
+  expect_error_on_all<UsageError>({2, 4, 1},
+                                  [](Strategy& strategy) {
+                                    const auto values = values_of(strategy, torch::kFloat);
+                                    if (strategy.worker_index() == 0) {
+                                      strategy.reduce(Reduction::kSum, values);
+                                    } else {
+                                      strategy.gather(values, 0);
+                                    }
+                                  },
+                                  "LS-WORKER-ORDER", {"worker 0", "Strategy::reduce", "worker 1", "Strategy::gather"});
 }
 
 TEST(Workers, LearnOfAnArgumentThatAnotherOneRefused) {
-  const auto texts = errors_of<Error>({2, 4, 1}, [](Strategy& strategy) {
+  run_workers({2, 4, 1}, [](Strategy& strategy) {
     const bool bad = strategy.worker_index() == 1;
-    strategy.reduce(Reduction::kSum, strategy.per_replica([&](ReplicaId) {
-      return torch::ones({2}).to(bad ? torch::kBool : torch::kFloat);
-    }));
+    const auto values =
+        strategy.per_replica([&](ReplicaId) { return torch::ones({2}).to(bad ? torch::kBool : torch::kFloat); });
+    const auto reduce = [&] { strategy.reduce(Reduction::kSum, values); };
+    if (bad) {
+      testing::expect_error<UsageError>(reduce, "LS-DTYPE", {"sum", "Bool"});
+    } else {
+      testing::expect_error<PeerError>(reduce, "LS-PEER-FAILED", {"worker 1", "step 0", "Bool"});
+    }
+    return 0;
   });
-  EXPECT_NE(texts[1].find("LS-DTYPE"), std::string::npos) << texts[1];
-  EXPECT_NE(texts[0].find("worker 1"), std::string::npos) << texts[0];
 }
 
 TEST(Workers, ThatEndEarlyAreNamedToTheOthers) {
-  const auto texts = run_workers({3, 3, 1}, [](Strategy& strategy) {
-    if (strategy.worker_index() == 1) return std::string();
-    return testing::message_from<PeerError>(
-        [&] { strategy.run([](ReplicaContext& ctx) { ctx.all_reduce(Reduction::kSum, torch::ones({1})); }); });
+  run_workers({3, 3, 1}, [](Strategy& strategy) {
+    if (strategy.worker_index() == 1) return 0;
+    const auto step = [](ReplicaContext& ctx) { ctx.all_reduce(Reduction::kSum, torch::ones({1})); };
+    testing::expect_error<PeerError>([&] { strategy.run(step); }, "LS-PEER-LOST", {"worker 1"});
+    return 0;
   });
-  EXPECT_NE(texts[0].find("worker 1"), std::string::npos) << texts[0];
-  EXPECT_NE(texts[2].find("worker 1"), std::string::npos) << texts[2];
 }
 
 TEST(Workers, NeedAReplicaEach) {

@@ -4,13 +4,16 @@
 
 #include <source_location>
 
+#include "tests/support/errors.h"
 #include "tests/support/programs.h"
 #include "tests/support/strategies.h"
 
 namespace lockstep {
 namespace {
 
-using testing::message_from;
+using testing::error_from;
+using testing::expect_error;
+using testing::expect_step_error;
 using testing::nested_message_from;
 using torch::Tensor;
 using enum VariableSynchronization;
@@ -20,7 +23,11 @@ std::string line(std::source_location place) {
   return std::string(place.file_name()) + ":" + std::to_string(place.line());
 }
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+/// The place so many lines below.
+std::string below(const std::string& place, int lines) {
+  const auto colon = place.rfind(':');
+  return place.substr(0, colon + 1) + std::to_string(std::stoi(place.substr(colon + 1)) + lines);
+}
 
 class Creation : public ::testing::TestWithParam<testing::StrategyCase> {
  protected:
@@ -131,12 +138,10 @@ TEST_P(Creation, InAStepEveryKindOfVariableCanBeMadeAndTrained) {
 TEST_P(Creation, InAStepTheFunctionRunsOutsideOfReplicas) {
   const Variable other = strategy_->make_variable(torch::full({2}, 3.0), {.name = "other"});
   EXPECT_TRUE(torch::equal(made_in_step("twice", [&] { return other.read() * 2; }), torch::full({2}, 6.0)));
-  const auto text = nested_message_from<UsageError>([&] {
-    strategy_->run([&](ReplicaContext& ctx) {
-      ctx.make_variable("bad", [&] { return ctx.all_reduce(Reduction::kSum, torch::ones({2})); });
-    });
-  });
-  EXPECT_TRUE(has(text, "merge function")) << text;
+  const auto step = [](ReplicaContext& ctx) {
+    ctx.make_variable("bad", [&] { return ctx.all_reduce(Reduction::kSum, torch::ones({2})); });
+  };
+  expect_step_error<UsageError>([&] { strategy_->run(step); }, "LS-OUTSIDE-STEP", {"all_reduce"});
   EXPECT_EQ(names(), (std::vector<std::string>{"other", "twice"}));
 }
 
@@ -144,40 +149,42 @@ TEST_P(Creation, InAStepOtherNamesOrOptionsOfOneReplicaShowTheFirstDifference) {
   if (strategy_->num_replicas() == 1) GTEST_SKIP() << "one replica has nobody to differ from";
   const int64_t odd = strategy_->num_replicas() - 1;
   const auto ones = [] { return torch::ones({1}); };
-  auto text = nested_message_from<UsageError>([&] {
-    strategy_->run([&](ReplicaContext& ctx) {
-      ctx.make_variable("same", ones);
-      ctx.make_variable(ctx.replica_id() == odd ? "theirs" : "ours", ones);
-    });
-  });
-  EXPECT_TRUE(has(text, "make_variable('ours', mirrored)")) << text;
-  EXPECT_TRUE(
-      has(text, "replica " + std::to_string(odd) + " came to make_variable('theirs', mirrored) as its meeting 2"))
-      << text;
-  text = nested_message_from<UsageError>([&] {
-    strategy_->run([&](ReplicaContext& ctx) {
-      ctx.make_variable("kind", ones, {.aggregation = ctx.replica_id() == odd ? kMean : kSum});
-    });
-  });
-  EXPECT_TRUE(has(text, "make_variable('kind', mirrored mean)")) << text;
-  text = nested_message_from<UsageError>([&] {
-    strategy_->run([&](ReplicaContext& ctx) {
-      if (ctx.replica_id() != odd) ctx.make_variable("some", ones);
-    });
-  });
-  EXPECT_TRUE(has(text, "returned after 0 meetings")) << text;
+  const std::string replica = "replica " + std::to_string(odd);
+  const auto expect_mismatch = [&](auto step, std::string_view one, std::string_view other, std::string_view more,
+                                   const testing::Where& where = testing::Where::current()) {
+    const auto error = error_from<ReplicaError>([&] { strategy_->run(step); }, where);
+    expect_error<UsageError>([&] { std::rethrow_if_nested(error); }, "LS-MEETING-ORDER", {replica, one, other, more},
+                             where);
+  };
+  expect_mismatch(
+      [&](ReplicaContext& ctx) {
+        ctx.make_variable("same", ones);
+        ctx.make_variable(ctx.replica_id() == odd ? "theirs" : "ours", ones);
+      },
+      "make_variable('ours', mirrored)", "make_variable('theirs', mirrored)", "meeting 2");
+  expect_mismatch(
+      [&](ReplicaContext& ctx) {
+        ctx.make_variable("kind", ones, {.aggregation = ctx.replica_id() == odd ? kMean : kSum});
+      },
+      "make_variable('kind', mirrored sum)", "make_variable('kind', mirrored mean)", "meeting 1");
+  expect_mismatch(
+      [&](ReplicaContext& ctx) {
+        if (ctx.replica_id() != odd) ctx.make_variable("some", ones);
+      },
+      "make_variable('some', mirrored)", "0 meetings", "meeting 1");
   EXPECT_EQ(names(), std::vector<std::string>{"same"}) << "what could not be agreed on was not made";
 }
 
 TEST_P(Creation, InAStepASecondUseWithOtherOptionsNamesBothPlaces) {
   made_in_step(
       "v", [] { return torch::ones({1}); }, VariableOptions{.aggregation = kSum});
-  const auto text = nested_message_from<UsageError>([&] {
-    strategy_->run(
-        [&](ReplicaContext& ctx) { ctx.make_variable("v", [] { return torch::ones({1}); }, {.aggregation = kMean}); });
-  });
-  EXPECT_TRUE(has(text, "as mirrored mean, and it was made as mirrored sum at ")) << text;
-  EXPECT_TRUE(has(text, "creation_test.cpp:")) << text;
+  const auto place = line(std::source_location::current());
+  const auto again = [](ReplicaContext& ctx) {
+    ctx.make_variable("v", [] { return torch::ones({1}); }, {.aggregation = kMean});
+  };
+  const std::string here = below(place, 2);
+  expect_step_error<UsageError>([&] { strategy_->run(again); }, "LS-NAME-TAKEN",
+                                {here, "variable 'v'", "mirrored mean", "mirrored sum"});
 }
 
 TEST_P(Creation, ATakenNameIsRefusedWithBothPlaces) {
@@ -185,36 +192,30 @@ TEST_P(Creation, ATakenNameIsRefusedWithBothPlaces) {
   const Variable v = strategy_->make_variable(torch::ones({1}), {.name = "v"});
   const auto model = strategy_->make_module([] { return torch::nn::Linear(2, 2); });
   made_in_step("s", [] { return torch::ones({1}); });
-  const auto next = [](const std::string& place, int lines) {
-    const auto colon = place.rfind(':');
-    return place.substr(0, colon + 1) + std::to_string(std::stoi(place.substr(colon + 1)) + lines);
-  };
-  auto text = message_from<UsageError>([&] { strategy_->make_variable(torch::ones({1}), {.name = "v"}); });
-  EXPECT_TRUE(has(text, "a second variable named 'v' was asked for at " + next(first, 8))) << text;
-  EXPECT_TRUE(has(text, "the first one is from " + next(first, 1))) << text;
-  text = message_from<UsageError>([&] { strategy_->make_module([] { return torch::nn::Linear(2, 2); }); });
-  EXPECT_TRUE(has(text, "a second module named 'model'") && has(text, next(first, 2))) << text;
-  text = message_from<UsageError>([&] { strategy_->make_variable(torch::ones({1}), {.name = "model.weight"}); });
-  EXPECT_TRUE(has(text, "'model.weight'") && has(text, next(first, 2))) << text;
-  text = message_from<UsageError>([&] { strategy_->make_variable(torch::ones({1}), {.name = "s"}); });
-  EXPECT_TRUE(has(text, "'s'")) << text;
-  text = nested_message_from<UsageError>([&] { made_in_step("v", [] { return torch::ones({1}); }); });
-  EXPECT_TRUE(has(text, "'v'") && has(text, next(first, 1))) << "made outside of steps: " << text;
+  const auto again = [&] { strategy_->make_variable(torch::ones({1}), {.name = "v"}); };
+  const std::string of_variable = below(first, 1);
+  const std::string of_module = below(first, 2);
+  const std::string here = below(first, 4);
+  expect_error<UsageError>(again, "LS-NAME-TAKEN", {"variable", "'v'", here, of_variable});
+  expect_error<UsageError>([&] { strategy_->make_module([] { return torch::nn::Linear(2, 2); }); }, "LS-NAME-TAKEN",
+                           {"module", "'model'", of_module});
+  expect_error<UsageError>([&] { strategy_->make_variable(torch::ones({1}), {.name = "model.weight"}); },
+                           "LS-NAME-TAKEN", {"'model.weight'", of_module});
+  expect_error<UsageError>([&] { strategy_->make_variable(torch::ones({1}), {.name = "s"}); }, "LS-NAME-TAKEN",
+                           {"'s'"});
+  expect_step_error<UsageError>([&] { made_in_step("v", [] { return torch::ones({1}); }); }, "LS-NAME-TAKEN",
+                                {"'v'", of_variable});  // made outside of steps
   EXPECT_EQ(names(), (std::vector<std::string>{"v", "model.weight", "model.bias", "s"}));
 }
 
 TEST_P(Creation, AModuleWhoseVariablesAreTakenIsNotTouched) {
   const Variable taken = strategy_->make_variable(torch::ones({1}), {.name = "m.bias"});
   std::vector<torch::nn::Linear> made;
-  const auto text = message_from<UsageError>([&] {
-    strategy_->make_module(
-        [&] {
-          made.emplace_back(2, 2);
-          return made.back();
-        },
-        {.name = "m"});
-  });
-  EXPECT_TRUE(has(text, "'m.bias'")) << text;
+  const auto make = [&] {
+    made.emplace_back(2, 2);
+    return made.back();
+  };
+  expect_error<UsageError>([&] { strategy_->make_module(make, {.name = "m"}); }, "LS-NAME-TAKEN", {"'m.bias'"});
   for (std::size_t r = 1; r < made.size(); ++r) EXPECT_NE(made[r]->weight.data_ptr(), made[0]->weight.data_ptr());
   EXPECT_EQ(names(), std::vector<std::string>{"m.bias"});
   strategy_->make_module([] { return torch::nn::Linear(torch::nn::LinearOptions(2, 2).bias(false)); }, {.name = "m"});
@@ -244,24 +245,27 @@ TEST_P(Creation, AnUnnamedVariablesNameDoesNotDependOnWhatHasDied) {
 }
 
 TEST_P(Creation, AMeanOfIntegersASumOfBoolAndUnknownEnumeratorsAreRefused) {
-  const auto refused = [&](at::ScalarType type, VariableOptions options) {
-    const auto outside = message_from<UsageError>([&] { strategy_->make_variable(torch::ones({1}, type), options); });
-    const auto inside = nested_message_from<UsageError>([&] {
-      made_in_step(
-          "v", [&] { return torch::ones({1}, type); }, options);
-    });
-    EXPECT_EQ(inside, outside);
-    EXPECT_TRUE(has(outside, "variable 'v' of ")) << outside;
-    EXPECT_TRUE(has(outside, "choose ")) << outside;
+  const auto refused = [&](at::ScalarType type, VariableOptions options, std::string_view code, std::string_view what,
+                           const testing::Where& where = testing::Where::current()) {
+    const char* dtype = c10::toString(type);
+    expect_error<UsageError>([&] { strategy_->make_variable(torch::ones({1}, type), options); }, code,
+                             {"variable 'v'", dtype, what}, where);
+    const auto make = [&] { return torch::ones({1}, type); };
+    expect_step_error<UsageError>([&] { made_in_step("v", make, options); }, code, {"variable 'v'", dtype, what},
+                                  where);
   };
   for (const VariableSynchronization synchronization : {kAuto, kOnWrite, kOnRead}) {
     for (const at::ScalarType type : {torch::kInt, torch::kLong, torch::kByte, torch::kBool, torch::kComplexFloat}) {
-      refused(type, {.name = "v", .synchronization = synchronization, .aggregation = kMean});
+      refused(type, {.name = "v", .synchronization = synchronization, .aggregation = kMean}, "LS-DTYPE",
+              "aggregation kMean");
     }
-    refused(torch::kBool, {.name = "v", .synchronization = synchronization, .aggregation = kSum});
+    refused(torch::kBool, {.name = "v", .synchronization = synchronization, .aggregation = kSum}, "LS-DTYPE",
+            "aggregation kSum");
   }
-  refused(torch::kFloat, {.name = "v", .aggregation = static_cast<VariableAggregation>(9)});
-  refused(torch::kFloat, {.name = "v", .synchronization = static_cast<VariableSynchronization>(9)});
+  refused(torch::kFloat, {.name = "v", .aggregation = static_cast<VariableAggregation>(9)}, "LS-OPTION",
+          "aggregation 9");
+  refused(torch::kFloat, {.name = "v", .synchronization = static_cast<VariableSynchronization>(9)}, "LS-OPTION",
+          "synchronization 9");
   EXPECT_TRUE(names().empty());
 }
 
@@ -272,14 +276,16 @@ TEST_P(Creation, AnErrorInItLeavesNothingBehind) {
   const auto fail = []() -> Tensor { throw Mine("mine"); };
   EXPECT_THROW(strategy_->make_variable(fail, {.name = "v"}), Mine);
   nested_message_from<Mine>([&] { made_in_step("v", fail); });
-  message_from<UsageError>([&] { strategy_->make_variable(Tensor(), {.name = "v"}); });
-  message_from<UsageError>([&] { strategy_->make_variable(torch::ones({2}).to_sparse(), {.name = "v"}); });
-  nested_message_from<UsageError>([&] { made_in_step("v", [] { return Tensor(); }); });
-  nested_message_from<UsageError>([&] { made_in_step("", [] { return torch::ones({1}); }); });
-  nested_message_from<UsageError>([&] {
-    made_in_step(
-        "v", [] { return torch::ones({1}); }, VariableOptions{.name = "w"});
-  });
+  expect_error<UsageError>([&] { strategy_->make_variable(Tensor(), {.name = "v"}); }, "LS-NOT-DENSE",
+                           {"variable 'v'", "undefined"});
+  expect_error<UsageError>([&] { strategy_->make_variable(torch::ones({2}).to_sparse(), {.name = "v"}); },
+                           "LS-NOT-DENSE", {"variable 'v'", "sparse"});
+  const auto ones = [] { return torch::ones({1}); };
+  expect_step_error<UsageError>([&] { made_in_step("v", [] { return Tensor(); }); }, "LS-NOT-DENSE",
+                                {"variable 'v'", "undefined"});
+  expect_step_error<UsageError>([&] { made_in_step("", ones); }, "LS-NAME", {"make_variable", "name ''"});
+  expect_step_error<UsageError>([&] { made_in_step("v", ones, VariableOptions{.name = "w"}); }, "LS-NAME",
+                                {"make_variable", "name 'v'", "'w'"});
   EXPECT_THROW(strategy_->make_module([]() -> torch::nn::Linear { throw Mine("mine"); }), Mine);
   EXPECT_TRUE(names().empty());
   const Variable kept = strategy_->make_variable(torch::ones({1}), {.name = "v"});
@@ -309,10 +315,9 @@ TEST_P(Creation, AFunctionMayMakeAnotherVariableButNotItsOwn) {
       {.name = "outer"});
   EXPECT_EQ(outer.read().item<float>(), 3);
   Variable own;
-  message_from<UsageError>([&] {
-    strategy_->make_variable([&] { return (own = strategy_->make_variable(torch::ones({1}), {.name = "own"})).read(); },
-                             {.name = "own"});
-  });
+  const auto make_own = [&] { return (own = strategy_->make_variable(torch::ones({1}), {.name = "own"})).read(); };
+  expect_error<UsageError>([&] { strategy_->make_variable(make_own, {.name = "own"}); }, "LS-NAME-TAKEN",
+                           {"variable", "'own'"});
   EXPECT_EQ(names(), (std::vector<std::string>{"inner", "outer", "own"}));
 }
 
@@ -367,7 +372,7 @@ TEST_P(Creation, VariablesListsTheLivingInOrderOfCreation) {
   const std::string table = strategy_->describe_variables();
   for (const char* part : {"variable ", "kind ", "shape ", "bytes", "copies", "where", "z ", "model.running_mean",
                            "mirrored", "on-read mean", "slot", "Float [2]", "8 B", "cpu"}) {
-    EXPECT_TRUE(has(table, part)) << part << " in:\n" << table;
+    EXPECT_NE(table.find(part), std::string::npos) << part << " in:\n" << table;
   }
 }
 

@@ -10,10 +10,10 @@
 namespace lockstep {
 namespace {
 
+using testing::error_from;
+using testing::expect_error;
 using testing::lanes;
 using testing::make_program;
-using testing::message_from;
-using testing::nested_message_from;
 using testing::Program;
 using torch::Tensor;
 
@@ -50,17 +50,30 @@ class ForeignWrites : public ::testing::TestWithParam<Shape> {
       if (ctx.replica_id() == bad()) fn(model_(ctx));
     });
   }
+  /// What the run in which `fn` writes ends with.
   template <class Fn>
-  std::string found_at_once(Fn fn) {
+  DivergenceError found_at_once(Fn fn) {
     good_step();
-    return nested_message_from<DivergenceError>([&] { run_with(fn); });
+    return found_in([&] { run_with(fn); });
   }
+  /// What the run after that one ends with.
   template <class Fn>
-  std::string found_at_the_next_update(Fn fn) {
+  DivergenceError found_at_the_next_update(Fn fn) {
     good_step();
     run_with(fn);
-    return nested_message_from<DivergenceError>([&] { good_step(); });
+    return found_in([&] { good_step(); });
   }
+  /// The DivergenceError of the replica itself: the text of the ReplicaError names replicas of its own.
+  template <class Fn>
+  static DivergenceError found_in(Fn fn) {
+    const auto error = error_from<ReplicaError>(fn);
+    return error_from<DivergenceError>([&] { std::rethrow_if_nested(error); });
+  }
+  static void expect_found(const DivergenceError& error, std::initializer_list<std::string_view> values,
+                           const testing::Where& where = testing::Where::current()) {
+    expect_error<DivergenceError>([&] { throw error; }, "LS-FOREIGN-WRITE", values, where);
+  }
+  std::string bad_replica() const { return "replica " + std::to_string(bad().value()); }
 
   MirroredStrategy strategy_;
   Replicated<torch::nn::Linear> model_;
@@ -81,81 +94,86 @@ TEST_P(ForeignWrites, StockOptimizersAreFoundInTheSameRunWithReplicaAndVariable)
       stock<Adam>(AdamOptions(0.1)), stock<AdamW>(AdamWOptions(0.1)), stock<RMSprop>(RMSpropOptions(0.1)),
       stock<Adagrad>(AdagradOptions(0.1))};
   for (const auto& step : stocks) {
-    const auto text = found_at_once(step);
-    EXPECT_NE(text.find("variable 'model.weight'"), std::string::npos) << text;
-    EXPECT_NE(text.find("on replica " + std::to_string(bad().value())), std::string::npos) << text;
-    EXPECT_NE(text.find("make_optimizer"), std::string::npos) << text;
+    const std::string replica = bad_replica();
+    expect_found(found_at_once(step), {"variable 'model.weight'", replica});
     for (const Variable& variable : model_.variables()) variable.assign(torch::zeros(variable.sizes()));
   }
 }
 
 TEST_P(ForeignWrites, StockSgdIsFoundAtTheNextUpdate) {
   // In LibTorch's C++ SGD writes through .data(), which moves no version counter.
-  const auto text = found_at_the_next_update(stock<torch::optim::SGD>(torch::optim::SGDOptions(0.1)));
-  EXPECT_NE(text.find("'model.weight'"), std::string::npos) << text;
+  expect_found(found_at_the_next_update(stock<torch::optim::SGD>(torch::optim::SGDOptions(0.1))),
+               {"variable 'model.weight'"});
 }
 
 TEST_P(ForeignWrites, AWriteThroughDataIsFoundAtTheNextUpdate) {
-  const auto text = found_at_the_next_update([](torch::nn::Linear& linear) { linear->bias.data()[69] += 0.25; });
-  EXPECT_NE(text.find("'model.bias'"), std::string::npos) << text;
-  EXPECT_EQ(text.find("'model.weight'"), std::string::npos) << text;
+  const auto error = found_at_the_next_update([](torch::nn::Linear& linear) { linear->bias.data()[69] += 0.25; });
+  expect_found(error, {"variable 'model.bias'"});
+  EXPECT_FALSE(testing::has_value(error.what(), "'model.weight'")) << error.what();
 }
 
 TEST_P(ForeignWrites, AWriteThroughARawPointerIsFoundAtTheNextUpdate) {
-  found_at_the_next_update([](torch::nn::Linear& linear) {
+  const auto error = found_at_the_next_update([](torch::nn::Linear& linear) {
     linear->weight.data_ptr<float>()[4899] = -linear->weight.data_ptr<float>()[4899];
   });
+  expect_found(error, {"variable 'model.weight'"});
 }
 
 TEST_P(ForeignWrites, AWriteInPlaceIsFoundInTheSameRun) {
-  const auto text = found_at_once([](torch::nn::Linear& linear) {
+  const auto error = found_at_once([](torch::nn::Linear& linear) {
     const torch::NoGradGuard no_grad;
     linear->weight.mul_(2);
   });
-  EXPECT_NE(text.find("written in place"), std::string::npos) << text;
-  EXPECT_NE(text.find("step 1"), std::string::npos) << text;
+  const std::string replica = bad_replica();
+  expect_found(error, {"variable 'model.weight'", replica, "in place", "step 1"});
 }
 
 TEST_P(ForeignWrites, OtherMemoryIsFoundInTheSameRun) {
-  const auto text = found_at_once([](torch::nn::Linear& linear) { linear->weight.set_data(torch::zeros({70, 70})); });
-  EXPECT_NE(text.find("other memory"), std::string::npos) << text;
+  const auto error = found_at_once([](torch::nn::Linear& linear) { linear->weight.set_data(torch::zeros({70, 70})); });
+  const std::string replica = bad_replica();
+  expect_found(error, {"variable 'model.weight'", replica, "other memory"});
 }
 
 TEST_P(ForeignWrites, OtherStridesOverTheSameMemoryAreFoundInTheSameRun) {
-  const auto text =
+  const auto error =
       found_at_once([](torch::nn::Linear& linear) { linear->weight.set_data(linear->weight.data().t()); });
-  EXPECT_NE(text.find("other memory"), std::string::npos) << text;
+  const std::string replica = bad_replica();
+  expect_found(error, {"variable 'model.weight'", replica, "other memory"});
 }
 
 TEST_P(ForeignWrites, AnotherDtypeIsFoundInTheSameRun) {
-  const auto text = found_at_once([](torch::nn::Linear& linear) { linear->to(torch::kDouble); });
-  EXPECT_NE(text.find("from Float to Double"), std::string::npos) << text;
+  const auto error = found_at_once([](torch::nn::Linear& linear) { linear->to(torch::kDouble); });
+  const std::string replica = bad_replica();
+  expect_found(error, {"variable 'model.weight'", replica, "Float", "Double"});
 }
 
 TEST_P(ForeignWrites, AreFoundEveryVerifyEveryRunsWhereNoUpdateComes) {
   good_step();
   run_with([](torch::nn::Linear& linear) { linear->weight.data()[0][0] += 1; });
   strategy_.run([](ReplicaContext&) {});
-  const auto text = nested_message_from<DivergenceError>([&] { strategy_.run([](ReplicaContext&) {}); });  // the fourth
-  EXPECT_NE(text.find("'model.weight'"), std::string::npos) << text;
+  expect_found(found_in([&] { strategy_.run([](ReplicaContext&) {}); }), {"variable 'model.weight'"});  // the fourth
 }
 
 TEST_P(ForeignWrites, MakeEveryUseTheSameErrorUntilTheVariableIsAssigned) {
-  const auto text = found_at_once([](torch::nn::Linear& linear) {
+  const auto error = found_at_once([](torch::nn::Linear& linear) {
     const torch::NoGradGuard no_grad;
     linear->weight.add_(1);
   });
+  const std::string replica = bad_replica();
+  expect_found(error, {"variable 'model.weight'", replica, "step 1"});
   const Variable weight = model_.variables()[0];
-  EXPECT_EQ(message_from<DivergenceError>([&] { weight.read(); }), text);
-  EXPECT_EQ(message_from<DivergenceError>([&] { weight.components(); }), text);
-  EXPECT_EQ(message_from<DivergenceError>([&] { model_.state(); }), text);
-  EXPECT_EQ(message_from<DivergenceError>([&] { weight.assign_add(torch::ones({70, 70})); }), text);
-  EXPECT_EQ(nested_message_from<DivergenceError>([&] { good_step(); }), text);
-  EXPECT_EQ(nested_message_from<DivergenceError>([&] { strategy_.run([&](ReplicaContext& ctx) { model_(ctx); }); }),
-            text);
-  EXPECT_EQ(
-      nested_message_from<DivergenceError>([&] { strategy_.run([&](ReplicaContext& ctx) { weight.value(ctx); }); }),
-      text);
+  for (const auto& use :
+       std::vector<std::function<void()>>{[&] { weight.read(); }, [&] { weight.components(); }, [&] { model_.state(); },
+                                          [&] {
+                                            weight.assign_add(torch::ones({70, 70}));
+                                          }}) {
+    EXPECT_STREQ(error_from<DivergenceError>(use).what(), error.what());
+  }
+  for (const auto& step : std::vector<std::function<void(ReplicaContext&)>>{
+           [&](ReplicaContext& ctx) { model_(ctx); }, [&](ReplicaContext& ctx) { weight.value(ctx); }}) {
+    EXPECT_STREQ(found_in([&] { strategy_.run([&](ReplicaContext& ctx) { step(ctx); }); }).what(), error.what());
+  }
+  EXPECT_STREQ(found_in([&] { good_step(); }).what(), error.what());
   weight.assign(torch::ones({70, 70}));
   good_step();
   EXPECT_EQ(weight.read().sizes(), (std::vector<int64_t>{70, 70}));
@@ -181,7 +199,7 @@ TEST_P(ForeignWrites, AreHealedByLoadAlsoWhereMemoryOrDtypeWasChanged) {
 TEST_P(ForeignWrites, LeaveTheOtherVariablesUsable) {
   found_at_the_next_update([](torch::nn::Linear& linear) { linear->bias.data()[0] += 1; });
   EXPECT_EQ(model_.variables()[0].read().size(0), 70);
-  message_from<DivergenceError>([&] { model_.variables()[1].read(); });
+  expect_error<DivergenceError>([&] { model_.variables()[1].read(); }, "LS-FOREIGN-WRITE", {"variable 'model.bias'"});
 }
 
 TEST_P(ForeignWrites, AreFoundAmongManyVariablesAlsoWhenSomeOfThemAreGone) {
@@ -192,13 +210,15 @@ TEST_P(ForeignWrites, AreFoundAmongManyVariablesAlsoWhenSomeOfThemAreGone) {
   }
   kept.push_back(strategy_.make_variable(torch::ones({3})));  // the library lets go of what nobody has
   for (const Variable& written : {kept.front(), kept[13], kept.back()}) {
-    const auto text = nested_message_from<DivergenceError>([&] {
+    const auto error = found_in([&] {
       strategy_.run([&](ReplicaContext& ctx) {
         const torch::NoGradGuard no_grad;
         if (ctx.replica_id() == bad()) written.value(ctx).add_(1);
       });
     });
-    EXPECT_NE(text.find("'" + written.name() + "'"), std::string::npos) << text;
+    const std::string name = "variable '" + written.name() + "'";
+    const std::string replica = bad_replica();
+    expect_found(error, {name, replica});
     written.assign(torch::ones({3}));
   }
   good_step();
@@ -207,7 +227,7 @@ TEST_P(ForeignWrites, AreFoundAmongManyVariablesAlsoWhenSomeOfThemAreGone) {
 TEST_P(ForeignWrites, BeforeAStepKeepItFromBeingApplied) {
   good_step();
   const auto before = model_.variables()[1].read();
-  nested_message_from<DivergenceError>([&] {
+  const auto error = found_in([&] {
     strategy_.run([&](ReplicaContext& ctx) {
       model_(ctx)->forward(torch::ones({1, 70})).sum().backward();
       if (ctx.replica_id() == bad()) {
@@ -217,6 +237,7 @@ TEST_P(ForeignWrites, BeforeAStepKeepItFromBeingApplied) {
       optimizer_.step(ctx);
     });
   });
+  expect_found(error, {"variable 'model.weight'"});
   EXPECT_TRUE(torch::equal(model_.variables()[1].read(), before));
 }
 
@@ -230,16 +251,17 @@ TEST_P(ForeignWrites, AreFoundInMemoryThatAVariableWasBoundTo) {
   good_step();
   EXPECT_FALSE(torch::equal(weight.read(), before));
   for (const Tensor& one : memory) EXPECT_TRUE(torch::equal(one, weight.read())) << "the new memory is the trained one";
-  const auto text = found_at_the_next_update([](torch::nn::Linear& linear) { linear->weight.data()[0][0] += 1; });
-  EXPECT_NE(text.find("'model.weight'"), std::string::npos) << text;
+  expect_found(found_at_the_next_update([](torch::nn::Linear& linear) { linear->weight.data()[0][0] += 1; }),
+               {"variable 'model.weight'"});
 }
 
 TEST_P(ForeignWrites, InACopyOfOneReplicaNameTheReplica) {
   good_step();
   run_with([](torch::nn::Linear& linear) { linear->bias.data()[69] += 0.25; });
-  const auto text = message_from<DivergenceError>([&] { model_.variables()[1].assign_add(torch::ones({70})); });
+  const auto error = error_from<DivergenceError>([&] { model_.variables()[1].assign_add(torch::ones({70})); });
+  expect_found(error, {"variable 'model.bias'"});
   const bool known = GetParam().copies == Copies::kPerReplica || GetParam().replicas == 1;
-  EXPECT_EQ(testing::has_value(text, "on replica " + std::to_string(bad().value())), known) << text;
+  EXPECT_EQ(testing::has_value(error.what(), bad_replica()), known) << error.what();
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, ForeignWrites,

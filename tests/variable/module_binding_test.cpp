@@ -2,11 +2,14 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tests/support/errors.h"
 #include "tests/support/programs.h"
 
 namespace lockstep {
 namespace {
 
+using testing::expect_error;
+using testing::has_value;
 using testing::lanes;
 using testing::make_program;
 using testing::message_from;
@@ -105,32 +108,28 @@ TEST_P(ModulesOf, LoadNamesEverythingThatDoesNotFitAndChangesNothing) {
   bad["conv.extra"] = torch::ones({1});
   bad["out.weight"] = torch::ones({2, 2});
   bad["conv.weight"] = torch::full_like(bad["conv.weight"], 9.0);
-  const auto text = message_from<UsageError>([&] { model.load(bad); });
-  EXPECT_NE(text.find("missing 'conv.bias'"), std::string::npos) << text;
-  EXPECT_NE(text.find("unexpected 'conv.extra'"), std::string::npos) << text;
-  EXPECT_NE(text.find("'out.weight' has shape [2, 2] instead of [7, 6]"), std::string::npos) << text;
+  expect_error<UsageError>(
+      [&] { model.load(bad); }, "LS-STATE-MISFIT",
+      {"module 'model'", "missing 'conv.bias'", "unexpected 'conv.extra'", "'out.weight'", "shape [2, 2]", "[7, 6]"});
   for (const auto& [name, value] : model.state()) EXPECT_TRUE(torch::equal(value, state.at(name))) << name;
 }
 
 TEST_P(ModulesOf, LoadWithWhatTheVariableCannotBeChangesNothing) {
   const auto model = make("cnn");
   const auto state = model.state();
-  for (const auto& [bad, why] :
-       std::vector<std::pair<Tensor, std::string>>{{torch::ones({7, 6}).to_sparse(), "is sparse"},
-                                                   {Tensor(), "is undefined"},
-                                                   {torch::ones({6, 7}), "[6, 7]"}}) {
+  for (const auto& [bad, what] : std::vector<std::pair<Tensor, std::string>>{
+           {torch::ones({7, 6}).to_sparse(), "sparse"}, {Tensor(), "undefined"}, {torch::ones({6, 7}), "[6, 7]"}}) {
     auto given = state;
     for (auto& [name, value] : given) value = value + 1;
     given["out.weight"] = bad;
-    const auto text = message_from<UsageError>([&] { model.load(given); });
-    EXPECT_NE(text.find("'out.weight'"), std::string::npos) << text;
-    EXPECT_NE(text.find(why), std::string::npos) << text;
-    EXPECT_EQ(text.find("missing"), std::string::npos) << text;
+    expect_error<UsageError>([&] { model.load(given); }, "LS-STATE-MISFIT", {"module 'model'", "'out.weight'", what});
+    EXPECT_FALSE(has_value(message_from<UsageError>([&] { model.load(given); }), "missing 'out.weight'")) << what;
     for (const auto& [name, value] : model.state()) EXPECT_TRUE(torch::equal(value, state.at(name))) << name;
   }
   auto given = state;
   given["norm.num_batches_tracked"] = torch::full({}, 2.5);
-  EXPECT_NE(message_from<UsageError>([&] { model.load(given); }).find("Long cannot hold"), std::string::npos);
+  expect_error<UsageError>([&] { model.load(given); }, "LS-STATE-MISFIT",
+                           {"'norm.num_batches_tracked'", "Float", "Long"});
   given["norm.num_batches_tracked"] = torch::full({}, 2.0);
   model.load(given);
   EXPECT_EQ(model.state().at("norm.num_batches_tracked").item<int64_t>(), 2);
@@ -159,7 +158,7 @@ TEST_P(ModulesOf, LoadRefusesTwoNamesOfOneTensorWithDifferentValues) {
   const auto model = make("embedding");
   auto given = model.state();
   given["tied"] = given.at("tied") + 1;
-  EXPECT_NE(message_from<UsageError>([&] { model.load(given); }).find("with other values"), std::string::npos);
+  expect_error<UsageError>([&] { model.load(given); }, "LS-STATE-MISFIT", {"module 'model'", "'tokens.weight'"});
   given["tokens.weight"] = given.at("tied");
   model.load(given);
   EXPECT_TRUE(torch::equal(model.state().at("tokens.weight"), given.at("tied")));
@@ -233,12 +232,12 @@ TEST_P(ModulesOf, ExportModuleRefusesAFactoryThatNowMakesAnotherModule) {
   const auto model =
       strategy_.make_module([&] { return torch::nn::Linear(torch::nn::LinearOptions(2, width).bias(bias)); });
   width = 3;
-  const auto text = message_from<UsageError>([&] { model.export_module(); });
-  EXPECT_NE(text.find("now makes weight Float [3, 2] where it made weight Float [2, 2]"), std::string::npos) << text;
+  expect_error<UsageError>([&] { model.export_module(); }, "LS-FACTORY",
+                           {"module 'model'", "weight Float [3, 2]", "weight Float [2, 2]"});
   width = 2;
   bias = false;
-  EXPECT_NE(message_from<UsageError>([&] { model.export_module(); }).find("now makes nothing where it made bias"),
-            std::string::npos);
+  expect_error<UsageError>([&] { model.export_module(); }, "LS-FACTORY",
+                           {"module 'model'", "nothing", "bias Float [2]"});
   bias = true;
   model.export_module();
 }
@@ -272,7 +271,7 @@ TEST_P(ModulesOf, ExportModuleIsIndependent) {
 TEST_P(ModulesOf, NamesAreUniqueAmongTheLiving) {
   {
     const auto model = make("mlp");
-    EXPECT_NE(message_from<UsageError>([&] { make("mlp"); }).find("second module named 'model'"), std::string::npos);
+    expect_error<UsageError>([&] { make("mlp"); }, "LS-NAME-TAKEN", {"module", "'model'"});
     make("mlp", {.name = "other"});
   }
   make("mlp");  // the first one is gone
@@ -310,56 +309,53 @@ class Factories : public ::testing::Test {
 
 TEST_F(Factories, MustNotReturnTheSameModuleTwice) {
   const auto one = make_program("mlp");
-  const auto text = message_from<UsageError>([&] { strategy_.make_module([&] { return one; }); });
-  EXPECT_NE(text.find("replicas 0 and 1 share a module"), std::string::npos) << text;
+  expect_error<UsageError>([&] { strategy_.make_module([&] { return one; }); }, "LS-FACTORY",
+                           {"replicas 0 and 1", "a module", "module 'model'"});
 }
 
 TEST_F(Factories, MustNotShareATensor) {
   const Tensor shared = torch::ones({2});
-  const auto text = message_from<UsageError>([&] {
-    strategy_.make_module([&] {
-      auto module = std::make_shared<torch::nn::Module>();
-      module->register_parameter("shared", shared);
-      return module;
-    });
-  });
-  EXPECT_NE(text.find("share the tensor shared"), std::string::npos) << text;
+  const auto make = [&] {
+    auto module = std::make_shared<torch::nn::Module>();
+    module->register_parameter("shared", shared);
+    return module;
+  };
+  expect_error<UsageError>([&] { strategy_.make_module(make); }, "LS-FACTORY",
+                           {"replicas 0 and 1", "tensor shared", "module 'model'"});
 }
 
 TEST_F(Factories, MustMakeTheSameNamesShapesAndDtypes) {
-  const auto text = message_from<UsageError>(
-      [&] { strategy_.make_module([&] { return torch::nn::Linear(2, ++calls_ == 3 ? 5 : 4); }); });
-  EXPECT_NE(text.find("parameter weight Float [4, 2]"), std::string::npos) << text;
-  EXPECT_NE(text.find("replica 2 has parameter weight Float [5, 2]"), std::string::npos) << text;
-  message_from<UsageError>(
-      [&] { strategy_.make_module([&] { return make_program(++calls_ % 2 == 0 ? "mlp" : "cnn"); }, {.name = "b"}); });
-  message_from<UsageError>([&] {
-    strategy_.make_module(
-        [&] {
-          torch::nn::Linear linear(2, 2);
-          if (++calls_ % 2 == 0) linear->to(torch::kDouble);
-          return linear;
-        },
-        {.name = "c"});
-  });
+  expect_error<UsageError>(
+      [&] { strategy_.make_module([&] { return torch::nn::Linear(2, ++calls_ == 3 ? 5 : 4); }); }, "LS-FACTORY",
+      {"module 'model'", "replica 0", "parameter weight Float [4, 2]", "replica 2", "parameter weight Float [5, 2]"});
+  expect_error<UsageError>(
+      [&] { strategy_.make_module([&] { return make_program(++calls_ % 2 == 0 ? "mlp" : "cnn"); }, {.name = "b"}); },
+      "LS-FACTORY", {"module 'b'", "replica 0", "replica 1"});
+  const auto of_two_dtypes = [&] {
+    torch::nn::Linear linear(2, 2);
+    if (++calls_ % 2 == 0) linear->to(torch::kDouble);
+    return linear;
+  };
+  expect_error<UsageError>([&] { strategy_.make_module(of_two_dtypes, {.name = "c"}); }, "LS-FACTORY",
+                           {"module 'c'", "replica 0", "replica 1", "Float [2, 2]", "Double [2, 2]"});
 }
 
 TEST_F(Factories, MustMakeTheSameInitialValues) {
-  const auto text = message_from<DivergenceError>([&] {
-    strategy_.make_module([&] {
-      torch::nn::Linear linear(2, 2);
-      const torch::NoGradGuard no_grad;
-      linear->bias.fill_(++calls_);
-      return linear;
-    });
-  });
-  EXPECT_NE(text.find("'model.bias' has other initial values on replica 1 than on replica 0"), std::string::npos)
-      << text;
+  const auto make = [&] {
+    torch::nn::Linear linear(2, 2);
+    const torch::NoGradGuard no_grad;
+    linear->bias.fill_(++calls_);
+    return linear;
+  };
+  expect_error<DivergenceError>([&] { strategy_.make_module(make); }, "LS-DIVERGED",
+                                {"variable 'model.bias'", "replica 1", "replica 0"});
 }
 
 TEST_F(Factories, MustReturnSomething) {
-  message_from<UsageError>([&] { strategy_.make_module([] { return std::shared_ptr<Program>(); }); });
-  message_from<UsageError>([&] { strategy_.make_module([] { return torch::nn::Linear(nullptr); }, {.name = "b"}); });
+  expect_error<UsageError>([&] { strategy_.make_module([] { return std::shared_ptr<Program>(); }); }, "LS-FACTORY",
+                           {"module 'model'", "replica 0"});
+  expect_error<UsageError>([&] { strategy_.make_module([] { return torch::nn::Linear(nullptr); }, {.name = "b"}); },
+                           "LS-FACTORY", {"module 'b'", "replica 0"});
 }
 
 TEST_F(Factories, MayReturnHoldersSharedPointersAndSequentials) {

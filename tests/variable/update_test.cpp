@@ -4,14 +4,15 @@
 #include <torch/torch.h>
 
 #include "lockstep/variable/variable_state.h"
+#include "tests/support/errors.h"
 #include "tests/support/programs.h"
 #include "tests/support/strategies.h"
 
 namespace lockstep {
 namespace {
 
-using testing::message_from;
-using testing::nested_message_from;
+using testing::expect_error;
+using testing::expect_step_error;
 using torch::Tensor;
 using enum VariableSynchronization;
 using enum VariableAggregation;
@@ -54,9 +55,11 @@ TEST_P(Updates, GivePerReplicaArgumentsTheirComponentAndOthersWhole) {
   const Variable all = mirrored(1);
   strategy_->update(all, add, strategy_->per_replica([&](ReplicaId) { return filled(3); }), 2.0);
   EXPECT_TRUE(torch::equal(all.read(), filled(7)));
-  message_from<UsageError>([&] {
-    strategy_->update(all, add, PerReplica<Tensor>(std::vector<Tensor>(static_cast<std::size_t>(replicas() + 1))), 1.0);
-  });
+  const PerReplica<Tensor> wrong(std::vector<Tensor>(static_cast<std::size_t>(replicas() + 1)));
+  const std::string given = std::to_string(replicas() + 1) + " values";
+  const std::string wanted = std::to_string(replicas()) + " replicas";
+  expect_error<UsageError>([&] { strategy_->update(all, add, wrong, 1.0); }, "LS-PER-REPLICA-SIZE",
+                           {"update()", given, wanted});
 }
 
 // With any number of copies: what counts is what the replicas were given.
@@ -64,16 +67,15 @@ TEST_P(Updates, OfReplicasThatMustStayEqualAreRefusedWhereTheyDiffer) {
   if (replicas() == 1) GTEST_SKIP() << "one replica has nobody to differ from";
   const Variable v = mirrored(1);
   const auto ids = strategy_->per_replica([](ReplicaId r) { return torch::full({2}, static_cast<double>(r)); });
-  const auto text = message_from<DivergenceError>([&] {
-    strategy_->update(
-        v, [](Tensor& value, const Tensor& id) { value.add_(id); }, ids);
-  });
-  EXPECT_NE(text.find("left replica 1 different from 0"), std::string::npos) << text;
-  EXPECT_NE(text.find("update_from()"), std::string::npos) << text;
+  const std::string name = "variable '" + v.name() + "'";
+  const auto add = [](Tensor& value, const Tensor& id) { value.add_(id); };
+  expect_error<DivergenceError>([&] { strategy_->update(v, add, ids); }, "LS-DIVERGED",
+                                {"update", name, "replica 1", "0"});
   EXPECT_TRUE(torch::equal(v.read(), filled(1)));
   if (v.state().copies().size() == 1) return;
   int call = 0;
-  message_from<DivergenceError>([&] { strategy_->update(v, [&](Tensor& value) { value.add_(call++); }); });
+  expect_error<DivergenceError>([&] { strategy_->update(v, [&](Tensor& value) { value.add_(call++); }); },
+                                "LS-DIVERGED", {"update", name, "copy 1"});
   EXPECT_TRUE(torch::equal(v.read(), filled(1)));
 }
 
@@ -90,7 +92,9 @@ TEST_P(Updates, ThatThrowChangeNothing) {
                             }
                           }),
         std::runtime_error);
-    message_from<UsageError>([&] { strategy_->update(v, [](Tensor& value) { value = torch::ones({3}); }); });
+    const std::string name = "variable '" + v.name() + "'";
+    expect_error<UsageError>([&] { strategy_->update(v, [](Tensor& value) { value = torch::ones({3}); }); }, "LS-SHAPE",
+                             {"update", name, "shape [3]", "[2]"});
     for (const Tensor& component : v.components()) EXPECT_TRUE(torch::equal(component, filled(1)));
     v.assign(filled(2));  // and the variable is usable
   }
@@ -105,8 +109,8 @@ TEST_P(Updates, WriteNoOtherVariableAndDoNotNest) {
            [&] { w.assign(filled(1)); }, [&] { w.assign_add(filled(1)); },
            [&] { strategy_->update_from(0, w, filled(1)); }, [&] { strategy_->update(w, [](Tensor&) {}); },
            [&] { strategy_->update(v, [](Tensor&) {}); }}) {
-    const auto text = message_from<UsageError>([&] { strategy_->update(v, [&](Tensor&) { bad(); }); });
-    EXPECT_NE(text.find("inside an update of variable '" + v.name() + "'"), std::string::npos) << text;
+    const std::string name = "variable '" + v.name() + "'";
+    expect_error<UsageError>([&] { strategy_->update(v, [&](Tensor&) { bad(); }); }, "LS-NESTED-CALL", {name});
   }
   EXPECT_TRUE(torch::equal(w.read(), filled(5)));
   EXPECT_TRUE(torch::equal(v.read(), filled(6)));
@@ -136,24 +140,26 @@ TEST_P(Updates, FromOneReplicaSetAllInOrderWithOtherWrites) {
 
 TEST_P(Updates, FromOneReplicaNameWhatIsWrongAndChangeNothing) {
   const Variable v = mirrored(1);
-  EXPECT_NE(message_from<UsageError>([&] {
-              strategy_->update_from(replicas(), v, filled(2));
-            }).find("replica " + std::to_string(replicas()) + " of " + std::to_string(replicas())),
-            std::string::npos);
-  message_from<UsageError>([&] { strategy_->update_from(-1, v, filled(2)); });
-  message_from<UsageError>([&] { strategy_->update_from(0, v, Tensor()); });
-  EXPECT_NE(message_from<UsageError>([&] { strategy_->update_from(0, v, torch::ones({3})); }).find("update_from of"),
-            std::string::npos);
-  message_from<UsageError>([&] { strategy_->broadcast(0, Tensor()); });
-  EXPECT_NE(nested_message_from<UsageError>([&] {
-              strategy_->run([&](ReplicaContext&) { strategy_->update_from(0, v, filled(2)); });
-            }).find("ctx.merge_call()"),
-            std::string::npos);
+  const std::string name = "variable '" + v.name() + "'";
+  const std::string beyond = "replica " + std::to_string(replicas()) + " of " + std::to_string(replicas());
+  const std::string before = "replica -1 of " + std::to_string(replicas());
+  expect_error<UsageError>([&] { strategy_->update_from(replicas(), v, filled(2)); }, "LS-REPLICA-RANGE",
+                           {"Strategy::update_from", beyond});
+  expect_error<UsageError>([&] { strategy_->update_from(-1, v, filled(2)); }, "LS-REPLICA-RANGE",
+                           {"Strategy::update_from", before});
+  expect_error<UsageError>([&] { strategy_->update_from(0, v, Tensor()); }, "LS-NOT-DENSE",
+                           {"update_from", name, "undefined"});
+  expect_error<UsageError>([&] { strategy_->update_from(0, v, torch::ones({3})); }, "LS-SHAPE",
+                           {"update_from", name, "shape [3]", "[2]"});
+  expect_error<UsageError>([&] { strategy_->broadcast(0, Tensor()); }, "LS-NOT-DENSE",
+                           {"Strategy::broadcast", "undefined"});
+  expect_step_error<UsageError>(
+      [&] { strategy_->run([&](ReplicaContext&) { strategy_->update_from(0, v, filled(2)); }); }, "LS-INSIDE-STEP",
+      {"Strategy::update_from"});
   const auto other = GetParam().make();
-  for (const auto& bad : std::vector<std::function<void()>>{[&] { other->update_from(0, v, filled(2)); },
-                                                            [&] { other->update(v, [](Tensor&) {}); }}) {
-    EXPECT_NE(message_from<UsageError>(bad).find("of another strategy"), std::string::npos);
-  }
+  expect_error<UsageError>([&] { other->update_from(0, v, filled(2)); }, "LS-OTHER-STRATEGY",
+                           {"Strategy::update_from", name});
+  expect_error<UsageError>([&] { other->update(v, [](Tensor&) {}); }, "LS-OTHER-STRATEGY", {"Strategy::update", name});
   EXPECT_TRUE(torch::equal(v.read(), filled(1)));
 }
 
@@ -176,12 +182,16 @@ TEST_P(Updates, OnChiefRefusesCallsInWhichAllWorkersTakePart) {
   const Variable v = mirrored(1);
   const Variable sum = strategy_->make_variable(filled(1), {.synchronization = kOnRead, .aggregation = kSum});
   const auto model = strategy_->make_module([] { return torch::nn::Linear(2, 2); });
-  for (const auto& bad : std::vector<std::function<void()>>{
-           [&] { sum.read(); }, [&] { v.assign(filled(2)); }, [&] { model.state(); },
-           [&] { strategy_->run([](ReplicaContext&) {}); }, [&] { strategy_->make_variable(filled(1)); },
-           [&] { strategy_->broadcast(0, filled(1)); }, [&] { strategy_->on_chief([] {}); }}) {
-    const auto text = message_from<UsageError>([&] { strategy_->on_chief(bad); });
-    EXPECT_NE(text.find("inside on_chief"), std::string::npos) << text;
+  using Call = std::pair<std::string, std::function<void()>>;
+  for (const auto& [name, bad] :
+       std::vector<Call>{{"Variable::read", [&] { sum.read(); }},
+                         {"Variable::assign", [&] { v.assign(filled(2)); }},
+                         {"Replicated::state", [&] { model.state(); }},
+                         {"Strategy::run", [&] { strategy_->run([](ReplicaContext&) {}); }},
+                         {"Strategy::make_variable", [&] { strategy_->make_variable(filled(1)); }},
+                         {"Strategy::broadcast", [&] { strategy_->broadcast(0, filled(1)); }},
+                         {"Strategy::on_chief", [&] { strategy_->on_chief([] {}); }}}) {
+    expect_error<UsageError>([&, call = bad] { strategy_->on_chief(call); }, "LS-INSIDE-CHIEF", {name, "on_chief"});
   }
   const auto read = strategy_->on_chief([&] {
     strategy_->variables();
