@@ -44,7 +44,7 @@ void check(const ReplicaGroup& group, const std::vector<Variable>& variables, co
     if (!state.on_write() || !at::isFloatingType(state.like().scalar_type())) {
       refuse("LS-VARIABLE-KIND",
              fmt::format("is {}", state.on_write() ? c10::toString(state.like().scalar_type()) : "sync-on-read"),
-             "give it mirrored floating-point variables, such as a module's parameters");
+             "leave it out of the list: averages are of mirrored floating-point variables");
     }
   }
 }

@@ -29,9 +29,10 @@ void check_variables(const ReplicaGroup& group, const std::vector<std::shared_pt
     const at::ScalarType type = variable->like().scalar_type();
     const bool local = variable->is_trained_locally();
     if (!(variable->on_write() || local) || !is_trainable_type(type)) {
-      refuse("LS-VARIABLE-KIND",
-             fmt::format("is {}", variable->on_write() || local ? c10::toString(type) : "sync-on-read"),
-             "give it mirrored floating-point variables, such as a module's parameters");
+      refuse(
+          "LS-VARIABLE-KIND",
+          fmt::format("is {}", variable->on_write() || local ? c10::toString(type) : "sync-on-read"),
+          "leave it out of the list: optimizers update mirrored variables of float64, float32, bfloat16 and float16");
     }
     if (local != variables.front()->is_trained_locally()) {
       refuse("LS-VARIABLE-KIND",

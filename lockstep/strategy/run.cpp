@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/torch_compat.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/replica/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
@@ -109,6 +110,7 @@ void Strategy::finish_step() {
   std::vector<std::pair<internal::VariableState*, at::Tensor>> averages;
   for (internal::VariableState* variable : local) averages.emplace_back(variable, variable->read());
   for (const auto& [variable, mean] : averages) variable->write(mean);
+  internal::forget_autocast_weights();
 }
 
 void Strategy::set_share(ReplicaContext& context, const internal::BatchShare& share) {

@@ -9,6 +9,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/torch_compat.h"
 #include "lockstep/reduce/across_replicas.h"
 #include "lockstep/replica/replica_group.h"
 
@@ -69,6 +70,7 @@ void OnReadState::write_component(int64_t r, const at::Tensor& value) {
   }
   target.copy_(value);
   component_at(r).expect();
+  if (is_trained_locally()) forget_autocast_weights();
 }
 
 void OnReadState::undo_run() noexcept {

@@ -4,7 +4,8 @@
 #include <torch/torch.h>
 
 #include <functional>
-#include <string>
+#include <initializer_list>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -13,26 +14,16 @@
 namespace lockstep {
 namespace {
 
-using testing::errors_of_workers;
-using testing::run_workers;
 using Step = std::function<void(Strategy&)>;
 
 bool is_last(const Strategy& strategy) { return strategy.worker_index() == strategy.num_workers() - 1; }
 
-/// `body` throws a UsageError with this code and these values on every worker, outside of steps.
-void expect_refused(const Step& body, const std::string& code, const std::vector<std::string>& values) {
-  for (const UsageError& error : errors_of_workers<UsageError>({3, 3, 1}, body)) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    for (const std::string& value : values) EXPECT_TRUE(testing::has_value(error.what(), value)) << error.what();
-  }
+void expect_refused(const Step& body, std::string_view code, std::initializer_list<std::string_view> values) {
+  testing::expect_error_on_all<UsageError>({3, 3, 1}, body, code, values);
 }
 
-/// The same of an error in a step.
-void expect_step_refused(const Step& body, const std::string& code, const std::vector<std::string>& values) {
-  for (const ReplicaError& error : errors_of_workers<ReplicaError>({2, 4, 1}, body)) {
-    EXPECT_TRUE(testing::has_value(error.what(), code)) << error.what();
-    for (const std::string& value : values) EXPECT_TRUE(testing::has_value(error.what(), value)) << error.what();
-  }
+void expect_step_refused(const Step& body, std::string_view code, std::initializer_list<std::string_view> values) {
+  testing::expect_step_error_on_all<UsageError>({2, 4, 1}, body, code, values);
 }
 
 VariableOptions on_read(const char* name) {

@@ -1,87 +1,24 @@
 // Workers that are threads of one process: with any number of workers, a strategy's calls work over all replicas and
-// give the bits of one worker, and an error on one worker reaches all.
+// give the bits of one worker.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <exception>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "lockstep/comm/thread_workers.h"
-#include "lockstep/lockstep.h"
-#include "tests/support/errors.h"
-#include "tests/support/programs.h"
+#include "tests/support/workers.h"
 
 namespace lockstep {
 namespace {
 
-class OneOfSeveral final : public Strategy {
- public:
-  OneOfSeveral(std::shared_ptr<World> world, int64_t replicas, int num_lanes, std::shared_ptr<const Reducer> reducer)
-      : Strategy(StrategySetup{.name = "OneOfSeveral",
-                               .topology = std::make_shared<HostTopology>(testing::lanes(num_lanes), replicas, false),
-                               .reducer = std::move(reducer),
-                               .world = std::move(world),
-                               .seed = 3}) {}
-};
-
-struct Case {
-  int64_t workers;
-  int64_t replicas = 8;
-  int lanes = 1;
-};
-
-std::ostream& operator<<(std::ostream& out, const Case& one) {
-  return out << one.replicas << " replicas on " << one.workers << " workers of " << one.lanes << " lanes";
-}
-
-/// What each worker's body threw, null where nothing; a PerWorker value by worker.
-template <class T>
-using PerWorker = std::vector<T>;
-
-/// Runs `body(strategy)` on each worker, on a thread of its own, and gives what it returned.
-template <class Body>
-auto run_workers(const Case& one, const Body& body, const std::shared_ptr<const Reducer>& reducer = nullptr) {
-  using T = std::invoke_result_t<const Body&, Strategy&>;
-  PerWorker<T> results(static_cast<std::size_t>(one.workers));
-  PerWorker<std::exception_ptr> errors(results.size());
-  ThreadWorkers workers(one.workers, std::chrono::seconds(60));
-  std::vector<std::thread> threads;
-  for (int64_t w = 0; w < one.workers; ++w) {
-    threads.emplace_back([&, w, world = workers.world(w)]() mutable {
-      const auto i = static_cast<std::size_t>(w);
-      try {
-        OneOfSeveral strategy(std::move(world), one.replicas, one.lanes, reducer);
-        results[i] = body(static_cast<Strategy&>(strategy));
-      } catch (...) {
-        errors[i] = std::current_exception();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const auto& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
-  return results;
-}
-
-/// Numbers whose sums depend on the order of additions.
-torch::Tensor value_of(int64_t replica, at::ScalarType type, at::IntArrayRef sizes = {3, 5}) {
-  const torch::Tensor wild =
-      torch::arange(15, torch::kDouble).add(1).mul(1.1 + 0.37 * static_cast<double>(replica)).sin();
-  const torch::Tensor scaled = wild * std::pow(10.0, static_cast<double>(replica % 5) - 2);
-  return at::isIntegralType(type, true) ? (scaled * 10).abs().to(type).reshape(sizes) : scaled.to(type).reshape(sizes);
-}
-
-PerReplica<torch::Tensor> values_of(Strategy& strategy, at::ScalarType type) {
-  return strategy.per_replica([&](ReplicaId r) { return value_of(r, type); });
-}
-
+using testing::PerWorker;
+using testing::run_workers;
+using testing::value_of;
+using testing::values_of;
+using Case = testing::WorkersCase;
 using Named = std::map<std::string, torch::Tensor>;
 
 void expect_same(const PerWorker<Named>& all, const Named& expected, const Case& one) {
@@ -332,141 +269,6 @@ TEST(Workers, TrainAVariableOfWhichOnlySomeWorkersHaveAGradient) {
                  {"none", none.read()},
                  {"momentum", optimizer.state().at("last/momentum_buffer")}};
   });
-}
-
-/// `body` must throw an E with this code and these values on every worker.
-template <class E>
-void expect_error_on_all(const Case& one, const std::function<void(Strategy&)>& body, std::string_view code,
-                         std::initializer_list<std::string_view> values,
-                         const testing::Where& where = testing::Where::current()) {
-  run_workers(one, [&](Strategy& strategy) {
-    testing::expect_error<E>([&] { body(strategy); }, code, values, where);
-    return 0;
-  });
-}
-
-/// The same for a step that fails: a ReplicaError that is nested on an E.
-template <class E>
-void expect_step_error_on_all(const Case& one, const std::function<void(Strategy&)>& body, std::string_view code,
-                              std::initializer_list<std::string_view> values,
-                              const testing::Where& where = testing::Where::current()) {
-  run_workers(one, [&](Strategy& strategy) {
-    testing::expect_step_error<E>([&] { body(strategy); }, code, values, where);
-    return 0;
-  });
-}
-
-TEST(Workers, FailTogetherWhereOneReplicaThrows) {
-  const auto steps = run_workers({3, 6, 1}, [](Strategy& strategy) {
-    const Variable variable =
-        strategy.make_variable(torch::zeros({2}), {.name = "v", .aggregation = VariableAggregation::kSum});
-    const auto step = [&](bool fails) {
-      strategy.run([&](ReplicaContext& ctx) {
-        variable.assign_add(ctx, torch::ones({2}));
-        if (fails && ctx.replica_id() == 3) throw std::out_of_range("replica three is out of range");
-        ctx.all_reduce(Reduction::kSum, torch::ones({2}));
-      });
-    };
-    step(false);
-    const auto error = testing::error_from<ReplicaError>([&] { step(true); });
-    EXPECT_EQ(error.step(), 1);
-    if (strategy.worker_index() == 1) {
-      EXPECT_EQ(error.replica(), 3);
-      EXPECT_THROW(std::rethrow_if_nested(error), std::out_of_range);
-    } else {
-      testing::expect_error<PeerError>([&] { std::rethrow_if_nested(error); }, "LS-PEER-FAILED",
-                                       {"worker 1", "replica 3", "step 1", "replica three is out of range"});
-    }
-    EXPECT_EQ(variable.read()[0].item<float>(), 6);  // as the last completed run left it
-    EXPECT_EQ(strategy.step(), 1);
-    step(false);  // all of them can go on
-    EXPECT_EQ(variable.read()[0].item<float>(), 12);
-    return strategy.step();
-  });
-  EXPECT_EQ(steps, (PerWorker<int64_t>{2, 2, 2}));
-}
-
-TEST(Workers, FailTogetherWhereAReplicaThrowsAfterTheLastMeeting) {
-  run_workers({2, 4, 2}, [](Strategy& strategy) {
-    const auto error = testing::error_from<ReplicaError>([&] {
-      strategy.run([&](ReplicaContext& ctx) {
-        ctx.all_reduce(Reduction::kSum, torch::ones({2}));
-        if (ctx.replica_id() == 0) throw std::runtime_error("too late to meet");
-      });
-    });
-    EXPECT_TRUE(testing::has_value(error.what(), "too late to meet")) << error.what();
-    if (strategy.worker_index() != 0) {
-      testing::expect_error<PeerError>([&] { std::rethrow_if_nested(error); }, "LS-PEER-FAILED",
-                                       {"worker 0", "replica 0", "step 0"});
-    }
-    EXPECT_EQ(strategy.step(), 0);
-    return 0;
-  });
-}
-
-TEST(Workers, ThatMeetInAnotherOrderAreNamedOnAllOfThem) {
-  expect_step_error_on_all<UsageError>(
-      {3, 6, 1},
-      [](Strategy& strategy) {
-        strategy.run([&](ReplicaContext& ctx) {
-          ctx.all_reduce(Reduction::kSum, torch::ones({strategy.worker_index() == 2 ? 4 : 3}));
-        });
-      },
-      "LS-WORKER-ORDER",
-      {"workers 0 to 1", "all_reduce(sum, Float [3])", "worker 2", "all_reduce(sum, Float [4])", "step 0"});
-}
-
-TEST(Workers, ThatEndAStepWhereOthersMeetAreNamedOnAllOfThem) {
-  expect_step_error_on_all<UsageError>({2, 4, 1},
-                                       [](Strategy& strategy) {
-                                         strategy.run([&](ReplicaContext& ctx) {
-                                           if (strategy.worker_index() == 0) ctx.broadcast(0, torch::ones({3}));
-                                         });
-                                       },
-                                       "LS-WORKER-ORDER",
-                                       {"worker 0", "broadcast(from replica 0)", "worker 1", "step 0"});
-}
-
-TEST(Workers, ThatMakeOtherCallsOutsideOfStepsAreNamedOnAllOfThem) {
-  expect_error_on_all<UsageError>({2, 4, 1},
-                                  [](Strategy& strategy) {
-                                    const auto values = values_of(strategy, torch::kFloat);
-                                    if (strategy.worker_index() == 0) {
-                                      strategy.reduce(Reduction::kSum, values);
-                                    } else {
-                                      strategy.gather(values, 0);
-                                    }
-                                  },
-                                  "LS-WORKER-ORDER", {"worker 0", "Strategy::reduce", "worker 1", "Strategy::gather"});
-}
-
-TEST(Workers, LearnOfAnArgumentThatAnotherOneRefused) {
-  run_workers({2, 4, 1}, [](Strategy& strategy) {
-    const bool bad = strategy.worker_index() == 1;
-    const auto values =
-        strategy.per_replica([&](ReplicaId) { return torch::ones({2}).to(bad ? torch::kBool : torch::kFloat); });
-    const auto reduce = [&] { strategy.reduce(Reduction::kSum, values); };
-    if (bad) {
-      testing::expect_error<UsageError>(reduce, "LS-DTYPE", {"sum", "Bool"});
-    } else {
-      testing::expect_error<PeerError>(reduce, "LS-PEER-FAILED", {"worker 1", "step 0", "Bool"});
-    }
-    return 0;
-  });
-}
-
-TEST(Workers, ThatEndEarlyAreNamedToTheOthers) {
-  run_workers({3, 3, 1}, [](Strategy& strategy) {
-    if (strategy.worker_index() == 1) return 0;
-    const auto step = [](ReplicaContext& ctx) { ctx.all_reduce(Reduction::kSum, torch::ones({1})); };
-    testing::expect_error<PeerError>([&] { strategy.run(step); }, "LS-PEER-LOST", {"worker 1"});
-    return 0;
-  });
-}
-
-TEST(Workers, NeedAReplicaEach) {
-  run_workers({1, 1, 1}, [](Strategy&) { return 0; });
-  EXPECT_THROW(run_workers({3, 2, 1}, [](Strategy&) { return 0; }), UsageError);
 }
 
 }  // namespace

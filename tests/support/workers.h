@@ -8,9 +8,10 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <ostream>
-#include <string>
+#include <string_view>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -74,14 +75,24 @@ auto run_workers(const WorkersCase& one, const Body& body, const std::shared_ptr
   return results;
 }
 
-/// Each worker's error of `body`, which must throw an E on every worker.
+/// `body` must throw an E with this code and these values on every worker.
 template <class E>
-PerWorker<E> errors_of_workers(const WorkersCase& one, const std::function<void(Strategy&)>& body) {
-  const auto caught =
-      run_workers(one, [&](Strategy& strategy) { return std::make_shared<E>(error_from<E>([&] { body(strategy); })); });
-  PerWorker<E> errors;
-  for (const auto& error : caught) errors.push_back(*error);
-  return errors;
+void expect_error_on_all(const WorkersCase& one, const std::function<void(Strategy&)>& body, std::string_view code,
+                         std::initializer_list<std::string_view> values, const Where& where = Where::current()) {
+  run_workers(one, [&](Strategy& strategy) {
+    expect_error<E>([&] { body(strategy); }, code, values, where);
+    return 0;
+  });
+}
+
+/// The same for a step that fails: a ReplicaError that is nested on an E.
+template <class E>
+void expect_step_error_on_all(const WorkersCase& one, const std::function<void(Strategy&)>& body, std::string_view code,
+                              std::initializer_list<std::string_view> values, const Where& where = Where::current()) {
+  run_workers(one, [&](Strategy& strategy) {
+    expect_step_error<E>([&] { body(strategy); }, code, values, where);
+    return 0;
+  });
 }
 
 /// Numbers whose sums depend on the order of additions.

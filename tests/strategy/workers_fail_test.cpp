@@ -1,0 +1,134 @@
+// What goes wrong on one of several workers ends the step on all of them, in the same way, and says where it happened.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <exception>
+#include <stdexcept>
+#include <vector>
+
+#include "tests/support/workers.h"
+
+namespace lockstep {
+namespace {
+
+using testing::expect_error_on_all;
+using testing::expect_step_error_on_all;
+using testing::PerWorker;
+using testing::run_workers;
+using testing::values_of;
+
+TEST(Workers, FailTogetherWhereOneReplicaThrows) {
+  const auto steps = run_workers({3, 6, 1}, [](Strategy& strategy) {
+    const Variable variable =
+        strategy.make_variable(torch::zeros({2}), {.name = "v", .aggregation = VariableAggregation::kSum});
+    const auto step = [&](bool fails) {
+      strategy.run([&](ReplicaContext& ctx) {
+        variable.assign_add(ctx, torch::ones({2}));
+        if (fails && ctx.replica_id() == 3) throw std::out_of_range("replica three is out of range");
+        ctx.all_reduce(Reduction::kSum, torch::ones({2}));
+      });
+    };
+    step(false);
+    const auto error = testing::error_from<ReplicaError>([&] { step(true); });
+    EXPECT_EQ(error.step(), 1);
+    if (strategy.worker_index() == 1) {
+      EXPECT_EQ(error.replica(), 3);
+      EXPECT_THROW(std::rethrow_if_nested(error), std::out_of_range);
+    } else {
+      testing::expect_error<PeerError>([&] { std::rethrow_if_nested(error); }, "LS-PEER-FAILED",
+                                       {"worker 1", "replica 3", "step 1", "replica three is out of range"});
+    }
+    EXPECT_EQ(variable.read()[0].item<float>(), 6);  // as the last completed run left it
+    EXPECT_EQ(strategy.step(), 1);
+    step(false);  // all of them can go on
+    EXPECT_EQ(variable.read()[0].item<float>(), 12);
+    return strategy.step();
+  });
+  EXPECT_EQ(steps, (PerWorker<int64_t>{2, 2, 2}));
+}
+
+TEST(Workers, FailTogetherWhereAReplicaThrowsAfterTheLastMeeting) {
+  run_workers({2, 4, 2}, [](Strategy& strategy) {
+    const auto error = testing::error_from<ReplicaError>([&] {
+      strategy.run([&](ReplicaContext& ctx) {
+        ctx.all_reduce(Reduction::kSum, torch::ones({2}));
+        if (ctx.replica_id() == 0) throw std::runtime_error("too late to meet");
+      });
+    });
+    EXPECT_TRUE(testing::has_value(error.what(), "too late to meet")) << error.what();
+    if (strategy.worker_index() != 0) {
+      testing::expect_error<PeerError>([&] { std::rethrow_if_nested(error); }, "LS-PEER-FAILED",
+                                       {"worker 0", "replica 0", "step 0"});
+    }
+    EXPECT_EQ(strategy.step(), 0);
+    return 0;
+  });
+}
+
+TEST(Workers, ThatMeetInAnotherOrderAreNamedOnAllOfThem) {
+  expect_step_error_on_all<UsageError>(
+      {3, 6, 1},
+      [](Strategy& strategy) {
+        strategy.run([&](ReplicaContext& ctx) {
+          ctx.all_reduce(Reduction::kSum, torch::ones({strategy.worker_index() == 2 ? 4 : 3}));
+        });
+      },
+      "LS-WORKER-ORDER",
+      {"workers 0 to 1", "all_reduce(sum, Float [3])", "worker 2", "all_reduce(sum, Float [4])", "step 0"});
+}
+
+TEST(Workers, ThatEndAStepWhereOthersMeetAreNamedOnAllOfThem) {
+  expect_step_error_on_all<UsageError>({2, 4, 1},
+                                       [](Strategy& strategy) {
+                                         strategy.run([&](ReplicaContext& ctx) {
+                                           if (strategy.worker_index() == 0) ctx.broadcast(0, torch::ones({3}));
+                                         });
+                                       },
+                                       "LS-WORKER-ORDER",
+                                       {"worker 0", "broadcast(from replica 0)", "worker 1", "step 0"});
+}
+
+TEST(Workers, ThatMakeOtherCallsOutsideOfStepsAreNamedOnAllOfThem) {
+  expect_error_on_all<UsageError>({2, 4, 1},
+                                  [](Strategy& strategy) {
+                                    const auto values = values_of(strategy, torch::kFloat);
+                                    if (strategy.worker_index() == 0) {
+                                      strategy.reduce(Reduction::kSum, values);
+                                    } else {
+                                      strategy.gather(values, 0);
+                                    }
+                                  },
+                                  "LS-WORKER-ORDER", {"worker 0", "Strategy::reduce", "worker 1", "Strategy::gather"});
+}
+
+TEST(Workers, LearnOfAnArgumentThatAnotherOneRefused) {
+  run_workers({2, 4, 1}, [](Strategy& strategy) {
+    const bool bad = strategy.worker_index() == 1;
+    const auto values =
+        strategy.per_replica([&](ReplicaId) { return torch::ones({2}).to(bad ? torch::kBool : torch::kFloat); });
+    const auto reduce = [&] { strategy.reduce(Reduction::kSum, values); };
+    if (bad) {
+      testing::expect_error<UsageError>(reduce, "LS-DTYPE", {"sum", "Bool"});
+    } else {
+      testing::expect_error<PeerError>(reduce, "LS-PEER-FAILED", {"worker 1", "step 0", "Bool"});
+    }
+    return 0;
+  });
+}
+
+TEST(Workers, ThatEndEarlyAreNamedToTheOthers) {
+  run_workers({3, 3, 1}, [](Strategy& strategy) {
+    if (strategy.worker_index() == 1) return 0;
+    const auto step = [](ReplicaContext& ctx) { ctx.all_reduce(Reduction::kSum, torch::ones({1})); };
+    testing::expect_error<PeerError>([&] { strategy.run(step); }, "LS-PEER-LOST", {"worker 1"});
+    return 0;
+  });
+}
+
+TEST(Workers, NeedAReplicaEach) {
+  run_workers({1, 1, 1}, [](Strategy&) { return 0; });
+  EXPECT_THROW(run_workers({3, 2, 1}, [](Strategy&) { return 0; }), UsageError);
+}
+
+}  // namespace
+}  // namespace lockstep
