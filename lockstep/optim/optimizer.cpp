@@ -29,18 +29,18 @@ void Optimizer::zero_grad(const ReplicaContext& context) const { here().zero_gra
 const std::string& Optimizer::name() const { return here().name(); }
 
 double Optimizer::read_learning_rate(int64_t group) const {
-  const CallScope call(*here().group(), "Optimizer::learning_rate", kBetweenSteps, Workers::kThis);
+  const CallScope call(*here().group(), "Optimizer::learning_rate", kBetweenSteps, internal::Workers::kThis);
   return here().learning_rate(group);
 }
 
 void Optimizer::set_learning_rate(double value) const {
-  const CallScope call(*here().group(), "Optimizer::set_learning_rate", kBetweenSteps, Workers::kAll, name());
+  const CallScope call(*here().group(), "Optimizer::set_learning_rate", kBetweenSteps, internal::Workers::kAll, name());
   internal::check_learning_rate(value);
   for (int64_t group = 0; group < here().num_groups(); ++group) here().set_learning_rate(value, group);
 }
 
 void Optimizer::set_learning_rate(double value, int64_t group) const {
-  const CallScope call(*here().group(), "Optimizer::set_learning_rate", kBetweenSteps, Workers::kAll, name());
+  const CallScope call(*here().group(), "Optimizer::set_learning_rate", kBetweenSteps, internal::Workers::kAll, name());
   internal::check_learning_rate(value);
   here().set_learning_rate(value, group);
 }
@@ -48,12 +48,13 @@ void Optimizer::set_learning_rate(double value, int64_t group) const {
 const std::vector<Variable>& Optimizer::slots() const { return here().slots(); }
 
 std::map<std::string, at::Tensor> Optimizer::state() const {
-  const CallScope call(*here().group(), "Optimizer::state", "use slots() with value(ctx)", Workers::kAll, name());
+  const CallScope call(*here().group(), "Optimizer::state", "use slots() with value(ctx)", internal::Workers::kAll,
+                       name());
   return here().state();
 }
 
 void Optimizer::load(const std::map<std::string, at::Tensor>& state) const {
-  const CallScope call(*here().group(), "Optimizer::load", "load between steps", Workers::kAll, name());
+  const CallScope call(*here().group(), "Optimizer::load", "load between steps", internal::Workers::kAll, name());
   here().load(state);
 }
 

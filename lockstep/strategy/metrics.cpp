@@ -207,7 +207,7 @@ double Metric::count() const {
 
 void Metric::reset() const {
   const auto call = outside(sums(), kind_);
-  sums().assign(at::zeros({2}, at::kDouble), place);
+  sums().assign(at::zeros({2}, at::kDouble));
 }
 
 Mean::Mean() : Metric("metrics::Mean") {}
@@ -346,7 +346,7 @@ double Throughput::seconds() const {
 
 void Throughput::reset() const {
   const auto call = outside(samples(), "metrics::Throughput");
-  samples().assign(at::zeros({}, at::kLong), place);
+  samples().assign(at::zeros({}, at::kLong));
   clock_->start = std::chrono::steady_clock::now();
   clock_->latest.store(clock_->start, std::memory_order_relaxed);
 }

@@ -102,7 +102,11 @@ Misfit misfit(const VariableState& variable, const at::Tensor& value) {
     return found;
   }
   const at::Tensor& like = variable.like();
-  if (value.sizes() != like.sizes() && (variable.on_write() || value.sizes() != variable.component(0).sizes())) {
+  // An on-read variable takes the shape that it has now. One that was made empty grows in training, so that a saved
+  // state of it may have any sizes.
+  const bool grows = !variable.on_write() && like.numel() == 0 && value.dim() == like.dim();
+  if (value.sizes() != like.sizes() && !grows &&
+      (variable.on_write() || value.sizes() != variable.component(0).sizes())) {
     return {"LS-SHAPE", fmt::format("has shape [{}] instead of [{}]", fmt::join(value.sizes(), ", "),
                                     fmt::join(like.sizes(), ", "))};
   }

@@ -169,6 +169,8 @@ TEST_P(StateOf, TwoOptimizersOfAVariableHaveSlotsOfTheirOwnNames) {
   second.load(optimizer_.state());
   expect_error<UsageError>([&] { strategy_->make_optimizer(same, optim::SGDOptions(1), {.name = "late"}); },
                            "LS-NAME-TAKEN", {"optimizer", "'late'"});
+  expect_error<UsageError>([&] { strategy_->make_optimizer(same, optim::SGDOptions(-1)); }, "LS-OPTION");
+  EXPECT_EQ(strategy_->make_optimizer(same, optim::SGDOptions(1)).name(), "optimizer_2") << "a failure takes no name";
   strategy_->run([&](ReplicaContext& ctx) {
     for (const Optimizer& one : {optimizer_, second, third}) {
       v_.value(ctx).mutable_grad() = torch::ones({3});

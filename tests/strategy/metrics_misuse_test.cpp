@@ -161,6 +161,17 @@ struct Figures {
   metrics::Throughput speed;
 };
 
+TEST(MetricNames, ThatAreTakenNameBothLinesOfTheProgram) {
+  MirroredStrategy strategy({.devices = lanes(1), .replicas = 1});
+  const metrics::Mean first(strategy, "loss");
+  const auto error = testing::error_from<UsageError>([&] { metrics::Accuracy(strategy, "loss"); });
+  EXPECT_EQ(error.code(), "LS-NAME-TAKEN");
+  const std::string text = error.what();
+  const std::size_t here = text.find("metrics_misuse_test.cpp:");
+  ASSERT_NE(here, std::string::npos) << text;
+  EXPECT_NE(text.find("metrics_misuse_test.cpp:", here + 1), std::string::npos) << text;
+}
+
 TEST(EmptyMetrics, AreAUsageErrorUntilTheyAreAssigned) {
   Figures figures;
   const auto expect_empty_handle = [](const auto& call, const testing::Where& where = testing::Where::current()) {

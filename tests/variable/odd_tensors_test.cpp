@@ -264,6 +264,13 @@ TEST_P(OddTensors, ABufferThatGrewIsSavedLoadedAndExported) {
   EXPECT_TRUE(torch::equal(model.export_module()->at("b"), grown.at("b")));
   model.load(grown);
   EXPECT_TRUE(torch::equal(model.state().at("b"), grown.at("b")));
+  const auto resumed = make(
+      [] {
+        return std::make_shared<Bag>(std::vector<Tensor>{torch::ones({2})}, std::vector<Tensor>{torch::zeros({0, 2})});
+      },
+      "resumed");
+  resumed.load(grown);
+  EXPECT_TRUE(torch::equal(resumed.state().at("b"), grown.at("b"))) << "a new module, as after a restart";
   model.load(empty);
   EXPECT_EQ(model.state().at("b").size(0), 0) << "as it was made";
   strategy_.run([&](ReplicaContext& ctx) {
