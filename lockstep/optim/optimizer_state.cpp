@@ -240,11 +240,11 @@ void OptimizerState::report_findings(const StepOptions& options) {
 }
 
 void OptimizerState::begin_step(const StepOptions& options) {
+  if (!local_ && group_->num_workers() > 1) gradients_.agree_on_presence(*group_);
   gradients_.check_absent();
   report_findings(options);
   // Most variables have been updated equally often: their numbers are computed once.
   coefficients_.clear();
-  if (!local_ && group_->num_workers() > 1) gradients_.agree_on_presence(*group_);
   if (!local_ && !group_->reduces_in_tree_order()) gradients_.begin_reduce();
   for (Part& part : parts_) {
     part.clip = part.factor;
