@@ -17,6 +17,7 @@
 #include "lockstep/variable/registry.h"
 #include "lockstep/variable/update.h"
 #include "lockstep/variable/variable_state.h"
+#include "lockstep/variable/written_memory.h"
 
 namespace lockstep::internal {
 
@@ -208,8 +209,10 @@ void ModuleBinding::load(const std::map<std::string, at::Tensor>& named) const {
   }
   // All that can fail happens before the first write.
   std::vector<at::Tensor> converted;
+  WrittenMemory written;
   for (std::size_t i = 0; i < variables_.size(); ++i) {
-    converted.push_back(value_for(variables_[i].state(), *values[i], "Replicated::load"));
+    converted.push_back(written.kept(value_for(variables_[i].state(), *values[i], "Replicated::load")));
+    written.add(variables_[i].state());
   }
   for (std::size_t i = 0; i < variables_.size(); ++i) variables_[i].assign(converted[i]);
 }
