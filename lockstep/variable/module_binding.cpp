@@ -92,6 +92,9 @@ ModuleBinding::ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string na
   for (const auto& module : modules_) all.push_back(registered_in(*module));
   check_kinds(name_, all, first_replica);
   check_alike(name_, all, first_replica);
+  registry.forget_unused();  // a layer of a model that is gone may be used again
+  // This comes before check_share_nothing: the replicas of another model may have been given one memory.
+  check_others_memory(name_, all, first_replica, registry.variables());
   check_share_nothing(name_, modules_, all, first_replica);
   for (const auto& tensors : all) check_no_aliases(name_, tensors);
 
