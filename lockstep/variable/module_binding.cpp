@@ -33,7 +33,7 @@ void check_equal(const std::string& module, const Registered& first, const Regis
 }
 
 VariableAggregation aggregation_of_buffer(const at::Tensor& buffer) {
-  return at::isFloatingType(buffer.scalar_type()) ? VariableAggregation::kMean : VariableAggregation::kOnlyFirstReplica;
+  return is_trainable_type(buffer.scalar_type()) ? VariableAggregation::kMean : VariableAggregation::kOnlyFirstReplica;
 }
 
 /// Where a tensor of a module lives.

@@ -14,6 +14,7 @@
 #include "lockstep/replica/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/on_read_state.h"
+#include "lockstep/variable/registry.h"
 #include "lockstep/variable/update.h"
 #include "lockstep/variable/written_memory.h"
 
@@ -41,10 +42,11 @@ const char* name_of(Write write) {
 
 at::Tensor applied(const VariableState& variable, Write write, const at::Tensor& now, const at::Tensor& value) {
   if (write == Write::kAssign) return value;
-  if (now.scalar_type() == at::kBool) {
+  if (!internal::can_be_added(now.scalar_type())) {
     throw UsageError("LS-DTYPE",
-                     fmt::format("{} of variable '{}' of bool was asked for", name_of(write), variable.name()),
-                     "assign() it, or give it an integer dtype");
+                     fmt::format("{} of variable '{}' of {} was asked for", name_of(write), variable.name(),
+                                 c10::toString(now.scalar_type())),
+                     "assign() it, or give it a dtype that can be added");
   }
   if (now.sizes() != value.sizes()) {  // a component that grew; see misfit
     throw UsageError("LS-SHAPE",

@@ -183,6 +183,60 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, DtypesWithoutInfinity,
                          ::testing::Values("Float8_e4m3fn", "Float8_e4m3fnuz", "Float8_e5m2fnuz", "Float8_e8m0fnu"),
                          [](const auto& test) { return std::string(test.param); });
 
+class DtypesWithoutAddition : public DtypesByName {};
+
+TEST_P(DtypesWithoutAddition, AreRefusedAsSumsAndMeansAtCreation) {
+  using enum VariableSynchronization;
+  for (const VariableSynchronization synchronization : {kOnWrite, kOnRead}) {
+    for (const VariableAggregation aggregation : {kSum, kMean}) {
+      expect_error<UsageError>(
+          [&] {
+            strategy_.make_variable(one(),
+                                    {.name = "v", .synchronization = synchronization, .aggregation = aggregation});
+          },
+          "LS-DTYPE", {"'v'", GetParam(), aggregation == kSum ? "kSum" : "kMean"});
+    }
+  }
+  EXPECT_TRUE(strategy_.variables().empty());
+}
+
+TEST_P(DtypesWithoutAddition, AreAssignedAndNotAddedTo) {
+  using enum VariableSynchronization;
+  for (const VariableSynchronization synchronization : {kOnWrite, kOnRead}) {
+    const Variable v = strategy_.make_variable(
+        one(), {.name = "v", .synchronization = synchronization, .aggregation = kOnlyFirstReplica});
+    const auto expect_refused = [&](const std::function<void()>& call) {
+      expect_error<UsageError>(call, "LS-DTYPE", {"'v'", GetParam()});
+    };
+    expect_refused([&] { v.assign_add(one()); });
+    expect_refused([&] { v.assign_sub(one()); });
+    expect_refused([&] { v.assign_add(strategy_.per_replica([&](ReplicaId) { return one(); })); });
+    expect_refused([&] { strategy_.update(v, [&](Tensor&) { v.assign_sub(one()); }); });
+    const auto add = [&](ReplicaContext& ctx) { v.assign_add(ctx, one()); };
+    testing::expect_step_error<UsageError>([&] { strategy_.run(add); }, "LS-DTYPE", {"'v'", GetParam()});
+    EXPECT_EQ(v.read().to(torch::kDouble).item<double>(), 1);
+    strategy_.run([&](ReplicaContext& ctx) { v.assign(ctx, torch::full({1}, 2)); });
+    EXPECT_EQ(v.read().to(torch::kDouble).item<double>(), 2);
+  }
+}
+
+TEST_P(DtypesWithoutAddition, AreBuffersOfWhichAReadGivesTheFirstReplicas) {
+  const auto model = strategy_.make_module([&] {
+    auto module = std::make_shared<torch::nn::Module>();
+    module->register_buffer("scale", one());
+    return module;
+  });
+  EXPECT_EQ(model.variables()[0].aggregation(), kOnlyFirstReplica);
+  strategy_.run(
+      [&](ReplicaContext& ctx) { model.variables()[0].assign(ctx, torch::full({1}, ctx.replica_id() == 0 ? 2 : 4)); });
+  EXPECT_EQ(model.state().at("scale").to(torch::kDouble).item<double>(), 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, DtypesWithoutAddition,
+                         ::testing::Values("Float8_e4m3fn", "Float8_e5m2", "Float8_e4m3fnuz", "Float8_e5m2fnuz",
+                                           "Float8_e8m0fnu", "UInt16", "UInt32", "UInt64"),
+                         [](const auto& test) { return std::string(test.param); });
+
 /// Whether the calling thread flushes denormal numbers, for the length of a scope.
 class Flush {
  public:
