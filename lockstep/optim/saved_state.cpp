@@ -9,6 +9,8 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/function_ref.h"
+#include "lockstep/variable/variable_state.h"
+#include "lockstep/variable/written_memory.h"
 
 namespace lockstep::internal {
 
@@ -114,8 +116,11 @@ SavedState values_of(const std::map<std::string, at::Tensor>& named, std::span<c
         fmt::format("the state given to {} does not fit: {}; nothing was loaded", optimizer, fmt::join(problems, ", ")),
         "give exactly the names, shapes and dtypes that state() gives");
   }
+  WrittenMemory written;  // by the slots before this one
   for (std::size_t s = 0; s < slots.size(); ++s) {
-    state.slots.push_back(value_for(slots[s].variable.state(), *found[s], "Optimizer::load"));
+    const VariableState& slot = slots[s].variable.state();
+    state.slots.push_back(written.kept(value_for(slot, *found[s], "Optimizer::load")));
+    written.add(slot);
   }
   return state;
 }

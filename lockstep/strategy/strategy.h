@@ -170,8 +170,8 @@ class Strategy {
   }
 
   /// A variable with an initial value of any dtype; see Variable. A UsageError for a name that is taken (it names both
-  /// places), and for a mean of integers or a sum of bool. When it throws, nothing was made. Inside a step, call
-  /// ReplicaContext::make_variable instead.
+  /// places), for a mean of integers, and for a sum or mean of a dtype that cannot be added: bool, float8, uint16 to
+  /// uint64. When it throws, nothing was made. Inside a step, call ReplicaContext::make_variable instead.
   Variable make_variable(const at::Tensor& initial, VariableOptions options = {},
                          const std::source_location& place = std::source_location::current()) {
     return make_variable_from([&]() -> at::Tensor { return initial; }, std::move(options), place);

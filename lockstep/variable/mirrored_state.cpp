@@ -13,6 +13,7 @@
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/replica/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
+#include "lockstep/variable/written_memory.h"
 
 namespace lockstep::internal {
 
@@ -60,7 +61,9 @@ at::Tensor MirroredState::read() const {
 
 void MirroredState::write(const at::Tensor& value) {
   require_own_value("a write");
-  set([&](at::Tensor& copy) { copy.copy_(value); });
+  // Invariant: all copies are written from one source, which no write changes; so they are equal afterwards.
+  const at::Tensor source = WrittenMemory(*this).kept(value);
+  set([&](at::Tensor& copy) { copy.copy_(source); });
 }
 
 void MirroredState::change(FunctionRef<void(at::Tensor&)> fn) {

@@ -17,6 +17,7 @@
 #include "lockstep/variable/registry.h"
 #include "lockstep/variable/update.h"
 #include "lockstep/variable/variable_state.h"
+#include "lockstep/variable/written_memory.h"
 
 namespace lockstep::internal {
 
@@ -32,7 +33,7 @@ void check_equal(const std::string& module, const Registered& first, const Regis
 }
 
 VariableAggregation aggregation_of_buffer(const at::Tensor& buffer) {
-  return at::isFloatingType(buffer.scalar_type()) ? VariableAggregation::kMean : VariableAggregation::kOnlyFirstReplica;
+  return is_trainable_type(buffer.scalar_type()) ? VariableAggregation::kMean : VariableAggregation::kOnlyFirstReplica;
 }
 
 /// Where a tensor of a module lives.
@@ -91,6 +92,9 @@ ModuleBinding::ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string na
   for (const auto& module : modules_) all.push_back(registered_in(*module));
   check_kinds(name_, all, first_replica);
   check_alike(name_, all, first_replica);
+  registry.forget_unused();  // a layer of a model that is gone may be used again
+  // This comes before check_share_nothing: the replicas of another model may have been given one memory.
+  check_others_memory(name_, all, first_replica, registry.variables());
   check_share_nothing(name_, modules_, all, first_replica);
   for (const auto& tensors : all) check_no_aliases(name_, tensors);
 
@@ -208,8 +212,10 @@ void ModuleBinding::load(const std::map<std::string, at::Tensor>& named) const {
   }
   // All that can fail happens before the first write.
   std::vector<at::Tensor> converted;
+  WrittenMemory written;
   for (std::size_t i = 0; i < variables_.size(); ++i) {
-    converted.push_back(value_for(variables_[i].state(), *values[i], "Replicated::load"));
+    converted.push_back(written.kept(value_for(variables_[i].state(), *values[i], "Replicated::load")));
+    written.add(variables_[i].state());
   }
   for (std::size_t i = 0; i < variables_.size(); ++i) variables_[i].assign(converted[i]);
 }

@@ -27,12 +27,12 @@ class VariableRegistry;
 class ModuleBinding {
  public:
   /// `modules[r]` is local replica r's module, fresh from the factory; `place` is the user's line. Throws a UsageError
-  /// where the modules are not alike, where two of them share a module or a tensor, where a tensor is not dense or not
-  /// in the host's memory, where a parameter shares elements with another tensor, or where another variable of
-  /// `registry` has the name; and a DivergenceError where initial values differ. Both errors name the variable and the
-  /// replica, and no module has changed then. Afterwards each parameter has dense memory that no other variable shares,
-  /// the parameters of all replicas are equal, and those that the registry's placement puts into one copy lie in one
-  /// memory.
+  /// where the modules are not alike, where two of them share a module or a tensor, where one shares a tensor or memory
+  /// with a living variable of `registry`, where a tensor is not dense or not in the host's memory, where a parameter
+  /// shares elements with another tensor, or where another variable of `registry` has the name; and a DivergenceError
+  /// where initial values differ. Both errors name the variable and the replica, and no module has changed then.
+  /// Afterwards each parameter has dense memory that no other variable shares, the parameters of all replicas are
+  /// equal, and those that the registry's placement puts into one copy lie in one memory.
   ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string name,
                 std::vector<std::shared_ptr<torch::nn::Module>> modules, VariableRegistry& registry,
                 const std::source_location& place);

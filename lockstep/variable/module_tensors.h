@@ -15,6 +15,8 @@ class Module;
 
 namespace lockstep::internal {
 
+class VariableState;
+
 /// A tensor of a module, under one of its names.
 struct Registered {
   std::string name;  // "fc1.weight"
@@ -38,9 +40,12 @@ extern const char* const kFactoryRule;
 void check_kinds(const std::string& module, const std::vector<std::vector<Registered>>& all, int64_t first_replica);
 /// Replicas have the same names, shapes and dtypes.
 void check_alike(const std::string& module, const std::vector<std::vector<Registered>>& all, int64_t first_replica);
-/// Replicas share neither submodules nor memory.
+/// Replicas share neither submodules nor memory, be it under different storages (torch::from_blob).
 void check_share_nothing(const std::string& module, const std::vector<std::shared_ptr<torch::nn::Module>>& modules,
                          const std::vector<std::vector<Registered>>& all, int64_t first_replica);
+/// No tensor is, or shares memory with, a component of the `others`: the strategy's other living variables.
+void check_others_memory(const std::string& module, const std::vector<std::vector<Registered>>& all,
+                         int64_t first_replica, const std::vector<std::shared_ptr<VariableState>>& others);
 /// No parameter shares an element with another tensor of the module. Parts of one tensor (chunk, split) are allowed:
 /// they share a storage, but no element.
 void check_no_aliases(const std::string& module, const std::vector<Registered>& tensors);

@@ -12,6 +12,7 @@
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/reduce/across_replicas.h"
 #include "lockstep/replica/replica_group.h"
+#include "lockstep/variable/written_memory.h"
 
 namespace lockstep::internal {
 
@@ -55,7 +56,8 @@ void OnReadState::require_alike_components() const {
 }
 
 void OnReadState::write(const at::Tensor& value) {
-  for (int64_t r = 0; r < num_components(); ++r) write_component(r, value);
+  const at::Tensor source = WrittenMemory(*this).kept(value);
+  for (int64_t r = 0; r < num_components(); ++r) write_component(r, source);
 }
 
 void OnReadState::write_component(int64_t r, const at::Tensor& value) {
@@ -68,7 +70,8 @@ void OnReadState::write_component(int64_t r, const at::Tensor& value) {
     target.set_data(value.to(target.options(), /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous));
     return;
   }
-  target.copy_(value);
+  // The value may be another view of the component, such as its transpose.
+  target.copy_(stretch_of(target).overlaps(stretch_of(value)) ? value.clone() : value);
   component_at(r).expect();
   if (is_trained_locally()) forget_autocast_weights();
 }

@@ -40,6 +40,20 @@ std::string name_of(const std::source_location& place) {
   return place.line() == 0 ? "the library" : fmt::format("{}:{}", place.file_name(), place.line());
 }
 
+bool can_be_added(at::ScalarType type) {
+  switch (type) {
+    case at::kByte:
+    case at::kChar:
+    case at::kShort:
+    case at::kInt:
+    case at::kLong:
+    case at::kComplexHalf:
+    case at::kComplexFloat:
+    case at::kComplexDouble: return true;
+    default: return is_trainable_type(type);
+  }
+}
+
 VariableOptions resolved(VariableOptions options, at::ScalarType type) {
   using enum VariableSynchronization;
   using enum VariableAggregation;
@@ -56,11 +70,12 @@ VariableOptions resolved(VariableOptions options, at::ScalarType type) {
     case kNone:
     case kOnlyFirstReplica: break;
     case kSum:
-      if (type == at::kBool) refuse("LS-DTYPE", "aggregation kSum", "choose kOnlyFirstReplica, or an integer dtype");
+      if (can_be_added(type)) break;
+      refuse("LS-DTYPE", "aggregation kSum", "choose kOnlyFirstReplica, or a dtype that can be added");
       break;
     case kMean:
-      if (at::isFloatingType(type)) break;
-      refuse("LS-DTYPE", "aggregation kMean", "choose kSum or kOnlyFirstReplica, or a floating-point dtype");
+      if (is_trainable_type(type)) break;
+      refuse("LS-DTYPE", "aggregation kMean", "choose kOnlyFirstReplica, or a floating-point dtype of 16 bits or more");
       break;
     default:
       refuse("LS-OPTION", fmt::format("aggregation {}", static_cast<int>(options.aggregation)),

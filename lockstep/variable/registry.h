@@ -104,8 +104,11 @@ class VariableRegistry {
   int64_t next_number_ = 0;                     // of fresh_name
 };
 
+/// Whether LibTorch adds numbers of this dtype: not bool, 8-bit floating point, or unsigned integers above 8 bits.
+bool can_be_added(at::ScalarType type);
+
 /// `options` with kAuto resolved, for a variable of `type`. Throws a UsageError where they contradict it: a mean of
-/// integers, a sum of bool, or an enumerator that does not exist.
+/// integers, a sum or mean of a dtype that cannot be added, or an enumerator that does not exist.
 VariableOptions resolved(VariableOptions options, at::ScalarType type);
 
 /// "train.cpp:12", or "the library" where no line of the user's is known.

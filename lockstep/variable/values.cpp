@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -61,12 +62,28 @@ bool numbers_fit_integers(const at::Tensor& given, at::ScalarType type) {
   return ((wide == wide.trunc()) & (wide >= range.low) & (wide < range.end)).all().item<bool>();
 }
 
-/// A finite number must not become infinite. Any other loss is one of precision only.
+/// The finite numbers of an 8-bit floating-point dtype that has no infinity, or nothing for another dtype. LibTorch
+/// sets what is out of this range to the largest number (float8_e4m3fn), to NaN, or to its absolute value
+/// (float8_e8m0fnu).
+std::optional<std::pair<double, double>> range_without_infinity(at::ScalarType type) {
+  if (c10::elementSize(type) > 1) return std::nullopt;
+  const at::Tensor all = at::arange(256, at::kByte).view(type).to(at::kDouble);
+  if (at::isinf(all).any().item<bool>()) return std::nullopt;
+  const at::Tensor finite = all.masked_select(at::isfinite(all));
+  return std::pair(finite.min().item<double>(), finite.max().item<double>());
+}
+
+/// A finite number must not become infinite, and none must leave the range of a dtype without infinity. Any other loss
+/// is one of precision only.
 bool numbers_fit_floats(const at::Tensor& given, at::ScalarType type) {
   if (type == at::kDouble || type == at::kComplexDouble) return true;
   if (at::isIntegralType(given.scalar_type(), /*includeBool=*/true) && type != at::kHalf &&
       c10::elementSize(type) > 1) {
     return true;  // 2^64 is far below the largest number
+  }
+  if (const auto range = range_without_infinity(type)) {
+    const at::Tensor numbers = given.to(at::kDouble);
+    return (at::isnan(numbers) | ((numbers >= range->first) & (numbers <= range->second))).all().item<bool>();
   }
   const at::ScalarType wide = at::isComplexType(type) ? at::kComplexDouble : at::kDouble;
   return !(at::isfinite(given.to(wide)) & at::isfinite(given.to(type).to(wide)).logical_not()).any().item<bool>();

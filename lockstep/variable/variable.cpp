@@ -14,7 +14,9 @@
 #include "lockstep/replica/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/on_read_state.h"
+#include "lockstep/variable/registry.h"
 #include "lockstep/variable/update.h"
+#include "lockstep/variable/written_memory.h"
 
 namespace lockstep {
 
@@ -40,10 +42,11 @@ const char* name_of(Write write) {
 
 at::Tensor applied(const VariableState& variable, Write write, const at::Tensor& now, const at::Tensor& value) {
   if (write == Write::kAssign) return value;
-  if (now.scalar_type() == at::kBool) {
+  if (!internal::can_be_added(now.scalar_type())) {
     throw UsageError("LS-DTYPE",
-                     fmt::format("{} of variable '{}' of bool was asked for", name_of(write), variable.name()),
-                     "assign() it, or give it an integer dtype");
+                     fmt::format("{} of variable '{}' of {} was asked for", name_of(write), variable.name(),
+                                 c10::toString(now.scalar_type())),
+                     "assign() it, or give it a dtype that can be added");
   }
   if (now.sizes() != value.sizes()) {  // a component that grew; see misfit
     throw UsageError("LS-SHAPE",
@@ -92,7 +95,9 @@ void write_inside_update(const UpdateScope& update, const VariableState& variabl
                                  variable.name(), update.variable().name()),
                      "write other variables before or after the update, whose function is called once for each copy");
   }
-  update.value().copy_(applied(variable, write, update.value(), value));
+  internal::WrittenMemory written;
+  written.add(update.value());
+  update.value().copy_(written.kept(applied(variable, write, update.value(), value)));
 }
 
 /// A write from outside of any step; `value` has the variable's dtype and shape.
@@ -103,14 +108,15 @@ void write_outside(VariableState& variable, Write write, const at::Tensor& value
     variable.write(applied(variable, write, variable.copies().front(), value));
     return;
   }
+  const at::Tensor source = internal::WrittenMemory(variable).kept(value);
   // The components of a sum add up to the value: replica 0 of the whole run holds it, and all others hold nothing.
   const bool sum = variable.options().aggregation == VariableAggregation::kSum;
   for (int64_t r = 0; r < variable.num_components(); ++r) {
     const at::Tensor now = internal::plain(variable.component(r));
     if (!sum || variable.group()->first_replica() + r == 0) {
-      variable.as_on_read().write_component(r, applied(variable, write, now, value));
+      variable.as_on_read().write_component(r, applied(variable, write, now, source));
     } else if (write == Write::kAssign) {
-      at::Tensor nothing = at::empty_like(value);
+      at::Tensor nothing = at::empty_like(source);
       internal::fill_with_additive_identity(nothing);
       variable.as_on_read().write_component(r, nothing);
     }
@@ -142,6 +148,7 @@ void write_outside(VariableState& variable, Write write, const PerReplica<at::Te
   } else if (const UpdateScope* update = UpdateScope::current()) {
     write_inside_update(*update, variable, write, values[static_cast<std::size_t>(update->replica())]);
   } else {
+    internal::keep_from_writes(values, variable);
     for (int64_t r = 0; r < variable.num_components(); ++r) {
       variable.as_on_read().write_component(
           r, applied(variable, write, internal::plain(variable.component(r)), values[static_cast<std::size_t>(r)]));

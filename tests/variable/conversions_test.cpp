@@ -2,8 +2,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
+#include <optional>
 
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"
@@ -120,6 +123,119 @@ TEST_F(Conversions, ALoadWhileAnAverageStandsInForSomeChangesNothing) {
   for (const auto& [name, value] : model.state()) EXPECT_TRUE(torch::equal(value, before.at(name))) << name;
   model.load(state);
 }
+
+/// The dtype of that name, or nothing where this LibTorch has none.
+std::optional<at::ScalarType> dtype_named(const std::string& name) {
+  for (int i = 0; i < static_cast<int>(at::ScalarType::NumOptions); ++i) {
+    const auto type = static_cast<at::ScalarType>(i);
+    if (c10::toString(type) == name) return type;
+  }
+  return std::nullopt;
+}
+
+class DtypesByName : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (!dtype_named(GetParam())) GTEST_SKIP() << "this LibTorch has no " << GetParam();
+    type_ = *dtype_named(GetParam());
+  }
+  Tensor one() const { return torch::ones({1}).to(type_); }
+
+  MirroredStrategy strategy_{{.devices = lanes(1), .replicas = 2}};
+  at::ScalarType type_ = at::kFloat;
+};
+
+class DtypesWithoutInfinity : public DtypesByName {};
+
+TEST_P(DtypesWithoutInfinity, TakeNoNumberBeyondTheirLargest) {
+  const std::map<std::string, double> all{
+      {"Float8_e4m3fn", 448}, {"Float8_e4m3fnuz", 240}, {"Float8_e5m2fnuz", 57344}, {"Float8_e8m0fnu", 0x1p127}};
+  const double largest = all.at(GetParam());
+  const bool has_sign = largest < 1e6;
+  const Variable v = strategy_.make_variable(one(), {.name = "v"});
+  const auto value = [&] { return v.read().to(torch::kDouble).item<double>(); };
+  const auto refused = [&](const Tensor& given) {
+    expect_error<UsageError>([&] { v.assign(given); }, "LS-DTYPE", {"'v'", GetParam()});
+  };
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const double given : {largest * 1.25, largest * 1e6, infinity, -largest * 1.25, -infinity}) {
+    refused(torch::full({1}, given, torch::kDouble));
+    refused(torch::full({1}, given, torch::kDouble).to(torch::kFloat));
+  }
+  if (has_sign) refused(torch::full({1}, 1'000'000, torch::kLong));
+  EXPECT_EQ(value(), 1);
+  v.assign(torch::full({1}, largest, torch::kDouble));
+  EXPECT_EQ(value(), largest);
+  v.assign(torch::full({1}, 1.0625));
+  EXPECT_EQ(value(), 1) << "a loss of precision";
+  v.assign(torch::full({1}, std::numeric_limits<double>::quiet_NaN()));
+  EXPECT_TRUE(std::isnan(value()));
+  if (has_sign) {
+    v.assign(torch::full({1}, -largest));
+    EXPECT_EQ(value(), -largest);
+  } else {
+    refused(torch::full({1}, -1));
+    refused(torch::zeros({1}));  // they would become 1 and 2^-127
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, DtypesWithoutInfinity,
+                         ::testing::Values("Float8_e4m3fn", "Float8_e4m3fnuz", "Float8_e5m2fnuz", "Float8_e8m0fnu"),
+                         [](const auto& test) { return std::string(test.param); });
+
+class DtypesWithoutAddition : public DtypesByName {};
+
+TEST_P(DtypesWithoutAddition, AreRefusedAsSumsAndMeansAtCreation) {
+  using enum VariableSynchronization;
+  for (const VariableSynchronization synchronization : {kOnWrite, kOnRead}) {
+    for (const VariableAggregation aggregation : {kSum, kMean}) {
+      expect_error<UsageError>(
+          [&] {
+            strategy_.make_variable(one(),
+                                    {.name = "v", .synchronization = synchronization, .aggregation = aggregation});
+          },
+          "LS-DTYPE", {"'v'", GetParam(), aggregation == kSum ? "kSum" : "kMean"});
+    }
+  }
+  EXPECT_TRUE(strategy_.variables().empty());
+}
+
+TEST_P(DtypesWithoutAddition, AreAssignedAndNotAddedTo) {
+  using enum VariableSynchronization;
+  for (const VariableSynchronization synchronization : {kOnWrite, kOnRead}) {
+    const Variable v = strategy_.make_variable(
+        one(), {.name = "v", .synchronization = synchronization, .aggregation = kOnlyFirstReplica});
+    const auto expect_refused = [&](const std::function<void()>& call) {
+      expect_error<UsageError>(call, "LS-DTYPE", {"'v'", GetParam()});
+    };
+    expect_refused([&] { v.assign_add(one()); });
+    expect_refused([&] { v.assign_sub(one()); });
+    expect_refused([&] { v.assign_add(strategy_.per_replica([&](ReplicaId) { return one(); })); });
+    expect_refused([&] { strategy_.update(v, [&](Tensor&) { v.assign_sub(one()); }); });
+    const auto add = [&](ReplicaContext& ctx) { v.assign_add(ctx, one()); };
+    testing::expect_step_error<UsageError>([&] { strategy_.run(add); }, "LS-DTYPE", {"'v'", GetParam()});
+    EXPECT_EQ(v.read().to(torch::kDouble).item<double>(), 1);
+    strategy_.run([&](ReplicaContext& ctx) { v.assign(ctx, torch::full({1}, 2)); });
+    EXPECT_EQ(v.read().to(torch::kDouble).item<double>(), 2);
+  }
+}
+
+TEST_P(DtypesWithoutAddition, AreBuffersOfWhichAReadGivesTheFirstReplicas) {
+  const auto model = strategy_.make_module([&] {
+    auto module = std::make_shared<torch::nn::Module>();
+    module->register_buffer("scale", one());
+    return module;
+  });
+  EXPECT_EQ(model.variables()[0].aggregation(), kOnlyFirstReplica);
+  strategy_.run(
+      [&](ReplicaContext& ctx) { model.variables()[0].assign(ctx, torch::full({1}, ctx.replica_id() == 0 ? 2 : 4)); });
+  EXPECT_EQ(model.state().at("scale").to(torch::kDouble).item<double>(), 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, DtypesWithoutAddition,
+                         ::testing::Values("Float8_e4m3fn", "Float8_e5m2", "Float8_e4m3fnuz", "Float8_e5m2fnuz",
+                                           "Float8_e8m0fnu", "UInt16", "UInt32", "UInt64"),
+                         [](const auto& test) { return std::string(test.param); });
 
 /// Whether the calling thread flushes denormal numbers, for the length of a scope.
 class Flush {

@@ -96,7 +96,7 @@ TEST_P(Matrix, WhatCannotBeAValueIsNamedWithVariableAndCall) {
   const Variable flag = strategy_->make_variable(torch::ones({2}, torch::kBool), {.name = "flag"});
   flag.assign(torch::zeros({2}, torch::kBool));
   expect_error<UsageError>([&] { flag.assign_sub(torch::ones({2}, torch::kBool)); }, "LS-DTYPE",
-                           {"assign_sub", "variable 'flag'", "bool"});
+                           {"assign_sub", "variable 'flag'", "Bool"});
 }
 
 TEST_P(Matrix, AVariableKeepsNothingOfTheTensorsThatItWasGiven) {
