@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/forks.h"
 
 namespace lockstep {
 
@@ -31,6 +32,7 @@ class ThreadWorkers::Hub {
   /// One round. `take` is called when all workers have put down their offers; no offer changes while it runs.
   template <class Take>
   void round(int64_t worker, Offer offer, const Take& take) {
+    if (process_.is_in_child()) process_.throw_forked("worker", 0, size() - 1);
     std::unique_lock<std::mutex> lock(mutex_);
     try {
       round(lock, worker, std::move(offer), take);
@@ -42,11 +44,13 @@ class ThreadWorkers::Hub {
   }
 
   void abort(int64_t worker, const std::string& reason) noexcept {
+    if (process_.is_in_child()) return;  // no worker is here, and one may have held the lock
     const std::lock_guard<std::mutex> lock(mutex_);
     fail(fmt::format("worker {} aborted the run: {}", worker, reason));
   }
 
   void leave(int64_t worker) {
+    if (process_.is_in_child()) return;
     const std::lock_guard<std::mutex> lock(mutex_);
     gone_[static_cast<std::size_t>(worker)] = true;
     changed_.notify_all();
@@ -114,6 +118,7 @@ class ThreadWorkers::Hub {
   }
 
   const std::chrono::milliseconds patience_;
+  const internal::ProcessMark process_;  // where the workers' threads are
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Offer> offers_;  // each written by its worker under mutex_, read by all between the halves of a round

@@ -6,15 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/optim/rule_options.h"
 #include "lockstep/optim/update_block.h"
-
-namespace torch::optim {
-struct SGDOptions;
-struct AdamOptions;
-struct AdamWOptions;
-struct RMSpropOptions;
-struct AdagradOptions;
-}  // namespace torch::optim
 
 namespace lockstep::internal {
 

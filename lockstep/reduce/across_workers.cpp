@@ -176,17 +176,20 @@ at::Tensor reduce_across(World& world, const Reducer& reducer, Reduction reducti
   const auto all = gather_across(world, partial);
   std::vector<at::Tensor> summands(static_cast<std::size_t>(replicas));
   std::vector<at::Tensor> present;
+  std::vector<int64_t> ids;  // of `present`: the first replica of each
   for (int64_t w = 0; w < world.num_workers(); ++w) {
     const Block block = block_of(replicas, world.num_workers(), w);
     const auto subtrees = maximal_subtrees(replicas, block.first, block.count);
     const std::vector<at::Tensor>& given = all[static_cast<std::size_t>(w)];
     for (std::size_t i = 0; i < subtrees.size() && i < given.size(); ++i) {
       summands[static_cast<std::size_t>(subtrees[i].first)] = given[i];
-      if (given[i].defined()) present.push_back(given[i]);
+      if (!given[i].defined()) continue;
+      present.push_back(given[i]);
+      ids.push_back(subtrees[i].first);
     }
   }
   if (present.empty()) return {};
-  check_alike("a reduction", present);
+  check_alike("a reduction", present, /*but_axes=*/{}, ids);
   const at::Tensor total = fold_summands(reduction, summands);
   return result_of(reduction, total, replicas, type.value_or(total.scalar_type()));
 }

@@ -41,7 +41,9 @@ at::Tensor plain_and_contiguous(const at::Tensor& value) {
   return plain(value).contiguous();
 }
 
-void check_alike(const char* call, std::span<const at::Tensor> values, std::span<const int64_t> but_axes) {
+void check_alike(const char* call, std::span<const at::Tensor> values, std::span<const int64_t> but_axes,
+                 std::span<const int64_t> ids) {
+  const auto id_of = [&](std::size_t i) { return ids.empty() ? static_cast<int64_t>(i) : ids[i]; };
   const at::Tensor& a = values.front();
   for (std::size_t r = 1; r < values.size(); ++r) {
     const at::Tensor& b = values[r];
@@ -50,10 +52,11 @@ void check_alike(const char* call, std::span<const at::Tensor> values, std::span
       alike = a.size(d) == b.size(d) || std::find(but_axes.begin(), but_axes.end(), d) != but_axes.end();
     }
     if (alike) continue;
-    throw UsageError(
-        "LS-NOT-ALIKE",
-        fmt::format("{} was given {} for replica 0 and {} for replica {}", call, shape_text(a), shape_text(b), r),
-        but_axes.empty() ? "give all replicas tensors of one shape and dtype"
+    throw UsageError("LS-NOT-ALIKE",
+                     fmt::format("{} was given {} for replica {} and {} for replica {}", call, shape_text(a), id_of(0),
+                                 shape_text(b), id_of(r)),
+                     but_axes.empty()
+                         ? "give all replicas tensors of one shape and dtype"
                          : fmt::format("give tensors of one dtype that differ in size along dimension {} alone",
                                        fmt::join(but_axes, ", ")));
   }

@@ -25,8 +25,10 @@ at::Tensor plain(const at::Tensor& value);
 at::Tensor plain_and_contiguous(const at::Tensor& value);
 
 /// Throws the UsageError LS-NOT-ALIKE, which names `call`, unless all values have one dtype and one shape, except for
-/// their sizes along `but_axes` (counted from 0). values[i] is replica i's, and there is at least one.
-void check_alike(const char* call, std::span<const at::Tensor> values, std::span<const int64_t> but_axes = {});
+/// their sizes along `but_axes` (counted from 0). There is at least one value. values[i] is that of replica ids[i], or
+/// of replica i where there are no `ids`.
+void check_alike(const char* call, std::span<const at::Tensor> values, std::span<const int64_t> but_axes = {},
+                 std::span<const int64_t> ids = {});
 
 /// `axis` counted from 0; a negative axis counts from the end. Throws the UsageError LS-AXIS, which names `call`, where
 /// a tensor of so many dimensions has no such axis.

@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "lockstep/core/error.h"
@@ -45,7 +46,11 @@ at::Tensor reduce_by(const Reducer& reducer, Reduction reduction, std::span<cons
   const at::Tensor result = reducer.reduce(reduction, given_to_reducer(reduction, values));
   if (result.defined() && result.layout() == at::kStrided && result.scalar_type() == type &&
       result.sizes() == like.sizes() && result.device() == like.device()) {
-    return plain(result);
+    // A reducer may have returned a value as it is; whoever writes the result must not write that value.
+    const bool is_given = std::any_of(values.begin(), values.end(), [&](const at::Tensor& value) {
+      return value.is_alias_of(result);  // also where a view of it was given
+    });
+    return is_given ? plain(result).clone() : plain(result);
   }
   const std::string found =
       !result.defined() ? "nothing" : fmt::format("{} on {}", shape_text(result), result.device().str());

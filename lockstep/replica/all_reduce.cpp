@@ -3,11 +3,14 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/util/SmallVector.h>
 #include <fmt/format.h>
-#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
 
 #include <iterator>
 #include <utility>
 
+#include "lockstep/core/torch_compat.h"
 #include "lockstep/reduce/operands.h"
 #include "lockstep/reduce/reduce_in_lanes.h"
 #include "lockstep/reduce/stream_copy.h"
@@ -21,7 +24,6 @@ namespace lockstep::internal {
 
 namespace {
 
-using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 /// The user's call, which must be equal on all replicas. It refers to the user's tensors.
@@ -54,11 +56,10 @@ class AllReduceMeeting final : public Meeting {
   /// Holds two tensors without an allocation.
   using Tensors = c10::SmallVector<at::Tensor, 2>;
 
-  /// `values` are the tensors that are reduced for `call`: the call's tensors, or several of them joined to one.
-  AllReduceMeeting(const ReplicaGroup& group, const AllReduceCall& call, at::ArrayRef<at::Tensor> values)
+  AllReduceMeeting(const ReplicaGroup& group, const AllReduceCall& call)
       : group_(group), call_(call), signature_(call.signature()) {
     const at::NoGradGuard no_grad;
-    for (const at::Tensor& value : values) {
+    for (const at::Tensor& value : call.values) {
       inputs_.push_back(plain_and_contiguous(value));
       outputs_.push_back(empty_result(call.reduction, value));
       bytes_ += static_cast<int64_t>(value.nbytes());
@@ -121,65 +122,85 @@ class AllReduceMeeting final : public Meeting {
   c10::SmallVector<AllReduceMeeting*, 16> all_;  // of the leading meeting only
 };
 
-AllReduceMeeting::Tensors meet_all_reduce(const ReplicaContext& context, const AllReduceCall& call,
-                                          at::ArrayRef<at::Tensor> values) {
-  AllReduceMeeting meeting(ContextAccess::group(context), call, values);
+AllReduceMeeting::Tensors meet_all_reduce(const ReplicaContext& context, const AllReduceCall& call) {
+  AllReduceMeeting meeting(ContextAccess::group(context), call);
   ContextAccess::group(context).meet(context, meeting);
   return meeting.take_outputs();
 }
 
-/// LibTorch's custom functions take tensors, not lists of them: `value` is the call's only tensor, or several of its
-/// tensors joined.
-struct AllReduceFunction : torch::autograd::Function<AllReduceFunction> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& value, const ReplicaContext* context,
-                            const AllReduceCall* call) {
-    at::Tensor output = meet_all_reduce(*context, *call, value).front();
-    ctx->saved_data["reduction"] = static_cast<int64_t>(call->reduction);
-    if (call->reduction == Reduction::kMin || call->reduction == Reduction::kMax) {
-      // Where several replicas have the extreme value, the lowest of them alone gets the gradient.
-      const int64_t id = context->replica_id();
-      const at::Tensor nobody = at::full({}, context->num_replicas(), at::kLong);
-      const at::Tensor claim = at::where(value.detach().eq(output), at::full({}, id, at::kLong), nobody);
-      ctx->save_for_backward({all_reduce(*context, Reduction::kMin, claim).eq(id)});
+/// The node of the graph behind the results of one call, which are its inputs in a backward. It is no
+/// torch::autograd::Function, because those do not take lists of tensors in all versions.
+struct AllReduceBackward final : torch::autograd::Node {
+  explicit AllReduceBackward(Reduction reduction) : kind(reduction) {}
+
+  variable_list apply(variable_list&& gradients) override {
+    const ReplicaContext& context = context_of_backward("all_reduce");
+    // Invariant: every replica meets with the same list, whichever of its results a replica has used.
+    std::vector<at::Tensor> given;
+    for (const std::size_t i : differentiable) {
+      given.push_back(gradients[i].defined() ? gradients[i] : input_metadata(i).zeros_like());
     }
-    return output;
+    const bool is_extreme = kind == Reduction::kMin || kind == Reduction::kMax;
+    const std::vector<at::Tensor> sums = all_reduce(context, is_extreme ? Reduction::kSum : kind, given);
+    variable_list results(num_outputs());
+    for (std::size_t k = 0; k < sums.size(); ++k) {
+      const std::size_t i = differentiable[k];
+      if (!should_compute_output(i)) continue;
+      results[i] = is_extreme ? at::where(mine[k].unpack(), sums[k], at::zeros_like(sums[k])) : sums[k];
+    }
+    return results;
+  }
+  void release_variables() override {
+    for (torch::autograd::SavedVariable& one : mine) one.reset_data();
   }
 
-  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
-    const ReplicaContext& context = context_of_backward("all_reduce");
-    const auto kind = static_cast<Reduction>(ctx->saved_data["reduction"].toInt());
-    at::Tensor gradient = gradients.front();
-    if (kind == Reduction::kSum || kind == Reduction::kMean) {
-      gradient = all_reduce(context, kind, gradient);
-    } else {
-      gradient = all_reduce(context, Reduction::kSum, gradient);
-      gradient = at::where(ctx->get_saved_variables().front(), gradient, at::zeros_like(gradient));
-    }
-    return {gradient, at::Tensor(), at::Tensor()};  // context and call have none
-  }
+  const Reduction kind;
+  std::vector<std::size_t> differentiable;           // the tensors of the call that can have a gradient
+  std::vector<torch::autograd::SavedVariable> mine;  // of an extreme: where this replica gets the gradient
 };
 
-/// A list with gradient: the tensors of one dtype are joined and go through one meeting, in the order in which the
-/// dtypes first appear. Each of these meetings has the signature of the whole call, so that replicas whose lists differ
-/// anywhere do not agree.
+/// Of an extreme: where `context`'s replica gets the gradient. Where several replicas have the extreme value, the
+/// lowest of them alone gets it.
+std::vector<at::Tensor> mine_among(const ReplicaContext& context, const std::vector<at::Tensor>& values,
+                                   const std::vector<at::Tensor>& results) {
+  const int64_t id = context.replica_id();
+  const at::Tensor nobody = at::full({}, context.num_replicas(), at::kLong);
+  std::vector<at::Tensor> claims;
+  for (std::size_t k = 0; k < values.size(); ++k) {
+    claims.push_back(at::where(values[k].eq(results[k]), at::full({}, id, at::kLong), nobody));
+  }
+  claims = all_reduce(context, Reduction::kMin, claims);
+  for (at::Tensor& claim : claims) claim = claim.eq(id);
+  return claims;
+}
+
+/// Each result is a tensor of its own, and not a view of one: a view of several cannot be written in place.
 std::vector<at::Tensor> all_reduce_with_gradient(const ReplicaContext& context, const AllReduceCall& call) {
-  const at::ArrayRef<at::Tensor> values = call.values;
-  if (values.size() == 1) return {AllReduceFunction::apply(values.front(), &context, &call)};
-  std::vector<at::Tensor> results(values.size());
-  for (std::size_t first = 0; first < values.size(); ++first) {
-    if (results[first].defined()) continue;
-    std::vector<std::size_t> alike;
-    std::vector<at::Tensor> flat;
-    std::vector<int64_t> lengths;
-    for (std::size_t i = first; i < values.size(); ++i) {
-      if (values[i].scalar_type() != values[first].scalar_type()) continue;
-      alike.push_back(i);
-      flat.push_back(values[i].flatten());
-      lengths.push_back(values[i].numel());
+  const auto node = make_autograd_node<AllReduceBackward>(call.reduction);
+  node->set_next_edges(torch::autograd::collect_next_edges(call.values));
+  std::vector<at::Tensor> results;
+  {
+    const at::NoGradGuard no_grad;
+    auto outputs = meet_all_reduce(context, call);
+    results.assign(std::make_move_iterator(outputs.begin()), std::make_move_iterator(outputs.end()));
+    std::vector<at::Tensor> values;
+    std::vector<at::Tensor> extremes;
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      if (!torch::autograd::isDifferentiableType(call.values[i].scalar_type())) continue;
+      node->differentiable.push_back(i);
+      values.push_back(call.values[i].detach());
+      extremes.push_back(results[i]);
     }
-    const at::Tensor joined = AllReduceFunction::apply(at::cat(flat), &context, &call);
-    const auto parts = joined.split_with_sizes(lengths);
-    for (std::size_t k = 0; k < alike.size(); ++k) results[alike[k]] = parts[k].view(values[alike[k]].sizes());
+    if (call.reduction == Reduction::kMin || call.reduction == Reduction::kMax) {
+      for (const at::Tensor& one : mine_among(context, values, extremes)) node->mine.emplace_back(one, false);
+    }
+  }
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (torch::autograd::isDifferentiableType(call.values[i].scalar_type())) {
+      torch::autograd::set_history(results[i], node);
+    } else {
+      node->add_input_metadata(torch::autograd::Node::undefined_input());
+    }
   }
   return results;
 }
@@ -191,15 +212,15 @@ std::vector<at::Tensor> all_reduce(const ReplicaContext& context, Reduction redu
   check_operands(values);
   const AllReduceCall call{reduction, values, needs_grad(values)};
   if (call.with_gradient) return all_reduce_with_gradient(context, call);
-  auto results = meet_all_reduce(context, call, values);
+  auto results = meet_all_reduce(context, call);
   return {std::make_move_iterator(results.begin()), std::make_move_iterator(results.end())};
 }
 
 at::Tensor all_reduce(const ReplicaContext& context, Reduction reduction, const at::Tensor& value) {
   check_operands(value);
   const AllReduceCall call{reduction, value, needs_grad(value)};
-  if (call.with_gradient) return AllReduceFunction::apply(value, &context, &call);
-  return std::move(meet_all_reduce(context, call, value).front());
+  if (call.with_gradient) return std::move(all_reduce_with_gradient(context, call).front());
+  return std::move(meet_all_reduce(context, call).front());
 }
 
 }  // namespace lockstep::internal

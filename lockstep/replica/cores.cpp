@@ -1,6 +1,7 @@
 #include "lockstep/replica/cores.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,6 +27,13 @@ struct Record {
   static Record& of_this_process() {
     static Record& record = *new Record;
     return record;
+  }
+
+ private:
+  Record() {
+    // A child that is forked while another thread holds the lock would find it locked for ever.
+    const auto unlock = [] { of_this_process().mutex.unlock(); };
+    pthread_atfork([] { of_this_process().mutex.lock(); }, unlock, unlock);
   }
 };
 

@@ -98,8 +98,9 @@ class MergeMeeting final : public Meeting {
     }
     if constexpr (IsPerReplica<Stored>::value) {
       check_merged_size(result->size(), all.size());
-      separate(*result);
     }
+    // Here, while all replicas are at rest: one that goes on may write what it gave, and the others read the result.
+    if constexpr (!kVoid) visit_tensors(*result, make_own);
     for (Meeting* meeting : all) static_cast<MergeMeeting*>(meeting)->result_of_all_ = result;
   }
 

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "lockstep/core/error.h"
 #include "lockstep/replica/collectives.h"
 #include "lockstep/replica/loss_weight.h"
@@ -82,10 +84,10 @@ at::Tensor ReplicaContext::scale_loss(const at::Tensor& mean_loss, Count part, C
     throw UsageError("LS-NOT-DENSE", "scale_loss was given an undefined tensor",
                      "give the loss that the step computed");
   }
-  if (!(part.value() >= 0 && whole.value() >= part.value())) {
+  if (!(part.value() >= 0 && whole.value() >= part.value() && std::isfinite(whole.value()))) {
     throw UsageError(
         "LS-OPTION", fmt::format("scale_loss was given part {} of whole {}", part.value(), whole.value()),
-        "give counts with 0 <= part <= whole, the whole being the total over all replicas and micro-batches: "
+        "give finite counts with 0 <= part <= whole, the whole being the total over all replicas and micro-batches: "
         "ctx.all_reduce(Reduction::kSum, part) gives it");
   }
   if (!group_.evaluating()) {

@@ -250,6 +250,4 @@ std::string describe_merge(const std::type_info& function) {
   return fmt::format("merge_call({})", type);
 }
 
-at::Tensor own_copy(const at::Tensor& tensor) { return tensor.defined() ? tensor.detach().clone() : tensor; }
-
 }  // namespace lockstep::internal

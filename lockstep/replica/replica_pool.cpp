@@ -59,6 +59,7 @@ void ReplicaPool::start_threads() {
 }
 
 void ReplicaPool::end_threads() {
+  if (process_.is_in_child()) return forget_threads();
   ending_.store(true, std::memory_order_relaxed);
   starts_.advance();
   for (Replica& replica : replicas_) {
@@ -70,6 +71,7 @@ void ReplicaPool::end_threads() {
 
 std::span<const std::exception_ptr> ReplicaPool::run(FunctionRef<void(int64_t)> body, int64_t step) {
   using Clock = std::chrono::steady_clock;
+  require_threads();
   const uint32_t number = run_number_.load(std::memory_order_relaxed);
   const bool timed = number % kRunsPerTiming == 0;
   const Clock::time_point start = timed ? Clock::now() : Clock::time_point();
@@ -189,6 +191,7 @@ void ReplicaPool::stop(Replica& self) {
 }
 
 bool ReplicaPool::arrive(int64_t r) {
+  require_threads();
   const int lane = plan_.lane_of(r);
   int64_t next = next_in_lane(lane, r + 1);
   if (next < 0) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/comm/world.h"
+#include "lockstep/core/forks.h"
 #include "lockstep/core/function_ref.h"
 #include "lockstep/core/ids.h"
 #include "lockstep/memory/tensor_cache.h"
@@ -55,7 +56,8 @@ class ReplicaPool {
   /// body caught it, or else what the body threw. A replica that was stopped because another one failed has none, and
   /// what it throws afterwards does not count. Where anything went wrong, on any worker, at least one replica has an
   /// error. The result is valid until the next call. `step` is the number of the step that workers tell each other. One
-  /// call at a time; not from a replica.
+  /// call at a time; not from a replica. In a child that was forked after the pool was made, where its threads do not
+  /// exist, a UsageError LS-FORKED.
   std::span<const std::exception_ptr> run(FunctionRef<void(int64_t)> body, int64_t step = 0);
 
   /// Meets the other replicas. Call from `replica`'s thread inside `run`. Throws what the meeting threw, a UsageError
@@ -98,6 +100,10 @@ class ReplicaPool {
   void start_threads();
   void end_threads();
   void thread_main(int64_t replica);
+  /// Throws the UsageError LS-FORKED in a forked child, where the threads do not exist. Every wait comes after it.
+  void require_threads() const;
+  /// In place of end_threads() in a forked child: it waits for nothing.
+  void forget_threads();
   /// Runs the body and arrives; returns whether this thread still holds its lane.
   bool run_body(int64_t replica);
   /// Passes the lane to its next replica of this round; the last replica of the lane first completes the round. Returns
@@ -134,7 +140,8 @@ class ReplicaPool {
 
   const LanePlan plan_;
   const ReplicaId first_;
-  World* const world_;  // null: this worker is alone
+  World* const world_;         // null: this worker is alone
+  const ProcessMark process_;  // where the threads are
   const CoreHold cores_;
   std::vector<TensorCacheLease> caches_;  // one for each lane: its replicas use it, and run() uses lane 0's
   std::vector<Replica> replicas_;

@@ -4,13 +4,9 @@
 
 #include <ATen/core/TensorBody.h>
 
-#include <cstddef>
 #include <tuple>
 #include <type_traits>
-#include <unordered_map>
 #include <utility>
-
-#include "lockstep/core/per_replica.h"
 
 namespace lockstep::internal {
 
@@ -63,27 +59,16 @@ void visit_tensors([[maybe_unused]] T& value, [[maybe_unused]] const Fn& fn) {
 /// A copy without gradient that shares no memory with `tensor`; an undefined tensor stays undefined.
 at::Tensor own_copy(const at::Tensor& tensor);
 
+/// Makes `tensor` one of its own: it has no gradient, and nothing else refers to it or to its memory. It is copied
+/// unless that holds already. An undefined tensor stays undefined.
+void make_own(at::Tensor& tensor);
+
 /// A copy of `value` whose tensors share no memory with those of `value`.
 template <class T>
 T own_copy_of(const T& value) {
   T copy(value);
   visit_tensors(copy, [](at::Tensor& tensor) { tensor = own_copy(tensor); });
   return copy;
-}
-
-/// Replaces each tensor whose memory an earlier component has too by a copy.
-template <class T>
-void separate(PerReplica<T>& values) {
-  std::unordered_map<const void*, std::ptrdiff_t> owners;  // of each memory
-  std::ptrdiff_t component = 0;
-  for (T& value : values) {
-    visit_tensors(value, [&](at::Tensor& tensor) {
-      if (!tensor.defined() || !tensor.has_storage()) return;
-      const auto [owner, is_new] = owners.emplace(tensor.storage().unsafeGetStorageImpl(), component);
-      if (!is_new && owner->second != component) tensor = own_copy(tensor);
-    });
-    ++component;
-  }
 }
 
 }  // namespace lockstep::internal

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -47,7 +48,9 @@ std::vector<at::Tensor> agreed_operands(const internal::ReplicaGroup& group, con
   internal::agree_on_call(group.world(), {.call = call, .step = group.step()}, [&](internal::Proposal& proposal) {
     mine = operands_of(call, values, group.num_local_replicas());
     const std::vector<int64_t> free = internal::checked_axes(call, axes, mine.front().dim());
-    internal::check_alike(call, mine, free);
+    std::vector<int64_t> ids(mine.size());
+    std::iota(ids.begin(), ids.end(), group.first_replica().value());
+    internal::check_alike(call, mine, free, ids);
     if (group.num_workers() == 1) return;
     internal::CallSignature words;
     words.add(word_of(mine.front()));

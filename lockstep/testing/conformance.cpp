@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "lockstep/testing/conformance_checks.h"
+#include "lockstep/testing/rounding.h"
 #include "lockstep/variable/variable_state.h"
 
 namespace lockstep {
@@ -57,18 +58,6 @@ int64_t first_shown(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor differs = a.ne(b).logical_and(a.eq(a).logical_or(b.eq(b))).reshape({-1});
   const int64_t first = differs.to(at::kByte).argmax().item<int64_t>();
   return first < 8 ? 0 : first;
-}
-
-double rounding_of(at::ScalarType type) {
-  switch (type) {
-    case at::kBFloat16: return 0x1p-7;
-    case at::kHalf: return 0x1p-10;
-    case at::kFloat:
-    case at::kComplexFloat: return 0x1p-23;
-    case at::kDouble:
-    case at::kComplexDouble: return 0x1p-52;
-    default: return 0;
-  }
 }
 
 void expect_that(bool holds, std::string_view what, const at::Tensor& found, const at::Tensor& expected) {

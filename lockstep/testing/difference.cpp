@@ -1,4 +1,5 @@
 #include "lockstep/testing/difference.h"
+#include "lockstep/testing/rounding.h"
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
@@ -17,18 +18,6 @@ using Allowed = std::optional<double>;  // the largest distance between elements
 
 std::string shape_of(const at::Tensor& tensor) {
   return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
-}
-
-double rounding_of(at::ScalarType type) {
-  switch (type) {
-    case at::kBFloat16: return 0x1p-7;
-    case at::kHalf: return 0x1p-10;
-    case at::kFloat:
-    case at::kComplexFloat: return 0x1p-23;
-    case at::kDouble:
-    case at::kComplexDouble: return 0x1p-52;
-    default: return 0;
-  }
 }
 
 /// Real numbers, wide enough to subtract.

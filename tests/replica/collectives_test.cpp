@@ -314,6 +314,63 @@ TEST_P(CollectivesOf, AllReduceOfAListOfSeveralDtypesIsDifferentiable) {
   });
 }
 
+TEST_P(CollectivesOf, ResultsOfAListWithGradientCanBeWrittenInPlace) {
+  strategy_.run([&](ReplicaContext& ctx) {
+    const auto n = static_cast<double>(replicas());
+    const Tensor x = torch::full({2, 3}, 2.0).requires_grad_();
+    const Tensor y = torch::full({4}, 3.0).requires_grad_();
+    for (const auto reduction : {Reduction::kSum, Reduction::kMean, Reduction::kMax}) {
+      auto results = ctx.all_reduce(reduction, std::vector<Tensor>{x * 1, y * 1});
+      results[0].mul_(3).add_(1);
+      results[1].mul_(5);
+      const double times = reduction == Reduction::kSum ? n : 1;
+      EXPECT_TRUE(torch::equal(results[0], torch::full({2, 3}, 6 * times + 1)));
+      EXPECT_TRUE(torch::equal(results[1], torch::full({4}, 15 * times)));
+      EXPECT_FALSE(results[0].is_alias_of(results[1]));
+      const auto gradients = torch::autograd::grad({results[0].sum() + results[1].sum()}, {x, y});
+      // Of equal values the lowest replica's is the extreme.
+      const double share = reduction == Reduction::kMean  ? 1
+                           : reduction == Reduction::kSum ? n
+                           : ctx.replica_id() == 0        ? n
+                                                          : 0;
+      EXPECT_TRUE(torch::allclose(gradients[0], torch::full({2, 3}, 3 * share)));
+      EXPECT_TRUE(torch::allclose(gradients[1], torch::full({4}, 5 * share)));
+    }
+  });
+}
+
+TEST_P(CollectivesOf, AListCanBeDifferentiatedTwiceAndHasTheBitsOfSingleTensors) {
+  strategy_.run([&](ReplicaContext& ctx) {
+    const Tensor x = value_of(ctx.replica_id(), {7}).requires_grad_();
+    const Tensor y = value_of(ctx.replica_id() + 50, {3, 2}).requires_grad_();
+    const auto list = ctx.all_reduce(Reduction::kMean, std::vector<Tensor>{x * x, y * y * y});
+    const Tensor one = ctx.all_reduce(Reduction::kMean, x * x);
+    const Tensor other = ctx.all_reduce(Reduction::kMean, y * y * y);
+    EXPECT_TRUE(torch::equal(list[0], one));
+    EXPECT_TRUE(torch::equal(list[1], other));
+    const auto derivatives = [&](const Tensor& of_x, const Tensor& of_y) {
+      const auto first = torch::autograd::grad({(of_x * of_x).sum() + (of_y * of_y).sum()}, {x, y}, {}, true, true);
+      auto second = torch::autograd::grad({first[0].sum() + first[1].pow(2).sum()}, {x, y});
+      second.insert(second.end(), first.begin(), first.end());
+      return second;
+    };
+    const auto ours = derivatives(list[0], list[1]);
+    const auto theirs = derivatives(one, other);
+    for (std::size_t i = 0; i < ours.size(); ++i) EXPECT_TRUE(torch::equal(ours[i], theirs[i])) << i;
+  });
+}
+
+TEST_P(CollectivesOf, ReplicasMayGoBackThroughDifferentResultsOfAList) {
+  strategy_.run([&](ReplicaContext& ctx) {
+    const Tensor x = torch::ones({2}).requires_grad_();
+    const Tensor y = torch::ones({3}).requires_grad_();
+    const auto sums = ctx.all_reduce(Reduction::kSum, std::vector<Tensor>{x * 1, y * 1});
+    sums[ctx.replica_id() == 0 ? 0 : 1].sum().backward();
+    EXPECT_TRUE(torch::equal(x.grad(), torch::ones({2})));
+    EXPECT_TRUE(torch::equal(y.grad(), torch::full({3}, static_cast<double>(replicas() - 1))));
+  });
+}
+
 TEST_F(CollectiveMisuse, WhatCannotBeReducedIsRefused) {
   expect_refused([](ReplicaContext& ctx) { ctx.all_reduce(Reduction::kSum, Tensor()); }, "LS-NOT-DENSE",
                  {"all_reduce", "undefined"});

@@ -84,5 +84,17 @@ TEST(WeightedLossOf, ATangentIsCarriedOn) {
   torch::autograd::ForwardADLevel::release_idx(level);
 }
 
+TEST(ZeroThatKeepsGraph, GivesNoGradientWhereAZeroWouldBecomeNaN) {
+  const Tensor x = torch::zeros({}).set_requires_grad(true);
+  const Tensor zero = internal::zero_that_keeps_graph(x.log());  // the derivative of log at 0 is infinite
+  EXPECT_EQ(zero.item<double>(), 0);
+  const auto gradient =
+      torch::autograd::grad({zero}, {x}, {}, /*retain_graph=*/true, /*create_graph=*/false, /*allow_unused=*/true);
+  EXPECT_FALSE(gradient.front().defined());
+  x.mutable_grad() = torch::ones({});
+  zero.backward();
+  EXPECT_EQ(x.grad().item<double>(), 1) << "of another micro-batch";
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -91,12 +91,111 @@ TEST_P(MergeResults, ComponentsOfAPerReplicaThatShareMemory) {
   }
 }
 
-TEST_P(MergeResults, AComponentThatIsTheReplicasOwnIsNotCopied) {
+TEST_P(MergeResults, AComponentThatNothingElseRefersToIsNotCopied) {
   const auto same = strategy_.run([](ReplicaContext& ctx) {
-    const Tensor given = torch::ones({3});
-    return ctx.merge_call([](Strategy&, PerReplica<Tensor> all) { return all; }, given).is_same(given);
+    Tensor given = torch::ones({3});
+    const void* const memory = given.data_ptr();
+    return ctx.merge_call([](Strategy&, PerReplica<Tensor> all) { return all; }, std::move(given)).data_ptr() == memory;
   });
   for (const bool one : same) EXPECT_TRUE(one);
+}
+
+/// Each replica gives a tensor of its own number and gets the next replica's, with gradient.
+PerReplica<Tensor> turned(const PerReplica<Tensor>& all) {
+  std::vector<Tensor> others;
+  const auto size = static_cast<int64_t>(all.size());
+  for (int64_t r = 0; r < size; ++r) others.push_back(all[(r + 1) % size]);
+  return PerReplica<Tensor>(std::move(others));
+}
+
+TEST_P(MergeResults, WhatReplicasExchangeInAPerReplicaIsNoOthersOwn) {
+  const int64_t replicas = strategy_.num_replicas();
+  strategy_.run([&](ReplicaContext& ctx) {
+    const auto own = static_cast<double>(ctx.replica_id().value());
+    const auto next = static_cast<double>((ctx.replica_id().value() + 1) % replicas);
+    const Tensor x = torch::full({3}, own).requires_grad_();
+    const Tensor y = x * 1;
+    Tensor got = ctx.merge_call([](Strategy&, const PerReplica<Tensor>& all) { return turned(all); }, x);
+    auto nested = ctx.merge_call(
+        [](Strategy&, const PerReplica<Tensor>& all) {
+          std::vector<std::map<int, std::vector<Tensor>>> maps;
+          for (const Tensor& one : turned(all)) maps.push_back({{1, {one, one.view({3, 1})}}});
+          return PerReplica<std::map<int, std::vector<Tensor>>>(std::move(maps));
+        },
+        y);
+    EXPECT_FALSE(got.requires_grad());
+    got.add_(100);
+    for (Tensor& one : nested.at(1)) {
+      EXPECT_FALSE(one.requires_grad());
+      one.add_(200);
+    }
+    ctx.all_reduce(Reduction::kSum, torch::ones({1}));  // every replica has written
+    EXPECT_TRUE(torch::equal(x, torch::full({3}, own)));
+    EXPECT_TRUE(torch::equal(y, torch::full({3}, own)));
+    EXPECT_TRUE(torch::equal(got, torch::full({3}, next + 100)));
+    EXPECT_TRUE(torch::equal(nested.at(1)[0], torch::full({3}, next + 200)));
+    EXPECT_TRUE(torch::equal(nested.at(1)[1], torch::full({3, 1}, next + 200)));
+  });
+}
+
+TEST_P(MergeResults, AReplicaThatGoesOnDoesNotChangeWhatOthersGet) {
+  strategy_.run([](ReplicaContext& ctx) {
+    const auto number = static_cast<double>(ctx.replica_id().value());
+    const Tensor x = torch::full({3}, number);
+    const Tensor got = ctx.merge_call([](Strategy&, const PerReplica<Tensor>& all) { return *all.begin(); }, x);
+    x.fill_(-1);
+    EXPECT_TRUE(torch::equal(got, torch::zeros({3}))) << number;
+  });
+}
+
+TEST_P(MergeResults, ATensorOfTheCallersStaysTheCallers) {
+  const Tensor outer = torch::ones({3}).requires_grad_();
+  float memory[] = {1, 1, 1};
+  strategy_.run([&](ReplicaContext& ctx) {
+    const auto to_all = [&](const Tensor& one) {
+      return PerReplica<Tensor>(std::vector<Tensor>(static_cast<std::size_t>(ctx.num_replicas()), one));
+    };
+    for (Tensor got :
+         {ctx.merge_call([&](Strategy&) { return outer; }), ctx.merge_call([&](Strategy&) { return to_all(outer); }),
+          ctx.merge_call([&](Strategy&) { return torch::from_blob(memory, {3}); }),
+          ctx.merge_call([&](Strategy&) { return to_all(torch::from_blob(memory, {3})); })}) {
+      EXPECT_FALSE(got.requires_grad());
+      EXPECT_TRUE(torch::equal(got, torch::ones({3})));
+      got.fill_(7);
+    }
+  });
+  EXPECT_TRUE(torch::equal(outer, torch::ones({3})));
+  EXPECT_EQ(memory[0], 1);
+}
+
+TEST_P(MergeResults, AVariablesOwnValueIsNotHandedOut) {
+  auto variable = strategy_.make_variable(torch::ones({3}), {.name = "v",
+                                                             .trainable = false,
+                                                             .synchronization = VariableSynchronization::kOnRead,
+                                                             .aggregation = VariableAggregation::kMean});
+  strategy_.run([&](ReplicaContext& ctx) {
+    Tensor got = ctx.merge_call([](Strategy&, PerReplica<Tensor> all) { return all; }, variable.value(ctx));
+    got.add_(5);
+  });
+  EXPECT_TRUE(torch::equal(variable.read(), torch::ones({3})));
+}
+
+TEST_P(MergeResults, AResultWithAGraphOfItsOwnOrOfOneElementCanBeWritten) {
+  strategy_.run([&](ReplicaContext& ctx) {
+    const Tensor x = torch::ones({3}).requires_grad_();
+    for (const bool expanded : {false, true}) {
+      Tensor got = ctx.merge_call(
+          [&](Strategy&, const PerReplica<Tensor>& all) {
+            std::vector<Tensor> results;
+            for (const Tensor& one : all) results.push_back(expanded ? torch::ones({1}).expand({3}) : one.exp());
+            return PerReplica<Tensor>(std::move(results));
+          },
+          x);
+      EXPECT_FALSE(got.requires_grad());
+      got.fill_(static_cast<double>(ctx.replica_id().value()));
+      EXPECT_TRUE(torch::equal(got, torch::full({3}, static_cast<double>(ctx.replica_id().value()))));
+    }
+  });
 }
 
 TEST_P(MergeResults, APerReplicaOfAnotherSizeIsRefused) {

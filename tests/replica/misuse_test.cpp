@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <future>
+#include <limits>
 #include <thread>
 
 #include "tests/support/errors.h"
@@ -113,6 +114,21 @@ TEST_P(Misuse, ASecondConcurrentCallIsRefused) {
   finish.set_value();
   other.join();
   strategy_.run([](ReplicaContext&) {});  // free again
+}
+
+TEST_P(Misuse, ScaleLossRefusesCountsThatAreNotFinite) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const std::vector<std::pair<double, double>> counts{
+      {1, infinity}, {infinity, infinity}, {0, infinity}, {nan, nan}, {nan, 1},
+      {1, nan},      {infinity, 1},        {-infinity, 1}};
+  for (const auto& [part, whole] : counts) {
+    testing::expect_step_error<UsageError>(
+        [&, a = part, b = whole] {
+          strategy_.run([&](ReplicaContext& ctx) { ctx.scale_loss(torch::ones({}), a, b); });
+        },
+        "LS-OPTION", {"scale_loss"});
+  }
 }
 
 TEST_P(Misuse, ScaleLossNeedsExactlyOneBatch) {

@@ -116,6 +116,19 @@ TEST(Workers, LearnOfAnArgumentThatAnotherOneRefused) {
   });
 }
 
+TEST(Workers, NameTheReplicasWhoseValuesAreNotAlikeByTheirIds) {
+  run_workers({2, 4, 1}, [](Strategy& strategy) {
+    const auto values = strategy.per_replica([](ReplicaId r) { return torch::ones({r == 3 ? 5 : 2}); });
+    const auto reduce = [&] { strategy.reduce(Reduction::kSum, values); };
+    if (strategy.worker_index() == 1) {
+      testing::expect_error<UsageError>(reduce, "LS-NOT-ALIKE", {"replica 2", "replica 3", "[5]"});
+    } else {
+      testing::expect_error<PeerError>(reduce, "LS-PEER-FAILED", {"worker 1", "replica 3"});
+    }
+    return 0;
+  });
+}
+
 TEST(Workers, ThatEndEarlyAreNamedToTheOthers) {
   run_workers({3, 3, 1}, [](Strategy& strategy) {
     if (strategy.worker_index() == 1) return 0;
