@@ -135,7 +135,7 @@ class Half final : public Strategy {
                                .world = std::move(world)}) {}
 };
 
-TEST(ForkedChild, AWorkersThatWaitsForOthersIsRefused) {
+TEST(ForkedChild, AWorkerThatWaitsForOthersIsRefused) {
   const ThreadWorkers workers(2, std::chrono::seconds(60));
   std::vector<std::unique_ptr<Half>> halves(2);
   std::thread other([&] { halves[1] = std::make_unique<Half>(workers.world(1)); });

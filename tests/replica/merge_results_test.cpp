@@ -151,9 +151,10 @@ TEST_P(MergeResults, AReplicaThatGoesOnDoesNotChangeWhatOthersGet) {
 TEST_P(MergeResults, ATensorOfTheCallersStaysTheCallers) {
   const Tensor outer = torch::ones({3}).requires_grad_();
   float memory[] = {1, 1, 1};
+  const int64_t replicas = strategy_.num_replicas();
   strategy_.run([&](ReplicaContext& ctx) {
     const auto to_all = [&](const Tensor& one) {
-      return PerReplica<Tensor>(std::vector<Tensor>(static_cast<std::size_t>(ctx.num_replicas()), one));
+      return PerReplica<Tensor>(std::vector<Tensor>(static_cast<std::size_t>(replicas), one));
     };
     for (Tensor got :
          {ctx.merge_call([&](Strategy&) { return outer; }), ctx.merge_call([&](Strategy&) { return to_all(outer); }),
