@@ -186,7 +186,7 @@ TEST_F(TrainOnText, ImagesAndTextAreNotMixed) {
   expect_refused("--model cnn --sample 10", 2, "--sample");
   expect_refused("--model gpt --width 30 --heads 4 --data text:" + path("text"), 2, "no multiple of --heads 4");
   expect_refused("--model gpt --context 0 --data text:" + path("text"), 2, "context");
-  expect_refused("--model gpt --context 5000 --data text:" + path("text"), 3, "no window of 5000");
+  expect_refused("--model gpt --context 5000 --data text:" + path("text"), 3, "a window of 5000");
   expect_refused("--model gpt --data text:" + path("nowhere"), 3, "cannot be opened");
 }
 
