@@ -79,7 +79,7 @@ void require_same_bits(const TrainingProgram& program, const CompareOptions& opt
     require_repeats(expected, on_lanes(program, options, lanes.front()));
     throw DivergenceError("LS-LANES-DECIDE", difference->fact,
                           "look for data that replicas share without Lockstep: a static or captured object that steps "
-                          "write, a generator of one's own; use on-read variables, ctx.all_reduce and ctx.random()");
+                          "write, a random generator of the program; use on-read variables, ctx.all_reduce and ctx.random()");
   }
 }
 
