@@ -77,9 +77,10 @@ void require_same_bits(const TrainingProgram& program, const CompareOptions& opt
     const auto difference = first_difference(expected, on_lanes(program, options, *count), std::nullopt);
     if (!difference) continue;
     require_repeats(expected, on_lanes(program, options, lanes.front()));
-    throw DivergenceError("LS-LANES-DECIDE", difference->fact,
-                          "look for data that replicas share without Lockstep: a static or captured object that steps "
-                          "write, a random generator of the program; use on-read variables, ctx.all_reduce and ctx.random()");
+    throw DivergenceError(
+        "LS-LANES-DECIDE", difference->fact,
+        "look for data that replicas share without Lockstep: a static or captured object that steps "
+        "write, a random generator of the program; use on-read variables, ctx.all_reduce and ctx.random()");
   }
 }
 
