@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 #include "lockstep/comm/world.h"
 #include "lockstep/core/error.h"
@@ -60,30 +61,30 @@ bool same_call(const Proposal& a, const Proposal& b) {
   return a.call == b.call && a.name == b.name && a.signature == b.signature && a.step == b.step;
 }
 
-std::string deed_of(const Proposal& one) {
+std::string action_of(const Proposal& one) {
   if (one.state == Proposal::State::kEnded) return fmt::format("ended step {}", one.step);
   return fmt::format("came to {} in step {}", one.detail.empty() ? one.call : one.detail, one.step);
 }
 
 /// The same of calls whose texts are equal and whose arguments are not.
-std::string deed_with_digest_of(const Proposal& one) {
-  return fmt::format("{}, where all of its arguments have the digest {:016x}", deed_of(one), one.signature);
+std::string action_with_digest_of(const Proposal& one) {
+  return fmt::format("{}, where all of its arguments have the digest {:016x}", action_of(one), one.signature);
 }
 
 std::string who_did_what(std::span<const Proposal> proposals) {
-  const std::string first = deed_of(proposals.front());
+  const std::string first = action_of(proposals.front());
   const bool alike = std::all_of(proposals.begin(), proposals.end(), [&](const Proposal& one) {
-    return one.state == Proposal::State::kMeets && deed_of(one) == first;
+    return one.state == Proposal::State::kMeets && action_of(one) == first;
   });
-  const auto text_of = alike ? deed_with_digest_of : deed_of;
+  const auto text_of = alike ? action_with_digest_of : action_of;
   std::string text;
   for (std::size_t w = 0; w < proposals.size();) {
-    const std::string deed = text_of(proposals[w]);
+    const std::string action = text_of(proposals[w]);
     std::size_t next = w + 1;
-    while (next < proposals.size() && text_of(proposals[next]) == deed) ++next;
+    while (next < proposals.size() && text_of(proposals[next]) == action) ++next;
     text +=
         fmt::format("{}{} {}", w == 0 ? "" : ", ",
-                    next - w > 1 ? fmt::format("workers {} to {}", w, next - 1) : fmt::format("worker {}", w), deed);
+                    next - w > 1 ? fmt::format("workers {} to {}", w, next - 1) : fmt::format("worker {}", w), action);
     w = next;
   }
   return text;
@@ -101,6 +102,7 @@ std::string encode(const Proposal& proposal) {
   put(bytes, static_cast<uint64_t>(proposal.step));
   put(bytes, static_cast<uint64_t>(proposal.replica));
   put(bytes, proposal.detail.substr(0, kLongestDetail));
+  put(bytes, proposal.data);
   return bytes;
 }
 
@@ -117,6 +119,7 @@ Proposal decode(std::string_view bytes, int64_t worker) {
   proposal.step = static_cast<int64_t>(reader.word());
   proposal.replica = static_cast<int64_t>(reader.word());
   proposal.detail = reader.text();
+  proposal.data = reader.text();
   reader.end();
   return proposal;
 }
@@ -157,21 +160,30 @@ void require_agreement(std::span<const Proposal> proposals, int64_t worker) {
                   "correct the error on that worker, and start all workers again");
 }
 
-void agree_on_call(World& world, Proposal mine, FunctionRef<void(Proposal&)> check) {
+std::vector<Proposal> agree_on_call(World& world, Proposal mine, FunctionRef<void(Proposal&)> check) {
   std::exception_ptr error;
   try {
     check(mine);
   } catch (...) {
     error = std::current_exception();
   }
-  if (world.num_workers() > 1) {
-    if (error) {
-      mine.state = Proposal::State::kFailed;
-      mine.detail = message_of(error);
-    }
-    require_agreement(propose(world, mine), world.worker_index());
+  if (world.num_workers() == 1) {
+    if (error) std::rethrow_exception(error);
+    return {std::move(mine)};
   }
-  if (error) std::rethrow_exception(error);
+  if (error) {
+    mine.state = Proposal::State::kFailed;
+    mine.detail = message_of(error);
+  }
+  std::vector<Proposal> all;
+  try {
+    all = propose(world, mine);
+    require_agreement(all, world.worker_index());
+  } catch (...) {
+    if (!error) throw;
+  }
+  if (error) std::rethrow_exception(error);  // the user's own error says more than what followed from it
+  return all;
 }
 
 }  // namespace lockstep::internal

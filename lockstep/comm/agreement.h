@@ -28,8 +28,9 @@ struct Proposal {
   std::string name = {};   // of the variable or optimizer that is called; empty where there is none
   uint64_t signature = 0;  // a digest of all arguments that must be equal
   int64_t step = 0;
-  int64_t replica = -1;     // of kFailed: the first replica that failed, or -1; of call "replicas": their number
+  int64_t replica = -1;     // of kFailed: the first replica that failed, or -1
   std::string detail = {};  // of kMeets: the call with its arguments; of kFailed: the message. Cut to kLongestDetail
+  std::string data = {};    // what this worker tells the others, which need not be equal
 
   bool operator==(const Proposal&) const = default;
 };
@@ -65,7 +66,7 @@ void require_agreement(std::span<const Proposal> proposals, int64_t worker);
 
 /// Agrees with all workers that they make the call `mine` outside of steps. `check(mine)` checks this worker's
 /// arguments and fills in the rest of `mine`. What it throws is thrown here; the other workers then throw a PeerError.
-/// With one worker only the check happens.
-void agree_on_call(World& world, Proposal mine, FunctionRef<void(Proposal&)> check);
+/// Returns the proposals of all, by worker. With one worker nothing is sent.
+std::vector<Proposal> agree_on_call(World& world, Proposal mine, FunctionRef<void(Proposal&)> check);
 
 }  // namespace lockstep::internal

@@ -4,6 +4,7 @@
 
 #include <condition_variable>
 #include <cstring>
+#include <exception>
 #include <mutex>
 #include <utility>
 
@@ -37,7 +38,7 @@ class ThreadWorkers::Hub {
     try {
       round(lock, worker, std::move(offer), take);
     } catch (...) {
-      // The caller may free its bytes now, so no other worker may still copy them.
+      // The caller may free its bytes now, so no other worker may still copy them. Copies end, so this wait does.
       changed_.wait(lock, [&] { return taking_ == 0; });
       throw;
     }
@@ -70,16 +71,28 @@ class ThreadWorkers::Hub {
                        kind == Offer::Kind::kRecord ? worker : other, kind == Offer::Kind::kRecord ? other : worker));
       require_alive();
     }
-    // Invariant: no worker puts down an offer, or frees its bytes, before all have taken.
+    require_alive();  // a worker that has failed since then may free its bytes
+    // Invariant: no worker puts down an offer, or frees its bytes, while another one takes.
     ++taking_;
     lock.unlock();
-    const std::string problem = take(offers_);
+    std::string problem;
+    std::exception_ptr error;
+    try {
+      problem = take(offers_);
+    } catch (...) {
+      error = std::current_exception();
+    }
     lock.lock();
     if (--taking_ == 0) changed_.notify_all();
+    if (error) {
+      fail(fmt::format("worker {} could not take what the others sent: {}", worker, message_of(error)));
+      std::rethrow_exception(error);
+    }
     if (!problem.empty()) fail(problem);
     require_alive();  // before this worker counts as finished: all others still wait, and see the failure
     wait_for_all(lock, worker, "finish");
   }
+
   void require_alive() const {
     if (failure_.empty()) return;
     throw PeerError("LS-PEER-LOST", failure_, "look at that worker's own message, and start the run again");

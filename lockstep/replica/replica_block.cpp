@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <charconv>
 #include <numeric>
+#include <string>
+#include <system_error>
 #include <vector>
 
 #include "lockstep/comm/agreement.h"
@@ -13,12 +16,24 @@
 
 namespace lockstep::internal {
 
+namespace {
+
+int64_t count_in(const std::string& data, int64_t worker) {
+  int64_t count = 0;
+  const auto [end, error] = std::from_chars(data.data(), data.data() + data.size(), count);
+  if (error == std::errc() && end == data.data() + data.size() && count > 0) return count;
+  throw PeerError("LS-PEER-MESSAGE", fmt::format("worker {} did not say how many replicas it has", worker),
+                  "start all workers with the same version of Lockstep, and let all make their strategies first");
+}
+
+}  // namespace
+
 ReplicaBlock block_of_worker(World& world, int64_t local) {
   const int64_t workers = world.num_workers();
   if (workers == 1) return {.first = 0, .local = local, .all = local};
   std::vector<int64_t> counts;
-  for (const Proposal& one : propose(world, {.call = "replicas", .signature = 0, .replica = local})) {
-    counts.push_back(one.replica);
+  for (const Proposal& one : propose(world, {.call = "replicas", .data = std::to_string(local)})) {
+    counts.push_back(count_in(one.data, static_cast<int64_t>(counts.size())));
   }
   const int64_t all = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   for (int64_t w = 0; w < workers; ++w) {

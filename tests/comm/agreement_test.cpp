@@ -5,8 +5,11 @@
 
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "lockstep/comm/thread_workers.h"
+#include "lockstep/comm/world.h"
 #include "lockstep/core/error.h"
 #include "tests/support/errors.h"
 
@@ -58,7 +61,8 @@ TEST(Proposal, ComesBackAsItWasSent) {
                     .signature = ~uint64_t{0},
                     .step = -1,
                     .replica = 12,
-                    .detail = "it \n failed"};
+                    .detail = "it \n failed",
+                    .data = std::string("0\0f", 3)};
   EXPECT_EQ(decode(encode(proposal), 0), proposal);
 }
 
@@ -83,6 +87,31 @@ TEST(Proposal, ThatIsCutOrChangedAnywhereIsReadOrRefusedAndNamesTheWorker) {
     }
   }
   lockstep::testing::expect_error<PeerError>([&] { decode(whole + "x", 0); }, "LS-PEER-MESSAGE", {"worker 0"});
+}
+
+TEST(AgreeOnCall, GivesWhatEachWorkerTells) {
+  ThreadWorkers workers(3);
+  std::vector<std::thread> threads;
+  for (int64_t w = 0; w < 3; ++w) {
+    threads.emplace_back([&workers, w, world = workers.world(w)] {
+      const auto all =
+          agree_on_call(*world, {.call = "a read"}, [&](Proposal& mine) { mine.data = std::to_string(w); });
+      ASSERT_EQ(all.size(), 3u);
+      for (std::size_t other = 0; other < 3; ++other) EXPECT_EQ(all[other].data, std::to_string(other));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(AgreeOnCall, ThrowsTheWorkersOwnErrorWhereTheOthersAreGone) {
+  ThreadWorkers workers(2);
+  const auto world = workers.world(0);
+  workers.world(1).reset();
+  const auto fails = [](Proposal&) { throw UsageError("LS-OPTION", "the option is wrong", "correct it"); };
+  lockstep::testing::expect_error<UsageError>([&] { agree_on_call(*world, {.call = "a read"}, fails); }, "LS-OPTION");
+  const auto holds = [](Proposal&) {};
+  lockstep::testing::expect_error<PeerError>([&] { agree_on_call(*world, {.call = "a read"}, holds); }, "LS-PEER-LOST",
+                                             {"worker 1"});
 }
 
 }  // namespace

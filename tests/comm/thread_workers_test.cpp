@@ -3,9 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <exception>
 #include <functional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -66,6 +69,26 @@ TEST_P(ThreadWorkersOf, AgreeOnEveryRecordByWorker) {
     }
   });
   expect_none(errors);
+}
+
+TEST(ThreadWorkers, ReadNothingOfAWorkerWhoseExchangeHasFailed) {
+  constexpr std::size_t kBytes = 1 << 18;
+  for (int round = 0; round < 60; ++round) {
+    ThreadWorkers workers(3);
+    const auto errors = run_workers(workers, [&](World& world) {
+      std::vector<std::byte> sent(kBytes, std::byte{1});
+      std::vector<std::vector<std::byte>> received(3, std::vector<std::byte>(kBytes));
+      received[0].resize(world.worker_index() == 2 ? kBytes / 2 : kBytes);  // worker 2 expects less than worker 0 sends
+      const std::vector<std::span<const std::byte>> to(3, sent);
+      std::vector<std::span<std::byte>> from(received.begin(), received.end());
+      EXPECT_THROW(world.exchange(to, from), PeerError);
+      std::fill(sent.begin(), sent.end(), std::byte{2});  // as if the memory had another use now
+      for (const auto& bytes : received) {
+        EXPECT_EQ(std::count(bytes.begin(), bytes.end(), std::byte{2}), 0);
+      }
+    });
+    expect_none(errors);
+  }
 }
 
 TEST_P(ThreadWorkersOf, ExchangeBytesOfAnySizes) {
