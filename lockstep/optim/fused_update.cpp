@@ -22,7 +22,7 @@ const char kZeros[kBlockBytes * 2] = {};
 
 char* memory_of(const at::Tensor& tensor) { return const_cast<char*>(static_cast<const char*>(address_of(tensor))); }
 
-/// The sum over replicas of a stretch of gradients. Where two replicas both have a gradient, the update's own pass adds
+/// The sum over replicas of a block of gradients. Where two replicas both have a gradient, the update's own pass adds
 /// `right` to `left`. Otherwise `left` is the sum, and `right` is null.
 template <class T>
 struct Sum {

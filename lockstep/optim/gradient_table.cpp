@@ -66,14 +66,15 @@ void GradientTable::collect(int64_t r, bool weightless, bool had_empty_part) {
       if (!tensor.requires_grad()) {
         absent.frozen = (absent.frozen + i + 1) * 0x9e3779b97f4a7c15u;
       } else if (!named_[i] && !had_empty_part) {
-        absent.is_news = true;
+        absent.is_unlogged = true;
       }
       return;
     }
     if (!fits(gradient, tensor)) throw_misfit(*variables_[i], gradient, r);
     if (weightless) return;
     // A gradient that shares its memory, perhaps with a weight, could change while the update writes weights.
-    const bool own_memory = gradient.unsafeGetTensorImpl()->unsafe_storage().use_count() == 1;
+    const at::Storage& storage = gradient.unsafeGetTensorImpl()->unsafe_storage();
+    const bool own_memory = storage.use_count() == 1 && storage.resizable();  // that of at::from_blob is not resizable
     if (own_memory && gradient.strides() == tensor.strides() && !gradient.is_neg()) {
       pointer = address_of(gradient);
     } else {
@@ -87,23 +88,27 @@ void GradientTable::collect(int64_t r, bool weightless, bool had_empty_part) {
   absent_[r] = absent;
 }
 
-void GradientTable::check_absent() {
-  const auto differs = [&](const Absent& absent) { return absent.frozen != absent_.front().frozen; };
-  if (std::any_of(absent_.begin(), absent_.end(), differs)) check_frozen_alike();
-  if (std::none_of(absent_.begin(), absent_.end(), [](const Absent& absent) { return absent.is_news; })) return;
-  AbsentGradients news;
+void GradientTable::agree_on_presence(const ReplicaGroup& group, bool across_workers) {
+  if (!across_workers) return check_frozen();
+  on_any_worker_ = gradients_on_any_worker(
+      group, variables_, [&](std::size_t i) { return is_here(i); }, [&] { check_frozen(); });
+}
+
+void GradientTable::log_absent() {
+  if (std::none_of(absent_.begin(), absent_.end(), [](const Absent& absent) { return absent.is_unlogged; })) return;
+  AbsentGradients unlogged;
   for (std::size_t i = 0; i < variables_.size(); ++i) {
     if (named_[i]) continue;
     std::vector<int64_t> replicas = replicas_without(i);
     if (replicas.empty()) continue;
     named_[i] = 1;
     if (present(i)) {
-      news.on_some.push_back({variables_[i]->name(), std::move(replicas)});
+      unlogged.on_some.push_back({variables_[i]->name(), std::move(replicas)});
     } else {
-      news.on_all.push_back(variables_[i]->name());
+      unlogged.on_all.push_back(variables_[i]->name());
     }
   }
-  log_absent_gradients(news, variables_.front()->group()->step());
+  log_absent_gradients(unlogged, variables_.front()->group()->step());
 }
 
 std::vector<int64_t> GradientTable::replicas_without(std::size_t i) const {
@@ -116,7 +121,9 @@ std::vector<int64_t> GradientTable::replicas_without(std::size_t i) const {
   return replicas;
 }
 
-void GradientTable::check_frozen_alike() const {
+void GradientTable::check_frozen() const {
+  const auto differs = [&](const Absent& absent) { return absent.frozen != absent_.front().frozen; };
+  if (std::none_of(absent_.begin(), absent_.end(), differs)) return;
   for (const auto& variable : variables_) {
     const bool first = variable->component(0).requires_grad();
     for (int64_t r = 1; r < replicas_; ++r) {
@@ -181,10 +188,6 @@ bool GradientTable::sum_is_finite(std::size_t i, const ReplicaGroup& group) cons
   const bool wide = variables_[i]->like().scalar_type() == at::kDouble;
   const at::Tensor value = reduced_.empty() ? sum(i, group, wide ? at::kDouble : at::kFloat) : reduced_[i];
   return at::isfinite(value).all().item<bool>();
-}
-
-void GradientTable::agree_on_presence(const ReplicaGroup& group) {
-  elsewhere_ = gradients_on_any_worker(group, variables_, [&](std::size_t i) { return is_here(i); });
 }
 
 bool GradientTable::is_here(std::size_t i) const {

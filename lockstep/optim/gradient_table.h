@@ -31,9 +31,12 @@ class GradientTable {
   /// names the variable for a sparse gradient and for one of another shape, dtype or device, and a DivergenceError for
   /// a variable with a foreign write.
   void collect(int64_t r, bool weightless, bool had_empty_part);
-  /// Call when all replicas have collected and are at rest. Logs, once each, the variables that require a gradient and
-  /// have none. Throws a UsageError that names the variable where some replicas froze it and others did not.
-  void check_absent();
+  /// Call when all replicas have collected and are at rest. Throws a UsageError that names the variable where some
+  /// replicas froze it and others did not, on this worker or on another. Where `across_workers`, workers tell each
+  /// other for which variables their replicas have gradients; what one of them throws is a PeerError on the others.
+  void agree_on_presence(const ReplicaGroup& group, bool across_workers);
+  /// Logs, once each, the variables that require a gradient and have none. Call after agree_on_presence().
+  void log_absent();
   /// Drops local replica r's gradient of variable i. Afterwards its .grad() is undefined, so that the next backward
   /// stores its own tensor there instead of adding to this one. Call from replica r's thread, or while replica r is at
   /// rest.
@@ -62,10 +65,7 @@ class GradientTable {
   const void* gradient(std::size_t i, int64_t r) const { return pointers_[slot(i, r)]; }
   /// Whether any replica has a gradient of variable i, even one that counts as zero. A variable that has none on any
   /// replica is left unchanged.
-  bool present(std::size_t i) const { return is_here(i) || (!elsewhere_.empty() && elsewhere_[i] != 0); }
-  /// With several workers: exchanges for which variables their replicas have gradients. Call while the replicas of all
-  /// workers are at rest.
-  void agree_on_presence(const ReplicaGroup& group);
+  bool present(std::size_t i) const { return is_here(i) || (!on_any_worker_.empty() && on_any_worker_[i] != 0); }
   /// For a message: the local replicas whose gradient of variable i is not finite everywhere. Call when all have
   /// collected.
   std::vector<int64_t> replicas_not_finite(std::size_t i) const;
@@ -78,13 +78,13 @@ class GradientTable {
   bool is_here(std::size_t i) const;
   /// What collect() found out about the gradients that a replica does not have.
   struct alignas(64) Absent {
-    uint64_t frozen = 0;   // a digest of the variables that require none
-    bool is_news = false;  // a gradient is absent that the log has not named yet
+    uint64_t frozen = 0;       // a digest of the variables that require none
+    bool is_unlogged = false;  // a gradient is absent that the log has not named yet
     bool had_empty_part = false;
   };
-  /// By replica, then variable: replicas collect at the same time, each into one stretch.
+  /// By replica, then variable: replicas collect at the same time, each into adjacent slots.
   std::size_t slot(std::size_t i, int64_t r) const { return static_cast<std::size_t>(r) * variables_.size() + i; }
-  void check_frozen_alike() const;
+  void check_frozen() const;
   std::vector<int64_t> replicas_without(std::size_t i) const;
   at::Tensor tensor_at(const void* gradient, std::size_t i) const;
   /// The sum over replicas, added in `type`.
@@ -96,7 +96,7 @@ class GradientTable {
   std::vector<const void*> pointers_;               // by slot
   std::vector<char> has_;                           // by slot; not bool, since replicas write side by side
   std::vector<std::vector<at::Tensor>> converted_;  // by replica: gradients that had another memory layout
-  std::vector<char> elsewhere_;                     // by variable: whether a replica of any worker has a gradient
+  std::vector<char> on_any_worker_;                 // by variable: whether a replica has a gradient; or empty
   std::vector<at::Tensor> reduced_;                 // by variable: the sum; empty where reduce() is not used
   std::vector<const void*> reduced_pointers_;       // by slot: the sum for local replica 0, null for the others
   std::vector<Absent> absent_;                      // by replica

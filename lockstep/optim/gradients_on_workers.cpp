@@ -14,19 +14,33 @@ namespace lockstep::internal {
 
 std::vector<char> gradients_on_any_worker(const ReplicaGroup& group,
                                           std::span<const std::shared_ptr<VariableState>> variables,
-                                          FunctionRef<bool(std::size_t)> is_here) {
+                                          FunctionRef<bool(std::size_t)> is_here, FunctionRef<void()> check) {
   // For each variable: '1' where there is a gradient; otherwise '0', or 'f' where the variable is frozen.
-  std::string mine(variables.size(), '0');
-  for (std::size_t i = 0; i < variables.size(); ++i) {
-    mine[i] = is_here(i) ? '1' : variables[i]->component(0).requires_grad() ? '0' : 'f';
+  const auto fill_in = [&](Proposal& mine) {
+    check();
+    mine.data.assign(variables.size(), '0');
+    for (std::size_t i = 0; i < variables.size(); ++i) {
+      if (is_here(i)) {
+        mine.data[i] = '1';
+      } else if (!variables[i]->component(0).requires_grad()) {
+        mine.data[i] = 'f';
+      }
+    }
+  };
+  const auto all = agree_on_call(group.world(), {.call = "gradients", .step = group.step()}, fill_in);
+  for (std::size_t w = 0; w < all.size(); ++w) {
+    if (all[w].data.size() == variables.size()) continue;
+    throw PeerError("LS-PEER-MESSAGE",
+                    fmt::format("worker {} told of the gradients of {} variables instead of {}", w, all[w].data.size(),
+                                variables.size()),
+                    "start all workers with the same version of Lockstep");
   }
-  const std::vector<Proposal> all = propose(group.world(), {.call = "gradients", .name = mine, .step = group.step()});
   std::vector<char> anywhere(variables.size());
   for (std::size_t i = 0; i < variables.size(); ++i) {
     int64_t frozen = -1;
     int64_t trained = -1;
     for (std::size_t w = 0; w < all.size(); ++w) {
-      const char state = all[w].name.at(i);  // all have as many variables: the meeting's signature says so
+      const char state = all[w].data[i];
       if (state == '1') anywhere[i] = 1;
       (state == 'f' ? frozen : trained) = static_cast<int64_t>(w);
     }

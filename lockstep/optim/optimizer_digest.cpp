@@ -39,7 +39,10 @@ OptimizerDigest OptimizerDigest::of(const std::vector<std::shared_ptr<VariableSt
   }
   for (const RuleGroup& group : groups) {
     digest = digest.with(uint64_t{group.variables.size()}).with(uint64_t{hash(group.rule->name())});
-    const Coefficients second = group.rule->coefficients(2);  // all options enter these numbers
+    digest = digest.with(static_cast<uint64_t>(group.rule->kind()));
+    for (const SlotSpec& slot : group.rule->slots()) digest = digest.with(slot.initial);
+    // All other options that are numbers enter the coefficients. At a rate of 0 some would be multiplied by it.
+    const Coefficients second = group.rule->coefficients(2, /*learning_rate=*/1);
     std::array<double, sizeof(Coefficients) / sizeof(double)> numbers{};
     static_assert(sizeof numbers == sizeof(Coefficients), "Coefficients has members that are no double");
     std::memcpy(numbers.data(), &second, sizeof second);

@@ -240,8 +240,8 @@ void OptimizerState::report_findings(const StepOptions& options) {
 }
 
 void OptimizerState::begin_step(const StepOptions& options) {
-  if (!local_ && group_->num_workers() > 1) gradients_.agree_on_presence(*group_);
-  gradients_.check_absent();
+  gradients_.agree_on_presence(*group_, !local_ && group_->num_workers() > 1);
+  gradients_.log_absent();
   report_findings(options);
   // Most variables have been updated equally often: their numbers are computed once.
   coefficients_.clear();
@@ -313,9 +313,6 @@ void OptimizerState::end_step() {
     variables_[i]->keep_step();
     for (std::size_t s = first_slot_[i]; s < first_slot_[i + 1]; ++s) slots_[s].state().keep_step();
     if (before_) before_->steps[i] = steps_[i];
-  }
-  if (local_) {
-    for (const Variable& slot : slots_) slot.state().keep_step();
   }
   gradients_.end_reduce();
   if (applied) forget_autocast_weights();

@@ -119,7 +119,7 @@ SavedState values_of(const std::map<std::string, at::Tensor>& named, std::span<c
   WrittenMemory written;  // by the slots before this one
   for (std::size_t s = 0; s < slots.size(); ++s) {
     const VariableState& slot = slots[s].variable.state();
-    state.slots.push_back(written.kept(value_for(slot, *found[s], "Optimizer::load")));
+    state.slots.push_back(written.copied_if_inside(value_for(slot, *found[s], "Optimizer::load")));
     written.add(slot);
   }
   return state;

@@ -46,9 +46,9 @@ class SgdRule final : public UpdateRule {
     if (options_.momentum() == 0) return {};
     return {{"momentum_buffer"}};
   }
-  Coefficients coefficients(int64_t step) const override {
+  Coefficients coefficients(int64_t step, double learning_rate) const override {
     Coefficients c;
-    c.learning_rate = learning_rate();
+    c.learning_rate = learning_rate;
     c.weight_decay = options_.weight_decay();
     // The first update puts the gradient itself into the buffer, without dampening.
     c.keep_first = step == 1 ? 0 : options_.momentum();
@@ -81,12 +81,12 @@ class AdamRule final : public UpdateRule {
     if (options_.amsgrad()) slots.push_back({"max_exp_avg_sq"});
     return slots;
   }
-  Coefficients coefficients(int64_t step) const override {
+  Coefficients coefficients(int64_t step, double learning_rate) const override {
     const auto [beta1, beta2] = options_.betas();
     const auto t = static_cast<double>(step);
     Coefficients c;
-    c.learning_rate = learning_rate() / (1 - std::pow(beta1, t));
-    c.weight_decay = kDecoupled ? 1 - learning_rate() * options_.weight_decay() : options_.weight_decay();
+    c.learning_rate = learning_rate / (1 - std::pow(beta1, t));
+    c.weight_decay = kDecoupled ? 1 - learning_rate * options_.weight_decay() : options_.weight_decay();
     c.keep_first = beta1;
     c.take_first = 1 - beta1;
     c.keep_second = beta2;
@@ -121,9 +121,9 @@ class RmspropRule final : public UpdateRule {
     if (options_.momentum() > 0) slots.push_back({"momentum_buffer"});
     return slots;
   }
-  Coefficients coefficients(int64_t) const override {
+  Coefficients coefficients(int64_t, double learning_rate) const override {
     Coefficients c;
-    c.learning_rate = learning_rate();
+    c.learning_rate = learning_rate;
     c.weight_decay = options_.weight_decay();
     c.keep_second = options_.alpha();
     c.take_second = 1 - options_.alpha();
@@ -147,9 +147,9 @@ class AdagradRule final : public UpdateRule {
   const char* name() const override { return "Adagrad"; }
   UpdateKind kind() const override { return UpdateKind::kAdagrad; }
   std::vector<SlotSpec> slots() const override { return {{"sum", options_.initial_accumulator_value()}}; }
-  Coefficients coefficients(int64_t step) const override {
+  Coefficients coefficients(int64_t step, double learning_rate) const override {
     Coefficients c;
-    c.learning_rate = learning_rate() / (1 + static_cast<double>(step - 1) * options_.lr_decay());
+    c.learning_rate = learning_rate / (1 + static_cast<double>(step - 1) * options_.lr_decay());
     c.weight_decay = options_.weight_decay();
     c.epsilon = options_.eps();
     return c;

@@ -17,7 +17,7 @@ struct SlotSpec {
   double initial = 0;
 };
 
-/// All results depend on the options alone, except that the learning rate can be set.
+/// All results depend on the options alone, but for the learning rate, which can be set.
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
@@ -26,7 +26,8 @@ class UpdateRule {
   virtual UpdateKind kind() const = 0;
   virtual std::vector<SlotSpec> slots() const = 0;
   /// The numbers of a variable's `step`-th update, counted from 1.
-  virtual Coefficients coefficients(int64_t step) const = 0;
+  Coefficients coefficients(int64_t step) const { return coefficients(step, learning_rate_); }
+  virtual Coefficients coefficients(int64_t step, double learning_rate) const = 0;
 
   double learning_rate() const { return learning_rate_; }
   void set_learning_rate(double learning_rate) { learning_rate_ = learning_rate; }

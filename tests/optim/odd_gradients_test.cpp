@@ -75,6 +75,18 @@ TEST_P(OddGradients, ThatAreAnotherWeightsMemoryCountAsTheyWere) {
   EXPECT_TRUE(torch::equal(b_.read(), torch::full({3}, 2 - replicas))) << b_.read();
 }
 
+TEST_P(OddGradients, OverMemoryThatSomeoneElseOwnsCountAsTheyWere) {
+  b_.assign(torch::full({3}, 2.0));
+  strategy_->run([&](ReplicaContext& ctx) {
+    a_.value(ctx).mutable_grad() = torch::from_blob(b_.value(ctx).data_ptr(), {3});
+    b_.value(ctx).mutable_grad() = torch::from_blob(a_.value(ctx).data_ptr(), {3});
+    optimizer_.step(ctx);
+  });
+  const auto replicas = static_cast<double>(strategy_->num_replicas());
+  EXPECT_TRUE(torch::equal(a_.read(), torch::full({3}, 1 - 2 * replicas))) << a_.read();
+  EXPECT_TRUE(torch::equal(b_.read(), torch::full({3}, 2 - replicas))) << b_.read();
+}
+
 TEST_P(OddGradients, CheckFiniteIsExact) {
   strategy_->run([&](ReplicaContext& ctx) {
     set(ctx, a_, ctx.replica_id() == 0 ? 1e30 : 0);  // its square is no float

@@ -112,6 +112,27 @@ TEST(WorkersDiffer, InTheOptionsOfAnOptimizer) {
                       {"learning rate 1", "learning rate 0.5", "worker 1"});
   expect_step_refused(with(SGDOptions(1.0).momentum(0.9), SGDOptions(1.0).momentum(0.8)), "LS-WORKER-ORDER",
                       {"worker 0", "worker 1", "digest"});
+  using torch::optim::AdamOptions;
+  expect_step_refused(stepping([](Strategy& strategy, const Variable& u, const Variable& v) {
+                        return strategy.make_optimizer({u, v}, AdamOptions(0.1).amsgrad(is_last(strategy)));
+                      }),
+                      "LS-WORKER-ORDER", {"worker 0", "worker 1", "digest"});
+}
+
+TEST(WorkersDiffer, InAnOptionThatTheFirstStepsDoNotShow) {
+  using torch::optim::AdagradOptions;
+  using torch::optim::AdamWOptions;
+  expect_step_refused(stepping([](Strategy& strategy, const Variable& u, const Variable& v) {
+                        return strategy.make_optimizer(
+                            {u, v}, AdagradOptions(0.1).initial_accumulator_value(is_last(strategy) ? 0.5 : 0));
+                      }),
+                      "LS-WORKER-ORDER", {"worker 0", "worker 1", "digest"});
+  // A warm-up begins at a rate of 0, at which nothing decays.
+  expect_step_refused(
+      stepping([](Strategy& strategy, const Variable& u, const Variable& v) {
+        return strategy.make_optimizer({u, v}, AdamWOptions(0).weight_decay(is_last(strategy) ? 0.5 : 0.25));
+      }),
+      "LS-WORKER-ORDER", {"worker 0", "worker 1", "digest"});
 }
 
 TEST(WorkersDiffer, InALearningRateThatWasSet) {

@@ -2,8 +2,16 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <chrono>
 #include <exception>
+#include <functional>
+#include <initializer_list>
+#include <memory>
 #include <stdexcept>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/support/workers.h"
@@ -127,6 +135,121 @@ TEST(Workers, NameTheReplicasWhoseValuesAreNotAlikeByTheirIds) {
     }
     return 0;
   });
+}
+
+/// A step or call that fails on worker 1 with a UsageError, and on the others because of it.
+template <class E>
+void expect_own_error(const Strategy& strategy, const std::function<void()>& call, std::string_view code,
+                      std::initializer_list<std::string_view> values) {
+  if (strategy.worker_index() == 1) {
+    testing::expect_error<E>(call, code, values);
+  } else {
+    testing::expect_error<PeerError>(call, "LS-PEER-FAILED", {"worker 1"});
+  }
+}
+
+TEST(Workers, LearnThatReplicasOfAnotherOneFrozeOtherParameters) {
+  run_workers({3, 6, 1}, [](Strategy& strategy) {
+    const Variable u = strategy.make_variable(torch::ones({2}), {.name = "u"});
+    const Variable v = strategy.make_variable(torch::ones({2}), {.name = "v"});
+    const Optimizer optimizer = strategy.make_optimizer({u, v}, torch::optim::SGDOptions(1.0));
+    const auto step = [&](ReplicaContext& ctx) {
+      (u.value(ctx) + v.value(ctx)).sum().backward();
+      optimizer.step(ctx);
+    };
+    const auto freezing = [&](ReplicaContext& ctx) {
+      const bool freezes = ctx.replica_id() == 3;
+      v.value(ctx).requires_grad_(!freezes);
+      step(ctx);
+    };
+    const auto error = testing::error_from<ReplicaError>([&] { strategy.run(freezing); });
+    expect_own_error<UsageError>(strategy, [&] { std::rethrow_if_nested(error); }, "LS-FROZEN-UNLIKE",
+                                 {"variable 'v'", "replica 3", "replica 2"});
+    EXPECT_EQ(strategy.step(), 0);
+    strategy.run([&](ReplicaContext& ctx) {
+      v.value(ctx).requires_grad_(true);
+      step(ctx);
+    });
+    EXPECT_EQ(v.read()[0].item<float>(), -5);
+    return 0;
+  });
+}
+
+TEST(Workers, LearnThatComponentsOfAnotherOneHaveBecomeUnlike) {
+  run_workers({3, 6, 1}, [](Strategy& strategy) {
+    const Variable sums = strategy.make_variable(torch::ones({2}), {.name = "sums",
+                                                                    .trainable = false,
+                                                                    .synchronization = VariableSynchronization::kOnRead,
+                                                                    .aggregation = VariableAggregation::kSum});
+    const auto grow = [&](ReplicaContext& ctx) {
+      if (ctx.replica_id() == 3) sums.value(ctx).set_data(torch::ones({5}));
+    };
+    strategy.run(grow);
+    expect_own_error<UsageError>(strategy, [&] { sums.read(); }, "LS-NOT-ALIKE",
+                                 {"variable 'sums'", "replica 2", "replica 3", "[5]"});
+    return 0;
+  });
+}
+
+TEST(Workers, WhoseComponentsHaveOtherShapesAreNamedOnAllOfThem) {
+  expect_error_on_all<UsageError>({2, 4, 1},
+                                  [](Strategy& strategy) {
+                                    const Variable sums = strategy.make_variable(
+                                        torch::ones({2}), {.name = "sums",
+                                                           .trainable = false,
+                                                           .synchronization = VariableSynchronization::kOnRead,
+                                                           .aggregation = VariableAggregation::kSum});
+                                    strategy.run([&](ReplicaContext& ctx) {
+                                      if (strategy.worker_index() == 1) sums.value(ctx).set_data(torch::ones({5}));
+                                    });
+                                    sums.read();
+                                  },
+                                  "LS-WORKER-ORDER", {"a read of 'sums'", "Float [2]", "Float [5]", "worker 1"});
+}
+
+/// Each replica trains its own parameters, which become their mean after every step, and every step is verified.
+class Averaging final : public Strategy {
+ public:
+  Averaging(std::shared_ptr<World> world, int64_t replicas)
+      : Strategy(StrategySetup{.name = "Averaging",
+                               .topology = std::make_shared<HostTopology>(testing::lanes(1), replicas, false),
+                               .synchronization = std::make_shared<AfterEachStep>(),
+                               .world = std::move(world),
+                               .verify_every = 1}) {}
+
+ private:
+  struct AfterEachStep final : Synchronization {
+    std::string describe() const override { return "after each step"; }
+    bool trains_locally(const NewVariable& variable) const override { return variable.name == "local"; }
+    bool averages_after(int64_t) const override { return true; }
+  };
+};
+
+TEST(Workers, LearnThatAnotherOnesVerificationFailed) {
+  ThreadWorkers workers(3, std::chrono::seconds(60));
+  std::vector<std::thread> threads;
+  for (int64_t w = 0; w < 3; ++w) {
+    threads.emplace_back([world = workers.world(w)]() mutable {
+      Averaging strategy(std::move(world), 6);
+      const Variable local = strategy.make_variable(torch::ones({2}), {.name = "local"});
+      const Variable equal = strategy.make_variable(torch::ones({2}), {.name = "equal"});
+      const Optimizer optimizer = strategy.make_optimizer({equal}, torch::optim::SGDOptions(1.0));
+      const auto step = [&](bool writes) {
+        strategy.run([&](ReplicaContext& ctx) {
+          equal.value(ctx).sum().backward();
+          optimizer.step(ctx);
+          if (writes && ctx.replica_id() == 3) equal.value(ctx).data_ptr<float>()[1] = 7;
+        });
+      };
+      step(false);
+      const auto error = testing::error_from<ReplicaError>([&] { step(true); });
+      expect_own_error<DivergenceError>(strategy, [&] { std::rethrow_if_nested(error); }, "LS-FOREIGN-WRITE",
+                                        {"variable 'equal'"});
+      EXPECT_EQ(strategy.step(), 1);
+      EXPECT_EQ(local.read()[0].item<float>(), 1);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(Workers, ThatEndEarlyAreNamedToTheOthers) {
