@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/torch_compat.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/replica/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
@@ -98,7 +98,9 @@ void Strategy::finish_step() {
   const int64_t completed = group_->step() + 1;
   if (verify_every_ > 0 && completed % verify_every_ == 0) {
     registry_->forget_unused();
-    registry_->verify();
+    // Workers go on to exchange averages, so none may leave alone.
+    internal::agree_on_call(group_->world(), {.call = "the verification of a step", .step = step()},
+                            [&](internal::Proposal&) { registry_->verify(); });
   }
   if (!registry_->synchronization().averages_after(completed)) return;
   std::vector<internal::VariableState*> local;
@@ -110,7 +112,6 @@ void Strategy::finish_step() {
   std::vector<std::pair<internal::VariableState*, at::Tensor>> averages;
   for (internal::VariableState* variable : local) averages.emplace_back(variable, variable->read());
   for (const auto& [variable, mean] : averages) variable->write(mean);
-  internal::forget_autocast_weights();
 }
 
 void Strategy::set_share(ReplicaContext& context, const internal::BatchShare& share) {

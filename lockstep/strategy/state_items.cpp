@@ -48,7 +48,7 @@ StateItem item_of(const std::shared_ptr<VariableState>& variable) {
     Tensors fitting;
     for (const at::Tensor& value : values) fitting.push_back(internal::value_for(*variable, value, "a restored state"));
     if (one_value) return variable->write(fitting.front());
-    internal::keep_from_writes(fitting, *variable);
+    internal::copy_overwritten(fitting, *variable);
     for (std::size_t r = 0; r < fitting.size(); ++r)
       variable->as_on_read().write_component(static_cast<int64_t>(r), fitting[r]);
   };

@@ -8,19 +8,11 @@
 
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/variable/values.h"
+#include "lockstep/variable/written_memory.h"
 
 namespace lockstep::internal {
 
 namespace {
-
-/// How many bytes lie between a tensor's first byte and the end of its last element; 0 where nothing is copied.
-/// LibTorch's strides are not negative.
-int64_t span_of(const at::Tensor& tensor) {
-  if (tensor.numel() == 0 || !tensor.device().is_cpu()) return 0;
-  int64_t last = 0;
-  for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
-  return (last + 1) * static_cast<int64_t>(tensor.element_size());
-}
 
 bool in_same_place(const at::Tensor& a, const at::Tensor& b) {
   return a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl() &&
@@ -31,12 +23,13 @@ bool in_same_place(const at::Tensor& a, const at::Tensor& b) {
 }  // namespace
 
 void ComponentSnapshot::take(const at::Tensor& tensor) {
-  const int64_t bytes = span_of(tensor);
-  if (!taken() || !in_same_place(shell_, tensor)) {
+  const auto bytes = static_cast<int64_t>(address_range_of(tensor).bytes());
+  if (!shell_.defined() || !in_same_place(shell_, tensor)) {
     shell_ = tensor.variable_data();
     bytes_ = bytes == 0 ? at::Tensor() : at::empty({bytes}, at::kByte);
   }
   if (bytes > 0) std::memcpy(bytes_.data_ptr(), address_of(tensor), static_cast<std::size_t>(bytes));
+  taken_ = true;
 }
 
 void ComponentSnapshot::put_back(at::Tensor& tensor) const {

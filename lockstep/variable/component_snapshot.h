@@ -5,7 +5,7 @@
 
 namespace lockstep::internal {
 
-/// A copy of the whole stretch of memory in which a tensor lies, from its first element to its last. So elements that
+/// A copy of all memory between a tensor's first element and its last. So elements that
 /// share memory (an expanded tensor) are restored exactly, and so is what other tensors see in that memory.
 ///
 /// Invariant: `shell_` has the tensor's own storage, so this memory lives, and cannot be given to another tensor, as
@@ -14,11 +14,14 @@ class ComponentSnapshot {
  public:
   /// Takes the snapshot. It has no values of a tensor that is not in the host's memory.
   void take(const at::Tensor& tensor);
-  bool taken() const { return shell_.defined(); }
+  bool taken() const { return taken_; }
+  /// The run is over: put_back() is not called before the next take(). The memory is kept for it.
+  void expire() { taken_ = false; }
   /// Gives the tensor its memory, layout and values back.
   void put_back(at::Tensor& tensor) const;
 
  private:
+  bool taken_ = false;
   at::Tensor shell_;  // the tensor's memory under its layout
   at::Tensor bytes_;  // undefined where there are no values to copy
 };

@@ -62,7 +62,7 @@ at::Tensor MirroredState::read() const {
 void MirroredState::write(const at::Tensor& value) {
   require_own_value("a write");
   // Invariant: all copies are written from one source, which no write changes; so they are equal afterwards.
-  const at::Tensor source = WrittenMemory(*this).kept(value);
+  const at::Tensor source = WrittenMemory(*this).copied_if_inside(value);
   set([&](at::Tensor& copy) { copy.copy_(source); });
 }
 
@@ -136,9 +136,10 @@ void MirroredState::without_throwing(FunctionRef<void()> fn, const char* failure
   try {
     try {
       fn();
-    } catch (const std::exception& error) {
+    } catch (...) {
+      const std::exception_ptr error = std::current_exception();
       mark_damaged(failure);
-      log(LogLevel::kError, fmt::format("variable '{}': {}: {}", name(), failure, error.what()));
+      log(LogLevel::kError, fmt::format("variable '{}': {}: {}", name(), failure, message_of(error)));
     }
   } catch (...) {  // NOLINT(bugprone-empty-catch): there is no memory to log it either
   }
@@ -185,12 +186,12 @@ void MirroredState::damaged_in_memory(std::size_t copy) {
                   replicas_of(copy)));
 }
 
-void MirroredState::mark_damaged(const std::string& cause) {
+void MirroredState::mark_damaged(std::string_view cause) {
   const std::lock_guard<std::mutex> lock(damage_mutex_);
   if (damaged_.load(std::memory_order_relaxed)) return;  // the first finding stands
-  damage_ = fmt::format("variable '{}': {}, noticed at step {}", name(), cause, group()->step());
-  damaged_.store(true, std::memory_order_release);
+  damaged_.store(true, std::memory_order_release);       // also where there is no memory for the text
   ++counts()->damaged;
+  damage_ = fmt::format("variable '{}': {}, noticed at step {}", name(), cause, group()->step());
 }
 
 void MirroredState::throw_damaged() const {

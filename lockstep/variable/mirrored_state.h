@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/core/function_ref.h"
@@ -40,7 +41,8 @@ class MirroredState final : public VariableState {
 
   void keep_step() override { take_before(); }
   void end_run() noexcept override { take_before(); }
-  /// Puts the value back that it had before the run's first write(). A variable that cannot be rolled back is damaged.
+  /// Puts back the value before the first write of a sound variable since the run began, or since its last completed
+  /// step of an optimizer. A variable that cannot be rolled back is damaged.
   void undo_run() noexcept override;
 
   // A moving average stands in for the variable's own value during an evaluation.
@@ -73,11 +75,11 @@ class MirroredState final : public VariableState {
   void without_throwing(FunctionRef<void()> fn, const char* failure) noexcept;
   /// Takes before_ away.
   at::Tensor take_before() noexcept;
-  void mark_damaged(const std::string& cause);
+  void mark_damaged(std::string_view cause);
   /// "on replica 1", or "on one of the replicas 0, 1, which share it".
   std::string replicas_of(std::size_t copy) const;
 
-  at::Tensor before_;  // the value before this run's first write; undefined where there was none
+  at::Tensor before_;  // the value that undo_run() puts back; undefined where nothing was written
   at::Tensor own_;     // the variable's own value, while another stands in for it
   std::atomic<bool> damaged_{false};
   mutable std::mutex damage_mutex_;

@@ -214,7 +214,7 @@ void ModuleBinding::load(const std::map<std::string, at::Tensor>& named) const {
   std::vector<at::Tensor> converted;
   WrittenMemory written;
   for (std::size_t i = 0; i < variables_.size(); ++i) {
-    converted.push_back(written.kept(value_for(variables_[i].state(), *values[i], "Replicated::load")));
+    converted.push_back(written.copied_if_inside(value_for(variables_[i].state(), *values[i], "Replicated::load")));
     written.add(variables_[i].state());
   }
   for (std::size_t i = 0; i < variables_.size(); ++i) variables_[i].assign(converted[i]);

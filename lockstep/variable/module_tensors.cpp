@@ -32,82 +32,83 @@ std::string signature(const Registered& one) {
 
 const void* storage_of(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
 
-/// How far all bytes of a tensor's elements lie behind the address `base`.
-at::Tensor bytes_of(const at::Tensor& tensor, std::uintptr_t base) {
-  at::Tensor positions = at::zeros({1}, at::kLong);
-  for (int64_t d = 0; d < tensor.dim(); ++d) {
-    const int64_t size = tensor.stride(d) == 0 ? 1 : tensor.size(d);
-    positions = (positions.unsqueeze(1) + at::arange(size, at::kLong) * tensor.stride(d)).flatten();
-  }
+/// The elements of `mask`, one for each byte from the address `base` on, in which a tensor's elements lie.
+at::Tensor bytes_of(const at::Tensor& tensor, const at::Tensor& mask, std::uintptr_t base) {
   const auto width = static_cast<int64_t>(tensor.element_size());
-  const auto begin = static_cast<int64_t>(stretch_of(tensor).begin - base);
-  return ((positions * width).unsqueeze(1) + at::arange(width, at::kLong) + begin).flatten();
+  std::vector<int64_t> sizes = tensor.sizes().vec();
+  std::vector<int64_t> strides = tensor.strides().vec();
+  for (int64_t& stride : strides) stride *= width;
+  sizes.push_back(width);
+  strides.push_back(1);
+  return mask.as_strided(sizes, strides, static_cast<int64_t>(address_range_of(tensor).begin - base));
 }
 
 bool share_an_element(const at::Tensor& a, const at::Tensor& b) {
-  const Stretch left = stretch_of(a);
-  const Stretch right = stretch_of(b);
+  const AddressRange left = address_range_of(a);
+  const AddressRange right = address_range_of(b);
   if (!left.overlaps(right)) return false;
-  // The stretches overlap: the elements are interleaved, as columns of one matrix are, or really shared.
+  // The ranges overlap: the elements are interleaved, as columns of one matrix are, or really shared.
   const std::uintptr_t begin = std::min(left.begin, right.begin);
   const auto bytes = static_cast<int64_t>(std::max(left.end, right.end) - begin);
-  const at::Tensor taken = at::zeros({bytes}, at::kBool).index_fill_(0, bytes_of(a, begin), true);
-  return taken.index_select(0, bytes_of(b, begin)).any().item<bool>();
+  const at::Tensor mask = at::zeros({bytes}, at::kBool);
+  bytes_of(a, mask, begin).fill_(true);
+  return bytes_of(b, mask, begin).any().item<bool>();
 }
 
-/// A stretch of memory and whose it is.
-struct Claim {
-  Stretch where;
+/// A range of memory and whose it is.
+struct OwnedRange {
+  AddressRange where;
   std::size_t owner;
   std::size_t item;  // which of the owner's
 };
 
-/// Two claims of different owners that overlap, the lower owner's first, or nothing. Of several such pairs it is the
-/// one whose second claim has the lowest owner and item. Takes time in proportion to n log n.
-std::optional<std::pair<Claim, Claim>> dispute_in(std::vector<Claim> claims) {
-  std::erase_if(claims, [](const Claim& claim) { return claim.where.empty(); });
-  std::sort(claims.begin(), claims.end(), [](const Claim& a, const Claim& b) { return a.where.begin < b.where.begin; });
-  std::optional<std::pair<Claim, Claim>> found;
-  const auto note = [&](Claim first, Claim second) {
+/// Two ranges of different owners that overlap, the lower owner's first, or nothing. Which of
+/// several such pairs it is depends on their addresses. Takes time in proportion to n log n.
+std::optional<std::pair<OwnedRange, OwnedRange>> overlap_of_two_owners(std::vector<OwnedRange> ranges) {
+  std::erase_if(ranges, [](const OwnedRange& range) { return range.where.empty(); });
+  std::sort(ranges.begin(), ranges.end(),
+            [](const OwnedRange& a, const OwnedRange& b) { return a.where.begin < b.where.begin; });
+  std::optional<std::pair<OwnedRange, OwnedRange>> found;
+  const auto note = [&](OwnedRange first, OwnedRange second) {
     if (first.owner > second.owner) std::swap(first, second);
     const bool earlier =
         !found || std::pair(second.owner, second.item) < std::pair(found->second.owner, found->second.item);
     if (earlier) found = {first, second};
   };
-  // Of the claims so far: the one that reaches furthest, and of the other owners' the one that reaches furthest.
-  const Claim* furthest = nullptr;
-  const Claim* others = nullptr;
-  for (const Claim& claim : claims) {
-    const Claim* const rival = furthest && furthest->owner == claim.owner ? others : furthest;
-    if (rival && rival->where.overlaps(claim.where)) note(*rival, claim);
-    if (!furthest || claim.where.end > furthest->where.end) {
-      if (furthest && furthest->owner != claim.owner) others = furthest;
-      furthest = &claim;
-    } else if (claim.owner != furthest->owner && (!others || claim.where.end > others->where.end)) {
-      others = &claim;
+  // Of the ranges so far: the one that reaches furthest, and of the other owners' the one that reaches furthest.
+  const OwnedRange* furthest = nullptr;
+  const OwnedRange* others = nullptr;
+  for (const OwnedRange& range : ranges) {
+    const OwnedRange* const rival = furthest && furthest->owner == range.owner ? others : furthest;
+    if (rival && rival->where.overlaps(range.where)) note(*rival, range);
+    if (!furthest || range.where.end > furthest->where.end) {
+      if (furthest && furthest->owner != range.owner) others = furthest;
+      furthest = &range;
+    } else if (range.owner != furthest->owner && (!others || range.where.end > others->where.end)) {
+      others = &range;
     }
   }
   return found;
 }
 
-/// The different tensors with elements, in groups whose stretches of memory hang together. A tensor with several names
+/// The different tensors with elements, in groups whose ranges of memory hang together. A tensor with several names
 /// is listed once; a group is in order of registration.
-std::vector<std::vector<const Registered*>> by_stretch(const std::vector<Registered>& tensors) {
+std::vector<std::vector<const Registered*>> by_range(const std::vector<Registered>& tensors) {
   std::vector<const Registered*> all;
   std::unordered_set<const at::TensorImpl*> known;
   for (const Registered& one : tensors) {
     if (one.tensor.numel() > 0 && known.insert(one.tensor.unsafeGetTensorImpl()).second) all.push_back(&one);
   }
   std::sort(all.begin(), all.end(), [](const Registered* a, const Registered* b) {
-    return stretch_of(a->tensor).begin < stretch_of(b->tensor).begin;
+    return address_range_of(a->tensor).begin < address_range_of(b->tensor).begin;
   });
   std::vector<std::vector<const Registered*>> groups;
   std::uintptr_t end = 0;
   for (const Registered* one : all) {
-    const Stretch stretch = stretch_of(one->tensor);
-    if (stretch.begin >= end) groups.emplace_back();
+    const AddressRange range = address_range_of(one->tensor);
+    if (range.begin >= end) groups.emplace_back();
     groups.back().push_back(one);
-    end = std::max(end, stretch.end);
+    end = std::max(end, range.end);
   }
   for (auto& group : groups) std::sort(group.begin(), group.end());  // pointers into one vector
   return groups;
@@ -184,22 +185,23 @@ void check_share_nothing(const std::string& module, const std::vector<std::share
                      kFactoryRule);
   };
   std::unordered_map<const torch::nn::Module*, std::size_t> owners;
-  std::vector<Claim> claims;
+  std::vector<OwnedRange> ranges;
   for (std::size_t r = 0; r < modules.size(); ++r) {
     for (const auto& part : modules[r]->modules()) {
       const std::size_t owner = owners.try_emplace(part.get(), r).first->second;
       if (owner != r) refuse(owner, r, "a module (" + part->name() + ")");
     }
-    for (std::size_t i = 0; i < all[r].size(); ++i) claims.push_back({stretch_of_storage(all[r][i].tensor), r, i});
+    for (std::size_t i = 0; i < all[r].size(); ++i)
+      ranges.push_back({address_range_of_storage(all[r][i].tensor), r, i});
   }
-  if (const auto dispute = dispute_in(std::move(claims))) {
-    const auto& [first, second] = *dispute;
+  if (const auto overlap = overlap_of_two_owners(std::move(ranges))) {
+    const auto& [first, second] = *overlap;
     refuse(first.owner, second.owner, "the tensor " + all[second.owner][second.item].name);
   }
 }
 
 void check_no_aliases(const std::string& module, const std::vector<Registered>& tensors) {
-  for (const auto& sharing : by_stretch(tensors)) {
+  for (const auto& sharing : by_range(tensors)) {
     for (std::size_t j = 1; j < sharing.size(); ++j) {
       for (std::size_t i = 0; i < j; ++i) {
         const Registered& a = *sharing[i];
@@ -227,12 +229,12 @@ void check_others_memory(const std::string& module, const std::vector<std::vecto
         "let each factory make its own layers; for a layer that two models use, make one module that contains both");
   };
   std::unordered_map<const at::TensorImpl*, std::size_t> ours;
-  std::vector<Claim> claims;
+  std::vector<OwnedRange> ranges;
   for (std::size_t r = 0; r < all.size(); ++r) {
     for (std::size_t i = 0; i < count; ++i) {
       const at::Tensor& tensor = all[r][i].tensor;
       ours.emplace(tensor.unsafeGetTensorImpl(), r * count + i);
-      claims.push_back({stretch_of(tensor), 1, r * count + i});
+      ranges.push_back({address_range_of(tensor), 1, r * count + i});
     }
   }
   for (std::size_t v = 0; v < others.size(); ++v) {
@@ -240,10 +242,11 @@ void check_others_memory(const std::string& module, const std::vector<std::vecto
       // A tensor without elements has no memory, but its version counter would be shared.
       const auto same = ours.find(others[v]->component(r).unsafeGetTensorImpl());
       if (same != ours.end()) refuse(same->second, *others[v]);
-      claims.push_back({stretch_of(others[v]->component(r)), 0, v});
+      ranges.push_back({address_range_of(others[v]->component(r)), 0, v});
     }
   }
-  if (const auto dispute = dispute_in(std::move(claims))) refuse(dispute->second.item, *others[dispute->first.item]);
+  if (const auto overlap = overlap_of_two_owners(std::move(ranges)))
+    refuse(overlap->second.item, *others[overlap->first.item]);
 }
 
 void own_memory(std::vector<Registered>& tensors, const std::vector<Registered>& firsts) {

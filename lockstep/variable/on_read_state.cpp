@@ -7,10 +7,14 @@
 
 #include <utility>
 
+#include "lockstep/comm/agreement.h"
+#include "lockstep/comm/world.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/reduce/across_replicas.h"
+#include "lockstep/reduce/operands.h"
+#include "lockstep/replica/collective_call.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/written_memory.h"
 
@@ -33,7 +37,14 @@ at::Tensor OnReadState::read() const {
   }
   const at::Tensor first = plain(component(0));
   if (options().aggregation == VariableAggregation::kOnlyFirstReplica) return group()->of_replica(0, first).clone();
-  require_alike_components();
+  // Workers go on to exchange values, so none may refuse its components alone.
+  agree_on_call(group()->world(), {.call = "a read", .name = name(), .step = group()->step()}, [&](Proposal& proposal) {
+    require_alike_components();
+    CallSignature words;
+    words.add_dtype_and_shape(first);
+    proposal.signature = words.value();
+    proposal.detail = fmt::format("a read of '{}', {}", name(), shape_text(first));
+  });
   std::vector<at::Tensor> values;
   for (const Component& one : components_) values.push_back(plain(one.tensor));
   const bool sum = options().aggregation == VariableAggregation::kSum;
@@ -56,7 +67,7 @@ void OnReadState::require_alike_components() const {
 }
 
 void OnReadState::write(const at::Tensor& value) {
-  const at::Tensor source = WrittenMemory(*this).kept(value);
+  const at::Tensor source = WrittenMemory(*this).copied_if_inside(value);
   for (int64_t r = 0; r < num_components(); ++r) write_component(r, source);
 }
 
@@ -71,18 +82,27 @@ void OnReadState::write_component(int64_t r, const at::Tensor& value) {
     return;
   }
   // The value may be another view of the component, such as its transpose.
-  target.copy_(stretch_of(target).overlaps(stretch_of(value)) ? value.clone() : value);
+  target.copy_(address_range_of(target).overlaps(address_range_of(value)) ? value.clone() : value);
   component_at(r).expect();
   if (is_trained_locally()) forget_autocast_weights();
 }
 
+void OnReadState::end_run() noexcept {
+  stepped_ = false;
+  for (ComponentSnapshot& snapshot : snapshots_) snapshot.expire();
+}
+
 void OnReadState::undo_run() noexcept {
-  if (std::exchange(stepped_, false)) return;
+  if (!stepped_) put_snapshots_back();
+  end_run();
+}
+
+void OnReadState::put_snapshots_back() noexcept {
   try {
     try {
       for (int64_t r = 0; r < num_components(); ++r) {
         const ComponentSnapshot& snapshot = snapshots_[static_cast<std::size_t>(r)];
-        // Without a snapshot it was made while the run was under way, with a module.
+        // Without a snapshot the variable was made while the run was under way, or the run ended before it began.
         if (snapshot.taken()) snapshot.put_back(component_at(r).tensor);
       }
     } catch (const std::exception& error) {

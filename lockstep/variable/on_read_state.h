@@ -30,13 +30,15 @@ class OnReadState final : public VariableState {
 
   void begin_run(int64_t r) override { snapshots_[static_cast<std::size_t>(r)].take(component(r)); }
   void keep_step() override { stepped_ = true; }
-  void end_run() noexcept override { stepped_ = false; }
-  /// Puts the components back as the run found them.
+  void end_run() noexcept override;
+  /// Puts the components back as the run found them. Where an optimizer has completed a step on the variable in this
+  /// run, nothing is put back, not even what was written after that step.
   void undo_run() noexcept override;
 
  private:
   [[noreturn]] void throw_not_as_left(int64_t r) override;
   void require_alike_components() const;
+  void put_snapshots_back() noexcept;
 
   bool stepped_ = false;                      // an optimizer has completed a step on it in this run
   std::vector<ComponentSnapshot> snapshots_;  // each taken by its replica's thread

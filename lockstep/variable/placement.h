@@ -26,7 +26,7 @@ struct NewVariable {
 
 /// One memory of a variable.
 struct VariableCopy {
-  std::string device;             // whose memory it is: "cpu", or the name of a lane
+  std::string device;             // that it lies on: "cpu", or the name of a lane
   std::vector<int64_t> replicas;  // those of this process, counted from 0, whose component lies in it
 };
 

@@ -65,7 +65,7 @@ void update(VariableState& variable, bool for_each_replica, FunctionRef<void(at:
     values[i] = value_for(variable, values[i], "update");
   }
   if (!variable.on_write()) {
-    keep_from_writes(values, variable);  // the function may have set its argument to a component
+    copy_overwritten(values, variable);  // the function may have set its argument to a component
     for (int64_t r = 0; r < variable.num_components(); ++r) {
       variable.as_on_read().write_component(r, values[static_cast<std::size_t>(r)]);
     }

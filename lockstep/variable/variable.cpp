@@ -97,7 +97,7 @@ void write_inside_update(const UpdateScope& update, const VariableState& variabl
   }
   internal::WrittenMemory written;
   written.add(update.value());
-  update.value().copy_(written.kept(applied(variable, write, update.value(), value)));
+  update.value().copy_(written.copied_if_inside(applied(variable, write, update.value(), value)));
 }
 
 /// A write from outside of any step; `value` has the variable's dtype and shape.
@@ -108,7 +108,7 @@ void write_outside(VariableState& variable, Write write, const at::Tensor& value
     variable.write(applied(variable, write, variable.copies().front(), value));
     return;
   }
-  const at::Tensor source = internal::WrittenMemory(variable).kept(value);
+  const at::Tensor source = internal::WrittenMemory(variable).copied_if_inside(value);
   // The components of a sum add up to the value: replica 0 of the whole run holds it, and all others hold nothing.
   const bool sum = variable.options().aggregation == VariableAggregation::kSum;
   for (int64_t r = 0; r < variable.num_components(); ++r) {
@@ -148,7 +148,7 @@ void write_outside(VariableState& variable, Write write, const PerReplica<at::Te
   } else if (const UpdateScope* update = UpdateScope::current()) {
     write_inside_update(*update, variable, write, values[static_cast<std::size_t>(update->replica())]);
   } else {
-    internal::keep_from_writes(values, variable);
+    internal::copy_overwritten(values, variable);
     for (int64_t r = 0; r < variable.num_components(); ++r) {
       variable.as_on_read().write_component(
           r, applied(variable, write, internal::plain(variable.component(r)), values[static_cast<std::size_t>(r)]));

@@ -1,4 +1,4 @@
-// How many variables of a strategy are in an unusual state, so that a step need not look at each.
+// How many variables and optimizers of a strategy are in an unusual state, so that a step need not look at each.
 #pragma once
 
 #include <atomic>
@@ -7,11 +7,11 @@
 namespace lockstep::internal {
 
 /// Shared by the registry and the variables, which may outlive it. Any thread reads; a variable that enters or leaves
-/// the state changes the count, and so do optimizers for `written`.
+/// the state changes the count, and for `written` an optimizer does so too.
 struct VariableCounts {
   std::atomic<int64_t> damaged{0};    // something other than the library wrote them
   std::atomic<int64_t> stand_ins{0};  // a moving average stands in for their value
-  std::atomic<int64_t> written{0};    // they keep what they were before this run's first write, to roll back
+  std::atomic<int64_t> written{0};    // they keep what they were before a write of this run, to roll back
 };
 
 }  // namespace lockstep::internal

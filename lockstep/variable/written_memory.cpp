@@ -19,7 +19,7 @@ bool has_host_memory(const at::Tensor& tensor) {
 
 }  // namespace
 
-Stretch stretch_of(const at::Tensor& tensor) {
+AddressRange address_range_of(const at::Tensor& tensor) {
   if (!has_host_memory(tensor)) return {};
   int64_t last = 0;  // LibTorch's strides are not negative
   for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
@@ -27,24 +27,24 @@ Stretch stretch_of(const at::Tensor& tensor) {
   return {begin, begin + static_cast<std::uintptr_t>(last + 1) * tensor.element_size()};
 }
 
-Stretch stretch_of_storage(const at::Tensor& tensor) {
-  Stretch all = stretch_of(tensor);
+AddressRange address_range_of_storage(const at::Tensor& tensor) {
+  AddressRange all = address_range_of(tensor);
   if (all.empty()) return all;
   const std::uintptr_t begin = all.begin - static_cast<std::uintptr_t>(tensor.storage_offset()) * tensor.element_size();
   return {begin, std::max(all.end, begin + static_cast<std::uintptr_t>(tensor.storage().nbytes()))};
 }
 
 void WrittenMemory::add(const at::Tensor& tensor) {
-  Stretch joined = stretch_of(tensor);
+  AddressRange joined = address_range_of(tensor);
   if (joined.empty()) return;
-  auto next = stretches_.upper_bound(joined.end);
-  while (next != stretches_.begin()) {
+  auto next = ranges_.upper_bound(joined.end);
+  while (next != ranges_.begin()) {
     const auto before = std::prev(next);
     if (before->second < joined.begin) break;
     joined = {std::min(joined.begin, before->first), std::max(joined.end, before->second)};
-    next = stretches_.erase(before);
+    next = ranges_.erase(before);
   }
-  stretches_.emplace_hint(next, joined.begin, joined.end);
+  ranges_.emplace_hint(next, joined.begin, joined.end);
 }
 
 void WrittenMemory::add(const VariableState& variable) {
@@ -54,17 +54,18 @@ void WrittenMemory::add(const VariableState& variable) {
 }
 
 bool WrittenMemory::overlaps(const at::Tensor& tensor) const {
-  const Stretch stretch = stretch_of(tensor);
-  if (stretch.empty()) return false;
-  const auto next = stretches_.lower_bound(stretch.end);
-  return next != stretches_.begin() && std::prev(next)->second > stretch.begin;
+  const AddressRange range = address_range_of(tensor);
+  if (range.empty()) return false;
+  const auto next = ranges_.lower_bound(range.end);
+  return next != ranges_.begin() && std::prev(next)->second > range.begin;
 }
 
-void keep_from_writes(std::vector<at::Tensor>& values, const VariableState& variable) {
+void copy_overwritten(std::vector<at::Tensor>& values, const VariableState& variable) {
   WrittenMemory written;
   for (std::size_t r = 0; r < values.size(); ++r) {
-    values[r] = written.kept(values[r]);
+    values[r] = written.copied_if_inside(values[r]);
     written.add(variable.component(static_cast<int64_t>(r)));
+    if (!variable.copies().empty()) written.add(variable.memory(static_cast<int64_t>(r)));  // of a locally trained one
   }
 }
 

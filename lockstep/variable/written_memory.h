@@ -13,21 +13,22 @@ class VariableState;
 
 /// The addresses from a tensor's first byte to the end of its last element. Two tensors over one memory need not have
 /// one storage (torch::from_blob), but they have such addresses in common.
-struct Stretch {
+struct AddressRange {
   std::uintptr_t begin = 0;
   std::uintptr_t end = 0;
   bool empty() const { return begin == end; }
-  bool overlaps(const Stretch& other) const { return begin < other.end && other.begin < end; }
+  std::size_t bytes() const { return end - begin; }
+  bool overlaps(const AddressRange& other) const { return begin < other.end && other.begin < end; }
 };
 
 /// Empty where the tensor has no elements, or none in the host's memory.
-Stretch stretch_of(const at::Tensor& tensor);
+AddressRange address_range_of(const at::Tensor& tensor);
 /// The same of all memory of the tensor's storage that LibTorch knows; empty where the tensor has no elements.
-Stretch stretch_of_storage(const at::Tensor& tensor);
+AddressRange address_range_of_storage(const at::Tensor& tensor);
 
 /// The memory that a call of several writes has written when it comes to one of them. The call passes all values
-/// through kept() before its first write, so that no value is read after it was overwritten. Values that lie elsewhere
-/// are not copied. For n tensors all calls together take time in proportion to n log n.
+/// through copied_if_inside() before its first write, so that no value is read after it was overwritten. Values that
+/// lie elsewhere are not copied. For n tensors all calls together take time in proportion to n log n.
 class WrittenMemory {
  public:
   WrittenMemory() = default;
@@ -38,14 +39,14 @@ class WrittenMemory {
   void add(const VariableState& variable);
   bool overlaps(const at::Tensor& tensor) const;
   /// `value` itself, or a copy where it lies in this memory.
-  at::Tensor kept(const at::Tensor& value) const { return overlaps(value) ? value.clone() : value; }
+  at::Tensor copied_if_inside(const at::Tensor& value) const { return overlaps(value) ? value.clone() : value; }
 
  private:
-  std::map<std::uintptr_t, std::uintptr_t> stretches_;  // begin and end, which do not touch each other
+  std::map<std::uintptr_t, std::uintptr_t> ranges_;  // begin and end, which do not touch each other
 };
 
 /// Copies each of the `values` that lies in a component which is written before it is read; values[r] is for local
 /// replica r's component of the on-read `variable`. The caller then writes the components in order.
-void keep_from_writes(std::vector<at::Tensor>& values, const VariableState& variable);
+void copy_overwritten(std::vector<at::Tensor>& values, const VariableState& variable);
 
 }  // namespace lockstep::internal

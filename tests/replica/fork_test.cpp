@@ -69,6 +69,21 @@ TEST(ForkedChild, ARunAndAnEvaluationAreRefused) {
   }
 }
 
+TEST(ForkedChild, ARefusedRunRollsNothingBack) {
+  MirroredStrategy strategy({.devices = lanes(1), .replicas = 2});
+  const Variable seen = strategy.make_variable(torch::zeros({3}), {.name = "seen",
+                                                                   .trainable = false,
+                                                                   .synchronization = VariableSynchronization::kOnRead,
+                                                                   .aggregation = VariableAggregation::kSum});
+  const auto count = [&](ReplicaContext& ctx) { seen.assign_add(ctx, torch::ones({3})); };
+  strategy.run(count);
+  strategy.run(count);
+  seen.assign(torch::full({3}, 10.0));
+  expect_in_child([&] {
+    return is_refused([&] { strategy.run(count); }, {}) && torch::equal(seen.read(), torch::full({3}, 10.0));
+  });
+}
+
 TEST(ForkedChild, AStrategyOfTheParentEndsWithoutItsThreads) {
   for (const int num_lanes : {1, 2}) {
     auto strategy = std::make_unique<MirroredStrategy>(MirroredOptions{.devices = lanes(num_lanes), .replicas = 4});

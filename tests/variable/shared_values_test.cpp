@@ -189,9 +189,9 @@ TEST_P(SharedValues, AWriteOfOtherValuesCopiesNone) {
   const auto x = live(w);
   const internal::WrittenMemory written(w.state());
   const Tensor part = whole.narrow(0, 7, 1 << 20);
-  EXPECT_TRUE(written.kept(part).is_same(part));
-  EXPECT_FALSE(written.kept(x[0]).is_same(x[0]));
-  EXPECT_FALSE(written.kept(x[1]).is_same(x[1]));
+  EXPECT_TRUE(written.copied_if_inside(part).is_same(part));
+  EXPECT_FALSE(written.copied_if_inside(x[0]).is_same(x[0]));
+  EXPECT_FALSE(written.copied_if_inside(x[1]).is_same(x[1]));
 }
 
 TEST(WrittenMemory, KnowsWhatLiesInItWhateverTheOrder) {
