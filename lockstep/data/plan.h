@@ -7,7 +7,7 @@
 
 namespace lockstep::internal {
 
-/// A stretch of positions [begin, end).
+/// The positions from begin to before end.
 struct Span {
   int64_t begin = 0;
   int64_t end = 0;

@@ -20,7 +20,7 @@ void check_operand(const char* call, const at::Tensor& value, std::optional<int6
 /// It shares the memory of `value` where neither bit is set, and it keeps the strides.
 at::Tensor plain(const at::Tensor& value);
 
-/// The same in one dense stretch of memory, in the order of the elements. A `value` that lies so already is returned
+/// The same in one dense range of memory, in the order of the elements. A `value` that lies so already is returned
 /// itself: this costs nothing, and its gradient stays.
 at::Tensor plain_and_contiguous(const at::Tensor& value);
 

@@ -19,7 +19,7 @@ namespace lockstep::internal {
 
 namespace {
 
-/// The stretch of `count` elements that a lane takes, on borders of cache lines.
+/// The range of `count` elements that a lane takes, on borders of cache lines.
 std::pair<int64_t, int64_t> slice_of(int64_t count, const LanePart& part) {
   constexpr int64_t kLine = 16;
   const int64_t lines = (count + kLine - 1) / kLine;
@@ -80,10 +80,8 @@ void reduce_whole(const Reducer& reducer, Reduction reduction, c10::ArrayRef<Red
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> values;
   for (const ReducedTensor& one : tensors) values.push_back(one.input->detach());
-  const at::Tensor result = reduce_by(reducer, reduction, values).contiguous();
-  if (result.numel() == 0) return;
-  // Not by copy_: an output may be a tensor of inference mode, and this thread may not be in that mode.
-  for (const ReducedTensor& one : tensors) std::memcpy(one.output->data_ptr(), address_of(result), result.nbytes());
+  const at::Tensor result = reduce_by(reducer, reduction, values);
+  for (const ReducedTensor& one : tensors) write_result(*one.output, result);
 }
 
 }  // namespace
@@ -106,6 +104,12 @@ void reduce_in_lanes(const Reducer& reducer, Reduction reduction, c10::ArrayRef<
   } else {
     add_slice<double>(tensors, mean, part, past_caches);
   }
+}
+
+void write_result(at::Tensor& output, const at::Tensor& result) {
+  if (result.numel() == 0) return;
+  const at::Tensor dense = result.contiguous();
+  std::memcpy(output.data_ptr(), address_of(dense), dense.nbytes());
 }
 
 }  // namespace lockstep::internal

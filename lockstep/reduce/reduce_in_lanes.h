@@ -36,4 +36,8 @@ struct LanePart {
 void reduce_in_lanes(const Reducer& reducer, Reduction reduction, c10::ArrayRef<ReducedTensor> tensors,
                      const LanePart& part, bool past_caches);
 
+/// Writes `result` to `output`, which has its dtype and shape and is dense, in any mode of the calling thread: copy_
+/// would refuse a tensor of inference mode.
+void write_result(at::Tensor& output, const at::Tensor& result);
+
 }  // namespace lockstep::internal

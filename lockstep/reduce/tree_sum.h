@@ -1,4 +1,4 @@
-// Adds the replicas' values of a stretch of memory in tree order: the inner loop of every reduction of the library.
+// Adds the replicas' values of a range of memory in tree order: the inner loop of every reduction of the library.
 #pragma once
 
 #include <cstdint>

@@ -96,7 +96,7 @@ class AllReduceMeeting final : public Meeting {
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
       for (std::size_t r = 0; r < all.size(); ++r) mine[r] = all_[r]->inputs_[i];
       const at::Tensor result = group_.reduce(call_.reduction, mine);
-      for (AllReduceMeeting* one : all_) one->outputs_[i] = result.clone();
+      for (AllReduceMeeting* one : all_) write_result(one->outputs_[i], result);
     }
   }
   void reduce(int lane, int num_lanes) {

@@ -46,16 +46,16 @@ RoundRecord record_of(std::span<const Arrival> arrivals) {
 }
 
 std::string account_of(std::span<const Arrival> arrivals, ReplicaId first) {
-  std::vector<std::string> deeds;
-  for (const Arrival& arrival : arrivals) deeds.push_back(text_of(arrival));
+  std::vector<std::string> actions;
+  for (const Arrival& arrival : arrivals) actions.push_back(text_of(arrival));
   std::string text;
-  for (std::size_t r = 0; r < deeds.size();) {
+  for (std::size_t r = 0; r < actions.size();) {
     std::size_t next = r + 1;
-    while (next < deeds.size() && deeds[next] == deeds[r]) ++next;
+    while (next < actions.size() && actions[next] == actions[r]) ++next;
     const int64_t begin = first + static_cast<int64_t>(r);
     const int64_t last = first + static_cast<int64_t>(next) - 1;
     text += fmt::format("{}replica{} {} {}", r == 0 ? "" : ", ", last > begin ? "s" : "",
-                        last > begin ? fmt::format("{} to {}", begin, last) : fmt::format("{}", begin), deeds[r]);
+                        last > begin ? fmt::format("{} to {}", begin, last) : fmt::format("{}", begin), actions[r]);
     r = next;
   }
   return text;

@@ -9,7 +9,8 @@ namespace {
 /// Whether nothing but `tensor` refers to its memory, and whether it can be written in place.
 bool is_alone(const at::Tensor& tensor) {
   if (tensor.use_count() > 1 || !tensor.has_storage() || tensor.is_inference()) return false;
-  // The memory of at::from_blob is someone else's. Such memory, and no other, cannot be resized.
+  // The memory of at::from_blob is someone else's, and is not resizable. Neither is some memory of LibTorch's own,
+  // which is then copied without need.
   return tensor.storage().use_count() == 1 && tensor.storage().resizable() && tensor.is_non_overlapping_and_dense();
 }
 

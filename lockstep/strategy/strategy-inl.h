@@ -1,5 +1,5 @@
-// What of Strategy's templates does not fit on one line: how run() calls the step function, and how make_module() calls
-// the factory.
+// How Strategy::run calls the step function, and Strategy::make_module the factory: templates that are too long for
+// strategy.h.
 #pragma once
 
 #include <cstddef>
@@ -17,19 +17,19 @@
 namespace lockstep {
 
 template <class... ArgumentsAndFn>
-auto Strategy::run_last(Mode mode, ArgumentsAndFn&... arguments_and_fn) {
+auto Strategy::expand_and_run(Mode mode, ArgumentsAndFn&... arguments_and_fn) {
   static_assert(sizeof...(ArgumentsAndFn) > 0, "lockstep: run and evaluate need a step function");
   constexpr std::size_t kArguments = sizeof...(ArgumentsAndFn) - 1;
   const auto all = std::tie(arguments_and_fn...);
   return [&]<std::size_t... I>(std::index_sequence<I...>) {
-    return run_with(mode, std::tuple_cat(internal::as_tuple(std::as_const(std::get<I>(all)))...),
-                    std::get<kArguments>(all));
+    return check_and_run(mode, std::tuple_cat(internal::as_tuple(std::as_const(std::get<I>(all)))...),
+                         std::get<kArguments>(all));
   }
   (std::make_index_sequence<kArguments>());
 }
 
 template <class Refs, class Fn>
-auto Strategy::run_with(Mode mode, const Refs& args, Fn& fn) {
+auto Strategy::check_and_run(Mode mode, const Refs& args, Fn& fn) {
   using Step = internal::StepFunction<Fn, Refs>;
   static_assert(
       !Step::kLacksContext,
@@ -50,7 +50,7 @@ auto Strategy::run_with(Mode mode, const Refs& args, Fn& fn) {
     const char* const name = mode == Mode::kEvaluate ? "evaluate" : "run";
     const int64_t replicas = num_local_replicas();
     std::apply([&](const auto&... each) { (internal::check_argument(name, each, replicas), ...); }, args);
-    return run_call(mode, [&](ReplicaContext& context, int64_t r) -> decltype(auto) {
+    return run_and_collect(mode, [&](ReplicaContext& context, int64_t r) -> decltype(auto) {
       return std::apply(
           [&](const auto&... each) -> decltype(auto) {
             internal::BatchShare share;
@@ -66,7 +66,7 @@ auto Strategy::run_with(Mode mode, const Refs& args, Fn& fn) {
 }
 
 template <class Call>
-auto Strategy::run_call(Mode mode, const Call& call) {
+auto Strategy::run_and_collect(Mode mode, const Call& call) {
   using Result = std::decay_t<std::invoke_result_t<const Call&, ReplicaContext&, int64_t>>;
   if constexpr (std::is_void_v<Result>) {
     run_replicas(mode, [&](ReplicaContext& context, int64_t r) { call(context, r); });

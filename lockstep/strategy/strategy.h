@@ -89,17 +89,18 @@ class Strategy {
   /// ReplicaError that is nested on the first exception. An error of a meeting point fails the run even if every step
   /// catches it. The verification of variables (.verify_every) and the averaging of locally trained variables belong to
   /// the run: their errors are ReplicaErrors of the first replica. When run throws, gradients are dropped, the step is
-  /// not counted, and everything is rolled back but what a completed Optimizer::step has changed.
+  /// not counted, and everything is rolled back but what a completed Optimizer::step has changed. Of a variable that
+  /// each replica trains locally, nothing is rolled back once such a step has changed it.
   template <class... ArgumentsAndFn>
   auto run(ArgumentsAndFn&&... arguments_and_fn) {
-    return run_last(Mode::kStep, arguments_and_fn...);
+    return expand_and_run(Mode::kStep, arguments_and_fn...);
   }
   /// run() with gradients off, with all modules of the strategy in evaluation mode (their modes are restored after it),
   /// and with random streams that training does not use. step() does not advance. Where it throws, gradients stay as
   /// they are.
   template <class... ArgumentsAndFn>
   auto evaluate(ArgumentsAndFn&&... arguments_and_fn) {
-    return run_last(Mode::kEvaluate, arguments_and_fn...);
+    return expand_and_run(Mode::kEvaluate, arguments_and_fn...);
   }
 
   /// Reduces the tensors of all replicas to one, in tree order. Without `axes` the tensors have one shape, and kMean
@@ -276,11 +277,11 @@ class Strategy {
   };
 
   template <class... ArgumentsAndFn>
-  auto run_last(Mode mode, ArgumentsAndFn&... arguments_and_fn);
+  auto expand_and_run(Mode mode, ArgumentsAndFn&... arguments_and_fn);
   template <class Refs, class Fn>
-  auto run_with(Mode mode, const Refs& args, Fn& fn);
+  auto check_and_run(Mode mode, const Refs& args, Fn& fn);
   template <class Call>
-  auto run_call(Mode mode, const Call& call);
+  auto run_and_collect(Mode mode, const Call& call);
   void run_replicas(Mode mode, internal::FunctionRef<void(ReplicaContext&, int64_t)> body);
   static void set_share(ReplicaContext& context, const internal::BatchShare& share);
   int64_t num_local_replicas() const;
