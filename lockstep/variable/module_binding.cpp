@@ -55,6 +55,21 @@ Home home_of(const Registered& tensor, const std::string& module, int64_t index,
   return {.copies = place(registry.placement(), what, lanes)};
 }
 
+/// Whether a tensor that is not registered shares the parameter's memory on some replica, such as a transpose that the
+/// module's constructor has kept. It shows the weights only as long as the parameter stays in that memory.
+bool has_alias(const std::vector<at::Tensor>& components) {
+  return std::any_of(components.begin(), components.end(),
+                     [](const at::Tensor& one) { return one.numel() > 0 && one.storage().use_count() > 1; });
+}
+
+std::vector<VariableCopy> one_for_each_replica(const std::vector<VariableCopy>& copies) {
+  std::vector<VariableCopy> all;
+  for (const VariableCopy& copy : copies) {
+    for (const int64_t r : copy.replicas) all.push_back({copy.device, {r}});
+  }
+  return all;
+}
+
 VariableOptions options_of(const Registered& tensor, const std::string& module, const Home& home) {
   VariableOptions options{.name = module + "." + tensor.name,
                           .trainable = !tensor.is_buffer && tensor.tensor.requires_grad()};
@@ -123,6 +138,7 @@ ModuleBinding::ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string na
     std::vector<at::Tensor> components;
     for (const auto& registered : all) components.push_back(registered[distinct[k]].tensor);
     VariableState::Origin origin{.place = place_, .local = home.local};
+    if (has_alias(components)) home.copies = one_for_each_replica(home.copies);
     for (const VariableCopy& copy : home.copies) {
       origin.devices.push_back(copy.device);
       const at::Tensor memory = components[static_cast<std::size_t>(copy.replicas.front())].variable_data();
@@ -172,12 +188,7 @@ const ModuleBinding::Name* ModuleBinding::find(const std::string& in_module) con
 }
 
 void ModuleBinding::load(const std::map<std::string, at::Tensor>& named) const {
-  if (const UpdateScope* update = UpdateScope::current()) {
-    throw UsageError(
-        "LS-NESTED-CALL",
-        fmt::format("module '{}' was loaded inside an update of variable '{}'", name_, update->variable().name()),
-        "load before or after the update, whose function is called once for each copy");
-  }
+  UpdateScope::require_none("Replicated::load");
   check_registered();
   for (const Variable& variable : variables_) variable.state().require_own_value("Replicated::load");
   // All names begin with the module's, or none, because a module "a" may have a submodule "a".

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
@@ -275,9 +277,20 @@ void own_memory(std::vector<Registered>& tensors, const std::vector<Registered>&
     tensor->set_data(own);
     impl->set_version_counter(c10::VariableVersion(/*version=*/0));
     if (plain_leaf) continue;
-    // The tensor is no longer a view, and no longer the result of an operation.
+    // The tensor is no longer a view, and no longer the result of an operation. It keeps its hooks.
+    using torch::autograd::impl::get_autograd_meta;
+    decltype(torch::autograd::AutogradMeta::hooks_) hooks;
+    decltype(torch::autograd::AutogradMeta::cpp_hooks_list_) list;
+    if (auto* const meta = get_autograd_meta(*tensor)) {
+      hooks = std::move(meta->hooks_);
+      list = meta->cpp_hooks_list_;
+    }
     impl->set_autograd_meta(nullptr);
     tensor->set_requires_grad(requires_grad);
+    if (hooks.empty()) continue;
+    auto* const meta = torch::autograd::impl::materialize_autograd_meta(*tensor);
+    meta->hooks_ = std::move(hooks);
+    meta->cpp_hooks_list_ = std::move(list);
   }
 }
 

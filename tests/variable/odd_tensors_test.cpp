@@ -115,6 +115,44 @@ TEST_P(OddTensors, ParametersWithANegativeBitOrOfInferenceModeOrOfAGraphAreTrain
   expect_trains(model, {-numbers(), numbers() + 1, numbers() * 2});
 }
 
+/// A module whose constructor keeps the transpose of a weight.
+struct KeepsATranspose : torch::nn::Module {
+  KeepsATranspose() {
+    weight = register_parameter("weight", torch::arange(6, torch::kDouble).reshape({2, 3}));
+    transposed = weight.t();
+  }
+  Tensor weight, transposed;
+};
+
+TEST_P(OddTensors, AViewOfAParameterThatTheModuleKeepsShowsTheWeightsOnEveryReplica) {
+  const auto model = strategy_.make_module([] { return std::make_shared<KeepsATranspose>(); });
+  const auto optimizer = strategy_.make_optimizer(model, torch::optim::SGDOptions(1));
+  for (int step = 1; step <= 3; ++step) {
+    strategy_.run([&](ReplicaContext& ctx) {
+      EXPECT_TRUE(torch::equal(model(ctx)->transposed.t(), model(ctx)->weight)) << ctx.replica_id().value();
+      (model(ctx)->transposed.sum() / static_cast<double>(ctx.num_replicas())).backward();
+      optimizer.step(ctx);
+    });
+    const Tensor expected = torch::arange(6, torch::kDouble).reshape({2, 3}) - step;
+    EXPECT_TRUE(torch::equal(model.variables()[0].read(), expected));
+  }
+}
+
+TEST_P(OddTensors, AHookOfAParameterThatIsAViewStays) {
+  const auto model = make([] {
+    auto bag = std::make_shared<Bag>(std::vector<Tensor>{torch::ones({2, 3}, torch::kDouble)[0]});
+    const Tensor mask = torch::tensor({0.0, 1.0, 1.0}, torch::kDouble);
+    bag->parameters()[0].register_hook([mask](const Tensor& gradient) { return gradient * mask; });
+    return bag;
+  });
+  const auto optimizer = strategy_.make_optimizer(model, torch::optim::SGDOptions(1));
+  strategy_.run([&](ReplicaContext& ctx) {
+    (model(ctx)->parameters()[0].sum() / static_cast<double>(ctx.num_replicas())).backward();
+    optimizer.step(ctx);
+  });
+  EXPECT_TRUE(torch::equal(model.variables()[0].read(), torch::tensor({1.0, 0.0, 0.0}, torch::kDouble)));
+}
+
 TEST_P(OddTensors, DenseParametersStayAsTheyAre) {
   const auto dense = [] {
     return std::vector<Tensor>{
