@@ -72,6 +72,16 @@ auto make_autograd_node(Arguments&&... arguments) {
   }
 }
 
+/// A pointer of that kind to a node that has one already.
+template <class Node>
+auto pointer_to(Node& node) {
+  if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, Node>) {
+    return c10::intrusive_ptr<Node>::reclaim_copy(&node);
+  } else {
+    return node.shared_from_this();
+  }
+}
+
 /// A c10::Allocator of host memory: derive from it and implement new_block().
 class HostAllocator : public c10::Allocator {
  public:

@@ -128,6 +128,14 @@ AllReduceMeeting::Tensors meet_all_reduce(const ReplicaContext& context, const A
   return meeting.take_outputs();
 }
 
+std::vector<at::Tensor> all_reduce_with_gradient(const ReplicaContext& context, const AllReduceCall& call,
+                                                 torch::autograd::Node* also_to);
+
+std::vector<at::Tensor> all_reduce_without_gradient(const ReplicaContext& context, const AllReduceCall& call) {
+  auto results = meet_all_reduce(context, call);
+  return {std::make_move_iterator(results.begin()), std::make_move_iterator(results.end())};
+}
+
 /// The node of the graph behind the results of one call, which are its inputs in a backward. It is no
 /// torch::autograd::Function, because those do not take lists of tensors in all versions.
 struct AllReduceBackward final : torch::autograd::Node {
@@ -141,7 +149,12 @@ struct AllReduceBackward final : torch::autograd::Node {
       given.push_back(gradients[i].defined() ? gradients[i] : input_metadata(i).zeros_like());
     }
     const bool is_extreme = kind == Reduction::kMin || kind == Reduction::kMax;
-    const std::vector<at::Tensor> sums = all_reduce(context, is_extreme ? Reduction::kSum : kind, given);
+    // A replica's gradient may depend on nothing where those of others do not. Yet every replica has to come to this
+    // node in a backward through the sums. So the sums have a graph on every replica, which leads here.
+    const bool create_graph = at::GradMode::is_enabled();
+    const AllReduceCall call{is_extreme ? Reduction::kSum : kind, given, create_graph};
+    const std::vector<at::Tensor> sums =
+        create_graph ? all_reduce_with_gradient(context, call, this) : all_reduce_without_gradient(context, call);
     variable_list results(num_outputs());
     for (std::size_t k = 0; k < sums.size(); ++k) {
       const std::size_t i = differentiable[k];
@@ -174,10 +187,13 @@ std::vector<at::Tensor> mine_among(const ReplicaContext& context, const std::vec
   return claims;
 }
 
-/// Each result is a tensor of its own, and not a view of one: a view of several cannot be written in place.
-std::vector<at::Tensor> all_reduce_with_gradient(const ReplicaContext& context, const AllReduceCall& call) {
+/// Each result is a tensor of its own, and not a view of one: a view of several cannot be written in place. A backward
+/// from the results goes to `also_to` too, with no gradient of its own; null: to no other node.
+std::vector<at::Tensor> all_reduce_with_gradient(const ReplicaContext& context, const AllReduceCall& call,
+                                                 torch::autograd::Node* also_to) {
   const auto node = make_autograd_node<AllReduceBackward>(call.reduction);
   node->set_next_edges(torch::autograd::collect_next_edges(call.values));
+  if (also_to) node->add_next_edge({pointer_to(*also_to), 0});
   std::vector<at::Tensor> results;
   {
     const at::NoGradGuard no_grad;
@@ -211,15 +227,14 @@ std::vector<at::Tensor> all_reduce(const ReplicaContext& context, Reduction redu
                                    const std::vector<at::Tensor>& values) {
   check_operands(values);
   const AllReduceCall call{reduction, values, needs_grad(values)};
-  if (call.with_gradient) return all_reduce_with_gradient(context, call);
-  auto results = meet_all_reduce(context, call);
-  return {std::make_move_iterator(results.begin()), std::make_move_iterator(results.end())};
+  return call.with_gradient ? all_reduce_with_gradient(context, call, nullptr)
+                            : all_reduce_without_gradient(context, call);
 }
 
 at::Tensor all_reduce(const ReplicaContext& context, Reduction reduction, const at::Tensor& value) {
   check_operands(value);
   const AllReduceCall call{reduction, value, needs_grad(value)};
-  if (call.with_gradient) return std::move(all_reduce_with_gradient(context, call).front());
+  if (call.with_gradient) return std::move(all_reduce_with_gradient(context, call, nullptr).front());
   return std::move(meet_all_reduce(context, call).front());
 }
 

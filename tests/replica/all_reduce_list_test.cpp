@@ -97,6 +97,21 @@ TEST_P(AllReduceOfAList, LetsReplicasGoBackThroughDifferentResults) {
   });
 }
 
+TEST_P(AllReduceOfAList, CanBeDifferentiatedTwiceWhereAReplicasGradientNeedsNoGraph) {
+  strategy_.run([&](ReplicaContext& ctx) {
+    const double own = ctx.replica_id() == 0 ? 1 : 0;  // the other replicas' losses are linear in the sum
+    const Tensor x = torch::full({3}, 2.0).requires_grad_();
+    const Tensor sum = ctx.all_reduce(Reduction::kSum, x);
+    const Tensor loss = own == 1 ? (sum * sum).sum() : sum.sum();
+    const Tensor first = torch::autograd::grad({loss}, {x}, {}, true, /*create_graph=*/true)[0];
+    const auto n = static_cast<double>(replicas());
+    // The sum over replicas of d(loss)/d(sum): 2 * 2n of replica 0, and 1 of each other one.
+    EXPECT_TRUE(torch::equal(first.detach(), torch::full({3}, 4 * n + n - 1)));
+    (first.sum() * 1.0).backward();
+    EXPECT_TRUE(torch::equal(x.grad(), torch::full({3}, 2 * n)));
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, AllReduceOfAList,
                          ::testing::Values(std::pair<int64_t, int>{1, 1}, std::pair<int64_t, int>{2, 2},
                                            std::pair<int64_t, int>{3, 1}, std::pair<int64_t, int>{6, 2},
