@@ -13,6 +13,7 @@
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/mirrored_state.h"
 #include "lockstep/variable/registry.h"
+#include "lockstep/variable/update.h"
 
 namespace lockstep {
 
@@ -196,6 +197,7 @@ internal::MovingAverageState& MovingAverage::state() const {
 void MovingAverage::update(const ReplicaContext& context) const { state().update(context); }
 
 SwapScope MovingAverage::swap() const {
+  internal::UpdateScope::require_none("MovingAverage::swap");
   const internal::CallScope call(state().group(), "MovingAverage::swap", "call swap() between runs");
   return state().swap();
 }

@@ -3,6 +3,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/replica/replica_group.h"
+#include "lockstep/variable/update.h"
 
 namespace lockstep {
 
@@ -34,12 +35,14 @@ double Optimizer::read_learning_rate(int64_t group) const {
 }
 
 void Optimizer::set_learning_rate(double value) const {
+  internal::UpdateScope::require_none("Optimizer::set_learning_rate");
   const CallScope call(*here().group(), "Optimizer::set_learning_rate", kBetweenSteps, internal::Workers::kAll, name());
   internal::check_learning_rate(value);
   for (int64_t group = 0; group < here().num_groups(); ++group) here().set_learning_rate(value, group);
 }
 
 void Optimizer::set_learning_rate(double value, int64_t group) const {
+  internal::UpdateScope::require_none("Optimizer::set_learning_rate");
   const CallScope call(*here().group(), "Optimizer::set_learning_rate", kBetweenSteps, internal::Workers::kAll, name());
   internal::check_learning_rate(value);
   here().set_learning_rate(value, group);
@@ -54,6 +57,7 @@ std::map<std::string, at::Tensor> Optimizer::state() const {
 }
 
 void Optimizer::load(const std::map<std::string, at::Tensor>& state) const {
+  internal::UpdateScope::require_none("Optimizer::load");
   const CallScope call(*here().group(), "Optimizer::load", "load between steps", internal::Workers::kAll, name());
   here().load(state);
 }

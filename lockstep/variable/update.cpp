@@ -43,6 +43,13 @@ UpdateScope::~UpdateScope() { updating = nullptr; }
 
 const UpdateScope* UpdateScope::current() { return updating; }
 
+void UpdateScope::require_none(const char* call) {
+  if (!updating) return;
+  throw UsageError("LS-NESTED-CALL",
+                   fmt::format("{} was called inside an update of variable '{}'", call, updating->variable().name()),
+                   "call it before or after the update, whose function is called once for each copy");
+}
+
 const UpdateScope* UpdateScope::of(const VariableState& variable) {
   return updating && &updating->variable() == &variable ? updating : nullptr;
 }

@@ -22,6 +22,8 @@ class UpdateScope {
 
   /// The update that this thread is in, or null.
   static const UpdateScope* current();
+  /// Throws a UsageError, which names `call`, where this thread is in an update.
+  static void require_none(const char* call);
   /// The update of `variable` that this thread is in, or null.
   static const UpdateScope* of(const VariableState& variable);
 

@@ -114,6 +114,15 @@ TEST_P(Updates, WriteNoOtherVariableAndDoNotNest) {
   }
   EXPECT_TRUE(torch::equal(w.read(), filled(5)));
   EXPECT_TRUE(torch::equal(v.read(), filled(6)));
+  const Optimizer optimizer = strategy_->make_optimizer(std::vector<Variable>{w}, torch::optim::AdamOptions(0.5));
+  const auto state = optimizer.state();
+  const auto average = strategy_->make_moving_average({w}, {.decay = 0.5});
+  for (const auto& bad :
+       std::vector<std::function<void()>>{[&] { optimizer.load(state); }, [&] { optimizer.set_learning_rate(0.25); },
+                                          [&] { [[maybe_unused]] const SwapScope scope = average.swap(); }}) {
+    expect_error<UsageError>([&] { strategy_->update(v, [&](Tensor&) { bad(); }); }, "LS-NESTED-CALL",
+                             {"variable '" + v.name() + "'"});
+  }
 }
 
 TEST_P(Updates, FromOneReplicaSetAllInOrderWithOtherWrites) {
