@@ -44,7 +44,8 @@ class MergeScope {
 
  private:
   const ReplicaContext& context_;
-  const ReplicaContext* outer_;  // of the step that this thread was in
+  const ReplicaContext* outer_;        // of the step that this thread was in
+  const ReplicaGroup* outer_merging_;  // whose merge function this thread was in
   std::unique_ptr<RandomScope> random_;
 };
 

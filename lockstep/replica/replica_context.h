@@ -102,10 +102,10 @@ class ReplicaContext {
   /// Meets. Calls `fn(strategy, PerReplica<Args>...)` once in each process, with what each replica passed, outside of
   /// any replica: there the strategy's own calls (reduce, gather, Variable::read) are allowed. Each replica gets what
   /// `fn` returns, or its component where `fn` returns a PerReplica, with tensors of its own, without gradient: a
-  /// tensor that anything else refers to, or shares memory with, is copied. Tensors are found in containers, tuples,
-  /// optionals and a Batch, and in a struct of the program where a function `for_each_tensor(Struct&, fn)` beside it
-  /// calls `fn` on each member with tensors. A PerReplica with another number of values than this process has replicas
-  /// is a UsageError. Random operators in `fn` draw from a separate stream.
+  /// tensor that anything else refers to, or shares memory with, is copied. Tensors are found in standard containers,
+  /// torch::OrderedDict, tuples, optionals and a Batch, and in a struct of the program where a function
+  /// `for_each_tensor(Struct&, fn)` beside it calls `fn` on each member with tensors. A PerReplica with another number
+  /// of values than this process has replicas is a UsageError. Random operators in `fn` draw from a separate stream.
   template <class Fn, class... Args>
   auto merge_call(Fn&& fn, Args&&... args) const {
     constexpr bool kCallable = std::is_invocable_v<Fn&, Strategy&, PerReplica<std::decay_t<Args>>...>;

@@ -1,5 +1,5 @@
-// Finds the tensors in a value, at any depth: in standard containers, tuples, pairs and optionals, and in structs that
-// name their tensors. So each replica gets its own tensors from a merge function.
+// Finds the tensors in a value, at any depth: in standard containers, torch::OrderedDict, tuples, pairs and optionals,
+// and in structs that name their tensors. So each replica gets its own tensors from a merge function.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -22,6 +22,14 @@ concept Container = requires(T& value) {
   value.begin() != value.end();
   requires std::is_lvalue_reference_v<decltype(*value.begin())>;
   requires !std::is_same_v<typename T::value_type, T>;
+};
+
+/// A dictionary whose items have a key() and a value(): torch::OrderedDict.
+template <class T>
+concept Dictionary = requires(T& value) {
+  value.begin() != value.end();
+  value.begin()->key();
+  requires std::is_lvalue_reference_v<decltype(value.begin()->value())>;
 };
 
 template <class T>
@@ -49,6 +57,8 @@ void visit_tensors([[maybe_unused]] T& value, [[maybe_unused]] const Fn& fn) {
     for_each_tensor(value, [&](auto& member) { visit_tensors(member, fn); });
   } else if constexpr (Container<T>) {
     for (auto& element : value) visit_tensors(element, fn);
+  } else if constexpr (Dictionary<T>) {
+    for (auto& item : value) visit_tensors(item.value(), fn);
   } else if constexpr (TupleLike<T>) {
     std::apply([&](auto&... each) { (visit_tensors(each, fn), ...); }, value);
   } else if constexpr (Optional<T>) {

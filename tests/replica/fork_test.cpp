@@ -1,5 +1,6 @@
 // A strategy in a child that was forked after it was made: its threads do not exist there, and no call waits for them.
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <torch/torch.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/thread_workers.h"
@@ -138,6 +140,32 @@ TEST(ForkedChild, AForkInsideAStepEndsAtTheNextMeetingAndAtTheEndOfTheStep) {
     int status = 0;
     ASSERT_EQ(waitpid(child, &status, 0), child);
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << meets << " " << status;
+  }
+}
+
+TEST(ForkedChild, AForkInsideAMergeFunctionEndsTheChildInsteadOfAWait) {
+  for (const auto& [replicas, num_lanes] : {std::pair(2, 1), std::pair(3, 1), std::pair(3, 2)}) {
+    MirroredStrategy strategy({.devices = lanes(num_lanes), .replicas = replicas});
+    bool in_child = false;
+    pid_t child = -1;
+    const auto step = [&](ReplicaContext& ctx) {
+      ctx.merge_call([&](Strategy&) {
+        child = fork();
+        in_child = child == 0;
+        if (!in_child) return;
+        alarm(30);
+        signal(SIGABRT, [](int) { _exit(7); });  // std::terminate on the thread of another replica
+      });
+    };
+    try {
+      strategy.run(step);
+    } catch (const UsageError&) {
+      if (in_child) _exit(7);  // on the caller's thread
+    }
+    if (in_child) _exit(1);
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << replicas << " " << num_lanes << " " << status;
   }
 }
 

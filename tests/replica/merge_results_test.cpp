@@ -65,6 +65,13 @@ TEST_P(MergeResults, ContainersOfTensorsAtAnyDepth) {
   expect_own([&] { return std::optional(one); }, [](auto& o) { return std::vector{*o}; });
   expect_own([&] { return std::array{one}; }, [](auto& a) { return std::vector{a[0]}; });
   expect_own([&] { return std::map<std::string, Tensor>{{"a", one}}; }, [](auto& m) { return std::vector{m.at("a")}; });
+  expect_own(
+      [&] {
+        torch::OrderedDict<std::string, Tensor> dictionary;
+        dictionary.insert("a", one);
+        return dictionary;
+      },
+      [](auto& d) { return std::vector{d["a"]}; });
   expect_own([&] { return std::vector{std::optional(std::pair(one, std::vector{one}))}; },
              [](auto& v) {
                return std::vector{v[0]->first, v[0]->second[0]};
@@ -197,6 +204,17 @@ TEST_P(MergeResults, AResultWithAGraphOfItsOwnOrOfOneElementCanBeWritten) {
       EXPECT_TRUE(torch::equal(got, torch::full({3}, static_cast<double>(ctx.replica_id().value()))));
     }
   });
+}
+
+TEST_P(MergeResults, AMergeFunctionMayRunAnotherStrategyWithMergesOfItsOwn) {
+  OneDeviceStrategy other;
+  const auto sums = strategy_.run([&](ReplicaContext& ctx) {
+    return ctx.merge_call([&](Strategy& strategy) {
+      other.run([](ReplicaContext& inner) { inner.merge_call([](Strategy&) { return 1; }); });
+      return strategy.reduce(Reduction::kSum, strategy.per_replica([](ReplicaId) { return torch::ones({2}); }));
+    });
+  });
+  for (const Tensor& sum : sums) EXPECT_EQ(sum[0].item<float>(), static_cast<float>(strategy_.num_replicas()));
 }
 
 TEST_P(MergeResults, APerReplicaOfAnotherSizeIsRefused) {
