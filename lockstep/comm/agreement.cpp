@@ -6,7 +6,7 @@
 #include <exception>
 #include <utility>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/rounds.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::internal {
@@ -138,13 +138,6 @@ Agreement agreement_of(std::span<const Proposal> proposals) {
   return {first.state == State::kEnded ? Agreement::Outcome::kEnd : Agreement::Outcome::kGoOn, -1, {}};
 }
 
-std::vector<Proposal> propose(World& world, const Proposal& mine) {
-  const std::vector<std::string> records = world.agree(encode(mine));
-  std::vector<Proposal> all;
-  for (std::size_t w = 0; w < records.size(); ++w) all.push_back(decode(records[w], static_cast<int64_t>(w)));
-  return all;
-}
-
 void require_agreement(std::span<const Proposal> proposals, int64_t worker) {
   const Agreement agreement = agreement_of(proposals);
   if (agreement.outcome == Agreement::Outcome::kDiffers) {
@@ -157,32 +150,42 @@ void require_agreement(std::span<const Proposal> proposals, int64_t worker) {
   const std::string who = failed.replica < 0 ? fmt::format("worker {}", agreement.worker)
                                              : fmt::format("worker {}, replica {}", agreement.worker, failed.replica);
   throw PeerError("LS-PEER-FAILED", fmt::format("{} failed in step {}: {}", who, failed.step, failed.detail),
-                  "correct the error on that worker, and start all workers again");
+                  "correct the error on that worker; after that all workers can go on with the next call");
 }
 
-std::vector<Proposal> agree_on_call(World& world, Proposal mine, FunctionRef<void(Proposal&)> check) {
-  std::exception_ptr error;
+std::vector<Proposal> propose(Rounds& rounds, const Proposal& mine, const std::exception_ptr& own) {
+  auto all = rounds.agree(encode(mine), [&](const std::vector<std::string>& records) {
+    std::vector<Proposal> proposals;
+    for (std::size_t w = 0; w < records.size(); ++w) proposals.push_back(decode(records[w], static_cast<int64_t>(w)));
+    require_agreement(proposals, rounds.worker_index());
+    return proposals;
+  });
+  if (own) rounds.fail(own);
+  return all;
+}
+
+std::vector<Proposal> agree_on_call(Rounds& rounds, Proposal mine, FunctionRef<void(Proposal&)> check) {
+  std::exception_ptr own;
   try {
     check(mine);
   } catch (...) {
-    error = std::current_exception();
+    own = std::current_exception();
   }
-  if (world.num_workers() == 1) {
-    if (error) std::rethrow_exception(error);
+  if (rounds.num_workers() == 1) {
+    if (own) std::rethrow_exception(own);
     return {std::move(mine)};
   }
-  if (error) {
+  if (own) {
     mine.state = Proposal::State::kFailed;
-    mine.detail = message_of(error);
+    mine.detail = message_of(own);
   }
   std::vector<Proposal> all;
   try {
-    all = propose(world, mine);
-    require_agreement(all, world.worker_index());
+    all = propose(rounds, mine, own);
   } catch (...) {
-    if (!error) throw;
+    if (!own) throw;
   }
-  if (error) std::rethrow_exception(error);  // the user's own error says more than what followed from it
+  if (own) std::rethrow_exception(own);  // the user's own error says more than what followed from it
   return all;
 }
 

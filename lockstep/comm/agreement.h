@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,11 +11,9 @@
 
 #include "lockstep/core/function_ref.h"
 
-namespace lockstep {
-class World;
-}
-
 namespace lockstep::internal {
+
+class Rounds;
 
 /// What one worker tells the others before it goes on.
 struct Proposal {
@@ -36,7 +35,7 @@ struct Proposal {
 };
 inline constexpr std::size_t kLongestDetail = 2000;
 
-/// Turns a proposal into bytes for World::agree, and back. decode throws a PeerError for bytes that encode does not
+/// Turns a proposal into a record for World::agree, and back. decode throws a PeerError for bytes that encode does not
 /// make; `worker` is the worker that sent them.
 std::string encode(const Proposal& proposal);
 Proposal decode(std::string_view bytes, int64_t worker);
@@ -55,18 +54,19 @@ struct Agreement {
 };
 Agreement agreement_of(std::span<const Proposal> proposals);
 
-/// Sends `mine` to all workers and returns the proposals of all, by worker. Throws what World::agree throws, and a
-/// PeerError where a proposal cannot be read.
-std::vector<Proposal> propose(World& world, const Proposal& mine);
-
 /// Throws unless all workers make the same call, or all have ended the same step: a UsageError that says which worker
 /// does what, or a PeerError that names the lowest worker that failed. Where that is `worker` itself, nothing is
 /// thrown, because it has its own error.
 void require_agreement(std::span<const Proposal> proposals, int64_t worker);
 
+/// One round: sends `mine` to all workers, requires agreement, and returns the proposals of all, by worker. `own` is
+/// this worker's error where `mine` says that it has failed. Throws what World::agree throws, and a PeerError where a
+/// proposal cannot be read.
+std::vector<Proposal> propose(Rounds& rounds, const Proposal& mine, const std::exception_ptr& own = nullptr);
+
 /// Agrees with all workers that they make the call `mine` outside of steps. `check(mine)` checks this worker's
 /// arguments and fills in the rest of `mine`. What it throws is thrown here; the other workers then throw a PeerError.
 /// Returns the proposals of all, by worker. With one worker nothing is sent.
-std::vector<Proposal> agree_on_call(World& world, Proposal mine, FunctionRef<void(Proposal&)> check);
+std::vector<Proposal> agree_on_call(Rounds& rounds, Proposal mine, FunctionRef<void(Proposal&)> check);
 
 }  // namespace lockstep::internal

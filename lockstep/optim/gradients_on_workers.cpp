@@ -27,7 +27,7 @@ std::vector<char> gradients_on_any_worker(const ReplicaGroup& group,
       }
     }
   };
-  const auto all = agree_on_call(group.world(), {.call = "gradients", .step = group.step()}, fill_in);
+  const auto all = agree_on_call(group.rounds(), {.call = "gradients", .step = group.step()}, fill_in);
   for (std::size_t w = 0; w < all.size(); ++w) {
     if (all[w].data.size() == variables.size()) continue;
     throw PeerError("LS-PEER-MESSAGE",

@@ -12,6 +12,7 @@
 #include <cmath>
 #include <set>
 
+#include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/replica/replica_group.h"
@@ -72,7 +73,12 @@ class StepMeeting final : public Meeting {
         lane, [&](OptimizerState::Part& part, int own_lane) { part.update.measure(optimizer_.gradients_, own_lane); });
   }
   void check() {
-    if (options_.check_finite) optimizer_.check_finite_gradients();
+    // Workers that train locally see different gradients, and none may apply the step alone.
+    const auto check = [&](Proposal&) { optimizer_.check_finite_gradients(); };
+    if (options_.check_finite) {
+      const ReplicaGroup& group = *optimizer_.group_;
+      agree_on_call(group.rounds(), {.call = "check_finite", .step = group.step()}, check);
+    }
     if (options_.clip_global_norm) optimizer_.clip_to(*options_.clip_global_norm);
   }
   void update(int lane, int) {

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "lockstep/comm/agreement.h"
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/rounds.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/reduce/addition_order.h"
@@ -40,7 +40,7 @@ std::string shapes_of(std::span<const at::Tensor> tensors) {
   return {reinterpret_cast<const char*>(words.data()), words.size() * sizeof(int64_t)};
 }
 
-std::vector<at::Tensor> empty_of_shapes(const std::string& bytes, int64_t worker, const World& world) {
+std::vector<at::Tensor> empty_of_shapes(const std::string& bytes, int64_t worker, const Rounds& rounds) {
   const auto refuse = [&] {
     throw PeerError("LS-PEER-MESSAGE", fmt::format("worker {} sent a message that cannot be read", worker),
                     "start all workers with the same version of Lockstep");
@@ -49,9 +49,9 @@ std::vector<at::Tensor> empty_of_shapes(const std::string& bytes, int64_t worker
   if (!words.empty()) std::memcpy(words.data(), bytes.data(), words.size() * sizeof(int64_t));
   if (words.empty() || words.front() != kShapes) {
     // That worker makes another call or has failed: its record is a proposal that says which.
-    std::vector<Proposal> said(static_cast<std::size_t>(world.num_workers()), {.call = "a reduction"});
+    std::vector<Proposal> said(static_cast<std::size_t>(rounds.num_workers()), {.call = "a reduction"});
     said[static_cast<std::size_t>(worker)] = decode(bytes, worker);
-    require_agreement(said, world.worker_index());
+    require_agreement(said, rounds.worker_index());
   }
   std::vector<at::Tensor> tensors;
   for (std::size_t at = 1; at < words.size();) {
@@ -105,22 +105,26 @@ void unpack(std::span<const std::byte> bytes, std::span<at::Tensor> tensors) {
 }
 
 /// Every worker's tensors; a worker without tensors sends no bytes.
-std::vector<std::vector<at::Tensor>> gather_dense(World& world, const std::vector<at::Tensor>& mine) {
-  const auto workers = static_cast<std::size_t>(world.num_workers());
-  const auto here = static_cast<std::size_t>(world.worker_index());
-  const std::vector<std::string> shapes = world.agree(shapes_of(mine));
-  std::vector<std::vector<at::Tensor>> all(workers);
+std::vector<std::vector<at::Tensor>> gather_dense(Rounds& rounds, const std::vector<at::Tensor>& mine) {
+  const auto workers = static_cast<std::size_t>(rounds.num_workers());
+  const auto here = static_cast<std::size_t>(rounds.worker_index());
+  auto all = rounds.agree(shapes_of(mine), [&](const std::vector<std::string>& shapes) {
+    std::vector<std::vector<at::Tensor>> empty(workers);
+    for (std::size_t w = 0; w < workers; ++w) {
+      if (w != here) empty[w] = empty_of_shapes(shapes[w], static_cast<int64_t>(w), rounds);
+    }
+    return empty;
+  });
   std::vector<std::vector<std::byte>> received(workers);
   const std::vector<std::byte> sent = packed(mine);
   std::vector<std::span<const std::byte>> to(workers, sent);
   std::vector<std::span<std::byte>> from(workers);
   for (std::size_t w = 0; w < workers; ++w) {
     if (w == here) continue;
-    all[w] = empty_of_shapes(shapes[w], static_cast<int64_t>(w), world);
     received[w].resize(bytes_of(all[w]));
     from[w] = received[w];
   }
-  world.exchange(to, from);
+  rounds.exchange(to, from);
   for (std::size_t w = 0; w < workers; ++w) {
     if (w != here) unpack(received[w], all[w]);
   }
@@ -130,32 +134,32 @@ std::vector<std::vector<at::Tensor>> gather_dense(World& world, const std::vecto
 
 }  // namespace
 
-std::vector<std::vector<at::Tensor>> gather_across(World& world, std::span<const at::Tensor> mine) {
+std::vector<std::vector<at::Tensor>> gather_across(Rounds& rounds, std::span<const at::Tensor> mine) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> dense;
   for (const at::Tensor& one : mine) dense.push_back(one.defined() ? plain_and_contiguous(one) : one);
-  return gather_dense(world, dense);
+  return gather_dense(rounds, dense);
 }
 
-at::Tensor broadcast_across(World& world, int64_t worker, const at::Tensor& value) {
+at::Tensor broadcast_across(Rounds& rounds, int64_t worker, const at::Tensor& value) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> mine;
-  if (world.worker_index() == worker) mine.push_back(plain_and_contiguous(value));
-  const auto all = gather_dense(world, mine);
+  if (rounds.worker_index() == worker) mine.push_back(plain_and_contiguous(value));
+  const auto all = gather_dense(rounds, mine);
   const std::vector<at::Tensor>& given = all[static_cast<std::size_t>(worker)];
   if (given.size() != 1) {
     throw PeerError("LS-PEER-MESSAGE", fmt::format("worker {} sent {} tensors where one was due", worker, given.size()),
                     "start all workers with the same version of Lockstep");
   }
-  return world.worker_index() == worker ? given.front().clone() : given.front();
+  return rounds.worker_index() == worker ? given.front().clone() : given.front();
 }
 
-at::Tensor reduce_across(World& world, const Reducer& reducer, Reduction reduction, int64_t replicas, Block local,
+at::Tensor reduce_across(Rounds& rounds, const Reducer& reducer, Reduction reduction, int64_t replicas, Block local,
                          std::span<const at::Tensor> mine) {
   const at::NoGradGuard no_grad;
   if (!reducer.in_tree_order()) {
     std::vector<at::Tensor> values;
-    for (const auto& of_worker : gather_across(world, mine))
+    for (const auto& of_worker : gather_across(rounds, mine))
       values.insert(values.end(), of_worker.begin(), of_worker.end());
     check_alike("a reduction", values);
     return reduce_by(reducer, reduction, values);
@@ -173,12 +177,12 @@ at::Tensor reduce_across(World& world, const Reducer& reducer, Reduction reducti
     }
     partial.push_back(fold_summands(reduction, summands));
   }
-  const auto all = gather_across(world, partial);
+  const auto all = gather_across(rounds, partial);
   std::vector<at::Tensor> summands(static_cast<std::size_t>(replicas));
   std::vector<at::Tensor> present;
   std::vector<int64_t> ids;  // of `present`: the first replica of each
-  for (int64_t w = 0; w < world.num_workers(); ++w) {
-    const Block block = block_of(replicas, world.num_workers(), w);
+  for (int64_t w = 0; w < rounds.num_workers(); ++w) {
+    const Block block = block_of(replicas, rounds.num_workers(), w);
     const auto subtrees = maximal_subtrees(replicas, block.first, block.count);
     const std::vector<at::Tensor>& given = all[static_cast<std::size_t>(w)];
     for (std::size_t i = 0; i < subtrees.size() && i < given.size(); ++i) {

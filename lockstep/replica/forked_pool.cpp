@@ -10,7 +10,7 @@ namespace lockstep::internal {
 void ReplicaPool::require_threads() const {
   if (!process_.is_in_child()) return;
   if (plan_.num_replicas > 1) process_.throw_forked("replica", first_ + 1, first_ + plan_.num_replicas - 1);
-  if (world_) process_.throw_forked("worker", 0, world_->num_workers() - 1);
+  if (rounds_) process_.throw_forked("worker", 0, rounds_->num_workers() - 1);
 }
 
 void ReplicaPool::forget_threads() {

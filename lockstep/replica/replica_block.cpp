@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "lockstep/comm/agreement.h"
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/rounds.h"
 #include "lockstep/core/blocks.h"
 #include "lockstep/core/error.h"
 
@@ -28,11 +28,11 @@ int64_t count_in(const std::string& data, int64_t worker) {
 
 }  // namespace
 
-ReplicaBlock block_of_worker(World& world, int64_t local) {
-  const int64_t workers = world.num_workers();
+ReplicaBlock block_of_worker(Rounds& rounds, int64_t local) {
+  const int64_t workers = rounds.num_workers();
   if (workers == 1) return {.first = 0, .local = local, .all = local};
   std::vector<int64_t> counts;
-  for (const Proposal& one : propose(world, {.call = "replicas", .data = std::to_string(local)})) {
+  for (const Proposal& one : propose(rounds, {.call = "replicas", .data = std::to_string(local)})) {
     counts.push_back(count_in(one.data, static_cast<int64_t>(counts.size())));
   }
   const int64_t all = std::accumulate(counts.begin(), counts.end(), int64_t{0});
@@ -44,7 +44,7 @@ ReplicaBlock block_of_worker(World& world, int64_t local) {
                     w, block_of(all, workers, w).count, all),
         "deal the replicas of the run to the workers in blocks that differ by at most one, the larger first");
   }
-  return {.first = block_of(all, workers, world.worker_index()).first, .local = local, .all = all};
+  return {.first = block_of(all, workers, rounds.worker_index()).first, .local = local, .all = all};
 }
 
 }  // namespace lockstep::internal

@@ -5,11 +5,9 @@
 
 #include "lockstep/core/ids.h"
 
-namespace lockstep {
-class World;
-}
-
 namespace lockstep::internal {
+
+class Rounds;
 
 /// A block of neighbouring replicas. Ids count over the whole run. A local index counts from 0 within this process and
 /// is nothing but a position in arrays.
@@ -27,6 +25,6 @@ struct ReplicaBlock {
 /// The block of this worker, which has `local` replicas. All workers call it, and each tells the others how many
 /// replicas it has. Throws a UsageError, on every worker, unless the numbers differ by at most one and the larger ones
 /// come first.
-ReplicaBlock block_of_worker(World& world, int64_t local);
+ReplicaBlock block_of_worker(Rounds& rounds, int64_t local);
 
 }  // namespace lockstep::internal

@@ -47,10 +47,10 @@ class ContextScope {
 const ReplicaContext* current_context() { return current; }
 
 ReplicaGroup::ReplicaGroup(LanePlan plan, ReplicaBlock block, uint64_t seed, StepHost& host,
-                           std::shared_ptr<const Reducer> reducer, std::shared_ptr<World> world)
+                           std::shared_ptr<const Reducer> reducer, std::shared_ptr<Rounds> rounds)
     : plan_(plan),
       block_(block),
-      world_(std::move(world)),
+      rounds_(std::move(rounds)),
       reducer_(reducer ? std::move(reducer) : std::make_shared<const TreeReducer>()),
       in_tree_order_(reducer_->in_tree_order()),
       host_(host),
@@ -63,14 +63,14 @@ ReplicaGroup::ReplicaGroup(LanePlan plan, ReplicaBlock block, uint64_t seed, Ste
   for (int64_t r = 0; r < block.local; ++r) {
     contexts_.push_back(std::unique_ptr<ReplicaContext>(new ReplicaContext(*this, r)));
   }
-  pool_ = std::make_unique<ReplicaPool>(std::move(plan), first_replica(), num_workers() > 1 ? world_.get() : nullptr);
+  pool_ = std::make_unique<ReplicaPool>(std::move(plan), first_replica(), num_workers() > 1 ? rounds_.get() : nullptr);
 }
 
 ReplicaGroup::~ReplicaGroup() = default;
 
 at::Tensor ReplicaGroup::reduce(Reduction reduction, std::span<const at::Tensor> mine) const {
   if (num_workers() == 1) return reduce_by(*reducer_, reduction, mine);
-  return reduce_across(*world_, *reducer_, reduction, block_.all, {block_.first, block_.local}, mine);
+  return reduce_across(*rounds_, *reducer_, reduction, block_.all, {block_.first, block_.local}, mine);
 }
 
 std::vector<at::Tensor> ReplicaGroup::of_all_replicas(std::span<const at::Tensor> mine) const {
@@ -79,13 +79,13 @@ std::vector<at::Tensor> ReplicaGroup::of_all_replicas(std::span<const at::Tensor
     all.assign(mine.begin(), mine.end());
     return all;
   }
-  for (const auto& of_worker : gather_across(*world_, mine)) all.insert(all.end(), of_worker.begin(), of_worker.end());
+  for (const auto& of_worker : gather_across(*rounds_, mine)) all.insert(all.end(), of_worker.begin(), of_worker.end());
   return all;
 }
 
 at::Tensor ReplicaGroup::of_replica(ReplicaId from, const at::Tensor& value) const {
   if (num_workers() == 1) return value;
-  return broadcast_across(*world_, part_that_has(block_.all, num_workers(), from), value);
+  return broadcast_across(*rounds_, part_that_has(block_.all, num_workers(), from), value);
 }
 
 bool ReplicaGroup::stop() {
@@ -96,7 +96,8 @@ bool ReplicaGroup::stop() {
   // A step has called std::exit: this is the destructor of a static strategy, perhaps on a replica's thread. Replicas
   // may be at work in their steps, and waiting for them might never end.
   pool_->abandon();
-  new std::shared_ptr<ReplicaGroup>(shared_from_this());  // NOLINT: never destroyed, on purpose
+  static auto* const kept = new std::vector<std::shared_ptr<ReplicaGroup>>;  // never destroyed, on purpose
+  kept->push_back(shared_from_this());
   return false;
 }
 
@@ -131,7 +132,7 @@ void ReplicaGroup::run(RunMode mode, FunctionRef<void(ReplicaContext&)> body, Fu
     if (num_workers() == 1) {
       finish();
     } else {
-      agree_on_call(*world_, {.call = "the end of a step", .step = state_.step}, [&](Proposal&) { finish(); });
+      agree_on_call(*rounds_, {.call = "the end of a step", .step = state_.step}, [&](Proposal&) { finish(); });
     }
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
@@ -182,7 +183,7 @@ CallScope::CallScope(ReplicaGroup& group, const char* call, const char* inside, 
     if (workers == Workers::kThis || group.num_workers() == 1) return;
     Proposal mine{.call = call, .name = std::string(name), .step = group.step()};
     if (!name.empty()) mine.detail = fmt::format("{} of '{}'", call, name);
-    agree_on_call(group.world(), std::move(mine), [](Proposal&) {});
+    agree_on_call(group.rounds(), std::move(mine), [](Proposal&) {});
   };
   if (merging == &group) {
     agree();
@@ -196,6 +197,7 @@ CallScope::CallScope(ReplicaGroup& group, const char* call, const char* inside, 
                      "call a strategy from one thread at a time, or give each thread a strategy of its own");
   }
   if (!outermost_) return;
+  group.rounds().begin();
   try {
     agree();
   } catch (...) {
@@ -223,12 +225,11 @@ ChiefScope::~ChiefScope() { alone = outer_; }
 MergeScope::MergeScope(const ReplicaContext& context)
     : context_(context),
       outer_(std::exchange(current, nullptr)),
-      random_(std::make_unique<RandomScope>(ContextAccess::group(context).merge_stream())) {
-  merging = &ContextAccess::group(context);
-}
+      outer_merging_(std::exchange(merging, &ContextAccess::group(context))),
+      random_(std::make_unique<RandomScope>(ContextAccess::group(context).merge_stream())) {}
 
 MergeScope::~MergeScope() {
-  merging = nullptr;
+  merging = outer_merging_;
   current = outer_;
 }
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/rounds.h"
 #include "lockstep/core/findings.h"
 #include "lockstep/core/function_ref.h"
 #include "lockstep/core/ids.h"
@@ -28,7 +28,8 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
  public:
   /// `host` is used inside runs only. Without a `reducer`: TreeReducer's.
   ReplicaGroup(LanePlan plan, ReplicaBlock block, uint64_t seed, StepHost& host,
-               std::shared_ptr<const Reducer> reducer = nullptr, std::shared_ptr<World> world = one_worker());
+               std::shared_ptr<const Reducer> reducer = nullptr,
+               std::shared_ptr<Rounds> rounds = std::make_shared<Rounds>(one_worker()));
   ~ReplicaGroup();
 
   /// Ends the threads. The strategy's destructor calls it; afterwards run() throws an InternalError, and everything
@@ -57,8 +58,8 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   /// The value of replica `from`. `value` is used only where this process has that replica.
   at::Tensor of_replica(ReplicaId from, const at::Tensor& value) const;
 
-  World& world() const { return *world_; }
-  int64_t num_workers() const { return world_->num_workers(); }
+  Rounds& rounds() const { return *rounds_; }
+  int64_t num_workers() const { return rounds_->num_workers(); }
   const Reducer& reducer() const { return *reducer_; }
   /// Whether this process has all summands and adds them in tree order. Then gradients may be added where they are
   /// used.
@@ -100,7 +101,7 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
 
   const LanePlan plan_;
   const ReplicaBlock block_;
-  const std::shared_ptr<World> world_;
+  const std::shared_ptr<Rounds> rounds_;
   const std::shared_ptr<const Reducer> reducer_;
   const bool in_tree_order_;
   StepHost& host_;  // may dangle once stopped

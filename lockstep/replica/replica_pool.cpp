@@ -27,10 +27,10 @@ const auto kIdle = [] {};  // between runs no thread is late
 
 }  // namespace
 
-ReplicaPool::ReplicaPool(LanePlan plan, ReplicaId first, World* world)
+ReplicaPool::ReplicaPool(LanePlan plan, ReplicaId first, Rounds* rounds)
     : plan_(std::move(plan)),
       first_(first),
-      world_(world),
+      rounds_(rounds),
       cores_(plan_.cores),
       caches_(static_cast<std::size_t>(plan_.num_lanes())),
       replicas_(static_cast<std::size_t>(plan_.num_replicas)),
@@ -83,8 +83,6 @@ std::span<const std::exception_ptr> ReplicaPool::run(FunctionRef<void(int64_t)> 
     body_ = &body;
     stopping_ = false;
     step_ = step;
-    workers_know_ = false;
-    peer_error_ = nullptr;
     for (Replica& replica : replicas_) {
       replica.progress.store(Progress::kNotStarted, std::memory_order_relaxed);
       replica.meetings.store(0, std::memory_order_relaxed);
@@ -106,8 +104,8 @@ std::span<const std::exception_ptr> ReplicaPool::run(FunctionRef<void(int64_t)> 
     errors_[r] = std::exchange(replicas_[r].error, nullptr);
     failed = failed || errors_[r];
   }
-  if (peer_error_ && !failed) {
-    errors_.front() = std::exchange(peer_error_, nullptr);
+  if (!failed && rounds_ && rounds_->failure()) {
+    errors_.front() = rounds_->failure();
     failed = true;
   }
   if (!complete && !failed) {
@@ -224,6 +222,7 @@ bool ReplicaPool::complete_round(int lane) {
         carry_out_single_stages();
       },
       on_stall);
+  require_threads();  // a stage may have forked
   // Invariant: `stage_` and `stages_` change only while all lanes are in the barrier. This loop tests nothing else: the
   // leading meeting lives on a stack, and after the last stage its replica may go on before this lane looks.
   while (stage_ < stages_.size()) {
@@ -232,6 +231,7 @@ bool ReplicaPool::complete_round(int lane) {
     } catch (...) {
       lane_errors_[lane] = std::current_exception();
     }
+    require_threads();
     barrier_.arrive(
         [this] {
           ++stage_;
@@ -243,6 +243,7 @@ bool ReplicaPool::complete_round(int lane) {
           carry_out_single_stages();
         },
         on_stall);
+    require_threads();
   }
   return ended_run_ == run;
 }
@@ -262,8 +263,10 @@ void ReplicaPool::decide() {
   stage_ = 0;
   verdict_ = nullptr;
   const RoundRecord record = record_of(arrivals_);
-  if (world_ && !workers_know_) tell_workers(record);
-  if (peer_error_ && record.state == RoundRecord::State::kMeeting) return fail(peer_error_);
+  if (rounds_) {
+    if (!rounds_->failure()) tell_workers(record);
+    if (rounds_->failure() && record.state == RoundRecord::State::kMeeting) return fail(rounds_->failure());
+  }
   decide_from(record);
 }
 
@@ -307,11 +310,9 @@ void ReplicaPool::tell_workers(const RoundRecord& record) {
     mine.detail = meetings_.front()->describe();
   }
   try {
-    require_agreement(propose(*world_, mine), world_->worker_index());
-    workers_know_ = own != nullptr;
+    propose(*rounds_, mine, own);
   } catch (...) {
-    workers_know_ = true;
-    if (!own) peer_error_ = std::current_exception();
+    // It is rounds_->failure().
   }
 }
 

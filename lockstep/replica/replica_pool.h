@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/comm/world.h"
+#include "lockstep/comm/rounds.h"
 #include "lockstep/core/forks.h"
 #include "lockstep/core/function_ref.h"
 #include "lockstep/core/ids.h"
@@ -43,9 +43,9 @@ class ReplicaStopped final : public std::exception {
 class ReplicaPool {
  public:
   /// `first` is the id of the first local replica in the whole run, for messages. Throws a ClusterError where a thread
-  /// cannot be started; the threads that were started before it have ended then. With a `world`, which outlives the
-  /// pool, the replicas of all its workers run and meet together.
-  explicit ReplicaPool(LanePlan plan, ReplicaId first = 0, World* world = nullptr);
+  /// cannot be started; the threads that were started before it have ended then. With `rounds`, which
+  /// outlive the pool, the replicas of all workers run and meet together.
+  explicit ReplicaPool(LanePlan plan, ReplicaId first = 0, Rounds* rounds = nullptr);
   /// Must not be called while a run is under way: see abandon().
   ~ReplicaPool();
   ReplicaPool(const ReplicaPool&) = delete;
@@ -120,9 +120,8 @@ class ReplicaPool {
   void decide();
   /// Decides for this worker alone.
   void decide_from(const RoundRecord& record);
-  /// Tells the other workers what this worker's replicas have come to, and hears what theirs have come to. Where
-  /// another worker does something else, or has failed, `peer_error_` says so. After a failure of any worker, this one
-  /// included, every worker knows that the run has failed.
+  /// Tells the other workers what this worker's replicas have come to, and hears what theirs have come to. Where any
+  /// worker does something else, or has failed, rounds_->failure() says so on every worker.
   void tell_workers(const RoundRecord& record);
   /// The error of replicas that do not meet in the same order.
   std::exception_ptr different_meetings() const;
@@ -140,7 +139,7 @@ class ReplicaPool {
 
   const LanePlan plan_;
   const ReplicaId first_;
-  World* const world_;         // null: this worker is alone
+  Rounds* const rounds_;       // null: this worker is alone
   const ProcessMark process_;  // where the threads are
   const CoreHold cores_;
   std::vector<TensorCacheLease> caches_;  // one for each lane: its replicas use it, and run() uses lane 0's
@@ -168,9 +167,7 @@ class ReplicaPool {
   std::span<const Stage> stages_;  // of the leading meeting; empty where there is none
   std::size_t stage_ = 0;          // the one that lanes carry out next
 
-  int64_t step_ = 0;               // of the run under way
-  bool workers_know_ = false;      // whether all workers know that the run has failed; then they agree no more in it
-  std::exception_ptr peer_error_;  // the error where the run failed because of other workers
+  int64_t step_ = 0;  // of the run under way
 
   std::vector<std::exception_ptr> lane_errors_;  // each written by its lane in a stage, read in the barrier after it
   std::vector<std::exception_ptr> errors_;       // the result of run()

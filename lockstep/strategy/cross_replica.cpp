@@ -45,7 +45,7 @@ std::vector<at::Tensor> agreed_operands(const internal::ReplicaGroup& group, con
                                         const PerReplica<at::Tensor>& values, std::span<const int64_t> axes,
                                         const WordOf& word_of) {
   std::vector<at::Tensor> mine;
-  internal::agree_on_call(group.world(), {.call = call, .step = group.step()}, [&](internal::Proposal& proposal) {
+  internal::agree_on_call(group.rounds(), {.call = call, .step = group.step()}, [&](internal::Proposal& proposal) {
     mine = operands_of(call, values, group.num_local_replicas());
     const std::vector<int64_t> free = internal::checked_axes(call, axes, mine.front().dim());
     std::vector<int64_t> ids(mine.size());
@@ -95,7 +95,7 @@ at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) 
 at::Tensor Strategy::broadcast(ReplicaId from, const at::Tensor& value) const {
   constexpr const char* kCall = "Strategy::broadcast";
   const CallScope call(*group_, kCall, "call ctx.broadcast()");
-  internal::agree_on_call(group_->world(), {.call = kCall, .step = step()}, [&](internal::Proposal& mine) {
+  internal::agree_on_call(group_->rounds(), {.call = kCall, .step = step()}, [&](internal::Proposal& mine) {
     check_replica(from, kCall);
     if (group_->block().has(from)) internal::check_operand(kCall, value);
     mine.signature = static_cast<uint64_t>(from.value());

@@ -99,7 +99,7 @@ void Strategy::finish_step() {
   if (verify_every_ > 0 && completed % verify_every_ == 0) {
     registry_->forget_unused();
     // Workers go on to exchange averages, so none may leave alone.
-    internal::agree_on_call(group_->world(), {.call = "the verification of a step", .step = step()},
+    internal::agree_on_call(group_->rounds(), {.call = "the verification of a step", .step = step()},
                             [&](internal::Proposal&) { registry_->verify(); });
   }
   if (!registry_->synchronization().averages_after(completed)) return;

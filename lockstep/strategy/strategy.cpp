@@ -56,10 +56,11 @@ Strategy::Strategy(StrategySetup setup) : name_(std::move(setup.name)), verify_e
   if (!setup.synchronization) setup.synchronization = std::make_shared<EveryStepSynchronization>();
   if (!setup.world) setup.world = internal::one_worker();
   lockstep::Host machine = internal::this_host();
-  machine.num_workers = setup.world->num_workers();
-  machine.worker_index = setup.world->worker_index();
+  const auto rounds = std::make_shared<internal::Rounds>(std::move(setup.world));
+  machine.num_workers = rounds->num_workers();
+  machine.worker_index = rounds->worker_index();
   internal::LanePlan plan;
-  internal::agree_on_call(*setup.world, {.call = name_}, [&](internal::Proposal& mine) {
+  internal::agree_on_call(*rounds, {.call = name_}, [&](internal::Proposal& mine) {
     plan = internal::plan_lanes(*setup.topology, machine, {setup.threads_per_replica, setup.denormals});
     mine.detail = fmt::format(
         "{}, seed {}, {} threads for each replica, denormals {}, {}, fingerprint {}", name_, setup.seed,
@@ -73,10 +74,10 @@ Strategy::Strategy(StrategySetup setup) : name_(std::move(setup.name)), verify_e
                               "the number of replicas: set .replicas to keep them elsewhere",
                               name_, plan.num_replicas, plan.available_cores));
   }
-  const internal::ReplicaBlock block = internal::block_of_worker(*setup.world, plan.num_replicas);
+  const internal::ReplicaBlock block = internal::block_of_worker(*rounds, plan.num_replicas);
   host_ = std::make_unique<Host>(*this);
   group_ = std::make_shared<internal::ReplicaGroup>(std::move(plan), block, setup.seed, *host_,
-                                                    std::move(setup.reducer), std::move(setup.world));
+                                                    std::move(setup.reducer), rounds);
   registry_ = std::make_unique<internal::VariableRegistry>(group_, std::move(setup.placement),
                                                            std::move(setup.synchronization));
 }
@@ -91,7 +92,7 @@ int64_t Strategy::num_replicas() const { return group_->num_replicas(); }
 int64_t Strategy::num_local_replicas() const { return group_->num_local_replicas(); }
 ReplicaId Strategy::first_replica() const { return group_->first_replica(); }
 int64_t Strategy::num_workers() const { return group_->num_workers(); }
-int64_t Strategy::worker_index() const { return group_->world().worker_index(); }
+int64_t Strategy::worker_index() const { return group_->rounds().worker_index(); }
 bool Strategy::is_chief() const { return worker_index() == 0; }
 const std::vector<std::string>& Strategy::devices() const { return group_->plan().names; }
 int64_t Strategy::step() const { return group_->step(); }
@@ -288,10 +289,16 @@ void Strategy::update_each(const Variable& variable, bool for_each_replica,
 void Strategy::update_from(ReplicaId from, const Variable& variable, const at::Tensor& value) {
   const CallScope call(*group_, "Strategy::update_from", "call it in a merge function: ctx.merge_call()",
                        internal::Workers::kAll, variable.name());
-  check_ours(variable.state(), "Strategy::update_from");
-  check_replica(from, "Strategy::update_from");
-  const bool here = group_->block().has(from);
-  variable.assign(broadcast(from, here ? internal::value_for(variable.state(), value, "update_from") : value));
+  at::Tensor given;
+  internal::agree_on_call(group_->rounds(), {.call = "Strategy::update_from", .step = step()},
+                          [&](internal::Proposal& mine) {
+                            check_ours(variable.state(), "Strategy::update_from");
+                            check_replica(from, "Strategy::update_from");
+                            mine.signature = static_cast<uint64_t>(from.value());
+                            const bool here = group_->block().has(from);
+                            given = here ? internal::value_for(variable.state(), value, "update_from") : value;
+                          });
+  variable.assign(broadcast(from, given));
 }
 
 void Strategy::check_ours(const VariableState& variable, const char* call) const {

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "lockstep/comm/agreement.h"
-#include "lockstep/comm/world.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/torch_compat.h"
@@ -38,13 +37,14 @@ at::Tensor OnReadState::read() const {
   const at::Tensor first = plain(component(0));
   if (options().aggregation == VariableAggregation::kOnlyFirstReplica) return group()->of_replica(0, first).clone();
   // Workers go on to exchange values, so none may refuse its components alone.
-  agree_on_call(group()->world(), {.call = "a read", .name = name(), .step = group()->step()}, [&](Proposal& proposal) {
-    require_alike_components();
-    CallSignature words;
-    words.add_dtype_and_shape(first);
-    proposal.signature = words.value();
-    proposal.detail = fmt::format("a read of '{}', {}", name(), shape_text(first));
-  });
+  agree_on_call(group()->rounds(), {.call = "a read", .name = name(), .step = group()->step()},
+                [&](Proposal& proposal) {
+                  require_alike_components();
+                  CallSignature words;
+                  words.add_dtype_and_shape(first);
+                  proposal.signature = words.value();
+                  proposal.detail = fmt::format("a read of '{}', {}", name(), shape_text(first));
+                });
   std::vector<at::Tensor> values;
   for (const Component& one : components_) values.push_back(plain(one.tensor));
   const bool sum = options().aggregation == VariableAggregation::kSum;

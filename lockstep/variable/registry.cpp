@@ -6,7 +6,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <string>
 
+#include "lockstep/comm/agreement.h"
+#include "lockstep/comm/rounds.h"
 #include "lockstep/core/error.h"
 #include "lockstep/replica/compute_settings.h"
 #include "lockstep/replica/random_streams.h"
@@ -103,27 +107,32 @@ std::shared_ptr<VariableState> VariableRegistry::make(VariableOptions options, F
   const at::NoGradGuard no_grad;
   RandomStream stream;
   stream.restart(StreamKey::of_variable(group_->seed(), options.name));
-  at::Tensor value;
-  {
-    const RandomScope scope(stream);
-    value = initial();
-  }
-  if (const Misfit found = unsuited(value); !found.fits()) {
-    throw UsageError(found.code,
-                     fmt::format("variable '{}' was given an initial value that {}", options.name, found.why),
-                     "give a dense tensor in the host's memory");
-  }
-  value = plain(value);
-  require_fresh_variable(options.name, place);  // the function may have made one of that name itself
-  options = resolved(std::move(options), value.scalar_type());
   VariableState::Origin origin{.place = place};
-  const std::vector<at::Tensor> components = options.synchronization == VariableSynchronization::kOnWrite
-                                                 ? on_write_components(value, options, origin.devices)
-                                                 : on_read_components(value, options);
+  std::vector<at::Tensor> components;
+  // Where one worker cannot make the variable, none makes it.
+  agree_on_call(
+      group_->rounds(), {.call = "make_variable", .name = options.name, .step = group_->step()}, [&](Proposal& mine) {
+        at::Tensor value;
+        {
+          const RandomScope scope(stream);
+          value = initial();
+        }
+        if (const Misfit found = unsuited(value); !found.fits()) {
+          throw UsageError(found.code,
+                           fmt::format("variable '{}' was given an initial value that {}", options.name, found.why),
+                           "give a dense tensor in the host's memory");
+        }
+        value = plain(value);
+        require_fresh_variable(options.name, place);  // the function may have made one of that name itself
+        options = resolved(std::move(options), value.scalar_type());
+        components = options.synchronization == VariableSynchronization::kOnWrite
+                         ? on_write_components(value, options, origin.devices)
+                         : on_read_components(value, options);
+        mine.detail = fmt::format("make_variable of '{}', {}", options.name, shape_text(value));
+        mine.signature = std::hash<std::string>()(mine.detail);
+      });
   add(make_variable_state(group_, counts_, std::move(options), components, origin));
-  if (group_->running()) {
-    for (int64_t r = 0; r < group_->num_local_replicas(); ++r) variables_.back()->begin_run(r);
-  }
+  begin_runs(1);
   return variables_.back();
 }
 
@@ -220,6 +229,15 @@ void VariableRegistry::list(VariableState& variable) {
 void VariableRegistry::add(std::shared_ptr<ModuleBinding> module) {
   for (const Variable& variable : module->variables()) add(variable.shared_state());
   modules_.push_back(std::move(module));
+  begin_runs(modules_.back()->variables().size());
+}
+
+void VariableRegistry::begin_runs(std::size_t count) {
+  if (!group_->running()) return;
+  for (auto variable = variables_.end() - static_cast<std::ptrdiff_t>(count); variable != variables_.end();
+       ++variable) {
+    for (int64_t r = 0; r < group_->num_local_replicas(); ++r) (*variable)->begin_run(r);
+  }
 }
 
 void VariableRegistry::forget_unused() {

@@ -85,6 +85,8 @@ class VariableRegistry {
   std::vector<at::Tensor> on_write_components(const at::Tensor& value, const VariableOptions& options,
                                               std::vector<std::string>& devices) const;
 
+  /// A run in which the last `count` variables were made rolls them back to their first values where it fails.
+  void begin_runs(std::size_t count);
   /// Adds it to the lists that each run walks.
   void list(VariableState& variable);
 

@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/comm/rounds.h"
 #include "lockstep/comm/thread_workers.h"
-#include "lockstep/comm/world.h"
 #include "lockstep/core/error.h"
 #include "tests/support/errors.h"
 
@@ -93,9 +93,10 @@ TEST(AgreeOnCall, GivesWhatEachWorkerTells) {
   ThreadWorkers workers(3);
   std::vector<std::thread> threads;
   for (int64_t w = 0; w < 3; ++w) {
-    threads.emplace_back([&workers, w, world = workers.world(w)] {
+    threads.emplace_back([w, world = workers.world(w)] {
+      Rounds rounds(world);
       const auto all =
-          agree_on_call(*world, {.call = "a read"}, [&](Proposal& mine) { mine.data = std::to_string(w); });
+          agree_on_call(rounds, {.call = "a read"}, [&](Proposal& mine) { mine.data = std::to_string(w); });
       ASSERT_EQ(all.size(), 3u);
       for (std::size_t other = 0; other < 3; ++other) EXPECT_EQ(all[other].data, std::to_string(other));
     });
@@ -105,12 +106,13 @@ TEST(AgreeOnCall, GivesWhatEachWorkerTells) {
 
 TEST(AgreeOnCall, ThrowsTheWorkersOwnErrorWhereTheOthersAreGone) {
   ThreadWorkers workers(2);
-  const auto world = workers.world(0);
+  Rounds rounds(workers.world(0));
   workers.world(1).reset();
   const auto fails = [](Proposal&) { throw UsageError("LS-OPTION", "the option is wrong", "correct it"); };
-  lockstep::testing::expect_error<UsageError>([&] { agree_on_call(*world, {.call = "a read"}, fails); }, "LS-OPTION");
+  lockstep::testing::expect_error<UsageError>([&] { agree_on_call(rounds, {.call = "a read"}, fails); }, "LS-OPTION");
+  rounds.begin();
   const auto holds = [](Proposal&) {};
-  lockstep::testing::expect_error<PeerError>([&] { agree_on_call(*world, {.call = "a read"}, holds); }, "LS-PEER-LOST",
+  lockstep::testing::expect_error<PeerError>([&] { agree_on_call(rounds, {.call = "a read"}, holds); }, "LS-PEER-LOST",
                                              {"worker 1"});
 }
 

@@ -135,6 +135,19 @@ TEST_P(FailedRun, KeepsAVariableThatItMadeWithItsInitialValue) {
   EXPECT_TRUE(torch::equal(made[0].read(), filled(static_cast<double>(n * (n + 1) / 2))));
 }
 
+TEST_P(FailedRun, KeepsAModuleThatItMadeWithItsInitialBuffers) {
+  fail_after([&](ReplicaContext& ctx) {
+    const auto model = ctx.merge_call([&](Strategy& strategy) {
+      return strategy.make_module([] { return torch::nn::BatchNorm1d(3); }, {.name = "made"});
+    });
+    model(ctx)->running_mean.add_(1);
+  });
+  for (const Variable& variable : strategy_->variables()) {
+    if (variable.name() != "made.running_mean") continue;
+    for (const Tensor& component : variable.components()) EXPECT_TRUE(torch::equal(component, filled(0)));
+  }
+}
+
 TEST_P(FailedRun, UndoesALoadOfAWholeModule) {
   const auto model = strategy_->make_module([] { return torch::nn::BatchNorm1d(3); });
   auto other = model.state();

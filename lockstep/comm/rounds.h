@@ -1,0 +1,67 @@
+// The calls of one strategy on its World, so that all workers fail after the same one of them.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/world.h"
+
+namespace lockstep::internal {
+
+/// A round is one call of World::agree or World::exchange, in which all workers take part.
+///
+/// Invariant: all workers see the same records in a round, and so they fail in the same round. After it none of them
+/// takes part in another one before its next call from outside of steps. So the n-th round of a worker remains the n-th
+/// of all others, wherever in a step the failure was found, and also where the step catches the error.
+///
+/// One thread at a time uses it, as World says.
+class Rounds {
+ public:
+  explicit Rounds(std::shared_ptr<World> world) : world_(std::move(world)) {}
+
+  int64_t num_workers() const { return world_->num_workers(); }
+  int64_t worker_index() const { return world_->worker_index(); }
+
+  /// A call from outside of steps begins. Forgets the failure of an earlier one.
+  void begin() { failure_ = nullptr; }
+  /// Why this call has failed: this worker's own error, or the error that another worker's record led to; or null.
+  const std::exception_ptr& failure() const { return failure_; }
+  /// All workers know, from the round that was just made, that this worker has failed with `error`. The first failure
+  /// stays.
+  void fail(std::exception_ptr error) {
+    if (!failure_) failure_ = std::move(error);
+  }
+
+  /// Sends a record and returns `read(records of all workers)`. What `read` throws, which every worker's must, is the
+  /// failure. Throws the failure where there was one before.
+  template <class Read>
+  std::invoke_result_t<const Read&, const std::vector<std::string>&> agree(const std::string& mine, const Read& read) {
+    return unless_failed([&] { return read(world_->agree(mine)); });
+  }
+  void exchange(std::span<const std::span<const std::byte>> to, std::span<const std::span<std::byte>> from) {
+    unless_failed([&] { world_->exchange(to, from); });
+  }
+
+ private:
+  template <class Call>
+  std::invoke_result_t<const Call&> unless_failed(const Call& call) {
+    if (failure_) std::rethrow_exception(failure_);
+    try {
+      return call();
+    } catch (...) {
+      failure_ = std::current_exception();
+      throw;
+    }
+  }
+
+  const std::shared_ptr<World> world_;
+  std::exception_ptr failure_;
+};
+
+}  // namespace lockstep::internal
