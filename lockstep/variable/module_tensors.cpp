@@ -128,9 +128,15 @@ std::map<const void*, std::vector<const Registered*>> by_storage(const std::vect
   return result;
 }
 
-bool needs_own_memory(const at::Tensor& tensor) {
-  return !tensor.is_non_overlapping_and_dense() || tensor.is_conj() || tensor.is_neg() || tensor.is_view() ||
-         !tensor.is_leaf() || tensor.is_inference();
+/// Whether the tensor has a version counter and a place in autograd of its own, and can be written in place.
+bool is_plain_leaf(const at::Tensor& tensor) { return tensor.is_leaf() && !tensor.is_view() && !tensor.is_inference(); }
+
+/// Whether an update may write the tensor's memory from its first byte to its last. What is a view, or the result of an
+/// operation, may lie in memory that others have a part of, unless it fills its storage.
+bool can_stay(const at::Tensor& tensor) {
+  if (!tensor.is_non_overlapping_and_dense() || tensor.is_conj() || tensor.is_neg()) return false;
+  const bool fills_storage = tensor.storage_offset() == 0 && tensor.storage().nbytes() == tensor.nbytes();
+  return is_plain_leaf(tensor) || fills_storage;
 }
 
 }  // namespace
@@ -256,24 +262,32 @@ void own_memory(std::vector<Registered>& tensors, const std::vector<Registered>&
   const auto shares = [&](const at::Tensor& tensor) {
     return tensor.numel() > 0 && sharing.at(storage_of(tensor)).size() > 1;
   };
-  std::vector<std::pair<at::Tensor*, const at::Tensor*>> found;  // decided before the first one is moved
+  struct Found {
+    at::Tensor* tensor;
+    const at::Tensor* first;
+    bool moves;
+  };
+  std::vector<Found> all;  // decided before the first one is moved
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     at::Tensor& tensor = tensors[i].tensor;
     const at::Tensor& first = firsts[i].tensor;
     if (tensors[i].is_buffer) continue;
-    if (needs_own_memory(tensor) || shares(tensor) || tensor.strides() != first.strides()) {
-      found.emplace_back(&tensor, &first);
-    }
+    const bool moves = !can_stay(tensor) || shares(tensor) || tensor.strides() != first.strides();
+    if (moves || !is_plain_leaf(tensor)) all.push_back({&tensor, &first, moves});
   }
-  for (const auto& [tensor, first] : found) {
-    const bool dense = first->is_non_overlapping_and_dense();
-    const at::Tensor values = plain(*tensor);
-    const at::Tensor own = dense ? at::empty_strided(first->sizes(), first->strides(), first->options())
-                                 : at::empty(first->sizes(), first->options());
-    own.copy_(values);
+  for (const auto& [tensor, first, moves] : all) {
+    at::Tensor own;
+    if (!moves) {
+      own = at::empty({0}, first->options()).set_(tensor->storage(), 0, tensor->sizes(), tensor->strides());
+    } else {
+      own = first->is_non_overlapping_and_dense()
+                ? at::empty_strided(first->sizes(), first->strides(), first->options())
+                : at::empty(first->sizes(), first->options());
+      own.copy_(plain(*tensor));
+    }
     const bool requires_grad = tensor->requires_grad();
     c10::TensorImpl* const impl = tensor->unsafeGetTensorImpl();
-    const bool plain_leaf = tensor->is_leaf() && !tensor->is_view() && !tensor->is_inference();
+    const bool plain_leaf = is_plain_leaf(*tensor);
     tensor->set_data(own);
     impl->set_version_counter(c10::VariableVersion(/*version=*/0));
     if (plain_leaf) continue;
