@@ -84,8 +84,12 @@ Strategy::Strategy(StrategySetup setup) : name_(std::move(setup.name)), verify_e
 
 Strategy::~Strategy() {
   if (group_->stop()) return;
-  static_cast<void>(registry_.release());  // replicas may still run and use both
-  static_cast<void>(host_.release());
+  struct Kept {
+    std::unique_ptr<internal::VariableRegistry> registry;
+    std::unique_ptr<Host> host;
+  };
+  static auto* const kept = new std::vector<Kept>;  // never destroyed: replicas may still run and use both
+  kept->push_back({std::move(registry_), std::move(host_)});
 }
 
 int64_t Strategy::num_replicas() const { return group_->num_replicas(); }
