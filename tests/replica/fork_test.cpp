@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -118,7 +119,7 @@ TEST(ForkedChild, AStrategyWithoutThreadsRuns) {
 TEST(ForkedChild, AForkInsideAStepEndsAtTheNextMeetingAndAtTheEndOfTheStep) {
   for (const bool meets : {true, false}) {
     MirroredStrategy strategy({.devices = lanes(2), .replicas = 4});
-    bool in_child = false;
+    std::atomic<bool> in_child{false};
     bool refused = false;
     pid_t child = -1;
     const auto step = [&](ReplicaContext& ctx) {
