@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <atomic>
+
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"
 
@@ -182,7 +184,7 @@ TEST_P(Arguments, ABatchMadeByHandWithoutItsGlobalSizeNamesTheField) {
 }
 
 TEST_P(Arguments, ABatchWhosePartsContradictEachOtherIsRefusedBeforeAnyReplicaRuns) {
-  bool ran = false;
+  std::atomic<bool> ran{false};
   const auto step = [&](ReplicaContext&, const Batch&) { ran = true; };
   const auto batch_of = [&](int64_t first, int64_t others) {
     return strategy_.per_replica([=](ReplicaId r) {
