@@ -64,9 +64,9 @@ void require_agreement(std::span<const Proposal> proposals, int64_t worker);
 /// proposal cannot be read.
 std::vector<Proposal> propose(Rounds& rounds, const Proposal& mine, const std::exception_ptr& own = nullptr);
 
-/// Agrees with all workers that they make the call `mine` outside of steps. `check(mine)` checks this worker's
-/// arguments and fills in the rest of `mine`. What it throws is thrown here; the other workers then throw a PeerError.
-/// Returns the proposals of all, by worker. With one worker nothing is sent.
+/// Agrees with all workers that they make the call `mine`, outside of steps or while all local replicas are at rest.
+/// `check(mine)` checks this worker's arguments and fills in the rest of `mine`. What it throws is thrown here; the
+/// other workers then throw a PeerError. Returns the proposals of all, by worker. With one worker nothing is sent.
 std::vector<Proposal> agree_on_call(Rounds& rounds, Proposal mine, FunctionRef<void(Proposal&)> check);
 
 }  // namespace lockstep::internal

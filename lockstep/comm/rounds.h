@@ -14,7 +14,8 @@
 
 namespace lockstep::internal {
 
-/// A round is one call of World::agree or World::exchange, in which all workers take part.
+/// A round is one call of World::agree or World::exchange, in which all workers take part. (The replicas of one worker
+/// meet in rounds of their own: replica/round.h. Most of these begin with a round of the workers.)
 ///
 /// Invariant: all workers see the same records in a round, and so they fail in the same round. After it none of them
 /// takes part in another one before its next call from outside of steps. So the n-th round of a worker remains the n-th
@@ -38,8 +39,9 @@ class Rounds {
     if (!failure_) failure_ = std::move(error);
   }
 
-  /// Sends a record and returns `read(records of all workers)`. What `read` throws, which every worker's must, is the
-  /// failure. Throws the failure where there was one before.
+  /// Sends a record and returns `read(records of all workers)`. Throws what `read` throws, which is then the failure:
+  /// where it throws on one worker it must throw on all, since all read the same records. Where there was a failure
+  /// before, nothing is sent, and that failure is thrown.
   template <class Read>
   std::invoke_result_t<const Read&, const std::vector<std::string>&> agree(const std::string& mine, const Read& read) {
     return unless_failed([&] { return read(world_->agree(mine)); });

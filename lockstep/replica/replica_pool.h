@@ -43,8 +43,8 @@ class ReplicaStopped final : public std::exception {
 class ReplicaPool {
  public:
   /// `first` is the id of the first local replica in the whole run, for messages. Throws a ClusterError where a thread
-  /// cannot be started; the threads that were started before it have ended then. With `rounds`, which
-  /// outlive the pool, the replicas of all workers run and meet together.
+  /// cannot be started; the threads that were started before it have ended then. With `rounds`, which outlives the
+  /// pool, the replicas of all workers run and meet together.
   explicit ReplicaPool(LanePlan plan, ReplicaId first = 0, Rounds* rounds = nullptr);
   /// Must not be called while a run is under way: see abandon().
   ~ReplicaPool();

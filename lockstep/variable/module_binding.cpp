@@ -62,6 +62,12 @@ bool has_alias(const std::vector<at::Tensor>& components) {
                      [](const at::Tensor& one) { return one.numel() > 0 && one.storage().use_count() > 1; });
 }
 
+/// "parameter 'a' was" or "parameters 'a', 'b' were"
+std::string named(const std::vector<std::string>& parameters) {
+  const bool one = parameters.size() == 1;
+  return fmt::format("parameter{} '{}' {}", one ? "" : "s", fmt::join(parameters, "', '"), one ? "was" : "were");
+}
+
 std::vector<VariableCopy> one_for_each_replica(const std::vector<VariableCopy>& copies) {
   std::vector<VariableCopy> all;
   for (const VariableCopy& copy : copies) {
@@ -131,7 +137,15 @@ ModuleBinding::ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string na
     if (!all[0][i].is_buffer) ++index;
   }
   // Nothing has changed so far, and nothing is refused from here on.
-  for (auto& tensors : all) own_memory(tensors, all.front());
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    const std::vector<std::string> stale = own_memory(all[r], all.front());
+    if (r > 0 || stale.empty()) continue;
+    log(LogLevel::kWarning,
+        fmt::format("module '{}': {} moved to memory of {} own (parameters that are views of a part of another tensor, "
+                    "or not dense): another tensor still shows the old memory, and will not show the trained weights; "
+                    "register a dense tensor, such as a clone(), before you take views of it",
+                    name_, named(stale), stale.size() == 1 ? "its" : "their"));
+  }
   for (std::size_t k = 0; k < distinct.size(); ++k) {
     const Registered& first = all[0][distinct[k]];
     Home& home = homes[k];

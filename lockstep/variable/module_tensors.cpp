@@ -139,6 +139,30 @@ bool can_stay(const at::Tensor& tensor) {
   return is_plain_leaf(tensor) || fills_storage;
 }
 
+/// Gives the tensor the memory of `own`, with a new version counter. It is a leaf then, neither a view nor the result
+/// of an operation, and keeps its hooks.
+void give_memory(at::Tensor& tensor, const at::Tensor& own) {
+  using torch::autograd::AutogradMeta;
+  const bool requires_grad = tensor.requires_grad();
+  const bool plain_leaf = is_plain_leaf(tensor);
+  c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+  tensor.set_data(own);
+  impl->set_version_counter(c10::VariableVersion(/*version=*/0));
+  if (plain_leaf) return;
+  decltype(AutogradMeta::hooks_) hooks;
+  decltype(AutogradMeta::cpp_hooks_list_) list;
+  if (AutogradMeta* const meta = torch::autograd::impl::get_autograd_meta(tensor)) {
+    hooks = std::move(meta->hooks_);
+    list = meta->cpp_hooks_list_;
+  }
+  impl->set_autograd_meta(nullptr);
+  tensor.set_requires_grad(requires_grad);
+  if (hooks.empty()) return;
+  AutogradMeta* const meta = torch::autograd::impl::materialize_autograd_meta(tensor);
+  meta->hooks_ = std::move(hooks);
+  meta->cpp_hooks_list_ = std::move(list);
+}
+
 }  // namespace
 
 std::vector<Registered> registered_in(const torch::nn::Module& module) {
@@ -257,55 +281,49 @@ void check_others_memory(const std::string& module, const std::vector<std::vecto
     refuse(overlap->second.item, *others[overlap->first.item]);
 }
 
-void own_memory(std::vector<Registered>& tensors, const std::vector<Registered>& firsts) {
+std::vector<std::string> own_memory(std::vector<Registered>& tensors, const std::vector<Registered>& firsts) {
   const auto sharing = by_storage(tensors);
   const auto shares = [&](const at::Tensor& tensor) {
     return tensor.numel() > 0 && sharing.at(storage_of(tensor)).size() > 1;
   };
-  struct Found {
-    at::Tensor* tensor;
-    const at::Tensor* first;
-    bool moves;
-  };
-  std::vector<Found> all;  // decided before the first one is moved
+  std::vector<std::size_t> moved;  // decided before the first one is moved
+  std::vector<std::size_t> stay;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const at::Tensor& tensor = tensors[i].tensor;
+    if (tensors[i].is_buffer) continue;
+    const bool moves = !can_stay(tensor) || shares(tensor) || tensor.strides() != firsts[i].tensor.strides();
+    if (moves) {
+      moved.push_back(i);
+    } else if (!is_plain_leaf(tensor)) {
+      stay.push_back(i);
+    }
+  }
+  for (const std::size_t i : stay) {
+    at::Tensor& tensor = tensors[i].tensor;
+    const at::Tensor same = at::empty({0}, firsts[i].tensor.options());
+    give_memory(tensor, same.set_(tensor.storage(), 0, tensor.sizes(), tensor.strides()));
+  }
+  std::vector<at::Storage> left;  // by `moved`
+  for (const std::size_t i : moved) {
     at::Tensor& tensor = tensors[i].tensor;
     const at::Tensor& first = firsts[i].tensor;
-    if (tensors[i].is_buffer) continue;
-    const bool moves = !can_stay(tensor) || shares(tensor) || tensor.strides() != first.strides();
-    if (moves || !is_plain_leaf(tensor)) all.push_back({&tensor, &first, moves});
+    const at::Tensor own = first.is_non_overlapping_and_dense()
+                               ? at::empty_strided(first.sizes(), first.strides(), first.options())
+                               : at::empty(first.sizes(), first.options());
+    own.copy_(plain(tensor));
+    left.push_back(tensor.storage());
+    give_memory(tensor, own);
   }
-  for (const auto& [tensor, first, moves] : all) {
-    at::Tensor own;
-    if (!moves) {
-      own = at::empty({0}, first->options()).set_(tensor->storage(), 0, tensor->sizes(), tensor->strides());
-    } else {
-      own = first->is_non_overlapping_and_dense()
-                ? at::empty_strided(first->sizes(), first->strides(), first->options())
-                : at::empty(first->sizes(), first->options());
-      own.copy_(plain(*tensor));
-    }
-    const bool requires_grad = tensor->requires_grad();
-    c10::TensorImpl* const impl = tensor->unsafeGetTensorImpl();
-    const bool plain_leaf = is_plain_leaf(*tensor);
-    tensor->set_data(own);
-    impl->set_version_counter(c10::VariableVersion(/*version=*/0));
-    if (plain_leaf) continue;
-    // The tensor is no longer a view, and no longer the result of an operation. It keeps its hooks.
-    using torch::autograd::impl::get_autograd_meta;
-    decltype(torch::autograd::AutogradMeta::hooks_) hooks;
-    decltype(torch::autograd::AutogradMeta::cpp_hooks_list_) list;
-    if (auto* const meta = get_autograd_meta(*tensor)) {
-      hooks = std::move(meta->hooks_);
-      list = meta->cpp_hooks_list_;
-    }
-    impl->set_autograd_meta(nullptr);
-    tensor->set_requires_grad(requires_grad);
-    if (hooks.empty()) continue;
-    auto* const meta = torch::autograd::impl::materialize_autograd_meta(*tensor);
-    meta->hooks_ = std::move(hooks);
-    meta->cpp_hooks_list_ = std::move(list);
+  const auto now = by_storage(tensors);
+  std::vector<std::string> shown;
+  for (std::size_t k = 0; k < moved.size(); ++k) {
+    const void* const storage = left[k].unsafeGetStorageImpl();
+    const auto ours = std::count_if(left.begin(), left.end(),
+                                    [&](const at::Storage& one) { return one.unsafeGetStorageImpl() == storage; });
+    const bool registered = now.contains(storage);
+    if (!registered && static_cast<int64_t>(left[k].use_count()) > ours) shown.push_back(tensors[moved[k]].name);
   }
+  return shown;
 }
 
 }  // namespace lockstep::internal

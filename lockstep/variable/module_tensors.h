@@ -50,14 +50,18 @@ void check_others_memory(const std::string& module, const std::vector<std::vecto
 /// they share a storage, but no element.
 void check_no_aliases(const std::string& module, const std::vector<Registered>& tensors);
 
-/// Moves parameters of a replica's module to new memory with a new version counter; they keep their values. A parameter
-/// is moved where it is not dense, has a conjugate or negative bit, is a view of another tensor, is a result of other
-/// tensors or of inference mode, shares its storage with another tensor of the module, or has other strides than the
-/// first replica's. `firsts` are the first replica's tensors; call this for the first replica before the others.
+/// Moves parameters of a replica's module to new memory; they keep their values. A parameter is moved where it is not
+/// dense, has a conjugate or negative bit, is a view of a part of a storage, shares its storage with another registered
+/// tensor of the module, or has other strides than the first replica's. One that is a view, a result of other tensors,
+/// or made in inference mode gets a version counter of its own and becomes a leaf, moved or not. `firsts` are the first
+/// replica's tensors; call this for the first replica before the others.
 ///
-/// Invariant: afterwards each parameter is dense, and shares neither memory nor version counter with another tensor of
-/// its module. Updates rely on it, as they write a parameter's memory from its first byte to its last; so does the
-/// search for foreign writes.
-void own_memory(std::vector<Registered>& tensors, const std::vector<Registered>& firsts);
+/// Returns the names of moved parameters whose old memory is still shown by a tensor that is not registered. Such a
+/// tensor does not see what is trained.
+///
+/// Invariant: afterwards each parameter is dense, and shares neither memory nor version counter with another registered
+/// tensor of its module. Updates rely on it, as they write a parameter's memory from its first byte to its last; so
+/// does the search for foreign writes.
+std::vector<std::string> own_memory(std::vector<Registered>& tensors, const std::vector<Registered>& firsts);
 
 }  // namespace lockstep::internal

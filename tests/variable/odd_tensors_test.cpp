@@ -138,6 +138,27 @@ TEST_P(OddTensors, AViewOfAParameterThatTheModuleKeepsShowsTheWeightsOnEveryRepl
   }
 }
 
+TEST_P(OddTensors, AMovedParameterWhoseOldMemoryIsStillShownIsNamedInTheLog) {
+  std::vector<std::string> lines;
+  set_log_sink([&](LogLevel level, std::string_view line) {
+    if (level == LogLevel::kWarning) lines.emplace_back(line);
+  });
+  make([] { return std::make_shared<Bag>(std::vector<Tensor>{numbers().narrow(1, 1, 3), numbers()}); }, "alone");
+  EXPECT_TRUE(lines.empty()) << lines.front();
+  std::vector<Tensor> wholes;
+  make(
+      [&] {
+        wholes.push_back(numbers());
+        return std::make_shared<Bag>(std::vector<Tensor>{numbers(), wholes.back().narrow(1, 1, 3)});
+      },
+      "shown");
+  set_log_sink({});
+  ASSERT_EQ(lines.size(), 1u);
+  for (const char* value : {"module 'shown'", "parameter 'b'"}) {
+    EXPECT_TRUE(testing::has_value(lines[0], value)) << lines[0];
+  }
+}
+
 TEST_P(OddTensors, AHookOfAParameterThatIsAViewStays) {
   const auto model = make([] {
     auto bag = std::make_shared<Bag>(std::vector<Tensor>{torch::ones({2, 3}, torch::kDouble)[0]});
