@@ -31,7 +31,9 @@ std::unique_ptr<Strategy> make(const TrainOptions& options) {
   return make_strategy(options.strategy, {.devices = options.devices,
                                           .replicas = options.replicas,
                                           .seed = options.seed,
-                                          .threads_per_replica = static_cast<int>(options.threads_per_replica)});
+                                          .threads_per_replica = static_cast<int>(options.threads_per_replica),
+                                          .factored_gradients = options.factored_gradients ? FactoredGradients::kAuto
+                                                                                           : FactoredGradients::kOff});
 }
 
 /// Loss and accuracy over a whole data set, each target once: a label, or a character of text.

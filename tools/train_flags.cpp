@@ -44,6 +44,12 @@ void add_train(CLI::App& app, Action& chosen) {
   train->add_option("--dropout", options.model.dropout, "probability")
       ->check(CLI::Range(0.0, 0.99))
       ->capture_default_str();
+  train
+      ->add_option_function<std::string>(
+          "--factored-gradients", [kept](const std::string& value) { kept->factored_gradients = value == "auto"; },
+          "auto, or off: write all gradients to memory; no result depends on it")
+      ->check(CLI::IsMember({"auto", "off"}))
+      ->default_str("auto");
   train->add_flag("--describe", options.describe, "print a table of all variables before training");
   train->add_option("--sample", options.sample, "characters of text that the trained gpt makes up at the end")
       ->check(CLI::Range(1, 1 << 20));

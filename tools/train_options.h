@@ -22,8 +22,9 @@ struct TrainOptions {
   std::string optimizer = "adam";
   double learning_rate = 0;  // 0: the optimizer's usual one
   uint64_t seed = 0;
-  bool describe = false;  // print the table of variables before training
-  int64_t sample = 0;     // characters to make up at the end
+  bool factored_gradients = true;  // where gradients can be kept as factors
+  bool describe = false;           // print the table of variables before training
+  int64_t sample = 0;              // characters to make up at the end
   std::string sample_log;
   std::string json;
 };

@@ -7,9 +7,13 @@
 #include <c10/core/AutogradState.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <cmath>
 #include <limits>
+#include <string_view>
+#include <typeinfo>
 
 namespace lockstep::internal {
 
@@ -44,6 +48,56 @@ void set_autocast_details(const ThreadModes& modes) {
   at::autocast::set_autocast_gpu_dtype(modes.autocast_dtypes[1]);
 #endif
   at::autocast::set_autocast_cache_enabled(modes.autocast_cache);
+}
+
+LazyTensor::LazyTensor(std::array<int64_t, 2> sizes, std::array<int64_t, 2> strides,
+                       [[maybe_unused]] const std::string& message)
+    : TensorImpl(c10::DispatchKeySet({c10::DispatchKey::CPU, kLazyKey}), caffe2::TypeMeta::Make<float>(),
+                 c10::Device(c10::kCPU)) {
+  set_sizes_and_strides(at::IntArrayRef(sizes), at::IntArrayRef(strides));
+#if LOCKSTEP_TORCH_AT_LEAST(2, 4)
+  release_storage_and_set_meta_custom_data_ptr_error_msg_(message);
+#else
+  set_storage_access_should_throw();
+#endif
+}
+
+void LazyTensor::adopt(const at::Tensor& written) {
+  storage_ = written.storage();
+  storage_access_should_throw_ = false;
+  key_set_ = key_set_.remove(kLazyKey);
+#if LOCKSTEP_TORCH_AT_LEAST(2, 4)
+  if (!extra_meta_) return;
+  extra_meta_->custom_data_ptr_error_msg_.reset();
+  extra_meta_->custom_storage_error_msg_.reset();
+#endif
+}
+
+at::Tensor weight_of_running_product() {
+#if LOCKSTEP_TORCH_AT_LEAST(2, 0)
+  // Node::name() demangles, which costs more than a small product.
+  const auto is = [](const torch::autograd::Node& node, std::string_view mangled_end) {
+    return std::string_view(typeid(node).name()).ends_with(mangled_end);
+  };
+  const auto node = torch::autograd::get_current_node();
+  if (!node) return {};
+  const std::size_t second = is(*node, "14AddmmBackward0E") ? 2 : is(*node, "11MmBackward0E") ? 1 : node->num_outputs();
+  if (second >= node->num_outputs()) return {};
+  const torch::autograd::Node* to = node->next_edge(second).function.get();
+  if (to && is(*to, "10TBackward0E")) to = to->next_edge(0).function.get();
+  const auto* leaf = dynamic_cast<const torch::autograd::AccumulateGrad*>(to);
+  return leaf ? leaf->variable : at::Tensor();
+#else
+  return {};
+#endif
+}
+
+int matrix_product_precision() {
+  try {
+    return static_cast<int>(at::globalContext().float32MatmulPrecision());
+  } catch (const c10::Error&) {
+    return -1;  // a program that mixes LibTorch's two ways to set it
+  }
 }
 
 void forget_autocast_weights() { at::autocast::clear_cache(); }

@@ -4,7 +4,9 @@
 
 #include <ATen/core/TensorBody.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/DispatchKey.h>
 #include <c10/core/ScalarType.h>
+#include <c10/core/TensorImpl.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/version.h>
 
@@ -13,6 +15,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -53,8 +56,41 @@ inline constexpr bool kAutocastCachePerThread = !LOCKSTEP_TORCH_AT_LEAST(2, 0);
 /// of a head], the scores divided by the root of that width. One fused operator where LibTorch has it (2.0).
 at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values);
 
-/// The address of a tensor's first element, for reading only.
+/// The dispatch key of tensors without memory. It comes after autograd and before the kernels that compute. LibTorch's
+/// C++ libraries have no kernel under it.
+inline constexpr c10::DispatchKey kLazyKey = c10::DispatchKey::Fake;
+
+/// A dense float32 matrix of the host that has no memory until it is materialized. Until then it has kLazyKey, so that
+/// a kernel under that key sees each operator that is given the tensor.
+class LazyTensor : public c10::TensorImpl {
+ public:
+  /// Computes the matrix and adopts its memory, if that has not happened yet.
+  virtual void materialize() = 0;
+
+#if LOCKSTEP_TORCH_AT_LEAST(2, 4)
+  const c10::Storage& storage() const override {
+    const_cast<LazyTensor*>(this)->materialize();
+    return TensorImpl::storage();
+  }
+#endif
+
+ protected:
+  /// Where memory is asked for by data_ptr(), which cannot be overridden, LibTorch throws an error with `message`, as
+  /// far as this version can.
+  LazyTensor(std::array<int64_t, 2> sizes, std::array<int64_t, 2> strides, const std::string& message);
+  /// From now on this is an ordinary tensor over the memory of `written`.
+  void adopt(const at::Tensor& written);
+};
+
+/// The tensor as one without memory; null for all others. Cheap.
+inline LazyTensor* lazy_tensor(const at::Tensor& tensor) {
+  c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+  return impl->key_set().has(kLazyKey) ? dynamic_cast<LazyTensor*>(impl) : nullptr;
+}
+
+/// The address of a tensor's first element, for reading only. Materializes a tensor that has no memory yet.
 inline const void* address_of(const at::Tensor& tensor) {
+  if (LazyTensor* const lazy = lazy_tensor(tensor)) lazy->materialize();
 #if LOCKSTEP_TORCH_AT_LEAST(2, 1)
   return tensor.const_data_ptr();
 #else
@@ -81,6 +117,15 @@ auto pointer_to(Node& node) {
     return node.shared_from_this();
   }
 }
+
+/// If this thread computes the gradient of a matrix product's second factor, and that is a leaf, or a leaf's transpose:
+/// the leaf, otherwise an undefined tensor. Always undefined in versions that do not say which node runs (before 2.0).
+at::Tensor weight_of_running_product();
+inline constexpr bool kTellsRunningNode = LOCKSTEP_TORCH_AT_LEAST(2, 0);
+
+/// A number for the precision that the program has chosen for float32 products (at::Context); -1 where it has no single
+/// one.
+int matrix_product_precision();
 
 /// A c10::Allocator of host memory: derive from it and implement new_block().
 class HostAllocator : public c10::Allocator {

@@ -18,6 +18,10 @@ namespace {
 // The fixed cost of a block, expressed as bytes: it keeps lanes in balance where variables are tiny.
 constexpr int64_t kBlockOverhead = 512;
 
+// Of all replicas' blocks that are made from factors, together: half of a second-level cache; or a few rows of the
+// matrix where these are longer. A lane keeps this memory until the optimizer ends.
+constexpr int64_t kMadeElements = 64 << 10;
+
 const char kZeros[kBlockBytes * 2] = {};
 
 char* memory_of(const at::Tensor& tensor) { return const_cast<char*>(static_cast<const char*>(address_of(tensor))); }
@@ -82,6 +86,7 @@ FusedUpdate::FusedUpdate(std::vector<UpdateTarget> targets, ReplicaRange replica
   while (static_cast<int>(lane_begin_.size()) <= lanes) lane_begin_.push_back({targets_.size(), 0});
   for (LaneWork& work : lanes_) {
     work.row.resize(static_cast<std::size_t>(replicas.count));
+    work.made.assign(work.row.size(), FactorBlocks(kMadeElements / replicas.count));
     work.scratch.resize(static_cast<std::size_t>(scratch_bytes(replicas.count)));
     if (any_half)
       work.converted.resize(static_cast<std::size_t>((1 + kMaxSlots + replicas.count) * kSumBlock) * 2 * sizeof(float));
@@ -113,7 +118,7 @@ void FusedUpdate::fetch(const GradientTable& gradients, std::size_t i) const {
     if (slot) ask(slot);
   }
   for (int64_t r = 0; r < replicas_.count; ++r) {
-    if (const void* gradient = gradients.leaf(i, replicas_.first + r).to_fetch()) ask(gradient);
+    if (const void* gradient = gradients.leaf(i, replicas_.first + r).memory()) ask(gradient);
   }
   __builtin_prefetch(target.checksums);
 }
@@ -143,13 +148,14 @@ const void* const* FusedUpdate::row(const GradientTable& gradients, int lane, st
                                     int64_t count) {
   std::vector<const void*>& row = lanes_[lane].row;
   for (int64_t r = 0; r < replicas_.count; ++r) {
-    T* const no_scratch = nullptr;  // gradients lie in memory
-    row[static_cast<std::size_t>(r)] = gradients.leaf(i, replicas_.first + r).block<T>(offset, count, no_scratch);
+    const auto at = static_cast<std::size_t>(r);
+    row[at] = gradients.leaf(i, replicas_.first + r).block<T>(offset, count, lanes_[lane].made[at]);
   }
   return row.data();
 }
 
 void FusedUpdate::run(const GradientTable& gradients, int lane, double clip, bool update) {
+  for (FactorBlocks& made : lanes_[lane].made) made.restart();
   for_each_block(gradients, lane, [&](std::size_t i, int64_t block) {
     switch (targets_[i].type) {
       case at::kDouble: return run_block<double>(gradients, lane, i, block, clip, update);
@@ -209,9 +215,9 @@ void FusedUpdate::run_half_block(const GradientTable& gradients, int lane, std::
     };
     std::vector<const void*> wide(static_cast<std::size_t>(replicas_.count), nullptr);
     for (int64_t r = 0; r < replicas_.count; ++r) {
-      Half* const no_scratch = nullptr;  // gradients lie in memory
-      if (const Half* values = gradients.leaf(i, replicas_.first + r).block<Half>(offset, count, no_scratch))
-        wide[static_cast<std::size_t>(r)] = widen(values);
+      const auto at = static_cast<std::size_t>(r);
+      if (const Half* values = gradients.leaf(i, replicas_.first + r).block<Half>(offset, count, lanes_[lane].made[at]))
+        wide[at] = widen(values);
     }
     const Sum<float> sum =
         sum_of<float>(wide.data(), replicas_.count, count, reinterpret_cast<float*>(lanes_[lane].scratch.data()));

@@ -82,9 +82,10 @@ class FusedUpdate {
     bool one_copy;
   };
   struct alignas(64) LaneWork {
-    std::vector<const void*> row;  // a block of a variable's gradients, by replica
-    std::vector<char> scratch;     // rows of kSumBlock elements, for sums
-    std::vector<char> converted;   // blocks of half-precision values as float
+    std::vector<const void*> row;    // a block of a variable's gradients, by replica
+    std::vector<FactorBlocks> made;  // blocks of gradients that are factors, by replica
+    std::vector<char> scratch;       // rows of kSumBlock elements, for sums
+    std::vector<char> converted;     // blocks of half-precision values as float
     std::vector<ForeignWrite> foreign_writes;
   };
   struct Place {  // where a lane begins

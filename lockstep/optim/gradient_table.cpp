@@ -3,50 +3,27 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 
+#include "lockstep/core/denormals.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/optim/absent_gradients.h"
+#include "lockstep/optim/factored_tensor.h"
+#include "lockstep/optim/gradient_misfit.h"
 #include "lockstep/optim/gradients_on_workers.h"
 #include "lockstep/replica/replica_group.h"
 
 namespace lockstep::internal {
 
-namespace {
-
-bool fits(const at::Tensor& gradient, const at::Tensor& like) {
-  return gradient.layout() == at::kStrided && gradient.scalar_type() == like.scalar_type() &&
-         gradient.sizes() == like.sizes() && gradient.device() == like.device();
-}
-
-[[noreturn]] void throw_misfit(const VariableState& variable, const at::Tensor& gradient, int64_t r) {
-  const at::Tensor& like = variable.component(r);
-  const int64_t replica = variable.group()->first_replica() + r;
-  if (gradient.layout() != at::kStrided) {
-    throw UsageError("LS-NOT-DENSE",
-                     fmt::format("variable '{}' has a sparse gradient on replica {}", variable.name(), replica),
-                     "make it dense, as torch::nn::EmbeddingOptions::sparse(false) does");
-  }
-  throw UsageError(
-      "LS-GRADIENT-MISFIT",
-      fmt::format("the gradient of variable '{}' on replica {} is {} [{}] on {}, the variable {} [{}] on {}",
-                  variable.name(), replica, c10::toString(gradient.scalar_type()), fmt::join(gradient.sizes(), ", "),
-                  gradient.device().str(), c10::toString(like.scalar_type()), fmt::join(like.sizes(), ", "),
-                  like.device().str()),
-      "leave .grad() to backward(), or set it in the variable's own shape, dtype and device");
-}
-
-}  // namespace
-
 GradientTable::GradientTable(std::vector<std::shared_ptr<VariableState>> variables, int64_t replicas)
     : variables_(std::move(variables)),
       replicas_(replicas),
-      pointers_(variables_.size() * static_cast<std::size_t>(replicas)),
-      has_(pointers_.size()),
+      leaves_(variables_.size() * static_cast<std::size_t>(replicas)),
+      has_(leaves_.size()),
       converted_(static_cast<std::size_t>(replicas)),
+      factors_(static_cast<std::size_t>(replicas)),
       absent_(static_cast<std::size_t>(replicas)),
       named_(variables_.size()) {
   for (const auto& variable : variables_) components_.add(*variable);
@@ -54,14 +31,15 @@ GradientTable::GradientTable(std::vector<std::shared_ptr<VariableState>> variabl
 
 void GradientTable::collect(int64_t r, bool weightless, bool had_empty_part) {
   Absent absent{.had_empty_part = had_empty_part};
+  release_converted(r);  // of a step that failed
   const bool all_sound = variables_.empty() || variables_.front()->counts()->damaged == 0;
   components_.for_each(OfCollect(), r, [&](std::size_t i, const Component& component) {
     if (!all_sound || !component.as_left()) variables_[i]->check_component(r);  // throws where needed
     const at::Tensor& tensor = component.tensor;
     const at::Tensor& gradient = tensor.unsafeGetTensorImpl()->grad();
     has_[slot(i, r)] = gradient.defined() ? 1 : 0;
-    const void*& pointer = pointers_[slot(i, r)];
-    pointer = nullptr;
+    Leaf& leaf = leaves_[slot(i, r)];
+    leaf = Leaf();
     if (!gradient.defined()) {
       if (!tensor.requires_grad()) {
         absent.frozen = (absent.frozen + i + 1) * 0x9e3779b97f4a7c15u;
@@ -72,16 +50,27 @@ void GradientTable::collect(int64_t r, bool weightless, bool had_empty_part) {
     }
     if (!fits(gradient, tensor)) throw_misfit(*variables_[i], gradient, r);
     if (weightless) return;
+    const std::shared_ptr<const Factors> factors = factors_of(gradient);
+    // The update makes them row by row, in its own modes.
+    if (factors && tensor.is_contiguous() && factors->modes() == floating_point_modes()) {
+      leaf = Leaf(*factors);
+      factors_[r].push_back(factors);
+      return;
+    }
+    if (variables_[i]->gradient_form() == GradientForm::kFactors) {
+      variables_[i]->set_gradient_form(GradientForm::kReadBefore);
+    }
+    if (LazyTensor* const lazy = lazy_tensor(gradient)) lazy->materialize();
     // A gradient that shares its memory, perhaps with a weight, could change while the update writes weights.
     const at::Storage& storage = gradient.unsafeGetTensorImpl()->unsafe_storage();
     const bool own_memory = storage.use_count() == 1 && storage.resizable();  // that of at::from_blob is not resizable
     if (own_memory && gradient.strides() == tensor.strides() && !gradient.is_neg()) {
-      pointer = address_of(gradient);
+      leaf = Leaf(address_of(gradient));
     } else {
       const at::NoGradGuard no_grad;
       at::Tensor same_layout = at::empty_strided(tensor.sizes(), tensor.strides(), gradient.options());
       same_layout.copy_(gradient);
-      pointer = address_of(same_layout);
+      leaf = Leaf(address_of(same_layout));
       converted_[r].push_back(std::move(same_layout));
     }
   });
@@ -137,23 +126,24 @@ void GradientTable::check_frozen() const {
   }
 }
 
-at::Tensor GradientTable::tensor_at(const void* gradient, std::size_t i) const {
+at::Tensor GradientTable::tensor_of(const Leaf& leaf, std::size_t i) const {
+  if (const Factors* factors = leaf.factors()) return factors->product();
   const at::Tensor& like = variables_[i]->like();
-  return at::from_blob(const_cast<void*>(gradient), like.sizes(), like.strides(), like.options());
+  return at::from_blob(const_cast<void*>(leaf.memory()), like.sizes(), like.strides(), like.options());
 }
 
 void GradientTable::begin_reduce() {
   reduced_.assign(variables_.size(), at::Tensor());
-  reduced_pointers_.assign(pointers_.size(), nullptr);
+  reduced_leaves_.assign(leaves_.size(), Leaf());
 }
 
 at::Tensor GradientTable::sum(std::size_t i, const ReplicaGroup& group, at::ScalarType type) const {
   const bool absent_is_nothing = group.num_workers() > 1 && group.reducer().in_tree_order();
   std::vector<at::Tensor> values;
   for (int64_t r = 0; r < replicas_; ++r) {
-    const void* own = gradient(i, r);
-    if (own) {
-      values.push_back(tensor_at(own, i).to(type));
+    const Leaf& own = leaves_[slot(i, r)];
+    if (own.present()) {
+      values.push_back(tensor_of(own, i).to(type));
     } else {
       values.push_back(absent_is_nothing ? at::Tensor() : at::zeros_like(variables_[i]->like(), type));
     }
@@ -170,14 +160,14 @@ void GradientTable::reduce(std::size_t i, const ReplicaGroup& group) {
   if (reduced_[i].strides() != like.strides()) {
     reduced_[i] = at::empty_strided(like.sizes(), like.strides(), like.options()).copy_(reduced_[i]);
   }
-  reduced_pointers_[slot(i, 0)] = address_of(reduced_[i]);
+  reduced_leaves_[slot(i, 0)] = Leaf(address_of(reduced_[i]));
 }
 
 std::vector<int64_t> GradientTable::replicas_not_finite(std::size_t i) const {
   std::vector<int64_t> found;
   for (int64_t r = 0; r < replicas_; ++r) {
-    const void* own = gradient(i, r);
-    if (own && !at::isfinite(tensor_at(own, i)).all().item<bool>()) found.push_back(r);
+    const Leaf& own = leaves_[slot(i, r)];
+    if (own.present() && !at::isfinite(tensor_of(own, i)).all().item<bool>()) found.push_back(r);
   }
   return found;
 }

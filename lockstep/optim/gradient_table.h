@@ -19,9 +19,9 @@ class ReplicaGroup;
 /// The gradients of one step for a fixed list of variables. Inside a process nothing is copied into buckets: the sum
 /// reads the replicas' own tensors.
 ///
-/// Invariant: from collect(r) to release(i, r), a pointer of replica r that is not null points to dense elements in the
-/// variable's own dtype and strides, which the replica's .grad() or `converted_` keeps alive. After that, no pointer
-/// of replica r is read before the next collect(r) has set it.
+/// Invariant: from collect(r) to release(i, r), a leaf of replica r that is present has dense elements in the
+/// variable's own dtype and strides, which the replica's .grad(), `converted_` or `factors_` keeps alive. After that,
+/// no leaf of replica r is read before the next collect(r) has set it.
 class GradientTable {
  public:
   GradientTable(std::vector<std::shared_ptr<VariableState>> variables, int64_t replicas);
@@ -43,8 +43,11 @@ class GradientTable {
   void release(std::size_t i, int64_t r) {
     components_.component(i, r).tensor.unsafeGetTensorImpl()->mutable_grad() = at::Tensor();
   }
-  /// Drops the copies that collect() had to make. Call as release().
-  void release_converted(int64_t r) { converted_[r].clear(); }
+  /// Drops what collect() had to keep beside .grad(). Call as release().
+  void release_converted(int64_t r) {
+    converted_[r].clear();
+    factors_[r].clear();
+  }
 
   // For a strategy's own reducer, and for several workers: the sum is made before the update, and is then the only
   // leaf. Call when all have collected and are at rest; lanes may call reduce() for different variables at a time.
@@ -58,11 +61,7 @@ class GradientTable {
   /// What the update still has to add for variable i on behalf of local replica r: its gradient; or, after reduce(),
   /// the sum for local replica 0 and nothing for the others. Absent: no gradient, or one that counts as zero. Call when
   /// all have collected.
-  Leaf leaf(std::size_t i, int64_t r) const {
-    return Leaf((reduced_.empty() ? pointers_ : reduced_pointers_)[slot(i, r)]);
-  }
-  /// Local replica r's own gradient of variable i; null: none, or one that counts as zero.
-  const void* gradient(std::size_t i, int64_t r) const { return pointers_[slot(i, r)]; }
+  Leaf leaf(std::size_t i, int64_t r) const { return (reduced_.empty() ? leaves_ : reduced_leaves_)[slot(i, r)]; }
   /// Whether any replica has a gradient of variable i, even one that counts as zero. A variable that has none on any
   /// replica is left unchanged.
   bool present(std::size_t i) const { return is_here(i) || (!on_any_worker_.empty() && on_any_worker_[i] != 0); }
@@ -86,21 +85,23 @@ class GradientTable {
   std::size_t slot(std::size_t i, int64_t r) const { return static_cast<std::size_t>(r) * variables_.size() + i; }
   void check_frozen() const;
   std::vector<int64_t> replicas_without(std::size_t i) const;
-  at::Tensor tensor_at(const void* gradient, std::size_t i) const;
+  /// A present leaf of variable i as a tensor.
+  at::Tensor tensor_of(const Leaf& leaf, std::size_t i) const;
   /// The sum over replicas, added in `type`.
   at::Tensor sum(std::size_t i, const ReplicaGroup& group, at::ScalarType type) const;
 
   const std::vector<std::shared_ptr<VariableState>> variables_;
   ComponentTable components_;  // of variables_
   const int64_t replicas_;
-  std::vector<const void*> pointers_;               // by slot
+  std::vector<Leaf> leaves_;                        // by slot: the gradient; absent: none, or it counts as zero
   std::vector<char> has_;                           // by slot; not bool, since replicas write side by side
   std::vector<std::vector<at::Tensor>> converted_;  // by replica: gradients that had another memory layout
-  std::vector<char> on_any_worker_;                 // by variable: whether a replica has a gradient; or empty
-  std::vector<at::Tensor> reduced_;                 // by variable: the sum; empty where reduce() is not used
-  std::vector<const void*> reduced_pointers_;       // by slot: the sum for local replica 0, null for the others
-  std::vector<Absent> absent_;                      // by replica
-  std::vector<char> named_;                         // by variable: whether the log has named it; changed at rest
+  std::vector<std::vector<std::shared_ptr<const Factors>>> factors_;  // by replica: gradients that are not written
+  std::vector<char> on_any_worker_;   // by variable: whether a replica has a gradient; or empty
+  std::vector<at::Tensor> reduced_;   // by variable: the sum; empty where reduce() is not used
+  std::vector<Leaf> reduced_leaves_;  // by slot: the sum for local replica 0, absent for the others
+  std::vector<Absent> absent_;        // by replica
+  std::vector<char> named_;           // by variable: whether the log has named it; changed at rest
 };
 
 }  // namespace lockstep::internal

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "lockstep/reduce/factors.h"
 #include "lockstep/variable/variable_state.h"
 
 namespace lockstep::internal {
@@ -37,9 +38,11 @@ class GradientWatch {
   class Hook;
   /// What backward left of one gradient.
   struct Record {
-    const c10::TensorImpl* gradient = nullptr;  // null: nothing
+    // Nothing: no gradient. A weak pointer, so that no later tensor can have its address.
+    std::optional<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> gradient = std::nullopt;
     uint32_t version = 0;
     uint64_t sample = 0;
+    std::shared_ptr<const Factors> factors = nullptr;  // in place of a sample, where the gradient has no memory
   };
   struct alignas(64) OfReplica {
     int64_t steps = 0;

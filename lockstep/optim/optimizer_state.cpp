@@ -99,7 +99,8 @@ class StepMeeting final : public Meeting {
 };
 
 OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<RuleGroup> groups, std::string name,
-                               const Placement& placement, FunctionRef<bool(const VariableState&)> has_optimizer)
+                               const Placement& placement, Factoring factoring,
+                               FunctionRef<bool(const VariableState&)> has_optimizer)
     : group_(std::move(group)),
       name_(std::move(name)),
       variables_(variables_of(*group_, groups)),
@@ -109,6 +110,7 @@ OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<
       gradients_(variables_, group_->num_local_replicas()),
       local_(variables_.front()->is_trained_locally()),
       watch_(variables_, group_->num_local_replicas(), group_->num_replicas() > 1 && !local_),
+      factored_(variables_, factoring),
       replicas_(static_cast<std::size_t>(group_->num_local_replicas())) {
   const auto prefix_of = [&](const VariableState& variable) {
     return variable.name() + (has_optimizer(variable) ? "/" + name_ + "/" : "/");

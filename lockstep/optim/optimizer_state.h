@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/core/function_ref.h"
+#include "lockstep/optim/factored_weights.h"
 #include "lockstep/optim/fused_update.h"
 #include "lockstep/optim/gradient_table.h"
 #include "lockstep/optim/gradient_watch.h"
@@ -30,7 +31,8 @@ class OptimizerState {
   /// Throws the UsageErrors of variables_of(). `has_optimizer` says whether another living optimizer updates a
   /// variable: then the names of the variable's slots have this optimizer's name in them.
   OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<RuleGroup> groups, std::string name,
-                 const Placement& placement, FunctionRef<bool(const VariableState&)> has_optimizer);
+                 const Placement& placement, Factoring factoring,
+                 FunctionRef<bool(const VariableState&)> has_optimizer);
   ~OptimizerState();
 
   /// The contracts are those of Optimizer's members.
@@ -115,6 +117,7 @@ class OptimizerState {
   std::deque<Part> parts_;
   std::deque<Coefficients> coefficients_;  // of the step under way; the parts point to them
   GradientWatch watch_;
+  FactoredWeights factored_;
   std::vector<OfReplica> replicas_;  // by local replica, written by its thread
 };
 

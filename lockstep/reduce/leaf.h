@@ -2,35 +2,43 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
+
+#include "lockstep/reduce/factors.h"
 
 namespace lockstep::internal {
 
 /// One summand of a sum over replicas: a replica's gradient, the sum that a reducer has made, or, with several workers,
 /// the sum of another worker's subtree (addition_order.h), which stands as the value of the subtree's first replica. An
-/// absent leaf adds nothing, not even zero. A leaf owns nothing: the memory that it refers to outlives it.
-///
-/// Today every leaf lies in memory. Code that asks for blocks also works with a leaf that computes each block on
-/// request, such as the product of two factors.
+/// absent leaf adds nothing, not even zero. A leaf owns nothing: what it refers to outlives it.
 class Leaf {
  public:
   /// Absent.
   Leaf() = default;
   /// Elements in dense memory; null: absent.
   explicit Leaf(const void* memory) : memory_(memory) {}
+  /// The elements of a dense float32 matrix, row by row, which are made as they are asked for.
+  explicit Leaf(const Factors& factors) : factors_(&factors) {}
 
-  bool present() const { return memory_ != nullptr; }
-  /// Elements [offset, offset + count), each a T, or null where the leaf is absent. They lie in the leaf's own memory,
-  /// or in `scratch`, which has room for them. Only a leaf that computes its blocks uses `scratch`, which may be null
-  /// where there is no such leaf.
+  bool present() const { return memory_ != nullptr || factors_ != nullptr; }
+  /// Elements [offset, offset + count), each a T (a float where the leaf is factors), or null where the leaf is absent.
+  /// They lie in the leaf's own memory, or in `made`, where they stay until the next call with it. Each leaf of a sum
+  /// has a `made` of its own.
   template <class T>
-  const T* block(int64_t offset, [[maybe_unused]] int64_t count, [[maybe_unused]] T* scratch) const {
+  const T* block(int64_t offset, int64_t count, FactorBlocks& made) const {
+    if constexpr (std::is_same_v<T, float>) {
+      if (factors_) return made.block(*factors_, offset, count);
+    }
     return memory_ ? static_cast<const T*>(memory_) + offset : nullptr;
   }
-  /// An address that the processor may fetch before the first block is asked for; null where there is none.
-  const void* to_fetch() const { return memory_; }
+  /// Dense memory with all elements, or null where the leaf is absent or not in memory.
+  const void* memory() const { return memory_; }
+  /// The factors, or null where the leaf is absent or in memory.
+  const Factors* factors() const { return factors_; }
 
  private:
   const void* memory_ = nullptr;
+  const Factors* factors_ = nullptr;
 };
 
 }  // namespace lockstep::internal

@@ -37,6 +37,7 @@ void check_operand(const char* call, const at::Tensor& value, std::optional<int6
 at::Tensor plain(const at::Tensor& value) { return value.detach().resolve_conj().resolve_neg(); }
 
 at::Tensor plain_and_contiguous(const at::Tensor& value) {
+  if (LazyTensor* const lazy = lazy_tensor(value)) lazy->materialize();
   if (value.is_contiguous() && !value.is_neg() && !value.is_conj()) return value;
   return plain(value).contiguous();
 }

@@ -22,9 +22,6 @@ namespace lockstep::internal {
 
 namespace {
 
-// A key that LibTorch itself leaves free; it stands before autograd and autocast.
-constexpr c10::DispatchKey kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
-
 thread_local RandomStream* current_stream = nullptr;
 
 bool is_optional_of(const c10::Argument& argument, c10::TypeKind kind) {
@@ -51,7 +48,7 @@ class FillGenerator final : public c10::OperatorKernel {
       c10::IValue& generator = argument(*stack, *generator_);
       if (generator.isNone() && on_cpu(*stack)) generator = current_stream->generator();
     }
-    op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
+    op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kStepKey), stack);
   }
 
  private:
@@ -78,9 +75,9 @@ StreamKey of_name(uint64_t seed, StreamPurpose purpose, std::string_view name) {
 
 int register_kernels() {
   // Registrations are never destroyed: replicas of static strategies may still run while static objects are destroyed.
-  static auto* others = new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
+  static auto* others = new torch::Library(torch::Library::IMPL, "_", kStepKey, __FILE__, __LINE__);
   others->fallback(torch::CppFunction::makeFallthrough());
-  static auto* aten = new torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__);
+  static auto* aten = new torch::Library(torch::Library::IMPL, "aten", kStepKey, __FILE__, __LINE__);
   auto& dispatcher = c10::Dispatcher::singleton();
   int count = 0;
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
@@ -134,14 +131,14 @@ const at::Generator& RandomStream::generator() {
 }
 
 RandomScope::RandomScope(RandomStream& stream)
-    : outer_(current_stream), key_was_included_(c10::impl::tls_is_dispatch_key_included(kKey)) {
+    : outer_(current_stream), key_was_included_(c10::impl::tls_is_dispatch_key_included(kStepKey)) {
   current_stream = &stream;
-  if (!key_was_included_) c10::impl::tls_set_dispatch_key_included(kKey, true);
+  if (!key_was_included_) c10::impl::tls_set_dispatch_key_included(kStepKey, true);
 }
 
 RandomScope::~RandomScope() {
   current_stream = outer_;
-  if (!key_was_included_) c10::impl::tls_set_dispatch_key_included(kKey, false);
+  if (!key_was_included_) c10::impl::tls_set_dispatch_key_included(kStepKey, false);
 }
 
 int intercept_random_operators() {

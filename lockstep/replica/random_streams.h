@@ -3,11 +3,16 @@
 #pragma once
 
 #include <ATen/core/Generator.h>
+#include <c10/core/DispatchKey.h>
 
 #include <cstdint>
 #include <string_view>
 
 namespace lockstep::internal {
+
+/// The dispatch key that the threads of a RandomScope include, and so all threads of a step. LibTorch itself leaves it
+/// free; it stands before autograd and autocast. Operators without a kernel under it fall through it at no cost.
+inline constexpr c10::DispatchKey kStepKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 /// What a stream is for; streams of different purposes never coincide.
 enum class StreamPurpose : uint8_t {

@@ -34,7 +34,8 @@ CentralStorageStrategy::CentralStorageStrategy(CentralStorageOptions options)
                              .seed = options.seed,
                              .threads_per_replica = options.threads_per_replica,
                              .verify_every = options.verify_every,
-                             .denormals = options.denormals}) {}
+                             .denormals = options.denormals,
+                             .factored_gradients = options.factored_gradients}) {}
 
 CentralStorageStrategy::~CentralStorageStrategy() = default;
 

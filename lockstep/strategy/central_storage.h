@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/core/denormals.h"
+#include "lockstep/core/factored_gradients.h"
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep {
@@ -18,6 +19,7 @@ struct CentralStorageOptions {
   int threads_per_replica = 1;              // intra-op threads; part of what decides bits
   int64_t verify_every = 100;               // runs between checks of all variables for foreign writes; 0: never
   Denormals denormals = Denormals::kFlush;  // part of what decides bits
+  FactoredGradients factored_gradients = FactoredGradients::kAuto;  // decides speed and memory, and no bits
 };
 
 /// Each on-write variable has one copy, in `.storage`. Replicas read it from there; their gradients are added there and

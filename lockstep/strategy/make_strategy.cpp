@@ -25,7 +25,8 @@ std::unique_ptr<Strategy> make_strategy(const std::string& name, StrategyOptions
                          .seed = options.seed,
                          .threads_per_replica = options.threads_per_replica,
                          .verify_every = options.verify_every,
-                         .denormals = options.denormals});
+                         .denormals = options.denormals,
+                         .factored_gradients = options.factored_gradients});
   }
   if (name == "mirrored") {
     return std::make_unique<MirroredStrategy>(MirroredOptions{.devices = std::move(options.devices),
@@ -34,7 +35,8 @@ std::unique_ptr<Strategy> make_strategy(const std::string& name, StrategyOptions
                                                               .seed = options.seed,
                                                               .threads_per_replica = options.threads_per_replica,
                                                               .verify_every = options.verify_every,
-                                                              .denormals = options.denormals});
+                                                              .denormals = options.denormals,
+                                                              .factored_gradients = options.factored_gradients});
   }
   if (name == "central-storage") {
     if (options.copies == Copies::kPerReplica) {
@@ -49,7 +51,8 @@ std::unique_ptr<Strategy> make_strategy(const std::string& name, StrategyOptions
                               .seed = options.seed,
                               .threads_per_replica = options.threads_per_replica,
                               .verify_every = options.verify_every,
-                              .denormals = options.denormals});
+                              .denormals = options.denormals,
+                              .factored_gradients = options.factored_gradients});
   }
   throw UsageError("LS-OPTION", fmt::format("'{}' is not a strategy", name),
                    fmt::format("choose one of {}", fmt::join(strategy_names(), ", ")));

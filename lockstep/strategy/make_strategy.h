@@ -22,6 +22,7 @@ struct StrategyOptions {
   int64_t verify_every = 100;
   Denormals denormals = Denormals::kFlush;
   std::string storage = "cpu";  // of central-storage
+  FactoredGradients factored_gradients = FactoredGradients::kAuto;
 };
 
 /// "one-device", "mirrored" or "central-storage". A UsageError for another name, and for options that the strategy

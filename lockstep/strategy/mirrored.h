@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/core/denormals.h"
+#include "lockstep/core/factored_gradients.h"
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep {
@@ -30,6 +31,7 @@ struct MirroredOptions {
   int threads_per_replica = 1;              // intra-op threads; part of what decides bits
   int64_t verify_every = 100;               // runs between checks of all variables for foreign writes; 0: never
   Denormals denormals = Denormals::kFlush;  // part of what decides bits
+  FactoredGradients factored_gradients = FactoredGradients::kAuto;  // decides speed and memory, and no bits
 };
 
 /// Every replica has its own thread (replica 0: the caller's), and a lane lets one of its replicas run at a time.

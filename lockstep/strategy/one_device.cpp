@@ -23,7 +23,8 @@ OneDeviceStrategy::OneDeviceStrategy(const OneDeviceOptions& options)
                              .seed = options.seed,
                              .threads_per_replica = options.threads_per_replica,
                              .verify_every = options.verify_every,
-                             .denormals = options.denormals}) {}
+                             .denormals = options.denormals,
+                             .factored_gradients = options.factored_gradients}) {}
 
 OneDeviceStrategy::~OneDeviceStrategy() = default;
 

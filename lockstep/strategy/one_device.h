@@ -5,6 +5,7 @@
 #include <string>
 
 #include "lockstep/core/denormals.h"
+#include "lockstep/core/factored_gradients.h"
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep {
@@ -15,6 +16,7 @@ struct OneDeviceOptions {
   int threads_per_replica = 1;              // intra-op threads; part of what decides bits
   int64_t verify_every = 100;               // runs between checks of all variables for foreign writes; 0: never
   Denormals denormals = Denormals::kFlush;  // part of what decides bits
+  FactoredGradients factored_gradients = FactoredGradients::kAuto;  // decides speed and memory, and no bits
 };
 
 /// One replica, on the calling thread, which is not pinned.

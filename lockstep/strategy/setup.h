@@ -7,6 +7,7 @@
 
 #include "lockstep/comm/world.h"
 #include "lockstep/core/denormals.h"
+#include "lockstep/core/factored_gradients.h"
 #include "lockstep/reduce/reducer.h"
 #include "lockstep/replica/topology.h"
 #include "lockstep/variable/placement.h"
@@ -28,6 +29,7 @@ struct StrategySetup {
   int threads_per_replica = 1;
   int64_t verify_every = 100;
   Denormals denormals = Denormals::kFlush;
+  FactoredGradients factored_gradients = FactoredGradients::kAuto;
 };
 
 }  // namespace lockstep

@@ -44,7 +44,10 @@ class Strategy::Host final : public internal::StepHost {
   Strategy& strategy_;
 };
 
-Strategy::Strategy(StrategySetup setup) : name_(std::move(setup.name)), verify_every_(setup.verify_every) {
+Strategy::Strategy(StrategySetup setup)
+    : name_(std::move(setup.name)),
+      verify_every_(setup.verify_every),
+      factoring_(internal::factoring(setup.factored_gradients)) {
   if (name_.empty())
     throw UsageError("LS-OPTION", "a strategy has no name", "give it one: StrategySetup{.name = \"MyStrategy\"}");
   if (verify_every_ < 0) {
@@ -128,6 +131,10 @@ std::string Strategy::describe() const {
   text += fmt::format("  mirrored variables: {}; replicas' values are added {}; seed {}\n",
                       registry_->placement().describe(), group_->reducer().describe(), group_->seed());
   text += fmt::format("  parameters meet {}\n", registry_->synchronization().describe());
+  text += fmt::format("  factored gradients: {}{}\n", internal::name_of(factoring_),
+                      factoring_ == internal::Factoring::kOff
+                          ? ""
+                          : "; LOCKSTEP_FACTORED_GRADIENTS=off writes all gradients to memory");
   text += fmt::format("  denormal numbers are {}; {}\n",
                       plan.compute.denormals == Denormals::kFlush ? "flushed to 0" : "kept",
                       internal::tensor_allocator_description());
@@ -224,7 +231,7 @@ Optimizer Strategy::make_optimizer_from(const std::vector<Rule>& rules, const Op
         {rule.variables, std::visit([](const auto* options) { return internal::make_rule(*options); }, rule.options)});
   }
   auto state = std::make_shared<internal::OptimizerState>(group_, std::move(groups), std::move(name),
-                                                          registry_->placement(), has_optimizer);
+                                                          registry_->placement(), factoring_, has_optimizer);
   for (const Variable& slot : state->slots()) registry_->add(slot.shared_state());
   optimizers_.push_back(state);
   next_optimizer_ = next;

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/factored_gradients.h"
 #include "lockstep/core/findings.h"
 #include "lockstep/core/function_ref.h"
 #include "lockstep/core/ids.h"
@@ -313,6 +314,7 @@ class Strategy {
 
   const std::string name_;
   const int64_t verify_every_;
+  const internal::Factoring factoring_;
   class Host;
   std::unique_ptr<Host> host_;
   std::shared_ptr<internal::ReplicaGroup> group_;

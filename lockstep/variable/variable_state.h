@@ -3,6 +3,7 @@
 
 #include <ATen/core/TensorBody.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <source_location>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/variable/component.h"
+#include "lockstep/variable/gradient_form.h"
 #include "lockstep/variable/values.h"
 #include "lockstep/variable/variable.h"
 #include "lockstep/variable/variable_counts.h"
@@ -55,6 +57,12 @@ class VariableState {
   /// Dtype and layout as created. A component may have been changed by other code since.
   const at::Tensor& like() const { return like_; }
   int64_t bytes() const { return like_.numel() * static_cast<int64_t>(like_.element_size()); }
+
+  /// For describe(). Any thread.
+  GradientForm gradient_form() const { return gradient_form_.load(std::memory_order_relaxed); }
+  void set_gradient_form(GradientForm form) {
+    if (gradient_form() != form) gradient_form_.store(form, std::memory_order_relaxed);
+  }
 
   /// Which kind it is.
   bool on_write() const { return on_write_; }
@@ -128,6 +136,7 @@ class VariableState {
   const std::shared_ptr<VariableCounts> counts_;
   const VariableOptions options_;
   const Origin origin_;
+  std::atomic<GradientForm> gradient_form_{GradientForm::kOrdinary};
 };
 
 /// A variable of the kind that `options.synchronization` names, kOnWrite or kOnRead. `components[r]` is local replica

@@ -50,8 +50,8 @@ std::vector<VariableRow> together(const std::vector<VariableRow>& rows, std::siz
   std::map<std::string, std::size_t> known;  // index in result
   for (const VariableRow& row : rows) {
     const std::string beginning = beginning_of(row.name, depth);
-    const auto [at, fresh] =
-        known.try_emplace(fmt::format("{}\n{}\n{}\n{}", beginning, row.kind, row.copies, row.where), result.size());
+    const auto [at, fresh] = known.try_emplace(
+        fmt::format("{}\n{}\n{}\n{}\n{}", beginning, row.kind, row.copies, row.where, row.gradient), result.size());
     if (fresh) {
       result.push_back(row);
     } else {
@@ -71,7 +71,8 @@ VariableRow row_of(const VariableState& variable) {
           .shape = fmt::format("{} [{}]", c10::toString(like.scalar_type()), fmt::join(like.sizes(), ", ")),
           .bytes = variable.bytes(),
           .copies = variable.on_write() ? static_cast<int64_t>(variable.copies().size()) : variable.num_components(),
-          .where = variable.where()};
+          .where = variable.where(),
+          .gradient = text_of(variable.gradient_form())};
 }
 
 std::vector<VariableRow> shortened(const std::vector<VariableRow>& rows, std::size_t max_rows) {
@@ -91,16 +92,17 @@ std::vector<VariableRow> shortened(const std::vector<VariableRow>& rows, std::si
 }
 
 std::string table_of(const std::vector<VariableRow>& rows) {
-  std::vector<std::array<std::string, 6>> cells{{"variable", "kind", "shape", "bytes", "copies", "where"}};
+  std::vector<std::array<std::string, 7>> cells{{"variable", "kind", "shape", "bytes", "copies", "where", ""}};
   int64_t count = 0;
   int64_t bytes = 0;
   for (const VariableRow& row : rows) {
     cells.push_back({row.name, row.kind, row.shape, text_of_bytes(row.bytes),
-                     row.copies > 0 ? std::to_string(row.copies) : "", row.where});
+                     row.copies > 0 ? std::to_string(row.copies) : "", row.where, row.gradient});
     count += row.count;
     bytes += row.bytes;
+    if (!row.gradient.empty()) cells.front().back() = "gradient";
   }
-  std::array<std::size_t, 6> widths{};
+  std::array<std::size_t, 7> widths{};
   for (const auto& line : cells) {
     for (std::size_t column = 0; column < line.size(); ++column) {
       widths[column] = std::max(widths[column], line[column].size());
@@ -108,8 +110,11 @@ std::string table_of(const std::vector<VariableRow>& rows) {
   }
   std::string text;
   for (const auto& line : cells) {
-    text += fmt::format("{:<{}}  {:<{}}  {:<{}}  {:>{}}  {:>{}}  {}\n", line[0], widths[0], line[1], widths[1], line[2],
-                        widths[2], line[3], widths[3], line[4], widths[4], line[5]);
+    std::string row =
+        fmt::format("{:<{}}  {:<{}}  {:<{}}  {:>{}}  {:>{}}  {:<{}}  {}", line[0], widths[0], line[1], widths[1],
+                    line[2], widths[2], line[3], widths[3], line[4], widths[4], line[5], widths[5], line[6]);
+    row.erase(row.find_last_not_of(' ') + 1);
+    text += row + '\n';
   }
   return text +
          fmt::format("{} variable{}, {} in one copy of each\n", count, count == 1 ? "" : "s", text_of_bytes(bytes));

@@ -12,13 +12,14 @@ class VariableState;
 
 /// One variable, or several that are shown as one.
 struct VariableRow {
-  std::string name = {};   // "model.conv.weight"
-  std::string kind = {};   // "mirrored", "on-read mean", "slot"
-  std::string shape = {};  // "Float [64, 3, 7, 7]"
-  int64_t bytes = 0;       // of one copy
-  int64_t copies = 1;      // how often each lies in this process; 0: the numbers differ
-  std::string where = {};  // the device whose memory holds it
-  int64_t count = 1;       // how many variables this row stands for
+  std::string name = {};      // "model.conv.weight"
+  std::string kind = {};      // "mirrored", "on-read mean", "slot"
+  std::string shape = {};     // "Float [64, 3, 7, 7]"
+  int64_t bytes = 0;          // of one copy
+  int64_t copies = 1;         // how often each lies in this process; 0: the numbers differ
+  std::string where = {};     // the device whose memory holds it
+  std::string gradient = {};  // its form; see gradient_form.h
+  int64_t count = 1;          // how many variables this row stands for
 };
 
 VariableRow row_of(const VariableState& variable);

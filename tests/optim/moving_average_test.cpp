@@ -1,5 +1,4 @@
 // Moving averages of weights, and what a swap promises.
-#include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -7,6 +6,7 @@
 #include <optional>
 
 #include "lockstep/testing/local_replicas.h"
+#include "tests/support/autocast.h"
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"
 #include "tests/support/strategies.h"
@@ -286,13 +286,7 @@ TEST_P(MovingAverageOf, IsSeenUnderAutocastToo) {
   const auto model = strategy_->make_module([] { return nn::Linear(4, 4); });
   const auto ema = strategy_->make_moving_average(model);
   model.load({{"weight", torch::ones({4, 4})}, {"bias", torch::zeros({4})}});
-  const auto set_autocast = [](bool on) {
-#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
-    at::autocast::set_autocast_enabled(at::kCPU, on);
-#else
-    at::autocast::set_cpu_enabled(on);
-#endif
-  };
+  using testing::set_autocast;
   const auto output = [&] {
     return strategy_->evaluate([&](ReplicaContext& ctx) { return model(ctx)->forward(torch::ones({1, 4})); });
   };

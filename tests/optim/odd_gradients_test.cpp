@@ -1,5 +1,4 @@
 // Gradients and norms at the edges: NaN, infinite, huge, negated, set by hand; and losses of other runs.
-#include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -8,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "tests/support/autocast.h"
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"
 #include "tests/support/strategies.h"
@@ -17,19 +17,12 @@ namespace {
 
 using testing::expect_step_error;
 using testing::lanes;
+using testing::set_autocast;
 using torch::Tensor;
 namespace optim = torch::optim;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-void set_autocast(bool on) {
-#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
-  at::autocast::set_autocast_enabled(at::kCPU, on);
-#else
-  at::autocast::set_cpu_enabled(on);
-#endif
-}
 
 class OddGradients : public ::testing::TestWithParam<testing::StrategyCase> {
  protected:

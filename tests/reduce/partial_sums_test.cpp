@@ -66,7 +66,8 @@ class Summing {
   /// The kernel's sum of leaves; empty where all are absent.
   std::vector<float> of(const std::vector<Leaf>& leaves) {
     std::vector<const float*> inputs;
-    for (const Leaf& leaf : leaves) inputs.push_back(leaf.block<float>(0, kCount, nullptr));
+    FactorBlocks made(0);
+    for (const Leaf& leaf : leaves) inputs.push_back(leaf.block<float>(0, kCount, made));
     const float* sum =
         tree_sum<float>()(inputs.data(), static_cast<int64_t>(inputs.size()), 0, kCount, scratch_.data());
     return sum ? std::vector<float>(sum, sum + kCount) : std::vector<float>();
@@ -162,10 +163,11 @@ RC_GTEST_PROP(PartialSums, OfTensorsOfAnyDtypeHaveTheBitsOfOne, ()) {
 
 TEST(Leaf, GivesBlocksOfItsMemoryAndNothingWhereItIsAbsent) {
   const std::vector<double> memory{1, 2, 3};
-  EXPECT_EQ(Leaf(memory.data()).block<double>(1, 2, nullptr), memory.data() + 1);
+  FactorBlocks made(0);
+  EXPECT_EQ(Leaf(memory.data()).block<double>(1, 2, made), memory.data() + 1);
   EXPECT_TRUE(Leaf(memory.data()).present());
   EXPECT_FALSE(Leaf().present());
-  EXPECT_EQ(Leaf().block<double>(1, 2, nullptr), nullptr);
+  EXPECT_EQ(Leaf().block<double>(1, 2, made), nullptr);
 }
 
 }  // namespace

@@ -2,6 +2,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "tests/support/factored.h"
 #include "tests/support/programs.h"
 
 namespace lockstep {
@@ -56,6 +61,17 @@ std::vector<Plan> plans() {
   all.push_back({.program = "mlp", .replicas = 12, .steps = 60, .global_batch = 5});
   all.push_back({.program = "mlp", .replicas = 1, .steps = 20});
   return all;
+}
+
+TEST_P(SameBits, WithGradientsKeptAsFactorsAndWithout) {
+  if (!testing::can_factor()) GTEST_SKIP() << "this LibTorch or processor keeps no factors";
+  Plan plan = GetParam();
+  plan.lanes = static_cast<int>(std::min<int64_t>(2, plan.replicas));
+  const auto trained = [&](const char* factored) {
+    const testing::FactoredGradientsAre scope(factored);
+    return train(plan);
+  };
+  EXPECT_EQ(trained("always"), trained("off"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Plans, SameBits, ::testing::ValuesIn(plans()));

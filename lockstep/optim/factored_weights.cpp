@@ -1,0 +1,155 @@
+#include "lockstep/optim/factored_weights.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/mm_ops.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+
+#include "lockstep/core/torch_compat.h"
+#include "lockstep/optim/factored_tensor.h"
+#include "lockstep/optim/product_order.h"
+#include "lockstep/reduce/factors.h"
+#include "lockstep/replica/random_streams.h"
+#include "lockstep/replica/replica_group.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+/// The weights whose gradients may stay factors, of all optimizers of the process.
+struct Weights {
+  struct Weight {
+    int users = 0;  // optimizers, and replicas that share a component
+    std::shared_ptr<VariableState> variable;
+  };
+  std::atomic<int64_t> fewest_elements = kNone;  // of all weights; read without the mutex
+  std::shared_mutex mutex;
+  std::unordered_map<const c10::TensorImpl*, Weight> by_component;  // guarded by mutex
+
+  static constexpr int64_t kNone = INT64_MAX;
+  /// With the mutex held.
+  void count() {
+    int64_t fewest = kNone;
+    for (const auto& [component, weight] : by_component) fewest = std::min(fewest, component->numel());
+    fewest_elements = fewest;
+  }
+};
+
+Weights& weights() {
+  static auto* const all = new Weights;  // never destroyed: replicas of static strategies may still run
+  return *all;
+}
+
+std::shared_ptr<VariableState> variable_of(const at::Tensor& component) {
+  Weights& all = weights();
+  const std::shared_lock<std::shared_mutex> lock(all.mutex);
+  const auto found = all.by_component.find(component.unsafeGetTensorImpl());
+  return found == all.by_component.end() ? nullptr : found->second.variable;
+}
+
+/// Whether it is a float32 matrix in the host's memory, and nothing else: no wrapper, view of bits or lazy tensor.
+bool is_plain_matrix(const at::Tensor& tensor) {
+  static const c10::DispatchKeySet plain = at::empty({0}, at::kFloat).key_set();
+  return tensor.dim() == 2 && tensor.scalar_type() == at::kFloat && tensor.key_set() == plain;
+}
+
+/// The variable whose gradient the product `left` times `right` is, where it may stay factors.
+std::shared_ptr<VariableState> weight_of(const at::Tensor& left, const at::Tensor& right) {
+  if (at::GradMode::is_enabled() || !is_plain_matrix(left) || !is_plain_matrix(right)) return nullptr;
+  // Under autocast the operands are still to be cast.
+  if (!c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastCPU)) return nullptr;
+  const int64_t samples = left.size(1);
+  if (samples < 1 || samples != right.size(0)) return nullptr;
+  if (left.size(0) * right.size(1) < weights().fewest_elements.load(std::memory_order_relaxed)) return nullptr;
+  // The only layouts in which LibTorch's backward computes such gradients, and in which their order is compared.
+  // A dimension of size 1 may have any stride, which changes the product that LibTorch asks for.
+  if (left.stride(0) != 1 || left.stride(1) != left.size(0)) return nullptr;
+  if (right.stride(0) != right.size(1) || right.stride(1) != 1) return nullptr;
+  const at::Tensor weight = weight_of_running_product();
+  if (!weight.defined() || weight.dim() != 2) return nullptr;
+  if (weight.size(0) != left.size(0) || weight.size(1) != right.size(1)) return nullptr;
+  return variable_of(weight);
+}
+
+at::Tensor product(c10::DispatchKeySet keys, const at::Tensor& left, const at::Tensor& right) {
+  if (const std::shared_ptr<VariableState> variable = weight_of(left, right)) {
+    const int64_t samples = left.size(1);
+    if (samples > kMostSamples) {
+      variable->set_gradient_form(GradientForm::kManySamples);
+    } else if (!libtorch_adds_in_order(samples, left.size(0), right.size(1))) {
+      variable->set_gradient_form(GradientForm::kOtherBits);
+    } else {
+      variable->set_gradient_form(GradientForm::kFactors);
+      return make_factored(std::make_shared<const Factors>(left.t(), right), variable->name());
+    }
+  }
+  return at::_ops::mm::redispatch(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kStepKey), left, right);
+}
+
+void register_kernel() {
+  static auto* const aten = [] {
+    auto* library = new torch::Library(torch::Library::IMPL, "aten", kStepKey, __FILE__, __LINE__);
+    library->impl("mm", TORCH_FN(product));
+    return library;
+  }();
+  static_cast<void>(aten);
+}
+
+GradientForm form_of(const VariableState& variable, Factoring factoring) {
+  const at::Tensor& like = variable.like();
+  const ReplicaGroup& group = *variable.group();
+  const int64_t fewest = factoring == Factoring::kAlways ? 1 : FactoredWeights::kFewestElements;
+  if (like.scalar_type() != at::kFloat || like.dim() != 2 || !like.is_contiguous()) return GradientForm::kOrdinary;
+  if (like.numel() < fewest) return GradientForm::kOrdinary;
+  if (factoring == Factoring::kOff) return GradientForm::kSwitchedOff;
+  if (!kTellsRunningNode) return GradientForm::kUnknownNode;
+  if (!Factors::available()) return GradientForm::kNoMultiplyAdd;
+  if (variable.is_trained_locally()) return GradientForm::kLocal;
+  if (group.num_workers() > 1 || !group.reduces_in_tree_order()) return GradientForm::kReduced;
+  return like.size(1) > FactoredWeights::kMostColumns ? GradientForm::kLongRows : GradientForm::kNoProduct;
+}
+
+}  // namespace
+
+FactoredWeights::FactoredWeights(const std::vector<std::shared_ptr<VariableState>>& variables, Factoring factoring) {
+  for (const auto& variable : variables) {
+    const GradientForm form = form_of(*variable, factoring);
+    variable->set_gradient_form(form);
+    if (form == GradientForm::kNoProduct) variables_.push_back(variable);
+  }
+  if (variables_.empty()) return;
+  register_factored_tensors();
+  register_kernel();
+  Weights& all = weights();
+  const std::unique_lock<std::shared_mutex> lock(all.mutex);
+  for (const auto& variable : variables_) {
+    for (int64_t r = 0; r < variable->num_components(); ++r) {
+      Weights::Weight& weight = all.by_component[variable->component(r).unsafeGetTensorImpl()];
+      ++weight.users;
+      weight.variable = variable;
+    }
+  }
+  all.count();
+}
+
+FactoredWeights::~FactoredWeights() {
+  if (variables_.empty()) return;
+  Weights& all = weights();
+  const std::unique_lock<std::shared_mutex> lock(all.mutex);
+  for (const auto& variable : variables_) {
+    for (int64_t r = 0; r < variable->num_components(); ++r) {
+      const auto found = all.by_component.find(variable->component(r).unsafeGetTensorImpl());
+      if (--found->second.users == 0) all.by_component.erase(found);
+    }
+  }
+  all.count();
+}
+
+}  // namespace lockstep::internal

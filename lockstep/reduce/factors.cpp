@@ -1,0 +1,122 @@
+#include "lockstep/reduce/factors.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "lockstep/core/denormals.h"
+#include "lockstep/core/torch_compat.h"
+#include "lockstep/reduce/outer_product.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+/// Packs [samples, size] into groups of `width`: [group][sample][width], with zeros behind the last one.
+at::Tensor packed(const at::Tensor& factor, int64_t width) {
+  const at::Tensor dense = factor.contiguous();
+  const int64_t samples = dense.size(0);
+  const int64_t size = dense.size(1);
+  const int64_t groups = (size + width - 1) / width;
+  at::Tensor result = at::empty({groups, samples, width}, dense.options());
+  const auto* const from = static_cast<const float*>(address_of(dense));
+  auto* to = static_cast<float*>(result.data_ptr());
+  for (int64_t group = 0; group < groups; ++group) {
+    const int64_t begin = group * width;
+    const int64_t count = std::min(width, size - begin);
+    for (int64_t s = 0; s < samples; ++s, to += width) {
+      std::memcpy(to, from + s * size + begin, static_cast<std::size_t>(count) * sizeof(float));
+      std::fill(to + count, to + width, 0.0f);
+    }
+  }
+  return result;
+}
+
+const float* values_of(const at::Tensor& tensor) { return static_cast<const float*>(address_of(tensor)); }
+
+/// The calling thread computes in `modes` while it lives.
+class ModesGuard {
+ public:
+  explicit ModesGuard(uint32_t modes) : before_(floating_point_modes()) { set_floating_point_modes(modes); }
+  ~ModesGuard() { set_floating_point_modes(before_); }
+  ModesGuard(const ModesGuard&) = delete;
+  ModesGuard& operator=(const ModesGuard&) = delete;
+
+ private:
+  const uint32_t before_;
+};
+
+}  // namespace
+
+bool Factors::available() { return outer_product() != nullptr; }
+
+Factors::Factors(const at::Tensor& left, const at::Tensor& right)
+    : rows_(left.size(1)), columns_(right.size(1)), modes_(floating_point_modes()) {
+  const at::NoGradGuard no_grad;
+  terms_.push_back({left.size(0), packed(left.detach(), kLeftGroup), packed(right.detach(), kRightPanel)});
+}
+
+Factors::Factors(const Factors& first, const Term& last) : Factors(first) { terms_.push_back(last); }
+
+std::shared_ptr<const Factors> Factors::sum(const Factors& a, const Factors& b) {
+  if (a.modes_ != b.modes_) return nullptr;
+  // The sum of two numbers has the same bits in both orders.
+  if (b.terms_.size() == 1) return std::shared_ptr<const Factors>(new Factors(a, b.terms_.front()));
+  if (a.terms_.size() == 1) return std::shared_ptr<const Factors>(new Factors(b, a.terms_.front()));
+  return nullptr;
+}
+
+int64_t Factors::samples() const {
+  int64_t all = 0;
+  for (const Term& term : terms_) all += term.samples;
+  return all;
+}
+
+void Factors::fill_rows(int64_t first, int64_t count, float* out) const {
+  static const OuterProduct fill = outer_product();
+  for (std::size_t t = 0; t < terms_.size(); ++t) {
+    const Term& term = terms_[t];
+    fill({.left = values_of(term.left),
+          .right = values_of(term.right),
+          .samples = term.samples,
+          .columns = columns_,
+          .first_row = first,
+          .num_rows = count,
+          .out = out,
+          .add = t > 0});
+  }
+}
+
+at::Tensor Factors::first_rows(int64_t count) const {
+  at::Tensor result = at::empty({count, columns_}, terms_.front().left.options());
+  const ModesGuard own(modes_);
+  fill_rows(0, count, static_cast<float*>(result.data_ptr()));
+  return result;
+}
+
+const float* FactorBlocks::block(const Factors& factors, int64_t offset, int64_t count) {
+  const int64_t columns = factors.columns();
+  if (factors_ != &factors || offset < begin_ || offset > end_) {
+    factors_ = &factors;
+    begin_ = end_ = offset / columns / kLeftGroup * kLeftGroup * columns;
+  }
+  if (offset + count > end_) {
+    const int64_t kept = end_ - std::min(offset, end_);
+    std::memmove(values_.data(), values_.data() + (end_ - kept - begin_),
+                 static_cast<std::size_t>(kept) * sizeof(float));
+    begin_ = end_ - kept;
+    const int64_t row = end_ / columns;
+    const int64_t needed = std::max((offset + count - end_ + columns - 1) / columns, room_ / columns);
+    const int64_t groups = (needed + kLeftGroup - 1) / kLeftGroup;
+    const int64_t rows = std::min(groups * kLeftGroup, factors.rows() - row);
+    const auto size = static_cast<std::size_t>(kept + rows * columns);
+    if (values_.size() < size) values_.resize(size);
+    factors.fill_rows(row, rows, values_.data() + kept);
+    end_ += rows * columns;
+  }
+  return values_.data() + (offset - begin_);
+}
+
+}  // namespace lockstep::internal

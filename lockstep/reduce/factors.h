@@ -1,0 +1,80 @@
+// A gradient that is not written: the factors of sums of outer products, and blocks of it that are made on request.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace lockstep::internal {
+
+/// A matrix of float32 that is the sum of terms. A term is a sum over samples of outer products of two vectors,
+/// left(s, i) * right(s, j); the terms are added from left to right, each rounded before. It holds copies of its
+/// factors, samples * (rows + columns) numbers, so the tensors that they came from may be overwritten. Any thread may
+/// read it.
+class Factors {
+ public:
+  /// Whether this process can make blocks at all: it needs a fused multiply-add.
+  static bool available();
+
+  /// One term. `left` is [samples, rows] and `right` [samples, columns]: dense float32 tensors in host memory, in any
+  /// strides, with at least one element each. Requires available().
+  Factors(const at::Tensor& left, const at::Tensor& right);
+  /// The sum of two matrices of one shape, with the bits of adding them up after they were made; null where no order of
+  /// terms has these bits, because both have several, or because they have other modes.
+  static std::shared_ptr<const Factors> sum(const Factors& a, const Factors& b);
+
+  int64_t rows() const { return rows_; }
+  int64_t columns() const { return columns_; }
+  int64_t samples() const;  // of all terms
+
+  /// The floating-point modes (core/denormals.h) of the thread that made the factors, by which LibTorch would have
+  /// computed the matrix.
+  uint32_t modes() const { return modes_; }
+
+  /// Writes rows [first, first + count) to `out`, dense, in the calling thread's modes. `first` is a multiple of
+  /// kLeftGroup.
+  void fill_rows(int64_t first, int64_t count, float* out) const;
+  /// The first `count` rows as a new tensor, in the matrix's own modes.
+  at::Tensor first_rows(int64_t count) const;
+  /// The whole matrix as a new tensor, in its own modes.
+  at::Tensor product() const { return first_rows(rows_); }
+
+ private:
+  struct Term {
+    int64_t samples;
+    at::Tensor left;   // packed as outer_product.h says
+    at::Tensor right;  // the same
+  };
+  Factors(const Factors& first, const Term& last);
+
+  int64_t rows_;
+  int64_t columns_;
+  uint32_t modes_;
+  std::vector<Term> terms_;
+};
+
+/// Makes one matrix's blocks, some whole rows at a time, and keeps these rows until others are needed. Ascending order
+/// is fast; every order is right. One thread at a time uses it.
+class FactorBlocks {
+ public:
+  /// Makes about `room` elements at a time, or what one block needs. The more rows are made together, the more often a
+  /// part of the right factor is used while it is in a cache.
+  explicit FactorBlocks(int64_t room) : room_(room) {}
+
+  /// Elements [offset, offset + count) of the matrix in the order of its rows. Valid until the next call.
+  const float* block(const Factors& factors, int64_t offset, int64_t count);
+  /// Call before the first block of a step: other factors may lie where earlier ones lay.
+  void restart() { factors_ = nullptr; }
+
+ private:
+  int64_t room_;
+  const Factors* factors_ = nullptr;
+  // Elements [begin_, end_) of the matrix are in values_. end_ is the begin of a group of rows, or the matrix's end.
+  int64_t begin_ = 0;
+  int64_t end_ = 0;
+  std::vector<float> values_;
+};
+
+}  // namespace lockstep::internal

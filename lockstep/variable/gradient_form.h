@@ -1,0 +1,44 @@
+// What becomes of a variable's gradients between backward and the optimizer's step, for people to read.
+#pragma once
+
+#include <cstdint>
+
+namespace lockstep::internal {
+
+enum class GradientForm : uint8_t {
+  kOrdinary,  // written to memory: no optimizer has had the variable, or it is not a large dense float32 matrix
+  // Of large matrices. Decided when the optimizer is made: written to memory by every backward.
+  kSwitchedOff,
+  kUnknownNode,
+  kNoMultiplyAdd,
+  kLocal,
+  kReduced,
+  kLongRows,
+  // Decided by each backward, and by what the step does with the gradient.
+  kNoProduct,    // no backward has computed it as one product of few samples
+  kManySamples,  // the product had too many
+  kOtherBits,    // the product has bits that the library does not make
+  kReadBefore,   // it was read or changed before the optimizer's step, or was computed in another way
+  kFactors,
+};
+
+/// "factors", "written: factors are switched off", ...; nothing for kOrdinary.
+constexpr const char* text_of(GradientForm form) {
+  switch (form) {
+    case GradientForm::kOrdinary: return "";
+    case GradientForm::kSwitchedOff: return "written: factors are switched off";
+    case GradientForm::kUnknownNode: return "written: this LibTorch does not say whose gradient it computes";
+    case GradientForm::kNoMultiplyAdd: return "written: no fused multiply-add";
+    case GradientForm::kLocal: return "written: each replica trains its own";
+    case GradientForm::kReduced: return "written: the sum is made before the update";
+    case GradientForm::kLongRows: return "written: long rows";
+    case GradientForm::kNoProduct: return "written: no product of few samples so far";
+    case GradientForm::kManySamples: return "written: more than 192 samples";
+    case GradientForm::kOtherBits: return "written: LibTorch's product has other bits";
+    case GradientForm::kReadBefore: return "written: read before the step";
+    case GradientForm::kFactors: return "factors";
+  }
+  return "";
+}
+
+}  // namespace lockstep::internal
