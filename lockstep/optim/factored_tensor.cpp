@@ -220,12 +220,11 @@ void materialize_and_go_on(const c10::OperatorHandle& op, c10::DispatchKeySet ke
 
 void register_factored_tensors() {
   // Never destroyed, as in random_streams.cpp.
-  static auto* all = [] {
+  [[gnu::used]] static auto* const all = [] {
     auto* library = new torch::Library(torch::Library::IMPL, "_", kLazyKey, __FILE__, __LINE__);
     library->fallback(torch::CppFunction::makeFromBoxedFunction<&materialize_and_go_on>());
     return library;
   }();
-  static_cast<void>(all);
 }
 
 at::Tensor make_factored(std::shared_ptr<const Factors> factors, const std::string& variable) {

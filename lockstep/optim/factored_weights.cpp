@@ -94,12 +94,11 @@ at::Tensor product(c10::DispatchKeySet keys, const at::Tensor& left, const at::T
 }
 
 void register_kernel() {
-  static auto* const aten = [] {
+  [[gnu::used]] static auto* const aten = [] {  // never destroyed, as in random_streams.cpp
     auto* library = new torch::Library(torch::Library::IMPL, "aten", kStepKey, __FILE__, __LINE__);
     library->impl("mm", TORCH_FN(product));
     return library;
   }();
-  static_cast<void>(aten);
 }
 
 GradientForm form_of(const VariableState& variable, Factoring factoring) {

@@ -104,8 +104,10 @@ const float* FactorBlocks::block(const Factors& factors, int64_t offset, int64_t
   }
   if (offset + count > end_) {
     const int64_t kept = end_ - std::min(offset, end_);
-    std::memmove(values_.data(), values_.data() + (end_ - kept - begin_),
-                 static_cast<std::size_t>(kept) * sizeof(float));
+    if (kept > 0) {  // memory that is not there yet must not be given to memmove
+      std::memmove(values_.data(), values_.data() + (end_ - kept - begin_),
+                   static_cast<std::size_t>(kept) * sizeof(float));
+    }
     begin_ = end_ - kept;
     const int64_t row = end_ / columns;
     const int64_t needed = std::max((offset + count - end_ + columns - 1) / columns, room_ / columns);
