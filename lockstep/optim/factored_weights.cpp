@@ -28,6 +28,7 @@ struct Weights {
   struct Weight {
     int users = 0;  // optimizers, and replicas that share a component
     std::shared_ptr<VariableState> variable;
+    int64_t most_samples = 0;  // of a product that may stay factors
   };
   std::atomic<int64_t> fewest_elements = kNone;  // of all weights; read without the mutex
   std::shared_mutex mutex;
@@ -47,11 +48,11 @@ Weights& weights() {
   return *all;
 }
 
-std::shared_ptr<VariableState> variable_of(const at::Tensor& component) {
+Weights::Weight weight_with(const at::Tensor& component) {
   Weights& all = weights();
   const std::shared_lock<std::shared_mutex> lock(all.mutex);
   const auto found = all.by_component.find(component.unsafeGetTensorImpl());
-  return found == all.by_component.end() ? nullptr : found->second.variable;
+  return found == all.by_component.end() ? Weights::Weight() : found->second;
 }
 
 /// Whether it is a float32 matrix in the host's memory, and nothing else: no wrapper, view of bits or lazy tensor.
@@ -60,29 +61,32 @@ bool is_plain_matrix(const at::Tensor& tensor) {
   return tensor.dim() == 2 && tensor.scalar_type() == at::kFloat && tensor.key_set() == plain;
 }
 
-/// The variable whose gradient the product `left` times `right` is, where it may stay factors.
-std::shared_ptr<VariableState> weight_of(const at::Tensor& left, const at::Tensor& right) {
-  if (at::GradMode::is_enabled() || !is_plain_matrix(left) || !is_plain_matrix(right)) return nullptr;
+/// The weight whose gradient the product `left` times `right` is; without a variable where it cannot stay factors.
+Weights::Weight weight_of(const at::Tensor& left, const at::Tensor& right) {
+  if (at::GradMode::is_enabled() || !is_plain_matrix(left) || !is_plain_matrix(right)) return {};
   // Under autocast the operands are still to be cast.
-  if (!c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastCPU)) return nullptr;
+  if (!c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastCPU)) return {};
   const int64_t samples = left.size(1);
-  if (samples < 1 || samples != right.size(0)) return nullptr;
-  if (left.size(0) * right.size(1) < weights().fewest_elements.load(std::memory_order_relaxed)) return nullptr;
+  if (samples < 1 || samples != right.size(0)) return {};
+  if (left.size(0) * right.size(1) < weights().fewest_elements.load(std::memory_order_relaxed)) return {};
   // The only layouts in which LibTorch's backward computes such gradients, and in which their order is compared.
   // A dimension of size 1 may have any stride, which changes the product that LibTorch asks for.
-  if (left.stride(0) != 1 || left.stride(1) != left.size(0)) return nullptr;
-  if (right.stride(0) != right.size(1) || right.stride(1) != 1) return nullptr;
+  if (left.stride(0) != 1 || left.stride(1) != left.size(0)) return {};
+  if (right.stride(0) != right.size(1) || right.stride(1) != 1) return {};
   const at::Tensor weight = weight_of_running_product();
-  if (!weight.defined() || weight.dim() != 2) return nullptr;
-  if (weight.size(0) != left.size(0) || weight.size(1) != right.size(1)) return nullptr;
-  return variable_of(weight);
+  if (!weight.defined() || weight.dim() != 2) return {};
+  if (weight.size(0) != left.size(0) || weight.size(1) != right.size(1)) return {};
+  return weight_with(weight);
 }
 
 at::Tensor product(c10::DispatchKeySet keys, const at::Tensor& left, const at::Tensor& right) {
-  if (const std::shared_ptr<VariableState> variable = weight_of(left, right)) {
+  const Weights::Weight weight = weight_of(left, right);
+  if (VariableState* const variable = weight.variable.get()) {
     const int64_t samples = left.size(1);
     if (samples > kMostSamples) {
       variable->set_gradient_form(GradientForm::kManySamples);
+    } else if (samples > weight.most_samples) {
+      variable->set_gradient_form(GradientForm::kNoProduct);
     } else if (!libtorch_adds_in_order(samples, left.size(0), right.size(1))) {
       variable->set_gradient_form(GradientForm::kOtherBits);
     } else {
@@ -133,6 +137,7 @@ FactoredWeights::FactoredWeights(const std::vector<std::shared_ptr<VariableState
       Weights::Weight& weight = all.by_component[variable->component(r).unsafeGetTensorImpl()];
       ++weight.users;
       weight.variable = variable;
+      weight.most_samples = factoring == Factoring::kAlways ? kMostSamples : kMostSamplesThatPay;
     }
   }
   all.count();

@@ -52,6 +52,7 @@ class FactoredGradients : public ::testing::Test {
     });
   }
 
+  const FactoredGradientsAre scope_{"always"};
   MirroredStrategy strategy_{{.devices = lanes(2), .replicas = 2}};
   const Variable weight_ = strategy_.make_variable(some({kRows, kColumns}, 0), {.name = "weight"});
   const Optimizer optimizer_ = strategy_.make_optimizer(std::vector<Variable>{weight_}, torch::optim::SGDOptions(0.1));
