@@ -16,6 +16,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
+#include "lockstep/variable/variable_state.h"
 
 namespace lockstep::internal {
 
@@ -26,13 +27,13 @@ class FactoredTensor;
 /// One matrix and all tensors that show it.
 class Matrix {
  public:
-  Matrix(std::shared_ptr<const Factors> factors, std::string variable)
+  Matrix(std::shared_ptr<const Factors> factors, std::weak_ptr<VariableState> variable)
       : variable_(std::move(variable)),
         rows_(factors->rows()),
         columns_(factors->columns()),
         factors_(std::move(factors)) {}
 
-  const std::string& variable() const { return variable_; }
+  const std::weak_ptr<VariableState>& variable() const { return variable_; }
   int64_t rows() const { return rows_; }
   int64_t columns() const { return columns_; }
   /// Null once the matrix is materialized.
@@ -52,7 +53,8 @@ class Matrix {
   }
 
  private:
-  const std::string variable_;
+  // Weak, as the variable may own the gradient. Gone: nobody asks for the variable's name or form any more.
+  const std::weak_ptr<VariableState> variable_;
   const int64_t rows_;
   const int64_t columns_;
   mutable std::mutex mutex_;
@@ -105,10 +107,11 @@ class FactoredTensor final : public LazyTensor {
     return transposed ? std::array{int64_t{1}, matrix.columns()} : std::array{matrix.columns(), int64_t{1}};
   }
   static std::string message_of(const Matrix& matrix) {
+    const std::shared_ptr<VariableState> variable = matrix.variable().lock();
     return fmt::format(
         "the gradient of variable '{}' has no memory yet: it is kept as two factors until an operator reads it. Call "
         ".grad().clone() first, or set LOCKSTEP_FACTORED_GRADIENTS=off",
-        matrix.variable());
+        variable ? variable->name() : "");
   }
 
   c10::intrusive_ptr<TensorImpl> copied(c10::VariableVersion&& version, bool allow_change) const {
@@ -151,6 +154,8 @@ void Matrix::materialize() {
   const at::NoGradGuard no_grad;
   const at::Tensor written = factors_->product();
   factors_.reset();
+  if (const std::shared_ptr<VariableState> variable = variable_.lock())
+    variable->set_gradient_form(GradientForm::kRead);
   for (FactoredTensor* tensor : tensors_) tensor->adopt(written);
   tensors_.clear();
 }
@@ -227,7 +232,7 @@ void register_factored_tensors() {
   }();
 }
 
-at::Tensor make_factored(std::shared_ptr<const Factors> factors, const std::string& variable) {
+at::Tensor make_factored(std::shared_ptr<const Factors> factors, const std::shared_ptr<VariableState>& variable) {
   return Matrix::view_of(std::make_shared<Matrix>(std::move(factors), variable), /*transposed=*/false);
 }
 

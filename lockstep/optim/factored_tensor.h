@@ -5,14 +5,15 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 
 #include "lockstep/reduce/factors.h"
 
 namespace lockstep::internal {
 
-/// The most samples, of all terms together, that a gradient keeps as factors. With more, making its blocks costs more
-/// than reading it.
+class VariableState;
+
+/// The most samples, of all terms together, that a gradient keeps as factors. LibTorch's product adds more of them in
+/// another order.
 inline constexpr int64_t kMostSamples = 192;
 
 /// Tells LibTorch, once in the process, what operators do that are given such tensors. Call before a replica computes.
@@ -26,10 +27,11 @@ void register_factored_tensors();
 /// One thread at a time uses the tensors of one matrix until it is materialized, because that changes all of them.
 ///
 /// data_ptr() and accessor() use no operator. Before the first operator they throw a c10::Error; from LibTorch 2.4 on
-/// it names `variable` and says what to do.
+/// it names the variable and says what to do. `variable` is the one whose gradient it is: its gradient_form() is set to
+/// kRead when the matrix is materialized.
 ///
 /// Requires register_factored_tensors().
-at::Tensor make_factored(std::shared_ptr<const Factors> factors, const std::string& variable);
+at::Tensor make_factored(std::shared_ptr<const Factors> factors, const std::shared_ptr<VariableState>& variable);
 
 /// The factors of a tensor that make_factored() made, or of a sum of such tensors, where nobody has looked at it and it
 /// is not transposed; otherwise null.

@@ -81,17 +81,15 @@ Weights::Weight weight_of(const at::Tensor& left, const at::Tensor& right) {
 
 at::Tensor product(c10::DispatchKeySet keys, const at::Tensor& left, const at::Tensor& right) {
   const Weights::Weight weight = weight_of(left, right);
-  if (VariableState* const variable = weight.variable.get()) {
+  if (const std::shared_ptr<VariableState>& variable = weight.variable) {
     const int64_t samples = left.size(1);
-    if (samples > kMostSamples) {
+    if (samples > weight.most_samples) {
       variable->set_gradient_form(GradientForm::kManySamples);
-    } else if (samples > weight.most_samples) {
-      variable->set_gradient_form(GradientForm::kNoProduct);
     } else if (!libtorch_adds_in_order(samples, left.size(0), right.size(1))) {
       variable->set_gradient_form(GradientForm::kOtherBits);
     } else {
       variable->set_gradient_form(GradientForm::kFactors);
-      return make_factored(std::make_shared<const Factors>(left.t(), right), variable->name());
+      return make_factored(std::make_shared<const Factors>(left.t(), right), variable);
     }
   }
   return at::_ops::mm::redispatch(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kStepKey), left, right);

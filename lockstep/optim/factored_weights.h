@@ -11,8 +11,8 @@
 namespace lockstep::internal {
 
 /// While it lives, the gradients of some variables stay factors where a backward in a step computes them as one matrix
-/// product of at most kMostSamplesThatPay samples (kMostSamples where all are taken), and where LibTorch adds in the
-/// order of OuterProduct, so that no bit depends on it.
+/// product of at most kMostSamplesThatPay samples (kMostSamples where `factoring` is kAlways), and where LibTorch adds
+/// in the order of OuterProduct, so that no bit depends on it.
 class FactoredWeights {
  public:
   /// Of a smaller matrix the gradient stays in the caches anyway.
@@ -23,9 +23,9 @@ class FactoredWeights {
   static constexpr int64_t kMostColumns = 1 << 15;
 
   /// Of `variables`, which one optimizer updates, takes the dense float32 matrices of at least kFewestElements, or of
-  /// any size where `factoring` is kAll. Takes none where the fused update does not add the replicas' gradients itself,
-  /// where the processor has no fused multiply-add, and where this LibTorch does not say which gradient it computes.
-  /// Notes in each variable what holds. Call while no replica of the variables' strategy computes.
+  /// any size where `factoring` is kAlways. Takes none where the fused update does not add the replicas' gradients
+  /// itself, where the processor has no fused multiply-add, and where this LibTorch does not say which gradient it
+  /// computes. Notes in each variable what holds. Call while no replica of the variables' strategy computes.
   FactoredWeights(const std::vector<std::shared_ptr<VariableState>>& variables, Factoring factoring);
   ~FactoredWeights();
   FactoredWeights(const FactoredWeights&) = delete;

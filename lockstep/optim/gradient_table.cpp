@@ -31,7 +31,7 @@ GradientTable::GradientTable(std::vector<std::shared_ptr<VariableState>> variabl
 
 void GradientTable::collect(int64_t r, bool weightless, bool had_empty_part) {
   Absent absent{.had_empty_part = had_empty_part};
-  release_converted(r);  // of a step that failed
+  release_kept(r);  // of a step that failed
   const bool all_sound = variables_.empty() || variables_.front()->counts()->damaged == 0;
   components_.for_each(OfCollect(), r, [&](std::size_t i, const Component& component) {
     if (!all_sound || !component.as_left()) variables_[i]->check_component(r);  // throws where needed
@@ -56,9 +56,6 @@ void GradientTable::collect(int64_t r, bool weightless, bool had_empty_part) {
       leaf = Leaf(*factors);
       factors_[r].push_back(factors);
       return;
-    }
-    if (variables_[i]->gradient_form() == GradientForm::kFactors) {
-      variables_[i]->set_gradient_form(GradientForm::kReadBefore);
     }
     if (LazyTensor* const lazy = lazy_tensor(gradient)) lazy->materialize();
     // A gradient that shares its memory, perhaps with a weight, could change while the update writes weights.

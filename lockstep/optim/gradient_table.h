@@ -1,4 +1,4 @@
-// From backward to pointers: where every replica's gradient of every variable lies.
+// From backward to leaves: each replica's gradient of each variable, in memory or as factors.
 // Walk: the user's step function -> here -> optim/optimizer_state.cpp
 #pragma once
 
@@ -44,7 +44,7 @@ class GradientTable {
     components_.component(i, r).tensor.unsafeGetTensorImpl()->mutable_grad() = at::Tensor();
   }
   /// Drops what collect() had to keep beside .grad(). Call as release().
-  void release_converted(int64_t r) {
+  void release_kept(int64_t r) {
     converted_[r].clear();
     factors_[r].clear();
   }

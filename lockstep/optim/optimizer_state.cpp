@@ -307,7 +307,7 @@ void OptimizerState::settle(int64_t r) {
     if (update.present(i)) component.updated();
     gradients_.release(i, r);
   });
-  gradients_.release_converted(r);
+  gradients_.release_kept(r);
 }
 
 void OptimizerState::end_step() {

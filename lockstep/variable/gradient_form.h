@@ -14,11 +14,11 @@ enum class GradientForm : uint8_t {
   kLocal,
   kReduced,
   kLongRows,
-  // Decided by each backward, and by what the step does with the gradient.
-  kNoProduct,    // no backward has computed it as one product of few samples
+  // Decided by each backward that computes it as one product, and by what the program does with the gradient then.
+  kNoProduct,    // there was none so far
   kManySamples,  // the product had too many
   kOtherBits,    // the product has bits that the library does not make
-  kReadBefore,   // it was read or changed before the optimizer's step, or was computed in another way
+  kRead,         // it was kept as factors until an operator read or changed it
   kFactors,
 };
 
@@ -32,10 +32,10 @@ constexpr const char* text_of(GradientForm form) {
     case GradientForm::kLocal: return "written: each replica trains its own";
     case GradientForm::kReduced: return "written: the sum is made before the update";
     case GradientForm::kLongRows: return "written: long rows";
-    case GradientForm::kNoProduct: return "written: no product of few samples so far";
-    case GradientForm::kManySamples: return "written: more than 192 samples";
+    case GradientForm::kNoProduct: return "written: no matrix product so far";
+    case GradientForm::kManySamples: return "written: many samples";
     case GradientForm::kOtherBits: return "written: LibTorch's product has other bits";
-    case GradientForm::kReadBefore: return "written: read before the step";
+    case GradientForm::kRead: return "written: an operator read it";
     case GradientForm::kFactors: return "factors";
   }
   return "";

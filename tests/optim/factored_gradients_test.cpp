@@ -87,7 +87,7 @@ TEST_F(FactoredGradients, OfAWeightThatIsUsedTwiceAreJoined) {
 
 TEST_F(FactoredGradients, OfManySamplesAreWritten) {
   after_backward([&](ReplicaContext&, Tensor& weight) { EXPECT_TRUE(weight.grad().has_storage()); }, 193);
-  EXPECT_TRUE(testing::has_value(strategy_.describe(), "more than 192 samples"));
+  EXPECT_TRUE(testing::has_value(strategy_.describe(), "many samples"));
 }
 
 TEST_F(FactoredGradients, AreOrdinaryTensorsFromTheFirstOperatorOn) {
@@ -355,7 +355,7 @@ TEST(FactoredGradientsSwitch, SaysOfLargeMatricesAloneWhyTheirGradientsAreWritte
       strategy.make_optimizer(std::vector<Variable>{small, vector, wide, large}, torch::optim::SGDOptions(1));
   std::istringstream lines(strategy.describe());
   const std::vector<std::pair<std::string, std::string>> expected{
-      {"small", ""}, {"vector", ""}, {"wide", ""}, {"large", "no product of few samples so far"}, {"free", ""}};
+      {"small", ""}, {"vector", ""}, {"wide", ""}, {"large", "no matrix product so far"}, {"free", ""}};
   std::size_t found = 0;
   for (std::string line; std::getline(lines, line);) {
     for (const auto& [name, why] : expected) {
