@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -9,8 +11,13 @@
 
 namespace lockstep {
 
-/// How a data set is dealt to the replicas.
+/// How a data set is dealt to the replicas, and how far it has come.
 struct internal::Deal {
+  struct Place {
+    int64_t epoch = 0;
+    int64_t position = 0;
+  };
+
   Dataset dataset;
   DistributeOptions options;
   uint64_t seed;  // that of the options, or else the strategy's
@@ -21,6 +28,10 @@ struct internal::Deal {
   int64_t steps_of(int64_t size) const {
     return steps_of_epoch(size, options.global_batch, options.remainder == Remainder::kDrop);
   }
+
+  mutable std::mutex mutex;
+  mutable Place start = {};  // of the last seek(); guarded by mutex
+  mutable Place next = {};   // behind what was given last; guarded by mutex
 };
 
 namespace data {
@@ -32,8 +43,8 @@ DistributedDataset::DistributedDataset(Dataset dataset, DistributeOptions option
     throw UsageError("LS-OPTION", fmt::format("distribute was given .global_batch = {}", options.global_batch),
                      "give the number of samples of a step over all replicas, at least 1");
   }
-  deal_ = std::make_shared<const internal::Deal>(internal::Deal{
-      std::move(dataset), options, options.seed.value_or(seed), num_replicas, first_replica, num_local_replicas});
+  deal_ = std::make_shared<const internal::Deal>(std::move(dataset), options, options.seed.value_or(seed), num_replicas,
+                                                 first_replica, num_local_replicas);
 }
 
 const internal::Deal& DistributedDataset::deal() const {
@@ -52,8 +63,45 @@ DistributedDataset::Epoch DistributedDataset::epoch(int64_t number) const {
   return {deal_, number};
 }
 
+Cursor DistributedDataset::cursor() const {
+  const internal::Deal& deal = this->deal();
+  const int64_t size = deal.dataset.size();
+  const std::lock_guard<std::mutex> lock(deal.mutex);
+  return {deal.next.epoch, deal.next.position, size, deal.seed};
+}
+
+void DistributedDataset::seek(const Cursor& cursor) const {
+  const internal::Deal& deal = this->deal();
+  const int64_t size = deal.dataset.size();
+  if (cursor.size != size) {
+    throw DataError("LS-DATA-CHANGED",
+                    fmt::format("the cursor is of {} samples, and the data set has {}", cursor.size, size),
+                    "give the data set that the cursor came from");
+  }
+  if (cursor.seed != deal.seed) {
+    throw UsageError("LS-STATE-MISFIT",
+                     fmt::format("the cursor is of seed {}, and the data set has seed {}", cursor.seed, deal.seed),
+                     "distribute the data set with the .seed that the cursor came from");
+  }
+  if (cursor.epoch < 0 || cursor.position < 0 || cursor.position > size) {
+    throw UsageError("LS-STATE-MISFIT",
+                     fmt::format("there is no epoch {}, position {} in a data set of {} samples", cursor.epoch,
+                                 cursor.position, size),
+                     "give what cursor() gave");
+  }
+  const std::lock_guard<std::mutex> lock(deal.mutex);
+  deal.start = deal.next = {cursor.epoch, cursor.position};
+}
+
 DistributedDataset::Iterator::Iterator(std::shared_ptr<const internal::Deal> deal, int64_t epoch)
-    : deal_(std::move(deal)), size_(deal_->dataset.size()), steps_(deal_->steps_of(size_)) {
+    : deal_(std::move(deal)), epoch_(epoch), size_(deal_->dataset.size()) {
+  {
+    const std::lock_guard<std::mutex> lock(deal_->mutex);
+    const internal::Deal::Place start = deal_->start;
+    if (epoch < start.epoch) first_ = size_;
+    if (epoch == start.epoch) first_ = std::min(start.position, size_);
+  }
+  steps_ = deal_->steps_of(size_ - first_);
   order_.emplace(size_, deal_->options.shuffle, deal_->seed, epoch);
   if (steps_ > 0) current_ = read(0);
 }
@@ -65,7 +113,9 @@ DistributedDataset::Iterator& DistributedDataset::Iterator::operator++() {
 }
 
 PerReplica<Batch> DistributedDataset::Iterator::read(int64_t step) const {
-  const internal::Span whole = internal::batch_span(size_, deal_->options.global_batch, step);
+  internal::Span whole = internal::batch_span(size_ - first_, deal_->options.global_batch, step);
+  whole.begin += first_;
+  whole.end += first_;
   std::vector<Batch> parts;
   std::vector<int64_t> ids;
   for (int64_t r = 0; r < deal_->num_local_replicas; ++r) {
@@ -78,6 +128,8 @@ PerReplica<Batch> DistributedDataset::Iterator::read(int64_t step) const {
     parts.push_back(deal_->dataset.read(ids));
     parts.back().global_size = whole.size();
   }
+  const std::lock_guard<std::mutex> lock(deal_->mutex);
+  deal_->next = {epoch_, whole.end};
   return PerReplica<Batch>(std::move(parts), deal_->first_replica);
 }
 

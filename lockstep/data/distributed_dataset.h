@@ -7,6 +7,7 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "lockstep/core/ids.h"
@@ -16,6 +17,8 @@
 #include "lockstep/data/plan.h"
 
 namespace lockstep {
+
+class Strategy;
 
 /// What happens to the samples of an epoch that do not fill a global batch.
 enum class Remainder {
@@ -28,6 +31,9 @@ struct DistributeOptions {
   bool shuffle = false;      // a new order for each epoch, a function of (seed, epoch)
   std::optional<uint64_t> seed = std::nullopt;  // the strategy's, where none is given
   Remainder remainder = Remainder::kKeep;
+  /// Where it is given, the cursor is one of Strategy::state_items() under this name. Names of a strategy's living data
+  /// sets differ.
+  std::string name = {};
 };
 
 namespace internal {
@@ -36,9 +42,19 @@ struct Deal;
 
 namespace data {
 
-/// A handle; copies refer to the same data. Which sample goes to which replica is a pure function of (seed, epoch,
-/// step, replica): reading is repeatable, and every sample of an epoch is used once (Remainder::kDrop leaves some out).
-/// A default-constructed one is empty: its members throw a UsageError.
+/// A place in the epochs of a distributed data set. It is four numbers, so that a program can save it in any format,
+/// and it holds for any number of replicas, lanes and workers, and for any global batch.
+struct Cursor {
+  int64_t epoch = 0;
+  int64_t position = 0;  // samples of this epoch that come before the place
+  int64_t size = 0;      // samples in the data set
+  uint64_t seed = 0;     // of the order of samples
+  friend bool operator==(const Cursor&, const Cursor&) = default;
+};
+
+/// A handle; copies refer to the same data and to the same cursor. Which sample goes to which replica is a pure
+/// function of (seed, epoch, step, replica): reading is repeatable, and every sample of an epoch is used once
+/// (Remainder::kDrop leaves some out). A default-constructed one is empty: its members throw a UsageError.
 class DistributedDataset {
  public:
   /// Yields the steps of one epoch in order. An input iterator: one pass, on one thread. It keeps the data set alive.
@@ -65,7 +81,9 @@ class DistributedDataset {
 
     std::shared_ptr<const internal::Deal> deal_;
     std::optional<internal::EpochOrder> order_;
+    int64_t epoch_ = 0;
     int64_t size_ = 0;
+    int64_t first_ = 0;  // the position of the first sample that it gives
     int64_t step_ = 0;
     int64_t steps_ = 0;
     PerReplica<Batch> current_;
@@ -85,8 +103,15 @@ class DistributedDataset {
   };
 
   DistributedDataset() = default;
-  /// The steps of epoch `number`, counted from 0. Throws a UsageError for a negative one.
+  /// The steps of epoch `number`, counted from 0: those after the place of the last seek(). Throws a UsageError for a
+  /// negative number.
   Epoch epoch(int64_t number) const;
+  /// The place behind the batch that an iterator gave last. Call from any thread.
+  Cursor cursor() const;
+  /// Continues at `cursor`: from now on its epoch begins there, earlier epochs have no steps, and later ones are whole.
+  /// Iterators that exist go on as before. A UsageError for negative numbers or another seed, a DataError for another
+  /// size; then nothing has changed. Call from any thread.
+  void seek(const Cursor& cursor) const;
   /// Steps of one epoch; 0 where there are no samples.
   int64_t steps_per_epoch() const;
   /// Samples in the data set.
@@ -98,6 +123,8 @@ class DistributedDataset {
                      ReplicaId first_replica, int64_t num_local_replicas);
 
  private:
+  friend class lockstep::Strategy;
+  explicit DistributedDataset(std::shared_ptr<const internal::Deal> deal) : deal_(std::move(deal)) {}
   const internal::Deal& deal() const;
 
   std::shared_ptr<const internal::Deal> deal_;

@@ -71,6 +71,25 @@ StateItem number(std::string name, Kind kind, std::function<Number()> get, std::
           }};
 }
 
+StateItem item_of(const std::string& name, const DistributedDataset& data) {
+  const auto read = [data]() -> Tensors {
+    const data::Cursor cursor = data.cursor();
+    return {at::tensor({cursor.epoch, cursor.position, cursor.size, static_cast<int64_t>(cursor.seed)}, at::kLong)};
+  };
+  const auto write = [name, data](const Tensors& values) {
+    require_count(name, values, 1);
+    const at::Tensor& value = values.front();
+    if (!value.defined() || !value.device().is_cpu() || value.scalar_type() != at::kLong ||
+        value.sizes() != at::IntArrayRef{4}) {
+      throw UsageError("LS-STATE-MISFIT", fmt::format("'{}' was given a value that is not a cursor", name),
+                       "give what read() of the same item gave");
+    }
+    const auto number = [&](int64_t i) { return value[i].item<int64_t>(); };
+    data.seek({number(0), number(1), number(2), static_cast<uint64_t>(number(3))});
+  };
+  return {name, Kind::kCursor, read, write};
+}
+
 }  // namespace
 
 std::vector<StateItem> Strategy::state_items() const {
@@ -110,6 +129,9 @@ std::vector<StateItem> Strategy::state_items() const {
           [optimizer, g] { return optimizer->learning_rate(g); },
           [optimizer, g](double rate) { optimizer->set_learning_rate(rate, g); }));
     }
+  }
+  for (const auto& [name, weak] : named_data_sets_) {
+    if (const auto deal = weak.lock()) items.push_back(item_of(name, DistributedDataset(deal)));
   }
   return items;
 }

@@ -12,8 +12,7 @@
 namespace lockstep {
 
 /// One piece of a run's state. Random streams are no items, because they follow from the seed, the step and the number
-/// of evaluations. The position in a data set is no item either: it is an epoch and a step in it, which the training
-/// loop itself counts and gives to DistributedDataset::epoch.
+/// of evaluations.
 struct StateItem {
   enum class Kind : uint8_t {
     kMirrored,      // an on-write variable: one value, not that of an average that stands in for it
@@ -22,6 +21,7 @@ struct StateItem {
     kStepCount,     // how often an optimizer has updated a variable: an int64 without dimensions
     kLearningRate,  // of one group of an optimizer: a float64 without dimensions
     kNumber,        // of the strategy: an int64 without dimensions
+    kCursor,        // of a data set that has a name: the four numbers of data::Cursor, in their order, as int64
   };
   std::string name;  // unique among the items of its kind
   Kind kind = Kind::kNumber;

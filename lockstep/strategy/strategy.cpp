@@ -266,7 +266,14 @@ std::vector<at::Tensor> internal::tensors_of(const std::vector<int64_t>& numbers
 DistributedDataset Strategy::distribute(const Dataset& dataset, DistributeOptions options) const {
   const CallScope call(*group_, "Strategy::distribute", "distribute the data set before run()",
                        internal::Workers::kThis);
-  return DistributedDataset(dataset, options, group_->seed(), num_replicas(), first_replica(), num_local_replicas());
+  if (const auto same = named_data_sets_.find(options.name);
+      same != named_data_sets_.end() && !same->second.expired()) {
+    throw UsageError("LS-NAME-TAKEN", fmt::format("a second data set named '{}' was asked for", options.name),
+                     "give each data set a name of its own, or none");
+  }
+  DistributedDataset data(dataset, options, group_->seed(), num_replicas(), first_replica(), num_local_replicas());
+  if (!options.name.empty()) named_data_sets_[options.name] = data.deal_;
+  return data;
 }
 
 PerReplica<Batch> Strategy::split(const at::Tensor& input, const at::Tensor& target) const {

@@ -5,6 +5,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <source_location>
@@ -232,7 +233,7 @@ class Strategy {
   /// reported each once. Any thread.
   std::vector<Finding> findings() const;
 
-  /// Deals a data set to the replicas.
+  /// Deals a data set to the replicas. A UsageError where a living data set of this strategy has the same name.
   DistributedDataset distribute(const Dataset& dataset, DistributeOptions options) const;
   /// Cuts tensors, with one row for each sample, into the replicas' parts by the rule of distribute(): blocks of rows
   /// in replica order, whose sizes differ by at most one, the larger ones first. Some parts are empty where there are
@@ -243,7 +244,7 @@ class Strategy {
   PerReplica<Batch> split(const at::Tensor& input, const at::Tensor& target = {}) const;
 
   /// The state on which the next step depends, beside the program and its data: variables, slots, step counts, learning
-  /// rates, and the strategy's own numbers. See StateItem.
+  /// rates, the cursors of data sets that have a name, and the strategy's own numbers. See StateItem.
   std::vector<StateItem> state_items() const;
   /// All living variables of the strategy in order of creation, those of modules and optimizers included.
   std::vector<Variable> variables() const;
@@ -321,6 +322,7 @@ class Strategy {
   std::unique_ptr<internal::VariableRegistry> registry_;
   std::vector<std::weak_ptr<internal::OptimizerState>> optimizers_;  // in order of creation; some may be gone
   int64_t next_optimizer_ = 0;                                       // the number in the next one's own name
+  mutable std::map<std::string, std::weak_ptr<const internal::Deal>> named_data_sets_;  // some may be gone
 };
 
 }  // namespace lockstep

@@ -109,6 +109,75 @@ TEST(DistributedDataset, DropLeavesTheShortBatchOut) {
   EXPECT_EQ(ids_of(data, 0).size(), 2u);
 }
 
+/// The samples of the epochs from that of the cursor to `last`, in the order in which they are given.
+std::vector<int64_t> rest_of(const DistributedDataset& data, int64_t last) {
+  std::vector<int64_t> samples;
+  for (int64_t epoch = data.cursor().epoch; epoch <= last; ++epoch) {
+    for (const auto& step : ids_of(data, epoch)) {
+      for (const auto& part : step) samples.insert(samples.end(), part.begin(), part.end());
+    }
+  }
+  return samples;
+}
+
+TEST_P(DistributedDatasetOf, ContinuesAtTheVeryNextSampleOnAnyNumberOfReplicasAndWithAnyBatch) {
+  MirroredStrategy other({.devices = lanes(1), .replicas = 3, .seed = 3});
+  const auto whole = rest_of(strategy_.distribute(numbers(23), {.global_batch = 5, .shuffle = true}), 2);
+  for (int64_t stop = 0; stop < 10; ++stop) {  // 5 steps an epoch
+    const auto stopped = strategy_.distribute(numbers(23), {.global_batch = 5, .shuffle = true});
+    std::size_t given = 0;
+    int64_t step = 0;
+    for (int64_t epoch = 0; step < stop; ++epoch) {
+      for (const auto& batch : stopped.epoch(epoch)) {
+        given += static_cast<std::size_t>(batch.begin()->global_size);
+        if (++step == stop) break;
+      }
+    }
+    const auto continued = other.distribute(numbers(23), {.global_batch = 4, .shuffle = true});
+    continued.seek(stopped.cursor());
+    EXPECT_EQ(continued.cursor(), stopped.cursor());
+    const auto rest = rest_of(continued, 2);
+    EXPECT_EQ(rest, std::vector<int64_t>(whole.begin() + static_cast<std::ptrdiff_t>(given), whole.end())) << stop;
+  }
+}
+
+TEST(DistributedDataset, HasNoStepsBeforeThePlaceOfASeekAndWholeEpochsAfterIt) {
+  MirroredStrategy strategy({.devices = lanes(1)});
+  const auto data = strategy.distribute(numbers(10), {.global_batch = 4, .remainder = Remainder::kDrop});
+  const auto under_way = data.epoch(1);
+  auto it = under_way.begin();
+  data::Cursor cursor = data.cursor();
+  EXPECT_EQ(cursor, (data::Cursor{1, 4, 10, strategy.seed()}));
+  cursor.position = 3;
+  data.seek(cursor);
+  for (int repetition = 0; repetition < 2; ++repetition) {
+    EXPECT_TRUE(ids_of(data, 0).empty());
+    EXPECT_EQ(ids_of(data, 1), (std::vector<std::vector<std::vector<int64_t>>>{{{3, 4, 5, 6}}}));
+    EXPECT_EQ(ids_of(data, 2).size(), 2u);
+  }
+  ++it;
+  EXPECT_EQ(it->begin()->ids[0].item<int64_t>(), 4) << "an iterator under way goes on";
+  data.seek({0, 0, 10, strategy.seed()});
+  EXPECT_EQ(ids_of(data, 0).size(), 2u);
+  data.seek(data.cursor());
+  EXPECT_EQ(rest_of(data, 0).size(), 0u) << "what is left of a short batch is left out";
+}
+
+TEST(DistributedDataset, RefusesACursorThatDoesNotFitAndStaysWhereItIs) {
+  MirroredStrategy strategy({.devices = lanes(1), .seed = 3});
+  const auto data = strategy.distribute(numbers(10), {.global_batch = 4});
+  const data::Cursor before{1, 2, 10, 3};
+  data.seek(before);
+  expect_error<DataError>([&] { data.seek({1, 2, 11, 3}); }, "LS-DATA-CHANGED", {"11", "10"});
+  expect_error<UsageError>([&] { data.seek({1, 2, 10, 4}); }, "LS-STATE-MISFIT", {"seed 4", "seed 3"});
+  expect_error<UsageError>([&] { data.seek({-1, 2, 10, 3}); }, "LS-STATE-MISFIT", {"epoch -1"});
+  expect_error<UsageError>([&] { data.seek({1, -2, 10, 3}); }, "LS-STATE-MISFIT", {"position -2"});
+  expect_error<UsageError>([&] { data.seek({1, 11, 10, 3}); }, "LS-STATE-MISFIT", {"position 11"});
+  EXPECT_EQ(data.cursor(), before);
+  data.seek({1, 10, 10, 3});
+  EXPECT_TRUE(ids_of(data, 1).empty());
+}
+
 TEST(DistributedDataset, OutlivesItsStrategyAndItsEpochObject) {
   auto strategy = std::make_unique<MirroredStrategy>(MirroredOptions{.devices = lanes(1)});
   auto data = std::make_unique<DistributedDataset>(strategy->distribute(numbers(6), {.global_batch = 4}));
@@ -161,6 +230,8 @@ TEST(DistributedDataset, IsAClassMemberThatIsFilledLater) {
   expect_error<UsageError>([&] { data.size(); }, "LS-EMPTY-HANDLE");
   expect_error<UsageError>([&] { data.steps_per_epoch(); }, "LS-EMPTY-HANDLE");
   expect_error<UsageError>([&] { data.global_batch(); }, "LS-EMPTY-HANDLE");
+  expect_error<UsageError>([&] { data.cursor(); }, "LS-EMPTY-HANDLE");
+  expect_error<UsageError>([&] { data.seek({}); }, "LS-EMPTY-HANDLE");
   EXPECT_TRUE(DistributedDataset::Iterator() == std::default_sentinel);
   MirroredStrategy strategy({.devices = lanes(1)});
   expect_error<UsageError>([&] { strategy.distribute(Dataset(), {.global_batch = 1}); }, "LS-EMPTY-HANDLE");

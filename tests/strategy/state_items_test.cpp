@@ -18,6 +18,14 @@ namespace {
 
 using Kind = StateItem::Kind;
 
+std::string digest_of(const Strategy& strategy) {
+  std::vector<std::pair<std::string, at::Tensor>> named;
+  for (const StateItem& item : strategy.state_items()) {
+    for (const at::Tensor& value : item.read()) named.emplace_back(item.name, value);
+  }
+  return sha256_of(named);
+}
+
 /// A training program with every kind of state: dropout, batch normalisation, two optimizers over one variable, an
 /// on-read variable and moving averages.
 struct TrainingRun {
@@ -53,13 +61,7 @@ struct TrainingRun {
     }
   }
 
-  std::string digest() const {
-    std::vector<std::pair<std::string, at::Tensor>> named;
-    for (const StateItem& item : strategy.state_items()) {
-      for (const at::Tensor& value : item.read()) named.emplace_back(item.name, value);
-    }
-    return sha256_of(named);
-  }
+  std::string digest() const { return digest_of(strategy); }
 
   MirroredStrategy strategy;
   Replicated<torch::nn::Sequential> model;
@@ -69,7 +71,38 @@ struct TrainingRun {
   Variable seen;
 };
 
-void copy_state(const TrainingRun& from, const TrainingRun& to) {
+/// Training on a data set that has a name, one epoch after the other.
+struct TrainingOnData {
+  explicit TrainingOnData(int64_t replicas)
+      : strategy({.devices = testing::lanes(1), .replicas = replicas, .seed = 5}),
+        model(strategy.make_module([] { return torch::nn::Linear(3, 1); })),
+        adam(strategy.make_optimizer(model, torch::optim::AdamWOptions(1e-2))),
+        data(strategy.distribute(
+            data::from_tensors(torch::arange(66).to(torch::kFloat).view({22, 3}) / 66, torch::arange(22)),
+            {.global_batch = 5, .shuffle = true, .name = "train"})) {}
+
+  void steps(int count) {
+    for (int64_t epoch = data.cursor().epoch; count > 0; ++epoch) {
+      for (const auto& batch : data.epoch(epoch)) {
+        strategy.run(batch, [&](ReplicaContext& ctx, const Batch& part) {
+          ctx.scale_loss((model(ctx)->forward(part.input).squeeze(1) - part.target).square().mean()).backward();
+          adam.step(ctx);
+        });
+        if (--count == 0) break;
+      }
+    }
+  }
+
+  std::string digest() const { return digest_of(strategy); }
+
+  MirroredStrategy strategy;
+  Replicated<torch::nn::Linear> model;
+  Optimizer adam;
+  DistributedDataset data;
+};
+
+template <class Run>
+void copy_state(const Run& from, const Run& to) {
   std::map<std::pair<Kind, std::string>, StateItem> targets;
   for (StateItem& item : to.strategy.state_items()) targets[{item.kind, item.name}] = std::move(item);
   for (const StateItem& item : from.strategy.state_items()) targets.at({item.kind, item.name}).write(item.read());
@@ -87,6 +120,65 @@ TEST(StateItems, ContinueARunWithTheBitsOfTheOneThatNeverStopped) {
   EXPECT_EQ(second.digest(), first.digest());
   second.steps(3);
   EXPECT_EQ(second.digest(), whole.digest());
+}
+
+TEST(StateItems, ContinueInTheMiddleOfAnEpochWithTheSamplesThatWereNotUsed) {
+  TrainingOnData whole(3);
+  whole.steps(13);
+  for (const int stop : {0, 1, 4, 5, 7, 12}) {
+    TrainingOnData first(3);
+    first.steps(stop);
+    TrainingOnData second(3);
+    second.steps(2);  // what it did before does not matter
+    copy_state(first, second);
+    EXPECT_EQ(second.data.cursor(), first.data.cursor());
+    second.steps(13 - stop);
+    EXPECT_EQ(second.digest(), whole.digest()) << stop;
+    EXPECT_EQ(second.data.cursor(), whole.data.cursor());
+  }
+}
+
+TEST(StateItems, HaveTheCursorsOfLivingDataSetsThatHaveAName) {
+  TrainingOnData run(2);
+  const auto cursors = [&] {
+    std::vector<std::string> names;
+    for (const StateItem& item : run.strategy.state_items()) {
+      if (item.kind == Kind::kCursor) names.push_back(item.name);
+    }
+    return names;
+  };
+  const Dataset samples = data::from_tensors(torch::zeros({4, 1}), torch::zeros({4}));
+  const auto unnamed = run.strategy.distribute(samples, {.global_batch = 2});
+  EXPECT_EQ(cursors(), std::vector<std::string>{"train"});
+  {
+    const auto validation = run.strategy.distribute(samples, {.global_batch = 2, .name = "validation"});
+    EXPECT_EQ(cursors(), (std::vector<std::string>{"train", "validation"}));
+    testing::expect_error<UsageError>(
+        [&] { run.strategy.distribute(samples, {.global_batch = 2, .name = "validation"}); }, "LS-NAME-TAKEN",
+        {"validation"});
+  }
+  EXPECT_EQ(cursors(), std::vector<std::string>{"train"});
+  const auto again = run.strategy.distribute(samples, {.global_batch = 1, .name = "validation"});
+  EXPECT_EQ(cursors(), (std::vector<std::string>{"train", "validation"}));
+}
+
+TEST(StateItems, RefuseACursorOfOtherDataAndChangeNothing) {
+  TrainingOnData run(2);
+  run.steps(3);
+  const data::Cursor before = run.data.cursor();
+  for (const StateItem& item : run.strategy.state_items()) {
+    if (item.kind != Kind::kCursor) continue;
+    for (const auto& value : {torch::zeros({3}, torch::kLong), torch::zeros({4}), torch::zeros({4, 1}, torch::kLong),
+                              torch::Tensor(), torch::zeros({4}, torch::device(torch::kMeta).dtype(torch::kLong))}) {
+      testing::expect_error<UsageError>([&] { item.write({value}); }, "LS-STATE-MISFIT", {"'train'"});
+    }
+    testing::expect_error<DataError>(
+        [&] {
+          item.write({torch::tensor({int64_t{0}, int64_t{0}, int64_t{7}, int64_t{5}})});
+        },
+        "LS-DATA-CHANGED", {"7", "22"});
+  }
+  EXPECT_EQ(run.data.cursor(), before);
 }
 
 TEST(StateItems, HaveNamesThatNoOtherOfTheirKindHas) {
