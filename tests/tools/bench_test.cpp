@@ -74,6 +74,16 @@ TEST_F(Bench, StepTakesShapesTensorsOrAModel) {
   EXPECT_EQ(report("step --no-calibration --model mlp --widths 20,30,10")["parameters"], 20 * 30 + 30 + 30 * 10 + 10);
 }
 
+TEST_F(Bench, StepOfSamplesKeepsTheGradientsOfLargeMatricesAsFactors) {
+  const std::string flags = "step --no-calibration --shapes 256x256*2,64x64,10 --samples ";
+  const auto json = report(flags + "4");
+  const bool tells_node = json["software"].get<std::string>().find("LibTorch 1.") == std::string::npos;
+  EXPECT_EQ(json["tensors_as_factors"], tells_node ? 2 : 0);
+  EXPECT_EQ(json["samples"], 4);
+  EXPECT_EQ(report(flags + "1000")["tensors_as_factors"], 0) << "too many samples";
+  EXPECT_EQ(report("step --no-calibration --shapes 256x256")["tensors_as_factors"], 0) << "gradients are given";
+}
+
 TEST_F(Bench, TrainDumpsWhatARivalNeeds) {
   const auto json = report("train --no-calibration --model mlp --widths 8,4,3 --batch 5 --devices cpu:0,cpu:1 --dump " +
                            path("dump"));
@@ -118,6 +128,7 @@ TEST_F(Bench, BadFlagsAreOneLineAndExitCodeTwo) {
   expect_refused("step --tensors 100", "--tensors has '100'");
   expect_refused("step --tensors 10x10 --shapes 4", "excludes");
   expect_refused("step --model vgg", "vgg");
+  expect_refused("step --shapes 4x4 --samples 0", "--samples");
   expect_refused("train --optimizer lion", "lion");
   expect_refused("train --model gpt --width 30 --heads 4", "no multiple of --heads 4");
 }

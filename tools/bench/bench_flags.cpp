@@ -80,6 +80,11 @@ void add_bench(CLI::App& app, Action& chosen) {
   step_app->add_option("--tensors", step->tensors, "COUNTxELEMENTS, such as 10000x256")
       ->excludes(model)
       ->excludes(shapes);
+  step_app
+      ->add_option("--samples", step->samples,
+                   "compute the gradients of matrices by linear layers with this many samples on each replica, so that "
+                   "they may be kept as factors; by default gradients are given")
+      ->check(CLI::Range(1, 1 << 20));
   add_optimizer_flag(*step_app, step->optimizer);
 }
 

@@ -9,6 +9,8 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/lockstep.h"
+#include "lockstep/variable/gradient_form.h"
+#include "lockstep/variable/variable_state.h"
 #include "tools/bench/bench_report.h"
 #include "tools/bench/shapes.h"
 #include "tools/console.h"
@@ -37,26 +39,45 @@ struct StepTimes {
   double setting = 0;  // seconds for each step in which a replica sets its gradients, not part of the above
 };
 
-StepTimes measure_step(Strategy& strategy, const std::vector<Variable>& variables, const Optimizer& optimizer,
-                       const TimingOptions& options) {
-  const PerReplica<std::vector<at::Tensor>> prepared = strategy.per_replica([&](ReplicaId replica) {
-    std::vector<at::Tensor> gradients;
-    for (const Variable& variable : variables) {
-      gradients.push_back(at::full(variable.sizes(), 1e-3 * static_cast<double>(replica.value() + 1)));
+/// What a variable's gradient is made of: itself, or the input of a linear layer and the gradient of its output.
+struct Source {
+  at::Tensor gradient;
+  at::Tensor input;
+
+  void set_gradient(at::Tensor& value) const {
+    if (!input.defined()) {
+      value.mutable_grad() = gradient;
+    } else {
+      at::linear(input, value).backward(gradient);
     }
-    return gradients;
+  }
+};
+
+Source make_source(at::IntArrayRef sizes, int64_t samples, double number) {
+  if (samples == 0 || sizes.size() != 2) return {at::full(sizes, number), {}};
+  return {at::full({samples, sizes[0]}, number), at::ones({samples, sizes[1]})};
+}
+
+StepTimes measure_step(Strategy& strategy, const std::vector<Variable>& variables, const Optimizer& optimizer,
+                       int64_t samples, const TimingOptions& options) {
+  const PerReplica<std::vector<Source>> prepared = strategy.per_replica([&](ReplicaId replica) {
+    std::vector<Source> sources;
+    for (const Variable& variable : variables) {
+      sources.push_back(make_source(variable.sizes(), samples, 1e-3 * static_cast<double>(replica.value() + 1)));
+    }
+    return sources;
   });
   double setting = 0;
   int64_t steps = 0;
   const auto seconds_of = [&](int64_t calls) {
-    const auto spent = strategy.run(prepared, [&](ReplicaContext& ctx, const std::vector<at::Tensor>& gradients) {
+    const auto spent = strategy.run(prepared, [&](ReplicaContext& ctx, const std::vector<Source>& sources) {
       std::vector<at::Tensor> values;
       for (const Variable& variable : variables) values.push_back(variable.value(ctx));
       const at::Tensor token = at::zeros({1});
       Clock::duration of_step{}, of_setting{};
       for (int64_t i = 0; i < calls; ++i) {
         const auto begin = Clock::now();
-        for (std::size_t v = 0; v < values.size(); ++v) values[v].mutable_grad() = gradients[v];
+        for (std::size_t v = 0; v < values.size(); ++v) sources[v].set_gradient(values[v]);
         const auto set = Clock::now();
         ctx.all_reduce(Reduction::kSum, token);  // all are ready
         const auto ready = Clock::now();
@@ -77,6 +98,13 @@ StepTimes measure_step(Strategy& strategy, const std::vector<Variable>& variable
   return {step, setting / static_cast<double>(steps)};
 }
 
+/// The bytes of a replica's gradient: what is written, or the factors.
+double gradient_bytes(const Variable& variable, int64_t samples) {
+  if (variable.state().gradient_form() != internal::GradientForm::kFactors)
+    return 4 * static_cast<double>(variable.sizes().empty() ? 1 : c10::multiply_integers(variable.sizes()));
+  return 4 * static_cast<double>(samples * (variable.sizes()[0] + variable.sizes()[1]));
+}
+
 }  // namespace
 
 int bench_step(const BenchStepOptions& options) {
@@ -91,26 +119,35 @@ int bench_step(const BenchStepOptions& options) {
   std::vector<Variable> variables;
   for (const Shape& shape : shapes) variables.push_back(strategy->make_variable(at::ones(shape)));
   const Optimizer optimizer = make_optimizer(*strategy, variables, options.optimizer);
-  const StepTimes times = measure_step(*strategy, variables, optimizer, timing_of(options));
+  const StepTimes times = measure_step(*strategy, variables, optimizer, options.samples, timing_of(options));
 
-  const double bytes = elements * static_cast<double>(4 * replicas + update_bytes(options.optimizer));
+  double of_gradients = 0;
+  std::size_t factored = 0;
+  for (const Variable& variable : variables) {
+    of_gradients += static_cast<double>(replicas) * gradient_bytes(variable, options.samples);
+    if (variable.state().gradient_form() == internal::GradientForm::kFactors) ++factored;
+  }
+  const double bytes = of_gradients + elements * static_cast<double>(update_bytes(options.optimizer));
   const double rate = bytes / times.step.median;
   nlohmann::ordered_json report = report_of("step", *strategy, limits);
   report["optimizer"] = options.optimizer;
   report["tensors"] = shapes.size();
+  report["samples"] = options.samples;
+  report["tensors_as_factors"] = factored;
   report["parameters"] = static_cast<int64_t>(elements);
   report["ms_per_step"] = json_of(times.step, 1e3);
   report["ms_setting_gradients"] = 1e3 * times.setting;
   report["gb_per_second"] = rate / 1e9;
   std::string speed = fmt::format("{:.1f} GB/s", rate / 1e9);
   if (limits) {
-    const double touched = elements * static_cast<double>(4 * replicas + update_bytes(options.optimizer) / 2);
+    const double touched = of_gradients + elements * static_cast<double>(update_bytes(options.optimizer) / 2);
     const double share = rate / limits->triad_rate(static_cast<int64_t>(touched));
     report["share_of_triad_bandwidth"] = share;
     speed += fmt::format(", {} of the triad's", percent(share));
   }
   print_table({
-      {"gradients", fmt::format("{} tensors, {:.0f} elements, {}", shapes.size(), elements, options.optimizer)},
+      {"gradients", fmt::format("{} tensors, {} of them as factors, {:.0f} elements, {}", shapes.size(), factored,
+                                elements, options.optimizer)},
       {"replicas", fmt::format("{} on [{}]", replicas, fmt::join(strategy->devices(), ", "))},
       {"reduce and step", text_of(times.step)},
       {"bytes moved", speed},
