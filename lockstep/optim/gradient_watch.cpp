@@ -10,7 +10,7 @@
 
 #include "lockstep/core/checksum.h"
 #include "lockstep/core/torch_compat.h"
-#include "lockstep/optim/factored_tensor.h"
+#include "lockstep/linear/factored_tensor.h"
 
 namespace lockstep::internal {
 

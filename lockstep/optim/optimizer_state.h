@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lockstep/core/function_ref.h"
-#include "lockstep/optim/factored_weights.h"
+#include "lockstep/linear/factored_weights.h"
 #include "lockstep/optim/fused_update.h"
 #include "lockstep/optim/gradient_table.h"
 #include "lockstep/optim/gradient_watch.h"

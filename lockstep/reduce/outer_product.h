@@ -9,7 +9,7 @@ namespace lockstep::internal {
 /// [group][sample][kLeftGroup], and `right` in panels of kRightPanel columns, [panel][sample][kRightPanel]. The last
 /// group and panel are filled up with zeros.
 inline constexpr int64_t kLeftGroup = 4;
-inline constexpr int64_t kRightPanel = 64;
+inline constexpr int64_t kRightPanel = 48;
 
 /// What a loop of outer products is given.
 struct OuterProductWork {

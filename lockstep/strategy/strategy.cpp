@@ -16,6 +16,7 @@
 #include "lockstep/core/simd.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/data/split.h"
+#include "lockstep/linear/step_products.h"
 #include "lockstep/memory/tensor_allocator.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/optim/update_rule.h"
@@ -54,6 +55,7 @@ Strategy::Strategy(StrategySetup setup)
     throw UsageError("LS-OPTION", fmt::format(".verify_every is {}", verify_every_),
                      "give a number of runs, or 0 for never");
   }
+  internal::use_step_products();
   if (!setup.topology) setup.topology = std::make_shared<HostTopology>();
   if (!setup.placement) setup.placement = std::make_shared<OneCopyPlacement>();
   if (!setup.synchronization) setup.synchronization = std::make_shared<EveryStepSynchronization>();

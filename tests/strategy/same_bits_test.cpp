@@ -63,12 +63,12 @@ std::vector<Plan> plans() {
   return all;
 }
 
-TEST_P(SameBits, WithGradientsKeptAsFactorsAndWithout) {
-  if (!testing::can_factor()) GTEST_SKIP() << "this LibTorch or processor keeps no factors";
+TEST_P(SameBits, WithAndWithoutFactorsAndProductsOfOurOwn) {
   Plan plan = GetParam();
   plan.lanes = static_cast<int>(std::min<int64_t>(2, plan.replicas));
-  const auto trained = [&](const char* factored) {
-    const testing::FactoredGradientsAre scope(factored);
+  const auto trained = [&](const char* value) {
+    const testing::FactoredGradientsAre factored(value);
+    const testing::FewRowsProductsAre products(value);
     return train(plan);
   };
   EXPECT_EQ(trained("always"), trained("off"));

@@ -1,4 +1,4 @@
-// For tests of gradients that are kept as factors.
+// For tests of gradients that are kept as factors, and of products of few rows.
 #pragma once
 
 #include <cstdlib>
@@ -6,6 +6,7 @@
 #include <string>
 
 #include "lockstep/core/torch_compat.h"
+#include "lockstep/linear/step_products.h"
 #include "lockstep/reduce/factors.h"
 
 namespace lockstep::testing {
@@ -13,28 +14,53 @@ namespace lockstep::testing {
 /// Whether this LibTorch and this processor can keep gradients as factors at all.
 inline bool can_factor() { return internal::kTellsRunningNode && internal::Factors::available(); }
 
-/// LOCKSTEP_FACTORED_GRADIENTS is `value`, or unset where null, for strategies that are made while the scope lives. Not
-/// while other threads read the environment.
-class FactoredGradientsAre {
+/// The environment has `name` as `value`, or not at all where that is null, while the scope lives. Not while other
+/// threads read the environment.
+class EnvironmentScope {
  public:
-  explicit FactoredGradientsAre(const char* value) {
-    if (const char* const before = std::getenv(kName)) before_ = before;
+  EnvironmentScope(const char* name, const char* value) : name_(name) {
+    if (const char* const before = std::getenv(name)) before_ = before;
     set(value);
   }
-  ~FactoredGradientsAre() { set(before_ ? before_->c_str() : nullptr); }
-  FactoredGradientsAre(const FactoredGradientsAre&) = delete;
-  FactoredGradientsAre& operator=(const FactoredGradientsAre&) = delete;
+  ~EnvironmentScope() { set(before_ ? before_->c_str() : nullptr); }
+  EnvironmentScope(const EnvironmentScope&) = delete;
+  EnvironmentScope& operator=(const EnvironmentScope&) = delete;
 
  private:
-  static constexpr const char* kName = "LOCKSTEP_FACTORED_GRADIENTS";
-  static void set(const char* value) {
+  void set(const char* value) const {
     if (value) {
-      setenv(kName, value, 1);
+      setenv(name_, value, 1);
     } else {
-      unsetenv(kName);
+      unsetenv(name_);
     }
   }
+  const char* const name_;
   std::optional<std::string> before_;
+};
+
+/// LOCKSTEP_FACTORED_GRADIENTS is `value`, or unset where null, for strategies that are made while the scope lives.
+class FactoredGradientsAre : EnvironmentScope {
+ public:
+  explicit FactoredGradientsAre(const char* value) : EnvironmentScope("LOCKSTEP_FACTORED_GRADIENTS", value) {}
+};
+
+/// LOCKSTEP_FEW_ROWS_PRODUCTS is `value`, or unset where null, for all strategies while the scope lives. Not while a
+/// replica computes.
+class FewRowsProductsAre {
+ public:
+  explicit FewRowsProductsAre(const char* value) {
+    scope_.emplace("LOCKSTEP_FEW_ROWS_PRODUCTS", value);
+    internal::use_step_products();
+  }
+  ~FewRowsProductsAre() {
+    scope_.reset();
+    internal::use_step_products();
+  }
+  FewRowsProductsAre(const FewRowsProductsAre&) = delete;
+  FewRowsProductsAre& operator=(const FewRowsProductsAre&) = delete;
+
+ private:
+  std::optional<EnvironmentScope> scope_;
 };
 
 }  // namespace lockstep::testing

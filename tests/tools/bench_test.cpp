@@ -75,13 +75,13 @@ TEST_F(Bench, StepTakesShapesTensorsOrAModel) {
 }
 
 TEST_F(Bench, StepOfSamplesKeepsTheGradientsOfLargeMatricesAsFactors) {
-  const std::string flags = "step --no-calibration --shapes 256x256*2,64x64,10 --samples ";
+  const std::string flags = "step --no-calibration --shapes 512x512*2,64x64,10 --samples ";
   const auto json = report(flags + "4");
   const bool tells_node = json["software"].get<std::string>().find("LibTorch 1.") == std::string::npos;
   EXPECT_EQ(json["tensors_as_factors"], tells_node ? 2 : 0);
   EXPECT_EQ(json["samples"], 4);
   EXPECT_EQ(report(flags + "1000")["tensors_as_factors"], 0) << "too many samples";
-  EXPECT_EQ(report("step --no-calibration --shapes 256x256")["tensors_as_factors"], 0) << "gradients are given";
+  EXPECT_EQ(report("step --no-calibration --shapes 512x512")["tensors_as_factors"], 0) << "gradients are given";
 }
 
 TEST_F(Bench, TrainDumpsWhatARivalNeeds) {

@@ -1,10 +1,8 @@
-#include "lockstep/optim/factored_weights.h"
+#include "lockstep/linear/factored_weights.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/mm_ops.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <atomic>
@@ -13,8 +11,8 @@
 #include <unordered_map>
 
 #include "lockstep/core/torch_compat.h"
-#include "lockstep/optim/factored_tensor.h"
-#include "lockstep/optim/product_order.h"
+#include "lockstep/linear/factored_tensor.h"
+#include "lockstep/linear/product_order.h"
 #include "lockstep/reduce/factors.h"
 #include "lockstep/replica/random_streams.h"
 #include "lockstep/replica/replica_group.h"
@@ -79,30 +77,6 @@ Weights::Weight weight_of(const at::Tensor& left, const at::Tensor& right) {
   return weight_with(weight);
 }
 
-at::Tensor product(c10::DispatchKeySet keys, const at::Tensor& left, const at::Tensor& right) {
-  const Weights::Weight weight = weight_of(left, right);
-  if (const std::shared_ptr<VariableState>& variable = weight.variable) {
-    const int64_t samples = left.size(1);
-    if (samples > weight.most_samples) {
-      variable->set_gradient_form(GradientForm::kManySamples);
-    } else if (!libtorch_adds_in_order(samples, left.size(0), right.size(1))) {
-      variable->set_gradient_form(GradientForm::kOtherBits);
-    } else {
-      variable->set_gradient_form(GradientForm::kFactors);
-      return make_factored(std::make_shared<const Factors>(left.t(), right), variable);
-    }
-  }
-  return at::_ops::mm::redispatch(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kStepKey), left, right);
-}
-
-void register_kernel() {
-  [[gnu::used]] static auto* const aten = [] {  // never destroyed, as in random_streams.cpp
-    auto* library = new torch::Library(torch::Library::IMPL, "aten", kStepKey, __FILE__, __LINE__);
-    library->impl("mm", TORCH_FN(product));
-    return library;
-  }();
-}
-
 GradientForm form_of(const VariableState& variable, Factoring factoring) {
   const at::Tensor& like = variable.like();
   const ReplicaGroup& group = *variable.group();
@@ -119,6 +93,23 @@ GradientForm form_of(const VariableState& variable, Factoring factoring) {
 
 }  // namespace
 
+at::Tensor factored_gradient(const at::Tensor& left, const at::Tensor& right) {
+  const Weights::Weight weight = weight_of(left, right);
+  const std::shared_ptr<VariableState>& variable = weight.variable;
+  if (!variable) return {};
+  const int64_t samples = left.size(1);
+  if (samples > weight.most_samples) {
+    variable->set_gradient_form(GradientForm::kManySamples);
+    return {};
+  }
+  if (!libtorch_adds_in_order(samples, left.size(0), right.size(1))) {
+    variable->set_gradient_form(GradientForm::kOtherBits);
+    return {};
+  }
+  variable->set_gradient_form(GradientForm::kFactors);
+  return make_factored(std::make_shared<const Factors>(left.t(), right), variable);
+}
+
 FactoredWeights::FactoredWeights(const std::vector<std::shared_ptr<VariableState>>& variables, Factoring factoring) {
   for (const auto& variable : variables) {
     const GradientForm form = form_of(*variable, factoring);
@@ -127,7 +118,6 @@ FactoredWeights::FactoredWeights(const std::vector<std::shared_ptr<VariableState
   }
   if (variables_.empty()) return;
   register_factored_tensors();
-  register_kernel();
   Weights& all = weights();
   const std::unique_lock<std::shared_mutex> lock(all.mutex);
   for (const auto& variable : variables_) {
@@ -135,7 +125,7 @@ FactoredWeights::FactoredWeights(const std::vector<std::shared_ptr<VariableState
       Weights::Weight& weight = all.by_component[variable->component(r).unsafeGetTensorImpl()];
       ++weight.users;
       weight.variable = variable;
-      weight.most_samples = factoring == Factoring::kAlways ? kMostSamples : kMostSamplesThatPay;
+      weight.most_samples = factoring == Factoring::kAlways ? kMostSamples : most_samples(variable->like().numel());
     }
   }
   all.count();

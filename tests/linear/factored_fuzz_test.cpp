@@ -1,4 +1,5 @@
-// Random training programs, with gradients kept as factors wherever that can be and nowhere: equal bits.
+// Random training programs, with gradients kept as factors and products of few rows of our own wherever that can be,
+// and nowhere: equal bits.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -12,7 +13,7 @@
 #include <vector>
 
 #include "lockstep/core/log.h"
-#include "tests/optim/random_program.h"
+#include "tests/linear/random_program.h"
 #include "tests/support/factored.h"
 #include "tests/support/programs.h"
 
@@ -74,6 +75,8 @@ struct Quiet {
 TEST(FactoredGradientsFuzz, NoBitAndNoFindingDependsOnFactors) {
   if (!testing::can_factor()) GTEST_SKIP() << "this LibTorch or processor keeps no factors";
   const Quiet quiet;
+  const testing::FewRowsProductsAre none("off");
+  const int64_t products_before = internal::num_few_rows_products();
   std::vector<std::unique_ptr<Strategy>> with;
   std::vector<std::unique_ptr<Strategy>> without;
   int64_t factored = 0;
@@ -87,7 +90,10 @@ TEST(FactoredGradientsFuzz, NoBitAndNoFindingDependsOnFactors) {
     RandomProgram program(seed);
     RandomProgram same(seed);
     const auto [expected, error] = outcome_of([&] { return program.run(*without[kind]); });
-    const auto [found, other_error] = outcome_of([&] { return same.run(*with[kind]); });
+    const auto [found, other_error] = [&] {
+      const testing::FewRowsProductsAre products("always");
+      return outcome_of([&] { return same.run(*with[kind]); });
+    }();
     ASSERT_EQ(error, other_error) << "program " << seed;
     factored += same.num_factored();
     if (error.empty()) ++compared;
@@ -107,6 +113,7 @@ TEST(FactoredGradientsFuzz, NoBitAndNoFindingDependsOnFactors) {
   }
   EXPECT_GT(factored, int64_t{kPrograms} / 4);
   EXPECT_GT(compared, kPrograms * 9 / 10);
+  RecordProperty("few_rows_products", static_cast<int>(internal::num_few_rows_products() - products_before));
 }
 
 }  // namespace

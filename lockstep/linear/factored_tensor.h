@@ -33,6 +33,9 @@ void register_factored_tensors();
 /// Requires register_factored_tensors().
 at::Tensor make_factored(std::shared_ptr<const Factors> factors, const std::shared_ptr<VariableState>& variable);
 
+/// Gives a tensor that make_factored() made its memory; others stay as they are.
+void materialize(const at::Tensor& tensor);
+
 /// The factors of a tensor that make_factored() made, or of a sum of such tensors, where nobody has looked at it and it
 /// is not transposed; otherwise null.
 std::shared_ptr<const Factors> factors_of(const at::Tensor& tensor);

@@ -1,4 +1,4 @@
-#include "lockstep/optim/factored_tensor.h"
+#include "lockstep/linear/factored_tensor.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -166,12 +166,7 @@ FactoredTensor* factored(const at::Tensor& tensor) {
 
 void materialize_all(const c10::IValue& value) {
   if (value.isTensor()) {
-    const at::Tensor& tensor = value.toTensor();
-    if (FactoredTensor* const one = factored(tensor)) return one->materialize();
-    if (!tensor.defined() || !tensor.key_set().has(kLazyKey)) return;
-    throw UsageError("LS-GRADIENT-WITHOUT-MEMORY",
-                     "a tensor was given, by set_data() or .data, a gradient that is kept as two factors",
-                     "use .grad().clone(), or set LOCKSTEP_FACTORED_GRADIENTS=off");
+    materialize(value.toTensor());
   } else if (value.isTensorList()) {
     for (const at::Tensor& tensor : value.toTensorVector()) materialize_all(tensor);
   } else if (value.isList()) {
@@ -230,6 +225,14 @@ void register_factored_tensors() {
     library->fallback(torch::CppFunction::makeFromBoxedFunction<&materialize_and_go_on>());
     return library;
   }();
+}
+
+void materialize(const at::Tensor& tensor) {
+  if (FactoredTensor* const one = factored(tensor)) return one->materialize();
+  if (!tensor.defined() || !tensor.key_set().has(kLazyKey)) return;
+  throw UsageError("LS-GRADIENT-WITHOUT-MEMORY",
+                   "a tensor was given, by set_data() or .data, a gradient that is kept as two factors",
+                   "use .grad().clone(), or set LOCKSTEP_FACTORED_GRADIENTS=off");
 }
 
 at::Tensor make_factored(std::shared_ptr<const Factors> factors, const std::shared_ptr<VariableState>& variable) {

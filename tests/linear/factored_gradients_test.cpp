@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "lockstep/core/log.h"
-#include "lockstep/optim/factored_tensor.h"
-#include "lockstep/optim/product_order.h"
+#include "lockstep/linear/factored_tensor.h"
+#include "lockstep/linear/product_order.h"
 #include "tests/support/autocast.h"
 #include "tests/support/errors.h"
 #include "tests/support/factored.h"

@@ -1,0 +1,156 @@
+#include "lockstep/linear/product_order.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "lockstep/core/torch_compat.h"
+#include "lockstep/linear/few_rows_product.h"
+#include "lockstep/reduce/factors.h"
+#include "lockstep/replica/random_streams.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+/// Numbers of both signs and many sizes, and zeros of both signs; the same in every process. They begin `offset`
+/// elements behind an address to which LibTorch aligns tensors. `which` tells one matrix from another.
+at::Tensor test_values(int64_t rows, int64_t columns, int64_t offset, int64_t which) {
+  // The numbers repeat after a prime number of elements: to compute a sine for each element of a large weight would
+  // take longer than all products.
+  constexpr std::size_t kPeriod = 7919;
+  static const auto period = [] {
+    std::array<float, kPeriod> values;
+    for (std::size_t i = 0; i < kPeriod; ++i) {
+      const double value = std::sin(0.7390851 * static_cast<double>(i) + 0.1) / 3;
+      values[i] = std::abs(value) < 0.05 ? 0.0f : value > 0.3 && value < 0.31 ? -0.0f : static_cast<float>(value);
+    }
+    return values;
+  }();
+  at::Tensor values = at::empty({offset + rows * columns}, at::kFloat);
+  auto* to = values.data_ptr<float>();
+  auto left = static_cast<std::size_t>(values.numel());
+  for (std::size_t from = static_cast<std::size_t>(which) * 1009 % kPeriod; left > 0; from = 0) {
+    const std::size_t count = std::min(kPeriod - from, left);
+    std::copy_n(period.data() + from, count, to);
+    to += count;
+    left -= count;
+  }
+  return values.narrow(0, offset, rows * columns).view({rows, columns});
+}
+
+bool have_same_bits(const at::Tensor& theirs, const float* ours, int64_t offset, int64_t count) {
+  const auto* const values = static_cast<const float*>(address_of(theirs)) + offset;
+  return std::memcmp(ours, values, static_cast<std::size_t>(count) * sizeof(float)) == 0;
+}
+
+bool is_dense_float(const at::Tensor& product) {
+  return product.scalar_type() == at::kFloat && product.is_contiguous();
+}
+
+bool compare_gradient(int64_t samples, int64_t rows, int64_t columns, int64_t trial) {
+  constexpr int64_t kAtATime = 1 << 12;
+  const at::Tensor left = test_values(samples, rows, trial * 5 % 16, 2 * trial);
+  const at::Tensor right = test_values(samples, columns, trial * 3 % 16, 2 * trial + 1);
+  // Some products underflow.
+  for (const at::Tensor& factor : {left, right}) {
+    if (factor.size(1) > 3) factor.slice(1, 3, factor.size(1), 7).mul_(1e-30);
+  }
+  const at::Tensor theirs = left.t().mm(right);
+  if (!is_dense_float(theirs)) return false;
+  const Factors factors(left, right);
+  FactorBlocks ours(4 * kAtATime);
+  for (int64_t offset = 0; offset < theirs.numel(); offset += kAtATime) {
+    const int64_t count = std::min(kAtATime, theirs.numel() - offset);
+    if (!have_same_bits(theirs, ours.block(factors, offset, count), offset, count)) return false;
+  }
+  return true;
+}
+
+bool compare_chains(LinearProduct product, int64_t samples, int64_t rows, int64_t columns, int64_t trial) {
+  const bool forward = product != LinearProduct::kInputGradient;
+  const at::Tensor weight = test_values(rows, columns, trial * 3 % 16, 3 * trial);
+  const at::Tensor input = test_values(samples, forward ? columns : rows, trial * 5 % 16, 3 * trial + 1);
+  const at::Tensor bias = test_values(1, rows, trial * 7 % 16, 3 * trial + 2).view({rows});
+  // One result, or more, underflows in all its products.
+  input.select(0, samples - 1).mul_(1e-30);
+  (forward ? weight.select(0, rows / 2) : weight.select(1, columns / 2)).mul_(1e-30);
+  bias[rows / 2] = 0;
+  const at::Tensor theirs = product == LinearProduct::kOutputWithBias ? at::addmm(bias, input, weight.t())
+                            : forward                                 ? input.mm(weight.t())
+                                                                      : input.mm(weight);
+  if (!is_dense_float(theirs)) return false;
+  const at::Tensor ours = at::empty_like(theirs);
+  const at::Tensor scratch = at::empty({few_rows_scratch(samples, rows, columns)}, at::kFloat);
+  FewRowsWork work = {};
+  work.weight = weight.data_ptr<float>();
+  work.rows = rows;
+  work.columns = columns;
+  work.input = input.data_ptr<float>();
+  work.samples = samples;
+  work.bias = product == LinearProduct::kOutputWithBias ? bias.data_ptr<float>() : nullptr;
+  work.out = ours.data_ptr<float>();
+  work.scratch = scratch.data_ptr<float>();
+  const FewRowsProducts& products = *few_rows_products();
+  (forward ? products.forward : products.input_gradient)(work);
+  return have_same_bits(theirs, work.out, 0, theirs.numel());
+}
+
+/// Whether `compare(trial)` holds for each trial of a product with so many results, of a matrix of so many elements.
+template <class Compare>
+bool compare_often_enough(int64_t results, int64_t elements, const Compare& compare) {
+  // Another order gives the same bits for many results, so small products are compared more than once. The order of
+  // some products depends on addresses, so these differ.
+  constexpr int64_t kEnough = 1 << 15;
+  constexpr int64_t kTooFew = 64;  // would be compared more than 512 times
+  if (results < kTooFew) return false;
+  const bool large = elements >= 1 << 20;  // compared once, with the less usual addresses
+  const at::NoGradGuard no_grad;
+  const c10::impl::ExcludeDispatchKeyGuard below(kStepKey);
+  for (int64_t trial = large ? 1 : 0; trial < 2 || (!large && trial * results < kEnough); ++trial) {
+    if (!compare(trial)) return false;
+  }
+  return true;
+}
+
+/// What is compared: 0 is the gradient, others are 1 + LinearProduct. Then samples, rows, columns, threads, precision.
+using Key = std::tuple<int, int64_t, int64_t, int64_t, int, int>;
+
+template <class Compare>
+bool known_or_compared(int what, int64_t samples, int64_t rows, int64_t columns, const Compare& compare) {
+  static std::mutex mutex;
+  static std::map<Key, bool> known;  // guarded by mutex
+  const Key key{what, samples, rows, columns, at::get_num_threads(), matrix_product_precision()};
+  const std::lock_guard<std::mutex> lock(mutex);  // one replica compares, the others wait for what it finds
+  const auto found = known.find(key);
+  if (found != known.end()) return found->second;
+  return known[key] = compare();
+}
+
+}  // namespace
+
+bool libtorch_adds_in_order(int64_t samples, int64_t rows, int64_t columns) {
+  return known_or_compared(0, samples, rows, columns, [&] {
+    return compare_often_enough(rows * columns, rows * columns,
+                                [&](int64_t trial) { return compare_gradient(samples, rows, columns, trial); });
+  });
+}
+
+bool libtorch_adds_in_chains(LinearProduct product, int64_t samples, int64_t rows, int64_t columns) {
+  return known_or_compared(1 + static_cast<int>(product), samples, rows, columns, [&] {
+    const int64_t results = samples * (product == LinearProduct::kInputGradient ? columns : rows);
+    return compare_often_enough(results, rows * columns,
+                                [&](int64_t trial) { return compare_chains(product, samples, rows, columns, trial); });
+  });
+}
+
+}  // namespace lockstep::internal
