@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@ struct internal::Deal {
   struct Place {
     int64_t epoch = 0;
     int64_t position = 0;
+    std::optional<int64_t> size;  // of the data set, once a batch was given
   };
 
   Dataset dataset;
@@ -67,7 +69,7 @@ Cursor DistributedDataset::cursor() const {
   const internal::Deal& deal = this->deal();
   const int64_t size = deal.dataset.size();
   const std::lock_guard<std::mutex> lock(deal.mutex);
-  return {deal.next.epoch, deal.next.position, size, deal.seed};
+  return {deal.next.epoch, deal.next.position, deal.next.size.value_or(size), deal.seed};
 }
 
 void DistributedDataset::seek(const Cursor& cursor) const {
@@ -90,7 +92,7 @@ void DistributedDataset::seek(const Cursor& cursor) const {
                      "give what cursor() gave");
   }
   const std::lock_guard<std::mutex> lock(deal.mutex);
-  deal.start = deal.next = {cursor.epoch, cursor.position};
+  deal.start = deal.next = {cursor.epoch, cursor.position, cursor.size};
 }
 
 DistributedDataset::Iterator::Iterator(std::shared_ptr<const internal::Deal> deal, int64_t epoch)
@@ -107,6 +109,7 @@ DistributedDataset::Iterator::Iterator(std::shared_ptr<const internal::Deal> dea
 }
 
 DistributedDataset::Iterator& DistributedDataset::Iterator::operator++() {
+  if (!deal_) return *this;  // the end, or moved from
   if (step_ + 1 < steps_) current_ = read(step_ + 1);
   if (step_ < steps_) ++step_;
   return *this;
@@ -129,7 +132,7 @@ PerReplica<Batch> DistributedDataset::Iterator::read(int64_t step) const {
     parts.back().global_size = whole.size();
   }
   const std::lock_guard<std::mutex> lock(deal_->mutex);
-  deal_->next = {epoch_, whole.end};
+  deal_->next = {epoch_, whole.end, size_};
   return PerReplica<Batch>(std::move(parts), deal_->first_replica);
 }
 

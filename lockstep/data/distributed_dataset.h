@@ -43,18 +43,19 @@ struct Deal;
 namespace data {
 
 /// A place in the epochs of a distributed data set. It is four numbers, so that a program can save it in any format,
-/// and it holds for any number of replicas, lanes and workers, and for any global batch.
+/// and it holds for any number of replicas, lanes and workers, and for any global batch. `.shuffle` must be the same.
 struct Cursor {
   int64_t epoch = 0;
   int64_t position = 0;  // samples of this epoch that come before the place
-  int64_t size = 0;      // samples in the data set
+  int64_t size = 0;      // samples in the data set, when the epoch began
   uint64_t seed = 0;     // of the order of samples
   friend bool operator==(const Cursor&, const Cursor&) = default;
 };
 
 /// A handle; copies refer to the same data and to the same cursor. Which sample goes to which replica is a pure
-/// function of (seed, epoch, step, replica): reading is repeatable, and every sample of an epoch is used once
-/// (Remainder::kDrop leaves some out). A default-constructed one is empty: its members throw a UsageError.
+/// function of (seed, epoch, position of the batch, replica): reading is repeatable, and every sample of an epoch is
+/// used once (Remainder::kDrop leaves some out, and seek() those before its place). A default-constructed one is empty:
+/// its members throw a UsageError.
 class DistributedDataset {
  public:
   /// Yields the steps of one epoch in order. An input iterator: one pass, on one thread. It keeps the data set alive.
@@ -72,7 +73,7 @@ class DistributedDataset {
     pointer operator->() const { return &current_; }
     Iterator& operator++();
     void operator++(int) { ++*this; }
-    bool operator==(std::default_sentinel_t) const { return step_ >= steps_; }
+    bool operator==(std::default_sentinel_t) const { return !deal_ || step_ >= steps_; }
 
    private:
     friend class DistributedDataset;
@@ -106,13 +107,14 @@ class DistributedDataset {
   /// The steps of epoch `number`, counted from 0: those after the place of the last seek(). Throws a UsageError for a
   /// negative number.
   Epoch epoch(int64_t number) const;
-  /// The place behind the batch that an iterator gave last. Call from any thread.
+  /// The place behind the batch that an iterator gave last, so the batch that a loop holds counts as used. All
+  /// iterators move this one cursor. Call from any thread.
   Cursor cursor() const;
   /// Continues at `cursor`: from now on its epoch begins there, earlier epochs have no steps, and later ones are whole.
   /// Iterators that exist go on as before. A UsageError for negative numbers or another seed, a DataError for another
   /// size; then nothing has changed. Call from any thread.
   void seek(const Cursor& cursor) const;
-  /// Steps of one epoch; 0 where there are no samples.
+  /// Steps of a whole epoch, whatever seek() was given; 0 where there are no samples.
   int64_t steps_per_epoch() const;
   /// Samples in the data set.
   int64_t size() const;

@@ -16,7 +16,8 @@ class VariableState;
 /// another order.
 inline constexpr int64_t kMostSamples = 192;
 
-/// Tells LibTorch, once in the process, what operators do that are given such tensors. Call before a replica computes.
+/// Tells LibTorch, once in the process, what operators do with the tensors that make_factored() makes. Call before a
+/// replica computes.
 void register_factored_tensors();
 
 /// A tensor with the shape of the factors' matrix and without memory. It behaves as the matrix does: the first LibTorch
@@ -33,7 +34,8 @@ void register_factored_tensors();
 /// Requires register_factored_tensors().
 at::Tensor make_factored(std::shared_ptr<const Factors> factors, const std::shared_ptr<VariableState>& variable);
 
-/// Gives a tensor that make_factored() made its memory; others stay as they are.
+/// Computes the matrix of a tensor that make_factored() made, which gives the tensor its memory. Other tensors stay as
+/// they are. A UsageError for a tensor that was given such a gradient by set_data() or .data.
 void materialize(const at::Tensor& tensor);
 
 /// The factors of a tensor that make_factored() made, or of a sum of such tensors, where nobody has looked at it and it

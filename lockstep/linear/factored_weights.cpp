@@ -12,9 +12,9 @@
 
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/linear/factored_tensor.h"
+#include "lockstep/linear/plain_tensor.h"
 #include "lockstep/linear/product_order.h"
 #include "lockstep/reduce/factors.h"
-#include "lockstep/replica/random_streams.h"
 #include "lockstep/replica/replica_group.h"
 
 namespace lockstep::internal {
@@ -53,15 +53,11 @@ Weights::Weight weight_with(const at::Tensor& component) {
   return found == all.by_component.end() ? Weights::Weight() : found->second;
 }
 
-/// Whether it is a float32 matrix in the host's memory, and nothing else: no wrapper, view of bits or lazy tensor.
-bool is_plain_matrix(const at::Tensor& tensor) {
-  static const c10::DispatchKeySet plain = at::empty({0}, at::kFloat).key_set();
-  return tensor.dim() == 2 && tensor.scalar_type() == at::kFloat && tensor.key_set() == plain;
-}
-
 /// The weight whose gradient the product `left` times `right` is; without a variable where it cannot stay factors.
 Weights::Weight weight_of(const at::Tensor& left, const at::Tensor& right) {
-  if (at::GradMode::is_enabled() || !is_plain_matrix(left) || !is_plain_matrix(right)) return {};
+  if (at::GradMode::is_enabled() || left.dim() != 2 || right.dim() != 2 || !is_plain_float(left) ||
+      !is_plain_float(right))
+    return {};
   // Under autocast the operands are still to be cast.
   if (!c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastCPU)) return {};
   const int64_t samples = left.size(1);
@@ -102,7 +98,7 @@ at::Tensor factored_gradient(const at::Tensor& left, const at::Tensor& right) {
     variable->set_gradient_form(GradientForm::kManySamples);
     return {};
   }
-  if (!libtorch_adds_in_order(samples, left.size(0), right.size(1))) {
+  if (!libtorch_has_our_bits(LinearProduct::kWeightGradient, samples, left.size(0), right.size(1))) {
     variable->set_gradient_form(GradientForm::kOtherBits);
     return {};
   }

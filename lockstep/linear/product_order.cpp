@@ -8,13 +8,16 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <tuple>
 
+#include "lockstep/core/denormals.h"
 #include "lockstep/core/torch_compat.h"
-#include "lockstep/linear/few_rows_product.h"
+#include "lockstep/linear/few_samples_product.h"
 #include "lockstep/reduce/factors.h"
 #include "lockstep/replica/random_streams.h"
 
@@ -57,7 +60,7 @@ bool is_dense_float(const at::Tensor& product) {
   return product.scalar_type() == at::kFloat && product.is_contiguous();
 }
 
-bool compare_gradient(int64_t samples, int64_t rows, int64_t columns, int64_t trial) {
+bool compare_factors(int64_t samples, int64_t rows, int64_t columns, int64_t trial) {
   constexpr int64_t kAtATime = 1 << 12;
   const at::Tensor left = test_values(samples, rows, trial * 5 % 16, 2 * trial);
   const at::Tensor right = test_values(samples, columns, trial * 3 % 16, 2 * trial + 1);
@@ -76,7 +79,7 @@ bool compare_gradient(int64_t samples, int64_t rows, int64_t columns, int64_t tr
   return true;
 }
 
-bool compare_chains(LinearProduct product, int64_t samples, int64_t rows, int64_t columns, int64_t trial) {
+bool compare_few_samples(LinearProduct product, int64_t samples, int64_t rows, int64_t columns, int64_t trial) {
   const bool forward = product != LinearProduct::kInputGradient;
   const at::Tensor weight = test_values(rows, columns, trial * 3 % 16, 3 * trial);
   const at::Tensor input = test_values(samples, forward ? columns : rows, trial * 5 % 16, 3 * trial + 1);
@@ -90,8 +93,8 @@ bool compare_chains(LinearProduct product, int64_t samples, int64_t rows, int64_
                                                                       : input.mm(weight);
   if (!is_dense_float(theirs)) return false;
   const at::Tensor ours = at::empty_like(theirs);
-  const at::Tensor scratch = at::empty({few_rows_scratch(samples, rows, columns)}, at::kFloat);
-  FewRowsWork work = {};
+  const at::Tensor scratch = at::empty({few_samples_scratch(samples, rows, columns)}, at::kFloat);
+  FewSamplesWork work = {};
   work.weight = weight.data_ptr<float>();
   work.rows = rows;
   work.columns = columns;
@@ -100,7 +103,7 @@ bool compare_chains(LinearProduct product, int64_t samples, int64_t rows, int64_
   work.bias = product == LinearProduct::kOutputWithBias ? bias.data_ptr<float>() : nullptr;
   work.out = ours.data_ptr<float>();
   work.scratch = scratch.data_ptr<float>();
-  const FewRowsProducts& products = *few_rows_products();
+  const FewSamplesProducts& products = *few_samples_products();
   (forward ? products.forward : products.input_gradient)(work);
   return have_same_bits(theirs, work.out, 0, theirs.numel());
 }
@@ -109,7 +112,7 @@ bool compare_chains(LinearProduct product, int64_t samples, int64_t rows, int64_
 template <class Compare>
 bool compare_often_enough(int64_t results, int64_t elements, const Compare& compare) {
   // Another order gives the same bits for many results, so small products are compared more than once. The order of
-  // some products depends on addresses, so these differ.
+  // some products depends on addresses, so each trial uses other ones.
   constexpr int64_t kEnough = 1 << 15;
   constexpr int64_t kTooFew = 64;  // would be compared more than 512 times
   if (results < kTooFew) return false;
@@ -122,35 +125,40 @@ bool compare_often_enough(int64_t results, int64_t elements, const Compare& comp
   return true;
 }
 
-/// What is compared: 0 is the gradient, others are 1 + LinearProduct. Then samples, rows, columns, threads, precision.
-using Key = std::tuple<int, int64_t, int64_t, int64_t, int, int>;
-
-template <class Compare>
-bool known_or_compared(int what, int64_t samples, int64_t rows, int64_t columns, const Compare& compare) {
-  static std::mutex mutex;
-  static std::map<Key, bool> known;  // guarded by mutex
-  const Key key{what, samples, rows, columns, at::get_num_threads(), matrix_product_precision()};
-  const std::lock_guard<std::mutex> lock(mutex);  // one replica compares, the others wait for what it finds
-  const auto found = known.find(key);
-  if (found != known.end()) return found->second;
-  return known[key] = compare();
+/// False where there is no memory to compare in, too.
+bool compare(LinearProduct product, int64_t samples, int64_t rows, int64_t columns) try {
+  const int64_t results = product == LinearProduct::kWeightGradient  ? rows * columns
+                          : product == LinearProduct::kInputGradient ? samples * columns
+                                                                     : samples * rows;
+  return compare_often_enough(results, rows * columns, [&](int64_t trial) {
+    return product == LinearProduct::kWeightGradient ? compare_factors(samples, rows, columns, trial)
+                                                     : compare_few_samples(product, samples, rows, columns, trial);
+  });
+} catch (const std::exception&) {  // LibTorch throws an error of its own where memory is short
+  return false;
 }
 
 }  // namespace
 
-bool libtorch_adds_in_order(int64_t samples, int64_t rows, int64_t columns) {
-  return known_or_compared(0, samples, rows, columns, [&] {
-    return compare_often_enough(rows * columns, rows * columns,
-                                [&](int64_t trial) { return compare_gradient(samples, rows, columns, trial); });
-  });
-}
-
-bool libtorch_adds_in_chains(LinearProduct product, int64_t samples, int64_t rows, int64_t columns) {
-  return known_or_compared(1 + static_cast<int>(product), samples, rows, columns, [&] {
-    const int64_t results = samples * (product == LinearProduct::kInputGradient ? columns : rows);
-    return compare_often_enough(results, rows * columns,
-                                [&](int64_t trial) { return compare_chains(product, samples, rows, columns, trial); });
-  });
+bool libtorch_has_our_bits(LinearProduct product, int64_t samples, int64_t rows, int64_t columns) {
+  struct Answer {
+    std::once_flag compared;
+    bool same = false;  // written under `compared`
+  };
+  const int precision = matrix_product_precision();
+  if (precision < 0) return false;  // LibTorch does not say which one holds
+  // Samples, rows, columns, threads, precision, floating-point modes.
+  using Key = std::tuple<LinearProduct, int64_t, int64_t, int64_t, int, int, uint32_t>;
+  static std::mutex mutex;
+  static auto* const answers = new std::map<Key, Answer>;  // guarded by mutex; never destroyed: replicas may still run
+  const Key key{product, samples, rows, columns, at::get_num_threads(), precision, floating_point_modes()};
+  Answer* answer = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    answer = &(*answers)[key];
+  }
+  std::call_once(answer->compared, [&] { answer->same = compare(product, samples, rows, columns); });
+  return answer->same;
 }
 
 }  // namespace lockstep::internal

@@ -1,19 +1,21 @@
-// Whether LibTorch computes a matrix product of a linear layer with the bits that the library has for it. Both are
-// compared on test numbers, once for each shape and the calling thread's settings; a thread that asks meanwhile waits.
+// Whether LibTorch computes a matrix product of a linear layer with the bits that the library has for it.
 #pragma once
 
 #include <cstdint>
 
 namespace lockstep::internal {
 
-/// Whether LibTorch's product of a [samples, rows] matrix, transposed, and a [samples, columns] one has the bits of
-/// Factors.
-bool libtorch_adds_in_order(int64_t samples, int64_t rows, int64_t columns);
+/// The products of a linear layer with a weight of [rows, columns].
+enum class LinearProduct {
+  kOutput,          // input times the transposed weight: few_samples_products()
+  kOutputWithBias,  // the same and a bias
+  kInputGradient,   // the output's gradient times the weight: few_samples_products()
+  kWeightGradient,  // the transposed output's gradient times the input: Factors
+};
 
-/// The products of few_rows_products().
-enum class LinearProduct { kOutput, kOutputWithBias, kInputGradient };
-
-/// Whether LibTorch's product with a weight of [rows, columns] has the bits of few_rows_products(), which are there.
-bool libtorch_adds_in_chains(LinearProduct product, int64_t samples, int64_t rows, int64_t columns);
+/// Whether LibTorch's product has the library's bits. Both are compared on test numbers, once for each product, shape,
+/// number of threads, precision and floating-point modes of the calling thread. Other threads that ask for the same
+/// meanwhile wait. Requires that the library has this product on this processor.
+bool libtorch_has_our_bits(LinearProduct product, int64_t samples, int64_t rows, int64_t columns);
 
 }  // namespace lockstep::internal

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/addmm_ops.h>
 #include <ATen/ops/mm_ops.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <fmt/format.h>
 #include <torch/library.h>
 
@@ -15,7 +16,8 @@
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/linear/factored_tensor.h"
 #include "lockstep/linear/factored_weights.h"
-#include "lockstep/linear/few_rows_product.h"
+#include "lockstep/linear/few_samples_product.h"
+#include "lockstep/linear/plain_tensor.h"
 #include "lockstep/linear/product_order.h"
 #include "lockstep/replica/random_streams.h"
 
@@ -29,44 +31,34 @@ std::atomic<int64_t> num_computed{0};
 
 /// With fewer, LibTorch calls another routine, which adds in another order and is faster.
 constexpr int64_t kFewestSamples = 4;
-/// Of the result; with fewer, LibTorch adds in another order.
+/// The result has at least so many columns; with fewer, LibTorch adds in another order.
 constexpr int64_t kFewestColumns = 12;
 
-/// The most samples with which the library's product of a weight of so many elements is the faster one, as measured on
-/// an EPYC with AVX2 (docs/few-rows-products.md). A weight that stays in the caches gains nothing.
+/// The most samples with which the library's product with a weight of so many elements is the faster one, as measured
+/// in docs/few-samples-products.md. A weight that stays in the caches gains nothing.
 int64_t most_samples(int64_t elements) {
-  if (choice.load(std::memory_order_relaxed) == Choice::kAlways) return 192;
+  if (choice.load(std::memory_order_relaxed) == Choice::kAlways) return 192;  // several tiles of samples, for tests
   if (elements >= 1 << 24) return 128;
   if (elements >= 1 << 22) return 64;
   return elements >= 1 << 20 ? 32 : 0;
 }
 
 /// A cheap look at the shapes, for the common case that they are not these.
-bool may_have_few_rows(const at::Tensor& left, const at::Tensor& right) {
+bool may_have_few_samples(const at::Tensor& left, const at::Tensor& right) {
   if (choice.load(std::memory_order_relaxed) == Choice::kOff || left.dim() != 2 || right.dim() != 2) return false;
   const int64_t samples = left.size(0);
   return samples >= kFewestSamples && samples <= most_samples(right.numel());
 }
 
-/// Whether it is a tensor of float32 in the host's memory, and nothing else: no wrapper, view of bits or lazy tensor.
-bool is_plain(const at::Tensor& tensor) {
-  static const c10::DispatchKeySet plain = [] {
-    const c10::InferenceMode normal(false);
-    return at::empty({0}, at::kFloat).key_set();
-  }();
-  static const c10::DispatchKeySet plain_in_inference_mode = [] {
-    const c10::InferenceMode inference;
-    return at::empty({0}, at::kFloat).key_set();
-  }();
-  return tensor.scalar_type() == at::kFloat &&
-         (tensor.key_set() == plain || tensor.key_set() == plain_in_inference_mode);
-}
+bool is_plain(const at::Tensor& tensor) { return is_plain_float(tensor) || is_plain_inference_float(tensor); }
 
 bool is_dense(const at::Tensor& matrix) { return matrix.stride(1) == 1 && matrix.stride(0) == matrix.size(1); }
 
 /// `left` times `right`, plus `bias` where it is defined; undefined where it is left to LibTorch.
-at::Tensor few_rows_product(const at::Tensor& left, const at::Tensor& right, const at::Tensor& bias) {
-  if (!may_have_few_rows(left, right) || !is_plain(left) || !is_plain(right) || !is_dense(left)) return {};
+at::Tensor few_samples_product(const at::Tensor& left, const at::Tensor& right, const at::Tensor& bias) {
+  // A tensor without memory brings its products here from any thread.
+  if (!c10::impl::tls_is_dispatch_key_included(kStepKey)) return {};
+  if (!may_have_few_samples(left, right) || !is_plain(left) || !is_plain(right) || !is_dense(left)) return {};
   // In both products of a linear layer its weight is to the right: transposed for the output, as it is for the gradient
   // of the input.
   const bool forward = right.stride(0) == 1 && right.stride(1) == right.size(0);
@@ -76,19 +68,19 @@ at::Tensor few_rows_product(const at::Tensor& left, const at::Tensor& right, con
       !(forward && is_plain(bias) && bias.dim() == 1 && bias.size(0) == right.size(1) && bias.stride(0) == 1))
     return {};
   if (at::get_num_threads() != 1) return {};  // LibTorch's product would use them all
-  const FewRowsProducts* const products = few_rows_products();
+  const FewSamplesProducts* const products = few_samples_products();
   if (!products) return {};
 
-  FewRowsWork work = {};
+  FewSamplesWork work = {};
   work.samples = left.size(0);
   work.rows = right.size(forward ? 1 : 0);
   work.columns = right.size(forward ? 0 : 1);
   const LinearProduct product = !forward         ? LinearProduct::kInputGradient
                                 : bias.defined() ? LinearProduct::kOutputWithBias
                                                  : LinearProduct::kOutput;
-  if (!libtorch_adds_in_chains(product, work.samples, work.rows, work.columns)) return {};
+  if (!libtorch_has_our_bits(product, work.samples, work.rows, work.columns)) return {};
   at::Tensor result = at::empty({work.samples, right.size(1)}, left.options());
-  const at::Tensor scratch = at::empty({few_rows_scratch(work.samples, work.rows, work.columns)}, left.options());
+  const at::Tensor scratch = at::empty({few_samples_scratch(work.samples, work.rows, work.columns)}, left.options());
   work.weight = static_cast<const float*>(address_of(right));
   work.input = static_cast<const float*>(address_of(left));
   work.bias = bias.defined() ? static_cast<const float*>(address_of(bias)) : nullptr;
@@ -107,7 +99,7 @@ c10::DispatchKeySet after(c10::DispatchKeySet keys, c10::DispatchKey key) {
 /// be the library's own meets a second kernel below autograd: that of kLazyKey.
 c10::DispatchKeySet keys_after_step(c10::DispatchKeySet keys, const at::Tensor& left, const at::Tensor& right) {
   const c10::DispatchKeySet rest = after(keys, kStepKey);
-  return may_have_few_rows(left, right) ? rest | c10::DispatchKeySet(kLazyKey) : rest;
+  return may_have_few_samples(left, right) ? rest | c10::DispatchKeySet(kLazyKey) : rest;
 }
 
 at::Tensor mm_in_step(c10::DispatchKeySet keys, const at::Tensor& left, const at::Tensor& right) {
@@ -123,7 +115,7 @@ at::Tensor addmm_in_step(c10::DispatchKeySet keys, const at::Tensor& bias, const
 
 at::Tensor mm_below_autograd(c10::DispatchKeySet keys, const at::Tensor& left, const at::Tensor& right) {
   for (const at::Tensor& operand : {left, right}) materialize(operand);
-  at::Tensor product = few_rows_product(left, right, {});
+  at::Tensor product = few_samples_product(left, right, {});
   return product.defined() ? product : at::_ops::mm::redispatch(after(keys, kLazyKey), left, right);
 }
 
@@ -131,7 +123,7 @@ at::Tensor addmm_below_autograd(c10::DispatchKeySet keys, const at::Tensor& bias
                                 const at::Tensor& right, const at::Scalar& beta, const at::Scalar& alpha) {
   for (const at::Tensor& operand : {bias, left, right}) materialize(operand);
   if (!beta.isComplex() && !alpha.isComplex() && beta.toDouble() == 1 && alpha.toDouble() == 1) {
-    at::Tensor product = few_rows_product(left, right, bias);
+    at::Tensor product = few_samples_product(left, right, bias);
     if (product.defined()) return product;
   }
   return at::_ops::addmm::redispatch(after(keys, kLazyKey), bias, left, right, beta, alpha);
@@ -154,12 +146,12 @@ void register_kernels() {
 }
 
 Choice asked() {
-  const char* const text = std::getenv("LOCKSTEP_FEW_ROWS_PRODUCTS");
+  const char* const text = std::getenv("LOCKSTEP_FEW_SAMPLES_PRODUCTS");
   const std::string_view set = text ? text : "";
   if (set.empty() || set == "auto") return Choice::kAuto;
   if (set == "off") return Choice::kOff;
   if (set == "always") return Choice::kAlways;
-  throw UsageError("LS-ENVIRONMENT", fmt::format("LOCKSTEP_FEW_ROWS_PRODUCTS is '{}'", set),
+  throw UsageError("LS-ENVIRONMENT", fmt::format("LOCKSTEP_FEW_SAMPLES_PRODUCTS is '{}'", set),
                    "set it to auto, off or always, or leave it unset");
 }
 
@@ -172,6 +164,6 @@ void use_step_products() {
   choice = now;
 }
 
-int64_t num_few_rows_products() { return num_computed; }
+int64_t num_few_samples_products() { return num_computed; }
 
 }  // namespace lockstep::internal

@@ -18,7 +18,7 @@ namespace {
 // The fixed cost of a block, expressed as bytes: it keeps lanes in balance where variables are tiny.
 constexpr int64_t kBlockOverhead = 512;
 
-// Of all replicas' blocks that are made from factors, together: half of a second-level cache; or a few rows of the
+// Of all replicas' blocks that are made from factors, together: half of a second-level cache; or a few samples of the
 // matrix where these are longer. A lane keeps this memory until the optimizer ends.
 constexpr int64_t kMadeElements = 64 << 10;
 

@@ -1,4 +1,4 @@
-// Sums of outer products: the gradient of a linear layer's weights, made from its factors a few rows at a time.
+// Sums of outer products: the gradient of a linear layer's weights, made from its factors a few samples at a time.
 #pragma once
 
 #include <cstdint>

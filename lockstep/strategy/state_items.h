@@ -27,8 +27,9 @@ struct StateItem {
   Kind kind = Kind::kNumber;
   /// Copies of the values. Outside of steps, as long as the strategy lives.
   std::function<std::vector<at::Tensor>()> read;
-  /// Sets the values that read() gave, in this process or another. A UsageError where they do not fit; then nothing of
-  /// this item has changed. Outside of steps, as long as the strategy lives.
+  /// Sets the values that read() gave, in this process or another. A UsageError where they do not fit, or a DataError
+  /// for a cursor of a data set of another size; then nothing of this item has changed. Outside of steps, as long as
+  /// the strategy lives.
   std::function<void(const std::vector<at::Tensor>&)> write;
 };
 

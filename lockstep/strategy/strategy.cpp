@@ -271,7 +271,7 @@ DistributedDataset Strategy::distribute(const Dataset& dataset, DistributeOption
   if (const auto same = named_data_sets_.find(options.name);
       same != named_data_sets_.end() && !same->second.expired()) {
     throw UsageError("LS-NAME-TAKEN", fmt::format("a second data set named '{}' was asked for", options.name),
-                     "give each data set a name of its own, or none");
+                     "give each a name of its own; a data set lives as long as its handles, iterators and state items");
   }
   DistributedDataset data(dataset, options, group_->seed(), num_replicas(), first_replica(), num_local_replicas());
   if (!options.name.empty()) named_data_sets_[options.name] = data.deal_;

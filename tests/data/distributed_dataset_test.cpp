@@ -3,8 +3,13 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <atomic>
 #include <limits>
+#include <memory>
 #include <set>
+#include <span>
+#include <string>
+#include <utility>
 
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"
@@ -163,6 +168,28 @@ TEST(DistributedDataset, HasNoStepsBeforeThePlaceOfASeekAndWholeEpochsAfterIt) {
   EXPECT_EQ(rest_of(data, 0).size(), 0u) << "what is left of a short batch is left out";
 }
 
+TEST(DistributedDataset, HasACursorOfTheSizeWithWhichItsEpochBegan) {
+  class Growing final : public data::Source {
+   public:
+    int64_t size() const override { return size_; }
+    Batch read(std::span<const int64_t> ids) const override {
+      const auto count = static_cast<int64_t>(ids.size());
+      return {torch::ones({count, 1}), torch::ones({count}), {}, 0};
+    }
+    std::string describe() const override { return "a folder that grows"; }
+    std::atomic<int64_t> size_ = 10;
+  };
+  MirroredStrategy strategy({.devices = lanes(1), .replicas = 2});
+  const auto source = std::make_shared<Growing>();
+  const auto data = strategy.distribute(Dataset(source), {.global_batch = 4, .shuffle = true});
+  EXPECT_EQ(data.cursor().size, 10);
+  const auto epoch = data.epoch(0);
+  const auto it = epoch.begin();
+  source->size_ = 20;
+  EXPECT_EQ(data.cursor().size, 10);
+  expect_error<DataError>([&] { data.seek(data.cursor()); }, "LS-DATA-CHANGED", {"10", "20"});
+}
+
 TEST(DistributedDataset, RefusesACursorThatDoesNotFitAndStaysWhereItIs) {
   MirroredStrategy strategy({.devices = lanes(1), .seed = 3});
   const auto data = strategy.distribute(numbers(10), {.global_batch = 4});
@@ -202,6 +229,9 @@ TEST(DistributedDataset, AnIteratorKeepsAliveWhatItReads) {
   ++it;
   EXPECT_TRUE(it == std::default_sentinel) << "and stays there";
   EXPECT_EQ(copy->begin()->ids[0].item<int64_t>(), 2) << "a copy is its own";
+  const auto moved = std::move(copy);
+  ++copy;  // NOLINT(bugprone-use-after-move)
+  EXPECT_TRUE(copy == std::default_sentinel);
 }
 
 TEST(DistributedDataset, AGlobalBatchBeyondAllNumbersIsOneStep) {

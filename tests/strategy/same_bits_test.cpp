@@ -68,7 +68,7 @@ TEST_P(SameBits, WithAndWithoutFactorsAndProductsOfOurOwn) {
   plan.lanes = static_cast<int>(std::min<int64_t>(2, plan.replicas));
   const auto trained = [&](const char* value) {
     const testing::FactoredGradientsAre factored(value);
-    const testing::FewRowsProductsAre products(value);
+    const testing::FewSamplesProductsAre products(value);
     return train(plan);
   };
   EXPECT_EQ(trained("always"), trained("off"));

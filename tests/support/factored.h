@@ -1,4 +1,4 @@
-// For tests of gradients that are kept as factors, and of products of few rows.
+// For tests of gradients that are kept as factors, and of products of few samples.
 #pragma once
 
 #include <cstdlib>
@@ -44,20 +44,20 @@ class FactoredGradientsAre : EnvironmentScope {
   explicit FactoredGradientsAre(const char* value) : EnvironmentScope("LOCKSTEP_FACTORED_GRADIENTS", value) {}
 };
 
-/// LOCKSTEP_FEW_ROWS_PRODUCTS is `value`, or unset where null, for all strategies while the scope lives. Not while a
+/// LOCKSTEP_FEW_SAMPLES_PRODUCTS is `value`, or unset where null, for all strategies while the scope lives. Not while a
 /// replica computes.
-class FewRowsProductsAre {
+class FewSamplesProductsAre {
  public:
-  explicit FewRowsProductsAre(const char* value) {
-    scope_.emplace("LOCKSTEP_FEW_ROWS_PRODUCTS", value);
+  explicit FewSamplesProductsAre(const char* value) {
+    scope_.emplace("LOCKSTEP_FEW_SAMPLES_PRODUCTS", value);
     internal::use_step_products();
   }
-  ~FewRowsProductsAre() {
+  ~FewSamplesProductsAre() {
     scope_.reset();
     internal::use_step_products();
   }
-  FewRowsProductsAre(const FewRowsProductsAre&) = delete;
-  FewRowsProductsAre& operator=(const FewRowsProductsAre&) = delete;
+  FewSamplesProductsAre(const FewSamplesProductsAre&) = delete;
+  FewSamplesProductsAre& operator=(const FewSamplesProductsAre&) = delete;
 
  private:
   std::optional<EnvironmentScope> scope_;

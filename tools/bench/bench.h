@@ -38,8 +38,8 @@ struct BenchStepOptions : BenchOptions {
   std::string shapes;  // "4096x4096*4,1000": one of these three
   std::string tensors;
   ModelOptions model = {.name = {}};
-  int64_t samples =
-      0;  // of the linear layers whose backwards compute the gradients of matrices; 0: gradients are given
+  /// Of the linear layers whose backwards compute the gradients of matrices; 0: all gradients are given.
+  int64_t samples = 0;
   std::string optimizer = "adamw";
 };
 

@@ -1,6 +1,6 @@
 // The products of few samples: on every set of vector instructions they have the bits of the additions in the order
 // that the header describes.
-#include "lockstep/linear/few_rows_product.h"
+#include "lockstep/linear/few_samples_product.h"
 
 #include <gtest/gtest.h>
 
@@ -21,12 +21,12 @@ namespace lockstep::internal {
 // Those that were compiled in; chosen by hand here.
 #if defined(__x86_64__)
 namespace avx2_fma {
-void few_rows_forward(const FewRowsWork& work);
-void few_rows_input_gradient(const FewRowsWork& work);
+void few_samples_forward(const FewSamplesWork& work);
+void few_samples_input_gradient(const FewSamplesWork& work);
 }  // namespace avx2_fma
 namespace avx512 {
-void few_rows_forward(const FewRowsWork& work);
-void few_rows_input_gradient(const FewRowsWork& work);
+void few_samples_forward(const FewSamplesWork& work);
+void few_samples_input_gradient(const FewSamplesWork& work);
 }  // namespace avx512
 #endif
 
@@ -37,17 +37,17 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 struct Choice {
   const char* name;
-  FewRowsProducts products;
+  FewSamplesProducts products;
 };
 
 std::vector<Choice> choices() {
   std::vector<Choice> result;
 #if defined(__x86_64__)
   if (simd() >= Simd::kAvx2 && __builtin_cpu_supports("fma")) {
-    result.push_back({"avx2", {&avx2_fma::few_rows_forward, &avx2_fma::few_rows_input_gradient}});
+    result.push_back({"avx2", {&avx2_fma::few_samples_forward, &avx2_fma::few_samples_input_gradient}});
   }
   if (simd() == Simd::kAvx512) {
-    result.push_back({"avx512", {&avx512::few_rows_forward, &avx512::few_rows_input_gradient}});
+    result.push_back({"avx512", {&avx512::few_samples_forward, &avx512::few_samples_input_gradient}});
   } else {
     std::printf("not tried on this processor: avx512\n");
   }
@@ -83,13 +83,13 @@ class Product {
   float& input_at(int64_t sample, int64_t i) { return input[at(sample * depth() + i)]; }
 
   /// [samples, width]
-  std::vector<float> run(const FewRowsProducts& products, bool with_bias = true) const {
+  std::vector<float> run(const FewSamplesProducts& products, bool with_bias = true) const {
     const auto results = static_cast<std::size_t>(samples_ * width());
-    const auto room = static_cast<std::size_t>(few_rows_scratch(samples_, rows_, columns_));
+    const auto room = static_cast<std::size_t>(few_samples_scratch(samples_, rows_, columns_));
     const auto begin = static_cast<std::size_t>(offset_);
     std::vector<float> out(begin + results + kMarks, kMark);
     std::vector<float> scratch(begin + room + kMarks, kMark);
-    FewRowsWork work;
+    FewSamplesWork work;
     work.weight = weight.data() + offset_;
     work.rows = rows_;
     work.columns = columns_;
@@ -162,7 +162,7 @@ TEST(ChainLength, CutsShortSumsInHalvesAndLongOnesAt192) {
 }
 
 /// On every set of instructions, forward and backward.
-class FewRowsProduct : public ::testing::TestWithParam<bool> {
+class FewSamplesProduct : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     if (choices_.empty()) GTEST_SKIP() << "this processor, or LOCKSTEP_SIMD, has no fused multiply-add";
@@ -182,13 +182,13 @@ class FewRowsProduct : public ::testing::TestWithParam<bool> {
   const bool is_forward_ = GetParam();
 };
 
-TEST_P(FewRowsProduct, AddsInTheOrderOfTheHeader) {
+TEST_P(FewSamplesProduct, AddsInTheOrderOfTheHeader) {
   for (const int64_t samples : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 24, 25, 31, 32, 33, 40, 49, 64, 65}) {
     EXPECT_EQ(wrong(Product(samples, 45, 67, is_forward_)), 0) << samples << " samples";
   }
 }
 
-TEST_P(FewRowsProduct, AnyNumberOfRowsAndColumns) {
+TEST_P(FewSamplesProduct, AnyNumberOfRowsAndColumns) {
   for (const int64_t size : {1, 2, 5, 6, 7, 11, 12, 13, 15, 16, 17, 24, 31, 32, 33, 63, 64, 65, 97}) {
     for (const int64_t samples : {3, 8, 19}) {
       EXPECT_EQ(wrong(Product(samples, size, 50, is_forward_)), 0) << samples << " samples, " << size << " rows";
@@ -197,35 +197,35 @@ TEST_P(FewRowsProduct, AnyNumberOfRowsAndColumns) {
   }
 }
 
-TEST_P(FewRowsProduct, AnyDepth) {
+TEST_P(FewSamplesProduct, AnyDepth) {
   for (const int64_t depth : {191, 192, 193, 194, 255, 256, 257, 383, 384, 385, 400, 577, 768, 1000}) {
     const Product product(7, is_forward_ ? 29 : depth, is_forward_ ? depth : 29, is_forward_);
     EXPECT_EQ(wrong(product), 0) << "depth " << depth;
   }
 }
 
-TEST_P(FewRowsProduct, MoreColumnsThanAPanel) {
+TEST_P(FewSamplesProduct, MoreColumnsThanAPanel) {
   for (const int64_t columns : {1023, 1024, 1025, 1041, 2048, 2101}) {
     EXPECT_EQ(wrong(Product(9, 70, columns, is_forward_)), 0) << columns << " columns";
   }
 }
 
-TEST_P(FewRowsProduct, AnyAddress) {
+TEST_P(FewSamplesProduct, AnyAddress) {
   for (const int64_t offset : {1, 3, 5, 15}) {
     EXPECT_EQ(wrong(Product(10, 75, 131, is_forward_, offset)), 0) << "offset " << offset;
   }
 }
 
-TEST_P(FewRowsProduct, WithoutBias) { EXPECT_EQ(wrong(Product(5, 40, 300, is_forward_), false), 0); }
+TEST_P(FewSamplesProduct, WithoutBias) { EXPECT_EQ(wrong(Product(5, 40, 300, is_forward_), false), 0); }
 
-TEST_P(FewRowsProduct, NothingToDo) {
+TEST_P(FewSamplesProduct, NothingToDo) {
   EXPECT_EQ(wrong(Product(0, 20, 30, is_forward_)), 0);
   EXPECT_EQ(wrong(Product(5, 0, 30, is_forward_)), 0);
   EXPECT_EQ(wrong(Product(5, 20, 0, is_forward_)), 0);
   EXPECT_EQ(wrong(Product(5, 20, 0, is_forward_), false), 0);
 }
 
-TEST_P(FewRowsProduct, EachSampleIsByItself) {
+TEST_P(FewSamplesProduct, EachSampleIsByItself) {
   const Product all(21, 37, 210, is_forward_);
   for (const Choice& choice : choices_) {
     const std::vector<float> together = all.run(choice.products);
@@ -240,7 +240,7 @@ TEST_P(FewRowsProduct, EachSampleIsByItself) {
   }
 }
 
-TEST_P(FewRowsProduct, InfinityAndNanStayInTheirSample) {
+TEST_P(FewSamplesProduct, InfinityAndNanStayInTheirSample) {
   Product product(11, 53, 61, is_forward_);
   const std::vector<float> before = product.one_by_one();
   product.input_at(3, 17) = kInfinity;
@@ -259,7 +259,7 @@ TEST_P(FewRowsProduct, InfinityAndNanStayInTheirSample) {
   }
 }
 
-TEST_P(FewRowsProduct, InfinityAndNanInTheWeight) {
+TEST_P(FewSamplesProduct, InfinityAndNanInTheWeight) {
   Product product(6, 53, 61, is_forward_);
   product.weight_at(0, 0) = kNan;
   product.weight_at(20, 60) = -kInfinity;
@@ -267,7 +267,7 @@ TEST_P(FewRowsProduct, InfinityAndNanInTheWeight) {
   EXPECT_EQ(wrong(product), 0);
 }
 
-TEST_P(FewRowsProduct, ProductsThatUnderflowBelowZero) {
+TEST_P(FewSamplesProduct, ProductsThatUnderflowBelowZero) {
   // Each chain is -0: the sum is +0 without a bias, and -0 with the bias -0.
   Product product(5, 30, 30, is_forward_);
   std::fill(product.weight.begin(), product.weight.end(), -1e-30f);
@@ -281,14 +281,14 @@ TEST_P(FewRowsProduct, ProductsThatUnderflowBelowZero) {
   }
 }
 
-TEST_P(FewRowsProduct, TheProcessorsChoiceIsOneOfThem) {
-  const FewRowsProducts* const chosen = few_rows_products();
+TEST_P(FewSamplesProduct, TheProcessorsChoiceIsOneOfThem) {
+  const FewSamplesProducts* const chosen = few_samples_products();
   ASSERT_NE(chosen, nullptr);
   const Product product(8, 100, 100, is_forward_);
   EXPECT_EQ(differences(product.run(*chosen), product.one_by_one()), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(, FewRowsProduct, ::testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(, FewSamplesProduct, ::testing::Bool(),
                          [](const auto& form) { return std::string(form.param ? "Forward" : "InputGradient"); });
 
 }  // namespace

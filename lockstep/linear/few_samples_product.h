@@ -8,7 +8,7 @@ namespace lockstep::internal {
 
 /// What a product is given. All matrices are dense, row by row, and need no alignment beyond that of a float. The
 /// caller owns the memory. `out` and `scratch` overlap nothing else; any size may be 0.
-struct FewRowsWork {
+struct FewSamplesWork {
   const float* weight;  // [rows, columns]
   int64_t rows;         // the layer's outputs
   int64_t columns;      // the layer's inputs
@@ -16,10 +16,11 @@ struct FewRowsWork {
   int64_t samples;
   const float* bias;  // forward: [rows], or null; input_gradient does not read it
   float* out;         // forward: [samples, rows]; input_gradient: [samples, columns]
-  float* scratch;     // few_rows_scratch() floats, for this call only
+  float* scratch;     // few_samples_scratch() floats, for this call only
 };
 
-/// Both products run on the calling thread and read the weight from memory once.
+/// Both products run on the calling thread, in its floating-point modes, and read the weight from memory once. Any
+/// thread may call; calls with `out` and `scratch` of their own may run at the same time.
 ///
 /// The order of additions depends only on the depth of a product: `columns` for forward, `rows` for input_gradient.
 /// The depth is cut into chains of chain_length(depth). Each chain begins with +0 and adds its products in order, by
@@ -29,25 +30,25 @@ struct FewRowsWork {
 ///
 /// MKL's matrix product has these bits on one thread, from 4 samples and 12 columns of the result on, on the processors
 /// that were tried. Whoever needs LibTorch's bits compares first, as product_order.h does.
-struct FewRowsProducts {
+struct FewSamplesProducts {
   /// out(s, n) = bias(n) + the sum over k of input(s, k) * weight(n, k)
-  void (*forward)(const FewRowsWork& work);
+  void (*forward)(const FewSamplesWork& work);
   /// out(s, k) = the sum over n of input(s, n) * weight(n, k)
-  void (*input_gradient)(const FewRowsWork& work);
+  void (*input_gradient)(const FewSamplesWork& work);
 };
 
 /// The products for this processor, or null where LOCKSTEP_SIMD or the processor leaves no fused multiply-add. Bits do
 /// not depend on the choice.
-const FewRowsProducts* few_rows_products();
+const FewSamplesProducts* few_samples_products();
 
 /// How many floats of scratch memory a product needs; enough for both.
-int64_t few_rows_scratch(int64_t samples, int64_t rows, int64_t columns);
+int64_t few_samples_scratch(int64_t samples, int64_t rows, int64_t columns);
 
 /// A sum of `depth` products is cut into chains of this length; the last chain may be shorter.
 inline int64_t chain_length(int64_t depth) {
-  constexpr int64_t kLongest = 192;
-  if (depth <= kLongest) return depth;
-  return depth < 2 * kLongest ? depth / 2 : kLongest;
+  constexpr int64_t kLongestChain = 192;
+  if (depth <= kLongestChain) return depth;
+  return depth < 2 * kLongestChain ? depth / 2 : kLongestChain;
 }
 
 }  // namespace lockstep::internal

@@ -1,4 +1,4 @@
-// Random training programs, with gradients kept as factors and products of few rows of our own wherever that can be,
+// Random training programs, with gradients kept as factors and products of few samples of our own wherever that can be,
 // and nowhere: equal bits.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -72,11 +72,11 @@ struct Quiet {
   ~Quiet() { set_log_sink({}); }
 };
 
-TEST(FactoredGradientsFuzz, NoBitAndNoFindingDependsOnFactors) {
+TEST(FactoredGradientsFuzz, NoBitAndNoFindingDependsOnFactorsOrProductsOfOurOwn) {
   if (!testing::can_factor()) GTEST_SKIP() << "this LibTorch or processor keeps no factors";
   const Quiet quiet;
-  const testing::FewRowsProductsAre none("off");
-  const int64_t products_before = internal::num_few_rows_products();
+  const testing::FewSamplesProductsAre none("off");
+  const int64_t products_before = internal::num_few_samples_products();
   std::vector<std::unique_ptr<Strategy>> with;
   std::vector<std::unique_ptr<Strategy>> without;
   int64_t factored = 0;
@@ -91,7 +91,7 @@ TEST(FactoredGradientsFuzz, NoBitAndNoFindingDependsOnFactors) {
     RandomProgram same(seed);
     const auto [expected, error] = outcome_of([&] { return program.run(*without[kind]); });
     const auto [found, other_error] = [&] {
-      const testing::FewRowsProductsAre products("always");
+      const testing::FewSamplesProductsAre products("always");
       return outcome_of([&] { return same.run(*with[kind]); });
     }();
     ASSERT_EQ(error, other_error) << "program " << seed;
@@ -113,7 +113,7 @@ TEST(FactoredGradientsFuzz, NoBitAndNoFindingDependsOnFactors) {
   }
   EXPECT_GT(factored, int64_t{kPrograms} / 4);
   EXPECT_GT(compared, kPrograms * 9 / 10);
-  RecordProperty("few_rows_products", static_cast<int>(internal::num_few_rows_products() - products_before));
+  RecordProperty("few_samples_products", static_cast<int>(internal::num_few_samples_products() - products_before));
 }
 
 }  // namespace

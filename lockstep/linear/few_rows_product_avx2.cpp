@@ -1,3 +1,0 @@
-// The products of few_rows_product.inc for AVX2 with fused multiply-add.
-#define LOCKSTEP_SIMD_NAMESPACE avx2_fma
-#include "lockstep/linear/few_rows_product.inc"

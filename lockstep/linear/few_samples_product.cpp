@@ -1,0 +1,39 @@
+// Chooses among the products of few_samples_product.inc, which were compiled for several sets of vector instructions.
+#include "lockstep/linear/few_samples_product.h"
+
+#include <algorithm>
+
+#include "lockstep/core/simd.h"
+#include "lockstep/linear/few_samples_tiles.h"
+
+namespace lockstep::internal {
+
+#if defined(LOCKSTEP_WIDE_SIMD)
+namespace avx2_fma {
+void few_samples_forward(const FewSamplesWork& work);
+void few_samples_input_gradient(const FewSamplesWork& work);
+}  // namespace avx2_fma
+namespace avx512 {
+void few_samples_forward(const FewSamplesWork& work);
+void few_samples_input_gradient(const FewSamplesWork& work);
+}  // namespace avx512
+#endif
+
+const FewSamplesProducts* few_samples_products() {
+#if defined(LOCKSTEP_WIDE_SIMD)
+  static constexpr FewSamplesProducts kAvx2 = {&avx2_fma::few_samples_forward, &avx2_fma::few_samples_input_gradient};
+  static constexpr FewSamplesProducts kAvx512 = {&avx512::few_samples_forward, &avx512::few_samples_input_gradient};
+  if (simd() == Simd::kAvx512) return &kAvx512;
+  if (simd() >= Simd::kAvx2 && __builtin_cpu_supports("fma")) return &kAvx2;
+#endif
+  return nullptr;
+}
+
+int64_t few_samples_scratch(int64_t samples, int64_t rows, int64_t columns) {
+  const int64_t packed_samples = (samples + kWidestVector - 1) / kWidestVector * kWidestVector;
+  const int64_t forward = (columns + kStripRows) * packed_samples;
+  const int64_t input_gradient = (rows + 2 * kPanelColumns) * samples;
+  return std::max(forward, input_gradient) + kWidestVector;  // with room to begin at a cache line
+}
+
+}  // namespace lockstep::internal
