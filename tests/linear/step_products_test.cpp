@@ -181,7 +181,7 @@ TEST_F(StepProducts, HaveLibTorchsBitsHoweverTheyAreWritten) {
          const Tensor x = some({8, 400}, 0).requires_grad_();
          const Tensor w = weight();
          const Tensor first =
-             torch::autograd::grad({torch::linear(x, w).pow(3).sum()}, {x}, {}, std::nullopt, /*create_graph=*/true)[0];
+             torch::autograd::grad({torch::linear(x, w).pow(3).sum()}, {x}, {}, true, /*create_graph=*/true)[0];
          first.square().sum().backward();
          return Tensors{first, x.grad(), w.grad()};
        }},
