@@ -69,7 +69,7 @@ Cursor DistributedDataset::cursor() const {
   const internal::Deal& deal = this->deal();
   const int64_t size = deal.dataset.size();
   const std::lock_guard<std::mutex> lock(deal.mutex);
-  return {deal.next.epoch, deal.next.position, deal.next.size.value_or(size), deal.seed};
+  return {deal.next.epoch, deal.next.position, deal.next.size.value_or(size), deal.seed, deal.options.shuffle};
 }
 
 void DistributedDataset::seek(const Cursor& cursor) const {
@@ -84,6 +84,12 @@ void DistributedDataset::seek(const Cursor& cursor) const {
     throw UsageError("LS-STATE-MISFIT",
                      fmt::format("the cursor is of seed {}, and the data set has seed {}", cursor.seed, deal.seed),
                      "distribute the data set with the .seed that the cursor came from");
+  }
+  if (cursor.shuffle != deal.options.shuffle) {
+    throw UsageError("LS-STATE-MISFIT",
+                     fmt::format("the cursor is of a data set with .shuffle = {}, and this one has {}", cursor.shuffle,
+                                 deal.options.shuffle),
+                     "distribute the data set with the .shuffle that the cursor came from");
   }
   if (cursor.epoch < 0 || cursor.position < 0 || cursor.position > size) {
     throw UsageError("LS-STATE-MISFIT",

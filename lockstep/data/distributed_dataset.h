@@ -42,13 +42,14 @@ struct Deal;
 
 namespace data {
 
-/// A place in the epochs of a distributed data set. It is four numbers, so that a program can save it in any format,
-/// and it holds for any number of replicas, lanes and workers, and for any global batch. `.shuffle` must be the same.
+/// A place in the epochs of a distributed data set. It is a few numbers, so that a program can save it in any format,
+/// and it holds for any number of replicas, lanes and workers, and for any global batch.
 struct Cursor {
   int64_t epoch = 0;
   int64_t position = 0;  // samples of this epoch that come before the place
   int64_t size = 0;      // samples in the data set, when the epoch began
   uint64_t seed = 0;     // of the order of samples
+  bool shuffle = false;  // whether that order is DistributeOptions::shuffle's
   friend bool operator==(const Cursor&, const Cursor&) = default;
 };
 
@@ -111,8 +112,8 @@ class DistributedDataset {
   /// iterators move this one cursor. Call from any thread.
   Cursor cursor() const;
   /// Continues at `cursor`: from now on its epoch begins there, earlier epochs have no steps, and later ones are whole.
-  /// Iterators that exist go on as before. A UsageError for negative numbers or another seed, a DataError for another
-  /// size; then nothing has changed. Call from any thread.
+  /// Iterators that exist go on as before. A UsageError for negative numbers, another seed or another `.shuffle`, a
+  /// DataError for another size; then nothing has changed. Call from any thread.
   void seek(const Cursor& cursor) const;
   /// Steps of a whole epoch, whatever seek() was given; 0 where there are no samples.
   int64_t steps_per_epoch() const;

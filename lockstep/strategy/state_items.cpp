@@ -74,18 +74,20 @@ StateItem number(std::string name, Kind kind, std::function<Number()> get, std::
 StateItem item_of(const std::string& name, const DistributedDataset& data) {
   const auto read = [data]() -> Tensors {
     const data::Cursor cursor = data.cursor();
-    return {at::tensor({cursor.epoch, cursor.position, cursor.size, static_cast<int64_t>(cursor.seed)}, at::kLong)};
+    return {at::tensor({cursor.epoch, cursor.position, cursor.size, static_cast<int64_t>(cursor.seed),
+                        static_cast<int64_t>(cursor.shuffle)},
+                       at::kLong)};
   };
   const auto write = [name, data](const Tensors& values) {
     require_count(name, values, 1);
     const at::Tensor& value = values.front();
     if (!value.defined() || !value.device().is_cpu() || value.scalar_type() != at::kLong ||
-        value.sizes() != at::IntArrayRef{4}) {
+        value.sizes() != at::IntArrayRef{5}) {
       throw UsageError("LS-STATE-MISFIT", fmt::format("'{}' was given a value that is not a cursor", name),
                        "give what read() of the same item gave");
     }
     const auto number = [&](int64_t i) { return value[i].item<int64_t>(); };
-    data.seek({number(0), number(1), number(2), static_cast<uint64_t>(number(3))});
+    data.seek({number(0), number(1), number(2), static_cast<uint64_t>(number(3)), number(4) != 0});
   };
   return {name, Kind::kCursor, read, write};
 }

@@ -197,6 +197,7 @@ TEST(DistributedDataset, RefusesACursorThatDoesNotFitAndStaysWhereItIs) {
   data.seek(before);
   expect_error<DataError>([&] { data.seek({1, 2, 11, 3}); }, "LS-DATA-CHANGED", {"11", "10"});
   expect_error<UsageError>([&] { data.seek({1, 2, 10, 4}); }, "LS-STATE-MISFIT", {"seed 4", "seed 3"});
+  expect_error<UsageError>([&] { data.seek({1, 2, 10, 3, true}); }, "LS-STATE-MISFIT", {"true", "false"});
   expect_error<UsageError>([&] { data.seek({-1, 2, 10, 3}); }, "LS-STATE-MISFIT", {"epoch -1"});
   expect_error<UsageError>([&] { data.seek({1, -2, 10, 3}); }, "LS-STATE-MISFIT", {"position -2"});
   expect_error<UsageError>([&] { data.seek({1, 11, 10, 3}); }, "LS-STATE-MISFIT", {"position 11"});

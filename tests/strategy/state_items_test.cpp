@@ -168,13 +168,13 @@ TEST(StateItems, RefuseACursorOfOtherDataAndChangeNothing) {
   const data::Cursor before = run.data.cursor();
   for (const StateItem& item : run.strategy.state_items()) {
     if (item.kind != Kind::kCursor) continue;
-    for (const auto& value : {torch::zeros({3}, torch::kLong), torch::zeros({4}), torch::zeros({4, 1}, torch::kLong),
-                              torch::Tensor(), torch::zeros({4}, torch::device(torch::kMeta).dtype(torch::kLong))}) {
+    for (const auto& value : {torch::zeros({3}, torch::kLong), torch::zeros({5}), torch::zeros({5, 1}, torch::kLong),
+                              torch::Tensor(), torch::zeros({5}, torch::device(torch::kMeta).dtype(torch::kLong))}) {
       testing::expect_error<UsageError>([&] { item.write({value}); }, "LS-STATE-MISFIT", {"'train'"});
     }
     testing::expect_error<DataError>(
         [&] {
-          item.write({torch::tensor({int64_t{0}, int64_t{0}, int64_t{7}, int64_t{5}})});
+          item.write({torch::tensor({int64_t{0}, int64_t{0}, int64_t{7}, int64_t{5}, int64_t{1}})});
         },
         "LS-DATA-CHANGED", {"7", "22"});
   }
