@@ -1,7 +1,10 @@
 #include "lockstep/core/fingerprint.h"
 
+#include <ATen/ATen.h>
 #include <ATen/Context.h>
 #include <ATen/Version.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <torch/version.h>
@@ -9,6 +12,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <cmath>
 #include <string_view>
 
 #include "lockstep/core/simd.h"
@@ -42,7 +46,38 @@ std::string cpu_capability() {
   return config.substr(begin, config.find('\n', begin) - begin);
 }
 
+/// [rows, columns] numbers of both signs and many sizes, the same in every process.
+at::Tensor numbers(int64_t rows, int64_t columns, double phase) {
+  at::Tensor values = at::empty({rows, columns}, at::kFloat);
+  auto* const to = values.data_ptr<float>();
+  for (int64_t i = 0; i < values.numel(); ++i) {
+    to[i] = static_cast<float>(std::sin(0.7390851 * static_cast<double>(i) + phase));
+  }
+  return values;
+}
+
 }  // namespace
+
+uint64_t matrix_product_digest() {
+  // Whatever modes the caller is in, the products are LibTorch's plain ones.
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  // A depth that matrix libraries cut in different ways, and sizes that they compute on one thread.
+  constexpr int64_t kSamples = 8;
+  constexpr int64_t kRows = 48;
+  constexpr int64_t kColumns = 448;
+  const at::Tensor weight = numbers(kRows, kColumns, 0.1);
+  const at::Tensor input = numbers(kSamples, kColumns, 0.2);
+  const at::Tensor output_gradient = numbers(kSamples, kRows, 0.3);
+  const at::Tensor bias = numbers(1, kRows, 0.4).view({kRows});
+  uint64_t digest = 0;
+  for (const at::Tensor& product : {input.mm(weight.t()), at::addmm(bias, input, weight.t()),
+                                    output_gradient.mm(weight), output_gradient.t().mm(input)}) {
+    const at::Tensor dense = product.contiguous();
+    digest = XXH3_64bits_withSeed(dense.data_ptr<float>(), static_cast<size_t>(dense.numel()) * sizeof(float), digest);
+  }
+  return digest;
+}
 
 const std::string& platform_description() {
   static const std::string description =
@@ -52,7 +87,8 @@ const std::string& platform_description() {
 
 const std::string& platform_fingerprint() {
   static const std::string fingerprint = [] {
-    const std::string all = platform_description() + at::show_config();
+    const std::string all =
+        fmt::format("{}{}{:016x}", platform_description(), at::show_config(), matrix_product_digest());
     return fmt::format("{:016x}", XXH3_64bits(all.data(), all.size()));
   }();
   return fingerprint;

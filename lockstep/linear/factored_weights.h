@@ -1,4 +1,4 @@
-// Keeps weights' gradients as factors, by a kernel for the matrix product that computes them.
+// Which weights' gradients stay factors, and the product that computes such a gradient.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,7 @@ class FactoredWeights {
   /// Of a smaller matrix the gradient stays in the caches anyway.
   static constexpr int64_t kFewestElements = 1 << 18;
   /// A product of more samples is as fast or faster in LibTorch's own kernel, as measured on an EPYC with AVX2.
-  static constexpr int64_t most_samples(int64_t elements) {
-    return elements >= 1 << 22 ? kMostSamples : elements >= 1 << 20 ? 64 : 16;
-  }
+  static constexpr int64_t most_samples(int64_t elements) { return elements >= 1 << 22 ? kMostSamples : 64; }
   /// Blocks are made from some whole rows at a time, which must fit into a cache.
   static constexpr int64_t kMostColumns = 1 << 15;
 

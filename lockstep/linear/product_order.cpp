@@ -12,18 +12,30 @@
 #include <cstring>
 #include <exception>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <tuple>
 
 #include "lockstep/core/denormals.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/linear/few_samples_product.h"
+#include "lockstep/linear/repeated_pages.h"
 #include "lockstep/reduce/factors.h"
 #include "lockstep/replica/random_streams.h"
 
 namespace lockstep::internal {
 
 namespace {
+
+/// Memory for `count` floats, of which later ones may be the same memory as earlier ones where there are many: so the
+/// comparison of a large weight takes little memory, and little time to fill and to read it.
+at::Tensor test_memory(int64_t count) {
+  const auto bytes = static_cast<std::size_t>(count) * sizeof(float);
+  if (bytes <= RepeatedPages::kPeriod) return at::empty({count}, at::kFloat);
+  const auto pages = std::make_shared<RepeatedPages>(bytes);
+  return at::from_blob(
+      pages->data(), {count}, [pages](void*) {}, at::kFloat);
+}
 
 /// Numbers of both signs and many sizes, and zeros of both signs; the same in every process. They begin `offset`
 /// elements behind an address to which LibTorch aligns tensors. `which` tells one matrix from another.
@@ -39,9 +51,9 @@ at::Tensor test_values(int64_t rows, int64_t columns, int64_t offset, int64_t wh
     }
     return values;
   }();
-  at::Tensor values = at::empty({offset + rows * columns}, at::kFloat);
+  const at::Tensor values = test_memory(offset + rows * columns);
   auto* to = values.data_ptr<float>();
-  auto left = static_cast<std::size_t>(values.numel());
+  auto left = std::min(static_cast<std::size_t>(values.numel()), RepeatedPages::kPeriod / sizeof(float));
   for (std::size_t from = static_cast<std::size_t>(which) * 1009 % kPeriod; left > 0; from = 0) {
     const std::size_t count = std::min(kPeriod - from, left);
     std::copy_n(period.data() + from, count, to);
@@ -68,8 +80,10 @@ bool compare_factors(int64_t samples, int64_t rows, int64_t columns, int64_t tri
   for (const at::Tensor& factor : {left, right}) {
     if (factor.size(1) > 3) factor.slice(1, 3, factor.size(1), 7).mul_(1e-30);
   }
-  const at::Tensor theirs = left.t().mm(right);
-  if (!is_dense_float(theirs)) return false;
+  // Memory of its own: the tensors' allocator would take huge pages, which the system clears first, and keep them.
+  const auto memory = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(rows * columns));
+  at::Tensor theirs = at::from_blob(memory.get(), {rows, columns}, at::kFloat);
+  at::mm_out(theirs, left.t(), right);
   const Factors factors(left, right);
   FactorBlocks ours(4 * kAtATime);
   for (int64_t offset = 0; offset < theirs.numel(); offset += kAtATime) {
@@ -84,9 +98,10 @@ bool compare_few_samples(LinearProduct product, int64_t samples, int64_t rows, i
   const at::Tensor weight = test_values(rows, columns, trial * 3 % 16, 3 * trial);
   const at::Tensor input = test_values(samples, forward ? columns : rows, trial * 5 % 16, 3 * trial + 1);
   const at::Tensor bias = test_values(1, rows, trial * 7 % 16, 3 * trial + 2).view({rows});
-  // One result, or more, underflows in all its products.
+  // One result, or more, underflows in all its products. Elements of a large weight may be the same memory, so they are
+  // set and not scaled.
   input.select(0, samples - 1).mul_(1e-30);
-  (forward ? weight.select(0, rows / 2) : weight.select(1, columns / 2)).mul_(1e-30);
+  (forward ? weight.select(0, rows / 2) : weight.select(1, columns / 2)).fill_(1e-30);
   bias[rows / 2] = 0;
   const at::Tensor theirs = product == LinearProduct::kOutputWithBias ? at::addmm(bias, input, weight.t())
                             : forward                                 ? input.mm(weight.t())

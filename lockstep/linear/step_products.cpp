@@ -40,7 +40,8 @@ int64_t most_samples(int64_t elements) {
   if (choice.load(std::memory_order_relaxed) == Choice::kAlways) return 192;  // several tiles of samples, for tests
   if (elements >= 1 << 24) return 128;
   if (elements >= 1 << 22) return 64;
-  return elements >= 1 << 20 ? 32 : 0;
+  if (elements >= 1 << 19) return 32;
+  return elements >= 1 << 18 ? 16 : 0;
 }
 
 /// A cheap look at the shapes, for the common case that they are not these.

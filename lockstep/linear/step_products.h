@@ -1,5 +1,5 @@
 // What aten::mm and aten::addmm do in the threads of replicas: some gradients stay factors, and some products of few
-// rows are the library's own.
+// samples are the library's own.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,15 @@
 #include "lockstep/core/fingerprint.h"
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <torch/torch.h>
 
 #include <latch>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "tests/support/autocast.h"
 
 namespace lockstep::internal {
 namespace {
@@ -31,6 +35,23 @@ TEST(Platform, IsOneTextAndOneFingerprintForAllThreadsThatAskAtOnce) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(different, std::vector<int>(kThreads));
+}
+
+TEST(Platform, DigestOfProductsDependsNeitherOnThreadsNorOnTheCallersModes) {
+  const uint64_t digest = matrix_product_digest();
+  const int threads_before = at::get_num_threads();
+  for (const int threads : {1, 2, 4}) {
+    at::set_num_threads(threads);
+    EXPECT_EQ(matrix_product_digest(), digest) << threads << " threads";
+  }
+  at::set_num_threads(threads_before);
+  lockstep::testing::set_autocast(true);
+  EXPECT_EQ(matrix_product_digest(), digest);
+  lockstep::testing::set_autocast(false);
+  {
+    const c10::InferenceMode inference;
+    EXPECT_EQ(matrix_product_digest(), digest);
+  }
 }
 
 }  // namespace

@@ -110,13 +110,16 @@ TEST_F(StepProducts, AreTheLibrarysOwnForFewSamplesAndNotForOneOrTwoHundred) {
 
 TEST_F(StepProducts, WithoutTheSwitchAreForLargeWeightsOnly) {
   const FewSamplesProductsAre scope(nullptr);
-  const auto own = [&](int64_t rows) {
+  const auto own = [&](int64_t samples, int64_t rows) {
     const int64_t before = num_few_samples_products();
-    strategy_.run([&](ReplicaContext&) { return some({8, 1024}, 0).mm(some({rows, 1024}, 1).t()); });
+    strategy_.run([&](ReplicaContext&) { return some({samples, 1024}, 0).mm(some({rows, 1024}, 1).t()); });
     return num_few_samples_products() - before;
   };
-  EXPECT_EQ(own(1023), 0);
-  EXPECT_EQ(own(1024), 2);
+  EXPECT_EQ(own(8, 255), 0);
+  EXPECT_EQ(own(8, 256), 2);
+  EXPECT_EQ(own(17, 511), 0);
+  EXPECT_EQ(own(17, 512), 2);
+  EXPECT_EQ(own(33, 1024), 0);
 }
 
 TEST_F(StepProducts, AreLibTorchsOutsideOfStepsAndWithMoreThreads) {
