@@ -15,7 +15,12 @@ namespace lockstep {
 /// Workers make the same calls in the same order: the n-th call of one meets the n-th call of each other. One thread at
 /// a time calls agree() and exchange(); any thread may call abort() at any time. Every wait is bounded: a call throws a
 /// PeerError that names the worker where another worker does not come in time, is gone, or has aborted. After that
-/// every later call throws the same.
+/// every later call throws the same. Calls that do not fit together, as agree() and exchange(), are such an error too.
+///
+/// Whoever destroys its World is gone. It may do so as soon as its last call has returned: that call of the others
+/// then returns as well.
+///
+/// lockstep/testing/world_conformance.h tests whether a World keeps all of this.
 class World {
  public:
   virtual ~World() = default;
@@ -31,7 +36,7 @@ class World {
   /// Sends `to[w]` to worker w and fills `from[w]` with the bytes that worker w sends to this one, for every other
   /// worker w; the entries of this worker itself are ignored. Workers have agreed on the sizes before: the call throws
   /// a PeerError where `from[w]` has another size than the bytes that worker w sends. The memory belongs to the caller,
-  /// who may use it again when the call returns.
+  /// who may use it again when the call returns or throws.
   virtual void exchange(std::span<const std::span<const std::byte>> to, std::span<const std::span<std::byte>> from) = 0;
 
   /// Ends the run for all workers: their calls, also those that wait, throw a PeerError with this worker's index and

@@ -85,15 +85,6 @@ void expect_bits(std::string_view what, const at::Tensor& found, const at::Tenso
   expect_that(alike(found, expected) && same_bits(found, expected), what, found, expected);
 }
 
-std::exception_ptr thrown_by(FunctionRef<void()> call) {
-  try {
-    call();
-  } catch (...) {
-    return std::current_exception();
-  }
-  return nullptr;
-}
-
 std::exception_ptr nested_in(std::string_view what, const std::exception_ptr& found) {
   expect_error<ReplicaError>(what, "a ReplicaError of run()", found, {});
   try {
@@ -164,14 +155,7 @@ std::string suffix_of(const Shape& shape) {
 }
 
 [[noreturn]] void throw_found(const std::string& who, const std::exception_ptr& found, const char* look_at) {
-  try {
-    std::rethrow_exception(found);
-  } catch (const internal::Finding& finding) {
-    throw DivergenceError("LS-NO-STRATEGY", fmt::format("{}: {}", who, finding.what()), look_at);
-  } catch (...) {
-    throw DivergenceError("LS-NO-STRATEGY", fmt::format("{}: the check was stopped by '{}'", who, message_of(found)),
-                          look_at);
-  }
+  internal::throw_found("LS-NO-STRATEGY", who, found, look_at);
 }
 
 void run_check(const Shape& shape, const internal::StrategyCheck& check) {
@@ -199,13 +183,6 @@ void expect_shape(const Shape& shape) {
     throw_found(
         who, found,
         "let .make return the number of replicas and lanes that it is asked for; look at the strategy's Topology");
-}
-
-/// The text with all lines but the first indented.
-std::string indented(std::string text) {
-  for (auto line = text.find('\n'); line != std::string::npos; line = text.find('\n', line + 1))
-    text.insert(line + 1, "    ");
-  return text;
 }
 
 template <class Checks>
@@ -242,19 +219,7 @@ std::vector<ConformanceCheck> conformance_checks(const Conformance& conformance)
 }
 
 void expect_conformance(const Conformance& conformance) {
-  const std::vector<ConformanceCheck> checks = conformance_checks(conformance);
-  std::string failed;
-  int count = 0;
-  for (const ConformanceCheck& check : checks) {
-    const auto found = internal::thrown_by([&] { check.run(); });
-    if (!found) continue;
-    ++count;
-    failed += fmt::format("\n  {}: {}", check.name, indented(message_of(found)));
-  }
-  if (count == 0) return;
-  throw DivergenceError("LS-NO-STRATEGY",
-                        fmt::format("{} of {} checks of the conformance suite failed{}", count, checks.size(), failed),
-                        "begin with the first: others may follow from it");
+  internal::run_all("LS-NO-STRATEGY", conformance_checks(conformance));
 }
 
 }  // namespace testing

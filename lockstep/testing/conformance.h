@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "lockstep/strategy/strategy.h"
+#include "lockstep/testing/conformance_check.h"
 
 namespace lockstep::testing {
 
@@ -25,12 +25,6 @@ struct Conformance {
   /// Further numbers of replicas, each on the first of `lanes` that divides it. On these only collectives are tested. A
   /// number is left out where `make` gives null or a strategy with another number of replicas, or throws a UsageError.
   std::vector<int64_t> more_replicas = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
-};
-
-/// One claim about strategies of one shape.
-struct ConformanceCheck {
-  std::string name;           // letters, digits and underscores: "ReduceIsOfEveryReplicasValueOnce_4ReplicasOn2Lanes"
-  std::function<void()> run;  // makes new strategies; throws a DivergenceError: what was found and where to look
 };
 
 /// All checks on all shapes, so that each can be a separate test. They are independent of each other and of the order

@@ -1,23 +1,19 @@
-// What the checks of the conformance suite share: their form, and the functions by which they compare and report.
+// What the checks of the strategies' conformance suite share: their form, and how they compare tensors and runs.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <exception>
 #include <initializer_list>
 #include <memory>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "lockstep/core/error.h"
-#include "lockstep/core/function_ref.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/testing/conformance.h"
+#include "lockstep/testing/finding.h"
 #include "lockstep/testing/local_replicas.h"
 
 namespace lockstep::internal {
@@ -59,47 +55,12 @@ std::span<const ShapeCheck> one_device_checks();      // one device's numbers; n
 std::span<const ShapeCheck> features_checks();        // the same bits of programs that use all features of training
 std::span<const ShapeCheck> one_device_features_checks();  // one device's numbers, one feature at a time; likewise
 
-/// What a check found that contradicts its claim.
-class Finding : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
-inline void expect(bool holds, const std::string& found) {
-  if (!holds) throw Finding(found);
-}
-
-/// For any type that fmt can print.
-template <class T>
-void expect_equal(std::string_view what, const T& found, const T& expected) {
-  if (!(found == expected)) throw Finding(fmt::format("{} is {}, expected {}", what, found, expected));
-}
-
 /// Equal dtype, shape and elements; NaN is equal to itself.
 void expect_tensor(std::string_view what, const at::Tensor& found, const at::Tensor& expected);
 /// Elements may be off by two roundings.
 void expect_close(std::string_view what, const at::Tensor& found, const at::Tensor& expected);
 /// Equal in every bit.
 void expect_bits(std::string_view what, const at::Tensor& found, const at::Tensor& expected);
-
-/// Requires that `found`, which `what` threw (null: nothing), is an E whose text has all of `parts` in it.
-template <class E>
-void expect_error(std::string_view what, std::string_view expected, const std::exception_ptr& found,
-                  std::initializer_list<std::string_view> parts) {
-  if (!found) throw Finding(fmt::format("{} threw nothing, expected {}", what, expected));
-  try {
-    std::rethrow_exception(found);
-  } catch (const E& error) {
-    const std::string_view text = error.what();
-    for (const std::string_view part : parts) {
-      if (text.find(part) == std::string_view::npos) {
-        throw Finding(fmt::format("{} threw '{}', which does not name '{}'", what, text, part));
-      }
-    }
-  } catch (...) {
-    throw Finding(fmt::format("{} threw '{}', expected {}", what, message_of(std::current_exception()), expected));
-  }
-}
 
 /// Requires that the program leaves the same bits each time, and the bits of the shape's first number of lanes.
 void expect_same_bits(const Shape& shape, const testing::TrainingProgram& program);
@@ -111,8 +72,6 @@ at::Tensor small_integers(int64_t replica, at::IntArrayRef shape, at::ScalarType
 /// The reduction of all replicas' `values`, computed in float64.
 at::Tensor reduced(Reduction reduction, const std::vector<at::Tensor>& values);
 
-/// What `call` throws; null where it throws nothing.
-std::exception_ptr thrown_by(FunctionRef<void()> call);
 /// The exception on which the ReplicaError `found` is nested. Throws a Finding where `found` is anything else.
 std::exception_ptr nested_in(std::string_view what, const std::exception_ptr& found);
 

@@ -1,0 +1,81 @@
+// The conformance suite of worlds: the library's own worlds pass, each check as a test.
+#include "lockstep/testing/world_conformance.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/thread_workers.h"
+#include "tests/support/errors.h"
+
+namespace lockstep {
+
+namespace testing {
+
+/// Prints a check, for parameterised tests.
+static void PrintTo(const ConformanceCheck& check, std::ostream* stream) { *stream << check.name; }
+
+}  // namespace testing
+
+namespace {
+
+using testing::ConformanceCheck;
+using testing::world_checks;
+using testing::WorldConformance;
+
+using Worlds = std::vector<std::shared_ptr<World>>;
+
+Worlds threads(int64_t workers, std::chrono::milliseconds patience) {
+  const ThreadWorkers job(workers, patience);
+  Worlds worlds;
+  for (int64_t w = 0; w < workers; ++w) worlds.push_back(job.world(w));
+  return worlds;
+}
+
+class WorldConforms : public ::testing::TestWithParam<ConformanceCheck> {};
+
+TEST_P(WorldConforms, To) { GetParam().run(); }
+
+const auto kName = [](const auto& one) { return one.param.name; };
+INSTANTIATE_TEST_SUITE_P(Threads, WorldConforms, ::testing::ValuesIn(world_checks({.make = threads})), kName);
+
+TEST(WorldConformance, HasEachCheckForEachNumberOfWorkersUnderANameThatTestsCanHave) {
+  std::set<std::string> names;
+  const auto checks = world_checks({.make = threads});
+  for (const ConformanceCheck& check : checks) {
+    names.insert(check.name);
+    for (const char c : check.name) EXPECT_TRUE(std::isalnum(static_cast<unsigned char>(c)) || c == '_') << check.name;
+  }
+  EXPECT_EQ(names.size(), checks.size());
+  EXPECT_EQ(checks.size(), 4 * world_checks({.make = threads, .workers = {5}}).size());
+  for (const char* workers : {"_2Workers", "_3Workers", "_4Workers", "_8Workers"}) {
+    EXPECT_EQ(names.count(std::string("AgreeGivesEveryRecordByWorker") + workers), 1u);
+  }
+}
+
+TEST(WorldConformance, RefusesWhatHasNoMeaning) {
+  for (const WorldConformance& none :
+       {WorldConformance{}, WorldConformance{.make = threads, .workers = {}},
+        WorldConformance{.make = threads, .workers = {2, 1}}, WorldConformance{.make = threads, .largest_bytes = 65535},
+        WorldConformance{.make = threads, .patience = std::chrono::seconds(60)}}) {
+    testing::expect_error<UsageError>([&] { world_checks(none); }, "LS-OPTION");
+  }
+}
+
+TEST(WorldConformance, NamesAMakeThatGivesOtherWorldsThanAskedFor) {
+  const auto fewer = [](int64_t workers, std::chrono::milliseconds patience) {
+    Worlds worlds = threads(workers, patience);
+    worlds.pop_back();
+    return worlds;
+  };
+  const auto checks = world_checks({.make = fewer, .workers = {3}});
+  testing::expect_error<DivergenceError>([&] { checks.front().run(); }, "LS-NO-WORLD",
+                                         {"3 workers", "is 2, expected 3"});
+}
+
+}  // namespace
+
+}  // namespace lockstep
