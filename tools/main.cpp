@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/error.h"
@@ -33,8 +35,13 @@ int main(int argc, char** argv) {
   lockstep::tools::Action chosen;
   lockstep::tools::add_train(app, chosen);
   lockstep::tools::add_bench(app, chosen);
+  std::vector<std::string> program;  // of `lockstep run`
+  lockstep::tools::add_run(app, program, chosen);
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+    program = lockstep::tools::cut_program(app, words);
+    std::reverse(words.begin(), words.end());  // as the parser wants them
+    app.parse(std::move(words));
   } catch (const CLI::Success& done) {
     return app.exit(done);  // --help and --version
   } catch (const CLI::ParseError& error) {

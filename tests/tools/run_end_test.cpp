@@ -1,0 +1,207 @@
+// The program `lockstep run`, as a user runs it: how a job ends, is started again, and that nobody is left.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <fstream>
+
+#include "tests/tools/run_support.h"
+
+namespace {
+
+using lockstep::testing::command;
+using lockstep::testing::count_of;
+using lockstep::testing::Ended;
+using lockstep::testing::has;
+using lockstep::testing::kForever;
+using lockstep::testing::last_line_of;
+using lockstep::testing::lines_of;
+using lockstep::testing::run_to_end;
+using lockstep::testing::RunProgram;
+using lockstep::testing::StartedProgram;
+
+class RunEnd : public RunProgram {};
+
+TEST_F(RunEnd, TheFirstFailureIsNamedLastAndNoFollower) {
+  // The others fail as well, but only once they are stopped.
+  const std::string gate = fifo("gate");
+  const std::string script = "if [ $RANK = 1 ]; then for i in 0 2 3; do read line; done < " + gate +
+                             "; for i in $(seq 30); do echo error $i >&2; done; exit 7; fi; "
+                             "trap 'echo follower >&2; exit 9' TERM; tail -f /dev/null & echo > " +
+                             gate + "; wait";
+  // Held open here, so that the first line is not taken for all.
+  const int held = open(gate.c_str(), O_RDWR | O_CLOEXEC);
+  const Ended ended = run_to_end(command({"-n", "4"}, script));
+  close(held);
+  EXPECT_EQ(ended.code, 7);
+  const auto lines = lines_of(ended.errors);
+  ASSERT_GT(lines.size(), 21u);
+  EXPECT_TRUE(has(lines.back(), "worker 1 (pid ")) << ended.errors;
+  EXPECT_TRUE(has(lines.back(), "code 7")) << lines.back();
+  EXPECT_TRUE(has(lines.back(), "3 others stopped, 3 of them by a later failure")) << lines.back();
+  for (std::size_t i = 0; i < 20; ++i) {
+    EXPECT_EQ(lines[lines.size() - 21 + i], "[1] error " + std::to_string(11 + i));
+  }
+}
+
+TEST_F(RunEnd, AKilledWorkerIsNamedAndNotThoseThatSeeItsConnectionsClose) {
+  // Worker 2 holds the writing ends of the others' pipes; they read until these close, and fail then.
+  const std::string own = path("pipe");
+  const std::string script = "if [ $RANK = 2 ]; then exec 5> " + fifo("pipe0") + " 6> " + fifo("pipe1") +
+                             "; kill -9 $$; fi; read line < " + own + "$RANK; exit 4";
+  for (int i = 0; i < 5; ++i) {
+    const Ended ended = run_to_end(command({"-n", "3"}, script));
+    EXPECT_EQ(ended.code, 128 + SIGKILL) << ended.errors;
+    EXPECT_TRUE(has(last_line_of(ended.errors), "worker 2 ")) << ended.errors;
+  }
+}
+
+TEST_F(RunEnd, TheExitCodeIsThatOfTheFirstFailure) {
+  EXPECT_EQ(run_to_end(command({"-n", "2"}, "exit 0")).code, 0);
+  EXPECT_EQ(run_to_end(command({"-n", "2"}, "[ $RANK = 1 ] || exit 42; tail -f /dev/null")).code, 42);
+  const Ended killed = run_to_end(command({"-n", "2"}, "[ $RANK = 1 ] || kill -9 $$; tail -f /dev/null"));
+  EXPECT_EQ(killed.code, 128 + SIGKILL);
+  EXPECT_TRUE(has(last_line_of(killed.errors), "SIGKILL")) << killed.errors;
+  EXPECT_TRUE(has(last_line_of(killed.errors), "out-of-memory")) << killed.errors;
+  EXPECT_EQ(run_to_end(command({"-n", "1"}, "kill -SEGV $$")).code, 128 + SIGSEGV);
+}
+
+TEST_F(RunEnd, AProgramThatCannotBeStartedIsNamed) {
+  const Ended missing = run_to_end({LOCKSTEP_PROGRAM, "run", "-n", "2", "--max-restarts", "9", "./nowhere"});
+  EXPECT_EQ(missing.code, 127);
+  EXPECT_TRUE(has(last_line_of(missing.errors), "there is no file './nowhere'")) << missing.errors;
+  EXPECT_EQ(run_to_end({LOCKSTEP_PROGRAM, "run", "-n", "2", "lockstep-no-such-program"}).code, 127);
+  std::ofstream(path("plain")) << "x";
+  const Ended plain = run_to_end({LOCKSTEP_PROGRAM, "run", "-n", "1", path("plain")});
+  EXPECT_EQ(plain.code, 126);
+  EXPECT_TRUE(has(last_line_of(plain.errors), "is not executable")) << plain.errors;
+}
+
+TEST_F(RunEnd, AWorkerThatEndsWellBeforeTheOthersIsNoFailure) {
+  const std::string gate = fifo("gate");
+  const std::string script = "[ $RANK = 0 ] && exit; read line < " + gate + "; echo went on";
+  StartedProgram program(command({"-n", "2"}, script));
+  const int writer = open(gate.c_str(), O_WRONLY | O_CLOEXEC);  // waits for worker 1
+  EXPECT_EQ(write(writer, "go\n", 3), 3);
+  close(writer);
+  EXPECT_EQ(program.wait(), 0);
+  EXPECT_EQ(program.output(), "[1] went on\n");
+  EXPECT_EQ(program.errors(), "");
+}
+
+TEST_F(RunEnd, AWorkerThatDoesNotListenIsKilledAfterTheGrace) {
+  const std::string gate = fifo("gate");
+  const std::string script = "if [ $RANK = 1 ]; then read line < " + gate + "; exit 5; fi; trap '' TERM; echo > " +
+                             gate + "; tail -f /dev/null";
+  StartedProgram program(command({"-n", "2", "--grace", "0.1"}, script));
+  EXPECT_EQ(program.wait(), 5);
+  EXPECT_TRUE(has(last_line_of(program.errors()), "1 other stopped")) << program.errors();
+  EXPECT_TRUE(program.is_nobody_left());
+}
+
+TEST_F(RunEnd, SignalsReachAllWorkers) {
+  const std::string script =
+      "trap 'echo got it; exit $((3 + RANK))' INT; trap 'echo used' USR1; tail -f /dev/null & "
+      "echo ready; while :; do wait; done";
+  StartedProgram program(command({"-n", "2"}, script));
+  program.read_until([&] { return count_of(program.output(), "ready") == 2; });
+  program.signal(SIGUSR1);
+  program.read_until([&] { return count_of(program.output(), "used") == 2; });
+  program.signal(SIGINT);
+  const int code = program.wait();
+  EXPECT_TRUE(code == 3 || code == 4) << code;
+  EXPECT_EQ(count_of(program.output(), "got it"), 2u);
+  EXPECT_TRUE(program.is_nobody_left());
+}
+
+TEST_F(RunEnd, WorkersThatDieOfTheSignalGiveItsCode) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    StartedProgram program(command({"-n", "2", "--max-restarts", "3"}, std::string("echo ready; ") + kForever));
+    program.read_until([&] { return count_of(program.output(), "ready") == 2; });
+    program.signal(signal);
+    EXPECT_EQ(program.wait(), 128 + signal);
+    EXPECT_FALSE(has(program.errors(), "starting all again")) << program.errors();
+  }
+}
+
+TEST_F(RunEnd, ASecondSignalKillsAtOnce) {
+  StartedProgram program(command({"-n", "2", "--grace", "1000"}, "trap '' INT TERM; echo ready; tail -f /dev/null"));
+  program.read_until([&] { return count_of(program.output(), "ready") == 2; });
+  program.signal(SIGINT);
+  program.read_until_errors_have("SIGINT goes to all workers");
+  program.signal(SIGINT);
+  EXPECT_EQ(program.wait(), 128 + SIGINT);
+  EXPECT_TRUE(program.is_nobody_left());
+}
+
+TEST_F(RunEnd, NobodyIsLeftWhenTheLauncherIsKilled) {
+  StartedProgram program(command({"-n", "3"}, "trap '' TERM HUP; tail -f /dev/null & echo ready; wait"));
+  program.read_until([&] { return count_of(program.output(), "ready") == 3; });
+  program.signal(SIGKILL);
+  EXPECT_EQ(program.wait_unread(), -SIGKILL);
+  EXPECT_TRUE(program.is_nobody_left());
+}
+
+TEST_F(RunEnd, WhatWorkersLeaveBehindIsKilled) {
+  const std::string script = "trap '' TERM; tail -f /dev/null & (setsid tail -f /dev/null &); exit 0";
+  StartedProgram program(command({"-n", "2"}, script));
+  EXPECT_EQ(program.wait(), 0);
+  EXPECT_TRUE(program.is_nobody_left());
+}
+
+TEST_F(RunEnd, AStoppedWorkerIsKilledWithTheOthers) {
+  StartedProgram program(command({"-n", "2", "--grace", "0.1"}, "[ $RANK = 0 ] && kill -STOP $$; exit 6"));
+  EXPECT_EQ(program.wait(), 6);
+  EXPECT_TRUE(program.is_nobody_left());
+}
+
+TEST_F(RunEnd, AllStartAgainTogetherAtMostSoManyTimes) {
+  const std::string script =
+      "echo start $LOCKSTEP_RESTART_COUNT $TORCHELASTIC_RESTART_COUNT $LOCKSTEP_JOB_ID; "
+      "[ $RANK = 0 ] && exit 8; tail -f /dev/null";
+  const Ended ended =
+      run_to_end(command({"-n", "2", "--max-restarts", "3", "--restart-pause", "0.01", "--job-id", "j"}, script));
+  EXPECT_EQ(ended.code, 8);
+  for (int i = 0; i < 4; ++i) {
+    const std::string count = std::to_string(i);
+    EXPECT_EQ(count_of(ended.output, "[0] start " + count + " " + count + " j"), 1u) << ended.output;
+  }
+  EXPECT_EQ(count_of(ended.output, "[0] start"), 4u);
+  EXPECT_TRUE(has(ended.errors, "starting all again in 0.04 s, restart 3 of 3")) << ended.errors;
+}
+
+TEST_F(RunEnd, ARestartThatSucceedsIsSuccess) {
+  const Ended ended = run_to_end(
+      command({"-n", "2", "--max-restarts", "3", "--restart-pause", "0"}, "[ $LOCKSTEP_RESTART_COUNT = 1 ]"));
+  EXPECT_EQ(ended.code, 0) << ended.errors;
+  EXPECT_EQ(count_of(ended.errors, "starting all again"), 1u);
+}
+
+TEST_F(RunEnd, AWrongCommandLineIsNotStartedAgain) {
+  for (const char* code : {"2", "126", "127"}) {
+    const Ended ended = run_to_end(command({"-n", "1", "--max-restarts", "3"}, std::string("exit ") + code));
+    EXPECT_EQ(std::to_string(ended.code), code);
+    EXPECT_FALSE(has(ended.errors, "starting all again")) << ended.errors;
+  }
+}
+
+TEST_F(RunEnd, ASignalEndsThePauseBeforeARestart) {
+  StartedProgram program(command({"-n", "1", "--max-restarts", "3", "--restart-pause", "30"}, "exit 1"));
+  program.read_until_errors_have("starting all again in 30 s");
+  const auto before = std::chrono::steady_clock::now();
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait(), 128 + SIGTERM);
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(20));
+}
+
+TEST_F(RunEnd, WhereTheSystemRefusesAWorkerTheOthersAreEnded) {
+  const auto few_files = [] {
+    const rlimit limit{40, 40};
+    setrlimit(RLIMIT_NOFILE, &limit);
+  };
+  StartedProgram program(command({"-n", "30"}, kForever), few_files);
+  EXPECT_EQ(program.wait(), 3);
+  EXPECT_TRUE(has(program.errors(), "LS-LAUNCH")) << program.errors();
+  EXPECT_TRUE(program.is_nobody_left());
+}
+
+}  // namespace

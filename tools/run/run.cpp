@@ -1,0 +1,214 @@
+#include "tools/run/run.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/error.h"
+#include "lockstep/replica/cores.h"
+#include "tools/run/attempt.h"
+#include "tools/run/core_shares.h"
+#include "tools/run/leftovers.h"
+#include "tools/run/oom_kills.h"
+#include "tools/run/worker_environment.h"
+
+namespace lockstep::tools {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+[[noreturn]] void refuse(const std::string& what, const std::string& remedy) {
+  throw ClusterError("LS-LAUNCH", fmt::format("{}: {}", what, std::strerror(errno)), remedy);
+}
+
+std::string random_hex(std::size_t bytes) {
+  std::array<unsigned char, 32> buffer;
+  if (getrandom(buffer.data(), bytes, 0) != static_cast<ssize_t>(bytes)) {
+    refuse("the system gave no random bytes", "start again");
+  }
+  std::string text;
+  for (std::size_t i = 0; i < bytes; ++i) text += fmt::format("{:02x}", buffer[i]);
+  return text;
+}
+
+uint16_t free_port() {
+  const FileDescriptor server(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  socklen_t size = sizeof address;
+  if (!server.is_open() || bind(server.get(), generic, size) != 0 || getsockname(server.get(), generic, &size) != 0) {
+    refuse("no free port was found on 127.0.0.1", "name one: --port P");
+  }
+  return ntohs(address.sin_port);
+}
+
+void check(const RunOptions& options) {
+  if (options.workers == 0) throw UsageError("LS-FLAG", "lockstep run was not told how many workers", "add -n N");
+  if (options.command.empty()) {
+    throw UsageError("LS-FLAG", "lockstep run was given no program", "name it after --: lockstep run -n 2 -- ./prog");
+  }
+  const bool plain = std::all_of(options.job_id.begin(), options.job_id.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
+  });
+  if (!plain || options.job_id.size() > 128) {
+    throw UsageError("LS-FLAG", fmt::format("--job-id is '{}'", options.job_id),
+                     "use at most 128 letters, digits, dots, dashes and underscores");
+  }
+}
+
+/// So that no pipe gets the number of a standard stream that the launcher was started without.
+void open_standard_streams() {
+  int fd = 0;
+  do {
+    fd = open("/dev/null", O_RDWR);
+  } while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0) close(fd);
+}
+
+/// Three pipes for each worker are more than the usual soft limit allows. Gives the limit as it was.
+rlimit raise_open_files() {
+  rlimit before = {};
+  getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit raised = {before.rlim_max, before.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &raised);
+  return before;
+}
+
+std::vector<std::string> environment_of_this_process() {
+  std::vector<std::string> result;
+  for (char** variable = environ; *variable != nullptr; ++variable) result.emplace_back(*variable);
+  return result;
+}
+
+/// What each worker of start number `restart` gets; port and secret are new each time, so that nothing that was left
+/// of an earlier start can join.
+std::vector<WorkerPlan> plans_of(const RunOptions& options, const std::string& job_id, int restart) {
+  const std::vector<std::string> outer = environment_of_this_process();
+  const auto shares =
+      core_shares(options.pin ? internal::cores_of_this_process() : std::vector<int>(), options.workers);
+  WorkerIdentity worker = {.workers = options.workers,
+                           .port = options.port != 0 ? options.port : free_port(),
+                           .job_id = job_id,
+                           .secret = random_hex(32),
+                           .restart_count = restart,
+                           .max_restarts = options.max_restarts};
+  std::vector<WorkerPlan> plans;
+  for (int i = 0; i < options.workers; ++i) {
+    worker.index = i;
+    plans.push_back({worker_environment(outer, worker), shares[static_cast<std::size_t>(i)],
+                     options.prefix ? fmt::format("[{}] ", i) : ""});
+  }
+  return plans;
+}
+
+/// What is known of the cause of a failure beyond the way in which the worker ended; often nothing.
+std::string cause_of(const AttemptResult& result, const std::optional<int64_t>& kills_before, bool is_output_lost) {
+  if (!result.first_failure) return "";
+  const WorkerEnd& end = *result.first_failure;
+  if (result.was_killed) return "it was killed on the second signal";
+  if (end.kind != WorkerEnd::Kind::kSignalled) return "";
+  if (end.value == SIGPIPE && is_output_lost) return "nobody reads the output any more";
+  if (end.value != SIGKILL) return "";
+  const std::optional<int64_t> kills = oom_kills();
+  if (kills_before && kills && *kills > *kills_before) {
+    return fmt::format(
+        "the kernel's out-of-memory killer has killed {} of this control group's processes since the start",
+        *kills - *kills_before);
+  }
+  return "lockstep did not send it: the kernel's out-of-memory killer may have, or another process (dmesg may tell)";
+}
+
+/// What the launcher says last.
+std::string report_of(const AttemptResult& result, const RunOptions& options, const std::string& cause) {
+  std::string text;
+  for (const pid_t pid : result.left) text += fmt::format("lockstep run: process {} does not die of SIGKILL\n", pid);
+  if (!result.first_failure) return text;
+  const WorkerEnd& end = *result.first_failure;
+  if (!result.last_errors.empty()) {
+    text += fmt::format("lockstep run: what worker {} wrote to standard error last:\n", end.worker);
+    for (const std::string& line : result.last_errors) text += fmt::format("[{}] {}\n", end.worker, line);
+  }
+  text += fmt::format(
+      "lockstep run: {}{}",
+      result.was_asked_first ? fmt::format("after {}: ", signal_text(result.end_signal)) : "first failure: ",
+      text_of(end, options.command.front()));
+  if (!cause.empty()) text += fmt::format("; {}", cause);
+  if (result.stopped > 0) text += fmt::format("; {} other{} stopped", result.stopped, result.stopped == 1 ? "" : "s");
+  if (result.failed_later > 0) text += fmt::format(", {} of them by a later failure", result.failed_later);
+  return text + "\n";
+}
+
+int exit_code_of(const AttemptResult& result) {
+  if (!result.first_failure) return 0;
+  return result.was_killed ? 128 + result.end_signal : exit_code_of(*result.first_failure);
+}
+
+/// Waits; gives the first signal that asks the job to end, or 0.
+int pause_for(std::chrono::milliseconds pause, SignalInbox& signals) {
+  const Clock::time_point end = Clock::now() + pause;
+  for (;;) {
+    for (SignalInbox::Letter letter; signals.next(letter);) {
+      if (asks_to_end(letter.signal)) return letter.signal;
+    }
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count();
+    if (left <= 0) return 0;
+    pollfd inbox{signals.fd(), POLLIN, 0};
+    poll(&inbox, 1, static_cast<int>(left));
+  }
+}
+
+}  // namespace
+
+int run(const RunOptions& options) {
+  check(options);
+  open_standard_streams();
+  SignalInbox signals;
+  adopt_orphans();
+  Keeper keeper;
+  const StartSettings settings = {&options.command, &signals, raise_open_files()};
+  Sink output(STDOUT_FILENO);
+  Sink own_errors(STDERR_FILENO);
+  const Outputs outputs = {&output, are_same_file(STDOUT_FILENO, STDERR_FILENO) ? &output : &own_errors};
+  const std::string job_id = options.job_id.empty() ? random_hex(8) : options.job_id;
+  const std::chrono::milliseconds grace(static_cast<int64_t>(options.grace * 1000));
+
+  for (int restart = 0;; ++restart) {
+    const std::optional<int64_t> kills_before = oom_kills();
+    const std::vector<WorkerPlan> plans = plans_of(options, job_id, restart);
+    const AttemptResult result = Attempt(settings, signals, keeper, outputs, grace).run(plans);
+    const bool failed = result.first_failure.has_value();
+    outputs.errors->add(report_of(result, options, cause_of(result, kills_before, output.is_lost())));
+    const bool again = failed && result.end_signal == 0 && result.left.empty() && restart < options.max_restarts &&
+                       is_restartable(*result.first_failure);
+    if (!again) {
+      flush(outputs, signals, result.was_hurried);
+      return exit_code_of(result);
+    }
+    const std::chrono::milliseconds pause = pause_before(restart + 1, options.restart_pause);
+    outputs.errors->add(fmt::format("lockstep run: starting all again in {} s, restart {} of {}\n",
+                                    static_cast<double>(pause.count()) / 1000, restart + 1, options.max_restarts));
+    int signal = flush(outputs, signals, false);
+    if (signal == 0) signal = pause_for(pause, signals);
+    if (signal != 0) return 128 + signal;
+  }
+}
+
+}  // namespace lockstep::tools

@@ -1,0 +1,74 @@
+// The flags of `lockstep run`, and where the words of the program begin.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tools/run/run.h"
+#include "tools/subcommands.h"
+
+namespace lockstep::tools {
+
+namespace {
+
+constexpr const char* kMore =
+    "lockstep run -n N [FLAGS] -- PROGRAM ARGS: words after the program's name are the program's. Each line of output "
+    "begins with its worker's index. When one worker fails, all are stopped, and the exit code is that of the worker "
+    "that failed first. Worker 0 reads standard input, unless that is a terminal; the others read an empty one.";
+
+/// Whether this word is a flag whose value is the next word.
+bool takes_next_word(const CLI::App& run, const std::string& word) {
+  const bool is_long = word.rfind("--", 0) == 0;
+  const bool has_own_value = is_long ? word.find('=') != std::string::npos : word.size() > 2;
+  const CLI::Option* const flag = run.get_option_no_throw(word);
+  return !has_own_value && flag != nullptr && flag->get_items_expected_min() > 0;
+}
+
+}  // namespace
+
+std::vector<std::string> cut_program(const CLI::App& app, std::vector<std::string>& words) {
+  if (words.empty() || words.front() != "run") return {};
+  const CLI::App& run = *app.get_subcommand("run");
+  auto word = words.begin() + 1;
+  while (word != words.end() && *word != "--" && word->size() > 1 && word->front() == '-') {
+    word += takes_next_word(run, *word) ? std::min<std::ptrdiff_t>(2, words.end() - word) : 1;
+  }
+  const auto begin = word;
+  if (word != words.end() && *word == "--") ++word;
+  std::vector<std::string> program(word, words.end());
+  words.erase(begin, words.end());
+  return program;
+}
+
+void add_run(CLI::App& app, const std::vector<std::string>& program, Action& chosen) {
+  const auto kept = std::make_shared<RunOptions>();
+  RunOptions& options = *kept;
+  CLI::App* const run = app.add_subcommand("run", "Start N workers of any program on this machine");
+  run->footer(kMore);
+  run->add_option("-n", options.workers, "workers to start")->check(CLI::Range(1, 1024));
+  run->add_option("--max-restarts", options.max_restarts,
+                  "when a worker fails, start all again, at most this many times; not after exit codes 2, 126 and 127")
+      ->check(CLI::Range(0, 1000000))
+      ->capture_default_str();
+  run->add_option("--restart-pause", options.restart_pause,
+                  "seconds before the first restart; doubles with each one, up to 30")
+      ->check(CLI::Range(0.0, 30.0))
+      ->capture_default_str();
+  run->add_option("--grace", options.grace, "seconds between SIGTERM and SIGKILL when workers are stopped")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  run->add_option("--port", options.port, "the chief's port; by default a free one at each start")
+      ->check(CLI::Range(1, 65535));
+  run->add_option("--job-id", options.job_id, "LOCKSTEP_JOB_ID; by default a random one");
+  run->add_flag_callback(
+      "--no-pin", [kept] { kept->pin = false; }, "let each worker use all cores; by default each has cores of its own");
+  run->add_flag_callback(
+      "--no-prefix", [kept] { kept->prefix = false; }, "pass output on as it is, without the worker's index");
+  run->callback([kept, &program, &chosen] {
+    kept->command = program;
+    chosen = [kept] { return lockstep::tools::run(*kept); };
+  });
+}
+
+}  // namespace lockstep::tools

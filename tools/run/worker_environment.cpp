@@ -1,0 +1,93 @@
+#include "tools/run/worker_environment.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+namespace lockstep::tools {
+
+namespace {
+
+/// Variables that say which worker of which job a process is, set by launchers that the launcher itself may run under.
+/// A name that ends in '*' stands for all that begin so.
+constexpr std::array<std::string_view, 25> kOfOtherJobs = {
+    "TF_CONFIG",
+    "TORCHELASTIC_*",
+    "NODE_RANK",
+    "PET_*",
+    "OMPI_*",
+    "PMI_*",
+    "PMIX_*",
+    "MPI_LOCALRANKID",
+    "MPI_LOCALNRANKS",
+    "MV2_COMM_WORLD_*",
+    "HOROVOD_*",
+    "JSM_NAMESPACE_*",
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "SLURM_NODEID",
+    "SLURM_STEP_*",
+    "SLURM_STEPID",
+    "SLURM_NTASKS*",
+    "SLURM_NPROCS",
+    "SLURM_TASKS_PER_NODE",
+    "SLURM_TASK_PID",
+    "SLURM_GTIDS",
+    "JOB_COMPLETION_INDEX",
+    "LOCKSTEP_SECRET_FILE",
+    "LOCKSTEP_INTERFACE",
+};
+
+bool matches(std::string_view pattern, std::string_view name) {
+  if (pattern.back() != '*') return name == pattern;
+  return name.substr(0, pattern.size() - 1) == pattern.substr(0, pattern.size() - 1);
+}
+
+std::vector<std::pair<std::string, std::string>> of_this_job(const WorkerIdentity& worker) {
+  const std::string index = fmt::to_string(worker.index);
+  const std::string workers = fmt::to_string(worker.workers);
+  return {
+      {"LOCKSTEP_NUM_WORKERS", workers},
+      {"LOCKSTEP_WORKER_INDEX", index},
+      {"LOCKSTEP_LOCAL_WORKER", index},
+      {"LOCKSTEP_CHIEF_ADDRESS", fmt::format("127.0.0.1:{}", worker.port)},
+      {"LOCKSTEP_JOB_ID", worker.job_id},
+      {"LOCKSTEP_SECRET", worker.secret},
+      {"LOCKSTEP_RESTART_COUNT", fmt::to_string(worker.restart_count)},
+      {"RANK", index},
+      {"WORLD_SIZE", workers},
+      {"LOCAL_RANK", index},
+      {"LOCAL_WORLD_SIZE", workers},
+      {"GROUP_RANK", "0"},
+      {"GROUP_WORLD_SIZE", "1"},
+      {"ROLE_RANK", index},
+      {"ROLE_WORLD_SIZE", workers},
+      {"ROLE_NAME", "default"},
+      {"MASTER_ADDR", "127.0.0.1"},
+      {"MASTER_PORT", fmt::to_string(worker.port)},
+      {"TORCHELASTIC_RESTART_COUNT", fmt::to_string(worker.restart_count)},
+      {"TORCHELASTIC_MAX_RESTARTS", fmt::to_string(worker.max_restarts)},
+      {"TORCHELASTIC_RUN_ID", worker.job_id},
+  };
+}
+
+}  // namespace
+
+std::vector<std::string> worker_environment(const std::vector<std::string>& outer, const WorkerIdentity& worker) {
+  const auto own = of_this_job(worker);
+  std::vector<std::string> result;
+  for (const std::string& variable : outer) {
+    const std::string_view name = std::string_view(variable).substr(0, variable.find('='));
+    const bool is_own = std::any_of(own.begin(), own.end(), [&](const auto& entry) { return entry.first == name; });
+    const bool is_of_other = std::any_of(kOfOtherJobs.begin(), kOfOtherJobs.end(),
+                                         [&](std::string_view pattern) { return matches(pattern, name); });
+    if (!is_own && !is_of_other) result.push_back(variable);
+  }
+  for (const auto& [name, value] : own) result.push_back(fmt::format("{}={}", name, value));
+  return result;
+}
+
+}  // namespace lockstep::tools
