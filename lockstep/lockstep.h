@@ -1,6 +1,11 @@
 // Lockstep: one training step on many replicas, for C++ programs built on LibTorch.
 #pragma once
 
+#include "lockstep/cluster/cluster_resolver.h"  // IWYU pragma: export
+#include "lockstep/cluster/cluster_spec.h"      // IWYU pragma: export
+#include "lockstep/cluster/environment.h"       // IWYU pragma: export
+#include "lockstep/cluster/resolve_cluster.h"   // IWYU pragma: export
+#include "lockstep/cluster/secret.h"            // IWYU pragma: export
 #include "lockstep/core/denormals.h"            // IWYU pragma: export
 #include "lockstep/core/error.h"                // IWYU pragma: export
 #include "lockstep/core/ids.h"                  // IWYU pragma: export

@@ -1,0 +1,53 @@
+// Asks all sources who this process is, and says which one won and what the others say differently.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/cluster/cluster_resolver.h"
+#include "lockstep/cluster/cluster_spec.h"
+#include "lockstep/cluster/environment.h"
+#include "lockstep/cluster/secret.h"
+
+namespace lockstep {
+
+/// What a program says itself. Each member has a variable of the same meaning, and goes before it.
+struct ClusterOptions {
+  /// LOCKSTEP_NUM_WORKERS and LOCKSTEP_WORKER_INDEX: both, or `.num_workers = 1`. Then no other source wins.
+  std::optional<int64_t> num_workers = {};
+  std::optional<int64_t> worker_index = {};
+  /// LOCKSTEP_CHIEF_ADDRESS, "host:port". This and the following hold whichever source wins.
+  std::optional<std::string> chief_address = {};
+  /// LOCKSTEP_LOCAL_WORKER.
+  std::optional<int64_t> local_worker = {};
+  /// LOCKSTEP_JOB_ID.
+  std::optional<std::string> job_id = {};
+  /// LOCKSTEP_SECRET or the contents of LOCKSTEP_SECRET_FILE.
+  std::optional<Secret> secret = {};
+  /// LOCKSTEP_INTERFACE.
+  std::optional<std::string> interface_name = {};
+  /// Sources of one's own, which are asked before the library's, in this order.
+  std::vector<std::shared_ptr<const ClusterResolver>> resolvers = {};
+};
+
+/// Who this process is. The first source that applies wins: the options, their resolvers, LOCKSTEP_*, TF_CONFIG,
+/// torchrun, PET_*, Open MPI, PMI, Slurm, PMIx, Kubernetes; otherwise the process is alone. docs/cluster.md has the
+/// variables of each, and when it applies.
+///
+/// A ClusterError where the winner's values are malformed (LS-CLUSTER-VALUE), incomplete (LS-CLUSTER-INCOMPLETE) or
+/// contradict each other (LS-CLUSTER-SPEC), where the winner describes one worker and another source several
+/// (LS-CLUSTER-ONE-WORKER; not where the options say so), and for the secret (LS-CLUSTER-SECRET). Whatever else other
+/// sources say differently stands in ClusterSpec::disagreements. The result is valid, and one of several workers has
+/// the chief's address.
+///
+/// Reads the environment and the file of the secret; opens no connection. Call from any thread, while no thread calls
+/// setenv.
+ClusterSpec resolve_cluster(const ClusterOptions& options = {});
+
+/// The same for a given environment.
+ClusterSpec resolve_cluster(const ClusterOptions& options, const Environment& environment);
+
+}  // namespace lockstep

@@ -1,0 +1,134 @@
+// Slurm: steps, allocations, node lists.
+#include <gtest/gtest.h>
+
+#include "lockstep/cluster/resolve_cluster.h"
+#include "lockstep/cluster/sources.h"
+#include "lockstep/core/error.h"
+#include "tests/support/errors.h"
+
+namespace lockstep {
+namespace {
+
+using testing::expect_error;
+using Variables = Environment::Variables;
+
+ClusterSpec resolve(const Variables& variables) { return resolve_cluster({}, Environment(variables)); }
+
+Variables with(Variables variables, const Variables& more) {
+  for (const auto& [name, value] : more) variables[name] = value;
+  return variables;
+}
+
+/// Task 6 of a step with 2, 2, 2 and 1 tasks on four nodes.
+const Variables kStep = {{"SLURM_JOB_ID", "123456"},
+                         {"SLURM_STEP_ID", "0"},
+                         {"SLURM_PROCID", "6"},
+                         {"SLURM_LOCALID", "0"},
+                         {"SLURM_NODEID", "3"},
+                         {"SLURM_NTASKS", "7"},
+                         {"SLURM_STEP_NUM_TASKS", "7"},
+                         {"SLURM_NODELIST", "gpu[01-03],cpu7"},
+                         {"SLURM_STEP_NODELIST", "gpu[01-03],cpu7"},
+                         {"SLURM_STEP_TASKS_PER_NODE", "2(x3),1"}};
+
+TEST(Slurm, AStepSaysWhoThisProcessIsAndWhereAllAre) {
+  const ClusterSpec spec = resolve(kStep);
+  EXPECT_EQ(spec.source, "Slurm");
+  EXPECT_EQ(spec.num_workers(), 7);
+  EXPECT_EQ(spec.worker_index(), 6);
+  EXPECT_EQ(spec.local_worker, 0);
+  EXPECT_EQ(spec.job_id, "123456.0");
+  const int port = internal::port_of_job("123456.0");
+  const std::string first = std::to_string(port);
+  const std::string second = std::to_string(port + 1);
+  EXPECT_EQ(spec.jobs.at("worker"),
+            (std::vector<std::string>{"gpu01:" + first, "gpu01:" + second, "gpu02:" + first, "gpu02:" + second,
+                                      "gpu03:" + first, "gpu03:" + second, "cpu7:" + first}));
+  EXPECT_TRUE(spec.disagreements.empty());
+}
+
+TEST(Slurm, ThePortOfAJobNeverChanges) {
+  // Firewalls and the other workers rely on it.
+  EXPECT_EQ(internal::port_of_job(""), 27261);
+  EXPECT_EQ(internal::port_of_job("123456.0"), 24612);
+  for (int job = 0; job < 1000; ++job) {
+    const uint16_t port = internal::port_of_job(std::to_string(job));
+    EXPECT_GE(port, 20000);
+    EXPECT_LT(port, 29000);
+  }
+}
+
+TEST(Slurm, OnlyTheChiefIsKnownWhereTasksAreNotInBlocks) {
+  const Variables rows[] = {with(kStep, {{"SLURM_DISTRIBUTION", "cyclic"}}),
+                            with(kStep, {{"SLURM_PROCID", "1"}, {"SLURM_NODEID", "1"}, {"SLURM_LOCALID", "0"}}),
+                            with(kStep, {{"SLURM_LOCALID", "1"}})};
+  for (const Variables& variables : rows) {
+    const ClusterSpec spec = resolve(variables);
+    EXPECT_TRUE(spec.chief_address().starts_with("gpu01:")) << spec.chief_address();
+    EXPECT_EQ(spec.jobs.at("worker")[3], "");
+  }
+  EXPECT_NE(resolve(with(kStep, {{"SLURM_DISTRIBUTION", "block:cyclic"}})).jobs.at("worker")[3], "");
+}
+
+TEST(Slurm, AnotherPortForTheChiefMayBeTheDerivedOneOfAnotherTask) {
+  const std::string second = "gpu01:" + std::to_string(internal::port_of_job("123456.0") + 1);
+  const ClusterSpec spec = resolve(with(kStep, {{"LOCKSTEP_CHIEF_ADDRESS", second}}));
+  EXPECT_EQ(spec.chief_address(), second);
+  EXPECT_EQ(spec.jobs.at("worker")[1], "");
+  EXPECT_TRUE(spec.disagreements.empty());
+}
+
+TEST(Slurm, AStepOfOneTaskNeedsNoNodes) {
+  const ClusterSpec spec = resolve({{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}});
+  EXPECT_EQ(spec.source, "Slurm");
+  EXPECT_EQ(spec.num_workers(), 1);
+}
+
+TEST(Slurm, AnAllocationWithoutAStepIsAloneAndSaysSo) {
+  const Variables batch = {{"SLURM_JOB_ID", "7"},       {"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"},
+                           {"SLURM_LOCALID", "0"},      {"SLURM_NODEID", "0"}, {"SLURM_JOB_NUM_NODES", "2"},
+                           {"SLURM_NODELIST", "n[1-2]"}};
+  for (const Variables& variables :
+       {batch, with(batch, {{"SLURM_STEP_ID", "4294967290"}, {"SLURM_STEP_NUM_TASKS", "1"}})}) {
+    const ClusterSpec spec = resolve(variables);
+    EXPECT_EQ(spec.source, "alone");
+    ASSERT_EQ(spec.disagreements.size(), 1u);
+    EXPECT_NE(spec.disagreements[0].find("SLURM_NTASKS=8"), std::string::npos) << spec.disagreements[0];
+    EXPECT_NE(spec.disagreements[0].find("srun"), std::string::npos) << spec.disagreements[0];
+  }
+  EXPECT_TRUE(resolve({{"SLURM_JOB_ID", "7"}, {"SLURM_NTASKS", "1"}}).disagreements.empty());
+}
+
+TEST(Slurm, NamesWhatIsMissing) {
+  for (const char* name : {"SLURM_PROCID", "SLURM_STEP_NODELIST"}) {
+    Variables variables = kStep;
+    variables.erase(name);
+    expect_error<ClusterError>([&] { resolve(variables); }, "LS-CLUSTER-INCOMPLETE", {name});
+  }
+}
+
+TEST(Slurm, NamesWhatIsMalformed) {
+  const std::pair<const char*, const char*> rows[] = {{"SLURM_PROCID", "7"},
+                                                      {"SLURM_STEP_NUM_TASKS", "x"},
+                                                      {"SLURM_STEP_NODELIST", "gpu[01"},
+                                                      {"SLURM_STEP_TASKS_PER_NODE", "2(3)"},
+                                                      {"SLURM_STEP_ID", "x"},
+                                                      {"SLURM_LOCALID", "x"},
+                                                      {"SLURM_NODEID", "x"}};
+  for (const auto& [name, value] : rows) {
+    expect_error<ClusterError>([&] { resolve(with(kStep, {{name, value}})); }, "LS-CLUSTER-VALUE", {name, value});
+  }
+}
+
+TEST(Slurm, NodesAndTasksMustFitTogether) {
+  for (const char* tasks : {"2(x3)", "2(x3),2", "7", "1(x7)"}) {
+    expect_error<ClusterError>(
+        [&] {
+          resolve(with(kStep, {{"SLURM_STEP_TASKS_PER_NODE", tasks}}));
+        },
+        "LS-CLUSTER-SPEC", {tasks, "SLURM_STEP_NUM_TASKS=7"});
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

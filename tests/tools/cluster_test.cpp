@@ -1,0 +1,74 @@
+// The program `lockstep cluster`, as a user runs it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tests/support/run_program.h"
+
+namespace {
+
+using lockstep::testing::Result;
+using lockstep::testing::run_program;
+
+/// Runs it with these variables, NAME=value each, and none of those of the launcher that may have started this test.
+Result run_with(const std::string& variables, const std::string& flags = "") {
+  return run_program("env -i PATH=/usr/bin:/bin TSAN_OPTIONS=\"$TSAN_OPTIONS\" ASAN_OPTIONS=\"$ASAN_OPTIONS\" " +
+                         variables + " " LOCKSTEP_PROGRAM,
+                     "cluster " + flags);
+}
+
+const std::string kTorchrun = "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 ";
+
+TEST(ClusterCommand, ShowsAProcessThatIsAlone) {
+  const Result result = run_with("");
+  EXPECT_EQ(result.code, 0) << result.output;
+  EXPECT_NE(result.output.find("alone"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("0 of 1"), std::string::npos) << result.output;
+}
+
+TEST(ClusterCommand, ShowsWhoSaysWhatAsJson) {
+  const Result result = run_with(kTorchrun, "--json");
+  ASSERT_EQ(result.code, 0) << result.output;
+  const auto json = nlohmann::json::parse(result.output);
+  EXPECT_EQ(json["source"], "torchrun");
+  EXPECT_EQ(json["num_workers"], 2);
+  EXPECT_EQ(json["worker_index"], 1);
+  EXPECT_EQ(json["is_chief"], false);
+  EXPECT_EQ(json["chief_address"], "127.0.0.1:29500");
+  EXPECT_EQ(json["local_worker"], 1);
+  EXPECT_EQ(json["address"], "127.0.0.1");
+  EXPECT_EQ(json["has_secret"], false);
+  EXPECT_TRUE(json["disagreements"].empty());
+  EXPECT_TRUE(json["findings"].empty());
+}
+
+TEST(ClusterCommand, DisagreementsAreFindings) {
+  const Result result =
+      run_with(kTorchrun + "SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_NODELIST=127.0.0.1", "--json");
+  ASSERT_EQ(result.code, 1) << result.output;
+  EXPECT_EQ(nlohmann::json::parse(result.output)["disagreements"].size(), 2u) << result.output;
+  const Result text = run_with(kTorchrun + "SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_NODELIST=127.0.0.1");
+  EXPECT_EQ(text.code, 1);
+  EXPECT_NE(text.output.find("SLURM_STEP_NUM_TASKS=4"), std::string::npos) << text.output;
+}
+
+TEST(ClusterCommand, AMalformedVariableIsOneLineAndAWrongEnvironment) {
+  const Result result = run_with("LOCKSTEP_NUM_WORKERS=four");
+  EXPECT_EQ(result.code, 3) << result.output;
+  EXPECT_EQ(std::count(result.output.begin(), result.output.end(), '\n'), 1) << result.output;
+  EXPECT_NE(result.output.find("LOCKSTEP_NUM_WORKERS is 'four'"), std::string::npos) << result.output;
+}
+
+TEST(ClusterCommand, NeverPrintsTheSecret) {
+  for (const char* flags : {"", "--json"}) {
+    const Result result = run_with("LOCKSTEP_SECRET=hush-hush-hush-hush", flags);
+    EXPECT_EQ(result.code, 0) << result.output;
+    EXPECT_EQ(result.output.find("hush"), std::string::npos) << result.output;
+  }
+}
+
+TEST(ClusterCommand, RefusesFlagsThatItDoesNotHave) { EXPECT_EQ(run_with("", "--chek").code, 2); }
+
+}  // namespace

@@ -1,0 +1,117 @@
+#include "tools/cluster.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/cluster/address.h"
+#include "lockstep/cluster/interfaces.h"
+#include "lockstep/cluster/resolve_cluster.h"
+#include "tools/console.h"
+
+namespace lockstep::tools {
+
+namespace {
+
+using internal::OwnAddress;
+
+/// What is probably a mistake, and no source disagrees about.
+std::vector<std::string> findings_about(const ClusterSpec& spec, const OwnAddress& own) {
+  std::vector<std::string> findings;
+  if (spec.num_workers() < 2 || spec.job == "ps") return findings;
+  const std::string chief = spec.chief_address();
+  const std::string host = internal::parse_address({"the chief's address", chief}).host;
+  if (spec.is_chief() && !own.chief_is_here) {
+    findings.push_back(fmt::format("this process is the chief, and {} is no address of this host", chief));
+  }
+  if (internal::is_loopback(own.address) && !internal::is_loopback(host) && host != "localhost") {
+    findings.push_back(
+        fmt::format("{} is {} on this host, which workers on other hosts cannot reach", host, own.address));
+  }
+  return findings;
+}
+
+/// The port that this process listens on, as far as the description says.
+std::string port_of(const ClusterSpec& spec) {
+  const std::string address = spec.address();
+  return address.empty() ? "" : std::to_string(internal::parse_address({"the address", address}).port);
+}
+
+/// A worker's number; empty for a parameter server, which is none.
+std::string index_of(const ClusterSpec& spec) { return spec.job == "ps" ? "" : std::to_string(spec.worker_index()); }
+
+/// "3: a:2222, unknown, c:2222".
+std::string list_of(const std::vector<std::string>& addresses) {
+  constexpr std::size_t kShown = 8;
+  std::string list = fmt::format("{}:", addresses.size());
+  for (std::size_t i = 0; i < addresses.size() && i < kShown; ++i) {
+    list += fmt::format("{} {}", i == 0 ? "" : ",", addresses[i].empty() ? "unknown" : addresses[i]);
+  }
+  return addresses.size() > kShown ? list + ", ..." : list;
+}
+
+nlohmann::ordered_json json_of(const ClusterSpec& spec, const OwnAddress& own,
+                               const std::vector<std::string>& findings) {
+  nlohmann::ordered_json json;
+  json["source"] = spec.source;
+  json["job"] = spec.job;
+  json["task"] = spec.task;
+  json["num_workers"] = spec.num_workers();
+  if (spec.job == "ps") {
+    json["worker_index"] = nullptr;
+  } else {
+    json["worker_index"] = spec.worker_index();
+  }
+  json["is_chief"] = spec.is_chief();
+  json["chief_address"] = spec.chief_address();
+  json["local_worker"] = spec.local_worker;
+  json["job_id"] = spec.job_id;
+  json["has_secret"] = !spec.secret.is_empty();
+  json["interface"] = own.interface_name;
+  json["address"] = own.address;
+  json["port"] = port_of(spec);
+  json["jobs"] = spec.jobs;
+  json["disagreements"] = spec.disagreements;
+  json["findings"] = findings;
+  return json;
+}
+
+void print(const ClusterSpec& spec, const OwnAddress& own, const std::vector<std::string>& findings) {
+  const auto or_none = [](const std::string& text, const char* none) { return text.empty() ? none : text; };
+  std::vector<std::pair<std::string, std::string>> rows = {
+      {"source", spec.source},
+      {"this process", fmt::format("task {} of '{}'{}", spec.task, spec.job, spec.is_chief() ? ", the chief" : "")},
+      {"worker", spec.job == "ps" ? "none" : fmt::format("{} of {}", index_of(spec), spec.num_workers())},
+      {"chief", or_none(spec.chief_address(), "-")},
+      {"worker of this host", std::to_string(spec.local_worker)},
+      {"job's id", or_none(spec.job_id, "-")},
+      {"secret", spec.secret.is_empty() ? "none" : "given"},
+      {"interface", fmt::format("{} ({})", own.interface_name, own.address)},
+      {"port", or_none(port_of(spec), "any that is free")},
+  };
+  for (const auto& [job, addresses] : spec.jobs)
+    rows.emplace_back(fmt::format("tasks of '{}'", job), list_of(addresses));
+  print_table(rows);
+  for (const std::string& text : spec.disagreements) std::fputs(fmt::format("disagrees: {}\n", text).c_str(), stdout);
+  for (const std::string& text : findings) std::fputs(fmt::format("finding: {}\n", text).c_str(), stdout);
+}
+
+}  // namespace
+
+int show_cluster(const ClusterCommandOptions& options) {
+  const ClusterSpec spec = resolve_cluster();
+  const OwnAddress own = internal::choose_interface(spec);
+  const std::vector<std::string> findings = findings_about(spec, own);
+  if (options.json) {
+    std::fputs((json_of(spec, own, findings).dump(2) + "\n").c_str(), stdout);
+  } else {
+    print(spec, own, findings);
+  }
+  return spec.disagreements.empty() && findings.empty() ? 0 : 1;
+}
+
+}  // namespace lockstep::tools
