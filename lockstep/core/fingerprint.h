@@ -11,14 +11,14 @@ namespace lockstep::internal {
 /// at the first call and stays the same for the life of the process.
 const std::string& platform_description();
 
-/// Sixteen hexadecimal digits that differ where a part differs, or matrix_product_digest(). Any thread may call; the
-/// text is made at the first call and stays the same for the life of the process.
+/// Sixteen hexadecimal digits: a hash of platform_description(), LibTorch's configuration and matrix_product_digest().
+/// Any thread may call; the text is made at the first call and stays the same for the life of the process.
 const std::string& platform_fingerprint();
 
 /// A checksum of the bits that LibTorch gives for the products of a small linear layer, forward and backward. It shows
 /// in which order the matrix library adds, which its own settings change too (MKL_CBWR, for one), and so which products
-/// linear/product_order.h finds to be like the library's own. Depends neither on the number of threads nor on the
-/// caller's modes. Any thread may call.
+/// linear/product_order.h finds to be like the library's own. It does not depend on the number of threads, on
+/// autograd's modes or on autocast. Any thread may call.
 uint64_t matrix_product_digest();
 
 }  // namespace lockstep::internal

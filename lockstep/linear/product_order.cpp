@@ -27,8 +27,8 @@ namespace lockstep::internal {
 
 namespace {
 
-/// Memory for `count` floats, of which later ones may be the same memory as earlier ones where there are many: so the
-/// comparison of a large weight takes little memory, and little time to fill and to read it.
+/// Memory for `count` floats. Where they need more than RepeatedPages::kPeriod bytes, later floats are the same memory
+/// as earlier ones, so that a large test weight takes one megabyte and little time.
 at::Tensor test_memory(int64_t count) {
   const auto bytes = static_cast<std::size_t>(count) * sizeof(float);
   if (bytes <= RepeatedPages::kPeriod) return at::empty({count}, at::kFloat);
@@ -53,6 +53,7 @@ at::Tensor test_values(int64_t rows, int64_t columns, int64_t offset, int64_t wh
   }();
   const at::Tensor values = test_memory(offset + rows * columns);
   auto* to = values.data_ptr<float>();
+  // Only the first period of the memory is filled: the rest is the same memory.
   auto left = std::min(static_cast<std::size_t>(values.numel()), RepeatedPages::kPeriod / sizeof(float));
   for (std::size_t from = static_cast<std::size_t>(which) * 1009 % kPeriod; left > 0; from = 0) {
     const std::size_t count = std::min(kPeriod - from, left);
@@ -68,22 +69,36 @@ bool have_same_bits(const at::Tensor& theirs, const float* ours, int64_t offset,
   return std::memcmp(ours, values, static_cast<std::size_t>(count) * sizeof(float)) == 0;
 }
 
-bool is_dense_float(const at::Tensor& product) {
-  return product.scalar_type() == at::kFloat && product.is_contiguous();
+/// Whether a product can be compared: dense, and with results that are not 0, because zeros are equal in any order.
+bool is_comparable(const at::Tensor& product) {
+  if (product.scalar_type() != at::kFloat || !product.is_contiguous()) return false;
+  constexpr int64_t kLooked = 4096;
+  constexpr int64_t kFewest = 16;
+  const auto* const values = static_cast<const float*>(address_of(product));
+  return kFewest <= std::count_if(values, values + std::min(kLooked, product.numel()), [](float v) { return v != 0; });
+}
+
+/// Makes some columns of a factor so small that products of them underflow, to zeros of both signs.
+void make_some_products_underflow(const at::Tensor& factor) {
+  if (factor.size(1) <= 3) return;
+  if (static_cast<std::size_t>(factor.numel()) * sizeof(float) < RepeatedPages::kPeriod) {
+    factor.slice(1, 3, factor.size(1), 7).mul_(1e-30);
+    return;
+  }
+  // Other elements may be the same memory: so only a few are changed, and set rather than scaled.
+  for (int64_t i = 0; i < 8; ++i) factor.select(1, 3 + 7 * i).fill_(i % 2 == 0 ? 1e-30 : -1e-30);
 }
 
 bool compare_factors(int64_t samples, int64_t rows, int64_t columns, int64_t trial) {
   constexpr int64_t kAtATime = 1 << 12;
   const at::Tensor left = test_values(samples, rows, trial * 5 % 16, 2 * trial);
   const at::Tensor right = test_values(samples, columns, trial * 3 % 16, 2 * trial + 1);
-  // Some products underflow.
-  for (const at::Tensor& factor : {left, right}) {
-    if (factor.size(1) > 3) factor.slice(1, 3, factor.size(1), 7).mul_(1e-30);
-  }
+  for (const at::Tensor& factor : {left, right}) make_some_products_underflow(factor);
   // Memory of its own: the tensors' allocator would take huge pages, which the system clears first, and keep them.
   const auto memory = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(rows * columns));
   at::Tensor theirs = at::from_blob(memory.get(), {rows, columns}, at::kFloat);
   at::mm_out(theirs, left.t(), right);
+  if (!is_comparable(theirs)) return false;
   const Factors factors(left, right);
   FactorBlocks ours(4 * kAtATime);
   for (int64_t offset = 0; offset < theirs.numel(); offset += kAtATime) {
@@ -99,14 +114,17 @@ bool compare_few_samples(LinearProduct product, int64_t samples, int64_t rows, i
   const at::Tensor input = test_values(samples, forward ? columns : rows, trial * 5 % 16, 3 * trial + 1);
   const at::Tensor bias = test_values(1, rows, trial * 7 % 16, 3 * trial + 2).view({rows});
   // One result, or more, underflows in all its products. Elements of a large weight may be the same memory, so they are
-  // set and not scaled.
-  input.select(0, samples - 1).mul_(1e-30);
-  (forward ? weight.select(0, rows / 2) : weight.select(1, columns / 2)).fill_(1e-30);
-  bias[rows / 2] = 0;
+  // set and not scaled, and only where these are few of all.
+  const auto depth = static_cast<std::size_t>(forward ? columns : rows);
+  if (8 * depth * sizeof(float) <= RepeatedPages::kPeriod) {
+    input.select(0, samples - 1).mul_(1e-30);
+    (forward ? weight.select(0, rows / 2) : weight.select(1, columns / 2)).fill_(1e-30);
+    bias[rows / 2] = 0;
+  }
   const at::Tensor theirs = product == LinearProduct::kOutputWithBias ? at::addmm(bias, input, weight.t())
                             : forward                                 ? input.mm(weight.t())
                                                                       : input.mm(weight);
-  if (!is_dense_float(theirs)) return false;
+  if (!is_comparable(theirs)) return false;
   const at::Tensor ours = at::empty_like(theirs);
   const at::Tensor scratch = at::empty({few_samples_scratch(samples, rows, columns)}, at::kFloat);
   FewSamplesWork work = {};

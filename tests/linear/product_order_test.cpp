@@ -1,0 +1,70 @@
+// Whether a comparison finds another order of additions, for small shapes and for large ones.
+#include "lockstep/linear/product_order.h"
+
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "lockstep/linear/few_samples_product.h"
+#include "lockstep/reduce/factors.h"
+#include "tests/support/worker_processes.h"
+
+namespace lockstep::internal {
+namespace {
+
+using lockstep::testing::Report;
+using lockstep::testing::WorkerProcesses;
+
+struct Shape {
+  LinearProduct product;
+  int64_t samples;
+  int64_t rows;
+  int64_t columns;
+};
+
+/// Pairs of a small shape and a large one with the same product, whose test numbers repeat one piece of memory.
+const std::vector<std::array<Shape, 2>>& shapes() {
+  static const std::vector<std::array<Shape, 2>> all{
+      {{{LinearProduct::kOutput, 8, 64, 448}, {LinearProduct::kOutput, 8, 1024, 4096}}},
+      {{{LinearProduct::kOutputWithBias, 8, 64, 448}, {LinearProduct::kOutputWithBias, 8, 16, 300'000}}},
+      {{{LinearProduct::kInputGradient, 8, 448, 64}, {LinearProduct::kInputGradient, 8, 270'001, 15}}},
+      {{{LinearProduct::kWeightGradient, 128, 64, 64}, {LinearProduct::kWeightGradient, 128, 50'257, 32}}},
+  };
+  return all;
+}
+
+WORKER_BODY(compares) {
+  at::set_num_threads(1);
+  std::string answers = "answers ";
+  for (const auto& pair : shapes()) {
+    for (const Shape& one : pair) {
+      answers += libtorch_has_our_bits(one.product, one.samples, one.rows, one.columns) ? '1' : '0';
+    }
+  }
+  lockstep::testing::report(answers);
+}
+
+std::string answers_with(const WorkerProcesses::Environment& environment) {
+  WorkerProcesses one("compares", 1, environment);
+  return one.expect(0, "answers ", std::chrono::seconds(120)).text.substr(8);
+}
+
+TEST(ProductOrder, OfALargeShapeIsRefusedWhereThatOfASmallOneIs) {
+  if (!few_samples_products() || !Factors::available()) GTEST_SKIP() << "no products of our own on this processor";
+  // MKL then adds in the same order on all processors, which is another one than that of its fast kernels.
+  const std::string answers = answers_with({{"MKL_CBWR", "COMPATIBLE"}});
+  ASSERT_EQ(answers.size(), 2 * shapes().size());
+  bool found = false;
+  for (std::size_t i = 0; i < shapes().size(); ++i) {
+    if (answers[2 * i] == '1') continue;
+    found = true;
+    EXPECT_EQ(answers[2 * i + 1], '0') << "shape " << i << " of " << answers;
+  }
+  if (!found) GTEST_SKIP() << "this matrix library has the library's order in all its modes";
+}
+
+}  // namespace
+}  // namespace lockstep::internal
