@@ -6,6 +6,7 @@
 #include "lockstep/cluster/environment.h"       // IWYU pragma: export
 #include "lockstep/cluster/resolve_cluster.h"   // IWYU pragma: export
 #include "lockstep/cluster/secret.h"            // IWYU pragma: export
+#include "lockstep/comm/join.h"                 // IWYU pragma: export
 #include "lockstep/core/denormals.h"            // IWYU pragma: export
 #include "lockstep/core/error.h"                // IWYU pragma: export
 #include "lockstep/core/ids.h"                  // IWYU pragma: export

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "lockstep/cluster/address.h"
-#include "lockstep/cluster/interfaces.h"
 #include "lockstep/cluster/resolve_cluster.h"
+#include "lockstep/comm/interfaces.h"
 #include "tools/console.h"
 
 namespace lockstep::tools {
@@ -35,7 +35,7 @@ std::vector<std::string> findings_about(const ClusterSpec& spec, const OwnAddres
   return findings;
 }
 
-/// The port that this process listens on, as far as the description says.
+/// The port in the address of this process; empty where the description has none.
 std::string port_of(const ClusterSpec& spec) {
   const std::string address = spec.address();
   return address.empty() ? "" : std::to_string(internal::parse_address({"the address", address}).port);
@@ -91,7 +91,7 @@ void print(const ClusterSpec& spec, const OwnAddress& own, const std::vector<std
       {"job's id", or_none(spec.job_id, "-")},
       {"secret", spec.secret.is_empty() ? "none" : "given"},
       {"interface", fmt::format("{} ({})", own.interface_name, own.address)},
-      {"port", or_none(port_of(spec), "any that is free")},
+      {"port", or_none(port_of(spec), "-")},
   };
   for (const auto& [job, addresses] : spec.jobs)
     rows.emplace_back(fmt::format("tasks of '{}'", job), list_of(addresses));

@@ -31,7 +31,7 @@ struct ClusterSpec {
   std::string job = "worker";
   /// Which task of its job this process is, from 0.
   int64_t task = 0;
-  /// Which of the workers on this host this process is, from 0: lanes take other cores for each.
+  /// Which of the workers on this host this process is, from 0. Strategies do not use it yet.
   int64_t local_worker = 0;
   /// Who said all this: "TF_CONFIG", "torchrun", "Slurm" and so on; "alone" where nobody did.
   std::string source = {};

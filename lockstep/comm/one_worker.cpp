@@ -12,6 +12,7 @@ class OneWorker final : public World {
   int64_t worker_index() const override { return 0; }
   std::vector<std::string> agree(const std::string& mine) override { return {mine}; }
   void exchange(std::span<const std::span<const std::byte>>, std::span<const std::span<std::byte>>) override {}
+  std::string describe() const override { return "one worker"; }
   void abort(const std::string&) noexcept override {}
 };
 

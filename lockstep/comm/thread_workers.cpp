@@ -181,6 +181,7 @@ class ThreadWorld final : public World {
     });
   }
 
+  std::string describe() const override { return "threads of one process"; }
   void abort(const std::string& reason) noexcept override { hub_->abort(worker_, reason); }
 
  private:

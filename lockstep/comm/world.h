@@ -36,8 +36,12 @@ class World {
   /// Sends `to[w]` to worker w and fills `from[w]` with the bytes that worker w sends to this one, for every other
   /// worker w; the entries of this worker itself are ignored. Workers have agreed on the sizes before: the call throws
   /// a PeerError where `from[w]` has another size than the bytes that worker w sends. The memory belongs to the caller,
-  /// who may use it again when the call returns or throws.
+  /// who may use it again when the call returns or throws. No memory of `from` overlaps memory of `to`. Both have an
+  /// entry for each worker.
   virtual void exchange(std::span<const std::span<const std::byte>> to, std::span<const std::span<std::byte>> from) = 0;
+
+  /// What moves the bytes and who may read them on their way, in one line for a reader. Any thread may call.
+  virtual std::string describe() const { return "a World of the program's own"; }
 
   /// Ends the run for all workers: their calls, also those that wait, throw a PeerError with this worker's index and
   /// `reason`. The first reason stays. Does not wait.

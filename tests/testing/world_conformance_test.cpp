@@ -2,12 +2,16 @@
 #include "lockstep/testing/world_conformance.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <future>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/shared_memory/shared_memory_world.h"
 #include "lockstep/comm/thread_workers.h"
 #include "tests/support/errors.h"
 
@@ -35,12 +39,30 @@ Worlds threads(int64_t workers, std::chrono::milliseconds patience) {
   return worlds;
 }
 
+/// Workers of one process, each with a mapping of its own. Separate processes are in tests/comm.
+Worlds shared_memory(int64_t workers, std::chrono::milliseconds patience) {
+  static std::atomic<int> count = 0;
+  const std::string name = "conformance-" + std::to_string(getpid()) + "-" + std::to_string(++count);
+  std::vector<std::future<std::shared_ptr<World>>> joining;
+  for (int64_t w = 0; w < workers; ++w) {
+    joining.push_back(std::async(std::launch::async, [=] {
+      return internal::join_shared_memory({.name = name, .num_workers = workers, .worker_index = w},
+                                          {.patience = patience});
+    }));
+  }
+  Worlds worlds;
+  for (auto& one : joining) worlds.push_back(one.get());
+  return worlds;
+}
+
 class WorldConforms : public ::testing::TestWithParam<ConformanceCheck> {};
 
 TEST_P(WorldConforms, To) { GetParam().run(); }
 
 const auto kName = [](const auto& one) { return one.param.name; };
 INSTANTIATE_TEST_SUITE_P(Threads, WorldConforms, ::testing::ValuesIn(world_checks({.make = threads})), kName);
+INSTANTIATE_TEST_SUITE_P(SharedMemory, WorldConforms, ::testing::ValuesIn(world_checks({.make = shared_memory})),
+                         kName);
 
 TEST(WorldConformance, HasEachCheckForEachNumberOfWorkersUnderANameThatTestsCanHave) {
   std::set<std::string> names;

@@ -43,9 +43,20 @@ struct BenchStepOptions : BenchOptions {
   std::string optimizer = "adamw";
 };
 
+/// Bytes between workers, each a process of this machine.
+struct BenchWireOptions {
+  int64_t workers = 2;
+  std::string engine = "shared-memory";
+  std::vector<uint64_t> sizes = {0, 4096, 65536, 1 << 20, 64 << 20};  // bytes from each worker to each other one
+  int64_t blocks = 15;
+  double block_seconds = 0.3;
+  std::string json;
+};
+
 /// Each prints a table, and writes the report where one is asked for; gives the exit code.
 int bench_train(const BenchTrainOptions& options);
 int bench_all_reduce(const BenchAllReduceOptions& options);
 int bench_step(const BenchStepOptions& options);
+int bench_wire(const BenchWireOptions& options);
 
 }  // namespace lockstep::tools

@@ -10,6 +10,17 @@ namespace lockstep::tools {
 
 namespace {
 
+template <class Options>
+void add_timing_flags(CLI::App& bench, Options& options) {
+  bench.add_option("--blocks", options.blocks, "measurements, of which the median is given")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
+  bench.add_option("--block-seconds", options.block_seconds, "how long each takes, at least")
+      ->check(CLI::Range(0.001, 3600.0))
+      ->capture_default_str();
+  bench.add_option("--json", options.json, "write the report to this file");
+}
+
 void add_common_flags(CLI::App& bench, BenchOptions& options) {
   bench.add_option("--devices", options.devices, "lanes, such as cpu:0,cpu:1; by default as many as cores")
       ->delimiter(',');
@@ -18,15 +29,9 @@ void add_common_flags(CLI::App& bench, BenchOptions& options) {
   bench.add_option("--threads-per-replica", options.threads_per_replica, "intra-op threads of each replica")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  bench.add_option("--blocks", options.blocks, "measurements, of which the median is given")
-      ->check(CLI::Range(1, 10000))
-      ->capture_default_str();
-  bench.add_option("--block-seconds", options.block_seconds, "how long each takes, at least")
-      ->check(CLI::Range(0.001, 3600.0))
-      ->capture_default_str();
   bench.add_flag("--no-calibration", options.no_calibration,
                  "measure without the machine's own limits, some seconds faster");
-  bench.add_option("--json", options.json, "write the report to this file");
+  add_timing_flags(bench, options);
 }
 
 void add_optimizer_flag(CLI::App& bench, std::string& optimizer) {
@@ -86,6 +91,19 @@ void add_bench(CLI::App& app, Action& chosen) {
                    "they may be kept as factors; by default gradients are given")
       ->check(CLI::Range(1, 1 << 20));
   add_optimizer_flag(*step_app, step->optimizer);
+
+  const auto wire = std::make_shared<BenchWireOptions>();
+  CLI::App* wire_app = bench->add_subcommand("wire", "Bytes between workers that are processes of this machine");
+  wire_app->add_option("--workers", wire->workers, "processes")->check(CLI::Range(2, 64))->capture_default_str();
+  wire_app->add_option("--engine", wire->engine, "what moves the bytes")
+      ->check(CLI::IsMember({"shared-memory"}))
+      ->capture_default_str();
+  wire_app->add_option("--sizes", wire->sizes, "from each worker to each other one, such as 4KiB,64MiB")
+      ->delimiter(',')
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 40));
+  add_timing_flags(*wire_app, *wire);
+  wire_app->callback([wire, &chosen] { chosen = [wire] { return bench_wire(*wire); }; });
 }
 
 }  // namespace lockstep::tools

@@ -1,4 +1,4 @@
-#include "lockstep/cluster/interfaces.h"
+#include "lockstep/comm/interfaces.h"
 
 #include <gtest/gtest.h>
 

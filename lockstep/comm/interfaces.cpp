@@ -1,4 +1,4 @@
-#include "lockstep/cluster/interfaces.h"
+#include "lockstep/comm/interfaces.h"
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
@@ -18,7 +18,7 @@
 
 #include "lockstep/cluster/address.h"
 #include "lockstep/cluster/named_text.h"
-#include "lockstep/cluster/socket_address.h"
+#include "lockstep/comm/socket_address.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::internal {

@@ -10,9 +10,9 @@
 #include <system_error>
 #include <thread>
 
-#include "lockstep/cluster/interfaces.h"
 #include "lockstep/cluster/named_text.h"
-#include "lockstep/cluster/socket_address.h"
+#include "lockstep/comm/interfaces.h"
+#include "lockstep/comm/socket_address.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::internal {

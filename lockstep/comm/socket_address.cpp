@@ -1,4 +1,4 @@
-#include "lockstep/cluster/socket_address.h"
+#include "lockstep/comm/socket_address.h"
 
 #include <netdb.h>
 #include <netinet/in.h>

@@ -1,0 +1,128 @@
+#include "lockstep/comm/shared_memory/monitor.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/thread_limits.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+/// A heartbeat is sent at each tick, and looked for.
+constexpr int kTicksUntilLost = 20;
+constexpr std::chrono::milliseconds kLongestTick{250};
+
+/// Why a connection broke.
+std::string how_it_went(const Segment& segment, const Neighbor& neighbor) {
+  const std::string who = fmt::format("worker {} (process {})", neighbor.worker, neighbor.process);
+  switch (segment.worker(neighbor.worker).presence.load()) {
+    case Presence::kLeft: return fmt::format("{} left the run", who);
+    case Presence::kExited: return fmt::format("{} ended its program in the middle of the run", who);
+    case Presence::kHere: break;
+  }
+  return fmt::format("{} is gone: it was killed or crashed", who);
+}
+
+}  // namespace
+
+Monitor::Monitor(const Segment& segment, int64_t worker, std::vector<Neighbor> neighbors,
+                 std::chrono::milliseconds lost)
+    : segment_(segment),
+      worker_(worker),
+      lost_(lost),
+      tick_(std::clamp(lost / kTicksUntilLost, std::chrono::milliseconds(1), kLongestTick)),
+      stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (stop_.get() < 0) {
+    throw ClusterError("LS-CLUSTER-SOCKET",
+                       fmt::format("worker {} could not start its monitor (eventfd): {}", worker, std::strerror(errno)),
+                       "look at this host's limits of open files");
+  }
+  for (Neighbor& neighbor : neighbors) watched_.push_back({.neighbor = std::move(neighbor)});
+  // Signals are for the program's own threads.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    thread_ = std::thread([this] { watch(); });
+  } catch (const std::system_error& error) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    segment_.end(worker_, "a worker could not start its monitor");
+    throw ClusterError("LS-CLUSTER-SOCKET",
+                       fmt::format("worker {} could not start its monitor, a thread: {}", worker_, error.what()),
+                       fmt::format("raise the limit: {}", thread_limits_text()));
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Monitor::~Monitor() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(stop_.get(), &one, sizeof(one));
+  thread_.join();
+  // A process that this one has forked may still hold the connections: they end here all the same.
+  for (const Watched& other : watched_) shutdown(other.neighbor.connection.get(), SHUT_RDWR);
+}
+
+void Monitor::watch() try {
+  std::vector<pollfd> files{{.fd = stop_.get(), .events = POLLIN, .revents = 0}};
+  for (const Watched& one : watched_) {
+    files.push_back({.fd = one.neighbor.connection.get(), .events = POLLIN, .revents = 0});
+  }
+  Clock::time_point next = Clock::now();
+  while (true) {
+    if (Clock::now() >= next) {
+      segment_.worker(worker_).heartbeats.fetch_add(1);
+      check_heartbeats();
+      next = Clock::now() + tick_;
+    }
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()).count();
+    if (poll(files.data(), files.size(), static_cast<int>(std::max<int64_t>(left, 0))) <= 0) continue;
+    if (files.front().revents != 0) return;
+    for (std::size_t i = 0; i < watched_.size(); ++i) {
+      if (files[i + 1].revents == 0) continue;
+      // Nothing is sent once the memory is shared: whatever comes is the end.
+      files[i + 1].fd = -1;
+      watched_[i].silent_ticks = -1;
+      segment_.end(worker_, how_it_went(segment_, watched_[i].neighbor));
+    }
+  }
+} catch (const std::exception&) {  // no memory for a text
+  segment_.end(worker_, {});
+}
+
+void Monitor::check_heartbeats() {
+  for (Watched& one : watched_) {
+    if (one.silent_ticks < 0) continue;  // its connection broke
+    if (segment_.worker(one.neighbor.worker).presence.load() != Presence::kHere) {
+      // Its connection may still be held open, by a process that it has forked.
+      one.silent_ticks = -1;
+      segment_.end(worker_, how_it_went(segment_, one.neighbor));
+      continue;
+    }
+    const uint64_t heartbeats = segment_.worker(one.neighbor.worker).heartbeats.load();
+    one.silent_ticks = heartbeats == one.heartbeats ? one.silent_ticks + 1 : 0;
+    one.heartbeats = heartbeats;
+    if (one.silent_ticks < lost_ / tick_) continue;
+    one.silent_ticks = -1;
+    segment_.end(worker_,
+                 fmt::format("worker {} (process {}) is frozen: it has sent no heartbeat for "
+                             "{:.1f} s",
+                             one.neighbor.worker, one.neighbor.process, std::chrono::duration<double>(lost_).count()));
+  }
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,49 @@
+// Which workers of a host are alive: heartbeats, and connections that break.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "lockstep/comm/shared_memory/local_meeting.h"
+#include "lockstep/comm/shared_memory/segment.h"
+
+namespace lockstep::internal {
+
+/// A thread that sends this worker's heartbeats and watches those of others: worker 0 watches all, and each other
+/// worker watches worker 0. It ends the run in the name of this worker where another one is gone or frozen. The memory
+/// keeps the first reason, so all workers report the same.
+///
+/// A worker is gone when its connection breaks: at once, however its process ended. It is frozen when it has sent no
+/// heartbeat for `lost`, counted in this worker's own ticks, so that a machine or a process that stood still for a
+/// while blames nobody.
+class Monitor {
+ public:
+  /// `segment` outlives the monitor.
+  Monitor(const Segment& segment, int64_t worker, std::vector<Neighbor> neighbors, std::chrono::milliseconds lost);
+  ~Monitor();
+  Monitor(const Monitor&) = delete;
+  Monitor& operator=(const Monitor&) = delete;
+
+ private:
+  void watch();
+  void check_heartbeats();
+
+  struct Watched {
+    Neighbor neighbor;
+    uint64_t heartbeats = 0;
+    int silent_ticks = 0;
+  };
+
+  const Segment& segment_;
+  const int64_t worker_;
+  const std::chrono::milliseconds lost_;
+  const std::chrono::milliseconds tick_;
+  std::vector<Watched> watched_;  // used by the thread only
+  OwnedFile stop_;                // an eventfd, which ends the thread
+  std::thread thread_;
+};
+
+}  // namespace lockstep::internal

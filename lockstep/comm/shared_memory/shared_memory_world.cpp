@@ -1,0 +1,244 @@
+#include "lockstep/comm/shared_memory/shared_memory_world.h"
+
+#include <emmintrin.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "lockstep/comm/shared_memory/monitor.h"
+#include "lockstep/comm/shared_memory/ring_stream.h"
+#include "lockstep/comm/shared_memory/segment.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/forks.h"
+#include "lockstep/core/log.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+/// The worlds of this process. When the program ends, each of them marks its worker as exited, so that the others
+/// report that and not a crash.
+class Living {
+ public:
+  static Living& all() {
+    static auto* const living = [] {
+      auto* const made = new Living;  // never destroyed: a World may outlive all static objects
+      std::atexit([] { Living::all().say_that_the_program_ends(); });
+      return made;
+    }();
+    return *living;
+  }
+  void add(WorkerArea* area) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    areas_.insert(area);
+  }
+  void remove(WorkerArea* area) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    areas_.erase(area);
+  }
+
+ private:
+  void say_that_the_program_ends() {
+    if (process_.is_in_child()) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (WorkerArea* const area : areas_) area->presence.store(Presence::kExited);
+  }
+
+  const ProcessMark process_;
+  std::mutex mutex_;
+  std::set<WorkerArea*> areas_;  // guarded by mutex_
+};
+
+class SharedMemoryWorld final : public World {
+ public:
+  SharedMemoryWorld(LocalTeam team, int64_t worker, const WorkerTimeouts& timeouts)
+      : segment_(std::move(team.segment)),
+        worker_(worker),
+        timeouts_(timeouts),
+        spins_(sysconf(_SC_NPROCESSORS_ONLN) >= segment_.workers() ? 4000 : 50),
+        monitor_(std::make_unique<Monitor>(segment_, worker, std::move(team.neighbors), timeouts.lost)) {
+    Living::all().add(&segment_.worker(worker_));
+  }
+
+  ~SharedMemoryWorld() override {
+    if (process_.is_in_child()) {
+      // The thread did not come along.
+      static_cast<void>(monitor_.release());
+      return;
+    }
+    Living::all().remove(&segment_.worker(worker_));
+    Presence here = Presence::kHere;  // otherwise the program is ending, and has said so
+    segment_.worker(worker_).presence.compare_exchange_strong(here, Presence::kLeft);
+  }
+  SharedMemoryWorld(const SharedMemoryWorld&) = delete;
+  SharedMemoryWorld& operator=(const SharedMemoryWorld&) = delete;
+
+  int64_t num_workers() const override { return segment_.workers(); }
+  int64_t worker_index() const override { return worker_; }
+
+  std::vector<std::string> agree(const std::string& mine) override {
+    std::vector<std::string> all(static_cast<std::size_t>(num_workers()));
+    all[static_cast<std::size_t>(worker_)] = mine;
+    call(
+        MessageHead::Kind::kRecord, [&](int64_t) { return std::as_bytes(std::span(mine)); },
+        [&](int64_t other) -> std::string& { return all[static_cast<std::size_t>(other)]; });
+    return all;
+  }
+
+  void exchange(std::span<const std::span<const std::byte>> to, std::span<const std::span<std::byte>> from) override {
+    call(
+        MessageHead::Kind::kBytes, [&](int64_t other) { return to[static_cast<std::size_t>(other)]; },
+        [&](int64_t other) { return from[static_cast<std::size_t>(other)]; });
+  }
+
+  std::string describe() const override {
+    return "shared-memory: memory without a name, which only the processes of this job and this user map";
+  }
+
+  void abort(const std::string& reason) noexcept override try {
+    if (process_.is_in_child()) return;
+    segment_.end(worker_, fmt::format("worker {} aborted the run: {}", worker_, reason));
+  } catch (const std::exception&) {  // no memory for the text
+    segment_.end(worker_, "a worker aborted the run, and had no memory for its reason");
+  }
+
+ private:
+  /// One call in which all workers take part: `sent(w)` goes to worker w, `place(w)` gets what comes from it.
+  template <class Sent, class Place>
+  void call(MessageHead::Kind kind, const Sent& sent, const Place& place) try {
+    if (process_.is_in_child()) process_.throw_forked("worker", worker_, worker_);
+    WorkerArea& self = segment_.worker(worker_);
+    const uint64_t call = self.begun.load(std::memory_order_relaxed) + 1;
+    require_alive(call);
+    self.begun.store(call);
+    std::vector<Sending> sendings;
+    std::vector<Receiving> receivings;
+    for (int64_t step = 1; step < num_workers(); ++step) {
+      // Each worker begins with another one, so that they do not all go to the same.
+      const int64_t to = (worker_ + step) % num_workers();
+      const int64_t from = (worker_ + num_workers() - step) % num_workers();
+      const std::span<const std::byte> bytes = sent(to);
+      sendings.emplace_back(segment_, worker_, to, MessageHead{kind, call, bytes.size()}, bytes);
+      receivings.emplace_back(segment_, from, worker_, call, place(from));
+    }
+    std::string problem;
+    // Whether something moved; over when nothing is left to move.
+    const auto move = [&] {
+      bool moved = false;
+      for (Sending& one : sendings) moved |= one.advance();
+      for (Receiving& one : receivings) moved |= one.advance(problem);
+      return moved;
+    };
+    const auto is_over = [&] {
+      return std::all_of(sendings.begin(), sendings.end(), [](const auto& one) { return one.is_over(); }) &&
+             std::all_of(receivings.begin(), receivings.end(), [](const auto& one) { return one.is_over(); });
+    };
+    wait_until(call, [&] {
+      while (move()) {
+        if (segment_.has_ended()) return false;
+      }
+      if (!problem.empty()) segment_.end(worker_, problem);
+      return is_over();
+    });
+    self.taken.store(call);
+    for (int64_t w = 0; w < num_workers(); ++w) segment_.wake(w);
+    wait_until(call, [&] {
+      if (segment_.is_committed(call)) return true;
+      for (int64_t w = 0; w < num_workers(); ++w) {
+        if (segment_.worker(w).taken.load() < call) return false;
+      }
+      return segment_.commit(call);
+    });
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception&) {  // no memory for a record
+    segment_.end(worker_, "a worker had no memory for what the others sent");
+    throw;
+  }
+
+  /// Waits until `is_done()`, which may carry out some of the work. Throws where the run has ended and `call` is not
+  /// committed, and gives up after the patience.
+  template <class Done>
+  void wait_until(uint64_t call, const Done& is_done) {
+    for (int i = 0; i < spins_; ++i) {
+      if (is_done()) return;
+      if (segment_.has_ended()) break;
+      _mm_pause();
+    }
+    // Time counts in slices, so that a process or a machine that stood still gives nobody up.
+    const Clock::duration slice = std::max<Clock::duration>(timeouts_.patience / 20, milliseconds(1));
+    Clock::duration waited = {};
+    Clock::duration warn_at = timeouts_.stalled;
+    Clock::time_point last = Clock::now();
+    while (true) {
+      if (is_done()) return;
+      require_alive(call);
+      const Clock::time_point now = Clock::now();
+      waited += std::min(now - last, 2 * slice);
+      last = now;
+      if (waited >= timeouts_.patience) {
+        segment_.end(worker_, fmt::format("{} after {:.1f} s", who_has_not_come(call), seconds_of(waited)));
+        require_alive(call);
+      } else if (waited >= warn_at) {
+        warn_at = waited + timeouts_.stalled;
+        log(LogLevel::kWarning,
+            fmt::format("worker {} has waited {:.0f} s: {}", worker_, seconds_of(waited), who_has_not_come(call)));
+      }
+      bool done = false;
+      const Clock::duration most = std::min({slice, timeouts_.patience - waited, warn_at - waited});
+      segment_.wait(worker_, std::max<int64_t>(std::chrono::nanoseconds(most).count(), 1000), [&] {
+        done = is_done();
+        return done || segment_.has_ended();
+      });
+      if (done) return;
+    }
+  }
+
+  static double seconds_of(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+  /// "worker 2 has not come to call 17", or whoever has come and not finished it.
+  std::string who_has_not_come(uint64_t call) const {
+    std::vector<int64_t> missing;
+    for (int64_t w = 0; w < num_workers(); ++w) {
+      if (segment_.worker(w).begun.load() < call) missing.push_back(w);
+    }
+    const char* what = "come to";
+    if (missing.empty()) {
+      what = "finished";
+      for (int64_t w = 0; w < num_workers(); ++w) {
+        if (w != worker_ && segment_.worker(w).taken.load() < call) missing.push_back(w);
+      }
+    }
+    return fmt::format("{} {} {} not {} call {}", missing.size() == 1 ? "worker" : "workers", fmt::join(missing, ", "),
+                       missing.size() == 1 ? "has" : "have", what, call);
+  }
+
+  /// Throws where the run has ended before `call` was committed.
+  void require_alive(uint64_t call) const {
+    if (!segment_.has_ended() || segment_.is_committed(call)) return;
+    throw PeerError("LS-PEER-LOST", segment_.ended(), "look at that worker's own message, and start the run again");
+  }
+
+  const ProcessMark process_;
+  const Segment segment_;
+  const int64_t worker_;
+  const WorkerTimeouts timeouts_;
+  const int spins_;  // before it sleeps
+  std::unique_ptr<Monitor> monitor_;
+};
+
+}  // namespace
+
+std::shared_ptr<World> join_shared_memory(const LocalJob& job, const WorkerTimeouts& timeouts) {
+  return std::make_shared<SharedMemoryWorld>(meet_locally(job, timeouts.join), job.worker_index, timeouts);
+}
+
+}  // namespace lockstep::internal
