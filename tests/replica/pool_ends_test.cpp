@@ -8,10 +8,12 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <filesystem>
 #include <mutex>
 #include <string>
+#include <thread>
 
 #include "lockstep/core/log.h"
 #include "lockstep/replica/replica_pool.h"
@@ -53,6 +55,9 @@ TEST(ReplicaThreads, AThreadThatCannotBeStartedIsAClusterErrorWithTheLimitsAndLe
     testing::expect_error<ClusterError>([] { const MirroredStrategy strategy({.devices = lanes(2), .replicas = 6}); },
                                         "LS-THREADS", {replica, "threads-max"});
     threads_left = -1;
+    // The system lists a thread for a moment after it was joined.
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (threads_of_this_process() != before && std::chrono::steady_clock::now() < until) std::this_thread::yield();
     EXPECT_EQ(threads_of_this_process(), before) << started;
   }
   MirroredStrategy strategy({.devices = lanes(2), .replicas = 6});
