@@ -106,7 +106,7 @@ def more_replicas(key, title, lanes, model, batch, goal, memory=None):
 
 def rows(lanes):
     """Lockstep is to reach these ratios on two lanes with LibTorch 2.15 on both sides."""
-    medium = {"ddp": 4, "tf": 4.5, "one": 1.4}
+    medium = {"ddp": 3.6, "tf": 4.5, "one": 1.4}
     large = {"ddp": 6, "tf": 9, "one": 2.5, "jax": 1.8, "one_memory": 1}
     small = {"ddp": 25, "tf10": 6, "one": 3.5, "jax": 1}
     mlp = ["--model", "mlp", "--widths", MLP]
