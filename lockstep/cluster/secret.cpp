@@ -12,6 +12,7 @@
 
 #include "lockstep/cluster/named_text.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/file_descriptor.h"
 
 namespace lockstep {
 
@@ -21,12 +22,6 @@ constexpr std::size_t kShortest = 16;   // bytes: 128 bits, if they are random
 constexpr std::size_t kLongest = 4096;  // bytes
 
 constexpr const char* kMakeOne = "make one with: openssl rand -hex 32";
-
-/// Closes a file descriptor.
-struct File {
-  int descriptor;
-  ~File() { close(descriptor); }
-};
 
 }  // namespace
 
@@ -46,13 +41,13 @@ Secret secret_from_file(const std::string& path) {
     throw ClusterError("LS-CLUSTER-SECRET", fmt::format("the file of the secret, {}, {}", name, why), remedy);
   };
   // Without waiting for the other side, should it be a pipe.
-  const File file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)};
-  if (file.descriptor < 0) {
+  const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (!file.is_open()) {
     refuse(fmt::format("cannot be opened: {}", std::generic_category().message(errno)),
            "set LOCKSTEP_SECRET_FILE to a file of yours");
   }
   struct stat status;
-  if (fstat(file.descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
+  if (fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
     refuse("is not a regular file", "set LOCKSTEP_SECRET_FILE to a regular file");
   }
   if (status.st_uid != geteuid() && status.st_uid != 0) {
@@ -66,7 +61,7 @@ Secret secret_from_file(const std::string& path) {
   std::string bytes;
   std::array<char, kLongest + 2> buffer;
   while (bytes.size() <= kLongest + 1) {
-    const ssize_t got = read(file.descriptor, buffer.data(), buffer.size());
+    const ssize_t got = read(file.get(), buffer.data(), buffer.size());
     if (got < 0 && errno == EINTR) continue;
     if (got < 0)
       refuse(fmt::format("cannot be read: {}", std::generic_category().message(errno)),

@@ -26,7 +26,7 @@ bool is_loopback(const std::string& address);
 bool is_wildcard(const std::string& address);
 
 /// The numbers of a host, in the order in which the system gives them, without duplicates. It waits for `longest` at
-/// most. A ClusterError (LS-CLUSTER-HOST) where the name is not known, or the answer takes longer.
+/// most. A ClusterError (LS-CLUSTER-LOOK-UP) where the name is not known, or the answer takes longer.
 std::vector<std::string> look_up(const std::string& host, std::chrono::milliseconds longest);
 
 /// The local address from which the system would reach an address; nothing where there is no route. No packet is sent.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <system_error>
@@ -28,7 +29,7 @@ struct Answer {
   std::vector<std::string> numbers;
 };
 
-void ask_system(const std::string& host, Answer& answer) {
+void ask_system(const std::string& host, Answer& answer) try {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* first = nullptr;
@@ -45,10 +46,15 @@ void ask_system(const std::string& host, Answer& answer) {
   answer.numbers = std::move(numbers);
   answer.done = true;
   answer.changed.notify_one();
+} catch (const std::exception&) {
+  const std::lock_guard<std::mutex> lock(answer.mutex);
+  answer.error = EAI_MEMORY;
+  answer.done = true;
+  answer.changed.notify_one();
 }
 
 [[noreturn]] void refuse(const std::string& host, const std::string& why) {
-  throw ClusterError("LS-CLUSTER-HOST", fmt::format("the host {} cannot be looked up: {}", in_quotes(host), why),
+  throw ClusterError("LS-CLUSTER-LOOK-UP", fmt::format("the host {} cannot be looked up: {}", in_quotes(host), why),
                      "correct the host's name, the name service or /etc/hosts, or give the host's number");
 }
 

@@ -1,6 +1,10 @@
 // The World of a process that is the only worker of its run.
 #include "lockstep/comm/world.h"
 
+#include <fmt/format.h>
+
+#include "lockstep/core/error.h"
+
 namespace lockstep::internal {
 
 namespace {
@@ -19,5 +23,12 @@ class OneWorker final : public World {
 }  // namespace
 
 std::shared_ptr<World> one_worker() { return std::make_shared<OneWorker>(); }
+
+void require_one_for_each_worker(std::size_t to, std::size_t from, int64_t workers) {
+  const auto count = static_cast<std::size_t>(workers);
+  if (to == count && from == count) return;
+  throw UsageError("LS-COUNT", fmt::format("exchange() was given {} and {} entries for {} workers", to, from, workers),
+                   "give one entry for each worker, an empty one for this worker itself");
+}
 
 }  // namespace lockstep::internal

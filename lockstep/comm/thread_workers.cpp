@@ -167,6 +167,7 @@ class ThreadWorld final : public World {
   }
 
   void exchange(std::span<const std::span<const std::byte>> to, std::span<const std::span<std::byte>> from) override {
+    internal::require_one_for_each_worker(to.size(), from.size(), hub_->size());
     hub_->round(worker_, {.kind = Hub::Offer::Kind::kBytes, .bytes = {to.begin(), to.end()}}, [&](const auto& offers) {
       for (std::size_t w = 0; w < offers.size(); ++w) {
         if (static_cast<int64_t>(w) == worker_) continue;

@@ -51,6 +51,9 @@ class World {
 namespace internal {
 /// The world of a process that is the only worker.
 std::shared_ptr<World> one_worker();
+
+/// A UsageError where exchange() was not given an entry for each worker.
+void require_one_for_each_worker(std::size_t to, std::size_t from, int64_t workers);
 }  // namespace internal
 
 }  // namespace lockstep

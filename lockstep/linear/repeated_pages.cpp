@@ -6,23 +6,24 @@
 #include <algorithm>
 #include <new>
 
+#include "lockstep/core/file_descriptor.h"
+
 namespace lockstep::internal {
 
 RepeatedPages::RepeatedPages(std::size_t bytes) {
   const std::size_t periods = std::max<std::size_t>(1, bytes / kPeriod + (bytes % kPeriod != 0));
   if (periods > SIZE_MAX / kPeriod) throw std::bad_alloc();
-  const int file = memfd_create("lockstep test numbers", MFD_CLOEXEC);
-  if (file < 0) throw std::bad_alloc();
+  const FileDescriptor file(memfd_create("lockstep test numbers", MFD_CLOEXEC));
+  if (!file.is_open()) throw std::bad_alloc();
   length_ = periods * kPeriod;
   // Addresses first, then the same piece of memory at each place: a mapping in the range cannot hit anything else.
   void* const range = mmap(nullptr, length_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  bool mapped = range != MAP_FAILED && ftruncate(file, kPeriod) == 0;
+  bool mapped = range != MAP_FAILED && ftruncate(file.get(), kPeriod) == 0;
   for (std::size_t i = 0; mapped && i < periods; ++i) {
     void* const place = static_cast<char*>(range) + i * kPeriod;
     constexpr int kFlags = MAP_SHARED | MAP_FIXED | MAP_POPULATE;
-    mapped = mmap(place, kPeriod, PROT_READ | PROT_WRITE, kFlags, file, 0) != MAP_FAILED;
+    mapped = mmap(place, kPeriod, PROT_READ | PROT_WRITE, kFlags, file.get(), 0) != MAP_FAILED;
   }
-  close(file);
   if (!mapped) {
     if (range != MAP_FAILED) munmap(range, length_);
     throw std::bad_alloc();

@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "lockstep/comm/agreement.h"
+#include "lockstep/comm/alone.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/core/log.h"
@@ -59,7 +60,10 @@ Strategy::Strategy(StrategySetup setup)
   if (!setup.topology) setup.topology = std::make_shared<HostTopology>();
   if (!setup.placement) setup.placement = std::make_shared<OneCopyPlacement>();
   if (!setup.synchronization) setup.synchronization = std::make_shared<EveryStepSynchronization>();
-  if (!setup.world) setup.world = internal::one_worker();
+  if (!setup.world) {
+    internal::warn_where_alone_among_workers(name_);
+    setup.world = internal::one_worker();
+  }
   lockstep::Host machine = internal::this_host();
   const auto rounds = std::make_shared<internal::Rounds>(std::move(setup.world));
   machine.num_workers = rounds->num_workers();

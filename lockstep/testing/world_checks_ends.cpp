@@ -166,16 +166,16 @@ void any_order(const Trial& trial) {
 }
 
 /// What a process has that worlds may leave behind.
-struct Possessions {
+struct ProcessResources {
   int64_t threads = 0;
   int64_t files = 0;
   int64_t shared_mappings = 0;
 
-  static Possessions now() {
+  static ProcessResources now() {
     const auto entries = [](const char* folder) {
       return std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
     };
-    Possessions result{entries("/proc/self/task"), entries("/proc/self/fd"), 0};
+    ProcessResources result{entries("/proc/self/task"), entries("/proc/self/fd"), 0};
     std::ifstream maps("/proc/self/maps");
     for (std::string line; std::getline(maps, line);) {
       const auto rights = line.find(' ') + 1;  // "7f... rw-s ..."
@@ -183,7 +183,7 @@ struct Possessions {
     }
     return result;
   }
-  bool has_more_than(const Possessions& other) const {
+  bool has_more_than(const ProcessResources& other) const {
     return threads > other.threads || files > other.files || shared_mappings > other.shared_mappings;
   }
   std::string text() const {
@@ -208,14 +208,14 @@ void nothing_left(const Trial& trial) {
   };
   constexpr int kTurns = 36;
   live(4);  // what a process needs once may stay
-  const Possessions before = Possessions::now();
+  const ProcessResources before = ProcessResources::now();
   live(kTurns);
   // A thread that was joined may stand in /proc for a moment.
-  Possessions after = Possessions::now();
+  ProcessResources after = ProcessResources::now();
   const auto end = steady_clock::now() + std::chrono::seconds(2);
   while (after.has_more_than(before) && steady_clock::now() < end) {
     std::this_thread::yield();
-    after = Possessions::now();
+    after = ProcessResources::now();
   }
   expect(!after.has_more_than(before), fmt::format("the process has {} when {} jobs are over, and had {} before them",
                                                    after.text(), kTurns, before.text()));

@@ -58,7 +58,7 @@ TEST(ClusterSpec, AParameterServerIsNoWorker) {
   EXPECT_FALSE(spec.is_chief());
   EXPECT_EQ(spec.num_workers(), 3);
   EXPECT_EQ(spec.chief_address(), "a:1");
-  expect_error<UsageError>([&] { spec.worker_index(); }, "LS-CLUSTER-JOB", {"task 0 of 'ps'"});
+  expect_error<UsageError>([&] { spec.worker_index(); }, "LS-CLUSTER-NO-WORKER", {"task 0 of 'ps'"});
 }
 
 TEST(ClusterSpec, NamesWhatContradictsItself) {

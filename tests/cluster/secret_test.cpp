@@ -34,8 +34,8 @@ static_assert(!fmt::is_formattable<Secret>::value, "a secret cannot be formatted
 class SecretFile : public ::testing::Test {
  protected:
   SecretFile() {
-    char name[] = "/tmp/lockstep-secret-XXXXXX";
-    folder_ = mkdtemp(name);
+    std::string name = (std::filesystem::temp_directory_path() / "lockstep-secret-XXXXXX").string();  // for mkdtemp
+    folder_ = mkdtemp(name.data());
     path_ = folder_ / "secret";
   }
   ~SecretFile() override { std::filesystem::remove_all(folder_); }

@@ -112,8 +112,8 @@ TEST(LookUp, TakesNumbersAndNames) {
 
 TEST(LookUp, GivesUpInTimeAndNamesTheHost) {
   // No answer can be there after no time, and a name that does not exist is an error as well.
-  expect_error<ClusterError>([] { look_up("no-such-host.invalid", std::chrono::milliseconds(0)); }, "LS-CLUSTER-HOST",
-                             {"'no-such-host.invalid'"});
+  expect_error<ClusterError>([] { look_up("no-such-host.invalid", std::chrono::milliseconds(0)); },
+                             "LS-CLUSTER-LOOK-UP", {"'no-such-host.invalid'"});
 }
 
 }  // namespace

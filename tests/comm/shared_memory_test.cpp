@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/comm/shared_memory/local_messages.h"
 #include "lockstep/comm/shared_memory/local_socket.h"
+#include "lockstep/comm/shared_memory/rendezvous_messages.h"
 #include "lockstep/comm/shared_memory/segment.h"
 #include "tests/support/errors.h"
 
@@ -111,15 +111,15 @@ TEST(Segment, CanNeitherShrinkNorGrow) {
   EXPECT_EQ(fcntl(segment.file(), F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
 }
 
-RC_GTEST_PROP(LocalMessage, ComesBackFromItsBytes, ()) {
-  LocalMessage message;
-  message.kind = static_cast<LocalMessage::Kind>(*rc::gen::inRange(1, 6));
+RC_GTEST_PROP(RendezvousMessage, ComesBackFromItsBytes, ()) {
+  RendezvousMessage message;
+  message.kind = static_cast<RendezvousMessage::Kind>(*rc::gen::inRange(1, 6));
   for (auto& byte : message.nonce) byte = *rc::gen::arbitrary<unsigned char>();
   for (auto& byte : message.proof) byte = *rc::gen::arbitrary<unsigned char>();
   message.worker = *rc::gen::arbitrary<int64_t>();
   message.num_workers = *rc::gen::arbitrary<int64_t>();
   message.text = *rc::gen::arbitrary<std::string>();
-  const auto back = decode_local(encode(message));
+  const auto back = decode_rendezvous(encode(message));
   RC_ASSERT(back.has_value());
   RC_ASSERT(back->kind == message.kind);
   RC_ASSERT(back->nonce == message.nonce);
@@ -129,19 +129,19 @@ RC_GTEST_PROP(LocalMessage, ComesBackFromItsBytes, ()) {
   RC_ASSERT(back->text == message.text);
 }
 
-RC_GTEST_PROP(LocalMessage, OfAnyBytesIsReadOrRefused, ()) {
+RC_GTEST_PROP(RendezvousMessage, OfAnyBytesIsReadOrRefused, ()) {
   std::string bytes = encode({.text = *rc::gen::arbitrary<std::string>()});
   bytes.resize(static_cast<std::size_t>(*rc::gen::inRange(0, 200)));
   if (!bytes.empty()) bytes[static_cast<std::size_t>(*rc::gen::inRange<int>(0, bytes.size()))] ^= 0x55;
-  decode_local(bytes);
-  decode_local(*rc::gen::arbitrary<std::string>());
+  decode_rendezvous(bytes);
+  decode_rendezvous(*rc::gen::arbitrary<std::string>());
 }
 
-TEST(LocalMessage, LongerThanAllowedIsCutOrRefused) {
+TEST(RendezvousMessage, LongerThanAllowedIsCutOrRefused) {
   const std::string bytes = encode({.text = std::string(3 * kLongestText, 'x')});
   ASSERT_LE(bytes.size(), kLongestMessage);
-  EXPECT_EQ(decode_local(bytes)->text, std::string(kLongestText, 'x'));
-  EXPECT_FALSE(decode_local(bytes + "y"));
+  EXPECT_EQ(decode_rendezvous(bytes)->text, std::string(kLongestText, 'x'));
+  EXPECT_FALSE(decode_rendezvous(bytes + "y"));
 }
 
 TEST(Proof, HoldsForOneSecretOneSideAndOnePairOfNumbersOnly) {
@@ -157,30 +157,30 @@ TEST(Proof, HoldsForOneSecretOneSideAndOnePairOfNumbersOnly) {
   EXPECT_FALSE(equal(proof, proof_of("secret", "worker", a, fresh_nonce())));
 }
 
-TEST(MeetingPlace, DependsOnTheJobAndItsSecret) {
-  EXPECT_EQ(meeting_place("job", "secret"), meeting_place("job", "secret"));
-  EXPECT_NE(meeting_place("job", "secret"), meeting_place("job2", "secret"));
-  EXPECT_NE(meeting_place("job", "secret"), meeting_place("job", ""));
+TEST(RendezvousName, DependsOnTheJobAndItsSecret) {
+  EXPECT_EQ(rendezvous_name("job", "secret"), rendezvous_name("job", "secret"));
+  EXPECT_NE(rendezvous_name("job", "secret"), rendezvous_name("job2", "secret"));
+  EXPECT_NE(rendezvous_name("job", "secret"), rendezvous_name("job", ""));
 }
 
 TEST(LocalSocket, CarriesMessagesWithAFileAndNamesTheOtherProcess) {
   const std::string place = "test-" + std::to_string(getpid());
   EXPECT_LT(connect_to(place).get(), 0);
-  const OwnedFile listener = listen_at(place);
+  const FileDescriptor listener = listen_at(place);
   ASSERT_GE(listener.get(), 0);
   EXPECT_LT(listen_at(place).get(), 0) << "two wait at one place";
   EXPECT_LT(accept_at(listener).get(), 0);
-  OwnedFile guest = connect_to(place);
-  const OwnedFile host = accept_at(listener);
+  FileDescriptor guest = connect_to(place);
+  const FileDescriptor host = accept_at(listener);
   ASSERT_GE(host.get(), 0);
-  EXPECT_EQ(peer_of(host).process, getpid());
-  EXPECT_TRUE(peer_of(host).is_same_user);
+  EXPECT_EQ(credentials_of(host).process, getpid());
+  EXPECT_TRUE(credentials_of(host).is_same_user);
 
   EXPECT_FALSE(receive(host).message);
   EXPECT_FALSE(receive(host).is_over);
   const Segment segment = Segment::create(2);
-  ASSERT_TRUE(send(guest, {.kind = LocalMessage::Kind::kJoin, .text = "first"}));
-  ASSERT_TRUE(send(guest, {.kind = LocalMessage::Kind::kWelcome, .text = "second"}, segment.file()));
+  ASSERT_TRUE(send(guest, {.kind = RendezvousMessage::Kind::kJoin, .text = "first"}));
+  ASSERT_TRUE(send(guest, {.kind = RendezvousMessage::Kind::kWelcome, .text = "second"}, segment.file()));
   EXPECT_EQ(receive(host).message->text, "first");
   const Received second = receive(host);
   EXPECT_EQ(second.message->text, "second");
@@ -188,7 +188,7 @@ TEST(LocalSocket, CarriesMessagesWithAFileAndNamesTheOtherProcess) {
   segment.worker(0).heartbeats = 5;
   EXPECT_EQ(same.worker(0).heartbeats, 5U);
 
-  guest = OwnedFile();
+  guest = FileDescriptor();
   EXPECT_TRUE(receive(host).is_over);
   EXPECT_FALSE(send(host, {}));
 }

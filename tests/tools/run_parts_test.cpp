@@ -17,11 +17,11 @@ using lockstep::testing::FakeRoot;
 using lockstep::tools::core_shares;
 using lockstep::tools::exit_code_of;
 using lockstep::tools::is_restartable;
-using lockstep::tools::is_struck;
 using lockstep::tools::LastLines;
 using lockstep::tools::LineCutter;
 using lockstep::tools::oom_kills;
 using lockstep::tools::pause_before;
+using lockstep::tools::was_killed_from_outside;
 using lockstep::tools::WorkerEnd;
 
 TEST(CoreShares, AreDisjointBlocksThatDifferByAtMostOne) {
@@ -93,10 +93,13 @@ TEST(WorkerEnd, GivesTheCodesOfAShell) {
   EXPECT_EQ(exit_code_of({0, 1, Kind::kNotStarted, EACCES, 0}), 126);
   EXPECT_FALSE(is_restartable({0, 1, Kind::kNotStarted, ENOENT, 0}));
   EXPECT_FALSE(is_restartable({0, 1, Kind::kExited, 2, 0}));
+  EXPECT_FALSE(is_restartable({0, 1, Kind::kExited, 65, 0}));
+  EXPECT_FALSE(is_restartable({0, 1, Kind::kExited, 78, 0}));
+  EXPECT_TRUE(is_restartable({0, 1, Kind::kExited, 75, 0}));
   EXPECT_TRUE(is_restartable({0, 1, Kind::kExited, 3, 0}));
   EXPECT_TRUE(is_restartable({0, 1, Kind::kSignalled, SIGSEGV, 0}));
-  EXPECT_TRUE(is_struck({0, 1, Kind::kSignalled, SIGSEGV, 0}));
-  EXPECT_FALSE(is_struck({0, 1, Kind::kSignalled, SIGABRT, 0}));
+  EXPECT_TRUE(was_killed_from_outside({0, 1, Kind::kSignalled, SIGSEGV, 0}));
+  EXPECT_FALSE(was_killed_from_outside({0, 1, Kind::kSignalled, SIGABRT, 0}));
 }
 
 TEST(OomKills, AreThoseOfTheOwnControlGroup) {

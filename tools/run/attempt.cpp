@@ -8,7 +8,7 @@
 #include <csignal>
 #include <utility>
 
-#include "tools/run/leftovers.h"
+#include "tools/run/descendants.h"
 #include "tools/run/process_state.h"
 
 namespace lockstep::tools {
@@ -38,7 +38,7 @@ int milliseconds_until(const std::optional<Clock::time_point>& when) {
 
 }  // namespace
 
-int flush(Outputs outputs, SignalInbox& signals, bool is_hurried) {
+int flush(Outputs outputs, SignalQueue& signals, bool is_hurried) {
   int signal = 0;
   while (signal == 0) {
     outputs.output->flush();
@@ -46,8 +46,8 @@ int flush(Outputs outputs, SignalInbox& signals, bool is_hurried) {
     if (outputs.output->is_empty() && outputs.errors->is_empty()) return 0;
     pollfd polled[] = {{signals.fd(), POLLIN, 0}, to_write(*outputs.output), to_write(*outputs.errors)};
     if (poll(polled, std::size(polled), is_hurried ? 1000 : -1) == 0) break;
-    for (SignalInbox::Letter letter; signals.next(letter);) {
-      if (asks_to_end(letter.signal)) signal = letter.signal;
+    for (SignalQueue::ReceivedSignal received; signals.next(received);) {
+      if (asks_to_end(received.signal)) signal = received.signal;
     }
   }
   outputs.output->give_up();
@@ -55,9 +55,9 @@ int flush(Outputs outputs, SignalInbox& signals, bool is_hurried) {
   return signal;
 }
 
-Attempt::Attempt(const StartSettings& settings, SignalInbox& signals, Keeper& keeper, Outputs outputs,
+Attempt::Attempt(const StartSettings& settings, SignalQueue& signals, Watchdog& watchdog, Outputs outputs,
                  std::chrono::milliseconds grace)
-    : settings_(settings), signals_(signals), keeper_(keeper), outputs_(outputs), grace_(grace) {}
+    : settings_(settings), signals_(signals), watchdog_(watchdog), outputs_(outputs), grace_(grace) {}
 
 AttemptResult Attempt::run(const std::vector<WorkerPlan>& plans) {
   start(plans);
@@ -76,9 +76,9 @@ void Attempt::start(const std::vector<WorkerPlan>& plans) {
   try {
     for (std::size_t i = 0; i < plans.size(); ++i) {
       WorkerProcess process = start_worker(static_cast<int>(i), settings_, plans[i].environment, plans[i].cores);
-      keeper_.add(process.pid);
-      FileDescriptor output = std::move(process.output);
-      FileDescriptor errors = std::move(process.errors);
+      watchdog_.add(process.pid);
+      internal::FileDescriptor output = std::move(process.output);
+      internal::FileDescriptor errors = std::move(process.errors);
       workers_.push_back({std::move(process),
                           WorkerOutput(std::move(output), plans[i].prefix, *outputs_.output, nullptr),
                           WorkerOutput(std::move(errors), plans[i].prefix, *outputs_.errors, &last_[i])});
@@ -121,17 +121,17 @@ void Attempt::read_outputs() {
 }
 
 void Attempt::handle_signals() {
-  for (SignalInbox::Letter letter; signals_.next(letter);) handle(letter);
+  for (SignalQueue::ReceivedSignal received; signals_.next(received);) handle(received);
 }
 
-void Attempt::handle(const SignalInbox::Letter& letter) {
-  if (letter.signal == SIGCHLD) {
-    reap(letter.child);  // the first to end is reaped first
+void Attempt::handle(const SignalQueue::ReceivedSignal& received) {
+  if (received.signal == SIGCHLD) {
+    reap(received.child);  // the first to end is reaped first
     reap(-1);
-  } else if (asks_to_end(letter.signal)) {
-    end_job(letter.signal);
+  } else if (asks_to_end(received.signal)) {
+    end_job(received.signal);
   } else {
-    send_to_all(letter.signal);
+    send_to_all(received.signal);
   }
 }
 
@@ -151,7 +151,7 @@ void Attempt::ended(std::size_t index, int status) {
   const WorkerEnd end = end_of(static_cast<int>(index), worker.process, status);
   worker.process.start_failure.close();
   // An empty group's number may come to mean another group.
-  if (kill(-worker.process.pid, 0) != 0) keeper_.remove(worker.process.pid);
+  if (kill(-worker.process.pid, 0) != 0) watchdog_.remove(worker.process.pid);
   if (!end.failed()) return;
   if (!result_.first_failure) {
     result_.first_failure = end;
@@ -165,7 +165,8 @@ void Attempt::ended(std::size_t index, int status) {
     begin_grace();
     return;
   }
-  if (worker.was_exiting && is_struck(end) && !is_struck(*result_.first_failure) && !result_.was_asked_first) {
+  if (worker.was_exiting && was_killed_from_outside(end) && !was_killed_from_outside(*result_.first_failure) &&
+      !result_.was_asked_first) {
     // Others see a dying worker's connections close before the launcher sees its end, and may end before it.
     result_.first_failure = end;
     ++result_.failed_later;
@@ -179,7 +180,7 @@ void Attempt::ended(std::size_t index, int status) {
 
 void Attempt::end_job(int signal) {
   if (result_.end_signal != 0) {
-    result_.was_hurried = true;
+    result_.was_forced = true;
     return kill_all();
   }
   result_.end_signal = signal;
@@ -207,10 +208,10 @@ void Attempt::kill_all() {
 
 void Attempt::clear_away() {
   std::vector<int> meanwhile;
-  result_.left = kill_descendants(signals_, keeper_.pid(), meanwhile);
+  result_.left = kill_descendants(signals_, watchdog_.pid(), meanwhile);
   for (Worker& worker : workers_) {
     worker.alive = false;
-    keeper_.remove(worker.process.pid);
+    watchdog_.remove(worker.process.pid);
   }
   for (const int signal : meanwhile) handle({signal, 0});
 }
@@ -221,7 +222,7 @@ void Attempt::drain() {
     for (WorkerOutput* const output : {&worker.output, &worker.errors}) {
       while (output->read_some()) {
         if (output->has_room()) continue;
-        const int signal = flush(outputs_, signals_, result_.was_hurried);
+        const int signal = flush(outputs_, signals_, result_.was_forced);
         if (signal != 0 && result_.end_signal == 0) result_.end_signal = signal;
       }
       output->close();

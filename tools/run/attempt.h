@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "tools/run/keeper.h"
 #include "tools/run/lines.h"
-#include "tools/run/signal_inbox.h"
+#include "tools/run/signal_queue.h"
 #include "tools/run/sink.h"
+#include "tools/run/watchdog.h"
 #include "tools/run/worker_end.h"
 #include "tools/run/worker_output.h"
 #include "tools/run/worker_process.h"
@@ -37,7 +37,7 @@ struct AttemptResult {
   int end_signal = 0;
   bool was_asked_first = false;
   /// A second such signal came, and all were killed; and whether that was before the first failure.
-  bool was_hurried = false;
+  bool was_forced = false;
   bool was_killed = false;
   /// Processes that the kernel would not let die.
   std::vector<pid_t> left;
@@ -53,7 +53,7 @@ struct WorkerPlan {
 class Attempt {
  public:
   /// All references and the sinks must live longer. `grace` is the time between SIGTERM and SIGKILL.
-  Attempt(const StartSettings& settings, SignalInbox& signals, Keeper& keeper, Outputs outputs,
+  Attempt(const StartSettings& settings, SignalQueue& signals, Watchdog& watchdog, Outputs outputs,
           std::chrono::milliseconds grace);
 
   /// Starts a worker for each plan and returns when all have ended, no process of theirs is left, and their output is
@@ -74,7 +74,7 @@ class Attempt {
   void wait();
   void read_outputs();
   void handle_signals();
-  void handle(const SignalInbox::Letter& letter);
+  void handle(const SignalQueue::ReceivedSignal& received);
   /// Reaps this child, or all that have ended where `pid` is -1.
   void reap(pid_t pid);
   void ended(std::size_t index, int status);
@@ -89,8 +89,8 @@ class Attempt {
   void say(const std::string& line);
 
   const StartSettings& settings_;
-  SignalInbox& signals_;
-  Keeper& keeper_;
+  SignalQueue& signals_;
+  Watchdog& watchdog_;
   const Outputs outputs_;
   const std::chrono::milliseconds grace_;
   std::vector<LastLines> last_;
@@ -106,6 +106,6 @@ class Attempt {
 /// Writes what the sinks hold. Returns when all is written or nobody reads any more. What is left is dropped when a
 /// signal that asks the job to end comes, and, where `is_hurried`, when nothing could be written for a second. Gives
 /// that signal, or 0.
-int flush(Outputs outputs, SignalInbox& signals, bool is_hurried);
+int flush(Outputs outputs, SignalQueue& signals, bool is_hurried);
 
 }  // namespace lockstep::tools

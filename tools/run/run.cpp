@@ -23,7 +23,7 @@
 #include "lockstep/replica/cores.h"
 #include "tools/run/attempt.h"
 #include "tools/run/core_shares.h"
-#include "tools/run/leftovers.h"
+#include "tools/run/descendants.h"
 #include "tools/run/oom_kills.h"
 #include "tools/run/worker_environment.h"
 
@@ -48,7 +48,7 @@ std::string random_hex(std::size_t bytes) {
 }
 
 uint16_t free_port() {
-  const FileDescriptor server(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const internal::FileDescriptor server(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -162,16 +162,16 @@ int exit_code_of(const AttemptResult& result) {
 }
 
 /// Waits; gives the first signal that asks the job to end, or 0.
-int pause_for(std::chrono::milliseconds pause, SignalInbox& signals) {
+int pause_for(std::chrono::milliseconds pause, SignalQueue& signals) {
   const Clock::time_point end = Clock::now() + pause;
   for (;;) {
-    for (SignalInbox::Letter letter; signals.next(letter);) {
-      if (asks_to_end(letter.signal)) return letter.signal;
+    for (SignalQueue::ReceivedSignal received; signals.next(received);) {
+      if (asks_to_end(received.signal)) return received.signal;
     }
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count();
     if (left <= 0) return 0;
-    pollfd inbox{signals.fd(), POLLIN, 0};
-    poll(&inbox, 1, static_cast<int>(left));
+    pollfd queue{signals.fd(), POLLIN, 0};
+    poll(&queue, 1, static_cast<int>(left));
   }
 }
 
@@ -180,9 +180,9 @@ int pause_for(std::chrono::milliseconds pause, SignalInbox& signals) {
 int run(const RunOptions& options) {
   check(options);
   open_standard_streams();
-  SignalInbox signals;
+  SignalQueue signals;
   adopt_orphans();
-  Keeper keeper;
+  Watchdog watchdog;
   const StartSettings settings = {&options.command, &signals, raise_open_files()};
   Sink output(STDOUT_FILENO);
   Sink own_errors(STDERR_FILENO);
@@ -193,13 +193,13 @@ int run(const RunOptions& options) {
   for (int restart = 0;; ++restart) {
     const std::optional<int64_t> kills_before = oom_kills();
     const std::vector<WorkerPlan> plans = plans_of(options, job_id, restart);
-    const AttemptResult result = Attempt(settings, signals, keeper, outputs, grace).run(plans);
+    const AttemptResult result = Attempt(settings, signals, watchdog, outputs, grace).run(plans);
     const bool failed = result.first_failure.has_value();
     outputs.errors->add(report_of(result, options, cause_of(result, kills_before, output.is_lost())));
     const bool again = failed && result.end_signal == 0 && result.left.empty() && restart < options.max_restarts &&
                        is_restartable(*result.first_failure);
     if (!again) {
-      flush(outputs, signals, result.was_hurried);
+      flush(outputs, signals, result.was_forced);
       return exit_code_of(result);
     }
     const std::chrono::milliseconds pause = pause_before(restart + 1, options.restart_pause);

@@ -17,11 +17,11 @@ Sink::Sink(int fd) {
   is_socket_ = S_ISSOCK(status.st_mode);
   if (S_ISFIFO(status.st_mode) || S_ISCHR(status.st_mode)) {
     // Opened anew, a pipe or a terminal can be made non-blocking for this process alone.
-    file_ =
-        FileDescriptor(open(fmt::format("/proc/self/fd/{}", fd).c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
+    file_ = internal::FileDescriptor(
+        open(fmt::format("/proc/self/fd/{}", fd).c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
   }
   never_blocks_ = file_.is_open() || S_ISREG(status.st_mode);
-  if (!file_.is_open()) file_ = FileDescriptor(fcntl(fd, F_DUPFD_CLOEXEC, 3));
+  if (!file_.is_open()) file_ = internal::FileDescriptor(fcntl(fd, F_DUPFD_CLOEXEC, 3));
   lost_ = !file_.is_open();
 }
 

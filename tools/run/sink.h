@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "tools/run/file_descriptor.h"
+#include "lockstep/core/file_descriptor.h"
 
 namespace lockstep::tools {
 
@@ -34,7 +34,7 @@ class Sink {
   int fd() const { return file_.get(); }
 
  private:
-  FileDescriptor file_;
+  internal::FileDescriptor file_;
   bool is_socket_ = false;
   bool never_blocks_ = false;
   bool lost_ = false;

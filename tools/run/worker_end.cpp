@@ -5,10 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cmath>
 #include <csignal>
 #include <cstring>
+
+#include "lockstep/core/exit_codes.h"
 
 namespace lockstep::tools {
 
@@ -57,14 +60,16 @@ int exit_code_of(const WorkerEnd& end) {
   return 1;
 }
 
-bool is_struck(const WorkerEnd& end) {
+bool was_killed_from_outside(const WorkerEnd& end) {
   return end.kind == WorkerEnd::Kind::kSignalled && end.value != SIGABRT && end.value != SIGPIPE &&
          end.value != SIGTERM;
 }
 
 bool is_restartable(const WorkerEnd& end) {
   const int code = exit_code_of(end);
-  return code != 2 && code != 126 && code != 127;
+  constexpr std::array<int, 5> kFinal = {2, 126, 127, static_cast<int>(ExitCode::kDataError),
+                                         static_cast<int>(ExitCode::kConfiguration)};
+  return std::find(kFinal.begin(), kFinal.end(), code) == kFinal.end();
 }
 
 std::chrono::milliseconds pause_before(int restart, double first) {

@@ -37,9 +37,10 @@ int exit_code_of(const WorkerEnd& end);
 
 /// Whether a worker that ends so has hardly followed another one's end: a signal other than those by which programs
 /// give up themselves (SIGABRT, SIGPIPE) or are stopped (SIGTERM).
-bool is_struck(const WorkerEnd& end);
+bool was_killed_from_outside(const WorkerEnd& end);
 
-/// Whether starting the job again may help. It cannot where the command line is wrong: 2, 126 and 127.
+/// Whether starting the job again may help. It cannot where the command line is wrong (2, 126 and 127), nor where the
+/// program says that its configuration or its data are wrong (core/exit_codes.h).
 bool is_restartable(const WorkerEnd& end);
 
 /// How long to wait before restart number `restart`, which counts from 1: `first` seconds, then twice as long each

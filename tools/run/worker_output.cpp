@@ -7,7 +7,7 @@
 
 namespace lockstep::tools {
 
-WorkerOutput::WorkerOutput(FileDescriptor pipe, std::string prefix, Sink& sink, LastLines* last)
+WorkerOutput::WorkerOutput(internal::FileDescriptor pipe, std::string prefix, Sink& sink, LastLines* last)
     : pipe_(std::move(pipe)), prefix_(std::move(prefix)), sink_(&sink), last_(last) {}
 
 bool WorkerOutput::read_some() {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "tools/run/file_descriptor.h"
+#include "lockstep/core/file_descriptor.h"
 #include "tools/run/lines.h"
 #include "tools/run/sink.h"
 
@@ -14,7 +14,7 @@ class WorkerOutput {
   /// Reads from `pipe`, a non-blocking one, and writes to `sink`, which must live longer. Each line begins with
   /// `prefix`. With a prefix, a last line without a newline and each piece of a long line get one; without a prefix all
   /// bytes are passed on as they are. `last`, where it is not null, gets a copy of each line.
-  WorkerOutput(FileDescriptor pipe, std::string prefix, Sink& sink, LastLines* last);
+  WorkerOutput(internal::FileDescriptor pipe, std::string prefix, Sink& sink, LastLines* last);
 
   /// Whether there may be more to read.
   bool is_open() const { return pipe_.is_open(); }
@@ -31,7 +31,7 @@ class WorkerOutput {
  private:
   void pass_on(std::string_view piece);
 
-  FileDescriptor pipe_;
+  internal::FileDescriptor pipe_;
   std::string prefix_;
   Sink* sink_;
   LastLines* last_;

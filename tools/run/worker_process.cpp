@@ -31,23 +31,23 @@ struct StartFailure {
 }
 
 struct Pipe {
-  FileDescriptor read;
-  FileDescriptor write;
+  internal::FileDescriptor read;
+  internal::FileDescriptor write;
 };
 
 Pipe make_pipe(int index) {
   std::array<int, 2> ends;
   if (pipe2(ends.data(), O_CLOEXEC) != 0) refuse(index, "pipe", errno);
-  Pipe pipe{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+  Pipe pipe{internal::FileDescriptor(ends[0]), internal::FileDescriptor(ends[1])};
   fcntl(pipe.read.get(), F_SETFL, O_NONBLOCK);
   return pipe;
 }
 
-FileDescriptor standard_input_of(int index) {
+internal::FileDescriptor standard_input_of(int index) {
   const bool inherits = index == 0 && isatty(STDIN_FILENO) == 0;
   const int fd = inherits ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3) : open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (fd < 0) refuse(index, "standard input", errno);
-  return FileDescriptor(fd);
+  return internal::FileDescriptor(fd);
 }
 
 /// A set of any number of cores.
@@ -113,7 +113,7 @@ WorkerProcess start_worker(int index, const StartSettings& settings, const std::
   Pipe output = make_pipe(index);
   Pipe errors = make_pipe(index);
   Pipe start_failure = make_pipe(index);
-  const FileDescriptor input = standard_input_of(index);
+  const internal::FileDescriptor input = standard_input_of(index);
   const CoreSet core_set(cores);
   const std::vector<char*> arguments = pointers_to(*settings.command);
   const std::vector<char*> variables = pointers_to(environment);

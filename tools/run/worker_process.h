@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "tools/run/file_descriptor.h"
-#include "tools/run/signal_inbox.h"
+#include "lockstep/core/file_descriptor.h"
+#include "tools/run/signal_queue.h"
 #include "tools/run/worker_end.h"
 
 namespace lockstep::tools {
@@ -18,7 +18,7 @@ namespace lockstep::tools {
 /// What all workers of a start have in common.
 struct StartSettings {
   const std::vector<std::string>* command = nullptr;
-  const SignalInbox* signals = nullptr;
+  const SignalQueue* signals = nullptr;
   rlimit open_files = {};  // the limit that the launcher was started with
 };
 
@@ -27,10 +27,10 @@ struct StartSettings {
 struct WorkerProcess {
   pid_t pid = 0;
   std::chrono::steady_clock::time_point start;
-  FileDescriptor output;
-  FileDescriptor errors;
+  internal::FileDescriptor output;
+  internal::FileDescriptor errors;
   /// Where it says why the program was not started. Nothing comes where it was.
-  FileDescriptor start_failure;
+  internal::FileDescriptor start_failure;
 };
 
 /// Starts worker `index` with these variables on these cores, or on all where `cores` is empty. Worker 0 reads the

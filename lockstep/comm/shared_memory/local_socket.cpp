@@ -24,9 +24,9 @@ namespace {
                      "look at this host's limits of open files and memory");
 }
 
-OwnedFile open_socket() {
-  OwnedFile file(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (file.get() < 0) refuse("socket");
+FileDescriptor open_socket() {
+  FileDescriptor file(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!file.is_open()) refuse("socket");
   return file;
 }
 
@@ -42,25 +42,11 @@ std::pair<sockaddr_un, socklen_t> address_of(const std::string& name) {
 
 }  // namespace
 
-OwnedFile& OwnedFile::operator=(OwnedFile&& other) noexcept {
-  if (this != &other) {
-    if (file_ >= 0) close(file_);
-    file_ = other.release();
-  }
-  return *this;
-}
-
-OwnedFile::~OwnedFile() {
-  if (file_ >= 0) close(file_);
-}
-
-int OwnedFile::release() { return std::exchange(file_, -1); }
-
-OwnedFile listen_at(const std::string& name) {
-  OwnedFile file = open_socket();
+FileDescriptor listen_at(const std::string& name) {
+  FileDescriptor file = open_socket();
   const auto [address, length] = address_of(name);
   if (bind(file.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
-    if (errno == EADDRINUSE) return OwnedFile();
+    if (errno == EADDRINUSE) return FileDescriptor();
     refuse("bind");
   }
   constexpr int kBacklog = 128;
@@ -68,28 +54,28 @@ OwnedFile listen_at(const std::string& name) {
   return file;
 }
 
-OwnedFile connect_to(const std::string& name) {
-  OwnedFile file = open_socket();
+FileDescriptor connect_to(const std::string& name) {
+  FileDescriptor file = open_socket();
   const auto [address, length] = address_of(name);
   if (connect(file.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0) return file;
-  if (errno == ECONNREFUSED || errno == EAGAIN || errno == EINTR) return OwnedFile();
+  if (errno == ECONNREFUSED || errno == EAGAIN || errno == EINTR) return FileDescriptor();
   refuse("connect");
 }
 
-OwnedFile accept_at(const OwnedFile& listener) {
-  OwnedFile file(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (file.get() < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)) refuse("accept");
+FileDescriptor accept_at(const FileDescriptor& listener) {
+  FileDescriptor file(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!file.is_open() && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)) refuse("accept");
   return file;
 }
 
-Peer peer_of(const OwnedFile& connection) {
+PeerCredentials credentials_of(const FileDescriptor& connection) {
   ucred credentials = {};
   socklen_t length = sizeof(credentials);
   if (getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) return {};
   return {.process = credentials.pid, .is_same_user = credentials.uid == geteuid()};
 }
 
-bool send(const OwnedFile& connection, const LocalMessage& message, int file) {
+bool send(const FileDescriptor& connection, const RendezvousMessage& message, int file) {
   std::string bytes = encode(message);
   iovec part = {.iov_base = bytes.data(), .iov_len = bytes.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
@@ -108,7 +94,7 @@ bool send(const OwnedFile& connection, const LocalMessage& message, int file) {
   return sendmsg(connection.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(bytes.size());
 }
 
-Received receive(const OwnedFile& connection) {
+Received receive(const FileDescriptor& connection) {
   std::string bytes(kLongestMessage, '\0');
   iovec part = {.iov_base = bytes.data(), .iov_len = bytes.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
@@ -125,21 +111,21 @@ Received receive(const OwnedFile& connection) {
     if (rights && rights->cmsg_level == SOL_SOCKET && rights->cmsg_type == SCM_RIGHTS) {
       int file = -1;
       std::memcpy(&file, CMSG_DATA(rights), sizeof(int));
-      received.file = OwnedFile(file);
+      received.file = FileDescriptor(file);
     }
     if ((header.msg_flags & MSG_CTRUNC) != 0) {
       errno = EMFILE;
       refuse("recvmsg");
     }
     if ((header.msg_flags & MSG_TRUNC) == 0) {
-      received.message = decode_local({bytes.data(), static_cast<std::size_t>(count)});
+      received.message = decode_rendezvous({bytes.data(), static_cast<std::size_t>(count)});
     }
   }
   received.is_over = !received.message;
   return received;
 }
 
-void wait_for_input(const OwnedFile& file, Clock::time_point until) {
+void wait_for_input(const FileDescriptor& file, Clock::time_point until) {
   pollfd one = {.fd = file.get(), .events = POLLIN, .revents = 0};
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
   poll(&one, one.fd >= 0 ? 1 : 0, static_cast<int>(std::clamp<int64_t>(left, 0, 60'000)));

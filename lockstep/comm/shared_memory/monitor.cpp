@@ -27,9 +27,9 @@ constexpr int kTicksUntilLost = 20;
 constexpr std::chrono::milliseconds kLongestTick{250};
 
 /// Why a connection broke.
-std::string how_it_went(const Segment& segment, const Neighbor& neighbor) {
-  const std::string who = fmt::format("worker {} (process {})", neighbor.worker, neighbor.process);
-  switch (segment.worker(neighbor.worker).presence.load()) {
+std::string how_it_went(const Segment& segment, const PeerConnection& peer) {
+  const std::string who = fmt::format("worker {} (process {})", peer.worker, peer.process);
+  switch (segment.worker(peer.worker).presence.load()) {
     case Presence::kLeft: return fmt::format("{} left the run", who);
     case Presence::kExited: return fmt::format("{} ended its program in the middle of the run", who);
     case Presence::kHere: break;
@@ -39,19 +39,19 @@ std::string how_it_went(const Segment& segment, const Neighbor& neighbor) {
 
 }  // namespace
 
-Monitor::Monitor(const Segment& segment, int64_t worker, std::vector<Neighbor> neighbors,
+Monitor::Monitor(const Segment& segment, int64_t worker, std::vector<PeerConnection> peers,
                  std::chrono::milliseconds lost)
     : segment_(segment),
       worker_(worker),
       lost_(lost),
       tick_(std::clamp(lost / kTicksUntilLost, std::chrono::milliseconds(1), kLongestTick)),
       stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (stop_.get() < 0) {
+  if (!stop_.is_open()) {
     throw ClusterError("LS-CLUSTER-SOCKET",
                        fmt::format("worker {} could not start its monitor (eventfd): {}", worker, std::strerror(errno)),
                        "look at this host's limits of open files");
   }
-  for (Neighbor& neighbor : neighbors) watched_.push_back({.neighbor = std::move(neighbor)});
+  for (PeerConnection& peer : peers) watched_.push_back({.peer = std::move(peer)});
   // Signals are for the program's own threads.
   sigset_t all;
   sigset_t before;
@@ -74,13 +74,13 @@ Monitor::~Monitor() {
   [[maybe_unused]] const ssize_t written = write(stop_.get(), &one, sizeof(one));
   thread_.join();
   // A process that this one has forked may still hold the connections: they end here all the same.
-  for (const Watched& other : watched_) shutdown(other.neighbor.connection.get(), SHUT_RDWR);
+  for (const Watched& other : watched_) shutdown(other.peer.connection.get(), SHUT_RDWR);
 }
 
 void Monitor::watch() try {
   std::vector<pollfd> files{{.fd = stop_.get(), .events = POLLIN, .revents = 0}};
   for (const Watched& one : watched_) {
-    files.push_back({.fd = one.neighbor.connection.get(), .events = POLLIN, .revents = 0});
+    files.push_back({.fd = one.peer.connection.get(), .events = POLLIN, .revents = 0});
   }
   Clock::time_point next = Clock::now();
   while (true) {
@@ -97,7 +97,7 @@ void Monitor::watch() try {
       // Nothing is sent once the memory is shared: whatever comes is the end.
       files[i + 1].fd = -1;
       watched_[i].silent_ticks = -1;
-      segment_.end(worker_, how_it_went(segment_, watched_[i].neighbor));
+      segment_.end(worker_, how_it_went(segment_, watched_[i].peer));
     }
   }
 } catch (const std::exception&) {  // no memory for a text
@@ -107,21 +107,20 @@ void Monitor::watch() try {
 void Monitor::check_heartbeats() {
   for (Watched& one : watched_) {
     if (one.silent_ticks < 0) continue;  // its connection broke
-    if (segment_.worker(one.neighbor.worker).presence.load() != Presence::kHere) {
+    if (segment_.worker(one.peer.worker).presence.load() != Presence::kHere) {
       // Its connection may still be held open, by a process that it has forked.
       one.silent_ticks = -1;
-      segment_.end(worker_, how_it_went(segment_, one.neighbor));
+      segment_.end(worker_, how_it_went(segment_, one.peer));
       continue;
     }
-    const uint64_t heartbeats = segment_.worker(one.neighbor.worker).heartbeats.load();
+    const uint64_t heartbeats = segment_.worker(one.peer.worker).heartbeats.load();
     one.silent_ticks = heartbeats == one.heartbeats ? one.silent_ticks + 1 : 0;
     one.heartbeats = heartbeats;
     if (one.silent_ticks < lost_ / tick_) continue;
     one.silent_ticks = -1;
-    segment_.end(worker_,
-                 fmt::format("worker {} (process {}) is frozen: it has sent no heartbeat for "
-                             "{:.1f} s",
-                             one.neighbor.worker, one.neighbor.process, std::chrono::duration<double>(lost_).count()));
+    segment_.end(worker_, fmt::format("worker {} (process {}) is frozen: it has sent no heartbeat for "
+                                      "{:.1f} s",
+                                      one.peer.worker, one.peer.process, std::chrono::duration<double>(lost_).count()));
   }
 }
 

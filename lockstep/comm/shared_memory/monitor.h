@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/comm/shared_memory/local_meeting.h"
+#include "lockstep/comm/shared_memory/rendezvous.h"
 #include "lockstep/comm/shared_memory/segment.h"
 
 namespace lockstep::internal {
@@ -22,7 +22,7 @@ namespace lockstep::internal {
 class Monitor {
  public:
   /// `segment` outlives the monitor.
-  Monitor(const Segment& segment, int64_t worker, std::vector<Neighbor> neighbors, std::chrono::milliseconds lost);
+  Monitor(const Segment& segment, int64_t worker, std::vector<PeerConnection> peers, std::chrono::milliseconds lost);
   ~Monitor();
   Monitor(const Monitor&) = delete;
   Monitor& operator=(const Monitor&) = delete;
@@ -32,7 +32,7 @@ class Monitor {
   void check_heartbeats();
 
   struct Watched {
-    Neighbor neighbor;
+    PeerConnection peer;
     uint64_t heartbeats = 0;
     int silent_ticks = 0;
   };
@@ -42,7 +42,7 @@ class Monitor {
   const std::chrono::milliseconds lost_;
   const std::chrono::milliseconds tick_;
   std::vector<Watched> watched_;  // used by the thread only
-  OwnedFile stop_;                // an eventfd, which ends the thread
+  FileDescriptor stop_;           // an eventfd, which ends the thread
   std::thread thread_;
 };
 

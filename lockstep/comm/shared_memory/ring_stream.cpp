@@ -91,7 +91,9 @@ bool Receiving::advance(std::string& problem) {
     MessageHead head;
     if (there < sizeof(head)) return false;
     copy_out(data_, size, position, &head, sizeof(head));
-    problem = objection_to(head);
+    ExpectedMessage expected{.kind = kind_, .call = call_};
+    if (!record_) expected.size = place_.size();
+    problem = objection_to(head, expected, from_, to_);
     if (!problem.empty()) return false;
     if (record_) {
       record_->resize(head.size);
@@ -109,22 +111,6 @@ bool Receiving::advance(std::string& problem) {
   ring_->read.store(position);
   segment_->wake(from_);
   return true;
-}
-
-std::string Receiving::objection_to(const MessageHead& head) const {
-  constexpr uint64_t kLongestRecord = uint64_t{1} << 26;
-  if (head.kind != kind_) {
-    const bool agrees = kind_ == MessageHead::Kind::kRecord;
-    return fmt::format("worker {} called agree() while worker {} called exchange()", agrees ? to_ : from_,
-                       agrees ? from_ : to_);
-  }
-  if (head.call != call_ || (record_ && head.size > kLongestRecord)) {
-    return fmt::format("worker {} sent what worker {} does not understand", from_, to_);
-  }
-  if (!record_ && head.size != place_.size()) {
-    return fmt::format("worker {} sent {} bytes where worker {} expects {}", from_, head.size, to_, place_.size());
-  }
-  return {};
 }
 
 }  // namespace lockstep::internal

@@ -6,16 +6,10 @@
 #include <span>
 #include <string>
 
+#include "lockstep/comm/message.h"
 #include "lockstep/comm/shared_memory/segment.h"
 
 namespace lockstep::internal {
-
-/// In front of each message in a ring.
-struct MessageHead {
-  enum class Kind : uint64_t { kRecord = 1, kBytes = 2 } kind = Kind::kRecord;
-  uint64_t call = 0;  // which call of the World it belongs to
-  uint64_t size = 0;  // of what follows, in bytes
-};
 
 /// What one call sends to one worker. `segment` and `bytes` live longer.
 class Sending {
@@ -51,8 +45,6 @@ class Receiving {
   bool advance(std::string& problem);
 
  private:
-  std::string objection_to(const MessageHead& head) const;
-
   const Segment* segment_;
   Ring* ring_;
   const std::byte* data_;

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/core/file_descriptor.h"
 #include "lockstep/core/forks.h"
 
 namespace lockstep::internal {
@@ -54,7 +55,7 @@ class Segment {
   Segment& operator=(Segment&&) = delete;
 
   /// The memory's file, to be given to other processes; -1 in a segment that map() made.
-  int file() const { return file_; }
+  int file() const { return file_.get(); }
   int64_t workers() const { return workers_; }
   WorkerArea& worker(int64_t index) const;
   Ring& ring(int64_t from, int64_t to) const;
@@ -92,12 +93,12 @@ class Segment {
 
  private:
   struct Header;
-  Segment(int file, std::byte* memory, std::size_t length, int64_t workers);
+  Segment(FileDescriptor file, std::byte* memory, std::size_t length, int64_t workers);
   Header& header() const;
   static void sleep(std::atomic<uint32_t>& word, uint32_t value, int64_t most);
 
   ProcessMark process_;
-  int file_ = -1;
+  FileDescriptor file_;
   std::byte* memory_ = nullptr;
   std::size_t length_ = 0;
   int64_t workers_ = 0;

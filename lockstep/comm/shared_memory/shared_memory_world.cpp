@@ -6,11 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <mutex>
-#include <set>
 #include <utility>
 
+#include "lockstep/comm/call_wait.h"
+#include "lockstep/comm/exits.h"
+#include "lockstep/comm/message.h"
 #include "lockstep/comm/shared_memory/monitor.h"
 #include "lockstep/comm/shared_memory/ring_stream.h"
 #include "lockstep/comm/shared_memory/segment.h"
@@ -24,48 +24,16 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// The worlds of this process. When the program ends, each of them marks its worker as exited, so that the others
-/// report that and not a crash.
-class Living {
- public:
-  static Living& all() {
-    static auto* const living = [] {
-      auto* const made = new Living;  // never destroyed: a World may outlive all static objects
-      std::atexit([] { Living::all().say_that_the_program_ends(); });
-      return made;
-    }();
-    return *living;
-  }
-  void add(WorkerArea* area) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    areas_.insert(area);
-  }
-  void remove(WorkerArea* area) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    areas_.erase(area);
-  }
-
- private:
-  void say_that_the_program_ends() {
-    if (process_.is_in_child()) return;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    for (WorkerArea* const area : areas_) area->presence.store(Presence::kExited);
-  }
-
-  const ProcessMark process_;
-  std::mutex mutex_;
-  std::set<WorkerArea*> areas_;  // guarded by mutex_
-};
-
 class SharedMemoryWorld final : public World {
  public:
-  SharedMemoryWorld(LocalTeam team, int64_t worker, const WorkerTimeouts& timeouts)
+  SharedMemoryWorld(RendezvousResult team, int64_t worker, const WorkerTimeouts& timeouts)
       : segment_(std::move(team.segment)),
         worker_(worker),
         timeouts_(timeouts),
         spins_(sysconf(_SC_NPROCESSORS_ONLN) >= segment_.workers() ? 4000 : 50),
-        monitor_(std::make_unique<Monitor>(segment_, worker, std::move(team.neighbors), timeouts.lost)) {
-    Living::all().add(&segment_.worker(worker_));
+        monitor_(std::make_unique<Monitor>(segment_, worker, std::move(team.peers), timeouts.lost)) {
+    // The others report that the program has ended, and not a crash.
+    at_exit(this, [area = &segment_.worker(worker_)] { area->presence.store(Presence::kExited); });
   }
 
   ~SharedMemoryWorld() override {
@@ -74,7 +42,7 @@ class SharedMemoryWorld final : public World {
       static_cast<void>(monitor_.release());
       return;
     }
-    Living::all().remove(&segment_.worker(worker_));
+    forget_at_exit(this);
     Presence here = Presence::kHere;  // otherwise the program is ending, and has said so
     segment_.worker(worker_).presence.compare_exchange_strong(here, Presence::kLeft);
   }
@@ -85,6 +53,7 @@ class SharedMemoryWorld final : public World {
   int64_t worker_index() const override { return worker_; }
 
   std::vector<std::string> agree(const std::string& mine) override {
+    require_record_size(mine.size());
     std::vector<std::string> all(static_cast<std::size_t>(num_workers()));
     all[static_cast<std::size_t>(worker_)] = mine;
     call(
@@ -94,6 +63,7 @@ class SharedMemoryWorld final : public World {
   }
 
   void exchange(std::span<const std::span<const std::byte>> to, std::span<const std::span<std::byte>> from) override {
+    require_one_for_each_worker(to.size(), from.size(), num_workers());
     call(
         MessageHead::Kind::kBytes, [&](int64_t other) { return to[static_cast<std::size_t>(other)]; },
         [&](int64_t other) { return from[static_cast<std::size_t>(other)]; });
@@ -173,36 +143,28 @@ class SharedMemoryWorld final : public World {
       if (segment_.has_ended()) break;
       _mm_pause();
     }
-    // Time counts in slices, so that a process or a machine that stood still gives nobody up.
-    const Clock::duration slice = std::max<Clock::duration>(timeouts_.patience / 20, milliseconds(1));
-    Clock::duration waited = {};
-    Clock::duration warn_at = timeouts_.stalled;
-    Clock::time_point last = Clock::now();
+    CallWait wait(timeouts_);
     while (true) {
       if (is_done()) return;
       require_alive(call);
-      const Clock::time_point now = Clock::now();
-      waited += std::min(now - last, 2 * slice);
-      last = now;
-      if (waited >= timeouts_.patience) {
-        segment_.end(worker_, fmt::format("{} after {:.1f} s", who_has_not_come(call), seconds_of(waited)));
-        require_alive(call);
-      } else if (waited >= warn_at) {
-        warn_at = waited + timeouts_.stalled;
-        log(LogLevel::kWarning,
-            fmt::format("worker {} has waited {:.0f} s: {}", worker_, seconds_of(waited), who_has_not_come(call)));
+      switch (wait.count()) {
+        case CallWait::Verdict::kGoOn: break;
+        case CallWait::Verdict::kWarn:
+          log(LogLevel::kWarning,
+              fmt::format("worker {} has waited {:.0f} s: {}", worker_, wait.seconds(), who_has_not_come(call)));
+          break;
+        case CallWait::Verdict::kGiveUp:
+          segment_.end(worker_, fmt::format("{} after {:.1f} s", who_has_not_come(call), wait.seconds()));
+          require_alive(call);
       }
       bool done = false;
-      const Clock::duration most = std::min({slice, timeouts_.patience - waited, warn_at - waited});
-      segment_.wait(worker_, std::max<int64_t>(std::chrono::nanoseconds(most).count(), 1000), [&] {
+      segment_.wait(worker_, std::chrono::nanoseconds(wait.longest_sleep()).count(), [&] {
         done = is_done();
         return done || segment_.has_ended();
       });
       if (done) return;
     }
   }
-
-  static double seconds_of(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
   /// "worker 2 has not come to call 17", or whoever has come and not finished it.
   std::string who_has_not_come(uint64_t call) const {
@@ -238,7 +200,7 @@ class SharedMemoryWorld final : public World {
 }  // namespace
 
 std::shared_ptr<World> join_shared_memory(const LocalJob& job, const WorkerTimeouts& timeouts) {
-  return std::make_shared<SharedMemoryWorld>(meet_locally(job, timeouts.join), job.worker_index, timeouts);
+  return std::make_shared<SharedMemoryWorld>(rendezvous(job, timeouts.join), job.worker_index, timeouts);
 }
 
 }  // namespace lockstep::internal

@@ -3,13 +3,13 @@
 
 #include <memory>
 
-#include "lockstep/comm/shared_memory/local_meeting.h"
+#include "lockstep/comm/shared_memory/rendezvous.h"
 #include "lockstep/comm/timeouts.h"
 #include "lockstep/comm/world.h"
 
 namespace lockstep::internal {
 
-/// Joins the job (see meet_locally) and gives its World. While it lives, a thread watches the other workers, and a
+/// Joins the job (see rendezvous) and gives its World. While it lives, a thread watches the other workers, and a
 /// worker that is gone or frozen ends the run for all, with one text on all (see Monitor).
 ///
 /// The n-th call of agree() or exchange() succeeds on all workers or on none: it has succeeded when every worker has

@@ -5,16 +5,19 @@
 
 #include <utility>
 
-namespace lockstep::tools {
+namespace lockstep::internal {
 
-/// Closes its descriptor, if it has one, when it is destroyed.
+/// Closes its descriptor, if it has one, when it is destroyed or assigned to.
 class FileDescriptor {
  public:
   FileDescriptor() = default;
   explicit FileDescriptor(int fd) : fd_(fd) {}
   FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   FileDescriptor& operator=(FileDescriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
+    if (this != &other) {
+      close();
+      fd_ = std::exchange(other.fd_, -1);
+    }
     return *this;
   }
   FileDescriptor(const FileDescriptor&) = delete;
@@ -25,7 +28,7 @@ class FileDescriptor {
   int get() const { return fd_; }
   bool is_open() const { return fd_ >= 0; }
   void close() {
-    if (fd_ >= 0) ::close(fd_);
+    if (is_open()) ::close(fd_);
     fd_ = -1;
   }
 
@@ -33,4 +36,4 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-}  // namespace lockstep::tools
+}  // namespace lockstep::internal

@@ -3,20 +3,20 @@
 
 #include <sys/types.h>
 
-#include "tools/run/file_descriptor.h"
+#include "lockstep/core/file_descriptor.h"
 
 namespace lockstep::tools {
 
-/// The kernel kills the workers when the launcher dies, but not what they have started. The keeper notices the
+/// The kernel kills the workers when the launcher dies, but not what they have started. The watchdog notices the
 /// launcher's death by the end of a pipe, kills the groups that it was told of, and ends.
-class Keeper {
+class Watchdog {
  public:
   /// Forks. Throws a ClusterError (LS-LAUNCH). SIGPIPE must be ignored.
-  Keeper();
-  /// Ends the keeper.
-  ~Keeper();
-  Keeper(const Keeper&) = delete;
-  Keeper& operator=(const Keeper&) = delete;
+  Watchdog();
+  /// Ends the watchdog.
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
 
   pid_t pid() const { return pid_; }
   /// A group to kill from now on.
@@ -27,7 +27,7 @@ class Keeper {
  private:
   void tell(pid_t message);
 
-  FileDescriptor pipe_;
+  internal::FileDescriptor pipe_;
   pid_t pid_ = 0;
 };
 

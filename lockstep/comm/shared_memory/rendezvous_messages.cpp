@@ -1,16 +1,9 @@
-#include "lockstep/comm/shared_memory/local_messages.h"
+#include "lockstep/comm/shared_memory/rendezvous_messages.h"
 
 #include <fmt/format.h>
-#include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
-#include <sys/random.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-
-#include "lockstep/core/error.h"
 
 namespace lockstep::internal {
 
@@ -28,19 +21,9 @@ bool take(std::string_view& from, void* to, std::size_t count) {
   return true;
 }
 
-Proof hmac(const std::string& key, std::string_view text) {
-  Proof proof = {};
-  unsigned int length = 0;
-  const auto* const bytes = reinterpret_cast<const unsigned char*>(text.data());
-  if (!HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), bytes, text.size(), proof.data(), &length)) {
-    throw InternalError("LS-INTERNAL", "OpenSSL computed no HMAC", "look whether this OpenSSL allows SHA-256");
-  }
-  return proof;
-}
-
 }  // namespace
 
-std::string encode(const LocalMessage& message) {
+std::string encode(const RendezvousMessage& message) {
   std::string bytes(kMark);
   bytes += static_cast<char>(message.kind);
   put(bytes, message.nonce.data(), message.nonce.size());
@@ -50,13 +33,13 @@ std::string encode(const LocalMessage& message) {
   return bytes;
 }
 
-std::optional<LocalMessage> decode_local(std::string_view bytes) {
+std::optional<RendezvousMessage> decode_rendezvous(std::string_view bytes) {
   if (bytes.size() > kLongestMessage || !bytes.starts_with(kMark)) return {};
   bytes.remove_prefix(kMark.size());
-  LocalMessage message;
+  RendezvousMessage message;
   uint8_t kind = 0;
-  if (!take(bytes, &kind, 1) || kind < 1 || kind > static_cast<uint8_t>(LocalMessage::Kind::kRefused)) return {};
-  message.kind = static_cast<LocalMessage::Kind>(kind);
+  if (!take(bytes, &kind, 1) || kind < 1 || kind > static_cast<uint8_t>(RendezvousMessage::Kind::kRefused)) return {};
+  message.kind = static_cast<RendezvousMessage::Kind>(kind);
   if (!take(bytes, message.nonce.data(), message.nonce.size())) return {};
   if (!take(bytes, message.proof.data(), message.proof.size())) return {};
   for (int64_t* const number : {&message.worker, &message.num_workers}) {
@@ -67,16 +50,6 @@ std::optional<LocalMessage> decode_local(std::string_view bytes) {
   return message;
 }
 
-Nonce fresh_nonce() {
-  Nonce nonce = {};
-  if (getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size())) {
-    throw InternalError("LS-INTERNAL",
-                        fmt::format("the system gave no random bytes (getrandom): {}", std::strerror(errno)),
-                        "please report it");
-  }
-  return nonce;
-}
-
 Proof proof_of(const std::string& secret, std::string_view who, const Nonce& of_worker, const Nonce& of_chief) {
   std::string text = fmt::format("lockstep local meeting, {}:", who);
   put(text, of_worker.data(), of_worker.size());
@@ -84,9 +57,7 @@ Proof proof_of(const std::string& secret, std::string_view who, const Nonce& of_
   return hmac(secret, text);
 }
 
-bool equal(const Proof& a, const Proof& b) { return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0; }
-
-std::string meeting_place(const std::string& job, const std::string& secret) {
+std::string rendezvous_name(const std::string& job, const std::string& secret) {
   const Proof name = hmac(secret, fmt::format("lockstep meeting place, job:{}", job));
   std::string digits;
   for (std::size_t i = 0; i < 16; ++i) digits += fmt::format("{:02x}", name[i]);

@@ -25,17 +25,17 @@ struct LocalJob {
 };
 
 /// A worker on the other end of a connection, which breaks when that worker's process ends.
-struct Neighbor {
+struct PeerConnection {
   int64_t worker = 0;
   int64_t process = 0;
-  OwnedFile connection;
+  FileDescriptor connection;
 };
 
 /// What a meeting gives.
-struct LocalTeam {
+struct RendezvousResult {
   Segment segment;
   /// Worker 0 has all others; each other worker has worker 0.
-  std::vector<Neighbor> neighbors;
+  std::vector<PeerConnection> peers;
 };
 
 /// Meets all other workers of the job. Worker 0 waits for the others on a local socket without a file, whose name
@@ -46,6 +46,6 @@ struct LocalTeam {
 /// worker that has another number of workers or another build than worker 0, or whose index another process has, gets a
 /// ClusterError (LS-CLUSTER-DIFFERS) at once, while the others go on waiting. Every ten seconds a line in the log says
 /// who is missing.
-LocalTeam meet_locally(const LocalJob& job, std::chrono::milliseconds join);
+RendezvousResult rendezvous(const LocalJob& job, std::chrono::milliseconds join);
 
 }  // namespace lockstep::internal

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "tools/run/signal_inbox.h"
+#include "tools/run/signal_queue.h"
 
 namespace lockstep::tools {
 
@@ -15,6 +15,6 @@ void adopt_orphans();
 /// Kills every process below this one, however deep, except `spared`, and reaps it. Gives the ids of those that the
 /// kernel had not let die within five seconds. Reads SIGCHLD from `signals`, and gives the other signals that came
 /// meanwhile in `other_signals`.
-std::vector<pid_t> kill_descendants(SignalInbox& signals, pid_t spared, std::vector<int>& other_signals);
+std::vector<pid_t> kill_descendants(SignalQueue& signals, pid_t spared, std::vector<int>& other_signals);
 
 }  // namespace lockstep::tools

@@ -1,4 +1,4 @@
-#include "tools/run/keeper.h"
+#include "tools/run/watchdog.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -19,7 +19,7 @@ namespace {
 
 [[noreturn]] void keep(int pipe) {
   setpgid(0, 0);  // so that a signal to the launcher's group misses it
-  prctl(PR_SET_NAME, "lockstep-keeper");
+  prctl(PR_SET_NAME, "lockstep-watchdog");
   sigset_t all;
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, nullptr);
@@ -43,14 +43,14 @@ namespace {
 
 }  // namespace
 
-Keeper::Keeper() {
+Watchdog::Watchdog() {
   std::array<int, 2> ends;
   if (pipe2(ends.data(), O_CLOEXEC) != 0) ends = {-1, -1};
-  const FileDescriptor read_end(ends[0]);
-  pipe_ = FileDescriptor(ends[1]);
+  const internal::FileDescriptor read_end(ends[0]);
+  pipe_ = internal::FileDescriptor(ends[1]);
   pid_ = pipe_.is_open() ? fork() : -1;
   if (pid_ < 0) {
-    throw ClusterError("LS-LAUNCH", fmt::format("the launcher could not start its keeper: {}", std::strerror(errno)),
+    throw ClusterError("LS-LAUNCH", fmt::format("the launcher could not start its watchdog: {}", std::strerror(errno)),
                        "raise the limit on open files (ulimit -n) or processes (ulimit -u)");
   }
   if (pid_ > 0) return;
@@ -58,13 +58,13 @@ Keeper::Keeper() {
   keep(read_end.get());
 }
 
-Keeper::~Keeper() {
+Watchdog::~Watchdog() {
   pipe_.close();
   waitpid(pid_, nullptr, 0);
 }
 
-void Keeper::tell(pid_t message) {
-  // Where somebody has killed the keeper, the job goes on without.
+void Watchdog::tell(pid_t message) {
+  // Where somebody has killed the watchdog, the job goes on without.
   const ssize_t written = write(pipe_.get(), &message, sizeof message);
   static_cast<void>(written);
 }

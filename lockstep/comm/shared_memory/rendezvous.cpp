@@ -1,4 +1,4 @@
-#include "lockstep/comm/shared_memory/local_meeting.h"
+#include "lockstep/comm/shared_memory/rendezvous.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,9 +8,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <optional>
-#include <string_view>
 #include <utility>
 
+#include "lockstep/comm/differences.h"
+#include "lockstep/comm/progress.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 
@@ -18,89 +19,54 @@ namespace lockstep::internal {
 
 namespace {
 
-using Kind = LocalMessage::Kind;
+using Kind = RendezvousMessage::Kind;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr char kJoinRemedy[] =
-    "start the missing workers, and give all workers the same job id, chief address and secret";
+    "start the missing workers, and give all workers the same job id, chief address and secret; without a secret only "
+    "workers of this host can come";
 constexpr char kDiffersRemedy[] =
     "give all workers the same program, number of workers, processor type and settings of the matrix library, and an "
     "index each";
 
-/// Says every ten seconds that the worker still waits.
-class Progress {
- public:
-  explicit Progress(milliseconds longest) : begin_(Clock::now()), next_(begin_ + kInterval), end_(begin_ + longest) {}
-
-  template <class Text>
-  void tell(const Text& text) {
-    if (Clock::now() < next_) return;
-    next_ = Clock::now() + kInterval;
-    log(LogLevel::kWarning, fmt::format("after {} s, {}", elapsed(), text()));
-  }
-  int64_t elapsed() const { return std::chrono::duration_cast<seconds>(Clock::now() - begin_).count(); }
-  bool is_over(milliseconds grace = {}) const { return Clock::now() >= end_ + grace; }
-  /// When there is something to do, though nobody has come.
-  Clock::time_point next() const { return std::min(next_, end_); }
-
- private:
-  static constexpr seconds kInterval{10};
-  const Clock::time_point begin_;
-  Clock::time_point next_;
-  const Clock::time_point end_;
-};
-
-/// The first line in which two texts differ, from each.
-std::pair<std::string, std::string> first_difference(std::string_view a, std::string_view b) {
-  while (true) {
-    const std::string_view line_a = a.substr(0, a.find('\n'));
-    const std::string_view line_b = b.substr(0, b.find('\n'));
-    if (line_a != line_b || (line_a.size() == a.size() && line_b.size() == b.size())) {
-      return {std::string(line_a), std::string(line_b)};
-    }
-    a.remove_prefix(std::min(a.size(), line_a.size() + 1));
-    b.remove_prefix(std::min(b.size(), line_b.size() + 1));
-  }
-}
-
 /// Worker 0, while the others come.
-class Host {
+class RendezvousServer {
  public:
-  Host(const LocalJob& job, OwnedFile listener) : job_(job), listener_(std::move(listener)) {}
+  RendezvousServer(const LocalJob& job, FileDescriptor listener) : job_(job), listener_(std::move(listener)) {}
 
-  LocalTeam wait(milliseconds longest) try {
+  RendezvousResult wait(milliseconds longest) try {
     Progress progress(longest);
     while (num_joined() + 1 < job_.num_workers) {
       if (progress.is_over()) give_up(progress.elapsed());
       progress.tell([&] { return fmt::format("worker 0: {}", who_is_here()); });
       poll_until(std::min(progress.next(), first_deadline()));
-      for (Guest& guest : guests_) hear(guest);
+      for (Candidate& candidate : candidates_) read_from(candidate);
       // Before newcomers are heard: one that comes in the place of a worker that has died finds its index free.
-      std::erase_if(guests_, [](const Guest& guest) { return guest.is_gone || is_late(guest); });
-      welcome_newcomers();
+      std::erase_if(candidates_, [](const Candidate& candidate) { return candidate.is_gone || is_late(candidate); });
+      accept_candidates();
     }
-    LocalTeam team{Segment::create(job_.num_workers), {}};
-    for (Guest& guest : guests_) {
-      if (!guest.is_here()) continue;
+    RendezvousResult team{Segment::create(job_.num_workers), {}};
+    for (Candidate& candidate : candidates_) {
+      if (!candidate.is_here()) continue;
       // A worker that is gone by now is found by whoever watches the connection.
-      send(guest.connection, {.kind = Kind::kWelcome}, team.segment.file());
-      team.neighbors.push_back({*guest.worker, guest.process, std::move(guest.connection)});
+      send(candidate.connection, {.kind = Kind::kWelcome}, team.segment.file());
+      team.peers.push_back({*candidate.worker, candidate.process, std::move(candidate.connection)});
     }
     return team;
   } catch (const ClusterError& error) {
     // The others would wait for worker 0 until their own end of time.
     const std::string text = error.what();
-    const LocalMessage refusal{.kind = Kind::kRefused, .worker = -1, .text = text.substr(0, text.find('\n'))};
-    for (const Guest& guest : guests_) {
-      if (guest.worker) send(guest.connection, refusal);
+    const RendezvousMessage refusal{.kind = Kind::kRefused, .worker = -1, .text = text.substr(0, text.find('\n'))};
+    for (const Candidate& candidate : candidates_) {
+      if (candidate.worker) send(candidate.connection, refusal);
     }
     throw;
   }
 
  private:
-  struct Guest {
-    OwnedFile connection;
+  struct Candidate {
+    FileDescriptor connection;
     int64_t process = 0;
     Nonce of_worker = {};
     Nonce of_chief = fresh_nonce();
@@ -111,21 +77,23 @@ class Host {
     Clock::time_point deadline = Clock::now() + seconds(5);  // until it has joined
   };
 
-  static bool is_late(const Guest& guest) { return !guest.worker && Clock::now() >= guest.deadline; }
+  static bool is_late(const Candidate& candidate) { return !candidate.worker && Clock::now() >= candidate.deadline; }
 
   int64_t num_joined() const {
-    return std::count_if(guests_.begin(), guests_.end(), [](const Guest& guest) { return guest.is_here(); });
+    return std::count_if(candidates_.begin(), candidates_.end(),
+                         [](const Candidate& candidate) { return candidate.is_here(); });
   }
   /// The process that has joined as this worker and is still there.
-  const Guest* guest_of(int64_t worker) const {
-    const auto found = std::find_if(guests_.begin(), guests_.end(),
-                                    [&](const Guest& guest) { return guest.is_here() && guest.worker == worker; });
-    return found == guests_.end() ? nullptr : &*found;
+  const Candidate* candidate_for(int64_t worker) const {
+    const auto found = std::find_if(candidates_.begin(), candidates_.end(), [&](const Candidate& candidate) {
+      return candidate.is_here() && candidate.worker == worker;
+    });
+    return found == candidates_.end() ? nullptr : &*found;
   }
   std::string who_is_here() const {
     std::vector<int64_t> missing;
     for (int64_t w = 1; w < job_.num_workers; ++w) {
-      if (!guest_of(w)) missing.push_back(w);
+      if (!candidate_for(w)) missing.push_back(w);
     }
     return fmt::format("{} of {} workers are here; missing: worker{} {}", num_joined() + 1, job_.num_workers,
                        missing.size() == 1 ? "" : "s", fmt::join(missing, ", "));
@@ -136,94 +104,97 @@ class Host {
 
   Clock::time_point first_deadline() const {
     auto first = Clock::time_point::max();
-    for (const Guest& guest : guests_) {
-      if (!guest.worker) first = std::min(first, guest.deadline);
+    for (const Candidate& candidate : candidates_) {
+      if (!candidate.worker) first = std::min(first, candidate.deadline);
     }
     return first;
   }
   void poll_until(Clock::time_point until) const {
     std::vector<pollfd> files{{.fd = listener_.get(), .events = POLLIN, .revents = 0}};
-    for (const Guest& guest : guests_) files.push_back({.fd = guest.connection.get(), .events = POLLIN, .revents = 0});
+    for (const Candidate& candidate : candidates_)
+      files.push_back({.fd = candidate.connection.get(), .events = POLLIN, .revents = 0});
     const auto left = std::chrono::ceil<milliseconds>(until - Clock::now()).count();
     poll(files.data(), files.size(), static_cast<int>(std::clamp<int64_t>(left, 0, 60'000)));
   }
 
-  void welcome_newcomers() {
+  void accept_candidates() {
     // Whoever floods the place keeps at most so many connections; those that have not joined go first.
     const std::size_t most = static_cast<std::size_t>(job_.num_workers) + 16;
     while (true) {
-      Guest guest{.connection = accept_at(listener_)};
-      if (guest.connection.get() < 0) return;
-      const Peer peer = peer_of(guest.connection);
+      Candidate candidate{.connection = accept_at(listener_)};
+      if (!candidate.connection.is_open()) return;
+      const PeerCredentials peer = credentials_of(candidate.connection);
       if (!peer.is_same_user) continue;
-      if (guests_.size() >= most) {
-        guests_.erase(std::find_if(guests_.begin(), guests_.end(), [](const Guest& other) { return !other.worker; }));
+      if (candidates_.size() >= most) {
+        candidates_.erase(
+            std::find_if(candidates_.begin(), candidates_.end(), [](const Candidate& other) { return !other.worker; }));
       }
-      guest.process = peer.process;
-      guests_.push_back(std::move(guest));
+      candidate.process = peer.process;
+      candidates_.push_back(std::move(candidate));
     }
   }
 
-  void hear(Guest& guest) {
-    const Received received = receive(guest.connection);
-    guest.is_gone = received.is_over;
+  void read_from(Candidate& candidate) {
+    const Received received = receive(candidate.connection);
+    candidate.is_gone = received.is_over;
     if (!received.message) return;
-    const LocalMessage& message = *received.message;
-    if (message.kind == Kind::kHello && !guest.is_challenged) {
-      guest.is_challenged = true;
-      guest.of_worker = message.nonce;
-      const Proof proof = proof_of(job_.secret, "worker 0", guest.of_worker, guest.of_chief);
-      guest.is_gone = !send(guest.connection, {.kind = Kind::kChallenge, .nonce = guest.of_chief, .proof = proof});
-    } else if (message.kind == Kind::kJoin && guest.is_challenged && !guest.worker &&
-               equal(message.proof, proof_of(job_.secret, "worker", guest.of_worker, guest.of_chief))) {
-      join(guest, message);
+    const RendezvousMessage& message = *received.message;
+    if (message.kind == Kind::kHello && !candidate.is_challenged) {
+      candidate.is_challenged = true;
+      candidate.of_worker = message.nonce;
+      const Proof proof = proof_of(job_.secret, "worker 0", candidate.of_worker, candidate.of_chief);
+      candidate.is_gone =
+          !send(candidate.connection, {.kind = Kind::kChallenge, .nonce = candidate.of_chief, .proof = proof});
+    } else if (message.kind == Kind::kJoin && candidate.is_challenged && !candidate.worker &&
+               equal(message.proof, proof_of(job_.secret, "worker", candidate.of_worker, candidate.of_chief))) {
+      join(candidate, message);
     } else {
-      guest.is_gone = true;
+      candidate.is_gone = true;
     }
   }
 
-  void join(Guest& guest, const LocalMessage& message) {
+  void join(Candidate& candidate, const RendezvousMessage& message) {
     // A process that has died since it joined leaves its index to the next one.
-    for (Guest& other : guests_) {
-      if (other.is_here() && other.worker == message.worker) hear(other);
+    for (Candidate& other : candidates_) {
+      if (other.is_here() && other.worker == message.worker) read_from(other);
     }
     std::string objection;
     if (message.num_workers != job_.num_workers) {
       objection = fmt::format(
           "worker {} (process {}) was told that there are {} workers, and worker 0 (process {}) was told {}",
-          message.worker, guest.process, message.num_workers, getpid(), job_.num_workers);
+          message.worker, candidate.process, message.num_workers, getpid(), job_.num_workers);
     } else if (message.worker < 1 || message.worker >= job_.num_workers) {
       objection =
-          fmt::format("process {} wants to be worker {} of {}", guest.process, message.worker, job_.num_workers);
-    } else if (const Guest* const other = guest_of(message.worker)) {
-      objection =
-          fmt::format("processes {} and {} both want to be worker {}", other->process, guest.process, message.worker);
+          fmt::format("process {} wants to be worker {} of {}", candidate.process, message.worker, job_.num_workers);
+    } else if (const Candidate* const other = candidate_for(message.worker)) {
+      objection = fmt::format("processes {} and {} both want to be worker {}", other->process, candidate.process,
+                              message.worker);
     } else if (message.text != job_.must_match) {
       const auto [theirs, ours] = first_difference(message.text, job_.must_match);
       objection = fmt::format("worker {} (process {}) has '{}', and worker 0 (process {}) has '{}'", message.worker,
-                              guest.process, theirs, getpid(), ours);
+                              candidate.process, theirs, getpid(), ours);
     }
     if (objection.empty()) {
-      guest.worker = message.worker;
+      candidate.worker = message.worker;
       return;
     }
     log(LogLevel::kWarning, fmt::format("worker 0: {}; that process is refused", objection));
-    send(guest.connection, {.kind = Kind::kRefused, .worker = message.worker, .text = objection});
-    guest.is_gone = true;
+    send(candidate.connection, {.kind = Kind::kRefused, .worker = message.worker, .text = objection});
+    candidate.is_gone = true;
   }
 
   const LocalJob& job_;
-  const OwnedFile listener_;
-  std::vector<Guest> guests_;
+  const FileDescriptor listener_;
+  std::vector<Candidate> candidates_;
 };
 
 /// One attempt of another worker to join; nothing where worker 0 is not there or has gone.
-std::optional<LocalTeam> join_once(const LocalJob& job, const std::string& place, Progress& progress) {
+std::optional<RendezvousResult> join_once(const LocalJob& job, const std::string& place, Progress& progress) {
   // Worker 0, which knows who is missing, says so at its own end of time.
   constexpr seconds kGrace{2};
-  OwnedFile connection = connect_to(place);
-  if (connection.get() < 0) return {};
-  const Peer peer = peer_of(connection);
+  FileDescriptor connection = connect_to(place);
+  if (!connection.is_open()) return {};
+  const PeerCredentials peer = credentials_of(connection);
   if (!peer.is_same_user) {
     throw ClusterError("LS-CLUSTER-SOCKET",
                        fmt::format("process {}, of another user, waits where worker 0 should", peer.process),
@@ -241,7 +212,7 @@ std::optional<LocalTeam> join_once(const LocalJob& job, const std::string& place
     Received received = receive(connection);
     if (received.is_over) return {};
     if (!received.message) continue;
-    const LocalMessage& message = *received.message;
+    const RendezvousMessage& message = *received.message;
     switch (message.kind) {
       case Kind::kChallenge:
         if (!equal(message.proof, proof_of(job.secret, "worker 0", mine, message.nonce))) {
@@ -260,8 +231,8 @@ std::optional<LocalTeam> join_once(const LocalJob& job, const std::string& place
         break;
       case Kind::kWelcome: {
         if (!is_proved) return {};
-        LocalTeam team{Segment::map(received.file.get(), job.num_workers), {}};
-        team.neighbors.push_back({0, peer.process, std::move(connection)});
+        RendezvousResult team{Segment::map(received.file.get(), job.num_workers), {}};
+        team.peers.push_back({0, peer.process, std::move(connection)});
         return team;
       }
       case Kind::kRefused:
@@ -282,19 +253,19 @@ std::optional<LocalTeam> join_once(const LocalJob& job, const std::string& place
 
 }  // namespace
 
-LocalTeam meet_locally(const LocalJob& job, milliseconds join) {
+RendezvousResult rendezvous(const LocalJob& job, milliseconds join) {
   constexpr int64_t kMostWorkers = 512;  // their memory grows with the square of their number
   if (job.num_workers > kMostWorkers) {
     throw ClusterError("LS-CLUSTER-MEMORY", fmt::format("{} workers on one host", job.num_workers),
                        fmt::format("start at most {} workers on one host", kMostWorkers));
   }
-  const std::string place = meeting_place(job.name, job.secret);
+  const std::string place = rendezvous_name(job.name, job.secret);
   if (job.worker_index == 0) {
-    OwnedFile listener = listen_at(place);
-    if (listener.get() >= 0) return Host(job, std::move(listener)).wait(join);
-    const OwnedFile connection = connect_to(place);
+    FileDescriptor listener = listen_at(place);
+    if (listener.is_open()) return RendezvousServer(job, std::move(listener)).wait(join);
+    const FileDescriptor connection = connect_to(place);
     const std::string other =
-        connection.get() < 0 ? "another process" : fmt::format("process {}", peer_of(connection).process);
+        !connection.is_open() ? "another process" : fmt::format("process {}", credentials_of(connection).process);
     throw ClusterError(
         "LS-CLUSTER-DIFFERS",
         fmt::format("{} is worker 0 of this job already, and process {} wants to be it too", other, getpid()),
@@ -302,10 +273,10 @@ LocalTeam meet_locally(const LocalJob& job, milliseconds join) {
   }
   Progress progress(join);
   while (!progress.is_over()) {
-    if (std::optional<LocalTeam> team = join_once(job, place, progress)) return std::move(*team);
+    if (std::optional<RendezvousResult> team = join_once(job, place, progress)) return std::move(*team);
     progress.tell([&] { return fmt::format("worker {} waits for worker 0, which has not come", job.worker_index); });
     constexpr milliseconds kPause{20};
-    wait_for_input(OwnedFile(), std::min(Clock::now() + kPause, progress.next()));
+    wait_for_input(FileDescriptor(), std::min(Clock::now() + kPause, progress.next()));
   }
   throw ClusterError("LS-CLUSTER-JOIN",
                      fmt::format("worker {} of {} has waited {} s for worker 0, which has not come to this host",

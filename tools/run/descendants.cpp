@@ -1,4 +1,4 @@
-#include "tools/run/leftovers.h"
+#include "tools/run/descendants.h"
 
 #include <dirent.h>
 #include <poll.h>
@@ -34,7 +34,7 @@ std::vector<pid_t> children(pid_t spared) {
 
 void adopt_orphans() { prctl(PR_SET_CHILD_SUBREAPER, 1); }
 
-std::vector<pid_t> kill_descendants(SignalInbox& signals, pid_t spared, std::vector<int>& other_signals) {
+std::vector<pid_t> kill_descendants(SignalQueue& signals, pid_t spared, std::vector<int>& other_signals) {
   const Clock::time_point deadline = Clock::now() + kPatience;
   for (;;) {
     // Each that dies hands its own children over to this process: they are found in the next round.
@@ -43,11 +43,11 @@ std::vector<pid_t> kill_descendants(SignalInbox& signals, pid_t spared, std::vec
     for (const pid_t pid : found) kill(pid, SIGKILL);
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
     if (left <= 0) return found;
-    pollfd inbox{signals.fd(), POLLIN, 0};
-    // A letter may have been read before: so not for long.
-    poll(&inbox, 1, static_cast<int>(left < 20 ? left : 20));
-    for (SignalInbox::Letter letter; signals.next(letter);) {
-      if (letter.signal != SIGCHLD) other_signals.push_back(letter.signal);
+    pollfd queue{signals.fd(), POLLIN, 0};
+    // A signal may have been read before: so not for long.
+    poll(&queue, 1, static_cast<int>(left < 20 ? left : 20));
+    for (SignalQueue::ReceivedSignal received; signals.next(received);) {
+      if (received.signal != SIGCHLD) other_signals.push_back(received.signal);
     }
     for (const pid_t pid : found) waitpid(pid, nullptr, WNOHANG);
   }

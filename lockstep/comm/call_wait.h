@@ -1,0 +1,45 @@
+// How long one call of a World has waited for other workers, and what follows from it.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+#include "lockstep/comm/timeouts.h"
+
+namespace lockstep::internal {
+
+/// Counts the time of one wait in slices, so that a process or a machine that stood still for a while gives nobody up.
+class CallWait {
+ public:
+  using Clock = std::chrono::steady_clock;
+  enum class Verdict { kGoOn, kWarn, kGiveUp };
+
+  explicit CallWait(const WorkerTimeouts& timeouts)
+      : timeouts_(timeouts), slice_(std::max<Clock::duration>(timeouts.patience / 20, std::chrono::milliseconds(1))) {}
+
+  /// What to do now. Warns after each time `stalled`, and gives up after the patience.
+  Verdict count() {
+    const Clock::time_point now = Clock::now();
+    waited_ += std::min(now - last_, 2 * slice_);
+    last_ = now;
+    if (waited_ >= timeouts_.patience) return Verdict::kGiveUp;
+    if (waited_ < warn_at_) return Verdict::kGoOn;
+    warn_at_ = waited_ + timeouts_.stalled;
+    return Verdict::kWarn;
+  }
+  /// How long to sleep at most before the next count().
+  Clock::duration longest_sleep() const {
+    return std::max<Clock::duration>(std::min({slice_, timeouts_.patience - waited_, warn_at_ - waited_}),
+                                     std::chrono::microseconds(1));
+  }
+  double seconds() const { return std::chrono::duration<double>(waited_).count(); }
+
+ private:
+  const WorkerTimeouts& timeouts_;
+  const Clock::duration slice_;
+  Clock::duration waited_ = {};
+  Clock::duration warn_at_ = timeouts_.stalled;
+  Clock::time_point last_ = Clock::now();
+};
+
+}  // namespace lockstep::internal

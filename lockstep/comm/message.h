@@ -1,0 +1,37 @@
+// What stands in front of the bytes that one worker sends another in one call of a World.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace lockstep::internal {
+
+/// Bytes of a record; a receiver has no memory for it before it comes.
+inline constexpr uint64_t kLongestRecord = uint64_t{1} << 26;
+
+struct MessageHead {
+  enum class Kind : uint64_t {
+    kRecord = 1,  // of agree()
+    kBytes = 2,   // of exchange()
+    kTaken = 3,   // the sender has all that it was sent in the call; nothing follows
+  };
+  Kind kind = Kind::kRecord;
+  uint64_t call = 0;  // which call of the World it belongs to
+  uint64_t size = 0;  // of what follows, in bytes
+};
+
+/// What a worker expects from another one in a call.
+struct ExpectedMessage {
+  MessageHead::Kind kind = MessageHead::Kind::kRecord;
+  uint64_t call = 0;
+  std::optional<uint64_t> size = {};  // of kBytes; a record may have any
+};
+
+/// Why `head`, which worker `from` sent to worker `to`, is not what that one expects; empty where it is.
+std::string objection_to(const MessageHead& head, const ExpectedMessage& expected, int64_t from, int64_t to);
+
+/// A UsageError (LS-COUNT) where a record of so many bytes cannot be sent.
+void require_record_size(uint64_t bytes);
+
+}  // namespace lockstep::internal
