@@ -9,6 +9,7 @@
 #include "lockstep/comm/join.h"                 // IWYU pragma: export
 #include "lockstep/core/denormals.h"            // IWYU pragma: export
 #include "lockstep/core/error.h"                // IWYU pragma: export
+#include "lockstep/core/exit_codes.h"           // IWYU pragma: export
 #include "lockstep/core/ids.h"                  // IWYU pragma: export
 #include "lockstep/core/log.h"                  // IWYU pragma: export
 #include "lockstep/core/per_replica.h"          // IWYU pragma: export

@@ -1,0 +1,40 @@
+#include "lockstep/core/exit_codes.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+
+namespace {
+
+/// Of ClusterError: others did not come, could not be reached, or the system lacked something for a moment.
+constexpr std::array<std::string_view, 5> kPassing = {"LS-CLUSTER-JOIN", "LS-CLUSTER-LOOK-UP", "LS-CLUSTER-MEMORY",
+                                                      "LS-CLUSTER-SOCKET", "LS-CLUSTER-UNREACHABLE"};
+
+}  // namespace
+
+ExitCode exit_code_of(const std::exception& error) noexcept {
+  if (const auto* replica = dynamic_cast<const ReplicaError*>(&error); replica && replica->nested_ptr()) {
+    try {
+      std::rethrow_exception(replica->nested_ptr());
+    } catch (const std::exception& nested) {
+      return exit_code_of(nested);
+    } catch (...) {
+      return ExitCode::kBug;
+    }
+  }
+  if (dynamic_cast<const PeerError*>(&error)) return ExitCode::kRestartable;
+  if (const auto* cluster = dynamic_cast<const ClusterError*>(&error)) {
+    const bool passes = std::find(kPassing.begin(), kPassing.end(), cluster->code()) != kPassing.end();
+    return passes ? ExitCode::kRestartable : ExitCode::kConfiguration;
+  }
+  if (dynamic_cast<const UsageError*>(&error)) return ExitCode::kConfiguration;
+  if (dynamic_cast<const DataError*>(&error) || dynamic_cast<const NonFiniteError*>(&error))
+    return ExitCode::kDataError;
+  return ExitCode::kBug;
+}
+
+}  // namespace lockstep
