@@ -93,7 +93,7 @@ configure_with() {
   local preset=$1 which=$2 name=$3
   shift 3
   local packages=(ca-certificates cmake g++ ninja-build
-    libcli11-dev libfmt-dev libssl-dev libxxhash-dev nlohmann-json3-dev zlib1g-dev)
+    libasio-dev libcli11-dev libfmt-dev libssl-dev libxxhash-dev nlohmann-json3-dev zlib1g-dev)
   [[ $preset == release ]] || packages+=(libgtest-dev librapidcheck-dev pkg-config unzip)
   need_packages "${packages[@]}"
   choose_libtorch "$which"

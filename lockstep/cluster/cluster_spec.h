@@ -43,12 +43,15 @@ struct ClusterSpec {
   Secret secret = {};
   /// The network interface to use, such as "eth0"; empty: the one that the route to the chief takes.
   std::string interface_name = {};
+  /// Whether nobody else can read or change what goes over the network between the workers' hosts. Then their data need
+  /// not be encrypted; LOCKSTEP_TRUSTED_NETWORK=1.
+  bool trusted_network = false;
   ClusterOrigins origins = {};
 
   /// How many workers train together: the tasks of "chief" and "worker". For an evaluator, which is alone, 1.
   int64_t num_workers() const;
   /// This process among the workers: the chief is 0, and with a chief task i of "worker" is i + 1. An evaluator is 0. A
-  /// parameter server is none: a UsageError (LS-CLUSTER-JOB).
+  /// parameter server is none: a UsageError (LS-CLUSTER-NO-WORKER).
   int64_t worker_index() const;
   /// Whether this process writes what is written once: the task of "chief", where there is none task 0 of "worker", and
   /// an evaluator, which is its own chief.

@@ -237,6 +237,8 @@ ClusterSpec resolve_cluster(const ClusterOptions& options, const Environment& en
   apply_job_id(winner, others, options, environment);
   winner.secret = secret_of(options, environment);
   winner.interface_name = interface_of(options, environment);
+  winner.trusted_network =
+      options.trusted_network.value_or(environment.integer("LOCKSTEP_TRUSTED_NETWORK", 0, 1).value_or(0) == 1);
   winner.validate();
   return winner;
 }

@@ -29,6 +29,8 @@ struct ClusterOptions {
   std::optional<Secret> secret = {};
   /// LOCKSTEP_INTERFACE.
   std::optional<std::string> interface_name = {};
+  /// LOCKSTEP_TRUSTED_NETWORK, 0 or 1.
+  std::optional<bool> trusted_network = {};
   /// Sources of one's own, which are asked before the library's, in this order.
   std::vector<std::shared_ptr<const ClusterResolver>> resolvers = {};
 };

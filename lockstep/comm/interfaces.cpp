@@ -148,7 +148,9 @@ OwnAddress choose_interface(const ClusterSpec& spec, const NetworkView& view) {
   const std::string chief = chief_host(spec);
   const InterfaceAddress* here = as_chief(view);
   const auto checked = [&](const InterfaceAddress& chosen) -> OwnAddress {
-    const std::optional<std::string> other = is_loopback(chosen.address) ? another_host(spec, chief) : std::nullopt;
+    if (!is_loopback(chosen.address)) return {chosen.name, chosen.address, here != nullptr};
+    std::optional<std::string> other = another_host(spec, chief);
+    if (!other && here == nullptr && !chief.empty()) other = chief;
     if (!other) return {chosen.name, chosen.address, here != nullptr};
     refuse(fmt::format("this worker would offer {} ({}) to {}, which cannot reach it", chosen.address, chosen.name,
                        in_quotes(*other)),

@@ -10,9 +10,16 @@
 
 namespace lockstep {
 
-/// How the workers of a job are connected. Give the same options to all workers; only `timeouts.lost` is compared.
+/// How the workers of a job are connected. Give the same options to all workers; `engine` and `timeouts.lost` are
+/// compared.
 struct JoinOptions {
-  /// What moves the bytes: "auto" or "shared-memory". Workers of several hosts cannot be connected yet.
+  /// What moves the bytes.
+  /// - "shared-memory": memory that all workers map. All of them run on one host, under one user. No port is opened.
+  /// - "tls": encrypted connections between all workers, wherever they run.
+  /// - "tcp": the same connections, which are not encrypted after both sides have proved that they know the secret: for
+  ///   networks on which nobody else can read or write.
+  /// - "auto": shared memory where all workers run on one host and under one user. Otherwise "tls", or "tcp" where
+  ///   ClusterSpec::trusted_network says so.
   std::string engine = "auto";
   WorkerTimeouts timeouts = {};
 };
@@ -21,15 +28,17 @@ struct JoinOptions {
 /// them; StrategySetup::world takes it. It waits until all have come. A process that is alone gets a World of one
 /// worker at once.
 ///
-/// All workers must run on one host, under one user, with the same builds of Lockstep and LibTorch and equal
-/// fingerprints (core/fingerprint.h). Those that have the job's id, the chief's address and the secret in common meet;
-/// no port is opened.
+/// All workers must have the same builds of Lockstep and LibTorch, equal fingerprints (core/fingerprint.h), and the
+/// job's id, the chief's address and the secret in common. Workers of several hosts must have a secret. They meet at
+/// the chief's address, where the chief listens as long as its World lives; each other worker listens at the port of
+/// its own address, or at one that is free. Only those who know the secret can do anything there.
 ///
-/// A ClusterError where that is not so (LS-CLUSTER-DIFFERS, LS-CLUSTER-HOSTS), where workers are missing after
-/// `timeouts.join` (LS-CLUSTER-JOIN), where the chief's name or the route to it cannot be found (LS-CLUSTER-HOST,
-/// LS-CLUSTER-INTERFACE), where the system refuses memory or a socket (LS-CLUSTER-MEMORY, LS-CLUSTER-SOCKET), and for a
-/// `cluster` that validate() refuses. A UsageError for an engine that does not exist, for a time out of its bounds
-/// (LS-OPTION), and for a parameter server (LS-CLUSTER-JOB).
+/// A ClusterError where workers do not fit together (LS-CLUSTER-DIFFERS), where they are missing after `timeouts.join`
+/// (LS-CLUSTER-JOIN), where two of them cannot be connected (LS-CLUSTER-UNREACHABLE), where workers of several hosts
+/// have no secret (LS-CLUSTER-SECRET) or are to share memory (LS-CLUSTER-SEVERAL-HOSTS), where the chief's name or the
+/// route to it cannot be found (LS-CLUSTER-LOOK-UP, LS-CLUSTER-INTERFACE), where the system refuses memory or a socket
+/// (LS-CLUSTER-MEMORY, LS-CLUSTER-SOCKET), and for a `cluster` that validate() refuses. A UsageError for an engine that
+/// does not exist, for a time out of its bounds (LS-OPTION), and for a parameter server (LS-CLUSTER-NO-WORKER).
 ///
 /// Call it once for a job, from any thread. Destroy the World on every worker when the work is done: a worker that ends
 /// earlier ends the run of all others.

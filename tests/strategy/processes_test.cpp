@@ -1,16 +1,21 @@
-// Workers that are processes of this host: the same training, the same bits, and a worker that dies is named.
+// Workers that are processes, under each engine: the same training, the same bits, and a worker that dies is named.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "lockstep/comm/join.h"
+#include "lockstep/core/log.h"
+#include "lockstep/strategy/mirrored.h"
+#include "tests/support/free_port.h"
 #include "tests/support/worker_processes.h"
 #include "tests/support/workers.h"
 
@@ -48,53 +53,88 @@ std::string train(const std::shared_ptr<World>& world, int64_t epochs) {
 
 WORKER_BODY(trains) {
   torch::set_num_threads(1);
-  const auto world = join(resolve_cluster());
+  const auto world = join(resolve_cluster(), {.engine = std::getenv("ENGINE")});
   report("digest " + train(world, 3));
 }
 
 WORKER_BODY(trains_until_failure) {
   torch::set_num_threads(1);
   try {
-    train(join(resolve_cluster()), 1'000'000);
+    train(join(resolve_cluster(), {.engine = std::getenv("ENGINE")}), 1'000'000);
   } catch (const Error& error) {
     report("failed: " + std::string(error.what()));
   }
 }
 
-std::map<std::string, std::string> description(int64_t worker, int64_t workers) {
-  return {{"LOCKSTEP_NUM_WORKERS", std::to_string(workers)},
+/// Makes a strategy without the World that its environment describes.
+WORKER_BODY(trains_alone) {
+  set_log_sink([](LogLevel, std::string_view line) { report("log: " + std::string(line)); });
+  MirroredStrategy strategy({.devices = {"cpu:0"}, .replicas = 1});
+  MirroredStrategy another({.devices = {"cpu:0"}, .replicas = 1});
+  report("made");
+}
+
+std::map<std::string, std::string> description(int64_t worker, int64_t workers, const std::string& engine,
+                                               uint16_t port) {
+  return {{"ENGINE", engine},
+          {"LOCKSTEP_NUM_WORKERS", std::to_string(workers)},
           {"LOCKSTEP_WORKER_INDEX", std::to_string(worker)},
           {"LOCKSTEP_LOCAL_WORKER", std::to_string(worker)},
-          {"LOCKSTEP_CHIEF_ADDRESS", "127.0.0.1:4000"},  // no port is opened
+          {"LOCKSTEP_CHIEF_ADDRESS", "127.0.0.1:" + std::to_string(port)},
           {"LOCKSTEP_JOB_ID", "processes-test-" + std::to_string(getpid())},
           {"LOCKSTEP_SECRET", "a secret of the test"}};
 }
 
-TEST(Processes, TrainWithTheBitsOfOne) {
+class Processes : public ::testing::TestWithParam<std::string> {
+ protected:
+  static std::unique_ptr<WorkerProcesses> start(const std::string& body, int64_t workers) {
+    const uint16_t port = testing::free_port();
+    return std::make_unique<WorkerProcesses>(body, workers,
+                                             [&](int64_t w) { return description(w, workers, GetParam(), port); });
+  }
+};
+
+TEST_P(Processes, TrainWithTheBitsOfOne) {
   const std::string expected = "digest " + train(nullptr, 3);
   for (const int64_t count : {2, 3}) {
-    WorkerProcesses workers("trains", count, [&](int64_t w) { return description(w, count); });
+    const auto started = start("trains", count);
+    WorkerProcesses& workers = *started;
     for (const Report& one : workers.expect_all("digest ", std::chrono::seconds(120))) EXPECT_EQ(one.text, expected);
     for (int64_t w = 0; w < count; ++w) EXPECT_EQ(workers.wait(w).code, 0) << workers.output(w);
   }
 }
 
-TEST(Processes, NameAWorkerThatIsKilledInTheMiddleOfTraining) {
+TEST_P(Processes, NameAWorkerThatIsKilledInTheMiddleOfTraining) {
   for (const int64_t killed : {0, 1, 2}) {
-    WorkerProcesses workers("trains_until_failure", 3, [&](int64_t w) { return description(w, 3); });
+    const auto started = start("trains_until_failure", 3);
+    WorkerProcesses& workers = *started;
     workers.expect_all("in the middle", std::chrono::seconds(120));
     const testing::Time when = workers.signal(killed, SIGKILL);
     for (int64_t w = 0; w < 3; ++w) {
       if (w == killed) continue;
       const Report failed = workers.expect(w, "failed: ");
-      EXPECT_NE(failed.text.find("worker " + std::to_string(killed) + " (process " +
-                                 std::to_string(workers.pid(killed)) + ") is gone"),
-                std::string::npos)
-          << failed.text;
+      const std::string name = "worker " + std::to_string(killed) + " (process " + std::to_string(workers.pid(killed));
+      EXPECT_NE(failed.text.find(name), std::string::npos) << failed.text;
+      EXPECT_NE(failed.text.find(") is gone"), std::string::npos) << failed.text;
       EXPECT_LT(failed.when - when, std::chrono::seconds(2));  // one second, and the step that it was in
       EXPECT_EQ(workers.wait(w).code, 0) << workers.output(w);
     }
   }
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, Processes, ::testing::Values("shared-memory", "tls", "tcp"),
+                         [](const auto& one) { return one.param == "shared-memory" ? "SharedMemory" : one.param; });
+
+TEST(ProcessesAlone, AreWarnedOnceWhereTheirEnvironmentDescribesOthers) {
+  WorkerProcesses workers("trains_alone", 1, [&](int64_t) { return description(1, 4, "auto", 4000); });
+  workers.expect(0, "made");
+  int64_t warnings = 0;
+  for (const Report& one : workers.reports(0)) {
+    if (one.text.find("describes 4 workers") == std::string::npos) continue;
+    ++warnings;
+    EXPECT_NE(one.text.find("in this process trains alone"), std::string::npos) << one.text;
+  }
+  EXPECT_EQ(warnings, 1);
 }
 
 }  // namespace

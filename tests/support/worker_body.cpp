@@ -47,7 +47,7 @@ void report(const std::string& text) {
   }
 }
 
-void wait_for(const std::string& word) {
+std::string next_word() {
   std::string got(4096, '\0');
   ssize_t size = -1;
   do {
@@ -55,6 +55,11 @@ void wait_for(const std::string& word) {
   } while (size < 0 && errno == EINTR);
   if (size <= 0) _exit(kTestHasEnded);
   got.resize(static_cast<std::size_t>(size));
+  return got;
+}
+
+void wait_for(const std::string& word) {
+  const std::string got = next_word();
   if (got != word) throw std::runtime_error("the test said '" + got + "' where the worker waits for '" + word + "'");
 }
 

@@ -46,8 +46,9 @@ using Time = std::chrono::steady_clock::time_point;
 int64_t my_worker_index();
 /// Tells the test something, with the time of now. Any thread may call it. At most 64 KiB.
 void report(const std::string& text);
-/// Waits for the next word of the test, which is not empty, and throws where it is another one. Where the test has
-/// ended, so does this process.
+/// Waits for the next word of the test, which is not empty. Where the test has ended, so does this process.
+std::string next_word();
+/// The same, and throws where it is another one.
 void wait_for(const std::string& word);
 
 struct WorkerBody {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/network/network_world.h"
 #include "lockstep/comm/shared_memory/shared_memory_world.h"
 #include "lockstep/comm/thread_workers.h"
 #include "tests/support/errors.h"
@@ -55,6 +56,37 @@ Worlds shared_memory(int64_t workers, std::chrono::milliseconds patience) {
   return worlds;
 }
 
+/// Workers of one process, each with connections of its own. Separate processes are in tests/comm.
+Worlds network(int64_t workers, std::chrono::milliseconds patience, bool plaintext) {
+  const WorkerTimeouts timeouts{.patience = patience};
+  const auto job_of = [&](int64_t worker, uint16_t port) {
+    return internal::NetworkJob{.num_workers = workers,
+                                .worker_index = worker,
+                                .chief = {"127.0.0.1"},
+                                .chief_port = port,
+                                .own_address = "127.0.0.1",
+                                .secret = "a secret of this test",
+                                .plaintext = plaintext};
+  };
+  const auto connect = [&](std::unique_ptr<internal::NetworkRendezvous> network) {
+    network->meet(timeouts.join);
+    return internal::connect_network(std::move(network), timeouts);
+  };
+  auto chief = std::make_unique<internal::NetworkRendezvous>(job_of(0, 0));
+  const uint16_t port = chief->port();
+  std::vector<std::future<std::shared_ptr<World>>> joining;
+  for (int64_t w = 1; w < workers; ++w) {
+    joining.push_back(std::async(std::launch::async, [&, w] {
+      return connect(std::make_unique<internal::NetworkRendezvous>(job_of(w, port)));
+    }));
+  }
+  Worlds worlds{connect(std::move(chief))};
+  for (auto& one : joining) worlds.push_back(one.get());
+  return worlds;
+}
+Worlds tls(int64_t workers, std::chrono::milliseconds patience) { return network(workers, patience, false); }
+Worlds tcp(int64_t workers, std::chrono::milliseconds patience) { return network(workers, patience, true); }
+
 class WorldConforms : public ::testing::TestWithParam<ConformanceCheck> {};
 
 TEST_P(WorldConforms, To) { GetParam().run(); }
@@ -63,6 +95,8 @@ const auto kName = [](const auto& one) { return one.param.name; };
 INSTANTIATE_TEST_SUITE_P(Threads, WorldConforms, ::testing::ValuesIn(world_checks({.make = threads})), kName);
 INSTANTIATE_TEST_SUITE_P(SharedMemory, WorldConforms, ::testing::ValuesIn(world_checks({.make = shared_memory})),
                          kName);
+INSTANTIATE_TEST_SUITE_P(Tls, WorldConforms, ::testing::ValuesIn(world_checks({.make = tls})), kName);
+INSTANTIATE_TEST_SUITE_P(Tcp, WorldConforms, ::testing::ValuesIn(world_checks({.make = tcp})), kName);
 
 TEST(WorldConformance, HasEachCheckForEachNumberOfWorkersUnderANameThatTestsCanHave) {
   std::set<std::string> names;

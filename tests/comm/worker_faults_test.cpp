@@ -1,4 +1,4 @@
-// Processes that share memory and fail: who is named, how soon, and what the others have done by then.
+// Worker processes that fail, under each engine: who is named, how soon, and what the others have done by then.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/network/network_world.h"
 #include "lockstep/comm/shared_memory/shared_memory_world.h"
 #include "lockstep/core/error.h"
 #include "tests/support/worker_processes.h"
@@ -24,6 +25,7 @@ namespace {
 
 using lockstep::testing::Ending;
 using lockstep::testing::my_worker_index;
+using lockstep::testing::next_word;
 using lockstep::testing::report;
 using lockstep::testing::Report;
 using lockstep::testing::Time;
@@ -34,27 +36,38 @@ using std::chrono::seconds;
 
 constexpr int64_t kWorkers = 3;
 
-std::string number_from_environment(const char* name) {
+int64_t number_from_environment(const char* name) {
   const char* const text = std::getenv(name);
-  return text ? text : "0";
+  return text ? std::stoll(text) : 0;
+}
+
+/// Worker 0 tells the test at which port it listens, and the test tells the others.
+std::shared_ptr<World> join_network(bool plaintext, const WorkerTimeouts& timeouts) {
+  NetworkJob job{.num_workers = number_from_environment("WORKERS"),
+                 .worker_index = my_worker_index(),
+                 .chief = {"127.0.0.1"},
+                 .own_address = "127.0.0.1",
+                 .secret = "a secret of the test",
+                 .must_match = "test",
+                 .plaintext = plaintext};
+  if (job.worker_index != 0) job.chief_port = static_cast<uint16_t>(std::stoi(next_word()));
+  auto network = std::make_unique<NetworkRendezvous>(job);
+  if (job.worker_index == 0) report(fmt::format("port {}", network->port()));
+  network->meet(timeouts.join);
+  return connect_network(std::move(network), timeouts);
 }
 
 std::shared_ptr<World> join_from_environment() {
   WorkerTimeouts timeouts;
-  timeouts.lost = milliseconds(std::stoll(number_from_environment("LOST_MS")));
+  timeouts.lost = milliseconds(number_from_environment("LOST_MS"));
+  const std::string engine = std::getenv("ENGINE");
+  if (engine != "shared-memory") return join_network(engine == "tcp", timeouts);
   return join_shared_memory({.name = std::getenv("JOB"),
-                             .num_workers = std::stoll(number_from_environment("WORKERS")),
+                             .num_workers = number_from_environment("WORKERS"),
                              .worker_index = my_worker_index(),
                              .secret = "a secret of the test",
                              .must_match = "test"},
                             timeouts);
-}
-
-WorkerProcesses::Environment job(int64_t lost_ms = 60'000, int64_t workers = kWorkers) {
-  static int count = 0;
-  return {{"JOB", fmt::format("faults-{}-{}", getpid(), ++count)},
-          {"WORKERS", std::to_string(workers)},
-          {"LOST_MS", std::to_string(lost_ms)}};
 }
 
 /// Calls until it fails, and reports how many calls succeeded and why none more did.
@@ -122,6 +135,32 @@ WORKER_BODY(calls_under_load) {
   report("done");
 }
 
+class WorkerFaults : public ::testing::TestWithParam<std::string> {
+ protected:
+  struct Options {
+    int64_t lost_ms = 60'000;
+    int64_t workers = kWorkers;
+    std::string how = {};
+  };
+
+  /// Workers of one job, which join under the engine of the test.
+  static std::unique_ptr<WorkerProcesses> start(const char* body, const Options& options) {
+    static int count = 0;
+    auto workers = std::make_unique<WorkerProcesses>(
+        body, options.workers,
+        WorkerProcesses::Environment{{"ENGINE", GetParam()},
+                                     {"JOB", fmt::format("faults-{}-{}", getpid(), ++count)},
+                                     {"WORKERS", std::to_string(options.workers)},
+                                     {"LOST_MS", std::to_string(options.lost_ms)},
+                                     {"HOW", options.how}});
+    if (GetParam() == "shared-memory") return workers;
+    const std::string port = workers->expect(0, "port ").text.substr(5);
+    for (int64_t w = 1; w < options.workers; ++w) workers->tell(w, port);
+    return workers;
+  }
+  static std::unique_ptr<WorkerProcesses> start(const char* body) { return start(body, Options{}); }
+};
+
 /// The reports of the survivors: all have made as many calls, and give one reason, which has these words.
 void expect_one_reason(WorkerProcesses& workers, const std::vector<int64_t>& survivors, const std::string& words,
                        Time since, milliseconds within) {
@@ -143,35 +182,38 @@ std::vector<int64_t> all_but(int64_t worker, int64_t workers = kWorkers) {
   return others;
 }
 
-TEST(SharedMemoryFaults, NameAKilledWorkerWithinASecondAfterAsManyCallsOnAllSurvivors) {
+TEST_P(WorkerFaults, NameAKilledWorkerWithinASecondAfterAsManyCallsOnAllSurvivors) {
   std::mt19937 random(7);
   for (const char* body : {"calls_records", "exchanges_megabytes"}) {
     for (int seed = 0; seed < 20; ++seed) {
       const int64_t killed = seed % kWorkers;
-      WorkerProcesses workers(body, kWorkers, job());
+      const auto started = start(body);
+      WorkerProcesses& workers = *started;
       workers.expect_all("in the middle");
       // At another place of a call each time.
       const Time until = std::chrono::steady_clock::now() + std::chrono::microseconds(random() % 5000);
       while (std::chrono::steady_clock::now() < until) {
       }
       const Time when = workers.signal(killed, SIGKILL);
-      expect_one_reason(workers, all_but(killed), fmt::format("worker {} (process {})", killed, workers.pid(killed)),
+      expect_one_reason(workers, all_but(killed), fmt::format("worker {} (process {}", killed, workers.pid(killed)),
                         when, seconds(1));
       if (HasFailure()) return;
     }
   }
 }
 
-TEST(SharedMemoryFaults, NameAWorkerThatIsKilledWhileTheOthersWaitForIt) {
-  WorkerProcesses workers("waits_for_worker_1", kWorkers, job());
+TEST_P(WorkerFaults, NameAWorkerThatIsKilledWhileTheOthersWaitForIt) {
+  const auto started = start("waits_for_worker_1");
+  WorkerProcesses& workers = *started;
   workers.expect_all("joined");
   const Time when = workers.signal(1, SIGKILL);
   expect_one_reason(workers, {0, 2}, "worker 1 (process", when, seconds(1));
 }
 
-TEST(SharedMemoryFaults, OfTwoWorkersAtOnceLeaveTheThirdWithOneOfThem) {
+TEST_P(WorkerFaults, OfTwoWorkersAtOnceLeaveTheThirdWithOneOfThem) {
   for (const int64_t survivor : {0, 1, 2}) {
-    WorkerProcesses workers("calls_records", kWorkers, job());
+    const auto started = start("calls_records");
+    WorkerProcesses& workers = *started;
     workers.expect_all("in the middle");
     Time when;
     for (const int64_t w : all_but(survivor)) when = workers.signal(w, SIGKILL);
@@ -179,10 +221,11 @@ TEST(SharedMemoryFaults, OfTwoWorkersAtOnceLeaveTheThirdWithOneOfThem) {
   }
 }
 
-TEST(SharedMemoryFaults, NameAFrozenWorkerWhichThenFindsThatTheRunHasEnded) {
+TEST_P(WorkerFaults, NameAFrozenWorkerWhichThenFindsThatTheRunHasEnded) {
   constexpr int64_t kLostMs = 1000;
   for (const int64_t frozen : {0, 1}) {
-    WorkerProcesses workers("calls_records", kWorkers, job(kLostMs));
+    const auto started = start("calls_records", {.lost_ms = kLostMs});
+    WorkerProcesses& workers = *started;
     workers.expect_all("in the middle");
     const Time when = workers.signal(frozen, SIGSTOP);
     expect_one_reason(workers, all_but(frozen), "is frozen", when, milliseconds(2 * kLostMs));
@@ -192,33 +235,38 @@ TEST(SharedMemoryFaults, NameAFrozenWorkerWhichThenFindsThatTheRunHasEnded) {
   }
 }
 
-TEST(SharedMemoryFaults, DoNotNameAWorkerThatStopsForAShortTime) {
-  WorkerProcesses workers("calls_under_load", kWorkers, job(/*lost_ms=*/60'000));
+TEST_P(WorkerFaults, DoNotNameAWorkerThatStopsForAShortTime) {
+  const auto started = start("calls_under_load");
+  WorkerProcesses& workers = *started;
   workers.signal(1, SIGSTOP);
   workers.signal(1, SIGCONT);
   workers.expect_all("done");
 }
 
-TEST(SharedMemoryFaults, TellHowAWorkerEnded) {
-  const std::map<std::string, std::string> words{{"exit", "worker 1 (process {}) ended its program"},
-                                                 {"leave", "worker 1 (process {}) left the run"},
-                                                 {"abort", "worker 1 aborted the run: its data ended"},
-                                                 {"crash", "worker 1 (process {}) is gone"}};
+TEST_P(WorkerFaults, TellHowAWorkerEnded) {
+  const std::map<std::string, std::string> words{{"exit", "ended its program"},
+                                                 {"leave", "left the run"},
+                                                 {"abort", "aborted the run: its data ended"},
+                                                 {"crash", "is gone"}};
   for (const auto& [how, text] : words) {
-    auto environment = job();
-    environment["HOW"] = how;
-    WorkerProcesses workers("ends_as_told", kWorkers, environment);
+    const auto started = start("ends_as_told", {.how = how});
+    WorkerProcesses& workers = *started;
     const Report middle = workers.expect(1, "in the middle");
-    expect_one_reason(workers, {0, 2}, fmt::format(fmt::runtime(text), workers.pid(1)), middle.when, seconds(5));
+    expect_one_reason(workers, {0, 2}, text, middle.when, seconds(5));
+    EXPECT_TRUE(workers.expect(0, "failed after ").text.find("worker 1 ") != std::string::npos);
   }
 }
 
-TEST(SharedMemoryFaults, AreNotSeenWhereEightWorkersShareFewCores) {
+TEST_P(WorkerFaults, AreNotSeenWhereEightWorkersShareFewCores) {
   constexpr int64_t kMany = 8;
-  WorkerProcesses workers("calls_under_load", kMany, job(/*lost_ms=*/5000, kMany));
+  const auto started = start("calls_under_load", {.lost_ms = 5000, .workers = kMany});
+  WorkerProcesses& workers = *started;
   workers.expect_all("done", seconds(120));
   for (int64_t w = 0; w < kMany; ++w) EXPECT_EQ(workers.wait(w).code, 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(Engines, WorkerFaults, ::testing::Values("shared-memory", "tls", "tcp"),
+                         [](const auto& one) { return one.param == "shared-memory" ? "SharedMemory" : one.param; });
 
 }  // namespace
 }  // namespace lockstep::internal

@@ -1,0 +1,144 @@
+#include "lockstep/comm/network/data_stream.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace lockstep::internal {
+
+namespace {
+
+/// Bytes that are read at once where the next ones are not known to belong to one large message.
+constexpr std::size_t kInboxBytes = std::size_t{16} << 10;
+/// The beginning of a message goes out together with its head, so that a short one is one packet.
+constexpr std::size_t kBytesBesideHead = std::size_t{8} << 10;
+/// One advance() does so many transfers at most, so that others have their turn.
+constexpr int kMostTransfers = 32;
+
+}  // namespace
+
+DataStream::DataStream(int64_t self, int64_t other, FileDescriptor socket, Stream stream)
+    : self_(self), other_(other), socket_(std::move(socket)), stream_(std::move(stream)), inbox_(kInboxBytes) {}
+
+void DataStream::begin_sending(MessageHead::Kind kind, uint64_t call, std::span<const std::byte> bytes) {
+  call_ = call;
+  const MessageHead head{kind, call, bytes.size()};
+  const std::size_t beside = std::min(bytes.size(), kBytesBesideHead);
+  small_.resize(sizeof(head) + beside);
+  std::memcpy(small_.data(), &head, sizeof(head));
+  if (beside > 0) std::memcpy(small_.data() + sizeof(head), bytes.data(), beside);
+  small_sent_ = 0;
+  bytes_ = bytes;
+  sent_ = beside;
+  kind_ = kind;
+  is_head_here_ = false;
+  got_ = 0;
+}
+
+void DataStream::begin(MessageHead::Kind kind, uint64_t call, std::span<const std::byte> bytes,
+                       std::span<std::byte> place) {
+  place_ = place;
+  record_ = nullptr;
+  begin_sending(kind, call, bytes);
+}
+
+void DataStream::begin(MessageHead::Kind kind, uint64_t call, std::span<const std::byte> bytes, std::string& record) {
+  place_ = {};
+  record_ = &record;
+  begin_sending(kind, call, bytes);
+}
+
+void DataStream::send_taken() {
+  const MessageHead head{MessageHead::Kind::kTaken, call_, 0};
+  small_.resize(sizeof(head));
+  std::memcpy(small_.data(), &head, sizeof(head));
+  small_sent_ = 0;
+}
+
+bool DataStream::advance() {
+  bool writes = true;
+  bool reads = true;
+  for (int i = 0; i < kMostTransfers && (writes || reads); ++i) {
+    writes = writes && write_some();
+    reads = reads && read_some();
+  }
+  return writes || reads;
+}
+
+bool DataStream::is_broken_by(const Transfer& transfer) {
+  if (transfer.state == Transfer::State::kClosed) broken_ = "the other side closed it";
+  if (transfer.state == Transfer::State::kFailed) broken_ = std::strerror(transfer.error);
+  return !broken_.empty();
+}
+
+bool DataStream::write_some() {
+  if (!broken_.empty() || has_sent()) return false;
+  const bool is_small = small_sent_ < small_.size();
+  const std::span<const std::byte> rest =
+      is_small ? std::span<const std::byte>(small_).subspan(small_sent_) : bytes_.subspan(sent_);
+  const Transfer transfer = stream_.write(rest);
+  (is_small ? small_sent_ : sent_) += transfer.bytes;
+  return !is_broken_by(transfer) && transfer.state == Transfer::State::kDone;
+}
+
+bool DataStream::read_some() {
+  parse();
+  if (!broken_.empty() || !problem_.empty()) return false;
+  const bool is_in_message = is_head_here_ && got_ < place_.size();
+  if (is_in_message && inbox_begin_ == inbox_end_) {
+    const Transfer transfer = stream_.read(place_.subspan(got_));
+    got_ += transfer.bytes;
+    return !is_broken_by(transfer) && transfer.state == Transfer::State::kDone;
+  }
+  if (inbox_begin_ > 0) {
+    std::memmove(inbox_.data(), inbox_.data() + inbox_begin_, inbox_end_ - inbox_begin_);
+    inbox_end_ -= std::exchange(inbox_begin_, 0);
+  }
+  if (inbox_end_ == inbox_.size()) return false;  // of a later call, whose turn comes
+  const Transfer transfer = stream_.read(std::span(inbox_).subspan(inbox_end_));
+  inbox_end_ += transfer.bytes;
+  if (is_broken_by(transfer) || transfer.state != Transfer::State::kDone) return false;
+  parse();
+  return true;
+}
+
+/// Looks at what is in the inbox, up to the first message of a later call.
+void DataStream::parse() {
+  while (problem_.empty()) {
+    if (is_head_here_ && got_ < place_.size()) {
+      const std::size_t count = std::min(inbox_end_ - inbox_begin_, place_.size() - got_);
+      if (count == 0) return;
+      std::memcpy(place_.data() + got_, inbox_.data() + inbox_begin_, count);
+      inbox_begin_ += count;
+      got_ += count;
+      continue;
+    }
+    MessageHead head;
+    if (inbox_end_ - inbox_begin_ < sizeof(head)) return;
+    std::memcpy(&head, inbox_.data() + inbox_begin_, sizeof(head));
+    if (head.kind == MessageHead::Kind::kTaken && is_head_here_ && head.call == call_ && head.size == 0) {
+      taken_ = call_;
+    } else if (!is_head_here_) {
+      read_head(head);
+    } else {
+      if (is_taken() && head.call == call_ + 1) return;
+      problem_ = objection_to({}, {.call = call_}, other_, self_);
+      return;
+    }
+    inbox_begin_ += sizeof(head);
+  }
+}
+
+void DataStream::read_head(const MessageHead& head) {
+  ExpectedMessage expected{.kind = kind_, .call = call_};
+  if (!record_) expected.size = place_.size();
+  problem_ = objection_to(head, expected, other_, self_);
+  if (!problem_.empty()) return;
+  if (record_) {
+    record_->resize(head.size);
+    place_ = std::as_writable_bytes(std::span(*record_));
+  }
+  is_head_here_ = true;
+}
+
+}  // namespace lockstep::internal

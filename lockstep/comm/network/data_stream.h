@@ -1,0 +1,90 @@
+// The connection over which one other worker exchanges the bytes of calls with this one.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/message.h"
+#include "lockstep/comm/network/stream.h"
+#include "lockstep/core/file_descriptor.h"
+
+namespace lockstep::internal {
+
+/// Moves this worker's part of one call to the other worker, and the other's part to this one, as far as goes without
+/// waiting. After the bytes of a call each says to the other that it has taken the call. One thread at a time uses it.
+class DataStream {
+ public:
+  /// `socket` and `stream` are one connection of worker `self` with worker `other`; TLS is on or off as both sides have
+  /// agreed.
+  DataStream(int64_t self, int64_t other, FileDescriptor socket, Stream stream);
+
+  /// Begins a call: `bytes` go to the other worker, and what comes goes to `place`, whose size it must have, or to
+  /// `record`, which gets its size. All of them live until the call is over or has failed.
+  void begin(MessageHead::Kind kind, uint64_t call, std::span<const std::byte> bytes, std::span<std::byte> place);
+  void begin(MessageHead::Kind kind, uint64_t call, std::span<const std::byte> bytes, std::string& record);
+  /// Tells the other worker that this one has taken the call: all that every worker sent it.
+  void send_taken();
+
+  /// Moves what can be moved, up to a bound. True where it stopped there, and there may be more of which poll() does
+  /// not know.
+  bool advance();
+
+  /// Whether all of the other's part of the call is here.
+  bool has_received() const { return is_head_here_ && got_ == place_.size(); }
+  /// Whether the other worker has come to the call.
+  bool has_begun() const { return is_head_here_; }
+  /// Whether the other worker has taken the call.
+  bool is_taken() const { return taken_ >= call_; }
+  /// Whether all that this worker has to say in the call is on its way.
+  bool has_sent() const { return sent_ == bytes_.size() && small_sent_ == small_.size(); }
+
+  int64_t other() const { return other_; }
+  /// What the other worker has done wrong, such as a message of another size; empty while all is well.
+  const std::string& problem() const { return problem_; }
+  /// Why the connection broke; empty while it has not. Then nothing moves any more.
+  const std::string& broken() const { return broken_; }
+
+  int socket() const { return socket_.get(); }
+  /// Whether advance() waits for room; it waits for bytes always.
+  bool wants_to_write() const { return broken_.empty() && !has_sent(); }
+
+ private:
+  void begin_sending(MessageHead::Kind kind, uint64_t call, std::span<const std::byte> bytes);
+  bool write_some();
+  bool read_some();
+  void parse();
+  void read_head(const MessageHead& head);
+  bool is_broken_by(const Transfer& transfer);
+
+  const int64_t self_;
+  const int64_t other_;
+  const FileDescriptor socket_;
+  Stream stream_;
+  std::string broken_;
+  std::string problem_;
+  uint64_t call_ = 0;
+
+  // What goes out: first the small bytes, which are a head and perhaps the beginning of the large ones. Then the rest.
+  std::vector<std::byte> small_;
+  std::size_t small_sent_ = 0;
+  std::span<const std::byte> bytes_;
+  std::size_t sent_ = 0;
+
+  // What comes in: bytes that are read and not looked at, then the place of the call.
+  std::vector<std::byte> inbox_;
+  std::size_t inbox_begin_ = 0;
+  std::size_t inbox_end_ = 0;
+  MessageHead::Kind kind_ = MessageHead::Kind::kRecord;
+  std::span<std::byte> place_;
+  std::string* record_ = nullptr;
+  bool is_head_here_ = false;
+  std::size_t got_ = 0;
+  uint64_t taken_ = 0;  // calls that the other worker has taken
+};
+
+}  // namespace lockstep::internal

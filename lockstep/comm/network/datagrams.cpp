@@ -1,0 +1,108 @@
+#include "lockstep/comm/network/datagrams.h"
+
+#include <cstring>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "lockstep/comm/authentication.h"
+#include "lockstep/comm/network/connection.h"
+#include "lockstep/comm/socket_address.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+using asio::use_awaitable;
+using asio::ip::udp;
+
+/// worker (8 bytes), count (8); then a frame, and the proof
+constexpr std::size_t kHeadBytes = 16;
+constexpr std::size_t kLongestDatagram = kLongestReason + 128;
+
+/// Empty where the number is none.
+udp::endpoint endpoint_of(const std::string& number, uint16_t port) {
+  udp::endpoint endpoint;
+  const auto system = socket_address_of(number, port);
+  if (!system) return endpoint;
+  std::memcpy(endpoint.data(), system->generic(), system->size);
+  endpoint.resize(system->size);
+  return endpoint;
+}
+
+}  // namespace
+
+Datagrams::Datagrams(asio::io_context& context, const std::string& address) : socket_(context) {
+  const udp::endpoint endpoint = endpoint_of(address, 0);
+  std::error_code error;
+  socket_.open(endpoint.protocol(), error);
+  if (!error) close_on_exec(socket_.native_handle());
+  if (!error) socket_.bind(endpoint, error);
+  if (!error) socket_.non_blocking(true, error);
+  if (!error) port_ = socket_.local_endpoint(error).port();
+}
+
+void Datagrams::start(const std::vector<Member>& members, int64_t self, const std::string& key,
+                      std::function<void(int64_t worker, const Frame& frame)> heard) {
+  if (port_ == 0) return;
+  self_ = self;
+  key_ = key;
+  heard_ = std::move(heard);
+  last_.resize(members.size());
+  endpoints_.resize(members.size());
+  for (const Member& member : members) {
+    if (member.worker == self || member.datagram_port == 0) continue;
+    endpoints_[static_cast<std::size_t>(member.worker)] = endpoint_of(member.address, member.datagram_port);
+  }
+  asio::co_spawn(socket_.get_executor(), receive(), rethrow);
+}
+
+void Datagrams::send(const Frame& frame) {
+  if (endpoints_.empty()) return;
+  std::string datagram(kHeadBytes, '\0');
+  ++sent_;
+  std::memcpy(datagram.data(), &self_, 8);
+  std::memcpy(datagram.data() + 8, &sent_, 8);
+  datagram += encode(frame);
+  const Proof proof = hmac(key_, datagram);
+  datagram.append(reinterpret_cast<const char*>(proof.data()), proof.size());
+  for (const udp::endpoint& endpoint : endpoints_) {
+    std::error_code ignored;  // what is lost is lost
+    if (endpoint.port() != 0) socket_.send_to(asio::buffer(datagram), endpoint, 0, ignored);
+  }
+}
+
+asio::awaitable<void> Datagrams::receive() {
+  std::string bytes(kLongestDatagram, '\0');
+  while (true) {
+    udp::endpoint from;
+    std::error_code error;
+    const std::size_t size =
+        co_await socket_.async_receive_from(asio::buffer(bytes), from, asio::redirect_error(use_awaitable, error));
+    if (error == asio::error::operation_aborted || error == asio::error::bad_descriptor) co_return;
+    // Another error is the answer to one that was sent: nobody is there.
+    if (!error) read(std::string_view(bytes).substr(0, size));
+  }
+}
+
+void Datagrams::read(std::string_view datagram) {
+  int64_t worker = 0;
+  uint64_t count = 0;
+  Proof proof = {};
+  if (datagram.size() < kHeadBytes + proof.size()) return;
+  const std::string_view signed_part = datagram.substr(0, datagram.size() - proof.size());
+  std::memcpy(&worker, datagram.data(), 8);
+  std::memcpy(&count, datagram.data() + 8, 8);
+  std::memcpy(proof.data(), datagram.data() + signed_part.size(), proof.size());
+  if (worker < 0 || worker >= static_cast<int64_t>(last_.size()) || worker == self_) return;
+  uint64_t& last = last_[static_cast<std::size_t>(worker)];
+  if (!equal(proof, hmac(key_, signed_part)) || count <= last) return;
+  FrameReader reader;
+  reader.add(signed_part.substr(kHeadBytes));
+  const std::optional<Frame> frame = reader.next();
+  if (!frame) return;
+  last = count;
+  heard_(worker, *frame);
+}
+
+}  // namespace lockstep::internal

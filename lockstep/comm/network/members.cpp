@@ -1,0 +1,144 @@
+#include "lockstep/comm/network/members.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "lockstep/comm/differences.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+using nlohmann::json;
+
+/// get() would also take a fraction, of any size.
+int64_t whole(const json& value) { return value.get_ref<const int64_t&>(); }
+
+json to_json(const Member& member) {
+  return {{"worker", member.worker},
+          {"process", member.process},
+          {"host", member.host},
+          {"host_id", member.host_id},
+          {"address", member.address},
+          {"port", member.port},
+          {"datagram_port", member.datagram_port}};
+}
+
+Member member_of(const json& value) {
+  return {.worker = whole(value.at("worker")),
+          .process = whole(value.at("process")),
+          .host = value.at("host").get<std::string>(),
+          .host_id = value.at("host_id").get<std::string>(),
+          .address = value.at("address").get<std::string>(),
+          .port = static_cast<uint16_t>(whole(value.at("port"))),
+          .datagram_port = static_cast<uint16_t>(whole(value.at("datagram_port")))};
+}
+
+/// What `read` makes of the text; nothing where encode() does not make this text of it: a number may have been cut.
+template <class Read>
+auto decoded(const std::string& text, const Read& read) -> std::optional<decltype(read(json()))> try {
+  auto result = read(json::parse(text));
+  if (encode(result) != text) return {};
+  return result;
+} catch (const json::exception&) {
+  return {};
+}
+
+/// Texts of a host may hold any bytes; JSON takes UTF-8 only.
+std::string dumped(const json& value) { return value.dump(-1, ' ', true, json::error_handler_t::replace); }
+
+}  // namespace
+
+std::string Member::name() const { return fmt::format("worker {} (process {} on host {})", worker, process, host); }
+
+std::string encode(const Joiner& joiner) {
+  return dumped(
+      {{"member", to_json(joiner.member)}, {"num_workers", joiner.num_workers}, {"must_match", joiner.must_match}});
+}
+
+std::string encode(const Members& members) {
+  json all = json::array();
+  for (const Member& member : members.all) all.push_back(to_json(member));
+  return dumped({{"members", all}, {"session", members.session}});
+}
+
+std::string encode(const Attachment& attachment) {
+  return dumped({{"worker", attachment.worker},
+                 {"to", attachment.to},
+                 {"purpose", static_cast<int>(attachment.purpose)},
+                 {"session", attachment.session}});
+}
+
+std::optional<Joiner> decode_joiner(const std::string& text) {
+  return decoded(text, [](const json& value) {
+    return Joiner{.member = member_of(value.at("member")),
+                  .num_workers = whole(value.at("num_workers")),
+                  .must_match = value.at("must_match").get<std::string>()};
+  });
+}
+
+std::optional<Members> decode_members(const std::string& text) {
+  return decoded(text, [](const json& value) {
+    Members members;
+    members.session = value.at("session").get<std::string>();
+    for (const json& one : value.at("members")) members.all.push_back(member_of(one));
+    return members;
+  });
+}
+
+std::optional<Attachment> decode_attachment(const std::string& text) {
+  auto attachment = decoded(text, [](const json& value) {
+    return Attachment{.worker = whole(value.at("worker")),
+                      .to = whole(value.at("to")),
+                      .purpose = static_cast<Attachment::Purpose>(static_cast<uint8_t>(whole(value.at("purpose")))),
+                      .session = value.at("session").get<std::string>()};
+  });
+  if (attachment && attachment->purpose != Attachment::Purpose::kControl &&
+      attachment->purpose != Attachment::Purpose::kData) {
+    return {};
+  }
+  return attachment;
+}
+
+std::string host_id() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  struct stat network = {};
+  stat("/proc/self/ns/net", &network);
+  return fmt::format("{} {}:{} user {}", boot, network.st_dev, network.st_ino, geteuid());
+}
+
+std::string host_name() {
+  std::array<char, 256> name = {};
+  if (gethostname(name.data(), name.size() - 1) != 0) return "without a name";
+  return name.data();
+}
+
+std::string objection_to(const Joiner& joiner, const Joiner& chief, const Member* same_index) {
+  const Member& member = joiner.member;
+  if (joiner.num_workers != chief.num_workers) {
+    return fmt::format("{} was told that there are {} workers, and {} was told {}", member.name(), joiner.num_workers,
+                       chief.member.name(), chief.num_workers);
+  }
+  if (member.worker < 0 || member.worker >= chief.num_workers) {
+    return fmt::format("process {} on host {} wants to be worker {} of {}", member.process, member.host, member.worker,
+                       chief.num_workers);
+  }
+  if (same_index) {
+    return fmt::format("process {} on host {} and process {} on host {} both want to be worker {}", same_index->process,
+                       same_index->host, member.process, member.host, member.worker);
+  }
+  if (joiner.must_match != chief.must_match) {
+    const auto [theirs, ours] = first_difference(joiner.must_match, chief.must_match);
+    return fmt::format("{} has '{}', and {} has '{}'", member.name(), theirs, chief.member.name(), ours);
+  }
+  return {};
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,133 @@
+// How workers of several hosts find each other at worker 0, and get connected.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/network/asio.h"
+#include "lockstep/comm/network/connection.h"
+#include "lockstep/comm/network/data_stream.h"
+#include "lockstep/comm/network/datagrams.h"
+#include "lockstep/comm/network/event.h"
+#include "lockstep/comm/network/listener.h"
+#include "lockstep/comm/network/members.h"
+#include "lockstep/comm/progress.h"
+
+namespace lockstep::internal {
+
+/// One worker of a job whose workers may run on several hosts.
+struct NetworkJob {
+  int64_t num_workers = 0;
+  int64_t worker_index = 0;
+  /// Where worker 0 listens: its numbers, the best first, and the port.
+  std::vector<std::string> chief = {};
+  uint16_t chief_port = 0;
+  /// At which number of this host this worker listens; port 0 is any that is free. Worker 0 listens at the chief's
+  /// port.
+  std::string own_address = {};
+  uint16_t own_port = 0;
+  /// Keeps jobs apart that use the same secret.
+  std::string id = {};
+  /// What workers prove to each other that they know; may be empty where all addresses are loopback addresses.
+  std::string secret = {};
+  /// What must be equal on all workers: one fact on each line. A refusal shows the first line that differs.
+  std::string must_match = {};
+  /// Where the others are expected, for messages: by worker, "host:port"; may be empty.
+  std::vector<std::string> expected = {};
+  /// Whether data goes on without TLS once both sides have proved that they know the secret.
+  bool plaintext = false;
+};
+
+/// All that connects a worker with the others.
+struct NetworkTeam {
+  Members members;
+  std::vector<std::shared_ptr<Connection>> control;  // by worker; null for this one
+  std::vector<std::unique_ptr<DataStream>> data;     // as control
+  std::unique_ptr<Datagrams> datagrams;              // not started
+};
+
+/// Brings a worker together with all others. One thread uses it; it waits there.
+class NetworkRendezvous {
+ public:
+  /// Listens. A ClusterError (LS-CLUSTER-SOCKET) where the system refuses.
+  explicit NetworkRendezvous(NetworkJob job);
+  ~NetworkRendezvous();
+  NetworkRendezvous(const NetworkRendezvous&) = delete;
+  NetworkRendezvous& operator=(const NetworkRendezvous&) = delete;
+
+  const NetworkJob& job() const { return job_; }
+  /// On which all of this worker's connections run. Nobody else runs it before connect() has returned.
+  asio::io_context& context() { return context_; }
+  /// At which this worker listens.
+  uint16_t port() const { return listener_.port(); }
+
+  /// Waits until all workers have come to worker 0.
+  ///
+  /// A ClusterError (LS-CLUSTER-JOIN) on every worker that has come where some are missing after `join`; it names them.
+  /// A worker with another secret, number of workers or build than worker 0, or whose index another process has, gets
+  /// LS-CLUSTER-DIFFERS at once, while the others go on waiting. Every ten seconds a line in the log says who is
+  /// missing and what was seen of him.
+  Members meet(std::chrono::milliseconds join);
+
+  /// Connects every worker with every other one, after meet(). A ClusterError (LS-CLUSTER-UNREACHABLE) on all of them
+  /// where two cannot be connected; it names both.
+  NetworkTeam connect();
+
+ private:
+  /// A worker that has come; worker 0 keeps them.
+  struct Joined {
+    Member member;
+    std::shared_ptr<Connection> connection;
+    bool is_ready = false;
+  };
+
+  template <class Coroutine>
+  void run_until_done(Coroutine coroutine);
+  void welcome(const std::shared_ptr<Connection>& connection, const Frame& frame);
+
+  // Worker 0.
+  asio::awaitable<void> gather(Progress& progress);
+  asio::awaitable<void> serve_joiner(std::shared_ptr<Connection> connection, Frame frame);
+  asio::awaitable<void> probe(int64_t worker);
+  asio::awaitable<void> wait_until_ready();
+  std::string objection_to_joiner(const Joiner& joiner, const Connection& connection) const;
+  std::string who_is_here() const;
+  int64_t num_joined() const;
+  void refuse_all(uint64_t kind, const std::string& text);
+
+  // The others.
+  asio::awaitable<void> go_to_chief(Progress& progress);
+  asio::awaitable<std::shared_ptr<Connection>> reach_chief(Progress& progress);
+  asio::awaitable<bool> join_chief(std::shared_ptr<Connection> connection, Progress& progress);
+  asio::awaitable<void> listen_to_chief();
+  asio::awaitable<void> attach_to_all();
+  asio::awaitable<void> attach(int64_t worker, Attachment::Purpose purpose);
+  asio::awaitable<std::string> attach_in_time(int64_t worker, Attachment::Purpose purpose,
+                                              Event::Clock::time_point end);
+
+  // All.
+  asio::awaitable<void> serve_attachment(std::shared_ptr<Connection> connection, Frame frame);
+  void add_data(int64_t worker, const std::shared_ptr<Connection>& connection);
+  bool is_connected_with_all() const;
+
+  asio::io_context context_{1};  // first: it is destroyed after all that uses it
+  const NetworkJob job_;
+  const TlsContext tls_;
+  Listener listener_;
+  std::unique_ptr<Datagrams> datagrams_;
+  Joiner mine_;
+  Event changed_;  // something of what follows has changed
+  Members members_;
+  std::vector<std::optional<Joined>> joined_;  // by worker
+  std::vector<std::string> seen_;              // by worker: what was seen of one that is missing
+  std::vector<std::shared_ptr<Connection>> control_;
+  std::vector<std::unique_ptr<DataStream>> data_;
+  std::string failure_;  // why the workers cannot be connected
+  bool may_go_ = false;
+};
+
+}  // namespace lockstep::internal

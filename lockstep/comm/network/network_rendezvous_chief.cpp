@@ -1,0 +1,188 @@
+// Worker 0's part of a rendezvous: it gathers the others, and sees that all are connected.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/cluster/address.h"
+#include "lockstep/comm/authentication.h"
+#include "lockstep/comm/interfaces.h"
+#include "lockstep/comm/network/network_rendezvous.h"
+#include "lockstep/comm/network/refusal.h"
+#include "lockstep/core/log.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+using std::chrono::seconds;
+using Clock = Event::Clock;
+using Kind = Frame::Kind;
+
+std::string fresh_session() {
+  std::string digits;
+  for (const unsigned char byte : fresh_nonce()) digits += fmt::format("{:02x}", byte);
+  return digits;
+}
+
+std::string workers_text(const std::vector<std::string>& workers) {
+  return fmt::format("worker{} {}", workers.size() == 1 ? "" : "s", fmt::join(workers, ", "));
+}
+
+}  // namespace
+
+int64_t NetworkRendezvous::num_joined() const {
+  return std::count_if(joined_.begin(), joined_.end(), [](const auto& one) { return one.has_value(); });
+}
+
+std::string NetworkRendezvous::who_is_here() const {
+  std::vector<std::string> missing;
+  for (std::size_t w = 1; w < joined_.size(); ++w) {
+    if (joined_[w]) continue;
+    missing.push_back(seen_[w].empty() ? fmt::format("{}", w) : fmt::format("{} ({})", w, seen_[w]));
+  }
+  return fmt::format("{} of {} workers are here; missing: {}", num_joined() + 1, job_.num_workers,
+                     workers_text(missing));
+}
+
+void NetworkRendezvous::refuse_all(uint64_t kind, const std::string& text) {
+  for (const auto& joined : joined_) {
+    if (joined) joined->connection->send({.kind = Kind::kRefused, .number = kind, .text = text});
+  }
+}
+
+asio::awaitable<void> NetworkRendezvous::gather(Progress& progress) {
+  Clock::time_point next_probe = Clock::now();
+  while (num_joined() + 1 < job_.num_workers) {
+    if (progress.is_over()) {
+      const std::string text = fmt::format("after {} s, {}", progress.elapsed(), who_is_here());
+      refuse_all(kGivenUp, text);
+      throw_refused(kGivenUp, text);
+    }
+    if (Clock::now() >= next_probe) {
+      next_probe = Clock::now() + seconds(5);
+      for (std::size_t w = 1; w < joined_.size(); ++w) {
+        if (!joined_[w]) asio::co_spawn(context_, probe(static_cast<int64_t>(w)), rethrow);
+      }
+    }
+    progress.tell([&] { return fmt::format("worker 0: {}", who_is_here()); });
+    co_await changed_.wait(std::min(progress.next(), next_probe));
+  }
+  members_.session = fresh_session();
+  members_.all.push_back(mine_.member);
+  for (const auto& joined : joined_) {
+    if (joined) members_.all.push_back(joined->member);
+  }
+  const std::string text = encode(members_);
+  for (const auto& joined : joined_) {
+    if (!joined) continue;
+    joined->connection->send({.kind = Kind::kMembers, .text = text});
+    joined->connection->close_after(kLongestConnect);
+    // One that is gone by now is found by whoever waits for it to be ready.
+    try {
+      co_await joined->connection->flush();
+      joined->connection->cancel_close();
+    } catch (const ConnectionError&) {
+      continue;
+    }
+  }
+  changed_.notify();
+}
+
+/// Notes what can be seen of a worker that has not come, where its address is known.
+asio::awaitable<void> NetworkRendezvous::probe(int64_t worker) {
+  const auto w = static_cast<std::size_t>(worker);
+  if (w >= job_.expected.size() || job_.expected[w].empty()) co_return;
+  const Address address = parse_address({"a worker's address", job_.expected[w]});
+  seen_[w] = job_.expected[w];
+  if (!is_ip_number(address.host)) co_return;  // the look-up of a name could take long
+  std::string what;
+  try {
+    const auto connection = co_await Connection::to(address.host, address.port, tls_, seconds(2));
+    connection->close_after(seconds(2));
+    connection->send({.kind = Kind::kProbe});
+    const Frame answer = co_await connection->read();
+    connection->close();
+    what = answer.text + " is there";
+  } catch (const ConnectionError& error) {
+    what = error.what();
+  }
+  seen_[w] = fmt::format("{}, {}", job_.expected[w], what);
+}
+
+std::string NetworkRendezvous::objection_to_joiner(const Joiner& joiner, const Connection& connection) const {
+  const Member* same = joiner.member.worker == 0 ? &mine_.member : nullptr;
+  const auto w = static_cast<std::size_t>(joiner.member.worker);
+  if (joiner.member.worker >= 0 && w < joined_.size() && joined_[w]) same = &joined_[w]->member;
+  std::string objection = objection_to(joiner, mine_, same);
+  if (objection.empty() && is_loopback(joiner.member.address) && !is_loopback(connection.remote_address())) {
+    objection =
+        fmt::format("{} listens at {}, which no other host can reach", joiner.member.name(), joiner.member.address);
+  }
+  return objection;
+}
+
+asio::awaitable<void> NetworkRendezvous::serve_joiner(std::shared_ptr<Connection> connection, Frame frame) {
+  const std::optional<Joiner> joiner = decode_joiner(frame.text);
+  if (!joiner) {
+    listener_.refuse(*connection);
+    co_return;
+  }
+  const std::string objection = objection_to_joiner(*joiner, *connection);
+  if (!objection.empty()) {
+    log(LogLevel::kWarning, fmt::format("worker 0: {}; that process is refused", objection));
+    connection->send({.kind = Kind::kRefused, .number = kDiffers, .text = objection});
+    connection->close_after(seconds(1));
+    co_return;
+  }
+  std::optional<Joined>& joined = joined_[static_cast<std::size_t>(joiner->member.worker)];
+  joined = Joined{.member = joiner->member, .connection = connection};
+  changed_.notify();
+  try {
+    const Frame answer = co_await connection->read();
+    if (answer.kind == Kind::kReady) {
+      joined->is_ready = true;
+    } else {
+      failure_ = answer.kind == Kind::kFailed ? answer.text : joiner->member.name() + " sent an invalid message";
+    }
+  } catch (const ConnectionError& error) {
+    if (members_.all.empty()) {
+      joined.reset();  // another process may come in its place
+    } else {
+      failure_ = fmt::format("the connection to {} was lost while the workers were being connected: {}",
+                             joiner->member.name(), error.what());
+    }
+  }
+  changed_.notify();
+}
+
+asio::awaitable<void> NetworkRendezvous::wait_until_ready() {
+  const Clock::time_point end = Clock::now() + kLongestConnectAll;
+  const auto missing = [&] {
+    std::vector<std::string> names;
+    for (std::size_t w = 1; w < joined_.size(); ++w) {
+      if (!joined_[w]->is_ready || !data_[w]) names.push_back(fmt::format("{}", w));
+    }
+    return names;
+  };
+  while (failure_.empty() && !missing().empty()) {
+    if (Clock::now() >= end) {
+      failure_ = fmt::format("{} could not be connected with all others in {} s", workers_text(missing()),
+                             kLongestConnectAll.count());
+      break;
+    }
+    co_await changed_.wait(end);
+  }
+  if (!failure_.empty()) {
+    refuse_all(kUnreachable, failure_);
+    throw_refused(kUnreachable, failure_);
+  }
+  may_go_ = true;
+  for (std::size_t w = 1; w < joined_.size(); ++w) {
+    control_[w] = joined_[w]->connection;
+    control_[w]->send({.kind = Kind::kGo});
+  }
+}
+
+}  // namespace lockstep::internal

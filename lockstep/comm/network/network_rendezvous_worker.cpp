@@ -1,0 +1,195 @@
+// The other workers' part of a rendezvous: each goes to worker 0, and then connects to all workers before it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/comm/network/network_rendezvous.h"
+#include "lockstep/comm/network/refusal.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+using asio::use_awaitable;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using Clock = Event::Clock;
+using Kind = Frame::Kind;
+using Purpose = Attachment::Purpose;
+
+/// Whether each worker stands in its place.
+bool is_list_of(const Members& members, int64_t workers) {
+  if (static_cast<int64_t>(members.all.size()) != workers || members.session.empty()) return false;
+  for (int64_t w = 0; w < workers; ++w) {
+    if (members.all[static_cast<std::size_t>(w)].worker != w) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+asio::awaitable<std::shared_ptr<Connection>> NetworkRendezvous::reach_chief(Progress& progress) {
+  std::string problem = "not tried yet";
+  milliseconds pause{50};
+  for (std::size_t attempt = 0; !progress.is_over(); ++attempt) {
+    const std::string address = job_.chief[attempt % job_.chief.size()];
+    const auto left = std::chrono::ceil<milliseconds>(progress.end() - Clock::now());
+    std::optional<ConnectionError::Kind> failed;
+    try {
+      co_return co_await Connection::to(address, job_.chief_port, tls_, std::min<milliseconds>(left, seconds(5)));
+    } catch (const ConnectionError& error) {
+      failed = error.kind;
+      problem = fmt::format("{}, port {}: {}", address, job_.chief_port, error.what());
+    }
+    if (failed == ConnectionError::Kind::kWrongSecret) {
+      throw_refused(kDiffers, fmt::format("worker {} has found a program that does not know this job's secret at {}, "
+                                          "port {}, where worker 0 should be",
+                                          job_.worker_index, address, job_.chief_port));
+    }
+    progress.tell([&] { return fmt::format("worker {} waits for worker 0 ({})", job_.worker_index, problem); });
+    co_await changed_.wait(std::min<Clock::time_point>(Clock::now() + pause, progress.next()));
+    pause = std::min(2 * pause, milliseconds(1000));
+  }
+  throw_refused(kGivenUp, fmt::format("worker {} of {} has waited {} s for worker 0 ({})", job_.worker_index,
+                                      job_.num_workers, progress.elapsed(), problem));
+}
+
+asio::awaitable<void> NetworkRendezvous::go_to_chief(Progress& progress) {
+  bool has_joined = false;
+  while (!has_joined) {
+    const std::shared_ptr<Connection> connection = co_await reach_chief(progress);
+    has_joined = co_await join_chief(connection, progress);
+  }
+}
+
+/// Whether all have come; not where worker 0 has gone before.
+asio::awaitable<bool> NetworkRendezvous::join_chief(std::shared_ptr<Connection> connection, Progress& progress) {
+  connection->send({.kind = Kind::kJoin, .text = encode(mine_)});
+  connection->close_after(std::chrono::ceil<milliseconds>(progress.end() - Clock::now()) + kGrace);
+  const auto waits = std::make_shared<bool>(true);
+  const auto tell = [](NetworkRendezvous* self, Progress& told, std::shared_ptr<bool> still) -> asio::awaitable<void> {
+    while (*still) {
+      told.tell([&] {
+        return fmt::format("worker {} has found worker 0 and waits for the others", self->job_.worker_index);
+      });
+      co_await self->changed_.wait(Clock::now() + milliseconds(500));
+    }
+  };
+  asio::co_spawn(context_, tell(this, progress, waits), rethrow);
+  std::optional<Frame> answer;
+  std::string problem;
+  try {
+    answer = co_await connection->read();
+  } catch (const ConnectionError& error) {
+    problem = error.what();
+  }
+  *waits = false;
+  changed_.notify();
+  // The coroutine beside this one ends before `progress` does.
+  co_await asio::post(context_, use_awaitable);
+  connection->cancel_close();
+  if (!answer) {
+    if (progress.is_over()) {
+      throw_refused(kGivenUp, fmt::format("worker {} has found worker 0 at {}, which has not brought all workers "
+                                          "together in {} s: {}",
+                                          job_.worker_index, connection->remote(), progress.elapsed(), problem));
+    }
+    co_await changed_.wait(Clock::now() + milliseconds(100));
+    co_return false;
+  }
+  if (answer->kind == Kind::kRefused) throw_refused(answer->number, answer->text);
+  std::optional<Members> members = answer->kind == Kind::kMembers ? decode_members(answer->text) : std::nullopt;
+  if (!members || !is_list_of(*members, job_.num_workers)) {
+    throw_refused(kDiffers, fmt::format("worker 0 at {} sent an invalid message", connection->remote()));
+  }
+  members_ = std::move(*members);
+  control_[0] = connection;
+  changed_.notify();
+  co_return true;
+}
+
+/// Waits for worker 0's last word about the connections.
+asio::awaitable<void> NetworkRendezvous::listen_to_chief() {
+  try {
+    const Frame frame = co_await control_[0]->read();
+    if (frame.kind == Kind::kGo) {
+      may_go_ = true;
+    } else {
+      failure_ = frame.kind == Kind::kRefused ? frame.text : "worker 0 sent an invalid message";
+    }
+  } catch (const ConnectionError& error) {
+    failure_ = fmt::format("the connection to {} was lost while the workers were being connected: {}",
+                           members_.all[0].name(), error.what());
+  }
+  changed_.notify();
+}
+
+asio::awaitable<void> NetworkRendezvous::attach(int64_t worker, Purpose purpose) {
+  const Member& member = members_.all[static_cast<std::size_t>(worker)];
+  const auto connection = co_await Connection::to(member.address, member.port, tls_, kLongestConnect);
+  const Attachment attachment{
+      .worker = job_.worker_index, .to = worker, .purpose = purpose, .session = members_.session};
+  connection->send({.kind = Kind::kAttach, .text = encode(attachment)});
+  connection->close_after(kLongestConnect);
+  const Frame answer = co_await connection->read();
+  connection->cancel_close();
+  if (answer.kind != Kind::kAttached || answer.number != static_cast<uint64_t>(worker)) {
+    throw ConnectionError(ConnectionError::Kind::kMalformed, "another worker is there");
+  }
+  if (purpose == Purpose::kControl) {
+    control_[static_cast<std::size_t>(worker)] = connection;
+  } else {
+    add_data(worker, connection);
+  }
+}
+
+/// Attaches, again where the other side was too busy or the connection broke. Why it could not; empty where it could.
+asio::awaitable<std::string> NetworkRendezvous::attach_in_time(int64_t worker, Purpose purpose, Clock::time_point end) {
+  milliseconds pause{50};
+  std::string problem;
+  while (failure_.empty() && Clock::now() < end) {
+    bool may_pass = false;
+    try {
+      co_await attach(worker, purpose);
+      co_return std::string();
+    } catch (const ConnectionError& error) {
+      problem = error.what();
+      may_pass = error.kind == ConnectionError::Kind::kClosed || error.kind == ConnectionError::Kind::kBroken;
+    }
+    if (!may_pass) break;
+    co_await changed_.wait(Clock::now() + pause);
+    pause = std::min(2 * pause, milliseconds(500));
+  }
+  const Member& other = members_.all[static_cast<std::size_t>(worker)];
+  co_return fmt::format("{} cannot reach {} at {}, port {}: {}", mine_.member.name(), other.name(), other.address,
+                        other.port, problem);
+}
+
+asio::awaitable<void> NetworkRendezvous::attach_to_all() {
+  asio::co_spawn(context_, listen_to_chief(), rethrow);
+  const Clock::time_point end = Clock::now() + kLongestConnectAll + kGrace;
+  std::string mine;  // why this worker cannot be connected
+  for (int64_t w = 0; w < job_.worker_index && mine.empty(); ++w) {
+    if (w > 0) mine = co_await attach_in_time(w, Purpose::kControl, end);
+    if (mine.empty()) mine = co_await attach_in_time(w, Purpose::kData, end);
+  }
+  if (!mine.empty()) control_[0]->send({.kind = Kind::kFailed, .text = mine});
+  bool is_ready = false;
+  while (failure_.empty() && !may_go_) {
+    if (Clock::now() >= end) {
+      failure_ = mine.empty() ? fmt::format("worker {} was not connected with all others in {} s", job_.worker_index,
+                                            kLongestConnectAll.count())
+                              : mine;
+      break;
+    }
+    if (mine.empty() && !is_ready && is_connected_with_all()) {
+      is_ready = true;
+      control_[0]->send({.kind = Kind::kReady});
+    }
+    co_await changed_.wait(end);
+  }
+  if (!failure_.empty()) throw_refused(kUnreachable, failure_);
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,233 @@
+#include "lockstep/comm/network/network_world.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/call_wait.h"
+#include "lockstep/comm/exits.h"
+#include "lockstep/comm/message.h"
+#include "lockstep/comm/network/control.h"
+#include "lockstep/comm/network/run_state.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/forks.h"
+#include "lockstep/core/log.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+class NetworkWorld final : public World {
+ public:
+  NetworkWorld(std::unique_ptr<NetworkRendezvous>&& rendezvous, NetworkTeam&& team, const WorkerTimeouts& timeouts)
+      : rendezvous_(std::move(rendezvous)),
+        members_(team.members.all),
+        data_(std::move(team.data)),
+        worker_(rendezvous_->job().worker_index),
+        timeouts_(timeouts),
+        description_(rendezvous_->job().plaintext
+                         ? "tcp: every connection is authenticated by the job's secret, and its bytes are not encrypted"
+                         : "tls: every connection is authenticated by the job's secret, and encrypted (TLS 1.3)"),
+        state_(std::make_unique<RunState>()),
+        control_(
+            std::make_unique<Control>(rendezvous_->context(),
+                                      Control::Team{.members = members_,
+                                                    .connections = std::move(team.control),
+                                                    .datagrams = std::move(team.datagrams),
+                                                    .datagram_key = rendezvous_->job().secret + team.members.session},
+                                      worker_, timeouts.lost, *state_)) {
+    at_exit(this, [this] { control_->leave_at_exit(); });
+  }
+
+  ~NetworkWorld() override {
+    if (process_.is_in_child()) {
+      // The thread did not come along, and the parent still uses the connections.
+      static_cast<void>(control_.release());
+      static_cast<void>(state_.release());
+      static_cast<void>(rendezvous_.release());
+      return;
+    }
+    forget_at_exit(this);
+  }
+  NetworkWorld(const NetworkWorld&) = delete;
+  NetworkWorld& operator=(const NetworkWorld&) = delete;
+
+  int64_t num_workers() const override { return static_cast<int64_t>(members_.size()); }
+  int64_t worker_index() const override { return worker_; }
+
+  std::vector<std::string> agree(const std::string& mine) override {
+    require_record_size(mine.size());
+    std::vector<std::string> all(members_.size());
+    all[static_cast<std::size_t>(worker_)] = mine;
+    call([&](DataStream& stream, uint64_t number) {
+      stream.begin(MessageHead::Kind::kRecord, number, std::as_bytes(std::span(mine)),
+                   all[static_cast<std::size_t>(stream.other())]);
+    });
+    return all;
+  }
+
+  void exchange(std::span<const std::span<const std::byte>> to, std::span<const std::span<std::byte>> from) override {
+    require_one_for_each_worker(to.size(), from.size(), num_workers());
+    call([&](DataStream& stream, uint64_t number) {
+      const auto w = static_cast<std::size_t>(stream.other());
+      stream.begin(MessageHead::Kind::kBytes, number, to[w], from[w]);
+    });
+  }
+
+  std::string describe() const override { return description_; }
+
+  void abort(const std::string& reason) noexcept override try {
+    if (process_.is_in_child()) return;
+    state_->freeze();  // a call of this worker that begins now fails
+    control_->notice(fmt::format("worker {} aborted the run: {}", worker_, reason));
+  } catch (const std::exception&) {  // no memory for the text
+    control_->notice({});
+  }
+
+ private:
+  /// One call in which all workers take part; `begin` says to each stream what it moves.
+  template <class Begin>
+  void call(const Begin& begin) {
+    if (process_.is_in_child()) process_.throw_forked("worker", worker_, worker_);
+    throw_if_ended(calls_ + 1);
+    ++calls_;
+    try {
+      for (const auto& stream : data_) {
+        if (stream) begin(*stream, calls_);
+      }
+      if (wait_until([](const DataStream& one) { return one.has_received() && one.has_sent(); }) &&
+          state_->take(calls_)) {
+        for (const auto& stream : data_) {
+          if (stream) stream->send_taken();
+        }
+        if (wait_until([](const DataStream& one) { return one.is_taken() && one.has_sent(); }) &&
+            state_->finish(calls_)) {
+          return;
+        }
+      }
+    } catch (const std::bad_alloc&) {
+      control_->notice(fmt::format("worker {} had no memory for what the others sent", worker_));
+      wait_for_end();
+      throw;
+    }
+    wait_for_end();
+    throw_if_ended(calls_);
+  }
+
+  /// Moves bytes until `is_over` holds for all streams. False where the run ends before.
+  template <class IsOver>
+  bool wait_until(const IsOver& is_over) {
+    CallWait wait(timeouts_);
+    while (true) {
+      bool all_over = true;
+      bool has_more = false;
+      for (const auto& stream : data_) {
+        if (!stream || is_over(*stream)) continue;
+        const bool stopped_at_bound = stream->advance();
+        if (!stream->problem().empty()) {
+          control_->notice(stream->problem());
+          return false;
+        }
+        if (is_over(*stream)) continue;
+        if (!stream->broken().empty()) {
+          control_->notice_broken(stream->other(), stream->broken());
+          return false;
+        }
+        all_over = false;
+        has_more |= stopped_at_bound;
+      }
+      if (all_over) return true;
+      switch (wait.count()) {
+        case CallWait::Verdict::kGoOn: break;
+        case CallWait::Verdict::kWarn:
+          log(LogLevel::kWarning,
+              fmt::format("worker {} has waited {:.0f} s: {}", worker_, wait.seconds(), who_has_not_come()));
+          break;
+        case CallWait::Verdict::kGiveUp:
+          control_->notice(fmt::format("{} after {:.1f} s", who_has_not_come(), wait.seconds()));
+          return false;
+      }
+      // Also where there is more to move, the end of the run is looked for.
+      if (sleep(has_more ? CallWait::Clock::duration::zero() : wait.longest_sleep(), is_over)) return false;
+    }
+  }
+
+  /// Sleeps until bytes can be moved. True where the run has ended.
+  template <class IsOver>
+  bool sleep(CallWait::Clock::duration longest, const IsOver& is_over) {
+    files_.assign(1, {.fd = state_->event(), .events = POLLIN, .revents = 0});
+    for (const auto& stream : data_) {
+      if (!stream || is_over(*stream)) continue;
+      const auto events = static_cast<short>(stream->wants_to_write() ? POLLIN | POLLOUT : POLLIN);
+      files_.push_back({.fd = stream->socket(), .events = events, .revents = 0});
+    }
+    const auto most = std::chrono::ceil<std::chrono::milliseconds>(longest).count();
+    poll(files_.data(), files_.size(), static_cast<int>(std::min<int64_t>(most, 60'000)));
+    return files_.front().revents != 0;
+  }
+
+  /// "worker 2 has not come to call 17", or whoever has come and not finished it.
+  std::string who_has_not_come() const {
+    std::vector<int64_t> missing;
+    const auto add_where = [&](auto is_missing) {
+      for (const auto& stream : data_) {
+        if (stream && is_missing(*stream)) missing.push_back(stream->other());
+      }
+    };
+    add_where([](const DataStream& one) { return !one.has_begun(); });
+    const char* const what = missing.empty() ? "finished" : "come to";
+    if (missing.empty()) add_where([](const DataStream& one) { return !one.is_taken(); });
+    return fmt::format("{} {} {} not {} call {}", missing.size() == 1 ? "worker" : "workers", fmt::join(missing, ", "),
+                       missing.size() == 1 ? "has" : "have", what, calls_);
+  }
+
+  /// The workers decide in a time that depends on heartbeats alone. A bound stands here all the same.
+  void wait_for_end() {
+    constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
+    const auto longest = std::min(timeouts_.lost, kLongest / (num_workers() + 2)) * (num_workers() + 2);
+    pollfd file{.fd = state_->event(), .events = POLLIN, .revents = 0};
+    const auto end = CallWait::Clock::now() + longest;
+    while (!state_->end() && CallWait::Clock::now() < end) poll(&file, 1, 1000);
+    if (state_->end()) return;
+    state_->set_end({.calls = state_->freeze().returned,
+                     .reason = fmt::format("worker {} could not learn from the others how the run ended", worker_)});
+  }
+
+  /// Throws where the run has ended before `call`, or without this worker: where one connection broke between two
+  /// workers that live, the others may count a call that this worker has not taken.
+  void throw_if_ended(uint64_t call) const {
+    const std::optional<RunEnd> end = state_->end();
+    const uint64_t taken = state_->calls().taken;
+    if (!end || (end->calls >= call && taken >= call)) return;
+    const std::string reason = end->calls > taken
+                                   ? fmt::format("the others went on without worker {}: {}", worker_, end->reason)
+                                   : end->reason;
+    throw PeerError("LS-PEER-LOST", reason, "look at that worker's own message, and start the run again");
+  }
+
+  const ProcessMark process_;
+  std::unique_ptr<NetworkRendezvous> rendezvous_;  // first: what follows uses its context
+  const std::vector<Member> members_;
+  std::vector<std::unique_ptr<DataStream>> data_;  // by worker; null for this one
+  const int64_t worker_;
+  const WorkerTimeouts timeouts_;
+  const char* const description_;
+  uint64_t calls_ = 0;
+  std::vector<pollfd> files_;  // of sleep(), kept so that a call allocates nothing
+  std::unique_ptr<RunState> state_;
+  std::unique_ptr<Control> control_;
+};
+
+}  // namespace
+
+std::shared_ptr<World> connect_network(std::unique_ptr<NetworkRendezvous> rendezvous, const WorkerTimeouts& timeouts) {
+  NetworkTeam team = rendezvous->connect();
+  return std::make_shared<NetworkWorld>(std::move(rendezvous), std::move(team), timeouts);
+}
+
+}  // namespace lockstep::internal

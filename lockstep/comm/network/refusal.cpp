@@ -1,0 +1,22 @@
+#include "lockstep/comm/network/refusal.h"
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::internal {
+
+void throw_refused(uint64_t refusal, const std::string& text) {
+  if (refusal == kDiffers) {
+    throw ClusterError("LS-CLUSTER-DIFFERS", text,
+                       "give all workers the same program, number of workers, processor type, settings of the matrix "
+                       "library and secret, and an index each");
+  }
+  if (refusal == kUnreachable) {
+    throw ClusterError(
+        "LS-CLUSTER-UNREACHABLE", text,
+        "open the firewalls between the hosts, or choose the network that connects them by LOCKSTEP_INTERFACE");
+  }
+  throw ClusterError("LS-CLUSTER-JOIN", text,
+                     "start the missing workers, and give all workers the same job id, chief address and secret");
+}
+
+}  // namespace lockstep::internal

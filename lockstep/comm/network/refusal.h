@@ -1,0 +1,27 @@
+// Why a worker is not brought together with the others, and how long that takes at most.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace lockstep::internal {
+
+/// The numbers of Frame::Kind::kRefused.
+enum Refusal : uint64_t {
+  kDiffers = 1,      // the worker does not fit to worker 0
+  kGivenUp = 2,      // workers are missing
+  kUnreachable = 3,  // two workers cannot be connected
+};
+
+/// Throws the ClusterError that a refusal of this number means.
+[[noreturn]] void throw_refused(uint64_t refusal, const std::string& text);
+
+/// One connection is made in so long, or it counts as impossible.
+constexpr std::chrono::seconds kLongestConnect{10};
+/// All connections between workers that have all come are made in so long.
+constexpr std::chrono::seconds kLongestConnectAll{60};
+/// How much later than worker 0 the others give up: worker 0 knows who is missing and tells them.
+constexpr std::chrono::seconds kGrace{2};
+
+}  // namespace lockstep::internal

@@ -1,0 +1,61 @@
+#include "lockstep/comm/network/run_state.h"
+
+#include <fmt/format.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::internal {
+
+RunState::RunState() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (event_.is_open()) return;
+  throw ClusterError("LS-CLUSTER-SOCKET", fmt::format("no event for a run (eventfd): {}", std::strerror(errno)),
+                     "look at this host's limits of open files");
+}
+
+bool RunState::take(uint64_t call) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (is_frozen_) return false;
+  calls_.taken = call;
+  return true;
+}
+
+bool RunState::finish(uint64_t call) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (is_frozen_) return false;
+  calls_.returned = call;
+  return true;
+}
+
+Calls RunState::calls() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return calls_;
+}
+
+Calls RunState::freeze() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  is_frozen_ = true;
+  return calls_;
+}
+
+void RunState::set_end(const RunEnd& end) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (end_) return;
+    is_frozen_ = true;
+    end_ = end;
+  }
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(event_.get(), &one, sizeof(one));
+}
+
+std::optional<RunEnd> RunState::end() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return end_;
+}
+
+}  // namespace lockstep::internal

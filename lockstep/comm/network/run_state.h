@@ -1,0 +1,43 @@
+// What the thread that makes a World's calls and the thread that watches the other workers share.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "lockstep/comm/network/end_of_run.h"
+#include "lockstep/core/file_descriptor.h"
+
+namespace lockstep::internal {
+
+/// How far a worker's calls are, and whether the run has ended. Every member may be called on any thread.
+class RunState {
+ public:
+  /// A ClusterError (LS-CLUSTER-SOCKET) where the system gives no event.
+  RunState();
+
+  /// This worker has all that the others sent in `call`. False where it is frozen: then end() comes, and decides.
+  bool take(uint64_t call);
+  /// All workers have taken `call`. False as before.
+  bool finish(uint64_t call);
+  Calls calls() const;
+  /// Nothing is taken or finished after this. How far this worker is.
+  Calls freeze();
+  /// The first end stays.
+  void set_end(const RunEnd& end);
+  std::optional<RunEnd> end() const;
+
+  /// Readable for poll() once the run has ended.
+  int event() const { return event_.get(); }
+
+ private:
+  mutable std::mutex mutex_;
+  Calls calls_;  // guarded by mutex_, as are those below
+  bool is_frozen_ = false;
+  std::optional<RunEnd> end_;
+  const FileDescriptor event_;  // an eventfd
+};
+
+}  // namespace lockstep::internal

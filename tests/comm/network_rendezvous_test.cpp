@@ -1,0 +1,381 @@
+// How workers meet over the network: who is missing, who does not belong, and who cannot be reached.
+#include "lockstep/comm/network/network_rendezvous.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <openssl/evp.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <functional>
+#include <future>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/interfaces.h"
+#include "lockstep/comm/join.h"
+#include "lockstep/comm/network/network_world.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
+#include "tests/support/errors.h"
+
+namespace lockstep::internal {
+namespace {
+
+using lockstep::testing::expect_error;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+struct Quiet {
+  Quiet() {
+    set_log_sink([](LogLevel, std::string_view) {});
+  }
+  ~Quiet() { set_log_sink({}); }
+};
+
+NetworkJob job_of(int64_t worker, int64_t workers, uint16_t port = 0) {
+  return {.num_workers = workers,
+          .worker_index = worker,
+          .chief = {"127.0.0.1"},
+          .chief_port = port,
+          .own_address = "127.0.0.1",
+          .secret = "a secret of the test",
+          .must_match = "Lockstep 1\nbuild 1"};
+}
+
+/// A worker that meets the others on a thread of its own, and then leaves.
+std::future<Members> meet(const NetworkJob& job, milliseconds join = seconds(60)) {
+  return std::async(std::launch::async, [job, join] {
+    auto network = std::make_unique<NetworkRendezvous>(job);
+    return network->meet(join);
+  });
+}
+
+void expect_refused(std::future<Members> worker, const char* code, std::initializer_list<std::string_view> values,
+                    const lockstep::testing::Where& where = lockstep::testing::Where::current()) {
+  expect_error<ClusterError>([&] { worker.get(); }, code, values, where);
+}
+
+/// A port at which nobody listens now.
+uint16_t free_port() { return NetworkRendezvous(job_of(0, 2)).port(); }
+
+TEST(NetworkRendezvous, TellsAllWorkersWhoTakesPart) {
+  for (const int64_t workers : {2, 3, 8}) {
+    auto chief = std::make_unique<NetworkRendezvous>(job_of(0, workers));
+    std::vector<std::future<Members>> others;
+    for (int64_t w = workers - 1; w > 0; --w) others.push_back(meet(job_of(w, workers, chief->port())));
+    const Members members = chief->meet(seconds(60));
+    ASSERT_EQ(members.all.size(), static_cast<std::size_t>(workers));
+    for (int64_t w = 0; w < workers; ++w) {
+      const Member& member = members.all[static_cast<std::size_t>(w)];
+      EXPECT_EQ(member.worker, w);
+      EXPECT_EQ(member.process, getpid());
+      EXPECT_EQ(member.host, host_name());
+      EXPECT_EQ(member.host_id, host_id());
+      EXPECT_EQ(member.address, "127.0.0.1");
+    }
+    for (auto& other : others) {
+      const Members theirs = other.get();
+      EXPECT_EQ(theirs.all, members.all);
+      EXPECT_EQ(theirs.session, members.session);
+    }
+  }
+}
+
+TEST(NetworkRendezvous, WaitsForAChiefThatComesLater) {
+  const uint16_t port = free_port();
+  auto other = meet(job_of(1, 2, port));
+  EXPECT_EQ(other.wait_for(milliseconds(300)), std::future_status::timeout);
+  NetworkJob late = job_of(0, 2, port);
+  auto chief = meet(late);
+  EXPECT_EQ(other.get().session, chief.get().session);
+}
+
+TEST(NetworkRendezvous, NamesThoseWhoAreMissingToThoseWhoHaveComeAndSaysWhatWasSeenOfThem) {
+  const Quiet quiet;
+  NetworkJob job = job_of(0, 4);
+  const std::string nobody = fmt::format("127.0.0.1:{}", free_port());
+  job.expected = {"", "", nobody, ""};
+  auto chief = std::make_unique<NetworkRendezvous>(job);
+  auto other = meet(job_of(1, 4, chief->port()));
+  const std::string words =
+      fmt::format("2 of 4 workers are here; missing: workers 2 ({}, Connection refused), 3", nobody);
+  expect_error<ClusterError>([&] { chief->meet(milliseconds(500)); }, "LS-CLUSTER-JOIN", {words});
+  expect_refused(std::move(other), "LS-CLUSTER-JOIN", {words});
+}
+
+TEST(NetworkRendezvous, SaysWhatIsWrongWithTheChiefWhereItDoesNotCome) {
+  const uint16_t port = free_port();
+  expect_refused(meet(job_of(1, 2, port), milliseconds(300)), "LS-CLUSTER-JOIN",
+                 {"worker 1 of 2", fmt::format("127.0.0.1, port {}: Connection refused", port)});
+}
+
+TEST(NetworkRendezvous, LetsAnotherProcessComeInThePlaceOfOneThatHasGone) {
+  auto chief = std::make_unique<NetworkRendezvous>(job_of(0, 3));
+  const uint16_t port = chief->port();
+  auto waiting = std::async(std::launch::async, [&] { return chief->meet(seconds(60)); });
+  // Worker 2 is missing: this one gives up and goes.
+  const Quiet quiet;
+  expect_refused(meet(job_of(1, 3, port), milliseconds(200)), "LS-CLUSTER-JOIN", {"worker 0 at 127.0.0.1"});
+  auto again = meet(job_of(1, 3, port));
+  auto last = meet(job_of(2, 3, port));
+  EXPECT_EQ(waiting.get().all, again.get().all);
+  last.get();
+}
+
+TEST(NetworkRendezvous, RefusesAtOnceWhoDoesNotFitAndGoesOnWaiting) {
+  const Quiet quiet;
+  auto chief = std::make_unique<NetworkRendezvous>(job_of(0, 3));
+  const uint16_t port = chief->port();
+  auto waiting = std::async(std::launch::async, [&] { return chief->meet(seconds(60)); });
+  const auto refused = [&](const std::function<void(NetworkJob&)>& change,
+                           std::initializer_list<std::string_view> values) {
+    NetworkJob job = job_of(1, 3, port);
+    change(job);
+    expect_refused(meet(job), "LS-CLUSTER-DIFFERS", values);
+  };
+  refused([](NetworkJob& job) { job.num_workers = 4; }, {"was told that there are 4 workers", "was told 3"});
+  refused([](NetworkJob& job) { job.must_match = "Lockstep 1\nbuild 2"; }, {"has 'build 2'", "has 'build 1'"});
+  refused([](NetworkJob& job) { job.secret = "another secret of a test"; }, {"does not know this job's secret"});
+  refused([](NetworkJob& job) { job.id = "another-job"; }, {"does not know this job's secret"});
+  EXPECT_EQ(waiting.wait_for(seconds(0)), std::future_status::timeout);
+  auto one = meet(job_of(1, 3, port));
+  auto two = meet(job_of(2, 3, port));
+  waiting.get();
+  one.get();
+  two.get();
+}
+
+TEST(NetworkRendezvous, NamesBothProcessesThatWantToBeOneWorker) {
+  const Quiet quiet;
+  auto chief = std::make_unique<NetworkRendezvous>(job_of(0, 3));
+  const uint16_t port = chief->port();
+  auto waiting = std::async(std::launch::async, [&] { return chief->meet(seconds(60)); });
+  auto first = meet(job_of(1, 3, port));
+  auto second = meet(job_of(1, 3, port));
+  // One of them is refused, whichever comes later.
+  while (first.wait_for(milliseconds(1)) != std::future_status::ready &&
+         second.wait_for(milliseconds(1)) != std::future_status::ready) {
+  }
+  const bool is_first = first.wait_for(seconds(0)) == std::future_status::ready;
+  expect_refused(std::move(is_first ? first : second), "LS-CLUSTER-DIFFERS", {"both want to be worker 1"});
+  auto last = meet(job_of(2, 3, port));
+  waiting.get();
+  last.get();
+  (is_first ? second : first).get();
+}
+
+TEST(NetworkRendezvous, NamesTheAddressThatAnotherProgramHas) {
+  const auto other = std::make_unique<NetworkRendezvous>(job_of(0, 2));
+  const uint16_t port = other->port();
+  expect_error<ClusterError>([&] { std::make_unique<NetworkRendezvous>(job_of(0, 2, port)); }, "LS-CLUSTER-SOCKET",
+                             {"worker 0", "127.0.0.1", std::to_string(port), "Address already in use"});
+  NetworkJob elsewhere = job_of(0, 2);
+  elsewhere.own_address = "192.0.2.1";
+  expect_error<ClusterError>([&] { std::make_unique<NetworkRendezvous>(elsewhere); }, "LS-CLUSTER-SOCKET",
+                             {"192.0.2.1"});
+}
+
+TEST(NetworkRendezvous, NamesTwoWorkersThatCannotBeConnected) {
+  // Worker 1 says that it can be reached where nobody listens.
+  const TlsContext keys("a secret of the test", "");
+  auto chief = std::make_unique<NetworkRendezvous>(job_of(0, 3));
+  const uint16_t port = chief->port();
+  const uint16_t nowhere = free_port();
+  asio::io_context context;
+  std::optional<Frame> last;
+  const auto liar = [&]() -> asio::awaitable<void> {
+    const auto connection = co_await Connection::to("127.0.0.1", port, keys, seconds(10));
+    const Joiner joiner{
+        .member = {.worker = 1, .process = 77, .host = "b", .host_id = "none", .address = "127.0.0.1", .port = nowhere},
+        .num_workers = 3,
+        .must_match = "Lockstep 1\nbuild 1"};
+    connection->send({.kind = Frame::Kind::kJoin, .text = encode(joiner)});
+    for (int i = 0; i < 2; ++i) last = co_await connection->read();
+  };
+  asio::co_spawn(context, liar(), rethrow);
+  auto thread = std::async(std::launch::async, [&] { context.run(); });
+  const auto connect = [](std::unique_ptr<NetworkRendezvous> network) {
+    network->meet(seconds(60));
+    network->connect();
+  };
+  auto worker_2 =
+      std::async(std::launch::async, [&] { connect(std::make_unique<NetworkRendezvous>(job_of(2, 3, port))); });
+  const std::string words = fmt::format(
+      "worker 2 (process {} on host {}) cannot reach worker 1 (process 77 on host b) "
+      "at 127.0.0.1, port {}: Connection refused",
+      getpid(), host_name(), nowhere);
+  expect_error<ClusterError>([&] { connect(std::move(chief)); }, "LS-CLUSTER-UNREACHABLE", {words});
+  expect_error<ClusterError>([&] { worker_2.get(); }, "LS-CLUSTER-UNREACHABLE", {words});
+  thread.get();
+  ASSERT_TRUE(last);
+  EXPECT_EQ(last->kind, Frame::Kind::kRefused);
+  EXPECT_EQ(last->text, words);
+}
+
+/// A TLS server that knows no secret and shows a certificate of its own.
+class CertificateServer {
+ public:
+  CertificateServer()
+      : context_(SSL_CTX_new(TLS_server_method()), SSL_CTX_free),
+        listener_(io_, asio::ip::tcp::endpoint(asio::ip::make_address("127.0.0.1"), 0)) {
+    const std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)> key(EVP_EC_gen("P-256"), EVP_PKEY_free);
+    const std::unique_ptr<X509, decltype(&X509_free)> certificate(X509_new(), X509_free);
+    X509_gmtime_adj(X509_getm_notBefore(certificate.get()), 0);
+    X509_gmtime_adj(X509_getm_notAfter(certificate.get()), 3600);
+    X509_set_pubkey(certificate.get(), key.get());
+    X509_sign(certificate.get(), key.get(), EVP_sha256());
+    SSL_CTX_use_certificate(context_.get(), certificate.get());
+    SSL_CTX_use_PrivateKey(context_.get(), key.get());
+    thread_ = std::thread([this] {
+      // OpenSSL writes to a client that has gone already.
+      sigset_t pipe;
+      sigemptyset(&pipe);
+      sigaddset(&pipe, SIGPIPE);
+      pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
+      asio::ip::tcp::socket socket = listener_.accept();
+      const std::unique_ptr<SSL, decltype(&SSL_free)> tls(SSL_new(context_.get()), SSL_free);
+      SSL_set_fd(tls.get(), socket.native_handle());
+      has_been_believed_ = SSL_accept(tls.get()) == 1;
+    });
+  }
+  ~CertificateServer() {
+    if (thread_.joinable()) thread_.join();
+  }
+  uint16_t port() const { return listener_.local_endpoint().port(); }
+  bool has_been_believed() {
+    thread_.join();
+    return has_been_believed_;
+  }
+
+ private:
+  std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context_;
+  asio::io_context io_;
+  asio::ip::tcp::acceptor listener_;
+  std::thread thread_;
+  bool has_been_believed_ = false;
+};
+
+TEST(NetworkRendezvous, DoesNotBelieveAServerThatShowsACertificateInPlaceOfTheSecret) {
+  CertificateServer server;
+  expect_refused(meet(job_of(1, 2, server.port())), "LS-CLUSTER-DIFFERS", {"does not know this job's secret"});
+  EXPECT_FALSE(server.has_been_believed());
+}
+
+// By join(), as a program uses it.
+
+ClusterSpec cluster_of(int64_t worker, int64_t workers, uint16_t port, const std::string& secret,
+                       const std::string& host = "127.0.0.1") {
+  ClusterSpec cluster{.task = worker};
+  cluster.jobs["worker"].assign(static_cast<std::size_t>(workers), "");
+  cluster.jobs["worker"][0] = fmt::format("{}:{}", host, port);
+  if (!secret.empty()) cluster.secret = Secret(secret);
+  return cluster;
+}
+
+TEST(JoinOverTheNetwork, ConnectsWorkersOfOneHostByTheEngineThatWasAskedFor) {
+  for (const std::string engine : {"tls", "tcp"}) {
+    for (const std::string secret : {"", "a secret of the test"}) {
+      const uint16_t port = free_port();
+      const auto worker = [&](int64_t w) {
+        const auto world = join(cluster_of(w, 2, port, secret), {.engine = engine});
+        EXPECT_EQ(world->describe().substr(0, 4), engine + ":");
+        return world->agree(std::to_string(w));
+      };
+      auto other = std::async(std::launch::async, worker, 1);
+      EXPECT_EQ(worker(0), (std::vector<std::string>{"0", "1"}));
+      EXPECT_EQ(other.get(), (std::vector<std::string>{"0", "1"}));
+    }
+  }
+}
+
+/// An address of this host that others may reach; empty where it has none.
+std::string outer_address() {
+  for (const InterfaceAddress& one : network_interfaces()) {
+    if (!is_loopback(one.address) && one.address.find(':') == std::string::npos) return one.address;
+  }
+  return {};
+}
+
+TEST(JoinOverTheNetwork, TakesSharedMemoryByItselfWhereAllWorkersTurnOutToBeOnOneHost) {
+  const std::string host = outer_address();
+  if (host.empty()) GTEST_SKIP() << "this host has no IPv4 address but those of the loopback interface";
+  const uint16_t port = free_port();
+  const auto worker = [&](int64_t w) {
+    const auto world = join(cluster_of(w, 2, port, "a secret of the test", host));
+    EXPECT_EQ(world->describe().substr(0, 14), "shared-memory:");
+    return world->agree(std::to_string(w));
+  };
+  auto other = std::async(std::launch::async, worker, 1);
+  EXPECT_EQ(worker(0), (std::vector<std::string>{"0", "1"}));
+  other.get();
+}
+
+TEST(JoinOverTheNetwork, WorksByIPv6) {
+  const std::vector<InterfaceAddress> all = network_interfaces();
+  if (std::none_of(all.begin(), all.end(), [](const auto& one) { return one.address == "::1"; })) {
+    GTEST_SKIP() << "this host has no ::1";
+  }
+  const uint16_t port = free_port();
+  const auto worker = [&](int64_t w) {
+    return join(cluster_of(w, 2, port, "", "[::1]"), {.engine = "tls"})->agree(std::to_string(w));
+  };
+  auto other = std::async(std::launch::async, worker, 1);
+  EXPECT_EQ(worker(0), (std::vector<std::string>{"0", "1"}));
+  other.get();
+}
+
+TEST(JoinOverTheNetwork, RefusesWorkersWhoDisagreeWhetherTheNetworkIsTrusted) {
+  const Quiet quiet;
+  const std::string host = outer_address();
+  if (host.empty()) GTEST_SKIP() << "this host has no IPv4 address but those of the loopback interface";
+  const uint16_t port = free_port();
+  const auto worker = [&](int64_t w) {
+    ClusterSpec cluster = cluster_of(w, 2, port, "a secret of the test", host);
+    cluster.trusted_network = w == 1;
+    return join(cluster, {.timeouts = {.join = seconds(2)}});
+  };
+  auto chief = std::async(std::launch::async, worker, 0);
+  expect_error<ClusterError>([&] { worker(1); }, "LS-CLUSTER-DIFFERS",
+                             {"has 'data is not encrypted'", "has 'data is encrypted'"});
+  expect_error<ClusterError>([&] { chief.get(); }, "LS-CLUSTER-JOIN");
+}
+
+TEST(JoinOverTheNetwork, RefusesWorkersWhoWantDifferentEngines) {
+  const Quiet quiet;
+  const uint16_t port = free_port();
+  auto chief = std::async(std::launch::async, [&] {
+    return join(cluster_of(0, 2, port, ""), {.engine = "tls", .timeouts = {.join = seconds(2)}});
+  });
+  expect_error<ClusterError>([&] { join(cluster_of(1, 2, port, ""), {.engine = "tcp"}); }, "LS-CLUSTER-DIFFERS",
+                             {"has 'engine tcp'", "has 'engine tls'"});
+  expect_error<ClusterError>([&] { chief.get(); }, "LS-CLUSTER-JOIN");
+}
+
+TEST(JoinOverTheNetwork, NeedsASecretWhereOthersCanReachTheWorker) {
+  const std::string host = outer_address();
+  if (host.empty()) GTEST_SKIP() << "this host has no IPv4 address but those of the loopback interface";
+  for (const int64_t w : {0, 1}) {
+    expect_error<ClusterError>([&] { join(cluster_of(w, 2, free_port(), "", host), {.engine = "tls"}); },
+                               "LS-CLUSTER-SECRET", {"worker " + std::to_string(w), host});
+  }
+}
+
+TEST(JoinOverTheNetwork, NeedsTheChiefsAddressAndAnEngineThatExists) {
+  ClusterSpec cluster{.task = 1};
+  cluster.jobs["worker"].assign(2, "");
+  expect_error<ClusterError>([&] { join(cluster, {.engine = "tls"}); }, "LS-CLUSTER-INCOMPLETE", {"worker 1"});
+  expect_error<UsageError>([&] { join(cluster, {.engine = "ucx"}); }, "LS-OPTION", {"ucx", "tls"});
+}
+
+}  // namespace
+}  // namespace lockstep::internal
