@@ -1,9 +1,12 @@
 #include "tools/cluster.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +14,7 @@
 #include "lockstep/cluster/address.h"
 #include "lockstep/cluster/resolve_cluster.h"
 #include "lockstep/comm/interfaces.h"
+#include "lockstep/comm/join.h"
 #include "tools/console.h"
 
 namespace lockstep::tools {
@@ -52,6 +56,53 @@ std::string list_of(const std::vector<std::string>& addresses) {
     list += fmt::format("{} {}", i == 0 ? "" : ",", addresses[i].empty() ? "unknown" : addresses[i]);
   }
   return addresses.size() > kShown ? list + ", ..." : list;
+}
+
+/// Another worker, as it was reached.
+struct Reached {
+  std::string host;
+  int64_t process = 0;
+};
+
+struct CheckResult {
+  std::string connected_by;      // what World::describe() says
+  std::vector<Reached> workers;  // by worker
+  double microseconds = 0;       // that an agreement of all workers takes
+};
+
+/// Meets all workers of the job, which do the same, and agrees with them a few times. Throws where one is missing.
+CheckResult reach_all(const ClusterSpec& spec, const ClusterCommandOptions& options) {
+  const std::chrono::seconds within(options.check_seconds);
+  const auto world = join(spec, {.engine = options.engine, .timeouts = {.join = within, .patience = within}});
+  char host[256] = {};
+  gethostname(host, sizeof(host) - 1);
+  CheckResult result{.connected_by = world->describe(), .workers = {}};
+  for (const std::string& record : world->agree(fmt::format("{} {}", getpid(), host))) {
+    const std::size_t space = record.find(' ');
+    result.workers.push_back({.host = record.substr(space + 1), .process = std::stoll(record)});
+  }
+  constexpr int kCalls = 100;
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < kCalls; ++i) world->agree("again");
+  result.microseconds =
+      std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count() / kCalls;
+  return result;
+}
+
+nlohmann::ordered_json json_of(const CheckResult& result) {
+  nlohmann::ordered_json workers = nlohmann::ordered_json::array();
+  for (const Reached& one : result.workers) workers.push_back({{"host", one.host}, {"process", one.process}});
+  return {{"connected_by", result.connected_by}, {"agreement_us", result.microseconds}, {"workers", workers}};
+}
+
+void print(const CheckResult& result) {
+  std::fputs(fmt::format("connected by {}\n", result.connected_by).c_str(), stdout);
+  for (std::size_t w = 0; w < result.workers.size(); ++w) {
+    const Reached& one = result.workers[w];
+    std::fputs(fmt::format("worker {}: reached, process {} on host {}\n", w, one.process, one.host).c_str(), stdout);
+  }
+  std::fputs(fmt::format("one call of agree() with all workers takes {:.0f} us\n", result.microseconds).c_str(),
+             stdout);
 }
 
 nlohmann::ordered_json json_of(const ClusterSpec& spec, const OwnAddress& own,
@@ -106,10 +157,16 @@ int show_cluster(const ClusterCommandOptions& options) {
   const ClusterSpec spec = resolve_cluster();
   const OwnAddress own = internal::choose_interface(spec);
   const std::vector<std::string> findings = findings_about(spec, own);
+  if (!options.json) print(spec, own, findings);
+  std::fflush(stdout);  // the others may take their time
+  std::optional<CheckResult> reached;
+  if (options.check) reached = reach_all(spec, options);
   if (options.json) {
-    std::fputs((json_of(spec, own, findings).dump(2) + "\n").c_str(), stdout);
-  } else {
-    print(spec, own, findings);
+    nlohmann::ordered_json json = json_of(spec, own, findings);
+    if (reached) json["check"] = json_of(*reached);
+    std::fputs((json.dump(2) + "\n").c_str(), stdout);
+  } else if (reached) {
+    print(*reached);
   }
   return spec.disagreements.empty() && findings.empty() ? 0 : 1;
 }

@@ -12,6 +12,17 @@ void add_cluster(CLI::App& app, Action& chosen) {
       app.add_subcommand("cluster", "Show who this process would be, which source says so, and what disagrees");
   const auto options = std::make_shared<ClusterCommandOptions>();
   cluster->add_flag("--json", options->json, "print a JSON object");
+  CLI::Option* const check =
+      cluster->add_flag("--check", options->check,
+                        "meet the other workers, all of which must run this command now, and show who was reached");
+  cluster->add_option("--within", options->check_seconds, "how many seconds to wait for the others")
+      ->needs(check)
+      ->check(CLI::Range(1, 3600))
+      ->capture_default_str();
+  cluster->add_option("--engine", options->engine, "what connects the workers")
+      ->needs(check)
+      ->check(CLI::IsMember({"auto", "shared-memory", "tls", "tcp"}))
+      ->capture_default_str();
   cluster->callback([options, &chosen] { chosen = [options] { return show_cluster(*options); }; });
 }
 

@@ -69,6 +69,30 @@ TEST(ClusterCommand, NeverPrintsTheSecret) {
   }
 }
 
+TEST(ClusterCommand, ChecksThatAllWorkersOfAJobReachEachOther) {
+  for (const std::string engine : {"auto", "tls"}) {
+    const Result result =
+        run_program(LOCKSTEP_PROGRAM, "run -n 3 -- " LOCKSTEP_PROGRAM " cluster --check --engine " + engine);
+    EXPECT_EQ(result.code, 0) << result.output;
+    for (const char* worker : {"0", "1", "2"}) {
+      const std::string words = std::string("worker ") + worker + ": reached, process ";
+      EXPECT_NE(result.output.find(words), std::string::npos) << result.output;
+    }
+    EXPECT_NE(result.output.find(engine == "tls" ? "connected by tls:" : "connected by shared-memory:"),
+              std::string::npos)
+        << result.output;
+  }
+}
+
+TEST(ClusterCommand, SaysWhoCannotBeReached) {
+  const Result result = run_with("LOCKSTEP_NUM_WORKERS=3 LOCKSTEP_WORKER_INDEX=1 LOCKSTEP_CHIEF_ADDRESS=127.0.0.1:9",
+                                 "--check --engine tls --within 1");
+  EXPECT_EQ(result.code, 3) << result.output;
+  EXPECT_NE(result.output.find("worker 1 of 3 has waited 1 s for worker 0 (127.0.0.1, port 9: Connection refused)"),
+            std::string::npos)
+      << result.output;
+}
+
 TEST(ClusterCommand, RefusesFlagsThatItDoesNotHave) { EXPECT_EQ(run_with("", "--chek").code, 2); }
 
 }  // namespace
