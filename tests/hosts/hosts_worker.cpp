@@ -1,0 +1,182 @@
+// A worker that joins by what its environment says, makes calls until it is told to stop, and prints what happens:
+// scripts/test-hosts runs it on several hosts and breaks the network between them.
+//
+// Each line begins with the milliseconds of CLOCK_MONOTONIC, which all hosts of the test share.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "lockstep/cluster/resolve_cluster.h"
+#include "lockstep/comm/join.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
+
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr char kUsage[] =
+    "Usage: hosts_worker [--engine NAME] [--join MS] [--lost MS] [--calls N] [--bytes N] [--pause MS]\n"
+    "Joins the other workers and makes calls: agree(), and where --bytes is above 0 exchange() of so many bytes with\n"
+    "each. Stops after --calls calls, and where one of the workers gets SIGTERM. --pause lies between two calls.\n"
+    "Exit codes: 0 it has stopped so, 1 a call or join() has failed, 2 usage, 4 what came is not what was sent\n";
+
+struct Settings {
+  lockstep::JoinOptions join = {};
+  int64_t calls = 0;  // no bound where it is 0
+  std::size_t bytes = 0;
+  milliseconds pause{0};
+};
+
+std::atomic<bool> is_told_to_stop = false;
+
+double milliseconds_of(Clock::duration time) { return std::chrono::duration<double, std::milli>(time).count(); }
+
+/// Any thread may call it.
+void print(std::string text) {
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
+  for (std::size_t at = text.find('\n'); at != std::string::npos; at = text.find('\n', at)) text.replace(at, 1, " | ");
+  std::fputs(fmt::format("{:.3f} {}\n", milliseconds_of(Clock::now().time_since_epoch()), text).c_str(), stdout);
+  std::fflush(stdout);
+}
+
+/// Throws std::exception where a flag or its value is wrong.
+Settings settings_of(std::span<char*> words) {
+  Settings settings;
+  for (std::size_t i = 0; i < words.size(); i += 2) {
+    const std::string_view flag = words[i];
+    if (i + 1 == words.size()) throw std::invalid_argument(fmt::format("{} needs a value", flag));
+    const std::string value = words[i + 1];
+    if (flag == "--engine") {
+      settings.join.engine = value;
+    } else if (flag == "--join") {
+      settings.join.timeouts.join = milliseconds(std::stoll(value));
+    } else if (flag == "--lost") {
+      settings.join.timeouts.lost = milliseconds(std::stoll(value));
+    } else if (flag == "--calls") {
+      settings.calls = std::stoll(value);
+    } else if (flag == "--bytes") {
+      settings.bytes = std::stoull(value);
+    } else if (flag == "--pause") {
+      settings.pause = milliseconds(std::stoll(value));
+    } else {
+      throw std::invalid_argument(fmt::format("there is no flag {}", flag));
+    }
+  }
+  return settings;
+}
+
+/// What worker `from` sends in this call, in each byte.
+std::byte content_of(int64_t call, int64_t from) { return static_cast<std::byte>(call * 31 + from * 7 + 1); }
+
+/// Memory for exchange() with each worker, and what is in it.
+class Exchange {
+ public:
+  Exchange(int64_t workers, int64_t worker, std::size_t bytes)
+      : worker_(worker), sent_(bytes), got_(static_cast<std::size_t>(workers), std::vector<std::byte>(bytes)) {
+    to_.assign(got_.size(), std::span<const std::byte>(sent_));
+    from_.assign(got_.begin(), got_.end());
+  }
+
+  /// How long the call itself took. Throws a std::logic_error where what has come is not what was sent.
+  Clock::duration run(lockstep::World& world, int64_t call) {
+    std::fill(sent_.begin(), sent_.end(), content_of(call, worker_));
+    const Clock::time_point begin = Clock::now();
+    world.exchange(to_, from_);
+    const Clock::duration took = Clock::now() - begin;
+    for (std::size_t w = 0; w < got_.size(); ++w) {
+      const auto from = static_cast<int64_t>(w);
+      const std::byte content = content_of(call, from);
+      const bool is_right = std::all_of(got_[w].begin(), got_[w].end(), [&](std::byte one) { return one == content; });
+      if (from != worker_ && !is_right) {
+        throw std::logic_error(fmt::format("wrong bytes from worker {} in call {}", from, call));
+      }
+    }
+    return took;
+  }
+
+ private:
+  const int64_t worker_;
+  std::vector<std::byte> sent_;
+  std::vector<std::vector<std::byte>> got_;  // by worker
+  std::vector<std::span<const std::byte>> to_;
+  std::vector<std::span<std::byte>> from_;
+};
+
+/// Calls until all workers stop, which they do after the same call.
+void call_until_told(lockstep::World& world, const Settings& settings) {
+  Exchange exchange(world.num_workers(), world.worker_index(), settings.bytes);
+  Clock::duration exchanging{};
+  Clock::duration longest{};
+  Clock::time_point next_line = Clock::now();
+  int64_t calls = 0;
+  try {
+    while (settings.calls == 0 || calls < settings.calls) {
+      const Clock::time_point begin = Clock::now();
+      const std::vector<std::string> all = world.agree(is_told_to_stop ? "stop" : "go");
+      if (std::find(all.begin(), all.end(), "stop") != all.end()) break;
+      if (settings.bytes > 0) exchanging += exchange.run(world, calls);
+      ++calls;
+      longest = std::max(longest, Clock::now() - begin);
+      if (Clock::now() >= next_line) {
+        print(fmt::format("call {}", calls));
+        next_line = Clock::now() + milliseconds(100);
+      }
+      if (settings.pause.count() > 0) std::this_thread::sleep_for(settings.pause);
+    }
+  } catch (const lockstep::Error& error) {
+    print(fmt::format("failed after {} calls: {}", calls, error.what()));
+    throw;
+  }
+  print(fmt::format("done after {} calls; exchange() took {:.3f} s in all, the longest call {:.3f} s", calls,
+                    milliseconds_of(exchanging) / 1000, milliseconds_of(longest) / 1000));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::span<char*> words(argv, static_cast<std::size_t>(argc));
+  Settings settings;
+  try {
+    settings = settings_of(words.subspan(1));
+  } catch (const std::exception& error) {
+    std::fputs(fmt::format("hosts_worker: {}\n{}", error.what(), kUsage).c_str(), stderr);
+    return 2;
+  }
+  std::signal(SIGTERM, [](int) { is_told_to_stop = true; });
+  lockstep::set_log_sink([](lockstep::LogLevel, std::string_view line) { print(fmt::format("log: {}", line)); });
+  print("started");
+  std::shared_ptr<lockstep::World> world;
+  try {
+    world = lockstep::join(lockstep::resolve_cluster(), settings.join);
+  } catch (const lockstep::Error& error) {
+    print(fmt::format("not joined: {}", error.what()));
+    return 1;
+  }
+  print(fmt::format("joined {}", world->describe()));
+  try {
+    call_until_told(*world, settings);
+  } catch (const lockstep::Error&) {
+    return 1;
+  } catch (const std::logic_error& error) {
+    print(error.what());
+    return 4;
+  }
+  return 0;
+}
