@@ -96,7 +96,9 @@ INSTANTIATE_TEST_SUITE_P(Threads, WorldConforms, ::testing::ValuesIn(world_check
 INSTANTIATE_TEST_SUITE_P(SharedMemory, WorldConforms, ::testing::ValuesIn(world_checks({.make = shared_memory})),
                          kName);
 INSTANTIATE_TEST_SUITE_P(Tls, WorldConforms, ::testing::ValuesIn(world_checks({.make = tls})), kName);
-INSTANTIATE_TEST_SUITE_P(Tcp, WorldConforms, ::testing::ValuesIn(world_checks({.make = tcp})), kName);
+// What differs from TLS does not depend on the number of workers.
+INSTANTIATE_TEST_SUITE_P(Tcp, WorldConforms, ::testing::ValuesIn(world_checks({.make = tcp, .workers = {2, 3}})),
+                         kName);
 
 TEST(WorldConformance, HasEachCheckForEachNumberOfWorkersUnderANameThatTestsCanHave) {
   std::set<std::string> names;
