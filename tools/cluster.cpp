@@ -15,6 +15,7 @@
 #include "lockstep/cluster/resolve_cluster.h"
 #include "lockstep/comm/interfaces.h"
 #include "lockstep/comm/join.h"
+#include "lockstep/comm/network/members.h"
 #include "tools/console.h"
 
 namespace lockstep::tools {
@@ -74,10 +75,8 @@ struct CheckResult {
 CheckResult reach_all(const ClusterSpec& spec, const ClusterCommandOptions& options) {
   const std::chrono::seconds within(options.check_seconds);
   const auto world = join(spec, {.engine = options.engine, .timeouts = {.join = within, .patience = within}});
-  char host[256] = {};
-  gethostname(host, sizeof(host) - 1);
   CheckResult result{.connected_by = world->describe(), .workers = {}};
-  for (const std::string& record : world->agree(fmt::format("{} {}", getpid(), host))) {
+  for (const std::string& record : world->agree(fmt::format("{} {}", getpid(), internal::host_name()))) {
     const std::size_t space = record.find(' ');
     result.workers.push_back({.host = record.substr(space + 1), .process = std::stoll(record)});
   }

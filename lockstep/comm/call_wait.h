@@ -3,10 +3,16 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
 
 #include "lockstep/comm/timeouts.h"
 
 namespace lockstep::internal {
+
+/// "worker 2 has not come to call 17": `what` is "come to" or "finished". `workers` is not empty.
+std::string missing_text(const std::vector<int64_t>& workers, const char* what, uint64_t call);
 
 /// Counts the time of one wait in slices, so that a process or a machine that stood still for a while gives nobody up.
 class CallWait {

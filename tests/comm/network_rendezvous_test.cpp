@@ -6,6 +6,7 @@
 #include <openssl/evp.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,11 +28,13 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "tests/support/errors.h"
+#include "tests/support/free_port.h"
 
 namespace lockstep::internal {
 namespace {
 
 using lockstep::testing::expect_error;
+using lockstep::testing::free_port;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
@@ -64,9 +67,6 @@ void expect_refused(std::future<Members> worker, const char* code, std::initiali
                     const lockstep::testing::Where& where = lockstep::testing::Where::current()) {
   expect_error<ClusterError>([&] { worker.get(); }, code, values, where);
 }
-
-/// A port at which nobody listens now.
-uint16_t free_port() { return NetworkRendezvous(job_of(0, 2)).port(); }
 
 TEST(NetworkRendezvous, TellsAllWorkersWhoTakesPart) {
   for (const int64_t workers : {2, 3, 8}) {
@@ -117,6 +117,19 @@ TEST(NetworkRendezvous, SaysWhatIsWrongWithTheChiefWhereItDoesNotCome) {
   const uint16_t port = free_port();
   expect_refused(meet(job_of(1, 2, port), milliseconds(300)), "LS-CLUSTER-JOIN",
                  {"worker 1 of 2", fmt::format("127.0.0.1, port {}: Connection refused", port)});
+}
+
+TEST(NetworkRendezvous, SaysHowManyFilesItNeedsWhereTheLimitIsLower) {
+  expect_error<ClusterError>([] { NetworkRendezvous(job_of(0, 2049)); }, "LS-CLUSTER-SOCKET", {"2049", "2048"});
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit low = before;
+  low.rlim_cur = 100;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  expect_error<ClusterError>([] { NetworkRendezvous(job_of(3, 20)); }, "LS-CLUSTER-SOCKET",
+                             {"worker 3", "100 files", "104", "ulimit -n 104"});
+  EXPECT_NO_THROW(NetworkRendezvous(job_of(0, 18)));
+  setrlimit(RLIMIT_NOFILE, &before);
 }
 
 TEST(NetworkRendezvous, LetsAnotherProcessComeInThePlaceOfOneThatHasGone) {

@@ -8,9 +8,11 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <utility>
 
+#include "lockstep/comm/network/endpoint.h"
 #include "lockstep/comm/socket_address.h"
 
 namespace lockstep::internal {
@@ -24,15 +26,6 @@ using asio::ip::tcp;
 std::string text_of(const tcp::endpoint& endpoint) {
   const std::string number = number_of(*endpoint.data());
   return fmt::format(fmt::runtime(endpoint.address().is_v6() ? "[{}]:{}" : "{}:{}"), number, endpoint.port());
-}
-
-tcp::endpoint endpoint_of(const std::string& address, uint16_t port) {
-  const auto system = socket_address_of(address, port);
-  if (!system) throw ConnectionError(Kind::kRefused, fmt::format("'{}' is no address", address));
-  tcp::endpoint endpoint;
-  std::memcpy(endpoint.data(), system->generic(), system->size);
-  endpoint.resize(system->size);
-  return endpoint;
 }
 
 }  // namespace
@@ -52,20 +45,22 @@ Connection::Connection(tcp::socket socket, const TlsContext& keys, Stream::Role 
 Connection::Awaitable<std::shared_ptr<Connection>> Connection::to(std::string address, uint16_t port,
                                                                   const TlsContext& keys, Milliseconds longest) {
   const auto executor = co_await asio::this_coro::executor;
-  const tcp::endpoint endpoint = endpoint_of(address, port);
+  const std::optional<tcp::endpoint> endpoint = endpoint_of<tcp>(address, port);
+  if (!endpoint) throw ConnectionError(Kind::kRefused, fmt::format("'{}' is no address", address));
   tcp::socket socket(executor);
-  socket.open(endpoint.protocol());
+  std::error_code error;
+  socket.open(endpoint->protocol(), error);
+  if (error) throw ConnectionError(Kind::kRefused, error.message());
   close_on_exec(socket.native_handle());
   asio::steady_timer timer(executor, longest);
   bool is_late = false;
-  timer.async_wait([&](std::error_code error) {
-    if (error) return;
+  timer.async_wait([&](std::error_code cancelled) {
+    if (cancelled) return;
     is_late = true;
     std::error_code ignored;
     socket.close(ignored);
   });
-  std::error_code error;
-  co_await socket.async_connect(endpoint, asio::redirect_error(use_awaitable, error));
+  co_await socket.async_connect(*endpoint, asio::redirect_error(use_awaitable, error));
   const bool is_in_time = timer.cancel() > 0;
   // The timer's function refers to this frame: where it could not be cancelled it has run, or runs next.
   if (!is_in_time && !is_late) co_await asio::post(executor, use_awaitable);

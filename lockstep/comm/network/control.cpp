@@ -1,16 +1,13 @@
 #include "lockstep/comm/network/control.h"
 
 #include <fmt/format.h>
-#include <pthread.h>
 
 #include <algorithm>
-#include <csignal>
 #include <future>
-#include <system_error>
 #include <utility>
 
+#include "lockstep/comm/service_thread.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/thread_limits.h"
 
 namespace lockstep::internal {
 
@@ -21,10 +18,6 @@ using std::chrono::milliseconds;
 using Gone = EndOfRun::Gone;
 using Kind = Frame::Kind;
 
-/// A heartbeat is sent at each tick, and looked for.
-constexpr int kTicksUntilLost = 20;
-constexpr milliseconds kLongestTick{250};
-
 }  // namespace
 
 Control::Control(asio::io_context& context, Team team, int64_t worker, milliseconds lost, RunState& state)
@@ -34,7 +27,7 @@ Control::Control(asio::io_context& context, Team team, int64_t worker, milliseco
       lost_(lost),
       failure_text_(fmt::format("{} failed in its control plane: it had no memory",
                                 members_[static_cast<std::size_t>(worker)].name())),
-      tick_(std::clamp(lost / kTicksUntilLost, milliseconds(1), kLongestTick)),
+      tick_(heartbeat_interval(lost)),
       state_(state),
       datagrams_(std::move(team.datagrams)),
       peers_(members_.size()),
@@ -54,26 +47,19 @@ Control::Control(asio::io_context& context, Team team, int64_t worker, milliseco
     asio::co_spawn(context_, listen(static_cast<int64_t>(w)), rethrow);
   }
   datagrams_->start(members_, worker_, team.datagram_key, [this](int64_t from, const Frame& frame) {
-    peers_[static_cast<std::size_t>(from)].has_been_heard = true;
-    receive(from, frame);
+    Peer& peer = peers_[static_cast<std::size_t>(from)];
+    peer.has_been_heard = true;
+    // Where its connection broke, it can say that the run has ended, and answer nothing.
+    if (peer.connection->is_open() || frame.kind == Kind::kEnd) receive(from, frame);
   });
   asio::co_spawn(context_, beat(), rethrow);
   context_.restart();  // it was stopped when the workers had been connected
-  // Signals are for the program's own threads.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
-    thread_ = std::thread([this] { run(); });
-  } catch (const std::system_error& error) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    thread_ = start_service_thread(worker_, "control plane", [this] { run(); });
+  } catch (const ClusterError&) {
     leave(false);
-    throw ClusterError("LS-CLUSTER-SOCKET",
-                       fmt::format("worker {} could not start its control plane, a thread: {}", worker_, error.what()),
-                       fmt::format("raise the limit: {}", thread_limits_text()));
+    throw;
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 Control::~Control() {
@@ -91,7 +77,11 @@ void Control::run() {
       return;
     } catch (const std::exception&) {
       // No memory, say, for what has just come. The others must not wait for this worker.
-      end_of_run_.notice(failure_text_);
+      try {
+        end_of_run_.notice(failure_text_);
+      } catch (const std::exception&) {
+        // The others miss this worker's heartbeats if that is all the memory there is.
+      }
     }
   }
 }

@@ -7,7 +7,7 @@
 
 #include "lockstep/comm/authentication.h"
 #include "lockstep/comm/network/connection.h"
-#include "lockstep/comm/socket_address.h"
+#include "lockstep/comm/network/endpoint.h"
 
 namespace lockstep::internal {
 
@@ -20,24 +20,15 @@ using asio::ip::udp;
 constexpr std::size_t kHeadBytes = 16;
 constexpr std::size_t kLongestDatagram = kLongestReason + 128;
 
-/// Empty where the number is none.
-udp::endpoint endpoint_of(const std::string& number, uint16_t port) {
-  udp::endpoint endpoint;
-  const auto system = socket_address_of(number, port);
-  if (!system) return endpoint;
-  std::memcpy(endpoint.data(), system->generic(), system->size);
-  endpoint.resize(system->size);
-  return endpoint;
-}
-
 }  // namespace
 
 Datagrams::Datagrams(asio::io_context& context, const std::string& address) : socket_(context) {
-  const udp::endpoint endpoint = endpoint_of(address, 0);
+  const std::optional<udp::endpoint> endpoint = endpoint_of<udp>(address, 0);
+  if (!endpoint) return;
   std::error_code error;
-  socket_.open(endpoint.protocol(), error);
+  socket_.open(endpoint->protocol(), error);
   if (!error) close_on_exec(socket_.native_handle());
-  if (!error) socket_.bind(endpoint, error);
+  if (!error) socket_.bind(*endpoint, error);
   if (!error) socket_.non_blocking(true, error);
   if (!error) port_ = socket_.local_endpoint(error).port();
 }
@@ -52,7 +43,8 @@ void Datagrams::start(const std::vector<Member>& members, int64_t self, const st
   endpoints_.resize(members.size());
   for (const Member& member : members) {
     if (member.worker == self || member.datagram_port == 0) continue;
-    endpoints_[static_cast<std::size_t>(member.worker)] = endpoint_of(member.address, member.datagram_port);
+    const auto endpoint = endpoint_of<udp>(member.address, member.datagram_port);
+    if (endpoint) endpoints_[static_cast<std::size_t>(member.worker)] = *endpoint;
   }
   asio::co_spawn(socket_.get_executor(), receive(), rethrow);
 }

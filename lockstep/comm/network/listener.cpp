@@ -8,6 +8,7 @@
 #include <numeric>
 #include <utility>
 
+#include "lockstep/comm/network/endpoint.h"
 #include "lockstep/comm/socket_address.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
@@ -34,10 +35,10 @@ const char* text_of(Kind kind) {
 }
 
 [[noreturn]] void throw_cannot_listen(const std::string& who, const std::string& address, uint16_t port, int error) {
-  throw ClusterError("LS-CLUSTER-SOCKET",
-                     fmt::format("{} cannot listen at {}, port {}: {}", who, address, port, std::strerror(error)),
-                     error == EADDRINUSE ? "end the other program that listens there, or give the chief another port"
-                                         : "give the chief's address and LOCKSTEP_INTERFACE as this host knows them");
+  throw ClusterError(
+      "LS-CLUSTER-SOCKET", fmt::format("{} cannot listen at {}, port {}: {}", who, address, port, std::strerror(error)),
+      error == EADDRINUSE ? "end the other program that listens there, or give this worker another port"
+                          : "correct the address, or set LOCKSTEP_INTERFACE to an interface of this host");
 }
 
 /// The first byte of every TLS handshake.
@@ -58,17 +59,14 @@ void Listener::Newcomer::give_up() {
 Listener::Listener(asio::io_context& context, const std::string& address, uint16_t port, const TlsContext& keys,
                    std::string who)
     : context_(context), tls_(keys), who_(std::move(who)), acceptor_(context) {
-  const auto system = socket_address_of(address, port);
-  if (!system) throw_cannot_listen(who_, address, port, EADDRNOTAVAIL);
-  tcp::endpoint endpoint;
-  std::memcpy(endpoint.data(), system->generic(), system->size);
-  endpoint.resize(system->size);
+  const std::optional<tcp::endpoint> endpoint = endpoint_of<tcp>(address, port);
+  if (!endpoint) throw_cannot_listen(who_, address, port, EADDRNOTAVAIL);
   std::error_code error;
-  acceptor_.open(endpoint.protocol(), error);
+  acceptor_.open(endpoint->protocol(), error);
   if (!error) close_on_exec(acceptor_.native_handle());
   // The ports of a job that has ended can be used at once.
   if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
-  if (!error) acceptor_.bind(endpoint, error);
+  if (!error) acceptor_.bind(*endpoint, error);
   if (!error) acceptor_.listen(1024, error);
   if (error) throw_cannot_listen(who_, address, port, error.value());
   port_ = acceptor_.local_endpoint(error).port();

@@ -1,12 +1,14 @@
 #include "lockstep/comm/network/network_rendezvous.h"
 
+#include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
-#include <fmt/format.h>
 #include <exception>
 #include <utility>
 
 #include "lockstep/comm/network/refusal.h"
+#include "lockstep/core/error.h"
 
 namespace lockstep::internal {
 
@@ -14,8 +16,31 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using Kind = Frame::Kind;
 
+namespace {
+
+/// The job, if this process can have connections with so many workers.
+NetworkJob checked(NetworkJob job) {
+  if (job.num_workers > NetworkRendezvous::kMostWorkers) {
+    throw ClusterError("LS-CLUSTER-SOCKET",
+                       fmt::format("{} workers cannot be connected with each other", job.num_workers),
+                       fmt::format("start at most {} workers", NetworkRendezvous::kMostWorkers));
+  }
+  constexpr int64_t kOthers = 64;  // files that the program and joining need
+  const int64_t needed = 2 * job.num_workers + kOthers;
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < static_cast<rlim_t>(needed)) {
+    throw ClusterError("LS-CLUSTER-SOCKET",
+                       fmt::format("worker {} may have {} files open, and needs {} for {} workers", job.worker_index,
+                                   files.rlim_cur, needed, job.num_workers),
+                       fmt::format("raise the limit: ulimit -n {}", needed));
+  }
+  return job;
+}
+
+}  // namespace
+
 NetworkRendezvous::NetworkRendezvous(NetworkJob job)
-    : job_(std::move(job)),
+    : job_(checked(std::move(job))),
       tls_(job_.secret, job_.id),
       listener_(context_, job_.own_address, job_.worker_index == 0 ? job_.chief_port : job_.own_port, tls_,
                 fmt::format("worker {}", job_.worker_index)),

@@ -53,7 +53,11 @@ struct NetworkTeam {
 /// Brings a worker together with all others. One thread uses it; it waits there.
 class NetworkRendezvous {
  public:
-  /// Listens. A ClusterError (LS-CLUSTER-SOCKET) where the system refuses.
+  /// A worker has two connections with each other one, and worker 0 tells all addresses in one frame.
+  static constexpr int64_t kMostWorkers = 2048;
+
+  /// Listens. A ClusterError (LS-CLUSTER-SOCKET) where the system refuses, where it allows fewer open files than the
+  /// connections need, or for more than kMostWorkers.
   explicit NetworkRendezvous(NetworkJob job);
   ~NetworkRendezvous();
   NetworkRendezvous(const NetworkRendezvous&) = delete;
@@ -70,7 +74,7 @@ class NetworkRendezvous {
   /// A ClusterError (LS-CLUSTER-JOIN) on every worker that has come where some are missing after `join`; it names them.
   /// A worker with another secret, number of workers or build than worker 0, or whose index another process has, gets
   /// LS-CLUSTER-DIFFERS at once, while the others go on waiting. Every ten seconds a line in the log says who is
-  /// missing and what was seen of him.
+  /// missing and what was seen of it.
   Members meet(std::chrono::milliseconds join);
 
   /// Connects every worker with every other one, after meet(). A ClusterError (LS-CLUSTER-UNREACHABLE) on all of them

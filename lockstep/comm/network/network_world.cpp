@@ -1,7 +1,6 @@
 #include "lockstep/comm/network/network_world.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -182,8 +181,7 @@ class NetworkWorld final : public World {
     add_where([](const DataStream& one) { return !one.has_begun(); });
     const char* const what = missing.empty() ? "finished" : "come to";
     if (missing.empty()) add_where([](const DataStream& one) { return !one.is_taken(); });
-    return fmt::format("{} {} {} not {} call {}", missing.size() == 1 ? "worker" : "workers", fmt::join(missing, ", "),
-                       missing.size() == 1 ? "has" : "have", what, calls_);
+    return missing_text(missing, what, calls_);
   }
 
   /// The workers decide in a time that depends on heartbeats alone. A bound stands here all the same.

@@ -2,29 +2,22 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 #include <string>
-#include <system_error>
 #include <utility>
 
+#include "lockstep/comm/service_thread.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/thread_limits.h"
 
 namespace lockstep::internal {
 
 namespace {
-
-/// A heartbeat is sent at each tick, and looked for.
-constexpr int kTicksUntilLost = 20;
-constexpr std::chrono::milliseconds kLongestTick{250};
 
 /// Why a connection broke.
 std::string how_it_went(const Segment& segment, const PeerConnection& peer) {
@@ -44,7 +37,7 @@ Monitor::Monitor(const Segment& segment, int64_t worker, std::vector<PeerConnect
     : segment_(segment),
       worker_(worker),
       lost_(lost),
-      tick_(std::clamp(lost / kTicksUntilLost, std::chrono::milliseconds(1), kLongestTick)),
+      tick_(heartbeat_interval(lost)),
       stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!stop_.is_open()) {
     throw ClusterError("LS-CLUSTER-SOCKET",
@@ -52,21 +45,12 @@ Monitor::Monitor(const Segment& segment, int64_t worker, std::vector<PeerConnect
                        "look at this host's limits of open files");
   }
   for (PeerConnection& peer : peers) watched_.push_back({.peer = std::move(peer)});
-  // Signals are for the program's own threads.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
-    thread_ = std::thread([this] { watch(); });
-  } catch (const std::system_error& error) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    thread_ = start_service_thread(worker_, "monitor", [this] { watch(); });
+  } catch (const ClusterError&) {
     segment_.end(worker_, "a worker could not start its monitor");
-    throw ClusterError("LS-CLUSTER-SOCKET",
-                       fmt::format("worker {} could not start its monitor, a thread: {}", worker_, error.what()),
-                       fmt::format("raise the limit: {}", thread_limits_text()));
+    throw;
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 Monitor::~Monitor() {

@@ -2,7 +2,6 @@
 
 #include <emmintrin.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -179,8 +178,7 @@ class SharedMemoryWorld final : public World {
         if (w != worker_ && segment_.worker(w).taken.load() < call) missing.push_back(w);
       }
     }
-    return fmt::format("{} {} {} not {} call {}", missing.size() == 1 ? "worker" : "workers", fmt::join(missing, ", "),
-                       missing.size() == 1 ? "has" : "have", what, call);
+    return missing_text(missing, what, call);
   }
 
   /// Throws where the run has ended before `call` was committed.
