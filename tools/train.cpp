@@ -27,13 +27,21 @@ namespace {
 
 namespace F = torch::nn::functional;
 
-std::unique_ptr<Strategy> make(const TrainOptions& options) {
+std::unique_ptr<Strategy> make(const TrainOptions& options, const std::optional<ClusterSpec>& cluster) {
+  if (options.engine != "auto" && options.strategy != "multi-worker") {
+    throw UsageError(
+        "LS-FLAG",
+        fmt::format("--engine {} was given and --strategy {} has one worker", options.engine, options.strategy),
+        "use --strategy multi-worker");
+  }
   return make_strategy(options.strategy, {.devices = options.devices,
                                           .replicas = options.replicas,
                                           .seed = options.seed,
                                           .threads_per_replica = static_cast<int>(options.threads_per_replica),
                                           .factored_gradients = options.factored_gradients ? FactoredGradients::kAuto
-                                                                                           : FactoredGradients::kOff});
+                                                                                           : FactoredGradients::kOff,
+                                          .cluster = cluster,
+                                          .engine = options.engine});
 }
 
 /// Loss and accuracy over a whole data set, each target once: a label, or a character of text.
@@ -60,14 +68,17 @@ Evaluation evaluate(Strategy& strategy, const ReplicatedModel& model, const Data
   return {sums[0] / sums[2], sums[1] / sums[2]};
 }
 
-/// Writes which sample each replica used.
-void log_samples(WholeFile& log, int64_t epoch, int64_t step, const PerReplica<Batch>& batch) {
-  if (!log.wanted()) return;
-  int64_t replica = batch.first_replica();
-  for (const Batch& part : batch) {
-    const auto* ids = part.ids.data_ptr<int64_t>();
-    for (int64_t i = 0; i < part.size(); ++i) log.write(fmt::format("{} {} {} {}\n", epoch, step, replica, ids[i]));
-    ++replica;
+/// Writes which sample each replica of each worker used.
+void log_samples(const Strategy& strategy, WholeFile& log, int64_t epoch, int64_t step,
+                 const PerReplica<Batch>& batch) {
+  const auto rows = strategy.per_replica([&](ReplicaId r) {
+    const at::Tensor& ids = batch[r].ids;
+    return at::stack({at::full_like(ids, r.value()), ids}, 1);
+  });
+  const at::Tensor all = strategy.gather(rows);
+  const auto* row = all.data_ptr<int64_t>();
+  for (int64_t i = 0; i < all.size(0); ++i, row += 2) {
+    log.write(fmt::format("{} {} {} {}\n", epoch, step, row[0], row[1]));
   }
 }
 
@@ -97,9 +108,13 @@ int train(const TrainOptions& options) {
     throw UsageError("LS-FLAG", fmt::format("--sample was given and --model {} makes no text", options.model.name),
                      "use --model gpt");
   }
-  WholeFile sample_log(options.sample_log);
-  WholeFile json(options.json);
-  const auto strategy = make(options);
+  std::optional<ClusterSpec> cluster;
+  if (options.strategy == "multi-worker") cluster = resolve_cluster();
+  // The chief writes the files of all workers.
+  const bool is_chief = !cluster || cluster->is_chief();
+  WholeFile sample_log(is_chief ? options.sample_log : "");
+  WholeFile json(is_chief ? options.json : "");
+  const auto strategy = make(options, cluster);
   ModelOptions model_options = options.model;
   const TrainData split = load_data(options.data, model_options);
   const std::string description = strategy->describe();  // while there are no variables, of which it has a table
@@ -113,11 +128,14 @@ int train(const TrainOptions& options) {
                     "give more data");
   }
   const int64_t steps = options.steps > 0 ? options.steps : per_epoch * std::max<int64_t>(options.epochs, 1);
-  std::fputs(description.c_str(), stderr);
-  if (options.describe) std::fputs(strategy->describe_variables().c_str(), stderr);
+  if (is_chief) {
+    std::fputs(description.c_str(), stderr);
+    if (options.describe) std::fputs(strategy->describe_variables().c_str(), stderr);
+  }
 
   TrainReport report;
-  std::optional<Progress> progress(std::in_place, steps, options.steps > 0 ? 0 : steps / per_epoch);
+  std::optional<Progress> progress;
+  if (is_chief) progress.emplace(steps, options.steps > 0 ? 0 : steps / per_epoch);
   std::optional<std::string> failure;
   const auto start = std::chrono::steady_clock::now();
   try {
@@ -127,16 +145,16 @@ int train(const TrainOptions& options) {
       for (const auto& batch : data.epoch(epoch)) {
         if (report.steps == steps) break;
         const double loss = step(*strategy, model, optimizer, batch);
-        log_samples(sample_log, epoch, report.steps, batch);
+        if (!options.sample_log.empty()) log_samples(*strategy, sample_log, epoch, report.steps, batch);
         ++report.steps;
         ++epoch_steps;
         loss_sum += loss;
         const int64_t samples = batch.begin()->global_size;
         report.samples += samples;
-        progress->step(epoch, samples, loss);
+        if (progress) progress->step(epoch, samples, loss);
       }
       report.train_loss = loss_sum / static_cast<double>(epoch_steps);
-      progress->epoch(epoch, report.train_loss);
+      if (progress) progress->epoch(epoch, report.train_loss);
     }
   } catch (const ReplicaError& error) {
     try {
@@ -158,9 +176,10 @@ int train(const TrainOptions& options) {
   report.eval_accuracy = evaluation.accuracy;
   describe_run(report, options, *strategy);
   digest_state(report, *strategy);
-  print_table(table_of(report));
+  if (is_chief) print_table(table_of(report));
   if (options.sample > 0) {
     const std::string made = sample_text(*strategy, model, split.vocabulary, model_options.context, options.sample);
+    if (!is_chief) return report.findings.empty() ? 0 : 1;
     std::fputs("\nsample:\n", stdout);
     std::fwrite(made.data(), 1, made.size(), stdout);
     std::fputs("\n", stdout);

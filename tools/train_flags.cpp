@@ -19,6 +19,9 @@ void add_train(CLI::App& app, Action& chosen) {
   train->add_option("--strategy", options.strategy, "the strategy")
       ->check(CLI::IsMember(strategy_names()))
       ->capture_default_str();
+  train->add_option("--engine", options.engine, "what moves the bytes between the workers of multi-worker")
+      ->check(CLI::IsMember({"auto", "shared-memory", "tls", "tcp"}))
+      ->capture_default_str();
   train->add_option("--devices", options.devices, "lanes, such as cpu:0,cpu:1; by default as many as cores")
       ->delimiter(',');
   train->add_option("--replicas", options.replicas, "replicas, at least as many as lanes; by default one for each lane")

@@ -13,6 +13,7 @@ struct TrainOptions {
   ModelOptions model = {.dropout = 0.1};
   std::string data = "digits";
   std::string strategy = "mirrored";
+  std::string engine = "auto";  // between the workers of multi-worker
   std::vector<std::string> devices;
   int64_t replicas = 0;
   int64_t threads_per_replica = 1;

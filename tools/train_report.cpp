@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "lockstep/core/fingerprint.h"
 
@@ -27,6 +28,29 @@ std::vector<std::string> findings_of(const S& strategy) {
   return lines;
 }
 
+/// An item's values, for all replicas of all workers where each replica has its own.
+std::vector<at::Tensor> values_of_all(const Strategy& strategy, const StateItem& item) {
+  std::vector<at::Tensor> mine = item.read();
+  if (strategy.num_workers() == 1 || item.kind != StateItem::Kind::kOnRead) return mine;
+  std::vector<at::Tensor> all;
+  const PerReplica<at::Tensor> local =
+      strategy.per_replica([&, next = std::size_t{0}](ReplicaId) mutable { return mine[next++]; });
+  for (int64_t r = 0; r < strategy.num_replicas(); ++r) {
+    const bool is_here = r >= local.first_replica() && r - local.first_replica() < static_cast<int64_t>(local.size());
+    all.push_back(strategy.broadcast(r, is_here ? local[r] : at::Tensor()));
+  }
+  return all;
+}
+
+/// What connects the workers, as the strategy's description names it: "tls", "shared memory".
+std::string engine_of(const Strategy& strategy) {
+  if (strategy.num_workers() == 1) return "in-process";
+  constexpr std::string_view kBefore = "workers are connected by ";
+  const std::string text = strategy.describe();
+  const std::size_t begin = text.find(kBefore) + kBefore.size();
+  return text.substr(begin, text.find_first_of(":,\n", begin) - begin);
+}
+
 }  // namespace
 
 void describe_run(TrainReport& report, const TrainOptions& options, const Strategy& strategy) {
@@ -37,6 +61,7 @@ void describe_run(TrainReport& report, const TrainOptions& options, const Strate
   report.replicas = strategy.num_replicas();
   report.devices = strategy.devices();
   report.workers = strategy.num_workers();
+  report.engine = engine_of(strategy);
   report.global_batch = options.global_batch;
   report.seed = options.seed;
   report.fingerprint = internal::platform_fingerprint();
@@ -51,7 +76,7 @@ void digest_state(TrainReport& report, const Strategy& strategy) {
     std::vector<std::pair<std::string, at::Tensor>> named;
     for (const StateItem& item : items) {
       if (std::find(kinds.begin(), kinds.end(), item.kind) == kinds.end()) continue;
-      for (const at::Tensor& value : item.read()) named.emplace_back(item.name, value);
+      for (const at::Tensor& value : values_of_all(strategy, item)) named.emplace_back(item.name, value);
     }
     return sha256_of(named);
   };

@@ -31,10 +31,8 @@ void warn_where_alone_among_workers(const std::string& strategy) {
     if (found.empty()) return;
     log(LogLevel::kWarning,
         fmt::format(
-            "{}, and {} in this process trains alone: the library's own strategies do not take several workers yet; "
-            "one "
-            "of yours takes what join() gives as StrategySetup::world; where each process is to train by itself, unset "
-            "the variables that lockstep cluster shows",
+            "{}, and {} in this process trains alone: take MultiWorkerMirroredStrategy; where each process is to train "
+            "by itself, unset the variables that lockstep cluster shows",
             found, strategy));
   });
 }

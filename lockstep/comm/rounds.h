@@ -28,6 +28,7 @@ class Rounds {
 
   int64_t num_workers() const { return world_->num_workers(); }
   int64_t worker_index() const { return world_->worker_index(); }
+  std::string describe() const { return world_->describe(); }
 
   /// A call from outside of steps begins. Forgets the failure of an earlier one.
   void begin() { failure_ = nullptr; }

@@ -180,7 +180,9 @@ CallScope::CallScope(ReplicaGroup& group, const char* call, const char* inside, 
                      "call it before on_chief, on all workers, and use what it gave");
   }
   const auto agree = [&] {
-    if (workers == Workers::kThis || group.num_workers() == 1) return;
+    if (workers == Workers::kThis) return;
+    agreed_ = true;
+    if (group.num_workers() == 1) return;
     Proposal mine{.call = call, .name = std::string(name), .step = group.step()};
     if (!name.empty()) mine.detail = fmt::format("{} of '{}'", call, name);
     agree_on_call(group.rounds(), std::move(mine), [](Proposal&) {});

@@ -132,11 +132,14 @@ class CallScope {
 
   /// Throws a UsageError where this call is inside another call of this thread, or in a merge function.
   void require_outermost() const;
+  /// Whether the workers have agreed on this call, so that they may agree on more of it.
+  bool is_agreed() const { return agreed_; }
 
  private:
   ReplicaGroup& group_;
   const char* const call_;
   bool outermost_ = false;
+  bool agreed_ = false;
 };
 
 /// While it lives, the calling thread does work that the chief does alone.

@@ -8,7 +8,7 @@
 namespace lockstep {
 
 const std::vector<std::string>& strategy_names() {
-  static const std::vector<std::string> names{"one-device", "mirrored", "central-storage"};
+  static const std::vector<std::string> names{"one-device", "mirrored", "multi-worker", "central-storage"};
   return names;
 }
 
@@ -37,6 +37,20 @@ std::unique_ptr<Strategy> make_strategy(const std::string& name, StrategyOptions
                                                               .verify_every = options.verify_every,
                                                               .denormals = options.denormals,
                                                               .factored_gradients = options.factored_gradients});
+  }
+  if (name == "multi-worker") {
+    return std::make_unique<MultiWorkerMirroredStrategy>(
+        MultiWorkerMirroredOptions{.cluster = std::move(options.cluster),
+                                   .devices = std::move(options.devices),
+                                   .replicas = options.replicas,
+                                   .copies = options.copies,
+                                   .seed = options.seed,
+                                   .threads_per_replica = options.threads_per_replica,
+                                   .verify_every = options.verify_every,
+                                   .denormals = options.denormals,
+                                   .engine = std::move(options.engine),
+                                   .timeouts = options.timeouts,
+                                   .factored_gradients = options.factored_gradients});
   }
   if (name == "central-storage") {
     if (options.copies == Copies::kPerReplica) {

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lockstep/strategy/central_storage.h"
 #include "lockstep/strategy/mirrored.h"
+#include "lockstep/strategy/multi_worker_mirrored.h"
 #include "lockstep/strategy/one_device.h"
 #include "lockstep/strategy/strategy.h"
 
@@ -23,10 +25,13 @@ struct StrategyOptions {
   Denormals denormals = Denormals::kFlush;
   std::string storage = "cpu";  // of central-storage
   FactoredGradients factored_gradients = FactoredGradients::kAuto;
+  std::optional<ClusterSpec> cluster = std::nullopt;  // this and the next two are of multi-worker
+  std::string engine = "auto";
+  WorkerTimeouts timeouts = {};
 };
 
-/// "one-device", "mirrored" or "central-storage". A UsageError for another name, and for options that the strategy
-/// cannot honour.
+/// "one-device", "mirrored", "multi-worker" or "central-storage". A UsageError for another name, and for options that
+/// the strategy cannot honour.
 std::unique_ptr<Strategy> make_strategy(const std::string& name, StrategyOptions options = {});
 
 /// The names that make_strategy knows.

@@ -7,14 +7,10 @@
 
 namespace lockstep {
 
-namespace {
-
 std::shared_ptr<const Placement> placement_of(Copies copies) {
   if (copies == Copies::kPerReplica) return std::make_shared<OwnCopyPlacement>();
   return std::make_shared<OneCopyPlacement>();
 }
-
-}  // namespace
 
 MirroredStrategy::MirroredStrategy(MirroredOptions options)
     : Strategy(StrategySetup{.name = "MirroredStrategy",

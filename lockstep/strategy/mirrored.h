@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "lockstep/core/denormals.h"
 #include "lockstep/core/factored_gradients.h"
 #include "lockstep/strategy/strategy.h"
+#include "lockstep/variable/placement.h"
 
 namespace lockstep {
 
@@ -16,6 +18,9 @@ enum class Copies {
   kPerMemory,   // one for all replicas that share a memory
   kPerReplica,  // one for each replica
 };
+
+/// The placement that keeps so many copies.
+std::shared_ptr<const Placement> placement_of(Copies copies);
 
 struct MirroredOptions {
   /// "cpu:K" is lane K of the host: any numbers from 0, no duplicates. Lanes take the cores that the process may use in

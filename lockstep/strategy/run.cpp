@@ -13,6 +13,7 @@
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/variable/registry.h"
+#include "lockstep/variable/value_digests.h"
 
 namespace lockstep {
 
@@ -99,8 +100,15 @@ void Strategy::finish_step() {
   if (verify_every_ > 0 && completed % verify_every_ == 0) {
     registry_->forget_unused();
     // Workers go on to exchange averages, so none may leave alone.
-    internal::agree_on_call(group_->rounds(), {.call = "the verification of a step", .step = step()},
-                            [&](internal::Proposal&) { registry_->verify(); });
+    internal::ValueDigests digests(*group_);
+    const auto all = internal::agree_on_call(group_->rounds(), {.call = "the verification of a step", .step = step()},
+                                             [&](internal::Proposal& mine) {
+                                               registry_->verify();
+                                               if (num_workers() > 1) registry_->add_mirrored(digests);
+                                               // A handle may be left on one worker alone.
+                                               digests.fill_in(mine, /*names_must_match=*/false);
+                                             });
+    digests.require_equal(all, "the verification of a step");
   }
   if (!registry_->synchronization().averages_after(completed)) return;
   std::vector<internal::VariableState*> local;

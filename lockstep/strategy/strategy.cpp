@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "lockstep/comm/agreement.h"
 #include "lockstep/comm/alone.h"
@@ -21,12 +22,15 @@
 #include "lockstep/memory/tensor_allocator.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/optim/update_rule.h"
+#include "lockstep/reduce/operands.h"
 #include "lockstep/reduce/reduce_tensors.h"
 #include "lockstep/replica/compute_settings.h"
+#include "lockstep/replica/local_worker.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/strategy/setup.h"
 #include "lockstep/variable/registry.h"
 #include "lockstep/variable/update.h"
+#include "lockstep/variable/value_digests.h"
 #include "lockstep/variable/variable_table.h"
 
 namespace lockstep {
@@ -68,6 +72,7 @@ Strategy::Strategy(StrategySetup setup)
   const auto rounds = std::make_shared<internal::Rounds>(std::move(setup.world));
   machine.num_workers = rounds->num_workers();
   machine.worker_index = rounds->worker_index();
+  machine.local_worker = internal::workers_before_on_cores(*rounds, machine.cores);
   internal::LanePlan plan;
   internal::agree_on_call(*rounds, {.call = name_}, [&](internal::Proposal& mine) {
     plan = internal::plan_lanes(*setup.topology, machine, {setup.threads_per_replica, setup.denormals});
@@ -119,6 +124,7 @@ std::string Strategy::describe() const {
   if (num_workers() > 1) {
     text += fmt::format("  worker {} of {}, with the replicas {} to {} of {}\n", worker_index(), num_workers(),
                         first_replica().value(), first_replica() + num_local_replicas() - 1, num_replicas());
+    text += fmt::format("  workers are connected by {}\n", group_->rounds().describe());
   }
   text += plan.replicas_from_machine
               ? "  the number of replicas is this machine's number of cores; set .replicas to get the same results "
@@ -158,13 +164,44 @@ void Strategy::check_replica(ReplicaId replica, const char* call) const {
 }
 
 void Strategy::run_on_chief(internal::FunctionRef<void()> body) const {
-  const CallScope call(*group_, "Strategy::on_chief", "return the value and use it after run()");
-  if (num_workers() > 1) {
-    throw UsageError("LS-ONE-WORKER", fmt::format("on_chief was called in a run of {} workers", num_workers()),
-                     "test is_chief(), and give all workers what came out by broadcast()");
+  run_and_send_from_chief([&](internal::SentValue&) { body(); });
+}
+
+internal::SentValue Strategy::run_and_send_from_chief(internal::FunctionRef<void(internal::SentValue&)> body) const {
+  constexpr const char* kCall = "Strategy::on_chief";
+  const CallScope call(*group_, kCall, "return the value and use it after run()");
+  internal::SentValue sent;
+  internal::agree_on_call(group_->rounds(), {.call = kCall, .step = step()}, [&](internal::Proposal&) {
+    if (!is_chief()) return;
+    const internal::ChiefScope alone(*group_);
+    body(sent);
+    for (const at::Tensor& tensor : sent.tensors) {
+      if (tensor.defined()) internal::check_operand(kCall, tensor);
+    }
+  });
+  if (num_workers() == 1) return sent;
+  // Replica 0 is the chief's. What the other workers give here is not used.
+  std::vector<int64_t> sizes{static_cast<int64_t>(sent.bytes.size())};
+  for (const at::Tensor& tensor : sent.tensors) sizes.push_back(tensor.defined() ? 1 : 0);
+  const at::Tensor header = group_->of_replica(0, at::tensor(sizes, at::kLong));
+  const auto* numbers = header.data_ptr<int64_t>();
+  sent.bytes.resize(static_cast<std::size_t>(numbers[0]));
+  sent.tensors.resize(static_cast<std::size_t>(header.numel() - 1));
+  const at::Tensor bytes = group_->of_replica(0, at::from_blob(sent.bytes.data(), {numbers[0]}, at::kByte));
+  if (!is_chief() && numbers[0] > 0) std::memcpy(sent.bytes.data(), bytes.data_ptr(), sent.bytes.size());
+  for (std::size_t i = 0; i < sent.tensors.size(); ++i) {
+    if (numbers[i + 1] != 0)
+      sent.tensors[i] = group_->of_replica(0, is_chief() ? sent.tensors[i].detach() : at::Tensor());
   }
-  const internal::ChiefScope alone(*group_);
-  body();
+  return sent;
+}
+
+void Strategy::require_one_worker_for_result() const {
+  if (num_workers() == 1) return;
+  throw UsageError("LS-ONE-WORKER",
+                   fmt::format("on_chief was given a function whose result cannot be sent to the other {} workers",
+                               num_workers() - 1),
+                   "return a number, a string, a tensor, or a vector, pair, tuple, optional or map of these");
 }
 
 std::shared_ptr<internal::ModuleBinding> Strategy::bind_modules(
@@ -177,15 +214,28 @@ std::shared_ptr<internal::ModuleBinding> Strategy::bind_modules(
   const bool with_gradient = at::GradMode::is_enabled();
   const c10::InferenceMode normal(false);
   const at::AutoGradMode gradient(with_gradient);
-  registry_->require_fresh_module(options.name, place);
-  std::vector<std::shared_ptr<torch::nn::Module>> modules;
-  for (int64_t r = 0; r < num_local_replicas(); ++r) {
-    internal::RandomStream stream;
-    stream.restart(internal::StreamKey::of_module(group_->seed(), options.name));
-    const internal::RandomScope scope(stream);
-    modules.push_back(next());
-  }
-  auto binding = std::make_shared<internal::ModuleBinding>(group_, options.name, std::move(modules), *registry_, place);
+  std::shared_ptr<internal::ModuleBinding> binding;
+  internal::ValueDigests initial(*group_);
+  const auto make = [&](internal::Proposal& mine) {
+    registry_->require_fresh_module(options.name, place);
+    std::vector<std::shared_ptr<torch::nn::Module>> modules;
+    for (int64_t r = 0; r < num_local_replicas(); ++r) {
+      internal::RandomStream stream;
+      stream.restart(internal::StreamKey::of_module(group_->seed(), options.name));
+      const internal::RandomScope scope(stream);
+      modules.push_back(next());
+    }
+    binding = std::make_shared<internal::ModuleBinding>(group_, options.name, std::move(modules), *registry_, place);
+    for (const Variable& variable : binding->variables()) {
+      initial.add(variable.name(), variable.state().component(0));
+    }
+    initial.fill_in(mine);
+    mine.detail = fmt::format("make_module of '{}' with {} variables", options.name, binding->variables().size());
+  };
+  // Where one worker cannot make the module, none makes it.
+  const auto all =
+      internal::agree_on_call(group_->rounds(), {.call = "make_module", .name = options.name, .step = step()}, make);
+  initial.require_equal(all, "make_module");
   registry_->add(binding);
   return binding;
 }

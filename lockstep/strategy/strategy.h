@@ -20,6 +20,7 @@
 #include "lockstep/core/function_ref.h"
 #include "lockstep/core/ids.h"
 #include "lockstep/core/per_replica.h"
+#include "lockstep/core/sent_value.h"
 #include "lockstep/data/distributed_dataset.h"
 #include "lockstep/optim/moving_average.h"
 #include "lockstep/optim/optimizer.h"
@@ -138,10 +139,14 @@ class Strategy {
   std::vector<T> local_results(const PerReplica<T>& values) const {
     return std::vector<T>(values.begin(), values.end());
   }
-  /// Calls `fn()` once, on the chief, and gives every worker the result, or the exception. In `fn`, a call in which all
-  /// workers take part is a UsageError, with one worker too. Calls that only read what this process has are allowed:
-  /// Variable::components, Variable::read of an on-write variable, variables() and the like. With several workers:
-  /// a UsageError, so far.
+  /// Calls `fn()` once, on the chief, and gives every worker the result. What `fn` throws is thrown on the chief, and a
+  /// PeerError with its text on the other workers. In `fn`, a call in which all workers take part is a UsageError, with
+  /// one worker too. Calls that only read what this process has are allowed: Variable::components, Variable::read of an
+  /// on-write variable, variables() and the like. The other workers wait, at most for WorkerTimeouts::patience.
+  ///
+  /// With several workers the result is nothing, a number, an enumerator, a string, a dense tensor in the host's
+  /// memory, or a vector, array, optional, pair, tuple or map of these; otherwise a UsageError before `fn` is called.
+  /// Tensors come without gradient to the other workers.
   template <std::invocable Fn>
   auto on_chief(Fn&& fn) const {
     using Result = std::decay_t<std::invoke_result_t<Fn&>>;
@@ -149,8 +154,17 @@ class Strategy {
       run_on_chief([&] { fn(); });
     } else {
       std::optional<Result> result;
-      run_on_chief([&] { result.emplace(fn()); });
-      return Result(std::move(*result));  // NOLINT(bugprone-unchecked-optional-access): run_on_chief calls it
+      if constexpr (internal::Sendable<Result>) {
+        internal::SentValue sent = run_and_send_from_chief([&](internal::SentValue& to) {
+          result.emplace(fn());
+          if (num_workers() > 1) internal::Sending<Result>::put(to, *result);
+        });
+        if (!result) result.emplace(internal::Sending<Result>::get(sent));
+      } else {
+        require_one_worker_for_result();
+        run_on_chief([&] { result.emplace(fn()); });
+      }
+      return Result(std::move(*result));  // NOLINT(bugprone-unchecked-optional-access): it was called or received
     }
   }
 
@@ -289,6 +303,9 @@ class Strategy {
   int64_t num_local_replicas() const;
   ReplicaId first_replica() const;
   void run_on_chief(internal::FunctionRef<void()> body) const;
+  /// Gives every worker what `body` has put in on the chief.
+  internal::SentValue run_and_send_from_chief(internal::FunctionRef<void(internal::SentValue&)> body) const;
+  void require_one_worker_for_result() const;
   std::shared_ptr<internal::ModuleBinding> bind_modules(
       const ModuleOptions& options, internal::FunctionRef<std::shared_ptr<torch::nn::Module>()> next,
       const std::source_location& place);

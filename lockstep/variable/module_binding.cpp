@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <map>
 
+#include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/replica/replica_group.h"
@@ -16,6 +17,7 @@
 #include "lockstep/variable/placement.h"
 #include "lockstep/variable/registry.h"
 #include "lockstep/variable/update.h"
+#include "lockstep/variable/value_digests.h"
 #include "lockstep/variable/variable_state.h"
 #include "lockstep/variable/written_memory.h"
 
@@ -203,6 +205,22 @@ const ModuleBinding::Name* ModuleBinding::find(const std::string& in_module) con
 
 void ModuleBinding::load(const std::map<std::string, at::Tensor>& named) const {
   UpdateScope::require_none("Replicated::load");
+  std::vector<at::Tensor> values;
+  ValueDigests digests(*group_);
+  // All that can fail happens before the first write, on all workers.
+  const auto all = agree_on_call(group_->rounds(), {.call = "Replicated::load", .name = name_, .step = group_->step()},
+                                 [&](Proposal& mine) {
+                                   values = fitting(named);
+                                   for (std::size_t i = 0; i < variables_.size(); ++i) {
+                                     digests.add(variables_[i].name(), values[i]);
+                                   }
+                                   digests.fill_in(mine);
+                                 });
+  digests.require_equal(all, "Replicated::load");
+  for (std::size_t i = 0; i < variables_.size(); ++i) variables_[i].assign(values[i]);
+}
+
+std::vector<at::Tensor> ModuleBinding::fitting(const std::map<std::string, at::Tensor>& named) const {
   check_registered();
   for (const Variable& variable : variables_) variable.state().require_own_value("Replicated::load");
   // All names begin with the module's, or none, because a module "a" may have a submodule "a".
@@ -235,14 +253,13 @@ void ModuleBinding::load(const std::map<std::string, at::Tensor>& named) const {
                      fmt::format("the tensors given to module '{}' do not fit: {}", name_, fmt::join(problems, ", ")),
                      "give exactly the names and shapes that state() gives; nothing was loaded");
   }
-  // All that can fail happens before the first write.
   std::vector<at::Tensor> converted;
   WrittenMemory written;
   for (std::size_t i = 0; i < variables_.size(); ++i) {
     converted.push_back(written.copied_if_inside(value_for(variables_[i].state(), *values[i], "Replicated::load")));
     written.add(variables_[i].state());
   }
-  for (std::size_t i = 0; i < variables_.size(); ++i) variables_[i].assign(converted[i]);
+  return converted;
 }
 
 std::map<std::string, at::Tensor> ModuleBinding::state() const {

@@ -73,6 +73,8 @@ class ModuleBinding {
     std::size_t variable;   // index in variables_
   };
   const Name* find(const std::string& in_module) const;
+  /// A value for each variable, as it can hold it. Throws what load() throws.
+  std::vector<at::Tensor> fitting(const std::map<std::string, at::Tensor>& named) const;
 
   const std::shared_ptr<ReplicaGroup> group_;
   const std::string name_;

@@ -15,6 +15,7 @@
 #include "lockstep/replica/compute_settings.h"
 #include "lockstep/replica/random_streams.h"
 #include "lockstep/replica/replica_group.h"
+#include "lockstep/variable/value_digests.h"
 
 namespace lockstep::internal {
 
@@ -109,8 +110,9 @@ std::shared_ptr<VariableState> VariableRegistry::make(VariableOptions options, F
   stream.restart(StreamKey::of_variable(group_->seed(), options.name));
   VariableState::Origin origin{.place = place};
   std::vector<at::Tensor> components;
+  ValueDigests digests(*group_);
   // Where one worker cannot make the variable, none makes it.
-  agree_on_call(
+  const auto all = agree_on_call(
       group_->rounds(), {.call = "make_variable", .name = options.name, .step = group_->step()}, [&](Proposal& mine) {
         at::Tensor value;
         {
@@ -129,8 +131,11 @@ std::shared_ptr<VariableState> VariableRegistry::make(VariableOptions options, F
                          ? on_write_components(value, options, origin.devices)
                          : on_read_components(value, options);
         mine.detail = fmt::format("make_variable of '{}', {}", options.name, shape_text(value));
+        digests.add(options.name, value);
+        digests.fill_in(mine);
         mine.signature = std::hash<std::string>()(mine.detail);
       });
+  digests.require_equal(all, "make_variable");
   add(make_variable_state(group_, counts_, std::move(options), components, origin));
   begin_runs(1);
   return variables_.back();
@@ -276,6 +281,12 @@ void VariableRegistry::end_run() const noexcept {
 
 void VariableRegistry::drop_gradients() const noexcept {
   for (const auto& variable : variables_) variable->drop_gradients();
+}
+
+void VariableRegistry::add_mirrored(ValueDigests& digests) const {
+  for (const auto& variable : variables_) {
+    if (variable->on_write()) digests.add(variable->name(), variable->copies().front());
+  }
 }
 
 void VariableRegistry::verify() const {

@@ -22,6 +22,8 @@
 
 namespace lockstep::internal {
 
+class ValueDigests;
+
 /// Owned by the strategy. Changed under its CallScope or while all replicas are at rest in a meeting, so that replicas
 /// may read it during a run.
 class VariableRegistry {
@@ -76,6 +78,8 @@ class VariableRegistry {
   /// Looks for what other checks cannot see: foreign writes to memory (VariableState::check_memory) and late
   /// registrations (ModuleBinding::check_registered). Throws the error of the first one.
   void verify() const;
+  /// Adds the value of each on-write variable, which must be equal on all workers.
+  void add_mirrored(ValueDigests& digests) const;
 
  private:
   /// The next name for a variable without a name: "variable", "variable_1", and so on. It is never a name that any

@@ -6,10 +6,12 @@
 
 #include <vector>
 
+#include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "lockstep/replica/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/on_read_state.h"
+#include "lockstep/variable/value_digests.h"
 #include "lockstep/variable/written_memory.h"
 
 namespace lockstep::internal {
@@ -30,6 +32,22 @@ std::vector<at::Tensor> values_to_change(VariableState& variable, bool for_each_
     for (int64_t r = 0; r < variable.num_components(); ++r) values.push_back(plain(variable.component(r)).clone());
   }
   return values;
+}
+
+/// Throws a DivergenceError where an update left the copies of an on-write variable different.
+void require_same_bits(const VariableState& variable, const std::vector<at::Tensor>& values, bool for_each_replica) {
+  for (std::size_t i = 1; i < values.size(); ++i) {
+    if (same_bits(values.front(), values[i])) continue;
+    const int64_t first = variable.group()->first_replica();
+    throw DivergenceError(
+        "LS-DIVERGED",
+        fmt::format("update of variable '{}', which is on-write, left {} {} different from {}", variable.name(),
+                    for_each_replica ? "replica" : "copy",
+                    for_each_replica ? first + static_cast<int64_t>(i) : static_cast<int64_t>(i),
+                    for_each_replica ? first : 0),
+        "give every replica the same: reduce() what differs first, or take one replica's with update_from(); nothing "
+        "was changed");
+  }
 }
 
 }  // namespace
@@ -63,32 +81,32 @@ void update(VariableState& variable, bool for_each_replica, FunctionRef<void(at:
   }
   const ComputeSettingsGuard settings(variable.group()->plan().compute);
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> values = values_to_change(variable, for_each_replica);
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    {
-      const UpdateScope scope(variable, static_cast<int64_t>(i), values[i]);
-      fn(values[i], static_cast<int64_t>(i));
+  std::vector<at::Tensor> values;
+  ValueDigests digests(*variable.group());
+  const auto compute = [&](Proposal& mine) {
+    values = values_to_change(variable, for_each_replica);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      {
+        const UpdateScope scope(variable, static_cast<int64_t>(i), values[i]);
+        fn(values[i], static_cast<int64_t>(i));
+      }
+      values[i] = value_for(variable, values[i], "update");
     }
-    values[i] = value_for(variable, values[i], "update");
-  }
+    if (!variable.on_write()) return;
+    require_same_bits(variable, values, for_each_replica);
+    digests.add(variable.name(), values.front());
+    digests.fill_in(mine);
+  };
+  const auto all =
+      agree_on_call(variable.group()->rounds(),
+                    {.call = "Strategy::update", .name = variable.name(), .step = variable.group()->step()}, compute);
+  digests.require_equal(all, "Strategy::update");
   if (!variable.on_write()) {
     copy_overwritten(values, variable);  // the function may have set its argument to a component
     for (int64_t r = 0; r < variable.num_components(); ++r) {
       variable.as_on_read().write_component(r, values[static_cast<std::size_t>(r)]);
     }
     return;
-  }
-  for (std::size_t i = 1; i < values.size(); ++i) {
-    if (same_bits(values.front(), values[i])) continue;
-    const int64_t first = variable.group()->first_replica();
-    throw DivergenceError(
-        "LS-DIVERGED",
-        fmt::format("update of variable '{}', which is on-write, left {} {} different from {}", variable.name(),
-                    for_each_replica ? "replica" : "copy",
-                    for_each_replica ? first + static_cast<int64_t>(i) : static_cast<int64_t>(i),
-                    for_each_replica ? first : 0),
-        "give every replica the same: reduce() what differs first, or take one replica's with update_from(); nothing "
-        "was changed");
   }
   variable.write(values.front());
 }

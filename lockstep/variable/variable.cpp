@@ -10,12 +10,14 @@
 #include <type_traits>
 #include <vector>
 
+#include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "lockstep/replica/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/on_read_state.h"
 #include "lockstep/variable/registry.h"
 #include "lockstep/variable/update.h"
+#include "lockstep/variable/value_digests.h"
 #include "lockstep/variable/written_memory.h"
 
 namespace lockstep {
@@ -24,6 +26,7 @@ using internal::CallScope;
 using internal::ComputeSettingsGuard;
 using internal::ContextAccess;
 using internal::UpdateScope;
+using internal::ValueDigests;
 using internal::VariableState;
 using internal::Workers;
 
@@ -63,6 +66,8 @@ class OutsideCall {
  public:
   OutsideCall(const VariableState& variable, const char* call, const char* inside, Workers workers = Workers::kAll)
       : call_(*variable.group(), call, inside, workers, variable.name()), settings_(variable.group()->plan().compute) {}
+
+  bool is_agreed() const { return call_.is_agreed(); }
 
  private:
   const CallScope call_;
@@ -123,8 +128,16 @@ void write_outside(VariableState& variable, Write write, const at::Tensor& value
   }
 }
 
-/// The same with a value for each local replica.
-void write_outside(VariableState& variable, Write write, const PerReplica<at::Tensor>& given) {
+/// `value` as the variable can hold it, which all workers must give alike.
+at::Tensor fitting(VariableState& variable, Write write, const at::Tensor& value, ValueDigests& digests) {
+  at::Tensor own = internal::value_for(variable, value, name_of(write));
+  digests.add(variable.name(), own);
+  return own;
+}
+
+/// The same with a value for each local replica. An on-write variable gets one value, which all replicas have given.
+std::vector<at::Tensor> fitting(VariableState& variable, Write write, const PerReplica<at::Tensor>& given,
+                                ValueDigests& digests) {
   if (static_cast<int64_t>(given.size()) != variable.num_components()) {
     throw UsageError("LS-PER-REPLICA-SIZE",
                      fmt::format("{} of variable '{}' was given {} values for {} replicas", name_of(write),
@@ -144,6 +157,14 @@ void write_outside(VariableState& variable, Write write, const PerReplica<at::Te
                       name_of(write), variable.name(), first.value(), first + static_cast<int64_t>(r)),
           "reduce the values first, or use strategy.update_from to take one replica's");
     }
+    digests.add(variable.name(), values.front());
+    values.resize(1);
+  }
+  return values;
+}
+
+void write_outside(VariableState& variable, Write write, std::vector<at::Tensor> values) {
+  if (variable.on_write()) {
     write_outside(variable, write, values.front());
   } else if (const UpdateScope* update = UpdateScope::current()) {
     write_inside_update(*update, variable, write, values[static_cast<std::size_t>(update->replica())]);
@@ -163,11 +184,21 @@ void write_outside_of_steps(VariableState& variable, Write write, const Value& v
   const std::string inside = fmt::format("use {}(ctx, value)", name_of(write));
   const OutsideCall scope(variable, call.c_str(), inside.c_str());
   const at::NoGradGuard no_grad;
-  if constexpr (std::is_same_v<Value, at::Tensor>) {
-    write_outside(variable, write, internal::value_for(variable, value, name_of(write)));
-  } else {
-    write_outside(variable, write, value);
+  internal::ReplicaGroup& group = *variable.group();
+  ValueDigests digests(group);
+  // Within an update, or another call, the workers agree on what that gives.
+  if (!scope.is_agreed() || UpdateScope::current()) {
+    return write_outside(variable, write, fitting(variable, write, value, digests));
   }
+  decltype(fitting(variable, write, value, digests)) values;
+  const auto all = internal::agree_on_call(
+      group.rounds(), {.call = call, .name = variable.name(), .step = group.step()}, [&](internal::Proposal& mine) {
+        values = fitting(variable, write, value, digests);
+        if (variable.on_write()) check_before_change(variable, write);
+        digests.fill_in(mine);
+      });
+  digests.require_equal(all, call.c_str());
+  write_outside(variable, write, std::move(values));
 }
 
 /// A write of all replicas together, inside a step, to an on-write variable.

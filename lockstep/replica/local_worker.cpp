@@ -1,0 +1,28 @@
+#include "lockstep/replica/local_worker.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "lockstep/comm/network/members.h"
+#include "lockstep/comm/rounds.h"
+
+namespace lockstep::internal {
+
+int64_t workers_before_on_cores(Rounds& rounds, const std::vector<int>& cores) {
+  if (rounds.num_workers() == 1) return 0;
+  const std::string place = fmt::format("{} {}", host_id(), fmt::join(cores, ","));
+  const std::string mine = fmt::format("{} process {}", place, getpid());
+  return rounds.agree(mine, [&](const std::vector<std::string>& all) {
+    int64_t before = 0;
+    for (int64_t w = 0; w < rounds.worker_index(); ++w) {
+      const std::string& other = all[static_cast<std::size_t>(w)];
+      if (other.starts_with(place + " process ") && other != mine) ++before;
+    }
+    return before;
+  });
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,53 @@
+// Replicas on several workers, which are processes of one host or of many, over variables that are equal on all of
+// them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/cluster/cluster_spec.h"
+#include "lockstep/comm/timeouts.h"
+#include "lockstep/core/denormals.h"
+#include "lockstep/core/factored_gradients.h"
+#include "lockstep/strategy/mirrored.h"
+#include "lockstep/strategy/strategy.h"
+
+namespace lockstep {
+
+/// Give the same options to all workers, but for `cluster` and `devices`. What differs is named when workers meet.
+struct MultiWorkerMirroredOptions {
+  /// Who the workers are and which of them this process is. Without it: resolve_cluster().
+  std::optional<ClusterSpec> cluster = std::nullopt;
+  std::vector<std::string> devices = {};  // this worker's lanes, as MirroredOptions::devices
+  /// Of the whole run, at least one for each lane of each worker. They are dealt to the workers in blocks whose sizes
+  /// differ by at most one, the larger blocks first, and each worker deals its block to its lanes in the same way. The
+  /// number of replicas decides results; workers and lanes do not. 0: one for each lane of each worker.
+  int64_t replicas = 0;
+  Copies copies = Copies::kPerMemory;       // on each worker
+  uint64_t seed = 0;                        // of initial values, random streams and shuffling
+  int threads_per_replica = 1;              // intra-op threads; part of what decides bits
+  int64_t verify_every = 100;               // runs between comparisons of all variables across workers; 0: never
+  Denormals denormals = Denormals::kFlush;  // part of what decides bits
+  std::string engine = "auto";              // what moves the bytes between workers: see JoinOptions
+  WorkerTimeouts timeouts = {};
+  FactoredGradients factored_gradients = FactoredGradients::kAuto;  // decides speed and memory, and no bits
+};
+
+/// MirroredStrategy over several workers: the same program runs on each of them, and all members of Strategy mean all
+/// replicas of all workers. A PerReplica holds the values of this worker's replicas. With the same number of replicas
+/// the bits of all variables are the same on any number of workers and lanes, over any engine. With one worker it is
+/// MirroredStrategy.
+///
+/// The constructor waits until all workers have come, at most `timeouts.join`. It throws what resolve_cluster() and
+/// join() throw, and a UsageError where the workers' options differ. Where a worker fails, is gone or makes another
+/// call, all others get an error that names it; the strategy can then be used no more, unless that error was thrown
+/// with all workers still there (an exception in a step, a refused argument).
+class MultiWorkerMirroredStrategy final : public Strategy {
+ public:
+  explicit MultiWorkerMirroredStrategy(MultiWorkerMirroredOptions options = {});
+  ~MultiWorkerMirroredStrategy() override;
+};
+
+}  // namespace lockstep

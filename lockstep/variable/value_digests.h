@@ -1,0 +1,39 @@
+// Whether all workers have the same values, where a program gives them on each worker by itself.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/agreement.h"
+
+namespace lockstep::internal {
+
+class ReplicaGroup;
+
+/// The names of some values and a digest of each. Workers send them with a Proposal, and compare what all have sent.
+/// With one worker it stays empty and costs nothing.
+class ValueDigests {
+ public:
+  explicit ValueDigests(const ReplicaGroup& group);
+
+  /// Adds the digest of dtype, shape and bits. `value` is a dense tensor in the host's memory.
+  void add(const std::string& name, const at::Tensor& value);
+  /// Writes names and digests into the proposal's data. Where `names_must_match`, the workers' agreement fails where
+  /// one worker has other names.
+  void fill_in(Proposal& mine, bool names_must_match = true) const;
+  /// Compares with what all workers have sent, by name. Throws a DivergenceError, the same on all workers, that names
+  /// the first value that differs, and the workers. `call` begins the message.
+  void require_equal(std::span<const Proposal> all, const char* call) const;
+
+ private:
+  const bool is_wanted_;
+  const int64_t worker_;
+  std::vector<std::string> names_;
+  std::vector<uint64_t> digests_;
+};
+
+}  // namespace lockstep::internal

@@ -1,0 +1,69 @@
+// `lockstep train --strategy multi-worker`, as `lockstep run` starts it: the results of one process, on any number of
+// workers.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/support/run_program.h"
+#include "tests/tools/run_support.h"
+
+namespace {
+
+using lockstep::testing::run;
+using lockstep::testing::text_of;
+
+class TrainWorkers : public lockstep::testing::RunProgram {
+ protected:
+  /// Trains on so many workers, or in one process where `workers` is 0, and gives the report and the log of samples.
+  std::pair<nlohmann::json, std::string> train(int workers, const std::string& flags) const {
+    const std::string program =
+        workers == 0 ? "train --strategy mirrored "
+                     : "run -n " + std::to_string(workers) + " -- " LOCKSTEP_PROGRAM " train --strategy multi-worker ";
+    const auto result = run(program + flags + " --json " + path("report.json") + " --sample-log " + path("samples"));
+    EXPECT_EQ(result.code, 0) << result.output;
+    if (result.code != 0) return {};
+    return {nlohmann::json::parse(text_of(path("report.json"))), text_of(path("samples"))};
+  }
+};
+
+std::vector<std::string> sorted_lines(const std::string& text) {
+  auto lines = lockstep::testing::lines_of(text);
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
+
+TEST_F(TrainWorkers, GiveTheDigestsTheLossAndTheSamplesOfOneProcess) {
+  const std::string flags = "--model cnn --replicas 4 --devices cpu:0 --global-batch 33 --steps 6 ";
+  const auto [expected, samples] = train(0, flags);
+  for (const auto& [workers, engine] :
+       {std::pair(1, "auto"), std::pair(2, "shared-memory"), std::pair(2, "tls"), std::pair(3, "tcp")}) {
+    const auto [found, log] = train(workers, flags + "--engine " + engine);
+    for (const char* key : {"replicas", "samples", "train_loss", "eval_loss", "eval_accuracy", "weights_sha256",
+                            "optimizer_sha256", "state_sha256", "fingerprint"}) {
+      EXPECT_EQ(found[key], expected[key]) << key << " on " << workers << " workers, engine " << engine;
+    }
+    EXPECT_EQ(found["workers"], workers);
+    EXPECT_EQ(found["engine"], workers == 1 ? "in-process" : engine);
+    EXPECT_EQ(sorted_lines(log), sorted_lines(samples));
+  }
+}
+
+TEST_F(TrainWorkers, PrintOneTableAndOneProgress) {
+  const auto result = run("run -n 3 -- " LOCKSTEP_PROGRAM
+                          " train --strategy multi-worker --model mlp --replicas 3 --devices cpu:0 --steps 4");
+  EXPECT_EQ(result.code, 0) << result.output;
+  EXPECT_EQ(lockstep::testing::count_of(result.output, "weights sha256"), 1u) << result.output;
+  EXPECT_EQ(lockstep::testing::count_of(result.output, "workers are connected by"), 1u) << result.output;
+}
+
+TEST_F(TrainWorkers, AreToldThatAnEngineNeedsThem) {
+  const auto result = run("train --engine tls --steps 1");
+  EXPECT_EQ(result.code, 2) << result.output;
+  EXPECT_NE(result.output.find("--strategy multi-worker"), std::string::npos) << result.output;
+}
+
+}  // namespace
