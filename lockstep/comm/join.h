@@ -33,12 +33,13 @@ struct JoinOptions {
 /// the chief's address, where the chief listens as long as its World lives; each other worker listens at the port of
 /// its own address, or at one that is free. Only those who know the secret can do anything there.
 ///
-/// A ClusterError where workers do not fit together (LS-CLUSTER-DIFFERS), where they are missing after `timeouts.join`
-/// (LS-CLUSTER-JOIN), where two of them cannot be connected (LS-CLUSTER-UNREACHABLE), where workers of several hosts
-/// have no secret (LS-CLUSTER-SECRET) or are to share memory (LS-CLUSTER-SEVERAL-HOSTS), where the chief's name or the
-/// route to it cannot be found (LS-CLUSTER-LOOK-UP, LS-CLUSTER-INTERFACE), where the system refuses memory or a socket
-/// (LS-CLUSTER-MEMORY, LS-CLUSTER-SOCKET), and for a `cluster` that validate() refuses. A UsageError for an engine that
-/// does not exist, for a time out of its bounds (LS-OPTION), and for a parameter server (LS-CLUSTER-NO-WORKER).
+/// A ClusterError where workers do not fit together (LS-CLUSTER-DIFFERS), where another process has joined as this
+/// worker (LS-CLUSTER-TAKEN), where workers are missing after `timeouts.join` (LS-CLUSTER-JOIN), where two of them
+/// cannot be connected (LS-CLUSTER-UNREACHABLE), where workers of several hosts have no secret (LS-CLUSTER-SECRET) or
+/// are to share memory (LS-CLUSTER-SEVERAL-HOSTS), where the chief's name or the route to it cannot be found
+/// (LS-CLUSTER-LOOK-UP, LS-CLUSTER-INTERFACE), where the system refuses memory or a socket (LS-CLUSTER-MEMORY,
+/// LS-CLUSTER-SOCKET), and for a `cluster` that validate() refuses. A UsageError for an engine that does not exist, for
+/// a time out of its bounds (LS-OPTION), and for a parameter server (LS-CLUSTER-NO-WORKER).
 ///
 /// Call it once for a job, from any thread. Destroy the World on every worker when the work is done: a worker that ends
 /// earlier ends the run of all others.

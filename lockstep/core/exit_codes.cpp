@@ -10,9 +10,11 @@ namespace lockstep {
 
 namespace {
 
-/// Of ClusterError: others did not come, could not be reached, or the system lacked something for a moment.
-constexpr std::array<std::string_view, 5> kPassing = {"LS-CLUSTER-JOIN", "LS-CLUSTER-LOOK-UP", "LS-CLUSTER-MEMORY",
-                                                      "LS-CLUSTER-SOCKET", "LS-CLUSTER-UNREACHABLE"};
+/// Of ClusterError: others did not come, could not be reached, an earlier process was not gone yet, or the system
+/// lacked something for a moment.
+constexpr std::array<std::string_view, 6> kPassing = {"LS-CLUSTER-JOIN",   "LS-CLUSTER-LOOK-UP",
+                                                      "LS-CLUSTER-MEMORY", "LS-CLUSTER-SOCKET",
+                                                      "LS-CLUSTER-TAKEN",  "LS-CLUSTER-UNREACHABLE"};
 
 }  // namespace
 

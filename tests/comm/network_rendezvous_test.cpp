@@ -22,9 +22,6 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/interfaces.h"
-#include "lockstep/comm/join.h"
-#include "lockstep/comm/network/network_world.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "tests/support/errors.h"
@@ -180,11 +177,43 @@ TEST(NetworkRendezvous, NamesBothProcessesThatWantToBeOneWorker) {
          second.wait_for(milliseconds(1)) != std::future_status::ready) {
   }
   const bool is_first = first.wait_for(seconds(0)) == std::future_status::ready;
-  expect_refused(std::move(is_first ? first : second), "LS-CLUSTER-DIFFERS", {"both want to be worker 1"});
+  expect_refused(std::move(is_first ? first : second), "LS-CLUSTER-TAKEN", {"both want to be worker 1"});
   auto last = meet(job_of(2, 3, port));
   waiting.get();
   last.get();
   (is_first ? second : first).get();
+}
+
+TEST(NetworkRendezvous, LetsAWorkerOfTheNextStartWaitWhileTheChiefIsInARun) {
+  const Quiet quiet;
+  auto chief = std::make_unique<NetworkRendezvous>(job_of(0, 2));
+  const uint16_t port = chief->port();
+  const auto connect = [](NetworkRendezvous& network) {
+    network.meet(seconds(60));
+    return network.connect();
+  };
+  auto first = std::async(std::launch::async, [&] {
+    NetworkRendezvous worker(job_of(1, 2, port));
+    return connect(worker).members.session;
+  });
+  NetworkTeam team = connect(*chief);
+  EXPECT_EQ(first.get(), team.members.session);
+  // In a run the chief goes on listening.
+  chief->context().restart();
+  auto run = std::async(std::launch::async, [&] { chief->context().run(); });
+  expect_refused(meet(job_of(1, 2, port), milliseconds(300)), "LS-CLUSTER-JOIN",
+                 {"next run", "worker 0", "is in a run of this job", "is worker 1"});
+  NetworkJob other = job_of(1, 2, port);
+  other.must_match = "Lockstep 1\nbuild 2";
+  expect_refused(meet(other), "LS-CLUSTER-DIFFERS", {"has 'build 2'"});
+  auto next = meet(job_of(1, 2, port));
+  EXPECT_EQ(next.wait_for(milliseconds(300)), std::future_status::timeout);
+  chief->context().stop();
+  run.get();
+  team = {};
+  chief.reset();
+  auto second_chief = meet(job_of(0, 2, port));
+  EXPECT_EQ(next.get().session, second_chief.get().session);
 }
 
 TEST(NetworkRendezvous, NamesTheAddressThatAnotherProgramHas) {
@@ -282,112 +311,6 @@ TEST(NetworkRendezvous, DoesNotBelieveAServerThatShowsACertificateInPlaceOfTheSe
   CertificateServer server;
   expect_refused(meet(job_of(1, 2, server.port())), "LS-CLUSTER-DIFFERS", {"does not know this job's secret"});
   EXPECT_FALSE(server.has_been_believed());
-}
-
-// By join(), as a program uses it.
-
-ClusterSpec cluster_of(int64_t worker, int64_t workers, uint16_t port, const std::string& secret,
-                       const std::string& host = "127.0.0.1") {
-  ClusterSpec cluster{.task = worker};
-  cluster.jobs["worker"].assign(static_cast<std::size_t>(workers), "");
-  cluster.jobs["worker"][0] = fmt::format("{}:{}", host, port);
-  if (!secret.empty()) cluster.secret = Secret(secret);
-  return cluster;
-}
-
-TEST(JoinOverTheNetwork, ConnectsWorkersOfOneHostByTheEngineThatWasAskedFor) {
-  for (const std::string engine : {"tls", "tcp"}) {
-    for (const std::string secret : {"", "a secret of the test"}) {
-      const uint16_t port = free_port();
-      const auto worker = [&](int64_t w) {
-        const auto world = join(cluster_of(w, 2, port, secret), {.engine = engine});
-        EXPECT_EQ(world->describe().substr(0, 4), engine + ":");
-        return world->agree(std::to_string(w));
-      };
-      auto other = std::async(std::launch::async, worker, 1);
-      EXPECT_EQ(worker(0), (std::vector<std::string>{"0", "1"}));
-      EXPECT_EQ(other.get(), (std::vector<std::string>{"0", "1"}));
-    }
-  }
-}
-
-/// An address of this host that others may reach; empty where it has none.
-std::string outer_address() {
-  for (const InterfaceAddress& one : network_interfaces()) {
-    if (!is_loopback(one.address) && one.address.find(':') == std::string::npos) return one.address;
-  }
-  return {};
-}
-
-TEST(JoinOverTheNetwork, TakesSharedMemoryByItselfWhereAllWorkersTurnOutToBeOnOneHost) {
-  const std::string host = outer_address();
-  if (host.empty()) GTEST_SKIP() << "this host has no IPv4 address but those of the loopback interface";
-  const uint16_t port = free_port();
-  const auto worker = [&](int64_t w) {
-    const auto world = join(cluster_of(w, 2, port, "a secret of the test", host));
-    EXPECT_EQ(world->describe().substr(0, 14), "shared-memory:");
-    return world->agree(std::to_string(w));
-  };
-  auto other = std::async(std::launch::async, worker, 1);
-  EXPECT_EQ(worker(0), (std::vector<std::string>{"0", "1"}));
-  other.get();
-}
-
-TEST(JoinOverTheNetwork, WorksByIPv6) {
-  const std::vector<InterfaceAddress> all = network_interfaces();
-  if (std::none_of(all.begin(), all.end(), [](const auto& one) { return one.address == "::1"; })) {
-    GTEST_SKIP() << "this host has no ::1";
-  }
-  const uint16_t port = free_port();
-  const auto worker = [&](int64_t w) {
-    return join(cluster_of(w, 2, port, "", "[::1]"), {.engine = "tls"})->agree(std::to_string(w));
-  };
-  auto other = std::async(std::launch::async, worker, 1);
-  EXPECT_EQ(worker(0), (std::vector<std::string>{"0", "1"}));
-  other.get();
-}
-
-TEST(JoinOverTheNetwork, RefusesWorkersWhoDisagreeWhetherTheNetworkIsTrusted) {
-  const Quiet quiet;
-  const std::string host = outer_address();
-  if (host.empty()) GTEST_SKIP() << "this host has no IPv4 address but those of the loopback interface";
-  const uint16_t port = free_port();
-  const auto worker = [&](int64_t w) {
-    ClusterSpec cluster = cluster_of(w, 2, port, "a secret of the test", host);
-    cluster.trusted_network = w == 1;
-    return join(cluster, {.timeouts = {.join = seconds(2)}});
-  };
-  auto chief = std::async(std::launch::async, worker, 0);
-  expect_error<ClusterError>([&] { worker(1); }, "LS-CLUSTER-DIFFERS",
-                             {"has 'data is not encrypted'", "has 'data is encrypted'"});
-  expect_error<ClusterError>([&] { chief.get(); }, "LS-CLUSTER-JOIN");
-}
-
-TEST(JoinOverTheNetwork, RefusesWorkersWhoWantDifferentEngines) {
-  const Quiet quiet;
-  const uint16_t port = free_port();
-  auto chief = std::async(std::launch::async, [&] {
-    return join(cluster_of(0, 2, port, ""), {.engine = "tls", .timeouts = {.join = seconds(2)}});
-  });
-  expect_error<ClusterError>([&] { join(cluster_of(1, 2, port, ""), {.engine = "tcp"}); }, "LS-CLUSTER-DIFFERS",
-                             {"has 'engine tcp'", "has 'engine tls'"});
-  expect_error<ClusterError>([&] { chief.get(); }, "LS-CLUSTER-JOIN");
-}
-
-TEST(JoinOverTheNetwork, NeedsASecretWhereOthersCanReachTheWorker) {
-  const std::string host = outer_address();
-  if (host.empty()) GTEST_SKIP() << "this host has no IPv4 address but those of the loopback interface";
-  for (const int64_t w : {0, 1}) {
-    expect_error<ClusterError>([&] { join(cluster_of(w, 2, free_port(), "", host), {.engine = "tls"}); },
-                               "LS-CLUSTER-SECRET", {"worker " + std::to_string(w), host});
-  }
-}
-
-TEST(JoinOverTheNetwork, NeedsTheChiefsAddressAndAnEngineThatExists) {
-  ClusterSpec cluster{.task = 1};
-  cluster.jobs["worker"].assign(2, "");
-  expect_error<ClusterError>([&] { join(cluster, {.engine = "tls"}); }, "LS-CLUSTER-INCOMPLETE", {"worker 1"});
-  expect_error<UsageError>([&] { join(cluster, {.engine = "ucx"}); }, "LS-OPTION", {"ucx", "tls"});
 }
 
 }  // namespace

@@ -123,8 +123,8 @@ TEST(Rendezvous, RefusesTheSecondProcessOfAnIndexWhileTheFirstGoesOn) {
     if (one.wait_for(milliseconds(1)) == std::future_status::ready) refused = &one;
     if (other.wait_for(milliseconds(1)) == std::future_status::ready) refused = &other;
   }
-  expect_error<ClusterError>([&] { refused->get(); }, "LS-CLUSTER-DIFFERS", {"both want to be worker 1"});
-  expect_refused(meet({job.name, 3, 0, job.secret, job.must_match}), "LS-CLUSTER-DIFFERS",
+  expect_error<ClusterError>([&] { refused->get(); }, "LS-CLUSTER-TAKEN", {"both want to be worker 1"});
+  expect_refused(meet({job.name, 3, 0, job.secret, job.must_match}), "LS-CLUSTER-TAKEN",
                  {"worker 0", std::to_string(getpid())});
   auto last = meet({job.name, 3, 2, job.secret, job.must_match});
   chief.get();

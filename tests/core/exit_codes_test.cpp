@@ -36,6 +36,8 @@ TEST(ExitCodes, TellRestartableConfigurationDataAndBugApart) {
   expect_code(PeerError("LS-PEER-LOST", "worker 1 is gone", "start again"), ExitCode::kRestartable);
   expect_code(ClusterError("LS-CLUSTER-JOIN", "worker 1 is missing", "start it"), ExitCode::kRestartable);
   expect_code(ClusterError("LS-CLUSTER-UNREACHABLE", "worker 1", "open it"), ExitCode::kRestartable);
+  expect_code(ClusterError("LS-CLUSTER-TAKEN", "worker 1 is there", "end it"), ExitCode::kRestartable);
+  expect_code(ClusterError("LS-CLUSTER-DIFFERS", "worker 1 has another build", "build it"), ExitCode::kConfiguration);
   expect_code(ClusterError("LS-CLUSTER-VALUE", "WORLD_SIZE", "correct it"), ExitCode::kConfiguration);
   expect_code(UsageError("LS-OPTION", "an option", "correct it"), ExitCode::kConfiguration);
   expect_code(DataError("LS-DATA-CHANGED", "a file", "restore it"), ExitCode::kDataError);

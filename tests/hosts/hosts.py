@@ -310,7 +310,7 @@ def expect_verdict(survivors, since, bound, named):
         check(name and int(name[1]) in named, f'it names none of the workers {sorted(named)}: {says}')
         check(when - since <= bound, f'that is later than {bound:.1f} s: {says}')
         code = worker.end_code()
-        check(code == 1, f'worker {worker.index} ended with code {code}: {worker.last()}')
+        check(code == 75, f'worker {worker.index} ended with code {code}: {worker.last()}')
     check(len(texts) == 1, f'workers that reach each other report different texts: {" // ".join(sorted(texts))}')
     return min(times), max(times)
 

@@ -23,6 +23,7 @@
 #include "lockstep/cluster/resolve_cluster.h"
 #include "lockstep/comm/join.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/exit_codes.h"
 #include "lockstep/core/log.h"
 
 namespace {
@@ -34,7 +35,9 @@ constexpr char kUsage[] =
     "Usage: hosts_worker [--engine NAME] [--join MS] [--lost MS] [--calls N] [--bytes N] [--pause MS]\n"
     "Joins the other workers and makes calls: agree(), and where --bytes is above 0 exchange() of so many bytes with\n"
     "each. Stops after --calls calls, and where one of the workers gets SIGTERM. --pause lies between two calls.\n"
-    "Exit codes: 0 it has stopped so, 1 a call or join() has failed, 2 usage, 4 what came is not what was sent\n";
+    "Exit codes: 0 it has stopped so, 2 usage, 4 what came is not what was sent; where a call or join() has failed "
+    "that\n"
+    "of the error: 75 restartable, 78 configuration\n";
 
 struct Settings {
   lockstep::JoinOptions join = {};
@@ -167,13 +170,13 @@ int main(int argc, char** argv) {
     world = lockstep::join(lockstep::resolve_cluster(), settings.join);
   } catch (const lockstep::Error& error) {
     print(fmt::format("not joined: {}", error.what()));
-    return 1;
+    return static_cast<int>(lockstep::exit_code_of(error));
   }
   print(fmt::format("joined {}", world->describe()));
   try {
     call_until_told(*world, settings);
-  } catch (const lockstep::Error&) {
-    return 1;
+  } catch (const lockstep::Error& error) {
+    return static_cast<int>(lockstep::exit_code_of(error));
   } catch (const std::logic_error& error) {
     print(error.what());
     return 4;

@@ -120,7 +120,7 @@ std::string host_name() {
   return name.data();
 }
 
-std::string objection_to(const Joiner& joiner, const Joiner& chief, const Member* same_index) {
+std::string objection_to(const Joiner& joiner, const Joiner& chief) {
   const Member& member = joiner.member;
   if (joiner.num_workers != chief.num_workers) {
     return fmt::format("{} was told that there are {} workers, and {} was told {}", member.name(), joiner.num_workers,
@@ -129,10 +129,6 @@ std::string objection_to(const Joiner& joiner, const Joiner& chief, const Member
   if (member.worker < 0 || member.worker >= chief.num_workers) {
     return fmt::format("process {} on host {} wants to be worker {} of {}", member.process, member.host, member.worker,
                        chief.num_workers);
-  }
-  if (same_index) {
-    return fmt::format("process {} on host {} and process {} on host {} both want to be worker {}", same_index->process,
-                       same_index->host, member.process, member.host, member.worker);
   }
   if (joiner.must_match != chief.must_match) {
     const auto [theirs, ours] = first_difference(joiner.must_match, chief.must_match);

@@ -59,8 +59,7 @@ std::optional<Attachment> decode_attachment(const std::string& text);
 std::string host_id();
 std::string host_name();
 
-/// Why a process may not join, or an empty text. `chief` is what worker 0 itself would say; `same_index` is who has
-/// joined as this worker already, or null.
-std::string objection_to(const Joiner& joiner, const Joiner& chief, const Member* same_index);
+/// Why a process does not fit to worker 0, or an empty text. `chief` is what worker 0 itself would say.
+std::string objection_to(const Joiner& joiner, const Joiner& chief);
 
 }  // namespace lockstep::internal

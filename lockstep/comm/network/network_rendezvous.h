@@ -72,9 +72,10 @@ class NetworkRendezvous {
   /// Waits until all workers have come to worker 0.
   ///
   /// A ClusterError (LS-CLUSTER-JOIN) on every worker that has come where some are missing after `join`; it names them.
-  /// A worker with another secret, number of workers or build than worker 0, or whose index another process has, gets
-  /// LS-CLUSTER-DIFFERS at once, while the others go on waiting. Every ten seconds a line in the log says who is
-  /// missing and what was seen of it.
+  /// A worker with another secret, number of workers or build than worker 0 gets LS-CLUSTER-DIFFERS at once, and one
+  /// whose index another process has LS-CLUSTER-TAKEN, while the others go on waiting. Where worker 0 is in a run
+  /// already, which an earlier start of the job may have left, a worker waits for the next one. Every ten seconds a
+  /// line in the log says who is missing and what was seen of it.
   Members meet(std::chrono::milliseconds join);
 
   /// Connects every worker with every other one, after meet(). A ClusterError (LS-CLUSTER-UNREACHABLE) on all of them
@@ -98,7 +99,8 @@ class NetworkRendezvous {
   asio::awaitable<void> serve_joiner(std::shared_ptr<Connection> connection, Frame frame);
   asio::awaitable<void> probe(int64_t worker);
   asio::awaitable<void> wait_until_ready();
-  std::string objection_to_joiner(const Joiner& joiner, const Connection& connection) const;
+  /// The refusal of a process that may not join, as it is sent; nothing where it may.
+  std::optional<Frame> refusal_of(const Joiner& joiner, const Connection& connection) const;
   std::string who_is_here() const;
   int64_t num_joined() const;
   void refuse_all(uint64_t kind, const std::string& text);

@@ -111,16 +111,26 @@ asio::awaitable<void> NetworkRendezvous::probe(int64_t worker) {
   seen_[w] = fmt::format("{}, {}", job_.expected[w], what);
 }
 
-std::string NetworkRendezvous::objection_to_joiner(const Joiner& joiner, const Connection& connection) const {
-  const Member* same = joiner.member.worker == 0 ? &mine_.member : nullptr;
-  const auto w = static_cast<std::size_t>(joiner.member.worker);
-  if (joiner.member.worker >= 0 && w < joined_.size() && joined_[w]) same = &joined_[w]->member;
-  std::string objection = objection_to(joiner, mine_, same);
-  if (objection.empty() && is_loopback(joiner.member.address) && !is_loopback(connection.remote_address())) {
-    objection =
-        fmt::format("{} listens at {}, which no other host can reach", joiner.member.name(), joiner.member.address);
+std::optional<Frame> NetworkRendezvous::refusal_of(const Joiner& joiner, const Connection& connection) const {
+  const Member& member = joiner.member;
+  const auto refusal = [](uint64_t number, std::string text) {
+    return Frame{.kind = Kind::kRefused, .number = number, .text = std::move(text)};
+  };
+  std::string objection = objection_to(joiner, mine_);
+  if (!objection.empty()) return refusal(kDiffers, std::move(objection));
+  if (is_loopback(member.address) && !is_loopback(connection.remote_address())) {
+    return refusal(kDiffers,
+                   fmt::format("{} listens at {}, which no other host can reach", member.name(), member.address));
   }
-  return objection;
+  const auto w = static_cast<std::size_t>(member.worker);
+  const Member* same = w == 0 ? &mine_.member : joined_[w] ? &joined_[w]->member : nullptr;
+  if (!same) return std::nullopt;
+  if (w > 0 && !members_.all.empty()) {
+    return refusal(kInRun, fmt::format("{} is in a run of this job, in which process {} on host {} is worker {}",
+                                       mine_.member.name(), same->process, same->host, w));
+  }
+  return refusal(kTaken, fmt::format("process {} on host {} and process {} on host {} both want to be worker {}",
+                                     same->process, same->host, member.process, member.host, w));
 }
 
 asio::awaitable<void> NetworkRendezvous::serve_joiner(std::shared_ptr<Connection> connection, Frame frame) {
@@ -129,10 +139,12 @@ asio::awaitable<void> NetworkRendezvous::serve_joiner(std::shared_ptr<Connection
     listener_.refuse(*connection);
     co_return;
   }
-  const std::string objection = objection_to_joiner(*joiner, *connection);
-  if (!objection.empty()) {
-    log(LogLevel::kWarning, fmt::format("worker 0: {}; that process is refused", objection));
-    connection->send({.kind = Kind::kRefused, .number = kDiffers, .text = objection});
+  if (const std::optional<Frame> refusal = refusal_of(*joiner, *connection)) {
+    // One that waits for the next run comes again and again.
+    if (refusal->number != kInRun) {
+      log(LogLevel::kWarning, fmt::format("worker 0: {}; that process is refused", refusal->text));
+    }
+    connection->send(*refusal);
     connection->close_after(seconds(1));
     co_return;
   }

@@ -43,9 +43,10 @@ asio::awaitable<std::shared_ptr<Connection>> NetworkRendezvous::reach_chief(Prog
       problem = fmt::format("{}, port {}: {}", address, job_.chief_port, error.what());
     }
     if (failed == ConnectionError::Kind::kWrongSecret) {
-      throw_refused(kDiffers, fmt::format("worker {} has found a program that does not know this job's secret at {}, "
-                                          "port {}, where worker 0 should be",
-                                          job_.worker_index, address, job_.chief_port));
+      throw_refused(kDiffers,
+                    fmt::format("worker {} has found a program that does not know this job's secret and id at {}, "
+                                "port {}, where worker 0 should be",
+                                job_.worker_index, address, job_.chief_port));
     }
     progress.tell([&] { return fmt::format("worker {} waits for worker 0 ({})", job_.worker_index, problem); });
     co_await changed_.wait(std::min<Clock::time_point>(Clock::now() + pause, progress.next()));
@@ -97,6 +98,14 @@ asio::awaitable<bool> NetworkRendezvous::join_chief(std::shared_ptr<Connection> 
     }
     co_await changed_.wait(Clock::now() + milliseconds(100));
     co_return false;
+  }
+  if (answer->kind == Kind::kRefused && answer->number == kInRun) {
+    // Of a job that is started again, one part may come before another part has seen that the earlier run is over.
+    co_await changed_.wait(std::min<Clock::time_point>(Clock::now() + milliseconds(500), progress.next()));
+    progress.tell([&] { return fmt::format("worker {} waits for the next run: {}", job_.worker_index, answer->text); });
+    if (!progress.is_over()) co_return false;
+    throw_refused(kGivenUp, fmt::format("worker {} has waited {} s for the next run: {}", job_.worker_index,
+                                        progress.elapsed(), answer->text));
   }
   if (answer->kind == Kind::kRefused) throw_refused(answer->number, answer->text);
   std::optional<Members> members = answer->kind == Kind::kMembers ? decode_members(answer->text) : std::nullopt;

@@ -10,6 +10,9 @@ void throw_refused(uint64_t refusal, const std::string& text) {
                        "give all workers the same program, number of workers, processor type, settings of the matrix "
                        "library and secret, and an index each");
   }
+  if (refusal == kTaken) {
+    throw ClusterError("LS-CLUSTER-TAKEN", text, "end the other process, or give each worker an index of its own");
+  }
   if (refusal == kUnreachable) {
     throw ClusterError(
         "LS-CLUSTER-UNREACHABLE", text,

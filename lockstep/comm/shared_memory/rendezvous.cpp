@@ -27,8 +27,8 @@ constexpr char kJoinRemedy[] =
     "start the missing workers, and give all workers the same job id, chief address and secret; without a secret only "
     "workers of this host can come";
 constexpr char kDiffersRemedy[] =
-    "give all workers the same program, number of workers, processor type and settings of the matrix library, and an "
-    "index each";
+    "give all workers the same program, number of workers, processor type and settings of the matrix library";
+constexpr char kTakenRemedy[] = "end the other process, or give each worker an index of its own";
 
 /// Worker 0, while the others come.
 class RendezvousServer {
@@ -158,6 +158,7 @@ class RendezvousServer {
     for (Candidate& other : candidates_) {
       if (other.is_here() && other.worker == message.worker) read_from(other);
     }
+    Kind refusal = Kind::kRefused;
     std::string objection;
     if (message.num_workers != job_.num_workers) {
       objection = fmt::format(
@@ -166,20 +167,21 @@ class RendezvousServer {
     } else if (message.worker < 1 || message.worker >= job_.num_workers) {
       objection =
           fmt::format("process {} wants to be worker {} of {}", candidate.process, message.worker, job_.num_workers);
-    } else if (const Candidate* const other = candidate_for(message.worker)) {
-      objection = fmt::format("processes {} and {} both want to be worker {}", other->process, candidate.process,
-                              message.worker);
     } else if (message.text != job_.must_match) {
       const auto [theirs, ours] = first_difference(message.text, job_.must_match);
       objection = fmt::format("worker {} (process {}) has '{}', and worker 0 (process {}) has '{}'", message.worker,
                               candidate.process, theirs, getpid(), ours);
+    } else if (const Candidate* const other = candidate_for(message.worker)) {
+      refusal = Kind::kTaken;
+      objection = fmt::format("processes {} and {} both want to be worker {}", other->process, candidate.process,
+                              message.worker);
     }
     if (objection.empty()) {
       candidate.worker = message.worker;
       return;
     }
     log(LogLevel::kWarning, fmt::format("worker 0: {}; that process is refused", objection));
-    send(candidate.connection, {.kind = Kind::kRefused, .worker = message.worker, .text = objection});
+    send(candidate.connection, {.kind = refusal, .worker = message.worker, .text = objection});
     candidate.is_gone = true;
   }
 
@@ -240,6 +242,9 @@ std::optional<RendezvousResult> join_once(const LocalJob& job, const std::string
         // Worker 0 gave up where it names no worker.
         if (message.worker < 0) throw ClusterError("LS-CLUSTER-JOIN", message.text, kJoinRemedy);
         throw ClusterError("LS-CLUSTER-DIFFERS", message.text, kDiffersRemedy);
+      case Kind::kTaken:
+        if (!is_proved) return {};
+        throw ClusterError("LS-CLUSTER-TAKEN", message.text, kTakenRemedy);
       default: return {};
     }
   }
@@ -267,9 +272,9 @@ RendezvousResult rendezvous(const LocalJob& job, milliseconds join) {
     const std::string other =
         !connection.is_open() ? "another process" : fmt::format("process {}", credentials_of(connection).process);
     throw ClusterError(
-        "LS-CLUSTER-DIFFERS",
+        "LS-CLUSTER-TAKEN",
         fmt::format("{} is worker 0 of this job already, and process {} wants to be it too", other, getpid()),
-        kDiffersRemedy);
+        kTakenRemedy);
   }
   Progress progress(join);
   while (!progress.is_over()) {

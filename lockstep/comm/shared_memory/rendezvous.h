@@ -43,9 +43,9 @@ struct RendezvousResult {
 /// secret, both prove that they know it, by HMAC-SHA256 over two fresh numbers; nobody sends it.
 ///
 /// A ClusterError (LS-CLUSTER-JOIN) on every worker that has come where some are missing after `join`; it names them. A
-/// worker that has another number of workers or another build than worker 0, or whose index another process has, gets a
-/// ClusterError (LS-CLUSTER-DIFFERS) at once, while the others go on waiting. Every ten seconds a line in the log says
-/// who is missing.
+/// worker that has another number of workers or another build than worker 0 gets a ClusterError (LS-CLUSTER-DIFFERS) at
+/// once, and one whose index another process has LS-CLUSTER-TAKEN, while the others go on waiting. Every ten seconds a
+/// line in the log says who is missing.
 RendezvousResult rendezvous(const LocalJob& job, std::chrono::milliseconds join);
 
 }  // namespace lockstep::internal

@@ -38,7 +38,7 @@ std::optional<RendezvousMessage> decode_rendezvous(std::string_view bytes) {
   bytes.remove_prefix(kMark.size());
   RendezvousMessage message;
   uint8_t kind = 0;
-  if (!take(bytes, &kind, 1) || kind < 1 || kind > static_cast<uint8_t>(RendezvousMessage::Kind::kRefused)) return {};
+  if (!take(bytes, &kind, 1) || kind < 1 || kind > static_cast<uint8_t>(RendezvousMessage::Kind::kTaken)) return {};
   message.kind = static_cast<RendezvousMessage::Kind>(kind);
   if (!take(bytes, message.nonce.data(), message.nonce.size())) return {};
   if (!take(bytes, message.proof.data(), message.proof.size())) return {};

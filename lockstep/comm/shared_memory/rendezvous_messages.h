@@ -18,6 +18,7 @@ struct RendezvousMessage {
     kJoin = 3,       // from a worker: proof, worker, num_workers, text
     kWelcome = 4,    // from worker 0, when all are here; the memory's file comes with it
     kRefused = 5,    // from worker 0: text; `worker` is -1 where worker 0 gives up
+    kTaken = 6,      // from worker 0: text; another process has joined as this worker
   };
   Kind kind = Kind::kHello;
   Nonce nonce = {};
