@@ -2,9 +2,11 @@
 // of its own does it, which nobody waits for longer than he likes.
 #include <fmt/format.h>
 #include <netdb.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <condition_variable>
+#include <csignal>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -30,6 +32,10 @@ struct Answer {
 };
 
 void ask_system(const std::string& host, Answer& answer) try {
+  // Signals are for the program's own threads, and this one may outlive the call by minutes.
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, nullptr);
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* first = nullptr;

@@ -7,13 +7,26 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "tests/support/run_program.h"
 #include "tests/support/started_program.h"
 
 namespace lockstep::testing {
+
+/// The variables that `env -0` wrote.
+inline std::map<std::string, std::string> variables_in(const std::string& file) {
+  std::map<std::string, std::string> result;
+  std::istringstream in(text_of(file));
+  for (std::string entry; std::getline(in, entry, '\0');) {
+    const std::size_t equals = entry.find('=');
+    result[entry.substr(0, equals)] = entry.substr(equals + 1);
+  }
+  return result;
+}
 
 /// Lives until it is killed.
 inline constexpr const char* kForever = "exec tail -f /dev/null";

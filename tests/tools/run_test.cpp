@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <map>
 #include <set>
 
 #include "tests/support/run_program.h"
@@ -20,19 +19,9 @@ using lockstep::testing::run_to_end;
 using lockstep::testing::RunProgram;
 using lockstep::testing::StartedProgram;
 using lockstep::testing::text_of;
+using lockstep::testing::variables_in;
 
 class Run : public RunProgram {};
-
-/// The variables that `env -0` wrote.
-std::map<std::string, std::string> variables_in(const std::string& file) {
-  std::map<std::string, std::string> result;
-  std::istringstream in(text_of(file));
-  for (std::string entry; std::getline(in, entry, '\0');) {
-    const std::size_t equals = entry.find('=');
-    result[entry.substr(0, equals)] = entry.substr(equals + 1);
-  }
-  return result;
-}
 
 TEST_F(Run, EachWorkerGetsTheVariablesOfLockstepAndOfTorchrun) {
   const std::string script = "env -0 > " + path("") + "$LOCKSTEP_WORKER_INDEX";

@@ -65,7 +65,7 @@ AttemptResult Attempt::run(const std::vector<WorkerPlan>& plans) {
   clear_away();
   drain();
   if (result_.first_failure) {
-    result_.last_errors = last_[static_cast<std::size_t>(result_.first_failure->worker)].lines();
+    result_.last_errors = last_[static_cast<std::size_t>(result_.first_failure->worker - plans.front().index)].lines();
   }
   return std::move(result_);
 }
@@ -75,11 +75,11 @@ void Attempt::start(const std::vector<WorkerPlan>& plans) {
   workers_.reserve(plans.size());
   try {
     for (std::size_t i = 0; i < plans.size(); ++i) {
-      WorkerProcess process = start_worker(static_cast<int>(i), settings_, plans[i].environment, plans[i].cores);
+      WorkerProcess process = start_worker(plans[i].index, settings_, plans[i].environment, plans[i].cores);
       watchdog_.add(process.pid);
       internal::FileDescriptor output = std::move(process.output);
       internal::FileDescriptor errors = std::move(process.errors);
-      workers_.push_back({std::move(process),
+      workers_.push_back({plans[i].index, std::move(process),
                           WorkerOutput(std::move(output), plans[i].prefix, *outputs_.output, nullptr),
                           WorkerOutput(std::move(errors), plans[i].prefix, *outputs_.errors, &last_[i])});
       ++alive_;
@@ -144,11 +144,11 @@ void Attempt::reap(pid_t pid) {
   }
 }
 
-void Attempt::ended(std::size_t index, int status) {
-  Worker& worker = workers_[index];
+void Attempt::ended(std::size_t place, int status) {
+  Worker& worker = workers_[place];
   worker.alive = false;
   --alive_;
-  const WorkerEnd end = end_of(static_cast<int>(index), worker.process, status);
+  const WorkerEnd end = end_of(worker.index, worker.process, status);
   worker.process.start_failure.close();
   // An empty group's number may come to mean another group.
   if (kill(-worker.process.pid, 0) != 0) watchdog_.remove(worker.process.pid);

@@ -45,6 +45,7 @@ struct AttemptResult {
 
 /// What each worker is started with.
 struct WorkerPlan {
+  int index = 0;  // among all workers of the job
   std::vector<std::string> environment;
   std::vector<int> cores;  // empty: all
   std::string prefix;      // of its lines
@@ -56,12 +57,14 @@ class Attempt {
   Attempt(const StartSettings& settings, SignalQueue& signals, Watchdog& watchdog, Outputs outputs,
           std::chrono::milliseconds grace);
 
-  /// Starts a worker for each plan and returns when all have ended, no process of theirs is left, and their output is
-  /// passed on. Throws a ClusterError (LS-LAUNCH) where one cannot be started; none is left then either. Call it once.
+  /// Starts a worker for each plan, whose indices follow each other, and returns when all have ended, no process of
+  /// theirs is left, and their output is passed on. Throws a ClusterError (LS-LAUNCH) where one cannot be started; none
+  /// is left then either. Call it once.
   AttemptResult run(const std::vector<WorkerPlan>& plans);
 
  private:
   struct Worker {
+    int index;
     WorkerProcess process;
     WorkerOutput output;
     WorkerOutput errors;
@@ -77,7 +80,7 @@ class Attempt {
   void handle(const SignalQueue::ReceivedSignal& received);
   /// Reaps this child, or all that have ended where `pid` is -1.
   void reap(pid_t pid);
-  void ended(std::size_t index, int status);
+  void ended(std::size_t place, int status);
   void end_job(int signal);
   void send_to_all(int signal);
   void begin_grace();
@@ -93,7 +96,7 @@ class Attempt {
   Watchdog& watchdog_;
   const Outputs outputs_;
   const std::chrono::milliseconds grace_;
-  std::vector<LastLines> last_;
+  std::vector<LastLines> last_;  // by place in workers_
   std::vector<Worker> workers_;
   std::size_t alive_ = 0;
   std::size_t first_to_read_ = 0;

@@ -24,6 +24,7 @@
 #include "tools/run/attempt.h"
 #include "tools/run/core_shares.h"
 #include "tools/run/descendants.h"
+#include "tools/run/job.h"
 #include "tools/run/oom_kills.h"
 #include "tools/run/worker_environment.h"
 
@@ -61,7 +62,6 @@ uint16_t free_port() {
 }
 
 void check(const RunOptions& options) {
-  if (options.workers == 0) throw UsageError("LS-FLAG", "lockstep run was not told how many workers", "add -n N");
   if (options.command.empty()) {
     throw UsageError("LS-FLAG", "lockstep run was given no program", "name it after --: lockstep run -n 2 -- ./prog");
   }
@@ -98,23 +98,25 @@ std::vector<std::string> environment_of_this_process() {
   return result;
 }
 
-/// What each worker of start number `restart` gets; port and secret are new each time, so that nothing that was left
-/// of an earlier start can join.
-std::vector<WorkerPlan> plans_of(const RunOptions& options, const std::string& job_id, int restart) {
+/// What each worker of start number `restart` gets. Where the job is this machine's alone, port and secret are new each
+/// time, so that nothing that was left of an earlier start can join.
+std::vector<WorkerPlan> plans_of(const RunOptions& options, const Job& job, int restart) {
   const std::vector<std::string> outer = environment_of_this_process();
-  const auto shares =
-      core_shares(options.pin ? internal::cores_of_this_process() : std::vector<int>(), options.workers);
-  WorkerIdentity worker = {.workers = options.workers,
-                           .port = options.port != 0 ? options.port : free_port(),
-                           .job_id = job_id,
-                           .secret = random_hex(32),
+  const auto cores =
+      core_shares(options.pin ? internal::cores_of_this_process() : std::vector<int>(), job.share.workers);
+  WorkerIdentity worker = {.share = job.share,
+                           .chief_host = job.chief_host,
+                           .port = job.port != 0 ? job.port : free_port(),
+                           .job_id = job.id,
+                           .secret = job.has_own_secret ? "" : random_hex(32),
                            .restart_count = restart,
                            .max_restarts = options.max_restarts};
   std::vector<WorkerPlan> plans;
-  for (int i = 0; i < options.workers; ++i) {
-    worker.index = i;
-    plans.push_back({worker_environment(outer, worker), shares[static_cast<std::size_t>(i)],
-                     options.prefix ? fmt::format("[{}] ", i) : ""});
+  for (int i = 0; i < job.share.workers; ++i) {
+    worker.local = i;
+    const int index = job.share.first_worker + i;
+    plans.push_back({index, worker_environment(outer, worker), cores[static_cast<std::size_t>(i)],
+                     options.prefix ? fmt::format("[{}] ", index) : ""});
   }
   return plans;
 }
@@ -180,6 +182,8 @@ int pause_for(std::chrono::milliseconds pause, SignalQueue& signals) {
 int run(const RunOptions& options) {
   check(options);
   open_standard_streams();
+  Job job = job_of(options);
+  if (job.id.empty()) job.id = random_hex(8);
   SignalQueue signals;
   adopt_orphans();
   Watchdog watchdog;
@@ -187,12 +191,11 @@ int run(const RunOptions& options) {
   Sink output(STDOUT_FILENO);
   Sink own_errors(STDERR_FILENO);
   const Outputs outputs = {&output, are_same_file(STDOUT_FILENO, STDERR_FILENO) ? &output : &own_errors};
-  const std::string job_id = options.job_id.empty() ? random_hex(8) : options.job_id;
   const std::chrono::milliseconds grace(static_cast<int64_t>(options.grace * 1000));
 
   for (int restart = 0;; ++restart) {
     const std::optional<int64_t> kills_before = oom_kills();
-    const std::vector<WorkerPlan> plans = plans_of(options, job_id, restart);
+    const std::vector<WorkerPlan> plans = plans_of(options, job, restart);
     const AttemptResult result = Attempt(settings, signals, watchdog, outputs, grace).run(plans);
     const bool failed = result.first_failure.has_value();
     outputs.errors->add(report_of(result, options, cause_of(result, kills_before, output.is_lost())));

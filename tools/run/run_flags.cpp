@@ -1,10 +1,14 @@
 // The flags of `lockstep run`, and where the words of the program begin.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "lockstep/cluster/cluster_spec.h"
+#include "tools/run/hosts_file.h"
 #include "tools/run/run.h"
 #include "tools/subcommands.h"
 
@@ -15,7 +19,8 @@ namespace {
 constexpr const char* kMore =
     "lockstep run -n N [FLAGS] -- PROGRAM ARGS: words after the program's name are the program's. Each line of output "
     "begins with its worker's index. When one worker fails, all are stopped, and the exit code is that of the worker "
-    "that failed first. Worker 0 reads standard input, unless that is a terminal; the others read an empty one.";
+    "that failed first. Worker 0 reads standard input, unless that is a terminal; the others read an empty one. With "
+    "--hosts, start the same command on every host of the file: each starts its own share of the workers.";
 
 /// Whether this word is a flag whose value is the next word.
 bool takes_next_word(const CLI::App& run, const std::string& word) {
@@ -44,9 +49,11 @@ std::vector<std::string> cut_program(const CLI::App& app, std::vector<std::strin
 void add_run(CLI::App& app, const std::vector<std::string>& program, Action& chosen) {
   const auto kept = std::make_shared<RunOptions>();
   RunOptions& options = *kept;
-  CLI::App* const run = app.add_subcommand("run", "Start N workers of any program on this machine");
+  CLI::App* const run =
+      app.add_subcommand("run", "Start N workers of any program on this machine, or on each of several");
   run->footer(kMore);
-  run->add_option("-n", options.workers, "workers to start")->check(CLI::Range(1, 1024));
+  run->add_option("-n", options.workers, "workers to start; with --hosts, on each host whose line has no slots")
+      ->check(CLI::Range(1, kMostLocalWorkers));
   run->add_option("--max-restarts", options.max_restarts,
                   "when a worker fails, start all again, at most this many times; not after exit codes 2, 126 and 127")
       ->check(CLI::Range(0, 1000000))
@@ -58,9 +65,18 @@ void add_run(CLI::App& app, const std::vector<std::string>& program, Action& cho
   run->add_option("--grace", options.grace, "seconds between SIGTERM and SIGKILL when workers are stopped")
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
-  run->add_option("--port", options.port, "the chief's port; by default a free one at each start")
+  CLI::Option* const hosts = run->add_option("--hosts", options.hosts,
+                                             "a file that names the job's hosts, one a line: host, host:slots or "
+                                             "'host slots=K'; the first one is the chief's");
+  run->add_option("--host-index", options.host_index,
+                  "which of them this host is, from 0; by default found by its name and addresses")
+      ->needs(hosts)
+      ->check(CLI::Range(0, static_cast<int>(internal::kMostTasks)));
+  run->add_option("--port", options.port,
+                  fmt::format("the chief's port; by default a free one at each start, with --hosts {}", kPortOfHosts))
       ->check(CLI::Range(1, 65535));
-  run->add_option("--job-id", options.job_id, "LOCKSTEP_JOB_ID; by default a random one");
+  run->add_option("--job-id", options.job_id,
+                  "LOCKSTEP_JOB_ID; by default a random one, with --hosts one that follows from hosts and port");
   run->add_flag_callback(
       "--no-pin", [kept] { kept->pin = false; }, "let each worker use all cores; by default each has cores of its own");
   run->add_flag_callback(

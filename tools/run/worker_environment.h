@@ -5,14 +5,18 @@
 #include <string>
 #include <vector>
 
+#include "tools/run/host_share.h"
+
 namespace lockstep::tools {
 
 /// What a worker is told about itself and its job.
 struct WorkerIdentity {
-  int index = 0;
-  int workers = 1;
-  uint16_t port = 0;  // of the chief, on 127.0.0.1
+  HostShare share;
+  int local = 0;  // which of the share's workers this one is
+  std::string chief_host = "127.0.0.1";
+  uint16_t port = 0;  // of the chief
   std::string job_id;
+  /// Empty: the workers have the secret and the network interface that `outer` names.
   std::string secret;
   int restart_count = 0;
   int max_restarts = 0;

@@ -33,10 +33,10 @@ struct WorkerProcess {
   internal::FileDescriptor start_failure;
 };
 
-/// Starts worker `index` with these variables on these cores, or on all where `cores` is empty. Worker 0 reads the
-/// launcher's standard input, unless that is a terminal; the others read /dev/null. Whether the program could be
-/// started is known when the worker has ended. Throws a ClusterError (LS-LAUNCH) where the system refuses a process or
-/// a pipe. Call it on the main thread: the worker lives no longer than the thread that started it.
+/// Starts worker `index` of the job with these variables on these cores, or on all where `cores` is empty. Worker 0
+/// reads the launcher's standard input, unless that is a terminal; the others read /dev/null. Whether the program could
+/// be started is known when the worker has ended. Throws a ClusterError (LS-LAUNCH) where the system refuses a process
+/// or a pipe. Call it on the main thread: the worker lives no longer than the thread that started it.
 WorkerProcess start_worker(int index, const StartSettings& settings, const std::vector<std::string>& environment,
                            const std::vector<int>& cores);
 
