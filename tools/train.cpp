@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdio>
 #include <optional>
+#include <string_view>
 
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/lockstep.h"
@@ -161,6 +162,9 @@ int train(const TrainOptions& options) {
       std::rethrow_if_nested(error);
     } catch (const NonFiniteError& cause) {
       failure = cause.what();
+    } catch (const PeerError& cause) {
+      // Another worker's loss or gradient: all workers end in the same way.
+      if (std::string_view(cause.what()).find("LS-NOT-FINITE") != std::string_view::npos) failure = cause.what();
     }
     if (!failure) throw;
   }

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string_view>
+#include <utility>
 
 #include "lockstep/core/fingerprint.h"
 
@@ -42,12 +44,36 @@ std::vector<at::Tensor> values_of_all(const Strategy& strategy, const StateItem&
   return all;
 }
 
-/// What connects the workers, as the strategy's description names it: "tls", "shared memory".
+/// The findings of all workers. Those of another worker than the chief begin with its name.
+std::vector<std::string> findings_of_all(const Strategy& strategy) {
+  const std::vector<std::string> mine = findings_of(strategy);
+  if (strategy.num_workers() == 1) return mine;
+  std::string text;
+  for (const std::string& one : mine) {
+    text += strategy.is_chief() ? one + "\n" : fmt::format("worker {}: {}\n", strategy.worker_index(), one);
+  }
+  // The first local replica has the worker's text.
+  const auto texts = strategy.per_replica([&, is_first = true](ReplicaId) mutable {
+    const std::string part = std::exchange(is_first, false) ? text : std::string();
+    at::Tensor bytes = at::empty({static_cast<int64_t>(part.size())}, at::kByte);
+    std::copy(part.begin(), part.end(), reinterpret_cast<char*>(bytes.data_ptr()));
+    return bytes;
+  });
+  const at::Tensor all = strategy.gather(texts);
+  std::istringstream lines(std::string(reinterpret_cast<const char*>(all.data_ptr()), all.nbytes()));
+  std::vector<std::string> findings;
+  for (std::string line; std::getline(lines, line);) findings.push_back(line);
+  return findings;
+}
+
+/// What connects the workers, as the strategy's description names it: "tls", "shared-memory".
 std::string engine_of(const Strategy& strategy) {
   if (strategy.num_workers() == 1) return "in-process";
   constexpr std::string_view kBefore = "workers are connected by ";
   const std::string text = strategy.describe();
-  const std::size_t begin = text.find(kBefore) + kBefore.size();
+  const std::size_t found = text.find(kBefore);
+  if (found == std::string::npos) return "unknown";
+  const std::size_t begin = found + kBefore.size();
   return text.substr(begin, text.find_first_of(":,\n", begin) - begin);
 }
 
@@ -65,7 +91,7 @@ void describe_run(TrainReport& report, const TrainOptions& options, const Strate
   report.global_batch = options.global_batch;
   report.seed = options.seed;
   report.fingerprint = internal::platform_fingerprint();
-  report.findings = findings_of(strategy);
+  report.findings = findings_of_all(strategy);
 }
 
 void digest_state(TrainReport& report, const Strategy& strategy) {

@@ -9,7 +9,7 @@ namespace lockstep::internal {
 namespace {
 
 [[noreturn]] void throw_unreadable() {
-  throw PeerError("LS-PEER-MESSAGE", "the chief sent a value that cannot be read",
+  throw PeerError("LS-PEER-MESSAGE", "on_chief: the chief sent a value that cannot be read",
                   "start all workers with the same build of the program");
 }
 

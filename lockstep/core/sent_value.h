@@ -1,9 +1,10 @@
-// A value of the program's as bytes and tensors, in which one worker sends it to the others.
+// A value of the program as bytes and tensors. One worker sends them to the others.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <map>

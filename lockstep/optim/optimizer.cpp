@@ -1,5 +1,6 @@
 #include "lockstep/optim/optimizer.h"
 
+#include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/replica/replica_group.h"
@@ -12,6 +13,15 @@ using internal::CallScope;
 namespace {
 
 constexpr const char* kBetweenSteps = "read or set the learning rate between runs";
+
+/// Where one worker refuses the rate, none sets it.
+void check_on_all_workers(const internal::OptimizerState& optimizer, const CallScope& call, double rate) {
+  if (!call.is_agreed()) return internal::check_learning_rate(rate);
+  internal::ReplicaGroup& group = *optimizer.group();
+  internal::agree_on_call(group.rounds(),
+                          {.call = "Optimizer::set_learning_rate", .name = optimizer.name(), .step = group.step()},
+                          [&](internal::Proposal&) { internal::check_learning_rate(rate); });
+}
 
 }  // namespace
 
@@ -37,14 +47,14 @@ double Optimizer::read_learning_rate(int64_t group) const {
 void Optimizer::set_learning_rate(double value) const {
   internal::UpdateScope::require_none("Optimizer::set_learning_rate");
   const CallScope call(*here().group(), "Optimizer::set_learning_rate", kBetweenSteps, internal::Workers::kAll, name());
-  internal::check_learning_rate(value);
+  check_on_all_workers(here(), call, value);
   for (int64_t group = 0; group < here().num_groups(); ++group) here().set_learning_rate(value, group);
 }
 
 void Optimizer::set_learning_rate(double value, int64_t group) const {
   internal::UpdateScope::require_none("Optimizer::set_learning_rate");
   const CallScope call(*here().group(), "Optimizer::set_learning_rate", kBetweenSteps, internal::Workers::kAll, name());
-  internal::check_learning_rate(value);
+  check_on_all_workers(here(), call, value);
   here().set_learning_rate(value, group);
 }
 

@@ -374,22 +374,4 @@ void OptimizerState::undo_run() {
 
 void OptimizerState::end_run() { take_before(); }
 
-std::map<std::string, at::Tensor> OptimizerState::state() const {
-  SavedState values;
-  values.steps = steps_;
-  for (const NamedSlot& slot : named_slots_) values.slots.push_back(slot.variable.state().read());
-  for (const auto& one : rules_) values.rates.push_back(one->learning_rate());
-  return named_state(values, named_slots_, variables_);
-}
-
-void OptimizerState::load(const std::map<std::string, at::Tensor>& state) {
-  for (const Variable& slot : slots_) slot.state().require_own_value("Optimizer::load");
-  SavedState values = values_of(state, named_slots_, variables_, num_groups(), name_);
-  // Nothing is refused from here on.
-  keep_before();
-  for (std::size_t s = 0; s < slots_.size(); ++s) slots_[s].state().write(values.slots[s]);
-  steps_ = std::move(values.steps);
-  for (std::size_t g = 0; g < values.rates.size(); ++g) rules_[g]->set_learning_rate(values.rates[g]);
-}
-
 }  // namespace lockstep::internal

@@ -8,9 +8,9 @@ namespace lockstep::internal {
 
 class Rounds;
 
-/// How many workers come before this one among those of this host that may use exactly these cores. Workers that have
-/// cores of their own, as `lockstep run` gives them, are not in each other's way. Nor are workers that are threads of
-/// one process, which knows what its strategies use. All workers call it.
+/// How many workers come before this one among those of this host, user and network that may use exactly these cores.
+/// Workers that have cores of their own, as `lockstep run` gives them, are not in each other's way. Nor are workers
+/// that are threads of one process, which knows what its strategies use. All workers call it.
 int64_t workers_before_on_cores(Rounds& rounds, const std::vector<int>& cores);
 
 }  // namespace lockstep::internal

@@ -42,7 +42,8 @@ ReplicaBlock block_of_worker(Rounds& rounds, int64_t local) {
         "LS-WORKER-ORDER",
         fmt::format("the workers have {} replicas; worker {} should have {} of the {} in all", fmt::join(counts, ", "),
                     w, block_of(all, workers, w).count, all),
-        "deal the replicas of the run to the workers in blocks that differ by at most one, the larger first");
+        "set .replicas, the same on all workers, or give all workers as many lanes; a topology of your own deals the "
+        "replicas in blocks that differ by at most one, the larger first");
   }
   return {.first = block_of(all, workers, rounds.worker_index()).first, .local = local, .all = all};
 }

@@ -132,7 +132,8 @@ class CallScope {
 
   /// Throws a UsageError where this call is inside another call of this thread, or in a merge function.
   void require_outermost() const;
-  /// Whether the workers have agreed on this call, so that they may agree on more of it.
+  /// Whether all workers make this call together, and may agree on more of it. Also with one worker. Not inside another
+  /// call, to whose inner calls other workers may not come.
   bool is_agreed() const { return agreed_; }
 
  private:

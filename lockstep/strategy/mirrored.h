@@ -19,7 +19,7 @@ enum class Copies {
   kPerReplica,  // one for each replica
 };
 
-/// The placement that keeps so many copies.
+/// The placement for `copies`.
 std::shared_ptr<const Placement> placement_of(Copies copies);
 
 struct MirroredOptions {

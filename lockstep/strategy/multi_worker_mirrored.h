@@ -16,14 +16,16 @@
 
 namespace lockstep {
 
-/// Give the same options to all workers, but for `cluster` and `devices`. What differs is named when workers meet.
+/// Give all workers the same options. `cluster`, `devices`, `copies`, `factored_gradients` and the times other than
+/// `timeouts.lost` may differ; an error names what else does.
 struct MultiWorkerMirroredOptions {
   /// Who the workers are and which of them this process is. Without it: resolve_cluster().
   std::optional<ClusterSpec> cluster = std::nullopt;
   std::vector<std::string> devices = {};  // this worker's lanes, as MirroredOptions::devices
   /// Of the whole run, at least one for each lane of each worker. They are dealt to the workers in blocks whose sizes
   /// differ by at most one, the larger blocks first, and each worker deals its block to its lanes in the same way. The
-  /// number of replicas decides results; workers and lanes do not. 0: one for each lane of each worker.
+  /// number of replicas decides results; workers and lanes do not. 0: one for each lane of each worker; then the
+  /// workers' numbers of lanes must differ by at most one, the larger first.
   int64_t replicas = 0;
   Copies copies = Copies::kPerMemory;       // on each worker
   uint64_t seed = 0;                        // of initial values, random streams and shuffling

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include "lockstep/comm/agreement.h"
 #include "lockstep/comm/alone.h"
@@ -119,8 +120,9 @@ uint64_t Strategy::seed() const { return group_->seed(); }
 std::string Strategy::describe() const {
   const internal::LanePlan& plan = group_->plan();
   std::string text =
-      fmt::format("{}: {} replica{} on {} lane{} [{}]\n", name_, plan.num_replicas, plan.num_replicas == 1 ? "" : "s",
-                  plan.num_lanes(), plan.num_lanes() == 1 ? "" : "s", fmt::join(plan.names, ", "));
+      fmt::format("{}: {} replica{} on {} lane{} [{}]{}\n", name_, plan.num_replicas, plan.num_replicas == 1 ? "" : "s",
+                  plan.num_lanes(), plan.num_lanes() == 1 ? "" : "s", fmt::join(plan.names, ", "),
+                  num_workers() == 1 ? "" : fmt::format(", of {} in all", num_replicas()));
   if (num_workers() > 1) {
     text += fmt::format("  worker {} of {}, with the replicas {} to {} of {}\n", worker_index(), num_workers(),
                         first_replica().value(), first_replica() + num_local_replicas() - 1, num_replicas());
@@ -175,12 +177,15 @@ internal::SentValue Strategy::run_and_send_from_chief(internal::FunctionRef<void
     if (!is_chief()) return;
     const internal::ChiefScope alone(*group_);
     body(sent);
-    for (const at::Tensor& tensor : sent.tensors) {
-      if (tensor.defined()) internal::check_operand(kCall, tensor);
+    const at::NoGradGuard no_grad;
+    for (at::Tensor& tensor : sent.tensors) {
+      if (!tensor.defined()) continue;
+      internal::check_operand(kCall, tensor);
+      tensor = internal::plain_and_contiguous(tensor).clone();
     }
   });
   if (num_workers() == 1) return sent;
-  // Replica 0 is the chief's. What the other workers give here is not used.
+  // of_replica(0, ...) sends from the chief, which has replica 0, and uses nothing of the other workers.
   std::vector<int64_t> sizes{static_cast<int64_t>(sent.bytes.size())};
   for (const at::Tensor& tensor : sent.tensors) sizes.push_back(tensor.defined() ? 1 : 0);
   const at::Tensor header = group_->of_replica(0, at::tensor(sizes, at::kLong));
@@ -190,18 +195,18 @@ internal::SentValue Strategy::run_and_send_from_chief(internal::FunctionRef<void
   const at::Tensor bytes = group_->of_replica(0, at::from_blob(sent.bytes.data(), {numbers[0]}, at::kByte));
   if (!is_chief() && numbers[0] > 0) std::memcpy(sent.bytes.data(), bytes.data_ptr(), sent.bytes.size());
   for (std::size_t i = 0; i < sent.tensors.size(); ++i) {
-    if (numbers[i + 1] != 0)
-      sent.tensors[i] = group_->of_replica(0, is_chief() ? sent.tensors[i].detach() : at::Tensor());
+    if (numbers[i + 1] != 0) sent.tensors[i] = group_->of_replica(0, sent.tensors[i]);
   }
   return sent;
 }
 
 void Strategy::require_one_worker_for_result() const {
   if (num_workers() == 1) return;
-  throw UsageError("LS-ONE-WORKER",
-                   fmt::format("on_chief was given a function whose result cannot be sent to the other {} workers",
-                               num_workers() - 1),
-                   "return a number, a string, a tensor, or a vector, pair, tuple, optional or map of these");
+  throw UsageError(
+      "LS-ONE-WORKER",
+      fmt::format("on_chief was given a function whose result cannot be sent to the other {} workers",
+                  num_workers() - 1),
+      "return a number, an enumerator, a string, a tensor, or a vector, array, optional, pair, tuple or map of these");
 }
 
 std::shared_ptr<internal::ModuleBinding> Strategy::bind_modules(
@@ -226,10 +231,13 @@ std::shared_ptr<internal::ModuleBinding> Strategy::bind_modules(
       modules.push_back(next());
     }
     binding = std::make_shared<internal::ModuleBinding>(group_, options.name, std::move(modules), *registry_, place);
+    std::string kinds;
     for (const Variable& variable : binding->variables()) {
       initial.add(variable.name(), variable.state().component(0));
+      kinds += fmt::format("{}, {};", internal::kind_of(variable.state().options()), variable.trainable());
     }
     initial.fill_in(mine);
+    mine.signature ^= std::hash<std::string>()(kinds);
     mine.detail = fmt::format("make_module of '{}' with {} variables", options.name, binding->variables().size());
   };
   // Where one worker cannot make the module, none makes it.

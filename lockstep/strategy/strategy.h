@@ -146,7 +146,7 @@ class Strategy {
   ///
   /// With several workers the result is nothing, a number, an enumerator, a string, a dense tensor in the host's
   /// memory, or a vector, array, optional, pair, tuple or map of these; otherwise a UsageError before `fn` is called.
-  /// Tensors come without gradient to the other workers.
+  /// With any number of workers tensors come as contiguous copies without gradient, on the chief too.
   template <std::invocable Fn>
   auto on_chief(Fn&& fn) const {
     using Result = std::decay_t<std::invoke_result_t<Fn&>>;
@@ -155,11 +155,9 @@ class Strategy {
     } else {
       std::optional<Result> result;
       if constexpr (internal::Sendable<Result>) {
-        internal::SentValue sent = run_and_send_from_chief([&](internal::SentValue& to) {
-          result.emplace(fn());
-          if (num_workers() > 1) internal::Sending<Result>::put(to, *result);
-        });
-        if (!result) result.emplace(internal::Sending<Result>::get(sent));
+        internal::SentValue sent =
+            run_and_send_from_chief([&](internal::SentValue& to) { internal::Sending<Result>::put(to, fn()); });
+        result.emplace(internal::Sending<Result>::get(sent));
       } else {
         require_one_worker_for_result();
         run_on_chief([&] { result.emplace(fn()); });

@@ -101,7 +101,6 @@ std::shared_ptr<VariableState> VariableRegistry::make(VariableOptions options, F
     forget_at_ = 2 * variables_.size() + 1;  // so that making many variables takes time in proportion to their number
   }
   if (options.name.empty()) options.name = fresh_name();
-  require_fresh_variable(options.name, place);
   // The caller's modes and threads decide nothing: a tensor of inference mode could not be trained.
   const ComputeSettingsGuard settings(group_->plan().compute);
   const c10::InferenceMode normal(false);
@@ -114,6 +113,7 @@ std::shared_ptr<VariableState> VariableRegistry::make(VariableOptions options, F
   // Where one worker cannot make the variable, none makes it.
   const auto all = agree_on_call(
       group_->rounds(), {.call = "make_variable", .name = options.name, .step = group_->step()}, [&](Proposal& mine) {
+        require_fresh_variable(options.name, place);
         at::Tensor value;
         {
           const RandomScope scope(stream);
@@ -130,7 +130,8 @@ std::shared_ptr<VariableState> VariableRegistry::make(VariableOptions options, F
         components = options.synchronization == VariableSynchronization::kOnWrite
                          ? on_write_components(value, options, origin.devices)
                          : on_read_components(value, options);
-        mine.detail = fmt::format("make_variable of '{}', {}", options.name, shape_text(value));
+        mine.detail = fmt::format("make_variable of '{}', {}, {}{}", options.name, shape_text(value), kind_of(options),
+                                  options.trainable ? "" : ", not trainable");
         digests.add(options.name, value);
         digests.fill_in(mine);
         mine.signature = std::hash<std::string>()(mine.detail);

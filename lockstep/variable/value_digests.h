@@ -23,7 +23,7 @@ class ValueDigests {
   /// Adds the digest of dtype, shape and bits. `value` is a dense tensor in the host's memory.
   void add(const std::string& name, const at::Tensor& value);
   /// Writes names and digests into the proposal's data. Where `names_must_match`, the workers' agreement fails where
-  /// one worker has other names.
+  /// one worker has other names, dtypes or shapes.
   void fill_in(Proposal& mine, bool names_must_match = true) const;
   /// Compares with what all workers have sent, by name. Throws a DivergenceError, the same on all workers, that names
   /// the first value that differs, and the workers. `call` begins the message.
@@ -31,9 +31,9 @@ class ValueDigests {
 
  private:
   const bool is_wanted_;
-  const int64_t worker_;
   std::vector<std::string> names_;
   std::vector<uint64_t> digests_;
+  uint64_t names_and_shapes_ = 0;
 };
 
 }  // namespace lockstep::internal

@@ -8,6 +8,7 @@
 
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/agreement.h"
@@ -129,15 +130,15 @@ void write_outside(VariableState& variable, Write write, const at::Tensor& value
 }
 
 /// `value` as the variable can hold it, which all workers must give alike.
-at::Tensor fitting(VariableState& variable, Write write, const at::Tensor& value, ValueDigests& digests) {
+at::Tensor fitting(VariableState& variable, Write write, const at::Tensor& value, ValueDigests* digests) {
   at::Tensor own = internal::value_for(variable, value, name_of(write));
-  digests.add(variable.name(), own);
+  if (digests) digests->add(variable.name(), own);
   return own;
 }
 
 /// The same with a value for each local replica. An on-write variable gets one value, which all replicas have given.
 std::vector<at::Tensor> fitting(VariableState& variable, Write write, const PerReplica<at::Tensor>& given,
-                                ValueDigests& digests) {
+                                ValueDigests* digests) {
   if (static_cast<int64_t>(given.size()) != variable.num_components()) {
     throw UsageError("LS-PER-REPLICA-SIZE",
                      fmt::format("{} of variable '{}' was given {} values for {} replicas", name_of(write),
@@ -157,7 +158,7 @@ std::vector<at::Tensor> fitting(VariableState& variable, Write write, const PerR
                       name_of(write), variable.name(), first.value(), first + static_cast<int64_t>(r)),
           "reduce the values first, or use strategy.update_from to take one replica's");
     }
-    digests.add(variable.name(), values.front());
+    if (digests) digests->add(variable.name(), values.front());
     values.resize(1);
   }
   return values;
@@ -182,18 +183,18 @@ template <class Value>
 void write_outside_of_steps(VariableState& variable, Write write, const Value& value) {
   const std::string call = fmt::format("Variable::{}", name_of(write));
   const std::string inside = fmt::format("use {}(ctx, value)", name_of(write));
-  const OutsideCall scope(variable, call.c_str(), inside.c_str());
+  // An update calls its function once for each copy or replica, of which each worker may have another number.
+  const Workers workers = UpdateScope::current() ? Workers::kThis : Workers::kAll;
+  const OutsideCall scope(variable, call.c_str(), inside.c_str(), workers);
   const at::NoGradGuard no_grad;
+  // Inside another call, that call's own agreement covers the value, or the next verification does.
+  if (!scope.is_agreed()) return write_outside(variable, write, fitting(variable, write, value, nullptr));
   internal::ReplicaGroup& group = *variable.group();
   ValueDigests digests(group);
-  // Within an update, or another call, the workers agree on what that gives.
-  if (!scope.is_agreed() || UpdateScope::current()) {
-    return write_outside(variable, write, fitting(variable, write, value, digests));
-  }
-  decltype(fitting(variable, write, value, digests)) values;
+  decltype(fitting(variable, write, value, nullptr)) values;
   const auto all = internal::agree_on_call(
       group.rounds(), {.call = call, .name = variable.name(), .step = group.step()}, [&](internal::Proposal& mine) {
-        values = fitting(variable, write, value, digests);
+        values = fitting(variable, write, value, &digests);
         if (variable.on_write()) check_before_change(variable, write);
         digests.fill_in(mine);
       });

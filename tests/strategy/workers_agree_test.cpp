@@ -3,11 +3,13 @@
 #include <torch/torch.h>
 
 #include <array>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -113,6 +115,37 @@ TEST(WorkersAgree, OnWhatAModuleLoads) {
       "Replicated::load", "'model.bias'");
 }
 
+TEST(WorkersAgree, OnWhatAnOptimizerLoads) {
+  expect_diverged(
+      [](Strategy& strategy) {
+        const auto model = strategy.make_module([] { return torch::nn::Linear(3, 1); });
+        const Optimizer optimizer = strategy.make_optimizer(model, torch::optim::AdamOptions(0.1));
+        auto state = optimizer.state();
+        if (is_last(strategy)) state.at("model.bias/exp_avg") = state.at("model.bias/exp_avg") + 1;
+        optimizer.load(state);
+      },
+      "Optimizer::load", "'model.bias/exp_avg'");
+  run_workers({2, 2, 1}, [](Strategy& strategy) {
+    const auto model = strategy.make_module([] { return torch::nn::Linear(3, 1); });
+    const Optimizer optimizer = strategy.make_optimizer(model, torch::optim::AdamOptions(0.1));
+    auto state = optimizer.state();
+    state.at("model.bias/exp_avg").fill_(1);
+    auto other = state;
+    if (is_last(strategy)) other.erase("model.weight/step");
+    if (is_last(strategy)) {
+      EXPECT_THROW(optimizer.load(other), UsageError);
+    } else {
+      EXPECT_THROW(optimizer.load(other), PeerError);
+    }
+    EXPECT_EQ(optimizer.state().at("model.bias/exp_avg").sum().item<double>(), 0);  // nothing was loaded
+    optimizer.load(state);
+    EXPECT_EQ(optimizer.state().at("model.bias/exp_avg").sum().item<double>(), 1);
+    EXPECT_THROW(optimizer.set_learning_rate(is_last(strategy) ? -1 : 0.5), Error);
+    EXPECT_EQ(optimizer.learning_rate(), 0.1);
+    return 0;
+  });
+}
+
 TEST(WorkersAgree, OnWhatAnUpdateLeaves) {
   expect_diverged(
       [](Strategy& strategy) {
@@ -120,6 +153,33 @@ TEST(WorkersAgree, OnWhatAnUpdateLeaves) {
         strategy.update(a, [&](torch::Tensor& value) { value.add_(of_worker(strategy)); });
       },
       "Strategy::update", "'a'");
+}
+
+TEST(WorkersAgree, OnAnUpdateOfAMergeFunctionWhereTheirReplicasAreNotAsMany) {
+  const auto values = run_workers({2, 3, 1}, [](Strategy& strategy) {
+    const Variable a = strategy.make_variable(torch::zeros({1}), {.name = "a"});
+    strategy.run([&](ReplicaContext& ctx) {
+      ctx.merge_call([&](Strategy& inside) {
+        const auto ones = inside.per_replica([](ReplicaId) { return torch::ones({1}); });
+        inside.update(
+            a, [&](torch::Tensor&, const torch::Tensor& one) { a.assign(one); }, ones);
+      });
+    });
+    return a.read().item<double>();
+  });
+  for (const double value : values) EXPECT_EQ(value, 1.0);
+}
+
+TEST(WorkersAgree, OnTheOptionsOfAVariable) {
+  testing::expect_error_on_all<UsageError>(
+      {2, 2, 1},
+      [](Strategy& strategy) {
+        strategy.make_variable(torch::zeros({1}), {.name = "a",
+                                                   .synchronization = VariableSynchronization::kOnRead,
+                                                   .aggregation = is_last(strategy) ? VariableAggregation::kSum
+                                                                                    : VariableAggregation::kMean});
+      },
+      "LS-WORKER-ORDER", {"make_variable of 'a'", "on-read mean", "on-read sum"});
 }
 
 TEST(WorkersAgree, OnComponentsOfTheirOwnWithoutComparingThem) {
@@ -194,6 +254,7 @@ TEST(WorkersAgree, OnTheChiefsTensorsOfAnyLayout) {
       if (!expected.defined()) continue;
       EXPECT_EQ(found.at(name).scalar_type(), expected.scalar_type()) << name;
       EXPECT_TRUE(torch::equal(found.at(name), expected)) << name;
+      EXPECT_TRUE(found.at(name).is_contiguous()) << name;  // on the chief too: strides can decide bits
     }
   }
 }

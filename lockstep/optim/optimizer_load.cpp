@@ -1,0 +1,46 @@
+// What an optimizer gives to be saved, and takes back.
+#include <ATen/ATen.h>
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "lockstep/comm/agreement.h"
+#include "lockstep/optim/optimizer_state.h"
+#include "lockstep/replica/replica_group.h"
+#include "lockstep/variable/value_digests.h"
+
+namespace lockstep::internal {
+
+std::map<std::string, at::Tensor> OptimizerState::state() const {
+  SavedState values;
+  values.steps = steps_;
+  for (const NamedSlot& slot : named_slots_) values.slots.push_back(slot.variable.state().read());
+  for (const auto& one : rules_) values.rates.push_back(one->learning_rate());
+  return named_state(values, named_slots_, variables_);
+}
+
+void OptimizerState::load(const std::map<std::string, at::Tensor>& state) {
+  SavedState values;
+  ValueDigests digests(*group_);
+  const auto all = agree_on_call(group_->rounds(), {.call = "Optimizer::load", .name = name_, .step = group_->step()},
+                                 [&](Proposal& mine) {
+                                   for (const Variable& slot : slots_)
+                                     slot.state().require_own_value("Optimizer::load");
+                                   values = values_of(state, named_slots_, variables_, num_groups(), name_);
+                                   for (std::size_t s = 0; s < slots_.size(); ++s) {
+                                     if (slots_[s].state().on_write()) digests.add(slots_[s].name(), values.slots[s]);
+                                   }
+                                   digests.add("step counts", at::tensor(values.steps, at::kLong));
+                                   digests.add("learning rates", at::tensor(values.rates, at::kDouble));
+                                   digests.fill_in(mine);
+                                 });
+  digests.require_equal(all, "Optimizer::load");
+  // Nothing is refused from here on.
+  keep_before();
+  for (std::size_t s = 0; s < slots_.size(); ++s) slots_[s].state().write(values.slots[s]);
+  steps_ = std::move(values.steps);
+  for (std::size_t g = 0; g < values.rates.size(); ++g) rules_[g]->set_learning_rate(values.rates[g]);
+}
+
+}  // namespace lockstep::internal
