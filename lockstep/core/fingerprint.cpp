@@ -64,7 +64,7 @@ uint64_t matrix_product_digest() {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   // A depth that matrix libraries cut in different ways, and sizes that they compute on one thread.
   constexpr int64_t kSamples = 8;
-  constexpr int64_t kRows = 48;
+  constexpr int64_t kRows = 32;
   constexpr int64_t kColumns = 448;
   const at::Tensor weight = numbers(kRows, kColumns, 0.1);
   const at::Tensor input = numbers(kSamples, kColumns, 0.2);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
 #include <unordered_map>
 
@@ -98,12 +99,13 @@ at::Tensor factored_gradient(const at::Tensor& left, const at::Tensor& right) {
     variable->set_gradient_form(GradientForm::kManySamples);
     return {};
   }
-  if (!libtorch_has_our_bits(LinearProduct::kWeightGradient, samples, left.size(0), right.size(1))) {
+  const std::optional<ZeroSums> zero_sums = zero_sums_of_libtorch(samples, left.size(0), right.size(1));
+  if (!zero_sums) {
     variable->set_gradient_form(GradientForm::kOtherBits);
     return {};
   }
   variable->set_gradient_form(GradientForm::kFactors);
-  return make_factored(std::make_shared<const Factors>(left.t(), right), variable);
+  return make_factored(std::make_shared<const Factors>(left.t(), right, *zero_sums), variable);
 }
 
 FactoredWeights::FactoredWeights(const std::vector<std::shared_ptr<VariableState>>& variables, Factoring factoring) {

@@ -14,7 +14,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <tuple>
+#include <vector>
 
 #include "lockstep/core/denormals.h"
 #include "lockstep/core/torch_compat.h"
@@ -78,34 +80,43 @@ bool is_comparable(const at::Tensor& product) {
   return kFewest <= std::count_if(values, values + std::min(kLooked, product.numel()), [](float v) { return v != 0; });
 }
 
-/// Makes some columns of a factor so small that products of them underflow, to zeros of both signs.
-void make_some_products_underflow(const at::Tensor& factor) {
-  if (factor.size(1) <= 3) return;
+/// Makes some columns of a factor so small that products of them underflow. Each of these columns has one sign, and the
+/// first of them has that of `sign`, so that all products of some sums are -0.
+void make_some_products_underflow(const at::Tensor& factor, double sign) {
+  const int64_t columns = factor.size(1);
+  if (columns == 1) return;
   if (static_cast<std::size_t>(factor.numel()) * sizeof(float) < RepeatedPages::kPeriod) {
-    factor.slice(1, 3, factor.size(1), 7).mul_(1e-30);
+    const int64_t first = std::min(columns - 1, int64_t{3});
+    factor.slice(1, first, columns, 7).abs_().mul_(sign * 1e-30);
+    factor.slice(1, std::min(first + 7, columns), columns, 14).neg_();
     return;
   }
   // Other elements may be the same memory: so only a few are changed, and set rather than scaled.
-  for (int64_t i = 0; i < 8; ++i) factor.select(1, 3 + 7 * i).fill_(i % 2 == 0 ? 1e-30 : -1e-30);
+  for (int64_t i = 0; i < 8; ++i) factor.select(1, 3 + 7 * i).fill_(i % 2 == 0 ? sign * 1e-30 : sign * -1e-30);
 }
 
-bool compare_factors(int64_t samples, int64_t rows, int64_t columns, int64_t trial) {
+/// Removes from `possible` what does not have the bits of LibTorch's product; false where nothing is left.
+bool compare_factors(int64_t samples, int64_t rows, int64_t columns, int64_t trial, std::vector<ZeroSums>& possible) {
   constexpr int64_t kAtATime = 1 << 12;
   const at::Tensor left = test_values(samples, rows, trial * 5 % 16, 2 * trial);
   const at::Tensor right = test_values(samples, columns, trial * 3 % 16, 2 * trial + 1);
-  for (const at::Tensor& factor : {left, right}) make_some_products_underflow(factor);
+  make_some_products_underflow(left, 1);
+  make_some_products_underflow(right, -1);
   // Memory of its own: the tensors' allocator would take huge pages, which the system clears first, and keep them.
   const auto memory = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(rows * columns));
   at::Tensor theirs = at::from_blob(memory.get(), {rows, columns}, at::kFloat);
   at::mm_out(theirs, left.t(), right);
   if (!is_comparable(theirs)) return false;
-  const Factors factors(left, right);
-  FactorBlocks ours(4 * kAtATime);
-  for (int64_t offset = 0; offset < theirs.numel(); offset += kAtATime) {
-    const int64_t count = std::min(kAtATime, theirs.numel() - offset);
-    if (!have_same_bits(theirs, ours.block(factors, offset, count), offset, count)) return false;
-  }
-  return true;
+  std::erase_if(possible, [&](ZeroSums zero_sums) {
+    const Factors factors(left, right, zero_sums);
+    FactorBlocks ours(4 * kAtATime);
+    for (int64_t offset = 0; offset < theirs.numel(); offset += kAtATime) {
+      const int64_t count = std::min(kAtATime, theirs.numel() - offset);
+      if (!have_same_bits(theirs, ours.block(factors, offset, count), offset, count)) return true;
+    }
+    return false;
+  });
+  return !possible.empty();
 }
 
 bool compare_few_samples(LinearProduct product, int64_t samples, int64_t rows, int64_t columns, int64_t trial) {
@@ -158,40 +169,65 @@ bool compare_often_enough(int64_t results, int64_t elements, const Compare& comp
   return true;
 }
 
-/// False where there is no memory to compare in, too.
-bool compare(LinearProduct product, int64_t samples, int64_t rows, int64_t columns) try {
-  const int64_t results = product == LinearProduct::kWeightGradient  ? rows * columns
-                          : product == LinearProduct::kInputGradient ? samples * columns
-                                                                     : samples * rows;
-  return compare_often_enough(results, rows * columns, [&](int64_t trial) {
-    return product == LinearProduct::kWeightGradient ? compare_factors(samples, rows, columns, trial)
-                                                     : compare_few_samples(product, samples, rows, columns, trial);
-  });
-} catch (const std::exception&) {  // LibTorch throws an error of its own where memory is short
-  return false;
-}
+/// What was found for each product, shape, number of threads, precision and floating-point modes.
+template <class Found>
+class Answers {
+ public:
+  /// What `find` returns, called once; Found{} where LibTorch does not say which precision holds, or where there is no
+  /// memory to compare in. `product` tells the products of one shape apart.
+  template <class Find>
+  Found of(int product, int64_t samples, int64_t rows, int64_t columns, const Find& find) {
+    const int precision = matrix_product_precision();
+    if (precision < 0) return {};
+    const Key key{product, samples, rows, columns, at::get_num_threads(), precision, floating_point_modes()};
+    Answer* answer = nullptr;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      answer = &answers_[key];
+    }
+    std::call_once(answer->asked, [&] {
+      try {
+        answer->found = find();
+      } catch (const std::exception&) {  // LibTorch throws an error of its own where memory is short
+      }
+    });
+    return answer->found;
+  }
+
+ private:
+  // Product, samples, rows, columns, threads, precision, floating-point modes.
+  using Key = std::tuple<int, int64_t, int64_t, int64_t, int, int, uint32_t>;
+  struct Answer {
+    std::once_flag asked;
+    Found found = {};  // written under `asked`
+  };
+
+  std::mutex mutex_;
+  std::map<Key, Answer> answers_;  // guarded by mutex_
+};
 
 }  // namespace
 
 bool libtorch_has_our_bits(LinearProduct product, int64_t samples, int64_t rows, int64_t columns) {
-  struct Answer {
-    std::once_flag compared;
-    bool same = false;  // written under `compared`
-  };
-  const int precision = matrix_product_precision();
-  if (precision < 0) return false;  // LibTorch does not say which one holds
-  // Samples, rows, columns, threads, precision, floating-point modes.
-  using Key = std::tuple<LinearProduct, int64_t, int64_t, int64_t, int, int, uint32_t>;
-  static std::mutex mutex;
-  static auto* const answers = new std::map<Key, Answer>;  // guarded by mutex; never destroyed: replicas may still run
-  const Key key{product, samples, rows, columns, at::get_num_threads(), precision, floating_point_modes()};
-  Answer* answer = nullptr;
-  {
-    const std::lock_guard<std::mutex> lock(mutex);
-    answer = &(*answers)[key];
-  }
-  std::call_once(answer->compared, [&] { answer->same = compare(product, samples, rows, columns); });
-  return answer->same;
+  static auto* const answers = new Answers<bool>;  // never destroyed: replicas may still run
+  return answers->of(static_cast<int>(product), samples, rows, columns, [&] {
+    const int64_t results = samples * (product == LinearProduct::kInputGradient ? columns : rows);
+    return compare_often_enough(results, rows * columns, [&](int64_t trial) {
+      return compare_few_samples(product, samples, rows, columns, trial);
+    });
+  });
+}
+
+std::optional<ZeroSums> zero_sums_of_libtorch(int64_t samples, int64_t rows, int64_t columns) {
+  static auto* const answers = new Answers<std::optional<ZeroSums>>;  // never destroyed: replicas may still run
+  return answers->of(0, samples, rows, columns, [&]() -> std::optional<ZeroSums> {
+    std::vector<ZeroSums> possible{ZeroSums::kPositive, ZeroSums::kSigned};
+    const bool same = compare_often_enough(rows * columns, rows * columns, [&](int64_t trial) {
+      return compare_factors(samples, rows, columns, trial, possible);
+    });
+    // Both fit only where no sum of a narrow matrix is a zero.
+    return same && possible.size() == 1 ? std::optional(possible.front()) : std::nullopt;
+  });
 }
 
 }  // namespace lockstep::internal

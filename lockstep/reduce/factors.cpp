@@ -8,7 +8,6 @@
 
 #include "lockstep/core/denormals.h"
 #include "lockstep/core/torch_compat.h"
-#include "lockstep/reduce/outer_product.h"
 
 namespace lockstep::internal {
 
@@ -52,10 +51,10 @@ class ModesGuard {
 
 bool Factors::available() { return outer_product() != nullptr; }
 
-Factors::Factors(const at::Tensor& left, const at::Tensor& right)
+Factors::Factors(const at::Tensor& left, const at::Tensor& right, ZeroSums zero_sums)
     : rows_(left.size(1)), columns_(right.size(1)), modes_(floating_point_modes()) {
   const at::NoGradGuard no_grad;
-  terms_.push_back({left.size(0), packed(left.detach(), kLeftGroup), packed(right.detach(), kRightPanel)});
+  terms_.push_back({left.size(0), zero_sums, packed(left.detach(), kLeftGroup), packed(right.detach(), kRightPanel)});
 }
 
 Factors::Factors(const Factors& first, const Term& last) : Factors(first) { terms_.push_back(last); }
@@ -85,7 +84,8 @@ void Factors::fill_rows(int64_t first, int64_t count, float* out) const {
           .first_row = first,
           .num_rows = count,
           .out = out,
-          .add = t > 0});
+          .add = t > 0,
+          .zero_sums = term.zero_sums});
   }
 }
 

@@ -7,6 +7,8 @@
 #include <memory>
 #include <vector>
 
+#include "lockstep/reduce/outer_product.h"
+
 namespace lockstep::internal {
 
 /// A matrix of float32 that is the sum of terms. A term is a sum over samples of outer products of two vectors,
@@ -20,7 +22,7 @@ class Factors {
 
   /// One term. `left` is [samples, rows] and `right` [samples, columns]: dense float32 tensors in host memory, in any
   /// strides, with at least one element each. Requires available().
-  Factors(const at::Tensor& left, const at::Tensor& right);
+  Factors(const at::Tensor& left, const at::Tensor& right, ZeroSums zero_sums);
   /// The sum of two matrices of one shape, with the bits of adding them up after they were made; null where no order of
   /// terms has these bits, because both have several, or because they have other modes.
   static std::shared_ptr<const Factors> sum(const Factors& a, const Factors& b);
@@ -44,6 +46,7 @@ class Factors {
  private:
   struct Term {
     int64_t samples;
+    ZeroSums zero_sums;
     at::Tensor left;   // packed as outer_product.h says
     at::Tensor right;  // the same
   };

@@ -29,16 +29,17 @@ Tensor values(std::mt19937& draws, int64_t samples, int64_t size) {
 }
 
 /// One element after the other.
-Tensor one_by_one(const Tensor& left, const Tensor& right) {
+Tensor one_by_one(const Tensor& left, const Tensor& right, ZeroSums zero_sums) {
   const auto l = left.accessor<float, 2>();
   const auto r = right.accessor<float, 2>();
   Tensor result = torch::empty({left.size(1), right.size(1)});
   auto out = result.accessor<float, 2>();
   for (int64_t i = 0; i < out.size(0); ++i) {
     for (int64_t j = 0; j < out.size(1); ++j) {
-      float sum = l[0][i] * r[0][j];
-      for (int64_t s = 1; s < l.size(0); ++s) sum = std::fma(l[s][i], r[s][j], sum);
-      out[i][j] = l.size(0) == 1 ? sum : 0.0f + sum;
+      float sum = 0;
+      for (int64_t s = 0; s < l.size(0); ++s) sum = std::fma(l[s][i], r[s][j], sum);
+      if (zero_sums == ZeroSums::kPositive) sum += 0.0f;
+      out[i][j] = l.size(0) == 1 ? l[0][i] * r[0][j] : sum;
     }
   }
   return result;
@@ -63,20 +64,22 @@ class FactorsOf : public ::testing::TestWithParam<std::vector<int64_t>> {
 };
 
 TEST_P(FactorsOf, GiveTheSumOfOuterProductsInTheOrderOfSamples) {
-  EXPECT_TRUE(same_bits(Factors(left_, right_).product(), one_by_one(left_, right_)));
+  for (const ZeroSums zero_sums : {ZeroSums::kPositive, ZeroSums::kSigned}) {
+    EXPECT_TRUE(same_bits(Factors(left_, right_, zero_sums).product(), one_by_one(left_, right_, zero_sums)));
+  }
 }
 
 TEST_P(FactorsOf, ViewsGiveTheSameAndKeepWhatTheyWere) {
   Tensor left = left_.t().clone(torch::MemoryFormat::Contiguous);
   Tensor right = torch::cat({right_, right_}, 1);
-  const Factors factors(left.t(), right.narrow(1, columns_, columns_));
+  const Factors factors(left.t(), right.narrow(1, columns_, columns_), ZeroSums::kPositive);
   left.fill_(7);
   right.fill_(7);
-  EXPECT_TRUE(same_bits(factors.product(), one_by_one(left_, right_)));
+  EXPECT_TRUE(same_bits(factors.product(), one_by_one(left_, right_, ZeroSums::kPositive)));
 }
 
 TEST_P(FactorsOf, BlocksOfAnySizeAreThoseOfTheWholeMatrix) {
-  const Factors factors(left_, right_);
+  const Factors factors(left_, right_, ZeroSums::kSigned);
   const Tensor whole = factors.product();
   const auto* const expected = static_cast<const float*>(whole.data_ptr());
   for (const int64_t room : {int64_t{0}, int64_t{100}, whole.numel(), 10 * whole.numel()}) {
@@ -95,8 +98,8 @@ TEST_P(FactorsOf, BlocksOfAnySizeAreThoseOfTheWholeMatrix) {
 }
 
 TEST_P(FactorsOf, ASumOfTwoHasTheBitsOfAddingThemUp) {
-  const Factors one(left_, right_);
-  const Factors two(right_.new_full({2, rows_}, 0.3), right_.new_full({2, columns_}, -1.7));
+  const Factors one(left_, right_, ZeroSums::kSigned);
+  const Factors two(right_.new_full({2, rows_}, 0.3), right_.new_full({2, columns_}, -1.7), ZeroSums::kPositive);
   const auto three = Factors::sum(one, two);
   ASSERT_NE(three, nullptr);
   EXPECT_EQ(three->samples(), samples_ + 2);
