@@ -106,6 +106,19 @@ bool is_loopback(const std::string& address) {
   return inet_pton(AF_INET6, address.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
+bool is_private(const std::string& address) {
+  if (is_loopback(address) || is_link_local(address)) return true;
+  in_addr v4;
+  if (inet_pton(AF_INET, address.c_str(), &v4) == 1) {
+    const uint32_t number = ntohl(v4.s_addr);
+    const auto begins_with = [&](uint32_t network, int bits) { return (number ^ network) >> (32 - bits) == 0; };
+    return begins_with(0x0a000000, 8) || begins_with(0xac100000, 12) || begins_with(0xc0a80000, 16) ||
+           begins_with(0x64400000, 10);
+  }
+  in6_addr v6;
+  return inet_pton(AF_INET6, address.c_str(), &v6) == 1 && (v6.s6_addr[0] & 0xfe) == 0xfc;
+}
+
 bool is_wildcard(const std::string& address) {
   in_addr v4;
   if (inet_pton(AF_INET, address.c_str(), &v4) == 1) return v4.s_addr == INADDR_ANY;

@@ -22,6 +22,9 @@ std::vector<InterfaceAddress> network_interfaces();
 
 /// Whether only this host can reach the address: 127.0.0.0/8 and ::1.
 bool is_loopback(const std::string& address);
+/// Whether no host of the Internet can reach the address by itself: loopback, link-local and private networks (RFC 1918
+/// and 6598, fc00::/7).
+bool is_private(const std::string& address);
 /// Whether it stands for all addresses of a host: 0.0.0.0 and ::.
 bool is_wildcard(const std::string& address);
 

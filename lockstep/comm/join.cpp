@@ -14,6 +14,7 @@
 #include "lockstep/cluster/address.h"
 #include "lockstep/comm/interfaces.h"
 #include "lockstep/comm/network/network_world.h"
+#include "lockstep/comm/plug_ins.h"
 #include "lockstep/comm/progress.h"
 #include "lockstep/comm/shared_memory/shared_memory_world.h"
 #include "lockstep/core/error.h"
@@ -31,13 +32,13 @@ using internal::Progress;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr const char* kEngines[] = {"auto", "shared-memory", "tls", "tcp"};
+constexpr const char* kEngines[] = {"auto", "shared-memory", "tls", "tcp", "ucx"};
 
 void check(const JoinOptions& options) {
   constexpr milliseconds kLongest = std::chrono::hours(365 * 24);
   if (std::find(std::begin(kEngines), std::end(kEngines), options.engine) == std::end(kEngines)) {
     throw UsageError("LS-OPTION", fmt::format("the engine '{}' does not exist", options.engine),
-                     "choose auto, shared-memory, tls or tcp");
+                     "choose auto, shared-memory, tls, tcp or ucx");
   }
   const WorkerTimeouts& times = options.timeouts;
   for (const auto& [name, time] : {std::pair(".join", times.join), std::pair(".lost", times.lost),
@@ -112,7 +113,8 @@ internal::NetworkJob network_job(const ClusterSpec& cluster, const JoinOptions& 
       .expected = expected_addresses(cluster),
       .plaintext = options.engine == "tcp" || (options.engine == "auto" && cluster.trusted_network),
   };
-  job.must_match += job.plaintext ? "\ndata is not encrypted" : "\ndata is encrypted";
+  const bool is_encrypted = !job.plaintext && !internal::is_plug_in(options.engine);
+  job.must_match += is_encrypted ? "\ndata is encrypted" : "\ndata is not encrypted";
   if (job.worker_index == 0 && std::find(job.chief.begin(), job.chief.end(), own.address) == job.chief.end()) {
     throw ClusterError("LS-CLUSTER-INTERFACE",
                        fmt::format("worker 0 would listen at {}, and the others look for it at {}", own.address,
@@ -124,6 +126,33 @@ internal::NetworkJob network_job(const ClusterSpec& cluster, const JoinOptions& 
     job.own_port = internal::parse_address({"the worker's address", cluster.address()}).port;
   }
   return job;
+}
+
+/// The messenger of a plug-in, before the others are met, so that what is missing here is told at once. Null where the
+/// connections of the network move the bytes.
+std::shared_ptr<internal::Messenger> messenger_of(const ClusterSpec& cluster, const JoinOptions& options,
+                                                  const OwnAddress& own) {
+  const internal::MessengerSetup setup{.num_workers = cluster.num_workers(),
+                                       .worker_index = cluster.worker_index(),
+                                       .network_interface = own.interface_name};
+  if (internal::is_plug_in(options.engine)) {
+    if (!internal::is_private(own.address) && !cluster.trusted_network) {
+      throw ClusterError("LS-CLUSTER-PUBLIC",
+                         fmt::format("worker {} would use the engine {} at {}, an address that the whole Internet may "
+                                     "reach, and its bytes are neither encrypted nor authenticated",
+                                     cluster.worker_index(), options.engine, own.address),
+                         "choose the engine tls, or a private network by LOCKSTEP_INTERFACE; where nobody else can "
+                         "read or write on this one, set LOCKSTEP_TRUSTED_NETWORK=1");
+    }
+    return internal::load_messenger(options.engine, setup);
+  }
+  if (options.engine != "auto" || !cluster.trusted_network || !internal::has_rdma_device()) return nullptr;
+  try {
+    return internal::load_messenger("ucx", setup);
+  } catch (const ClusterError& error) {
+    internal::log(LogLevel::kInfo, fmt::format("worker {}: {}", cluster.worker_index(), error.what()));
+    return nullptr;
+  }
 }
 
 bool is_one_host(const internal::Members& members) {
@@ -142,13 +171,18 @@ std::shared_ptr<World> join_network(const ClusterSpec& cluster, const JoinOption
                        "`openssl rand -hex 32` makes one");
   }
   const internal::NetworkJob job = network_job(cluster, options, own, progress);
+  std::shared_ptr<internal::Messenger> messenger = messenger_of(cluster, options, own);
   auto rendezvous = std::make_unique<internal::NetworkRendezvous>(job);
   const internal::Members members = rendezvous->meet(left_of(progress));
   if (options.engine == "auto" && is_one_host(members)) {
     rendezvous.reset();
     return join_this_host(cluster, options, "session " + members.session, progress);
   }
-  return internal::connect_network(std::move(rendezvous), options.timeouts);
+  const bool is_required = internal::is_plug_in(options.engine);
+  if (!is_required && !(options.engine == "auto" && cluster.trusted_network)) {
+    return internal::connect_network(std::move(rendezvous), options.timeouts);
+  }
+  return internal::connect_network(std::move(rendezvous), options.timeouts, std::move(messenger), is_required);
 }
 
 }  // namespace
@@ -161,7 +195,7 @@ std::shared_ptr<World> join(const ClusterSpec& cluster, const JoinOptions& optio
   Progress progress(options.timeouts.join);
   const std::string chief = cluster.chief_address();
   const OwnAddress own = find_own_address(cluster, progress);
-  const bool is_network = options.engine == "tls" || options.engine == "tcp";
+  const bool is_network = options.engine != "auto" && options.engine != "shared-memory";
   if (chief.empty() && is_network) {
     throw ClusterError("LS-CLUSTER-INCOMPLETE",
                        fmt::format("worker {} does not know the chief's address, where workers meet by the engine {}",

@@ -18,8 +18,12 @@ struct JoinOptions {
   /// - "tls": encrypted connections between all workers, wherever they run.
   /// - "tcp": the same connections, which are not encrypted after both sides have proved that they know the secret: for
   ///   networks on which nobody else can read or write.
-  /// - "auto": shared memory where all workers run on one host and under one user. Otherwise "tls", or "tcp" where
-  ///   ClusterSpec::trusted_network says so.
+  /// - "ucx": UCX, for networks with RDMA. Its bytes are neither encrypted nor authenticated, so that it refuses a
+  /// public
+  ///   address, unless ClusterSpec::trusted_network says that nobody else can read or write there.
+  /// - "auto": shared memory where all workers run on one host and under one user. Otherwise "tls". Where
+  ///   ClusterSpec::trusted_network says so, "ucx" if all workers have it and a device with RDMA, and otherwise "tcp".
+  /// "ucx" is a plug-in: a library beside this one, which is built where UCX is found.
   std::string engine = "auto";
   WorkerTimeouts timeouts = {};
 };
@@ -38,8 +42,9 @@ struct JoinOptions {
 /// cannot be connected (LS-CLUSTER-UNREACHABLE), where workers of several hosts have no secret (LS-CLUSTER-SECRET) or
 /// are to share memory (LS-CLUSTER-SEVERAL-HOSTS), where the chief's name or the route to it cannot be found
 /// (LS-CLUSTER-LOOK-UP, LS-CLUSTER-INTERFACE), where the system refuses memory or a socket (LS-CLUSTER-MEMORY,
-/// LS-CLUSTER-SOCKET), and for a `cluster` that validate() refuses. A UsageError for an engine that does not exist, for
-/// a time out of its bounds (LS-OPTION), and for a parameter server (LS-CLUSTER-NO-WORKER).
+/// LS-CLUSTER-SOCKET), where an engine's plug-in is missing or cannot work (LS-CLUSTER-ENGINE) or is to be used at a
+/// public address (LS-CLUSTER-PUBLIC), and for a `cluster` that validate() refuses. A UsageError for an engine that does
+/// not exist, for a time out of its bounds (LS-OPTION), and for a parameter server (LS-CLUSTER-NO-WORKER).
 ///
 /// Call it once for a job, from any thread. Destroy the World on every worker when the work is done: a worker that ends
 /// earlier ends the run of all others.

@@ -37,6 +37,17 @@ void expect_chosen(const OwnAddress& own, const std::string& name, const std::st
   }
 }
 
+TEST(Interfaces, KnowWhichAddressesTheInternetCannotReach) {
+  for (const char* address : {"127.0.0.1", "::1", "10.255.0.1", "172.16.0.1", "172.31.255.255", "192.168.3.4",
+                              "100.64.0.1", "100.127.0.1", "169.254.1.1", "fe80::1%eth0", "fc00::1", "fd00::7"}) {
+    EXPECT_TRUE(is_private(address)) << address;
+  }
+  for (const char* address : {"11.0.0.1", "172.15.0.1", "172.32.0.1", "192.169.0.1", "100.128.0.1", "8.8.8.8",
+                              "0.0.0.0", "2001:db8::1", "fe00::1", "::", "host"}) {
+    EXPECT_FALSE(is_private(address)) << address;
+  }
+}
+
 TEST(Interfaces, TheRouteToTheChiefDecides) {
   expect_chosen(choose_interface(two_workers("10.0.3.1:1", 1), view({"10.0.3.1"})), "eth0", "10.0.3.7", false);
   expect_chosen(choose_interface(two_workers("192.168.0.1:1", 1), view({"192.168.0.1"})), "ib0", "192.168.0.7", false);

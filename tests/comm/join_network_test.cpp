@@ -6,11 +6,13 @@
 
 #include <algorithm>
 #include <future>
+#include <iostream>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "lockstep/comm/interfaces.h"
+#include "lockstep/comm/plug_ins.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "tests/support/errors.h"
@@ -40,12 +42,19 @@ ClusterSpec cluster_of(int64_t worker, int64_t workers, uint16_t port, const std
 }
 
 TEST(JoinOverTheNetwork, ConnectsWorkersOfOneHostByTheEngineThatWasAskedFor) {
-  for (const std::string engine : {"tls", "tcp"}) {
+  std::vector<std::string> engines{"tls", "tcp"};
+  try {
+    load_messenger("ucx", {.num_workers = 2, .network_interface = "lo"});
+    engines.emplace_back("ucx");
+  } catch (const ClusterError& error) {
+    std::cout << error.what() << "\n";
+  }
+  for (const std::string& engine : engines) {
     for (const std::string secret : {"", "a secret of the test"}) {
       const uint16_t port = free_port();
       const auto worker = [&](int64_t w) {
         const auto world = join(cluster_of(w, 2, port, secret), {.engine = engine});
-        EXPECT_EQ(world->describe().substr(0, 4), engine + ":");
+        EXPECT_TRUE(world->describe().starts_with(engine + ":")) << world->describe();
         return world->agree(std::to_string(w));
       };
       auto other = std::async(std::launch::async, worker, 1);
@@ -127,11 +136,19 @@ TEST(JoinOverTheNetwork, NeedsASecretWhereOthersCanReachTheWorker) {
   }
 }
 
+TEST(JoinOverTheNetwork, RefusesAnEngineWithoutProtectionAtAPublicAddress) {
+  const std::string host = outer_address();
+  if (host.empty() || is_private(host)) GTEST_SKIP() << "this host has no public IPv4 address";
+  expect_error<ClusterError>(
+      [&] { join(cluster_of(0, 2, free_port(), "a secret of the test", host), {.engine = "ucx"}); },
+      "LS-CLUSTER-PUBLIC", {"worker 0", "ucx", host});
+}
+
 TEST(JoinOverTheNetwork, NeedsTheChiefsAddressAndAnEngineThatExists) {
   ClusterSpec cluster{.task = 1};
   cluster.jobs["worker"].assign(2, "");
   expect_error<ClusterError>([&] { join(cluster, {.engine = "tls"}); }, "LS-CLUSTER-INCOMPLETE", {"worker 1"});
-  expect_error<UsageError>([&] { join(cluster, {.engine = "ucx"}); }, "LS-OPTION", {"ucx", "tls"});
+  expect_error<UsageError>([&] { join(cluster, {.engine = "pigeon"}); }, "LS-OPTION", {"pigeon", "tls"});
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "lockstep/comm/network/network_world.h"
+#include "lockstep/comm/plug_ins.h"
 #include "lockstep/comm/shared_memory/shared_memory_world.h"
 #include "lockstep/core/error.h"
 #include "tests/support/worker_processes.h"
@@ -42,26 +43,29 @@ int64_t number_from_environment(const char* name) {
 }
 
 /// Worker 0 tells the test at which port it listens, and the test tells the others.
-std::shared_ptr<World> join_network(bool plaintext, const WorkerTimeouts& timeouts) {
+std::shared_ptr<World> join_network(const std::string& engine, const WorkerTimeouts& timeouts) {
   NetworkJob job{.num_workers = number_from_environment("WORKERS"),
                  .worker_index = my_worker_index(),
                  .chief = {"127.0.0.1"},
                  .own_address = "127.0.0.1",
                  .secret = "a secret of the test",
                  .must_match = "test",
-                 .plaintext = plaintext};
+                 .plaintext = engine == "tcp"};
   if (job.worker_index != 0) job.chief_port = static_cast<uint16_t>(std::stoi(next_word()));
   auto network = std::make_unique<NetworkRendezvous>(job);
   if (job.worker_index == 0) report(fmt::format("port {}", network->port()));
   network->meet(timeouts.join);
-  return connect_network(std::move(network), timeouts);
+  if (!is_plug_in(engine)) return connect_network(std::move(network), timeouts);
+  const MessengerSetup setup{
+      .num_workers = job.num_workers, .worker_index = job.worker_index, .network_interface = "lo"};
+  return connect_network(std::move(network), timeouts, load_messenger(engine, setup), true);
 }
 
 std::shared_ptr<World> join_from_environment() {
   WorkerTimeouts timeouts;
   timeouts.lost = milliseconds(number_from_environment("LOST_MS"));
   const std::string engine = std::getenv("ENGINE");
-  if (engine != "shared-memory") return join_network(engine == "tcp", timeouts);
+  if (engine != "shared-memory") return join_network(engine, timeouts);
   return join_shared_memory({.name = std::getenv("JOB"),
                              .num_workers = number_from_environment("WORKERS"),
                              .worker_index = my_worker_index(),
@@ -137,6 +141,15 @@ WORKER_BODY(calls_under_load) {
 
 class WorkerFaults : public ::testing::TestWithParam<std::string> {
  protected:
+  void SetUp() override {
+    if (!is_plug_in(GetParam())) return;
+    try {
+      load_messenger(GetParam(), {.num_workers = kWorkers, .network_interface = "lo"});
+    } catch (const ClusterError& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+
   struct Options {
     int64_t lost_ms = 60'000;
     int64_t workers = kWorkers;
@@ -265,7 +278,7 @@ TEST_P(WorkerFaults, AreNotSeenWhereEightWorkersShareFewCores) {
   for (int64_t w = 0; w < kMany; ++w) EXPECT_EQ(workers.wait(w).code, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Engines, WorkerFaults, ::testing::Values("shared-memory", "tls", "tcp"),
+INSTANTIATE_TEST_SUITE_P(Engines, WorkerFaults, ::testing::Values("shared-memory", "tls", "tcp", "ucx"),
                          [](const auto& one) { return one.param == "shared-memory" ? "SharedMemory" : one.param; });
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/comm/network/network_world.h"
+#include "lockstep/comm/plug_ins.h"
 #include "lockstep/comm/shared_memory/shared_memory_world.h"
 #include "lockstep/comm/thread_workers.h"
 #include "tests/support/errors.h"
@@ -57,7 +58,7 @@ Worlds shared_memory(int64_t workers, std::chrono::milliseconds patience) {
 }
 
 /// Workers of one process, each with connections of its own. Separate processes are in tests/comm.
-Worlds network(int64_t workers, std::chrono::milliseconds patience, bool plaintext) {
+Worlds network(int64_t workers, std::chrono::milliseconds patience, bool plaintext, const std::string& plug_in = {}) {
   const WorkerTimeouts timeouts{.patience = patience};
   const auto job_of = [&](int64_t worker, uint16_t port) {
     return internal::NetworkJob{.num_workers = workers,
@@ -70,7 +71,10 @@ Worlds network(int64_t workers, std::chrono::milliseconds patience, bool plainte
   };
   const auto connect = [&](std::unique_ptr<internal::NetworkRendezvous> network) {
     network->meet(timeouts.join);
-    return internal::connect_network(std::move(network), timeouts);
+    if (plug_in.empty()) return internal::connect_network(std::move(network), timeouts);
+    const internal::MessengerSetup setup{
+        .num_workers = workers, .worker_index = network->job().worker_index, .network_interface = "lo"};
+    return internal::connect_network(std::move(network), timeouts, internal::load_messenger(plug_in, setup), true);
   };
   auto chief = std::make_unique<internal::NetworkRendezvous>(job_of(0, 0));
   const uint16_t port = chief->port();
@@ -86,6 +90,15 @@ Worlds network(int64_t workers, std::chrono::milliseconds patience, bool plainte
 }
 Worlds tls(int64_t workers, std::chrono::milliseconds patience) { return network(workers, patience, false); }
 Worlds tcp(int64_t workers, std::chrono::milliseconds patience) { return network(workers, patience, true); }
+Worlds ucx(int64_t workers, std::chrono::milliseconds patience) { return network(workers, patience, false, "ucx"); }
+
+/// Why the plug-in cannot be used here; empty where it can.
+std::string missing(const std::string& plug_in) try {
+  internal::load_messenger(plug_in, {.num_workers = 2, .network_interface = "lo"});
+  return {};
+} catch (const ClusterError& error) {
+  return error.what();
+}
 
 class WorldConforms : public ::testing::TestWithParam<ConformanceCheck> {};
 
@@ -98,6 +111,17 @@ INSTANTIATE_TEST_SUITE_P(SharedMemory, WorldConforms, ::testing::ValuesIn(world_
 INSTANTIATE_TEST_SUITE_P(Tls, WorldConforms, ::testing::ValuesIn(world_checks({.make = tls})), kName);
 // What differs from TLS does not depend on the number of workers.
 INSTANTIATE_TEST_SUITE_P(Tcp, WorldConforms, ::testing::ValuesIn(world_checks({.make = tcp, .workers = {2, 3}})),
+                         kName);
+
+class UcxWorldConforms : public WorldConforms {};
+
+TEST_P(UcxWorldConforms, To) {
+  const std::string why = missing("ucx");
+  if (!why.empty()) GTEST_SKIP() << why;
+  GetParam().run();
+}
+
+INSTANTIATE_TEST_SUITE_P(Ucx, UcxWorldConforms, ::testing::ValuesIn(world_checks({.make = ucx, .workers = {2, 3}})),
                          kName);
 
 TEST(WorldConformance, HasEachCheckForEachNumberOfWorkersUnderANameThatTestsCanHave) {

@@ -96,7 +96,7 @@ void add_bench(CLI::App& app, Action& chosen) {
   CLI::App* wire_app = bench->add_subcommand("wire", "Bytes between workers that are processes of this machine");
   wire_app->add_option("--workers", wire->workers, "processes")->check(CLI::Range(2, 64))->capture_default_str();
   wire_app->add_option("--engine", wire->engine, "what moves the bytes")
-      ->check(CLI::IsMember({"shared-memory", "tls", "tcp"}))
+      ->check(CLI::IsMember({"shared-memory", "tls", "tcp", "ucx"}))
       ->capture_default_str();
   wire_app->add_option("--sizes", wire->sizes, "from each worker to each other one, such as 4KiB,64MiB")
       ->delimiter(',')

@@ -17,8 +17,8 @@ constexpr int kMostTransfers = 32;
 
 }  // namespace
 
-DataStream::DataStream(int64_t self, int64_t other, FileDescriptor socket, Stream stream)
-    : self_(self), other_(other), socket_(std::move(socket)), stream_(std::move(stream)), inbox_(kInboxBytes) {}
+DataStream::DataStream(int64_t self, int64_t other, std::unique_ptr<Channel> channel)
+    : self_(self), other_(other), channel_(std::move(channel)), inbox_(kInboxBytes) {}
 
 void DataStream::begin_sending(MessageHead::Kind kind, uint64_t call, std::span<const std::byte> bytes) {
   call_ = call;
@@ -33,6 +33,7 @@ void DataStream::begin_sending(MessageHead::Kind kind, uint64_t call, std::span<
   kind_ = kind;
   is_head_here_ = false;
   got_ = 0;
+  must_flush_ = false;
 }
 
 void DataStream::begin(MessageHead::Kind kind, uint64_t call, std::span<const std::byte> bytes,
@@ -53,6 +54,7 @@ void DataStream::send_taken() {
   small_.resize(sizeof(head));
   std::memcpy(small_.data(), &head, sizeof(head));
   small_sent_ = 0;
+  must_flush_ = true;
 }
 
 bool DataStream::advance() {
@@ -62,21 +64,25 @@ bool DataStream::advance() {
     writes = writes && write_some();
     reads = reads && read_some();
   }
+  // Where the other worker has left after its last call, nothing needs to arrive any more.
+  if (must_flush_ && has_written()) must_flush_ = broken_.empty() && !channel_->flush();
   return writes || reads;
 }
 
 bool DataStream::is_broken_by(const Transfer& transfer) {
   if (transfer.state == Transfer::State::kClosed) broken_ = "the other side closed it";
-  if (transfer.state == Transfer::State::kFailed) broken_ = std::strerror(transfer.error);
+  if (transfer.state == Transfer::State::kFailed) {
+    broken_ = transfer.text != nullptr ? transfer.text : std::strerror(transfer.error);
+  }
   return !broken_.empty();
 }
 
 bool DataStream::write_some() {
-  if (!broken_.empty() || has_sent()) return false;
+  if (!broken_.empty() || has_written()) return false;
   const bool is_small = small_sent_ < small_.size();
   const std::span<const std::byte> rest =
       is_small ? std::span<const std::byte>(small_).subspan(small_sent_) : bytes_.subspan(sent_);
-  const Transfer transfer = stream_.write(rest);
+  const Transfer transfer = channel_->write(rest);
   (is_small ? small_sent_ : sent_) += transfer.bytes;
   return !is_broken_by(transfer) && transfer.state == Transfer::State::kDone;
 }
@@ -86,7 +92,7 @@ bool DataStream::read_some() {
   if (!broken_.empty() || !problem_.empty()) return false;
   const bool is_in_message = is_head_here_ && got_ < place_.size();
   if (is_in_message && inbox_begin_ == inbox_end_) {
-    const Transfer transfer = stream_.read(place_.subspan(got_));
+    const Transfer transfer = channel_->read(place_.subspan(got_));
     got_ += transfer.bytes;
     return !is_broken_by(transfer) && transfer.state == Transfer::State::kDone;
   }
@@ -95,7 +101,7 @@ bool DataStream::read_some() {
     inbox_end_ -= std::exchange(inbox_begin_, 0);
   }
   if (inbox_end_ == inbox_.size()) return false;  // of a later call, whose turn comes
-  const Transfer transfer = stream_.read(std::span(inbox_).subspan(inbox_end_));
+  const Transfer transfer = channel_->read(std::span(inbox_).subspan(inbox_end_));
   inbox_end_ += transfer.bytes;
   if (is_broken_by(transfer) || transfer.state != Transfer::State::kDone) return false;
   parse();

@@ -1,17 +1,16 @@
-// The connection over which one other worker exchanges the bytes of calls with this one.
+// What one other worker and this one exchange in calls.
 #pragma once
 
-#include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "lockstep/comm/message.h"
-#include "lockstep/comm/network/stream.h"
-#include "lockstep/core/file_descriptor.h"
+#include "lockstep/comm/network/channel.h"
 
 namespace lockstep::internal {
 
@@ -19,9 +18,8 @@ namespace lockstep::internal {
 /// waiting. After the bytes of a call each says to the other that it has taken the call. One thread at a time uses it.
 class DataStream {
  public:
-  /// `socket` and `stream` are one connection of worker `self` with worker `other`; TLS is on or off as both sides have
-  /// agreed.
-  DataStream(int64_t self, int64_t other, FileDescriptor socket, Stream stream);
+  /// `channel` carries the bytes between worker `self` and worker `other`.
+  DataStream(int64_t self, int64_t other, std::unique_ptr<Channel> channel);
 
   /// Begins a call: `bytes` go to the other worker, and what comes goes to `place`, whose size it must have, or to
   /// `record`, which gets its size. All of them live until the call is over or has failed.
@@ -41,19 +39,21 @@ class DataStream {
   /// Whether the other worker has taken the call.
   bool is_taken() const { return taken_ >= call_; }
   /// Whether all that this worker has to say in the call is on its way.
-  bool has_sent() const { return sent_ == bytes_.size() && small_sent_ == small_.size(); }
+  bool has_sent() const { return has_written() && !must_flush_; }
 
   int64_t other() const { return other_; }
   /// What the other worker has done wrong, such as a message of another size; empty while all is well.
   const std::string& problem() const { return problem_; }
-  /// Why the connection broke; empty while it has not. Then nothing moves any more.
+  /// Why the channel broke; empty while it has not. Then nothing moves any more.
   const std::string& broken() const { return broken_; }
 
-  int socket() const { return socket_.get(); }
-  /// Whether advance() waits for room; it waits for bytes always.
-  bool wants_to_write() const { return broken_.empty() && !has_sent(); }
+  /// Before a sleep until advance() can do something, as Channel::watch().
+  std::chrono::nanoseconds watch(std::vector<pollfd>& files) {
+    return channel_->watch(broken_.empty() && !has_written(), files);
+  }
 
  private:
+  bool has_written() const { return sent_ == bytes_.size() && small_sent_ == small_.size(); }
   void begin_sending(MessageHead::Kind kind, uint64_t call, std::span<const std::byte> bytes);
   bool write_some();
   bool read_some();
@@ -63,8 +63,7 @@ class DataStream {
 
   const int64_t self_;
   const int64_t other_;
-  const FileDescriptor socket_;
-  Stream stream_;
+  const std::unique_ptr<Channel> channel_;
   std::string broken_;
   std::string problem_;
   uint64_t call_ = 0;
@@ -74,6 +73,7 @@ class DataStream {
   std::size_t small_sent_ = 0;
   std::span<const std::byte> bytes_;
   std::size_t sent_ = 0;
+  bool must_flush_ = false;  // nobody may move the bytes on after the call
 
   // What comes in: bytes that are read and not looked at, then the place of the call.
   std::vector<std::byte> inbox_;

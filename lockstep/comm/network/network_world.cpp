@@ -1,10 +1,15 @@
 #include "lockstep/comm/network/network_world.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <ctime>
+#include <functional>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -12,6 +17,8 @@
 #include "lockstep/comm/exits.h"
 #include "lockstep/comm/message.h"
 #include "lockstep/comm/network/control.h"
+#include "lockstep/comm/network/message_channel.h"
+#include "lockstep/comm/network/refusal.h"
 #include "lockstep/comm/network/run_state.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/forks.h"
@@ -46,12 +53,14 @@ class NetworkWorld final : public World {
   ~NetworkWorld() override {
     if (process_.is_in_child()) {
       // The thread did not come along, and the parent still uses the connections.
+      if (messenger_) static_cast<void>(new std::shared_ptr<Messenger>(messenger_));
       static_cast<void>(control_.release());
       static_cast<void>(state_.release());
       static_cast<void>(rendezvous_.release());
       return;
     }
     forget_at_exit(this);
+    if (messenger_) messenger_->end(has_failed_);
   }
   NetworkWorld(const NetworkWorld&) = delete;
   NetworkWorld& operator=(const NetworkWorld&) = delete;
@@ -78,10 +87,48 @@ class NetworkWorld final : public World {
     });
   }
 
-  std::string describe() const override { return description_; }
+  std::string describe() const override { return messenger_ ? messenger_->describe() : description_; }
+
+  /// Gives the bytes of calls to the messenger, on all workers or on none. Why not; empty where it does.
+  std::string move_to(std::shared_ptr<Messenger> messenger) {
+    const auto address = [&] {
+      if (!messenger) throw std::runtime_error("it has no plug-in, or no device for it");
+      return messenger->address();
+    };
+    std::vector<std::string> addresses(members_.size());
+    const auto connect = [&] {
+      messenger->connect(addresses);
+      return std::string();
+    };
+    std::string problem = all_do(address, addresses);
+    if (!problem.empty()) return problem;
+    const auto end = CallWait::Clock::now() + kLongestConnectAll;
+    std::vector<std::string> missing(members_.size());
+    problem = all_do(connect, missing);
+    // All go on together: a worker may need another one to go on, too.
+    const auto go_on = [&] {
+      const std::vector<int64_t> others = messenger->unconnected();
+      if (others.empty()) return std::string();
+      if (CallWait::Clock::now() < end) return std::string("not yet");
+      throw std::runtime_error(fmt::format("it is not connected with workers {} after {} s", fmt::join(others, ", "),
+                                           kLongestConnectAll.count()));
+    };
+    do {
+      if (problem.empty()) problem = all_do(go_on, missing);
+      if (!problem.empty()) return problem;
+    } while (std::any_of(missing.begin(), missing.end(), [](const std::string& one) { return !one.empty(); }));
+    for (auto& stream : data_) {
+      if (!stream) continue;
+      auto channel = std::make_unique<MessageChannel>(messenger, stream->other(), num_workers());
+      stream = std::make_unique<DataStream>(worker_, stream->other(), std::move(channel));
+    }
+    messenger_ = std::move(messenger);
+    return {};
+  }
 
   void abort(const std::string& reason) noexcept override try {
     if (process_.is_in_child()) return;
+    has_failed_ = true;
     state_->freeze();  // a call of this worker that begins now fails
     control_->notice(fmt::format("worker {} aborted the run: {}", worker_, reason));
   } catch (const std::exception&) {  // no memory for the text
@@ -89,6 +136,24 @@ class NetworkWorld final : public World {
   }
 
  private:
+  /// Every worker does its part, and gets what all parts gave, by worker. Why a worker could not; empty where all
+  /// could.
+  std::string all_do(const std::function<std::string()>& part, std::vector<std::string>& results) {
+    const std::string done = "done: ";
+    std::string mine;
+    try {
+      mine = done + part();
+    } catch (const std::exception& error) {
+      mine = error.what();
+    }
+    const std::vector<std::string> all = agree(mine);
+    for (std::size_t w = 0; w < all.size(); ++w) {
+      if (!all[w].starts_with(done)) return fmt::format("{}: {}", members_[w].name(), all[w]);
+      results[w] = all[w].substr(done.size());
+    }
+    return {};
+  }
+
   /// One call in which all workers take part; `begin` says to each stream what it moves.
   template <class Begin>
   void call(const Begin& begin) {
@@ -160,13 +225,14 @@ class NetworkWorld final : public World {
   template <class IsOver>
   bool sleep(CallWait::Clock::duration longest, const IsOver& is_over) {
     files_.assign(1, {.fd = state_->event(), .events = POLLIN, .revents = 0});
+    std::chrono::nanoseconds time = std::min<std::chrono::nanoseconds>(longest, std::chrono::minutes(1));
     for (const auto& stream : data_) {
-      if (!stream || is_over(*stream)) continue;
-      const auto events = static_cast<short>(stream->wants_to_write() ? POLLIN | POLLOUT : POLLIN);
-      files_.push_back({.fd = stream->socket(), .events = events, .revents = 0});
+      if (time.count() == 0) break;
+      if (stream && !is_over(*stream)) time = std::min(time, stream->watch(files_));
     }
-    const auto most = std::chrono::ceil<std::chrono::milliseconds>(longest).count();
-    poll(files_.data(), files_.size(), static_cast<int>(std::min<int64_t>(most, 60'000)));
+    constexpr int64_t kSecond = 1'000'000'000;
+    const timespec limit{.tv_sec = time.count() / kSecond, .tv_nsec = time.count() % kSecond};
+    ppoll(files_.data(), files_.size(), &limit, nullptr);
     return files_.front().revents != 0;
   }
 
@@ -198,10 +264,11 @@ class NetworkWorld final : public World {
 
   /// Throws where the run has ended before `call`, or without this worker: where one connection broke between two
   /// workers that live, the others may count a call that this worker has not taken.
-  void throw_if_ended(uint64_t call) const {
+  void throw_if_ended(uint64_t call) {
     const std::optional<RunEnd> end = state_->end();
     const uint64_t taken = state_->calls().taken;
     if (!end || (end->calls >= call && taken >= call)) return;
+    has_failed_ = true;
     const std::string reason = end->calls > taken
                                    ? fmt::format("the others went on without worker {}: {}", worker_, end->reason)
                                    : end->reason;
@@ -211,11 +278,13 @@ class NetworkWorld final : public World {
   const ProcessMark process_;
   std::unique_ptr<NetworkRendezvous> rendezvous_;  // first: what follows uses its context
   const std::vector<Member> members_;
+  std::shared_ptr<Messenger> messenger_;           // null where the connections move the bytes
   std::vector<std::unique_ptr<DataStream>> data_;  // by worker; null for this one
   const int64_t worker_;
   const WorkerTimeouts timeouts_;
   const char* const description_;
   uint64_t calls_ = 0;
+  std::atomic<bool> has_failed_ = false;
   std::vector<pollfd> files_;  // of sleep(), kept so that a call allocates nothing
   std::unique_ptr<RunState> state_;
   std::unique_ptr<Control> control_;
@@ -226,6 +295,16 @@ class NetworkWorld final : public World {
 std::shared_ptr<World> connect_network(std::unique_ptr<NetworkRendezvous> rendezvous, const WorkerTimeouts& timeouts) {
   NetworkTeam team = rendezvous->connect();
   return std::make_shared<NetworkWorld>(std::move(rendezvous), std::move(team), timeouts);
+}
+
+std::shared_ptr<World> connect_network(std::unique_ptr<NetworkRendezvous> rendezvous, const WorkerTimeouts& timeouts,
+                                       std::shared_ptr<Messenger> messenger, bool is_required) {
+  NetworkTeam team = rendezvous->connect();
+  const auto world = std::make_shared<NetworkWorld>(std::move(rendezvous), std::move(team), timeouts);
+  const std::string problem = world->move_to(std::move(messenger));
+  if (problem.empty() || !is_required) return world;
+  throw ClusterError("LS-CLUSTER-ENGINE", fmt::format("the engine cannot be used on {}", problem),
+                     "repair what it says there, or choose the engine tls");
 }
 
 }  // namespace lockstep::internal

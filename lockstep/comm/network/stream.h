@@ -40,7 +40,8 @@ struct Transfer {
   };
   State state = State::kDone;
   std::size_t bytes = 0;
-  int error = 0;  // of kFailed: an errno, or EPROTO where TLS refused what came
+  int error = 0;               // of kFailed: an errno, or EPROTO where TLS refused what came
+  const char* text = nullptr;  // of kFailed: says more than the number, where there is one
 };
 
 /// Reads and writes a connection that does not block and stays its caller's. One thread at a time uses a stream.
