@@ -10,9 +10,11 @@ file(RELATIVE_PATH from_bin_to_lib "/${CMAKE_INSTALL_BINDIR}" "/${CMAKE_INSTALL_
 # Installed binaries find LibTorch where they were linked with it, and the library beside themselves.
 set_target_properties(lockstep PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
 install(TARGETS lockstep EXPORT LockstepTargets)
-if(TARGET lockstep_ucx)
-  install(TARGETS lockstep_ucx LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-endif()
+foreach(plug_in IN ITEMS lockstep_ucx lockstep_mpi)
+  if(TARGET ${plug_in})
+    install(TARGETS ${plug_in} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  endif()
+endforeach()
 install(EXPORT LockstepTargets NAMESPACE Lockstep:: DESTINATION ${installed_package})
 if(LOCKSTEP_BUILD_TOOLS)
   set_target_properties(lockstep_program PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON

@@ -94,7 +94,9 @@ configure_with() {
   shift 3
   local packages=(ca-certificates cmake g++ ninja-build
     libasio-dev libcli11-dev libfmt-dev libssl-dev libxxhash-dev nlohmann-json3-dev zlib1g-dev)
-  [[ $preset == release ]] || packages+=(libgtest-dev librapidcheck-dev pkg-config unzip)
+  # The last three are for the engines ucx and mpi: without them these are not built, and their tests are left out.
+  [[ $preset == release ]] ||
+    packages+=(libgtest-dev librapidcheck-dev pkg-config unzip openmpi-bin libopenmpi-dev libucx-dev)
   need_packages "${packages[@]}"
   choose_libtorch "$which"
   build_dir=$root/build/$name-$libtorch_kind

@@ -21,7 +21,7 @@ void add_cluster(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   cluster->add_option("--engine", options->engine, "what connects the workers")
       ->needs(check)
-      ->check(CLI::IsMember({"auto", "shared-memory", "tls", "tcp", "ucx"}))
+      ->check(CLI::IsMember({"auto", "shared-memory", "tls", "tcp", "ucx", "mpi"}))
       ->capture_default_str();
   cluster->callback([options, &chosen] { chosen = [options] { return show_cluster(*options); }; });
 }

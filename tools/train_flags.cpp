@@ -20,7 +20,7 @@ void add_train(CLI::App& app, Action& chosen) {
       ->check(CLI::IsMember(strategy_names()))
       ->capture_default_str();
   train->add_option("--engine", options.engine, "what moves the bytes between the workers of multi-worker")
-      ->check(CLI::IsMember({"auto", "shared-memory", "tls", "tcp", "ucx"}))
+      ->check(CLI::IsMember({"auto", "shared-memory", "tls", "tcp", "ucx", "mpi"}))
       ->capture_default_str();
   train->add_option("--devices", options.devices, "lanes, such as cpu:0,cpu:1; by default as many as cores")
       ->delimiter(',');

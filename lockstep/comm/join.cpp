@@ -32,13 +32,13 @@ using internal::Progress;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr const char* kEngines[] = {"auto", "shared-memory", "tls", "tcp", "ucx"};
+constexpr const char* kEngines[] = {"auto", "shared-memory", "tls", "tcp", "ucx", "mpi"};
 
 void check(const JoinOptions& options) {
   constexpr milliseconds kLongest = std::chrono::hours(365 * 24);
   if (std::find(std::begin(kEngines), std::end(kEngines), options.engine) == std::end(kEngines)) {
     throw UsageError("LS-OPTION", fmt::format("the engine '{}' does not exist", options.engine),
-                     "choose auto, shared-memory, tls, tcp or ucx");
+                     "choose auto, shared-memory, tls, tcp, ucx or mpi");
   }
   const WorkerTimeouts& times = options.timeouts;
   for (const auto& [name, time] : {std::pair(".join", times.join), std::pair(".lost", times.lost),

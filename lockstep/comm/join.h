@@ -21,9 +21,11 @@ struct JoinOptions {
   /// - "ucx": UCX, for networks with RDMA. Its bytes are neither encrypted nor authenticated, so that it refuses a
   /// public
   ///   address, unless ClusterSpec::trusted_network says that nobody else can read or write there.
+  /// - "mpi": MPI, where mpirun or srun has started the workers; the same holds for its bytes. A worker's index is its
+  /// rank.
   /// - "auto": shared memory where all workers run on one host and under one user. Otherwise "tls". Where
   ///   ClusterSpec::trusted_network says so, "ucx" if all workers have it and a device with RDMA, and otherwise "tcp".
-  /// "ucx" is a plug-in: a library beside this one, which is built where UCX is found.
+  /// "ucx" and "mpi" are plug-ins: libraries beside this one, which are built where UCX and MPI are found.
   std::string engine = "auto";
   WorkerTimeouts timeouts = {};
 };
@@ -43,8 +45,8 @@ struct JoinOptions {
 /// are to share memory (LS-CLUSTER-SEVERAL-HOSTS), where the chief's name or the route to it cannot be found
 /// (LS-CLUSTER-LOOK-UP, LS-CLUSTER-INTERFACE), where the system refuses memory or a socket (LS-CLUSTER-MEMORY,
 /// LS-CLUSTER-SOCKET), where an engine's plug-in is missing or cannot work (LS-CLUSTER-ENGINE) or is to be used at a
-/// public address (LS-CLUSTER-PUBLIC), and for a `cluster` that validate() refuses. A UsageError for an engine that does
-/// not exist, for a time out of its bounds (LS-OPTION), and for a parameter server (LS-CLUSTER-NO-WORKER).
+/// public address (LS-CLUSTER-PUBLIC), and for a `cluster` that validate() refuses. A UsageError for an engine that
+/// does not exist, for a time out of its bounds (LS-OPTION), and for a parameter server (LS-CLUSTER-NO-WORKER).
 ///
 /// Call it once for a job, from any thread. Destroy the World on every worker when the work is done: a worker that ends
 /// earlier ends the run of all others.

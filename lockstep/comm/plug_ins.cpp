@@ -24,7 +24,7 @@ struct PlugIn {
   Variables environment;  // what its library reads while it is loaded; the user's own values stay
 };
 
-constexpr std::array<PlugIn, 1> kPlugIns{{
+constexpr std::array<PlugIn, 2> kPlugIns{{
     // UCX would take over signals of the program, change malloc() and mmap() to watch its memory, and warn of each
     // message that nobody takes because the run has ended.
     {"ucx",
@@ -35,6 +35,7 @@ constexpr std::array<PlugIn, 1> kPlugIns{{
        {"UCX_MEM_EVENTS", "no"},
        {"UCX_MEM_MALLOC_HOOKS", "no"},
        {"UCX_MEM_MMAP_HOOK_MODE", "none"}}}},
+    {"mpi", "MPI (libopenmpi-dev)", {}},
 }};
 
 const PlugIn* find(const std::string& engine) {

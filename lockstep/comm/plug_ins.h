@@ -8,7 +8,7 @@
 
 namespace lockstep::internal {
 
-/// Whether the engine is a plug-in: "ucx".
+/// Whether the engine is a plug-in: "ucx", "mpi".
 bool is_plug_in(const std::string& engine);
 
 /// Loads the engine's plug-in, once for a process, and makes its messenger. It is looked for beside the library, and
