@@ -12,7 +12,6 @@
 #include "lockstep/linear/factored_tensor.h"
 #include "lockstep/optim/absent_gradients.h"
 #include "lockstep/optim/gradient_misfit.h"
-#include "lockstep/optim/gradients_on_workers.h"
 #include "lockstep/replica/replica_group.h"
 
 namespace lockstep::internal {
@@ -77,7 +76,7 @@ void GradientTable::collect(int64_t r, bool weightless, bool had_empty_part) {
 void GradientTable::agree_on_presence(const ReplicaGroup& group, bool across_workers) {
   if (!across_workers) return check_frozen();
   on_any_worker_ = gradients_on_any_worker(
-      group, variables_, [&](std::size_t i) { return is_here(i); }, [&] { check_frozen(); });
+      group, variables_, [&](std::size_t i) { return here(i); }, [&] { check_frozen(); });
 }
 
 void GradientTable::log_absent() {
@@ -129,9 +128,14 @@ at::Tensor GradientTable::tensor_of(const Leaf& leaf, std::size_t i) const {
   return at::from_blob(const_cast<void*>(leaf.memory()), like.sizes(), like.strides(), like.options());
 }
 
-void GradientTable::begin_reduce() {
+void GradientTable::begin_sums() {
   reduced_.assign(variables_.size(), at::Tensor());
-  reduced_leaves_.assign(leaves_.size(), Leaf());
+  sums_.assign(variables_.size(), Leaf());
+}
+
+void GradientTable::end_sums() {
+  reduced_.clear();
+  sums_.clear();
 }
 
 at::Tensor GradientTable::sum(std::size_t i, const ReplicaGroup& group, at::ScalarType type) const {
@@ -157,7 +161,7 @@ void GradientTable::reduce(std::size_t i, const ReplicaGroup& group) {
   if (reduced_[i].strides() != like.strides()) {
     reduced_[i] = at::empty_strided(like.sizes(), like.strides(), like.options()).copy_(reduced_[i]);
   }
-  reduced_leaves_[slot(i, 0)] = Leaf(address_of(reduced_[i]));
+  set_sum(i, Leaf(address_of(reduced_[i])));
 }
 
 std::vector<int64_t> GradientTable::replicas_not_finite(std::size_t i) const {
@@ -171,17 +175,19 @@ std::vector<int64_t> GradientTable::replicas_not_finite(std::size_t i) const {
 
 bool GradientTable::sum_is_finite(std::size_t i, const ReplicaGroup& group) const {
   const at::NoGradGuard no_grad;
+  if (!sums_.empty()) return !sums_[i].present() || at::isfinite(tensor_of(sums_[i], i)).all().item<bool>();
   // The fused update adds half-precision gradients in float32.
   const bool wide = variables_[i]->like().scalar_type() == at::kDouble;
-  const at::Tensor value = reduced_.empty() ? sum(i, group, wide ? at::kDouble : at::kFloat) : reduced_[i];
-  return at::isfinite(value).all().item<bool>();
+  return at::isfinite(sum(i, group, wide ? at::kDouble : at::kFloat)).all().item<bool>();
 }
 
-bool GradientTable::is_here(std::size_t i) const {
+Gradients GradientTable::here(std::size_t i) const {
+  Gradients found = Gradients::kNone;
   for (int64_t r = 0; r < replicas_; ++r) {
-    if (has_[slot(i, r)]) return true;
+    if (own_leaf(i, r).present()) return Gradients::kSome;
+    if (has_[slot(i, r)]) found = Gradients::kOfZero;
   }
-  return false;
+  return found;
 }
 
 }  // namespace lockstep::internal

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "lockstep/optim/gradients_on_workers.h"
 #include "lockstep/reduce/leaf.h"
 #include "lockstep/variable/component_table.h"
 #include "lockstep/variable/variable_state.h"
@@ -33,7 +34,7 @@ class GradientTable {
   void collect(int64_t r, bool weightless, bool had_empty_part);
   /// Call when all replicas have collected and are at rest. Throws a UsageError that names the variable where some
   /// replicas froze it and others did not, on this worker or on another. Where `across_workers`, workers tell each
-  /// other for which variables their replicas have gradients; what one of them throws is a PeerError on the others.
+  /// other which gradients their replicas have; what one of them throws is a PeerError on the others.
   void agree_on_presence(const ReplicaGroup& group, bool across_workers);
   /// Logs, once each, the variables that require a gradient and have none. Call after agree_on_presence().
   void log_absent();
@@ -51,30 +52,40 @@ class GradientTable {
 
   // For a strategy's own reducer, and for several workers: the sum is made before the update, and is then the only
   // leaf. Call when all have collected and are at rest; lanes may call reduce() for different variables at a time.
-  void begin_reduce();
+  void begin_sums();
+  /// The sum of variable i, which the caller keeps until end_sums(); absent: zero.
+  void set_sum(std::size_t i, const Leaf& sum) { sums_[i] = sum; }
+  /// Sets the sum of variable i to what the strategy's reducer makes of all replicas' gradients.
   void reduce(std::size_t i, const ReplicaGroup& group);
-  void end_reduce() { reduced_.clear(); }
+  void end_sums();
 
   /// The variables' components.
   const ComponentTable& components() const { return components_; }
 
-  /// What the update still has to add for variable i on behalf of local replica r: its gradient; or, after reduce(),
-  /// the sum for local replica 0 and nothing for the others. Absent: no gradient, or one that counts as zero. Call when
-  /// all have collected.
-  Leaf leaf(std::size_t i, int64_t r) const { return (reduced_.empty() ? leaves_ : reduced_leaves_)[slot(i, r)]; }
+  /// What the update still has to add for variable i on behalf of local replica r: its gradient; or, between
+  /// begin_sums() and end_sums(), the sum for local replica 0 and nothing for the others. Absent: no gradient, or one
+  /// that counts as zero. Call when all have collected.
+  Leaf leaf(std::size_t i, int64_t r) const {
+    if (sums_.empty()) return own_leaf(i, r);
+    return r == 0 ? sums_[i] : Leaf();
+  }
+  /// Local replica r's gradient of variable i.
+  Leaf own_leaf(std::size_t i, int64_t r) const { return leaves_[slot(i, r)]; }
   /// Whether any replica has a gradient of variable i, even one that counts as zero. A variable that has none on any
   /// replica is left unchanged.
-  bool present(std::size_t i) const { return is_here(i) || (!on_any_worker_.empty() && on_any_worker_[i] != 0); }
+  bool present(std::size_t i) const { return gradients(i) != Gradients::kNone; }
+  /// Which gradients of variable i the replicas have: those of all workers, where agree_on_presence() has asked them.
+  Gradients gradients(std::size_t i) const { return on_any_worker_.empty() ? here(i) : on_any_worker_[i]; }
   /// For a message: the local replicas whose gradient of variable i is not finite everywhere. Call when all have
   /// collected.
   std::vector<int64_t> replicas_not_finite(std::size_t i) const;
-  /// Whether the sum over replicas is finite everywhere. Call when all have collected, and after reduce() where it is
-  /// used.
+  /// Whether the sum over replicas is finite everywhere. Call when all have collected, and with all sums set where
+  /// begin_sums() was called.
   bool sum_is_finite(std::size_t i, const ReplicaGroup& group) const;
 
  private:
-  /// Whether a local replica has a gradient of variable i.
-  bool is_here(std::size_t i) const;
+  /// Which gradients of variable i the local replicas have.
+  Gradients here(std::size_t i) const;
   /// What collect() found out about the gradients that a replica does not have.
   struct alignas(64) Absent {
     uint64_t frozen = 0;       // a digest of the variables that require none
@@ -97,11 +108,11 @@ class GradientTable {
   std::vector<char> has_;                           // by slot; not bool, since replicas write side by side
   std::vector<std::vector<at::Tensor>> converted_;  // by replica: gradients that had another memory layout
   std::vector<std::vector<std::shared_ptr<const Factors>>> factors_;  // by replica: gradients that are not written
-  std::vector<char> on_any_worker_;   // by variable: whether a replica has a gradient; or empty
-  std::vector<at::Tensor> reduced_;   // by variable: the sum; empty where reduce() is not used
-  std::vector<Leaf> reduced_leaves_;  // by slot: the sum for local replica 0, absent for the others
-  std::vector<Absent> absent_;        // by replica
-  std::vector<char> named_;           // by variable: whether the log has named it; changed at rest
+  std::vector<Gradients> on_any_worker_;                              // by variable; empty with one worker
+  std::vector<Leaf> sums_;           // by variable, between begin_sums() and end_sums(); otherwise empty
+  std::vector<at::Tensor> reduced_;  // by variable: what reduce() has made
+  std::vector<Absent> absent_;       // by replica
+  std::vector<char> named_;          // by variable: whether the log has named it; changed at rest
 };
 
 }  // namespace lockstep::internal

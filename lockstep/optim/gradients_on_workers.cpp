@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -12,19 +13,17 @@
 
 namespace lockstep::internal {
 
-std::vector<char> gradients_on_any_worker(const ReplicaGroup& group,
-                                          std::span<const std::shared_ptr<VariableState>> variables,
-                                          FunctionRef<bool(std::size_t)> is_here, FunctionRef<void()> check) {
-  // For each variable: '1' where there is a gradient; otherwise '0', or 'f' where the variable is frozen.
+std::vector<Gradients> gradients_on_any_worker(const ReplicaGroup& group,
+                                               std::span<const std::shared_ptr<VariableState>> variables,
+                                               FunctionRef<Gradients(std::size_t)> here, FunctionRef<void()> check) {
+  // For each variable: its Gradients as a digit, or 'f' where there are none and the variable is frozen.
   const auto fill_in = [&](Proposal& mine) {
     check();
-    mine.data.assign(variables.size(), '0');
+    mine.data.clear();
     for (std::size_t i = 0; i < variables.size(); ++i) {
-      if (is_here(i)) {
-        mine.data[i] = '1';
-      } else if (!variables[i]->component(0).requires_grad()) {
-        mine.data[i] = 'f';
-      }
+      const Gradients own = here(i);
+      const bool frozen = own == Gradients::kNone && !variables[i]->component(0).requires_grad();
+      mine.data += frozen ? 'f' : static_cast<char>('0' + static_cast<char>(own));
     }
   };
   const auto all = agree_on_call(group.rounds(), {.call = "gradients", .step = group.step()}, fill_in);
@@ -35,13 +34,13 @@ std::vector<char> gradients_on_any_worker(const ReplicaGroup& group,
                                 variables.size()),
                     "start all workers with the same version of Lockstep");
   }
-  std::vector<char> anywhere(variables.size());
+  std::vector<Gradients> anywhere(variables.size(), Gradients::kNone);
   for (std::size_t i = 0; i < variables.size(); ++i) {
     int64_t frozen = -1;
     int64_t trained = -1;
     for (std::size_t w = 0; w < all.size(); ++w) {
       const char state = all[w].data[i];
-      if (state == '1') anywhere[i] = 1;
+      if (state == '1' || state == '2') anywhere[i] = std::max(anywhere[i], static_cast<Gradients>(state - '0'));
       (state == 'f' ? frozen : trained) = static_cast<int64_t>(w);
     }
     if (frozen < 0 || trained < 0) continue;

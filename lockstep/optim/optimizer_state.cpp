@@ -52,8 +52,14 @@ class StepMeeting final : public Meeting {
     const bool reduces = !optimizer_.local_ && !optimizer_.group_->reduces_in_tree_order();
     stages_.push_back(once<&Self::begin>("begin"));
     const bool across = optimizer_.group_->num_workers() > 1;
-    if (reduces && across) stages_.push_back(once<&Self::reduce_across>("reduce across workers"));
     if (reduces && !across) stages_.push_back(on_each_lane<&Self::reduce>("reduce"));
+    if (optimizer_.exchange_) {
+      stages_.push_back(on_each_lane<&Self::pack>("pack"));
+      stages_.push_back(once<&Self::send_partial_sums>("send partial sums"));
+      stages_.push_back(on_each_lane<&Self::add>("add"));
+      stages_.push_back(once<&Self::send_sums>("send sums"));
+    }
+    if (reduces && across) stages_.push_back(once<&Self::reduce_across>("reduce across workers"));
     if (measures_) {
       stages_.push_back(on_each_lane<&Self::measure>("measure"));
       stages_.push_back(once<&Self::check>("check"));
@@ -67,6 +73,10 @@ class StepMeeting final : public Meeting {
  private:
   void begin() { optimizer_.begin_step(options_); }
   void reduce(int lane, int num_lanes) { optimizer_.reduce(lane, num_lanes); }
+  void pack(int lane, int num_lanes) { optimizer_.exchange_->pack(optimizer_.gradients_, lane, num_lanes); }
+  void send_partial_sums() { optimizer_.exchange_->send_partial_sums(); }
+  void add(int lane, int num_lanes) { optimizer_.exchange_->add(lane, num_lanes); }
+  void send_sums() { optimizer_.end_exchange(); }
   void reduce_across() { optimizer_.reduce(0, 1); }
   void measure(int lane, int) {
     optimizer_.for_each_part(
@@ -95,7 +105,7 @@ class StepMeeting final : public Meeting {
   OptimizerState& optimizer_;
   const StepOptions options_;
   const bool measures_;
-  mutable c10::SmallVector<Stage, 8> stages_;  // of the leading meeting
+  mutable c10::SmallVector<Stage, 12> stages_;  // of the leading meeting
 };
 
 OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<RuleGroup> groups, std::string name,
@@ -131,6 +141,7 @@ OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<
     for (int64_t r = 0; r < replicas; ++r) parts_.push_back({FusedUpdate(targets, {r, 1}, 1), factor});
   } else {
     parts_.push_back({FusedUpdate(targets, {0, replicas}, group_->plan().num_lanes()), 1});
+    if (group_->num_workers() > 1 && group_->reducer().in_tree_order()) exchange_.emplace(variables_, *group_);
   }
   for (RuleGroup& one : groups) {
     rule_of_.insert(rule_of_.end(), one.variables.size(), rules_.size());
@@ -188,8 +199,13 @@ void OptimizerState::for_each_part(int lane, const Fn& fn) {
 
 void OptimizerState::reduce(int lane, int num_lanes) {
   for (auto i = static_cast<std::size_t>(lane); i < variables_.size(); i += static_cast<std::size_t>(num_lanes)) {
-    gradients_.reduce(i, *group_);
+    if (!exchange_ || !exchange_->takes(i)) gradients_.reduce(i, *group_);
   }
+}
+
+void OptimizerState::end_exchange() {
+  exchange_->send_sums();
+  for (std::size_t i = 0; i < variables_.size(); ++i) gradients_.set_sum(i, exchange_->sum(i));
 }
 
 void OptimizerState::clip_to(double norm) {
@@ -215,45 +231,20 @@ void OptimizerState::check_context(const ReplicaContext& context, const char* ca
                    "call it in runs of the strategy that made the optimizer");
 }
 
-void OptimizerState::report_findings(const StepOptions& options) {
-  if (group_->num_replicas() == 1) return;
-  const auto present = [&](std::size_t i) { return gradients_.present(i); };
-  if (!options.loss_scaled_by_hand &&
-      std::all_of(replicas_.begin(), replicas_.end(), [](const OfReplica& replica) { return replica.unscaled; })) {
-    for (std::size_t i = 0; i < variables_.size(); ++i) {
-      if (!present(i)) continue;
-      group_->findings().add("LS-LOSS-NOT-SCALED", name_, group_->step(), [&] {
-        return fmt::format(
-            "step {}: {} replicas were given parts of a Batch and no loss went through scale_loss before {}.step, so "
-            "that the gradient of variable '{}' and others is the sum of their means; write "
-            "ctx.scale_loss(mean_loss).backward(), or say StepOptions{{.loss_scaled_by_hand = true}}",
-            group_->step(), group_->num_replicas(), name_, variables_[i]->name());
-      });
-      break;
-    }
-  }
-  if (options.gradients_changed_on_purpose) return;
-  for (std::size_t r = 0; r < replicas_.size(); ++r) {
-    if (!replicas_[r].changed) continue;
-    group_->findings().add("LS-GRADIENT-CHANGED", name_, group_->step(), [&] {
-      return fmt::format(
-          "step {}: the gradient of variable '{}' was changed on replica {} between backward and {}.step, where it is "
-          "this replica's part of the sum alone; to clip write optimizer.step(ctx, {{.clip_global_norm = norm}}) "
-          "instead of clip_grad_norm_, or say StepOptions{{.gradients_changed_on_purpose = true}}",
-          group_->step(), variables_[*replicas_[r].changed]->name(), group_->first_replica() + static_cast<int64_t>(r),
-          name_);
-    });
-    break;
-  }
-}
-
 void OptimizerState::begin_step(const StepOptions& options) {
   gradients_.agree_on_presence(*group_, !local_ && group_->num_workers() > 1);
   gradients_.log_absent();
   report_findings(options);
   // Most variables have been updated equally often: their numbers are computed once.
   coefficients_.clear();
-  if (!local_ && !group_->reduces_in_tree_order()) gradients_.begin_reduce();
+  if (!local_ && !group_->reduces_in_tree_order()) gradients_.begin_sums();
+  if (exchange_) {
+    std::vector<char> summed(variables_.size());
+    for (std::size_t i = 0; i < variables_.size(); ++i) {
+      summed[i] = exchange_->takes(i) && gradients_.gradients(i) == Gradients::kSome ? 1 : 0;
+    }
+    exchange_->begin_step(summed);
+  }
   for (Part& part : parts_) {
     part.clip = part.factor;
     part.update.begin_step();
@@ -322,7 +313,7 @@ void OptimizerState::end_step() {
     for (std::size_t s = first_slot_[i]; s < first_slot_[i + 1]; ++s) slots_[s].state().keep_step();
     if (before_) before_->steps[i] = steps_[i];
   }
-  gradients_.end_reduce();
+  gradients_.end_sums();
   if (applied) forget_autocast_weights();
   for (Part& part : parts_) part.info = {part.factor * part.update.global_norm(), applied};
   if (local_) return;  // foreign writes are looked for only where replicas must be equal

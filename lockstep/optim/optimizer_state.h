@@ -13,6 +13,7 @@
 #include "lockstep/core/function_ref.h"
 #include "lockstep/linear/factored_weights.h"
 #include "lockstep/optim/fused_update.h"
+#include "lockstep/optim/gradient_exchange.h"
 #include "lockstep/optim/gradient_table.h"
 #include "lockstep/optim/gradient_watch.h"
 #include "lockstep/optim/optimizer.h"
@@ -87,6 +88,7 @@ class OptimizerState {
   // The stages of a step. All replicas are at rest; reduce and settle are called by each lane for its share.
   void begin_step(const StepOptions& options);
   void reduce(int lane, int num_lanes);
+  void end_exchange();
   void clip_to(double norm);
   void check_finite_gradients() const;
   void settle(int64_t local_replica);
@@ -105,6 +107,7 @@ class OptimizerState {
   std::vector<std::size_t> first_slot_;  // by variable; one more at the end
   std::optional<Before> before_;
   GradientTable gradients_;
+  std::optional<GradientExchange> exchange_;  // with several workers whose gradients are added in tree order
   const bool local_;  // variables are trained locally: each replica updates its own component by its own gradient
   /// Variables that all replicas share have one part. Variables that are trained locally have one part for each
   /// replica, on that replica's lane.

@@ -22,6 +22,8 @@ struct BenchOptions {
 
 /// Whole training steps on made data.
 struct BenchTrainOptions : BenchOptions {
+  std::string strategy = "mirrored";
+  std::string engine;  // of multi-worker; empty: auto
   ModelOptions model;
   int64_t batch = 32;  // samples of each replica
   std::string optimizer = "adamw";

@@ -62,6 +62,12 @@ void add_bench(CLI::App& app, Action& chosen) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   add_optimizer_flag(*train_app, train->optimizer);
+  train_app
+      ->add_option("--strategy", train->strategy, "multi-worker measures a job of workers; start them by lockstep run")
+      ->check(CLI::IsMember({"mirrored", "multi-worker"}))
+      ->capture_default_str();
+  train_app->add_option("--engine", train->engine, "what moves the bytes of multi-worker; by default as join() chooses")
+      ->check(CLI::IsMember({"auto", "shared-memory", "tls", "tcp", "ucx", "mpi"}));
   train_app->add_option("--dump", train->dump,
                         "write initial weights, data, first gradients and the weights after 20 steps to this folder");
 

@@ -13,10 +13,12 @@
 
 namespace lockstep::tools {
 
-std::unique_ptr<Strategy> strategy_of(const BenchOptions& options) {
-  return make_strategy("mirrored", {.devices = options.devices,
-                                    .replicas = options.replicas,
-                                    .threads_per_replica = static_cast<int>(options.threads_per_replica)});
+std::unique_ptr<Strategy> strategy_of(const BenchOptions& options, const std::string& name, const std::string& engine) {
+  StrategyOptions all{.devices = options.devices,
+                      .replicas = options.replicas,
+                      .threads_per_replica = static_cast<int>(options.threads_per_replica)};
+  if (!engine.empty()) all.engine = engine;
+  return make_strategy(name, all);
 }
 
 std::optional<Calibration> limits_of(const BenchOptions& options, const Strategy& strategy) {

@@ -5,6 +5,7 @@
 
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "lockstep/lockstep.h"
 #include "tools/bench/bench_report.h"
@@ -89,8 +90,9 @@ void dump(const std::string& folder, const Training& training) {
 }  // namespace
 
 int bench_train(const BenchTrainOptions& options) {
-  WholeFile json(options.json);
-  const auto strategy = strategy_of(options);
+  const auto strategy = strategy_of(options, options.strategy, options.engine);
+  std::optional<WholeFile> json;
+  if (strategy->is_chief()) json.emplace(options.json);
   const ReplicatedModel model = strategy->make_module([&] { return make_model(options.model); });
   const std::optional<Calibration> limits = limits_of(options, *strategy);
   forget_peak_memory();
@@ -105,7 +107,13 @@ int bench_train(const BenchTrainOptions& options) {
   const Training training{*strategy, model, optimizer, batch};
   if (!options.dump.empty()) dump(options.dump, training);
 
-  const Timing step = measure([&](int64_t count) { training.steps(count); }, timing_of(options));
+  // All workers take the chief's time, and so as many steps.
+  const auto seconds_of = [&](int64_t count) {
+    const double seconds = seconds_for([&] { training.steps(count); });
+    return strategy->on_chief([&] { return seconds; });
+  };
+  const Timing step = measure_seconds(seconds_of, timing_of(options));
+  if (!strategy->is_chief()) return 0;
 
   const double samples_per_second = static_cast<double>(whole) / step.median;
   const int64_t parameters = parameters_of(model);
@@ -136,12 +144,13 @@ int bench_train(const BenchTrainOptions& options) {
       {"model", fmt::format("{}, {} parameters, {}", options.model.name, parameters, options.optimizer)},
       {"replicas",
        fmt::format("{} on [{}], batch {} each", replicas, fmt::join(strategy->devices(), ", "), options.batch)},
+      {"workers", strategy->describe().substr(0, strategy->describe().find('\n'))},
       {"step", text_of(step) + share_text},
       {"samples/s", fmt::format("{:.1f}", samples_per_second)},
       {"peak memory", fmt::format("{} MiB", peak_memory() >> 20)},
   });
-  json.write(report.dump(2) + "\n");
-  json.commit();
+  json->write(report.dump(2) + "\n");
+  json->commit();
   return 0;
 }
 

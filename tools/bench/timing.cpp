@@ -33,13 +33,14 @@ Timing measure_seconds(const std::function<double(int64_t)>& seconds_of, const T
   return summarize(std::move(blocks));
 }
 
+double seconds_for(const std::function<void()>& run) {
+  const auto start = std::chrono::steady_clock::now();
+  run();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
 Timing measure(const std::function<void(int64_t)>& repeat, const TimingOptions& options) {
-  const auto seconds_of = [&](int64_t calls) {
-    const auto start = std::chrono::steady_clock::now();
-    repeat(calls);
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  };
-  return measure_seconds(seconds_of, options);
+  return measure_seconds([&](int64_t calls) { return seconds_for([&] { repeat(calls); }); }, options);
 }
 
 nlohmann::ordered_json json_of(const Timing& timing, double scale) {

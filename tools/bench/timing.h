@@ -26,6 +26,9 @@ struct TimingOptions {
 /// Of the middle, the fastest tenth and the slowest tenth; `seconds` is not empty.
 Timing summarize(std::vector<double> seconds);
 
+/// How long `run` takes.
+double seconds_for(const std::function<void()>& run);
+
 /// Times `repeat(n)`, which makes n calls.
 Timing measure(const std::function<void(int64_t)>& repeat, const TimingOptions& options = {});
 

@@ -1,0 +1,212 @@
+#include "lockstep/optim/gradient_exchange.h"
+
+#include <ATen/ATen.h>
+#include <c10/util/SmallVector.h>
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "lockstep/core/blocks.h"
+#include "lockstep/core/torch_compat.h"
+#include "lockstep/optim/gradient_table.h"
+#include "lockstep/reduce/tree_sum.h"
+#include "lockstep/replica/replica_group.h"
+#include "lockstep/variable/variable_state.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+/// Each variable begins at a multiple of it, so that no line of a cache belongs to two of them.
+constexpr int64_t kAlignment = 64;
+
+std::byte* bytes_of(const at::Tensor& memory) {
+  return const_cast<std::byte*>(static_cast<const std::byte*>(address_of(memory)));
+}
+
+/// Grows `memory` to `bytes` bytes. It is cleared, because the gaps between variables travel too.
+void grow(at::Tensor& memory, int64_t bytes) {
+  if (!memory.defined() || memory.numel() < bytes) memory = at::zeros({bytes}, at::kByte);
+}
+
+/// A lane's part of the pieces [first, end).
+template <class Visit>
+void for_each_piece(std::size_t first, std::size_t end, int lane, int num_lanes, const Visit& visit) {
+  const auto count = static_cast<int64_t>(end - first);
+  const auto border = [&](int64_t l) { return first + static_cast<std::size_t>(count * l / num_lanes); };
+  for (std::size_t p = border(lane); p < border(lane + 1); ++p) visit(p);
+}
+
+/// Scratch memory of the calling thread for sums of so many replicas.
+template <class T>
+T* scratch_for(int64_t replicas) {
+  thread_local std::vector<T> scratch;  // grown once
+  const auto size = static_cast<std::size_t>(scratch_rows(replicas) * kSumBlock);
+  if (scratch.size() < size) scratch.resize(size);
+  return scratch.data();
+}
+
+}  // namespace
+
+GradientExchange::GradientExchange(std::vector<std::shared_ptr<VariableState>> variables, const ReplicaGroup& group)
+    : variables_(std::move(variables)),
+      group_(group),
+      worker_(group.rounds().worker_index()),
+      num_workers_(group.num_workers()),
+      slices_(static_cast<std::size_t>(num_workers_)),
+      arrived_(static_cast<std::size_t>(num_workers_)) {
+  for (int64_t w = 0; w < num_workers_; ++w) {
+    const Block block = block_of(group.num_replicas(), num_workers_, w);
+    subtrees_.push_back(maximal_subtrees(group.num_replicas(), block.first, block.count));
+  }
+}
+
+bool GradientExchange::takes(std::size_t i) const {
+  const at::ScalarType type = variables_[i]->like().scalar_type();
+  return type == at::kFloat || type == at::kDouble;
+}
+
+void GradientExchange::begin_step(const std::vector<char>& summed) {
+  bytes_sent_ = 0;
+  if (summed != summed_) lay_out(summed);
+}
+
+void GradientExchange::lay_out(const std::vector<char>& summed) {
+  summed_.clear();  // where memory is short, the next step begins again
+  pieces_.clear();
+  places_.assign(variables_.size(), 0);
+  int64_t bytes = 0;
+  for (std::size_t i = 0; i < variables_.size(); ++i) {
+    if (!summed[i]) continue;
+    places_[i] = bytes;
+    const at::Tensor& like = variables_[i]->like();
+    const auto size = static_cast<int64_t>(like.element_size());
+    for (int64_t offset = 0; offset < like.numel(); offset += kSumBlock) {
+      pieces_.push_back({i, offset, std::min(kSumBlock, like.numel() - offset), bytes + offset * size});
+    }
+    bytes += (variables_[i]->bytes() + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  // A slice begins with the first piece that does not begin before its share of the row.
+  std::size_t piece = 0;
+  for (int64_t w = 0; w < num_workers_; ++w) {
+    Slice& own = slices_[static_cast<std::size_t>(w)];
+    own.first_piece = piece;
+    own.begin = piece < pieces_.size() ? pieces_[piece].place : bytes;
+    while (piece < pieces_.size() && pieces_[piece].place < bytes / num_workers_ * (w + 1)) ++piece;
+    if (w + 1 == num_workers_) piece = pieces_.size();
+    own.end_piece = piece;
+    own.bytes = (piece < pieces_.size() ? pieces_[piece].place : bytes) - own.begin;
+  }
+  grow(packed_, bytes * static_cast<int64_t>(subtrees(worker_).size()));
+  grow(sums_, bytes);
+  for (int64_t w = 0; w < num_workers_; ++w) {
+    if (w == worker_) continue;
+    grow(arrived_[static_cast<std::size_t>(w)], own_slice().bytes * static_cast<int64_t>(subtrees(w).size()));
+  }
+  summed_ = summed;
+}
+
+std::byte* GradientExchange::partial_sum(const Slice& slice, std::size_t subtree) const {
+  const auto count = static_cast<int64_t>(subtrees(worker_).size());
+  return bytes_of(packed_) + slice.begin * count + slice.bytes * static_cast<int64_t>(subtree);
+}
+
+void GradientExchange::pack(const GradientTable& gradients, int lane, int num_lanes) {
+  for (const Slice& slice : slices_) {
+    for_each_piece(slice.first_piece, slice.end_piece, lane, num_lanes, [&](std::size_t p) {
+      const Piece& piece = pieces_[p];
+      if (variables_[piece.variable]->like().scalar_type() == at::kDouble) {
+        pack_piece<double>(gradients, piece, slice);
+      } else {
+        pack_piece<float>(gradients, piece, slice);
+      }
+    });
+  }
+}
+
+template <class T>
+void GradientExchange::pack_piece(const GradientTable& gradients, const Piece& piece, const Slice& slice) {
+  static const TreeSum<T> sum_of = tree_sum<T>();
+  const int64_t first = group_.first_replica();
+  const std::vector<Subtree>& own = subtrees(worker_);
+  for (std::size_t s = 0; s < own.size(); ++s) {
+    c10::SmallVector<const T*, 16> inputs;
+    for (int64_t r = own[s].first; r < own[s].first + own[s].count; ++r) {
+      const auto* const memory = static_cast<const T*>(gradients.own_leaf(piece.variable, r - first).memory());
+      inputs.push_back(memory ? memory + piece.offset : nullptr);
+    }
+    auto* const to = reinterpret_cast<T*>(partial_sum(slice, s) + (piece.place - slice.begin));
+    const T* const sum = sum_of(inputs.data(), own[s].count, 0, piece.count, scratch_for<T>(own[s].count));
+    if (sum) {
+      std::memcpy(to, sum, static_cast<std::size_t>(piece.count) * sizeof(T));
+    } else {
+      std::fill_n(to, piece.count, static_cast<T>(-0.0));  // adds nothing: x + -0 has the bits of x for every x
+    }
+  }
+}
+
+void GradientExchange::send_partial_sums() {
+  std::vector<std::span<const std::byte>> to(static_cast<std::size_t>(num_workers_));
+  std::vector<std::span<std::byte>> from(to.size());
+  const std::size_t subtrees_here = subtrees(worker_).size();
+  for (int64_t w = 0; w < num_workers_; ++w) {
+    if (w == worker_) continue;
+    const auto at = static_cast<std::size_t>(w);
+    to[at] = {partial_sum(slice(w), 0), static_cast<std::size_t>(slice(w).bytes) * subtrees_here};
+    from[at] = {bytes_of(arrived_[at]), static_cast<std::size_t>(own_slice().bytes) * subtrees(w).size()};
+    bytes_sent_ += static_cast<int64_t>(to[at].size());
+  }
+  group_.rounds().exchange(to, from);
+}
+
+void GradientExchange::add(int lane, int num_lanes) {
+  for_each_piece(own_slice().first_piece, own_slice().end_piece, lane, num_lanes, [&](std::size_t p) {
+    const Piece& piece = pieces_[p];
+    if (variables_[piece.variable]->like().scalar_type() == at::kDouble) {
+      add_piece<double>(piece);
+    } else {
+      add_piece<float>(piece);
+    }
+  });
+}
+
+template <class T>
+void GradientExchange::add_piece(const Piece& piece) {
+  static const TreeSum<T> sum_of = tree_sum<T>();
+  const int64_t replicas = group_.num_replicas();
+  const Slice& slice = own_slice();
+  // Each partial sum stands as the value of its subtree's first replica.
+  c10::SmallVector<const T*, 16> inputs(static_cast<std::size_t>(replicas), nullptr);
+  for (int64_t w = 0; w < num_workers_; ++w) {
+    for (std::size_t s = 0; s < subtrees(w).size(); ++s) {
+      const std::byte* const from =
+          w == worker_ ? partial_sum(slice, s)
+                       : bytes_of(arrived_[static_cast<std::size_t>(w)]) + slice.bytes * static_cast<int64_t>(s);
+      inputs[static_cast<std::size_t>(subtrees(w)[s].first)] =
+          reinterpret_cast<const T*>(from + (piece.place - slice.begin));
+    }
+  }
+  const T* const sum = sum_of(inputs.data(), replicas, 0, piece.count, scratch_for<T>(replicas));
+  std::memcpy(bytes_of(sums_) + piece.place, sum, static_cast<std::size_t>(piece.count) * sizeof(T));
+}
+
+void GradientExchange::send_sums() {
+  std::vector<std::span<const std::byte>> to(static_cast<std::size_t>(num_workers_));
+  std::vector<std::span<std::byte>> from(to.size());
+  for (int64_t w = 0; w < num_workers_; ++w) {
+    if (w == worker_) continue;
+    const auto at = static_cast<std::size_t>(w);
+    to[at] = {bytes_of(sums_) + own_slice().begin, static_cast<std::size_t>(own_slice().bytes)};
+    from[at] = {bytes_of(sums_) + slice(w).begin, static_cast<std::size_t>(slice(w).bytes)};
+    bytes_sent_ += own_slice().bytes;
+  }
+  group_.rounds().exchange(to, from);
+}
+
+Leaf GradientExchange::sum(std::size_t i) const {
+  return i < summed_.size() && summed_[i] ? Leaf(bytes_of(sums_) + places_[i]) : Leaf();
+}
+
+}  // namespace lockstep::internal

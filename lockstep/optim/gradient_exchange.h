@@ -1,0 +1,94 @@
+// The sums of gradients over the replicas of all workers: each worker adds up one slice of them for all others.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "lockstep/reduce/addition_order.h"
+#include "lockstep/reduce/leaf.h"
+
+namespace lockstep::internal {
+
+class GradientTable;
+class ReplicaGroup;
+class VariableState;
+
+/// The gradients of a step lie one after another, as elements of one row. Each worker owns a slice of the row. A step
+/// is: every worker packs its partial sums, one for each maximal subtree of its block of replicas; sends each owner its
+/// slice of them; adds up its own slice, in tree order; and sends the sums to all. So a worker whose block is one
+/// subtree sends 2(W - 1)/W times the bytes of the gradients, and every element is added up once.
+///
+/// Each function is called on every worker, in the order below. pack() and add() are called by each lane for its share;
+/// all else is called on one thread, while all replicas are at rest.
+class GradientExchange {
+ public:
+  /// For these variables, in this order, on all workers. `group` outlives it.
+  GradientExchange(std::vector<std::shared_ptr<VariableState>> variables, const ReplicaGroup& group);
+
+  /// Whether variable i is summed here: its dtype is float32 or float64.
+  bool takes(std::size_t i) const;
+
+  /// `summed[i]` says whether variable i, which this takes, has a gradient to add on any worker. All workers say the
+  /// same.
+  void begin_step(const std::vector<char>& summed);
+  void pack(const GradientTable& gradients, int lane, int num_lanes);
+  /// Throws what the World throws.
+  void send_partial_sums();
+  void add(int lane, int num_lanes);
+  /// Throws what the World throws.
+  void send_sums();
+  /// The sum of variable i, until the next begin_step(); absent where begin_step() was told that it is not summed.
+  Leaf sum(std::size_t i) const;
+
+  /// How many bytes the last step sent to other workers.
+  int64_t bytes_sent() const { return bytes_sent_; }
+
+ private:
+  /// At most kSumBlock elements of one variable.
+  struct Piece {
+    std::size_t variable;
+    int64_t offset;  // of its first element within the variable
+    int64_t count;
+    int64_t place;  // of its first byte within the row
+  };
+  /// A worker's part of the row, in pieces and in bytes.
+  struct Slice {
+    std::size_t first_piece;
+    std::size_t end_piece;
+    int64_t begin;
+    int64_t bytes;
+  };
+
+  void lay_out(const std::vector<char>& summed);
+  const std::vector<Subtree>& subtrees(int64_t worker) const { return subtrees_[static_cast<std::size_t>(worker)]; }
+  const Slice& slice(int64_t worker) const { return slices_[static_cast<std::size_t>(worker)]; }
+  const Slice& own_slice() const { return slice(worker_); }
+  /// Where this worker's partial sum of a subtree for a slice begins.
+  std::byte* partial_sum(const Slice& slice, std::size_t subtree) const;
+  template <class T>
+  void pack_piece(const GradientTable& gradients, const Piece& piece, const Slice& slice);
+  template <class T>
+  void add_piece(const Piece& piece);
+
+  const std::vector<std::shared_ptr<VariableState>> variables_;
+  const ReplicaGroup& group_;
+  const int64_t worker_;
+  const int64_t num_workers_;
+  std::vector<std::vector<Subtree>> subtrees_;  // by worker: those of its block of replicas
+
+  std::vector<char> summed_;         // by variable, of the layout
+  std::vector<Piece> pieces_;        // in the order of the row
+  std::vector<int64_t> places_;      // by variable: its first byte within the row
+  std::vector<Slice> slices_;        // by worker
+  at::Tensor packed_;                // this worker's partial sums: by slice, then subtree
+  std::vector<at::Tensor> arrived_;  // by worker: its partial sums of the own slice, by subtree; its own are in packed_
+  at::Tensor sums_;                  // the row
+  int64_t bytes_sent_ = 0;
+};
+
+}  // namespace lockstep::internal
