@@ -9,7 +9,7 @@ RETAINING = {"MALLOC_CONF": "dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_thresh
 class Contestant:
     """A side of a comparison: the ways to run it, of which the fastest counts.
 
-    `program` is one of lockstep, by_hand, run_overhead, torch, tf, jax; a variant is a list of further arguments.
+    `program` is one of lockstep, lockstep_workers, by_hand, run_overhead, torch, tf, jax; a variant is a list of further arguments.
     """
     name: str
     program: str
@@ -90,6 +90,20 @@ def train(key, title, lanes, model, batch, goals, quick=False):
     return Row(key, title, contestants, quick, dump=True)
 
 
+def workers(key, title, many, model, batch, ddp, quick=False):
+    """Workers of this host with one core each, against as many processes of DDP and against lanes of one process."""
+    mlp = "mlp:" in model
+    ours = ["train", *(["--model", "mlp", "--widths", model[4:]] if mlp else ["--model", model]), "--batch", str(batch)]
+    theirs = ["--model", model, "--batch", str(batch), "--world", str(many)]
+    return Row(key, f"{title}: {many} workers of one host", [
+        Contestant(f"Lockstep, {many} workers", "lockstep_workers",
+                   ["bench", *ours, "--strategy", "multi-worker", "--replicas", str(many), "--no-calibration", *devices(1)], ranks=many),
+        Contestant("PyTorch DDP, Gloo", "torch_train", ["ddp", *theirs], ranks=many, allocators=True,
+                   variants=[["--bucket-mb", "25"], ["--bucket-mb", "5"], ["--bucket-mb", "100"]], goal=ddp),
+        Contestant("Lockstep, one process", "lockstep", ["bench", *ours, "--no-calibration", *devices(many)], goal=0.9),
+    ], quick)
+
+
 def more_replicas(key, title, lanes, model, batch, goal, memory=None):
     """Four times as many replicas as lanes, against as many as lanes."""
     many = 4 * lanes
@@ -124,6 +138,10 @@ def rows(lanes):
         train("mlp-small", "training: MLP 64-64-10, batch 16", lanes, "mlp:" + MLP_SMALL, 16, small, quick=True),
         train("resnet18", "training: resnet18, batch 16", lanes, "resnet18", 16, {"solo": 1, "one": 0.97}),
         train("gpt", "training: gpt, context 128, batch 8", lanes, "gpt", 8, {"solo": 1, "one": 1}),
+        workers("workers-mlp", "training: MLP 784-1024-1024-10, batch 32", lanes, "mlp:" + MLP, 32, 3),
+        workers("workers-mlp-large", "training: MLP of 4 x 4096x4096, batch 8", lanes, "mlp:" + MLP_LARGE, 8, 5),
+        workers("workers-resnet18", "training: resnet18, batch 16", lanes, "resnet18", 16, 1.1),
+        workers("workers-gpt", "training: gpt, context 128, batch 8", lanes, "gpt", 8, 1.1),
         more_replicas("replicas-mlp", "training: MLP 784-1024-1024-10", lanes, mlp, 32, 1.1),
         more_replicas("replicas-resnet18", "training: resnet18", lanes, ["--model", "resnet18"], 16, 0.98),
         more_replicas("replicas-gpt", "training: gpt, context 128", lanes, ["--model", "gpt"], 8, 0.98, memory=True),

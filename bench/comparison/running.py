@@ -44,6 +44,9 @@ class Machine:
         arguments = [*contestant.arguments, *variant]
         if contestant.program == "ucx":
             return None
+        if contestant.program == "lockstep_workers":
+            program = self.program("lockstep")
+            return [program, "run", "-n", str(contestant.ranks), "--", program, *arguments, *self.timing]
         if contestant.program in ("lockstep", "by_hand"):
             return [self.program(contestant.program), *arguments, *self.timing]
         if contestant.program == "run_overhead":
@@ -58,7 +61,7 @@ class Machine:
         if retaining:
             env["LD_PRELOAD"] = self.jemalloc
         command = self.command(contestant, variant)
-        if contestant.program == "lockstep":
+        if contestant.program in ("lockstep", "lockstep_workers"):
             return run_lockstep(command, env, dump if contestant.name == "Lockstep" else None)
         if contestant.program == "run_overhead":
             return run_overhead(command, env, contestant.arguments[0])

@@ -84,7 +84,7 @@ GradientForm form_of(const VariableState& variable, Factoring factoring) {
   if (!kTellsRunningNode) return GradientForm::kUnknownNode;
   if (!Factors::available()) return GradientForm::kNoMultiplyAdd;
   if (variable.is_trained_locally()) return GradientForm::kLocal;
-  if (group.num_workers() > 1 || !group.reduces_in_tree_order()) return GradientForm::kReduced;
+  if (!group.reducer().in_tree_order()) return GradientForm::kReduced;
   return like.size(1) > FactoredWeights::kMostColumns ? GradientForm::kLongRows : GradientForm::kNoProduct;
 }
 

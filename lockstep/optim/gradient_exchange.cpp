@@ -55,8 +55,15 @@ GradientExchange::GradientExchange(std::vector<std::shared_ptr<VariableState>> v
       group_(group),
       worker_(group.rounds().worker_index()),
       num_workers_(group.num_workers()),
+      factors_(variables_, group),
+      made_(static_cast<std::size_t>(group.plan().num_lanes())),
       slices_(static_cast<std::size_t>(num_workers_)),
       arrived_(static_cast<std::size_t>(num_workers_)) {
+  constexpr int64_t kMadeElements = 16 << 10;  // of all replicas' blocks, together: they stay in a cache
+  const int64_t replicas = group.num_local_replicas();
+  for (auto& of_lane : made_) {
+    of_lane.assign(static_cast<std::size_t>(replicas), FactorBlocks(kMadeElements / replicas));
+  }
   for (int64_t w = 0; w < num_workers_; ++w) {
     const Block block = block_of(group.num_replicas(), num_workers_, w);
     subtrees_.push_back(maximal_subtrees(group.num_replicas(), block.first, block.count));
@@ -68,8 +75,17 @@ bool GradientExchange::takes(std::size_t i) const {
   return type == at::kFloat || type == at::kDouble;
 }
 
-void GradientExchange::begin_step(const std::vector<char>& summed) {
+void GradientExchange::begin_step(const std::vector<GradientsOnWorkers>& all) {
   bytes_sent_ = 0;
+  std::vector<char> factored(variables_.size());
+  std::vector<char> summed(variables_.size());
+  for (std::size_t i = 0; i < variables_.size(); ++i) {
+    if (!takes(i) || all[i].gradients != Gradients::kSome) continue;
+    const at::Tensor& like = variables_[i]->like();
+    const bool as_factors = !all[i].factors.empty() && travels_as_factors(like.size(0), like.size(1), all[i].factors);
+    (as_factors ? factored : summed)[i] = 1;
+  }
+  factors_.begin_step(all, factored);
   if (summed != summed_) lay_out(summed);
 }
 
@@ -114,28 +130,31 @@ std::byte* GradientExchange::partial_sum(const Slice& slice, std::size_t subtree
 }
 
 void GradientExchange::pack(const GradientTable& gradients, int lane, int num_lanes) {
+  std::vector<FactorBlocks>& made = made_[static_cast<std::size_t>(lane)];
+  for (FactorBlocks& one : made) one.restart();
   for (const Slice& slice : slices_) {
     for_each_piece(slice.first_piece, slice.end_piece, lane, num_lanes, [&](std::size_t p) {
       const Piece& piece = pieces_[p];
       if (variables_[piece.variable]->like().scalar_type() == at::kDouble) {
-        pack_piece<double>(gradients, piece, slice);
+        pack_piece<double>(gradients, piece, slice, made);
       } else {
-        pack_piece<float>(gradients, piece, slice);
+        pack_piece<float>(gradients, piece, slice, made);
       }
     });
   }
 }
 
 template <class T>
-void GradientExchange::pack_piece(const GradientTable& gradients, const Piece& piece, const Slice& slice) {
+void GradientExchange::pack_piece(const GradientTable& gradients, const Piece& piece, const Slice& slice,
+                                  std::vector<FactorBlocks>& made) {
   static const TreeSum<T> sum_of = tree_sum<T>();
   const int64_t first = group_.first_replica();
   const std::vector<Subtree>& own = subtrees(worker_);
   for (std::size_t s = 0; s < own.size(); ++s) {
     c10::SmallVector<const T*, 16> inputs;
     for (int64_t r = own[s].first; r < own[s].first + own[s].count; ++r) {
-      const auto* const memory = static_cast<const T*>(gradients.own_leaf(piece.variable, r - first).memory());
-      inputs.push_back(memory ? memory + piece.offset : nullptr);
+      const Leaf leaf = gradients.own_leaf(piece.variable, r - first);
+      inputs.push_back(leaf.block<T>(piece.offset, piece.count, made[static_cast<std::size_t>(r - first)]));
     }
     auto* const to = reinterpret_cast<T*>(partial_sum(slice, s) + (piece.place - slice.begin));
     const T* const sum = sum_of(inputs.data(), own[s].count, 0, piece.count, scratch_for<T>(own[s].count));
@@ -147,7 +166,9 @@ void GradientExchange::pack_piece(const GradientTable& gradients, const Piece& p
   }
 }
 
-void GradientExchange::send_partial_sums() {
+void GradientExchange::send(const GradientTable& gradients) {
+  if (factors_.has_any()) factors_.send(gradients);
+  if (pieces_.empty()) return;
   std::vector<std::span<const std::byte>> to(static_cast<std::size_t>(num_workers_));
   std::vector<std::span<std::byte>> from(to.size());
   const std::size_t subtrees_here = subtrees(worker_).size();
@@ -193,6 +214,7 @@ void GradientExchange::add_piece(const Piece& piece) {
 }
 
 void GradientExchange::send_sums() {
+  if (pieces_.empty()) return;
   std::vector<std::span<const std::byte>> to(static_cast<std::size_t>(num_workers_));
   std::vector<std::span<std::byte>> from(to.size());
   for (int64_t w = 0; w < num_workers_; ++w) {
@@ -205,8 +227,12 @@ void GradientExchange::send_sums() {
   group_.rounds().exchange(to, from);
 }
 
-Leaf GradientExchange::sum(std::size_t i) const {
-  return i < summed_.size() && summed_[i] ? Leaf(bytes_of(sums_) + places_[i]) : Leaf();
+void GradientExchange::set_leaves(GradientTable& gradients) const {
+  // A sum stands as the leaf of the first replica.
+  for (std::size_t i = 0; i < variables_.size(); ++i) {
+    if (summed_[i]) gradients.set_leaf(i, 0, Leaf(bytes_of(sums_) + places_[i]));
+  }
+  factors_.set_leaves(gradients);
 }
 
 }  // namespace lockstep::internal

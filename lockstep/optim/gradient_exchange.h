@@ -1,4 +1,4 @@
-// The sums of gradients over the replicas of all workers: each worker adds up one slice of them for all others.
+// From the gradients of this worker's replicas to what the update adds for the replicas of all workers.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -9,8 +9,10 @@
 #include <span>
 #include <vector>
 
+#include "lockstep/optim/factor_exchange.h"
+#include "lockstep/optim/gradients_on_workers.h"
 #include "lockstep/reduce/addition_order.h"
-#include "lockstep/reduce/leaf.h"
+#include "lockstep/reduce/factors.h"
 
 namespace lockstep::internal {
 
@@ -18,10 +20,11 @@ class GradientTable;
 class ReplicaGroup;
 class VariableState;
 
-/// The gradients of a step lie one after another, as elements of one row. Each worker owns a slice of the row. A step
-/// is: every worker packs its partial sums, one for each maximal subtree of its block of replicas; sends each owner its
-/// slice of them; adds up its own slice, in tree order; and sends the sums to all. So a worker whose block is one
-/// subtree sends 2(W - 1)/W times the bytes of the gradients, and every element is added up once.
+/// A gradient travels as factors (factor_exchange.h) or as sums. Those that travel as sums lie one after another, as
+/// elements of one row, and each worker owns a slice of the row. Every worker packs its partial sums, one for each
+/// maximal subtree of its block of replicas; sends each owner its slice of them; adds up its own slice, in tree order;
+/// and sends the sums to all. So a worker whose block is one subtree sends 2(W - 1)/W times the bytes of the gradients,
+/// and every element is added up once. Both forms have the bits of one worker.
 ///
 /// Each function is called on every worker, in the order below. pack() and add() are called by each lane for its share;
 /// all else is called on one thread, while all replicas are at rest.
@@ -30,23 +33,22 @@ class GradientExchange {
   /// For these variables, in this order, on all workers. `group` outlives it.
   GradientExchange(std::vector<std::shared_ptr<VariableState>> variables, const ReplicaGroup& group);
 
-  /// Whether variable i is summed here: its dtype is float32 or float64.
+  /// Whether the gradient of variable i travels here: its dtype is float32 or float64.
   bool takes(std::size_t i) const;
 
-  /// `summed[i]` says whether variable i, which this takes, has a gradient to add on any worker. All workers say the
-  /// same.
-  void begin_step(const std::vector<char>& summed);
+  /// `all` has the gradients of each variable, and stays until the step ends.
+  void begin_step(const std::vector<GradientsOnWorkers>& all);
   void pack(const GradientTable& gradients, int lane, int num_lanes);
-  /// Throws what the World throws.
-  void send_partial_sums();
+  /// Sends factors and partial sums. Throws what the World throws.
+  void send(const GradientTable& gradients);
   void add(int lane, int num_lanes);
   /// Throws what the World throws.
   void send_sums();
-  /// The sum of variable i, until the next begin_step(); absent where begin_step() was told that it is not summed.
-  Leaf sum(std::size_t i) const;
+  /// Gives `gradients` what the update adds. It refers to memory that stays until the next begin_step().
+  void set_leaves(GradientTable& gradients) const;
 
   /// How many bytes the last step sent to other workers.
-  int64_t bytes_sent() const { return bytes_sent_; }
+  int64_t bytes_sent() const { return bytes_sent_ + factors_.bytes_sent(); }
 
  private:
   /// At most kSumBlock elements of one variable.
@@ -71,7 +73,8 @@ class GradientExchange {
   /// Where this worker's partial sum of a subtree for a slice begins.
   std::byte* partial_sum(const Slice& slice, std::size_t subtree) const;
   template <class T>
-  void pack_piece(const GradientTable& gradients, const Piece& piece, const Slice& slice);
+  void pack_piece(const GradientTable& gradients, const Piece& piece, const Slice& slice,
+                  std::vector<FactorBlocks>& made);
   template <class T>
   void add_piece(const Piece& piece);
 
@@ -81,11 +84,13 @@ class GradientExchange {
   const int64_t num_workers_;
   std::vector<std::vector<Subtree>> subtrees_;  // by worker: those of its block of replicas
 
-  std::vector<char> summed_;         // by variable, of the layout
-  std::vector<Piece> pieces_;        // in the order of the row
-  std::vector<int64_t> places_;      // by variable: its first byte within the row
-  std::vector<Slice> slices_;        // by worker
-  at::Tensor packed_;                // this worker's partial sums: by slice, then subtree
+  FactorExchange factors_;
+  std::vector<std::vector<FactorBlocks>> made_;  // by lane, then local replica: blocks of factors that become sums
+  std::vector<char> summed_;                     // by variable, of the layout
+  std::vector<Piece> pieces_;                    // in the order of the row
+  std::vector<int64_t> places_;                  // by variable: its first byte within the row
+  std::vector<Slice> slices_;                    // by worker
+  at::Tensor packed_;                            // this worker's partial sums: by slice, then subtree
   std::vector<at::Tensor> arrived_;  // by worker: its partial sums of the own slice, by subtree; its own are in packed_
   at::Tensor sums_;                  // the row
   int64_t bytes_sent_ = 0;

@@ -12,6 +12,7 @@
 #include "lockstep/linear/factored_tensor.h"
 #include "lockstep/optim/absent_gradients.h"
 #include "lockstep/optim/gradient_misfit.h"
+#include "lockstep/reduce/reduce_tensors.h"
 #include "lockstep/replica/replica_group.h"
 
 namespace lockstep::internal {
@@ -75,8 +76,7 @@ void GradientTable::collect(int64_t r, bool weightless, bool had_empty_part) {
 
 void GradientTable::agree_on_presence(const ReplicaGroup& group, bool across_workers) {
   if (!across_workers) return check_frozen();
-  on_any_worker_ = gradients_on_any_worker(
-      group, variables_, [&](std::size_t i) { return here(i); }, [&] { check_frozen(); });
+  on_workers_ = gradients_on_workers(group, variables_, *this, [&] { check_frozen(); });
 }
 
 void GradientTable::log_absent() {
@@ -128,14 +128,14 @@ at::Tensor GradientTable::tensor_of(const Leaf& leaf, std::size_t i) const {
   return at::from_blob(const_cast<void*>(leaf.memory()), like.sizes(), like.strides(), like.options());
 }
 
-void GradientTable::begin_sums() {
+void GradientTable::begin_exchange(int64_t replicas) {
   reduced_.assign(variables_.size(), at::Tensor());
-  sums_.assign(variables_.size(), Leaf());
+  exchanged_.assign(variables_.size() * static_cast<std::size_t>(replicas), Leaf());
 }
 
-void GradientTable::end_sums() {
+void GradientTable::end_exchange() {
   reduced_.clear();
-  sums_.clear();
+  exchanged_.clear();
 }
 
 at::Tensor GradientTable::sum(std::size_t i, const ReplicaGroup& group, at::ScalarType type) const {
@@ -161,7 +161,7 @@ void GradientTable::reduce(std::size_t i, const ReplicaGroup& group) {
   if (reduced_[i].strides() != like.strides()) {
     reduced_[i] = at::empty_strided(like.sizes(), like.strides(), like.options()).copy_(reduced_[i]);
   }
-  set_sum(i, Leaf(address_of(reduced_[i])));
+  set_leaf(i, 0, Leaf(address_of(reduced_[i])));
 }
 
 std::vector<int64_t> GradientTable::replicas_not_finite(std::size_t i) const {
@@ -175,13 +175,20 @@ std::vector<int64_t> GradientTable::replicas_not_finite(std::size_t i) const {
 
 bool GradientTable::sum_is_finite(std::size_t i, const ReplicaGroup& group) const {
   const at::NoGradGuard no_grad;
-  if (!sums_.empty()) return !sums_[i].present() || at::isfinite(tensor_of(sums_[i], i)).all().item<bool>();
+  if (!exchanged_.empty()) {
+    std::vector<at::Tensor> values;
+    for (std::size_t at = i; at < exchanged_.size(); at += variables_.size()) {
+      values.push_back(exchanged_[at].present() ? tensor_of(exchanged_[at], i) : at::Tensor());
+    }
+    const at::Tensor total = fold_summands(Reduction::kSum, values);
+    return !total.defined() || at::isfinite(total).all().item<bool>();
+  }
   // The fused update adds half-precision gradients in float32.
   const bool wide = variables_[i]->like().scalar_type() == at::kDouble;
   return at::isfinite(sum(i, group, wide ? at::kDouble : at::kFloat)).all().item<bool>();
 }
 
-Gradients GradientTable::here(std::size_t i) const {
+Gradients GradientTable::gradients_here(std::size_t i) const {
   Gradients found = Gradients::kNone;
   for (int64_t r = 0; r < replicas_; ++r) {
     if (own_leaf(i, r).present()) return Gradients::kSome;

@@ -50,42 +50,46 @@ class GradientTable {
     factors_[r].clear();
   }
 
-  // For a strategy's own reducer, and for several workers: the sum is made before the update, and is then the only
-  // leaf. Call when all have collected and are at rest; lanes may call reduce() for different variables at a time.
-  void begin_sums();
-  /// The sum of variable i, which the caller keeps until end_sums(); absent: zero.
-  void set_sum(std::size_t i, const Leaf& sum) { sums_[i] = sum; }
-  /// Sets the sum of variable i to what the strategy's reducer makes of all replicas' gradients.
+  // For a strategy's own reducer, and for several workers: what the update adds is made before it. Call when all have
+  // collected and are at rest; lanes may call reduce() for different variables at a time.
+
+  /// The update adds leaves of `replicas` replicas, which are absent until they are set.
+  void begin_exchange(int64_t replicas);
+  /// A leaf of variable i, which the caller keeps until end_exchange(). A sum of all replicas stands as that of the
+  /// first.
+  void set_leaf(std::size_t i, int64_t r, const Leaf& leaf) { exchanged_[slot(i, r)] = leaf; }
+  /// Sets the leaf of variable i to what the strategy's reducer makes of all replicas' gradients.
   void reduce(std::size_t i, const ReplicaGroup& group);
-  void end_sums();
+  void end_exchange();
 
   /// The variables' components.
   const ComponentTable& components() const { return components_; }
 
-  /// What the update still has to add for variable i on behalf of local replica r: its gradient; or, between
-  /// begin_sums() and end_sums(), the sum for local replica 0 and nothing for the others. Absent: no gradient, or one
-  /// that counts as zero. Call when all have collected.
-  Leaf leaf(std::size_t i, int64_t r) const {
-    if (sums_.empty()) return own_leaf(i, r);
-    return r == 0 ? sums_[i] : Leaf();
-  }
+  /// What the update still has to add for variable i on behalf of replica r: local replica r's gradient; or, between
+  /// begin_exchange() and end_exchange(), the leaf that was set for replica r. Absent: no gradient, or one that counts
+  /// as zero. Call when all have collected.
+  Leaf leaf(std::size_t i, int64_t r) const { return exchanged_.empty() ? own_leaf(i, r) : exchanged_[slot(i, r)]; }
   /// Local replica r's gradient of variable i.
   Leaf own_leaf(std::size_t i, int64_t r) const { return leaves_[slot(i, r)]; }
   /// Whether any replica has a gradient of variable i, even one that counts as zero. A variable that has none on any
   /// replica is left unchanged.
   bool present(std::size_t i) const { return gradients(i) != Gradients::kNone; }
   /// Which gradients of variable i the replicas have: those of all workers, where agree_on_presence() has asked them.
-  Gradients gradients(std::size_t i) const { return on_any_worker_.empty() ? here(i) : on_any_worker_[i]; }
+  Gradients gradients(std::size_t i) const {
+    return on_workers_.empty() ? gradients_here(i) : on_workers_[i].gradients;
+  }
+  /// Which gradients of variable i the local replicas have.
+  Gradients gradients_here(std::size_t i) const;
+  /// What agree_on_presence() was told of all workers; empty where it has not asked them.
+  const std::vector<GradientsOnWorkers>& on_workers() const { return on_workers_; }
   /// For a message: the local replicas whose gradient of variable i is not finite everywhere. Call when all have
   /// collected.
   std::vector<int64_t> replicas_not_finite(std::size_t i) const;
-  /// Whether the sum over replicas is finite everywhere. Call when all have collected, and with all sums set where
-  /// begin_sums() was called.
+  /// Whether the sum over replicas is finite everywhere. Call when all have collected, and with all leaves set where
+  /// begin_exchange() was called.
   bool sum_is_finite(std::size_t i, const ReplicaGroup& group) const;
 
  private:
-  /// Which gradients of variable i the local replicas have.
-  Gradients here(std::size_t i) const;
   /// What collect() found out about the gradients that a replica does not have.
   struct alignas(64) Absent {
     uint64_t frozen = 0;       // a digest of the variables that require none
@@ -108,8 +112,8 @@ class GradientTable {
   std::vector<char> has_;                           // by slot; not bool, since replicas write side by side
   std::vector<std::vector<at::Tensor>> converted_;  // by replica: gradients that had another memory layout
   std::vector<std::vector<std::shared_ptr<const Factors>>> factors_;  // by replica: gradients that are not written
-  std::vector<Gradients> on_any_worker_;                              // by variable; empty with one worker
-  std::vector<Leaf> sums_;           // by variable, between begin_sums() and end_sums(); otherwise empty
+  std::vector<GradientsOnWorkers> on_workers_;                        // by variable; empty with one worker
+  std::vector<Leaf> exchanged_;      // by slot, between begin_exchange() and end_exchange(); else empty
   std::vector<at::Tensor> reduced_;  // by variable: what reduce() has made
   std::vector<Absent> absent_;       // by replica
   std::vector<char> named_;          // by variable: whether the log has named it; changed at rest

@@ -4,50 +4,145 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <string>
+#include <string_view>
 
 #include "lockstep/comm/agreement.h"
+#include "lockstep/core/blocks.h"
 #include "lockstep/core/error.h"
+#include "lockstep/optim/gradient_table.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/variable_state.h"
 
 namespace lockstep::internal {
 
-std::vector<Gradients> gradients_on_any_worker(const ReplicaGroup& group,
-                                               std::span<const std::shared_ptr<VariableState>> variables,
-                                               FunctionRef<Gradients(std::size_t)> here, FunctionRef<void()> check) {
-  // For each variable: its Gradients as a digit, or 'f' where there are none and the variable is frozen.
+namespace {
+
+// What a worker tells begins with a letter for each variable. For each variable with kFactors follow its local
+// replicas: the modes and the number of terms, and a word for each term, its samples and whether its zeros are signed.
+constexpr char kFirstGradients = '0';  // the Gradients as a digit
+constexpr char kFactors = 'x';         // kSome, and all of them are kept as factors
+constexpr char kFrozen = 'f';          // kNone, and the variable is frozen
+
+char letter_of(const GradientTable& local, const VariableState& variable, std::size_t i, int64_t replicas) {
+  const Gradients own = local.gradients_here(i);
+  if (own == Gradients::kNone) return variable.component(0).requires_grad() ? kFirstGradients : kFrozen;
+  if (own == Gradients::kSome) {
+    bool all = true;
+    for (int64_t r = 0; r < replicas; ++r) {
+      const Leaf leaf = local.own_leaf(i, r);
+      all = all && (!leaf.present() || leaf.factors() != nullptr);
+    }
+    if (all) return kFactors;
+  }
+  return static_cast<char>(kFirstGradients + static_cast<char>(own));
+}
+
+void append(std::string& data, uint32_t word) { data.append(reinterpret_cast<const char*>(&word), sizeof word); }
+
+void append_outline(std::string& data, const Factors* factors) {
+  append(data, factors ? factors->modes() : 0);
+  append(data, factors ? static_cast<uint32_t>(factors->terms().size()) : 0);
+  if (!factors) return;
+  for (const Factors::Term& term : factors->terms()) {
+    append(data, static_cast<uint32_t>(term.samples) << 1 | (term.zero_sums == ZeroSums::kSigned ? 1u : 0u));
+  }
+}
+
+/// Reads what append_outline() has written, one after another. `sound` is false from the first word that is missing.
+struct Reader {
+  std::string_view data;
+  bool sound = true;
+
+  uint32_t word() {
+    uint32_t value = 0;
+    sound = sound && data.size() >= sizeof value;
+    if (!sound) return 0;
+    std::memcpy(&value, data.data(), sizeof value);
+    data.remove_prefix(sizeof value);
+    return value;
+  }
+  FactorsOutline outline() {
+    FactorsOutline one{.modes = word(), .terms = {}};
+    for (uint32_t left = word(); left > 0 && sound; --left) {
+      const uint32_t term = word();
+      sound = sound && term >> 1 > 0;
+      one.terms.push_back({term >> 1, (term & 1) != 0 ? ZeroSums::kSigned : ZeroSums::kPositive});
+    }
+    return one;
+  }
+};
+
+/// Whether all replicas that have factors made them in the same floating-point modes.
+bool have_equal_modes(const std::vector<FactorsOutline>& factors) {
+  const FactorsOutline* first = nullptr;
+  for (const FactorsOutline& one : factors) {
+    if (one.terms.empty()) continue;
+    if (!first) first = &one;
+    if (one.modes != first->modes) return false;
+  }
+  return first != nullptr;
+}
+
+}  // namespace
+
+std::vector<GradientsOnWorkers> gradients_on_workers(const ReplicaGroup& group,
+                                                     std::span<const std::shared_ptr<VariableState>> variables,
+                                                     const GradientTable& local, FunctionRef<void()> check) {
   const auto fill_in = [&](Proposal& mine) {
     check();
     mine.data.clear();
     for (std::size_t i = 0; i < variables.size(); ++i) {
-      const Gradients own = here(i);
-      const bool frozen = own == Gradients::kNone && !variables[i]->component(0).requires_grad();
-      mine.data += frozen ? 'f' : static_cast<char>('0' + static_cast<char>(own));
+      mine.data += letter_of(local, *variables[i], i, group.num_local_replicas());
+    }
+    for (std::size_t i = 0; i < variables.size(); ++i) {
+      if (mine.data[i] != kFactors) continue;
+      for (int64_t r = 0; r < group.num_local_replicas(); ++r)
+        append_outline(mine.data, local.own_leaf(i, r).factors());
     }
   };
   const auto all = agree_on_call(group.rounds(), {.call = "gradients", .step = group.step()}, fill_in);
+  std::vector<GradientsOnWorkers> anywhere(variables.size());
+  std::vector<char> all_factors(variables.size(), 1);
+  for (GradientsOnWorkers& one : anywhere) one.factors.resize(static_cast<std::size_t>(group.num_replicas()));
+  std::vector<int64_t> frozen(variables.size(), -1);
+  std::vector<int64_t> trained(variables.size(), -1);
   for (std::size_t w = 0; w < all.size(); ++w) {
-    if (all[w].data.size() == variables.size()) continue;
+    const std::string& data = all[w].data;
+    Reader reader{data};
+    reader.sound = data.size() >= variables.size();
+    if (reader.sound) reader.data.remove_prefix(variables.size());
+    const Block block = block_of(group.num_replicas(), group.num_workers(), static_cast<int64_t>(w));
+    for (std::size_t i = 0; i < variables.size() && reader.sound; ++i) {
+      const char letter = data[i];
+      (letter == kFrozen ? frozen : trained)[i] = static_cast<int64_t>(w);
+      Gradients theirs = Gradients::kNone;
+      if (letter == kFactors) {
+        theirs = Gradients::kSome;
+        for (int64_t r = block.first; r < block.end(); ++r) {
+          anywhere[i].factors[static_cast<std::size_t>(r)] = reader.outline();
+        }
+      } else if (letter != kFrozen) {
+        const int digit = letter - kFirstGradients;
+        reader.sound = digit >= 0 && digit <= static_cast<int>(Gradients::kSome);
+        if (reader.sound) theirs = static_cast<Gradients>(digit);
+        if (theirs == Gradients::kSome) all_factors[i] = 0;
+      }
+      anywhere[i].gradients = std::max(anywhere[i].gradients, theirs);
+    }
+    if (reader.sound && reader.data.empty()) continue;
     throw PeerError("LS-PEER-MESSAGE",
-                    fmt::format("worker {} told of the gradients of {} variables instead of {}", w, all[w].data.size(),
-                                variables.size()),
+                    fmt::format("worker {} told of its gradients in {} bytes that cannot be read", w, data.size()),
                     "start all workers with the same version of Lockstep");
   }
-  std::vector<Gradients> anywhere(variables.size(), Gradients::kNone);
   for (std::size_t i = 0; i < variables.size(); ++i) {
-    int64_t frozen = -1;
-    int64_t trained = -1;
-    for (std::size_t w = 0; w < all.size(); ++w) {
-      const char state = all[w].data[i];
-      if (state == '1' || state == '2') anywhere[i] = std::max(anywhere[i], static_cast<Gradients>(state - '0'));
-      (state == 'f' ? frozen : trained) = static_cast<int64_t>(w);
-    }
-    if (frozen < 0 || trained < 0) continue;
-    throw UsageError(
-        "LS-FROZEN-UNLIKE",
-        fmt::format("variable '{}' is frozen on worker {} and not on worker {}", variables[i]->name(), frozen, trained),
-        "call requires_grad_() with the same value on all replicas");
+    if (!all_factors[i] || !have_equal_modes(anywhere[i].factors)) anywhere[i].factors.clear();
+    if (frozen[i] < 0 || trained[i] < 0) continue;
+    throw UsageError("LS-FROZEN-UNLIKE",
+                     fmt::format("variable '{}' is frozen on worker {} and not on worker {}", variables[i]->name(),
+                                 frozen[i], trained[i]),
+                     "call requires_grad_() with the same value on all replicas");
   }
   return anywhere;
 }

@@ -1,15 +1,18 @@
-// For which variables any worker has a gradient.
+// What gradients the replicas of all workers have.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "lockstep/core/function_ref.h"
+#include "lockstep/reduce/outer_product.h"
 
 namespace lockstep::internal {
 
+class GradientTable;
 class ReplicaGroup;
 class VariableState;
 
@@ -20,12 +23,29 @@ enum class Gradients : char {
   kSome,    // some have one that is to be added
 };
 
-/// For each variable, which gradients the replicas of all workers have. `here(i)` says which ones those of this process
-/// have. Every worker calls it with the same variables, while all replicas are at rest. What one worker's `check()`
-/// throws is thrown there, and a PeerError on the others. Throws a UsageError that names the variable and two workers
-/// where one of them has frozen it and the other has not, and what the World throws.
-std::vector<Gradients> gradients_on_any_worker(const ReplicaGroup& group,
-                                               std::span<const std::shared_ptr<VariableState>> variables,
-                                               FunctionRef<Gradients(std::size_t)> here, FunctionRef<void()> check);
+/// What a replica's factors are made of, without their numbers.
+struct FactorsOutline {
+  struct Term {
+    uint32_t samples;
+    ZeroSums zero_sums;
+  };
+  uint32_t modes = 0;
+  std::vector<Term> terms;  // empty: the replica adds nothing
+};
+
+/// The gradients of one variable.
+struct GradientsOnWorkers {
+  Gradients gradients = Gradients::kNone;
+  /// By replica of all workers, where every gradient that is to be added is kept as factors; otherwise empty.
+  std::vector<FactorsOutline> factors;
+};
+
+/// For each variable, what gradients the replicas of all workers have; `local` has those of this process, for the same
+/// variables. Every worker calls it with the same variables, while all replicas are at rest. What one worker's
+/// `check()` throws is thrown there, and a PeerError on the others. Throws a UsageError that names the variable and two
+/// workers where one of them has frozen it and the other has not, and what the World throws.
+std::vector<GradientsOnWorkers> gradients_on_workers(const ReplicaGroup& group,
+                                                     std::span<const std::shared_ptr<VariableState>> variables,
+                                                     const GradientTable& local, FunctionRef<void()> check);
 
 }  // namespace lockstep::internal

@@ -55,7 +55,7 @@ class StepMeeting final : public Meeting {
     if (reduces && !across) stages_.push_back(on_each_lane<&Self::reduce>("reduce"));
     if (optimizer_.exchange_) {
       stages_.push_back(on_each_lane<&Self::pack>("pack"));
-      stages_.push_back(once<&Self::send_partial_sums>("send partial sums"));
+      stages_.push_back(once<&Self::send>("send"));
       stages_.push_back(on_each_lane<&Self::add>("add"));
       stages_.push_back(once<&Self::send_sums>("send sums"));
     }
@@ -74,7 +74,7 @@ class StepMeeting final : public Meeting {
   void begin() { optimizer_.begin_step(options_); }
   void reduce(int lane, int num_lanes) { optimizer_.reduce(lane, num_lanes); }
   void pack(int lane, int num_lanes) { optimizer_.exchange_->pack(optimizer_.gradients_, lane, num_lanes); }
-  void send_partial_sums() { optimizer_.exchange_->send_partial_sums(); }
+  void send() { optimizer_.exchange_->send(optimizer_.gradients_); }
   void add(int lane, int num_lanes) { optimizer_.exchange_->add(lane, num_lanes); }
   void send_sums() { optimizer_.end_exchange(); }
   void reduce_across() { optimizer_.reduce(0, 1); }
@@ -140,8 +140,8 @@ OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<
     const auto factor = static_cast<double>(group_->num_replicas());
     for (int64_t r = 0; r < replicas; ++r) parts_.push_back({FusedUpdate(targets, {r, 1}, 1), factor});
   } else {
-    parts_.push_back({FusedUpdate(targets, {0, replicas}, group_->plan().num_lanes()), 1});
     if (group_->num_workers() > 1 && group_->reducer().in_tree_order()) exchange_.emplace(variables_, *group_);
+    parts_.push_back({FusedUpdate(targets, {0, num_leaves()}, group_->plan().num_lanes()), 1});
   }
   for (RuleGroup& one : groups) {
     rule_of_.insert(rule_of_.end(), one.variables.size(), rules_.size());
@@ -188,6 +188,8 @@ StepInfo OptimizerState::step(const ReplicaContext& context, const StepOptions& 
   return parts_[local_ ? static_cast<std::size_t>(r) : 0].info;
 }
 
+int64_t OptimizerState::num_leaves() const { return exchange_ ? group_->num_replicas() : group_->num_local_replicas(); }
+
 template <class Fn>
 void OptimizerState::for_each_part(int lane, const Fn& fn) {
   if (!local_) return fn(parts_.front(), lane);
@@ -205,7 +207,7 @@ void OptimizerState::reduce(int lane, int num_lanes) {
 
 void OptimizerState::end_exchange() {
   exchange_->send_sums();
-  for (std::size_t i = 0; i < variables_.size(); ++i) gradients_.set_sum(i, exchange_->sum(i));
+  exchange_->set_leaves(gradients_);
 }
 
 void OptimizerState::clip_to(double norm) {
@@ -237,14 +239,8 @@ void OptimizerState::begin_step(const StepOptions& options) {
   report_findings(options);
   // Most variables have been updated equally often: their numbers are computed once.
   coefficients_.clear();
-  if (!local_ && !group_->reduces_in_tree_order()) gradients_.begin_sums();
-  if (exchange_) {
-    std::vector<char> summed(variables_.size());
-    for (std::size_t i = 0; i < variables_.size(); ++i) {
-      summed[i] = exchange_->takes(i) && gradients_.gradients(i) == Gradients::kSome ? 1 : 0;
-    }
-    exchange_->begin_step(summed);
-  }
+  if (!local_ && !group_->reduces_in_tree_order()) gradients_.begin_exchange(num_leaves());
+  if (exchange_) exchange_->begin_step(gradients_.on_workers());
   for (Part& part : parts_) {
     part.clip = part.factor;
     part.update.begin_step();
@@ -313,7 +309,7 @@ void OptimizerState::end_step() {
     for (std::size_t s = first_slot_[i]; s < first_slot_[i + 1]; ++s) slots_[s].state().keep_step();
     if (before_) before_->steps[i] = steps_[i];
   }
-  gradients_.end_sums();
+  gradients_.end_exchange();
   if (applied) forget_autocast_weights();
   for (Part& part : parts_) part.info = {part.factor * part.update.global_norm(), applied};
   if (local_) return;  // foreign writes are looked for only where replicas must be equal

@@ -78,6 +78,8 @@ class OptimizerState {
   };
 
   void check_context(const ReplicaContext& context, const char* call) const;
+  /// How many replicas' leaves the update adds.
+  int64_t num_leaves() const;
   UpdateRule& rule(int64_t group) const;
   void keep_before();
   void take_before();

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "lockstep/reduce/outer_product.h"
@@ -20,9 +21,26 @@ class Factors {
   /// Whether this process can make blocks at all: it needs a fused multiply-add.
   static bool available();
 
+  /// One term's factors: dense float32 memory, packed as outer_product.h says.
+  struct Term {
+    int64_t samples;
+    ZeroSums zero_sums;
+    at::Tensor left;   // left_size(samples, rows) elements
+    at::Tensor right;  // right_size(samples, columns) elements
+  };
+  static int64_t left_size(int64_t samples, int64_t rows) {
+    return (rows + kLeftGroup - 1) / kLeftGroup * kLeftGroup * samples;
+  }
+  static int64_t right_size(int64_t samples, int64_t columns) {
+    return (columns + kRightPanel - 1) / kRightPanel * kRightPanel * samples;
+  }
+
   /// One term. `left` is [samples, rows] and `right` [samples, columns]: dense float32 tensors in host memory, in any
   /// strides, with at least one element each. Requires available().
   Factors(const at::Tensor& left, const at::Tensor& right, ZeroSums zero_sums);
+  /// What another process has packed; at least one term. It shares the terms' memory.
+  Factors(int64_t rows, int64_t columns, uint32_t modes, std::vector<Term> terms)
+      : rows_(rows), columns_(columns), modes_(modes), terms_(std::move(terms)) {}
   /// The sum of two matrices of one shape, with the bits of adding them up after they were made; null where no order of
   /// terms has these bits, because both have several, or because they have other modes.
   static std::shared_ptr<const Factors> sum(const Factors& a, const Factors& b);
@@ -30,6 +48,7 @@ class Factors {
   int64_t rows() const { return rows_; }
   int64_t columns() const { return columns_; }
   int64_t samples() const;  // of all terms
+  const std::vector<Term>& terms() const { return terms_; }
 
   /// The floating-point modes (core/denormals.h) of the thread that made the factors, by which LibTorch would have
   /// computed the matrix.
@@ -44,12 +63,6 @@ class Factors {
   at::Tensor product() const { return first_rows(rows_); }
 
  private:
-  struct Term {
-    int64_t samples;
-    ZeroSums zero_sums;
-    at::Tensor left;   // packed as outer_product.h says
-    at::Tensor right;  // the same
-  };
   Factors(const Factors& first, const Term& last);
 
   int64_t rows_;

@@ -1,4 +1,4 @@
-// V replicas give the same bits on any number of lanes, in both copy modes, and other bits where they must.
+// V replicas give the same bits on any number of lanes and workers, in both copy modes, and other bits where they must.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -8,6 +8,7 @@
 
 #include "tests/support/factored.h"
 #include "tests/support/programs.h"
+#include "tests/support/workers.h"
 
 namespace lockstep {
 namespace {
@@ -72,6 +73,26 @@ TEST_P(SameBits, WithAndWithoutFactorsAndProductsOfOurOwn) {
     return train(plan);
   };
   EXPECT_EQ(trained("always"), trained("off"));
+}
+
+TEST_P(SameBits, OnEveryNumberOfWorkersInEachFormInWhichGradientsTravel) {
+  Plan plan = GetParam();
+  plan.steps = std::min(plan.steps, 30);
+  const auto trained = [&](int64_t workers, const char* factored_gradients) {
+    const testing::FactoredGradientsAre factored(factored_gradients);
+    return testing::run_workers(
+        {workers, plan.replicas, static_cast<int>(std::min<int64_t>(2, plan.replicas / workers))},
+        [&](Strategy& strategy) { return train(strategy, plan); });
+  };
+  const Outcome expected = trained(1, "off").front();
+  for (const int64_t workers : {2, 3, 4, 8}) {
+    if (workers > plan.replicas) continue;
+    for (const char* factored : {"off", "always"}) {
+      for (const Outcome& found : trained(workers, factored)) {
+        EXPECT_EQ(found, expected) << plan << ", " << workers << " workers, factors " << factored;
+      }
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Plans, SameBits, ::testing::ValuesIn(plans()));

@@ -102,12 +102,15 @@ class DoubleProgram final : public Program {
   nn::Linear b_{nullptr};
 };
 
-std::vector<std::pair<std::string, Tensor>> pairs_of(const std::vector<Variable>& variables,
+/// The components of all replicas of all workers.
+std::vector<std::pair<std::string, Tensor>> pairs_of(Strategy& strategy, const std::vector<Variable>& variables,
                                                      VariableSynchronization kind) {
   std::vector<std::pair<std::string, Tensor>> pairs;
   for (const Variable& variable : variables) {
     if (variable.synchronization() != kind) continue;
-    for (const Tensor& component : variable.components()) pairs.emplace_back(variable.name(), component);
+    const PerReplica<Tensor> components = variable.components();
+    const Tensor all = strategy.gather(strategy.per_replica([&](ReplicaId r) { return components[r].unsqueeze(0); }));
+    for (const Tensor& one : all.unbind()) pairs.emplace_back(variable.name(), one);
   }
   return pairs;
 }
@@ -168,6 +171,10 @@ Outcome train(const Plan& plan) {
                              .copies = plan.copies,
                              .seed = plan.seed,
                              .threads_per_replica = plan.threads_per_replica});
+  return train(strategy, plan);
+}
+
+Outcome train(Strategy& strategy, const Plan& plan) {
   const auto model = strategy.make_module([&] { return make_program(plan.program); });
   const auto optimizer = make_optimizer(strategy, model, plan.optimizer);
   const auto data =
@@ -200,8 +207,8 @@ Outcome train(const Plan& plan) {
       }
     }
   }
-  outcome.weights = sha256_of(pairs_of(model.variables(), VariableSynchronization::kOnWrite));
-  outcome.state = sha256_of(pairs_of(model.variables(), VariableSynchronization::kOnRead));
+  outcome.weights = sha256_of(pairs_of(strategy, model.variables(), VariableSynchronization::kOnWrite));
+  outcome.state = sha256_of(pairs_of(strategy, model.variables(), VariableSynchronization::kOnRead));
   auto slots = optimizer.state();
   std::erase_if(slots, [](const auto& one) { return one.first.starts_with("learning_rate/"); });
   outcome.optimizer = sha256_of({slots.begin(), slots.end()});

@@ -63,6 +63,8 @@ Optimizer make_optimizer(Strategy& strategy, const Replicated<std::shared_ptr<Pr
 
 /// Trains by the plan and gives what came out.
 Outcome train(const Plan& plan);
+/// The same on a strategy that has the plan's replicas; lanes, copies, seed and threads are the strategy's own.
+Outcome train(Strategy& strategy, const Plan& plan);
 
 /// Prints a plan, for parameterised tests.
 std::ostream& operator<<(std::ostream& stream, const Plan& plan);

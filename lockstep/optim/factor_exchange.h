@@ -1,0 +1,74 @@
+// Gradients that are never written, on several workers: every replica's factors travel to every worker.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "lockstep/core/blocks.h"
+#include "lockstep/optim/gradients_on_workers.h"
+#include "lockstep/reduce/factors.h"
+
+namespace lockstep::internal {
+
+class GradientTable;
+class ReplicaGroup;
+class VariableState;
+
+/// Whether the gradient of a matrix of [rows, columns] elements travels as the replicas' factors rather than as sums.
+/// Every worker then makes the gradients of all replicas from the same factors, so it does the arithmetic of all
+/// workers; in return it sends little, and no worker writes or adds up the gradient before the update. `factors` is
+/// GradientsOnWorkers::factors.
+bool travels_as_factors(int64_t rows, int64_t columns, std::span<const FactorsOutline> factors);
+
+/// Each function is called on every worker, on one thread, while all replicas are at rest.
+class FactorExchange {
+ public:
+  /// For these variables, in this order, on all workers. `group` outlives it.
+  FactorExchange(std::vector<std::shared_ptr<VariableState>> variables, const ReplicaGroup& group);
+
+  /// `taken[i]` says whether variable i travels as factors, and `all[i]` what they are. All workers say the same.
+  void begin_step(const std::vector<GradientsOnWorkers>& all, const std::vector<char>& taken);
+  bool has_any() const { return !variables_of_step_.empty(); }
+  /// Throws what the World throws.
+  void send(const GradientTable& gradients);
+  /// Gives `gradients` the leaves of all replicas. They live until the next begin_step(), and those of the own replicas
+  /// as long as their gradients.
+  void set_leaves(GradientTable& gradients) const;
+
+  /// How many bytes the last step sent to other workers.
+  int64_t bytes_sent() const { return bytes_sent_; }
+
+ private:
+  Block block(int64_t worker) const { return blocks_[static_cast<std::size_t>(worker)]; }
+  /// Calls visit(variable, replica, outline) for each replica of `worker` that has factors, in the order in which they
+  /// travel.
+  template <class Visit>
+  void for_each_outline(int64_t worker, const Visit& visit) const;
+  int64_t elements_of(int64_t worker) const;
+  void unpack(int64_t worker);
+
+  struct OfReplica {
+    std::size_t variable;
+    int64_t replica;
+    std::unique_ptr<const Factors> factors;
+  };
+
+  const std::vector<std::shared_ptr<VariableState>> variables_;
+  const ReplicaGroup& group_;
+  const int64_t worker_;
+  std::vector<Block> blocks_;  // by worker: its replicas
+
+  std::vector<std::size_t> variables_of_step_;
+  const std::vector<GradientsOnWorkers>* outlines_ = nullptr;  // of the step
+  at::Tensor packed_;
+  std::vector<at::Tensor> arrived_;     // by worker
+  std::vector<OfReplica> from_others_;  // they share the memory of arrived_
+  int64_t bytes_sent_ = 0;
+};
+
+}  // namespace lockstep::internal
