@@ -1,7 +1,7 @@
 # Runs at installation: installs lockstep/lockstep.h, the kit for users' tests and every header that they reach, so that
 # no list of headers can be out of date.
 cmake_minimum_required(VERSION 3.25)
-set(todo lockstep/lockstep.h lockstep/testing/conformance.h lockstep/testing/local_replicas.h
+set(todo lockstep/lockstep.h lockstep/testing/conformance.h lockstep/testing/local_replicas.h lockstep/testing/local_workers.h
     lockstep/testing/world_conformance.h lockstep/version.h)
 set(seen "")
 while(todo)

@@ -12,26 +12,6 @@ namespace lockstep::internal {
 
 namespace {
 
-/// While it lives, LibTorch's global generator goes on from where it stands in a new process.
-class GeneratorOfNewProcess {
- public:
-  GeneratorOfNewProcess() {
-    const std::lock_guard<std::mutex> lock(generator_.mutex());
-    before_ = generator_.get_state();
-    generator_.set_current_seed(c10::default_rng_seed_val);
-  }
-  ~GeneratorOfNewProcess() {
-    const std::lock_guard<std::mutex> lock(generator_.mutex());
-    generator_.set_state(before_);
-  }
-  GeneratorOfNewProcess(const GeneratorOfNewProcess&) = delete;
-  GeneratorOfNewProcess& operator=(const GeneratorOfNewProcess&) = delete;
-
- private:
-  at::Generator generator_ = at::detail::getDefaultCPUGenerator();
-  at::Tensor before_;
-};
-
 RecordedVariable recorded(const Variable& variable) {
   RecordedVariable result{.name = variable.name(),
                           .on_write = variable.synchronization() == VariableSynchronization::kOnWrite,
@@ -51,12 +31,25 @@ Moment moment_of(const Strategy& strategy) {
 
 }  // namespace
 
+GeneratorOfNewProcess::GeneratorOfNewProcess() : generator_(at::detail::getDefaultCPUGenerator()) {
+  const std::lock_guard<std::mutex> lock(generator_.mutex());
+  before_ = generator_.get_state();
+  generator_.set_current_seed(c10::default_rng_seed_val);
+}
+
+GeneratorOfNewProcess::~GeneratorOfNewProcess() {
+  const std::lock_guard<std::mutex> lock(generator_.mutex());
+  generator_.set_state(before_);
+}
+
 Recording record(const testing::TrainingProgram& program, Strategy& strategy, std::string who) {
+  const GeneratorOfNewProcess generator;
+  return record_with_generator(program, strategy, std::move(who));
+}
+
+Recording record_with_generator(const testing::TrainingProgram& program, Strategy& strategy, std::string who) {
   Recording recording{.who = std::move(who), .moments = {}};
-  {
-    const GeneratorOfNewProcess generator;
-    program(strategy, [&] { recording.moments.push_back(moment_of(strategy)); });
-  }
+  program(strategy, [&] { recording.moments.push_back(moment_of(strategy)); });
   const std::vector<Moment>& moments = recording.moments;
   if (moments.empty() || moments.front().steps != 0 || moments.back().steps == 0) {
     throw UsageError(

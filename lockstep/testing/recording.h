@@ -1,6 +1,7 @@
 // The values of all variables of a training program after each step.
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/TensorBody.h>
 
 #include <cstdint>
@@ -31,7 +32,23 @@ struct Recording {
   std::vector<Moment> moments;
 };
 
-/// Runs the program. A UsageError unless it calls observe() before the first step, and after a step.
+/// While it lives, LibTorch's global generator goes on from where it stands in a new process. Of one thread at a time.
+class GeneratorOfNewProcess {
+ public:
+  GeneratorOfNewProcess();
+  ~GeneratorOfNewProcess();
+  GeneratorOfNewProcess(const GeneratorOfNewProcess&) = delete;
+  GeneratorOfNewProcess& operator=(const GeneratorOfNewProcess&) = delete;
+
+ private:
+  at::Generator generator_;
+  at::Tensor before_;
+};
+
+/// Runs the program, with the generator of a new process. A UsageError unless it calls observe() before the first step,
+/// and after a step.
 Recording record(const testing::TrainingProgram& program, Strategy& strategy, std::string who);
+/// The same with the global generator as it is: for workers that are threads and share it.
+Recording record_with_generator(const testing::TrainingProgram& program, Strategy& strategy, std::string who);
 
 }  // namespace lockstep::internal

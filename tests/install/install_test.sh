@@ -37,7 +37,7 @@ reusing() {
 # Installed, shared libraries. Nothing says where LibTorch is: the one that Lockstep was built with is found.
 expect 0 "lockstep.h" cmake --install "$build" --prefix "$scratch/shared"
 expect 0 "^[0-9]+\.[0-9]+\.[0-9]+" "$scratch/shared/bin/lockstep" --version
-for header in local_replicas conformance world_conformance; do
+for header in local_replicas local_workers conformance world_conformance; do
   [[ -e $scratch/shared/include/lockstep/testing/$header.h ]] || wrong "the kit for users' tests is not installed: $header.h"
 done
 for page in README.md docs/porting.md docs/variables.md examples/01_train/main.cpp; do
