@@ -22,6 +22,7 @@ struct Example {
   std::string folder;
   std::string output = "output.txt";     // the file that has it
   std::vector<std::string> errors = {};  // what its users get to see; here too, so that no new output.txt loses them
+  int workers = 1;                       // more than one: started by `lockstep run`
 };
 
 const std::vector<Example>& examples() {
@@ -41,6 +42,11 @@ const std::vector<Example>& examples() {
                   "Strategy::update_from was called inside a step, by replica 2 at step 0"}},
       {"round_robin", "06_round_robin"},
       {"local_sgd", "07_local_sgd"},
+      {.program = "several_workers",
+       .folder = "08_several_workers",
+       .errors = {"'temperature' has other bits on worker 1 than on worker 0",
+                  "worker 0 came to Strategy::reduce in step 121, worker 1 came to Variable::assign of 'total'"},
+       .workers = 2},
       {"ported_digits", "porting", "digits.txt"},
       {"ported_regression", "porting", "regression.txt"},
       {"ported_gan", "porting", "gan.txt"},
@@ -56,7 +62,11 @@ class ExamplePrograms : public ::testing::TestWithParam<Example> {
 };
 
 TEST_P(ExamplePrograms, PrintWhatTheirReadmeShows) {
-  const std::string program = std::string(LOCKSTEP_EXAMPLE_PROGRAMS) + "/" + GetParam().program;
+  std::string program = std::string(LOCKSTEP_EXAMPLE_PROGRAMS) + "/" + GetParam().program;
+  if (GetParam().workers > 1) {
+    if (!*LOCKSTEP_LAUNCHER) GTEST_SKIP() << "the program lockstep, which starts workers, is not built";
+    program = std::string(LOCKSTEP_LAUNCHER) + " run -n " + std::to_string(GetParam().workers) + " -- " + program;
+  }
   const Result result = run_program(program);
   EXPECT_EQ(result.code, 0);
   EXPECT_EQ(result.output, text_of(file(GetParam().output)))
