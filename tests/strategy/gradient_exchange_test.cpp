@@ -13,6 +13,7 @@
 #include "lockstep/optim/factor_exchange.h"
 #include "tests/support/factored.h"
 #include "tests/support/programs.h"
+#include "tests/support/workers.h"
 
 namespace lockstep {
 namespace {
@@ -106,6 +107,40 @@ TEST(GradientExchange, SendsTheFactorsOfFewSamplesInPlaceOfTheGradient) {
       const double bias = 4.0 * kRows;
       EXPECT_LE(bytes, static_cast<double>(workers - 1) * (1.2 * factors + 2 * bias)) << workers << " workers";
       EXPECT_GE(bytes, static_cast<double>(workers - 1) * factors) << workers << " workers";
+    }
+  }
+}
+
+/// The weight after three steps of 4 replicas with so many samples each. Where `replica` is one of theirs, it reads its
+/// gradient before the optimizer's step, and so has it written.
+torch::Tensor trained(int64_t workers, int64_t samples, int64_t replica, const char* factored) {
+  const FactoredGradientsAre scope(factored);
+  const auto weights = testing::run_workers({workers, 4}, [&](Strategy& strategy) {
+    const Variable weight =
+        strategy.make_variable(torch::arange(40 * 30).to(torch::kFloat).sin().view({40, 30}), {.name = "weight"});
+    const Optimizer optimizer = strategy.make_optimizer({weight}, torch::optim::AdamWOptions(0.01));
+    for (int step = 0; step < 3; ++step) {
+      strategy.run([&](ReplicaContext& ctx) {
+        const auto x = torch::arange(samples * 30).add(100 * ctx.replica_id() + step).to(torch::kFloat).cos();
+        torch::linear(x.view({samples, 30}), weight.value(ctx)).pow(2).sum().backward();
+        if (ctx.replica_id() == replica) weight.value(ctx).grad().norm();
+        optimizer.step(ctx, {.clip_global_norm = 1.0});
+      });
+    }
+    return weight.read();
+  });
+  for (const auto& one : weights) EXPECT_TRUE(torch::equal(one, weights.front()));
+  return weights.front();
+}
+
+TEST(GradientExchange, AddsUpFactorsThatDoNotTravel) {
+  if (!testing::can_factor()) GTEST_SKIP() << "this LibTorch or processor keeps no factors";
+  constexpr int64_t kNone = -1;
+  for (const auto& [samples, replica] : {std::pair<int64_t, int64_t>{64, kNone}, {8, 0}, {8, 3}, {8, kNone}}) {
+    const torch::Tensor expected = trained(1, samples, replica, "off");
+    for (const int64_t workers : {2, 3, 4}) {
+      EXPECT_TRUE(torch::equal(trained(workers, samples, replica, "always"), expected))
+          << workers << " workers, " << samples << " samples, replica " << replica << " reads its gradient";
     }
   }
 }
