@@ -16,6 +16,7 @@
 #include <mutex>
 #include <optional>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/denormals.h"
@@ -29,41 +30,95 @@ namespace lockstep::internal {
 
 namespace {
 
-/// Memory for `count` floats. Where they need more than RepeatedPages::kPeriod bytes, later floats are the same memory
-/// as earlier ones, so that a large test weight takes one megabyte and little time.
-at::Tensor test_memory(int64_t count) {
-  const auto bytes = static_cast<std::size_t>(count) * sizeof(float);
-  if (bytes <= RepeatedPages::kPeriod) return at::empty({count}, at::kFloat);
-  const auto pages = std::make_shared<RepeatedPages>(bytes);
-  return at::from_blob(
-      pages->data(), {count}, [pages](void*) {}, at::kFloat);
+constexpr auto kPeriod = static_cast<int64_t>(RepeatedPages::kPeriod / sizeof(float));
+
+/// Elements [begin, end) of a matrix in the order of its rows. Elements of other parts are the same memory where
+/// `is_repeated`.
+struct Part {
+  int64_t begin;
+  int64_t end;
+  bool is_repeated;
+};
+
+/// A matrix, and the parts of which all its memory consists: most of a large matrix repeats one of them.
+struct TestMatrix {
+  at::Tensor matrix;
+  std::vector<Part> parts;
+};
+
+/// The pages of so many periods, a few of which have memory of their own. Those that were used last are kept for the
+/// next comparison: to map 64 MiB takes as long as a product.
+std::shared_ptr<RepeatedPages> lease_pages(std::size_t periods) {
+  struct Kept {
+    std::mutex mutex;
+    std::unique_ptr<RepeatedPages> pages;  // guarded by mutex
+  };
+  static auto* const kept = new Kept;  // never destroyed: replicas may still run
+  constexpr std::size_t kOwn = 4;      // and the last one
+  std::unique_ptr<RepeatedPages> pages;
+  {
+    const std::lock_guard<std::mutex> lock(kept->mutex);
+    if (kept->pages && kept->pages->periods() == periods) pages = std::move(kept->pages);
+  }
+  if (!pages) {
+    const std::size_t spacing = std::max<std::size_t>(1, periods / kOwn);
+    pages = std::make_unique<RepeatedPages>(periods * RepeatedPages::kPeriod, spacing);
+  }
+  const auto give_back = [](RepeatedPages* used) {
+    std::unique_ptr<RepeatedPages> last(used);
+    const std::lock_guard<std::mutex> lock(kept->mutex);
+    std::swap(kept->pages, last);
+  };
+  return {pages.release(), give_back};
 }
 
-/// Numbers of both signs and many sizes, and zeros of both signs; the same in every process. They begin `offset`
-/// elements behind an address to which LibTorch aligns tensors. `which` tells one matrix from another.
+/// A dense matrix that begins `offset` elements behind an address to which LibTorch aligns tensors. A large one takes a
+/// few megabytes of memory.
+TestMatrix test_matrix(int64_t rows, int64_t columns, int64_t offset) {
+  const int64_t numel = rows * columns;
+  const int64_t count = offset + numel;
+  if (count <= kPeriod) {
+    return {at::empty({count}, at::kFloat).narrow(0, offset, numel).view({rows, columns}), {{0, numel, false}}};
+  }
+  const auto pages = lease_pages(static_cast<std::size_t>((count + kPeriod - 1) / kPeriod));
+  const at::Tensor memory = at::from_blob(
+      pages->data(), {count}, [pages](void*) {}, at::kFloat);
+  TestMatrix result{memory.narrow(0, offset, numel).view({rows, columns}), {}};
+  bool has_repeated = false;
+  for (std::size_t i = 0; i < pages->periods(); ++i) {
+    const bool is_repeated = !pages->is_own(i);
+    if (is_repeated && std::exchange(has_repeated, true)) continue;
+    const int64_t begin = static_cast<int64_t>(i) * kPeriod - offset;
+    result.parts.push_back({std::max(begin, int64_t{0}), std::min(begin + kPeriod, numel), is_repeated});
+  }
+  return result;
+}
+
+/// Numbers of both signs and many sizes, and zeros of both signs; the same in every process. For `offset` see
+/// test_matrix(); `which` tells one matrix from another.
 at::Tensor test_values(int64_t rows, int64_t columns, int64_t offset, int64_t which) {
   // The numbers repeat after a prime number of elements: to compute a sine for each element of a large weight would
   // take longer than all products.
-  constexpr std::size_t kPeriod = 7919;
+  constexpr std::size_t kPrime = 7919;
   static const auto period = [] {
-    std::array<float, kPeriod> values;
-    for (std::size_t i = 0; i < kPeriod; ++i) {
+    std::array<float, kPrime> values;
+    for (std::size_t i = 0; i < kPrime; ++i) {
       const double value = std::sin(0.7390851 * static_cast<double>(i) + 0.1) / 3;
       values[i] = std::abs(value) < 0.05 ? 0.0f : value > 0.3 && value < 0.31 ? -0.0f : static_cast<float>(value);
     }
     return values;
   }();
-  const at::Tensor values = test_memory(offset + rows * columns);
-  auto* to = values.data_ptr<float>();
-  // Only the first period of the memory is filled: the rest is the same memory.
-  auto left = std::min(static_cast<std::size_t>(values.numel()), RepeatedPages::kPeriod / sizeof(float));
-  for (std::size_t from = static_cast<std::size_t>(which) * 1009 % kPeriod; left > 0; from = 0) {
-    const std::size_t count = std::min(kPeriod - from, left);
-    std::copy_n(period.data() + from, count, to);
-    to += count;
-    left -= count;
+  const TestMatrix values = test_matrix(rows, columns, offset);
+  auto* const to = values.matrix.data_ptr<float>();
+  std::size_t from = static_cast<std::size_t>(which) * 1009 % kPrime;
+  for (const Part& part : values.parts) {
+    for (int64_t at = part.begin; at < part.end; from = 0) {
+      const auto count = std::min(static_cast<int64_t>(kPrime - from), part.end - at);
+      std::copy_n(period.data() + from, count, to + at);
+      at += count;
+    }
   }
-  return values.narrow(0, offset, rows * columns).view({rows, columns});
+  return values.matrix;
 }
 
 bool have_same_bits(const at::Tensor& theirs, const float* ours, int64_t offset, int64_t count) {
@@ -102,17 +157,20 @@ bool compare_factors(int64_t samples, int64_t rows, int64_t columns, int64_t tri
   const at::Tensor right = test_values(samples, columns, trial * 3 % 16, 2 * trial + 1);
   make_some_products_underflow(left, 1);
   make_some_products_underflow(right, -1);
-  // Memory of its own: the tensors' allocator would take huge pages, which the system clears first, and keep them.
-  const auto memory = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(rows * columns));
-  at::Tensor theirs = at::from_blob(memory.get(), {rows, columns}, at::kFloat);
-  at::mm_out(theirs, left.t(), right);
-  if (!is_comparable(theirs)) return false;
+  // Of a large product some parts are compared, from its first row to its last: to write tens of megabytes that the
+  // process has not used yet would take several times as long as the products.
+  TestMatrix theirs = test_matrix(rows, columns, 0);
+  at::mm_out(theirs.matrix, left.t(), right);
+  if (!is_comparable(theirs.matrix)) return false;
   std::erase_if(possible, [&](ZeroSums zero_sums) {
     const Factors factors(left, right, zero_sums);
     FactorBlocks ours(4 * kAtATime);
-    for (int64_t offset = 0; offset < theirs.numel(); offset += kAtATime) {
-      const int64_t count = std::min(kAtATime, theirs.numel() - offset);
-      if (!have_same_bits(theirs, ours.block(factors, offset, count), offset, count)) return true;
+    for (const Part& part : theirs.parts) {
+      if (part.is_repeated) continue;
+      for (int64_t offset = part.begin; offset < part.end; offset += kAtATime) {
+        const int64_t count = std::min(kAtATime, part.end - offset);
+        if (!have_same_bits(theirs.matrix, ours.block(factors, offset, count), offset, count)) return true;
+      }
     }
     return false;
   });
@@ -221,7 +279,9 @@ bool libtorch_has_our_bits(LinearProduct product, int64_t samples, int64_t rows,
 std::optional<ZeroSums> zero_sums_of_libtorch(int64_t samples, int64_t rows, int64_t columns) {
   static auto* const answers = new Answers<std::optional<ZeroSums>>;  // never destroyed: replicas may still run
   return answers->of(0, samples, rows, columns, [&]() -> std::optional<ZeroSums> {
-    std::vector<ZeroSums> possible{ZeroSums::kPositive, ZeroSums::kSigned};
+    // A single product is no sum: nothing is added to it, whatever the library does with sums.
+    std::vector<ZeroSums> possible{ZeroSums::kSigned};
+    if (samples > 1) possible.push_back(ZeroSums::kPositive);
     const bool same = compare_often_enough(rows * columns, rows * columns, [&](int64_t trial) {
       return compare_factors(samples, rows, columns, trial, possible);
     });

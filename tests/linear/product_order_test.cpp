@@ -64,5 +64,14 @@ TEST(ProductOrder, IsAnotherOneForSmallAndLargeShapesWhereMklUsesNoMultiplyAdd) 
   EXPECT_EQ(answers_with({{"MKL_CBWR", "COMPATIBLE"}}), std::string(2 * shapes().size(), '0'));
 }
 
+TEST(ProductOrder, OfOneSampleIsThatOfSeveral) {
+  if (!Factors::available())
+    GTEST_SKIP() << "no factors without AVX2 and FMA, or where LOCKSTEP_SIMD switches them off";
+  at::set_num_threads(1);
+  if (!zero_sums_of_libtorch(2, 64, 64)) GTEST_SKIP() << "the matrix library adds in another order";
+  EXPECT_TRUE(zero_sums_of_libtorch(1, 64, 64).has_value());
+  EXPECT_TRUE(zero_sums_of_libtorch(1, 2048, 1024).has_value());
+}
+
 }  // namespace
 }  // namespace lockstep::internal

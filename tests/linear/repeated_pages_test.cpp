@@ -19,6 +19,19 @@ TEST(RepeatedPages, ShowOnePeriodOverAndOver) {
   EXPECT_EQ(bytes[4], 255);
 }
 
+TEST(RepeatedPages, HaveMemoryOfTheirOwnInSomePeriodsAndInTheLast) {
+  constexpr std::size_t kPeriods = 9;
+  const RepeatedPages pages((kPeriods - 1) * RepeatedPages::kPeriod + 1, 3);
+  ASSERT_EQ(pages.periods(), kPeriods);
+  auto* const bytes = static_cast<unsigned char*>(pages.data());
+  for (std::size_t i = 0; i < kPeriods; ++i) bytes[i * RepeatedPages::kPeriod] = static_cast<unsigned char>(i + 1);
+  for (std::size_t i = 0; i < kPeriods; ++i) {
+    const bool own = i % 3 == 0 || i == 8;
+    EXPECT_EQ(pages.is_own(i), own) << i;
+    EXPECT_EQ(bytes[i * RepeatedPages::kPeriod], own ? i + 1 : 8) << i;  // the last one that is not its own is period 7
+  }
+}
+
 TEST(RepeatedPages, OfNoBytesAreThere) {
   const RepeatedPages pages(0);
   *static_cast<char*>(pages.data()) = 1;
