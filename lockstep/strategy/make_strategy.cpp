@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <cstdint>
+
 #include "lockstep/core/error.h"
 
 namespace lockstep {
@@ -12,7 +15,26 @@ const std::vector<std::string>& strategy_names() {
   return names;
 }
 
+namespace {
+
+/// Options for several workers, given to a strategy of one process, would be lost without a word.
+void require_one_worker(const std::string& name, const StrategyOptions& options) {
+  const int64_t workers = options.cluster ? options.cluster->num_workers() : 1;
+  if (workers == 1) return;
+  const char* const why = name == "central-storage"
+                              ? "; its one copy of the variables lies in one process, where the others cannot read it"
+                              : "";
+  throw UsageError("LS-OPTION",
+                   fmt::format("{} was given a cluster of {} workers and runs in one process{}", name, workers, why),
+                   "choose the strategy multi-worker, or leave .cluster out");
+}
+
+}  // namespace
+
 std::unique_ptr<Strategy> make_strategy(const std::string& name, StrategyOptions options) {
+  const auto& names = strategy_names();
+  if (name != "multi-worker" && std::find(names.begin(), names.end(), name) != names.end())
+    require_one_worker(name, options);
   if (name == "one-device") {
     if (options.devices.size() > 1 || options.replicas > 1) {
       throw UsageError(

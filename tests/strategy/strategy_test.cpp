@@ -348,6 +348,15 @@ TEST(MakeStrategy, KnowsStrategiesByName) {
                            {"one-device", "2 replicas"});
 }
 
+TEST(MakeStrategy, RefusesSeveralWorkersForAStrategyOfOneProcess) {
+  const ClusterSpec two{.jobs = {{"worker", {"127.0.0.1:4000", "127.0.0.1:4001"}}}, .job = "worker", .task = 1};
+  for (const char* name : {"one-device", "mirrored", "central-storage"}) {
+    expect_error<UsageError>([&] { make_strategy(name, {.cluster = two}); }, "LS-OPTION", {name, "2 workers"});
+  }
+  const ClusterSpec one{.jobs = {{"worker", {"127.0.0.1:4000"}}}};
+  EXPECT_EQ(make_strategy("central-storage", {.cluster = one})->num_workers(), 1);
+}
+
 TEST(OneDeviceStrategy, IsOneReplicaUnderTheSameRules) {
   OneDeviceStrategy strategy({.device = "cpu:3", .seed = 4});
   EXPECT_EQ(strategy.num_replicas(), 1);
