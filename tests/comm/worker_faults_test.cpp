@@ -12,6 +12,7 @@
 #include <random>
 #include <set>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -128,6 +129,14 @@ WORKER_BODY(ends_as_told) {
   const std::string how = std::getenv("HOW");
   if (how == "exit") std::exit(0);
   if (how == "leave") world.reset();
+  if (how == "throw") {
+    // Out of all that holds the World, as out of main(); then the process goes on, so that nothing else tells the end.
+    try {
+      const std::shared_ptr<World> held = std::move(world);
+      throw std::runtime_error("its own mistake");
+    } catch (const std::runtime_error&) {
+    }
+  }
   if (how == "abort") world->abort("its data ended");
   if (how == "crash") std::abort();
   wait_for("never");
@@ -260,6 +269,7 @@ TEST_P(WorkerFaults, TellHowAWorkerEnded) {
   const std::map<std::string, std::string> words{{"exit", "ended its program"},
                                                  {"leave", "left the run"},
                                                  {"abort", "aborted the run: its data ended"},
+                                                 {"throw", "was ended by an exception"},
                                                  {"crash", "is gone"}};
   for (const auto& [how, text] : words) {
     const auto started = start("ends_as_told", {.how = how});

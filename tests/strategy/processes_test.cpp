@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -44,6 +45,8 @@ std::string train(const std::shared_ptr<World>& world, int64_t epochs) {
       });
     }
     if (epoch == 1 && strategy.num_workers() > 1) report("in the middle");
+    const char* const throwing = std::getenv("THROWS");
+    if (epoch == 1 && throwing && world->worker_index() == std::stoi(throwing)) throw std::runtime_error("no data");
   }
   std::vector<std::pair<std::string, torch::Tensor>> named;
   for (const auto& [name, value] : model.state()) named.emplace_back(name, value);
@@ -87,10 +90,14 @@ std::map<std::string, std::string> description(int64_t worker, int64_t workers, 
 
 class Processes : public ::testing::TestWithParam<std::string> {
  protected:
-  static std::unique_ptr<WorkerProcesses> start(const std::string& body, int64_t workers) {
+  static std::unique_ptr<WorkerProcesses> start(const std::string& body, int64_t workers,
+                                                const WorkerProcesses::Environment& more = {}) {
     const uint16_t port = testing::free_port();
-    return std::make_unique<WorkerProcesses>(body, workers,
-                                             [&](int64_t w) { return description(w, workers, GetParam(), port); });
+    return std::make_unique<WorkerProcesses>(body, workers, [&](int64_t w) {
+      WorkerProcesses::Environment all = description(w, workers, GetParam(), port);
+      all.insert(more.begin(), more.end());
+      return all;
+    });
   }
 };
 
@@ -119,6 +126,23 @@ TEST_P(Processes, NameAWorkerThatIsKilledInTheMiddleOfTraining) {
       EXPECT_LT(failed.when - when, std::chrono::seconds(2));  // one second, and the step that it was in
       EXPECT_EQ(workers.wait(w).code, 0) << workers.output(w);
     }
+  }
+}
+
+TEST_P(Processes, NameAWorkerThatAnExceptionEndsBetweenSteps) {
+  for (const int64_t throwing : {0, 1}) {
+    const auto started = start("trains_until_failure", 3, {{"THROWS", std::to_string(throwing)}});
+    WorkerProcesses& workers = *started;
+    for (int64_t w = 0; w < 3; ++w) {
+      if (w == throwing) continue;
+      const Report failed = workers.expect(w, "failed: ", std::chrono::seconds(120));
+      const std::string name =
+          "worker " + std::to_string(throwing) + " (process " + std::to_string(workers.pid(throwing));
+      EXPECT_NE(failed.text.find(name), std::string::npos) << failed.text;
+      EXPECT_NE(failed.text.find("was ended by an exception"), std::string::npos) << failed.text;
+    }
+    EXPECT_EQ(workers.wait(throwing).code, 3);
+    EXPECT_EQ(workers.output(throwing), "no data\n");
   }
 }
 

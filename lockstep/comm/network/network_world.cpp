@@ -23,6 +23,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/forks.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/unwinding.h"
 
 namespace lockstep::internal {
 
@@ -60,6 +61,10 @@ class NetworkWorld final : public World {
       return;
     }
     forget_at_exit(this);
+    if (unwinding_.is_on()) {
+      control_->notice(fmt::format("{} was ended by an exception, which it reports itself",
+                                   members_[static_cast<std::size_t>(worker_)].name()));
+    }
     if (messenger_) messenger_->end(has_failed_);
   }
   NetworkWorld(const NetworkWorld&) = delete;
@@ -276,6 +281,7 @@ class NetworkWorld final : public World {
   }
 
   const ProcessMark process_;
+  const Unwinding unwinding_;
   std::unique_ptr<NetworkRendezvous> rendezvous_;  // first: what follows uses its context
   const std::vector<Member> members_;
   std::shared_ptr<Messenger> messenger_;           // null where the connections move the bytes

@@ -16,6 +16,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/forks.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/unwinding.h"
 
 namespace lockstep::internal {
 
@@ -42,6 +43,10 @@ class SharedMemoryWorld final : public World {
       return;
     }
     forget_at_exit(this);
+    if (unwinding_.is_on()) {
+      segment_.end(worker_, fmt::format("worker {} (process {}) was ended by an exception, which it reports itself",
+                                        worker_, getpid()));
+    }
     Presence here = Presence::kHere;  // otherwise the program is ending, and has said so
     segment_.worker(worker_).presence.compare_exchange_strong(here, Presence::kLeft);
   }
@@ -188,6 +193,7 @@ class SharedMemoryWorld final : public World {
   }
 
   const ProcessMark process_;
+  const Unwinding unwinding_;
   const Segment segment_;
   const int64_t worker_;
   const WorkerTimeouts timeouts_;
