@@ -140,12 +140,13 @@ Member any_member() {
 }
 
 RC_GTEST_PROP(Joiner, ComesBackFromItsText, ()) {
-  const Joiner joiner{any_member(), *rc::gen::arbitrary<int64_t>(), any_text()};
+  const Joiner joiner{any_member(), *rc::gen::arbitrary<int64_t>(), any_text(), {any_text(), "", any_text()}};
   const std::optional<Joiner> back = decode_joiner(encode(joiner));
   RC_ASSERT(back.has_value());
   RC_ASSERT(back->member == joiner.member);
   RC_ASSERT(back->num_workers == joiner.num_workers);
   RC_ASSERT(back->must_match == joiner.must_match);
+  RC_ASSERT(back->expected == joiner.expected);
 }
 
 RC_GTEST_PROP(Members, ComeBackFromTheirText, ()) {
@@ -170,7 +171,7 @@ RC_GTEST_PROP(Attachment, ComesBackFromItsText, ()) {
 }
 
 RC_GTEST_PROP(Texts, OfAnyBytesAreSentAndAreNoErrors, ()) {
-  Joiner joiner{any_member(), 2, *rc::gen::string<std::string>()};
+  Joiner joiner{any_member(), 2, *rc::gen::string<std::string>(), {}};
   joiner.member.host = *rc::gen::string<std::string>() + "\xff";
   const std::optional<Joiner> back = decode_joiner(encode(joiner));
   RC_ASSERT(back.has_value());
@@ -193,9 +194,9 @@ TEST(Texts, AreNothingWhereAPartIsMissingOrOfAnotherType) {
     EXPECT_NE(at, std::string::npos) << part;
     return text.replace(at, part.size(), instead);
   };
-  const std::string joiner = encode(Joiner{member, 2, "facts"});
-  for (const char* part :
-       {"\"worker\"", "\"process\"", "\"host\"", "\"port\"", "\"datagram_port\"", "\"member\"", "\"num_workers\""}) {
+  const std::string joiner = encode(Joiner{member, 2, "facts", {}});
+  for (const char* part : {"\"worker\"", "\"process\"", "\"host\"", "\"port\"", "\"datagram_port\"", "\"member\"",
+                           "\"num_workers\"", "\"expected\""}) {
     EXPECT_FALSE(decode_joiner(without(joiner, part, "\"other\""))) << part;
   }
   for (const char* value : {"\"4711\"", "null", "{}", "[]"}) {
@@ -218,10 +219,10 @@ TEST(Texts, AreNothingWhereAPartIsMissingOrOfAnotherType) {
 // No number is taken for another one that has the same lowest bits.
 TEST(Texts, AreNothingWhereANumberDoesNotFit) {
   const Member member{1, 77, "b", "id", "10.0.0.1", 4711, 4712};
-  std::string joiner = encode(Joiner{member, 2, ""});
+  std::string joiner = encode(Joiner{member, 2, "", {}});
   joiner.replace(joiner.find("4711"), 4, "70247");
   EXPECT_FALSE(decode_joiner(joiner));
-  std::string fraction = encode(Joiner{member, 2, ""});
+  std::string fraction = encode(Joiner{member, 2, "", {}});
   fraction.replace(fraction.find("4711"), 4, "47.5");
   EXPECT_FALSE(decode_joiner(fraction));
   std::string attachment = encode(Attachment{1, 0, Attachment::Purpose::kData, "session"});
@@ -233,14 +234,14 @@ TEST(Texts, AreNothingWhereANumberDoesNotFit) {
 }
 
 struct Objections : ::testing::Test {
-  Joiner joiner{{.worker = 1, .process = 77, .host = "b"}, 2, "Lockstep 1\nLibTorch 2.15"};
-  const Joiner chief{{.worker = 0, .process = 66, .host = "a"}, 2, "Lockstep 1\nLibTorch 2.15"};
+  Joiner joiner{{.worker = 1, .process = 77, .host = "b"}, 2, "Lockstep 1\nLibTorch 2.15", {}};
+  const Joiner chief{{.worker = 0, .process = 66, .host = "a"}, 2, "Lockstep 1\nLibTorch 2.15", {}};
 };
 
 TEST_F(Objections, AreNoneToOneThatFits) { EXPECT_EQ(objection_to(joiner, chief), ""); }
 
 TEST_F(Objections, NameTheNumbersOfWorkersFirst) {
-  joiner = {{.worker = 9, .process = 77, .host = "b"}, 3, "other"};
+  joiner = {{.worker = 9, .process = 77, .host = "b"}, 3, "other", {}};
   EXPECT_EQ(
       objection_to(joiner, chief),
       "worker 9 (process 77 on host b) was told that there are 3 workers, and worker 0 (process 66 on host a) was "
@@ -261,6 +262,37 @@ TEST_F(Objections, NameTheFirstDifference) {
   EXPECT_EQ(
       objection_to(joiner, chief),
       "worker 1 (process 77 on host b) has 'LibTorch 2.6', and worker 0 (process 66 on host a) has 'LibTorch 2.15'");
+}
+
+TEST_F(Objections, NameTheFirstAddressThatWorkersWereToldDifferently) {
+  Joiner first = chief;
+  joiner.num_workers = first.num_workers = 4;
+  first.expected = {"a:1", "b:1", "c:1", "d:1"};
+  joiner.expected = {"a:1", "b:1", "d:1", "c:1"};
+  EXPECT_EQ(objection_to(joiner, first),
+            "worker 1 (process 77 on host b) was told that worker 2 is at d:1, and worker 0 (process 66 on host a) was "
+            "told c:1");
+  joiner.expected = {"a:1", "b:2", "c:1", "d:1"};
+  EXPECT_EQ(objection_to(joiner, first),
+            "worker 1 (process 77 on host b) was told that worker 1 is at b:2, and worker 0 (process 66 on host a) was "
+            "told b:1");
+  joiner.expected = {"a:1", "no address"};
+  EXPECT_NE(objection_to(joiner, first), "");
+}
+
+TEST_F(Objections, AreNoneToAddressesThatMayBeTheSame) {
+  Joiner first = chief;
+  joiner.num_workers = first.num_workers = 4;
+  first.expected = {"a:1", "b.example:1", "10.0.0.3:1", ""};
+  for (const std::vector<std::string>& told :
+       std::vector<std::vector<std::string>>{{},
+                                             {"a:1"},
+                                             {"other:7", "b:1", "c:1", "d:1"},
+                                             {"", "", "", "anything:1"},
+                                             {"a:1", "b.example:1", "10.0.0.3:1", "", "e:1"}}) {
+    joiner.expected = told;
+    EXPECT_EQ(objection_to(joiner, first), "");
+  }
 }
 
 TEST(FirstDifference, IsTheFirstLineThatDiffers) {

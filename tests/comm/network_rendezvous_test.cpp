@@ -144,7 +144,9 @@ TEST(NetworkRendezvous, LetsAnotherProcessComeInThePlaceOfOneThatHasGone) {
 
 TEST(NetworkRendezvous, RefusesAtOnceWhoDoesNotFitAndGoesOnWaiting) {
   const Quiet quiet;
-  auto chief = std::make_unique<NetworkRendezvous>(job_of(0, 3));
+  NetworkJob first = job_of(0, 3);
+  first.expected = {"", "", "127.0.0.1:1"};
+  auto chief = std::make_unique<NetworkRendezvous>(first);
   const uint16_t port = chief->port();
   auto waiting = std::async(std::launch::async, [&] { return chief->meet(seconds(60)); });
   const auto refused = [&](const std::function<void(NetworkJob&)>& change,
@@ -155,6 +157,11 @@ TEST(NetworkRendezvous, RefusesAtOnceWhoDoesNotFitAndGoesOnWaiting) {
   };
   refused([](NetworkJob& job) { job.num_workers = 4; }, {"was told that there are 4 workers", "was told 3"});
   refused([](NetworkJob& job) { job.must_match = "Lockstep 1\nbuild 2"; }, {"has 'build 2'", "has 'build 1'"});
+  refused(
+      [](NetworkJob& job) {
+        job.expected = {"", "", "127.0.0.1:2"};
+      },
+      {"worker 2 is at 127.0.0.1:2", "was told 127.0.0.1:1"});
   refused([](NetworkJob& job) { job.secret = "another secret of a test"; }, {"does not know this job's secret"});
   refused([](NetworkJob& job) { job.id = "another-job"; }, {"does not know this job's secret"});
   EXPECT_EQ(waiting.wait_for(seconds(0)), std::future_status::timeout);

@@ -4,12 +4,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "lockstep/cluster/address.h"
 #include "lockstep/comm/differences.h"
+#include "lockstep/core/error.h"
 
 namespace lockstep::internal {
 
@@ -53,13 +56,25 @@ auto decoded(const std::string& text, const Read& read) -> std::optional<decltyp
 /// Texts of a host may hold any bytes; JSON takes UTF-8 only.
 std::string dumped(const json& value) { return value.dump(-1, ' ', true, json::error_handler_t::replace); }
 
+/// Whether two addresses that are known are certainly different. Another worker may have sent any text.
+bool addresses_differ(const std::string& a, const std::string& b) try {
+  if (a.empty() || b.empty()) return false;
+  const Address one = parse_address({"a worker's address", a});
+  const Address other = parse_address({"a worker's address", b});
+  return one.port != other.port || hosts_differ(one.host, other.host);
+} catch (const ClusterError&) {
+  return true;
+}
+
 }  // namespace
 
 std::string Member::name() const { return fmt::format("worker {} (process {} on host {})", worker, process, host); }
 
 std::string encode(const Joiner& joiner) {
-  return dumped(
-      {{"member", to_json(joiner.member)}, {"num_workers", joiner.num_workers}, {"must_match", joiner.must_match}});
+  return dumped({{"member", to_json(joiner.member)},
+                 {"num_workers", joiner.num_workers},
+                 {"must_match", joiner.must_match},
+                 {"expected", json(joiner.expected)}});
 }
 
 std::string encode(const Members& members) {
@@ -79,7 +94,8 @@ std::optional<Joiner> decode_joiner(const std::string& text) {
   return decoded(text, [](const json& value) {
     return Joiner{.member = member_of(value.at("member")),
                   .num_workers = whole(value.at("num_workers")),
-                  .must_match = value.at("must_match").get<std::string>()};
+                  .must_match = value.at("must_match").get<std::string>(),
+                  .expected = value.at("expected").get<std::vector<std::string>>()};
   });
 }
 
@@ -133,6 +149,12 @@ std::string objection_to(const Joiner& joiner, const Joiner& chief) {
   if (joiner.must_match != chief.must_match) {
     const auto [theirs, ours] = first_difference(joiner.must_match, chief.must_match);
     return fmt::format("{} has '{}', and {} has '{}'", member.name(), theirs, chief.member.name(), ours);
+  }
+  // Worker 0 has been found, by whatever name.
+  for (std::size_t w = 1; w < std::min(joiner.expected.size(), chief.expected.size()); ++w) {
+    if (!addresses_differ(joiner.expected[w], chief.expected[w])) continue;
+    return fmt::format("{} was told that worker {} is at {}, and {} was told {}", member.name(), w, joiner.expected[w],
+                       chief.member.name(), chief.expected[w]);
   }
   return {};
 }

@@ -29,6 +29,8 @@ struct Joiner {
   int64_t num_workers = 0;
   /// What must be equal on all workers: one fact on each line.
   std::string must_match = {};
+  /// Where it was told that the workers are: by worker, "host:port"; empty where it does not know. May be shorter.
+  std::vector<std::string> expected = {};
 };
 
 /// What worker 0 says when all have come.
