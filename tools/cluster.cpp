@@ -5,8 +5,10 @@
 
 #include <chrono>
 #include <cstdio>
+#include <exception>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,7 +17,9 @@
 #include "lockstep/cluster/resolve_cluster.h"
 #include "lockstep/comm/interfaces.h"
 #include "lockstep/comm/join.h"
+#include "lockstep/comm/missing_workers.h"
 #include "lockstep/comm/network/members.h"
+#include "lockstep/core/error.h"
 #include "tools/console.h"
 
 namespace lockstep::tools {
@@ -59,47 +63,92 @@ std::string list_of(const std::vector<std::string>& addresses) {
   return addresses.size() > kShown ? list + ", ..." : list;
 }
 
-/// Another worker, as it was reached.
-struct Reached {
-  std::string host;
-  int64_t process = 0;
+using State = internal::SeenWorker::State;
+
+/// A worker as it was seen: reached, or what is known of it.
+struct CheckedWorker {
+  State state = State::kUnknown;
+  std::string host = {};  // of one that was reached
+  int64_t process = 0;    // of one that was reached
+  std::string seen = {};  // of one that is missing
 };
 
 struct CheckResult {
-  std::string connected_by;      // what World::describe() says
-  std::vector<Reached> workers;  // by worker
-  double microseconds = 0;       // that an agreement of all workers takes
+  std::string connected_by = {};            // what World::describe() says
+  double microseconds = 0;                  // that an agreement of all workers takes
+  std::vector<CheckedWorker> workers = {};  // by worker
+  std::exception_ptr error = {};            // why the workers could not all be reached; null where they were
 };
 
-/// Meets all workers of the job, which do the same, and agrees with them a few times. Throws where one is missing.
-CheckResult reach_all(const ClusterSpec& spec, const ClusterCommandOptions& options) {
-  const std::chrono::seconds within(options.check_seconds);
-  const auto world = join(spec, {.engine = options.engine, .timeouts = {.join = within, .patience = within}});
-  CheckResult result{.connected_by = world->describe(), .workers = {}};
-  for (const std::string& record : world->agree(fmt::format("{} {}", getpid(), internal::host_name()))) {
-    const std::size_t space = record.find(' ');
-    result.workers.push_back({.host = record.substr(space + 1), .process = std::stoll(record)});
+const char* name_of(State state) {
+  switch (state) {
+    case State::kHere: return "reached";
+    case State::kMissing: return "missing";
+    case State::kUnknown: break;
   }
-  constexpr int kCalls = 100;
-  const auto begin = std::chrono::steady_clock::now();
-  for (int i = 0; i < kCalls; ++i) world->agree("again");
-  result.microseconds =
-      std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count() / kCalls;
+  return "unknown";
+}
+
+/// Meets all workers of the job, which do the same, and agrees with them a few times.
+CheckResult reach_all(ClusterSpec spec, const ClusterCommandOptions& options) {
+  spec.disagreements.clear();  // they have been shown
+  const std::chrono::seconds within(options.check_seconds);
+  CheckResult result;
+  result.workers.resize(static_cast<std::size_t>(spec.num_workers()));
+  try {
+    const auto world = join(spec, {.engine = options.engine, .timeouts = {.join = within, .patience = within}});
+    result.connected_by = world->describe();
+    const std::vector<std::string> records = world->agree(fmt::format("{} {}", getpid(), internal::host_name()));
+    for (std::size_t w = 0; w < records.size(); ++w) {
+      CheckedWorker& one = result.workers[w];
+      one.state = State::kHere;
+      std::istringstream(records[w]) >> one.process >> one.host;
+    }
+    constexpr int kCalls = 100;
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < kCalls; ++i) world->agree("again");
+    result.microseconds =
+        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count() / kCalls;
+  } catch (const internal::WorkersMissing& error) {
+    result.error = std::current_exception();
+    for (std::size_t w = 0; w < error.seen().size(); ++w) {
+      result.workers[w] = {.state = error.seen()[w].state, .seen = error.seen()[w].what};
+    }
+  } catch (const Error&) {
+    result.error = std::current_exception();
+  }
   return result;
 }
 
 nlohmann::ordered_json json_of(const CheckResult& result) {
-  nlohmann::ordered_json workers = nlohmann::ordered_json::array();
-  for (const Reached& one : result.workers) workers.push_back({{"host", one.host}, {"process", one.process}});
-  return {{"connected_by", result.connected_by}, {"agreement_us", result.microseconds}, {"workers", workers}};
+  nlohmann::ordered_json json;
+  json["reached_all"] = !result.error;
+  if (result.error) {
+    json["error"] = message_of(result.error);
+  } else {
+    json["connected_by"] = result.connected_by;
+    json["agreement_us"] = result.microseconds;
+  }
+  json["workers"] = nlohmann::ordered_json::array();
+  for (const CheckedWorker& one : result.workers) {
+    nlohmann::ordered_json worker = {{"state", name_of(one.state)}};
+    if (one.process != 0) worker.update({{"host", one.host}, {"process", one.process}});
+    if (one.state == State::kMissing) worker["seen"] = one.seen;
+    json["workers"].push_back(std::move(worker));
+  }
+  return json;
 }
 
 void print(const CheckResult& result) {
-  std::fputs(fmt::format("connected by {}\n", result.connected_by).c_str(), stdout);
+  if (!result.error) std::fputs(fmt::format("connected by {}\n", result.connected_by).c_str(), stdout);
   for (std::size_t w = 0; w < result.workers.size(); ++w) {
-    const Reached& one = result.workers[w];
-    std::fputs(fmt::format("worker {}: reached, process {} on host {}\n", w, one.process, one.host).c_str(), stdout);
+    const CheckedWorker& one = result.workers[w];
+    std::string more;
+    if (one.process != 0) more = fmt::format(", process {} on host {}", one.process, one.host);
+    if (!one.seen.empty()) more = ", " + one.seen;
+    std::fputs(fmt::format("worker {}: {}{}\n", w, name_of(one.state), more).c_str(), stdout);
   }
+  if (result.error) return;
   std::fputs(fmt::format("one call of agree() with all workers takes {:.0f} us\n", result.microseconds).c_str(),
              stdout);
 }
@@ -158,15 +207,17 @@ int show_cluster(const ClusterCommandOptions& options) {
   const std::vector<std::string> findings = findings_about(spec, own);
   if (!options.json) print(spec, own, findings);
   std::fflush(stdout);  // the others may take their time
-  std::optional<CheckResult> reached;
-  if (options.check) reached = reach_all(spec, options);
+  std::optional<CheckResult> checked;
+  if (options.check) checked = reach_all(spec, options);
   if (options.json) {
     nlohmann::ordered_json json = json_of(spec, own, findings);
-    if (reached) json["check"] = json_of(*reached);
-    std::fputs((json.dump(2) + "\n").c_str(), stdout);
-  } else if (reached) {
-    print(*reached);
+    if (checked) json["check"] = json_of(*checked);
+    std::fputs((json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n").c_str(), stdout);
+  } else if (checked) {
+    print(*checked);
   }
+  std::fflush(stdout);
+  if (checked && checked->error) std::rethrow_exception(checked->error);
   return spec.disagreements.empty() && findings.empty() ? 0 : 1;
 }
 

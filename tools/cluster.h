@@ -15,6 +15,7 @@ struct ClusterCommandOptions {
 };
 
 /// Prints what resolve_cluster() makes of this process's environment; gives the exit code, 1 where something disagrees.
+/// Where the other workers could not be met it prints what is known of each, and then throws the reason.
 int show_cluster(const ClusterCommandOptions& options);
 
 }  // namespace lockstep::tools

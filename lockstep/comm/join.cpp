@@ -106,6 +106,7 @@ internal::NetworkJob network_job(const ClusterSpec& cluster, const JoinOptions& 
       .worker_index = cluster.worker_index(),
       .chief = internal::look_up(chief.host, std::min<milliseconds>(left_of(progress), seconds(10))),
       .chief_port = chief.port,
+      .chief_name = internal::is_ip_number(chief.host) ? "" : chief.host,
       .own_address = own.address,
       .id = cluster.job_id,
       .secret = cluster.secret.reveal(),
@@ -190,7 +191,10 @@ std::shared_ptr<World> join_network(const ClusterSpec& cluster, const JoinOption
 std::shared_ptr<World> join(const ClusterSpec& cluster, const JoinOptions& options) {
   check(options);
   cluster.validate();
-  static_cast<void>(cluster.worker_index());  // a parameter server is none
+  const int64_t worker = cluster.worker_index();  // throws for a parameter server, which is none
+  for (const std::string& sentence : cluster.disagreements) {
+    internal::log(LogLevel::kWarning, fmt::format("worker {}: {}", worker, sentence));
+  }
   if (cluster.num_workers() == 1) return internal::one_worker();
   Progress progress(options.timeouts.join);
   const std::string chief = cluster.chief_address();

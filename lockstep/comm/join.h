@@ -48,6 +48,9 @@ struct JoinOptions {
 /// public address (LS-CLUSTER-PUBLIC), and for a `cluster` that validate() refuses. A UsageError for an engine that
 /// does not exist, for a time out of its bounds (LS-OPTION), and for a parameter server (LS-CLUSTER-NO-WORKER).
 ///
+/// What the sources of `cluster` say differently (ClusterSpec::disagreements) goes to the log, a line for each
+/// sentence.
+///
 /// Call it once for a job, from any thread. Destroy the World on every worker when the work is done: a worker that ends
 /// earlier ends the run of all others.
 std::shared_ptr<World> join(const ClusterSpec& cluster, const JoinOptions& options = {});

@@ -1,5 +1,7 @@
 // The look-up of a host's name, in bounded time. The system's own can take minutes and cannot be stopped, so a thread
 // of its own does it, which nobody waits for longer than he likes.
+#include "lockstep/comm/look_up.h"
+
 #include <fmt/format.h>
 #include <netdb.h>
 #include <pthread.h>
@@ -8,10 +10,10 @@
 #include <condition_variable>
 #include <csignal>
 #include <exception>
-#include <memory>
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "lockstep/cluster/named_text.h"
 #include "lockstep/comm/interfaces.h"
@@ -20,67 +22,81 @@
 
 namespace lockstep::internal {
 
-namespace {
-
 /// What the thread and its caller share; the last of them frees it.
-struct Answer {
+struct LookUp::Answer {
   std::mutex mutex;
   std::condition_variable changed;
-  bool done = false;  // guarded by mutex, as are those below
-  int error = 0;      // getaddrinfo's
-  std::vector<std::string> numbers;
+  bool done = false;  // guarded by mutex, as is that below
+  HostNumbers found;
+
+  void set(HostNumbers numbers) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    found = std::move(numbers);
+    done = true;
+    changed.notify_all();
+  }
 };
 
-void ask_system(const std::string& host, Answer& answer) try {
-  // Signals are for the program's own threads, and this one may outlive the call by minutes.
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, nullptr);
+HostNumbers ask_system(const std::string& host) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* first = nullptr;
   const int error = getaddrinfo(host.c_str(), nullptr, &hints, &first);
-  std::vector<std::string> numbers;
-  for (const addrinfo* one = error == 0 ? first : nullptr; one != nullptr; one = one->ai_next) {
+  if (error != 0) return {.problem = gai_strerror(error)};
+  HostNumbers found;
+  for (const addrinfo* one = first; one != nullptr; one = one->ai_next) {
     std::string number = number_of(*one->ai_addr);
-    const bool is_new = std::find(numbers.begin(), numbers.end(), number) == numbers.end();
-    if (!number.empty() && is_new) numbers.push_back(std::move(number));
+    const bool is_new = std::find(found.numbers.begin(), found.numbers.end(), number) == found.numbers.end();
+    if (!number.empty() && is_new) found.numbers.push_back(std::move(number));
   }
-  if (error == 0) freeaddrinfo(first);
-  const std::lock_guard<std::mutex> lock(answer.mutex);
-  answer.error = error;
-  answer.numbers = std::move(numbers);
-  answer.done = true;
-  answer.changed.notify_one();
-} catch (const std::exception&) {
-  const std::lock_guard<std::mutex> lock(answer.mutex);
-  answer.error = EAI_MEMORY;
-  answer.done = true;
-  answer.changed.notify_one();
+  freeaddrinfo(first);
+  if (found.numbers.empty()) found.problem = "it has no IPv4 and no IPv6 address";
+  return found;
 }
 
-[[noreturn]] void refuse(const std::string& host, const std::string& why) {
-  throw ClusterError("LS-CLUSTER-LOOK-UP", fmt::format("the host {} cannot be looked up: {}", in_quotes(host), why),
-                     "correct the host's name, the name service or /etc/hosts, or give the host's number");
+LookUp::LookUp(const std::string& host, const Resolver& resolver) : answer_(std::make_shared<Answer>()) {
+  try {
+    std::thread([answer = answer_, host, resolver] {
+      // Signals are for the program's own threads, and this one may outlive the call by minutes.
+      sigset_t all;
+      sigfillset(&all);
+      pthread_sigmask(SIG_SETMASK, &all, nullptr);
+      try {
+        answer->set(resolver(host));
+      } catch (const std::exception&) {
+        answer->set({.problem = "no memory"});
+      }
+    }).detach();
+  } catch (const std::system_error& error) {
+    answer_->set({.problem = std::string("no thread can be started: ") + error.what()});
+  }
 }
 
-}  // namespace
+bool LookUp::is_done() const {
+  const std::lock_guard<std::mutex> lock(answer_->mutex);
+  return answer_->done;
+}
+
+bool LookUp::wait(std::chrono::milliseconds longest) const {
+  std::unique_lock<std::mutex> lock(answer_->mutex);
+  return answer_->changed.wait_for(lock, longest, [&] { return answer_->done; });
+}
+
+HostNumbers LookUp::found() const {
+  const std::lock_guard<std::mutex> lock(answer_->mutex);
+  return answer_->found;
+}
 
 std::vector<std::string> look_up(const std::string& host, std::chrono::milliseconds longest) {
   if (const auto number = socket_address_of(host, 0)) return {number_of(*number->generic())};
-  const auto answer = std::make_shared<Answer>();
-  try {
-    std::thread([answer, host] { ask_system(host, *answer); }).detach();
-  } catch (const std::system_error& error) {
-    refuse(host, std::string("no thread can be started: ") + error.what());
-  }
-  std::unique_lock<std::mutex> lock(answer->mutex);
-  if (!answer->changed.wait_for(lock, longest, [&] { return answer->done; })) {
-    refuse(host, fmt::format("no answer after {} ms", longest.count()));
-  }
-  if (answer->error != 0) refuse(host, gai_strerror(answer->error));
-  if (answer->numbers.empty()) refuse(host, "it has no IPv4 and no IPv6 address");
-  return std::move(answer->numbers);
+  const LookUp asked(host);
+  const HostNumbers found = asked.wait(longest)
+                                ? asked.found()
+                                : HostNumbers{.problem = fmt::format("no answer after {} ms", longest.count())};
+  if (found.problem.empty()) return found.numbers;
+  throw ClusterError("LS-CLUSTER-LOOK-UP",
+                     fmt::format("the host {} cannot be looked up: {}", in_quotes(host), found.problem),
+                     "correct the host's name, the name service or /etc/hosts, or give the host's number");
 }
 
 }  // namespace lockstep::internal

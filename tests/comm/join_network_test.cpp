@@ -64,6 +64,34 @@ TEST(JoinOverTheNetwork, ConnectsWorkersOfOneHostByTheEngineThatWasAskedFor) {
   }
 }
 
+TEST(JoinOverTheNetwork, LogsOnEachWorkerOnceWhatTheSourcesOfItsDescriptionSayDifferently) {
+  for (const int64_t workers : {1, 2}) {
+    std::vector<std::string> lines;  // the sink is called by one thread at a time
+    set_log_sink([&](LogLevel level, std::string_view line) {
+      if (level == LogLevel::kWarning) lines.emplace_back(line);
+    });
+    const uint16_t port = free_port();
+    const auto worker = [&](int64_t w) {
+      ClusterSpec cluster = cluster_of(w, workers, port, "");
+      cluster.disagreements = {fmt::format("torchrun says {}, and Slurm says 7", w), "they are different chiefs"};
+      join(cluster, {.engine = "tls"});
+    };
+    auto other = std::async(std::launch::async, [&] {
+      if (workers == 2) worker(1);
+    });
+    worker(0);
+    other.get();
+    set_log_sink({});
+    std::sort(lines.begin(), lines.end());
+    std::vector<std::string> expected;
+    for (int64_t w = 0; w < workers; ++w) {
+      expected.push_back(fmt::format("worker {}: they are different chiefs", w));
+      expected.push_back(fmt::format("worker {}: torchrun says {}, and Slurm says 7", w, w));
+    }
+    EXPECT_EQ(lines, expected);
+  }
+}
+
 /// An address of this host that others may reach; empty where it has none.
 std::string outer_address() {
   for (const InterfaceAddress& one : network_interfaces()) {

@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <future>
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "tests/support/free_port.h"
 #include "tests/support/run_program.h"
 
 namespace {
@@ -17,6 +19,12 @@ Result run_with(const std::string& variables, const std::string& flags = "") {
   return run_program("env -i PATH=/usr/bin:/bin TSAN_OPTIONS=\"$TSAN_OPTIONS\" ASAN_OPTIONS=\"$ASAN_OPTIONS\" " +
                          variables + " " LOCKSTEP_PROGRAM,
                      "cluster " + flags);
+}
+
+/// The JSON object beside what goes to the log.
+nlohmann::json json_in(const std::string& output) {
+  const std::size_t begin = std::min(output.find('{'), output.size());
+  return nlohmann::json::parse(output.substr(begin, output.rfind('}') + 1 - begin));
 }
 
 const std::string kTorchrun = "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 ";
@@ -84,13 +92,44 @@ TEST(ClusterCommand, ChecksThatAllWorkersOfAJobReachEachOther) {
   }
 }
 
-TEST(ClusterCommand, SaysWhoCannotBeReached) {
-  const Result result = run_with("LOCKSTEP_NUM_WORKERS=3 LOCKSTEP_WORKER_INDEX=1 LOCKSTEP_CHIEF_ADDRESS=127.0.0.1:9",
-                                 "--check --engine tls --within 1");
+TEST(ClusterCommand, SaysOfEachWorkerWhatIsKnownWhereTheChiefCannotBeReached) {
+  const std::string job = "LOCKSTEP_NUM_WORKERS=3 LOCKSTEP_WORKER_INDEX=1 LOCKSTEP_CHIEF_ADDRESS=127.0.0.1:9";
+  const Result result = run_with(job, "--check --engine tls --within 1");
   EXPECT_EQ(result.code, 3) << result.output;
-  EXPECT_NE(result.output.find("worker 1 of 3 has waited 1 s for worker 0 (127.0.0.1, port 9: Connection refused)"),
-            std::string::npos)
-      << result.output;
+  for (const char* words : {"worker 0: missing, 127.0.0.1, port 9: Connection refused\n", "worker 1: reached\n",
+                            "worker 2: unknown\n", "worker 1 of 3 has waited 1 s for worker 0"}) {
+    EXPECT_NE(result.output.find(words), std::string::npos) << words << "\n" << result.output;
+  }
+  const Result json = run_with(job, "--check --json --engine tls --within 1");
+  EXPECT_EQ(json.code, 3) << json.output;
+  const nlohmann::json check = json_in(json.output).at("check");
+  EXPECT_EQ(check.at("reached_all"), false);
+  EXPECT_NE(check.at("error").get<std::string>().find("[LS-CLUSTER-JOIN]"), std::string::npos);
+  EXPECT_EQ(check.at("workers"), nlohmann::json::parse(R"([
+    {"state": "missing", "seen": "127.0.0.1, port 9: Connection refused"}, {"state": "reached"}, {"state": "unknown"}])"));
+}
+
+TEST(ClusterCommand, SaysOfEachWorkerWhatIsKnownWhereOneOfThemDoesNotCome) {
+  // Workers 0 and 1 come; worker 2 is expected where nobody listens.
+  for (const std::string engine : {"tls", "shared-memory"}) {
+    const std::string config = R"({"cluster": {"worker": ["127.0.0.1:)" +
+                               std::to_string(lockstep::testing::free_port()) + R"(", "127.0.0.1:)" +
+                               std::to_string(lockstep::testing::free_port()) +
+                               R"(", "127.0.0.1:9"]}, "task": {"type": "worker", "index": )";
+    const auto check = [&](int worker) {
+      return run_with("TF_CONFIG='" + config + std::to_string(worker) + "}}'",
+                      "--check --json --within 5 --engine " + engine);
+    };
+    auto other = std::async(std::launch::async, check, 1);
+    const std::string seen = engine == "tls" ? "127.0.0.1:9, Connection refused" : "";
+    for (const Result& result : {check(0), other.get()}) {
+      EXPECT_EQ(result.code, 3) << result.output;
+      const nlohmann::json workers = json_in(result.output).at("check").at("workers");
+      EXPECT_EQ(workers, nlohmann::json::array(
+                             {{{"state", "reached"}}, {{"state", "reached"}}, {{"state", "missing"}, {"seen", seen}}}))
+          << result.output;
+    }
+  }
 }
 
 TEST(ClusterCommand, RefusesFlagsThatItDoesNotHave) { EXPECT_EQ(run_with("", "--chek").code, 2); }

@@ -1,12 +1,11 @@
 #include "lockstep/comm/network/datagrams.h"
 
-#include <cstring>
 #include <optional>
 #include <string_view>
 #include <utility>
 
-#include "lockstep/comm/authentication.h"
 #include "lockstep/comm/network/connection.h"
+#include "lockstep/comm/network/datagram.h"
 #include "lockstep/comm/network/endpoint.h"
 
 namespace lockstep::internal {
@@ -15,10 +14,6 @@ namespace {
 
 using asio::use_awaitable;
 using asio::ip::udp;
-
-/// worker (8 bytes), count (8); then a frame, and the proof
-constexpr std::size_t kHeadBytes = 16;
-constexpr std::size_t kLongestDatagram = kLongestReason + 128;
 
 }  // namespace
 
@@ -51,13 +46,7 @@ void Datagrams::start(const std::vector<Member>& members, int64_t self, const st
 
 void Datagrams::send(const Frame& frame) {
   if (endpoints_.empty()) return;
-  std::string datagram(kHeadBytes, '\0');
-  ++sent_;
-  std::memcpy(datagram.data(), &self_, 8);
-  std::memcpy(datagram.data() + 8, &sent_, 8);
-  datagram += encode(frame);
-  const Proof proof = hmac(key_, datagram);
-  datagram.append(reinterpret_cast<const char*>(proof.data()), proof.size());
+  const std::string datagram = encode(Datagram{.worker = self_, .count = ++sent_, .frame = frame}, key_);
   for (const udp::endpoint& endpoint : endpoints_) {
     std::error_code ignored;  // what is lost is lost
     if (endpoint.port() != 0) socket_.send_to(asio::buffer(datagram), endpoint, 0, ignored);
@@ -77,24 +66,15 @@ asio::awaitable<void> Datagrams::receive() {
   }
 }
 
-void Datagrams::read(std::string_view datagram) {
-  int64_t worker = 0;
-  uint64_t count = 0;
-  Proof proof = {};
-  if (datagram.size() < kHeadBytes + proof.size()) return;
-  const std::string_view signed_part = datagram.substr(0, datagram.size() - proof.size());
-  std::memcpy(&worker, datagram.data(), 8);
-  std::memcpy(&count, datagram.data() + 8, 8);
-  std::memcpy(proof.data(), datagram.data() + signed_part.size(), proof.size());
+void Datagrams::read(std::string_view bytes) {
+  const std::optional<Datagram> datagram = decode_datagram(bytes, key_);
+  if (!datagram) return;
+  const int64_t worker = datagram->worker;
   if (worker < 0 || worker >= static_cast<int64_t>(last_.size()) || worker == self_) return;
   uint64_t& last = last_[static_cast<std::size_t>(worker)];
-  if (!equal(proof, hmac(key_, signed_part)) || count <= last) return;
-  FrameReader reader;
-  reader.add(signed_part.substr(kHeadBytes));
-  const std::optional<Frame> frame = reader.next();
-  if (!frame) return;
-  last = count;
-  heard_(worker, *frame);
+  if (datagram->count <= last) return;
+  last = datagram->count;
+  heard_(worker, datagram->frame);
 }
 
 }  // namespace lockstep::internal

@@ -33,7 +33,7 @@ class Datagrams {
 
  private:
   asio::awaitable<void> receive();
-  void read(std::string_view datagram);
+  void read(std::string_view bytes);
 
   asio::ip::udp::socket socket_;
   uint16_t port_ = 0;

@@ -48,6 +48,9 @@ NetworkRendezvous::NetworkRendezvous(NetworkJob job)
       changed_(context_),
       joined_(static_cast<std::size_t>(job_.num_workers)),
       seen_(static_cast<std::size_t>(job_.num_workers)),
+      is_probed_(static_cast<std::size_t>(job_.num_workers)),
+      chief_(job_.chief),
+      next_look_up_(Event::Clock::now() + job_.look_up_every),
       control_(static_cast<std::size_t>(job_.num_workers)),
       data_(static_cast<std::size_t>(job_.num_workers)) {
   mine_ = {.member = {.worker = job_.worker_index,
@@ -58,7 +61,8 @@ NetworkRendezvous::NetworkRendezvous(NetworkJob job)
                       .port = listener_.port(),
                       .datagram_port = datagrams_->port()},
            .num_workers = job_.num_workers,
-           .must_match = job_.must_match};
+           .must_match = job_.must_match,
+           .expected = job_.expected};
   listener_.start([this](std::shared_ptr<Connection> connection, Frame frame) { welcome(connection, frame); });
 }
 

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/look_up.h"
+#include "lockstep/comm/missing_workers.h"
 #include "lockstep/comm/network/asio.h"
 #include "lockstep/comm/network/connection.h"
 #include "lockstep/comm/network/data_stream.h"
@@ -26,6 +28,9 @@ struct NetworkJob {
   /// Where worker 0 listens: its numbers, the best first, and the port.
   std::vector<std::string> chief = {};
   uint16_t chief_port = 0;
+  /// The name from which the numbers come: while a worker waits for worker 0 it looks there again, because a process
+  /// that is started again may get another number. Empty: the numbers stay.
+  std::string chief_name = {};
   /// At which number of this host this worker listens; port 0 is any that is free. Worker 0 listens at the chief's
   /// port.
   std::string own_address = {};
@@ -36,10 +41,13 @@ struct NetworkJob {
   std::string secret = {};
   /// What must be equal on all workers: one fact on each line. A refusal shows the first line that differs.
   std::string must_match = {};
-  /// Where the others are expected, for messages: by worker, "host:port"; may be empty.
+  /// Where the workers are expected: by worker, "host:port"; empty where that is not known. Those of two workers must
+  /// not differ, but for worker 0's own.
   std::vector<std::string> expected = {};
   /// Whether data goes on without TLS once both sides have proved that they know the secret.
   bool plaintext = false;
+  Resolver resolver = ask_system;
+  std::chrono::milliseconds look_up_every = std::chrono::seconds(10);
 };
 
 /// All that connects a worker with the others.
@@ -98,15 +106,18 @@ class NetworkRendezvous {
   asio::awaitable<void> gather(Progress& progress);
   asio::awaitable<void> serve_joiner(std::shared_ptr<Connection> connection, Frame frame);
   asio::awaitable<void> probe(int64_t worker);
+  asio::awaitable<std::string> what_is_at(std::string address);
   asio::awaitable<void> wait_until_ready();
   /// The refusal of a process that may not join, as it is sent; nothing where it may.
   std::optional<Frame> refusal_of(const Joiner& joiner, const Connection& connection) const;
   std::string who_is_here() const;
+  std::vector<SeenWorker> seen_workers() const;
   int64_t num_joined() const;
   void refuse_all(uint64_t kind, const std::string& text);
 
   // The others.
   asio::awaitable<void> go_to_chief(Progress& progress);
+  void look_for_chief();
   asio::awaitable<std::shared_ptr<Connection>> reach_chief(Progress& progress);
   asio::awaitable<bool> join_chief(std::shared_ptr<Connection> connection, Progress& progress);
   asio::awaitable<void> listen_to_chief();
@@ -130,6 +141,11 @@ class NetworkRendezvous {
   Members members_;
   std::vector<std::optional<Joined>> joined_;  // by worker
   std::vector<std::string> seen_;              // by worker: what was seen of one that is missing
+  std::vector<bool> is_probed_;                // by worker: now
+  int look_ups_ = 0;                           // of the names of missing workers, now
+  std::vector<std::string> chief_;             // where worker 0 is now
+  std::optional<LookUp> chief_look_up_;
+  Event::Clock::time_point next_look_up_;
   std::vector<std::shared_ptr<Connection>> control_;
   std::vector<std::unique_ptr<DataStream>> data_;
   std::string failure_;  // why the workers cannot be connected

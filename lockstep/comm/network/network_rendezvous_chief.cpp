@@ -16,6 +16,7 @@ namespace lockstep::internal {
 
 namespace {
 
+using std::chrono::milliseconds;
 using std::chrono::seconds;
 using Clock = Event::Clock;
 using Kind = Frame::Kind;
@@ -46,6 +47,14 @@ std::string NetworkRendezvous::who_is_here() const {
                      workers_text(missing));
 }
 
+std::vector<SeenWorker> NetworkRendezvous::seen_workers() const {
+  std::vector<SeenWorker> seen(seen_.size(), {.state = SeenWorker::State::kHere});
+  for (std::size_t w = 1; w < seen.size(); ++w) {
+    if (!joined_[w]) seen[w] = {.state = SeenWorker::State::kMissing, .what = seen_[w]};
+  }
+  return seen;
+}
+
 void NetworkRendezvous::refuse_all(uint64_t kind, const std::string& text) {
   for (const auto& joined : joined_) {
     if (joined) joined->connection->send({.kind = Kind::kRefused, .number = kind, .text = text});
@@ -56,14 +65,14 @@ asio::awaitable<void> NetworkRendezvous::gather(Progress& progress) {
   Clock::time_point next_probe = Clock::now();
   while (num_joined() + 1 < job_.num_workers) {
     if (progress.is_over()) {
-      const std::string text = fmt::format("after {} s, {}", progress.elapsed(), who_is_here());
-      refuse_all(kGivenUp, text);
-      throw_refused(kGivenUp, text);
+      const WorkersMissing missing(fmt::format("after {} s, {}", progress.elapsed(), who_is_here()), seen_workers());
+      refuse_all(kGivenUp, encode(missing));
+      throw missing;
     }
     if (Clock::now() >= next_probe) {
       next_probe = Clock::now() + seconds(5);
       for (std::size_t w = 1; w < joined_.size(); ++w) {
-        if (!joined_[w]) asio::co_spawn(context_, probe(static_cast<int64_t>(w)), rethrow);
+        if (!joined_[w] && !is_probed_[w]) asio::co_spawn(context_, probe(static_cast<int64_t>(w)), rethrow);
       }
     }
     progress.tell([&] { return fmt::format("worker 0: {}", who_is_here()); });
@@ -94,21 +103,41 @@ asio::awaitable<void> NetworkRendezvous::gather(Progress& progress) {
 asio::awaitable<void> NetworkRendezvous::probe(int64_t worker) {
   const auto w = static_cast<std::size_t>(worker);
   if (w >= job_.expected.size() || job_.expected[w].empty()) co_return;
-  const Address address = parse_address({"a worker's address", job_.expected[w]});
-  seen_[w] = job_.expected[w];
-  if (!is_ip_number(address.host)) co_return;  // the look-up of a name could take long
-  std::string what;
+  is_probed_[w] = true;
+  if (seen_[w].empty()) seen_[w] = job_.expected[w];
+  const std::string what = co_await what_is_at(job_.expected[w]);
+  if (!what.empty()) seen_[w] = what;
+  is_probed_[w] = false;
+}
+
+/// "node5:2222 (10.0.3.9), Connection refused"; empty where so many names are being looked up that this one comes
+/// later.
+asio::awaitable<std::string> NetworkRendezvous::what_is_at(std::string address) {
+  constexpr int kMostLookUps = 8;  // each has a thread
+  const auto [host, port] = parse_address({"a worker's address", address});
+  std::string number = host;
+  if (!is_ip_number(host)) {
+    if (look_ups_ >= kMostLookUps) co_return "";
+    ++look_ups_;
+    const LookUp look_up(host, job_.resolver);
+    // The system answers at some time; until then its thread counts, though all may have come.
+    while (!look_up.is_done()) co_await changed_.wait(Clock::now() + milliseconds(20));
+    --look_ups_;
+    const HostNumbers found = look_up.found();
+    if (!found.problem.empty()) co_return fmt::format("{}, {}", address, found.problem);
+    number = found.numbers.front();
+    address += fmt::format(" ({})", number);
+  }
   try {
-    const auto connection = co_await Connection::to(address.host, address.port, tls_, seconds(2));
+    const auto connection = co_await Connection::to(number, port, tls_, seconds(2));
     connection->close_after(seconds(2));
     connection->send({.kind = Kind::kProbe});
     const Frame answer = co_await connection->read();
     connection->close();
-    what = answer.text + " is there";
+    co_return fmt::format("{}, {} is there", address, answer.text);
   } catch (const ConnectionError& error) {
-    what = error.what();
+    co_return fmt::format("{}, {}", address, error.what());
   }
-  seen_[w] = fmt::format("{}, {}", job_.expected[w], what);
 }
 
 std::optional<Frame> NetworkRendezvous::refusal_of(const Joiner& joiner, const Connection& connection) const {

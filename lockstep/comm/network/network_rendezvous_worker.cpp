@@ -29,11 +29,25 @@ bool is_list_of(const Members& members, int64_t workers) {
 
 }  // namespace
 
+/// Worker 0's name may lead elsewhere by now. Does not wait for the answer: it counts when it is there.
+void NetworkRendezvous::look_for_chief() {
+  if (job_.chief_name.empty()) return;
+  if (chief_look_up_ && chief_look_up_->is_done()) {
+    HostNumbers found = chief_look_up_->found();
+    if (found.problem.empty()) chief_ = std::move(found.numbers);  // otherwise what was known stays
+    chief_look_up_.reset();
+  }
+  if (chief_look_up_ || Clock::now() < next_look_up_) return;
+  next_look_up_ = Clock::now() + job_.look_up_every;
+  chief_look_up_.emplace(job_.chief_name, job_.resolver);
+}
+
 asio::awaitable<std::shared_ptr<Connection>> NetworkRendezvous::reach_chief(Progress& progress) {
   std::string problem = "not tried yet";
   milliseconds pause{50};
   for (std::size_t attempt = 0; !progress.is_over(); ++attempt) {
-    const std::string address = job_.chief[attempt % job_.chief.size()];
+    look_for_chief();
+    const std::string address = chief_[attempt % chief_.size()];
     const auto left = std::chrono::ceil<milliseconds>(progress.end() - Clock::now());
     std::optional<ConnectionError::Kind> failed;
     try {
@@ -52,8 +66,9 @@ asio::awaitable<std::shared_ptr<Connection>> NetworkRendezvous::reach_chief(Prog
     co_await changed_.wait(std::min<Clock::time_point>(Clock::now() + pause, progress.next()));
     pause = std::min(2 * pause, milliseconds(1000));
   }
-  throw_refused(kGivenUp, fmt::format("worker {} of {} has waited {} s for worker 0 ({})", job_.worker_index,
-                                      job_.num_workers, progress.elapsed(), problem));
+  throw chief_missing(fmt::format("worker {} of {} has waited {} s for worker 0 ({})", job_.worker_index,
+                                  job_.num_workers, progress.elapsed(), problem),
+                      job_.worker_index, job_.num_workers, problem);
 }
 
 asio::awaitable<void> NetworkRendezvous::go_to_chief(Progress& progress) {
@@ -92,9 +107,11 @@ asio::awaitable<bool> NetworkRendezvous::join_chief(std::shared_ptr<Connection> 
   connection->cancel_close();
   if (!answer) {
     if (progress.is_over()) {
-      throw_refused(kGivenUp, fmt::format("worker {} has found worker 0 at {}, which has not brought all workers "
-                                          "together in {} s: {}",
-                                          job_.worker_index, connection->remote(), progress.elapsed(), problem));
+      const std::string seen = fmt::format("{}, {}", connection->remote(), problem);
+      throw chief_missing(fmt::format("worker {} has found worker 0 at {}, which has not brought all workers together "
+                                      "in {} s: {}",
+                                      job_.worker_index, connection->remote(), progress.elapsed(), problem),
+                          job_.worker_index, job_.num_workers, seen);
     }
     co_await changed_.wait(Clock::now() + milliseconds(100));
     co_return false;
@@ -104,8 +121,12 @@ asio::awaitable<bool> NetworkRendezvous::join_chief(std::shared_ptr<Connection> 
     co_await changed_.wait(std::min<Clock::time_point>(Clock::now() + milliseconds(500), progress.next()));
     progress.tell([&] { return fmt::format("worker {} waits for the next run: {}", job_.worker_index, answer->text); });
     if (!progress.is_over()) co_return false;
-    throw_refused(kGivenUp, fmt::format("worker {} has waited {} s for the next run: {}", job_.worker_index,
-                                        progress.elapsed(), answer->text));
+    throw chief_missing(fmt::format("worker {} has waited {} s for the next run: {}", job_.worker_index,
+                                    progress.elapsed(), answer->text),
+                        job_.worker_index, job_.num_workers, "it is in an earlier run of this job");
+  }
+  if (answer->kind == Kind::kRefused && answer->number == kGivenUp) {
+    throw decode_missing(answer->text, job_.num_workers);
   }
   if (answer->kind == Kind::kRefused) throw_refused(answer->number, answer->text);
   std::optional<Members> members = answer->kind == Kind::kMembers ? decode_members(answer->text) : std::nullopt;

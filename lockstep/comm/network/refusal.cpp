@@ -13,13 +13,9 @@ void throw_refused(uint64_t refusal, const std::string& text) {
   if (refusal == kTaken) {
     throw ClusterError("LS-CLUSTER-TAKEN", text, "end the other process, or give each worker an index of its own");
   }
-  if (refusal == kUnreachable) {
-    throw ClusterError(
-        "LS-CLUSTER-UNREACHABLE", text,
-        "open the firewalls between the hosts, or choose the network that connects them by LOCKSTEP_INTERFACE");
-  }
-  throw ClusterError("LS-CLUSTER-JOIN", text,
-                     "start the missing workers, and give all workers the same job id, chief address and secret");
+  throw ClusterError(
+      "LS-CLUSTER-UNREACHABLE", text,
+      "open the firewalls between the hosts, or choose the network that connects them by LOCKSTEP_INTERFACE");
 }
 
 }  // namespace lockstep::internal

@@ -10,13 +10,13 @@ namespace lockstep::internal {
 /// The numbers of Frame::Kind::kRefused.
 enum Refusal : uint64_t {
   kDiffers = 1,      // the worker does not fit to worker 0
-  kGivenUp = 2,      // workers are missing
+  kGivenUp = 2,      // workers are missing: a text of WorkersMissing
   kUnreachable = 3,  // two workers cannot be connected
   kTaken = 4,        // another process has joined as this worker
   kInRun = 5,        // worker 0 is in a run of the same job: another one may begin when it has ended
 };
 
-/// Throws the ClusterError that a refusal of this number means; kInRun means none.
+/// Throws the ClusterError that kDiffers, kUnreachable or kTaken means.
 [[noreturn]] void throw_refused(uint64_t refusal, const std::string& text);
 
 /// One connection is made in so long, or it counts as impossible.

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lockstep/comm/differences.h"
+#include "lockstep/comm/missing_workers.h"
 #include "lockstep/comm/progress.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
@@ -23,9 +24,6 @@ using Kind = RendezvousMessage::Kind;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr char kJoinRemedy[] =
-    "start the missing workers, and give all workers the same job id, chief address and secret; without a secret only "
-    "workers of this host can come";
 constexpr char kDiffersRemedy[] =
     "give all workers the same program, number of workers, processor type and settings of the matrix library";
 constexpr char kTakenRemedy[] = "end the other process, or give each worker an index of its own";
@@ -54,13 +52,12 @@ class RendezvousServer {
       team.peers.push_back({*candidate.worker, candidate.process, std::move(candidate.connection)});
     }
     return team;
+  } catch (const WorkersMissing& error) {
+    refuse_all(encode(error));
+    throw;
   } catch (const ClusterError& error) {
-    // The others would wait for worker 0 until their own end of time.
     const std::string text = error.what();
-    const RendezvousMessage refusal{.kind = Kind::kRefused, .worker = -1, .text = text.substr(0, text.find('\n'))};
-    for (const Candidate& candidate : candidates_) {
-      if (candidate.worker) send(candidate.connection, refusal);
-    }
+    refuse_all(text.substr(0, text.find('\n')));
     throw;
   }
 
@@ -98,8 +95,18 @@ class RendezvousServer {
     return fmt::format("{} of {} workers are here; missing: worker{} {}", num_joined() + 1, job_.num_workers,
                        missing.size() == 1 ? "" : "s", fmt::join(missing, ", "));
   }
-  [[noreturn]] void give_up(int64_t elapsed) {
-    throw ClusterError("LS-CLUSTER-JOIN", fmt::format("after {} s, {}", elapsed, who_is_here()), kJoinRemedy);
+  [[noreturn]] void give_up(int64_t elapsed) const {
+    std::vector<SeenWorker> seen(static_cast<std::size_t>(job_.num_workers), {.state = SeenWorker::State::kHere});
+    for (int64_t w = 1; w < job_.num_workers; ++w) {
+      if (!candidate_for(w)) seen[static_cast<std::size_t>(w)].state = SeenWorker::State::kMissing;
+    }
+    throw WorkersMissing(fmt::format("after {} s, {}", elapsed, who_is_here()), std::move(seen));
+  }
+  /// The others would wait for worker 0 until their own end of time.
+  void refuse_all(const std::string& text) const {
+    for (const Candidate& candidate : candidates_) {
+      if (candidate.worker) send(candidate.connection, {.kind = Kind::kRefused, .worker = -1, .text = text});
+    }
   }
 
   Clock::time_point first_deadline() const {
@@ -240,7 +247,7 @@ std::optional<RendezvousResult> join_once(const LocalJob& job, const std::string
       case Kind::kRefused:
         if (!is_proved) return {};
         // Worker 0 gave up where it names no worker.
-        if (message.worker < 0) throw ClusterError("LS-CLUSTER-JOIN", message.text, kJoinRemedy);
+        if (message.worker < 0) throw decode_missing(message.text, job.num_workers);
         throw ClusterError("LS-CLUSTER-DIFFERS", message.text, kDiffersRemedy);
       case Kind::kTaken:
         if (!is_proved) return {};
@@ -248,12 +255,11 @@ std::optional<RendezvousResult> join_once(const LocalJob& job, const std::string
       default: return {};
     }
   }
-  throw ClusterError(
-      "LS-CLUSTER-JOIN",
+  throw chief_missing(
       fmt::format("worker {} has found worker 0 (process {}), which has not brought all workers together "
                   "in {} s",
                   job.worker_index, peer.process, progress.elapsed()),
-      kJoinRemedy);
+      job.worker_index, job.num_workers, fmt::format("process {} waits there", peer.process));
 }
 
 }  // namespace
@@ -283,10 +289,9 @@ RendezvousResult rendezvous(const LocalJob& job, milliseconds join) {
     constexpr milliseconds kPause{20};
     wait_for_input(FileDescriptor(), std::min(Clock::now() + kPause, progress.next()));
   }
-  throw ClusterError("LS-CLUSTER-JOIN",
-                     fmt::format("worker {} of {} has waited {} s for worker 0, which has not come to this host",
-                                 job.worker_index, job.num_workers, progress.elapsed()),
-                     kJoinRemedy);
+  throw chief_missing(fmt::format("worker {} of {} has waited {} s for worker 0, which has not come to this host",
+                                  job.worker_index, job.num_workers, progress.elapsed()),
+                      job.worker_index, job.num_workers);
 }
 
 }  // namespace lockstep::internal
