@@ -28,8 +28,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
     const Joiner chief{.member = {.host = "a"}, .num_workers = 4, .must_match = "Lockstep 1\nLibTorch 2"};
     const bool fits = joiner.num_workers == 4 && joiner.member.worker >= 0 && joiner.member.worker < 4 &&
                       joiner.must_match == chief.must_match;
-    lockstep::fuzz::check(objection_to(joiner, chief, nullptr).empty() == fits,
-                          "worker 0 takes who fits, and no other");
+    lockstep::fuzz::check(objection_to(joiner, chief).empty() == fits, "worker 0 takes who fits, and no other");
+    // Any addresses end in a yes or a no.
+    Joiner knowing = chief;
+    knowing.expected = {"", "a:1", "[::1]:2", "c:3"};
+    lockstep::fuzz::check(fits || !objection_to(joiner, knowing).empty(), "worker 0 takes who fits, and no other");
   }
   return 0;
 }
