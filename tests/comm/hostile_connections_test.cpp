@@ -1,182 +1,78 @@
 // Strangers at the port of a job that runs: nothing that they do has an effect on it.
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <poll.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <fstream>
-#include <functional>
-#include <map>
 #include <memory>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "lockstep/comm/network/network_world.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/file_descriptor.h"
 #include "lockstep/core/log.h"
-#include "tests/support/worker_processes.h"
+#include "tests/comm/hostile_connections.h"
 
 namespace lockstep::internal {
 namespace {
 
+using lockstep::testing::hostile_job;
+using lockstep::testing::HostileTest;
+using lockstep::testing::kSecret;
+using lockstep::testing::kTlsRecord;
 using lockstep::testing::my_worker_index;
 using lockstep::testing::next_word;
+using lockstep::testing::random_bytes;
 using lockstep::testing::report;
-using lockstep::testing::Report;
 using lockstep::testing::wait_for;
-using lockstep::testing::WorkerProcesses;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-constexpr char kSecret[] = "a secret of the test";
-
-NetworkJob job_of(int64_t worker, uint16_t port) {
-  return {.num_workers = 2,
-          .worker_index = worker,
-          .chief = {"127.0.0.1"},
-          .chief_port = port,
-          .own_address = "127.0.0.1",
-          .secret = kSecret};
-}
 
 /// Calls until the test says stop, and reports what its log says.
 WORKER_BODY(calls_until_stop) {
   set_log_sink([](LogLevel, std::string_view line) { report(fmt::format("log: {}", line)); });
   const auto port = my_worker_index() == 0 ? 0 : static_cast<uint16_t>(std::stoi(next_word()));
-  const NetworkJob job = job_of(my_worker_index(), port);
-  auto network = std::make_unique<NetworkRendezvous>(job);
+  auto network = std::make_unique<NetworkRendezvous>(hostile_job(my_worker_index(), port));
   if (my_worker_index() == 0) report(fmt::format("port {}", network->port()));
-  network->meet(seconds(60));
+  const Members members = network->meet(seconds(60));
+  const Member& mine = members.all[static_cast<std::size_t>(my_worker_index())];
   auto world = connect_network(std::move(network), {});
   std::atomic<bool> is_told = false;
   std::thread listener([&] {
     wait_for("stop");
     is_told = true;
   });
+  report(fmt::format("listens at {}", mine.port));
+  report(fmt::format("datagrams at {}", mine.datagram_port));
   report("joined");
   bool stops = false;
   uint64_t calls = 0;
-  while (!stops) {
-    for (const std::string& record : world->agree(is_told ? "stop" : "go on")) stops = stops || record == "stop";
-    ++calls;
+  try {
+    while (!stops) {
+      for (const std::string& record : world->agree(is_told ? "stop" : "go on")) stops = stops || record == "stop";
+      ++calls;
+    }
+  } catch (const PeerError& error) {
+    report(fmt::format("failed: {}", error.what()));
   }
   listener.join();
   world.reset();
-  report(fmt::format("made {} calls", calls));
+  if (stops) report(fmt::format("made {} calls", calls));
 }
 
-/// A job of two workers that run while a test attacks worker 0.
-class HostileConnections : public ::testing::Test {
+/// The job runs while the test attacks worker 0.
+class HostileConnections : public HostileTest {
  protected:
-  HostileConnections() : workers_("calls_until_stop", 2) {
-    port_ = static_cast<uint16_t>(std::stoi(workers_.expect(0, "port ").text.substr(5)));
-    workers_.tell(1, std::to_string(port_));
-    workers_.expect_all("joined");
-  }
-  /// All has gone well on both.
-  void expect_no_effect() {
-    workers_.tell_all("stop");
-    for (int64_t w = 0; w < 2; ++w) {
-      workers_.expect(w, "made ");
-      EXPECT_EQ(workers_.wait(w).code, 0) << workers_.output(w);
-    }
-  }
-  /// How many lines of worker 0's log have these words.
-  int64_t lines_with(const std::string& words) const {
-    int64_t count = 0;
-    for (const Report& one : workers_.reports(0)) count += one.text.find(words) != std::string::npos ? 1 : 0;
-    return count;
-  }
-  /// Bytes of worker 0 in memory, without those of programs and libraries.
-  int64_t memory() const {
-    std::ifstream file(fmt::format("/proc/{}/status", workers_.pid(0)));
-    for (std::string line; std::getline(file, line);) {
-      if (line.starts_with("RssAnon:")) return std::stoll(line.substr(8)) << 10;
-    }
-    throw std::runtime_error("worker 0 has no RssAnon in /proc");
-  }
-
-  static sockaddr_in here(uint16_t port) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    return address;
-  }
-  void expect_little_more_than(int64_t before) const {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    static_cast<void>(before);  // a sanitizer keeps freed memory for a while
-#else
-    EXPECT_LE(memory() - before, 1 << 20);
-#endif
-  }
-
-  FileDescriptor connected() const { return connected_to(port_); }
-  static FileDescriptor connected_to(uint16_t port) {
-    FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address = here(port);
-    if (connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) socket.close();
-    return socket;
-  }
-  static void say(const FileDescriptor& socket, const std::string& bytes) {
-    // The other side may have closed it: that is its answer.
-    [[maybe_unused]] const ssize_t sent = send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-  }
-  /// Whether the other side closes the connection within `bound`. What it says before is ignored.
-  static bool is_closed(const FileDescriptor& socket, milliseconds bound = seconds(20)) {
-    const auto end = std::chrono::steady_clock::now() + bound;
-    while (std::chrono::steady_clock::now() < end) {
-      pollfd file{.fd = socket.get(), .events = POLLIN, .revents = 0};
-      if (poll(&file, 1, 100) <= 0) continue;
-      char bytes[4096];
-      if (recv(socket.get(), bytes, sizeof(bytes), 0) <= 0) return true;
-    }
-    return false;
-  }
-
-  WorkerProcesses workers_;
-  uint16_t port_ = 0;
+  HostileConnections() { let_worker_1_come(); }
 };
-
-std::string random_bytes(std::size_t count, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::string bytes(count, '\0');
-  for (char& byte : bytes) byte = static_cast<char>(random());
-  return bytes;
-}
-
-/// The beginning of a TLS record of a handshake.
-const std::string kTlsRecord("\x16\x03\x01", 3);
 
 TEST_F(HostileConnections, AreRefusedAndShownOnceOfEachKind) {
   const int64_t before = memory();
-  const std::map<std::string, std::function<std::string(uint64_t)>> attacks{
-      {"HTTP", [](uint64_t) { return "GET / HTTP/1.1\r\nHost: a\r\n\r\n"; }},
-      {"random bytes", [](uint64_t seed) { return random_bytes(4096, seed); }},
-      {"zeros", [](uint64_t) { return std::string(100, '\0'); }},
-      {"a number of bytes that is too large", [](uint64_t) { return std::string(64, '\xff'); }},
-      {"TLS that is none",
-       [](uint64_t seed) { return kTlsRecord + std::string("\x02\x00", 2) + random_bytes(512, seed); }},
-      {"a TLS record of no length", [](uint64_t) { return kTlsRecord + std::string(2, '\0'); }},
-  };
-  for (const auto& [name, bytes] : attacks) {
-    std::vector<FileDescriptor> sockets;
-    for (uint64_t seed = 0; seed < 20; ++seed) {
-      sockets.push_back(connected());
-      ASSERT_TRUE(sockets.back().is_open());
-      say(sockets.back(), bytes(seed));
-    }
-    for (const FileDescriptor& socket : sockets) EXPECT_TRUE(is_closed(socket)) << name;
-  }
+  attack(port_);
   expect_little_more_than(before);
   expect_no_effect();
   EXPECT_EQ(lines_with("speaks no TLS"), 1);
@@ -300,7 +196,7 @@ TEST_F(HostileConnections, ThatSayOneByteAtATimeAreGivenUp) {
 }
 
 TEST_F(HostileConnections, OfAWorkerWhoComesDuringTheRunAreToldSo) {
-  const NetworkJob job = job_of(1, port_);
+  const NetworkJob job = hostile_job(1, port_);
   auto network = std::make_unique<NetworkRendezvous>(job);
   try {
     network->meet(milliseconds(500));
