@@ -93,7 +93,7 @@ std::vector<std::string> look_up(const std::string& host, std::chrono::milliseco
   const HostNumbers found = asked.wait(longest)
                                 ? asked.found()
                                 : HostNumbers{.problem = fmt::format("no answer after {} ms", longest.count())};
-  if (found.problem.empty()) return found.numbers;
+  if (!found.numbers.empty()) return found.numbers;
   throw ClusterError("LS-CLUSTER-LOOK-UP",
                      fmt::format("the host {} cannot be looked up: {}", in_quotes(host), found.problem),
                      "correct the host's name, the name service or /etc/hosts, or give the host's number");

@@ -124,7 +124,7 @@ asio::awaitable<std::string> NetworkRendezvous::what_is_at(std::string address) 
     while (!look_up.is_done()) co_await changed_.wait(Clock::now() + milliseconds(20));
     --look_ups_;
     const HostNumbers found = look_up.found();
-    if (!found.problem.empty()) co_return fmt::format("{}, {}", address, found.problem);
+    if (found.numbers.empty()) co_return fmt::format("{}, {}", address, found.problem);
     number = found.numbers.front();
     address += fmt::format(" ({})", number);
   }

@@ -34,7 +34,7 @@ void NetworkRendezvous::look_for_chief() {
   if (job_.chief_name.empty()) return;
   if (chief_look_up_ && chief_look_up_->is_done()) {
     HostNumbers found = chief_look_up_->found();
-    if (found.problem.empty()) chief_ = std::move(found.numbers);  // otherwise what was known stays
+    if (!found.numbers.empty()) chief_ = std::move(found.numbers);  // otherwise what was known stays
     chief_look_up_.reset();
   }
   if (chief_look_up_ || Clock::now() < next_look_up_) return;
