@@ -26,6 +26,14 @@ at::Tensor SentValue::get_tensor() {
   return tensors[next_tensor_++];
 }
 
+bool SentValue::get_bool() {
+  static_assert(sizeof(bool) == 1);
+  unsigned char byte = 0;
+  get(&byte, 1);
+  if (byte > 1) throw_unreadable();
+  return byte == 1;
+}
+
 std::size_t SentValue::get_count() {
   uint64_t count = 0;
   get(&count, sizeof count);

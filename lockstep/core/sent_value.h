@@ -25,6 +25,8 @@ class SentValue {
   /// A PeerError where there are fewer bytes, or no tensor is left.
   void get(void* memory, std::size_t size);
   at::Tensor get_tensor();
+  /// A PeerError for a byte that no bool has.
+  bool get_bool();
   /// How many elements follow, each of at least one byte or tensor. A PeerError for more than there can be.
   std::size_t get_count();
 
@@ -51,7 +53,11 @@ requires(std::is_arithmetic_v<T> || std::is_enum_v<T>) struct Sending<T> {
   static void put(SentValue& sent, const T& value) { sent.put(&value, sizeof value); }
   static T get(SentValue& sent) {
     T value{};
-    sent.get(&value, sizeof value);
+    if constexpr (std::is_same_v<T, bool>) {
+      value = sent.get_bool();
+    } else {
+      sent.get(&value, sizeof value);
+    }
     return value;
   }
 };

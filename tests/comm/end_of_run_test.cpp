@@ -165,6 +165,15 @@ TEST(EndOfRun, NeverAdoptsASecondDecision) {
   EXPECT_EQ(worker.ends, 1);
 }
 
+TEST(EndOfRun, HearsNoDecisionOfAWorkerThatThereIsNot) {
+  for (const uint64_t number : {uint64_t{2}, UINT64_MAX}) {
+    OneWorker worker(2, 0, {.taken = 3, .returned = 2});
+    worker.end_of_run.receive(1, {.kind = Kind::kEnd, .number = number, .calls = {.taken = 4}, .text = "why"});
+    EXPECT_FALSE(worker.end_of_run.has_ended());
+    EXPECT_TRUE(worker.sent.empty());
+  }
+}
+
 TEST(EndOfRun, AgreesWhereADecisionComesLateByWayOfADeadWorker) {
   std::vector<std::unique_ptr<OneWorker>> workers;
   for (int64_t w = 0; w < 4; ++w) {

@@ -106,7 +106,7 @@ void EndOfRun::receive(int64_t from, const Frame& frame) {
       return;
     case Kind::kFrozen: other.frozen_at = frame.calls; return decide_if_all_answered();
     case Kind::kEnd: {
-      if (end_) return;
+      if (end_ || frame.number >= others_.size()) return;  // no worker has such a number
       // What a former arbiter decided may come late, by way of one that is dead too. It does not count where a later
       // arbiter has been told that this worker knew of none: that one may have decided differently.
       const auto round = static_cast<int64_t>(frame.number);
