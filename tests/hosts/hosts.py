@@ -4,8 +4,6 @@ Nothing of it is left, however the process that uses it ends: a namespace has no
 holds it, all processes are killed where that which started them ends, and there are no files.
 """
 
-import contextlib
-import glob
 import os
 import re
 import secrets
@@ -15,7 +13,8 @@ import subprocess
 import threading
 import time
 
-MARK = 'LOCKSTEP_TEST_HOSTS'  # in the environment of every process that a run starts, with its token
+from left_overs import MARK, left_on_host
+
 UNTIL_THIS_ENDS = ('setpriv', '--pdeathsig', 'KILL', '--')  # before a command: it is killed where this process ends
 PORT = 4000
 LOST = 2.0  # seconds, where a case names no other
@@ -30,9 +29,18 @@ PACKET_PROGRAMS = """
 static unsigned (*const random_number)(void) = (void*)7;
 enum { kPass = 0, kDrop = 2 };
 IN("drop") int drop_all(void* packet) { return kDrop; }
-IN("lose") int lose_5_percent(void* packet) { return random_number() < 214748365u ? kDrop : kPass; }
+IN("lose1") int lose_1_percent(void* packet) { return random_number() < 42949673u ? kDrop : kPass; }
+IN("lose5") int lose_5_percent(void* packet) { return random_number() < 214748365u ? kDrop : kPass; }
+IN("lose30") int lose_30_percent(void* packet) { return random_number() < 1288490189u ? kDrop : kPass; }
 IN("license") char license_of_all[] = "GPL";
 """
+
+
+class Settings:
+    """What the user of scripts/test-hosts has asked for."""
+
+    long = False
+    seeds = 1
 
 
 class Failed(Exception):
@@ -87,13 +95,15 @@ def packets():
 
 class Host:
     """A network namespace. It lasts as long as the process that holds it, which ends with this one. Its mounts are its
-    own, because tc mounts a file system where it loads a program."""
+    own: tc mounts a file system where it loads a program, and /tmp and /dev/shm begin empty, so that what is left there
+    is left by the workers."""
 
     def __init__(self, name):
         self.name = name
         self.holder = subprocess.Popen(
             [*UNTIL_THIS_ENDS, 'unshare', '--net', '--uts', '--mount', '--', 'sh', '-c',
-             'hostname "$0" && echo ready && exec cat', name],
+             'hostname "$0" && mount -t tmpfs tmpfs /tmp && mount -t tmpfs tmpfs /dev/shm && echo ready && exec cat',
+             name],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=os.environ | {MARK: token})
         if self.holder.stdout.readline() != 'ready\n':
@@ -105,6 +115,10 @@ class Host:
 
     def do(self, *words):
         return run(*self.inside(*words))
+
+    def left(self):
+        """What the workers have left here. None of them lives any more."""
+        return [f'{one} on {self.name}' for one in left_on_host(self.holder.pid)]
 
     def end(self):
         self.holder.kill()
@@ -119,22 +133,30 @@ class Hosts:
     def __init__(self, count):
         self.all = []
         self.workers = []
-        self.switch = None
+        self.burners = []
+        self.between = []  # what connects them
         try:
-            self.switch = Host('switch')
-            self.switch.do('ip', 'link', 'add', 'switch', 'type', 'bridge')
-            self.switch.do('ip', 'link', 'set', 'switch', 'up')
-            for i in range(1, count + 1):
-                host = Host(f'host{i}')
-                self.all.append(host)
-                self.switch.do('ip', 'link', 'add', f'port{i}', 'type', 'veth', 'peer', 'name', 'eth0', 'netns',
-                               str(host.holder.pid))
-                self.switch.do('ip', 'link', 'set', f'port{i}', 'master', 'switch', 'up')
-                host.do('ip', 'addr', 'add', f'10.77.0.{i}/24', 'dev', 'eth0')
-                host.do('ip', 'link', 'set', 'eth0', 'up')
+            self.connect(count)
         except BaseException:
             self.end()
             raise
+
+    def connect(self, count):
+        self.switch = Host('switch')
+        self.between.append(self.switch)
+        self.switch.do('ip', 'link', 'add', 'switch', 'type', 'bridge')
+        self.switch.do('ip', 'link', 'set', 'switch', 'up')
+        for i in range(1, count + 1):
+            self.add_host(i, self.switch)
+            self.switch.do('ip', 'link', 'set', f'port{i}', 'master', 'switch', 'up')
+
+    def add_host(self, i, there):
+        """Host i, with a cable to the port `port`i of the host that is there."""
+        host = Host(f'host{i}')
+        self.all.append(host)
+        there.do('ip', 'link', 'add', f'port{i}', 'type', 'veth', 'peer', 'name', 'eth0', 'netns', str(host.holder.pid))
+        host.do('ip', 'addr', 'add', f'10.77.0.{i}/24', 'dev', 'eth0')
+        host.do('ip', 'link', 'set', 'eth0', 'up')
 
     def host(self, i):
         return self.all[i - 1]
@@ -142,14 +164,32 @@ class Hosts:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
-        self.end()
+    def __exit__(self, kind, *_):
+        try:
+            self.end_processes()
+            left = [one for host in self.all for one in host.left()]
+            check(kind or not left, f'its workers have left {", ".join(left)}')
+        finally:
+            self.end()
 
-    def end(self):
+    def end_processes(self):
         for worker in self.workers:
             worker.end()
-        for host in [*self.all, *([self.switch] if self.switch else [])]:
+        for burner in self.burners:
+            burner.kill()
+            burner.wait()
+        self.burners.clear()
+
+    def end(self):
+        self.end_processes()
+        for host in [*self.all, *self.between]:
             host.end()
+
+    def burn(self, count):
+        """Programs that never sleep, and take no memory."""
+        for _ in range(count):
+            self.burners.append(subprocess.Popen([*UNTIL_THIS_ENDS, 'sh', '-c', 'while :; do :; done'],
+                                                 env=os.environ | {MARK: token}))
 
     def plug(self, i, in_or_out):
         """Puts the cable of host i into the switch, or pulls it."""
@@ -162,6 +202,10 @@ class Hosts:
         host.do('tc', 'qdisc', 'add', 'dev', 'eth0', 'clsact')
         host.do('tc', 'filter', 'add', 'dev', 'eth0', 'ingress', 'bpf', 'direct-action', 'object-file', packets().path,
                 'section', section)
+
+    def filter_nothing(self, i):
+        """Ends filter_incoming()."""
+        self.host(i).do('tc', 'qdisc', 'del', 'dev', 'eth0', 'clsact')
 
     def limit(self, i, rate):
         """What host i sends is at most so fast."""
@@ -237,9 +281,15 @@ class Worker:
                     raise Failed(f'worker {self.index} has not printed "{pattern}" in {within:.1f} s: {self.last()}')
                 self.changed.wait(left)
 
-    def has_printed(self, pattern):
+    def has_printed(self, pattern, after=0.0):
         with self.changed:
-            return any(re.match(pattern, text) for _, text in self.lines)
+            return any(when >= after and re.match(pattern, text) for when, text in self.lines)
+
+    def calls(self, until):
+        """How many it had made by then."""
+        with self.changed:
+            counts = [int(text[5:]) for when, text in self.lines if when <= until and text.startswith('call ')]
+        return max(counts, default=0)
 
     def last(self):
         """What it printed last, besides the counts of calls."""
@@ -267,9 +317,9 @@ class Worker:
         self.process.stdout.close()
 
 
-def expect_joined(workers, engine):
+def expect_joined(workers, engine, within=EXPECTED_WAIT):
     for worker in workers:
-        worker.expect(f'joined {engine}: ')
+        worker.expect(f'joined {engine}: ', within)
     for worker in workers:
         worker.expect(r'call \d\d')
 
@@ -324,32 +374,3 @@ def flags_of(lost=LOST, join=30.0, **more):
     for name, value in more.items():
         words += [f'--{name}', str(value)]
     return words
-
-
-def marked_processes(of):
-    """The processes of a run, which all have its token in their environment."""
-    found = []
-    for folder in glob.glob('/proc/[0-9]*'):
-        with contextlib.suppress(OSError), open(f'{folder}/environ', 'rb') as file:
-            if f'{MARK}={of}'.encode() in file.read().split(b'\0'):
-                with open(f'{folder}/comm', encoding='utf-8') as name:
-                    found.append(f'{name.read().strip()} {folder[6:]}')
-    return found
-
-
-def left_overs(of, before):
-    """Waits for an end of what a run has made, and gives what is still there."""
-    end = time.monotonic() + 10
-    while True:
-        left = marked_processes(of)
-        left += sorted(surroundings() - before)
-        if not left or time.monotonic() > end:
-            return left
-        time.sleep(0.1)
-
-
-def surroundings():
-    """What a run might leave on the machine itself: an interface, or a mount by tc."""
-    found = {f'interface {name}' for name in os.listdir('/sys/class/net') if re.match(r'switch|port\d', name)}
-    with open('/proc/self/mounts', encoding='utf-8') as file:
-        return found | {f'mount {line.split()[1]}' for line in file if '/sys/fs/bpf' in line}
