@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -37,6 +38,7 @@ class NetworkWorld final : public World {
         data_(std::move(team.data)),
         worker_(rendezvous_->job().worker_index),
         timeouts_(timeouts),
+        spin_(longest_spin()),
         description_(rendezvous_->job().plaintext
                          ? "tcp: every connection is authenticated by the job's secret, and its bytes are not encrypted"
                          : "tls: every connection is authenticated by the job's secret, and encrypted (TLS 1.3)"),
@@ -192,6 +194,7 @@ class NetworkWorld final : public World {
   template <class IsOver>
   bool wait_until(const IsOver& is_over) {
     CallWait wait(timeouts_);
+    auto spin_end = CallWait::Clock::now() + spin_;
     while (true) {
       bool all_over = true;
       bool has_more = false;
@@ -222,7 +225,9 @@ class NetworkWorld final : public World {
           return false;
       }
       // Also where there is more to move, the end of the run is looked for.
-      if (sleep(has_more ? CallWait::Clock::duration::zero() : wait.longest_sleep(), is_over)) return false;
+      const bool may_sleep = !has_more && CallWait::Clock::now() >= spin_end;
+      if (sleep(may_sleep ? wait.longest_sleep() : CallWait::Clock::duration::zero(), is_over)) return false;
+      if (may_sleep) spin_end = CallWait::Clock::now() + spin_;
     }
   }
 
@@ -280,6 +285,15 @@ class NetworkWorld final : public World {
     throw PeerError("LS-PEER-LOST", reason, "look at that worker's own message, and start the run again");
   }
 
+  /// To be woken up takes longer than most answers of a worker that is in the call, too. Only where each worker of this
+  /// host has a core.
+  CallWait::Clock::duration longest_spin() const {
+    const std::string& here = members_[static_cast<std::size_t>(worker_)].host_id;
+    const auto workers =
+        std::count_if(members_.begin(), members_.end(), [&](const Member& one) { return one.host_id == here; });
+    return sysconf(_SC_NPROCESSORS_ONLN) >= workers ? std::chrono::microseconds(50) : std::chrono::microseconds(0);
+  }
+
   const ProcessMark process_;
   const Unwinding unwinding_;
   std::unique_ptr<NetworkRendezvous> rendezvous_;  // first: what follows uses its context
@@ -288,6 +302,7 @@ class NetworkWorld final : public World {
   std::vector<std::unique_ptr<DataStream>> data_;  // by worker; null for this one
   const int64_t worker_;
   const WorkerTimeouts timeouts_;
+  const CallWait::Clock::duration spin_;  // before it sleeps
   const char* const description_;
   uint64_t calls_ = 0;
   std::atomic<bool> has_failed_ = false;

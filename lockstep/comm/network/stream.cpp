@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "lockstep/comm/authentication.h"
 #include "lockstep/core/error.h"
@@ -62,45 +64,65 @@ Transfer failed_with(int error) {
   return {.state = Transfer::State::kFailed, .error = error};
 }
 
-// OpenSSL's own sockets write without MSG_NOSIGNAL: a peer that ends would kill this process by SIGPIPE.
-
-int socket_of(BIO* bio) { return static_cast<int>(reinterpret_cast<intptr_t>(BIO_get_data(bio))); }
-
-int write_socket(BIO* bio, const char* bytes, std::size_t count, std::size_t* written) {
-  BIO_clear_retry_flags(bio);
-  const ssize_t sent = ::send(socket_of(bio), bytes, count, MSG_NOSIGNAL);
-  if (sent < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_write(bio);
-  *written = static_cast<std::size_t>(std::max<ssize_t>(sent, 0));
-  return sent > 0 ? 1 : 0;
-}
-
-int read_socket(BIO* bio, char* place, std::size_t size, std::size_t* got) {
-  BIO_clear_retry_flags(bio);
-  const ssize_t count = ::recv(socket_of(bio), place, size, 0);
-  if (count < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_read(bio);
-  if (count == 0) BIO_set_flags(bio, BIO_FLAGS_IN_EOF);
-  *got = static_cast<std::size_t>(std::max<ssize_t>(count, 0));
-  return count > 0 ? 1 : 0;
-}
-
-long control_socket(BIO* bio, int command, long, void*) {
-  if (command == BIO_CTRL_EOF) return BIO_test_flags(bio, BIO_FLAGS_IN_EOF) ? 1 : 0;
-  return command == BIO_CTRL_FLUSH ? 1 : 0;
-}
-
-const BIO_METHOD* socket_method() {
-  static const BIO_METHOD* const method = [] {
-    BIO_METHOD* const made = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "lockstep socket");
-    if (!made) fail("BIO");
-    BIO_meth_set_write_ex(made, write_socket);
-    BIO_meth_set_read_ex(made, read_socket);
-    BIO_meth_set_ctrl(made, control_socket);
-    return made;
-  }();
-  return method;
-}
+/// Records are sent so many bytes at a time: each send() of a record alone costs more than to encrypt it.
+constexpr std::size_t kGathered = std::size_t{64} << 10;
+/// What is read from the socket at a time, where TLS may read ahead: a few records.
+constexpr std::size_t kReadAhead = std::size_t{64} << 10;
 
 }  // namespace
+
+struct Stream::Wire {
+  int socket;
+  bool gathers = false;              // what OpenSSL writes is kept
+  std::vector<std::byte> kept = {};  // it goes out before anything else
+  std::size_t sent = 0;              // of this
+};
+
+// OpenSSL's own sockets write without MSG_NOSIGNAL: a peer that ends would kill this process by SIGPIPE.
+struct SocketMethod {
+  static Stream::Wire& wire_of(BIO* bio) { return *static_cast<Stream::Wire*>(BIO_get_data(bio)); }
+
+  static int write(BIO* bio, const char* bytes, std::size_t count, std::size_t* written) {
+    BIO_clear_retry_flags(bio);
+    Stream::Wire& wire = wire_of(bio);
+    if (wire.gathers || !wire.kept.empty()) {
+      const auto from = std::as_bytes(std::span(bytes, count));
+      wire.kept.insert(wire.kept.end(), from.begin(), from.end());
+      *written = count;
+      return 1;
+    }
+    const ssize_t sent = ::send(wire.socket, bytes, count, MSG_NOSIGNAL);
+    if (sent < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_write(bio);
+    *written = static_cast<std::size_t>(std::max<ssize_t>(sent, 0));
+    return sent > 0 ? 1 : 0;
+  }
+
+  static int read(BIO* bio, char* place, std::size_t size, std::size_t* got) {
+    BIO_clear_retry_flags(bio);
+    const ssize_t count = ::recv(wire_of(bio).socket, place, size, 0);
+    if (count < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_read(bio);
+    if (count == 0) BIO_set_flags(bio, BIO_FLAGS_IN_EOF);
+    *got = static_cast<std::size_t>(std::max<ssize_t>(count, 0));
+    return count > 0 ? 1 : 0;
+  }
+
+  static long control(BIO* bio, int command, long, void*) {
+    if (command == BIO_CTRL_EOF) return BIO_test_flags(bio, BIO_FLAGS_IN_EOF) ? 1 : 0;
+    return command == BIO_CTRL_FLUSH ? 1 : 0;
+  }
+
+  static const BIO_METHOD* get() {
+    static const BIO_METHOD* const method = [] {
+      BIO_METHOD* const made = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "lockstep socket");
+      if (!made) fail("BIO");
+      BIO_meth_set_write_ex(made, write);
+      BIO_meth_set_read_ex(made, read);
+      BIO_meth_set_ctrl(made, control);
+      return made;
+    }();
+    return method;
+  }
+};
 
 TlsContext::TlsContext(const std::string& secret, const std::string& job) : context_(SSL_CTX_new(TLS_method())) {
   if (!context_) fail("TLS");
@@ -123,11 +145,14 @@ TlsContext::~TlsContext() { SSL_CTX_free(context_); }
 
 void Stream::Free::operator()(SSL* tls) const { SSL_free(tls); }
 
-Stream::Stream(int socket, const TlsContext& keys, Role role) : socket_(socket), tls_(SSL_new(keys.context())) {
+Stream::Stream(int socket) : socket_(socket) {}
+
+Stream::Stream(int socket, const TlsContext& keys, Role role)
+    : socket_(socket), wire_(new Wire{.socket = socket}), tls_(SSL_new(keys.context())) {
   if (!tls_) fail("TLS connection");
-  BIO* const bio = BIO_new(socket_method());
+  BIO* const bio = BIO_new(SocketMethod::get());
   if (!bio) fail("BIO");
-  BIO_set_data(bio, reinterpret_cast<void*>(static_cast<intptr_t>(socket)));
+  BIO_set_data(bio, wire_.get());
   BIO_set_init(bio, 1);
   SSL_set_bio(tls_.get(), bio, bio);
   if (role == Role::kClient) {
@@ -139,6 +164,9 @@ Stream::Stream(int socket, const TlsContext& keys, Role role) : socket_(socket),
   }
 }
 
+Stream::~Stream() = default;
+Stream::Stream(Stream&&) noexcept = default;
+
 Transfer Stream::result_of(int returned) {
   const int system_error = errno;
   switch (SSL_get_error(tls_.get(), returned)) {
@@ -147,11 +175,15 @@ Transfer Stream::result_of(int returned) {
     case SSL_ERROR_ZERO_RETURN: return {.state = Transfer::State::kClosed};
     case SSL_ERROR_SYSCALL: return failed_with(system_error == 0 ? ECONNRESET : system_error);
     default:
-      // A process that is killed closes without a word of TLS.
-      if (ERR_GET_REASON(ERR_peek_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING) {
-        return {.state = Transfer::State::kClosed};
+      switch (ERR_GET_REASON(ERR_peek_error())) {
+        // A process that is killed closes without a word of TLS.
+        case SSL_R_UNEXPECTED_EOF_WHILE_READING: return {.state = Transfer::State::kClosed};
+        // What came is not what the other side sent; or the other side has found that, and says so.
+        case SSL_R_DECRYPTION_FAILED_OR_BAD_RECORD_MAC:
+        case SSL_R_SSLV3_ALERT_BAD_RECORD_MAC:
+          return {.state = Transfer::State::kFailed, .error = EPROTO, .text = "bytes were changed on their way"};
+        default: return {.state = Transfer::State::kFailed, .error = EPROTO};
       }
-      return {.state = Transfer::State::kFailed, .error = EPROTO};
   }
 }
 
@@ -182,24 +214,50 @@ Transfer Stream::read(std::span<std::byte> place) {
   return failed_with(errno);
 }
 
-Transfer Stream::write(std::span<const std::byte> bytes) {
-  Transfer transfer;
-  if (tls_) {
-    ERR_clear_error();
-    errno = 0;
-    const int returned = SSL_write_ex(tls_.get(), bytes.data(), bytes.size(), &transfer.bytes);
-    if (returned != 1) return result_of(returned);
-    written_ += transfer.bytes;
-    if (written_ >= kMostBytesOfOneKey) {
-      SSL_key_update(tls_.get(), SSL_KEY_UPDATE_NOT_REQUESTED);  // goes out before the next bytes
-      written_ = 0;
-    }
-    return transfer;
+void Stream::read_ahead() {
+  if (!tls_) return;
+  SSL_set_read_ahead(tls_.get(), 1);
+  SSL_set_default_read_buffer_len(tls_.get(), kReadAhead);
+}
+
+/// Makes records of the beginning of these bytes, and keeps them in the wire.
+Transfer Stream::encrypt(std::span<const std::byte> bytes) {
+  ERR_clear_error();
+  errno = 0;
+  bytes = bytes.first(std::min(bytes.size(), kGathered));
+  wire_->gathers = true;
+  int returned = 1;
+  while (returned == 1 && encrypted_ < bytes.size()) {
+    std::size_t count = 0;
+    returned = SSL_write_ex(tls_.get(), bytes.data() + encrypted_, bytes.size() - encrypted_, &count);
+    encrypted_ += count;
   }
-  const ssize_t sent = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-  if (sent >= 0) return {.bytes = static_cast<std::size_t>(sent)};
-  if (errno == EAGAIN || errno == EINTR) return {.state = Transfer::State::kWantsWrite};
-  return failed_with(errno);
+  wire_->gathers = false;
+  if (returned != 1) return result_of(returned);
+  written_ += encrypted_;
+  if (written_ >= kMostBytesOfOneKey) {
+    SSL_key_update(tls_.get(), SSL_KEY_UPDATE_NOT_REQUESTED);  // goes out before the next bytes
+    written_ = 0;
+  }
+  return {};
+}
+
+Transfer Stream::write(std::span<const std::byte> bytes) {
+  if (tls_ && encrypted_ == 0) {
+    const Transfer transfer = encrypt(bytes);
+    if (transfer.state != Transfer::State::kDone) return transfer;
+  }
+  const std::span<const std::byte> out = tls_ ? std::span<const std::byte>(wire_->kept).subspan(wire_->sent) : bytes;
+  const ssize_t sent = ::send(socket_, out.data(), out.size(), MSG_NOSIGNAL);
+  if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return {.state = Transfer::State::kWantsWrite};
+  if (sent < 0) return failed_with(errno);
+  const auto count = static_cast<std::size_t>(sent);
+  if (!tls_) return {.bytes = count};
+  wire_->sent += count;
+  if (count < out.size()) return {.state = Transfer::State::kWantsWrite};
+  wire_->kept.clear();
+  wire_->sent = 0;
+  return {.bytes = std::exchange(encrypted_, 0)};
 }
 
 }  // namespace lockstep::internal

@@ -50,25 +50,37 @@ class Stream {
   enum class Role : uint8_t { kClient, kServer };
 
   /// In the clear.
-  explicit Stream(int socket) : socket_(socket) {}
+  explicit Stream(int socket);
   /// With TLS; handshake() comes first. `keys` outlives the stream.
   Stream(int socket, const TlsContext& keys, Role role);
+  ~Stream();
+  Stream(Stream&&) noexcept;
 
   Transfer handshake();
   Transfer read(std::span<std::byte> place);
+  /// Where it wants to be tried again, it has to be with the same bytes, and perhaps more after them.
   Transfer write(std::span<const std::byte> bytes);
   /// Both sides go on without TLS. Nothing may be on its way.
   void drop_tls() { tls_.reset(); }
+  /// From now on TLS takes more from the socket at a time than read() asks for, which is faster where much comes. Read
+  /// until there is nothing before you wait for the socket. drop_tls() may not follow.
+  void read_ahead();
 
  private:
   struct Free {
     void operator()(SSL* tls) const;
   };
+  /// What is between OpenSSL and the socket.
+  struct Wire;
+  friend struct SocketMethod;
   Transfer result_of(int returned);
+  Transfer encrypt(std::span<const std::byte> bytes);
 
   int socket_;
+  std::unique_ptr<Wire> wire_;  // first: TLS uses it
   std::unique_ptr<SSL, Free> tls_;
-  std::size_t written_ = 0;  // under the key of now
+  std::size_t encrypted_ = 0;  // bytes whose records are in the wire
+  std::size_t written_ = 0;    // under the key of now
 };
 
 }  // namespace lockstep::internal
