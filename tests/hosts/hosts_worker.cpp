@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -32,9 +33,11 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr char kUsage[] =
-    "Usage: hosts_worker [--engine NAME] [--join MS] [--lost MS] [--calls N] [--bytes N] [--pause MS]\n"
-    "Joins the other workers and makes calls: agree(), and where --bytes is above 0 exchange() of so many bytes with\n"
-    "each. Stops after --calls calls, and where one of the workers gets SIGTERM. --pause lies between two calls.\n"
+    "Usage: hosts_worker [--engine NAME] [--join MS] [--lost MS] [--calls N] [--bytes N,...] [--pause MS]\n"
+    "Joins the other workers and makes calls: agree(), and where --bytes is given exchange() of so many bytes with "
+    "each,\n"
+    "in turn where there are several numbers. Stops after --calls calls, and where one of the workers gets SIGTERM. "
+    "--pause lies between two calls.\n"
     "Exit codes: 0 it has stopped so, 2 usage, 4 what came is not what was sent; where a call or join() has failed "
     "that\n"
     "of the error: 75 restartable, 78 configuration\n";
@@ -42,7 +45,7 @@ constexpr char kUsage[] =
 struct Settings {
   lockstep::JoinOptions join = {};
   int64_t calls = 0;  // no bound where it is 0
-  std::size_t bytes = 0;
+  std::vector<std::size_t> bytes = {};
   milliseconds pause{0};
 };
 
@@ -57,6 +60,15 @@ void print(std::string text) {
   for (std::size_t at = text.find('\n'); at != std::string::npos; at = text.find('\n', at)) text.replace(at, 1, " | ");
   std::fputs(fmt::format("{:.3f} {}\n", milliseconds_of(Clock::now().time_since_epoch()), text).c_str(), stdout);
   std::fflush(stdout);
+}
+
+/// "1,300001"; nothing where the only number is 0.
+std::vector<std::size_t> numbers_of(const std::string& text) {
+  std::vector<std::size_t> numbers;
+  std::istringstream parts(text);
+  for (std::string part; std::getline(parts, part, ',');) numbers.push_back(std::stoull(part));
+  if (numbers == std::vector<std::size_t>{0}) numbers.clear();
+  return numbers;
 }
 
 /// Throws std::exception where a flag or its value is wrong.
@@ -75,7 +87,7 @@ Settings settings_of(std::span<char*> words) {
     } else if (flag == "--calls") {
       settings.calls = std::stoll(value);
     } else if (flag == "--bytes") {
-      settings.bytes = std::stoull(value);
+      settings.bytes = numbers_of(value);
     } else if (flag == "--pause") {
       settings.pause = milliseconds(std::stoll(value));
     } else {
@@ -88,25 +100,26 @@ Settings settings_of(std::span<char*> words) {
 /// What worker `from` sends in this call, in each byte.
 std::byte content_of(int64_t call, int64_t from) { return static_cast<std::byte>(call * 31 + from * 7 + 1); }
 
-/// Memory for exchange() with each worker, and what is in it.
+/// Memory for exchange() with each worker, of at most so many bytes, and what is in it.
 class Exchange {
  public:
-  Exchange(int64_t workers, int64_t worker, std::size_t bytes)
-      : worker_(worker), sent_(bytes), got_(static_cast<std::size_t>(workers), std::vector<std::byte>(bytes)) {
-    to_.assign(got_.size(), std::span<const std::byte>(sent_));
-    from_.assign(got_.begin(), got_.end());
-  }
+  Exchange(int64_t workers, int64_t worker, std::size_t most)
+      : worker_(worker), sent_(most), got_(static_cast<std::size_t>(workers), std::vector<std::byte>(most)) {}
 
   /// How long the call itself took. Throws a std::logic_error where what has come is not what was sent.
-  Clock::duration run(lockstep::World& world, int64_t call) {
+  Clock::duration run(lockstep::World& world, int64_t call, std::size_t bytes) {
+    to_.assign(got_.size(), std::span<const std::byte>(sent_).first(bytes));
+    from_.clear();
+    for (std::vector<std::byte>& one : got_) from_.push_back(std::span(one).first(bytes));
     std::fill(sent_.begin(), sent_.end(), content_of(call, worker_));
     const Clock::time_point begin = Clock::now();
     world.exchange(to_, from_);
     const Clock::duration took = Clock::now() - begin;
-    for (std::size_t w = 0; w < got_.size(); ++w) {
+    for (std::size_t w = 0; w < from_.size(); ++w) {
       const auto from = static_cast<int64_t>(w);
       const std::byte content = content_of(call, from);
-      const bool is_right = std::all_of(got_[w].begin(), got_[w].end(), [&](std::byte one) { return one == content; });
+      const bool is_right =
+          std::all_of(from_[w].begin(), from_[w].end(), [&](std::byte one) { return one == content; });
       if (from != worker_ && !is_right) {
         throw std::logic_error(fmt::format("wrong bytes from worker {} in call {}", from, call));
       }
@@ -124,7 +137,9 @@ class Exchange {
 
 /// Calls until all workers stop, which they do after the same call.
 void call_until_told(lockstep::World& world, const Settings& settings) {
-  Exchange exchange(world.num_workers(), world.worker_index(), settings.bytes);
+  const std::vector<std::size_t>& sizes = settings.bytes;
+  const std::size_t most = sizes.empty() ? 0 : *std::max_element(sizes.begin(), sizes.end());
+  Exchange exchange(world.num_workers(), world.worker_index(), most);
   Clock::duration exchanging{};
   Clock::duration longest{};
   Clock::time_point next_line = Clock::now();
@@ -134,7 +149,8 @@ void call_until_told(lockstep::World& world, const Settings& settings) {
       const Clock::time_point begin = Clock::now();
       const std::vector<std::string> all = world.agree(is_told_to_stop ? "stop" : "go");
       if (std::find(all.begin(), all.end(), "stop") != all.end()) break;
-      if (settings.bytes > 0) exchanging += exchange.run(world, calls);
+      if (!sizes.empty())
+        exchanging += exchange.run(world, calls, sizes[static_cast<std::size_t>(calls) % sizes.size()]);
       ++calls;
       longest = std::max(longest, Clock::now() - begin);
       if (Clock::now() >= next_line) {
