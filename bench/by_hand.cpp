@@ -115,6 +115,24 @@ nlohmann::ordered_json time_all_reduce(const Options& options) {
   return {{"ms", json_of(measure_together(repeat, options.timing), 1e3)}};
 }
 
+/// Two ranks send so many bytes to each other.
+nlohmann::ordered_json time_exchange(const Options& options) {
+  const auto bytes = static_cast<std::size_t>(options.bytes);
+  const int other = 1 - rank_of();
+  std::vector<unsigned char> sent(bytes, static_cast<unsigned char>(rank_of() + 1)), got(bytes);
+  const auto repeat = [&](int64_t calls) {
+    for (int64_t i = 0; i < calls; ++i) {
+      MPI_Sendrecv(sent.data(), static_cast<int>(bytes), MPI_BYTE, other, 0, got.data(), static_cast<int>(bytes),
+                   MPI_BYTE, other, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    }
+  };
+  repeat(1);
+  for (const unsigned char one : got) {
+    if (one != other + 1) throw std::runtime_error("what came is not what was sent");
+  }
+  return {{"ms", json_of(measure_together(repeat, options.timing), 1e3)}};
+}
+
 nlohmann::ordered_json time_step(const Options& options) {
   std::vector<at::Tensor> parameters;
   if (options.shapes.empty()) {
@@ -195,7 +213,7 @@ nlohmann::ordered_json time_training(const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   CLI::App app("Data parallelism by hand, with MPI and torch::optim", "by_hand");
-  app.add_option("mode", options.mode)->required()->check(CLI::IsMember({"all-reduce", "step", "train"}));
+  app.add_option("mode", options.mode)->required()->check(CLI::IsMember({"all-reduce", "exchange", "step", "train"}));
   app.add_option("--bytes", options.bytes)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--shapes", options.shapes);
   app.add_option("--model", options.model.name)->check(CLI::IsMember(model_names()))->capture_default_str();
@@ -209,7 +227,9 @@ int main(int argc, char** argv) {
   at::set_num_threads(1);
   at::globalContext().setFlushDenormal(true);  // as Lockstep does
   try {
+    if (options.mode == "exchange" && world_size() != 2) throw std::runtime_error("an exchange is between two ranks");
     nlohmann::ordered_json report = options.mode == "all-reduce" ? time_all_reduce(options)
+                                    : options.mode == "exchange" ? time_exchange(options)
                                     : options.mode == "step"     ? time_step(options)
                                                                  : time_training(options);
     char version[MPI_MAX_LIBRARY_VERSION_STRING];

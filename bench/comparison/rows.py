@@ -23,6 +23,7 @@ class Contestant:
     memory_goal: float = None    # Lockstep's peak memory over its, at most
     share_goal: float = None     # of Lockstep itself: the share of the machine's bandwidth, at least
     optional: bool = False       # left out by --quick
+    environment: dict = field(default_factory=dict)
 
 
 @dataclass
@@ -104,6 +105,29 @@ def workers(key, title, many, model, batch, ddp, quick=False):
     ], quick)
 
 
+LOOPBACK_BY_MPI = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "lo"}
+LOOPBACK_BY_UCX = {"OMPI_MCA_pml": "ucx", "OMPI_MCA_osc": "ucx", "OMPI_MCA_opal_common_ucx_tls": "any",
+                   "OMPI_MCA_opal_common_ucx_devices": "any", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo"}
+
+
+def wire(key, title, size):
+    """Two processes send so much to each other over the loopback interface."""
+    def ours(engine, **goals):
+        return Contestant(f"Lockstep, {engine}", "lockstep",
+                          ["bench", "wire", "--engine", engine, "--sizes", str(size)], **goals)
+
+    exchange = ["exchange", "--bytes", str(size)]
+    return [
+        Row(key, f"{title} over loopback", [
+            ours("tcp"),
+            Contestant("Open MPI, its own TCP", "by_hand", exchange, ranks=2, goal=1, environment=LOOPBACK_BY_MPI),
+            Contestant("Open MPI, UCX over TCP", "by_hand", exchange, ranks=2, goal=1, environment=LOOPBACK_BY_UCX),
+            Contestant("UCX over TCP, one way at a time", "ucx", [str(size), "tcp,self"], ranks=2),
+        ]),
+        Row(f"{key}-tls", f"{title} over loopback, encrypted", [ours("tls"), ours("tcp", goal=0.4)]),
+    ]
+
+
 def more_replicas(key, title, lanes, model, batch, goal, memory=None):
     """Four times as many replicas as lanes, against as many as lanes."""
     many = 4 * lanes
@@ -145,6 +169,8 @@ def rows(lanes):
         more_replicas("replicas-mlp", "training: MLP 784-1024-1024-10", lanes, mlp, 32, 1.1),
         more_replicas("replicas-resnet18", "training: resnet18", lanes, ["--model", "resnet18"], 16, 0.98),
         more_replicas("replicas-gpt", "training: gpt, context 128", lanes, ["--model", "gpt"], 8, 0.98, memory=True),
+        *wire("wire-small", "4 KiB to each other", 4096),
+        *wire("wire-large", "64 MiB to each other", 64 << 20),
         Row("run", "one replica through run, cnn, batch 64", [
             Contestant("Lockstep, through run", "run_overhead", ["through run"]),
             Contestant("LibTorch, the bare loop", "run_overhead", ["by hand"], goal=1),

@@ -57,7 +57,7 @@ class Machine:
 
     def run(self, contestant, variant, retaining, dump):
         """One measurement: {ms, samples_per_second, ...}, with `rate` to compare by."""
-        env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(RETAINING if retaining else {})}
+        env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(RETAINING if retaining else {}), **contestant.environment}
         if retaining:
             env["LD_PRELOAD"] = self.jemalloc
         command = self.command(contestant, variant)
@@ -66,7 +66,7 @@ class Machine:
         if contestant.program == "run_overhead":
             return run_overhead(command, env, contestant.arguments[0])
         if contestant.program == "ucx":
-            return run_ucx(env, int(contestant.arguments[0]))
+            return run_ucx(env, *contestant.arguments)
         if contestant.checked and dump:
             command += ["--dump", dump]
         if contestant.program == "by_hand":
@@ -128,6 +128,8 @@ def run_lockstep(command, env, dump):
     if report["bench"] == "all-reduce":
         hot = next(row for row in report["sizes"] if row["buffers"] == "hot")
         report["ms"] = {key: value / 1e3 for key, value in hot["us"].items()}
+    elif report["bench"] == "wire":
+        report["ms"] = {key: value / 1e3 for key, value in report["sizes"][0]["us"].items()}
     else:
         report["ms"] = report["ms_per_step"]
     report["rate"] = report.get("samples_per_second", 1e3 / report["ms"]["median"])
@@ -159,12 +161,13 @@ def run_mpi(command, env, ranks):
     return result
 
 
-def run_ucx(env, size):
-    """UCX's own benchmark in shared memory: one tensor one way, which two ranks of an all-reduce do at the same time."""
+def run_ucx(env, size, transports="posix,sysv,cma,self"):
+    """UCX's own benchmark: one tensor one way, which two ranks of an all-reduce or an exchange do at the same time."""
+    size = int(size)
     program = shutil.which("ucx_perftest")
     if not program:
         raise Failure("there is no ucx_perftest: install ucx-utils")
-    env = {**env, "UCX_TLS": "posix,sysv,cma,self"}
+    env = {**env, "UCX_TLS": transports, **({"UCX_NET_DEVICES": "lo"} if "tcp" in transports else {})}
     cores = sorted(os.sched_getaffinity(0))
     port = str(free_port())
     iterations = max(20, min(50000, (2 << 30) // size))
