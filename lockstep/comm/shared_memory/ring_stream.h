@@ -7,6 +7,7 @@
 #include <string>
 
 #include "lockstep/comm/message.h"
+#include "lockstep/comm/shared_memory/ring.h"
 #include "lockstep/comm/shared_memory/segment.h"
 
 namespace lockstep::internal {
@@ -22,8 +23,7 @@ class Sending {
 
  private:
   const Segment* segment_;
-  Ring* ring_;
-  std::byte* data_;
+  RingWriter ring_;
   int64_t to_;
   MessageHead head_;
   std::span<const std::byte> bytes_;
@@ -46,8 +46,7 @@ class Receiving {
 
  private:
   const Segment* segment_;
-  Ring* ring_;
-  const std::byte* data_;
+  RingReader ring_;
   int64_t from_;
   int64_t to_;
   MessageHead::Kind kind_;

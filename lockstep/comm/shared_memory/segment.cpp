@@ -1,16 +1,10 @@
 #include "lockstep/comm/shared_memory/segment.h"
 
-#include <fcntl.h>
-#include <fmt/format.h>
 #include <linux/futex.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <bit>
-#include <cerrno>
 #include <climits>
 #include <cstring>
 #include <ctime>
@@ -34,26 +28,7 @@ struct alignas(64) Segment::Header {
 
 namespace {
 
-static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free,
-              "atomics that processes share need no lock");
-
 constexpr std::size_t kHeaderBytes = 64;
-/// All rings together have about this many bytes, of which the system gives those pages that are used.
-constexpr std::size_t kRingBytes = std::size_t{64} << 20;
-constexpr std::size_t kLargestRing = std::size_t{1} << 18;
-constexpr std::size_t kSmallestRing = std::size_t{1} << 14;
-
-std::size_t ring_size_of(int64_t workers) {
-  const auto pairs = static_cast<std::size_t>(workers * workers);
-  return std::clamp(std::bit_floor(kRingBytes / pairs), kSmallestRing, kLargestRing);
-}
-
-[[noreturn]] void refuse(const std::string& fact) {
-  throw ClusterError("LS-CLUSTER-MEMORY", fact, "look at this host's limits of memory and of open files");
-}
-[[noreturn]] void refuse_by_system(const char* call) {
-  refuse(fmt::format("the system gives no memory that workers can share ({}): {}", call, std::strerror(errno)));
-}
 
 std::size_t length_of(int64_t workers) {
   const auto count = static_cast<std::size_t>(workers);
@@ -62,79 +37,44 @@ std::size_t length_of(int64_t workers) {
   return (tables + kPage - 1) / kPage * kPage + count * count * ring_size_of(workers);
 }
 
-std::byte* map_file(int file, std::size_t length) {
-  void* const memory = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  if (memory == MAP_FAILED) refuse_by_system("mmap");
-  // A forked child has no part in the run, and must not write into the memory of all.
-  madvise(memory, length, MADV_DONTFORK);
-  return static_cast<std::byte*>(memory);
-}
-
 uint64_t calls_of(uint64_t state) { return state >> 16; }
 uint64_t verdict_of(uint64_t state) { return state & 0xffff; }
 
 }  // namespace
 
-Segment::Segment(FileDescriptor file, std::byte* memory, std::size_t length, int64_t workers)
-    : file_(std::move(file)), memory_(memory), length_(length), workers_(workers) {}
+Segment::Segment(SharedMemory memory, int64_t workers) : memory_(std::move(memory)), workers_(workers) {}
 
-Segment::Segment(Segment&& other) noexcept
-    : file_(std::move(other.file_)),
-      memory_(std::exchange(other.memory_, nullptr)),
-      length_(other.length_),
-      workers_(other.workers_) {}
-
-Segment::~Segment() {
-  // In a forked child the memory is not mapped, and its addresses may be somebody else's by now.
-  if (memory_ && !process_.is_in_child()) munmap(memory_, length_);
-}
-
-Segment::Header& Segment::header() const { return *std::launder(reinterpret_cast<Header*>(memory_)); }
+Segment::Header& Segment::header() const { return *std::launder(reinterpret_cast<Header*>(memory_.data())); }
 
 WorkerArea& Segment::worker(int64_t index) const {
   static_assert(sizeof(Header) == kHeaderBytes);
-  return *std::launder(reinterpret_cast<WorkerArea*>(memory_ + kHeaderBytes) + index);
+  return *std::launder(reinterpret_cast<WorkerArea*>(memory_.data() + kHeaderBytes) + index);
 }
 
 Ring& Segment::ring(int64_t from, int64_t to) const {
-  std::byte* const begin = memory_ + kHeaderBytes + static_cast<std::size_t>(workers_) * sizeof(WorkerArea);
+  std::byte* const begin = memory_.data() + kHeaderBytes + static_cast<std::size_t>(workers_) * sizeof(WorkerArea);
   return *std::launder(reinterpret_cast<Ring*>(begin) + from * workers_ + to);
 }
 
-std::size_t Segment::ring_size() const { return ring_size_of(workers_); }
-
 std::byte* Segment::ring_bytes(int64_t from, int64_t to) const {
   const auto pairs = static_cast<std::size_t>(workers_ * workers_);
-  std::byte* const end = memory_ + length_;
+  std::byte* const end = memory_.data() + memory_.length();
   return end - (pairs - static_cast<std::size_t>(from * workers_ + to)) * ring_size();
 }
 
 Segment Segment::create(int64_t workers) {
-  const std::size_t length = length_of(workers);
-  FileDescriptor file(memfd_create("lockstep workers", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!file.is_open()) refuse_by_system("memfd_create");
-  // Without the seals another process could cut the file, and whoever touches what is gone gets a signal.
-  if (ftruncate(file.get(), static_cast<off_t>(length)) != 0 ||
-      fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    refuse_by_system("ftruncate, fcntl");
-  }
-  std::byte* const memory = map_file(file.get(), length);
-  Segment segment(std::move(file), memory, length, workers);
-  new (memory) Header{.workers = workers};
+  Segment segment(SharedMemory::create(length_of(workers)), workers);
+  new (segment.memory_.data()) Header{.workers = workers};
   for (int64_t w = 0; w < workers; ++w) new (&segment.worker(w)) WorkerArea;
   for (int64_t pair = 0; pair < workers * workers; ++pair) new (&segment.ring(0, pair)) Ring;
   return segment;
 }
 
 Segment Segment::map(int file, int64_t workers) {
-  struct stat about = {};
-  const std::size_t length = length_of(workers);
-  if (fstat(file, &about) != 0 || static_cast<std::size_t>(about.st_size) != length)
-    refuse(fmt::format("the memory that worker 0 gave has {} bytes, and {} are expected", about.st_size, length));
-  Segment segment(FileDescriptor(), map_file(file, length), length, workers);
-  if (segment.header().mark != Header::kMark || segment.header().workers != workers)
-    refuse("the memory that worker 0 gave was not made for this job");
-  return segment;
+  Segment segment(SharedMemory::map(file, length_of(workers)), workers);
+  if (segment.header().mark == Header::kMark && segment.header().workers == workers) return segment;
+  throw ClusterError("LS-CLUSTER-MEMORY", "the memory that worker 0 gave was not made for this job",
+                     "start the workers again");
 }
 
 void Segment::end(int64_t worker, std::string_view reason) const noexcept {

@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/core/file_descriptor.h"
-#include "lockstep/core/forks.h"
+#include "lockstep/comm/shared_memory/ring.h"
+#include "lockstep/comm/shared_memory/shared_memory.h"
 
 namespace lockstep::internal {
 
@@ -34,12 +34,6 @@ struct alignas(64) WorkerArea {
   char reason[kLongestReason] = {};
 };
 
-/// A stream of bytes from one worker to another. Positions count all bytes that ever went through.
-struct Ring {
-  alignas(64) std::atomic<uint64_t> written = 0;  // by the sender
-  alignas(64) std::atomic<uint64_t> read = 0;     // by the receiver
-};
-
 /// One mapping of the memory. It consists of a WorkerArea for each worker, a Ring for each pair of workers, and the
 /// bytes of the rings. Nothing in it has an address or a pointer: every process maps it elsewhere.
 class Segment {
@@ -50,18 +44,15 @@ class Segment {
   /// Maps memory that create() made in another process; `file` stays the caller's. A ClusterError (LS-CLUSTER-MEMORY)
   /// where it is not such memory for so many workers.
   static Segment map(int file, int64_t workers);
-  ~Segment();
-  Segment(Segment&& other) noexcept;
-  Segment& operator=(Segment&&) = delete;
 
   /// The memory's file, to be given to other processes; -1 in a segment that map() made.
-  int file() const { return file_.get(); }
+  int file() const { return memory_.file(); }
   int64_t workers() const { return workers_; }
   WorkerArea& worker(int64_t index) const;
   Ring& ring(int64_t from, int64_t to) const;
   std::byte* ring_bytes(int64_t from, int64_t to) const;
   /// A power of two.
-  std::size_t ring_size() const;
+  std::size_t ring_size() const { return ring_size_of(workers_); }
 
   /// Ends the run for all workers, in the name of `worker`, unless it has ended already: the first reason stays. Wakes
   /// all. Any thread of the process of `worker` may call.
@@ -93,15 +84,12 @@ class Segment {
 
  private:
   struct Header;
-  Segment(FileDescriptor file, std::byte* memory, std::size_t length, int64_t workers);
+  Segment(SharedMemory memory, int64_t workers);
   Header& header() const;
   static void sleep(std::atomic<uint32_t>& word, uint32_t value, int64_t most);
 
-  ProcessMark process_;
-  FileDescriptor file_;
-  std::byte* memory_ = nullptr;
-  std::size_t length_ = 0;
-  int64_t workers_ = 0;
+  SharedMemory memory_;
+  int64_t workers_;
 };
 
 }  // namespace lockstep::internal
