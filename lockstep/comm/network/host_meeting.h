@@ -1,0 +1,65 @@
+// How workers of one host, which have met over a network, come to share memory in pairs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/network/members.h"
+#include "lockstep/comm/network/memory_channel.h"
+#include "lockstep/core/file_descriptor.h"
+
+namespace lockstep::internal {
+
+/// Whether some of the workers share a host, and not all of them.
+bool is_mixed(const std::vector<Member>& members);
+
+/// One worker's part. Each goes to the local sockets of those before it, and gives memory to those that come after it.
+/// Both sides refuse processes of other users, and prove by an HMAC that they know a key that the workers of this run
+/// have and nobody else. The sockets have no files; nobody can guess their names before they are there.
+///
+/// It consists of steps. All workers of the run make one before any of them makes the next: so nobody waits, and nobody
+/// who does not belong can make them wait. A step does not throw: it notes why two workers cannot share memory.
+class HostMeeting {
+ public:
+  /// Waits at this worker's place from now on. `members` are all workers of the run, by worker.
+  HostMeeting(const std::vector<Member>& members, int64_t self, const std::string& key);
+
+  void go_to_others();  // to the places of those before this worker
+  void give_memory();   // to those that have come
+  void take_memory();   // from those before this worker
+
+  /// What this worker tells the others at the end.
+  std::string outcome() const;
+  /// The channel with another worker; null where `outcomes`, of all workers, say that one of both has no memory. To be
+  /// called once for each.
+  std::unique_ptr<MemoryChannel> channel(int64_t other, const std::vector<std::string>& outcomes);
+  /// One line that says with whom this worker shares no memory though it is on the same host; empty where there is
+  /// nobody. `outcomes` as before.
+  std::string missing(const std::vector<std::string>& outcomes) const;
+
+ private:
+  struct Other {
+    FileDescriptor connection = {};
+    std::unique_ptr<MemoryChannel> channel = {};
+    std::string problem = "it did not come";
+  };
+  /// Does a part for one other worker; an error becomes its problem.
+  template <class Part>
+  void attempt(Other& other, const Part& part);
+  void welcome(FileDescriptor connection);
+  /// Why both have no memory by what this worker and the other one say; empty where they have.
+  static std::string problem_of(int64_t self, int64_t other, const std::vector<std::string>& outcomes);
+
+  const std::vector<Member>& members_;
+  const int64_t self_;
+  const std::string key_;
+  std::map<int64_t, Other> others_;  // of this host, by worker
+  std::size_t ring_size_ = 0;
+  FileDescriptor listener_;
+};
+
+}  // namespace lockstep::internal
