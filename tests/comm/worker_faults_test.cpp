@@ -52,6 +52,8 @@ std::shared_ptr<World> join_network(const std::string& engine, const WorkerTimeo
                  .secret = "a secret of the test",
                  .must_match = "test",
                  .plaintext = engine == "tcp"};
+  // Two hosts: workers 0 and 1 of three share memory.
+  if (engine == "mixed") job.host_id = 2 * job.worker_index <= job.num_workers ? "a" : "b";
   if (job.worker_index != 0) job.chief_port = static_cast<uint16_t>(std::stoi(next_word()));
   auto network = std::make_unique<NetworkRendezvous>(job);
   if (job.worker_index == 0) report(fmt::format("port {}", network->port()));
@@ -288,7 +290,7 @@ TEST_P(WorkerFaults, AreNotSeenWhereEightWorkersShareFewCores) {
   for (int64_t w = 0; w < kMany; ++w) EXPECT_EQ(workers.wait(w).code, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Engines, WorkerFaults, ::testing::Values("shared-memory", "tls", "tcp", "ucx"),
+INSTANTIATE_TEST_SUITE_P(Engines, WorkerFaults, ::testing::Values("shared-memory", "tls", "tcp", "ucx", "mixed"),
                          [](const auto& one) { return one.param == "shared-memory" ? "SharedMemory" : one.param; });
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/strategy/mirrored.h"
 #include "tests/support/free_port.h"
+#include "tests/support/hosts.h"
 #include "tests/support/worker_processes.h"
 #include "tests/support/workers.h"
 
@@ -54,16 +55,29 @@ std::string train(const std::shared_ptr<World>& world, int64_t epochs) {
   return sha256_of(named);
 }
 
+/// By the engine of the test; "mixed" are two hosts, whose workers share memory.
+std::shared_ptr<World> join_by_environment() {
+  const std::string engine = std::getenv("ENGINE");
+  const ClusterSpec cluster = resolve_cluster();
+  if (engine != "mixed") return join(cluster, {.engine = engine});
+  std::string hosts;
+  for (int64_t w = 0; w < cluster.num_workers(); ++w) hosts += 2 * w < cluster.num_workers() ? '0' : '1';
+  const std::string chief = cluster.chief_address();
+  return testing::join_from_host({.hosts = hosts,
+                                  .worker = cluster.worker_index(),
+                                  .port = static_cast<uint16_t>(std::stoi(chief.substr(chief.find(':') + 1)))});
+}
+
 WORKER_BODY(trains) {
   torch::set_num_threads(1);
-  const auto world = join(resolve_cluster(), {.engine = std::getenv("ENGINE")});
+  const auto world = join_by_environment();
   report("digest " + train(world, 3));
 }
 
 WORKER_BODY(trains_until_failure) {
   torch::set_num_threads(1);
   try {
-    train(join(resolve_cluster(), {.engine = std::getenv("ENGINE")}), 1'000'000);
+    train(join_by_environment(), 1'000'000);
   } catch (const Error& error) {
     report("failed: " + std::string(error.what()));
   }
@@ -103,7 +117,7 @@ class Processes : public ::testing::TestWithParam<std::string> {
 
 TEST_P(Processes, TrainWithTheBitsOfOne) {
   const std::string expected = "digest " + train(nullptr, 3);
-  for (const int64_t count : {2, 3}) {
+  for (const int64_t count : GetParam() == "mixed" ? std::vector<int64_t>{3, 4} : std::vector<int64_t>{2, 3}) {
     const auto started = start("trains", count);
     WorkerProcesses& workers = *started;
     for (const Report& one : workers.expect_all("digest ", std::chrono::seconds(120))) EXPECT_EQ(one.text, expected);
@@ -146,7 +160,7 @@ TEST_P(Processes, NameAWorkerThatAnExceptionEndsBetweenSteps) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Engines, Processes, ::testing::Values("shared-memory", "tls", "tcp"),
+INSTANTIATE_TEST_SUITE_P(Engines, Processes, ::testing::Values("shared-memory", "tls", "tcp", "mixed"),
                          [](const auto& one) { return one.param == "shared-memory" ? "SharedMemory" : one.param; });
 
 TEST(ProcessesAlone, AreWarnedOnceWhereTheirEnvironmentDescribesOthers) {

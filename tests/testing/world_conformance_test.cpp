@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <future>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/network/network_world.h"
@@ -57,8 +59,16 @@ Worlds shared_memory(int64_t workers, std::chrono::milliseconds patience) {
   return worlds;
 }
 
+struct Network {
+  bool plaintext = false;
+  std::string plug_in = {};
+  /// The host on which a worker says that it is; this machine where there is none.
+  std::function<std::string(int64_t worker, int64_t workers)> host = {};
+};
+
 /// Workers of one process, each with connections of its own. Separate processes are in tests/comm.
-Worlds network(int64_t workers, std::chrono::milliseconds patience, bool plaintext, const std::string& plug_in = {}) {
+Worlds make_network(int64_t workers, std::chrono::milliseconds patience, const Network& how) {
+  const std::string& plug_in = how.plug_in;
   const WorkerTimeouts timeouts{.patience = patience};
   const auto job_of = [&](int64_t worker, uint16_t port) {
     return internal::NetworkJob{.num_workers = workers,
@@ -67,7 +77,8 @@ Worlds network(int64_t workers, std::chrono::milliseconds patience, bool plainte
                                 .chief_port = port,
                                 .own_address = "127.0.0.1",
                                 .secret = "a secret of this test",
-                                .plaintext = plaintext};
+                                .plaintext = how.plaintext,
+                                .host_id = how.host ? how.host(worker, workers) : std::string()};
   };
   const auto connect = [&](std::unique_ptr<internal::NetworkRendezvous> network) {
     network->meet(timeouts.join);
@@ -88,9 +99,16 @@ Worlds network(int64_t workers, std::chrono::milliseconds patience, bool plainte
   for (auto& one : joining) worlds.push_back(one.get());
   return worlds;
 }
-Worlds tls(int64_t workers, std::chrono::milliseconds patience) { return network(workers, patience, false); }
-Worlds tcp(int64_t workers, std::chrono::milliseconds patience) { return network(workers, patience, true); }
-Worlds ucx(int64_t workers, std::chrono::milliseconds patience) { return network(workers, patience, false, "ucx"); }
+/// As WorldConformance::make.
+auto network(Network how) {
+  return [how = std::move(how)](int64_t workers, std::chrono::milliseconds patience) {
+    return make_network(workers, patience, how);
+  };
+}
+
+/// Two hosts with half of the workers each, and all workers on one host but for the last.
+std::string one_of_two_hosts(int64_t worker, int64_t workers) { return 2 * worker < workers ? "a" : "b"; }
+std::string host_of_all_but_the_last(int64_t worker, int64_t workers) { return worker + 1 < workers ? "a" : "b"; }
 
 /// Why the plug-in cannot be used here; empty where it can.
 std::string missing(const std::string& plug_in) try {
@@ -108,9 +126,18 @@ const auto kName = [](const auto& one) { return one.param.name; };
 INSTANTIATE_TEST_SUITE_P(Threads, WorldConforms, ::testing::ValuesIn(world_checks({.make = threads})), kName);
 INSTANTIATE_TEST_SUITE_P(SharedMemory, WorldConforms, ::testing::ValuesIn(world_checks({.make = shared_memory})),
                          kName);
-INSTANTIATE_TEST_SUITE_P(Tls, WorldConforms, ::testing::ValuesIn(world_checks({.make = tls})), kName);
+INSTANTIATE_TEST_SUITE_P(Tls, WorldConforms, ::testing::ValuesIn(world_checks({.make = network({})})), kName);
 // What differs from TLS does not depend on the number of workers.
-INSTANTIATE_TEST_SUITE_P(Tcp, WorldConforms, ::testing::ValuesIn(world_checks({.make = tcp, .workers = {2, 3}})),
+INSTANTIATE_TEST_SUITE_P(Tcp, WorldConforms,
+                         ::testing::ValuesIn(world_checks({.make = network({.plaintext = true}), .workers = {2, 3}})),
+                         kName);
+// Workers of a host share memory.
+INSTANTIATE_TEST_SUITE_P(
+    TwoHosts, WorldConforms,
+    ::testing::ValuesIn(world_checks({.make = network({.host = one_of_two_hosts}), .workers = {3, 4, 8}})), kName);
+INSTANTIATE_TEST_SUITE_P(AllButOneOnAHost, WorldConforms,
+                         ::testing::ValuesIn(world_checks(
+                             {.make = network({.plaintext = true, .host = host_of_all_but_the_last}), .workers = {4}})),
                          kName);
 
 class UcxWorldConforms : public WorldConforms {};
@@ -121,7 +148,7 @@ TEST_P(UcxWorldConforms, To) {
   GetParam().run();
 }
 
-INSTANTIATE_TEST_SUITE_P(Ucx, UcxWorldConforms, ::testing::ValuesIn(world_checks({.make = ucx})), kName);
+INSTANTIATE_TEST_SUITE_P(Ucx, UcxWorldConforms, ::testing::ValuesIn(world_checks({.make = network({.plug_in = "ucx"})})), kName);
 
 TEST(WorldConformance, HasEachCheckForEachNumberOfWorkersUnderANameThatTestsCanHave) {
   std::set<std::string> names;

@@ -162,7 +162,9 @@ std::string HostMeeting::outcome() const {
 }
 
 std::string HostMeeting::problem_of(int64_t self, int64_t other, const std::vector<std::string>& outcomes) {
-  for (const auto& [from, to] : {std::pair(self, other), std::pair(other, self)}) {
+  // The one that gives knows more of what went wrong.
+  const auto [gives, takes] = std::minmax(self, other);
+  for (const auto& [from, to] : {std::pair(gives, takes), std::pair(takes, gives)}) {
     const std::string_view line = line_of(outcomes[static_cast<std::size_t>(from)], to);
     if (line != kShared) return fmt::format("worker {} says of worker {}: {}", from, to, line);
   }

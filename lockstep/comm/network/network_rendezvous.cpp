@@ -56,7 +56,7 @@ NetworkRendezvous::NetworkRendezvous(NetworkJob job)
   mine_ = {.member = {.worker = job_.worker_index,
                       .process = getpid(),
                       .host = host_name(),
-                      .host_id = host_id(),
+                      .host_id = job_.host_id.empty() ? host_id() : job_.host_id,
                       .address = job_.own_address,
                       .port = listener_.port(),
                       .datagram_port = datagrams_->port()},

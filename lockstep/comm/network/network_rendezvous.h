@@ -48,6 +48,8 @@ struct NetworkJob {
   bool plaintext = false;
   Resolver resolver = ask_system;
   std::chrono::milliseconds look_up_every = std::chrono::seconds(10);
+  /// For tests: the host on which the worker says that it is, in place of host_id().
+  std::string host_id = {};
 };
 
 /// All that connects a worker with the others.

@@ -18,6 +18,7 @@
 #include "lockstep/comm/exits.h"
 #include "lockstep/comm/message.h"
 #include "lockstep/comm/network/control.h"
+#include "lockstep/comm/network/host_meeting.h"
 #include "lockstep/comm/network/message_channel.h"
 #include "lockstep/comm/network/refusal.h"
 #include "lockstep/comm/network/run_state.h"
@@ -42,14 +43,14 @@ class NetworkWorld final : public World {
         description_(rendezvous_->job().plaintext
                          ? "tcp: every connection is authenticated by the job's secret, and its bytes are not encrypted"
                          : "tls: every connection is authenticated by the job's secret, and encrypted (TLS 1.3)"),
+        key_(rendezvous_->job().secret + team.members.session),
         state_(std::make_unique<RunState>()),
-        control_(
-            std::make_unique<Control>(rendezvous_->context(),
-                                      Control::Team{.members = members_,
-                                                    .connections = std::move(team.control),
-                                                    .datagrams = std::move(team.datagrams),
-                                                    .datagram_key = rendezvous_->job().secret + team.members.session},
-                                      worker_, timeouts.lost, *state_)) {
+        control_(std::make_unique<Control>(rendezvous_->context(),
+                                           Control::Team{.members = members_,
+                                                         .connections = std::move(team.control),
+                                                         .datagrams = std::move(team.datagrams),
+                                                         .datagram_key = key_},
+                                           worker_, timeouts.lost, *state_)) {
     at_exit(this, [this] { control_->leave_at_exit(); });
   }
 
@@ -131,6 +132,31 @@ class NetworkWorld final : public World {
     }
     messenger_ = std::move(messenger);
     return {};
+  }
+
+  /// Gives the bytes between workers of a host to memory that both map, where some share a host and not all do. Where
+  /// two cannot share memory, their connection stays.
+  void share_memory() {
+    if (!is_mixed(members_)) return;
+    HostMeeting meeting(members_, worker_, key_);
+    // Each agreement waits until all have made the step before it.
+    agree("waits at its place");
+    meeting.go_to_others();
+    agree("has gone to the others");
+    meeting.give_memory();
+    agree("has given memory");
+    meeting.take_memory();
+    const std::vector<std::string> outcomes = agree(meeting.outcome());
+    for (auto& stream : data_) {
+      if (!stream) continue;
+      auto channel = meeting.channel(stream->other(), outcomes);
+      if (channel) stream = std::make_unique<DataStream>(worker_, stream->other(), std::move(channel));
+    }
+    description_ += "; workers of one host exchange bytes through memory that only they map";
+    const std::string missing = meeting.missing(outcomes);
+    if (missing.empty()) return;
+    description_ += ", but for some that could not";
+    log(LogLevel::kWarning, missing);
   }
 
   void abort(const std::string& reason) noexcept override try {
@@ -303,7 +329,8 @@ class NetworkWorld final : public World {
   const int64_t worker_;
   const WorkerTimeouts timeouts_;
   const CallWait::Clock::duration spin_;  // before it sleeps
-  const char* const description_;
+  std::string description_;
+  const std::string key_;  // of this run: its workers know it, and nobody else
   uint64_t calls_ = 0;
   std::atomic<bool> has_failed_ = false;
   std::vector<pollfd> files_;  // of sleep(), kept so that a call allocates nothing
@@ -315,7 +342,9 @@ class NetworkWorld final : public World {
 
 std::shared_ptr<World> connect_network(std::unique_ptr<NetworkRendezvous> rendezvous, const WorkerTimeouts& timeouts) {
   NetworkTeam team = rendezvous->connect();
-  return std::make_shared<NetworkWorld>(std::move(rendezvous), std::move(team), timeouts);
+  const auto world = std::make_shared<NetworkWorld>(std::move(rendezvous), std::move(team), timeouts);
+  world->share_memory();
+  return world;
 }
 
 std::shared_ptr<World> connect_network(std::unique_ptr<NetworkRendezvous> rendezvous, const WorkerTimeouts& timeouts,
@@ -323,7 +352,11 @@ std::shared_ptr<World> connect_network(std::unique_ptr<NetworkRendezvous> rendez
   NetworkTeam team = rendezvous->connect();
   const auto world = std::make_shared<NetworkWorld>(std::move(rendezvous), std::move(team), timeouts);
   const std::string problem = world->move_to(std::move(messenger));
-  if (problem.empty() || !is_required) return world;
+  if (problem.empty()) return world;
+  if (!is_required) {
+    world->share_memory();
+    return world;
+  }
   throw ClusterError("LS-CLUSTER-ENGINE", fmt::format("the engine cannot be used on {}", problem),
                      "repair what it says there, or choose the engine tls");
 }
