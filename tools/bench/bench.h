@@ -49,6 +49,8 @@ struct BenchStepOptions : BenchOptions {
 struct BenchWireOptions {
   int64_t workers = 2;
   std::string engine = "shared-memory";
+  int64_t hosts = 1;                                                  // the workers say that they are on so many hosts
+  bool pair = false;                                                  // only workers 0 and 1 send bytes
   std::vector<uint64_t> sizes = {0, 4096, 65536, 1 << 20, 64 << 20};  // bytes from each worker to each other one
   int64_t blocks = 15;
   double block_seconds = 0.3;

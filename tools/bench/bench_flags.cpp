@@ -104,6 +104,13 @@ void add_bench(CLI::App& app, Action& chosen) {
   wire_app->add_option("--engine", wire->engine, "what moves the bytes")
       ->check(CLI::IsMember({"shared-memory", "tls", "tcp", "ucx"}))
       ->capture_default_str();
+  wire_app
+      ->add_option("--hosts", wire->hosts,
+                   "the workers say that they are on so many hosts, in blocks, so that a job of several hosts can be "
+                   "measured on one machine; engines tls and tcp only")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  wire_app->add_flag("--pair", wire->pair, "only workers 0 and 1 send bytes; the others take part in the calls");
   wire_app->add_option("--sizes", wire->sizes, "from each worker to each other one, such as 4KiB,64MiB")
       ->delimiter(',')
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))

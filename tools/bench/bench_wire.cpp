@@ -12,13 +12,16 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/join.h"
+#include "lockstep/comm/network/network_world.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/file_descriptor.h"
 #include "tools/bench/bench_report.h"
@@ -91,9 +94,15 @@ void pin(int64_t worker) {
 
 /// What a worker sends to each other one, and gets from it.
 struct Buffers {
-  Buffers(int64_t workers, int64_t bytes)
-      : sent(static_cast<std::size_t>(workers), std::vector<std::byte>(static_cast<std::size_t>(bytes))),
-        memory(sent.size(), std::vector<std::byte>(static_cast<std::size_t>(bytes) + kApart)) {
+  /// `exchanges(w)` says whether any bytes go to worker w, and from it.
+  template <class Exchanges>
+  Buffers(int64_t workers, int64_t bytes, const Exchanges& exchanges)
+      : sent(static_cast<std::size_t>(workers)), memory(sent.size()) {
+    for (std::size_t w = 0; w < sent.size(); ++w) {
+      const std::size_t count = exchanges(static_cast<int64_t>(w)) ? static_cast<std::size_t>(bytes) : 0;
+      sent[w].resize(count);
+      memory[w].resize(count + kApart);
+    }
     to.assign(sent.begin(), sent.end());
     for (auto& one : memory) from.push_back(std::span(one).subspan(kApart));
   }
@@ -182,11 +191,48 @@ Timing measure_copy(World& world, Buffers& buffers, const TimingOptions& options
   return timing;
 }
 
+std::shared_ptr<World> join_workers(const BenchWireOptions& options, int64_t worker, const std::string& job,
+                                    uint16_t port) {
+  if (options.hosts == 1) {
+    ClusterSpec cluster;
+    cluster.jobs["worker"].resize(static_cast<std::size_t>(options.workers));
+    cluster.task = worker;
+    cluster.job_id = job;
+    if (port != 0) cluster.jobs["worker"][0] = fmt::format("127.0.0.1:{}", port);
+    return join(cluster, {.engine = options.engine});
+  }
+  const WorkerTimeouts timeouts;
+  auto network = std::make_unique<internal::NetworkRendezvous>(
+      internal::NetworkJob{.num_workers = options.workers,
+                           .worker_index = worker,
+                           .chief = {"127.0.0.1"},
+                           .chief_port = port,
+                           .own_address = "127.0.0.1",
+                           .id = job,
+                           .plaintext = options.engine == "tcp",
+                           .host_id = fmt::format("host {}", worker * options.hosts / options.workers)});
+  network->meet(timeouts.join);
+  return internal::connect_network(std::move(network), timeouts);
+}
+
+void check_hosts(const BenchWireOptions& options) {
+  if (options.hosts == 1 ||
+      ((options.engine == "tls" || options.engine == "tcp") && options.hosts <= options.workers)) {
+    return;
+  }
+  throw UsageError("LS-OPTION",
+                   fmt::format("--hosts {} was given with --engine {} and --workers {}", options.hosts, options.engine,
+                               options.workers),
+                   "give at most as many hosts as workers, and the engine tls or tcp");
+}
+
 }  // namespace
 
 int bench_wire(const BenchWireOptions& options) {
+  check_hosts(options);
   WholeFile json(options.json);
-  check_fits(2.0 * static_cast<double>(options.workers * options.workers) *
+  const int64_t pairs = options.pair ? 2 : options.workers * (options.workers - 1);
+  check_fits(2.0 * static_cast<double>(pairs) *
                  static_cast<double>(*std::max_element(options.sizes.begin(), options.sizes.end())),
              "--sizes and --workers");
   const std::string job = fmt::format("bench-wire-{}", getpid());
@@ -196,23 +242,20 @@ int bench_wire(const BenchWireOptions& options) {
   pin(me);
   std::shared_ptr<World> world;
   try {
-    ClusterSpec cluster;
-    cluster.jobs["worker"].resize(static_cast<std::size_t>(options.workers));
-    cluster.task = me;
-    cluster.job_id = job;
-    if (port != 0) cluster.jobs["worker"][0] = fmt::format("127.0.0.1:{}", port);
-    world = join(cluster, {.engine = options.engine});
+    world = join_workers(options, me, job, port);
     TimingOptions timing{.blocks = static_cast<int>(options.blocks), .block_seconds = options.block_seconds};
     std::vector<std::vector<std::string>> table{
         {"to each other worker", "exchange", "GB/s", "a copy of as much", "share"}};
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();
     for (const uint64_t size : options.sizes) {
-      Buffers buffers(options.workers, static_cast<int64_t>(size));
+      Buffers buffers(options.workers, static_cast<int64_t>(size),
+                      [&](int64_t w) { return w != me && (!options.pair || (w < 2 && me < 2)); });
       check(*world, buffers);
       const Timing exchange = measure_exchange(*world, buffers, timing);
       const Timing copy = measure_copy(*world, buffers, timing);
       if (me != 0) continue;
-      const double rate = static_cast<double>(size) * static_cast<double>(options.workers - 1) / exchange.median;
+      const double others = options.pair ? 1 : static_cast<double>(options.workers - 1);
+      const double rate = static_cast<double>(size) * others / exchange.median;
       const double share = copy.median / exchange.median;
       table.push_back({size_text(static_cast<int64_t>(size)), text_of(exchange), fmt::format("{:.3f}", rate / 1e9),
                        text_of(copy), size == 0 ? "-" : percent(share)});
@@ -229,9 +272,12 @@ int bench_wire(const BenchWireOptions& options) {
     }
     processes.wait_for_the_end();
     print_columns(table);
+    std::cout << world->describe() << "\n";
     json.write(nlohmann::ordered_json{{"bench", "wire"},
                                       {"workers", options.workers},
                                       {"engine", options.engine},
+                                      {"hosts", options.hosts},
+                                      {"pair", options.pair},
                                       {"describe", world->describe()},
                                       {"sizes", rows}}
                    .dump(2) +
