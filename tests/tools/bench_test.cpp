@@ -104,6 +104,13 @@ TEST_F(Bench, TrainDumpsWhatARivalNeeds) {
   EXPECT_NE(text_of(path("dump/batch0.bin")), text_of(path("dump/batch1.bin")));
 }
 
+TEST_F(Bench, WireMeasuresTwoWorkersOfAHostInAJobOfSeveralHosts) {
+  const auto json = report("wire --engine tls --workers 3 --hosts 2 --pair --sizes 4KiB,1MiB");
+  EXPECT_NE(json["describe"].get<std::string>().find("through memory"), std::string::npos) << json["describe"];
+  ASSERT_EQ(json["sizes"].size(), 2U);
+  for (const auto& row : json["sizes"]) expect_spread(row["us"]);
+}
+
 TEST_F(Bench, EveryModelTrains) {
   for (const char* model : {"cnn", "resnet18", "gpt --layers 1 --width 16 --heads 2 --context 8"}) {
     EXPECT_GT(
@@ -129,6 +136,8 @@ TEST_F(Bench, BadFlagsAreOneLineAndExitCodeTwo) {
   expect_refused("step --tensors 10x10 --shapes 4", "excludes");
   expect_refused("step --model vgg", "vgg");
   expect_refused("step --shapes 4x4 --samples 0", "--samples");
+  expect_refused("wire --hosts 2", "--hosts 2");
+  expect_refused("wire --hosts 3 --engine tls", "--workers 2");
   expect_refused("train --optimizer lion", "lion");
   expect_refused("train --model gpt --width 30 --heads 4", "no multiple of --heads 4");
 }
