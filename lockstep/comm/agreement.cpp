@@ -1,11 +1,14 @@
 #include "lockstep/comm/agreement.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <exception>
 #include <utility>
 
+#include "lockstep/comm/network/members.h"
 #include "lockstep/comm/rounds.h"
 #include "lockstep/core/error.h"
 
@@ -42,7 +45,8 @@ class Reader {
   }
   [[noreturn]] void refuse() const {
     throw PeerError("LS-PEER-MESSAGE", fmt::format("worker {} sent a message that cannot be read", worker_),
-                    "start all workers with the same version of Lockstep");
+                    "start all workers with the same version of Lockstep",
+                    {.worker = worker_, .noticed = PeerError::Noticed::kMessage});
   }
 
  private:
@@ -146,15 +150,28 @@ void require_agreement(std::span<const Proposal> proposals, int64_t worker) {
                      "dtypes and options");
   }
   if (agreement.outcome != Agreement::Outcome::kFailed || agreement.worker == worker) return;
-  const Proposal& failed = proposals[static_cast<std::size_t>(agreement.worker)];
-  const std::string who = failed.replica < 0 ? fmt::format("worker {}", agreement.worker)
-                                             : fmt::format("worker {}, replica {}", agreement.worker, failed.replica);
-  throw PeerError("LS-PEER-FAILED", fmt::format("{} failed in step {}: {}", who, failed.step, failed.detail),
-                  "correct the error on that worker; after that all workers can go on with the next call");
+  const Proposal& proposal = proposals[static_cast<std::size_t>(agreement.worker)];
+  std::string who = fmt::format("worker {}", agreement.worker);
+  if (proposal.replica >= 0) who += fmt::format(", replica {}", proposal.replica);
+  PeerError::Failed failed{.worker = agreement.worker,
+                           .phase = fmt::format("in step {}", proposal.step),
+                           .step = proposal.step,
+                           .noticed = PeerError::Noticed::kFailed};
+  const std::size_t host = proposal.data.find(' ');
+  if (host != std::string::npos) {
+    const char* const end = proposal.data.data() + host;
+    if (std::from_chars(proposal.data.data(), end, failed.process).ptr == end)
+      failed.host = proposal.data.substr(host + 1);
+  }
+  throw PeerError("LS-PEER-FAILED", fmt::format("{} failed in step {}: {}", who, proposal.step, proposal.detail),
+                  "correct the error on that worker; after that all workers can go on with the next call",
+                  std::move(failed));
 }
 
 std::vector<Proposal> propose(Rounds& rounds, const Proposal& mine, const std::exception_ptr& own) {
-  auto all = rounds.agree(encode(mine), [&](const std::vector<std::string>& records) {
+  Proposal told = mine;
+  if (told.state == Proposal::State::kFailed) told.data = fmt::format("{} {}", getpid(), host_name());
+  auto all = rounds.agree(encode(told), [&](const std::vector<std::string>& records) {
     std::vector<Proposal> proposals;
     for (std::size_t w = 0; w < records.size(); ++w) proposals.push_back(decode(records[w], static_cast<int64_t>(w)));
     require_agreement(proposals, rounds.worker_index());
@@ -179,6 +196,7 @@ std::vector<Proposal> agree_on_call(Rounds& rounds, Proposal mine, FunctionRef<v
     mine.state = Proposal::State::kFailed;
     mine.detail = message_of(own);
   }
+  const PhaseScope phase(rounds, {.kind = WorkerPhase::Kind::kCall, .step = mine.step});
   std::vector<Proposal> all;
   try {
     all = propose(rounds, mine, own);

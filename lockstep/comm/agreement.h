@@ -29,7 +29,8 @@ struct Proposal {
   int64_t step = 0;
   int64_t replica = -1;     // of kFailed: the first replica that failed, or -1
   std::string detail = {};  // of kMeets: the call with its arguments; of kFailed: the message. Cut to kLongestDetail
-  std::string data = {};    // what this worker tells the others, which need not be equal
+  // What this worker tells the others, which need not be equal. propose() puts in process and host where it has failed.
+  std::string data = {};
 
   bool operator==(const Proposal&) const = default;
 };

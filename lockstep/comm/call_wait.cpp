@@ -3,12 +3,22 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
+#include "lockstep/comm/seen_phases.h"
+
 namespace lockstep::internal {
 
-std::string missing_text(const std::vector<int64_t>& workers, const char* what, uint64_t call) {
+std::string missing_text(const std::vector<int64_t>& workers, const char* what, uint64_t call,
+                         const SeenPhases& phases) {
+  constexpr std::size_t kMostPhases = 8;
   const bool is_one = workers.size() == 1;
-  return fmt::format("{} {} {} not {} call {}", is_one ? "worker" : "workers", fmt::join(workers, ", "),
-                     is_one ? "has" : "have", what, call);
+  std::string text = fmt::format("{} {} {} not {} call {}", is_one ? "worker" : "workers", fmt::join(workers, ", "),
+                                 is_one ? "has" : "have", what, call);
+  for (std::size_t i = 0; i < std::min(workers.size(), kMostPhases); ++i) {
+    text += fmt::format("; worker {} is {}", workers[i], phases.describe(workers[i]));
+  }
+  return text;
 }
 
 }  // namespace lockstep::internal

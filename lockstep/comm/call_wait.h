@@ -11,8 +11,12 @@
 
 namespace lockstep::internal {
 
-/// "worker 2 has not come to call 17": `what` is "come to" or "finished". `workers` is not empty.
-std::string missing_text(const std::vector<int64_t>& workers, const char* what, uint64_t call);
+class SeenPhases;
+
+/// "worker 2 has not come to call 17; worker 2 is in step 3, for 31 s": `what` is "come to" or "finished". `workers` is
+/// not empty; of many, the phases of the first ones are told.
+std::string missing_text(const std::vector<int64_t>& workers, const char* what, uint64_t call,
+                         const SeenPhases& phases);
 
 /// Counts the time of one wait in slices, so that a process or a machine that stood still for a while gives nobody up.
 class CallWait {

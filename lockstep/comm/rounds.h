@@ -30,6 +30,13 @@ class Rounds {
   int64_t worker_index() const { return world_->worker_index(); }
   std::string describe() const { return world_->describe(); }
 
+  /// What this worker does now; the others may be told.
+  void set_phase(const WorkerPhase& phase) {
+    phase_ = phase;
+    world_->set_phase(phase);
+  }
+  const WorkerPhase& phase() const { return phase_; }
+
   /// A call from outside of steps begins. Forgets the failure of an earlier one.
   void begin() { failure_ = nullptr; }
   /// Why this call has failed: this worker's own error, or the error that another worker's record led to; or null.
@@ -64,7 +71,23 @@ class Rounds {
   }
 
   const std::shared_ptr<World> world_;
+  WorkerPhase phase_;
   std::exception_ptr failure_;
+};
+
+/// Sets a phase, and the one of before at its end.
+class PhaseScope {
+ public:
+  PhaseScope(Rounds& rounds, const WorkerPhase& phase) : rounds_(rounds), before_(rounds.phase()) {
+    rounds_.set_phase(phase);
+  }
+  ~PhaseScope() { rounds_.set_phase(before_); }
+  PhaseScope(const PhaseScope&) = delete;
+  PhaseScope& operator=(const PhaseScope&) = delete;
+
+ private:
+  Rounds& rounds_;
+  const WorkerPhase before_;
 };
 
 }  // namespace lockstep::internal

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/phase.h"
+
 namespace lockstep {
 
 /// The workers of a run, as one of them sees it. A worker is a process; in tests it may be a thread.
@@ -42,6 +44,11 @@ class World {
 
   /// What moves the bytes and who may read them on their way, in one line for a reader. Any thread may call.
   virtual std::string describe() const { return "a World of the program's own"; }
+
+  /// Lets the others know what this worker does now, for messages about it: who has not come, who was lost. Costs no
+  /// more than a store to memory and waits for nobody; the others may learn it a moment later, or never. One thread at
+  /// a time calls it.
+  virtual void set_phase(const WorkerPhase& phase) noexcept { static_cast<void>(phase); }
 
   /// Ends the run for all workers: their calls, also those that wait, throw a PeerError with this worker's index and
   /// `reason`. The first reason stays. Does not wait.

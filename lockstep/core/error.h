@@ -5,6 +5,7 @@
 #include <exception>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/ids.h"
@@ -66,10 +67,43 @@ class ClusterError : public Error {
   using Error::Error;
 };
 
-/// Another worker died, stalled or refused; its own message is included. Starting again may help.
+/// Another worker died, stalled or refused; its own message is included. Starting again may help. Where a run has
+/// ended, all workers throw the same: the first failure that any of them has found.
 class PeerError : public Error {
  public:
+  /// How the failure was noticed.
+  enum class Noticed : uint8_t {
+    kUnknown,     // otherwise, or by a World of the program's own that does not say
+    kGone,        // its process has ended: it was killed or crashed
+    kExited,      // its program ended in the middle of the run
+    kException,   // an exception ended its program, or its part in the run; it reports that itself
+    kLeft,        // it took part no longer, though its program went on
+    kSilent,      // nothing was heard of it for too long: it is frozen, or cut off
+    kConnection,  // its connection with another worker broke, and both are alive
+    kAbsent,      // it did not come to a call in time
+    kAborted,     // it ended the run itself
+    kFailed,      // its step or its call failed, and it said so
+    kMessage,     // what it sent is not what was expected
+  };
+  /// The worker that failed, as far as it is known; the message says the same.
+  struct Failed {
+    int64_t worker = -1;    // its index; -1: no single worker, or not known
+    std::string host = {};  // empty: not known
+    int64_t process = 0;    // 0: not known
+    std::string phase =
+        {};             // what it was doing when it was last heard: "in step 12, at its meeting 3"; empty: not known
+    int64_t step = -1;  // of that phase; -1: not known
+    Noticed noticed = Noticed::kUnknown;
+  };
+
   using Error::Error;
+  PeerError(ErrorCode code, const std::string& fact, const std::string& remedy, Failed failed)
+      : Error(code, fact, remedy), failed_(std::move(failed)) {}
+
+  const Failed& failed() const noexcept { return failed_; }
+
+ private:
+  Failed failed_;
 };
 
 /// A file, stream or checkpoint is missing or damaged: the path and, where there is one, the offset are named.

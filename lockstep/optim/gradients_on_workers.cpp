@@ -134,7 +134,8 @@ std::vector<GradientsOnWorkers> gradients_on_workers(const ReplicaGroup& group,
     if (reader.sound && reader.data.empty()) continue;
     throw PeerError("LS-PEER-MESSAGE",
                     fmt::format("worker {} told of its gradients in {} bytes that cannot be read", w, data.size()),
-                    "start all workers with the same version of Lockstep");
+                    "start all workers with the same version of Lockstep",
+                    {.worker = static_cast<int64_t>(w), .noticed = PeerError::Noticed::kMessage});
   }
   for (std::size_t i = 0; i < variables.size(); ++i) {
     if (!all_factors[i] || !have_equal_modes(anywhere[i].factors)) anywhere[i].factors.clear();

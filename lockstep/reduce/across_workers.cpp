@@ -43,7 +43,8 @@ std::string shapes_of(std::span<const at::Tensor> tensors) {
 std::vector<at::Tensor> empty_of_shapes(const std::string& bytes, int64_t worker, const Rounds& rounds) {
   const auto refuse = [&] {
     throw PeerError("LS-PEER-MESSAGE", fmt::format("worker {} sent a message that cannot be read", worker),
-                    "start all workers with the same version of Lockstep");
+                    "start all workers with the same version of Lockstep",
+                    {.worker = worker, .noticed = PeerError::Noticed::kMessage});
   };
   std::vector<int64_t> words(bytes.size() / sizeof(int64_t));
   if (!words.empty()) std::memcpy(words.data(), bytes.data(), words.size() * sizeof(int64_t));
@@ -149,7 +150,8 @@ at::Tensor broadcast_across(Rounds& rounds, int64_t worker, const at::Tensor& va
   const std::vector<at::Tensor>& given = all[static_cast<std::size_t>(worker)];
   if (given.size() != 1) {
     throw PeerError("LS-PEER-MESSAGE", fmt::format("worker {} sent {} tensors where one was due", worker, given.size()),
-                    "start all workers with the same version of Lockstep");
+                    "start all workers with the same version of Lockstep",
+                    {.worker = worker, .noticed = PeerError::Noticed::kMessage});
   }
   return rounds.worker_index() == worker ? given.front().clone() : given.front();
 }

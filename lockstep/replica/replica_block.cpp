@@ -23,7 +23,8 @@ int64_t count_in(const std::string& data, int64_t worker) {
   const auto [end, error] = std::from_chars(data.data(), data.data() + data.size(), count);
   if (error == std::errc() && end == data.data() + data.size() && count > 0) return count;
   throw PeerError("LS-PEER-MESSAGE", fmt::format("worker {} did not say how many replicas it has", worker),
-                  "start all workers with the same version of Lockstep, and let all make their strategies first");
+                  "start all workers with the same version of Lockstep, and let all make their strategies first",
+                  {.worker = static_cast<int64_t>(worker), .noticed = PeerError::Noticed::kMessage});
 }
 
 }  // namespace

@@ -106,12 +106,18 @@ void ReplicaGroup::run(RunMode mode, FunctionRef<void(ReplicaContext&)> body, Fu
   /// However the run ends, later calls find that no run is under way.
   struct Scope {
     RunState& state;
+    Rounds& rounds;
+    const int64_t step;
     ~Scope() {
       state.running = false;
       state.mode = RunMode::kStep;
+      rounds.set_phase({.kind = WorkerPhase::Kind::kBetween, .step = step});
     }
   };
-  const Scope scope{state_};
+  const Scope scope{state_, *rounds_, state_.step};
+  const bool evaluates = mode == RunMode::kEvaluate;
+  rounds_->set_phase(
+      {.kind = evaluates ? WorkerPhase::Kind::kEvaluation : WorkerPhase::Kind::kStep, .step = state_.step});
   state_.mode = mode;
   state_.running = true;
   merge_stream_.restart(state_.merge_stream());
@@ -249,7 +255,7 @@ void check_merged_size(std::size_t size, std::size_t num_replicas) {
 std::string describe_merge(const std::type_info& function) {
   constexpr std::size_t kLongest = 160;
   std::string type = c10::demangle(function.name());
-  if (type.size() > kLongest) type = type.substr(0, kLongest) + "...";
+  if (type.size() > kLongest) type.replace(kLongest, std::string::npos, "...");
   return fmt::format("merge_call({})", type);
 }
 

@@ -309,6 +309,10 @@ void ReplicaPool::tell_workers(const RoundRecord& record) {
   } else {
     mine.detail = meetings_.front()->describe();
   }
+  WorkerPhase phase = rounds_->phase();
+  phase.is_meeting = true;
+  phase.meeting = record.state == RoundRecord::State::kMeeting ? arrivals_.front().meetings : 0;
+  rounds_->set_phase(phase);
   try {
     propose(*rounds_, mine, own);
   } catch (...) {
@@ -324,6 +328,10 @@ void ReplicaPool::carry_out_single_stages() {
   } catch (...) {
     fail(std::current_exception());
   }
+  if (!rounds_ || stage_ < stages_.size()) return;
+  WorkerPhase phase = rounds_->phase();  // the meeting is over
+  phase.is_meeting = false;
+  rounds_->set_phase(phase);
 }
 
 void ReplicaPool::fail(std::exception_ptr error) {

@@ -34,6 +34,7 @@ struct Faults {
   bool abort = false;  // one or several workers end the run
   bool leave = false;  // a worker says that it takes part no longer, and does nothing after that
   bool stop = false;   // frozen for ever: what it sent arrives, and then the others hear nothing
+  bool reset = false;  // the connection for control between two workers that live breaks; datagrams take its place
   bool false_alarm = false;  // a worker takes another one for frozen that is not
 };
 
@@ -56,11 +57,13 @@ class Simulation {
     if (faults.abort) faults_.push_back(&Simulation::abort);
     if (faults.leave) faults_.push_back(&Simulation::leave);
     if (faults.stop) faults_.push_back(&Simulation::stop);
+    if (faults.reset) faults_.push_back(&Simulation::reset);
     if (faults.false_alarm) faults_.push_back(&Simulation::raise_false_alarm);
     const auto count = 2 + below(5);
     longest_run_ = 1 + below(4);
     faults_to_come_ = below(count + 1);
     steps_between_faults_ = std::array<uint64_t, 3>{10, 100, 1000}[below(3)];
+    longest_quiet_ = static_cast<int>(count);
     links_.resize(2 * count * count);
     const uint64_t slow_links = below(4);
     for (Link& link : links_) link.is_slow = below(8) < slow_links;
@@ -81,7 +84,7 @@ class Simulation {
       const bool is_quiet = choices().empty();
       if (faults_to_come_ > 0 && (is_quiet || below(steps_between_faults_) == 0)) {
         happen_to(any_worker());
-      } else if (is_quiet && quiet_rounds_++ > static_cast<int>(workers_.size())) {
+      } else if (is_quiet && quiet_rounds_++ > longest_quiet_) {
         return broken_claims();
       } else if (is_quiet) {
         // Heartbeats go on for as long as a worker is there.
@@ -94,7 +97,7 @@ class Simulation {
 
  private:
   struct Item {
-    enum class What : uint8_t { kData, kTaken, kFrame, kBroken, kNothingMore };
+    enum class What : uint8_t { kData, kTaken, kFrame, kReset, kBroken, kNothingMore };
     What what = What::kData;
     uint64_t call = 0;  // of kData and kTaken
     Frame frame = {};   // of kFrame
@@ -105,6 +108,7 @@ class Simulation {
   struct Link {
     std::deque<Item> items = {};
     bool is_slow = false;
+    bool is_lossy = false;  // frames are datagrams, of which some are lost
   };
 
   struct Worker {
@@ -158,6 +162,7 @@ class Simulation {
   }
   void put(uint64_t from, uint64_t to, Item item) {
     const bool is_control = item.what > What::kTaken;
+    if (item.what == What::kFrame && link(true, from, to).is_lossy && below(3) == 0) return;
     if (workers_[to]->is_here) link(is_control, from, to).items.push_back(std::move(item));
   }
   void send(uint64_t from, uint64_t to, Frame frame) {
@@ -169,16 +174,30 @@ class Simulation {
     }
   }
   void beat(uint64_t w) {
-    if (workers_[w]->is_here) send_to_others(w, {.what = What::kFrame, .frame = {.calls = workers_[w]->state.calls()}});
+    if (!workers_[w]->is_here) return;
+    send_to_others(w, {.what = What::kFrame, .frame = {.calls = workers_[w]->state.calls()}});
+    EndOfRun& end_of_run = *workers_[w]->end_of_run;
+    for (uint64_t to = 0; to < workers_.size(); ++to) {
+      if (!link(true, w, to).is_lossy) continue;
+      end_of_run.ask_again(static_cast<int64_t>(to));
+      if (end_of_run.has_ended()) send(w, to, end_of_run.end_frame());
+    }
   }
   void receive(uint64_t from, uint64_t to, const Item& item) {
     Worker& worker = *workers_[to];
     switch (item.what) {
       case What::kData: worker.data[from] = item.call; return;
       case What::kTaken: worker.taken[from] = item.call; return;
-      case What::kBroken: return lose(to, from, Gone::kDead, {}, named(from, "is gone"));
-      case What::kNothingMore: return lose(to, from, Gone::kUnreachable, worker.heard[from], named(from, "is frozen"));
+      case What::kReset: return notice(to, "a connection broke");
+      case What::kBroken:
+        // Where it had broken before, nothing tells the death from a silence.
+        if (link(true, from, to).is_lossy) break;
+        return lose(to, from, Gone::kDead, {}, named(from, "is gone"));
+      case What::kNothingMore:
       case What::kFrame: break;
+    }
+    if (item.what != What::kFrame) {
+      return lose(to, from, Gone::kUnreachable, worker.heard[from], named(from, "is frozen"));
     }
     if (item.frame.kind == Kind::kHeartbeat) worker.heard[from] = item.frame.calls;
     if (item.frame.kind == Kind::kLeft) {
@@ -261,9 +280,24 @@ class Simulation {
                        .frame = {.kind = Kind::kLeft,
                                  .calls = worker.state.freeze(),
                                  .text = known.empty() ? named(w, "left") : known}});
+    for (uint64_t to = 0; to < workers_.size(); ++to) {
+      if (link(true, w, to).is_lossy) put(w, to, {.what = What::kNothingMore});
+    }
   }
   void stop(uint64_t w) {
     if (vanish(w)) send_to_others(w, {.what = What::kNothingMore});
+  }
+  void reset(uint64_t w) {
+    const uint64_t other = any_worker();
+    if (other == w || link(true, w, other).is_lossy) return;
+    longest_quiet_ = 25;
+    for (const auto& [from, to] : {std::pair(w, other), std::pair(other, w)}) {
+      Link& broken = link(true, from, to);
+      broken.is_lossy = true;
+      // What the other side had not read is lost.
+      broken.items.resize(below(broken.items.size() + 1));
+      put(from, to, {.what = What::kReset});
+    }
   }
   void raise_false_alarm(uint64_t w) {
     const uint64_t other = any_worker();
@@ -318,6 +352,7 @@ class Simulation {
   uint64_t faults_to_come_ = 0;
   uint64_t steps_between_faults_ = 1;
   int quiet_rounds_ = 0;
+  int longest_quiet_ = 0;    // so many rounds of heartbeats bring all that can come
   std::vector<Link> links_;  // for data, then for control; by the worker that sends, then by the one that receives
   std::vector<std::unique_ptr<Worker>> workers_;
   std::set<std::string> noticed_;
@@ -348,6 +383,10 @@ TEST(EndOfRunModel, EndsTheSameWayWhereWorkersLeaveAsWell) {
 
 TEST(EndOfRunModel, EndsTheSameWayWhereWorkersFreezeAsWell) {
   expect_claims({.die = true, .abort = true, .leave = true, .stop = true}, kAll);
+}
+
+TEST(EndOfRunModel, EndsTheSameWayWhereConnectionsBetweenLivingWorkersBreakAsWell) {
+  expect_claims({.die = true, .abort = true, .leave = true, .stop = true, .reset = true}, kAll);
 }
 
 // Nobody can tell a slow worker from a frozen one. Where both live on after a false alarm, each may have decided

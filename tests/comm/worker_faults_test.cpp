@@ -1,103 +1,21 @@
 // Worker processes that fail, under each engine: who is named, how soon, and what the others have done by then.
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-#include <unistd.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <algorithm>
-#include <chrono>
-#include <csignal>
-#include <cstdlib>
 #include <map>
-#include <memory>
 #include <random>
-#include <set>
-#include <span>
 #include <stdexcept>
-#include <string>
-#include <vector>
+#include <string_view>
+#include <thread>
+#include <utility>
 
-#include "lockstep/comm/network/network_world.h"
-#include "lockstep/comm/plug_ins.h"
-#include "lockstep/comm/shared_memory/shared_memory_world.h"
-#include "lockstep/core/error.h"
-#include "tests/support/worker_processes.h"
+#include "lockstep/core/log.h"
+#include "tests/comm/faulty_workers.h"
 
 namespace lockstep::internal {
 namespace {
-
-using lockstep::testing::Ending;
-using lockstep::testing::my_worker_index;
-using lockstep::testing::next_word;
-using lockstep::testing::report;
-using lockstep::testing::Report;
-using lockstep::testing::Time;
-using lockstep::testing::wait_for;
-using lockstep::testing::WorkerProcesses;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-
-constexpr int64_t kWorkers = 3;
-
-int64_t number_from_environment(const char* name) {
-  const char* const text = std::getenv(name);
-  return text ? std::stoll(text) : 0;
-}
-
-/// Worker 0 tells the test at which port it listens, and the test tells the others.
-std::shared_ptr<World> join_network(const std::string& engine, const WorkerTimeouts& timeouts) {
-  NetworkJob job{.num_workers = number_from_environment("WORKERS"),
-                 .worker_index = my_worker_index(),
-                 .chief = {"127.0.0.1"},
-                 .own_address = "127.0.0.1",
-                 .secret = "a secret of the test",
-                 .must_match = "test",
-                 .plaintext = engine == "tcp"};
-  // Two hosts: workers 0 and 1 of three share memory.
-  if (engine == "mixed") job.host_id = 2 * job.worker_index <= job.num_workers ? "a" : "b";
-  if (job.worker_index != 0) job.chief_port = static_cast<uint16_t>(std::stoi(next_word()));
-  auto network = std::make_unique<NetworkRendezvous>(job);
-  if (job.worker_index == 0) report(fmt::format("port {}", network->port()));
-  network->meet(timeouts.join);
-  if (!is_plug_in(engine)) return connect_network(std::move(network), timeouts);
-  const MessengerSetup setup{
-      .num_workers = job.num_workers, .worker_index = job.worker_index, .network_interface = "lo"};
-  return connect_network(std::move(network), timeouts, load_messenger(engine, setup), true);
-}
-
-std::shared_ptr<World> join_from_environment() {
-  WorkerTimeouts timeouts;
-  timeouts.lost = milliseconds(number_from_environment("LOST_MS"));
-  const std::string engine = std::getenv("ENGINE");
-  if (engine != "shared-memory") return join_network(engine, timeouts);
-  return join_shared_memory({.name = std::getenv("JOB"),
-                             .num_workers = number_from_environment("WORKERS"),
-                             .worker_index = my_worker_index(),
-                             .secret = "a secret of the test",
-                             .must_match = "test"},
-                            timeouts);
-}
-
-/// Calls until it fails, and reports how many calls succeeded and why none more did.
-void call_until_failure(World& world, std::size_t bytes) {
-  const auto count = static_cast<std::size_t>(world.num_workers());
-  const std::vector<std::vector<std::byte>> sent(count, std::vector<std::byte>(bytes));
-  std::vector<std::vector<std::byte>> got = sent;
-  const std::vector<std::span<const std::byte>> to(sent.begin(), sent.end());
-  const std::vector<std::span<std::byte>> from(got.begin(), got.end());
-  int64_t calls = 0;
-  try {
-    for (;; ++calls) {
-      if (bytes > 0) {
-        world.exchange(to, from);
-      } else {
-        world.agree("again");
-      }
-      if (calls == 10) report("in the middle");
-    }
-  } catch (const PeerError& error) {
-    report(fmt::format("failed after {} calls: {}", calls, error.what()));
-  }
-}
 
 WORKER_BODY(calls_records) {
   const auto world = join_from_environment();
@@ -111,7 +29,11 @@ WORKER_BODY(exchanges_megabytes) {
 
 /// Worker 1 is elsewhere, and all others wait for it in a call.
 WORKER_BODY(waits_for_worker_1) {
+  set_log_sink([](LogLevel, std::string_view line) {
+    report(fmt::format("{}: {}", line.find(", for ") == std::string_view::npos ? "log" : "log with age", line));
+  });
   const auto world = join_from_environment();
+  world->set_phase({.kind = WorkerPhase::Kind::kStep, .step = 41 + my_worker_index(), .meeting = 2});
   report("joined");
   if (my_worker_index() == 1) {
     wait_for("never");
@@ -144,66 +66,39 @@ WORKER_BODY(ends_as_told) {
   wait_for("never");
 }
 
+/// The sockets of this process that are connected with a port of this host, in the order in which they were made.
+std::vector<int> sockets_to(uint16_t port) {
+  std::vector<int> sockets;
+  for (int file = 3; file < 256; ++file) {
+    sockaddr_in other{};
+    socklen_t size = sizeof(other);
+    if (getpeername(file, reinterpret_cast<sockaddr*>(&other), &size) != 0 || other.sin_family != AF_INET) continue;
+    if (ntohs(other.sin_port) == port) sockets.push_back(file);
+  }
+  return sockets;
+}
+
+/// Worker 1 resets one of its connections with worker 0 while all make calls.
+WORKER_BODY(resets_a_connection) {
+  const auto world = join_from_environment();
+  std::thread resets;
+  if (my_worker_index() == 1) {
+    const int socket = sockets_to(port_of_chief).at(static_cast<std::size_t>(number_from_environment("HOW")));
+    resets = std::thread([socket] {
+      wait_for("reset it");
+      report("resets it");
+      const sockaddr nobody{.sa_family = AF_UNSPEC, .sa_data = {}};
+      connect(socket, &nobody, sizeof(nobody));
+    });
+  }
+  call_until_failure(*world, 0);
+  if (resets.joinable()) resets.join();
+}
+
 WORKER_BODY(calls_under_load) {
   const auto world = join_from_environment();
   for (int i = 0; i < 200; ++i) world->agree(std::to_string(i));
   report("done");
-}
-
-class WorkerFaults : public ::testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override {
-    if (!is_plug_in(GetParam())) return;
-    try {
-      load_messenger(GetParam(), {.num_workers = kWorkers, .network_interface = "lo"});
-    } catch (const ClusterError& error) {
-      GTEST_SKIP() << error.what();
-    }
-  }
-
-  struct Options {
-    int64_t lost_ms = 60'000;
-    int64_t workers = kWorkers;
-    std::string how = {};
-  };
-
-  /// Workers of one job, which join under the engine of the test.
-  static std::unique_ptr<WorkerProcesses> start(const char* body, const Options& options) {
-    static int count = 0;
-    auto workers = std::make_unique<WorkerProcesses>(
-        body, options.workers,
-        WorkerProcesses::Environment{{"ENGINE", GetParam()},
-                                     {"JOB", fmt::format("faults-{}-{}", getpid(), ++count)},
-                                     {"WORKERS", std::to_string(options.workers)},
-                                     {"LOST_MS", std::to_string(options.lost_ms)},
-                                     {"HOW", options.how}});
-    if (GetParam() == "shared-memory") return workers;
-    const std::string port = workers->expect(0, "port ").text.substr(5);
-    for (int64_t w = 1; w < options.workers; ++w) workers->tell(w, port);
-    return workers;
-  }
-  static std::unique_ptr<WorkerProcesses> start(const char* body) { return start(body, Options{}); }
-};
-
-/// The reports of the survivors: all have made as many calls, and give one reason, which has these words.
-void expect_one_reason(WorkerProcesses& workers, const std::vector<int64_t>& survivors, const std::string& words,
-                       Time since, milliseconds within) {
-  std::set<std::string> texts;
-  for (const int64_t w : survivors) {
-    const Report failed = workers.expect(w, "failed after ");
-    texts.insert(failed.text);
-    EXPECT_LT(failed.when - since, within) << "worker " << w << ": " << failed.text;
-  }
-  EXPECT_EQ(texts.size(), 1U) << fmt::format("{}", *texts.begin()) << "\nand\n" << *texts.rbegin();
-  EXPECT_NE(texts.begin()->find(words), std::string::npos) << *texts.begin();
-}
-
-std::vector<int64_t> all_but(int64_t worker, int64_t workers = kWorkers) {
-  std::vector<int64_t> others;
-  for (int64_t w = 0; w < workers; ++w) {
-    if (w != worker) others.push_back(w);
-  }
-  return others;
 }
 
 TEST_P(WorkerFaults, NameAKilledWorkerWithinASecondAfterAsManyCallsOnAllSurvivors) {
@@ -234,6 +129,28 @@ TEST_P(WorkerFaults, NameAWorkerThatIsKilledWhileTheOthersWaitForIt) {
   expect_one_reason(workers, {0, 2}, "worker 1 (process", when, seconds(1));
 }
 
+TEST_P(WorkerFaults, LetTheOthersSayWhatTheMissingWorkerDoesAndForHowLong) {
+  const auto started = start("waits_for_worker_1", {.stalled_ms = 300});
+  WorkerProcesses& workers = *started;
+  const std::string phase = "in step 42, after its meeting 2";
+  for (const int64_t w : {0, 2}) {
+    const std::string line = workers.expect(w, "log with age: ").text;
+    EXPECT_NE(line.find("worker 1 has not come to call"), std::string::npos) << line;
+    EXPECT_NE(line.find(fmt::format("worker 1 is {}, for ", phase)), std::string::npos) << line;
+  }
+  const Time when = workers.signal(1, SIGKILL);
+  expect_one_reason(workers, {0, 2}, "worker 1 was " + phase, when, seconds(1));
+  expect_members(workers, {0, 2}, PeerError::Noticed::kGone, 1, 42, phase);
+}
+
+TEST_P(WorkerFaults, NameAWorkerThatDoesNotComeForTooLong) {
+  const auto started = start("waits_for_worker_1", {.patience_ms = 700});
+  WorkerProcesses& workers = *started;
+  workers.expect_all("joined");
+  expect_one_reason(workers, {0, 2}, "worker 1 has not come to call", std::chrono::steady_clock::now(), seconds(5));
+  expect_members(workers, {0, 2}, PeerError::Noticed::kAbsent, 1, 42, "in step 42, after its meeting 2");
+}
+
 TEST_P(WorkerFaults, OfTwoWorkersAtOnceLeaveTheThirdWithOneOfThem) {
   for (const int64_t survivor : {0, 1, 2}) {
     const auto started = start("calls_records");
@@ -253,6 +170,8 @@ TEST_P(WorkerFaults, NameAFrozenWorkerWhichThenFindsThatTheRunHasEnded) {
     workers.expect_all("in the middle");
     const Time when = workers.signal(frozen, SIGSTOP);
     expect_one_reason(workers, all_but(frozen), "is frozen", when, milliseconds(2 * kLostMs));
+    expect_one_reason(workers, all_but(frozen), "; a signal has stopped it", when, milliseconds(2 * kLostMs));
+    expect_members(workers, all_but(frozen), PeerError::Noticed::kSilent, frozen, -1, "before its first step");
     workers.signal(frozen, SIGCONT);
     EXPECT_NE(workers.expect(frozen, "failed after ").text.find(fmt::format("worker {} (process", frozen)),
               std::string::npos);
@@ -268,18 +187,45 @@ TEST_P(WorkerFaults, DoNotNameAWorkerThatStopsForAShortTime) {
 }
 
 TEST_P(WorkerFaults, TellHowAWorkerEnded) {
-  const std::map<std::string, std::string> words{{"exit", "ended its program"},
-                                                 {"leave", "left the run"},
-                                                 {"abort", "aborted the run: its data ended"},
-                                                 {"throw", "was ended by an exception"},
-                                                 {"crash", "is gone"}};
-  for (const auto& [how, text] : words) {
+  using enum PeerError::Noticed;
+  const std::map<std::string, std::pair<std::string, PeerError::Noticed>> words{
+      {"exit", {"ended its program", kExited}},
+      {"leave", {"left the run", kLeft}},
+      {"abort", {"aborted the run: its data ended", kAborted}},
+      {"throw", {"was ended by an exception", kException}},
+      {"crash", {"is gone", kGone}}};
+  for (const auto& [how, expected] : words) {
     const auto started = start("ends_as_told", {.how = how});
     WorkerProcesses& workers = *started;
     const Report middle = workers.expect(1, "in the middle");
-    expect_one_reason(workers, {0, 2}, text, middle.when, seconds(5));
+    expect_one_reason(workers, {0, 2}, expected.first, middle.when, seconds(5));
+    expect_members(workers, {0, 2}, expected.second, 1, -1, "before its first step");
     EXPECT_TRUE(workers.expect(0, "failed after ").text.find("worker 1 ") != std::string::npos);
   }
+}
+
+TEST_P(WorkerFaults, DoNotNameAWorkerWhoseConnectionBreaks) {
+  if (GetParam() == "shared-memory" || is_plug_in(GetParam())) GTEST_SKIP() << "it moves bytes by no such connection";
+  std::set<std::string> kinds;
+  for (const int64_t count : {2, 3}) {
+    for (const char* which : {"0", "1"}) {
+      for (int seed = 0; seed < 5; ++seed) {
+        const auto started = start("resets_a_connection", {.workers = count, .how = which});
+        WorkerProcesses& workers = *started;
+        workers.expect_all("in the middle");
+        workers.tell(1, "reset it");
+        const Time when = workers.expect(1, "resets it").when;
+        expect_one_reason(workers, all_but(-1, count), "both are alive", when, seconds(2));
+        const std::string text = workers.expect(0, "failed after ").text;
+        EXPECT_NE(text.find(fmt::format("worker {} (process ", text.find("between worker 0") < text.size() ? 1 : 0)),
+                  std::string::npos)
+            << text;
+        kinds.insert(text.find("connection for data") < text.size() ? "data" : "control");
+        if (HasFailure()) return;
+      }
+    }
+  }
+  EXPECT_EQ(kinds.size(), 2U) << "both kinds of connections were reset";
 }
 
 TEST_P(WorkerFaults, AreNotSeenWhereEightWorkersShareFewCores) {

@@ -148,7 +148,8 @@ TEST_P(UcxWorldConforms, To) {
   GetParam().run();
 }
 
-INSTANTIATE_TEST_SUITE_P(Ucx, UcxWorldConforms, ::testing::ValuesIn(world_checks({.make = network({.plug_in = "ucx"})})), kName);
+INSTANTIATE_TEST_SUITE_P(Ucx, UcxWorldConforms,
+                         ::testing::ValuesIn(world_checks({.make = network({.plug_in = "ucx"})})), kName);
 
 TEST(WorldConformance, HasEachCheckForEachNumberOfWorkersUnderANameThatTestsCanHave) {
   std::set<std::string> names;

@@ -46,11 +46,11 @@ Connection::Awaitable<std::shared_ptr<Connection>> Connection::to(std::string ad
                                                                   const TlsContext& keys, Milliseconds longest) {
   const auto executor = co_await asio::this_coro::executor;
   const std::optional<tcp::endpoint> endpoint = endpoint_of<tcp>(address, port);
-  if (!endpoint) throw ConnectionError(Kind::kRefused, fmt::format("'{}' is no address", address));
+  if (!endpoint) throw ConnectionError(Kind::kNoAnswer, fmt::format("'{}' is no address", address));
   tcp::socket socket(executor);
   std::error_code error;
   socket.open(endpoint->protocol(), error);
-  if (error) throw ConnectionError(Kind::kRefused, error.message());
+  if (error) throw ConnectionError(Kind::kNoAnswer, error.message());
   close_on_exec(socket.native_handle());
   asio::steady_timer timer(executor, longest);
   bool is_late = false;
@@ -65,7 +65,9 @@ Connection::Awaitable<std::shared_ptr<Connection>> Connection::to(std::string ad
   // The timer's function refers to this frame: where it could not be cancelled it has run, or runs next.
   if (!is_in_time && !is_late) co_await asio::post(executor, use_awaitable);
   if (is_late) throw ConnectionError(Kind::kNoAnswer, "no answer");
-  if (error) throw ConnectionError(Kind::kRefused, error.message());
+  if (error) {
+    throw ConnectionError(error == asio::error::connection_refused ? Kind::kRefused : Kind::kNoAnswer, error.message());
+  }
   const auto connection = std::make_shared<Connection>(std::move(socket), keys, Stream::Role::kClient);
   connection->close_after(longest);
   co_await connection->handshake();

@@ -19,8 +19,8 @@ namespace lockstep::internal {
 class ConnectionError : public std::runtime_error {
  public:
   enum class Kind : uint8_t {
-    kNoAnswer,     // not in time
-    kRefused,      // nobody listens there, or there is no way there
+    kNoAnswer,     // not in time, or there is no way there
+    kRefused,      // nobody listens there
     kNotTls,       // the first bytes are of no TLS
     kWrongSecret,  // the handshake failed
     kMalformed,    // what came after it is no frame, or not one of those that are expected

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lockstep/comm/service_thread.h"
+#include "lockstep/comm/stopped_process.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::internal {
@@ -17,6 +18,12 @@ using asio::use_awaitable;
 using std::chrono::milliseconds;
 using Gone = EndOfRun::Gone;
 using Kind = Frame::Kind;
+using Noticed = PeerError::Noticed;
+
+/// How long a worker whose connection broke may take to answer. Where nobody listens there any more, that is known
+/// sooner.
+constexpr milliseconds kLongestQuestion{300};
+constexpr milliseconds kPauseBeforeNextQuestion{10};
 
 }  // namespace
 
@@ -25,16 +32,19 @@ Control::Control(asio::io_context& context, Team team, int64_t worker, milliseco
       members_(std::move(team.members)),
       worker_(worker),
       lost_(lost),
-      failure_text_(fmt::format("{} failed in its control plane: it had no memory",
-                                members_[static_cast<std::size_t>(worker)].name())),
+      failure_text_(encode(RunFailure{.text = fmt::format("{} failed in its control plane: it had no memory",
+                                                          members_[static_cast<std::size_t>(worker)].name()),
+                                      .worker = worker,
+                                      .noticed = Noticed::kFailed})),
       tick_(heartbeat_interval(lost)),
       state_(state),
+      phases_(static_cast<int64_t>(members_.size())),
       datagrams_(std::move(team.datagrams)),
+      keys_(team.keys),
       peers_(members_.size()),
       end_of_run_(static_cast<int64_t>(members_.size()), worker,
                   {.freeze = [this] { return state_.freeze(); },
-                   .send = [this](int64_t to,
-                                  const Frame& frame) { peers_[static_cast<std::size_t>(to)].connection->send(frame); },
+                   .send = [this](int64_t to, const Frame& frame) { tell(to, frame); },
                    .end =
                        [this](const RunEnd& end) {
                          state_.set_end(end);
@@ -49,8 +59,8 @@ Control::Control(asio::io_context& context, Team team, int64_t worker, milliseco
   datagrams_->start(members_, worker_, team.datagram_key, [this](int64_t from, const Frame& frame) {
     Peer& peer = peers_[static_cast<std::size_t>(from)];
     peer.has_been_heard = true;
-    // Where its connection broke, it can say that the run has ended, and answer nothing.
-    if (peer.connection->is_open() || frame.kind == Kind::kEnd) receive(from, frame);
+    // One that is gone may have said before how the run ended, and no more.
+    if (!peer.is_over || frame.kind == Kind::kEnd) receive(from, frame);
   });
   asio::co_spawn(context_, beat(), rethrow);
   context_.restart();  // it was stopped when the workers had been connected
@@ -86,8 +96,19 @@ void Control::run() {
   }
 }
 
-void Control::notice(const std::string& reason) {
-  asio::post(context_, [this, reason] { end_of_run_.notice(reason); });
+void Control::notice(const std::string& reason, int64_t failed, Noticed how) {
+  asio::post(context_, [this, reason, failed, how] { end_of_run_.notice(failure_of(failed, how, reason)); });
+}
+
+/// A failure as a reason to end the run, with what is known of the worker.
+std::string Control::failure_of(int64_t worker, Noticed how, std::string text) const {
+  if (worker < 0) return encode(RunFailure{.text = std::move(text), .noticed = how});
+  const Member& member = members_[static_cast<std::size_t>(worker)];
+  RunFailure failure{.worker = worker, .process = member.process, .host = member.host, .noticed = how};
+  failure.phase = worker == worker_ ? decode_phase(state_.phase()) : phases_.phase(worker);
+  failure.text = fmt::format("{}; worker {} was {}", text, worker,
+                             worker == worker_ ? describe(failure.phase) : phases_.describe(worker));
+  return encode(failure);
 }
 
 void Control::notice_broken(int64_t worker, const std::string& how) {
@@ -95,9 +116,12 @@ void Control::notice_broken(int64_t worker, const std::string& how) {
   asio::post(context_, [this, worker, how] {
     const auto timer = std::make_shared<asio::steady_timer>(context_, 2 * tick_);
     timer->async_wait([this, timer, worker, how](std::error_code) {
-      if (peers_[static_cast<std::size_t>(worker)].is_over) return;
-      end_of_run_.notice(fmt::format("the connection for data between worker {} and {} broke ({}); both are alive",
-                                     worker_, members_[static_cast<std::size_t>(worker)].name(), how));
+      const Peer& peer = peers_[static_cast<std::size_t>(worker)];
+      if (peer.is_over || peer.is_asked) return;
+      end_of_run_.notice(
+          failure_of(worker, Noticed::kConnection,
+                     fmt::format("the connection for data between worker {} and {} broke ({}); both are alive", worker_,
+                                 members_[static_cast<std::size_t>(worker)].name(), how)));
     });
   });
 }
@@ -117,11 +141,23 @@ void Control::leave(bool at_exit) {
   const std::string& known = end_of_run_.reason();
   const std::string mine = fmt::format("{} {}", members_[static_cast<std::size_t>(worker_)].name(),
                                        at_exit ? "ended its program in the middle of the run" : "left the run");
-  const Frame left{.kind = Kind::kLeft, .calls = state_.freeze(), .text = known.empty() ? mine : known};
-  for (const Peer& peer : peers_) {
-    if (!peer.connection) continue;
-    peer.connection->send(left);
-    if (!at_exit) peer.connection->close();
+  const Frame left{
+      .kind = Kind::kLeft,
+      .calls = state_.freeze(),
+      .text = known.empty() ? failure_of(worker_, at_exit ? Noticed::kExited : Noticed::kLeft, mine) : known};
+  for (std::size_t w = 0; w < peers_.size(); ++w) {
+    if (!peers_[w].connection) continue;
+    tell(static_cast<int64_t>(w), left);
+    if (!at_exit) peers_[w].connection->close();
+  }
+}
+
+void Control::tell(int64_t worker, const Frame& frame) {
+  Connection& connection = *peers_[static_cast<std::size_t>(worker)].connection;
+  if (connection.is_open()) {
+    connection.send(frame);
+  } else {
+    datagrams_->send_to(worker, frame);
   }
 }
 
@@ -129,8 +165,7 @@ asio::awaitable<void> Control::listen(int64_t worker) {
   Peer& peer = peers_[static_cast<std::size_t>(worker)];
   const std::shared_ptr<Connection> connection = peer.connection;
   const std::string name = members_[static_cast<std::size_t>(worker)].name();
-  Gone how = Gone::kDead;
-  std::string reason = fmt::format("{} is gone: it was killed or crashed", name);
+  std::string how;
   try {
     while (true) {
       const Frame frame = co_await connection->read();
@@ -138,12 +173,49 @@ asio::awaitable<void> Control::listen(int64_t worker) {
       receive(worker, frame);
     }
   } catch (const ConnectionError& error) {
-    if (error.kind != ConnectionError::Kind::kClosed) {
-      how = Gone::kUnreachable;  // it may live
-      reason = fmt::format("the connection between worker {} and {} broke: {}", worker_, name, error.what());
-    }
+    how = error.what();
   }
-  if (!peer.is_over && !has_left_) lose(worker, how, peer.calls, reason);
+  if (peer.is_over || has_left_) co_return;
+  // That of a process that has ended breaks; so does one that the network resets, between two that live.
+  peer.is_asked = true;
+  const Answer answer = co_await ask(worker);
+  peer.is_asked = false;
+  if (peer.is_over || has_left_) co_return;
+  if (answer == Answer::kGone) {
+    lose(worker, Gone::kDead, peer.calls,
+         failure_of(worker, Noticed::kGone, fmt::format("{} is gone: it was killed or crashed", name)));
+  } else {
+    end_of_run_.notice(
+        failure_of(worker, Noticed::kConnection,
+                   fmt::format("the connection between worker {} and {} broke ({}); {}", worker_, name, how,
+                               answer == Answer::kHere ? "both are alive" : "that worker gives no answer")));
+  }
+}
+
+/// A process that ends may still accept connections for a moment, and drops them then.
+asio::awaitable<Control::Answer> Control::ask(int64_t worker) {
+  using Clock = asio::steady_timer::clock_type;
+  const Member& member = members_[static_cast<std::size_t>(worker)];
+  const auto end = Clock::now() + kLongestQuestion;
+  asio::steady_timer pause(context_);
+  while (true) {
+    const auto left = std::chrono::ceil<milliseconds>(end - Clock::now());
+    if (left <= milliseconds(0)) co_return Answer::kNone;
+    try {
+      const auto connection = co_await Connection::to(member.address, member.port, keys_, left);
+      connection->close_after(left);
+      connection->send({.kind = Kind::kProbe});
+      const Frame answer = co_await connection->read();
+      connection->close();
+      // Another process may listen there by now.
+      co_return answer.text == member.name() ? Answer::kHere : Answer::kGone;
+    } catch (const ConnectionError& error) {
+      if (error.kind == ConnectionError::Kind::kRefused) co_return Answer::kGone;
+      if (error.kind == ConnectionError::Kind::kNoAnswer) co_return Answer::kNone;
+    }
+    pause.expires_after(kPauseBeforeNextQuestion);
+    co_await pause.async_wait(use_awaitable);
+  }
 }
 
 void Control::lose(int64_t worker, Gone how, const Calls& calls, const std::string& reason) {
@@ -156,7 +228,10 @@ void Control::lose(int64_t worker, Gone how, const Calls& calls, const std::stri
 void Control::receive(int64_t worker, const Frame& frame) {
   if (has_left_) return;  // it has said how far it is, and decides no more
   if (frame.kind == Kind::kLeft) return lose(worker, Gone::kLeft, frame.calls, frame.text);
-  if (frame.kind == Kind::kHeartbeat) peers_[static_cast<std::size_t>(worker)].calls = frame.calls;
+  if (frame.kind == Kind::kHeartbeat) {
+    peers_[static_cast<std::size_t>(worker)].calls = frame.calls;
+    phases_.see(worker, frame.number);
+  }
   end_of_run_.receive(worker, frame);
 }
 
@@ -164,9 +239,13 @@ asio::awaitable<void> Control::beat() {
   asio::steady_timer timer(context_);
   auto next = asio::steady_timer::clock_type::now();
   while (!has_left_) {
-    const Frame heartbeat{.kind = Kind::kHeartbeat, .calls = state_.calls()};
-    for (const Peer& peer : peers_) {
-      if (peer.connection && !peer.is_over) peer.connection->send(heartbeat);
+    const Frame heartbeat{.kind = Kind::kHeartbeat, .number = state_.phase(), .calls = state_.calls()};
+    for (std::size_t w = 0; w < peers_.size(); ++w) {
+      const Peer& peer = peers_[w];
+      if (!peer.connection || peer.is_over) continue;
+      peer.connection->send(heartbeat);
+      // A datagram may have been lost, and what was on its way when a connection broke.
+      if (!peer.connection->is_open()) end_of_run_.ask_again(static_cast<int64_t>(w));
     }
     datagrams_->send(end_of_run_.has_ended() ? end_of_run_.end_frame() : heartbeat);
     check_heartbeats();
@@ -184,9 +263,14 @@ void Control::check_heartbeats() {
     peer.silent_ticks = std::exchange(peer.has_been_heard, false) ? 0 : peer.silent_ticks + 1;
     if (peer.silent_ticks < lost_ / tick_) continue;
     peer.silent_ticks = 0;
-    lose(static_cast<int64_t>(w), Gone::kUnreachable, peer.calls,
-         fmt::format("{} is frozen or cut off: worker {} has heard nothing from it for {:.1f} s", members_[w].name(),
-                     worker_, std::chrono::duration<double>(lost_).count()));
+    const Member& self = members_[static_cast<std::size_t>(worker_)];
+    const std::string stop = members_[w].host_id == self.host_id ? stop_of(members_[w].process) : "";
+    const auto worker = static_cast<int64_t>(w);
+    lose(worker, Gone::kUnreachable, peer.calls,
+         failure_of(worker, Noticed::kSilent,
+                    fmt::format("{} is frozen or cut off: worker {} has heard nothing from it for {:.1f} s{}{}",
+                                members_[w].name(), worker_, std::chrono::duration<double>(lost_).count(),
+                                stop.empty() ? "" : "; ", stop)));
   }
 }
 

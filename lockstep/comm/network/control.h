@@ -14,6 +14,8 @@
 #include "lockstep/comm/network/end_of_run.h"
 #include "lockstep/comm/network/members.h"
 #include "lockstep/comm/network/run_state.h"
+#include "lockstep/comm/run_failure.h"
+#include "lockstep/comm/seen_phases.h"
 
 namespace lockstep::internal {
 
@@ -21,9 +23,10 @@ namespace lockstep::internal {
 /// ends the run together with the others (EndOfRun) where one of them is gone, frozen or cut off, or where this worker
 /// asks for it.
 ///
-/// A worker is gone when it closes its connection: at once, however its process ended. It is frozen or cut off when
-/// nothing has come from it for `lost`, counted in this worker's own ticks, so that a machine or a process that stood
-/// still for a while blames nobody.
+/// A worker is gone when its connection breaks, however its process ended, and nobody listens at its address any more.
+/// Where it can still be reached, or gives no answer, the run ends because of the connection, and datagrams take the
+/// place of that connection. A worker is frozen or cut off when nothing has come from it for `lost`, counted in this
+/// worker's own ticks, so that a machine or a process that stood still for a while blames nobody.
 class Control {
  public:
   /// What it works with, but for the data.
@@ -31,10 +34,11 @@ class Control {
     std::vector<Member> members;                           // by worker
     std::vector<std::shared_ptr<Connection>> connections;  // by worker; this one's is null
     std::unique_ptr<Datagrams> datagrams;
+    const TlsContext& keys;
     std::string datagram_key;  // the same for all workers, and for no other run
   };
 
-  /// `context` has no thread yet; it and `state` outlive the control.
+  /// `context` has no thread yet; it, the keys and `state` outlive the control.
   Control(asio::io_context& context, Team team, int64_t worker, std::chrono::milliseconds lost, RunState& state);
   /// Tells the others that this worker takes part no longer, and waits for no answer.
   ~Control();
@@ -43,27 +47,36 @@ class Control {
 
   // Any thread may call these. They do not wait.
 
-  /// Ends the run, for this reason unless there was one before.
-  void notice(const std::string& reason);
+  /// Ends the run, for this reason unless there was one before. Where it is a failure of worker `failed`, what is known
+  /// of that worker is added.
+  void notice(const std::string& reason, int64_t failed = -1, PeerError::Noticed how = PeerError::Noticed::kUnknown);
   /// The connection for data with this worker broke. Where the worker itself is not gone, that ends the run.
   void notice_broken(int64_t worker, const std::string& how);
   /// The program ends while the run goes on. Waits a moment until the others have been told.
   void leave_at_exit();
+  /// What the others do, by their heartbeats.
+  const SeenPhases& phases() const { return phases_; }
 
  private:
   struct Peer {
     std::shared_ptr<Connection> connection;
     bool has_been_heard = true;  // since the last tick
     int silent_ticks = 0;
-    Calls calls = {};  // by its last heartbeat
-    bool is_over = false;
+    Calls calls = {};       // by its last heartbeat
+    bool is_over = false;   // it is gone, or takes part no longer
+    bool is_asked = false;  // its connection broke, and whether it is gone is not known yet
   };
+  /// What came of the question whether a worker is still there.
+  enum class Answer : uint8_t { kHere, kGone, kNone };
 
   asio::awaitable<void> listen(int64_t worker);
+  asio::awaitable<Answer> ask(int64_t worker);
   asio::awaitable<void> beat();
+  void tell(int64_t worker, const Frame& frame);
   void receive(int64_t worker, const Frame& frame);
   void check_heartbeats();
   void lose(int64_t worker, EndOfRun::Gone how, const Calls& calls, const std::string& reason);
+  std::string failure_of(int64_t worker, PeerError::Noticed how, std::string text) const;
   void leave(bool at_exit);
   void run();
 
@@ -74,7 +87,9 @@ class Control {
   const std::string failure_text_;
   const std::chrono::milliseconds tick_;
   RunState& state_;
+  SeenPhases phases_;
   const std::unique_ptr<Datagrams> datagrams_;
+  const TlsContext& keys_;
   std::vector<Peer> peers_;  // by worker; used by the thread only, as are those below
   EndOfRun end_of_run_;
   bool has_left_ = false;

@@ -46,11 +46,21 @@ void Datagrams::start(const std::vector<Member>& members, int64_t self, const st
 
 void Datagrams::send(const Frame& frame) {
   if (endpoints_.empty()) return;
-  const std::string datagram = encode(Datagram{.worker = self_, .count = ++sent_, .frame = frame}, key_);
-  for (const udp::endpoint& endpoint : endpoints_) {
-    std::error_code ignored;  // what is lost is lost
-    if (endpoint.port() != 0) socket_.send_to(asio::buffer(datagram), endpoint, 0, ignored);
-  }
+  const std::string datagram = datagram_of(frame);
+  for (const udp::endpoint& endpoint : endpoints_) send_bytes(datagram, endpoint);
+}
+
+void Datagrams::send_to(int64_t worker, const Frame& frame) {
+  if (!endpoints_.empty()) send_bytes(datagram_of(frame), endpoints_[static_cast<std::size_t>(worker)]);
+}
+
+void Datagrams::send_bytes(const std::string& datagram, const udp::endpoint& endpoint) {
+  std::error_code ignored;  // what is lost is lost
+  if (endpoint.port() != 0) socket_.send_to(asio::buffer(datagram), endpoint, 0, ignored);
+}
+
+std::string Datagrams::datagram_of(const Frame& frame) {
+  return encode(Datagram{.worker = self_, .count = ++sent_, .frame = frame}, key_);
 }
 
 asio::awaitable<void> Datagrams::receive() {

@@ -30,8 +30,12 @@ class Datagrams {
              std::function<void(int64_t worker, const Frame& frame)> heard);
   /// To every other worker. The frame has at most kLongestReason bytes of text.
   void send(const Frame& frame);
+  /// To one worker alone.
+  void send_to(int64_t worker, const Frame& frame);
 
  private:
+  std::string datagram_of(const Frame& frame);
+  void send_bytes(const std::string& datagram, const asio::ip::udp::endpoint& endpoint);
   asio::awaitable<void> receive();
   void read(std::string_view bytes);
 

@@ -122,6 +122,17 @@ void EndOfRun::receive(int64_t from, const Frame& frame) {
   }
 }
 
+void EndOfRun::ask_again(int64_t worker) {
+  if (end_ || reason_.empty() || is_gone(worker)) return;
+  if (arbitrates_) {
+    if (!others_[static_cast<std::size_t>(worker)].frozen_at) {
+      effects_.send(worker, {.kind = Kind::kFreeze, .text = reason_});
+    }
+  } else if (worker == arbiter()) {
+    effects_.send(worker, {.kind = Kind::kEnding, .text = reason_});
+  }
+}
+
 Frame EndOfRun::end_frame() const { return end_frame_of_round(round_); }
 
 Frame EndOfRun::end_frame_of_round(int64_t round) const {

@@ -58,6 +58,9 @@ class EndOfRun {
   /// A frame of kEnding, kFreeze, kFrozen, kEnd or kHeartbeat came from a worker: it can be reached.
   void receive(int64_t from, const Frame& frame);
 
+  /// What this worker wants from that one to end the run is said once more: what was said before may have been lost.
+  void ask_again(int64_t worker);
+
   bool has_ended() const { return end_.has_value(); }
   /// What tells others that the run has ended, and how; only once it has.
   Frame end_frame() const;

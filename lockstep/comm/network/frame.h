@@ -33,7 +33,7 @@ struct Frame {
     kProbed = 10,   // the answer: who is here
 
     // As long as the run lasts.
-    kHeartbeat = 16,  // calls: the worker's
+    kHeartbeat = 16,  // calls: the worker's; number: its phase
     kEnding = 17,     // to the arbiter: the run must end, and why
     kFreeze = 18,     // from the arbiter: take no more calls; why
     kFrozen = 19,     // the answer: the worker's calls

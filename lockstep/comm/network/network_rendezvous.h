@@ -76,6 +76,8 @@ class NetworkRendezvous {
   const NetworkJob& job() const { return job_; }
   /// On which all of this worker's connections run. Nobody else runs it before connect() has returned.
   asio::io_context& context() { return context_; }
+  /// With which all of its connections are made.
+  const TlsContext& keys() const { return tls_; }
   /// At which this worker listens.
   uint16_t port() const { return listener_.port(); }
 

@@ -22,6 +22,7 @@
 #include "lockstep/comm/network/message_channel.h"
 #include "lockstep/comm/network/refusal.h"
 #include "lockstep/comm/network/run_state.h"
+#include "lockstep/comm/run_failure.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/forks.h"
 #include "lockstep/core/log.h"
@@ -49,6 +50,7 @@ class NetworkWorld final : public World {
                                            Control::Team{.members = members_,
                                                          .connections = std::move(team.control),
                                                          .datagrams = std::move(team.datagrams),
+                                                         .keys = rendezvous_->keys(),
                                                          .datagram_key = key_},
                                            worker_, timeouts.lost, *state_)) {
     at_exit(this, [this] { control_->leave_at_exit(); });
@@ -66,7 +68,8 @@ class NetworkWorld final : public World {
     forget_at_exit(this);
     if (unwinding_.is_on()) {
       control_->notice(fmt::format("{} was ended by an exception, which it reports itself",
-                                   members_[static_cast<std::size_t>(worker_)].name()));
+                                   members_[static_cast<std::size_t>(worker_)].name()),
+                       worker_, PeerError::Noticed::kException);
     }
     if (messenger_) messenger_->end(has_failed_);
   }
@@ -159,11 +162,14 @@ class NetworkWorld final : public World {
     log(LogLevel::kWarning, missing);
   }
 
+  void set_phase(const WorkerPhase& phase) noexcept override { state_->set_phase(encode(phase)); }
+
   void abort(const std::string& reason) noexcept override try {
     if (process_.is_in_child()) return;
     has_failed_ = true;
     state_->freeze();  // a call of this worker that begins now fails
-    control_->notice(fmt::format("worker {} aborted the run: {}", worker_, reason));
+    control_->notice(fmt::format("worker {} aborted the run: {}", worker_, reason), worker_,
+                     PeerError::Noticed::kAborted);
   } catch (const std::exception&) {  // no memory for the text
     control_->notice({});
   }
@@ -208,7 +214,8 @@ class NetworkWorld final : public World {
         }
       }
     } catch (const std::bad_alloc&) {
-      control_->notice(fmt::format("worker {} had no memory for what the others sent", worker_));
+      control_->notice(fmt::format("worker {} had no memory for what the others sent", worker_), worker_,
+                       PeerError::Noticed::kFailed);
       wait_for_end();
       throw;
     }
@@ -228,7 +235,7 @@ class NetworkWorld final : public World {
         if (!stream || is_over(*stream)) continue;
         const bool stopped_at_bound = stream->advance();
         if (!stream->problem().empty()) {
-          control_->notice(stream->problem());
+          control_->notice(stream->problem(), stream->other(), PeerError::Noticed::kMessage);
           return false;
         }
         if (is_over(*stream)) continue;
@@ -243,12 +250,10 @@ class NetworkWorld final : public World {
       switch (wait.count()) {
         case CallWait::Verdict::kGoOn: break;
         case CallWait::Verdict::kWarn:
-          log(LogLevel::kWarning,
-              fmt::format("worker {} has waited {:.0f} s: {}", worker_, wait.seconds(), who_has_not_come()));
+          log(LogLevel::kWarning, fmt::format("worker {} has waited {:.0f} s: {}", worker_, wait.seconds(),
+                                              who_has_not_come(who_is_missing())));
           break;
-        case CallWait::Verdict::kGiveUp:
-          control_->notice(fmt::format("{} after {:.1f} s", who_has_not_come(), wait.seconds()));
-          return false;
+        case CallWait::Verdict::kGiveUp: give_up(wait.seconds()); return false;
       }
       // Also where there is more to move, the end of the run is looked for.
       const bool may_sleep = !has_more && CallWait::Clock::now() >= spin_end;
@@ -272,8 +277,14 @@ class NetworkWorld final : public World {
     return files_.front().revents != 0;
   }
 
-  /// "worker 2 has not come to call 17", or whoever has come and not finished it.
-  std::string who_has_not_come() const {
+  void give_up(double seconds) {
+    const std::vector<int64_t> missing = who_is_missing();
+    control_->notice(fmt::format("after {:.1f} s {}", seconds, who_has_not_come(missing)),
+                     missing.empty() ? -1 : missing.front(), PeerError::Noticed::kAbsent);
+  }
+
+  /// Who has not come to this call, or else whoever has come and not finished it.
+  std::vector<int64_t> who_is_missing() const {
     std::vector<int64_t> missing;
     const auto add_where = [&](auto is_missing) {
       for (const auto& stream : data_) {
@@ -281,9 +292,14 @@ class NetworkWorld final : public World {
       }
     };
     add_where([](const DataStream& one) { return !one.has_begun(); });
-    const char* const what = missing.empty() ? "finished" : "come to";
     if (missing.empty()) add_where([](const DataStream& one) { return !one.is_taken(); });
-    return missing_text(missing, what, calls_);
+    return missing;
+  }
+  /// "worker 2 has not come to call 17", and what it does.
+  std::string who_has_not_come(const std::vector<int64_t>& missing) const {
+    const bool have_begun = std::all_of(missing.begin(), missing.end(),
+                                        [&](int64_t w) { return data_[static_cast<std::size_t>(w)]->has_begun(); });
+    return missing_text(missing, have_begun ? "finished" : "come to", calls_, control_->phases());
   }
 
   /// The workers decide in a time that depends on heartbeats alone. A bound stands here all the same.
@@ -294,8 +310,10 @@ class NetworkWorld final : public World {
     const auto end = CallWait::Clock::now() + longest;
     while (!state_->end() && CallWait::Clock::now() < end) poll(&file, 1, 1000);
     if (state_->end()) return;
-    state_->set_end({.calls = state_->freeze().returned,
-                     .reason = fmt::format("worker {} could not learn from the others how the run ended", worker_)});
+    state_->set_end(
+        {.calls = state_->freeze().returned,
+         .reason = encode(
+             RunFailure{.text = fmt::format("worker {} could not learn from the others how the run ended", worker_)})});
   }
 
   /// Throws where the run has ended before `call`, or without this worker: where one connection broke between two
@@ -305,10 +323,10 @@ class NetworkWorld final : public World {
     const uint64_t taken = state_->calls().taken;
     if (!end || (end->calls >= call && taken >= call)) return;
     has_failed_ = true;
-    const std::string reason = end->calls > taken
-                                   ? fmt::format("the others went on without worker {}: {}", worker_, end->reason)
-                                   : end->reason;
-    throw PeerError("LS-PEER-LOST", reason, "look at that worker's own message, and start the run again");
+    const RunFailure failure = decode_failure(end->reason);
+    throw error_of(failure, end->calls > taken
+                                ? fmt::format("the others went on without worker {}: {}", worker_, failure.text)
+                                : failure.text);
   }
 
   /// To be woken up takes longer than most answers of a worker that is in the call, too. Only where each worker of this

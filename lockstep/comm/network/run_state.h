@@ -23,6 +23,9 @@ class RunState {
   /// All workers have taken `call`. False as before.
   bool finish(uint64_t call);
   Calls calls() const;
+  /// What this worker does, as encode(WorkerPhase) gives it.
+  void set_phase(uint64_t phase) { phase_.store(phase, std::memory_order_relaxed); }
+  uint64_t phase() const { return phase_.load(std::memory_order_relaxed); }
   /// Nothing is taken or finished after this. How far this worker is.
   Calls freeze();
   /// The first end stays.
@@ -33,6 +36,7 @@ class RunState {
   int event() const { return event_.get(); }
 
  private:
+  std::atomic<uint64_t> phase_ = 0;
   mutable std::mutex mutex_;
   Calls calls_;  // guarded by mutex_, as are those below
   bool is_frozen_ = false;

@@ -12,22 +12,19 @@
 #include <string>
 #include <utility>
 
+#include "lockstep/comm/network/members.h"
 #include "lockstep/comm/service_thread.h"
+#include "lockstep/comm/stopped_process.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::internal {
 
 namespace {
 
-/// Why a connection broke.
-std::string how_it_went(const Segment& segment, const PeerConnection& peer) {
-  const std::string who = fmt::format("worker {} (process {})", peer.worker, peer.process);
-  switch (segment.worker(peer.worker).presence.load()) {
-    case Presence::kLeft: return fmt::format("{} left the run", who);
-    case Presence::kExited: return fmt::format("{} ended its program in the middle of the run", who);
-    case Presence::kHere: break;
-  }
-  return fmt::format("{} is gone: it was killed or crashed", who);
+using Noticed = PeerError::Noticed;
+
+std::string name_of(const PeerConnection& peer) {
+  return fmt::format("worker {} (process {})", peer.worker, peer.process);
 }
 
 }  // namespace
@@ -38,6 +35,7 @@ Monitor::Monitor(const Segment& segment, int64_t worker, std::vector<PeerConnect
       worker_(worker),
       lost_(lost),
       tick_(heartbeat_interval(lost)),
+      phases_(segment.workers()),
       stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!stop_.is_open()) {
     throw ClusterError("LS-CLUSTER-SOCKET",
@@ -61,6 +59,36 @@ Monitor::~Monitor() {
   for (const Watched& other : watched_) shutdown(other.peer.connection.get(), SHUT_RDWR);
 }
 
+const SeenPhases& Monitor::phases() {
+  for (int64_t w = 0; w < segment_.workers(); ++w) phases_.see(w, segment_.worker(w).phase.load());
+  return phases_;
+}
+
+std::string Monitor::failure_of(int64_t failed, Noticed how, const std::string& text) {
+  RunFailure failure{.text = text, .worker = failed, .noticed = how};
+  if (failed < 0) return encode(failure);
+  const SeenPhases& seen = phases();
+  failure.phase = seen.phase(failed);
+  failure.text += fmt::format("; worker {} was {}", failed, seen.describe(failed));
+  failure.host = host_name();
+  failure.process = segment_.worker(failed).process.load();
+  return encode(failure);
+}
+
+void Monitor::end_by(const PeerConnection& gone) {
+  const std::string who = name_of(gone);
+  switch (segment_.worker(gone.worker).presence.load()) {
+    case Presence::kLeft:
+      return segment_.end(worker_, failure_of(gone.worker, Noticed::kLeft, fmt::format("{} left the run", who)));
+    case Presence::kExited:
+      return segment_.end(worker_, failure_of(gone.worker, Noticed::kExited,
+                                              fmt::format("{} ended its program in the middle of the run", who)));
+    case Presence::kHere: break;
+  }
+  segment_.end(worker_,
+               failure_of(gone.worker, Noticed::kGone, fmt::format("{} is gone: it was killed or crashed", who)));
+}
+
 void Monitor::watch() try {
   std::vector<pollfd> files{{.fd = stop_.get(), .events = POLLIN, .revents = 0}};
   for (const Watched& one : watched_) {
@@ -70,6 +98,7 @@ void Monitor::watch() try {
   while (true) {
     if (Clock::now() >= next) {
       segment_.worker(worker_).heartbeats.fetch_add(1);
+      phases();
       check_heartbeats();
       next = Clock::now() + tick_;
     }
@@ -81,7 +110,7 @@ void Monitor::watch() try {
       // Nothing is sent once the memory is shared: whatever comes is the end.
       files[i + 1].fd = -1;
       watched_[i].silent_ticks = -1;
-      segment_.end(worker_, how_it_went(segment_, watched_[i].peer));
+      end_by(watched_[i].peer);
     }
   }
 } catch (const std::exception&) {  // no memory for a text
@@ -94,7 +123,7 @@ void Monitor::check_heartbeats() {
     if (segment_.worker(one.peer.worker).presence.load() != Presence::kHere) {
       // Its connection may still be held open, by a process that it has forked.
       one.silent_ticks = -1;
-      segment_.end(worker_, how_it_went(segment_, one.peer));
+      end_by(one.peer);
       continue;
     }
     const uint64_t heartbeats = segment_.worker(one.peer.worker).heartbeats.load();
@@ -102,9 +131,11 @@ void Monitor::check_heartbeats() {
     one.heartbeats = heartbeats;
     if (one.silent_ticks < lost_ / tick_) continue;
     one.silent_ticks = -1;
-    segment_.end(worker_, fmt::format("worker {} (process {}) is frozen: it has sent no heartbeat for "
-                                      "{:.1f} s",
-                                      one.peer.worker, one.peer.process, std::chrono::duration<double>(lost_).count()));
+    const std::string stop = stop_of(one.peer.process);
+    segment_.end(worker_,
+                 failure_of(one.peer.worker, Noticed::kSilent,
+                            fmt::format("{} is frozen: it has sent no heartbeat for {:.1f} s{}{}", name_of(one.peer),
+                                        std::chrono::duration<double>(lost_).count(), stop.empty() ? "" : "; ", stop)));
   }
 }
 

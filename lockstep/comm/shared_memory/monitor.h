@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/comm/run_failure.h"
+#include "lockstep/comm/seen_phases.h"
 #include "lockstep/comm/shared_memory/rendezvous.h"
 #include "lockstep/comm/shared_memory/segment.h"
 
@@ -27,9 +29,17 @@ class Monitor {
   Monitor(const Monitor&) = delete;
   Monitor& operator=(const Monitor&) = delete;
 
+  /// What all workers do, as it stands in the memory now. Any thread.
+  const SeenPhases& phases();
+  /// A failure of worker `failed` as a reason to end the run, with what is known of that worker. Any thread.
+  std::string failure_of(int64_t failed, PeerError::Noticed how, const std::string& text);
+
  private:
   void watch();
   void check_heartbeats();
+
+  /// Ends the run because a worker is gone, in one of the ways in which its connection can break.
+  void end_by(const PeerConnection& gone);
 
   struct Watched {
     PeerConnection peer;
@@ -41,6 +51,7 @@ class Monitor {
   const int64_t worker_;
   const std::chrono::milliseconds lost_;
   const std::chrono::milliseconds tick_;
+  SeenPhases phases_;
   std::vector<Watched> watched_;  // used by the thread only
   FileDescriptor stop_;           // an eventfd, which ends the thread
   std::thread thread_;

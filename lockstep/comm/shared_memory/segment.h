@@ -30,6 +30,8 @@ struct alignas(64) WorkerArea {
   alignas(64) std::atomic<uint64_t> begun = 0;       // calls that it has come to
   std::atomic<uint64_t> taken = 0;                   // calls in which it has all that the others sent it
   alignas(64) std::atomic<uint64_t> heartbeats = 0;  // of its monitor
+  std::atomic<uint64_t> phase = 0;                   // encode(WorkerPhase)
+  std::atomic<int64_t> process = 0;                  // its id
   std::atomic<uint32_t> reason_length = 0;           // 1 + the number of bytes; 0: none; kBeingWritten
   char reason[kLongestReason] = {};
 };

@@ -10,6 +10,7 @@
 #include "lockstep/comm/call_wait.h"
 #include "lockstep/comm/exits.h"
 #include "lockstep/comm/message.h"
+#include "lockstep/comm/run_failure.h"
 #include "lockstep/comm/shared_memory/monitor.h"
 #include "lockstep/comm/shared_memory/ring_stream.h"
 #include "lockstep/comm/shared_memory/segment.h"
@@ -32,6 +33,7 @@ class SharedMemoryWorld final : public World {
         timeouts_(timeouts),
         spins_(sysconf(_SC_NPROCESSORS_ONLN) >= segment_.workers() ? 4000 : 50),
         monitor_(std::make_unique<Monitor>(segment_, worker, std::move(team.peers), timeouts.lost)) {
+    segment_.worker(worker_).process.store(getpid());
     // The others report that the program has ended, and not a crash.
     at_exit(this, [area = &segment_.worker(worker_)] { area->presence.store(Presence::kExited); });
   }
@@ -44,8 +46,10 @@ class SharedMemoryWorld final : public World {
     }
     forget_at_exit(this);
     if (unwinding_.is_on()) {
-      segment_.end(worker_, fmt::format("worker {} (process {}) was ended by an exception, which it reports itself",
-                                        worker_, getpid()));
+      segment_.end(worker_, monitor_->failure_of(
+                                worker_, PeerError::Noticed::kException,
+                                fmt::format("worker {} (process {}) was ended by an exception, which it reports itself",
+                                            worker_, getpid())));
     }
     Presence here = Presence::kHere;  // otherwise the program is ending, and has said so
     segment_.worker(worker_).presence.compare_exchange_strong(here, Presence::kLeft);
@@ -77,9 +81,15 @@ class SharedMemoryWorld final : public World {
     return "shared-memory: memory without a name, which only the processes of this job and this user map";
   }
 
+  void set_phase(const WorkerPhase& phase) noexcept override {
+    if (process_.is_in_child()) return;  // the memory is not mapped there
+    segment_.worker(worker_).phase.store(encode(phase), std::memory_order_relaxed);
+  }
+
   void abort(const std::string& reason) noexcept override try {
     if (process_.is_in_child()) return;
-    segment_.end(worker_, fmt::format("worker {} aborted the run: {}", worker_, reason));
+    segment_.end(worker_, monitor_->failure_of(worker_, PeerError::Noticed::kAborted,
+                                               fmt::format("worker {} aborted the run: {}", worker_, reason)));
   } catch (const std::exception&) {  // no memory for the text
     segment_.end(worker_, "a worker aborted the run, and had no memory for its reason");
   }
@@ -119,7 +129,7 @@ class SharedMemoryWorld final : public World {
       while (move()) {
         if (segment_.has_ended()) return false;
       }
-      if (!problem.empty()) segment_.end(worker_, problem);
+      if (!problem.empty()) segment_.end(worker_, monitor_->failure_of(-1, PeerError::Noticed::kMessage, problem));
       return is_over();
     });
     self.taken.store(call);
@@ -154,12 +164,10 @@ class SharedMemoryWorld final : public World {
       switch (wait.count()) {
         case CallWait::Verdict::kGoOn: break;
         case CallWait::Verdict::kWarn:
-          log(LogLevel::kWarning,
-              fmt::format("worker {} has waited {:.0f} s: {}", worker_, wait.seconds(), who_has_not_come(call)));
+          log(LogLevel::kWarning, fmt::format("worker {} has waited {:.0f} s: {}", worker_, wait.seconds(),
+                                              who_has_not_come(call, who_is_missing(call))));
           break;
-        case CallWait::Verdict::kGiveUp:
-          segment_.end(worker_, fmt::format("{} after {:.1f} s", who_has_not_come(call), wait.seconds()));
-          require_alive(call);
+        case CallWait::Verdict::kGiveUp: give_up(call, wait.seconds()); require_alive(call);
       }
       bool done = false;
       segment_.wait(worker_, std::chrono::nanoseconds(wait.longest_sleep()).count(), [&] {
@@ -170,26 +178,37 @@ class SharedMemoryWorld final : public World {
     }
   }
 
-  /// "worker 2 has not come to call 17", or whoever has come and not finished it.
-  std::string who_has_not_come(uint64_t call) const {
+  void give_up(uint64_t call, double seconds) {
+    const std::vector<int64_t> missing = who_is_missing(call);
+    if (missing.empty()) return;  // they have come by now
+    segment_.end(worker_,
+                 monitor_->failure_of(missing.front(), PeerError::Noticed::kAbsent,
+                                      fmt::format("after {:.1f} s {}", seconds, who_has_not_come(call, missing))));
+  }
+
+  /// Who has not come to this call, or else whoever has come and not finished it.
+  std::vector<int64_t> who_is_missing(uint64_t call) const {
     std::vector<int64_t> missing;
     for (int64_t w = 0; w < num_workers(); ++w) {
       if (segment_.worker(w).begun.load() < call) missing.push_back(w);
     }
-    const char* what = "come to";
-    if (missing.empty()) {
-      what = "finished";
-      for (int64_t w = 0; w < num_workers(); ++w) {
-        if (w != worker_ && segment_.worker(w).taken.load() < call) missing.push_back(w);
-      }
+    if (!missing.empty()) return missing;
+    for (int64_t w = 0; w < num_workers(); ++w) {
+      if (w != worker_ && segment_.worker(w).taken.load() < call) missing.push_back(w);
     }
-    return missing_text(missing, what, call);
+    return missing;
+  }
+  /// "worker 2 has not come to call 17", and what it does.
+  std::string who_has_not_come(uint64_t call, const std::vector<int64_t>& missing) const {
+    const bool have_begun =
+        std::all_of(missing.begin(), missing.end(), [&](int64_t w) { return segment_.worker(w).begun.load() >= call; });
+    return missing_text(missing, have_begun ? "finished" : "come to", call, monitor_->phases());
   }
 
   /// Throws where the run has ended before `call` was committed.
   void require_alive(uint64_t call) const {
     if (!segment_.has_ended() || segment_.is_committed(call)) return;
-    throw PeerError("LS-PEER-LOST", segment_.ended(), "look at that worker's own message, and start the run again");
+    throw error_of(decode_failure(segment_.ended()));
   }
 
   const ProcessMark process_;

@@ -1,0 +1,37 @@
+// What a worker is doing, in one word that it can tell the others.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace lockstep {
+
+/// Where a worker is in its program, as far as the library knows.
+struct WorkerPhase {
+  enum class Kind : uint8_t {
+    kStarting = 0,    // it has joined, and has not begun a step
+    kStep = 1,        // in `step`
+    kEvaluation = 2,  // in an evaluation after `step` completed steps
+    kCall = 3,        // in a call of all workers outside of replicas; `step` steps are completed
+    kBetween = 4,     // between steps, as when it reads its input; `step` is the last one that it was in
+  };
+  Kind kind = Kind::kStarting;
+  int64_t step = 0;
+  int64_t meeting = 0;      // of a step or evaluation: how many meetings it has come to
+  bool is_meeting = false;  // its replicas have come to that meeting, and it is not over
+
+  bool operator==(const WorkerPhase&) const = default;
+};
+
+namespace internal {
+
+/// As one word, and back. Steps below 2^40 and meetings below 2^16 stay as they are; larger ones become the largest.
+/// decode() takes any word: a kind that it does not know, of a later version perhaps, is kStarting.
+uint64_t encode(const WorkerPhase& phase);
+WorkerPhase decode_phase(uint64_t word);
+
+/// "in step 12, at its meeting 3", for a sentence about the worker.
+std::string describe(const WorkerPhase& phase);
+
+}  // namespace internal
+}  // namespace lockstep

@@ -1,0 +1,61 @@
+#include "lockstep/comm/run_failure.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <optional>
+
+namespace lockstep::internal {
+
+namespace {
+
+constexpr std::string_view kMark = "failure ";
+
+/// Takes a number and the character after it from the beginning of `rest`.
+template <class Number>
+std::optional<Number> take_number(std::string_view& rest) {
+  Number number = 0;
+  const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
+  if (error != std::errc() || end == rest.data() + rest.size()) return std::nullopt;
+  rest.remove_prefix(static_cast<std::size_t>(end - rest.data()) + 1);
+  return number;
+}
+
+}  // namespace
+
+std::string encode(const RunFailure& failure) {
+  return fmt::format("{}{} {} {} {} {}\n{}", kMark, failure.worker, failure.process, encode(failure.phase),
+                     static_cast<int>(failure.noticed), failure.host, failure.text);
+}
+
+RunFailure decode_failure(std::string_view bytes) {
+  const RunFailure unknown{.text = std::string(bytes)};
+  if (!bytes.starts_with(kMark)) return unknown;
+  bytes.remove_prefix(kMark.size());
+  const auto worker = take_number<int64_t>(bytes);
+  const auto process = take_number<int64_t>(bytes);
+  const auto phase = take_number<uint64_t>(bytes);
+  const auto noticed = take_number<uint8_t>(bytes);
+  const std::size_t host = bytes.find('\n');
+  if (!worker || !process || !phase || !noticed || host == std::string_view::npos) return unknown;
+  if (*noticed > static_cast<uint8_t>(PeerError::Noticed::kMessage)) return unknown;
+  return {.text = std::string(bytes.substr(host + 1)),
+          .worker = *worker,
+          .process = *process,
+          .host = std::string(bytes.substr(0, host)),
+          .noticed = static_cast<PeerError::Noticed>(*noticed),
+          .phase = decode_phase(*phase)};
+}
+
+PeerError error_of(const RunFailure& failure, const std::string& text) {
+  PeerError::Failed failed{
+      .worker = failure.worker, .host = failure.host, .process = failure.process, .noticed = failure.noticed};
+  if (failure.worker >= 0) {
+    failed.phase = describe(failure.phase);
+    if (failure.phase.kind != WorkerPhase::Kind::kStarting) failed.step = failure.phase.step;
+  }
+  return {"LS-PEER-LOST", text.empty() ? failure.text : text,
+          "look at that worker's own message, and start the run again", std::move(failed)};
+}
+
+}  // namespace lockstep::internal
