@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 
 #include "lockstep/core/error.h"
 
@@ -36,6 +39,13 @@ ExitCode exit_code_of(const std::exception& error) noexcept {
   if (dynamic_cast<const UsageError*>(&error)) return ExitCode::kConfiguration;
   if (dynamic_cast<const DataError*>(&error) || dynamic_cast<const NonFiniteError*>(&error))
     return ExitCode::kDataError;
+  if (dynamic_cast<const std::filesystem::filesystem_error*>(&error)) return ExitCode::kDataError;
+  if (const auto* system = dynamic_cast<const std::system_error*>(&error)) {
+    const bool is_full = system->code() == std::errc::no_space_on_device ||
+                         system->code() == std::error_code(EDQUOT, std::generic_category()) ||
+                         system->code() == std::error_code(EDQUOT, std::system_category());
+    if (is_full) return ExitCode::kDataError;
+  }
   return ExitCode::kBug;
 }
 

@@ -15,9 +15,9 @@ enum class ExitCode : int {
 };
 
 /// What `error` means for the job: PeerError, and a ClusterError that says that other workers did not come or could not
-/// be reached, are restartable. UsageError and any other ClusterError are configuration, DataError and NonFiniteError
-/// are data, and everything else is a bug. A ReplicaError means what the exception nested in it means. Any thread may
-/// call.
+/// be reached, are restartable. UsageError and any other ClusterError are configuration. DataError and NonFiniteError
+/// are data, and so are a std::filesystem::filesystem_error, and a std::system_error that says that a disk is full.
+/// Everything else is a bug. A ReplicaError means what the exception nested in it means. Any thread may call.
 ///
 ///     int main(int argc, char** argv) try {
 ///       return train(argc, argv);

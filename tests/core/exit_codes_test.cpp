@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
+#include <filesystem>
 #include <new>
 #include <stdexcept>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -42,6 +45,11 @@ TEST(ExitCodes, TellRestartableConfigurationDataAndBugApart) {
   expect_code(UsageError("LS-OPTION", "an option", "correct it"), ExitCode::kConfiguration);
   expect_code(DataError("LS-DATA-CHANGED", "a file", "restore it"), ExitCode::kDataError);
   expect_code(NonFiniteError("LS-NOT-FINITE", "a loss", "lower the rate"), ExitCode::kDataError);
+  const auto full = std::make_error_code(std::errc::no_space_on_device);
+  expect_code(std::filesystem::filesystem_error("cannot write", "model.pt", full), ExitCode::kDataError);
+  expect_code(std::system_error(full), ExitCode::kDataError);
+  expect_code(std::system_error(EDQUOT, std::system_category()), ExitCode::kDataError);
+  expect_code(std::system_error(EAGAIN, std::system_category()), ExitCode::kBug);
   expect_code(InternalError("LS-INTERNAL", "a mistake", "report it"), ExitCode::kBug);
   expect_code(std::out_of_range("a mistake of the program"), ExitCode::kBug);
   expect_code(std::bad_alloc(), ExitCode::kBug);
