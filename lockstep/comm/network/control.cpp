@@ -178,17 +178,23 @@ asio::awaitable<void> Control::listen(int64_t worker) {
   if (peer.is_over || has_left_) co_return;
   // That of a process that has ended breaks; so does one that the network resets, between two that live.
   peer.is_asked = true;
-  const Answer answer = co_await ask(worker);
-  peer.is_asked = false;
-  if (peer.is_over || has_left_) co_return;
-  if (answer == Answer::kGone) {
-    lose(worker, Gone::kDead, peer.calls,
-         failure_of(worker, Noticed::kGone, fmt::format("{} is gone: it was killed or crashed", name)));
-  } else {
-    end_of_run_.notice(
-        failure_of(worker, Noticed::kConnection,
-                   fmt::format("the connection between worker {} and {} broke ({}); {}", worker_, name, how,
-                               answer == Answer::kHere ? "both are alive" : "that worker gives no answer")));
+  bool is_asked_again = false;
+  while (!end_of_run_.has_ended()) {
+    const Answer answer = co_await ask(worker);
+    if (peer.is_over || has_left_) co_return;
+    if (answer == Answer::kGone) {
+      co_return lose(worker, Gone::kDead, peer.calls,
+                     failure_of(worker, Noticed::kGone, fmt::format("{} is gone: it was killed or crashed", name)));
+    }
+    // This worker may have been too slow itself, and asks once more before it says so.
+    if (answer == Answer::kHere || is_asked_again) {
+      end_of_run_.notice(
+          failure_of(worker, Noticed::kConnection,
+                     fmt::format("the connection between worker {} and {} broke ({}); {}", worker_, name, how,
+                                 answer == Answer::kHere ? "both are alive" : "that worker gives no answer")));
+    }
+    if (answer == Answer::kHere) co_return;
+    is_asked_again = true;
   }
 }
 
