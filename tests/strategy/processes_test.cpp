@@ -5,8 +5,10 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <exception>
 #include <map>
 #include <memory>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -83,6 +85,50 @@ WORKER_BODY(trains_until_failure) {
   }
 }
 
+/// Trains; the worker FAILS is killed in its step 5, or in a call after it, at the place PLACE.
+WORKER_BODY(is_killed_in_training) {
+  torch::set_num_threads(1);
+  const std::string place = std::getenv("PLACE");
+  const bool fails = std::to_string(testing::my_worker_index()) == std::getenv("FAILS");
+  const auto die_at = [&](const char* where) {
+    if (!fails || place != where) return;
+    report("dies");
+    std::raise(SIGKILL);
+  };
+  try {
+    OneOfSeveral strategy(join(resolve_cluster(), {.engine = std::getenv("ENGINE")}), kReplicas, 1, nullptr);
+    const Variable weight = strategy.make_variable(torch::ones({2000}), {.name = "weight"});
+    const Optimizer optimizer = strategy.make_optimizer({weight}, torch::optim::SGDOptions(0.01));
+    while (true) {
+      const bool is_it = strategy.step() == 5;
+      strategy.run([&](ReplicaContext& ctx) {
+        torch::Tensor value = weight.value(ctx) * 2;
+        if (is_it) die_at("forward");
+        if (is_it) value.register_hook([&](const torch::Tensor&) { die_at("backward"); });
+        value.sum().backward();
+        if (is_it) {
+          // While the others wait for the sum of this worker's gradient.
+          ctx.merge_call([&](Strategy&) {
+            die_at("optimizer");
+            return 0;
+          });
+        }
+        optimizer.step(ctx);
+      });
+      if (is_it) strategy.on_chief([&] { die_at("chief"); });
+    }
+  } catch (const Error& error) {
+    const auto* peer = dynamic_cast<const PeerError*>(&error);
+    try {
+      std::rethrow_if_nested(error);
+    } catch (const PeerError& nested) {
+      report("failed: step " + std::to_string(nested.failed().step) + ", " + nested.what());
+      return;
+    }
+    report("failed: step " + std::to_string(peer ? peer->failed().step : -2) + ", " + error.what());
+  }
+}
+
 /// Makes a strategy without the World that its environment describes.
 WORKER_BODY(trains_alone) {
   set_log_sink([](LogLevel, std::string_view line) { report("log: " + std::string(line)); });
@@ -108,9 +154,9 @@ class Processes : public ::testing::TestWithParam<std::string> {
                                                 const WorkerProcesses::Environment& more = {}) {
     const uint16_t port = testing::free_port();
     return std::make_unique<WorkerProcesses>(body, workers, [&](int64_t w) {
-      WorkerProcesses::Environment all = description(w, workers, GetParam(), port);
-      all.insert(more.begin(), more.end());
-      return all;
+      WorkerProcesses::Environment environment = description(w, workers, GetParam(), port);
+      environment.insert(more.begin(), more.end());
+      return environment;
     });
   }
 };
@@ -157,6 +203,33 @@ TEST_P(Processes, NameAWorkerThatAnExceptionEndsBetweenSteps) {
     }
     EXPECT_EQ(workers.wait(throwing).code, 3);
     EXPECT_EQ(workers.output(throwing), "no data\n");
+  }
+}
+
+TEST_P(Processes, NameAWorkerThatIsKilledAtAnyPlaceOfAStepWithItsStep) {
+  int64_t fails = 0;
+  for (const char* place : {"forward", "backward", "optimizer", "chief"}) {
+    fails = std::string(place) == "chief" ? 0 : (fails + 1) % 3;
+    const auto started = start("is_killed_in_training", 3, {{"PLACE", place}, {"FAILS", std::to_string(fails)}});
+    WorkerProcesses& workers = *started;
+    const Report dies = workers.expect(fails, "dies", std::chrono::seconds(120));
+    const std::string name = "worker " + std::to_string(fails) + " (process " + std::to_string(workers.pid(fails));
+    std::set<std::string> texts;
+    for (int64_t w = 0; w < 3; ++w) {
+      if (w == fails) continue;
+      const Report failed = workers.expect(w, "failed: ");
+      texts.insert(failed.text);
+      EXPECT_NE(failed.text.find(name), std::string::npos) << place << ": " << failed.text;
+      EXPECT_NE(failed.text.find(") is gone"), std::string::npos) << place << ": " << failed.text;
+      // Over a network the step is that of the last heartbeat.
+      if (GetParam() == "shared-memory") {
+        EXPECT_TRUE(failed.text.starts_with("failed: step 5, ")) << place << ": " << failed.text;
+        EXPECT_NE(failed.text.find("step 5"), std::string::npos) << place << ": " << failed.text;
+      }
+      EXPECT_LT(failed.when - dies.when, std::chrono::seconds(2));
+      EXPECT_EQ(workers.wait(w).code, 0) << workers.output(w);
+    }
+    EXPECT_EQ(texts.size(), 1U) << *texts.begin() << " and " << *texts.rbegin();
   }
 }
 
