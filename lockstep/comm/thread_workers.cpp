@@ -1,13 +1,16 @@
 #include "lockstep/comm/thread_workers.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <exception>
 #include <mutex>
 #include <utility>
 
+#include "lockstep/comm/run_failure.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/forks.h"
 
@@ -26,7 +29,10 @@ class ThreadWorkers::Hub {
   };
 
   Hub(int64_t workers, std::chrono::milliseconds patience)
-      : patience_(patience), offers_(static_cast<std::size_t>(workers)), gone_(static_cast<std::size_t>(workers)) {}
+      : patience_(patience),
+        offers_(static_cast<std::size_t>(workers)),
+        phases_(static_cast<std::size_t>(workers)),
+        gone_(static_cast<std::size_t>(workers)) {}
 
   int64_t size() const { return static_cast<int64_t>(offers_.size()); }
 
@@ -47,7 +53,11 @@ class ThreadWorkers::Hub {
   void abort(int64_t worker, const std::string& reason) noexcept {
     if (process_.is_in_child()) return;  // no worker is here, and one may have held the lock
     const std::lock_guard<std::mutex> lock(mutex_);
-    fail(fmt::format("worker {} aborted the run: {}", worker, reason));
+    fail(fmt::format("worker {} aborted the run: {}", worker, reason), worker, Noticed::kAborted);
+  }
+
+  void set_phase(int64_t worker, const WorkerPhase& phase) noexcept {
+    phases_[static_cast<std::size_t>(worker)].store(internal::encode(phase), std::memory_order_relaxed);
   }
 
   void leave(int64_t worker) {
@@ -85,7 +95,8 @@ class ThreadWorkers::Hub {
     lock.lock();
     if (--taking_ == 0) changed_.notify_all();
     if (error) {
-      fail(fmt::format("worker {} could not take what the others sent: {}", worker, message_of(error)));
+      fail(fmt::format("worker {} could not take what the others sent: {}", worker, message_of(error)), worker,
+           Noticed::kFailed);
       std::rethrow_exception(error);
     }
     if (!problem.empty()) fail(problem);
@@ -93,12 +104,20 @@ class ThreadWorkers::Hub {
     wait_for_all(lock, worker, "finish");
   }
 
+  using Noticed = PeerError::Noticed;
   void require_alive() const {
-    if (failure_.empty()) return;
-    throw PeerError("LS-PEER-LOST", failure_, "look at that worker's own message, and start the run again");
+    if (failure_.text.empty()) return;
+    throw internal::error_of(failure_);
   }
-  void fail(const std::string& why) {
-    if (failure_.empty()) failure_ = why;
+  /// The first failure stays. `worker` is the one that has failed, -1 where no single one has.
+  void fail(const std::string& why, int64_t worker = -1, Noticed noticed = Noticed::kMessage) {
+    if (failure_.text.empty()) {
+      failure_ = {.text = why, .worker = worker, .process = getpid(), .host = {}, .noticed = noticed};
+      if (worker >= 0) {
+        failure_.phase = internal::decode_phase(phases_[static_cast<std::size_t>(worker)].load());
+        failure_.text += fmt::format("; worker {} was {}", worker, internal::describe(failure_.phase));
+      }
+    }
     changed_.notify_all();
   }
   /// Waits until all workers are here, in this half of the round.
@@ -112,12 +131,15 @@ class ThreadWorkers::Hub {
       changed_.notify_all();
       return;
     }
-    const auto over = [&] { return half_ != half || !failure_.empty() || somebody_is_gone(); };
+    const auto over = [&] { return half_ != half || !failure_.text.empty() || somebody_is_gone(); };
     if (!changed_.wait_for(lock, patience_, over)) {
-      fail(fmt::format("worker {} did not {} within {} ms", first_missing(), verb, patience_.count()));
+      fail(fmt::format("worker {} did not {} within {} ms", first_missing(), verb, patience_.count()), first_missing(),
+           Noticed::kAbsent);
     }
     if (half_ != half) return;  // all came; the next call finds a worker that left or failed afterwards
-    if (failure_.empty()) fail(fmt::format("worker {} left the run", first_gone()));
+    if (failure_.text.empty()) {
+      fail(fmt::format("worker {} left the run", first_gone()), first_gone(), Noticed::kLeft);
+    }
     require_alive();
   }
   bool somebody_is_gone() const { return first_gone() >= 0; }
@@ -135,13 +157,14 @@ class ThreadWorkers::Hub {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Offer> offers_;  // each written by its worker under mutex_, read by all between the halves of a round
+  std::vector<std::atomic<uint64_t>> phases_;  // by worker, as encode() gives them
   // Guarded by mutex_:
   std::vector<bool> gone_;
   std::vector<bool> here_ = std::vector<bool>(offers_.size());
   int64_t arrived_ = 0;
   int64_t taking_ = 0;  // how many workers read the offers
   uint64_t half_ = 0;
-  std::string failure_;
+  internal::RunFailure failure_;
 };
 
 namespace {
@@ -183,6 +206,7 @@ class ThreadWorld final : public World {
   }
 
   std::string describe() const override { return "threads of one process"; }
+  void set_phase(const WorkerPhase& phase) noexcept override { hub_->set_phase(worker_, phase); }
   void abort(const std::string& reason) noexcept override { hub_->abort(worker_, reason); }
 
  private:

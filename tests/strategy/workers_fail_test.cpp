@@ -1,6 +1,7 @@
 // What goes wrong on one of several workers ends the step on all of them, in the same way, and says where it happened.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <exception>
@@ -45,6 +46,11 @@ TEST(Workers, FailTogetherWhereOneReplicaThrows) {
     } else {
       testing::expect_error<PeerError>([&] { std::rethrow_if_nested(error); }, "LS-PEER-FAILED",
                                        {"worker 1", "replica 3", "step 1", "replica three is out of range"});
+      const auto peer = testing::error_from<PeerError>([&] { std::rethrow_if_nested(error); });
+      EXPECT_EQ(peer.failed().worker, 1);
+      EXPECT_EQ(peer.failed().step, 1);
+      EXPECT_EQ(peer.failed().process, getpid());
+      EXPECT_EQ(peer.failed().noticed, PeerError::Noticed::kFailed);
     }
     EXPECT_EQ(variable.read()[0].item<float>(), 6);  // as the last completed run left it
     EXPECT_EQ(strategy.step(), 1);
@@ -256,7 +262,11 @@ TEST(Workers, ThatEndEarlyAreNamedToTheOthers) {
   run_workers({3, 3, 1}, [](Strategy& strategy) {
     if (strategy.worker_index() == 1) return 0;
     const auto step = [](ReplicaContext& ctx) { ctx.all_reduce(Reduction::kSum, torch::ones({1})); };
-    testing::expect_error<PeerError>([&] { strategy.run(step); }, "LS-PEER-LOST", {"worker 1"});
+    const auto error = testing::error_from<PeerError>([&] { strategy.run(step); });
+    EXPECT_EQ(error.code(), "LS-PEER-LOST");
+    EXPECT_EQ(error.failed().worker, 1);
+    EXPECT_EQ(error.failed().noticed, PeerError::Noticed::kLeft);
+    EXPECT_TRUE(testing::has_value(error.what(), "worker 1 left the run")) << error.what();
     return 0;
   });
 }
