@@ -14,6 +14,7 @@
 #include "lockstep/core/log.h"                        // IWYU pragma: export
 #include "lockstep/core/per_replica.h"                // IWYU pragma: export
 #include "lockstep/core/sha256.h"                     // IWYU pragma: export
+#include "lockstep/core/stop_request.h"               // IWYU pragma: export
 #include "lockstep/data/batch.h"                      // IWYU pragma: export
 #include "lockstep/data/dataset.h"                    // IWYU pragma: export
 #include "lockstep/data/distributed_dataset.h"        // IWYU pragma: export

@@ -138,9 +138,10 @@ int train(const TrainOptions& options) {
   std::optional<Progress> progress;
   if (is_chief) progress.emplace(steps, options.steps > 0 ? 0 : steps / per_epoch);
   std::optional<std::string> failure;
+  stop_on_signal();
   const auto start = std::chrono::steady_clock::now();
   try {
-    for (int64_t epoch = 0; report.steps < steps; ++epoch) {
+    for (int64_t epoch = 0; report.steps < steps && !strategy->stop_requested(); ++epoch) {
       double loss_sum = 0;
       int64_t epoch_steps = 0;
       for (const auto& batch : data.epoch(epoch)) {
@@ -153,6 +154,7 @@ int train(const TrainOptions& options) {
         const int64_t samples = batch.begin()->global_size;
         report.samples += samples;
         if (progress) progress->step(epoch, samples, loss);
+        if (strategy->stop_requested()) break;
       }
       report.train_loss = loss_sum / static_cast<double>(epoch_steps);
       if (progress) progress->epoch(epoch, report.train_loss);
@@ -174,6 +176,12 @@ int train(const TrainOptions& options) {
   if (failure) {
     std::fputs(fmt::format("lockstep train: {}\n", *failure).c_str(), stderr);
     return 1;
+  }
+  if (report.steps < steps) {
+    std::fputs(fmt::format("lockstep train: a worker was asked to stop; all have ended after {} steps\n", report.steps)
+                   .c_str(),
+               stderr);
+    return static_cast<int>(ExitCode::kRestartable);
   }
   const Evaluation evaluation = evaluate(*strategy, model, split.evaluate, text ? 64 : 1000);
   report.eval_loss = evaluation.loss;

@@ -12,6 +12,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/simd.h"
+#include "lockstep/core/stop_request.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/memory/tensor_allocator.h"
 #include "lockstep/reduce/across_workers.h"
@@ -23,6 +24,9 @@ namespace {
 thread_local const ReplicaContext* current = nullptr;
 thread_local const ReplicaGroup* merging = nullptr;  // the group whose merge function this thread runs
 thread_local const ReplicaGroup* alone = nullptr;    // the group whose chief works alone on this thread
+
+/// What a worker that was asked for a stop adds to what it says at the end of a step.
+constexpr const char* kStop = "stop";
 
 /// An address that differs between threads that live at the same time.
 const void* this_thread() {
@@ -135,11 +139,17 @@ void ReplicaGroup::run(RunMode mode, FunctionRef<void(ReplicaContext&)> body, Fu
     throw_replica_error(errors);
   }
   try {
+    bool is_stop_requested = internal::is_stop_requested();
     if (num_workers() == 1) {
       finish();
     } else {
-      agree_on_call(*rounds_, {.call = "the end of a step", .step = state_.step}, [&](Proposal&) { finish(); });
+      const auto all = agree_on_call(*rounds_, {.call = "the end of a step", .step = state_.step}, [&](Proposal& mine) {
+        finish();
+        if (is_stop_requested) mine.data = kStop;
+      });
+      is_stop_requested = std::any_of(all.begin(), all.end(), [](const Proposal& one) { return one.data == kStop; });
     }
+    stop_requested_ = is_stop_requested;
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
     throw ReplicaError(state_.step, {{first_replica(), message_of(error), error}}, state_.evaluates());

@@ -76,6 +76,8 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   bool evaluating() const { return state_.evaluates(); }
   /// Whether a run or evaluation is under way.
   bool running() const { return state_.running; }
+  /// Whether a worker had been asked for a stop when the last run without an error ended: the same on all.
+  bool stop_requested() const { return stop_requested_; }
   int64_t num_replicas() const { return block_.all; }          // over all workers
   int64_t num_local_replicas() const { return block_.local; }  // of this process
   ReplicaId first_replica() const { return block_.first; }
@@ -110,6 +112,7 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   std::vector<Streams> streams_;  // each used by its replica's thread
   RandomStream merge_stream_;     // used while all replicas are at rest
   RunState state_;
+  bool stop_requested_ = false;
   std::atomic<const void*> caller_{nullptr};  // the thread whose call is under way
   Findings findings_;
 };

@@ -115,6 +115,7 @@ int64_t Strategy::worker_index() const { return group_->rounds().worker_index();
 bool Strategy::is_chief() const { return worker_index() == 0; }
 const std::vector<std::string>& Strategy::devices() const { return group_->plan().names; }
 int64_t Strategy::step() const { return group_->step(); }
+bool Strategy::stop_requested() const { return group_->stop_requested(); }
 uint64_t Strategy::seed() const { return group_->seed(); }
 
 std::string Strategy::describe() const {

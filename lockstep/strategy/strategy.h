@@ -75,6 +75,9 @@ class Strategy {
   const std::vector<std::string>& devices() const;
   /// How many runs were completed; the step() of the next one.
   int64_t step() const;
+  /// Whether any worker had been asked for a stop (stop_on_signal, request_stop) when the last completed run or
+  /// evaluation ended. All workers have the same answer after the same run, so a loop that ends by it ends on all.
+  bool stop_requested() const;
   uint64_t seed() const;
   /// Everything that decides results and speed, as text for a reader: replicas, lanes, cores, and the fingerprint of
   /// what the promise of equal bits depends on. Outside of runs the table of variables follows, if there are any.

@@ -1,0 +1,27 @@
+// A wish that training ends after the present step, as a scheduler has it that sends SIGTERM.
+#pragma once
+
+#include <csignal>
+
+namespace lockstep {
+
+/// From now on this signal asks for a stop in place of ending the process, once or many times. A handler that the
+/// program had before is called as well. Nothing else is done: `Strategy::stop_requested()` says after each step
+/// whether any worker was asked, and the program ends by itself. Calling it again for the same signal does nothing. A
+/// UsageError where the system refuses the signal, as it does for SIGKILL. Any thread, before or during training.
+///
+/// A process that is not in a step, because it reads its input for a long time, say, learns of it after its next one. A
+/// launcher that waits less than a step sends SIGKILL then.
+void stop_on_signal(int signal = SIGTERM);
+
+/// Asks for a stop without a signal, as a program does that knows its time is over. Any thread, and signal handlers.
+void request_stop() noexcept;
+
+namespace internal {
+/// Whether this process was asked for a stop. It stays so.
+bool is_stop_requested() noexcept;
+/// As if nobody had asked; for tests.
+void forget_stop_request() noexcept;
+}  // namespace internal
+
+}  // namespace lockstep
