@@ -119,11 +119,7 @@ bool NetworkRendezvous::is_connected_with_all() const {
 
 void NetworkRendezvous::add_data(int64_t worker, const std::shared_ptr<Connection>& connection) {
   auto [socket, stream] = connection->release();
-  if (job_.plaintext) {
-    stream.drop_tls();
-  } else {
-    stream.read_ahead();
-  }
+  if (job_.plaintext) stream.drop_tls();
   data_[static_cast<std::size_t>(worker)] = std::make_unique<DataStream>(
       job_.worker_index, worker, std::make_unique<SocketChannel>(std::move(socket), std::move(stream)));
 }

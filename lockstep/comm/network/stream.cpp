@@ -66,8 +66,6 @@ Transfer failed_with(int error) {
 
 /// Records are sent so many bytes at a time: each send() of a record alone costs more than to encrypt it.
 constexpr std::size_t kGathered = std::size_t{64} << 10;
-/// What is read from the socket at a time, where TLS may read ahead: a few records.
-constexpr std::size_t kReadAhead = std::size_t{64} << 10;
 
 }  // namespace
 
@@ -212,12 +210,6 @@ Transfer Stream::read(std::span<std::byte> place) {
   if (got == 0) return {.state = Transfer::State::kClosed};
   if (errno == EAGAIN || errno == EINTR) return {.state = Transfer::State::kWantsRead};
   return failed_with(errno);
-}
-
-void Stream::read_ahead() {
-  if (!tls_) return;
-  SSL_set_read_ahead(tls_.get(), 1);
-  SSL_set_default_read_buffer_len(tls_.get(), kReadAhead);
 }
 
 /// Makes records of the beginning of these bytes, and keeps them in the wire.

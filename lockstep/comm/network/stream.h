@@ -62,9 +62,6 @@ class Stream {
   Transfer write(std::span<const std::byte> bytes);
   /// Both sides go on without TLS. Nothing may be on its way.
   void drop_tls() { tls_.reset(); }
-  /// From now on TLS takes more from the socket at a time than read() asks for, which is faster where much comes. Read
-  /// until there is nothing before you wait for the socket. drop_tls() may not follow.
-  void read_ahead();
 
  private:
   struct Free {
