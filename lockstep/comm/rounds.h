@@ -29,6 +29,8 @@ class Rounds {
   int64_t num_workers() const { return world_->num_workers(); }
   int64_t worker_index() const { return world_->worker_index(); }
   std::string describe() const { return world_->describe(); }
+  /// See World::host_memory.
+  HostMemory* host_memory() const { return world_->host_memory(); }
 
   /// What this worker does now; the others may be told.
   void set_phase(const WorkerPhase& phase) {

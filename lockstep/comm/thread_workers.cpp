@@ -5,11 +5,15 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <map>
 #include <mutex>
+#include <new>
 #include <utility>
 
+#include "lockstep/comm/host_memory.h"
 #include "lockstep/comm/run_failure.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/forks.h"
@@ -60,6 +64,23 @@ class ThreadWorkers::Hub {
     phases_[static_cast<std::size_t>(worker)].store(internal::encode(phase), std::memory_order_relaxed);
   }
 
+  /// What the worker's next call of HostMemory::allocate gives.
+  std::shared_ptr<std::byte> allocate(int64_t worker, std::size_t bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const uint64_t call = allocations_[static_cast<std::size_t>(worker)]++;
+    Extent& extent = extents_[call];
+    if (!extent.memory) extent = {zeros(bytes), bytes, 0};
+    if (extent.bytes != bytes) {
+      throw InternalError(
+          "LS-INTERNAL",
+          fmt::format("worker {} asks for {} bytes where another one asks for {}", worker, bytes, extent.bytes),
+          "please report it");
+    }
+    std::shared_ptr<std::byte> memory = extent.memory;
+    if (++extent.taken == size()) extents_.erase(call);
+    return memory;
+  }
+
   void leave(int64_t worker) {
     if (process_.is_in_child()) return;
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -68,6 +89,21 @@ class ThreadWorkers::Hub {
   }
 
  private:
+  /// Memory for all workers, until all have it.
+  struct Extent {
+    std::shared_ptr<std::byte> memory;
+    std::size_t bytes = 0;
+    int64_t taken = 0;
+  };
+  static std::shared_ptr<std::byte> zeros(std::size_t bytes) {
+    constexpr std::size_t kPage = 4096;
+    const std::size_t length = (bytes + kPage - 1) / kPage * kPage + kPage;
+    auto* const memory = static_cast<std::byte*>(std::aligned_alloc(kPage, length));
+    if (!memory) throw std::bad_alloc();
+    std::memset(memory, 0, length);
+    return {memory, [](std::byte* one) { std::free(one); }};
+  }
+
   // Called with mutex_ held.
   template <class Take>
   void round(std::unique_lock<std::mutex>& lock, int64_t worker, Offer offer, const Take& take) {
@@ -165,12 +201,14 @@ class ThreadWorkers::Hub {
   int64_t taking_ = 0;  // how many workers read the offers
   uint64_t half_ = 0;
   internal::RunFailure failure_;
+  std::vector<uint64_t> allocations_ = std::vector<uint64_t>(offers_.size());  // by worker: how many it has made
+  std::map<uint64_t, Extent> extents_;                                         // by the number of the call
 };
 
 namespace {
 
 template <class Hub>
-class ThreadWorld final : public World {
+class ThreadWorld final : public World, private HostMemory {
  public:
   ThreadWorld(std::shared_ptr<Hub> hub, int64_t worker) : hub_(std::move(hub)), worker_(worker) {}
   ~ThreadWorld() override { hub_->leave(worker_); }
@@ -205,11 +243,14 @@ class ThreadWorld final : public World {
     });
   }
 
+  HostMemory* host_memory() override { return this; }
   std::string describe() const override { return "threads of one process"; }
   void set_phase(const WorkerPhase& phase) noexcept override { hub_->set_phase(worker_, phase); }
   void abort(const std::string& reason) noexcept override { hub_->abort(worker_, reason); }
 
  private:
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) override { return hub_->allocate(worker_, bytes); }
+
   const std::shared_ptr<Hub> hub_;
   const int64_t worker_;
 };

@@ -12,6 +12,8 @@
 
 namespace lockstep {
 
+class HostMemory;
+
 /// The workers of a run, as one of them sees it. A worker is a process; in tests it may be a thread.
 ///
 /// Workers make the same calls in the same order: the n-th call of one meets the n-th call of each other. One thread at
@@ -41,6 +43,10 @@ class World {
   /// who may use it again when the call returns or throws. No memory of `from` overlaps memory of `to`. Both have an
   /// entry for each worker.
   virtual void exchange(std::span<const std::span<const std::byte>> to, std::span<const std::span<std::byte>> from) = 0;
+
+  /// Where all workers are on one host and can map memory of all: how they get some (host_memory.h). Otherwise null.
+  /// The same on all workers. It lives as long as the World.
+  virtual HostMemory* host_memory() { return nullptr; }
 
   /// What moves the bytes and who may read them on their way, in one line for a reader. Any thread may call.
   virtual std::string describe() const { return "a World of the program's own"; }

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <numeric>
 
+#include "lockstep/comm/host_memory.h"
 #include "lockstep/testing/world_job.h"
 
 namespace lockstep::internal {
@@ -199,6 +200,8 @@ void nothing_left(const Trial& trial) {
       if (turn % 4 == 3) continue;  // also worlds that made no call
       job.run([&](Worker& self) {
         call(self, Call::kExchange);
+        std::shared_ptr<std::byte> memory;
+        if (HostMemory* const of_host = self.world().host_memory()) memory = of_host->allocate(10'000);
         self.begin(begun);
         if (turn % 4 != 1) return;
         if (self.index() == 0) self.abort("to the end");

@@ -104,10 +104,13 @@ TEST(Segment, IsNotMappedFromAnotherFile) {
   close(empty);
 }
 
-TEST(Segment, CanNeitherShrinkNorGrow) {
+TEST(Segment, HasAFileThatMayGrowAndNotShrink) {
   const Segment segment = Segment::create(2);
   EXPECT_NE(ftruncate(segment.file(), 0), 0);
-  EXPECT_NE(ftruncate(segment.file(), 1 << 30), 0);
+  EXPECT_EQ(ftruncate(segment.file(), static_cast<off_t>(segment.length()) + 4096), 0);
+  EXPECT_NE(ftruncate(segment.file(), static_cast<off_t>(segment.length())), 0);
+  const Segment other = Segment::map(segment.file(), 2);  // a worker that comes later
+  EXPECT_EQ(fcntl(other.file(), F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
   EXPECT_EQ(fcntl(segment.file(), F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
 }
 

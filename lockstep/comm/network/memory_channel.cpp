@@ -36,7 +36,9 @@ PairMemory PairMemory::create(std::size_t ring_size) {
 }
 
 PairMemory PairMemory::map(int file, std::size_t ring_size) {
-  return {SharedMemory::map(file, length_of(ring_size)), ring_size};
+  PairMemory pair(SharedMemory::map(file, length_of(ring_size)), ring_size);
+  pair.close_file();
+  return pair;
 }
 
 PairMemory::Tables& PairMemory::tables() const { return *std::launder(reinterpret_cast<Tables*>(memory_.data())); }

@@ -43,12 +43,14 @@ class Segment {
   /// New memory for so many workers, without a name: it is gone when the last process that maps it has ended, however
   /// it ends. A ClusterError (LS-CLUSTER-MEMORY) where the system gives none.
   static Segment create(int64_t workers);
-  /// Maps memory that create() made in another process; `file` stays the caller's. A ClusterError (LS-CLUSTER-MEMORY)
-  /// where it is not such memory for so many workers.
+  /// Maps memory that create() made in another process; `file` stays the caller's, and is kept open. A ClusterError
+  /// (LS-CLUSTER-MEMORY) where it is not such memory for so many workers.
   static Segment map(int file, int64_t workers);
 
-  /// The memory's file, to be given to other processes; -1 in a segment that map() made.
+  /// The memory's file, to be given to other processes. It may grow behind the segment: see extents.h.
   int file() const { return memory_.file(); }
+  /// How many bytes of the file are the segment's.
+  std::size_t length() const { return memory_.length(); }
   int64_t workers() const { return workers_; }
   WorkerArea& worker(int64_t index) const;
   Ring& ring(int64_t from, int64_t to) const;

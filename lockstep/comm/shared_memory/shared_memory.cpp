@@ -18,7 +18,7 @@ namespace lockstep::internal {
 namespace {
 
 /// Without them another process could cut the file, and whoever touches what is gone gets a signal.
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_SEAL;
 
 [[noreturn]] void refuse(const std::string& fact) {
   throw ClusterError("LS-CLUSTER-MEMORY", fact, "look at this host's limits of memory and of open files");
@@ -60,12 +60,15 @@ SharedMemory SharedMemory::create(std::size_t length) {
 
 SharedMemory SharedMemory::map(int file, std::size_t length) {
   struct stat about = {};
-  if (fstat(file, &about) != 0 || static_cast<std::size_t>(about.st_size) != length) {
+  if (fstat(file, &about) != 0 || static_cast<std::size_t>(about.st_size) < length) {
     refuse(fmt::format("the memory that another worker gave has {} bytes, and {} are expected", about.st_size, length));
   }
   const int seals = fcntl(file, F_GET_SEALS);
-  if (seals < 0 || (seals & kSeals) != kSeals) refuse("another worker gave memory whose size can change");
-  return {FileDescriptor(), map_file(file, length), length};
+  if (seals < 0 || (seals & kSeals) != kSeals) refuse("another worker gave memory that can be cut");
+  FileDescriptor kept(fcntl(file, F_DUPFD_CLOEXEC, 0));
+  if (!kept.is_open()) refuse_by_system("fcntl");
+  std::byte* const data = map_file(kept.get(), length);
+  return {std::move(kept), data, length};
 }
 
 }  // namespace lockstep::internal

@@ -12,17 +12,17 @@ namespace lockstep::internal {
 /// however it ends. A forked child does not map it, and a program that is started does not get the file.
 class SharedMemory {
  public:
-  /// New memory, all zeros. Nobody can change its size any more. A ClusterError (LS-CLUSTER-MEMORY) where the system
-  /// gives none.
+  /// New memory, all zeros. Nobody can cut its file any more; it may grow, behind this memory. A ClusterError
+  /// (LS-CLUSTER-MEMORY) where the system gives none.
   static SharedMemory create(std::size_t length);
-  /// Maps memory that create() made in another process; `file` stays the caller's. A ClusterError (LS-CLUSTER-MEMORY)
-  /// where it is not such memory of this length.
+  /// Maps memory that create() made in another process; `file` stays the caller's, and is kept open here. A
+  /// ClusterError (LS-CLUSTER-MEMORY) where it is not such memory of at least this length.
   static SharedMemory map(int file, std::size_t length);
   ~SharedMemory();
   SharedMemory(SharedMemory&& other) noexcept;
   SharedMemory& operator=(SharedMemory&&) = delete;
 
-  /// To be given to other processes; -1 where map() made this, or after close_file().
+  /// To be given to other processes; -1 after close_file().
   int file() const { return file_.get(); }
   /// The memory stays mapped.
   void close_file() { file_.close(); }

@@ -11,6 +11,7 @@
 #include "lockstep/comm/exits.h"
 #include "lockstep/comm/message.h"
 #include "lockstep/comm/run_failure.h"
+#include "lockstep/comm/shared_memory/extents.h"
 #include "lockstep/comm/shared_memory/monitor.h"
 #include "lockstep/comm/shared_memory/ring_stream.h"
 #include "lockstep/comm/shared_memory/segment.h"
@@ -29,6 +30,7 @@ class SharedMemoryWorld final : public World {
  public:
   SharedMemoryWorld(RendezvousResult team, int64_t worker, const WorkerTimeouts& timeouts)
       : segment_(std::move(team.segment)),
+        extents_(segment_.file(), segment_.length(), segment_.workers()),
         worker_(worker),
         timeouts_(timeouts),
         spins_(sysconf(_SC_NPROCESSORS_ONLN) >= segment_.workers() ? 4000 : 50),
@@ -76,6 +78,8 @@ class SharedMemoryWorld final : public World {
         MessageHead::Kind::kBytes, [&](int64_t other) { return to[static_cast<std::size_t>(other)]; },
         [&](int64_t other) { return from[static_cast<std::size_t>(other)]; });
   }
+
+  HostMemory* host_memory() override { return &extents_; }
 
   std::string describe() const override {
     return "shared-memory: memory without a name, which only the processes of this job and this user map";
@@ -214,6 +218,7 @@ class SharedMemoryWorld final : public World {
   const ProcessMark process_;
   const Unwinding unwinding_;
   const Segment segment_;
+  Extents extents_;
   const int64_t worker_;
   const WorkerTimeouts timeouts_;
   const int spins_;  // before it sleeps

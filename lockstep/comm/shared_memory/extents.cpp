@@ -1,0 +1,88 @@
+#include "lockstep/comm/shared_memory/extents.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/forks.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+constexpr std::size_t kPage = 4096;
+
+[[noreturn]] void refuse(const char* call, std::size_t bytes) {
+  throw ClusterError(
+      "LS-CLUSTER-MEMORY",
+      fmt::format("the system gives no {} bytes that workers can share ({}): {}", bytes, call, std::strerror(errno)),
+      "look at this host's limits of memory, or set LOCKSTEP_HOST_MEMORY=off");
+}
+
+/// One mapping of one piece. In its first page is the number of workers that have let go of it.
+class Extent {
+ public:
+  Extent(std::shared_ptr<const FileDescriptor> file, off_t offset, std::size_t length, int64_t workers)
+      : file_(std::move(file)), offset_(offset), length_(length), workers_(workers) {
+    int failed = 0;
+    do {
+      failed = fallocate(file_->get(), 0, offset_, static_cast<off_t>(length_));
+    } while (failed != 0 && errno == EINTR);
+    if (failed != 0) refuse("fallocate", length_);
+    void* const memory = mmap(nullptr, length_, PROT_READ | PROT_WRITE, MAP_SHARED, file_->get(), offset_);
+    if (memory == MAP_FAILED) refuse("mmap", length_);
+    // A forked child has no part in the run, and must not write into the memory of all.
+    madvise(memory, length_, MADV_DONTFORK);
+    memory_ = static_cast<std::byte*>(memory);
+  }
+  ~Extent() {
+    // In a forked child the memory is not mapped, and its addresses may be somebody else's by now.
+    if (!memory_ || process_.is_in_child()) return;
+    using Count = std::atomic<int64_t>;
+    const bool last = std::launder(reinterpret_cast<Count*>(memory_))->fetch_add(1) + 1 == workers_;
+    munmap(memory_, length_);
+    if (last) fallocate(file_->get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset_, static_cast<off_t>(length_));
+  }
+  Extent(const Extent&) = delete;
+  Extent& operator=(const Extent&) = delete;
+
+  std::byte* values() const { return memory_ + kPage; }
+
+ private:
+  const ProcessMark process_;
+  const std::shared_ptr<const FileDescriptor> file_;
+  const off_t offset_;
+  const std::size_t length_;
+  const int64_t workers_;
+  std::byte* memory_ = nullptr;
+};
+
+}  // namespace
+
+Extents::Extents(int file, std::size_t begin, int64_t workers)
+    : file_(std::make_shared<const FileDescriptor>(fcntl(file, F_DUPFD_CLOEXEC, 0))),
+      workers_(workers),
+      next_(static_cast<off_t>((begin + kPage - 1) / kPage * kPage)) {}
+
+std::shared_ptr<std::byte> Extents::allocate(std::size_t bytes) {
+  // The system would give page after page until it has none for anybody. All workers are on this host, so all refuse.
+  const auto all = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  if (bytes > all) {
+    errno = ENOMEM;
+    refuse("more than there is", bytes);
+  }
+  const std::size_t length = kPage + (bytes + kPage - 1) / kPage * kPage;
+  const off_t offset = std::exchange(next_, next_ + static_cast<off_t>(length));
+  const auto extent = std::make_shared<Extent>(file_, offset, length, workers_);
+  return {extent, extent->values()};
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,31 @@
+// Memory for values, in the file that all workers of a host map, behind what they need to meet.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "lockstep/comm/host_memory.h"
+#include "lockstep/core/file_descriptor.h"
+
+namespace lockstep::internal {
+
+/// The file grows with each call, by pages that the system has given, so that no write meets memory that is not there.
+/// All workers make the same calls, so each knows where in the file the memory lies, and nothing has to be sent. The
+/// last worker that lets go of it gives its pages back.
+class Extents final : public HostMemory {
+ public:
+  /// `file` is the segment's, of which the first `begin` bytes are taken; it stays the caller's.
+  Extents(int file, std::size_t begin, int64_t workers);
+
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) override;
+
+ private:
+  const std::shared_ptr<const FileDescriptor> file_;  // what allocate() has given may outlive this object
+  const int64_t workers_;
+  off_t next_;
+};
+
+}  // namespace lockstep::internal

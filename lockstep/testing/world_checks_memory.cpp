@@ -1,0 +1,129 @@
+// Conformance of worlds: memory that all workers map. A world without it has nothing to keep here.
+#include <algorithm>
+#include <array>
+#include <latch>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/host_memory.h"
+#include "lockstep/testing/world_job.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+constexpr std::array<std::size_t, 6> kSizes{1, 63, 4096, 4097, 65536, 1000003};
+
+/// A byte that worker `worker` writes at `at` of piece `piece`.
+std::byte pattern(int64_t worker, std::size_t piece, std::size_t at) {
+  return static_cast<std::byte>(1 + (static_cast<std::size_t>(worker) * 31 + piece * 7 + at) % 251);
+}
+
+/// The part of a piece that a worker writes: each writes bytes of its own.
+bool is_of(int64_t worker, int64_t workers, std::size_t at) {
+  return static_cast<int64_t>(at % static_cast<std::size_t>(workers)) == worker;
+}
+
+void expect_byte(std::byte found, std::byte expected, std::size_t piece, std::size_t at) {
+  if (found == expected) return;
+  throw Finding(fmt::format("byte {} of piece {} is {}, and {} was written", at, piece, static_cast<int>(found),
+                            static_cast<int>(expected)));
+}
+
+void all_or_none(const Trial& trial) {
+  Job job(trial);
+  job.run([](Worker& self) {
+    const auto all = self.agree(self.world().host_memory() ? "has" : "has none");
+    for (const std::string& one : all)
+      expect(one == all.front(), "some workers have memory of the host, and others have none");
+  });
+}
+
+/// The n-th piece of each worker is the n-th piece of all, it is zero at first, and no two pieces overlap.
+void same_for_all(const Trial& trial) {
+  Job job(trial);
+  job.run([](Worker& self) {
+    HostMemory* const memory = self.world().host_memory();
+    if (!memory) return;
+    std::vector<std::shared_ptr<std::byte>> pieces;
+    for (const std::size_t size : kSizes) {
+      pieces.push_back(memory->allocate(size));
+      const auto address = reinterpret_cast<std::uintptr_t>(pieces.back().get());
+      expect(address % 4096 == 0, fmt::format("a piece of {} bytes begins at {:x}", size, address));
+      for (std::size_t at = 0; at < size; ++at) expect_byte(pieces.back().get()[at], {}, pieces.size() - 1, at);
+    }
+    self.agree("nobody writes before all have looked");
+    for (std::size_t p = 0; p < pieces.size(); ++p) {
+      for (std::size_t at = 0; at < kSizes[p]; ++at) {
+        if (is_of(self.index(), self.workers(), at)) pieces[p].get()[at] = pattern(self.index(), p, at);
+      }
+    }
+    self.agree("all have written");
+    for (std::size_t p = 0; p < pieces.size(); ++p) {
+      for (std::size_t at = 0; at < kSizes[p]; ++at) {
+        const auto writer = static_cast<int64_t>(at % static_cast<std::size_t>(self.workers()));
+        expect_byte(pieces[p].get()[at], pattern(writer, p, at), p, at);
+      }
+    }
+    self.agree("all have read");
+  });
+}
+
+/// What one worker lets go of stays for the others, also when its world is gone.
+void stays_for_others(const Trial& trial) {
+  Job job(trial);
+  std::latch left(trial.workers - 1);
+  job.run([&](Worker& self) {
+    HostMemory* const memory = self.world().host_memory();
+    if (!memory) return;
+    constexpr std::size_t kSize = 100'000;
+    auto first = memory->allocate(kSize);
+    auto second = memory->allocate(kSize);
+    if (self.index() == 0) std::fill_n(first.get(), kSize, std::byte{5});
+    self.agree("worker 0 has written");
+    if (self.index() == 0) {
+      self.leave();
+      self.wait(left);
+      for (std::size_t at = 0; at < kSize; ++at) expect_byte(first.get()[at], std::byte{5}, 0, at);
+    } else {
+      first.reset();
+      second.reset();
+      left.count_down();
+    }
+  });
+}
+
+/// Memory that all have let go of is not given again with old bytes in it, and calls go on to fit together.
+void zero_again(const Trial& trial) {
+  Job job(trial);
+  job.run([](Worker& self) {
+    HostMemory* const memory = self.world().host_memory();
+    if (!memory) return;
+    for (int turn = 0; turn < 20; ++turn) {
+      const auto size = static_cast<std::size_t>(1000 * (turn % 5 + 1));
+      const auto piece = memory->allocate(size);
+      for (std::size_t at = 0; at < size; ++at) expect_byte(piece.get()[at], {}, 0, at);
+      self.agree("all have looked");
+      if (self.index() == turn % self.workers()) std::fill_n(piece.get(), size, std::byte{9});
+      self.agree("one has written");
+      expect_byte(piece.get()[size - 1], std::byte{9}, 0, size - 1);
+      if (turn % 2 == 0) self.agree("all have read");
+    }
+  });
+}
+
+constexpr const char* kLook = "HostMemory::allocate gives all workers the same new memory, call by call";
+
+constexpr std::array<WorldCheck, 4> kChecks{{
+    {"AllOrNoneHaveMemoryOfTheHost", all_or_none, "host_memory() is null on all workers, or on none"},
+    {"MemoryOfTheHostIsTheSameForAll", same_for_all, kLook},
+    {"MemoryOfTheHostStaysWhileAnyWorkerHasIt", stays_for_others, "memory lives as long as any pointer to it"},
+    {"MemoryOfTheHostIsZeroAtFirst", zero_again, kLook},
+}};
+
+}  // namespace
+
+std::span<const WorldCheck> world_memory_checks() { return kChecks; }
+
+}  // namespace lockstep::internal
