@@ -86,10 +86,7 @@ int64_t FactorExchange::elements_of(int64_t worker) const {
   return elements;
 }
 
-void FactorExchange::send(const GradientTable& gradients) {
-  const int64_t own = elements_of(worker_);
-  grow(packed_, own);
-  auto* to = static_cast<float*>(packed_.data_ptr());
+void FactorExchange::pack(const GradientTable& gradients, float* to) const {
   const auto pack = [&](const at::Tensor& factor) {
     std::memcpy(to, address_of(factor), static_cast<std::size_t>(factor.numel()) * sizeof(float));
     to += padded(factor.numel());
@@ -100,6 +97,12 @@ void FactorExchange::send(const GradientTable& gradients) {
       pack(term.right);
     }
   });
+}
+
+void FactorExchange::send(const GradientTable& gradients) {
+  const int64_t own = elements_of(worker_);
+  grow(packed_, own);
+  pack(gradients, static_cast<float*>(packed_.data_ptr()));
   const auto bytes_at = [](const at::Tensor& memory, int64_t elements) {
     return std::span(static_cast<std::byte*>(memory.data_ptr()), static_cast<std::size_t>(elements) * sizeof(float));
   };
@@ -114,7 +117,7 @@ void FactorExchange::send(const GradientTable& gradients) {
   }
   group_.rounds().exchange(sent, received);
   for (int64_t w = 0; w < group_.num_workers(); ++w) {
-    if (w != worker_) unpack(w);
+    if (w != worker_) unpack(w, arrived_[static_cast<std::size_t>(w)]);
   }
 }
 
@@ -126,8 +129,7 @@ void FactorExchange::set_leaves(GradientTable& gradients) const {
   for (const OfReplica& one : from_others_) gradients.set_leaf(one.variable, one.replica, Leaf(*one.factors));
 }
 
-void FactorExchange::unpack(int64_t worker) {
-  const at::Tensor& memory = arrived_[static_cast<std::size_t>(worker)];
+void FactorExchange::unpack(int64_t worker, const at::Tensor& memory) {
   int64_t at = 0;
   const auto next = [&](int64_t elements) {
     return memory.narrow(0, std::exchange(at, at + padded(elements)), elements);

@@ -25,7 +25,8 @@ class VariableState;
 /// GradientsOnWorkers::factors.
 bool travels_as_factors(int64_t rows, int64_t columns, std::span<const FactorsOutline> factors);
 
-/// Each function is called on every worker, on one thread, while all replicas are at rest.
+/// Each function is called on every worker, on one thread, while all replicas are at rest. The factors are sent to the
+/// other workers; or, on one host, packed into memory that all workers map, and read there.
 class FactorExchange {
  public:
   /// For these variables, in this order, on all workers. `group` outlives it.
@@ -36,6 +37,12 @@ class FactorExchange {
   bool has_any() const { return !variables_of_step_.empty(); }
   /// Throws what the World throws.
   void send(const GradientTable& gradients);
+  /// How many elements a worker packs.
+  int64_t elements_of(int64_t worker) const;
+  /// Packs the own replicas' factors to `to`, dense float32 at a multiple of 64 bytes.
+  void pack(const GradientTable& gradients, float* to) const;
+  /// Takes what another worker packs, or has packed, into `memory`. Nothing is read yet.
+  void unpack(int64_t worker, const at::Tensor& memory);
   /// Gives `gradients` the leaves of all replicas. They live until the next begin_step(), and those of the own replicas
   /// as long as their gradients.
   void set_leaves(GradientTable& gradients) const;
@@ -49,8 +56,6 @@ class FactorExchange {
   /// travel.
   template <class Visit>
   void for_each_outline(int64_t worker, const Visit& visit) const;
-  int64_t elements_of(int64_t worker) const;
-  void unpack(int64_t worker);
 
   struct OfReplica {
     std::size_t variable;
@@ -67,7 +72,7 @@ class FactorExchange {
   const std::vector<GradientsOnWorkers>* outlines_ = nullptr;  // of the step
   at::Tensor packed_;
   std::vector<at::Tensor> arrived_;     // by worker
-  std::vector<OfReplica> from_others_;  // they share the memory of arrived_
+  std::vector<OfReplica> from_others_;  // they share the memory that unpack() was given
   int64_t bytes_sent_ = 0;
 };
 

@@ -9,7 +9,9 @@
 
 #include "lockstep/core/checksum.h"
 #include "lockstep/core/torch_compat.h"
+#include "lockstep/reduce/stream_copy.h"
 #include "lockstep/reduce/tree_sum.h"
+#include "lockstep/variable/mirrored_state.h"
 
 namespace lockstep::internal {
 
@@ -52,9 +54,21 @@ bool is_half(at::ScalarType type) { return type == at::kHalf || type == at::kBFl
 }  // namespace
 
 FusedUpdate::FusedUpdate(std::vector<UpdateTarget> targets, ReplicaRange replicas, int lanes)
-    : owners_(std::move(targets)), replicas_(replicas), lanes_(static_cast<std::size_t>(lanes)) {
+    : FusedUpdate(std::move(targets), replicas, {0, lanes, lanes}, {}) {
+  begin_step();
+}
+
+FusedUpdate::FusedUpdate(std::vector<UpdateTarget> targets, ReplicaRange replicas, LaneRange lanes,
+                         std::span<double> squares)
+    : owners_(std::move(targets)),
+      replicas_(replicas),
+      range_(lanes),
+      is_shared_(!squares.empty()),
+      lanes_(static_cast<std::size_t>(lanes.count)),
+      shared_squares_(squares) {
   int64_t blocks = 0;
   int64_t total = 0;
+  int64_t written = 0;
   bool any_half = false;
   for (const UpdateTarget& owner : owners_) {
     VariableState& variable = *owner.variable;
@@ -66,44 +80,70 @@ FusedUpdate::FusedUpdate(std::vector<UpdateTarget> targets, ReplicaRange replica
     target.one_copy = variable.copies().size() <= 1;
     blocks += blocks_of(target.bytes);
     total += target.bytes + blocks_of(target.bytes) * kBlockOverhead;
+    written += target.bytes * static_cast<int64_t>(1 + owner.slots.size());
     any_half = any_half || is_half(target.type);
   }
-  begin_step();
-  squares_.resize(static_cast<std::size_t>(blocks));
+  streams_ = is_shared_ && static_cast<std::size_t>(written) > kStreamedBytes;
+  if (!is_shared_) own_squares_.resize(static_cast<std::size_t>(blocks));
   // Cut the list of blocks into one share for each lane: a block belongs to the lane in whose share its middle lies.
   int64_t cost = 0;
   for (std::size_t i = 0; i < targets_.size(); ++i) {
     const int64_t bytes = targets_[i].bytes;
     for (int64_t block = 0; block < blocks_of(bytes); ++block) {
       const int64_t own_cost = std::min(kBlockBytes, bytes - block * kBlockBytes) + kBlockOverhead;
-      while (static_cast<int64_t>(lane_begin_.size()) < lanes &&
-             (cost + own_cost / 2) * lanes >= total * static_cast<int64_t>(lane_begin_.size())) {
+      while (static_cast<int64_t>(lane_begin_.size()) < lanes.all &&
+             (cost + own_cost / 2) * lanes.all >= total * static_cast<int64_t>(lane_begin_.size())) {
         lane_begin_.push_back({i, block});
       }
       cost += own_cost;
     }
   }
-  while (static_cast<int>(lane_begin_.size()) <= lanes) lane_begin_.push_back({targets_.size(), 0});
+  while (static_cast<int>(lane_begin_.size()) <= lanes.all) lane_begin_.push_back({targets_.size(), 0});
   for (LaneWork& work : lanes_) {
     work.row.resize(static_cast<std::size_t>(replicas.count));
     work.made.assign(work.row.size(), FactorBlocks(kMadeElements / replicas.count));
     work.scratch.resize(static_cast<std::size_t>(scratch_bytes(replicas.count)));
+    if (streams_) work.written.resize(static_cast<std::size_t>((1 + kMaxSlots) * kBlockBytes));
     if (any_half)
       work.converted.resize(static_cast<std::size_t>((1 + kMaxSlots + replicas.count) * kSumBlock) * 2 * sizeof(float));
   }
 }
 
+int64_t FusedUpdate::blocks_in(const std::vector<UpdateTarget>& targets) {
+  int64_t blocks = 0;
+  for (const UpdateTarget& target : targets) blocks += blocks_of(target.variable->bytes());
+  return blocks;
+}
+
+bool FusedUpdate::has_block(std::size_t i, int64_t block) const {
+  const Place place{i, block};
+  return lane_begin_[static_cast<std::size_t>(range_.first)] <= place &&
+         place < lane_begin_[static_cast<std::size_t>(range_.first + range_.count)];
+}
+
 void FusedUpdate::begin_step() {
   const uint64_t now = VariableMemory::bindings();
-  if (std::exchange(bindings_, now) == now) return;
+  if (std::exchange(bindings_, now) == now && !is_shared_) return;
   for (std::size_t i = 0; i < targets_.size(); ++i) {
-    const UpdateTarget& owner = owners_[i];
-    Target& target = targets_[i];
-    target.weights = memory_of(owner.variable->memory(replicas_.first));
-    target.checksums = owner.variable->checksums(0);
-    for (std::size_t s = 0; s < owner.slots.size(); ++s) {
-      target.slots[s] = memory_of(owner.slots[s]->memory(replicas_.first));
-    }
+    if (!is_shared_ || present(i)) look_up(i);
+  }
+}
+
+void FusedUpdate::look_up(std::size_t i) {
+  const UpdateTarget& owner = owners_[i];
+  Target& target = targets_[i];
+  const int64_t r = is_shared_ ? 0 : replicas_.first;
+  target.weights = target.new_weights = memory_of(owner.variable->memory(r));
+  target.checksums = target.new_checksums = owner.variable->checksums(0);
+  for (std::size_t s = 0; s < owner.slots.size(); ++s) {
+    target.slots[s] = target.new_slots[s] = memory_of(owner.slots[s]->memory(r));
+  }
+  if (!is_shared_) return;
+  const HostHalves::Half& next = owner.variable->as_mirrored().next_half();
+  target.new_weights = reinterpret_cast<char*>(next.values);
+  target.new_checksums = next.checksums;
+  for (std::size_t s = 0; s < owner.slots.size(); ++s) {
+    target.new_slots[s] = reinterpret_cast<char*>(owner.slots[s]->as_mirrored().next_half().values);
   }
 }
 
@@ -125,8 +165,8 @@ void FusedUpdate::fetch(const GradientTable& gradients, std::size_t i) const {
 
 template <class Visit>
 void FusedUpdate::for_each_block(const GradientTable& gradients, int lane, const Visit& visit) {
-  const Place begin = lane_begin_[lane];
-  const Place end = lane_begin_[lane + 1];
+  const Place begin = lane_begin_[range_.first + lane];
+  const Place end = lane_begin_[range_.first + lane + 1];
   for (std::size_t i = begin.target; i < targets_.size() && i <= end.target; ++i) {
     if (!present(i)) continue;
     if (i + 1 < targets_.size() && targets_[i].bytes < kBlockBytes) fetch(gradients, i + 1);
@@ -141,6 +181,7 @@ void FusedUpdate::measure(const GradientTable& gradients, int lane) { run(gradie
 void FusedUpdate::update(const GradientTable& gradients, int lane, double clip) {
   lanes_[lane].foreign_writes.clear();
   run(gradients, lane, clip, true);
+  if (streams_) end_stream_copies();
 }
 
 template <class T>
@@ -180,16 +221,31 @@ void FusedUpdate::run_block(const GradientTable& gradients, int lane, std::size_
   work.right_gradient = sum.right;
   work.count = count;
   if (update) {
-    work.weights = target.weights + offset * kSize;
-    for (int s = 0; s < kMaxSlots; ++s) work.slots[s] = target.slots[s] ? target.slots[s] + offset * kSize : nullptr;
+    const int64_t begin = offset * kSize;
+    char* written = lanes_[lane].written.data();
+    const auto place_of = [&](char* memory) {
+      return streams_ ? std::exchange(written, written + kBlockBytes) : memory + begin;
+    };
+    work.weights = target.weights + begin;
+    work.new_weights = place_of(target.new_weights);
+    for (int s = 0; s < kMaxSlots && target.slots[s]; ++s) {
+      work.slots[s] = target.slots[s] + begin;
+      work.new_slots[s] = place_of(target.new_slots[s]);
+    }
     work.coefficients = target.coefficients;
     work.clip = clip;
     update_block<T>(target.kind)(work);
+    if (streams_) {
+      const auto bytes = static_cast<std::size_t>(count * kSize);
+      stream_copy(target.new_weights + begin, work.new_weights, bytes);
+      for (int s = 0; s < kMaxSlots && target.slots[s]; ++s)
+        stream_copy(target.new_slots[s] + begin, work.new_slots[s], bytes);
+    }
     compare_and_copy(lane, i, block, work.checksum_read, work.checksum_written);
   } else {
     measure_block<T>()(work);
   }
-  squares_[static_cast<std::size_t>(target.first_block + block)] = work.sum_of_squares;
+  square(target.first_block + block) = work.sum_of_squares;
 }
 
 template <class Half>
@@ -200,7 +256,7 @@ void FusedUpdate::run_half_block(const GradientTable& gradients, int lane, std::
   constexpr int64_t kElements = kBlockBytes / static_cast<int64_t>(sizeof(Half));
   const int64_t first = block * kElements;
   const int64_t last = std::min(first + kElements, target.bytes / static_cast<int64_t>(sizeof(Half)));
-  char* const weights = target.weights + first * static_cast<int64_t>(sizeof(Half));
+  char* const weights = target.new_weights + first * static_cast<int64_t>(sizeof(Half));  // where the old ones are
   const int64_t bytes = (last - first) * static_cast<int64_t>(sizeof(Half));
   const uint64_t read = update ? checksum(weights, bytes) : 0;
   double squares = 0;
@@ -231,20 +287,21 @@ void FusedUpdate::run_half_block(const GradientTable& gradients, int lane, std::
         for (int64_t j = 0; j < count; ++j) values[j] = static_cast<Half>(static_cast<const float*>(from)[j]);
       };
       const auto widen_at = [&](const char* from) { return widen(reinterpret_cast<const Half*>(from) + offset); };
-      work.weights = widen_at(target.weights);
-      for (int s = 0; s < kMaxSlots && target.slots[s]; ++s) work.slots[s] = widen_at(target.slots[s]);
+      work.weights = work.new_weights = widen_at(target.weights);
+      for (int s = 0; s < kMaxSlots && target.slots[s]; ++s)
+        work.slots[s] = work.new_slots[s] = widen_at(target.slots[s]);
       work.coefficients = target.coefficients;
       work.clip = clip;
       update_block<float>(target.kind)(work);
-      narrow(work.weights, target.weights);
-      for (int s = 0; s < kMaxSlots && target.slots[s]; ++s) narrow(work.slots[s], target.slots[s]);
+      narrow(work.new_weights, target.new_weights);
+      for (int s = 0; s < kMaxSlots && target.slots[s]; ++s) narrow(work.new_slots[s], target.new_slots[s]);
     } else {
       measure_block<float>()(work);
     }
     squares += work.sum_of_squares;
   }
   if (update) compare_and_copy(lane, i, block, read, checksum(weights, bytes));
-  squares_[static_cast<std::size_t>(target.first_block + block)] = squares;
+  square(target.first_block + block) = squares;
 }
 
 void FusedUpdate::compare_and_copy(int lane, std::size_t i, int64_t block, uint64_t read, uint64_t written) {
@@ -253,7 +310,7 @@ void FusedUpdate::compare_and_copy(int lane, std::size_t i, int64_t block, uint6
   // Invariant: a kept checksum is that of the block as the library last left it, so a difference is a foreign write.
   constexpr std::size_t kNone = ~std::size_t{0};
   std::size_t foreign = target.checksums[block] != read ? 0 : kNone;  // the first copy that is not as it was left
-  target.checksums[block] = written;
+  target.new_checksums[block] = written;
   if (!target.one_copy) {
     VariableState& variable = *owners_[i].variable;
     const int64_t offset = block * kBlockBytes;
@@ -261,7 +318,7 @@ void FusedUpdate::compare_and_copy(int lane, std::size_t i, int64_t block, uint6
     for (std::size_t copy = 1; copy < variable.copies().size(); ++copy) {
       char* const to = memory_of(variable.copies()[copy]) + offset;
       if (foreign == kNone && variable.checksums(copy)[block] != checksum(to, bytes)) foreign = copy;
-      std::memcpy(to, target.weights + offset, static_cast<std::size_t>(bytes));
+      std::memcpy(to, target.new_weights + offset, static_cast<std::size_t>(bytes));
       variable.checksums(copy)[block] = written;
     }
   }
@@ -274,7 +331,7 @@ double FusedUpdate::global_norm() const {
   for (const Target& target : targets_) {
     if (!target.coefficients) continue;
     const int64_t end = target.first_block + blocks_of(target.bytes);
-    for (int64_t block = target.first_block; block < end; ++block) total += squares_[block];
+    for (int64_t block = target.first_block; block < end; ++block) total += square(block);
   }
   return std::sqrt(total);
 }
@@ -295,9 +352,9 @@ std::vector<std::size_t> FusedUpdate::variables_not_finite() const {
   std::vector<std::size_t> found;
   for (std::size_t i = 0; i < targets_.size(); ++i) {
     if (!present(i)) continue;
-    const auto first = squares_.begin() + targets_[i].first_block;
-    const bool finite =
-        std::all_of(first, first + blocks_of(targets_[i].bytes), [](double square) { return std::isfinite(square); });
+    const int64_t end = targets_[i].first_block + blocks_of(targets_[i].bytes);
+    bool finite = true;
+    for (int64_t block = targets_[i].first_block; block < end; ++block) finite = finite && std::isfinite(square(block));
     if (!finite) found.push_back(i);
   }
   return found;

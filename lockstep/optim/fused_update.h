@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "lockstep/optim/gradient_table.h"
@@ -27,8 +28,19 @@ struct ReplicaRange {
   int64_t count;
 };
 
+/// The lanes of this process: `count` lanes from `first` on, of `all` lanes that share the update.
+struct LaneRange {
+  int first;
+  int count;
+  int all;
+};
+
 /// Lanes call `measure` and `update` side by side, each for its share of blocks. All else is called while all replicas
 /// are at rest.
+///
+/// An update of this process alone writes the new values over the old ones. One that all workers of a host share
+/// (host_update.h) reads each value where it is, and writes the new one into the next half of the variable's or slot's
+/// memory; it has one copy of each. Half precision is not among its dtypes.
 ///
 /// Invariant: a block is kBlockBytes of one variable, and one lane handles it as a whole. So no sum, norm or checksum
 /// depends on the number of lanes, and no two lanes write the same bytes.
@@ -37,9 +49,18 @@ class FusedUpdate {
   /// Updates all copies of an on-write variable. Of a variable that is trained locally, it updates the component of
   /// replica `replicas.first` alone.
   FusedUpdate(std::vector<UpdateTarget> targets, ReplicaRange replicas, int lanes);
+  /// An update that all workers of the host share, each by its own lanes. `squares` has a place for each block, in
+  /// memory that all of them map.
+  FusedUpdate(std::vector<UpdateTarget> targets, ReplicaRange replicas, LaneRange lanes, std::span<double> squares);
 
-  /// Call as a step begins. Looks up the memory of variables and slots again where any was bound anew since the last
-  /// step.
+  const std::vector<UpdateTarget>& targets() const { return owners_; }
+  /// How many blocks all targets have.
+  static int64_t blocks_in(const std::vector<UpdateTarget>& targets);
+  /// Whether this process's lanes have that block of target i.
+  bool has_block(std::size_t i, int64_t block) const;
+
+  /// Call as a step begins, and where the update is shared, with the coefficients set. Looks up the memory of variables
+  /// and slots again where any may have moved since the last step.
   void begin_step();
   /// The numbers by which the next step updates target i; null leaves the target unchanged. The caller keeps
   /// `*coefficients` alive until the step ends.
@@ -68,13 +89,18 @@ class FusedUpdate {
   /// All that the loop over blocks needs, side by side: with thousands of small variables every pointer that is
   /// followed costs as much as the arithmetic.
   ///
-  /// Invariant: the pointers are those of the memory as of `bindings_`. Memory moves only when it is bound anew, and
-  /// then begin_step() looks it up again. It is dense, so an update may write it from its first byte to its last.
+  /// Invariant: the pointers are those of the memory as of `bindings_`. Memory moves only when it is bound anew, or,
+  /// where the update is shared, in each step, and then begin_step() looks it up again. It is dense, so an update may
+  /// write it from its first byte to its last.
   struct Target {
     const Coefficients* coefficients = nullptr;
-    char* weights = nullptr;  // the first copy's, or those of the one component that is updated
-    char* slots[kMaxSlots] = {};
-    uint64_t* checksums = nullptr;  // of the first copy; null where it has none
+    const char* weights = nullptr;  // the first copy's, or those of the one component that is updated
+    const char* slots[kMaxSlots] = {};
+    const uint64_t* checksums = nullptr;  // of the first copy; null where it has none
+    // Where the update writes.
+    char* new_weights = nullptr;
+    char* new_slots[kMaxSlots] = {};
+    uint64_t* new_checksums = nullptr;
     int64_t bytes;
     int64_t first_block;  // its index among the blocks of all targets
     at::ScalarType type;
@@ -86,11 +112,13 @@ class FusedUpdate {
     std::vector<FactorBlocks> made;  // blocks of gradients that are factors, by replica
     std::vector<char> scratch;       // rows of kSumBlock elements, for sums
     std::vector<char> converted;     // blocks of half-precision values as float
+    std::vector<char> written;       // a block's new weights and slots, where these then go past the caches
     std::vector<ForeignWrite> foreign_writes;
   };
   struct Place {  // where a lane begins
     std::size_t target;
     int64_t block;  // within the target
+    auto operator<=>(const Place&) const = default;
   };
 
   /// Calls visit(target index, block within it) for each block of the lane whose variable is present.
@@ -111,13 +139,22 @@ class FusedUpdate {
   /// Notes a foreign write where `read` is not the checksum that was kept, and copies the block to the other copies.
   void compare_and_copy(int lane, std::size_t i, int64_t block, uint64_t read, uint64_t written);
 
+  void look_up(std::size_t i);
+  double& square(int64_t block) { return (is_shared_ ? shared_squares_.data() : own_squares_.data())[block]; }
+  double square(int64_t block) const { return (is_shared_ ? shared_squares_.data() : own_squares_.data())[block]; }
+
   const std::vector<UpdateTarget> owners_;  // keep alive what targets_ point to
   const ReplicaRange replicas_;
+  const LaneRange range_;
+  const bool is_shared_;
+  bool streams_ = false;              // new values go past the caches
   uint64_t bindings_ = ~uint64_t{0};  // VariableMemory::bindings() when the pointers were taken
   std::vector<Target> targets_;
-  std::vector<Place> lane_begin_;  // by lane, in ascending order; the last entry is the end of the last lane's share
-  std::vector<LaneWork> lanes_;
-  std::vector<double> squares_;  // of each block
+  std::vector<Place> lane_begin_;  // by lane of all, in ascending order; the last entry is the end of the last share
+  std::vector<LaneWork> lanes_;    // of this process
+  // The squares of each block: where the update is shared, in memory that all workers map.
+  std::vector<double> own_squares_;
+  const std::span<double> shared_squares_;
 };
 
 }  // namespace lockstep::internal

@@ -11,6 +11,7 @@
 #include "lockstep/core/blocks.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/optim/gradient_table.h"
+#include "lockstep/optim/partial_sums.h"
 #include "lockstep/reduce/tree_sum.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/variable_state.h"
@@ -37,15 +38,6 @@ void for_each_piece(std::size_t first, std::size_t end, int lane, int num_lanes,
   const auto count = static_cast<int64_t>(end - first);
   const auto border = [&](int64_t l) { return first + static_cast<std::size_t>(count * l / num_lanes); };
   for (std::size_t p = border(lane); p < border(lane + 1); ++p) visit(p);
-}
-
-/// Scratch memory of the calling thread for sums of so many replicas.
-template <class T>
-T* scratch_for(int64_t replicas) {
-  thread_local std::vector<T> scratch;  // grown once
-  const auto size = static_cast<std::size_t>(scratch_rows(replicas) * kSumBlock);
-  if (scratch.size() < size) scratch.resize(size);
-  return scratch.data();
 }
 
 }  // namespace
@@ -147,22 +139,11 @@ void GradientExchange::pack(const GradientTable& gradients, int lane, int num_la
 template <class T>
 void GradientExchange::pack_piece(const GradientTable& gradients, const Piece& piece, const Slice& slice,
                                   std::vector<FactorBlocks>& made) {
-  static const TreeSum<T> sum_of = tree_sum<T>();
-  const int64_t first = group_.first_replica();
   const std::vector<Subtree>& own = subtrees(worker_);
   for (std::size_t s = 0; s < own.size(); ++s) {
-    c10::SmallVector<const T*, 16> inputs;
-    for (int64_t r = own[s].first; r < own[s].first + own[s].count; ++r) {
-      const Leaf leaf = gradients.own_leaf(piece.variable, r - first);
-      inputs.push_back(leaf.block<T>(piece.offset, piece.count, made[static_cast<std::size_t>(r - first)]));
-    }
     auto* const to = reinterpret_cast<T*>(partial_sum(slice, s) + (piece.place - slice.begin));
-    const T* const sum = sum_of(inputs.data(), own[s].count, 0, piece.count, scratch_for<T>(own[s].count));
-    if (sum) {
-      std::memcpy(to, sum, static_cast<std::size_t>(piece.count) * sizeof(T));
-    } else {
-      std::fill_n(to, piece.count, static_cast<T>(-0.0));  // adds nothing: x + -0 has the bits of x for every x
-    }
+    write_partial_sum(gradients, piece.variable, piece.offset, piece.count, own[s], group_.first_replica(), made, to,
+                      std::memcpy);
   }
 }
 

@@ -9,8 +9,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
-#include <set>
 
 #include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
@@ -53,18 +51,24 @@ class StepMeeting final : public Meeting {
     stages_.push_back(once<&Self::begin>("begin"));
     const bool across = optimizer_.group_->num_workers() > 1;
     if (reduces && !across) stages_.push_back(on_each_lane<&Self::reduce>("reduce"));
-    if (optimizer_.exchange_) {
+    if (optimizer_.exchange_ || optimizer_.host_) {
       stages_.push_back(on_each_lane<&Self::pack>("pack"));
       stages_.push_back(once<&Self::send>("send"));
+    }
+    if (optimizer_.exchange_) {  // in the first step this may turn out not to be needed
       stages_.push_back(on_each_lane<&Self::add>("add"));
       stages_.push_back(once<&Self::send_sums>("send sums"));
     }
-    if (reduces && across) stages_.push_back(once<&Self::reduce_across>("reduce across workers"));
+    if (reduces && across && !optimizer_.host_) stages_.push_back(once<&Self::reduce_across>("reduce across workers"));
     if (measures_) {
       stages_.push_back(on_each_lane<&Self::measure>("measure"));
       stages_.push_back(once<&Self::check>("check"));
     }
     stages_.push_back(on_each_lane<&Self::update>("update"));
+    if (optimizer_.host_ || !optimizer_.form_is_decided_) {
+      stages_.push_back(once<&Self::vote>("vote"));
+      stages_.push_back(on_each_lane<&Self::move>("move"));
+    }
     stages_.push_back(on_each_lane<&Self::settle>("settle"));
     stages_.push_back(once<&Self::end>("end"));
     return {stages_.data(), stages_.size()};
@@ -73,11 +77,23 @@ class StepMeeting final : public Meeting {
  private:
   void begin() { optimizer_.begin_step(options_); }
   void reduce(int lane, int num_lanes) { optimizer_.reduce(lane, num_lanes); }
-  void pack(int lane, int num_lanes) { optimizer_.exchange_->pack(optimizer_.gradients_, lane, num_lanes); }
-  void send() { optimizer_.exchange_->send(optimizer_.gradients_); }
-  void add(int lane, int num_lanes) { optimizer_.exchange_->add(lane, num_lanes); }
-  void send_sums() { optimizer_.end_exchange(); }
-  void reduce_across() { optimizer_.reduce(0, 1); }
+  void pack(int lane, int num_lanes) {
+    if (optimizer_.host_) return optimizer_.host_->gradients().pack(optimizer_.gradients_, lane, num_lanes);
+    optimizer_.exchange_->pack(optimizer_.gradients_, lane, num_lanes);
+  }
+  void send() {
+    if (optimizer_.host_) return optimizer_.end_pack();
+    optimizer_.exchange_->send(optimizer_.gradients_);
+  }
+  void add(int lane, int num_lanes) {
+    if (optimizer_.exchange_) optimizer_.exchange_->add(lane, num_lanes);
+  }
+  void send_sums() {
+    if (optimizer_.exchange_) optimizer_.end_exchange();
+  }
+  void reduce_across() {
+    if (!optimizer_.host_) optimizer_.reduce(0, 1);
+  }
   void measure(int lane, int) {
     optimizer_.for_each_part(
         lane, [&](OptimizerState::Part& part, int own_lane) { part.update.measure(optimizer_.gradients_, own_lane); });
@@ -85,6 +101,7 @@ class StepMeeting final : public Meeting {
   void check() {
     // Workers that train locally see different gradients, and none may apply the step alone.
     const auto check = [&](Proposal&) { optimizer_.check_finite_gradients(); };
+    if (optimizer_.host_) optimizer_.end_measure();
     if (options_.check_finite) {
       const ReplicaGroup& group = *optimizer_.group_;
       agree_on_call(group.rounds(), {.call = "check_finite", .step = group.step()}, check);
@@ -95,6 +112,12 @@ class StepMeeting final : public Meeting {
     optimizer_.for_each_part(lane, [&](OptimizerState::Part& part, int own_lane) {
       part.update.update(optimizer_.gradients_, own_lane, part.clip);
     });
+  }
+  void vote() {
+    if (optimizer_.host_) optimizer_.host_->vote(optimizer_.parts_.front().update);
+  }
+  void move(int lane, int num_lanes) {
+    if (optimizer_.host_) optimizer_.host_->move(optimizer_.parts_.front().update, lane, num_lanes);
   }
   void settle(int lane, int) {
     const LanePlan& plan = optimizer_.group_->plan();
@@ -118,6 +141,7 @@ OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<
       digest_(OptimizerDigest::of(variables_, groups)),
       steps_(variables_.size(), 0),
       gradients_(variables_, group_->num_local_replicas()),
+      host_memory_is_on_(host_memory_is_on()),
       local_(variables_.front()->is_trained_locally()),
       watch_(variables_, group_->num_local_replicas(), group_->num_replicas() > 1 && !local_),
       factored_(variables_, factoring),
@@ -140,7 +164,10 @@ OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<
     const auto factor = static_cast<double>(group_->num_replicas());
     for (int64_t r = 0; r < replicas; ++r) parts_.push_back({FusedUpdate(targets, {r, 1}, 1), factor});
   } else {
-    if (group_->num_workers() > 1 && group_->reducer().in_tree_order()) exchange_.emplace(variables_, *group_);
+    if (group_->num_workers() > 1 && group_->reducer().in_tree_order()) {
+      exchange_.emplace(variables_, *group_);
+      form_is_decided_ = false;
+    }
     parts_.push_back({FusedUpdate(targets, {0, num_leaves()}, group_->plan().num_lanes()), 1});
   }
   for (RuleGroup& one : groups) {
@@ -188,8 +215,6 @@ StepInfo OptimizerState::step(const ReplicaContext& context, const StepOptions& 
   return parts_[local_ ? static_cast<std::size_t>(r) : 0].info;
 }
 
-int64_t OptimizerState::num_leaves() const { return exchange_ ? group_->num_replicas() : group_->num_local_replicas(); }
-
 template <class Fn>
 void OptimizerState::for_each_part(int lane, const Fn& fn) {
   if (!local_) return fn(parts_.front(), lane);
@@ -197,17 +222,6 @@ void OptimizerState::for_each_part(int lane, const Fn& fn) {
   for (int64_t k = 0; k < plan.num_replicas_of(lane); ++k) {
     fn(parts_[static_cast<std::size_t>(plan.first_replica_of(lane) + k)], 0);
   }
-}
-
-void OptimizerState::reduce(int lane, int num_lanes) {
-  for (auto i = static_cast<std::size_t>(lane); i < variables_.size(); i += static_cast<std::size_t>(num_lanes)) {
-    if (!exchange_ || !exchange_->takes(i)) gradients_.reduce(i, *group_);
-  }
-}
-
-void OptimizerState::end_exchange() {
-  exchange_->send_sums();
-  exchange_->set_leaves(gradients_);
 }
 
 void OptimizerState::clip_to(double norm) {
@@ -237,14 +251,10 @@ void OptimizerState::begin_step(const StepOptions& options) {
   gradients_.agree_on_presence(*group_, !local_ && group_->num_workers() > 1);
   gradients_.log_absent();
   report_findings(options);
+  decide_form();
+  begin_exchange(options);
   // Most variables have been updated equally often: their numbers are computed once.
   coefficients_.clear();
-  if (!local_ && !group_->reduces_in_tree_order()) gradients_.begin_exchange(num_leaves());
-  if (exchange_) exchange_->begin_step(gradients_.on_workers());
-  for (Part& part : parts_) {
-    part.clip = part.factor;
-    part.update.begin_step();
-  }
   int64_t known_step = -1;
   std::size_t known_rule = 0;
   for (std::size_t i = 0; i < variables_.size(); ++i) {
@@ -260,38 +270,19 @@ void OptimizerState::begin_step(const StepOptions& options) {
     }
     for (Part& part : parts_) part.update.set_coefficients(i, &coefficients_.back());
   }
-}
-
-void OptimizerState::check_finite_gradients() const {
-  std::set<std::size_t> bad;
-  for (const Part& part : parts_) {
-    const std::vector<std::size_t> found = part.update.variables_not_finite();
-    bad.insert(found.begin(), found.end());
+  for (Part& part : parts_) {
+    part.clip = part.factor;
+    part.update.begin_step();
   }
-  if (bad.empty()) return;
-  std::vector<std::string> found;
-  for (const std::size_t i : bad) {
-    std::vector<int64_t> replicas = gradients_.replicas_not_finite(i);
-    // Squares overflow long before gradients do, so the gradients and the sum themselves decide.
-    if (replicas.empty() && (local_ || gradients_.sum_is_finite(i, *group_))) continue;
-    for (int64_t& replica : replicas) replica += group_->first_replica();
-    found.push_back(replicas.empty()
-                        ? fmt::format("'{}' (in the sum over replicas)", variables_[i]->name())
-                        : fmt::format("'{}' on replica {}", variables_[i]->name(), fmt::join(replicas, ", ")));
-    if (found.size() == 5) break;
-  }
-  if (found.empty()) return;
-  if (found.size() == 5) found.back() = "and more";
-  throw NonFiniteError("LS-NOT-FINITE",
-                       fmt::format("step {}: the gradient is not finite for {}; the step was not applied",
-                                   group_->step(), fmt::join(found, ", ")),
-                       "lower the learning rate, clip the gradient, or look at the samples of this step");
 }
 
 void OptimizerState::settle(int64_t r) {
   const FusedUpdate& update = parts_.front().update;
   gradients_.components().for_each(OfSettle(), r, [&](std::size_t i, Component& component) {
-    if (update.present(i)) component.updated();
+    if (update.present(i)) {
+      component.updated();
+      if (host_) component.moved();
+    }
     gradients_.release(i, r);
   });
   gradients_.release_kept(r);
@@ -312,53 +303,10 @@ void OptimizerState::end_step() {
   gradients_.end_exchange();
   if (applied) forget_autocast_weights();
   for (Part& part : parts_) part.info = {part.factor * part.update.global_norm(), applied};
-  if (local_) return;  // foreign writes are looked for only where replicas must be equal
+  if (local_ || host_) return;  // foreign writes are looked for where replicas must be equal; host_ has looked
   const auto foreign = parts_.front().update.take_foreign_writes();
   for (const auto& [i, copy] : foreign) variables_[i]->as_mirrored().damaged_in_memory(copy);
   if (!foreign.empty()) variables_[foreign.front().target]->require_sound();  // throws, in every replica
 }
-
-UpdateRule& OptimizerState::rule(int64_t group) const {
-  if (group >= 0 && group < num_groups()) return *rules_[static_cast<std::size_t>(group)];
-  throw UsageError("LS-OPTION", fmt::format("group {} was asked for, and the optimizer has {}", group, num_groups()),
-                   fmt::format("choose a group from 0 to {}", num_groups() - 1));
-}
-
-void OptimizerState::set_learning_rate(double value, int64_t group) {
-  UpdateRule& one = rule(group);
-  keep_before();
-  one.set_learning_rate(value);
-}
-
-void OptimizerState::set_steps(std::size_t i, int64_t steps) {
-  if (steps < 0) {
-    throw UsageError("LS-STATE-MISFIT",
-                     fmt::format("variable '{}' was given {} as its count of steps", variables_[i]->name(), steps),
-                     "give what state() or state_items() gave");
-  }
-  keep_before();
-  steps_[i] = steps;
-}
-
-void OptimizerState::keep_before() {
-  if (!group_->running() || before_) return;
-  before_.emplace(Before{steps_, {}});
-  for (const auto& one : rules_) before_->rates.push_back(one->learning_rate());
-  ++counts_->written;
-}
-
-void OptimizerState::take_before() {
-  if (before_) --counts_->written;
-  before_.reset();
-}
-
-void OptimizerState::undo_run() {
-  if (!before_) return;
-  steps_ = before_->steps;
-  for (std::size_t g = 0; g < rules_.size(); ++g) rules_[g]->set_learning_rate(before_->rates[g]);
-  take_before();
-}
-
-void OptimizerState::end_run() { take_before(); }
 
 }  // namespace lockstep::internal

@@ -16,6 +16,7 @@
 #include "lockstep/optim/gradient_exchange.h"
 #include "lockstep/optim/gradient_table.h"
 #include "lockstep/optim/gradient_watch.h"
+#include "lockstep/optim/host_update.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/optim/optimizer_digest.h"
 #include "lockstep/optim/optimizer_slots.h"
@@ -53,6 +54,8 @@ class OptimizerState {
   std::map<std::string, at::Tensor> state() const;
   void load(const std::map<std::string, at::Tensor>& state);
   const std::shared_ptr<ReplicaGroup>& group() const { return group_; }
+  /// How several workers update the variables, for describe(); empty where nothing is to be said.
+  std::string form() const;
 
   // Step counts and rates that load() and set_learning_rate() changed in a run, from a merge function. Not while
   // replicas run.
@@ -87,10 +90,15 @@ class OptimizerState {
   /// Calls fn(part, its lane) for the parts of the update that a lane has work for.
   template <class Fn>
   void for_each_part(int lane, const Fn& fn);
+  /// Decides with all workers whether they share the update.
+  void decide_form();
   // The stages of a step. All replicas are at rest; reduce and settle are called by each lane for its share.
   void begin_step(const StepOptions& options);
+  void begin_exchange(const StepOptions& options);
   void reduce(int lane, int num_lanes);
   void end_exchange();
+  void end_pack();
+  void end_measure();
   void clip_to(double norm);
   void check_finite_gradients() const;
   void settle(int64_t local_replica);
@@ -110,6 +118,10 @@ class OptimizerState {
   std::optional<Before> before_;
   GradientTable gradients_;
   std::optional<GradientExchange> exchange_;  // with several workers whose gradients are added in tree order
+  const bool host_memory_is_on_;
+  bool form_is_decided_ = true;       // else by the first step, with exchange_
+  std::unique_ptr<HostUpdate> host_;  // in place of exchange_, where the workers share the update
+  std::string why_not_shared_;
   const bool local_;  // variables are trained locally: each replica updates its own component by its own gradient
   /// Variables that all replicas share have one part. Variables that are trained locally have one part for each
   /// replica, on that replica's lane.

@@ -1,8 +1,12 @@
-// What a step tells the list of findings: losses that were not scaled, and gradients that were changed by hand.
+// What a step finds: losses that were not scaled, gradients that were changed by hand, and gradients that are not
+// finite.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 
+#include "lockstep/core/error.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/replica/replica_group.h"
 
@@ -38,6 +42,32 @@ void OptimizerState::report_findings(const StepOptions& options) {
     });
     break;
   }
+}
+
+void OptimizerState::check_finite_gradients() const {
+  std::set<std::size_t> bad;
+  for (const Part& part : parts_) {
+    const std::vector<std::size_t> found = part.update.variables_not_finite();
+    bad.insert(found.begin(), found.end());
+  }
+  if (bad.empty()) return;
+  std::vector<std::string> found;
+  for (const std::size_t i : bad) {
+    std::vector<int64_t> replicas = gradients_.replicas_not_finite(i);
+    // Squares overflow long before gradients do, so the gradients and the sum themselves decide.
+    if (replicas.empty() && (local_ || gradients_.sum_is_finite(i, *group_))) continue;
+    for (int64_t& replica : replicas) replica += group_->first_replica();
+    found.push_back(replicas.empty()
+                        ? fmt::format("'{}' (in the sum over replicas)", variables_[i]->name())
+                        : fmt::format("'{}' on replica {}", variables_[i]->name(), fmt::join(replicas, ", ")));
+    if (found.size() == 5) break;
+  }
+  if (found.empty()) return;
+  if (found.size() == 5) found.back() = "and more";
+  throw NonFiniteError("LS-NOT-FINITE",
+                       fmt::format("step {}: the gradient is not finite for {}; the step was not applied",
+                                   group_->step(), fmt::join(found, ", ")),
+                       "lower the learning rate, clip the gradient, or look at the samples of this step");
 }
 
 }  // namespace lockstep::internal

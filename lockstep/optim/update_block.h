@@ -36,10 +36,13 @@ struct Coefficients {
   double epsilon = 0;
 };
 
-/// The input and the output of one block. Each pointer is to `count` elements of the kernel's type.
+/// The input and the output of one block. Each pointer is to `count` elements of the kernel's type. New values go to
+/// where the old ones are, or to other memory that overlaps none of the inputs.
 struct BlockUpdate {
-  void* weights;
-  void* slots[kMaxSlots];
+  const void* weights;
+  const void* slots[kMaxSlots];
+  void* new_weights;
+  void* new_slots[kMaxSlots];
   const void* gradient;        // the sum over replicas, or its left half
   const void* right_gradient;  // the right half, or null
   int64_t count;
@@ -51,7 +54,7 @@ struct BlockUpdate {
   double sum_of_squares;      // of the gradient, before `clip`
 };
 
-/// Updates a block: writes `weights`, `slots`, both checksums and `sum_of_squares`.
+/// Updates a block: writes `new_weights`, `new_slots`, both checksums and `sum_of_squares`.
 using UpdateBlock = void (*)(BlockUpdate& block);
 /// Computes `sum_of_squares` alone; reads `gradient`, `right_gradient` and `count`.
 using MeasureBlock = void (*)(BlockUpdate& block);

@@ -155,6 +155,11 @@ std::string Strategy::describe() const {
                       internal::tensor_allocator_description());
   text += fmt::format("  {}; own loops {}; fingerprint {}\n", internal::platform_description(),
                       internal::name_of(internal::simd()), internal::platform_fingerprint());
+  for (const auto& one : optimizers_) {
+    const auto optimizer = one.lock();
+    const std::string form = optimizer && !group_->running() ? optimizer->form() : "";
+    if (!form.empty()) text += fmt::format("  '{}': {}\n", optimizer->name(), form);
+  }
   if (!group_->running() && !registry_->variables().empty()) text += describe_variables();
   return text;
 }

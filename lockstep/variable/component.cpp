@@ -32,6 +32,10 @@ void Component::expect() {
   version = version_of(tensor);
 }
 
+void Component::moved() {
+  if (watch != Watch::kNothing) address = address_of(tensor);
+}
+
 bool Component::as_left() const {
   if (watch == Watch::kNothing) return true;
   return address_of(tensor) == address && layout_of(tensor) == layout &&

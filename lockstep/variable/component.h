@@ -37,6 +37,8 @@ struct alignas(64) Component {
     tensor.unsafeGetTensorImpl()->bump_version();
     ++version;
   }
+  /// Call after the library moved the tensor's value to other memory.
+  void moved();
 };
 
 }  // namespace lockstep::internal

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "lockstep/core/error.h"
@@ -88,8 +89,13 @@ void MirroredState::end_stand_in() noexcept {
   const at::Tensor own = std::exchange(own_, at::Tensor());
   --counts()->stand_ins;
   // What a failed run puts back is the variable's own value as well, so nothing has to be kept for it here.
-  for (const at::Tensor& copy : copies()) copy_bytes(copy, own);
-  without_throwing([&] { settle(); }, "its own value could not be restored after a moving average");
+  without_throwing(
+      [&] {
+        leave_halves();  // it has left, since stand_in() wrote
+        for (const at::Tensor& copy : copies()) copy_bytes(copy, own);
+        settle();
+      },
+      "its own value could not be restored after a moving average");
 }
 
 void MirroredState::require_own_value(const char* call) const {
@@ -106,8 +112,18 @@ void MirroredState::set(FunctionRef<void(at::Tensor&)> fn) {
     before_ = copies().front().clone();
     ++counts()->written;
   }
+  leave_halves();
   for (at::Tensor copy : copies()) fn(copy);
   settle();
+}
+
+void MirroredState::leave_halves() {
+  const void* const before = address_of(copies().front());
+  if (!memory_.leave_halves()) return;
+  for (int64_t r = 0; r < num_components(); ++r) {
+    Component& component = component_at(r);
+    if (component.address == before) component.moved();
+  }
 }
 
 void MirroredState::settle() {
@@ -128,6 +144,7 @@ void MirroredState::undo_run() noexcept {
 void MirroredState::undo() {
   const at::Tensor before = take_before();
   if (!before.defined()) return;
+  leave_halves();
   for (const at::Tensor& copy : copies()) copy_bytes(copy, before);
   settle();
 }
@@ -175,6 +192,10 @@ void MirroredState::check_memory() {
 std::string MirroredState::replicas_of(std::size_t copy) const {
   std::vector<int64_t> replicas = memory_.replicas_of(copy);
   for (int64_t& replica : replicas) replica += group()->first_replica();
+  if (is_in_halves()) {
+    replicas.resize(static_cast<std::size_t>(group()->num_replicas()));
+    std::iota(replicas.begin(), replicas.end(), int64_t{0});
+  }
   if (replicas.size() == 1) return fmt::format("on replica {}", replicas.front());
   return fmt::format("on one of the replicas {}, which share it", fmt::join(replicas, ", "));
 }

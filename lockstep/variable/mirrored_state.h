@@ -39,6 +39,17 @@ class MirroredState final : public VariableState {
   /// Moves the values to other memory, for example to memory that processes share: see VariableMemory::bind.
   void bind(std::vector<at::Tensor> copies);
 
+  // Memory that all workers of the host map: see VariableMemory. While all replicas are at rest.
+
+  bool can_move_to_halves() const { return memory_.can_move_to_halves(); }
+  bool has_halves() const { return memory_.has_halves(); }
+  void give_halves(c10::intrusive_ptr<HostHalves> halves) { memory_.give_halves(std::move(halves)); }
+  const HostHalves::Half& next_half() const { return memory_.next_half(); }
+  /// Call Component::moved() for each component afterwards.
+  void move_to_next_half() noexcept { memory_.move_to_next_half(); }
+  /// Moves the value to memory of this worker alone, if it is not there.
+  void leave_halves();
+
   void keep_step() override { take_before(); }
   void end_run() noexcept override { take_before(); }
   /// Puts back the value before the first write of a sound variable since the run began, or since its last completed

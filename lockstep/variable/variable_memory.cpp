@@ -37,6 +37,7 @@ std::vector<int64_t> VariableMemory::replicas_of(std::size_t copy) const {
 }
 
 void VariableMemory::bind(std::vector<at::Tensor> copies) {
+  leave_halves();
   const bool fits = copies.size() == copies_.size() &&
                     std::equal(copies.begin(), copies.end(), copies_.begin(),
                                [](const auto& a, const auto& b) { return unsuited(a).fits() && same_layout(a, b); });
@@ -59,6 +60,7 @@ uint64_t VariableMemory::checksum_of(std::size_t copy, std::size_t block) const 
 }
 
 void VariableMemory::renew_checksums() {
+  // Invariant: the value lies in this worker's own memory, since the library has just written it.
   for (std::size_t copy = 0; copy < checksums_.size(); ++copy) {
     for (std::size_t block = 0; block < checksums_[copy].size(); ++block) {
       checksums_[copy][block] = checksum_of(copy, block);
@@ -68,11 +70,47 @@ void VariableMemory::renew_checksums() {
 
 std::optional<std::size_t> VariableMemory::foreign_copy() const {
   for (std::size_t copy = 0; copy < checksums_.size(); ++copy) {
+    const uint64_t* const kept = checksums(copy);
     for (std::size_t block = 0; block < checksums_[copy].size(); ++block) {
-      if (checksums_[copy][block] != checksum_of(copy, block)) return copy;
+      if (kept[block] != checksum_of(copy, block)) return copy;
     }
   }
   return std::nullopt;
+}
+
+bool VariableMemory::can_move_to_halves() const {
+  if (copies_.size() != 1) return false;
+  const at::Tensor& copy = copies_.front();
+  const at::Storage& storage = copy.storage();
+  // The memory of at::from_blob, which is not resizable, is somebody's who has its address.
+  return copy.storage_offset() == 0 && storage.nbytes() == copy.nbytes() && storage.resizable();
+}
+
+void VariableMemory::move_to_next_half() noexcept {
+  half_ = 1 - half_;
+  is_in_halves_ = true;
+  HostHalves* const owner = halves_.get();
+  c10::raw::intrusive_ptr::incref(owner);
+  const auto let_go = [](void* one) { c10::raw::intrusive_ptr::decref(static_cast<HostHalves*>(one)); };
+  copies_.front().storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
+      at::DataPtr((*halves_)[half_].values, owner, let_go, at::Device(at::kCPU)));
+}
+
+bool VariableMemory::leave_halves() {
+  if (!is_in_halves_) return false;
+  const at::NoGradGuard no_grad;
+  const at::Tensor& copy = copies_.front();
+  const at::Tensor own = at::empty_strided(copy.sizes(), copy.strides(), copy.options());
+  if (copy.nbytes() > 0) std::memcpy(own.data_ptr(), address_of(copy), copy.nbytes());
+  if (!checksums_.empty()) {
+    const uint64_t* const kept = checksums(0);
+    std::copy(kept, kept + checksums_.front().size(), checksums_.front().begin());
+  }
+  is_in_halves_ = false;
+  at::DataPtr memory = own.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(nullptr, at::Device(at::kCPU)));
+  copy.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(memory));
+  bindings_.fetch_add(1, std::memory_order_relaxed);
+  return true;
 }
 
 }  // namespace lockstep::internal

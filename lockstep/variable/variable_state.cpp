@@ -59,6 +59,8 @@ OnReadState& VariableState::as_on_read() {
 }
 
 std::string VariableState::where() const {
+  if (is_in_halves())
+    return fmt::format("{}, of all workers", origin_.devices.empty() ? "cpu" : origin_.devices.front());
   if (origin_.devices.empty()) return like_.device().str();
   std::vector<std::string> distinct;
   for (const std::string& device : origin_.devices) {

@@ -78,9 +78,11 @@ class VariableState {
 
   /// The library's memories: none of an on-read variable that is not trained locally.
   const std::vector<at::Tensor>& copies() const { return memory_.copies(); }
-  /// Where the library's memory of local replica r's component is. It stays there until VariableMemory::bindings()
-  /// changes.
+  /// Where the library's memory of local replica r's component is. Unless it lies in memory of all workers of the host,
+  /// it stays there until VariableMemory::bindings() changes.
   const at::Tensor& memory(int64_t r) const { return memory_.copy_of(r); }
+  /// Whether the value lies in memory that all workers of the host map.
+  bool is_in_halves() const { return memory_.is_in_halves(); }
   /// The checksums of one copy, a word for each block, or null where foreign writes are not looked for. The fused
   /// update compares and renews them in its own pass.
   uint64_t* checksums(std::size_t copy) { return memory_.checksums(copy); }

@@ -65,8 +65,8 @@ struct Memory {
   }
   BlockUpdate block(int64_t offset, int64_t count, bool two, const Coefficients& coefficients) {
     BlockUpdate work{};
-    work.weights = weights.data() + offset;
-    for (int s = 0; s < kMaxSlots; ++s) work.slots[s] = slots[s].data() + offset;
+    work.weights = work.new_weights = weights.data() + offset;
+    for (int s = 0; s < kMaxSlots; ++s) work.slots[s] = work.new_slots[s] = slots[s].data() + offset;
     work.gradient = left.data() + offset;
     work.right_gradient = two ? right.data() + offset : nullptr;
     work.count = count;
@@ -175,6 +175,27 @@ TEST(UpdateBlock, ACutChangesNoBitOfWeightsAndSlots) {
       update_block<float>(kind)(first);
       update_block<float>(kind)(second);
       ASSERT_TRUE(parts == whole) << "kind " << static_cast<int>(kind) << " cut at " << cut;
+    }
+  }
+}
+
+TEST(UpdateBlock, WritesTheSameBitsElsewhereAndLeavesTheOldOnes) {
+  for (const UpdateKind kind : kKinds) {
+    for (const int64_t count : {1, 16, 77, 300}) {
+      const Memory<float> old(count);
+      Memory<float> in_place(count);
+      auto expected = in_place.block(0, count, true, kSome);
+      update_block<float>(kind)(expected);
+      Memory<float> read(count);
+      Memory<float> written(count);
+      auto work = read.block(0, count, true, kSome);
+      work.new_weights = written.weights.data();
+      for (int s = 0; s < kMaxSlots; ++s) work.new_slots[s] = written.slots[s].data();
+      update_block<float>(kind)(work);
+      EXPECT_TRUE(read == old) << "kind " << static_cast<int>(kind);
+      EXPECT_TRUE(written == in_place) << "kind " << static_cast<int>(kind);
+      EXPECT_EQ(work.checksum_read, expected.checksum_read);
+      EXPECT_EQ(work.checksum_written, expected.checksum_written);
     }
   }
 }

@@ -139,8 +139,12 @@ TEST(GradientExchange, AddsUpFactorsThatDoNotTravel) {
   for (const auto& [samples, replica] : {std::pair<int64_t, int64_t>{64, kNone}, {8, 0}, {8, 3}, {8, kNone}}) {
     const torch::Tensor expected = trained(1, samples, replica, "off");
     for (const int64_t workers : {2, 3, 4}) {
-      EXPECT_TRUE(torch::equal(trained(workers, samples, replica, "always"), expected))
-          << workers << " workers, " << samples << " samples, replica " << replica << " reads its gradient";
+      for (const char* memory : {"auto", "off"}) {  // workers share the update, or send each other what it adds
+        const testing::EnvironmentScope scope("LOCKSTEP_HOST_MEMORY", memory);
+        EXPECT_TRUE(torch::equal(trained(workers, samples, replica, "always"), expected))
+            << workers << " workers, " << samples << " samples, replica " << replica << " reads its gradient, memory "
+            << "of the host " << memory;
+      }
     }
   }
 }

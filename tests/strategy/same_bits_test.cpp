@@ -75,21 +75,25 @@ TEST_P(SameBits, WithAndWithoutFactorsAndProductsOfOurOwn) {
   EXPECT_EQ(trained("always"), trained("off"));
 }
 
-TEST_P(SameBits, OnEveryNumberOfWorkersInEachFormInWhichGradientsTravel) {
+TEST_P(SameBits, OnEveryNumberOfWorkersInEachForm) {
   Plan plan = GetParam();
   plan.steps = std::min(plan.steps, 30);
-  const auto trained = [&](int64_t workers, const char* factored_gradients) {
+  const auto trained = [&](int64_t workers, const char* factored_gradients, const char* host_memory) {
     const testing::FactoredGradientsAre factored(factored_gradients);
+    const testing::EnvironmentScope memory("LOCKSTEP_HOST_MEMORY", host_memory);
     return testing::run_workers(
         {workers, plan.replicas, static_cast<int>(std::min<int64_t>(2, plan.replicas / workers))},
         [&](Strategy& strategy) { return train(strategy, plan); });
   };
-  const Outcome expected = trained(1, "off").front();
+  const Outcome expected = trained(1, "off", "off").front();
   for (const int64_t workers : {2, 3, 4, 8}) {
     if (workers > plan.replicas) continue;
     for (const char* factored : {"off", "always"}) {
-      for (const Outcome& found : trained(workers, factored)) {
-        EXPECT_EQ(found, expected) << plan << ", " << workers << " workers, factors " << factored;
+      for (const char* memory : {"auto", "off"}) {
+        for (const Outcome& found : trained(workers, factored, memory)) {
+          EXPECT_EQ(found, expected) << plan << ", " << workers << " workers, factors " << factored
+                                     << ", memory of the host " << memory;
+        }
       }
     }
   }

@@ -1,0 +1,239 @@
+#include "lockstep/optim/host_update.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <string_view>
+#include <utility>
+
+#include "lockstep/comm/agreement.h"
+#include "lockstep/comm/host_memory.h"
+#include "lockstep/core/checksum.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/simd.h"
+#include "lockstep/replica/replica_group.h"
+#include "lockstep/variable/mirrored_state.h"
+#include "lockstep/variable/value_digests.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+/// Calls visit(state, has_checksums) for each variable and slot of a target.
+template <class Visit>
+void for_each_state(const UpdateTarget& target, const Visit& visit) {
+  visit(target.variable->as_mirrored());
+  for (const auto& slot : target.slots) visit(slot->as_mirrored());
+}
+
+std::vector<std::shared_ptr<VariableState>> variables_of(const std::vector<UpdateTarget>& targets) {
+  std::vector<std::shared_ptr<VariableState>> variables;
+  for (const UpdateTarget& target : targets) variables.push_back(target.variable);
+  return variables;
+}
+
+/// Why this worker cannot share the update; empty where it can.
+std::string obstacle(const ReplicaGroup& group, const std::vector<UpdateTarget>& targets, bool is_on) {
+  if (!is_on) return "LOCKSTEP_HOST_MEMORY is off";
+  if (!group.rounds().host_memory()) return "the workers have no memory in common";
+  for (const UpdateTarget& target : targets) {
+    const at::ScalarType type = target.variable->like().scalar_type();
+    if (type != at::kFloat && type != at::kDouble)
+      return fmt::format("'{}' is {}", target.variable->name(), c10::toString(type));
+    if (target.variable->copies().size() > 1) return fmt::format("'{}' has several copies", target.variable->name());
+  }
+  return FusedUpdate::blocks_in(targets) == 0 ? "there is nothing to update" : "";
+}
+
+/// Lays out pieces one after another.
+class Layout {
+ public:
+  int64_t place(int64_t bytes) {
+    constexpr int64_t kAlignment = 64;  // no line of a cache belongs to two pieces
+    return std::exchange(bytes_, bytes_ + (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  }
+  std::size_t bytes() const { return static_cast<std::size_t>(bytes_); }
+
+ private:
+  int64_t bytes_ = 0;
+};
+
+/// The halves of one variable or slot within a piece of memory.
+struct Places {
+  MirroredState* state;
+  std::array<int64_t, 2> values;
+  std::array<int64_t, 2> checksums;
+};
+
+Places place(Layout& layout, MirroredState& state) {
+  Places places{&state, {}, {}};
+  for (int64_t& one : places.values) one = layout.place(state.bytes());
+  if (state.is_slot()) return places;
+  for (int64_t& one : places.checksums)
+    one = layout.place(blocks_of(state.bytes()) * static_cast<int64_t>(sizeof(uint64_t)));
+  return places;
+}
+
+void give(const Places& places, const std::shared_ptr<std::byte>& memory) {
+  std::array<HostHalves::Half, 2> halves;
+  for (std::size_t h = 0; h < halves.size(); ++h) {
+    halves[h].values = memory.get() + places.values[h];
+    if (!places.state->is_slot()) halves[h].checksums = reinterpret_cast<uint64_t*>(memory.get() + places.checksums[h]);
+  }
+  places.state->give_halves(c10::make_intrusive<HostHalves>(memory, halves));
+}
+
+}  // namespace
+
+bool host_memory_is_on() {
+  const char* const text = std::getenv("LOCKSTEP_HOST_MEMORY");
+  const std::string_view set = text ? text : "";
+  if (set == "off") return false;
+  if (set.empty() || set == "auto") return true;
+  throw UsageError("LS-ENVIRONMENT", fmt::format("LOCKSTEP_HOST_MEMORY is '{}'", set),
+                   "set it to auto or off, or leave it unset");
+}
+
+std::unique_ptr<HostUpdate> HostUpdate::agree(const ReplicaGroup& group, const std::vector<UpdateTarget>& targets,
+                                              const std::string& name, bool is_on, std::string& why_not) {
+  // Checksums depend on the set of vector instructions.
+  const std::string loops = name_of(simd());
+  const auto fill_in = [&](Proposal& mine) {
+    mine.data = fmt::format("{}\n{}\n{}", group.plan().num_lanes(), loops, obstacle(group, targets, is_on));
+  };
+  const auto all =
+      agree_on_call(group.rounds(), {.call = "the form of an update", .name = name, .step = group.step()}, fill_in);
+  const auto part = [](const std::string& data, int index) {
+    std::size_t begin = 0;
+    for (int i = 0; i < index; ++i) begin = data.find('\n', begin) + 1;
+    return data.substr(begin, index < 2 ? data.find('\n', begin) - begin : std::string::npos);
+  };
+  LaneRange lanes{0, 0, 0};
+  why_not.clear();
+  for (std::size_t w = 0; w < all.size(); ++w) {
+    const int count = std::atoi(part(all[w].data, 0).c_str());
+    if (static_cast<int64_t>(w) == group.rounds().worker_index()) {
+      lanes.first = lanes.all;
+      lanes.count = count;
+    }
+    lanes.all += count;
+    std::string why = part(all[w].data, 2);
+    if (why.empty() && part(all[w].data, 1) != part(all.front().data, 1)) why = "it has other vector instructions";
+    if (!why.empty() && why_not.empty()) why_not = fmt::format("on worker {} {}", w, why);
+  }
+  if (!why_not.empty()) return nullptr;
+  return std::unique_ptr<HostUpdate>(new HostUpdate(group, targets, name, lanes));
+}
+
+HostUpdate::HostUpdate(const ReplicaGroup& group, const std::vector<UpdateTarget>& targets, std::string name,
+                       LaneRange lanes)
+    : group_(group),
+      targets_(targets),
+      name_(std::move(name)),
+      lanes_(lanes),
+      gradients_(variables_of(targets), group) {
+  make_room();
+}
+
+void HostUpdate::make_room() {
+  Layout of_variables;
+  Layout of_slots;
+  std::vector<Places> variables;
+  std::vector<Places> slots;
+  const int64_t blocks = FusedUpdate::blocks_in(targets_);
+  const int64_t squares = of_slots.place(blocks * static_cast<int64_t>(sizeof(double)));
+  for (const UpdateTarget& target : targets_) {
+    // Another optimizer of the same variable has given it its halves.
+    MirroredState& variable = target.variable->as_mirrored();
+    if (!variable.has_halves()) variables.push_back(place(of_variables, variable));
+    for (const auto& slot : target.slots) slots.push_back(place(of_slots, slot->as_mirrored()));
+  }
+  std::shared_ptr<std::byte> memory;
+  agree_on_call(group_.rounds(), {.call = "memory of an update", .name = name_, .step = group_.step()}, [&](Proposal&) {
+    // Both calls are made, also where the first fails: all workers count the same.
+    std::exception_ptr failed;
+    const auto allocate = [&](std::size_t bytes) -> std::shared_ptr<std::byte> {
+      try {
+        return group_.rounds().host_memory()->allocate(bytes);
+      } catch (...) {
+        if (!failed) failed = std::current_exception();
+        return nullptr;
+      }
+    };
+    if (!variables.empty()) memory = allocate(of_variables.bytes());
+    slots_memory_ = allocate(of_slots.bytes());
+    if (failed) std::rethrow_exception(failed);
+    for (const auto* all : {&variables, &slots}) {
+      for (const Places& one : *all) {
+        if (one.state->can_move_to_halves()) continue;
+        const at::Tensor& now = one.state->copies().front();
+        one.state->bind({at::empty_strided(now.sizes(), now.strides(), now.options())});
+      }
+    }
+  });
+  for (const Places& one : variables) give(one, memory);
+  for (const Places& one : slots) give(one, slots_memory_);
+  squares_ = {reinterpret_cast<double*>(slots_memory_.get() + squares), static_cast<std::size_t>(blocks)};
+}
+
+void HostUpdate::begin_step(const std::vector<char>& present) {
+  bool all_in_halves = true;
+  for (std::size_t i = 0; i < targets_.size(); ++i) {
+    if (present[i]) for_each_state(targets_[i], [&](MirroredState& one) { all_in_halves &= one.is_in_halves(); });
+  }
+  if (!all_in_halves) compare_values(present);
+}
+
+void HostUpdate::compare_values(const std::vector<char>& present) const {
+  // Each worker reads only its blocks of the values of this step: what the others have must be the same.
+  ValueDigests digests(group_);
+  const auto fill_in = [&](Proposal& mine) {
+    for (std::size_t i = 0; i < targets_.size(); ++i) {
+      if (!present[i]) continue;
+      for_each_state(targets_[i], [&](MirroredState& one) {
+        if (one.is_in_halves()) return;
+        one.check_memory();
+        digests.add(one.name(), one.copies().front());
+      });
+    }
+    digests.fill_in(mine);
+  };
+  const auto all =
+      agree_on_call(group_.rounds(), {.call = "values of an update", .name = name_, .step = group_.step()}, fill_in);
+  digests.require_equal(all, "optimizer.step");
+}
+
+void HostUpdate::vote(FusedUpdate& update) const {
+  const auto fill_in = [&](Proposal& mine) {
+    for (const auto& [target, copy] : update.take_foreign_writes()) {
+      const auto number = static_cast<uint64_t>(target);
+      mine.data.append(reinterpret_cast<const char*>(&number), sizeof number);
+    }
+  };
+  const auto all = agree_on_call(group_.rounds(),
+                                 {.call = "new values of an update", .name = name_, .step = group_.step()}, fill_in);
+  std::size_t first = targets_.size();
+  for (const Proposal& one : all) {
+    for (std::size_t at = 0; at + sizeof(uint64_t) <= one.data.size(); at += sizeof(uint64_t)) {
+      uint64_t number = 0;
+      std::memcpy(&number, one.data.data() + at, sizeof number);
+      if (number >= targets_.size()) continue;
+      targets_[number].variable->as_mirrored().damaged_in_memory();
+      first = std::min<std::size_t>(first, number);
+    }
+  }
+  if (first < targets_.size()) targets_[first].variable->require_sound();  // throws
+}
+
+void HostUpdate::move(const FusedUpdate& update, int lane, int num_lanes) const noexcept {
+  for (auto i = static_cast<std::size_t>(lane); i < targets_.size(); i += static_cast<std::size_t>(num_lanes)) {
+    if (update.present(i)) for_each_state(targets_[i], [](MirroredState& one) { one.move_to_next_half(); });
+  }
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,53 @@
+// An optimizer's step counts and learning rates: set between steps, and rolled back where a run fails.
+#include <fmt/format.h>
+
+#include "lockstep/core/error.h"
+#include "lockstep/optim/optimizer_state.h"
+#include "lockstep/replica/replica_group.h"
+
+namespace lockstep::internal {
+
+UpdateRule& OptimizerState::rule(int64_t group) const {
+  if (group >= 0 && group < num_groups()) return *rules_[static_cast<std::size_t>(group)];
+  throw UsageError("LS-OPTION", fmt::format("group {} was asked for, and the optimizer has {}", group, num_groups()),
+                   fmt::format("choose a group from 0 to {}", num_groups() - 1));
+}
+
+void OptimizerState::set_learning_rate(double value, int64_t group) {
+  UpdateRule& one = rule(group);
+  keep_before();
+  one.set_learning_rate(value);
+}
+
+void OptimizerState::set_steps(std::size_t i, int64_t steps) {
+  if (steps < 0) {
+    throw UsageError("LS-STATE-MISFIT",
+                     fmt::format("variable '{}' was given {} as its count of steps", variables_[i]->name(), steps),
+                     "give what state() or state_items() gave");
+  }
+  keep_before();
+  steps_[i] = steps;
+}
+
+void OptimizerState::keep_before() {
+  if (!group_->running() || before_) return;
+  before_.emplace(Before{steps_, {}});
+  for (const auto& one : rules_) before_->rates.push_back(one->learning_rate());
+  ++counts_->written;
+}
+
+void OptimizerState::take_before() {
+  if (before_) --counts_->written;
+  before_.reset();
+}
+
+void OptimizerState::undo_run() {
+  if (!before_) return;
+  steps_ = before_->steps;
+  for (std::size_t g = 0; g < rules_.size(); ++g) rules_[g]->set_learning_rate(before_->rates[g]);
+  take_before();
+}
+
+void OptimizerState::end_run() { take_before(); }
+
+}  // namespace lockstep::internal

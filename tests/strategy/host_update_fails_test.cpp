@@ -1,0 +1,137 @@
+// Workers of one host that share one copy of weights and slots: what goes wrong on one of them changes nothing.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tests/support/host_update.h"
+
+namespace lockstep {
+namespace {
+
+using testing::expect_same_in_both_forms;
+using testing::is_shared;
+using testing::Net;
+using testing::run_workers;
+
+TEST(HostUpdateFails, KeepsWhatACompletedStepHasWrittenInARunThatFailsAfterIt) {
+  expect_same_in_both_forms([](Strategy& strategy) {
+    const Net net(strategy);
+    std::vector<std::string> found;
+    for (const bool writes_before : {false, true}) {
+      net.step(strategy);
+      (void)testing::error_from<ReplicaError>([&] {
+        strategy.run([&](ReplicaContext& ctx) {
+          if (writes_before) ctx.merge_call([&](Strategy&) { net.b.assign(torch::ones({9})); });
+          net.loss(ctx).backward();
+          net.optimizer.step(ctx);
+          ctx.merge_call([&](Strategy&) { net.a.assign(torch::ones({90, 70})); });
+          if (ctx.replica_id() == 3) throw std::runtime_error("after the step");
+        });
+      });
+      found.push_back(net.digest());
+    }
+    net.step(strategy);
+    found.push_back(net.digest());
+    return found;
+  });
+}
+
+TEST(HostUpdateFails, ChangesNothingWhereAReplicaFailsBeforeTheStep) {
+  run_workers({3, 6, 2}, [](Strategy& strategy) {
+    const Net net(strategy);
+    net.step(strategy);
+    const std::string before = net.digest();
+    for (const int64_t failing : {0, 5}) {
+      (void)testing::error_from<ReplicaError>([&] {
+        strategy.run([&](ReplicaContext& ctx) {
+          net.loss(ctx).backward();
+          if (ctx.replica_id() == failing) throw std::runtime_error("before the step");
+          net.optimizer.step(ctx);
+        });
+      });
+      EXPECT_EQ(net.digest(), before);
+    }
+    net.step(strategy);
+    EXPECT_NE(net.digest(), before);
+    return 0;
+  });
+}
+
+TEST(HostUpdateFails, NamesGradientsThatAreNotFiniteOnAllWorkersAndChangesNothing) {
+  for (const bool infinite_sum : {false, true}) {
+    run_workers({2, 4}, [&](Strategy& strategy) {
+      const Net net(strategy);
+      net.step(strategy);
+      const std::string before = net.digest();
+      const auto error = testing::error_from<ReplicaError>([&] {
+        strategy.run([&](ReplicaContext& ctx) {
+          auto loss = net.loss(ctx);
+          // Either one replica's gradient is NaN, or all are finite and their sum is not.
+          if (infinite_sum) loss = loss + (net.a.value(ctx).sum() * 3e38f).to(torch::kDouble);
+          if (!infinite_sum && ctx.replica_id() == 3) loss = loss * NAN;
+          loss.backward();
+          net.optimizer.step(ctx, {.check_finite = true});
+        });
+      });
+      if (infinite_sum) {
+        testing::expect_error<NonFiniteError>([&] { std::rethrow_if_nested(error); }, "LS-NOT-FINITE", {"'a'", "sum"});
+      } else if (strategy.worker_index() == 1) {
+        testing::expect_error<NonFiniteError>([&] { std::rethrow_if_nested(error); }, "LS-NOT-FINITE",
+                                              {"'a'", "replica 3"});
+      }
+      EXPECT_EQ(net.digest(), before);
+      net.step(strategy);
+      EXPECT_NE(net.digest(), before);
+      return 0;
+    });
+  }
+}
+
+TEST(HostUpdateFails, NamesAForeignWriteOfOneWorkerOnAllAndAppliesNothing) {
+  for (const int64_t element : {0, 90 * 70 - 1}) {  // of the first and of the last worker's part
+    run_workers({2, 4}, [&](Strategy& strategy) {
+      const Net net(strategy);
+      net.step(strategy);
+      const torch::Tensor c = net.c.read();
+      const auto error = testing::error_from<ReplicaError>([&] {
+        strategy.run([&](ReplicaContext& ctx) {
+          ctx.all_reduce(Reduction::kSum, torch::ones({1}));
+          if (ctx.replica_id() == 3) net.a.value(ctx).data_ptr<float>()[element] = 7;
+          ctx.all_reduce(Reduction::kSum, torch::ones({1}));
+          net.loss(ctx).backward();
+          net.optimizer.step(ctx);
+        });
+      });
+      testing::expect_error<DivergenceError>([&] { std::rethrow_if_nested(error); }, "LS-FOREIGN-WRITE",
+                                             {"variable 'a'", "0, 1, 2, 3"});
+      EXPECT_TRUE(torch::equal(net.c.read(), c)) << "the step was applied in part";
+      net.a.assign(torch::ones({90, 70}));  // sound again
+      net.step(strategy);
+      EXPECT_FALSE(torch::equal(net.c.read(), c));
+      EXPECT_TRUE(is_shared(strategy));
+      return 0;
+    });
+  }
+}
+
+TEST(HostUpdateFails, NamesValuesThatDifferBeforeTheyMeetInOneMemory) {
+  run_workers({2, 4}, [](Strategy& strategy) {
+    const Net net(strategy);
+    net.step(strategy);
+    // What is restored is not compared at once.
+    for (const StateItem& item : strategy.state_items()) {
+      if (item.name == "b") item.write({torch::full({9}, static_cast<float>(strategy.worker_index()))});
+    }
+    testing::expect_step_error<DivergenceError>([&] { net.step(strategy); }, "LS-DIVERGED", {"'b'", "worker 1"});
+    net.b.assign(torch::ones({9}));
+    net.step(strategy);
+    return 0;
+  });
+}
+
+}  // namespace
+}  // namespace lockstep

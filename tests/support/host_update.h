@@ -1,0 +1,86 @@
+// For tests of updates that workers of one host share: some variables, and a comparison with one worker.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/blocks.h"
+#include "tests/support/factored.h"
+#include "tests/support/workers.h"
+
+namespace lockstep::testing {
+
+inline constexpr const char* kShared = ", of all workers";
+
+/// LOCKSTEP_HOST_MEMORY is `value` while the scope lives.
+class HostMemoryIs : EnvironmentScope {
+ public:
+  explicit HostMemoryIs(const char* value) : EnvironmentScope("LOCKSTEP_HOST_MEMORY", value) {}
+};
+
+inline bool is_shared(Strategy& strategy) { return has_value(strategy.describe(), kShared); }
+
+inline int64_t first_replica(const Strategy& strategy) {
+  return internal::block_of(strategy.num_replicas(), strategy.num_workers(), strategy.worker_index()).first;
+}
+
+/// Numbers that take several blocks of an update.
+inline torch::Tensor wave(int64_t rows, int64_t columns, double phase = 0) {
+  return torch::arange(rows * columns).to(torch::kFloat).mul(0.37).add(phase).sin().view({rows, columns});
+}
+
+/// Some variables of several blocks, with an optimizer; each replica's gradients differ.
+struct Net {
+  explicit Net(Strategy& strategy)
+      : a(strategy.make_variable(wave(90, 70), {.name = "a"})),
+        b(strategy.make_variable(wave(1, 9, 1).view({9}), {.name = "b"})),
+        c(strategy.make_variable(wave(100, 50, 2).to(torch::kDouble), {.name = "c"})),
+        optimizer(strategy.make_optimizer({a, b, c}, torch::optim::AdamWOptions(0.01))) {}
+
+  torch::Tensor loss(ReplicaContext& ctx) const {
+    const double own = 1 + static_cast<double>(ctx.replica_id().value()) + 0.1 * static_cast<double>(ctx.step());
+    const auto x = (a.value(ctx) * own).sin().sum() + (b.value(ctx) * own).pow(2).sum();
+    return x.to(torch::kDouble) + (c.value(ctx) * own).cos().sum();
+  }
+  void step(Strategy& strategy, const StepOptions& options = {}) const {
+    strategy.run([&](ReplicaContext& ctx) {
+      loss(ctx).backward();
+      optimizer.step(ctx, options);
+    });
+  }
+  std::vector<Variable> all() const {
+    std::vector<Variable> variables{a, b, c};
+    for (const Variable& slot : optimizer.slots()) variables.push_back(slot);
+    return variables;
+  }
+  /// A digest of weights and slots.
+  std::string digest() const {
+    std::vector<std::pair<std::string, torch::Tensor>> named;
+    for (const Variable& one : all()) named.emplace_back(one.name(), one.read());
+    return sha256_of(named);
+  }
+
+  Variable a;
+  Variable b;
+  Variable c;
+  Optimizer optimizer;
+};
+
+/// What `program` returns must be the same on one worker, and on every worker of several, in both forms.
+inline void expect_same_in_both_forms(const std::function<std::vector<std::string>(Strategy&)>& program) {
+  const auto expected = run_workers({1, 4}, program).front();
+  EXPECT_FALSE(expected.empty());
+  for (const char* form : {"auto", "off"}) {
+    const HostMemoryIs scope(form);
+    for (const WorkersCase& one : {WorkersCase{2, 4, 2}, {3, 4, 1}, {4, 4, 1}}) {
+      for (const auto& found : run_workers(one, program)) EXPECT_EQ(found, expected) << one << ", " << form;
+    }
+  }
+}
+
+}  // namespace lockstep::testing
