@@ -1,4 +1,5 @@
-// An optimizer's step counts and learning rates: set between steps, and rolled back where a run fails.
+// What a program changes of an optimizer beside its step: step counts and learning rates, which a failed run rolls
+// back, and gradients that it drops.
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
@@ -6,6 +7,14 @@
 #include "lockstep/replica/replica_group.h"
 
 namespace lockstep::internal {
+
+void OptimizerState::zero_grad(const ReplicaContext& context) {
+  check_context(context, "optimizer.zero_grad");
+  const int64_t r = ContextAccess::local_index(context);
+  for (std::size_t i = 0; i < variables_.size(); ++i) gradients_.release(i, r);
+  watch_.forget(r);
+  replicas_[static_cast<std::size_t>(r)].consumed = ContextAccess::scale_calls(context);
+}
 
 UpdateRule& OptimizerState::rule(int64_t group) const {
   if (group >= 0 && group < num_groups()) return *rules_[static_cast<std::size_t>(group)];

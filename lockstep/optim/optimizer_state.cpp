@@ -232,14 +232,6 @@ void OptimizerState::clip_to(double norm) {
   }
 }
 
-void OptimizerState::zero_grad(const ReplicaContext& context) {
-  check_context(context, "optimizer.zero_grad");
-  const int64_t r = ContextAccess::local_index(context);
-  for (std::size_t i = 0; i < variables_.size(); ++i) gradients_.release(i, r);
-  watch_.forget(r);
-  replicas_[static_cast<std::size_t>(r)].consumed = ContextAccess::scale_calls(context);
-}
-
 void OptimizerState::check_context(const ReplicaContext& context, const char* call) const {
   ContextAccess::check_is_current(context, call);
   if (&ContextAccess::group(context) == group_.get()) return;
