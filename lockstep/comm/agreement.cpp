@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "lockstep/comm/network/members.h"
@@ -196,7 +197,11 @@ std::vector<Proposal> agree_on_call(Rounds& rounds, Proposal mine, FunctionRef<v
     mine.state = Proposal::State::kFailed;
     mine.detail = message_of(own);
   }
-  const PhaseScope phase(rounds, {.kind = WorkerPhase::Kind::kCall, .step = mine.step});
+  // Within a step its phase says more.
+  const WorkerPhase::Kind now = rounds.phase().kind;
+  std::optional<PhaseScope> phase;
+  if (now != WorkerPhase::Kind::kStep && now != WorkerPhase::Kind::kEvaluation)
+    phase.emplace(rounds, WorkerPhase{.kind = WorkerPhase::Kind::kCall, .step = mine.step});
   std::vector<Proposal> all;
   try {
     all = propose(rounds, mine, own);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 namespace lockstep {
@@ -21,6 +22,9 @@ class HostMemory {
   ///
   /// Throws a ClusterError (LS-CLUSTER-MEMORY) where the system gives none. That call counts all the same.
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) = 0;
+
+  /// How many calls of allocate() this worker has made. Workers compare it before they share memory.
+  virtual uint64_t calls() const = 0;
 };
 
 }  // namespace lockstep

@@ -249,10 +249,15 @@ class ThreadWorld final : public World, private HostMemory {
   void abort(const std::string& reason) noexcept override { hub_->abort(worker_, reason); }
 
  private:
-  std::shared_ptr<std::byte> allocate(std::size_t bytes) override { return hub_->allocate(worker_, bytes); }
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) override {
+    ++allocations_;
+    return hub_->allocate(worker_, bytes);
+  }
+  uint64_t calls() const override { return allocations_; }
 
   const std::shared_ptr<Hub> hub_;
   const int64_t worker_;
+  uint64_t allocations_ = 0;
 };
 
 }  // namespace

@@ -54,7 +54,7 @@ std::shared_ptr<RepeatedPages> lease_pages(std::size_t periods) {
     std::unique_ptr<RepeatedPages> pages;  // guarded by mutex
   };
   static auto* const kept = new Kept;  // never destroyed: replicas may still run
-  constexpr std::size_t kOwn = 4;      // and the last one
+  constexpr std::size_t kOwn = 4;      // at least; rounding and the last period may add two
   std::unique_ptr<RepeatedPages> pages;
   {
     const std::lock_guard<std::mutex> lock(kept->mutex);

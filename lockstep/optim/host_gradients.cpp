@@ -12,6 +12,7 @@
 #include "lockstep/core/checksum.h"
 #include "lockstep/optim/fused_update.h"
 #include "lockstep/optim/gradient_table.h"
+#include "lockstep/optim/optimizer_digest.h"
 #include "lockstep/optim/partial_sums.h"
 #include "lockstep/reduce/stream_copy.h"
 #include "lockstep/replica/replica_group.h"
@@ -93,8 +94,11 @@ void HostGradients::make_room() {
   room_ = 0;
   memory_.reset();
   std::shared_ptr<std::byte> memory;
-  agree_on_call(group_.rounds(), {.call = "memory of gradients", .step = group_.step()},
-                [&](Proposal&) { memory = group_.rounds().host_memory()->allocate(static_cast<std::size_t>(bytes)); });
+  // A worker that had made another call of the memory would get another piece of it.
+  HostMemory& of_host = *group_.rounds().host_memory();
+  const uint64_t place = OptimizerDigest().with(of_host.calls()).with(static_cast<uint64_t>(bytes)).value();
+  agree_on_call(group_.rounds(), {.call = "memory of gradients", .signature = place, .step = group_.step()},
+                [&](Proposal&) { memory = of_host.allocate(static_cast<std::size_t>(bytes)); });
   memory_ = std::move(memory);
   room_ = bytes;
 }

@@ -16,6 +16,7 @@
 #include "lockstep/core/checksum.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/simd.h"
+#include "lockstep/optim/optimizer_digest.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/mirrored_state.h"
 #include "lockstep/variable/value_digests.h"
@@ -24,7 +25,7 @@ namespace lockstep::internal {
 
 namespace {
 
-/// Calls visit(state, has_checksums) for each variable and slot of a target.
+/// Calls visit(state) for each variable and slot of a target.
 template <class Visit>
 void for_each_state(const UpdateTarget& target, const Visit& visit) {
   visit(target.variable->as_mirrored());
@@ -49,6 +50,10 @@ std::string obstacle(const ReplicaGroup& group, const std::vector<UpdateTarget>&
   }
   return FusedUpdate::blocks_in(targets) == 0 ? "there is nothing to update" : "";
 }
+
+// What a worker says of a value as a step begins.
+constexpr char kInHalves = 'h';  // it lies in the memory of all
+constexpr char kOut = 'o';       // in the worker's own memory
 
 /// Lays out pieces one after another.
 class Layout {
@@ -154,7 +159,15 @@ void HostUpdate::make_room() {
     for (const auto& slot : target.slots) slots.push_back(place(of_slots, slot->as_mirrored()));
   }
   std::shared_ptr<std::byte> memory;
-  agree_on_call(group_.rounds(), {.call = "memory of an update", .name = name_, .step = group_.step()}, [&](Proposal&) {
+  // A worker that had made another call of the memory would get another piece of it.
+  const uint64_t place = OptimizerDigest()
+                             .with(group_.rounds().host_memory()->calls())
+                             .with(uint64_t{of_variables.bytes()})
+                             .with(uint64_t{of_slots.bytes()})
+                             .value();
+  const Proposal call{
+      .call = "memory of an update", .name = name_, .signature = place, .step = group_.step(), .detail = "its memory"};
+  agree_on_call(group_.rounds(), call, [&](Proposal&) {
     // Both calls are made, also where the first fails: all workers count the same.
     std::exception_ptr failed;
     const auto allocate = [&](std::size_t bytes) -> std::shared_ptr<std::byte> {
@@ -182,9 +195,23 @@ void HostUpdate::make_room() {
 }
 
 void HostUpdate::begin_step(const std::vector<char>& present) {
-  bool all_in_halves = true;
+  // Where a value has left the memory of all on one worker, it leaves it on every worker.
+  std::vector<MirroredState*> states;
   for (std::size_t i = 0; i < targets_.size(); ++i) {
-    if (present[i]) for_each_state(targets_[i], [&](MirroredState& one) { all_in_halves &= one.is_in_halves(); });
+    if (present[i]) for_each_state(targets_[i], [&](MirroredState& one) { states.push_back(&one); });
+  }
+  const auto fill_in = [&](Proposal& mine) {
+    for (const MirroredState* one : states) mine.data.push_back(one->is_in_halves() ? kInHalves : kOut);
+  };
+  const auto all =
+      agree_on_call(group_.rounds(), {.call = "places of an update", .name = name_, .step = group_.step()}, fill_in);
+  bool all_in_halves = true;
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    const bool is_out = std::any_of(
+        all.begin(), all.end(), [&](const Proposal& one) { return i >= one.data.size() || one.data[i] != kInHalves; });
+    if (!is_out) continue;
+    states[i]->leave_halves();
+    all_in_halves = false;
   }
   if (!all_in_halves) compare_values(present);
 }

@@ -36,6 +36,7 @@ OptimizerDigest OptimizerDigest::of(const std::vector<std::shared_ptr<VariableSt
     digest = digest.with(uint64_t{hash(variable->name())});
     digest = digest.with(static_cast<uint64_t>(variable->like().scalar_type()));
     for (const int64_t size : variable->like().sizes()) digest = digest.with(static_cast<uint64_t>(size));
+    for (const int64_t stride : variable->like().strides()) digest = digest.with(static_cast<uint64_t>(stride));
   }
   for (const RuleGroup& group : groups) {
     digest = digest.with(uint64_t{group.variables.size()}).with(uint64_t{hash(group.rule->name())});

@@ -14,7 +14,7 @@ namespace lockstep::internal {
 /// process of one build.
 class OptimizerDigest {
  public:
-  /// Of the variables' names, dtypes and shapes, in order, and of the groups' rules.
+  /// Of the variables' names, dtypes, shapes and strides, in order, and of the groups' rules.
   static OptimizerDigest of(const std::vector<std::shared_ptr<VariableState>>& variables,
                             const std::vector<RuleGroup>& groups);
 

@@ -1,7 +1,10 @@
 // How several workers take part in an optimizer's step: they share its update, or each updates all.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/agreement.h"
@@ -18,12 +21,15 @@ int64_t OptimizerState::num_leaves() const {
 void OptimizerState::decide_form() {
   if (form_is_decided_) return;
   const std::vector<UpdateTarget> targets = parts_.front().update.targets();
-  host_ = HostUpdate::agree(*group_, targets, name_, host_memory_is_on_, why_not_shared_);
-  form_is_decided_ = true;
-  if (!host_) return;
-  exchange_.reset();
-  parts_.clear();
-  parts_.push_back({FusedUpdate(targets, {0, num_leaves()}, host_->lanes(), host_->squares()), 1});
+  auto host = HostUpdate::agree(*group_, targets, name_, host_memory_is_on_, why_not_shared_);
+  if (host) {
+    Part part{FusedUpdate(targets, {0, group_->num_replicas()}, host->lanes(), host->squares()), 1};
+    parts_.push_back(std::move(part));
+    parts_.pop_front();
+    exchange_.reset();
+    host_ = std::move(host);
+  }
+  form_is_decided_ = true;  // last: where memory was short, the next step decides
 }
 
 std::string OptimizerState::form() const {
@@ -59,8 +65,21 @@ void OptimizerState::reduce(int lane, int num_lanes) {
 }
 
 void OptimizerState::end_pack() {
-  agree_on_call(group_->rounds(), {.call = "gradients of an update", .name = name_, .step = group_->step()},
-                [](Proposal&) {});
+  // Each worker computes a part of all with its own counts: where they differed, nobody would find it later.
+  OptimizerDigest counts = digest_;
+  int64_t fewest = INT64_MAX;
+  int64_t most = 0;
+  for (std::size_t i = 0; i < variables_.size(); ++i) {
+    if (!gradients_.present(i)) continue;
+    counts = counts.with(static_cast<uint64_t>(steps_[i]));
+    fewest = std::min(fewest, steps_[i]);
+    most = std::max(most, steps_[i]);
+  }
+  const auto fill_in = [&](Proposal& mine) {
+    mine.signature = counts.value();
+    mine.detail = fmt::format("the update of '{}', whose variables it has updated {} to {} times", name_, fewest, most);
+  };
+  agree_on_call(group_->rounds(), {.call = "gradients of an update", .name = name_, .step = group_->step()}, fill_in);
   host_->gradients().set_leaves(gradients_);
 }
 

@@ -133,5 +133,37 @@ TEST(HostUpdateFails, NamesValuesThatDifferBeforeTheyMeetInOneMemory) {
   });
 }
 
+TEST(HostUpdateFails, GoesOnWhereOneWorkerAloneHasRestoredTheValueThatAllHave) {
+  const auto digests = run_workers({2, 4}, [](Strategy& strategy) {
+    const Net net(strategy);
+    net.step(strategy);
+    for (const StateItem& item : strategy.state_items()) {
+      if (item.name == "b" && strategy.worker_index() == 1) item.write({net.b.read()});
+    }
+    net.step(strategy);
+    EXPECT_TRUE(is_shared(strategy));
+    return net.digest();
+  });
+  EXPECT_EQ(digests[0], digests[1]);
+}
+
+TEST(HostUpdateFails, RefusesCountsOfStepsThatDiffer) {
+  run_workers({2, 4}, [](Strategy& strategy) {
+    const Net net(strategy);
+    net.step(strategy);
+    const std::string before = net.digest();
+    int64_t written = 0;
+    for (const StateItem& item : strategy.state_items()) {
+      if (item.name != "a/step" || strategy.worker_index() == 0) continue;
+      item.write({torch::tensor(int64_t{100})});
+      ++written;
+    }
+    EXPECT_EQ(written, strategy.worker_index());
+    testing::expect_step_error<UsageError>([&] { net.step(strategy); }, "LS-WORKER-ORDER", {"1 to 1", "1 to 100"});
+    EXPECT_EQ(net.digest(), before);
+    return 0;
+  });
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -128,7 +128,7 @@ std::vector<std::string> expected_digests() {
 
 TEST(HostUpdateKill, LeavesTheOthersWithOneCompletedStepWhereverAWorkerDies) {
   const std::vector<std::string> expected = expected_digests();
-  constexpr int kCallsOfAStep = 6;  // of the meeting, of gradients, packed, measured, the vote, the end
+  constexpr int kCallsOfAStep = 7;  // the meeting, gradients, places, packed, measured, the vote, the end
   std::map<int64_t, int> seen;      // how often survivors had the weights of so many steps
   for (int call = 1; call <= kCallsOfAStep; ++call) {
     for (const char* when : {"before", "after"}) {

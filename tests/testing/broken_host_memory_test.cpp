@@ -23,6 +23,7 @@ class PassesMemoryOn : public PassesOn, protected HostMemory {
 
  protected:
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override { return inner_->host_memory()->allocate(bytes); }
+  uint64_t calls() const override { return inner_->host_memory()->calls(); }
 };
 
 class EachHasItsOwn final : public PassesMemoryOn {

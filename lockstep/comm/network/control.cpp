@@ -195,6 +195,9 @@ asio::awaitable<void> Control::listen(int64_t worker) {
     }
     if (answer == Answer::kHere) co_return;
     is_asked_again = true;
+    // Where the network cannot be reached at all, the answer comes at once.
+    asio::steady_timer pause(context_, tick_);
+    co_await pause.async_wait(use_awaitable);
   }
 }
 

@@ -66,11 +66,12 @@ class NetworkWorld final : public World {
       return;
     }
     forget_at_exit(this);
-    if (unwinding_.is_on()) {
-      control_->notice(fmt::format("{} was ended by an exception, which it reports itself",
-                                   members_[static_cast<std::size_t>(worker_)].name()),
-                       worker_, PeerError::Noticed::kException);
-    }
+    if (unwinding_.is_on()) try {
+        control_->notice(fmt::format("{} was ended by an exception, which it reports itself",
+                                     members_[static_cast<std::size_t>(worker_)].name()),
+                         worker_, PeerError::Noticed::kException);
+      } catch (const std::exception&) {  // short of memory: the others then see that this worker has left
+      }
     if (messenger_) messenger_->end(has_failed_);
   }
   NetworkWorld(const NetworkWorld&) = delete;

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -32,10 +33,15 @@ class Extent {
  public:
   Extent(std::shared_ptr<const FileDescriptor> file, off_t offset, std::size_t length, int64_t workers)
       : file_(std::move(file)), offset_(offset), length_(length), workers_(workers) {
-    int failed = 0;
-    do {
-      failed = fallocate(file_->get(), 0, offset_, static_cast<off_t>(length_));
-    } while (failed != 0 && errno == EINTR);
+    // A signal ends the call, which then begins from nothing: with a profiler's signals it would never end.
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int failed = fallocate(file_->get(), 0, offset_, static_cast<off_t>(length_));
+    const int error = errno;
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    errno = error;
     if (failed != 0) refuse("fallocate", length_);
     void* const memory = mmap(nullptr, length_, PROT_READ | PROT_WRITE, MAP_SHARED, file_->get(), offset_);
     if (memory == MAP_FAILED) refuse("mmap", length_);
@@ -73,6 +79,7 @@ Extents::Extents(int file, std::size_t begin, int64_t workers)
       next_(static_cast<off_t>((begin + kPage - 1) / kPage * kPage)) {}
 
 std::shared_ptr<std::byte> Extents::allocate(std::size_t bytes) {
+  ++calls_;
   // The system would give page after page until it has none for anybody. All workers are on this host, so all refuse.
   const auto all = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   if (bytes > all) {

@@ -21,11 +21,13 @@ class Extents final : public HostMemory {
   Extents(int file, std::size_t begin, int64_t workers);
 
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override;
+  uint64_t calls() const override { return calls_; }
 
  private:
   const std::shared_ptr<const FileDescriptor> file_;  // what allocate() has given may outlive this object
   const int64_t workers_;
   off_t next_;
+  uint64_t calls_ = 0;
 };
 
 }  // namespace lockstep::internal

@@ -47,12 +47,15 @@ class SharedMemoryWorld final : public World {
       return;
     }
     forget_at_exit(this);
-    if (unwinding_.is_on()) {
-      segment_.end(worker_, monitor_->failure_of(
-                                worker_, PeerError::Noticed::kException,
-                                fmt::format("worker {} (process {}) was ended by an exception, which it reports itself",
-                                            worker_, getpid())));
-    }
+    if (unwinding_.is_on()) try {
+        segment_.end(worker_,
+                     monitor_->failure_of(
+                         worker_, PeerError::Noticed::kException,
+                         fmt::format("worker {} (process {}) was ended by an exception, which it reports itself",
+                                     worker_, getpid())));
+      } catch (const std::exception&) {  // short of memory: an exception is under way, and no other may follow
+        segment_.end(worker_, "a worker was ended by an exception");
+      }
     Presence here = Presence::kHere;  // otherwise the program is ending, and has said so
     segment_.worker(worker_).presence.compare_exchange_strong(here, Presence::kLeft);
   }
