@@ -96,7 +96,7 @@ WORKER_BODY(is_killed_in_training) {
     std::raise(SIGKILL);
   };
   try {
-    OneOfSeveral strategy(join(resolve_cluster(), {.engine = std::getenv("ENGINE")}), kReplicas, 1, nullptr);
+    OneOfSeveral strategy(join_by_environment(), kReplicas, 1, nullptr);
     const Variable weight = strategy.make_variable(torch::ones({2000}), {.name = "weight"});
     const Optimizer optimizer = strategy.make_optimizer({weight}, torch::optim::SGDOptions(0.01));
     while (true) {
