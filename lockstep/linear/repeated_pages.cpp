@@ -19,8 +19,8 @@ RepeatedPages::RepeatedPages(std::size_t bytes, std::size_t spacing) : spacing_(
   // Addresses first, then the same piece of memory at each place: a mapping in the range cannot hit anything else.
   void* const range = mmap(nullptr, length_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   // The file's first period is the one that repeats; periods of their own come behind it.
-  std::size_t own = 0;
-  for (std::size_t i = 0; i < periods; ++i) own += is_own(i) ? 1 : 0;
+  const std::size_t last = periods - 1;
+  const std::size_t own = spacing_ == 0 ? 0 : last / spacing_ + 1 + (last % spacing_ != 0 ? 1 : 0);
   bool mapped = range != MAP_FAILED && ftruncate(file.get(), static_cast<off_t>((1 + own) * kPeriod)) == 0;
   std::size_t next = 1;
   for (std::size_t i = 0; mapped && i < periods; ++i) {
