@@ -78,7 +78,11 @@ class FaultsInPhases : public WorkerFaults {
 
 TEST_P(FaultsInPhases, AKillWhileJoiningIsNamed) { signal_while_joining(SIGKILL); }
 
-TEST_P(FaultsInPhases, AStopWhileJoiningIsNamed) { signal_while_joining(SIGSTOP); }
+TEST_P(FaultsInPhases, AStopWhileJoiningIsNamed) {
+  // Between hosts nobody watches the others yet, and who is stopped is named when the time for joining is over.
+  if (GetParam() != "shared-memory" && seeds() == 1) GTEST_SKIP() << "it may take minutes: scripts/test-faults runs it";
+  signal_while_joining(SIGSTOP);
+}
 
 TEST_P(FaultsInPhases, ALateStartIsWaitedFor) {
   for (const int64_t late : {0, 1}) {
@@ -116,7 +120,7 @@ TEST_P(FaultsInPhases, AnEndOfTheProgramInACallIsNamed) {
     int code;
   };
   std::mt19937 random(4);
-  for (const Way& way : {Way{"exit", kExited, 0}, Way{"abort", kGone, -1}, Way{"exception", kLeft, 3}}) {
+  for (const Way& way : {Way{"exit", kExited, 0}, Way{"abort", kGone, -1}, Way{"exception", kException, 3}}) {
     for (int64_t seed = 0; seed < seeds(); ++seed) {
       const int64_t failed = seed % kWorkers;
       const auto started = start("fails_at_its_call", {.how = way.how, .fails = failed, .calls = 1 + random() % 500});
