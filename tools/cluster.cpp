@@ -18,7 +18,7 @@
 #include "lockstep/comm/interfaces.h"
 #include "lockstep/comm/join.h"
 #include "lockstep/comm/missing_workers.h"
-#include "lockstep/comm/network/members.h"
+#include "lockstep/comm/this_host.h"
 #include "lockstep/core/error.h"
 #include "tools/console.h"
 

@@ -129,6 +129,7 @@ int train(const TrainOptions& options) {
                     "give more data");
   }
   const int64_t steps = options.steps > 0 ? options.steps : per_epoch * std::max<int64_t>(options.epochs, 1);
+  stop_on_signal();
   if (is_chief) {
     std::fputs(description.c_str(), stderr);
     if (options.describe) std::fputs(strategy->describe_variables().c_str(), stderr);
@@ -138,7 +139,6 @@ int train(const TrainOptions& options) {
   std::optional<Progress> progress;
   if (is_chief) progress.emplace(steps, options.steps > 0 ? 0 : steps / per_epoch);
   std::optional<std::string> failure;
-  stop_on_signal();
   const auto start = std::chrono::steady_clock::now();
   try {
     for (int64_t epoch = 0; report.steps < steps && !strategy->stop_requested(); ++epoch) {

@@ -9,8 +9,8 @@
 #include <optional>
 #include <utility>
 
-#include "lockstep/comm/network/members.h"
 #include "lockstep/comm/rounds.h"
+#include "lockstep/comm/this_host.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::internal {

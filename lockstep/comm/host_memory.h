@@ -15,7 +15,7 @@ class HostMemory {
   /// `bytes` bytes of new memory, which are zero, at a multiple of 4096. All workers make the same calls in the same
   /// order: the n-th call of one gives the memory that the n-th call of each other gives, which asks for as many bytes.
   /// A call does not wait for the others. Each worker may have the memory at another address. What one worker writes
-  /// before a call of the World, the others read after that call.
+  /// before agree() or exchange(), the others read after the same call has returned.
   ///
   /// The memory stays until all workers have let go of the pointer, which may outlive the World. Nothing is left of it
   /// when the workers' processes have ended, however they end. A forked child must not touch it.

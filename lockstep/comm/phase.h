@@ -12,13 +12,14 @@ struct WorkerPhase {
     kStarting = 0,    // it has joined, and has not begun a step
     kStep = 1,        // in `step`
     kEvaluation = 2,  // in an evaluation after `step` completed steps
-    kCall = 3,        // in a call of all workers outside of replicas; `step` steps are completed
+    kCall = 3,        // in a call of all workers outside of steps; `step` steps are completed
     kBetween = 4,     // between steps, as when it reads its input; `step` is the last one that it was in
   };
   Kind kind = Kind::kStarting;
   int64_t step = 0;
-  int64_t meeting = 0;      // of a step or evaluation: how many meetings it has come to
-  bool is_meeting = false;  // its replicas have come to that meeting, and it is not over
+  int64_t meeting = 0;  // of a step or evaluation: how many meetings it has come to
+  bool is_meeting =
+      false;  // its replicas have come to that meeting, or with meeting 0 to the end of the step; not over
 
   bool operator==(const WorkerPhase&) const = default;
 };
@@ -26,7 +27,7 @@ struct WorkerPhase {
 namespace internal {
 
 /// As one word, and back. Steps below 2^40 and meetings below 2^16 stay as they are; larger ones become the largest.
-/// decode() takes any word: a kind that it does not know, of a later version perhaps, is kStarting.
+/// decode_phase() takes any word: a kind that it does not know, of a later version perhaps, is kStarting.
 uint64_t encode(const WorkerPhase& phase);
 WorkerPhase decode_phase(uint64_t word);
 

@@ -8,18 +8,18 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/host_memory.h"
 #include "lockstep/comm/phase.h"
 
 namespace lockstep {
 
-class HostMemory;
-
 /// The workers of a run, as one of them sees it. A worker is a process; in tests it may be a thread.
 ///
 /// Workers make the same calls in the same order: the n-th call of one meets the n-th call of each other. One thread at
-/// a time calls agree() and exchange(); any thread may call abort() at any time. Every wait is bounded: a call throws a
-/// PeerError that names the worker where another worker does not come in time, is gone, or has aborted. After that
-/// every later call throws the same. Calls that do not fit together, as agree() and exchange(), are such an error too.
+/// a time calls agree(), exchange() and host_memory(); any thread may call abort() at any time. Every wait is bounded:
+/// a call throws a PeerError that names the worker where another worker does not come in time, is gone, or has aborted.
+/// After that every later call throws the same. Calls that do not fit together, as agree() and exchange(), are such an
+/// error too.
 ///
 /// Whoever destroys its World is gone. It may do so as soon as its last call has returned: that call of the others
 /// then returns as well.
@@ -44,8 +44,8 @@ class World {
   /// entry for each worker.
   virtual void exchange(std::span<const std::span<const std::byte>> to, std::span<const std::span<std::byte>> from) = 0;
 
-  /// Where all workers are on one host and can map memory of all: how they get some (host_memory.h). Otherwise null.
-  /// The same on all workers. It lives as long as the World.
+  /// What gives memory that all workers map, where all are on one host and the World has it; otherwise null. The same
+  /// answer on all workers. Owned by the World.
   virtual HostMemory* host_memory() { return nullptr; }
 
   /// What moves the bytes and who may read them on their way, in one line for a reader. Any thread may call.

@@ -67,8 +67,8 @@ class ClusterError : public Error {
   using Error::Error;
 };
 
-/// Another worker died, stalled or refused; its own message is included. Starting again may help. Where a run has
-/// ended, all workers throw the same: the first failure that any of them has found.
+/// Another worker died, stalled or refused; its own message is included. Starting again may help. Where a
+/// failure ends the run, all workers that can reach each other report the same one: the first that any has found.
 class PeerError : public Error {
  public:
   /// How the failure was noticed.
@@ -79,7 +79,7 @@ class PeerError : public Error {
     kException,   // an exception ended its program, or its part in the run; it reports that itself
     kLeft,        // it took part no longer, though its program went on
     kSilent,      // nothing was heard of it for too long: it is frozen, or cut off
-    kConnection,  // its connection with another worker broke, and both are alive
+    kConnection,  // its connection with another worker broke; it is alive, or gives no answer
     kAbsent,      // it did not come to a call in time
     kAborted,     // it ended the run itself
     kFailed,      // its step or its call failed, and it said so
@@ -87,12 +87,11 @@ class PeerError : public Error {
   };
   /// The worker that failed, as far as it is known; the message says the same.
   struct Failed {
-    int64_t worker = -1;    // its index; -1: no single worker, or not known
-    std::string host = {};  // empty: not known
-    int64_t process = 0;    // 0: not known
-    std::string phase =
-        {};             // what it was doing when it was last heard: "in step 12, at its meeting 3"; empty: not known
-    int64_t step = -1;  // of that phase; -1: not known
+    int64_t worker = -1;     // its index; -1: no single worker, or not known
+    std::string host = {};   // empty: not known
+    int64_t process = 0;     // 0: not known
+    std::string phase = {};  // what it did when it was last heard: "in step 12, at its meeting 3"; empty: not known
+    int64_t step = -1;       // of that phase; -1: not known
     Noticed noticed = Noticed::kUnknown;
   };
 

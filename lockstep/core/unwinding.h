@@ -5,10 +5,11 @@
 
 namespace lockstep::internal {
 
-/// A member of the object. The thread that destroys the object asks in its destructor.
+/// A member of the object, which is made where no exception is under way, or is destroyed by the thread that made it.
+/// The destructor asks.
 class Unwinding {
  public:
-  /// Whether this thread has more exceptions under way than there were when the mark was made.
+  /// Whether this thread has more exceptions under way than the thread that made this object had then.
   bool is_on() const noexcept { return std::uncaught_exceptions() > before_; }
 
  private:

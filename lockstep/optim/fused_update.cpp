@@ -176,10 +176,14 @@ void FusedUpdate::for_each_block(const GradientTable& gradients, int lane, const
   }
 }
 
-void FusedUpdate::measure(const GradientTable& gradients, int lane) { run(gradients, lane, 1, false); }
+void FusedUpdate::measure(const GradientTable& gradients, int lane) {
+  lanes_[lane].is_measured = false;
+  run(gradients, lane, 1, false);
+}
 
-void FusedUpdate::update(const GradientTable& gradients, int lane, double clip) {
+void FusedUpdate::update(const GradientTable& gradients, int lane, double clip, bool is_measured) {
   lanes_[lane].foreign_writes.clear();
+  lanes_[lane].is_measured = is_measured;
   run(gradients, lane, clip, true);
   if (streams_) end_stream_copies();
 }
@@ -245,7 +249,7 @@ void FusedUpdate::run_block(const GradientTable& gradients, int lane, std::size_
   } else {
     measure_block<T>()(work);
   }
-  square(target.first_block + block) = work.sum_of_squares;
+  if (!lanes_[lane].is_measured) square(target.first_block + block) = work.sum_of_squares;
 }
 
 template <class Half>
@@ -301,7 +305,7 @@ void FusedUpdate::run_half_block(const GradientTable& gradients, int lane, std::
     squares += work.sum_of_squares;
   }
   if (update) compare_and_copy(lane, i, block, read, checksum(weights, bytes));
-  square(target.first_block + block) = squares;
+  if (!lanes_[lane].is_measured) square(target.first_block + block) = squares;
 }
 
 void FusedUpdate::compare_and_copy(int lane, std::size_t i, int64_t block, uint64_t read, uint64_t written) {

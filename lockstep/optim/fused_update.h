@@ -70,7 +70,8 @@ class FusedUpdate {
   /// Computes the lane's part of the squared norm of the summed gradients. Writes no weights, slots or checksums.
   void measure(const GradientTable& gradients, int lane);
   /// Does the lane's part of the update, with the gradients times `clip`; computes the norm in the same pass.
-  void update(const GradientTable& gradients, int lane, double clip);
+  /// Where `is_measured`, measure() has computed it in this step, and other workers may be reading it.
+  void update(const GradientTable& gradients, int lane, double clip, bool is_measured);
   /// The norm of the whole gradient, before `clip`, from the last measure or update of all lanes.
   double global_norm() const;
 
@@ -114,6 +115,7 @@ class FusedUpdate {
     std::vector<char> converted;     // blocks of half-precision values as float
     std::vector<char> written;       // a block's new weights and slots, where these then go past the caches
     std::vector<ForeignWrite> foreign_writes;
+    bool is_measured = false;  // the squares of this step are there
   };
   struct Place {  // where a lane begins
     std::size_t target;

@@ -11,7 +11,6 @@
 #include "lockstep/core/blocks.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/optim/gradient_table.h"
-#include "lockstep/optim/partial_sums.h"
 #include "lockstep/reduce/tree_sum.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/variable_state.h"
@@ -47,20 +46,10 @@ GradientExchange::GradientExchange(std::vector<std::shared_ptr<VariableState>> v
       group_(group),
       worker_(group.rounds().worker_index()),
       num_workers_(group.num_workers()),
+      partial_sums_(group),
       factors_(variables_, group),
-      made_(static_cast<std::size_t>(group.plan().num_lanes())),
       slices_(static_cast<std::size_t>(num_workers_)),
-      arrived_(static_cast<std::size_t>(num_workers_)) {
-  constexpr int64_t kMadeElements = 16 << 10;  // of all replicas' blocks, together: they stay in a cache
-  const int64_t replicas = group.num_local_replicas();
-  for (auto& of_lane : made_) {
-    of_lane.assign(static_cast<std::size_t>(replicas), FactorBlocks(kMadeElements / replicas));
-  }
-  for (int64_t w = 0; w < num_workers_; ++w) {
-    const Block block = block_of(group.num_replicas(), num_workers_, w);
-    subtrees_.push_back(maximal_subtrees(group.num_replicas(), block.first, block.count));
-  }
-}
+      arrived_(static_cast<std::size_t>(num_workers_)) {}
 
 bool GradientExchange::takes(std::size_t i) const {
   const at::ScalarType type = variables_[i]->like().scalar_type();
@@ -122,28 +111,25 @@ std::byte* GradientExchange::partial_sum(const Slice& slice, std::size_t subtree
 }
 
 void GradientExchange::pack(const GradientTable& gradients, int lane, int num_lanes) {
-  std::vector<FactorBlocks>& made = made_[static_cast<std::size_t>(lane)];
-  for (FactorBlocks& one : made) one.restart();
+  partial_sums_.restart(lane);
   for (const Slice& slice : slices_) {
     for_each_piece(slice.first_piece, slice.end_piece, lane, num_lanes, [&](std::size_t p) {
       const Piece& piece = pieces_[p];
       if (variables_[piece.variable]->like().scalar_type() == at::kDouble) {
-        pack_piece<double>(gradients, piece, slice, made);
+        pack_piece<double>(gradients, lane, piece, slice);
       } else {
-        pack_piece<float>(gradients, piece, slice, made);
+        pack_piece<float>(gradients, lane, piece, slice);
       }
     });
   }
 }
 
 template <class T>
-void GradientExchange::pack_piece(const GradientTable& gradients, const Piece& piece, const Slice& slice,
-                                  std::vector<FactorBlocks>& made) {
+void GradientExchange::pack_piece(const GradientTable& gradients, int lane, const Piece& piece, const Slice& slice) {
   const std::vector<Subtree>& own = subtrees(worker_);
   for (std::size_t s = 0; s < own.size(); ++s) {
     auto* const to = reinterpret_cast<T*>(partial_sum(slice, s) + (piece.place - slice.begin));
-    write_partial_sum(gradients, piece.variable, piece.offset, piece.count, own[s], group_.first_replica(), made, to,
-                      std::memcpy);
+    partial_sums_.write(gradients, lane, piece.variable, piece.offset, piece.count, own[s], to, std::memcpy);
   }
 }
 

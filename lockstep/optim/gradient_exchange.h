@@ -11,8 +11,8 @@
 
 #include "lockstep/optim/factor_exchange.h"
 #include "lockstep/optim/gradients_on_workers.h"
+#include "lockstep/optim/partial_sums.h"
 #include "lockstep/reduce/addition_order.h"
-#include "lockstep/reduce/factors.h"
 
 namespace lockstep::internal {
 
@@ -67,14 +67,13 @@ class GradientExchange {
   };
 
   void lay_out(const std::vector<char>& summed);
-  const std::vector<Subtree>& subtrees(int64_t worker) const { return subtrees_[static_cast<std::size_t>(worker)]; }
+  const std::vector<Subtree>& subtrees(int64_t worker) const { return partial_sums_.subtrees(worker); }
   const Slice& slice(int64_t worker) const { return slices_[static_cast<std::size_t>(worker)]; }
   const Slice& own_slice() const { return slice(worker_); }
   /// Where this worker's partial sum of a subtree for a slice begins.
   std::byte* partial_sum(const Slice& slice, std::size_t subtree) const;
   template <class T>
-  void pack_piece(const GradientTable& gradients, const Piece& piece, const Slice& slice,
-                  std::vector<FactorBlocks>& made);
+  void pack_piece(const GradientTable& gradients, int lane, const Piece& piece, const Slice& slice);
   template <class T>
   void add_piece(const Piece& piece);
 
@@ -82,15 +81,14 @@ class GradientExchange {
   const ReplicaGroup& group_;
   const int64_t worker_;
   const int64_t num_workers_;
-  std::vector<std::vector<Subtree>> subtrees_;  // by worker: those of its block of replicas
 
+  PartialSums partial_sums_;
   FactorExchange factors_;
-  std::vector<std::vector<FactorBlocks>> made_;  // by lane, then local replica: blocks of factors that become sums
-  std::vector<char> summed_;                     // by variable, of the layout
-  std::vector<Piece> pieces_;                    // in the order of the row
-  std::vector<int64_t> places_;                  // by variable: its first byte within the row
-  std::vector<Slice> slices_;                    // by worker
-  at::Tensor packed_;                            // this worker's partial sums: by slice, then subtree
+  std::vector<char> summed_;         // by variable, of the layout
+  std::vector<Piece> pieces_;        // in the order of the row
+  std::vector<int64_t> places_;      // by variable: its first byte within the row
+  std::vector<Slice> slices_;        // by worker
+  at::Tensor packed_;                // this worker's partial sums: by slice, then subtree
   std::vector<at::Tensor> arrived_;  // by worker: its partial sums of the own slice, by subtree; its own are in packed_
   at::Tensor sums_;                  // the row
   int64_t bytes_sent_ = 0;

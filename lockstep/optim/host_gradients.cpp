@@ -13,7 +13,6 @@
 #include "lockstep/optim/fused_update.h"
 #include "lockstep/optim/gradient_table.h"
 #include "lockstep/optim/optimizer_digest.h"
-#include "lockstep/optim/partial_sums.h"
 #include "lockstep/reduce/stream_copy.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/variable_state.h"
@@ -33,18 +32,8 @@ HostGradients::HostGradients(std::vector<std::shared_ptr<VariableState>> variabl
       group_(group),
       worker_(group.rounds().worker_index()),
       num_workers_(group.num_workers()),
-      factors_(variables_, group),
-      made_(static_cast<std::size_t>(group.plan().num_lanes())) {
-  constexpr int64_t kMadeElements = 16 << 10;  // of all replicas' blocks, together: they stay in a cache
-  const int64_t replicas = group.num_local_replicas();
-  for (auto& of_lane : made_) {
-    of_lane.assign(static_cast<std::size_t>(replicas), FactorBlocks(kMadeElements / replicas));
-  }
-  for (int64_t w = 0; w < num_workers_; ++w) {
-    const Block block = block_of(group.num_replicas(), num_workers_, w);
-    subtrees_.push_back(maximal_subtrees(group.num_replicas(), block.first, block.count));
-  }
-}
+      partial_sums_(group),
+      factors_(variables_, group) {}
 
 void HostGradients::begin_step(const std::vector<GradientsOnWorkers>& all, const FusedUpdate& update, bool whole) {
   std::vector<char> factored(variables_.size());
@@ -86,7 +75,7 @@ void HostGradients::lay_out(std::vector<char> summed, const FusedUpdate& update,
 void HostGradients::make_room() {
   int64_t bytes = 0;
   for (int64_t w = 0; w < num_workers_; ++w) {
-    bytes += sum_bytes_ * static_cast<int64_t>(subtrees_[static_cast<std::size_t>(w)].size());
+    bytes += sum_bytes_ * static_cast<int64_t>(partial_sums_.subtrees(w).size());
     bytes += aligned(factors_.elements_of(w) * static_cast<int64_t>(sizeof(float)));
   }
   if (bytes <= room_) return;
@@ -105,7 +94,7 @@ void HostGradients::make_room() {
 
 std::byte* HostGradients::sums_of(int64_t worker, std::size_t subtree) const {
   auto before = static_cast<int64_t>(subtree);
-  for (int64_t w = 0; w < worker; ++w) before += static_cast<int64_t>(subtrees_[static_cast<std::size_t>(w)].size());
+  for (int64_t w = 0; w < worker; ++w) before += static_cast<int64_t>(partial_sums_.subtrees(w).size());
   return memory_.get() + before * sum_bytes_;
 }
 
@@ -117,34 +106,32 @@ float* HostGradients::factors_of(int64_t worker) const {
 
 void HostGradients::pack(const GradientTable& gradients, int lane, int num_lanes) {
   if (lane == 0 && factors_.has_any()) factors_.pack(gradients, factors_of(worker_));
-  std::vector<FactorBlocks>& made = made_[static_cast<std::size_t>(lane)];
-  for (FactorBlocks& one : made) one.restart();
+  partial_sums_.restart(lane);
   const Block own = block_of(static_cast<int64_t>(pieces_.size()), num_lanes, lane);
   for (int64_t p = own.first; p < own.end(); ++p) {
     const Piece& piece = pieces_[static_cast<std::size_t>(p)];
     if (variables_[piece.variable]->like().scalar_type() == at::kDouble) {
-      pack_piece<double>(gradients, piece, made);
+      pack_piece<double>(gradients, lane, piece);
     } else {
-      pack_piece<float>(gradients, piece, made);
+      pack_piece<float>(gradients, lane, piece);
     }
   }
   if (streams_) end_stream_copies();
 }
 
 template <class T>
-void HostGradients::pack_piece(const GradientTable& gradients, const Piece& piece,
-                               std::vector<FactorBlocks>& made) const {
-  const std::vector<Subtree>& own = subtrees_[static_cast<std::size_t>(worker_)];
+void HostGradients::pack_piece(const GradientTable& gradients, int lane, const Piece& piece) {
+  const auto copy = [&](void* to, const void* from, std::size_t bytes) {
+    if (streams_) {
+      stream_copy(to, from, bytes);
+    } else {
+      std::memcpy(to, from, bytes);
+    }
+  };
+  const std::vector<Subtree>& own = partial_sums_.subtrees(worker_);
   for (std::size_t s = 0; s < own.size(); ++s) {
     auto* const to = reinterpret_cast<T*>(sums_of(worker_, s) + places_[piece.variable]) + piece.offset;
-    write_partial_sum(gradients, piece.variable, piece.offset, piece.count, own[s], group_.first_replica(), made, to,
-                      [&](void* at, const void* from, std::size_t bytes) {
-                        if (streams_) {
-                          stream_copy(at, from, bytes);
-                        } else {
-                          std::memcpy(at, from, bytes);
-                        }
-                      });
+    partial_sums_.write(gradients, lane, piece.variable, piece.offset, piece.count, own[s], to, copy);
   }
 }
 
@@ -156,7 +143,7 @@ void HostGradients::set_leaves(GradientTable& gradients) const {
     // Each partial sum of another worker stands as the leaf of its subtree's first replica.
     for (int64_t w = 0; w < num_workers_; ++w) {
       if (w == worker_) continue;
-      const std::vector<Subtree>& theirs = subtrees_[static_cast<std::size_t>(w)];
+      const std::vector<Subtree>& theirs = partial_sums_.subtrees(w);
       for (std::size_t s = 0; s < theirs.size(); ++s) {
         gradients.set_leaf(i, theirs[s].first, Leaf(sums_of(w, s) + places_[i]));
       }

@@ -8,8 +8,7 @@
 
 #include "lockstep/optim/factor_exchange.h"
 #include "lockstep/optim/gradients_on_workers.h"
-#include "lockstep/reduce/addition_order.h"
-#include "lockstep/reduce/factors.h"
+#include "lockstep/optim/partial_sums.h"
 
 namespace lockstep::internal {
 
@@ -54,24 +53,23 @@ class HostGradients {
   std::byte* sums_of(int64_t worker, std::size_t subtree) const;
   float* factors_of(int64_t worker) const;
   template <class T>
-  void pack_piece(const GradientTable& gradients, const Piece& piece, std::vector<FactorBlocks>& made) const;
+  void pack_piece(const GradientTable& gradients, int lane, const Piece& piece);
 
   const std::vector<std::shared_ptr<VariableState>> variables_;
   const ReplicaGroup& group_;
   const int64_t worker_;
   const int64_t num_workers_;
-  std::vector<std::vector<Subtree>> subtrees_;  // by worker: those of its block of replicas
 
+  PartialSums partial_sums_;
   FactorExchange factors_;
-  std::vector<std::vector<FactorBlocks>> made_;  // by lane, then local replica: blocks of factors that become sums
-  std::vector<char> summed_;                     // by variable, of the layout
-  bool whole_ = false;                           // of the layout
-  std::vector<int64_t> places_;                  // by variable: its first byte within a sum
-  int64_t sum_bytes_ = 0;                        // of one sum of all variables
-  std::vector<Piece> pieces_;                    // that this worker packs
-  bool streams_ = false;                         // sums go past the caches
-  std::shared_ptr<std::byte> memory_;            // by worker: its sums, by subtree; then by worker: its factors
-  int64_t room_ = 0;                             // bytes of memory_
+  std::vector<char> summed_;           // by variable, of the layout
+  bool whole_ = false;                 // of the layout
+  std::vector<int64_t> places_;        // by variable: its first byte within a sum
+  int64_t sum_bytes_ = 0;              // of one sum of all variables
+  std::vector<Piece> pieces_;          // that this worker packs
+  bool streams_ = false;               // sums go past the caches
+  std::shared_ptr<std::byte> memory_;  // by worker: its sums, by subtree; then by worker: its factors
+  int64_t room_ = 0;                   // bytes of memory_
 };
 
 }  // namespace lockstep::internal

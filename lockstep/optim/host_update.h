@@ -16,21 +16,22 @@ namespace lockstep::internal {
 class GradientTable;
 class ReplicaGroup;
 
-/// Whether the environment lets workers of one host share memory: LOCKSTEP_HOST_MEMORY is not "off". A UsageError where
-/// it is something else than "auto".
+/// Whether the environment lets workers of one host share memory: LOCKSTEP_HOST_MEMORY is not "off". A UsageError
+/// (LS-ENVIRONMENT) where it is neither empty, "auto" nor "off".
 bool host_memory_is_on();
 
-/// The form "one host" of an optimizer's step. Weights, slots and their checksums lie in memory that all workers map,
-/// each in two halves. In a step each worker updates its share of the blocks: it reads the one half, and writes the
-/// other. Then all vote, and where all have done their share, each lets its tensors point to the other half. So a step
-/// is applied whole or not at all, wherever a worker is killed, and the others all have the values of one step.
+/// An update that workers of one host share. Weights with their checksums, and slots, lie in memory that all workers
+/// map, each in two halves. In a step each worker updates its share of the blocks: it reads the one half, and writes
+/// the other. Then all vote, and where all have done their share, each lets its tensors point to the other half. So a
+/// step is applied whole or not at all, wherever a worker is killed, and the others all have the values of one step.
 ///
 /// Each function is called on every worker, in the order below, on one thread, while all replicas are at rest;
 /// move() is called by each lane for its share.
 class HostUpdate {
  public:
   /// Agrees with all workers whether the optimizer `name` of these variables can have this form. Null where it cannot;
-  /// `why_not` then says why. Every worker gets the same.
+  /// `why_not` then says why. Every worker gets the same. A ClusterError (LS-CLUSTER-MEMORY), on all workers, where one
+  /// gets no memory.
   static std::unique_ptr<HostUpdate> agree(const ReplicaGroup& group, const std::vector<UpdateTarget>& targets,
                                            const std::string& name, bool is_on, std::string& why_not);
 

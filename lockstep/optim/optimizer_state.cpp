@@ -110,7 +110,7 @@ class StepMeeting final : public Meeting {
   }
   void update(int lane, int) {
     optimizer_.for_each_part(lane, [&](OptimizerState::Part& part, int own_lane) {
-      part.update.update(optimizer_.gradients_, own_lane, part.clip);
+      part.update.update(optimizer_.gradients_, own_lane, part.clip, measures_);
     });
   }
   void vote() {

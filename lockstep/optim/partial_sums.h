@@ -1,14 +1,16 @@
-// One worker's sum of the gradients of a subtree of its replicas, for other workers.
+// What each worker hands on of its replicas' gradients: a sum for each maximal subtree of its block of replicas.
 #pragma once
 
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "lockstep/optim/gradient_table.h"
 #include "lockstep/reduce/addition_order.h"
+#include "lockstep/reduce/factors.h"
 #include "lockstep/reduce/tree_sum.h"
 
 namespace lockstep::internal {
@@ -22,17 +24,39 @@ T* scratch_for(int64_t replicas) {
   return scratch.data();
 }
 
-/// Writes elements [offset, offset + count), count <= kSumBlock, of the sum of variable `i`'s gradients over `subtree`
-/// to `to`, by `copy(to, from, bytes)`. `first` is the first local replica, and `made` has an entry for each.
+/// Lanes call restart() and write() side by side, each with its own number.
+class PartialSums {
+ public:
+  explicit PartialSums(const ReplicaGroup& group);
+
+  int64_t num_workers() const { return static_cast<int64_t>(subtrees_.size()); }
+  /// Those of a worker's block of replicas.
+  const std::vector<Subtree>& subtrees(int64_t worker) const { return subtrees_[static_cast<std::size_t>(worker)]; }
+
+  /// Call on each lane before its first write() of a step.
+  void restart(int lane) {
+    for (FactorBlocks& one : made_[static_cast<std::size_t>(lane)]) one.restart();
+  }
+  /// Writes elements [offset, offset + count), count <= kSumBlock, of the sum of variable `i`'s gradients over
+  /// `subtree`, one of this worker's, to `to`, by `copy(to, from, bytes)`.
+  template <class T, class Copy>
+  void write(const GradientTable& gradients, int lane, std::size_t i, int64_t offset, int64_t count,
+             const Subtree& subtree, T* to, const Copy& copy);
+
+ private:
+  int64_t first_replica_;
+  std::vector<std::vector<Subtree>> subtrees_;   // by worker
+  std::vector<std::vector<FactorBlocks>> made_;  // by lane, then local replica: blocks of factors that become sums
+};
+
 template <class T, class Copy>
-void write_partial_sum(const GradientTable& gradients, std::size_t i, int64_t offset, int64_t count,
-                       const Subtree& subtree, int64_t first, std::vector<FactorBlocks>& made, T* to,
-                       const Copy& copy) {
+void PartialSums::write(const GradientTable& gradients, int lane, std::size_t i, int64_t offset, int64_t count,
+                        const Subtree& subtree, T* to, const Copy& copy) {
   static const TreeSum<T> sum_of = tree_sum<T>();
+  std::vector<FactorBlocks>& made = made_[static_cast<std::size_t>(lane)];
   c10::SmallVector<const T*, 16> inputs;
-  for (int64_t r = subtree.first; r < subtree.first + subtree.count; ++r) {
-    inputs.push_back(
-        gradients.own_leaf(i, r - first).block<T>(offset, count, made[static_cast<std::size_t>(r - first)]));
+  for (int64_t r = subtree.first - first_replica_; r < subtree.first - first_replica_ + subtree.count; ++r) {
+    inputs.push_back(gradients.own_leaf(i, r).block<T>(offset, count, made[static_cast<std::size_t>(r)]));
   }
   const T* const sum = sum_of(inputs.data(), subtree.count, 0, count, scratch_for<T>(subtree.count));
   if (sum) {

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "lockstep/comm/agreement.h"
-#include "lockstep/comm/network/members.h"
 #include "lockstep/comm/rounds.h"
+#include "lockstep/comm/this_host.h"
 
 namespace lockstep::internal {
 

@@ -8,7 +8,6 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/comm/host_memory.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/testing/conformance_check.h"
 

@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/network/members.h"
 #include "lockstep/comm/network/network_world.h"
 #include "lockstep/comm/plug_ins.h"
 #include "lockstep/comm/shared_memory/shared_memory_world.h"
+#include "lockstep/comm/this_host.h"
 #include "lockstep/core/error.h"
 #include "tests/support/worker_processes.h"
 

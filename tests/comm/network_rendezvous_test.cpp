@@ -22,8 +22,10 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/comm/this_host.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "tests/comm/network_jobs.h"
 #include "tests/support/errors.h"
 #include "tests/support/free_port.h"
 
@@ -34,31 +36,6 @@ using lockstep::testing::expect_error;
 using lockstep::testing::free_port;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-struct Quiet {
-  Quiet() {
-    set_log_sink([](LogLevel, std::string_view) {});
-  }
-  ~Quiet() { set_log_sink({}); }
-};
-
-NetworkJob job_of(int64_t worker, int64_t workers, uint16_t port = 0) {
-  return {.num_workers = workers,
-          .worker_index = worker,
-          .chief = {"127.0.0.1"},
-          .chief_port = port,
-          .own_address = "127.0.0.1",
-          .secret = "a secret of the test",
-          .must_match = "Lockstep 1\nbuild 1"};
-}
-
-/// A worker that meets the others on a thread of its own, and then leaves.
-std::future<Members> meet(const NetworkJob& job, milliseconds join = seconds(60)) {
-  return std::async(std::launch::async, [job, join] {
-    auto network = std::make_unique<NetworkRendezvous>(job);
-    return network->meet(join);
-  });
-}
 
 void expect_refused(std::future<Members> worker, const char* code, std::initializer_list<std::string_view> values,
                     const lockstep::testing::Where& where = lockstep::testing::Where::current()) {

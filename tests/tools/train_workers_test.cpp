@@ -2,6 +2,8 @@
 // workers.
 #include <gtest/gtest.h>
 
+#include <signal.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -64,6 +66,28 @@ TEST_F(TrainWorkers, AreToldThatAnEngineNeedsThem) {
   const auto result = run("train --engine tls --steps 1");
   EXPECT_EQ(result.code, 2) << result.output;
   EXPECT_NE(result.output.find("--strategy multi-worker"), std::string::npos) << result.output;
+}
+
+TEST_F(TrainWorkers, EndAllWhereOneOfThemIsAskedToStop) {
+  const std::string train = std::string(LOCKSTEP_PROGRAM) + " train --strategy multi-worker --model mlp --replicas 2 " +
+                            "--devices cpu:0 --steps 100000000";
+  lockstep::testing::StartedProgram job(lockstep::testing::command({"-n", "2"}, "echo pid $$ >&2; exec " + train));
+  job.read_until_errors_have("workers are connected by");
+  job.read_until_errors_have("[1] pid ");
+  const std::string& lines = job.errors();
+  kill(std::stoi(lines.substr(lines.find("[1] pid ") + 8)), SIGTERM);
+  EXPECT_EQ(job.wait(), 75) << job.errors();
+  EXPECT_NE(job.errors().find("a worker was asked to stop; all have ended after"), std::string::npos) << job.errors();
+}
+
+TEST_F(TrainWorkers, OfOneProcessEndAfterAWholeStepWhereTheyAreAskedToStop) {
+  lockstep::testing::StartedProgram program(
+      {LOCKSTEP_PROGRAM, "train", "--model", "mlp", "--devices", "cpu:0", "--steps", "100000000"});
+  program.read_until_errors_have("MirroredStrategy");
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait(), 75) << program.errors();
+  EXPECT_NE(program.errors().find("a worker was asked to stop; all have ended after"), std::string::npos)
+      << program.errors();
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 #include "lockstep/cluster/environment.h"
 #include "lockstep/cluster/named_text.h"
 #include "lockstep/comm/interfaces.h"
-#include "lockstep/comm/network/members.h"
+#include "lockstep/comm/this_host.h"
 #include "lockstep/core/error.h"
 #include "tools/run/hosts_file.h"
 

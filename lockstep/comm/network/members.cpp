@@ -1,12 +1,8 @@
 #include "lockstep/comm/network/members.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -120,20 +116,6 @@ std::optional<Attachment> decode_attachment(const std::string& text) {
     return {};
   }
   return attachment;
-}
-
-std::string host_id() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  struct stat network = {};
-  stat("/proc/self/ns/net", &network);
-  return fmt::format("{} {}:{} user {}", boot, network.st_dev, network.st_ino, geteuid());
-}
-
-std::string host_name() {
-  std::array<char, 256> name = {};
-  if (gethostname(name.data(), name.size() - 1) != 0) return "without a name";
-  return name.data();
 }
 
 std::string objection_to(const Joiner& joiner, const Joiner& chief) {

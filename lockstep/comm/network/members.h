@@ -56,11 +56,6 @@ std::optional<Joiner> decode_joiner(const std::string& text);
 std::optional<Members> decode_members(const std::string& text);
 std::optional<Attachment> decode_attachment(const std::string& text);
 
-/// A text that two processes have in common exactly where they can share memory by a local socket: it names the running
-/// kernel, the network of the process and its user.
-std::string host_id();
-std::string host_name();
-
 /// Why a process does not fit to worker 0, or an empty text. `chief` is what worker 0 itself would say.
 std::string objection_to(const Joiner& joiner, const Joiner& chief);
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lockstep/comm/network/refusal.h"
+#include "lockstep/comm/this_host.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::internal {

@@ -18,7 +18,7 @@
 #include "lockstep/comm/exits.h"
 #include "lockstep/comm/message.h"
 #include "lockstep/comm/network/control.h"
-#include "lockstep/comm/network/host_meeting.h"
+#include "lockstep/comm/network/host_rendezvous.h"
 #include "lockstep/comm/network/message_channel.h"
 #include "lockstep/comm/network/refusal.h"
 #include "lockstep/comm/network/run_state.h"
@@ -142,22 +142,22 @@ class NetworkWorld final : public World {
   /// two cannot share memory, their connection stays.
   void share_memory() {
     if (!is_mixed(members_)) return;
-    HostMeeting meeting(members_, worker_, key_);
+    HostRendezvous rendezvous(members_, worker_, key_);
     // Each agreement waits until all have made the step before it.
     agree("waits at its place");
-    meeting.go_to_others();
+    rendezvous.go_to_others();
     agree("has gone to the others");
-    meeting.give_memory();
+    rendezvous.give_memory();
     agree("has given memory");
-    meeting.take_memory();
-    const std::vector<std::string> outcomes = agree(meeting.outcome());
+    rendezvous.take_memory();
+    const std::vector<std::string> outcomes = agree(rendezvous.outcome());
     for (auto& stream : data_) {
       if (!stream) continue;
-      auto channel = meeting.channel(stream->other(), outcomes);
+      auto channel = rendezvous.channel(stream->other(), outcomes);
       if (channel) stream = std::make_unique<DataStream>(worker_, stream->other(), std::move(channel));
     }
     description_ += "; workers of one host exchange bytes through memory that only they map";
-    const std::string missing = meeting.missing(outcomes);
+    const std::string missing = rendezvous.missing(outcomes);
     if (missing.empty()) return;
     description_ += ", but for some that could not";
     log(LogLevel::kWarning, missing);

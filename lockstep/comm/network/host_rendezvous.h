@@ -23,10 +23,11 @@ bool is_mixed(const std::vector<Member>& members);
 ///
 /// It consists of steps. All workers of the run make one before any of them makes the next: so nobody waits, and nobody
 /// who does not belong can make them wait. A step does not throw: it notes why two workers cannot share memory.
-class HostMeeting {
+class HostRendezvous {
  public:
-  /// Waits at this worker's place from now on. `members` are all workers of the run, by worker.
-  HostMeeting(const std::vector<Member>& members, int64_t self, const std::string& key);
+  /// Waits at this worker's place from now on. `members` are all workers of the run, by worker;
+  /// they outlive this object.
+  HostRendezvous(const std::vector<Member>& members, int64_t self, const std::string& key);
 
   void go_to_others();  // to the places of those before this worker
   void give_memory();   // to those that have come

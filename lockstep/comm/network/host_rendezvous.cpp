@@ -1,4 +1,4 @@
-#include "lockstep/comm/network/host_meeting.h"
+#include "lockstep/comm/network/host_rendezvous.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -46,7 +46,7 @@ bool is_mixed(const std::vector<Member>& members) {
   return hosts.size() > 1 && hosts.size() < members.size();
 }
 
-HostMeeting::HostMeeting(const std::vector<Member>& members, int64_t self, const std::string& key)
+HostRendezvous::HostRendezvous(const std::vector<Member>& members, int64_t self, const std::string& key)
     : members_(members), self_(self), key_(key) {
   for (const Member& member : members) {
     const bool is_here = member.host_id == members[static_cast<std::size_t>(self)].host_id;
@@ -68,7 +68,7 @@ HostMeeting::HostMeeting(const std::vector<Member>& members, int64_t self, const
 }
 
 template <class Part>
-void HostMeeting::attempt(Other& other, const Part& part) {
+void HostRendezvous::attempt(Other& other, const Part& part) {
   try {
     part();
   } catch (const std::exception& error) {
@@ -77,7 +77,7 @@ void HostMeeting::attempt(Other& other, const Part& part) {
   }
 }
 
-void HostMeeting::go_to_others() {
+void HostRendezvous::go_to_others() {
   for (auto& [worker, other] : others_) {
     if (worker > self_) return;
     attempt(other, [&, worker = worker, &other = other] {
@@ -90,7 +90,7 @@ void HostMeeting::go_to_others() {
   }
 }
 
-void HostMeeting::give_memory() {
+void HostRendezvous::give_memory() {
   if (!listener_.is_open()) return;
   // Whoever floods the place is heard so many times at most.
   const std::size_t most = others_.size() + 256;
@@ -110,7 +110,7 @@ void HostMeeting::give_memory() {
 }
 
 /// Gives memory to a process that has come, if it is one of the others and has said so already.
-void HostMeeting::welcome(FileDescriptor connection) {
+void HostRendezvous::welcome(FileDescriptor connection) {
   if (!credentials_of(connection).is_same_user) return;
   Received received;
   try {
@@ -133,7 +133,7 @@ void HostMeeting::welcome(FileDescriptor connection) {
   });
 }
 
-void HostMeeting::take_memory() {
+void HostRendezvous::take_memory() {
   for (auto& [worker, other] : others_) {
     if (worker > self_) return;
     if (!other.connection.is_open()) continue;
@@ -150,7 +150,7 @@ void HostMeeting::take_memory() {
   }
 }
 
-std::string HostMeeting::outcome() const {
+std::string HostRendezvous::outcome() const {
   std::vector<std::string> lines;
   for (const Member& member : members_) {
     const auto found = others_.find(member.worker);
@@ -161,7 +161,7 @@ std::string HostMeeting::outcome() const {
   return fmt::format("{}", fmt::join(lines, "\n"));
 }
 
-std::string HostMeeting::problem_of(int64_t self, int64_t other, const std::vector<std::string>& outcomes) {
+std::string HostRendezvous::problem_of(int64_t self, int64_t other, const std::vector<std::string>& outcomes) {
   // The one that gives knows more of what went wrong.
   const auto [gives, takes] = std::minmax(self, other);
   for (const auto& [from, to] : {std::pair(gives, takes), std::pair(takes, gives)}) {
@@ -171,13 +171,13 @@ std::string HostMeeting::problem_of(int64_t self, int64_t other, const std::vect
   return {};
 }
 
-std::unique_ptr<MemoryChannel> HostMeeting::channel(int64_t other, const std::vector<std::string>& outcomes) {
+std::unique_ptr<MemoryChannel> HostRendezvous::channel(int64_t other, const std::vector<std::string>& outcomes) {
   const auto found = others_.find(other);
   if (found == others_.end() || !problem_of(self_, other, outcomes).empty()) return nullptr;
   return std::move(found->second.channel);
 }
 
-std::string HostMeeting::missing(const std::vector<std::string>& outcomes) const {
+std::string HostRendezvous::missing(const std::vector<std::string>& outcomes) const {
   std::vector<int64_t> workers;
   std::string first;
   for (const auto& [worker, other] : others_) {

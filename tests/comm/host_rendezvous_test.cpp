@@ -1,5 +1,5 @@
 // How workers of one host come to share memory in pairs, and what strangers cannot do.
-#include "lockstep/comm/network/host_meeting.h"
+#include "lockstep/comm/network/host_rendezvous.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -37,26 +37,26 @@ std::string new_key() {
 struct Workers {
   explicit Workers(const std::string& hosts, const std::string& its_key = new_key())
       : key(its_key), members(members_on(hosts)) {
-    for (const Member& member : members) meetings.emplace_back(members, member.worker, key);
+    for (const Member& member : members) rendezvous.emplace_back(members, member.worker, key);
   }
   void go_to_others() {
-    for (HostMeeting& one : meetings) one.go_to_others();
+    for (HostRendezvous& one : rendezvous) one.go_to_others();
   }
   void give_and_take() {
-    for (HostMeeting& one : meetings) one.give_memory();
-    for (HostMeeting& one : meetings) one.take_memory();
-    for (HostMeeting& one : meetings) outcomes.push_back(one.outcome());
+    for (HostRendezvous& one : rendezvous) one.give_memory();
+    for (HostRendezvous& one : rendezvous) one.take_memory();
+    for (HostRendezvous& one : rendezvous) outcomes.push_back(one.outcome());
   }
   std::unique_ptr<MemoryChannel> channel(int64_t from, int64_t to) {
-    return meetings[static_cast<std::size_t>(from)].channel(to, outcomes);
+    return rendezvous[static_cast<std::size_t>(from)].channel(to, outcomes);
   }
-  std::string missing(int64_t worker) { return meetings[static_cast<std::size_t>(worker)].missing(outcomes); }
+  std::string missing(int64_t worker) { return rendezvous[static_cast<std::size_t>(worker)].missing(outcomes); }
   /// Where a worker waits, as anybody on the host can see while it does.
   std::string place(int64_t worker) const { return rendezvous_name("memory of worker " + std::to_string(worker), key); }
 
   const std::string key;
   const std::vector<Member> members;
-  std::vector<HostMeeting> meetings;
+  std::vector<HostRendezvous> rendezvous;
   std::vector<std::string> outcomes;
 };
 
@@ -69,12 +69,12 @@ bool are_connected(MemoryChannel& from, MemoryChannel& to) {
   return got == sent;
 }
 
-TEST(HostMeeting, IsForRunsInWhichSomeWorkersAndNotAllShareAHost) {
+TEST(HostRendezvous, IsForRunsInWhichSomeWorkersAndNotAllShareAHost) {
   for (const char* hosts : {"001", "0011", "0001", "0110"}) EXPECT_TRUE(is_mixed(members_on(hosts))) << hosts;
   for (const char* hosts : {"0", "00", "01", "000", "0123"}) EXPECT_FALSE(is_mixed(members_on(hosts))) << hosts;
 }
 
-TEST(HostMeeting, GivesMemoryToEachTwoWorkersOfAHostAndToNoOthers) {
+TEST(HostRendezvous, GivesMemoryToEachTwoWorkersOfAHostAndToNoOthers) {
   for (const std::string hosts : {"0011", "0001", "0101", "011", "0000000011111111"}) {
     Workers run(hosts);
     run.go_to_others();
@@ -96,7 +96,7 @@ TEST(HostMeeting, GivesMemoryToEachTwoWorkersOfAHostAndToNoOthers) {
   }
 }
 
-TEST(HostMeeting, GivesNothingToStrangers) {
+TEST(HostRendezvous, GivesNothingToStrangers) {
   Workers run("0001");
   const Proof of_another_pair = hmac(run.key, "lockstep memory, worker 2 to worker 0");
   const Proof of_another_key = hmac("another key", "lockstep memory, worker 1 to worker 0");
@@ -134,7 +134,7 @@ TEST(HostMeeting, GivesNothingToStrangers) {
   }
 }
 
-TEST(HostMeeting, GivesMemoryOnceToAWorkerThatSeemsToComeTwice) {
+TEST(HostRendezvous, GivesMemoryOnceToAWorkerThatSeemsToComeTwice) {
   Workers run("001");
   const FileDescriptor second = connect_to(run.place(0));
   run.go_to_others();
@@ -150,7 +150,7 @@ TEST(HostMeeting, GivesMemoryOnceToAWorkerThatSeemsToComeTwice) {
   EXPECT_TRUE(are_connected(*a, *b));
 }
 
-TEST(HostMeeting, TakesNoMemoryFromOneWhoWaitsInTheOthersPlace) {
+TEST(HostRendezvous, TakesNoMemoryFromOneWhoWaitsInTheOthersPlace) {
   const std::string key = new_key();
   const FileDescriptor impostor = listen_at(rendezvous_name("memory of worker 0", key));
   ASSERT_TRUE(impostor.is_open());
@@ -176,7 +176,7 @@ TEST(HostMeeting, TakesNoMemoryFromOneWhoWaitsInTheOthersPlace) {
   EXPECT_EQ(run.missing(3), "");
 }
 
-TEST(HostMeeting, UsesNoMemoryThatOneOfBothDoesNotHave) {
+TEST(HostRendezvous, UsesNoMemoryThatOneOfBothDoesNotHave) {
   Workers run("001");
   run.go_to_others();
   run.give_and_take();
@@ -191,7 +191,7 @@ TEST(HostMeeting, UsesNoMemoryThatOneOfBothDoesNotHave) {
   }
 }
 
-TEST(HostMeeting, OfTwoRunsDoesNotMix) {
+TEST(HostRendezvous, OfTwoRunsDoesNotMix) {
   Workers one("001");
   Workers two("001");
   one.go_to_others();
@@ -204,7 +204,7 @@ TEST(HostMeeting, OfTwoRunsDoesNotMix) {
   EXPECT_FALSE(are_connected(*a, *b));
 }
 
-TEST(HostMeeting, GivesUpWithoutAnErrorWhereNoMoreFilesMayBeOpen) {
+TEST(HostRendezvous, GivesUpWithoutAnErrorWhereNoMoreFilesMayBeOpen) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "the sanitizer opens files where it looks at an exception";
 #endif
