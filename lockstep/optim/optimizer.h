@@ -36,13 +36,17 @@ struct StepOptions {
   /// norm makes all finite gradients zero; check_finite refuses such a step instead.
   std::optional<double> clip_global_norm = std::nullopt;
   /// Checks every gradient, and the sum, before anything is written. Where an element is infinite or NaN, the step
-  /// throws a NonFiniteError that names the variables and replicas, and applies nothing. The check reads the gradients
-  /// once more.
+  /// throws a NonFiniteError that names the variables, replicas and workers, on all of them, and applies nothing. The
+  /// check reads the gradients once more.
   bool check_finite = false;
   /// Says that the loss has its weight although it never went through scale_loss. Then this is no finding.
   bool loss_scaled_by_hand = false;
   /// Says that gradients are changed between backward and step on purpose. Then this is no finding.
   bool gradients_changed_on_purpose = false;
+  /// Checks as check_finite does, and where an element is infinite or NaN, skips this update on all replicas in place
+  /// of throwing: nothing is applied, no count of steps moves, the gradients are consumed, StepInfo::applied is false,
+  /// and the log names the variables and replicas.
+  bool skip_not_finite = false;
 };
 
 /// What make_optimizer may be told beyond the rule's own options.
@@ -57,7 +61,8 @@ struct StepInfo {
   /// The norm of the summed gradient, before clipping. As in LibTorch, squares are computed in the variable's dtype
   /// (for half precision in float32), so the norm of float32 gradients above 1.8e19 is infinite.
   double global_norm = 0;
-  bool applied = false;  // whether the variables were updated; false where no variable had a gradient
+  /// Whether the variables were updated: false where no variable had a gradient, and where the step was skipped.
+  bool applied = false;
 };
 
 /// A handle. Its copies mean the same optimizer, which lives as long as any copy and may outlive its strategy.

@@ -47,7 +47,8 @@ void OptimizerState::begin_exchange(const StepOptions& options) {
     for (std::size_t i = 0; i < present.size(); ++i) present[i] = gradients_.present(i) ? 1 : 0;
     host_->begin_step(present);
     // A gradient that is not finite is looked for in all blocks.
-    host_->gradients().begin_step(gradients_.on_workers(), parts_.front().update, options.check_finite);
+    host_->gradients().begin_step(gradients_.on_workers(), parts_.front().update,
+                                  options.check_finite || options.skip_not_finite);
     return;
   }
   if (exchange_) exchange_->begin_step(gradients_.on_workers());

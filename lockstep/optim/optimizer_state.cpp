@@ -23,14 +23,17 @@ namespace lockstep::internal {
 class StepMeeting final : public Meeting {
  public:
   StepMeeting(OptimizerState& optimizer, const StepOptions& options)
-      : optimizer_(optimizer), options_(options), measures_(options.clip_global_norm || options.check_finite) {}
+      : optimizer_(optimizer),
+        options_(options),
+        checks_(options.check_finite || options.skip_not_finite),
+        measures_(options.clip_global_norm || checks_) {}
 
   const char* what() const override { return "optimizer.step"; }
   std::string_view name() const override { return optimizer_.name_; }
   uint64_t signature() const override {
     const double clip = options_.clip_global_norm.value_or(0);
     const uint64_t flags = (options_.check_finite ? 1u : 0u) + (options_.loss_scaled_by_hand ? 2u : 0u) +
-                           (options_.gradients_changed_on_purpose ? 4u : 0u);
+                           (options_.gradients_changed_on_purpose ? 4u : 0u) + (options_.skip_not_finite ? 8u : 0u);
     return optimizer_.digest_.with(flags).with(clip).with_rates(optimizer_.rules_).value();
   }
   std::string describe() const override {
@@ -39,6 +42,7 @@ class StepMeeting final : public Meeting {
     if (options_.check_finite) options.emplace_back("check_finite");
     if (options_.loss_scaled_by_hand) options.emplace_back("loss_scaled_by_hand");
     if (options_.gradients_changed_on_purpose) options.emplace_back("gradients_changed_on_purpose");
+    if (options_.skip_not_finite) options.emplace_back("skip_not_finite");
     return fmt::format("optimizer.step({}) of '{}', {} of learning rate {} for '{}' and {} more variables",
                        fmt::join(options, ", "), optimizer_.name_, optimizer_.rules_.front()->name(),
                        optimizer_.rules_.front()->learning_rate(), optimizer_.variables_.front()->name(),
@@ -99,13 +103,8 @@ class StepMeeting final : public Meeting {
         lane, [&](OptimizerState::Part& part, int own_lane) { part.update.measure(optimizer_.gradients_, own_lane); });
   }
   void check() {
-    // Workers that train locally see different gradients, and none may apply the step alone.
-    const auto check = [&](Proposal&) { optimizer_.check_finite_gradients(); };
     if (optimizer_.host_) optimizer_.end_measure();
-    if (options_.check_finite) {
-      const ReplicaGroup& group = *optimizer_.group_;
-      agree_on_call(group.rounds(), {.call = "check_finite", .step = group.step()}, check);
-    }
+    if (checks_) optimizer_.check_finite(options_);
     if (options_.clip_global_norm) optimizer_.clip_to(*options_.clip_global_norm);
   }
   void update(int lane, int) {
@@ -127,6 +126,7 @@ class StepMeeting final : public Meeting {
 
   OptimizerState& optimizer_;
   const StepOptions options_;
+  const bool checks_;
   const bool measures_;
   mutable c10::SmallVector<Stage, 12> stages_;  // of the leading meeting
 };
@@ -243,6 +243,7 @@ void OptimizerState::begin_step(const StepOptions& options) {
   gradients_.agree_on_presence(*group_, !local_ && group_->num_workers() > 1);
   gradients_.log_absent();
   report_findings(options);
+  is_skipped_ = false;
   decide_form();
   begin_exchange(options);
   // Most variables have been updated equally often: their numbers are computed once.
@@ -294,7 +295,10 @@ void OptimizerState::end_step() {
   }
   gradients_.end_exchange();
   if (applied) forget_autocast_weights();
-  for (Part& part : parts_) part.info = {part.factor * part.update.global_norm(), applied};
+  for (Part& part : parts_) {
+    if (!is_skipped_) part.info.global_norm = part.factor * part.update.global_norm();
+    part.info.applied = applied;
+  }
   if (local_ || host_) return;  // foreign writes are looked for where replicas must be equal; host_ has looked
   const auto foreign = parts_.front().update.take_foreign_writes();
   for (const auto& [i, copy] : foreign) variables_[i]->as_mirrored().damaged_in_memory(copy);

@@ -17,6 +17,7 @@
 #include "lockstep/optim/gradient_table.h"
 #include "lockstep/optim/gradient_watch.h"
 #include "lockstep/optim/host_update.h"
+#include "lockstep/optim/not_finite.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/optim/optimizer_digest.h"
 #include "lockstep/optim/optimizer_slots.h"
@@ -100,7 +101,11 @@ class OptimizerState {
   void end_pack();
   void end_measure();
   void clip_to(double norm);
-  void check_finite_gradients() const;
+  /// Throws on all workers, or skips the update on all, where a gradient is not finite on any.
+  void check_finite(const StepOptions& options);
+  std::vector<NotFinite> gradients_not_finite() const;
+  std::string text_of(const std::vector<NotFinite>& all) const;
+  void skip_update();
   void settle(int64_t local_replica);
   void end_step();
 
@@ -133,6 +138,7 @@ class OptimizerState {
   };
   std::deque<Part> parts_;
   std::deque<Coefficients> coefficients_;  // of the step under way; the parts point to them
+  bool is_skipped_ = false;                // the update of the step under way: a gradient was not finite
   GradientWatch watch_;
   FactoredWeights factored_;
   std::vector<OfReplica> replicas_;  // by local replica, written by its thread

@@ -4,9 +4,16 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "lockstep/comm/agreement.h"
+#include "lockstep/core/blocks.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/replica/replica_group.h"
 
@@ -44,30 +51,75 @@ void OptimizerState::report_findings(const StepOptions& options) {
   }
 }
 
-void OptimizerState::check_finite_gradients() const {
-  std::set<std::size_t> bad;
+std::vector<NotFinite> OptimizerState::gradients_not_finite() const {
+  std::set<std::size_t> suspects;
   for (const Part& part : parts_) {
     const std::vector<std::size_t> found = part.update.variables_not_finite();
-    bad.insert(found.begin(), found.end());
+    suspects.insert(found.begin(), found.end());
   }
-  if (bad.empty()) return;
-  std::vector<std::string> found;
-  for (const std::size_t i : bad) {
-    std::vector<int64_t> replicas = gradients_.replicas_not_finite(i);
+  std::vector<NotFinite> found;
+  for (const std::size_t i : suspects) {
+    if (found.size() == kMostNotFinite) break;
+    NotFinite one{i, {}, false};
+    for (const int64_t r : gradients_.replicas_not_finite(i)) {
+      one.replicas.push_back(static_cast<uint64_t>(group_->first_replica() + r));
+    }
     // Squares overflow long before gradients do, so the gradients and the sum themselves decide.
-    if (replicas.empty() && (local_ || gradients_.sum_is_finite(i, *group_))) continue;
-    for (int64_t& replica : replicas) replica += group_->first_replica();
-    found.push_back(replicas.empty()
-                        ? fmt::format("'{}' (in the sum over replicas)", variables_[i]->name())
-                        : fmt::format("'{}' on replica {}", variables_[i]->name(), fmt::join(replicas, ", ")));
-    if (found.size() == 5) break;
+    one.in_sum = one.replicas.empty() && !local_ && !gradients_.sum_is_finite(i, *group_);
+    if (one.in_sum || !one.replicas.empty()) found.push_back(std::move(one));
   }
-  if (found.empty()) return;
-  if (found.size() == 5) found.back() = "and more";
-  throw NonFiniteError("LS-NOT-FINITE",
-                       fmt::format("step {}: the gradient is not finite for {}; the step was not applied",
-                                   group_->step(), fmt::join(found, ", ")),
-                       "lower the learning rate, clip the gradient, or look at the samples of this step");
+  return found;
+}
+
+std::string OptimizerState::text_of(const std::vector<NotFinite>& all) const {
+  std::vector<std::string> texts;
+  for (const NotFinite& one : all) {
+    if (texts.size() + 1 == kMostNotFinite) {
+      texts.emplace_back("and more");
+      break;
+    }
+    const std::string& name = variables_[std::min<std::size_t>(one.variable, variables_.size() - 1)]->name();
+    if (one.replicas.empty()) {
+      texts.push_back(fmt::format("'{}' (in the sum over replicas)", name));
+      continue;
+    }
+    std::vector<std::string> replicas;
+    for (const uint64_t id : one.replicas) {
+      const auto last = static_cast<uint64_t>(group_->num_replicas() - 1);
+      const auto replica = static_cast<int64_t>(std::min(id, last));
+      const int64_t worker = part_that_has(group_->num_replicas(), group_->num_workers(), replica);
+      replicas.push_back(group_->num_workers() == 1 ? fmt::format("{}", replica)
+                                                    : fmt::format("{} (worker {})", replica, worker));
+    }
+    texts.push_back(fmt::format("'{}' on replica {}", name, fmt::join(replicas, ", ")));
+  }
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
+void OptimizerState::check_finite(const StepOptions& options) {
+  // Workers that train locally see different gradients, and none may apply the step alone.
+  const auto tell = [&](Proposal& mine) { mine.data = encode(gradients_not_finite()); };
+  std::vector<std::vector<NotFinite>> found;
+  for (const Proposal& one : agree_on_call(group_->rounds(), {.call = "check_finite", .step = group_->step()}, tell)) {
+    found.push_back(decode_not_finite(one.data));
+  }
+  const std::vector<NotFinite> all = join(found);
+  if (all.empty()) return;
+  const std::string what = fmt::format("step {}: the gradient is not finite for {}", group_->step(), text_of(all));
+  if (!options.skip_not_finite) {
+    throw NonFiniteError("LS-NOT-FINITE", what + "; the step was not applied",
+                         "lower the learning rate, clip the gradient, or look at the samples of this step");
+  }
+  log(LogLevel::kWarning, fmt::format("{}; {}.step was skipped, as StepOptions::skip_not_finite asks", what, name_));
+  skip_update();
+}
+
+void OptimizerState::skip_update() {
+  for (Part& part : parts_) {
+    part.info.global_norm = part.factor * part.update.global_norm();
+    for (std::size_t i = 0; i < variables_.size(); ++i) part.update.set_coefficients(i, nullptr);
+  }
+  is_skipped_ = true;
 }
 
 }  // namespace lockstep::internal

@@ -94,6 +94,24 @@ TEST_P(OddGradients, CheckFiniteIsExact) {
   expect_step_error<NonFiniteError>([&] { strategy_->run(step); }, "LS-NOT-FINITE", {"'a'", "step 1"});
 }
 
+TEST_P(OddGradients, ThatAreNotFiniteSkipTheUpdateWhereTheStepAsksForIt) {
+  const auto step = [&](ReplicaContext& ctx) {
+    set(ctx, a_, ctx.step() == 1 && ctx.replica_id() == last() ? kInfinity : 1);
+    const StepInfo info = optimizer_.step(ctx, {.skip_not_finite = true});
+    EXPECT_EQ(info.applied, ctx.step() != 1);
+    EXPECT_EQ(std::isfinite(info.global_norm), ctx.step() != 1);
+    EXPECT_FALSE(a_.value(ctx).grad().defined());
+  };
+  strategy_->run(step);
+  const Tensor before = a_.read();
+  strategy_->run(step);
+  EXPECT_TRUE(torch::equal(a_.read(), before));
+  EXPECT_EQ(optimizer_.state().at("a/step").item<int64_t>(), 1);
+  strategy_->run(step);
+  EXPECT_TRUE(torch::equal(a_.read(), before - static_cast<double>(strategy_->num_replicas()))) << a_.read();
+  EXPECT_EQ(optimizer_.state().at("a/step").item<int64_t>(), 2);
+}
+
 TEST_P(OddGradients, ANegatedViewIsReadAsWhatItShows) {
   strategy_->run([&](ReplicaContext& ctx) {
     const Tensor memory = torch::full({3}, 2.0);

@@ -79,11 +79,33 @@ TEST(HostUpdateFails, NamesGradientsThatAreNotFiniteOnAllWorkersAndChangesNothin
       });
       if (infinite_sum) {
         testing::expect_error<NonFiniteError>([&] { std::rethrow_if_nested(error); }, "LS-NOT-FINITE", {"'a'", "sum"});
-      } else if (strategy.worker_index() == 1) {
+      } else {
         testing::expect_error<NonFiniteError>([&] { std::rethrow_if_nested(error); }, "LS-NOT-FINITE",
-                                              {"'a'", "replica 3"});
+                                              {"'a' on replica 3 (worker 1)", "step 1"});
       }
       EXPECT_EQ(net.digest(), before);
+      net.step(strategy);
+      EXPECT_NE(net.digest(), before);
+      return 0;
+    });
+  }
+}
+
+TEST(HostUpdateFails, SkipsAnUpdateOnAllWorkersWhereOneReplicasGradientIsNotFinite) {
+  for (const char* form : {"auto", "off"}) {
+    const testing::HostMemoryIs scope(form);
+    run_workers({2, 4}, [](Strategy& strategy) {
+      const Net net(strategy);
+      net.step(strategy);
+      const std::string before = net.digest();
+      strategy.run([&](ReplicaContext& ctx) {
+        (net.loss(ctx) * (ctx.replica_id() == 3 ? NAN : 1.0)).backward();
+        const StepInfo info = net.optimizer.step(ctx, {.clip_global_norm = 1, .skip_not_finite = true});
+        EXPECT_FALSE(info.applied);
+        EXPECT_TRUE(std::isnan(info.global_norm));
+      });
+      EXPECT_EQ(net.digest(), before);
+      EXPECT_EQ(net.optimizer.state().at("a/step").item<int64_t>(), 1);
       net.step(strategy);
       EXPECT_NE(net.digest(), before);
       return 0;
