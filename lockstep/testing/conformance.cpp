@@ -3,9 +3,14 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <chrono>
+#include <functional>
 #include <optional>
+#include <thread>
+#include <utility>
 
 #include "lockstep/testing/conformance_checks.h"
+#include "lockstep/testing/recording.h"
 #include "lockstep/testing/rounding.h"
 #include "lockstep/variable/variable_state.h"
 
@@ -69,8 +74,28 @@ void expect_that(bool holds, std::string_view what, const at::Tensor& found, con
 }  // namespace
 
 std::string Shape::text(int on_lanes) const {
-  return fmt::format("{} replica{} on {} lane{}", replicas, replicas == 1 ? "" : "s", on_lanes,
-                     on_lanes == 1 ? "" : "s");
+  std::string text =
+      fmt::format("{} replica{} on {} lane{}", replicas, replicas == 1 ? "" : "s", on_lanes, on_lanes == 1 ? "" : "s");
+  return workers == 1 ? text : text + fmt::format(" of {} workers", workers);
+}
+
+std::unique_ptr<Strategy> Shape::make(int on_lanes) const {
+  if (!teams) return conformance->make(replicas, on_lanes, kSeed);
+  return conformance->make_on_worker(teams->next_world(worker), replicas, on_lanes, kSeed);
+}
+
+std::shared_ptr<World> Teams::next_world(int64_t worker) {
+  // A worker that fails leaves its World, and the others learn of it at once. So the bound is for those that hang.
+  constexpr auto kPatience = std::chrono::seconds(60);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::size_t k = made_[static_cast<std::size_t>(worker)]++;
+  const auto workers = static_cast<int64_t>(made_.size());
+  if (k == teams_.size()) teams_.push_back(std::make_unique<ThreadWorkers>(workers, kPatience));
+  return teams_[k]->world(worker);
+}
+
+std::vector<int64_t> local_ids(Strategy& strategy) {
+  return strategy.local_results(strategy.per_replica([](ReplicaId r) { return r.value(); }));
 }
 
 void expect_tensor(std::string_view what, const at::Tensor& found, const at::Tensor& expected) {
@@ -117,6 +142,15 @@ std::vector<Shape> shapes_of(const Conformance& conformance) {
       shapes.push_back(std::move(shape));
     }
   }
+  if (conformance.make_on_worker) {
+    const auto on_one = shapes;
+    for (const int64_t workers : conformance.workers) {
+      for (Shape shape : on_one) {
+        shape.workers = workers;
+        if (workers > 1 && shape.replicas >= workers * shape.lanes) shapes.push_back(std::move(shape));
+      }
+    }
+  }
   if (shapes.empty()) {
     throw UsageError("LS-OPTION", "a Conformance has no shape to look at",
                      "give .replicas and .lanes for which .make gives a strategy");
@@ -158,22 +192,67 @@ std::string suffix_of(const Shape& shape) {
   internal::throw_found("LS-NO-STRATEGY", who, found, look_at);
 }
 
-void run_check(const Shape& shape, const internal::StrategyCheck& check) {
-  const auto strategy = shape.make(shape.lanes);
-  const auto found = internal::thrown_by([&] { check.run(*strategy); });
-  if (found) throw_found(fmt::format("{} of {}", strategy->name(), shape.text(shape.lanes)), found, check.look_at);
+bool is_finding(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const DivergenceError& found) {
+    return found.code() == "LS-NO-STRATEGY";
+  } catch (...) {
+    return false;
+  }
 }
 
-void run_check(const Shape& shape, const internal::ShapeCheck& check) {
-  const auto found = internal::thrown_by([&] { check.run(shape); });
-  if (found) throw_found(shape.text(shape.lanes), found, check.look_at);
+/// Runs `run` on each worker of the shape, at the same time. What one worker finds makes others fail too: so a finding
+/// of a check is thrown rather than what else was thrown.
+void on_each_worker(const Shape& shape, const std::function<void(const Shape&)>& run) {
+  if (shape.workers == 1) return run(shape);
+  const auto teams = std::make_shared<internal::Teams>(shape.workers);
+  const internal::GeneratorOfNewProcess generator;
+  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(shape.workers));
+  {
+    std::vector<std::jthread> threads;
+    for (int64_t w = 0; w < shape.workers; ++w) {
+      threads.emplace_back([&, w, own = shape]() mutable {
+        own.worker = w;
+        own.teams = teams;
+        errors[static_cast<std::size_t>(w)] = internal::thrown_by([&] { run(own); });
+      });
+    }
+  }
+  std::erase(errors, nullptr);
+  if (errors.empty()) return;
+  const auto first = std::find_if(errors.begin(), errors.end(), is_finding);
+  std::rethrow_exception(first != errors.end() ? *first : errors.front());
 }
 
-void expect_shape(const Shape& shape) {
+std::string worker_of(const Shape& shape) {
+  return shape.workers == 1 ? "" : fmt::format(", on worker {}", shape.worker);
+}
+
+void run_check(const Shape& whole, const internal::StrategyCheck& check) {
+  on_each_worker(whole, [&](const Shape& shape) {
+    const auto strategy = shape.make(shape.lanes);
+    const auto found = internal::thrown_by([&] { check.run(*strategy); });
+    if (!found) return;
+    throw_found(fmt::format("{} of {}{}", strategy->name(), shape.text(shape.lanes), worker_of(shape)), found,
+                check.look_at);
+  });
+}
+
+void run_check(const Shape& whole, const internal::ShapeCheck& check) {
+  on_each_worker(whole, [&](const Shape& shape) {
+    const auto found = internal::thrown_by([&] { check.run(shape); });
+    if (found) throw_found(shape.text(shape.lanes) + worker_of(shape), found, check.look_at);
+  });
+}
+
+void expect_shape_here(const Shape& shape) {
   const auto strategy = shape.make(shape.lanes);
   const std::string who = strategy->name() + " of " + shape.text(shape.lanes);
   const auto found = internal::thrown_by([&] {
     internal::expect_equal("num_replicas()", strategy->num_replicas(), shape.replicas);
+    internal::expect_equal("num_workers()", strategy->num_workers(), shape.workers);
+    internal::expect_equal("worker_index()", strategy->worker_index(), shape.worker);
     internal::expect_equal("the number of devices()", static_cast<int>(strategy->devices().size()), shape.lanes);
     internal::expect_equal("seed()", strategy->seed(), Shape::kSeed);
     internal::expect_equal("step() of a new strategy", strategy->step(), int64_t{0});
@@ -184,6 +263,8 @@ void expect_shape(const Shape& shape) {
         who, found,
         "let .make return the number of replicas and lanes that it is asked for; look at the strategy's Topology");
 }
+
+void expect_shape(const Shape& shape) { on_each_worker(shape, expect_shape_here); }
 
 template <class Checks>
 void append(std::vector<ConformanceCheck>& all, const Shape& shape, const Checks& checks) {

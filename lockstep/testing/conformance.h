@@ -10,6 +10,10 @@
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/testing/conformance_check.h"
 
+namespace lockstep {
+class World;
+}
+
 namespace lockstep::testing {
 
 /// A strategy to test, and what it promises.
@@ -25,6 +29,12 @@ struct Conformance {
   /// Further numbers of replicas, each on the first of `lanes` that divides it. On these only collectives are tested. A
   /// number is left out where `make` gives null or a strategy with another number of replicas, or throws a UsageError.
   std::vector<int64_t> more_replicas = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+  /// For a strategy of several workers: a new strategy on one of them, which meets the others in `world`. All checks
+  /// then run on each number of `workers` too, which are threads of the test, and compare with one worker. Not called
+  /// where it is empty.
+  std::function<std::unique_ptr<Strategy>(std::shared_ptr<World> world, int64_t replicas, int lanes, uint64_t seed)>
+      make_on_worker = nullptr;
+  std::vector<int64_t> workers = {2, 3, 4};  // each with all of `replicas` and `lanes` that give each lane a replica
 };
 
 /// All checks on all shapes, so that each can be a separate test. They are independent of each other and of the order

@@ -6,11 +6,14 @@
 #include <exception>
 #include <initializer_list>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
+#include "lockstep/comm/thread_workers.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/testing/conformance.h"
 #include "lockstep/testing/finding.h"
@@ -18,20 +21,50 @@
 
 namespace lockstep::internal {
 
-/// One shape of a strategy: its numbers of replicas and lanes.
+/// The workers of a check, which are threads of the test: each makes the same strategies in the same order, and meets
+/// the others in each of them.
+class Teams {
+ public:
+  explicit Teams(int64_t workers) : made_(static_cast<std::size_t>(workers), 0) {}
+  /// The World of the next strategy of worker `worker`. Call from any thread.
+  std::shared_ptr<World> next_world(int64_t worker);
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::size_t> made_;                      // by worker: how many it has taken; guarded by mutex_
+  std::vector<std::unique_ptr<ThreadWorkers>> teams_;  // by strategy; guarded by mutex_
+};
+
+/// One shape of a strategy: its numbers of replicas, lanes and workers. A check is run on each worker.
 struct Shape {
   std::shared_ptr<const testing::Conformance> conformance;
-  int64_t replicas = 1;
-  int lanes = 1;
-  int first_lanes = 1;  // the number of lanes that the others are compared with
+  int64_t replicas = 1;  // of all workers
+  int lanes = 1;         // of each worker
+  int first_lanes = 1;   // the number of lanes that the others are compared with
+  int64_t workers = 1;
+  int64_t worker = 0;                      // this one
+  std::shared_ptr<Teams> teams = nullptr;  // null with one worker
 
   /// A new strategy on so many lanes.
-  std::unique_ptr<Strategy> make(int on_lanes) const { return conformance->make(replicas, on_lanes, kSeed); }
-  /// "4 replicas on 2 lanes"
+  std::unique_ptr<Strategy> make(int on_lanes) const;
+  /// The same replicas on one worker of as many lanes.
+  Shape on_one_worker() const { return {conformance, replicas, lanes, first_lanes}; }
+  /// "4 replicas on 2 lanes", "4 replicas on 1 lane of 2 workers"
   std::string text(int on_lanes) const;
 
   static constexpr uint64_t kSeed = 3;
 };
+
+/// The ids of the replicas of this worker.
+std::vector<int64_t> local_ids(Strategy& strategy);
+
+/// `one(replica)` for the replicas of all workers.
+template <class One>
+auto of_all(const Strategy& strategy, const One& one) {
+  std::vector<std::invoke_result_t<const One&, int64_t>> all;
+  for (int64_t r = 0; r < strategy.num_replicas(); ++r) all.push_back(one(r));
+  return all;
+}
 
 /// A claim. `run` throws where the claim does not hold.
 template <class Subject>
@@ -75,6 +108,16 @@ at::Tensor reduced(Reduction reduction, const std::vector<at::Tensor>& values);
 /// The exception on which the ReplicaError `found` is nested. Throws a Finding where `found` is anything else.
 std::exception_ptr nested_in(std::string_view what, const std::exception_ptr& found);
 
+/// Requires an E on the worker that has this replica, as expect_error() does, and on the others a PeerError that has
+/// the first of `parts` in it.
+template <class E>
+void expect_error_of(Strategy& strategy, int64_t replica, std::string_view what, std::string_view expected,
+                     const std::exception_ptr& found, std::initializer_list<std::string_view> parts) {
+  const std::vector<int64_t> ids = local_ids(strategy);
+  if (replica >= ids.front() && replica <= ids.back()) return expect_error<E>(what, expected, found, parts);
+  expect_error<PeerError>(fmt::format("{}, seen from another worker,", what), "a PeerError", found, {*parts.begin()});
+}
+
 template <class Fn>
 void expect_usage_error(std::string_view what, Fn&& call, std::initializer_list<std::string_view> parts = {}) {
   expect_error<UsageError>(what, "a UsageError", thrown_by(call), parts);
@@ -82,6 +125,21 @@ void expect_usage_error(std::string_view what, Fn&& call, std::initializer_list<
 template <class Fn>
 void expect_divergence_error(std::string_view what, Fn&& call, std::initializer_list<std::string_view> parts = {}) {
   expect_error<DivergenceError>(what, "a DivergenceError", thrown_by(call), parts);
+}
+/// Requires an error about replicas that differ: with one worker an E that has all of `parts` in it. With several, a
+/// worker may see only that another one differs from it or has failed: then an E or a PeerError that has `part` in it.
+template <class E>
+void expect_error_of_difference(const Strategy& strategy, std::string_view what, std::string_view expected,
+                                const std::exception_ptr& found, std::initializer_list<std::string_view> parts,
+                                std::string_view part) {
+  if (strategy.num_workers() == 1) return expect_error<E>(what, expected, found, parts);
+  try {
+    if (found) std::rethrow_exception(found);
+  } catch (const PeerError&) {
+    return expect_error<PeerError>(what, "a PeerError", found, {part});
+  } catch (...) {  // expect_error() says what it is
+  }
+  expect_error<E>(what, expected, found, {part});
 }
 /// Requires that a run fails by a UsageError of its step.
 template <class Step>

@@ -52,7 +52,8 @@ void reduce_of(Strategy& strategy, const std::vector<at::ScalarType>& types) {
         const auto values = values_of(strategy, shape, type);
         const bool fraction = reduction == Reduction::kMean && at::isIntegralType(type, false);
         const at::Tensor expected =
-            reduced(reduction, strategy.local_results(values)).to(fraction ? at::kDouble : type);
+            reduced(reduction, of_all(strategy, [&](int64_t r) { return small_integers(r, shape, type); }))
+                .to(fraction ? at::kDouble : type);
         const std::string what =
             fmt::format("reduce({}) of {} [{}]", name_of(reduction), c10::toString(type), fmt::join(shape, ", "));
         const at::Tensor found = strategy.reduce(reduction, values);
@@ -72,10 +73,11 @@ void reduce(Strategy& strategy) {
 
 void reduce_over_axes(Strategy& strategy) {
   // Replica r has r rows, so the first has none. The last has one more, so that there is a row for any number.
-  const auto rows = [&](ReplicaId r) { return r + 1 == strategy.num_replicas() ? r + 1 : r.value(); };
+  const auto rows = [&](int64_t r) { return r + 1 == strategy.num_replicas() ? r + 1 : r; };
   for (const auto type : {at::kDouble, at::kInt}) {
-    const auto values = strategy.per_replica([&](ReplicaId r) { return small_integers(r, {rows(r), 2}, type); });
-    const at::Tensor all = at::cat(strategy.local_results(values));
+    const auto part = [&](int64_t r) { return small_integers(r, {rows(r), 2}, type); };
+    const auto values = strategy.per_replica(part);
+    const at::Tensor all = at::cat(of_all(strategy, part));
     const at::Tensor wide = all.to(at::kDouble);
     const std::string what = fmt::format("of uneven parts of {} over axis 0", c10::toString(type));
     expect_tensor("reduce(sum) " + what, strategy.reduce(Reduction::kSum, values, 0), all.sum(0).to(type));
@@ -126,7 +128,7 @@ void own_tensors(Strategy& strategy) {
     at::Tensor changed = strategy.reduce(reduction, values);
     changed.fill_(-1);
     const auto given = values_of(strategy, {5}, at::kFloat);
-    for (int64_t r = 0; r < strategy.num_replicas(); ++r) {
+    for (const int64_t r : local_ids(strategy)) {
       expect_tensor(fmt::format("what replica {} gave to {}, after all results were changed,", r, name_of(reduction)),
                     values[r], given[r]);
       expect_close("a result that its replica changed", results[r], sum + (1000 + r));
@@ -156,7 +158,7 @@ void differentiable(Strategy& strategy) {
     ctx.all_reduce(Reduction::kMax, x).sum().backward();
     return x.grad();
   });
-  for (int64_t r = 0; r < strategy.num_replicas(); ++r) {
+  for (const int64_t r : local_ids(strategy)) {
     const double last = r + 1 == strategy.num_replicas() ? n : 0;
     expect_tensor(fmt::format("replica {}'s gradient of all_reduce(max)", r), of_largest[r],
                   at::tensor({r == 0 ? n : 0, last}));
@@ -176,10 +178,12 @@ void list_meets_once(Strategy& strategy) {
 }
 
 void gather(Strategy& strategy) {
-  const auto rows = strategy.per_replica([](ReplicaId r) { return small_integers(r, {r % 3, 2}, at::kFloat); });
-  const auto columns = strategy.per_replica([](ReplicaId r) { return small_integers(r, {2, 1 + r % 2}, at::kLong); });
-  const at::Tensor all_rows = at::cat(strategy.local_results(rows));
-  const at::Tensor all_columns = at::cat(strategy.local_results(columns), 1);
+  const auto row_of = [](int64_t r) { return small_integers(r, {r % 3, 2}, at::kFloat); };
+  const auto column_of = [](int64_t r) { return small_integers(r, {2, 1 + r % 2}, at::kLong); };
+  const auto rows = strategy.per_replica(row_of);
+  const auto columns = strategy.per_replica(column_of);
+  const at::Tensor all_rows = at::cat(of_all(strategy, row_of));
+  const at::Tensor all_columns = at::cat(of_all(strategy, column_of), 1);
   expect_tensor("gather of uneven rows", strategy.gather(rows), all_rows);
   expect_tensor("gather of uneven columns", strategy.gather(columns, -1), all_columns);
   const auto in_step =
@@ -196,11 +200,10 @@ void gather(Strategy& strategy) {
     (all * at::arange(all.numel())).sum().backward();
     return x.grad();
   });
-  int64_t offset = 0;
-  for (int64_t r = 0; r < strategy.num_replicas(); ++r) {
+  for (const int64_t r : local_ids(strategy)) {
+    const int64_t offset = r * (r + 1) / 2;
     expect_close(fmt::format("replica {}'s gradient of all_gather", r), gradients[r],
                  at::arange(offset, offset + r + 1, at::kFloat) * (3 * strategy.num_replicas()));
-    offset += r + 1;
   }
 }
 
@@ -213,7 +216,7 @@ void broadcast(Strategy& strategy) {
     value.add_(ctx.replica_id().value());
     return value;
   });
-  for (int64_t r = 0; r < strategy.num_replicas(); ++r) {
+  for (const int64_t r : local_ids(strategy)) {
     expect_tensor(fmt::format("broadcast in a step, plus {}, on replica {}", r, r), results[r], five + r);
   }
 }

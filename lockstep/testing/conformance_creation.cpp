@@ -75,11 +75,12 @@ void made_in_a_step(Strategy& strategy) {
   expect_equal("variables() after two steps", names_of(strategy), std::vector<std::string>{"sum", "count"});
   for (const auto& variables : {first, second}) {
     for (const Variable& variable : variables) {
-      expect(variable.shared_state() == first[0].shared_state(), "a step made a second variable of the same name");
+      expect(variable.shared_state() == first.begin()->shared_state(),
+             "a step made a second variable of the same name");
     }
   }
   const int64_t n = strategy.num_replicas();
-  expect_tensor("what two steps that add 1 on each replica left", first[0].read(), on_one_device("sum") + n + n);
+  expect_tensor("what two steps that add 1 on each replica left", first.begin()->read(), on_one_device("sum") + n + n);
   expect_tensor("what two steps count", strategy.variables()[1].read(), at::full({}, 2 * n, at::kLong));
 }
 

@@ -5,6 +5,8 @@
 #include <torch/optim/sgd.h>
 
 #include <array>
+#include <initializer_list>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/testing/conformance_checks.h"
@@ -61,18 +63,23 @@ void meetings_that_differ(Strategy& strategy) {
   const int64_t last = strategy.num_replicas() - 1;
   if (last == 0) return;  // with one replica there is no other to differ from
   const std::string who = fmt::format("replica {}", last);
-  expect_usage_error_in_step(strategy, "an all_reduce that one replica leaves out",
-                             [&](ReplicaContext& ctx) {
-                               if (ctx.replica_id() != last) ctx.all_reduce(Reduction::kSum, filled(1));
-                             },
-                             {who});
-  expect_usage_error_in_step(
-      strategy, "an all_reduce of different shapes",
+  const auto expect_named = [&](std::string_view what, auto step, std::initializer_list<std::string_view> parts) {
+    const auto found = thrown_by([&] { strategy.run(step); });
+    expect_error_of_difference<UsageError>(strategy, what, "a UsageError", nested_in(what, found), parts, "all_reduce");
+  };
+  expect_named("an all_reduce that one replica leaves out",
+               [&](ReplicaContext& ctx) {
+                 if (ctx.replica_id() != last) ctx.all_reduce(Reduction::kSum, filled(1));
+               },
+               {who});
+  expect_named(
+      "an all_reduce of different shapes",
       [&](ReplicaContext& ctx) { ctx.all_reduce(Reduction::kSum, at::ones({ctx.replica_id() == last ? 3 : 2})); },
       {who, "[3]", "[2]"});
   const auto uneven = strategy.per_replica([](ReplicaId r) { return at::ones({r + 1}); });
-  expect_usage_error("reduce without axes of different shapes", [&] { strategy.reduce(Reduction::kSum, uneven); },
-                     {"[1]", "[2]"});
+  expect_error_of_difference<UsageError>(strategy, "reduce without axes of different shapes", "a UsageError",
+                                         thrown_by([&] { strategy.reduce(Reduction::kSum, uneven); }), {"[1]", "[2]"},
+                                         "reduce");
 }
 
 void users_exception(Strategy& strategy) {
@@ -84,22 +91,22 @@ void users_exception(Strategy& strategy) {
       ctx.all_reduce(Reduction::kSum, filled(1));
     });
   });
-  expect_error<Mine>("what the ReplicaError is nested on", "the step's own exception", nested_in("run()", found),
-                     {"my own"});
-  try {
-    std::rethrow_exception(found);
-  } catch (const ReplicaError& error) {
-    expect_equal("the replica of the ReplicaError", error.replica().value(), last);
-    expect_equal("its step", error.step(), int64_t{1});
-    expect_equal("its messages", error.messages(), std::vector<std::string>{"my own"});
-  }
+  expect_error_of<Mine>(strategy, last, "what the ReplicaError is nested on", "the step's own exception",
+                        nested_in("run()", found), {"my own"});
+  if (local_ids(strategy).back() == last) try {
+      std::rethrow_exception(found);
+    } catch (const ReplicaError& error) {
+      expect_equal("the replica of the ReplicaError", error.replica().value(), last);
+      expect_equal("its step", error.step(), int64_t{1});
+      expect_equal("its messages", error.messages(), std::vector<std::string>{"my own"});
+    }
   const auto merge = thrown_by([&] {
     strategy.run([](ReplicaContext& ctx) { ctx.merge_call([](Strategy&) { throw Mine("in the merge"); }); });
   });
   expect_error<Mine>("an exception of a merge function", "itself", nested_in("run()", merge), {"in the merge"});
   expect_equal("what the strategy runs after failed runs",
                strategy.local_results(strategy.run([](ReplicaContext&) { return 1; })),
-               std::vector<int>(static_cast<std::size_t>(last + 1), 1));
+               std::vector<int>(local_ids(strategy).size(), 1));
 }
 
 std::vector<at::Tensor> everything_of(const Strategy& strategy) {
@@ -139,7 +146,8 @@ void failed_run(Strategy& strategy) {
     ctx.all_reduce(Reduction::kSum, filled(1));  // stops here
   };
   const auto expect_undone = [&](const char* call, const std::exception_ptr& found) {
-    expect_error<Mine>(fmt::format("the step of {}", call), "its own exception", nested_in(call, found), {"late"});
+    expect_error_of<Mine>(strategy, strategy.num_replicas() - 1, fmt::format("the step of {}", call),
+                          "its own exception", nested_in(call, found), {"late"});
     const std::vector<at::Tensor> after = everything_of(strategy);
     expect_equal(fmt::format("the number of components after {}", call), after.size(), before.size());
     for (std::size_t i = 0; i < before.size(); ++i) {

@@ -190,7 +190,7 @@ void any_parameter(const Shape& shape) {
       values[parameter.key()] = parameter.value().detach().clone();
     return values;
   });
-  for (int64_t r = 0; r < shape.replicas; ++r) {
+  for (const int64_t r : local_ids(*strategy)) {
     for (const auto& [name, value] : seen[r]) {
       expect_tensor(
           fmt::format("replica {}'s parameter '{}', whose replicas have the gradients 1, 2, ..., after a step "

@@ -135,13 +135,21 @@ Numbers numbers(const Strategy& strategy, double first, double step) {
   return result;
 }
 
-void expect_components(const Variable& variable, const Numbers& expected) {
+/// Those of the replicas of this worker.
+Numbers local(Strategy& strategy, const Numbers& all) {
+  Numbers own;
+  for (const int64_t r : local_ids(strategy)) own.push_back(all[static_cast<std::size_t>(r)]);
+  return own;
+}
+
+/// `expected` has a number for each replica of all workers.
+void expect_components(Strategy& strategy, const Variable& variable, const Numbers& expected) {
   Numbers found;
   for (const at::Tensor& component : variable.components()) {
     expect_tensor("a component of one number", component, filled(component[0].item<double>(), variable.dtype()));
     found.push_back(component[0].item<double>());
   }
-  expect_equal("what the components are", found, expected);
+  expect_equal("what the components are", found, local(strategy, expected));
 }
 
 /// The three writes, outside of steps or with a context before the value.
@@ -156,14 +164,14 @@ void check_read(Strategy& strategy, const Variable& variable, const Row& row, co
   const Outcome outcome = row.outcomes[0];
   if (row.where == Where::kStep) {
     const auto seen = strategy.run([&](ReplicaContext& ctx) { return variable.value(ctx)[0].detach().item<double>(); });
-    expect_equal("what the replicas read", strategy.local_results(seen), before);
+    expect_equal("what the replicas read", strategy.local_results(seen), local(strategy, before));
   } else if (row.where == Where::kUpdate) {
     Numbers seen;
     strategy.update(variable, [&](at::Tensor& value) {
       value.add_(1);
       seen.push_back(variable.read()[0].item<double>() - 1);  // a read sees what the function has written so far
     });
-    const Numbers expected = row.synchronization == kOnRead ? before : Numbers(seen.size(), before[0]);
+    const Numbers expected = row.synchronization == kOnRead ? local(strategy, before) : Numbers(seen.size(), before[0]);
     expect_equal("what the update reads, copy by copy", seen, expected);
   } else if (outcome == Outcome::kRefused) {
     expect_usage_error("the read", [&] { variable.read(); }, {"components()"});
@@ -191,7 +199,7 @@ void check_write(Strategy& strategy, const Variable& variable, const Row& row, O
   } else {
     strategy.update(variable, [&](at::Tensor&) { write(variable, operation, filled(3, variable.dtype())); });
   }
-  expect_components(variable, components_after(outcome, operation, before, given));
+  expect_components(strategy, variable, components_after(outcome, operation, before, given));
 }
 
 void check_cell(Strategy& strategy, const Row& row, Operation operation, at::ScalarType type) {
@@ -200,7 +208,7 @@ void check_cell(Strategy& strategy, const Row& row, Operation operation, at::Sca
       strategy.make_variable(filled(5, type), {.synchronization = row.synchronization, .aggregation = row.aggregation});
   if (on_read) variable.assign(strategy.per_replica([&](ReplicaId r) { return filled(10 + r.value(), type); }));
   const Numbers before = on_read ? numbers(strategy, 10, 1) : numbers(strategy, 5, 0);
-  expect_components(variable, before);
+  expect_components(strategy, variable, before);
   if (operation == Operation::kRead) {
     check_read(strategy, variable, row, before);
   } else {
@@ -234,7 +242,7 @@ void merge_function(Strategy& strategy) {
     });
     return std::pair(mirrored.value(ctx).detach().clone(), sum.value(ctx).clone());
   });
-  for (int64_t r = 0; r < strategy.num_replicas(); ++r) {
+  for (const int64_t r : local_ids(strategy)) {
     expect_tensor("a mirrored variable in the step, after the merge call,", seen[r].first, filled(3));
     expect_tensor(fmt::format("replica {}'s component of an on-read sum, after the merge call,", r), seen[r].second,
                   filled(r == 0 ? 4 : 0));
@@ -247,25 +255,26 @@ void per_replica_values(Strategy& strategy) {
   for (const VariableAggregation aggregation : {kNone, kSum, kMean, kOnlyFirstReplica}) {
     const Variable own = strategy.make_variable(filled(7), {.synchronization = kOnRead, .aggregation = aggregation});
     own.assign(different);
-    expect_components(own, numbers(strategy, 1, 1));
+    expect_components(strategy, own, numbers(strategy, 1, 1));
     own.assign_add(different);
-    expect_components(own, numbers(strategy, 2, 2));
+    expect_components(strategy, own, numbers(strategy, 2, 2));
     own.assign_sub(equal);
-    expect_components(own, numbers(strategy, 0, 2));
+    expect_components(strategy, own, numbers(strategy, 0, 2));
 
     const Variable all = strategy.make_variable(filled(7), {.aggregation = aggregation});
     all.assign(equal);
     all.assign_add(equal);
-    expect_components(all, numbers(strategy, 4, 0));
+    expect_components(strategy, all, numbers(strategy, 4, 0));
     if (strategy.num_replicas() == 1) continue;
     for (const Operation operation : {Operation::kAssign, Operation::kAdd, Operation::kSub}) {
-      expect_divergence_error("a write of different values to an on-write variable",
-                              [&] { write(all, operation, different); },
-                              {all.name(), "replicas 0 and 1", "update_from"});
-      expect_components(all, numbers(strategy, 4, 0));
+      expect_error_of_difference<DivergenceError>(strategy, "a write of different values to an on-write variable",
+                                                  "a DivergenceError",
+                                                  thrown_by([&] { write(all, operation, different); }),
+                                                  {all.name(), "replicas 0 and 1", "update_from"}, all.name());
+      expect_components(strategy, all, numbers(strategy, 4, 0));
     }
   }
-  const PerReplica<at::Tensor> too_many(std::vector<at::Tensor>(static_cast<std::size_t>(strategy.num_replicas() + 1)));
+  const PerReplica<at::Tensor> too_many(std::vector<at::Tensor>(local_ids(strategy).size() + 1));
   const Variable all = strategy.make_variable(filled(7));
   expect_usage_error("an assign of a value too many", [&] { all.assign(too_many); });
 }
@@ -285,7 +294,8 @@ void sum_reads_back_bits(Strategy& strategy) {
     assigned.assign(given);
     expect_bits("what an on-read sum reads that was made with a value", fresh.read(), given);
     expect_bits("what an on-read sum reads that was assigned a value", assigned.read(), given);
-    for (int64_t r = 1; r < strategy.num_replicas(); ++r) {
+    for (const int64_t r : local_ids(strategy)) {
+      if (r == 0) continue;
       expect_tensor("another component than replica 0's", assigned.components()[r], at::zeros_like(given));
     }
   }

@@ -95,7 +95,9 @@ TrainingProgram program_that_draws(bool evaluate = false) {
 
 Recording recorded(const Shape& shape, int lanes, const TrainingProgram& program, const char* again = "") {
   const auto strategy = shape.make(lanes);
-  return record(program, *strategy, fmt::format("{} of {}{}", strategy->name(), shape.text(lanes), again));
+  std::string who = fmt::format("{} of {}{}", strategy->name(), shape.text(lanes), again);
+  if (shape.workers > 1) return record_with_generator(program, *strategy, std::move(who));
+  return record(program, *strategy, std::move(who));
 }
 
 void expect_same(const Recording& expected, const Recording& found, std::optional<double> tolerance = std::nullopt) {
@@ -106,13 +108,19 @@ void expect_same(const Recording& expected, const Recording& found, std::optiona
 }  // namespace
 
 void expect_same_bits(const Shape& shape, const TrainingProgram& program) {
+  if (shape.workers > 1) {
+    const Recording one = recorded(shape.on_one_worker(), shape.lanes, program);
+    expect_same(part_of(one, shape.replicas, shape.workers, shape.worker), recorded(shape, shape.lanes, program));
+    return;
+  }
   const Recording expected = recorded(shape, shape.first_lanes, program);
   expect_same(expected, recorded(shape, shape.lanes, program, ", run again"));
 }
 
 void expect_like_one_device(const Shape& shape, const TrainingProgram& program) {
   OneDeviceStrategy one({.seed = Shape::kSeed});
-  const Recording expected = record(program, one, "one device");
+  const Recording expected =
+      shape.workers > 1 ? record_with_generator(program, one, "one device") : record(program, one, "one device");
   constexpr double kTolerance = 1e-3;
   expect_same(expected, recorded(shape, shape.lanes, program),
               shape.replicas == 1 ? std::nullopt : std::optional<double>(kTolerance));

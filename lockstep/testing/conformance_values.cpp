@@ -29,6 +29,14 @@ void expect_reduced(Strategy& strategy, Reduction reduction, const std::string& 
   }
 }
 
+/// The same for values that are `one(replica)`, with the expected value in `type`.
+template <class One>
+void expect_reduced_of_each(Strategy& strategy, Reduction reduction, const std::string& of, const One& one,
+                            at::ScalarType type) {
+  expect_reduced(strategy, reduction, of, strategy.per_replica(one),
+                 reduced(reduction, of_all(strategy, one)).to(type));
+}
+
 /// The same elements, laid out in one of four ways.
 at::Tensor laid_out(const at::Tensor& value, int64_t way) {
   switch (way % 4) {
@@ -44,24 +52,20 @@ at::Tensor laid_out(const at::Tensor& value, int64_t way) {
 void any_layout(Strategy& strategy) {
   const std::vector<int64_t> shape{6, 10};
   for (int64_t turn = 0; turn < 4; ++turn) {
-    const auto dense = strategy.per_replica([&](ReplicaId r) { return small_integers(r, shape, at::kFloat); });
-    const auto values = strategy.per_replica([&](ReplicaId r) { return laid_out(dense[r], r.value() + turn); });
+    const auto dense = of_all(strategy, [&](int64_t r) { return small_integers(r, shape, at::kFloat); });
+    const auto values = strategy.per_replica(
+        [&](ReplicaId r) { return laid_out(dense[static_cast<std::size_t>(r)], r.value() + turn); });
     for (const Reduction reduction : kReductions) {
-      const at::Tensor expected = reduced(reduction, strategy.local_results(dense)).to(at::kFloat);
+      const at::Tensor expected = reduced(reduction, dense).to(at::kFloat);
       expect_reduced(strategy, reduction, "values of which none lies as another", values, expected);
     }
-    expect_tensor("gather of values of which none lies as another", strategy.gather(values),
-                  at::cat(strategy.local_results(dense)));
+    expect_tensor("gather of values of which none lies as another", strategy.gather(values), at::cat(dense));
   }
-  const auto expanded = strategy.per_replica([&](ReplicaId r) {
-    return small_integers(r, {1, 10}, at::kFloat).expand({6, 10});
-  });
-  const auto transposed = strategy.per_replica([&](ReplicaId r) { return small_integers(r, {10, 6}, at::kFloat).t(); });
+  const auto expanded = [](int64_t r) { return small_integers(r, {1, 10}, at::kFloat).expand({6, 10}); };
+  const auto transposed = [](int64_t r) { return small_integers(r, {10, 6}, at::kFloat).t(); };
   for (const Reduction reduction : kReductions) {
-    expect_reduced(strategy, reduction, "expanded values", expanded,
-                   reduced(reduction, strategy.local_results(expanded)).to(at::kFloat));
-    expect_reduced(strategy, reduction, "transposed values", transposed,
-                   reduced(reduction, strategy.local_results(transposed)).to(at::kFloat));
+    expect_reduced_of_each(strategy, reduction, "expanded values", expanded, at::kFloat);
+    expect_reduced_of_each(strategy, reduction, "transposed values", transposed, at::kFloat);
   }
 }
 
@@ -69,10 +73,10 @@ void any_layout(Strategy& strategy) {
 void any_size(Strategy& strategy) {
   for (const int64_t repeats : {500, 100'000}) {
     const int64_t count = 11 * repeats;
-    const auto few = strategy.per_replica([](ReplicaId r) { return small_integers(r, {11}, at::kFloat); });
-    const auto values = strategy.per_replica([&](ReplicaId r) { return few[r].repeat({repeats}); });
+    const auto few = [](int64_t r) { return small_integers(r, {11}, at::kFloat); };
+    const auto values = strategy.per_replica([&](ReplicaId r) { return few(r).repeat({repeats}); });
     const auto expected = [&](Reduction reduction) {
-      return reduced(reduction, strategy.local_results(few)).to(at::kFloat).repeat({repeats});
+      return reduced(reduction, of_all(strategy, few)).to(at::kFloat).repeat({repeats});
     };
     for (const Reduction reduction : kAdding) {
       expect_reduced(strategy, reduction, fmt::format("{} elements", count), values, expected(reduction));
@@ -93,43 +97,36 @@ void any_dtype(Strategy& strategy) {
   const std::vector<int64_t> shape{3, 5};
   // Bytes have no sign. Sums need small values, so that a byte can hold them; least and greatest values do not.
   if (n <= 25) {
-    const auto small =
-        strategy.per_replica([&](ReplicaId r) { return small_integers(r, shape, at::kInt).add(5).to(at::kByte); });
+    const auto small = [&](int64_t r) { return small_integers(r, shape, at::kInt).add(5).to(at::kByte); };
     for (const Reduction reduction : kAdding) {
-      expect_reduced(strategy, reduction, "bytes", small,
-                     reduced(reduction, strategy.local_results(small))
-                         .to(reduction == Reduction::kMean ? at::kDouble : at::kByte));
+      expect_reduced_of_each(strategy, reduction, "bytes", small,
+                             reduction == Reduction::kMean ? at::kDouble : at::kByte);
     }
   }
-  const auto bytes = strategy.per_replica(
-      [&](ReplicaId r) { return (at::arange(15, at::kLong) * 37 + r * 91).remainder(256).to(at::kByte).view(shape); });
+  const auto bytes = [&](int64_t r) {
+    return (at::arange(15, at::kLong) * 37 + r * 91).remainder(256).to(at::kByte).view(shape);
+  };
   for (const Reduction reduction : {Reduction::kMin, Reduction::kMax}) {
-    expect_reduced(strategy, reduction, "bytes", bytes,
-                   reduced(reduction, strategy.local_results(bytes)).to(at::kByte));
+    expect_reduced_of_each(strategy, reduction, "bytes", bytes, at::kByte);
   }
   // Doubles and longs that no narrower dtype represents exactly.
-  const auto doubles =
-      strategy.per_replica([&](ReplicaId r) { return small_integers(r, shape, at::kDouble) + 0x1p40; });
+  const auto doubles = [&](int64_t r) { return small_integers(r, shape, at::kDouble) + 0x1p40; };
   for (const Reduction reduction : kReductions) {
-    expect_reduced(strategy, reduction, "doubles near 2^40", doubles,
-                   reduced(reduction, strategy.local_results(doubles)));
+    expect_reduced_of_each(strategy, reduction, "doubles near 2^40", doubles, at::kDouble);
   }
-  const auto longs =
-      strategy.per_replica([&](ReplicaId r) { return small_integers(r, shape, at::kLong) + (int64_t{1} << 53) + 1; });
-  expect_reduced(strategy, Reduction::kSum, "integers above 2^53", longs,
-                 at::stack(strategy.local_results(longs)).sum(0));
-  const auto large = strategy.per_replica([&](ReplicaId r) { return small_integers(r, shape, at::kFloat) * 0x1p60; });
+  const auto longs = [&](int64_t r) { return small_integers(r, shape, at::kLong) + (int64_t{1} << 53) + 1; };
+  expect_reduced(strategy, Reduction::kSum, "integers above 2^53", strategy.per_replica(longs),
+                 at::stack(of_all(strategy, longs)).sum(0));
+  const auto large = [&](int64_t r) { return small_integers(r, shape, at::kFloat) * 0x1p60; };
   for (const Reduction reduction : kReductions) {
-    expect_reduced(strategy, reduction, "floats near 2^60", large,
-                   reduced(reduction, strategy.local_results(large)).to(at::kFloat));
+    expect_reduced_of_each(strategy, reduction, "floats near 2^60", large, at::kFloat);
   }
   for (const auto type : {at::kFloat, at::kDouble}) {
     const auto parts = [&](int64_t r) { return small_integers(r, {3, 5, 2}, type); };
     const auto numbers = strategy.per_replica([&](ReplicaId r) { return at::view_as_complex(parts(r)); });
-    const auto pairs = strategy.per_replica([&](ReplicaId r) { return parts(r); });
     for (const Reduction reduction : kAdding) {
       expect_reduced(strategy, reduction, "complex numbers", numbers,
-                     at::view_as_complex(reduced(reduction, strategy.local_results(pairs)).to(type).contiguous()));
+                     at::view_as_complex(reduced(reduction, of_all(strategy, parts)).to(type).contiguous()));
     }
   }
 }
@@ -140,14 +137,13 @@ void no_number(Strategy& strategy) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const int64_t last = strategy.num_replicas() - 1;
   for (const auto type : {at::kFloat, at::kDouble}) {
-    const auto values = strategy.per_replica([&](ReplicaId r) {
+    const auto value = [&](int64_t r) {
       const auto own = static_cast<double>(r);
       if (r == last) return at::tensor({nan, kInfinity, -kInfinity, kInfinity, own, -0.0}).to(type);
       return at::tensor({own, own, own, -kInfinity, nan, own}).to(type);
-    });
+    };
     for (const Reduction reduction : kReductions) {
-      expect_reduced(strategy, reduction, "values with NaN and infinities", values,
-                     reduced(reduction, strategy.local_results(values)).to(type));
+      expect_reduced_of_each(strategy, reduction, "values with NaN and infinities", value, type);
     }
   }
 }

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "lockstep/comm/thread_workers.h"
-#include "lockstep/core/blocks.h"
 #include "lockstep/core/error.h"
 #include "lockstep/strategy/setup.h"
 #include "lockstep/testing/difference.h"
@@ -20,6 +19,7 @@
 namespace lockstep::testing {
 
 using internal::first_difference;
+using internal::part_of;
 using internal::Recording;
 
 namespace {
@@ -68,18 +68,6 @@ std::vector<Recording> on_workers(const TrainingProgram& program, const CompareW
     all[static_cast<std::size_t>(w)] = internal::record_with_generator(program, strategy, std::move(who));
   });
   return all;
-}
-
-/// The recording of one worker, with the components that worker `worker` of `workers` has.
-Recording part_of(Recording whole, int64_t replicas, int64_t workers, int64_t worker) {
-  const internal::Block block = internal::block_of(replicas, workers, worker);
-  for (internal::Moment& moment : whole.moments) {
-    for (internal::RecordedVariable& variable : moment.variables) {
-      if (variable.components.empty()) continue;
-      variable.components = {variable.components.begin() + block.first, variable.components.begin() + block.end()};
-    }
-  }
-  return whole;
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <mutex>
 
+#include "lockstep/core/blocks.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::internal {
@@ -59,6 +60,17 @@ Recording record_with_generator(const testing::TrainingProgram& program, Strateg
         "call observe() once before the first step and after each step");
   }
   return recording;
+}
+
+Recording part_of(Recording whole, int64_t replicas, int64_t workers, int64_t worker) {
+  const Block block = block_of(replicas, workers, worker);
+  for (Moment& moment : whole.moments) {
+    for (RecordedVariable& variable : moment.variables) {
+      if (variable.components.empty()) continue;
+      variable.components = {variable.components.begin() + block.first, variable.components.begin() + block.end()};
+    }
+  }
+  return whole;
 }
 
 }  // namespace lockstep::internal

@@ -51,4 +51,7 @@ Recording record(const testing::TrainingProgram& program, Strategy& strategy, st
 /// The same with the global generator as it is: for workers that are threads and share it.
 Recording record_with_generator(const testing::TrainingProgram& program, Strategy& strategy, std::string who);
 
+/// The recording of one worker, with the components of the replicas that worker `worker` of `workers` has.
+Recording part_of(Recording whole, int64_t replicas, int64_t workers, int64_t worker);
+
 }  // namespace lockstep::internal

@@ -111,6 +111,20 @@ INSTANTIATE_TEST_SUITE_P(
     LocalReplicas, Conforms,
     ::testing::ValuesIn(conformance_checks({.make = local_replicas, .replicas = {2, 8}, .lanes = {1, 4, 8}})), kName);
 
+MadeStrategy on_worker(std::shared_ptr<World> world, int64_t replicas, int lanes, uint64_t seed) {
+  return std::make_unique<OwnStrategy>(
+      StrategySetup{.name = "OneOfSeveral",
+                    .topology = std::make_shared<HostTopology>(testing::lanes(lanes), replicas, /*pinned=*/false),
+                    .world = std::move(world),
+                    .seed = seed});
+}
+INSTANTIATE_TEST_SUITE_P(SeveralWorkers, Conforms,
+                         ::testing::ValuesIn(conformance_checks({.make = local_replicas,
+                                                                 .replicas = {3, 4},
+                                                                 .more_replicas = {},
+                                                                 .make_on_worker = on_worker})),
+                         kName);
+
 std::vector<std::string> names_of(const Conformance& conformance) {
   std::vector<std::string> names;
   for (const ConformanceCheck& check : conformance_checks(conformance)) names.push_back(check.name);
