@@ -18,6 +18,8 @@
 #include "lockstep/data/batch.h"                      // IWYU pragma: export
 #include "lockstep/data/dataset.h"                    // IWYU pragma: export
 #include "lockstep/data/distributed_dataset.h"        // IWYU pragma: export
+#include "lockstep/data/record_files.h"               // IWYU pragma: export
+#include "lockstep/data/records.h"                    // IWYU pragma: export
 #include "lockstep/data/sources.h"                    // IWYU pragma: export
 #include "lockstep/optim/moving_average.h"            // IWYU pragma: export
 #include "lockstep/optim/optimizer.h"                 // IWYU pragma: export

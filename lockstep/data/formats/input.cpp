@@ -1,0 +1,232 @@
+#include "lockstep/data/formats/input.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+constexpr std::size_t kBuffer = 1 << 18;
+constexpr std::size_t kPiece = 1 << 20;  // memory grows by what was read, a piece at a time
+
+std::string text_of_errno(int error) { return std::generic_category().message(error); }
+
+class FileBytes final : public ByteSource {
+ public:
+  FileBytes(const std::string& path, int64_t offset) : file_(path), offset_(offset) {
+    if (offset <= file_.size()) return;
+    throw DataError("LS-DATA-FILE",
+                    fmt::format("'{}' has {} bytes, and byte {} was to be read", path, file_.size(), offset),
+                    "the file changed: get it again, or begin at its start");
+  }
+  std::size_t read(char* to, std::size_t count) override {
+    const std::size_t got = file_.read_at(offset_, to, count);
+    offset_ += static_cast<int64_t>(got);
+    return got;
+  }
+  uint64_t skip(uint64_t count) override {
+    const auto left = static_cast<uint64_t>(std::max<int64_t>(file_.size() - offset_, 0));
+    const uint64_t moved = std::min(count, left);
+    offset_ += static_cast<int64_t>(moved);
+    return moved;
+  }
+
+ private:
+  const InputFile file_;
+  int64_t offset_;
+};
+
+/// Decompresses; zlib finds out whether the file is compressed at all.
+class GzipBytes final : public ByteSource {
+ public:
+  explicit GzipBytes(const std::string& path) : path_(path), file_(gzdopen_checked(path), &gzclose) {}
+  std::size_t read(char* to, std::size_t count) override {
+    std::size_t done = 0;
+    while (done < count) {
+      const auto wanted = static_cast<unsigned>(std::min(count - done, kPiece));
+      const int got = gzread(file_.get(), to + done, wanted);
+      if (got > 0) {
+        done += static_cast<std::size_t>(got);
+        continue;
+      }
+      int code = Z_OK;
+      const char* const text = gzerror(file_.get(), &code);
+      if (got == 0 && code == Z_OK) break;
+      position_ += static_cast<int64_t>(done);
+      throw DataError("LS-DATA-FILE",
+                      fmt::format("'{}' is damaged at byte {} of its contents: {}", path_, position_,
+                                  code == Z_BUF_ERROR ? "it is cut off" : text),
+                      "get the file again");
+    }
+    position_ += static_cast<int64_t>(done);
+    return done;
+  }
+  uint64_t skip(uint64_t count) override {
+    std::string piece(static_cast<std::size_t>(std::min<uint64_t>(count, kPiece)), '\0');
+    uint64_t done = 0;
+    while (done < count) {
+      const auto wanted = static_cast<std::size_t>(std::min<uint64_t>(count - done, kPiece));
+      const std::size_t got = read(piece.data(), wanted);
+      done += got;
+      if (got < wanted) break;
+    }
+    return done;
+  }
+
+ private:
+  static gzFile gzdopen_checked(const std::string& path) {
+    const InputFile checked(path);  // is plain, and can be read
+    if (gzFile file = gzopen(path.c_str(), "rb")) return file;
+    throw DataError("LS-DATA-FILE", fmt::format("'{}' cannot be opened", path), "check that it exists and may be read");
+  }
+
+  std::string path_;
+  std::unique_ptr<gzFile_s, int (*)(gzFile)> file_;
+  int64_t position_ = 0;
+};
+
+class MemoryBytes final : public ByteSource {
+ public:
+  MemoryBytes(std::string bytes, std::size_t offset)
+      : bytes_(std::move(bytes)), offset_(std::min(offset, bytes_.size())) {}
+  std::size_t read(char* to, std::size_t count) override {
+    const std::size_t got = std::min(count, bytes_.size() - offset_);
+    std::copy_n(bytes_.data() + offset_, got, to);
+    offset_ += got;
+    return got;
+  }
+  uint64_t skip(uint64_t count) override {
+    const auto moved = static_cast<std::size_t>(std::min<uint64_t>(count, bytes_.size() - offset_));
+    offset_ += moved;
+    return moved;
+  }
+
+ private:
+  const std::string bytes_;
+  std::size_t offset_;
+};
+
+std::unique_ptr<ByteSource> open_source(const std::string& path, int64_t offset) {
+  if (!path.ends_with(".gz") && !path.ends_with(".tgz")) return std::make_unique<FileBytes>(path, offset);
+  auto source = std::make_unique<GzipBytes>(path);
+  const uint64_t there = source->skip(static_cast<uint64_t>(offset));
+  if (there == static_cast<uint64_t>(offset)) return source;
+  throw DataError("LS-DATA-FILE",
+                  fmt::format("'{}' has {} bytes of contents, and byte {} was to be read", path, there, offset),
+                  "the file changed: get it again, or begin at its start");
+}
+
+}  // namespace
+
+InputFile::InputFile(std::string path) : path_(std::move(path)) {
+  // A pipe would wait for its writer.
+  file_ = FileDescriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file_.is_open()) {
+    throw DataError("LS-DATA-FILE", fmt::format("'{}' cannot be opened: {}", path_, text_of_errno(errno)),
+                    "check that it exists and may be read");
+  }
+  struct stat status {};
+  if (::fstat(file_.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+    throw DataError("LS-DATA-FILE", fmt::format("'{}' is not a plain file", path_), "give a file");
+  }
+  size_ = status.st_size;
+}
+
+std::size_t InputFile::read_at(int64_t offset, char* to, std::size_t count) const {
+  std::size_t done = 0;
+  while (done < count) {
+    const ssize_t got = ::pread(file_.get(), to + done, count - done, offset + static_cast<int64_t>(done));
+    if (got == 0) break;
+    if (got > 0) {
+      done += static_cast<std::size_t>(got);
+    } else if (errno != EINTR) {
+      throw DataError("LS-DATA-FILE",
+                      fmt::format("'{}' cannot be read at byte {}: {}", path_, offset + static_cast<int64_t>(done),
+                                  text_of_errno(errno)),
+                      "look at the disk, or get the file again");
+    }
+  }
+  return done;
+}
+
+std::string bytes_of_file(const std::string& path, int64_t most) {
+  Input input(path);
+  std::string bytes;
+  input.append(bytes, static_cast<uint64_t>(most));
+  if (!input.peek().empty()) {
+    throw DataError("LS-DATA-FILE", fmt::format("'{}' has more than {} bytes", path, most), "give a smaller file");
+  }
+  return bytes;
+}
+
+Input::Input(const std::string& path, int64_t offset)
+    : name_(path), source_(open_source(path, offset)), buffer_(kBuffer, '\0'), offset_(offset) {}
+
+Input::Input(std::string name, std::string bytes, int64_t offset)
+    : name_(std::move(name)),
+      source_(std::make_unique<MemoryBytes>(std::move(bytes), static_cast<std::size_t>(offset))),
+      buffer_(4096, '\0'),
+      offset_(offset) {}
+
+std::string_view Input::peek() {
+  if (begin_ == end_) {
+    begin_ = end_ = 0;
+    end_ = source_->read(buffer_.data(), buffer_.size());
+  }
+  return {buffer_.data() + begin_, end_ - begin_};
+}
+
+std::size_t Input::read(char* to, std::size_t count) {
+  std::size_t done = 0;
+  while (done < count) {
+    std::size_t got = 0;
+    if (begin_ == end_ && count - done >= buffer_.size()) {
+      got = source_->read(to + done, count - done);
+    } else {
+      const std::string_view there = peek();
+      got = std::min(there.size(), count - done);
+      std::copy_n(there.data(), got, to + done);
+      begin_ += got;
+    }
+    if (got == 0) break;
+    done += got;
+    offset_ += static_cast<int64_t>(got);
+  }
+  return done;
+}
+
+uint64_t Input::append(std::string& bytes, uint64_t count) {
+  uint64_t done = 0;
+  while (done < count) {
+    const auto wanted = static_cast<std::size_t>(std::min<uint64_t>(count - done, kPiece));
+    const std::size_t before = bytes.size();
+    bytes.resize(before + wanted);
+    const std::size_t got = read(bytes.data() + before, wanted);
+    bytes.resize(before + got);
+    done += got;
+    if (got < wanted) break;
+  }
+  return done;
+}
+
+uint64_t Input::skip(uint64_t count) {
+  const auto held = static_cast<std::size_t>(std::min<uint64_t>(count, end_ - begin_));
+  begin_ += held;
+  const uint64_t moved = held + (count > held ? source_->skip(count - held) : 0);
+  offset_ += static_cast<int64_t>(moved);
+  return moved;
+}
+
+}  // namespace lockstep::internal
