@@ -2,7 +2,7 @@
 include(CMakePackageConfigHelpers)
 
 # The packages that a static library needs at a user's link, as arguments of find_package; a shared library needs none.
-set(LOCKSTEP_PRIVATE_PACKAGES "fmt" "ZLIB" "OpenSSL COMPONENTS SSL Crypto")
+set(LOCKSTEP_PRIVATE_PACKAGES "fmt" "ZLIB" "PNG" "JPEG" "OpenSSL COMPONENTS SSL Crypto")
 
 set(installed_package ${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep)
 file(RELATIVE_PATH from_bin_to_lib "/${CMAKE_INSTALL_BINDIR}" "/${CMAKE_INSTALL_LIBDIR}")

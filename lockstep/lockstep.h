@@ -18,6 +18,8 @@
 #include "lockstep/data/batch.h"                      // IWYU pragma: export
 #include "lockstep/data/dataset.h"                    // IWYU pragma: export
 #include "lockstep/data/distributed_dataset.h"        // IWYU pragma: export
+#include "lockstep/data/files.h"                      // IWYU pragma: export
+#include "lockstep/data/images.h"                     // IWYU pragma: export
 #include "lockstep/data/record_files.h"               // IWYU pragma: export
 #include "lockstep/data/records.h"                    // IWYU pragma: export
 #include "lockstep/data/sources.h"                    // IWYU pragma: export

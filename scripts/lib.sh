@@ -93,7 +93,7 @@ configure_with() {
   local preset=$1 which=$2 name=$3
   shift 3
   local packages=(ca-certificates cmake g++ ninja-build
-    libasio-dev libcli11-dev libfmt-dev libssl-dev libxxhash-dev nlohmann-json3-dev zlib1g-dev)
+    libasio-dev libcli11-dev libfmt-dev libjpeg-dev libpng-dev libssl-dev libxxhash-dev nlohmann-json3-dev zlib1g-dev)
   # The last three are for the engines ucx and mpi: without them these are not built, and their tests are left out.
   [[ $preset == release ]] ||
     packages+=(libgtest-dev librapidcheck-dev pkg-config unzip openmpi-bin libopenmpi-dev libucx-dev)

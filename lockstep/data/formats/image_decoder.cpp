@@ -1,0 +1,22 @@
+#include "lockstep/data/formats/image_decoder.h"
+
+#include <fmt/format.h>
+
+#include "lockstep/cluster/named_text.h"
+
+namespace lockstep::internal {
+
+void check_size(int64_t height, int64_t width, int64_t max_pixels) {
+  if (height < 1 || width < 1) throw ImageDamage(fmt::format("it has {} x {} pixels", height, width));
+  if (height <= max_pixels / width) return;
+  throw ImageDamage(
+      fmt::format("it says that it has {} x {} pixels, above the limit of {}", height, width, max_pixels));
+}
+
+Pixels decode_pixels(std::string_view file, int64_t max_pixels) {
+  if (file.starts_with("\x89PNG\r\n\x1a\n")) return decode_png(file, max_pixels);
+  if (file.starts_with("\xff\xd8")) return decode_jpeg(file, max_pixels);
+  throw ImageDamage(fmt::format("it is neither PNG nor JPEG: it begins with {}", in_quotes(file, 8)));
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,131 @@
+// Images in folders, one folder for each class.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/error.h"
+#include "lockstep/data/files.h"
+#include "lockstep/data/formats/image_decoder.h"
+#include "lockstep/data/formats/image_to_tensor.h"
+#include "lockstep/data/formats/input.h"
+
+namespace lockstep::data {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kLargestFile = int64_t{1} << 30;
+
+class ImageSource final : public Source {
+ public:
+  ImageSource(std::string folder, std::vector<std::string> files, std::vector<int64_t> classes,
+              const ImageOptions& options)
+      : folder_(std::move(folder)),
+        files_(std::move(files)),
+        classes_(std::move(classes)),
+        options_(options),
+        decode_(options, "image_folder") {}
+
+  int64_t size() const override { return static_cast<int64_t>(files_.size()); }
+
+  Batch read(std::span<const int64_t> ids) const override {
+    const auto count = static_cast<int64_t>(ids.size());
+    Batch batch{
+        .input = at::empty({count, 3, options_.height, options_.width}, options_.normalise ? at::kFloat : at::kByte),
+        .target = at::empty({count}, at::kLong)};
+    for (int64_t i = 0; i < count; ++i) {
+      const auto id = static_cast<std::size_t>(ids[static_cast<std::size_t>(i)]);
+      batch.target.data_ptr<int64_t>()[i] = classes_[id];
+      read_image(files_[id], batch.input[i].data_ptr());
+    }
+    return batch;
+  }
+
+  std::string describe() const override { return fmt::format("{} images under '{}'", size(), folder_); }
+
+ private:
+  void read_image(const std::string& path, void* to) const {
+    const std::string bytes = internal::bytes_of_file(path, kLargestFile);
+    try {
+      decode_.write(bytes, to);
+    } catch (const internal::ImageDamage& damage) {
+      throw DataError("LS-DATA-FILE", fmt::format("'{}' cannot be used as an image: {}", path, damage.what()),
+                      "get the file again, or take it out of the folder");
+    }
+  }
+
+  const std::string folder_;
+  const std::vector<std::string> files_;
+  const std::vector<int64_t> classes_;
+  const ImageOptions options_;
+  const internal::ImageToTensor decode_;
+};
+
+bool is_image_name(const fs::path& path) {
+  std::string ending = path.extension().string();
+  for (char& c : ending) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return ending == ".png" || ending == ".jpg" || ending == ".jpeg";
+}
+
+[[noreturn]] void unreadable(const std::string& folder, const std::string& why) {
+  throw DataError("LS-DATA-FILE", fmt::format("'{}' {}", folder, why),
+                  "give a folder that has one folder of images for each class");
+}
+
+/// The folders in a folder, sorted.
+std::vector<std::string> folders_in(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    std::error_code ignored;
+    if (it->is_directory(ignored)) names.push_back(it->path().filename().string());
+  }
+  if (error) unreadable(folder, fmt::format("cannot be listed: {}", error.message()));
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+/// The images in a folder, at any depth, sorted; counts the other files.
+std::vector<std::string> images_under(const fs::path& folder, int64_t& others) {
+  std::vector<std::string> paths;
+  std::error_code error;
+  for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    std::error_code ignored;
+    if (!it->is_regular_file(ignored)) continue;
+    if (is_image_name(it->path())) {
+      paths.push_back(it->path().string());
+    } else {
+      ++others;
+    }
+  }
+  if (error) unreadable(folder.string(), fmt::format("cannot be listed: {}", error.message()));
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+}  // namespace
+
+ImageFolder image_folder(const std::string& folder, const ImageOptions& options) {
+  ImageFolder result;
+  result.classes = folders_in(folder);
+  if (result.classes.empty()) unreadable(folder, "has no folders in it");
+  std::vector<int64_t> classes;
+  for (std::size_t c = 0; c < result.classes.size(); ++c) {
+    const fs::path path = fs::path(folder) / result.classes[c];
+    const std::vector<std::string> files = images_under(path, result.passed_over);
+    if (files.empty()) unreadable(path.string(), "has no file that ends with .png, .jpg or .jpeg");
+    result.files.insert(result.files.end(), files.begin(), files.end());
+    classes.insert(classes.end(), files.size(), static_cast<int64_t>(c));
+  }
+  result.dataset = Dataset(std::make_shared<ImageSource>(folder, result.files, std::move(classes), options));
+  return result;
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,73 @@
+#include "lockstep/data/formats/image_to_tensor.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "lockstep/core/error.h"
+#include "lockstep/data/formats/image_decoder.h"
+#include "lockstep/data/formats/image_resizer.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+constexpr int64_t kMostPixels = int64_t{1} << 31;
+
+}  // namespace
+
+ImageToTensor::ImageToTensor(const data::ImageOptions& options, const char* call)
+    : options_(options), table_(options.mean, options.deviation) {
+  const bool sizes = options.height >= 1 && options.width >= 1 && options.max_pixels >= 1 &&
+                     options.max_pixels <= kMostPixels && options.height <= options.max_pixels / options.width;
+  const bool deviations =
+      std::all_of(options.deviation.begin(), options.deviation.end(), [](float x) { return x > 0; });
+  if (sizes && deviations) return;
+  throw UsageError(
+      "LS-OPTION",
+      fmt::format("{} was given .height {}, .width {}, .max_pixels {} and .deviation {{{}, {}, {}}}", call,
+                  options.height, options.width, options.max_pixels, options.deviation[0], options.deviation[1],
+                  options.deviation[2]),
+      fmt::format("give positive numbers, at most .max_pixels pixels, and at most {} as .max_pixels", kMostPixels));
+}
+
+void ImageToTensor::write(std::string_view file, void* to) const {
+  const int64_t height = options_.height;
+  const int64_t width = options_.width;
+  const Pixels image = decode_pixels(file, options_.max_pixels);
+  Window window{{image.height, height, 0, height}, {image.width, width, 0, width}};
+  if (options_.fit == data::ImageFit::kCrop) window = covering_window(image.height, image.width, height, width);
+  const Pixels scaled = scaled_window(image, window.rows, window.columns);
+  const auto plane = static_cast<std::size_t>(height * width);
+  std::vector<unsigned char> planes(3 * plane);
+  const auto* from = reinterpret_cast<const unsigned char*>(scaled.bytes.data());
+  for (std::size_t pixel = 0; pixel < plane; ++pixel) {
+    for (std::size_t channel = 0; channel < 3; ++channel) planes[channel * plane + pixel] = *from++;
+  }
+  if (options_.normalise) {
+    table_.apply(planes.data(), height * width, static_cast<float*>(to));
+  } else {
+    std::copy(planes.begin(), planes.end(), static_cast<unsigned char*>(to));
+  }
+}
+
+}  // namespace lockstep::internal
+
+namespace lockstep::data {
+
+at::Tensor decode_image(std::string_view file, const ImageOptions& options) {
+  const internal::ImageToTensor decode(options, "decode_image");
+  at::Tensor image = at::empty({3, options.height, options.width}, options.normalise ? at::kFloat : at::kByte);
+  try {
+    decode.write(file, image.data_ptr());
+  } catch (const internal::ImageDamage& damage) {
+    throw DataError("LS-DATA-RECORD",
+                    fmt::format("{} bytes cannot be used as an image: {}", file.size(), damage.what()),
+                    "check what the record holds, or get its file again");
+  }
+  return image;
+}
+
+}  // namespace lockstep::data

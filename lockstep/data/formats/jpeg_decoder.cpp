@@ -1,0 +1,115 @@
+// JPEG files, by libjpeg-turbo.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <string>
+
+// After <cstdio>, which it needs, and before its messages.
+#include <jpeglib.h>
+
+#include <jerror.h>
+
+#include "lockstep/cluster/named_text.h"
+#include "lockstep/data/formats/image_decoder.h"
+#include "lockstep/data/formats/long_jump.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+constexpr int kMostScans = 200;  // a small file with very many scans would take for ever
+
+/// One file that is being decoded.
+struct Jpeg {
+  jpeg_decompress_struct info{};
+  jpeg_error_mgr errors{};
+  jpeg_progress_mgr progress{};
+  std::jmp_buf jump;
+  char message[JMSG_LENGTH_MAX] = "";
+
+  Jpeg() {
+    info.err = jpeg_std_error(&errors);
+    errors.error_exit = &on_error;
+    errors.emit_message = &on_message;
+    errors.output_message = &no_output;
+    progress.progress_monitor = &on_progress;
+    info.client_data = this;
+  }
+  ~Jpeg() { jpeg_destroy_decompress(&info); }
+  Jpeg(const Jpeg&) = delete;
+  Jpeg& operator=(const Jpeg&) = delete;
+
+  static Jpeg& of(j_common_ptr info) { return *static_cast<Jpeg*>(info->client_data); }
+  static void no_output(j_common_ptr) {}
+  static void on_error(j_common_ptr info) {
+    Jpeg& self = of(info);
+    self.errors.format_message(info, self.message);
+    std::longjmp(self.jump, 1);
+  }
+  /// libjpeg paints what is missing grey and warns. Only warnings that leave all pixels right are passed over.
+  static void on_message(j_common_ptr info, int level) {
+    if (level >= 0) return;
+    switch (of(info).errors.msg_code) {
+      case JWRN_EXTRANEOUS_DATA:
+      case JWRN_JFIF_MAJOR:
+      case JWRN_ADOBE_XFORM:
+      case JWRN_BOGUS_ICC: return;
+      default: on_error(info);
+    }
+  }
+  static void on_progress(j_common_ptr info) {
+    Jpeg& self = of(info);
+    if (self.info.input_scan_number <= kMostScans) return;
+    std::snprintf(self.message, sizeof self.message, "it has more than %d scans", kMostScans);
+    std::longjmp(self.jump, 1);
+  }
+
+  /// Runs calls of libjpeg; throws what it reports.
+  template <class Fn>
+  void call(const Fn& fn) {
+    if (!finished(jump, fn))
+      throw ImageDamage(fmt::format("it is no JPEG that can be decoded: {}", in_quotes(message, 150)));
+  }
+};
+
+/// A row of inks as red, green and blue. Adobe's programs store inks inverted.
+void from_inks(const unsigned char* inks, int64_t width, bool inverted, unsigned char* to) {
+  for (int64_t i = 0; i < width; ++i, inks += 4) {
+    const int black = inverted ? inks[3] : 255 - inks[3];
+    for (int c = 0; c < 3; ++c)
+      *to++ = static_cast<unsigned char>(((inverted ? inks[c] : 255 - inks[c]) * black + 127) / 255);
+  }
+}
+
+}  // namespace
+
+Pixels decode_jpeg(std::string_view file, int64_t max_pixels) {
+  Jpeg self;
+  self.call([&self, file] {
+    jpeg_create_decompress(&self.info);
+    self.info.progress = &self.progress;
+    jpeg_mem_src(&self.info, reinterpret_cast<const unsigned char*>(file.data()), file.size());
+    jpeg_read_header(&self.info, TRUE);
+  });
+  Pixels pixels{self.info.image_height, self.info.image_width};
+  check_size(pixels.height, pixels.width, max_pixels);
+  const bool has_inks = self.info.num_components == 4;
+  self.call([&self, has_inks] {
+    self.info.out_color_space = has_inks ? JCS_CMYK : JCS_RGB;
+    self.info.dct_method = JDCT_ISLOW;  // exact: the same bits on every processor
+    jpeg_start_decompress(&self.info);
+  });
+  const auto row = static_cast<std::size_t>(pixels.width) * 3;
+  std::string inks(has_inks ? static_cast<std::size_t>(pixels.width) * 4 : 0, '\0');
+  for (int64_t y = 0; y < pixels.height; ++y) {
+    pixels.bytes.resize(pixels.bytes.size() + row);  // memory grows with the rows that are there
+    auto* const to = reinterpret_cast<unsigned char*>(pixels.bytes.data() + pixels.bytes.size() - row);
+    unsigned char* line = has_inks ? reinterpret_cast<unsigned char*>(inks.data()) : to;
+    self.call([&self, &line] { jpeg_read_scanlines(&self.info, &line, 1); });
+    if (has_inks) from_inks(line, pixels.width, self.info.saw_Adobe_marker != 0, to);
+  }
+  self.call([&self] { jpeg_finish_decompress(&self.info); });
+  return pixels;
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,129 @@
+// Windows of tokens, read from a file as they are asked for.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "lockstep/core/error.h"
+#include "lockstep/data/files.h"
+#include "lockstep/data/formats/input.h"
+
+namespace lockstep::data {
+
+namespace {
+
+int64_t width_of(TokenType type) {
+  switch (type) {
+    case TokenType::kUInt8: return 1;
+    case TokenType::kUInt16: return 2;
+    case TokenType::kUInt32:
+    case TokenType::kInt32: return 4;
+    case TokenType::kInt64: return 8;
+  }
+  throw UsageError("LS-OPTION", fmt::format("tokens was given .dtype {}", static_cast<int>(type)), "give a TokenType");
+}
+
+template <class T>
+void widen(const char* bytes, int64_t count, int64_t* to) {
+  for (int64_t i = 0; i < count; ++i) {
+    T value;
+    std::memcpy(&value, bytes + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
+    to[i] = static_cast<int64_t>(value);
+  }
+}
+
+void widen(TokenType type, const char* bytes, int64_t count, int64_t* to) {
+  switch (type) {
+    case TokenType::kUInt8: return widen<uint8_t>(bytes, count, to);
+    case TokenType::kUInt16: return widen<uint16_t>(bytes, count, to);
+    case TokenType::kUInt32: return widen<uint32_t>(bytes, count, to);
+    case TokenType::kInt32: return widen<int32_t>(bytes, count, to);
+    case TokenType::kInt64: return widen<int64_t>(bytes, count, to);
+  }
+}
+
+class TokenSource final : public Source {
+ public:
+  TokenSource(const std::string& path, const TokenOptions& options)
+      : file_(path), options_(options), width_(width_of(options.dtype)) {
+    const int64_t bytes = file_.size() - options.header;
+    if (bytes < 0 || bytes % width_ != 0) {
+      throw DataError(
+          "LS-DATA-FILE",
+          fmt::format("'{}' has {} bytes, {} of them before the tokens: the rest is no number of tokens of {} bytes",
+                      path, file_.size(), options.header, width_),
+          "check .dtype and .header, or get the file again");
+    }
+    // A window needs one token more than it has: the target of its last one.
+    size_ = (bytes / width_ - 1) / options.context;
+    if (bytes / width_ > options.context) return;
+    throw DataError(
+        "LS-DATA-FILE",
+        fmt::format("'{}' has {} tokens, too few for a window of {}", path, bytes / width_, options.context),
+        "give a longer file, or a smaller .context");
+  }
+
+  int64_t size() const override { return size_; }
+
+  Batch read(std::span<const int64_t> ids) const override {
+    const auto count = static_cast<int64_t>(ids.size());
+    const int64_t context = options_.context;
+    Batch batch{.input = at::empty({count, context}, at::kLong), .target = at::empty({count, context}, at::kLong)};
+    std::string bytes(static_cast<std::size_t>((context + 1) * width_), '\0');
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t offset = options_.header + ids[static_cast<std::size_t>(i)] * context * width_;
+      const std::size_t got = file_.read_at(offset, bytes.data(), bytes.size());
+      if (got < bytes.size()) {
+        throw DataError("LS-DATA-FILE",
+                        fmt::format("'{}' had {} bytes when it was opened, and now ends at byte {}", file_.path(),
+                                    file_.size(), offset + static_cast<int64_t>(got)),
+                        "let nothing write to it while it is in use");
+      }
+      int64_t* const input = batch.input.data_ptr<int64_t>() + i * context;
+      int64_t* const target = batch.target.data_ptr<int64_t>() + i * context;
+      widen(options_.dtype, bytes.data(), context, input);
+      widen(options_.dtype, bytes.data() + width_, context, target);
+      check(input, context, offset);
+      check(target + context - 1, 1, offset + context * width_);
+    }
+    return batch;
+  }
+
+  std::string describe() const override {
+    return fmt::format("{} windows of {} tokens in '{}'", size_, options_.context, file_.path());
+  }
+
+ private:
+  void check(const int64_t* tokens, int64_t count, int64_t offset) const {
+    if (options_.vocabulary == 0) return;
+    for (int64_t i = 0; i < count; ++i) {
+      if (tokens[i] >= 0 && tokens[i] < options_.vocabulary) continue;
+      throw DataError("LS-DATA-FILE",
+                      fmt::format("'{}' has the token {} at byte {}, and the vocabulary has {}", file_.path(),
+                                  tokens[i], offset + i * width_, options_.vocabulary),
+                      "check .dtype, .header and .vocabulary, or get the file again");
+    }
+  }
+
+  const internal::InputFile file_;
+  const TokenOptions options_;
+  const int64_t width_;
+  int64_t size_ = 0;
+};
+
+}  // namespace
+
+Dataset tokens(const std::string& path, const TokenOptions& options) {
+  if (options.context < 1 || options.header < 0 || options.vocabulary < 0) {
+    throw UsageError("LS-OPTION",
+                     fmt::format("tokens was given .context {}, .header {} and .vocabulary {}", options.context,
+                                 options.header, options.vocabulary),
+                     "give a context of at least 1, and no negative numbers");
+  }
+  return Dataset(std::make_shared<TokenSource>(path, options));
+}
+
+}  // namespace lockstep::data

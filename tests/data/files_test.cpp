@@ -1,0 +1,233 @@
+// CSV, CIFAR and token files as data sets.
+#include "lockstep/data/files.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <thread>
+
+#include "tests/data/scratch_folder.h"
+
+namespace lockstep {
+namespace {
+
+using testing::expect_error;
+
+std::vector<float> floats(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.to(at::kFloat).contiguous();
+  return {flat.data_ptr<float>(), flat.data_ptr<float>() + flat.numel()};
+}
+std::vector<int64_t> ints(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.to(at::kLong).contiguous();
+  return {flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + flat.numel()};
+}
+using Floats = std::vector<float>;
+using Ints = std::vector<int64_t>;
+
+class Csv : public testing::ScratchFolder {
+ protected:
+  Batch all(const std::string& text, const data::CsvOptions& options = {}) const {
+    return data::csv(write("a.csv", text), options).read_all();
+  }
+  void expect_damaged(const std::string& text, std::initializer_list<std::string_view> values,
+                      const data::CsvOptions& options = {},
+                      const testing::Where& where = testing::Where::current()) const {
+    expect_error<DataError>([&] { all(text, options); }, "LS-DATA-FILE", values, where);
+    const std::string name = quoted("a.csv");
+    expect_error<DataError>([&] { all(text, options); }, "LS-DATA-FILE", {name}, where);
+  }
+};
+
+TEST_F(Csv, RowsAreSamplesAndTheLastColumnTheTarget) {
+  const Batch batch = all("a,b,class\n1,2.5,0\n-3e2,+.5, 7 \n");
+  EXPECT_EQ(batch.input.sizes(), (Ints{2, 2}));
+  EXPECT_EQ(batch.input.scalar_type(), at::kFloat);
+  EXPECT_EQ(floats(batch.input), (Floats{1, 2.5, -300, 0.5}));
+  EXPECT_EQ(batch.target.scalar_type(), at::kLong);
+  EXPECT_EQ(batch.target.sizes(), (Ints{2}));
+  EXPECT_EQ(ints(batch.target), (Ints{0, 7}));
+}
+
+TEST_F(Csv, ColumnsAreChosenByNameOrNumber) {
+  const std::string text = "a,b,c\n1,2,3\n4,5,6\n";
+  EXPECT_EQ(floats(all(text, {.targets = {"a"}}).input), (Floats{2, 3, 5, 6}));
+  EXPECT_EQ(floats(all(text, {.targets = {"a"}, .inputs = {"c"}}).input), (Floats{3, 6}));
+  const Batch two = all(text, {.targets = {"2", "a"}, .target = data::CsvTarget::kNumber});
+  EXPECT_EQ(two.target.sizes(), (Ints{2, 2}));
+  EXPECT_EQ(two.target.scalar_type(), at::kFloat);
+  EXPECT_EQ(floats(two.target), (Floats{3, 1, 6, 4}));
+  EXPECT_EQ(all("1;2\n3;4", {.header = false, .separator = ';'}).target.size(0), 2);
+  expect_error<UsageError>([&] { all(text, {.targets = {"d"}}); }, "LS-OPTION", {"'d'", ".targets"});
+  expect_error<UsageError>([&] { all(text, {.inputs = {"3"}}); }, "LS-OPTION", {"'3'", ".inputs"});
+  expect_error<UsageError>([&] { all("a\n1\n"); }, "LS-OPTION");
+  expect_error<UsageError>([&] { all(text, {.separator = '"'}); }, "LS-OPTION", {".separator"});
+}
+
+TEST_F(Csv, QuotesHoldSeparatorsEndsOfLinesAndQuotes) {
+  const Batch batch =
+      all("\xef\xbb\xbf\"a\"\"1\",\"b,\nc\"\r\n\r\n\"1\",\"2\"\r\n3,4", {.targets = {"b,\nc"}, .inputs = {"a\"1"}});
+  EXPECT_EQ(floats(batch.input), (Floats{1, 3}));
+  EXPECT_EQ(ints(batch.target), (Ints{2, 4}));
+  expect_damaged("a,b\n1,2\n3,4\"5\n", {"line 3", "column 2"});
+  expect_damaged("a,b\n1,2\n\"3\"x,4\n", {"line 3", "column 1"});
+  expect_damaged("a,b\n1,2\n3,\"4\n\n", {"line 3", "column 2"});
+  expect_damaged("\"a\n\nb\",c\n1,x\n", {"line 4", "column 2"});
+}
+
+TEST_F(Csv, WhatIsNoNumberIsNamedWithItsLineAndColumn) {
+  expect_damaged("a,b\n1,2\n\n3,x\n", {"line 4", "column 2", "'x'", "'b'"});
+  expect_damaged("a,b\n1x,2\n", {"line 2", "column 1", "'1x'"});
+  expect_damaged("a,b\n1,2.5\n", {"line 2", "column 2", "'2.5'"});
+  expect_damaged("a,b\n1e39,2\n", {"line 2", "column 1", "'1e39'"});
+  expect_damaged("a,b\n,2\n", {"line 2", "column 1"});
+  expect_damaged("a,b\n1,\n", {"line 2", "column 2"}, {.missing = 0.0f});
+  expect_damaged("a,b\n1,99999999999999999999\n", {"line 2", "column 2"});
+  expect_damaged("a,b\n1,2\n1,2,3\n", {"line 3", "3 fields"});
+  expect_damaged("a,b\n1,2\n1\n", {"line 3", "1 fields"});
+  expect_damaged("", {"no rows"});
+  EXPECT_EQ(floats(all("a,b\n ,2\n", {.missing = -1.0f}).input), (Floats{-1}));
+  EXPECT_EQ(all("a,b\n").input.sizes(), (Ints{0, 1}));
+  expect_error<DataError>([&] { data::csv(path("nowhere")); }, "LS-DATA-FILE", {quoted("nowhere")});
+}
+
+TEST_F(Csv, LargeFilesAreReadWhole) {
+  std::string text = "x,y\n";
+  for (int i = 0; i < 40000; ++i) text += std::to_string(i) + ",\"" + std::to_string(i % 10) + "\"\n";
+  const Batch batch = all(text);
+  ASSERT_EQ(batch.size(), 40000);
+  EXPECT_EQ(batch.input[39999][0].item<float>(), 39999);
+  EXPECT_EQ(batch.target.sum().item<int64_t>(), 4000 * 45);
+  std::string blank = "x,y\n1,2\n";
+  for (int i = 0; i < 200000; ++i) blank += "\r\n";
+  EXPECT_EQ(all(blank).size(), 1);
+  expect_damaged(std::string(17 << 20, ','), {"line 1", "16777216 bytes"}, {.header = false});
+}
+
+class Cifar : public testing::ScratchFolder {
+ protected:
+  static std::string records(int count, std::vector<int> labels, int first) {
+    std::string bytes;
+    for (int i = 0; i < count; ++i) {
+      for (const int label : labels) bytes += static_cast<char>(label + i % 2);
+      for (int p = 0; p < 3072; ++p) bytes += static_cast<char>(first + i + p / 1024);
+    }
+    return bytes;
+  }
+};
+
+TEST_F(Cifar, TenIsReadFromItsSixFiles) {
+  const std::string in = "cifar-10-batches-bin/";
+  for (int i = 1; i <= 5; ++i) write(in + "data_batch_" + std::to_string(i) + ".bin", records(2, {i}, 10 * i));
+  write(in + "test_batch.bin", records(3, {8}, 100));
+  const auto bytes = data::cifar10(folder_.string(), {.normalise = false});
+  EXPECT_EQ(bytes.train.size(), 10);
+  EXPECT_EQ(bytes.evaluate.size(), 3);
+  const Batch all = bytes.train.read_all();
+  EXPECT_EQ(all.input.sizes(), (Ints{10, 3, 32, 32}));
+  EXPECT_EQ(ints(all.target), (Ints{1, 2, 2, 3, 3, 4, 4, 5, 5, 6}));
+  EXPECT_EQ(all.input[3][2][31][31].item<int>(), 23);
+  const auto split = data::cifar10(path("cifar-10-batches-bin"));
+  const int64_t ids[] = {3, 0};
+  const Batch two = split.train.read(ids);
+  EXPECT_EQ(two.input.scalar_type(), at::kFloat);
+  EXPECT_EQ(two.input[0][2][31][31].item<float>(), (23 / 255.0f - 0.4465f) / 0.2616f);
+  EXPECT_EQ(split.train.read({}).input.sizes(), (Ints{0, 3, 32, 32}));
+  expect_error<UsageError>([&] { data::cifar10(folder_.string(), {.coarse = true}); }, "LS-OPTION", {".coarse"});
+  write(in + "test_batch.bin", records(3, {9}, 100));
+  expect_error<DataError>([&] { data::cifar10(folder_.string()); }, "LS-DATA-FILE", {"label 10", "byte 3073"});
+  write(in + "test_batch.bin", records(3, {8}, 100).substr(1));
+  expect_error<DataError>([&] { data::cifar10(folder_.string()); }, "LS-DATA-FILE",
+                          {quoted(in + "test_batch.bin"), "9218 bytes"});
+  std::filesystem::remove(path(in + "data_batch_3.bin"));
+  expect_error<DataError>([&] { data::cifar10(folder_.string()); }, "LS-DATA-FILE", {quoted(in + "data_batch_3.bin")});
+  expect_error<DataError>([&] { data::cifar10(path("nowhere")); }, "LS-DATA-FILE", {quoted("nowhere")});
+}
+
+TEST_F(Cifar, HundredHasCoarseAndFineClasses) {
+  write("train.bin", records(2, {19 - 1, 98}, 0));
+  write("test.bin", records(1, {3, 50}, 0));
+  EXPECT_EQ(ints(data::cifar100(folder_.string()).train.read_all().target), (Ints{98, 99}));
+  EXPECT_EQ(ints(data::cifar100(folder_.string(), {.coarse = true}).train.read_all().target), (Ints{18, 19}));
+}
+
+class Tokens : public testing::ScratchFolder {
+ protected:
+  template <class T>
+  std::string file(int64_t count, const std::string& header = "") const {
+    std::string bytes = header;
+    for (int64_t i = 0; i < count; ++i) {
+      const T value = static_cast<T>(i);
+      bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
+    }
+    return write("tokens.bin", bytes);
+  }
+};
+
+TEST_F(Tokens, AreCutIntoWindowsWhoseTargetsAreOneFurther) {
+  const Dataset dataset = data::tokens(file<uint16_t>(14), {.context = 4});
+  EXPECT_EQ(dataset.size(), 3);
+  const int64_t ids[] = {2, 0};
+  const Batch batch = dataset.read(ids);
+  EXPECT_EQ(ints(batch.input), (Ints{8, 9, 10, 11, 0, 1, 2, 3}));
+  EXPECT_EQ(ints(batch.target), (Ints{9, 10, 11, 12, 1, 2, 3, 4}));
+  EXPECT_EQ(data::tokens(file<uint16_t>(13), {.context = 4}).size(), 3);
+  EXPECT_EQ(data::tokens(file<uint16_t>(12), {.context = 4}).size(), 2);
+  EXPECT_EQ(dataset.read({}).input.sizes(), (Ints{0, 4}));
+}
+
+TEST_F(Tokens, MayHaveAnyWidthAndAHeader) {
+  using data::TokenType;
+  const auto last = [&](const std::string& path, TokenType dtype, int64_t header = 0) {
+    return data::tokens(path, {.dtype = dtype, .context = 3, .header = header}).read_all().target[2][2].item<int64_t>();
+  };
+  EXPECT_EQ(last(file<uint8_t>(10), TokenType::kUInt8), 9);
+  EXPECT_EQ(last(file<uint32_t>(10), TokenType::kUInt32), 9);
+  EXPECT_EQ(last(file<int32_t>(10), TokenType::kInt32), 9);
+  EXPECT_EQ(last(file<int64_t>(10), TokenType::kInt64), 9);
+  EXPECT_EQ(last(file<uint16_t>(10, std::string(1024, 'h')), TokenType::kUInt16, 1024), 9);
+  write("tokens.bin", std::string(8, '\xff'));
+  const auto first = [&](TokenType dtype) {
+    return data::tokens(path("tokens.bin"), {.dtype = dtype, .context = 1}).read_all().input[0][0].item<int64_t>();
+  };
+  EXPECT_EQ(first(TokenType::kUInt16), 65535);
+  EXPECT_EQ(first(TokenType::kUInt32), 4294967295);
+  EXPECT_EQ(first(TokenType::kInt32), -1);
+}
+
+TEST_F(Tokens, ThatAreWrongAreNamed) {
+  expect_error<DataError>([&] { data::tokens(file<uint16_t>(4), {.context = 4}); }, "LS-DATA-FILE",
+                          {"4 tokens", "window of 4"});
+  expect_error<DataError>([&] { data::tokens(write("tokens.bin", "12345")); }, "LS-DATA-FILE",
+                          {quoted("tokens.bin"), "5 bytes"});
+  expect_error<DataError>([&] { data::tokens(file<uint16_t>(4), {.context = 4, .header = 9}); }, "LS-DATA-FILE",
+                          {"8 bytes"});
+  expect_error<DataError>([&] { data::tokens(file<uint16_t>(9), {.context = 4, .vocabulary = 8}).read_all(); },
+                          "LS-DATA-FILE", {"token 8", "byte 16"});
+  EXPECT_EQ(data::tokens(file<uint16_t>(9), {.context = 4, .vocabulary = 9}).read_all().size(), 2);
+  expect_error<UsageError>([&] { data::tokens(path("tokens.bin"), {.context = 0}); }, "LS-OPTION", {".context 0"});
+  expect_error<DataError>([&] { data::tokens(path("nowhere")); }, "LS-DATA-FILE", {quoted("nowhere")});
+  expect_error<DataError>([&] { data::tokens(write("empty", ""), {.context = 1}); }, "LS-DATA-FILE", {"0 tokens"});
+}
+
+TEST_F(Tokens, OfAFileThatIsCutOffMeanwhileAreAnError) {
+  const Dataset dataset = data::tokens(file<uint16_t>(100000), {.context = 10});
+  std::filesystem::resize_file(path("tokens.bin"), 50000);
+  const int64_t early[] = {0};
+  EXPECT_EQ(dataset.read(early).size(), 1);
+  const int64_t late[] = {9998};
+  expect_error<DataError>([&] { dataset.read(late); }, "LS-DATA-FILE", {quoted("tokens.bin"), "200000 bytes"});
+}
+
+TEST_F(Tokens, MayBeReadByManyThreads) {
+  const Dataset dataset = data::tokens(file<uint16_t>(10001), {.context = 10});
+  std::vector<std::thread> threads;
+  std::vector<int64_t> sums(4);
+  for (std::size_t t = 0; t < sums.size(); ++t) {
+    threads.emplace_back([&, t] { sums[t] = dataset.read_all().input.sum().item<int64_t>(); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const int64_t sum : sums) EXPECT_EQ(sum, 9999 * 10000 / 2);
+}
+
+}  // namespace
+}  // namespace lockstep
