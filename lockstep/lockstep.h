@@ -23,6 +23,7 @@
 #include "lockstep/data/record_files.h"               // IWYU pragma: export
 #include "lockstep/data/records.h"                    // IWYU pragma: export
 #include "lockstep/data/sources.h"                    // IWYU pragma: export
+#include "lockstep/data/tokenizer.h"                  // IWYU pragma: export
 #include "lockstep/optim/moving_average.h"            // IWYU pragma: export
 #include "lockstep/optim/optimizer.h"                 // IWYU pragma: export
 #include "lockstep/reduce/reducer.h"                  // IWYU pragma: export
