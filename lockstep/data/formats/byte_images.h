@@ -26,6 +26,14 @@ class PixelTable {
     }
   }
 
+  /// `pixels` times red, green and blue, as three planes.
+  void apply_to_pixels(const unsigned char* from, int64_t pixels, float* to) const {
+    for (std::size_t channel = 0; channel < 3; ++channel) {
+      const auto& values = values_[channel];
+      for (int64_t i = 0; i < pixels; ++i) *to++ = values[from[3 * i + static_cast<int64_t>(channel)]];
+    }
+  }
+
  private:
   std::array<std::array<float, 256>, 3> values_{};
 };

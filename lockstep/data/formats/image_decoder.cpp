@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "lockstep/cluster/named_text.h"
 
 namespace lockstep::internal {
@@ -11,6 +13,11 @@ void check_size(int64_t height, int64_t width, int64_t max_pixels) {
   if (height <= max_pixels / width) return;
   throw ImageDamage(
       fmt::format("it says that it has {} x {} pixels, above the limit of {}", height, width, max_pixels));
+}
+
+std::size_t expected_bytes(const Pixels& image, std::string_view file) {
+  constexpr std::size_t kUsual = 64;  // bytes of pixels for each byte of a file; few files have more
+  return std::min(static_cast<std::size_t>(3 * image.height * image.width), kUsual * file.size());
 }
 
 Pixels decode_pixels(std::string_view file, int64_t max_pixels) {

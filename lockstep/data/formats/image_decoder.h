@@ -1,6 +1,7 @@
 // PNG and JPEG files as pixels, by libpng and libjpeg-turbo.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -30,6 +31,9 @@ Pixels decode_pixels(std::string_view file, int64_t max_pixels);
 // Of one format each.
 Pixels decode_png(std::string_view file, int64_t max_pixels);
 Pixels decode_jpeg(std::string_view file, int64_t max_pixels);
+
+/// Memory to begin with: what an image of this size needs, as far as a file of these bytes is likely to hold it.
+std::size_t expected_bytes(const Pixels& image, std::string_view file);
 
 /// Throws an ImageDamage unless an image of this size may be decoded.
 void check_size(int64_t height, int64_t width, int64_t max_pixels);

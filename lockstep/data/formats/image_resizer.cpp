@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <utility>
 
 namespace lockstep::internal {
 
@@ -35,6 +36,28 @@ std::vector<Taps> taps_of(const Axis& axis) {
   return all;
 }
 
+/// The first pixel that any of them takes from, and the one behind the last.
+std::pair<int64_t, int64_t> reach_of(const std::vector<Taps>& all) {
+  int64_t first = INT64_MAX;
+  int64_t end = 0;
+  for (const Taps& taps : all) {
+    first = std::min(first, taps.first);
+    end = std::max(end, taps.first + static_cast<int64_t>(taps.weights.size()));
+  }
+  return {std::min(first, end), end};
+}
+
+/// A window of an image that is not scaled.
+Pixels window_of(const Pixels& image, const Axis& rows, const Axis& columns) {
+  const auto line = static_cast<std::size_t>(columns.count) * 3;
+  Pixels result{rows.count, columns.count, {}};
+  result.bytes.reserve(static_cast<std::size_t>(rows.count) * line);
+  for (int64_t y = rows.begin; y < rows.begin + rows.count; ++y) {
+    result.bytes.append(image.bytes, static_cast<std::size_t>((y * image.width + columns.begin) * 3), line);
+  }
+  return result;
+}
+
 unsigned char rounded(float value) { return static_cast<unsigned char>(std::clamp(value + 0.5f, 0.0f, 255.0f)); }
 
 }  // namespace
@@ -50,47 +73,36 @@ Window covering_window(int64_t image_height, int64_t image_width, int64_t height
 }
 
 Pixels scaled_window(const Pixels& image, const Axis& rows, const Axis& columns) {
+  if (rows.size == rows.scaled && columns.size == columns.scaled) return window_of(image, rows, columns);
   const std::vector<Taps> across = taps_of(columns);
-  const std::vector<Taps> down = taps_of(rows);
-  int64_t first = image.height;
-  int64_t end = 0;
-  for (const Taps& taps : down) {
-    first = std::min(first, taps.first);
-    end = std::max(end, taps.first + static_cast<int64_t>(taps.weights.size()));
-  }
-  const auto line = static_cast<std::size_t>(columns.count) * 3;
-  // The rows that are needed, scaled across.
-  std::vector<float> scaled(static_cast<std::size_t>(std::max<int64_t>(end - first, 0)) * line);
-  float* to = scaled.data();
-  for (int64_t y = first; y < end; ++y) {
-    const auto* const row = reinterpret_cast<const unsigned char*>(image.bytes.data()) + y * image.width * 3;
-    for (const Taps& taps : across) {
-      const unsigned char* from = row + taps.first * 3;
+  const auto [first, end] = reach_of(across);
+  const auto wide = static_cast<std::size_t>(end - first) * 3;
+  Pixels result{rows.count, columns.count, std::string(static_cast<std::size_t>(rows.count * columns.count) * 3, '\0')};
+  auto* out = reinterpret_cast<unsigned char*>(result.bytes.data());
+  std::vector<float> sums(wide);  // a row of the result that is not scaled across yet
+  for (const Taps& taps : taps_of(rows)) {
+    std::fill(sums.begin(), sums.end(), 0.0f);
+    const auto* from =
+        reinterpret_cast<const unsigned char*>(image.bytes.data()) + (taps.first * image.width + first) * 3;
+    for (const float weight : taps.weights) {
+      for (std::size_t i = 0; i < wide; ++i) sums[i] += weight * static_cast<float>(from[i]);
+      from += image.width * 3;
+    }
+    for (const Taps& pixel : across) {
+      const float* at = sums.data() + (pixel.first - first) * 3;
       float red = 0;
       float green = 0;
       float blue = 0;
-      for (const float weight : taps.weights) {
-        red += weight * static_cast<float>(from[0]);
-        green += weight * static_cast<float>(from[1]);
-        blue += weight * static_cast<float>(from[2]);
-        from += 3;
+      for (const float weight : pixel.weights) {
+        red += weight * at[0];
+        green += weight * at[1];
+        blue += weight * at[2];
+        at += 3;
       }
-      *to++ = red;
-      *to++ = green;
-      *to++ = blue;
+      *out++ = rounded(red);
+      *out++ = rounded(green);
+      *out++ = rounded(blue);
     }
-  }
-  Pixels result{rows.count, columns.count, std::string(static_cast<std::size_t>(rows.count) * line, '\0')};
-  auto* out = reinterpret_cast<unsigned char*>(result.bytes.data());
-  std::vector<float> sums(line);
-  for (const Taps& taps : down) {
-    std::fill(sums.begin(), sums.end(), 0.0f);
-    const float* from = scaled.data() + static_cast<std::size_t>(taps.first - first) * line;
-    for (const float weight : taps.weights) {
-      for (std::size_t i = 0; i < line; ++i) sums[i] += weight * from[i];
-      from += line;
-    }
-    out = std::transform(sums.begin(), sums.end(), out, &rounded);
   }
   return result;
 }

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <vector>
 
 #include "lockstep/core/error.h"
 #include "lockstep/data/formats/image_decoder.h"
@@ -40,16 +39,12 @@ void ImageToTensor::write(std::string_view file, void* to) const {
   Window window{{image.height, height, 0, height}, {image.width, width, 0, width}};
   if (options_.fit == data::ImageFit::kCrop) window = covering_window(image.height, image.width, height, width);
   const Pixels scaled = scaled_window(image, window.rows, window.columns);
-  const auto plane = static_cast<std::size_t>(height * width);
-  std::vector<unsigned char> planes(3 * plane);
-  const auto* from = reinterpret_cast<const unsigned char*>(scaled.bytes.data());
-  for (std::size_t pixel = 0; pixel < plane; ++pixel) {
-    for (std::size_t channel = 0; channel < 3; ++channel) planes[channel * plane + pixel] = *from++;
-  }
-  if (options_.normalise) {
-    table_.apply(planes.data(), height * width, static_cast<float*>(to));
-  } else {
-    std::copy(planes.begin(), planes.end(), static_cast<unsigned char*>(to));
+  const int64_t plane = height * width;
+  const auto* const from = reinterpret_cast<const unsigned char*>(scaled.bytes.data());
+  if (options_.normalise) return table_.apply_to_pixels(from, plane, static_cast<float*>(to));
+  auto* planes = static_cast<unsigned char*>(to);
+  for (int64_t channel = 0; channel < 3; ++channel) {
+    for (int64_t i = 0; i < plane; ++i) *planes++ = from[3 * i + channel];
   }
 }
 

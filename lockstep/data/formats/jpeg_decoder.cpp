@@ -101,6 +101,7 @@ Pixels decode_jpeg(std::string_view file, int64_t max_pixels) {
   });
   const auto row = static_cast<std::size_t>(pixels.width) * 3;
   std::string inks(has_inks ? static_cast<std::size_t>(pixels.width) * 4 : 0, '\0');
+  pixels.bytes.reserve(expected_bytes(pixels, file));
   for (int64_t y = 0; y < pixels.height; ++y) {
     pixels.bytes.resize(pixels.bytes.size() + row);  // memory grows with the rows that are there
     auto* const to = reinterpret_cast<unsigned char*>(pixels.bytes.data() + pixels.bytes.size() - row);

@@ -14,8 +14,6 @@ namespace lockstep::internal {
 
 namespace {
 
-constexpr png_alloc_size_t kMostForChunk = 8 << 20;  // of a chunk that is no pixels
-
 /// One file that is being decoded.
 struct Png {
   std::string_view left;
@@ -60,8 +58,8 @@ Pixels decode_png(std::string_view file, int64_t max_pixels) {
   if (self.info == nullptr) throw ImageDamage("libpng refused to begin");
   self.call([&self] {
     png_set_read_fn(self.png, &self, &Png::on_read);
-    png_set_chunk_malloc_max(self.png, kMostForChunk);
-    png_set_chunk_cache_max(self.png, 128);
+    // What is no pixels is passed over: libpng would take memory for all that such a chunk says it has.
+    png_set_keep_unknown_chunks(self.png, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
     png_set_user_limits(self.png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
     png_read_info(self.png, self.info);
   });
@@ -82,6 +80,7 @@ Pixels decode_png(std::string_view file, int64_t max_pixels) {
   if (row_bytes != row)
     throw ImageDamage("it is no PNG that can be decoded: its pixels do not become red, green and blue");
   // Memory grows with the rows that are there; an interlaced image needs it all at once.
+  pixels.bytes.reserve(expected_bytes(pixels, file));
   const std::size_t whole = static_cast<std::size_t>(pixels.height) * row;
   for (int pass = 0; pass < passes; ++pass) {
     for (std::size_t at = 0; at < whole; at += row) {
