@@ -42,4 +42,16 @@ void expect_value_or_error(Fn&& fn) {
   }
 }
 
+/// Runs `fn`, which may throw what reading a file may throw and nothing else; false where it did.
+template <class Fn>
+bool is_value_or_data_error(Fn&& fn) {
+  try {
+    fn();
+    return true;
+  } catch (const DataError& error) {
+    check_message(error);
+    return false;
+  }
+}
+
 }  // namespace lockstep::fuzz
