@@ -22,8 +22,8 @@ std::vector<Taps> taps_of(const Axis& axis) {
   for (int64_t i = 0; i < axis.count; ++i) {
     Taps& taps = all[static_cast<std::size_t>(i)];
     const double center = (static_cast<double>(axis.begin + i) + 0.5) * scale;
-    taps.first = std::clamp<int64_t>(static_cast<int64_t>(center - reach + 0.5), 0, axis.size - 1);
-    const int64_t end = std::clamp<int64_t>(static_cast<int64_t>(center + reach + 0.5), taps.first + 1, axis.size);
+    taps.first = std::clamp<int64_t>(std::lround(center - reach), 0, axis.size - 1);
+    const int64_t end = std::clamp<int64_t>(std::lround(center + reach), taps.first + 1, axis.size);
     double sum = 0;
     std::vector<double> weights;
     for (int64_t j = taps.first; j < end; ++j) {
