@@ -4,6 +4,8 @@
 #include <ATen/core/TensorBody.h>
 
 #include <cstdint>
+#include <map>
+#include <string>
 
 namespace lockstep {
 
@@ -12,14 +14,26 @@ namespace lockstep {
 struct Batch {
   at::Tensor input = {};    // [size, ...]
   at::Tensor target = {};   // [size, ...]; undefined where there is none
-  at::Tensor ids = {};      // int64 [size]: which samples of the data set
+  at::Tensor ids = {};      // int64 [size]: which samples of the data set; -1 for rows of padding
   int64_t global_size = 0;  // samples in the global batch, over all replicas: the same in each part
+  /// What else a sample has, by name, each [size, ...]. Names may be nested by slashes: "boxes/left".
+  std::map<std::string, at::Tensor> more = {};
+  /// How many rows at the end are padding (Remainder::kPad). They have weight 0: neither global_size nor scale_loss()
+  /// counts them. The loss must be a mean over the first samples() rows. cross_entropy and nll_loss leave padding out
+  /// by themselves, because its int64 targets are -100; for other losses there is mean().
+  int64_t padding = 0;
 
-  /// Samples in this part; may be 0.
+  /// Rows in this part, padding included; may be 0.
   int64_t size() const {
     const at::Tensor& one = ids.defined() ? ids : input;
     return one.defined() && one.dim() > 0 ? one.size(0) : 0;
   }
+  /// Samples in this part: rows that are no padding.
+  int64_t samples() const { return size() - padding; }
+  /// The mean of `losses`, [size, ...], over the rows of samples.
+  at::Tensor mean(const at::Tensor& losses) const;
+  /// float32 [size]: 1 for each sample, then 0 for each row of padding.
+  at::Tensor weights() const;
 };
 
 /// Tells merge_call where a Batch has tensors (replica/tensors_in.h).
@@ -28,6 +42,7 @@ void for_each_tensor(Batch& batch, const Fn& fn) {
   fn(batch.input);
   fn(batch.target);
   fn(batch.ids);
+  for (auto& [name, tensor] : batch.more) fn(tensor);
 }
 
 }  // namespace lockstep

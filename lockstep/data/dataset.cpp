@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/data/batch_rows.h"
 #include "lockstep/data/rows.h"
+#include "lockstep/data/stage.h"
 
 namespace lockstep::data {
 
@@ -18,12 +20,6 @@ using internal::rows_of;
 using internal::text_of;
 
 namespace {
-
-at::Tensor as_tensor(std::span<const int64_t> ids) {
-  at::Tensor tensor = at::empty({static_cast<int64_t>(ids.size())}, at::kLong);
-  std::copy(ids.begin(), ids.end(), tensor.data_ptr<int64_t>());
-  return tensor;
-}
 
 /// "3 samples (7, 0, 4)", for messages.
 std::string text_of_ids(std::span<const int64_t> ids) {
@@ -57,59 +53,82 @@ Batch read_or_name(const Source& source, std::span<const int64_t> ids) {
   }
 }
 
-/// Reads from the source and checks that the result is what it was asked for.
-Batch read_checked(const Source& source, std::span<const int64_t> ids) {
-  Batch batch = read_or_name(source, ids);
+}  // namespace
+}  // namespace lockstep::data
+
+namespace lockstep::internal {
+
+Batch read_checked(const data::Source& source, std::span<const int64_t> ids) {
+  Batch batch = data::read_or_name(source, ids);
   const auto count = static_cast<int64_t>(ids.size());
   if (rows_of(batch.input) != count || rows_of(batch.target) != count) {
     throw DataError("LS-SOURCE",
                     fmt::format("{} was asked for {} and gave input {} and target {}", source.describe(),
-                                text_of_ids(ids), text_of(batch.input), text_of(batch.target)),
+                                data::text_of_ids(ids), text_of(batch.input), text_of(batch.target)),
                     "its read() must give one row of input and of target for each sample");
   }
-  if (!are_ids(batch.ids, ids)) {
+  if (!data::are_ids(batch.ids, ids)) {
     throw DataError(
         "LS-SOURCE",
-        fmt::format("{} was asked for {} and gave others as Batch::ids", source.describe(), text_of_ids(ids)),
+        fmt::format("{} was asked for {} and gave others as Batch::ids", source.describe(), data::text_of_ids(ids)),
         "its read() must give the samples that it is asked for, in that order, or leave Batch::ids undefined");
   }
+  if (!batch.more.empty()) check_rows(batch, count, source.describe());
   return batch;
 }
 
+Batch IndexStage::read(std::span<const int64_t> ids) const {
+  std::vector<int64_t> moved;
+  moved.reserve(ids.size());
+  for (const int64_t id : ids) moved.push_back(upstream_id(id));
+  return read_upstream(moved);
+}
+
+void check_count(const char* call, int64_t count, int64_t least) {
+  if (count >= least) return;
+  throw UsageError("LS-OPTION", fmt::format("{} was given {}", call, count), fmt::format("give at least {}", least));
+}
+
+}  // namespace lockstep::internal
+
+namespace lockstep::data {
+
+namespace {
+
 class TensorSource final : public Source {
  public:
-  TensorSource(at::Tensor input, at::Tensor target) : input_(std::move(input)), target_(std::move(target)) {}
-  int64_t size() const override { return input_.size(0); }
-  Batch read(std::span<const int64_t> ids) const override {
-    const at::NoGradGuard no_grad;
-    const at::Tensor index = as_tensor(ids);
-    return {at::index_select(input_, 0, index), at::index_select(target_, 0, index), {}, 0};
-  }
+  TensorSource(at::Tensor input, at::Tensor target, std::map<std::string, at::Tensor> more)
+      : all_{.input = std::move(input), .target = std::move(target), .more = std::move(more)} {}
+  int64_t size() const override { return all_.input.size(0); }
+  Batch read(std::span<const int64_t> ids) const override { return internal::rows_at(all_, ids); }
   std::string describe() const override { return fmt::format("{} samples in tensors", size()); }
+  uint64_t digest() const override {
+    constexpr int64_t kSampled = 16;
+    std::vector<int64_t> sampled;
+    for (int64_t i = 0; i < std::min(size(), kSampled); ++i)
+      sampled.push_back(size() <= kSampled ? i : size() / kSampled * i);
+    return internal::digest_of(read(sampled));
+  }
 
  private:
-  const at::Tensor input_;
-  const at::Tensor target_;
+  const Batch all_;
 };
 
-class SliceSource final : public Source {
+class SliceStage final : public internal::IndexStage {
  public:
-  SliceSource(std::shared_ptr<const Source> whole, int64_t begin, int64_t end)
-      : whole_(std::move(whole)), begin_(begin), end_(end) {}
+  SliceStage(const Dataset& whole, int64_t begin, int64_t end) : IndexStage(whole), begin_(begin), end_(end) {}
   int64_t size() const override { return end_ - begin_; }
-  Batch read(std::span<const int64_t> ids) const override {
-    std::vector<int64_t> moved(ids.begin(), ids.end());
-    for (int64_t& id : moved) id += begin_;
-    Batch batch = read_checked(*whole_, moved);
-    batch.ids = at::Tensor();  // they count in the whole data set
-    return batch;
-  }
   std::string describe() const override {
-    return fmt::format("samples {} to {} of {}", begin_, end_, whole_->describe());
+    return fmt::format("samples {} to {} of {}", begin_, end_, upstream().describe());
+  }
+
+ protected:
+  int64_t upstream_id(int64_t id) const override { return begin_ + id; }
+  std::shared_ptr<const Source> with(const Dataset& whole) const override {
+    return std::make_shared<SliceStage>(whole, begin_, end_);
   }
 
  private:
-  const std::shared_ptr<const Source> whole_;
   const int64_t begin_;
   const int64_t end_;
 };
@@ -117,6 +136,24 @@ class SliceSource final : public Source {
 }  // namespace
 
 Source::~Source() = default;
+std::shared_ptr<const Source> Source::at_epoch(const Pass& /*pass*/) const { return nullptr; }
+uint64_t Source::digest() const { return 0; }
+int64_t Source::read_ahead() const { return 0; }
+
+int64_t Stage::size() const { return Dataset(upstream_).size(); }
+uint64_t Stage::digest() const { return upstream_->digest(); }
+int64_t Stage::read_ahead() const { return upstream_->read_ahead(); }
+
+std::shared_ptr<const Source> Stage::at_epoch(const Pass& pass) const {
+  auto source = upstream_->at_epoch(pass);
+  return source ? with(Dataset(std::move(source))) : nullptr;
+}
+
+Batch Stage::read_upstream(std::span<const int64_t> ids) const {
+  Batch batch = internal::read_checked(*upstream_, ids);
+  batch.ids = at::Tensor();  // they count in the upstream source
+  return batch;
+}
 
 const std::shared_ptr<const Source>& Dataset::source() const {
   if (source_) return source_;
@@ -139,8 +176,8 @@ Batch Dataset::read(std::span<const int64_t> ids) const {
                      fmt::format("sample {} was asked for, and {} does not have it", id, source_->describe()),
                      count == 0 ? "it is empty" : fmt::format("choose samples from 0 to {}", count - 1));
   }
-  Batch batch = read_checked(*source_, ids);
-  batch.ids = as_tensor(ids);
+  Batch batch = internal::read_checked(*source_, ids);
+  batch.ids = internal::ids_tensor(ids);
   batch.global_size = static_cast<int64_t>(ids.size());
   return batch;
 }
@@ -151,7 +188,14 @@ Batch Dataset::read_all() const {
   return read(ids);
 }
 
-Dataset from_tensors(const at::Tensor& input, const at::Tensor& target) {
+Dataset Dataset::at_epoch(uint64_t seed, int64_t epoch) const {
+  auto there = source()->at_epoch({seed, epoch});
+  return there ? Dataset(std::move(there)) : *this;
+}
+
+Dataset from_tensors(const at::Tensor& input, const at::Tensor& target) { return from_tensors(input, target, {}); }
+
+Dataset from_tensors(const at::Tensor& input, const at::Tensor& target, const std::map<std::string, at::Tensor>& more) {
   internal::check_rows(input, "from_tensors", "the input");
   internal::check_rows(target, "from_tensors", "the target");
   if (rows_of(input) != rows_of(target)) {
@@ -159,7 +203,18 @@ Dataset from_tensors(const at::Tensor& input, const at::Tensor& target) {
                      fmt::format("from_tensors was given an input {} and a target {}", text_of(input), text_of(target)),
                      "give both one row for each sample");
   }
-  return Dataset(std::make_shared<TensorSource>(input.detach(), target.detach()));
+  std::map<std::string, at::Tensor> kept;
+  for (const auto& [name, tensor] : more) {
+    internal::check_rows(tensor, "from_tensors", fmt::format("'{}'", name).c_str());
+    if (rows_of(tensor) != rows_of(input)) {
+      throw UsageError(
+          "LS-BATCH",
+          fmt::format("from_tensors was given an input {} and '{}' {}", text_of(input), name, text_of(tensor)),
+          "give all one row for each sample");
+    }
+    kept[name] = tensor.detach();
+  }
+  return Dataset(std::make_shared<TensorSource>(input.detach(), target.detach(), std::move(kept)));
 }
 
 Dataset slice(const Dataset& dataset, int64_t begin, int64_t end) {
@@ -168,7 +223,7 @@ Dataset slice(const Dataset& dataset, int64_t begin, int64_t end) {
                      fmt::format("the samples {} to {} were asked of {}", begin, end, dataset.source()->describe()),
                      fmt::format("choose borders from 0 to {}", dataset.size()));
   }
-  return Dataset(std::make_shared<SliceSource>(dataset.source(), begin, end));
+  return Dataset(std::make_shared<SliceStage>(dataset, begin, end));
 }
 
 }  // namespace lockstep::data

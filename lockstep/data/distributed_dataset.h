@@ -1,4 +1,4 @@
-// A data set dealt to the replicas, one global batch for each step.
+// A data set or stream dealt to the replicas, one global batch for each step.
 // Walk: the training loop -> here -> strategy/run.cpp
 #pragma once
 
@@ -6,61 +6,54 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
-#include "lockstep/core/ids.h"
 #include "lockstep/core/per_replica.h"
 #include "lockstep/data/batch.h"
+#include "lockstep/data/cursor.h"
 #include "lockstep/data/dataset.h"
-#include "lockstep/data/plan.h"
+#include "lockstep/data/distribute_options.h"
+#include "lockstep/data/stream.h"
 
 namespace lockstep {
 
 class Strategy;
 
-/// What happens to the samples of an epoch that do not fill a global batch.
-enum class Remainder {
-  kKeep,  // they form a last, short batch; replicas' parts differ by at most one sample, and may be empty
-  kDrop,  // they are left out of this epoch; with `shuffle` each epoch leaves out others
-};
-
-struct DistributeOptions {
-  int64_t global_batch = 0;  // samples of a step over all replicas; at least 1, may be fewer than replicas
-  bool shuffle = false;      // a new order for each epoch, a function of (seed, epoch)
-  std::optional<uint64_t> seed = std::nullopt;  // the strategy's, where none is given
-  Remainder remainder = Remainder::kKeep;
-  /// Where it is given, the cursor is one of Strategy::state_items() under this name. Names of a strategy's living data
-  /// sets differ.
-  std::string name = {};
-};
-
 namespace internal {
-struct Deal;
-}
+class Deal;
+class ReplicaGroup;
+class StepFeed;
+}  // namespace internal
 
 namespace data {
 
-/// A place in the epochs of a distributed data set. It is a few numbers, so that a program can save it in any format,
-/// and it holds for any number of replicas, lanes and workers, and for any global batch.
-struct Cursor {
+/// What this process's replicas have used of an epoch: a proof that each sample was used once.
+struct LedgerEntry {
   int64_t epoch = 0;
-  int64_t position = 0;  // samples of this epoch that come before the place
-  int64_t size = 0;      // samples in the data set, when the epoch began
-  uint64_t seed = 0;     // of the order of samples
-  bool shuffle = false;  // whether that order is DistributeOptions::shuffle's
-  friend bool operator==(const Cursor&, const Cursor&) = default;
+  int64_t steps = 0;
+  int64_t samples = 0;  // of this process's replicas, without padding
+  uint64_t ids = 0;     // a digest of the set of ids: the sum of a digest of each
+  uint64_t order = 0;   // a digest of ids, replicas and steps
+  /// What the replicas of two workers have used together; `order` is that of both.
+  LedgerEntry operator+(const LedgerEntry& other) const;
+  /// Whether the samples are those of a data set of `size` samples, each once.
+  bool has_each_once(int64_t size) const;
 };
 
-/// A handle; copies refer to the same data and to the same cursor. Which sample goes to which replica is a pure
-/// function of (seed, epoch, position of the batch, replica): reading is repeatable, and every sample of an epoch is
-/// used once (Remainder::kDrop leaves some out, and seek() those before its place). A default-constructed one is empty:
-/// its members throw a UsageError.
+/// A handle; copies refer to the same data and to the same cursor. Which sample of a data set goes to which replica is
+/// a pure function of (seed, epoch, position of the batch, replica): reading is repeatable, and every sample of an
+/// epoch is used once (Remainder::kDrop leaves some out, and seek() those before its place). Of a stream, global batch
+/// k is the k-th block of its samples, or, where replicas read files of their own, what they have read since the
+/// (k-1)-th; neither depends on lanes and workers. A default-constructed one is empty: its members throw a UsageError.
+///
+/// With several workers all make the same steps of a stream, and then each ++ is a call in which all take part, between
+/// runs.
 class DistributedDataset {
  public:
   /// Yields the steps of one epoch in order. An input iterator: one pass, on one thread. It keeps the data set alive.
-  /// Where reading throws, the iterator stays at its step.
+  /// Where reading throws, the iterator stays at its step. A copy reads for itself.
   class Iterator {
    public:
     using iterator_category = std::input_iterator_tag;
@@ -74,20 +67,29 @@ class DistributedDataset {
     pointer operator->() const { return &current_; }
     Iterator& operator++();
     void operator++(int) { ++*this; }
-    bool operator==(std::default_sentinel_t) const { return !deal_ || step_ >= steps_; }
+    bool operator==(std::default_sentinel_t) const { return !deal_ || ended_; }
 
    private:
     friend class DistributedDataset;
+    /// What a copy of the iterator does not share.
+    struct Feed {
+      Feed() = default;
+      Feed(const Feed& /*other*/) {}
+      Feed(Feed&& other) noexcept = default;
+      Feed& operator=(const Feed& /*other*/) {
+        steps.reset();
+        return *this;
+      }
+      Feed& operator=(Feed&& other) noexcept = default;
+      std::shared_ptr<internal::StepFeed> steps;
+    };
+
     Iterator(std::shared_ptr<const internal::Deal> deal, int64_t epoch);
-    PerReplica<Batch> read(int64_t step) const;
 
     std::shared_ptr<const internal::Deal> deal_;
-    std::optional<internal::EpochOrder> order_;
-    int64_t epoch_ = 0;
-    int64_t size_ = 0;
-    int64_t first_ = 0;  // the position of the first sample that it gives
-    int64_t step_ = 0;
-    int64_t steps_ = 0;
+    Cursor behind_;  // the place behind the present step
+    Feed feed_;
+    bool ended_ = false;
     PerReplica<Batch> current_;
   };
 
@@ -108,32 +110,48 @@ class DistributedDataset {
   /// The steps of epoch `number`, counted from 0: those after the place of the last seek(). Throws a UsageError for a
   /// negative number.
   Epoch epoch(int64_t number) const;
-  /// The place behind the batch that an iterator gave last, so the batch that a loop holds counts as used. All
-  /// iterators move this one cursor. Call from any thread.
+  /// The place behind the batch that an iterator gave last, so the batch that a loop holds counts as used. What was
+  /// read ahead does not count. All iterators move this one cursor. Call from any thread.
   Cursor cursor() const;
   /// Continues at `cursor`: from now on its epoch begins there, earlier epochs have no steps, and later ones are whole.
   /// Iterators that exist go on as before. A UsageError for negative numbers, another seed or another `.shuffle`, a
-  /// DataError for another size; then nothing has changed. Call from any thread.
+  /// DataError for another size or other data; then nothing has changed. Call from any thread.
   void seek(const Cursor& cursor) const;
-  /// Steps of a whole epoch, whatever seek() was given; 0 where there are no samples.
+  /// Steps of a whole epoch, whatever seek() was given; 0 where there are no samples. A UsageError for a stream, whose
+  /// length is not known.
   int64_t steps_per_epoch() const;
-  /// Samples in the data set.
+  /// Samples in the data set. A UsageError for a stream.
   int64_t size() const;
   int64_t global_batch() const;
+  /// Samples that were left out because they could not be read (OnError::kSkip), on all workers.
+  int64_t skipped() const;
+  /// What this process's replicas have used, for each of the last 64 epochs that had steps.
+  std::vector<LedgerEntry> ledger() const;
+  /// The pipeline, how it is dealt and read ahead, and what that takes of memory, for a reader.
+  std::string describe() const;
 
-  /// For the library's own use: `seed` is the strategy's.
-  DistributedDataset(Dataset dataset, DistributeOptions options, uint64_t seed, int64_t num_replicas,
-                     ReplicaId first_replica, int64_t num_local_replicas);
+  /// For the library's own use.
+  explicit DistributedDataset(std::shared_ptr<const internal::Deal> deal) : deal_(std::move(deal)) {}
 
  private:
   friend class lockstep::Strategy;
-  explicit DistributedDataset(std::shared_ptr<const internal::Deal> deal) : deal_(std::move(deal)) {}
   const internal::Deal& deal() const;
 
   std::shared_ptr<const internal::Deal> deal_;
 };
 
 }  // namespace data
+
+namespace internal {
+/// How Strategy::distribute() deals a data set, or a stream; `own`: of which each worker has one of its own.
+std::shared_ptr<const Deal> deal_of(const data::Dataset& dataset, DistributeOptions options,
+                                    std::shared_ptr<ReplicaGroup> group);
+std::shared_ptr<const Deal> deal_of(const data::Stream& stream, DistributeOptions options,
+                                    std::shared_ptr<ReplicaGroup> group, bool own);
+
+inline data::Stream as_stream(const data::Stream& stream) { return stream; }
+inline data::Stream as_stream(const data::Dataset& dataset) { return data::from_dataset(dataset); }
+}  // namespace internal
 
 using data::DistributedDataset;
 

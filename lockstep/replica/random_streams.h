@@ -23,7 +23,8 @@ enum class StreamPurpose : uint8_t {
   kEvaluateShared,
   kModule,
   kVariable,
-  kEvaluateMerge
+  kEvaluateMerge,
+  kSample  // random work in the pipeline of a data set
 };
 
 /// Names a stream. Replica has 24 bits, step 32 and draw 32: larger values would name other streams.

@@ -22,7 +22,7 @@ void check_batches(const char* call, const PerReplica<Batch>& batches) {
                       call, whole, batches.first_replica().value(), batch.global_size, replica),
           kRemedy);
     }
-    samples += batch.size();
+    samples += batch.samples();
     ++replica;
   }
   if (whole == 0 || whole >= samples) return;

@@ -48,10 +48,10 @@ template <class T>
 void add_share(BatchShare& share, const T& argument, int64_t r, int64_t num_replicas) {
   if constexpr (std::is_same_v<T, PerReplica<Batch>>) {
     const Batch& batch = component_of(argument, r);
-    share = {share.batches + 1, batch.size(), batch.global_size};
+    share = {share.batches + 1, batch.samples(), batch.global_size};
   } else if constexpr (std::is_same_v<T, Batch>) {
     // Every replica works on the same samples, so its weight is 1 / num_replicas: each sample counts once in all.
-    share = {share.batches + 1, argument.size(), argument.size() * num_replicas};
+    share = {share.batches + 1, argument.samples(), argument.samples() * num_replicas};
   }
 }
 

@@ -72,22 +72,37 @@ StateItem number(std::string name, Kind kind, std::function<Number()> get, std::
 }
 
 StateItem item_of(const std::string& name, const DistributedDataset& data) {
+  constexpr int64_t kFewest = 5;   // of a version before digests
+  constexpr int64_t kNumbers = 7;  // those of a stream follow
   const auto read = [data]() -> Tensors {
     const data::Cursor cursor = data.cursor();
-    return {at::tensor({cursor.epoch, cursor.position, cursor.size, static_cast<int64_t>(cursor.seed),
-                        static_cast<int64_t>(cursor.shuffle)},
-                       at::kLong)};
+    std::vector<int64_t> numbers{cursor.epoch,
+                                 cursor.position,
+                                 cursor.size,
+                                 static_cast<int64_t>(cursor.seed),
+                                 static_cast<int64_t>(cursor.shuffle),
+                                 static_cast<int64_t>(cursor.digest),
+                                 static_cast<int64_t>(cursor.digest_by_file)};
+    numbers.insert(numbers.end(), cursor.stream.begin(), cursor.stream.end());
+    return {at::tensor(numbers, at::kLong)};
   };
   const auto write = [name, data](const Tensors& values) {
     require_count(name, values, 1);
     const at::Tensor& value = values.front();
-    if (!value.defined() || !value.device().is_cpu() || value.scalar_type() != at::kLong ||
-        value.sizes() != at::IntArrayRef{5}) {
+    if (!value.defined() || !value.device().is_cpu() || value.scalar_type() != at::kLong || value.dim() != 1 ||
+        (value.size(0) != kFewest && value.size(0) < kNumbers)) {
       throw UsageError("LS-STATE-MISFIT", fmt::format("'{}' was given a value that is not a cursor", name),
                        "give what read() of the same item gave");
     }
-    const auto number = [&](int64_t i) { return value[i].item<int64_t>(); };
-    data.seek({number(0), number(1), number(2), static_cast<uint64_t>(number(3)), number(4) != 0});
+    const at::Tensor numbers = value.contiguous();
+    const auto* const number = numbers.data_ptr<int64_t>();
+    data::Cursor cursor{number[0], number[1], number[2], static_cast<uint64_t>(number[3]), number[4] != 0};
+    if (numbers.numel() >= kNumbers) {
+      cursor.digest = static_cast<uint64_t>(number[5]);
+      cursor.digest_by_file = static_cast<uint64_t>(number[6]);
+      cursor.stream.assign(number + kNumbers, number + numbers.numel());
+    }
+    data.seek(cursor);
   };
   return {name, Kind::kCursor, read, write};
 }

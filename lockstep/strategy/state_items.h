@@ -21,7 +21,7 @@ struct StateItem {
     kStepCount,     // how often an optimizer has updated a variable: an int64 without dimensions
     kLearningRate,  // of one group of an optimizer: a float64 without dimensions
     kNumber,        // of the strategy: an int64 without dimensions
-    kCursor,        // of a data set that has a name: the five values of data::Cursor, in their order, as int64
+    kCursor,        // of a data set that has a name: the values of data::Cursor, in their order, as one row of int64
   };
   std::string name;  // unique among the items of its kind
   Kind kind = Kind::kNumber;

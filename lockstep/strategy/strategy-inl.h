@@ -50,6 +50,7 @@ auto Strategy::check_and_run(Mode mode, const Refs& args, Fn& fn) {
     const char* const name = mode == Mode::kEvaluate ? "evaluate" : "run";
     const int64_t replicas = num_local_replicas();
     std::apply([&](const auto&... each) { (internal::check_argument(name, each, replicas), ...); }, args);
+    if (mode == Mode::kStep && step() == 0) std::apply([&](const auto&... each) { (watch(each), ...); }, args);
     return run_and_collect(mode, [&](ReplicaContext& context, int64_t r) -> decltype(auto) {
       return std::apply(
           [&](const auto&... each) -> decltype(auto) {

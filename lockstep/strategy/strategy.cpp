@@ -18,7 +18,6 @@
 #include "lockstep/core/log.h"
 #include "lockstep/core/simd.h"
 #include "lockstep/core/torch_compat.h"
-#include "lockstep/data/split.h"
 #include "lockstep/linear/step_products.h"
 #include "lockstep/memory/tensor_allocator.h"
 #include "lockstep/optim/optimizer_state.h"
@@ -331,24 +330,6 @@ std::vector<at::Tensor> internal::tensors_of(const std::vector<int64_t>& numbers
   std::vector<at::Tensor> tensors;
   for (const int64_t number : numbers) tensors.push_back(at::scalar_tensor(number, at::kLong));
   return tensors;
-}
-
-DistributedDataset Strategy::distribute(const Dataset& dataset, DistributeOptions options) const {
-  const CallScope call(*group_, "Strategy::distribute", "distribute the data set before run()",
-                       internal::Workers::kThis);
-  if (const auto same = named_data_sets_.find(options.name);
-      same != named_data_sets_.end() && !same->second.expired()) {
-    throw UsageError("LS-NAME-TAKEN", fmt::format("a second data set named '{}' was asked for", options.name),
-                     "give each a name of its own; a data set lives as long as its handles, iterators and state items");
-  }
-  DistributedDataset data(dataset, options, group_->seed(), num_replicas(), first_replica(), num_local_replicas());
-  if (!options.name.empty()) named_data_sets_[options.name] = data.deal_;
-  return data;
-}
-
-PerReplica<Batch> Strategy::split(const at::Tensor& input, const at::Tensor& target) const {
-  const CallScope call(*group_, "Strategy::split", "split the tensors before run()", internal::Workers::kThis);
-  return internal::split(input, target, num_replicas(), first_replica(), num_local_replicas());
 }
 
 std::vector<Variable> Strategy::variables() const {

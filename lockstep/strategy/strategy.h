@@ -248,8 +248,20 @@ class Strategy {
   /// reported each once. Any thread.
   std::vector<Finding> findings() const;
 
-  /// Deals a data set to the replicas. A UsageError where a living data set of this strategy has the same name.
+  /// Deals a data set, or a stream, to the replicas. A UsageError where a living data set of this strategy has the same
+  /// name.
   DistributedDataset distribute(const Dataset& dataset, DistributeOptions options) const;
+  DistributedDataset distribute(const Stream& stream, DistributeOptions options) const;
+  /// For programs that shard by themselves: `fn(const InputContext&)` is called once on each worker and returns this
+  /// worker's Dataset or Stream, whose samples are dealt to the worker's replicas in order: to each its part of
+  /// `global_batch`, or, where that is 0, one element of the stream. All workers make the same steps; those that have
+  /// nothing left have empty parts. The first batches of the replicas are compared: see findings().
+  template <class Fn>
+  DistributedDataset distribute_from_function(Fn&& fn, DistributeOptions options = {}) const {
+    static_assert(std::is_invocable_v<Fn&, const InputContext&>,
+                  "lockstep: the function of distribute_from_function must be callable as fn(const InputContext&)");
+    return distribute_own(internal::as_stream(fn(input_context())), std::move(options));
+  }
   /// Cuts tensors, with one row for each sample, into the replicas' parts by the rule of distribute(): blocks of rows
   /// in replica order, whose sizes differ by at most one, the larger ones first. Some parts are empty where there are
   /// fewer rows than replicas. All workers give the same tensors. The parts are copies without gradient; their `ids`
@@ -300,6 +312,14 @@ class Strategy {
   template <class Call>
   auto run_and_collect(Mode mode, const Call& call);
   void run_replicas(Mode mode, internal::FunctionRef<void(ReplicaContext&, int64_t)> body);
+  DistributedDataset deal(std::shared_ptr<const internal::Deal> deal) const;
+  DistributedDataset distribute_own(const Stream& stream, DistributeOptions options) const;
+  InputContext input_context() const;
+  void require_free_name(const DistributeOptions& options) const;
+  /// Adds a finding where replicas got the same samples.
+  void watch(const PerReplica<Batch>& batches);
+  template <class T>
+  void watch(const T& /*argument*/) {}
   static void set_share(ReplicaContext& context, const internal::BatchShare& share);
   int64_t num_local_replicas() const;
   ReplicaId first_replica() const;

@@ -1,0 +1,204 @@
+#include "lockstep/data/batch_rows.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "lockstep/core/error.h"
+#include "lockstep/data/rows.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+/// What cross_entropy and nll_loss leave out.
+constexpr int64_t kIgnoredTarget = -100;
+
+bool joins(const at::Tensor& a, const at::Tensor& b) {
+  if (a.defined() != b.defined()) return false;
+  return !a.defined() || (a.scalar_type() == b.scalar_type() && a.dim() == b.dim() && a.dim() > 0 &&
+                          std::equal(a.sizes().begin() + 1, a.sizes().end(), b.sizes().begin() + 1));
+}
+
+at::Tensor joined(std::span<const Batch> batches, const char* what, const std::string& who,
+                  const std::function<const at::Tensor&(const Batch&)>& get) {
+  const at::Tensor& first = get(batches.front());
+  std::vector<at::Tensor> all;
+  for (const Batch& batch : batches) {
+    const at::Tensor& one = get(batch);
+    if (!joins(first, one)) {
+      throw DataError("LS-SAMPLE-SHAPE",
+                      fmt::format("{} gives samples of different shapes: the {} is {} in one and {} in another", who,
+                                  what, text_of(first), text_of(one)),
+                      "give all samples one dtype and shape, in map(), or fill them up with padded_batch()");
+    }
+    if (one.defined()) all.push_back(one);
+  }
+  if (all.empty()) return {};
+  return all.size() == 1 ? all.front() : at::cat(all, 0);
+}
+
+/// The same change of each tensor of a batch, the undefined ones left out.
+template <class Fn>
+Batch changed(const Batch& batch, const Fn& fn) {
+  const at::NoGradGuard no_grad;
+  Batch result = batch;
+  for_each_tensor(result, [&](at::Tensor& tensor) {
+    if (tensor.defined()) tensor = fn(tensor);
+  });
+  return result;
+}
+
+}  // namespace
+
+Batch joined_rows(std::span<const Batch> batches, const std::string& who) {
+  const at::NoGradGuard no_grad;
+  const Batch& first = batches.front();
+  if (batches.size() == 1) return first;
+  Batch result{.global_size = 0};
+  result.input = joined(batches, "input", who, [](const Batch& b) -> const at::Tensor& { return b.input; });
+  result.target = joined(batches, "target", who, [](const Batch& b) -> const at::Tensor& { return b.target; });
+  result.ids = joined(batches, "ids", who, [](const Batch& b) -> const at::Tensor& { return b.ids; });
+  for (const Batch& batch : batches) {
+    const bool alike = batch.more.size() == first.more.size() &&
+                       std::all_of(first.more.begin(), first.more.end(),
+                                   [&](const auto& named) { return batch.more.count(named.first) == 1; });
+    if (!alike) {
+      throw DataError("LS-SAMPLE-SHAPE", fmt::format("{} gives samples with different names in Batch::more", who),
+                      "give all samples the same names, in map()");
+    }
+    result.padding = batch.padding;
+  }
+  for (const auto& named : first.more) {
+    const std::string& name = named.first;
+    result.more[name] =
+        joined(batches, name.c_str(), who, [&](const Batch& b) -> const at::Tensor& { return b.more.at(name); });
+  }
+  return result;
+}
+
+Batch padded_rows(std::span<const Batch> batches, const data::PadOptions& pad, const std::string& who) {
+  std::vector<Batch> padded(batches.begin(), batches.end());
+  const auto fill_up = [&](const std::function<at::Tensor*(Batch&)>& get) {
+    int64_t longest = pad.length;
+    for (Batch& batch : padded) {
+      const at::Tensor* const tensor = get(batch);
+      if (!tensor || !tensor->defined() || tensor->dim() < 2) continue;
+      if (pad.length > 0 && tensor->size(1) > pad.length) {
+        throw DataError("LS-SAMPLE-SHAPE",
+                        fmt::format("{} has a sample of length {} where PadOptions::length is {}", who, tensor->size(1),
+                                    pad.length),
+                        "give a larger length, or cut samples in map()");
+      }
+      longest = std::max(longest, tensor->size(1));
+    }
+    for (Batch& batch : padded) {
+      at::Tensor* const tensor = get(batch);
+      if (!tensor || !tensor->defined() || tensor->dim() < 2 || tensor->size(1) == longest) continue;
+      std::vector<int64_t> sizes = tensor->sizes().vec();
+      sizes[1] = longest;
+      at::Tensor whole = at::full(sizes, pad.value, tensor->options());
+      whole.narrow(1, 0, tensor->size(1)).copy_(*tensor);
+      *tensor = std::move(whole);
+    }
+  };
+  const at::NoGradGuard no_grad;
+  fill_up([](Batch& batch) { return &batch.input; });
+  fill_up([](Batch& batch) { return &batch.target; });
+  for (const auto& named : padded.front().more) {
+    const std::string name = named.first;
+    fill_up([&](Batch& batch) {
+      const auto found = batch.more.find(name);
+      return found == batch.more.end() ? nullptr : &found->second;
+    });
+  }
+  return joined_rows(padded, who);
+}
+
+Batch zipped(Batch first, const Batch& second, const std::string& name) {
+  first.more[name + "/input"] = second.input;
+  if (second.target.defined()) first.more[name + "/target"] = second.target;
+  for (const auto& [inner, tensor] : second.more) first.more[name + "/" + inner] = tensor;
+  return first;
+}
+
+Batch rows_of(const Batch& batch, int64_t begin, int64_t count) {
+  Batch result = changed(batch, [&](const at::Tensor& tensor) { return tensor.narrow(0, begin, count); });
+  result.padding = 0;
+  return result;
+}
+
+Batch rows_at(const Batch& batch, std::span<const int64_t> rows) {
+  const at::Tensor index = ids_tensor(rows);
+  return changed(batch, [&](const at::Tensor& tensor) { return at::index_select(tensor, 0, index); });
+}
+
+Batch no_rows(const Batch& like) {
+  Batch result = changed(like, [](const at::Tensor& tensor) { return at::empty_like(tensor.narrow(0, 0, 0)); });
+  result.padding = 0;
+  return result;
+}
+
+void pad_rows(Batch& batch, int64_t count, const Batch& like) {
+  if (count == 0) return;
+  const std::vector<int64_t> first(static_cast<std::size_t>(count), 0);
+  Batch padding = rows_at(like, first);
+  padding.ids = at::full({count}, -1, at::kLong);
+  if (padding.target.defined() && padding.target.scalar_type() == at::kLong) padding.target.fill_(kIgnoredTarget);
+  const int64_t global_size = batch.global_size;
+  const Batch both[] = {batch, padding};
+  batch = batch.size() == 0 ? padding : joined_rows(both, "padding");
+  batch.global_size = global_size;
+  batch.padding = count;
+}
+
+void check_rows(const Batch& batch, int64_t rows, const std::string& who) {
+  const auto fits = [&](const at::Tensor& tensor) {
+    return rows_of(tensor) == rows && tensor.device().is_cpu() && tensor.layout() == at::kStrided;
+  };
+  std::string wrong;
+  if (!fits(batch.input)) wrong = fmt::format("input {}", text_of(batch.input));
+  if (wrong.empty() && batch.target.defined() && !fits(batch.target))
+    wrong = fmt::format("input {} and target {}", text_of(batch.input), text_of(batch.target));
+  for (const auto& [name, tensor] : batch.more) {
+    if (wrong.empty() && !fits(tensor)) wrong = fmt::format("'{}' {}", name, text_of(tensor));
+  }
+  if (wrong.empty()) return;
+  throw DataError("LS-SAMPLE-SHAPE", fmt::format("{} gave {} for {} row{}", who, wrong, rows, rows == 1 ? "" : "s"),
+                  "give dense tensors in the host's memory, each with one row for each sample");
+}
+
+uint64_t mixed(uint64_t a, uint64_t b) {
+  const uint64_t words[] = {a, b};
+  return XXH3_64bits(words, sizeof words);
+}
+
+uint64_t digest_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return 0;
+  const at::Tensor bytes = tensor.detach().contiguous();
+  uint64_t digest = static_cast<uint64_t>(tensor.scalar_type());
+  for (const int64_t size : tensor.sizes()) digest = mixed(digest, static_cast<uint64_t>(size));
+  return mixed(digest, bytes.numel() == 0 ? 0 : XXH3_64bits(bytes.data_ptr(), bytes.nbytes()));
+}
+
+uint64_t digest_of(const Batch& batch) {
+  uint64_t digest = mixed(digest_of(batch.input), digest_of(batch.target));
+  for (const auto& [name, tensor] : batch.more)
+    digest = mixed(mixed(digest, XXH3_64bits(name.data(), name.size())), digest_of(tensor));
+  return digest;
+}
+
+at::Tensor ids_tensor(std::span<const int64_t> ids) {
+  at::Tensor tensor = at::empty({static_cast<int64_t>(ids.size())}, at::kLong);
+  std::copy(ids.begin(), ids.end(), tensor.data_ptr<int64_t>());
+  return tensor;
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,49 @@
+// Batches as rows: joined, cut and compared. All tensors of a batch have one row for each sample.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/data/batch.h"
+#include "lockstep/data/dataset.h"
+
+namespace lockstep::internal {
+
+/// The rows of several batches, one after the other. Throws a DataError that names `who` where their tensors differ in
+/// names, dtypes or shapes beyond the first dimension. At least one batch.
+Batch joined_rows(std::span<const Batch> batches, const std::string& who);
+
+/// The rows [begin, begin + count) as views.
+Batch rows_of(const Batch& batch, int64_t begin, int64_t count);
+
+/// The rows with these indices, copied.
+Batch rows_at(const Batch& batch, std::span<const int64_t> rows);
+
+/// A part without rows, with the dtypes and shapes of `like`.
+Batch no_rows(const Batch& like);
+
+/// Adds `count` rows of padding: copies of row 0 with ids of -1, and with int64 targets of -100.
+void pad_rows(Batch& batch, int64_t count, const Batch& like);
+
+/// The rows of several batches, which may differ in the size of their second dimension: all are filled up to the
+/// largest, or to `pad.length`. Throws a DataError that names `who` where that does not make them alike.
+Batch padded_rows(std::span<const Batch> batches, const data::PadOptions& pad, const std::string& who);
+
+/// `first` with the tensors of `second` in `more`, under "<name>/input" and so on.
+Batch zipped(Batch first, const Batch& second, const std::string& name);
+
+/// Throws a DataError that names `who` unless all defined tensors have `rows` rows, and input is defined.
+void check_rows(const Batch& batch, int64_t rows, const std::string& who);
+
+/// A digest of all tensors but the ids: names, dtypes, shapes and bits.
+uint64_t digest_of(const Batch& batch);
+/// A digest of a tensor: dtype, shape and bits.
+uint64_t digest_of(const at::Tensor& tensor);
+/// A digest of two.
+uint64_t mixed(uint64_t a, uint64_t b);
+
+at::Tensor ids_tensor(std::span<const int64_t> ids);
+
+}  // namespace lockstep::internal

@@ -1,0 +1,171 @@
+// A data set's samples, dealt to the replicas by the plan.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/error.h"
+#include "lockstep/data/batch_rows.h"
+#include "lockstep/data/deal.h"
+#include "lockstep/data/plan.h"
+#include "lockstep/data/stage.h"
+#include "lockstep/replica/replica_group.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+/// Reads the steps of one epoch, each by itself.
+class Reader final : public EpochReader {
+ public:
+  Reader(const Dataset& dataset, const DistributeOptions& options, const ReplicaBlock& block, const data::Cursor& at)
+      : dataset_(dataset.at_epoch(at.seed, at.epoch)),
+        options_(options),
+        block_(block),
+        at_(at),
+        order_(at.size, at.shuffle, at.seed, at.epoch),
+        steps_(steps_of_epoch(at.size - std::min(at.position, at.size), options.global_batch,
+                              options.remainder == Remainder::kDrop)),
+        skipped_(std::make_shared<data::SkippedSamples>()) {}
+
+  Work claim() override {
+    if (step_ >= steps_) return nullptr;
+    return [this, step = step_++] { return read(step); };
+  }
+  /// The count of samples that were left out grows in order.
+  bool is_parallel() const override { return options_.on_error == OnError::kThrow; }
+
+ private:
+  LocalStep read(int64_t step) const {
+    const int64_t first = std::min(at_.position, at_.size);
+    Span whole = batch_span(at_.size - first, options_.global_batch, step);
+    whole.begin += first;
+    whole.end += first;
+    LocalStep result;
+    result.behind = at_;
+    result.behind.position = whole.end;
+    const bool pads = options_.remainder == Remainder::kPad;
+    const Span rows{whole.begin, pads ? whole.begin + options_.global_batch : whole.end};
+    for (int64_t r = 0; r < block_.local; ++r) {
+      const Span part = part_of(rows, block_.id_of(r).value(), block_.all);
+      const Span samples{std::min(part.begin, whole.end), std::min(part.end, whole.end)};
+      result.parts.push_back(read(samples));
+      pad(result.parts.back(), part.size() - samples.size());
+      result.samples += result.parts.back().samples();
+    }
+    result.skipped = skipped_->count();
+    if (options_.on_error == OnError::kThrow) result.global_size = whole.size();
+    return result;
+  }
+
+  Batch read(const Span& span) const {
+    std::vector<int64_t> ids;
+    for (int64_t position = span.begin; position < span.end; ++position) ids.push_back(order_.sample_at(position));
+    if (options_.on_error == OnError::kThrow) return dataset_.read(ids);
+    try {
+      return dataset_.read(ids);
+    } catch (const DataError&) {
+      return read_what_can_be_read(ids);
+    }
+  }
+
+  Batch read_what_can_be_read(const std::vector<int64_t>& ids) const {
+    std::vector<Batch> read;
+    for (const int64_t& id : ids) {
+      try {
+        read.push_back(dataset_.read({&id, 1}));
+      } catch (const DataError&) {
+        skipped_->add(std::current_exception());
+      }
+    }
+    return read.empty() ? dataset_.read({}) : joined_rows(read, dataset_.source()->describe());
+  }
+
+  /// Fills a part up with copies of a sample.
+  void pad(Batch& part, int64_t count) const {
+    if (count == 0) return;
+    const int64_t first = order_.sample_at(0);
+    pad_rows(part, count, part.size() > 0 ? part : dataset_.read({&first, 1}));
+  }
+
+  const Dataset dataset_;
+  const DistributeOptions options_;
+  const ReplicaBlock block_;
+  const data::Cursor at_;
+  const EpochOrder order_;
+  const int64_t steps_;
+  const std::shared_ptr<data::SkippedSamples> skipped_;
+  int64_t step_ = 0;
+};
+
+class DatasetDeal final : public Deal {
+ public:
+  DatasetDeal(Dataset dataset, DistributeOptions options, std::shared_ptr<ReplicaGroup> group)
+      : Deal(std::move(options), std::move(group)),
+        dataset_(std::move(dataset)),
+        digest_(dataset_.source()->digest()) {}
+
+  int64_t size() const override { return dataset_.size(); }
+  int64_t steps_per_epoch() const override {
+    return steps_of_epoch(size(), options().global_batch, options().remainder == Remainder::kDrop);
+  }
+  std::string describe() const override { return dataset_.source()->describe(); }
+  int64_t read_ahead() const override { return dataset_.source()->read_ahead(); }
+
+  data::Cursor begin_of(int64_t epoch) const override {
+    return {.epoch = epoch, .size = size(), .seed = seed(), .shuffle = options().shuffle, .digest = digest_};
+  }
+
+  void check(const data::Cursor& cursor) const override {
+    const int64_t size = this->size();
+    if (cursor.size != size) {
+      throw DataError("LS-DATA-CHANGED",
+                      fmt::format("the cursor is of {} samples, and the data set has {}", cursor.size, size),
+                      "give the data set that the cursor came from");
+    }
+    if (cursor.digest != 0 && digest_ != 0 && cursor.digest != digest_) {
+      throw DataError("LS-DATA-CHANGED", fmt::format("the cursor is of other data than {}", describe()),
+                      "give the data set that the cursor came from, or begin at the first epoch");
+    }
+    if (!cursor.stream.empty() || cursor.epoch < 0 || cursor.position < 0 || cursor.position > size) {
+      throw UsageError("LS-STATE-MISFIT",
+                       fmt::format("there is no epoch {}, position {} in a data set of {} samples", cursor.epoch,
+                                   cursor.position, size),
+                       "give what cursor() gave");
+    }
+  }
+
+  std::unique_ptr<EpochReader> open(const data::Cursor& at) const override {
+    return std::make_unique<Reader>(dataset_, options(), group().block(), at);
+  }
+
+ protected:
+  bool agrees() const override { return options().on_error == OnError::kSkip && group().num_workers() > 1; }
+  void merge(LocalStep& /*mine*/, const std::vector<LocalStep>& /*all*/,
+             const data::Cursor& /*before*/) const override {}
+
+ private:
+  const Dataset dataset_;
+  const uint64_t digest_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Deal> deal_of(const Dataset& dataset, DistributeOptions options,
+                                    std::shared_ptr<ReplicaGroup> group) {
+  dataset.size();  // throws for an empty handle
+  if (options.global_batch < 1) {
+    throw UsageError("LS-OPTION", fmt::format("distribute was given .global_batch = {}", options.global_batch),
+                     "give the number of samples of a step over all replicas, at least 1");
+  }
+  if (options.sharding == Sharding::kOff && group->num_workers() > 1) {
+    const Dataset own = options.shuffle ? dataset.shuffle(options.seed.value_or(group->seed())) : dataset;
+    options.shuffle = false;
+    return deal_of(data::from_dataset(own), std::move(options), std::move(group), true);
+  }
+  return std::make_shared<DatasetDeal>(dataset, std::move(options), std::move(group));
+}
+
+}  // namespace lockstep::internal

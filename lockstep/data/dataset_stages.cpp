@@ -1,0 +1,362 @@
+// The stages of data sets that choose, order and group samples.
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/error.h"
+#include "lockstep/data/batch_rows.h"
+#include "lockstep/data/plan.h"
+#include "lockstep/data/rows.h"
+#include "lockstep/data/stage.h"
+
+namespace lockstep::data {
+
+using internal::check_count;
+using internal::IndexStage;
+
+namespace {
+
+class ShuffleStage final : public IndexStage {
+ public:
+  ShuffleStage(const Dataset& upstream, uint64_t seed, int64_t epoch)
+      : IndexStage(upstream), seed_(seed), order_(upstream.size(), true, seed, epoch) {}
+  std::string describe() const override { return fmt::format("shuffled {}", upstream().describe()); }
+  std::shared_ptr<const Source> at_epoch(const Pass& pass) const override {
+    auto there = upstream().at_epoch(pass);
+    return std::make_shared<ShuffleStage>(there ? Dataset(std::move(there)) : whole(), seed_, pass.epoch);
+  }
+
+ protected:
+  int64_t upstream_id(int64_t id) const override { return order_.sample_at(id); }
+  std::shared_ptr<const Source> with(const Dataset& upstream) const override {
+    return std::make_shared<ShuffleStage>(upstream, seed_, 0);
+  }
+
+ private:
+  const uint64_t seed_;
+  const internal::EpochOrder order_;
+};
+
+class ShardStage final : public IndexStage {
+ public:
+  ShardStage(const Dataset& upstream, int64_t count, int64_t index)
+      : IndexStage(upstream), count_(count), index_(index), size_((upstream.size() - index + count - 1) / count) {}
+  int64_t size() const override { return std::max<int64_t>(size_, 0); }
+  std::string describe() const override {
+    return fmt::format("shard {} of {} of {}", index_, count_, upstream().describe());
+  }
+
+ protected:
+  int64_t upstream_id(int64_t id) const override { return id * count_ + index_; }
+  std::shared_ptr<const Source> with(const Dataset& upstream) const override {
+    return std::make_shared<ShardStage>(upstream, count_, index_);
+  }
+
+ private:
+  const int64_t count_;
+  const int64_t index_;
+  const int64_t size_;
+};
+
+class FilterStage final : public IndexStage {
+ public:
+  FilterStage(const Dataset& upstream, std::shared_ptr<const std::vector<int64_t>> kept)
+      : IndexStage(upstream), kept_(std::move(kept)) {}
+  int64_t size() const override { return static_cast<int64_t>(kept_->size()); }
+  std::string describe() const override { return fmt::format("{} samples of {}", size(), upstream().describe()); }
+
+ protected:
+  int64_t upstream_id(int64_t id) const override { return (*kept_)[static_cast<std::size_t>(id)]; }
+  std::shared_ptr<const Source> with(const Dataset& upstream) const override {
+    return std::make_shared<FilterStage>(upstream, kept_);
+  }
+
+ private:
+  const std::shared_ptr<const std::vector<int64_t>> kept_;
+};
+
+/// Samples of one of several sources each: read() collects those of each source and puts them in order.
+class PartsStage : public Stage {
+ public:
+  using Stage::Stage;
+
+ protected:
+  struct Part {
+    std::shared_ptr<const Source> source;
+    std::vector<int64_t> ids;   // in the source
+    std::vector<int64_t> rows;  // where they stand in what is read
+  };
+  /// Reads all parts, of which there is at least one. `count` is how many rows they have together.
+  Batch read_parts(const std::vector<Part>& parts, std::size_t count) const {
+    std::vector<Batch> read;
+    std::vector<int64_t> from(count);  // the row of the joined parts that stands at a place
+    int64_t next = 0;
+    for (const Part& part : parts) {
+      read.push_back(internal::read_checked(*part.source, part.ids));
+      read.back().ids = at::Tensor();
+      for (const int64_t row : part.rows) from[static_cast<std::size_t>(row)] = next++;
+    }
+    const Batch joined = internal::joined_rows(read, describe());
+    return std::is_sorted(from.begin(), from.end()) ? joined : internal::rows_at(joined, from);
+  }
+};
+
+class RepeatStage final : public PartsStage {
+ public:
+  RepeatStage(const Dataset& upstream, int64_t count, Pass pass)
+      : PartsStage(upstream), count_(count), pass_(pass), once_(upstream.size()) {}
+  int64_t size() const override { return once_ * count_; }
+  std::string describe() const override { return fmt::format("{} times {}", count_, upstream().describe()); }
+  std::shared_ptr<const Source> at_epoch(const Pass& pass) const override {
+    return std::make_shared<RepeatStage>(whole(), count_, pass);
+  }
+  Batch read(std::span<const int64_t> ids) const override {
+    std::vector<Part> parts;
+    std::vector<int64_t> numbers;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const int64_t number = ids[i] / once_;
+      auto at = std::find(numbers.begin(), numbers.end(), number);
+      if (at == numbers.end()) {
+        Pass pass = pass_;
+        // A count of epochs that goes round stays one epoch each.
+        pass.epoch = static_cast<int64_t>(static_cast<uint64_t>(pass_.epoch) * static_cast<uint64_t>(count_) +
+                                          static_cast<uint64_t>(number));
+        auto source = upstream().at_epoch(pass);
+        parts.push_back({source ? std::move(source) : whole().source(), {}, {}});
+        at = numbers.insert(numbers.end(), number);
+      }
+      Part& part = parts[static_cast<std::size_t>(at - numbers.begin())];
+      part.ids.push_back(ids[i] % once_);
+      part.rows.push_back(static_cast<int64_t>(i));
+    }
+    if (parts.empty()) return read_upstream({});
+    return read_parts(parts, ids.size());
+  }
+
+ protected:
+  std::shared_ptr<const Source> with(const Dataset& upstream) const override {
+    return std::make_shared<RepeatStage>(upstream, count_, pass_);
+  }
+
+ private:
+  const int64_t count_;
+  const Pass pass_;
+  const int64_t once_;
+};
+
+class ConcatenateStage final : public PartsStage {
+ public:
+  ConcatenateStage(const Dataset& first, const Dataset& second)
+      : PartsStage(first), second_(second), border_(first.size()), size_(border_ + second.size()) {}
+  int64_t size() const override { return size_; }
+  std::string describe() const override {
+    return fmt::format("{} and {}", upstream().describe(), second_.source()->describe());
+  }
+  uint64_t digest() const override { return internal::mixed(upstream().digest(), second_.source()->digest()); }
+  std::shared_ptr<const Source> at_epoch(const Pass& pass) const override {
+    auto first = upstream().at_epoch(pass);
+    auto second = second_.source()->at_epoch(pass);
+    if (!first && !second) return nullptr;
+    return std::make_shared<ConcatenateStage>(first ? Dataset(std::move(first)) : whole(),
+                                              second ? Dataset(std::move(second)) : second_);
+  }
+  Batch read(std::span<const int64_t> ids) const override {
+    Part first{whole().source(), {}, {}};
+    Part second{second_.source(), {}, {}};
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      Part& part = ids[i] < border_ ? first : second;
+      part.ids.push_back(ids[i] < border_ ? ids[i] : ids[i] - border_);
+      part.rows.push_back(static_cast<int64_t>(i));
+    }
+    std::vector<Part> parts;
+    if (!first.ids.empty() || second.ids.empty()) parts.push_back(std::move(first));
+    if (!second.ids.empty()) parts.push_back(std::move(second));
+    return read_parts(parts, ids.size());
+  }
+
+ protected:
+  std::shared_ptr<const Source> with(const Dataset& upstream) const override {
+    return std::make_shared<ConcatenateStage>(upstream, second_);
+  }
+
+ private:
+  const Dataset second_;
+  const int64_t border_;
+  const int64_t size_;
+};
+
+class ZipStage final : public Stage {
+ public:
+  ZipStage(const Dataset& first, Dataset second, std::string name)
+      : Stage(first),
+        second_(std::move(second)),
+        name_(std::move(name)),
+        size_(std::min(first.size(), second_.size())) {}
+  int64_t size() const override { return size_; }
+  std::string describe() const override {
+    return fmt::format("{} with {}", upstream().describe(), second_.source()->describe());
+  }
+  uint64_t digest() const override { return internal::mixed(upstream().digest(), second_.source()->digest()); }
+  std::shared_ptr<const Source> at_epoch(const Pass& pass) const override {
+    auto first = upstream().at_epoch(pass);
+    auto second = second_.source()->at_epoch(pass);
+    if (!first && !second) return nullptr;
+    return std::make_shared<ZipStage>(first ? Dataset(std::move(first)) : whole(),
+                                      second ? Dataset(std::move(second)) : second_, name_);
+  }
+  Batch read(std::span<const int64_t> ids) const override {
+    return internal::zipped(read_upstream(ids), internal::read_checked(*second_.source(), ids), name_);
+  }
+
+ protected:
+  std::shared_ptr<const Source> with(const Dataset& upstream) const override {
+    return std::make_shared<ZipStage>(upstream, second_, name_);
+  }
+
+ private:
+  const Dataset second_;
+  const std::string name_;
+  const int64_t size_;
+};
+
+class BatchStage final : public Stage {
+ public:
+  BatchStage(const Dataset& upstream, int64_t count, bool drop, std::optional<PadOptions> pad)
+      : Stage(upstream), count_(count), drop_(drop), pad_(pad), samples_(upstream.size()) {}
+  int64_t size() const override { return internal::steps_of_epoch(samples_, count_, drop_); }
+  std::string describe() const override { return fmt::format("groups of {} of {}", count_, upstream().describe()); }
+  Batch read(std::span<const int64_t> ids) const override {
+    std::vector<Batch> groups;
+    for (const int64_t id : ids) groups.push_back(group(id));
+    if (groups.empty()) groups.push_back(internal::no_rows(as_row(read_padded({}))));
+    return internal::joined_rows(groups, describe());
+  }
+
+ protected:
+  std::shared_ptr<const Source> with(const Dataset& upstream) const override {
+    return std::make_shared<BatchStage>(upstream, count_, drop_, pad_);
+  }
+
+ private:
+  static Batch as_row(Batch group) {
+    group.ids = at::Tensor();
+    for_each_tensor(group, [](at::Tensor& tensor) {
+      if (tensor.defined()) tensor = tensor.unsqueeze(0);
+    });
+    return group;
+  }
+  Batch group(int64_t id) const {
+    const internal::Span span = internal::batch_span(samples_, count_, id);
+    std::vector<int64_t> ids;
+    for (int64_t i = span.begin; i < span.end; ++i) ids.push_back(i);
+    return as_row(read_padded(ids));
+  }
+  /// The samples of a group. Those of different lengths can only be read one by one.
+  Batch read_padded(const std::vector<int64_t>& ids) const {
+    if (!pad_ || ids.empty()) return read_upstream(ids);
+    std::vector<Batch> samples;
+    for (const int64_t& id : ids) samples.push_back(read_upstream({&id, 1}));
+    return internal::padded_rows(samples, *pad_, describe());
+  }
+
+  const int64_t count_;
+  const bool drop_;
+  const std::optional<PadOptions> pad_;
+  const int64_t samples_;
+};
+
+class PrefetchStage final : public IndexStage {
+ public:
+  PrefetchStage(const Dataset& upstream, int64_t steps) : IndexStage(upstream), steps_(steps) {}
+  std::string describe() const override { return upstream().describe(); }
+  int64_t read_ahead() const override { return steps_; }
+
+ protected:
+  int64_t upstream_id(int64_t id) const override { return id; }
+  std::shared_ptr<const Source> with(const Dataset& upstream) const override {
+    return std::make_shared<PrefetchStage>(upstream, steps_);
+  }
+
+ private:
+  const int64_t steps_;
+};
+
+}  // namespace
+
+Dataset Dataset::shuffle(uint64_t seed) const { return Dataset(std::make_shared<ShuffleStage>(*this, seed, 0)); }
+
+Dataset Dataset::shard(int64_t count, int64_t index) const {
+  check_count("Dataset::shard", count, 1);
+  if (index < 0 || index >= count) {
+    throw UsageError("LS-OPTION", fmt::format("Dataset::shard was asked for shard {} of {}", index, count),
+                     fmt::format("choose one from 0 to {}", count - 1));
+  }
+  return Dataset(std::make_shared<ShardStage>(*this, count, index));
+}
+
+Dataset Dataset::take(int64_t count) const {
+  check_count("Dataset::take", count, 0);
+  return slice(*this, 0, std::min(count, size()));
+}
+
+Dataset Dataset::skip(int64_t count) const {
+  check_count("Dataset::skip", count, 0);
+  return slice(*this, std::min(count, size()), size());
+}
+
+Dataset Dataset::repeat(int64_t count) const {
+  check_count("Dataset::repeat", count, 0);
+  int64_t all = 0;
+  if (__builtin_mul_overflow(count, size(), &all)) {
+    throw UsageError("LS-OPTION", fmt::format("{} samples were to be repeated {} times", size(), count),
+                     "give a count with which the number of samples stays below 2^63");
+  }
+  return Dataset(std::make_shared<RepeatStage>(*this, count, Pass{}));
+}
+
+Dataset Dataset::zip(const Dataset& other, const std::string& name) const {
+  return Dataset(std::make_shared<ZipStage>(*this, other, name));
+}
+
+Dataset Dataset::concatenate(const Dataset& other) const {
+  return Dataset(std::make_shared<ConcatenateStage>(*this, other));
+}
+
+Dataset Dataset::batch(int64_t count, bool drop_remainder) const {
+  check_count("Dataset::batch", count, 1);
+  return Dataset(std::make_shared<BatchStage>(*this, count, drop_remainder, std::nullopt));
+}
+
+Dataset Dataset::padded_batch(int64_t count, const PadOptions& pad, bool drop_remainder) const {
+  check_count("Dataset::padded_batch", count, 1);
+  check_count("PadOptions::length", pad.length, 0);
+  return Dataset(std::make_shared<BatchStage>(*this, count, drop_remainder, pad));
+}
+
+Dataset Dataset::prefetch(int64_t steps) const {
+  check_count("Dataset::prefetch", steps, 0);
+  return Dataset(std::make_shared<PrefetchStage>(*this, steps));
+}
+
+Dataset Dataset::filter(const std::function<bool(const Batch&)>& keep) const {
+  constexpr int64_t kAtOnce = 256;
+  auto kept = std::make_shared<std::vector<int64_t>>();
+  const int64_t count = size();
+  for (int64_t begin = 0; begin < count; begin += kAtOnce) {
+    std::vector<int64_t> ids;
+    for (int64_t id = begin; id < std::min(count, begin + kAtOnce); ++id) ids.push_back(id);
+    const Batch some = read(ids);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      Batch sample = internal::rows_of(some, static_cast<int64_t>(i), 1);
+      sample.global_size = 1;
+      if (keep(sample)) kept->push_back(ids[i]);
+    }
+  }
+  return Dataset(std::make_shared<FilterStage>(*this, std::move(kept)));
+}
+
+}  // namespace lockstep::data

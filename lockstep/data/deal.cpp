@@ -1,0 +1,253 @@
+#include "lockstep/data/deal.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "lockstep/comm/agreement.h"
+#include "lockstep/core/error.h"
+#include "lockstep/data/batch_rows.h"
+#include "lockstep/data/read_pool.h"
+#include "lockstep/data/sample_bytes.h"
+#include "lockstep/data/step_feed.h"
+#include "lockstep/replica/replica_group.h"
+
+namespace lockstep {
+
+int64_t InputContext::get_per_replica_batch_size(int64_t global_batch) const {
+  if (global_batch > 0 && global_batch % num_replicas_in_sync == 0) return global_batch / num_replicas_in_sync;
+  throw UsageError(
+      "LS-OPTION",
+      fmt::format("a global batch of {} was to be divided among {} replicas", global_batch, num_replicas_in_sync),
+      "choose a multiple of the number of replicas");
+}
+
+namespace internal {
+
+namespace {
+
+constexpr std::size_t kLedgerEpochs = 64;
+constexpr const char* kCall = "DistributedDataset::Iterator";
+
+uint64_t digest_of_id(int64_t id) { return mixed(static_cast<uint64_t>(id), 0x6c65646765720001u); }
+
+}  // namespace
+
+std::string LocalStep::summary() const {
+  data::StreamPosition numbers{samples, skipped, static_cast<int64_t>(digest), end ? 1 : 0,
+                               static_cast<int64_t>(positions.size())};
+  for (const data::StreamPosition& position : positions) append(numbers, position);
+  append(numbers, data::StreamPosition(part_digests.begin(), part_digests.end()));
+  const auto count = static_cast<uint64_t>(numbers.size());
+  std::string bytes(reinterpret_cast<const char*>(&count), sizeof count);
+  bytes.append(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(int64_t));
+  if (like) bytes += bytes_of(no_rows(*like));
+  return bytes;
+}
+
+LocalStep LocalStep::from_summary(const std::string& bytes) {
+  uint64_t count = 0;
+  const auto refuse = [] {
+    throw PeerError("LS-PEER-MESSAGE", "another worker's part of a step of a data set cannot be read",
+                    "start all workers with the same build of Lockstep");
+  };
+  if (bytes.size() < sizeof count) refuse();
+  std::memcpy(&count, bytes.data(), sizeof count);
+  if (count > (bytes.size() - sizeof count) / sizeof(int64_t)) refuse();
+  data::StreamPosition numbers(count);
+  std::memcpy(numbers.data(), bytes.data() + sizeof count, count * sizeof(int64_t));
+  PositionParts parts(numbers, "a step of a data set");
+  constexpr int64_t kAny = std::numeric_limits<int64_t>::min();
+  LocalStep step;
+  step.samples = parts.number();
+  step.skipped = parts.number();
+  step.digest = static_cast<uint64_t>(parts.number(kAny));
+  step.end = parts.number() != 0;
+  for (int64_t left = parts.number(); left > 0; --left) step.positions.push_back(parts.inner());
+  for (const int64_t digest : parts.inner()) step.part_digests.push_back(static_cast<uint64_t>(digest));
+  step.like = sample_of(std::string_view(bytes).substr(sizeof count + count * sizeof(int64_t)));
+  return step;
+}
+
+Deal::Deal(DistributeOptions options, std::shared_ptr<ReplicaGroup> group)
+    : options_(std::move(options)), group_(std::move(group)), seed_(options_.seed.value_or(group_->seed())) {
+  reading_threads("DistributeOptions::threads", options_.threads);
+  if (options_.prefetch && (*options_.prefetch < 0 || *options_.prefetch > 1 << 20)) {
+    throw UsageError("LS-OPTION", fmt::format("distribute was given .prefetch = {}", *options_.prefetch),
+                     "give a number of steps from 0");
+  }
+}
+
+std::shared_ptr<StepFeed> Deal::feed(const data::Cursor& at) const {
+  const int64_t depth = options_.prefetch.value_or(read_ahead());
+  return std::make_shared<StepFeed>(open(at), depth, reading_threads("DistributeOptions::threads", options_.threads),
+                                    describe());
+}
+
+std::vector<LocalStep> Deal::agreed(StepFeed& feed, LocalStep& mine) const {
+  if (!agrees()) {
+    mine = feed.next();
+    return {mine};
+  }
+  const CallScope call(*group_, kCall, "read batches between runs", Workers::kAll, options_.name);
+  const Proposal proposal{.call = kCall, .name = options_.name, .step = group_->step()};
+  const auto all = agree_on_call(group_->rounds(), proposal, [&](Proposal& told) {
+    mine = feed.next();
+    told.data = mine.summary();
+  });
+  std::vector<LocalStep> steps;
+  for (const Proposal& one : all) steps.push_back(LocalStep::from_summary(one.data));
+  return steps;
+}
+
+std::optional<PerReplica<Batch>> Deal::next(StepFeed& feed, data::Cursor& behind) const {
+  LocalStep mine;
+  const std::vector<LocalStep> all = agreed(feed, mine);
+  const bool over = std::all_of(all.begin(), all.end(), [](const LocalStep& one) { return one.end; });
+  if (over) return std::nullopt;
+  if (mine.global_size < 0) {
+    mine.global_size = 0;
+    for (const LocalStep& one : all) mine.global_size += one.samples;
+  }
+  for (const LocalStep& one : all) {
+    if (!mine.like) mine.like = one.like;
+  }
+  merge(mine, all, behind);
+  if (mine.end) return std::nullopt;
+  for (Batch& part : mine.parts) {
+    if (!part.input.defined() && mine.like) part = no_rows(*mine.like);
+    if (!part.ids.defined()) part.ids = ids_tensor({});
+    part.global_size = mine.global_size;
+  }
+  if (is_watched()) watch(all, behind.epoch);
+  int64_t skipped = 0;
+  for (const LocalStep& one : all) skipped = agrees() && mine.digest != 0 ? one.skipped : skipped + one.skipped;
+  PerReplica<Batch> step(std::move(mine.parts), group_->first_replica());
+  note(step, behind, mine.behind, skipped);
+  behind = std::move(mine.behind);
+  return step;
+}
+
+/// Replicas that read the same, and an epoch that repeats the one before, are probably mistakes.
+void Deal::watch(const std::vector<LocalStep>& all, int64_t epoch) const {
+  std::vector<uint64_t> digests;
+  for (const LocalStep& one : all) digests.insert(digests.end(), one.part_digests.begin(), one.part_digests.end());
+  if (digests.empty()) return;
+  for (std::size_t a = 0; a < digests.size(); a += 2) {
+    for (std::size_t b = a + 2; b < digests.size(); b += 2) {
+      if (digests[a] == 0 || digests[a] != digests[b]) continue;
+      group_->findings().add("LS-INPUT-NOT-SHARDED", options_.name, group_->step(), [&] {
+        return fmt::format(
+            "replicas {} and {} read the same {} samples at step {}: the input is not sharded; pass it to "
+            "strategy.distribute",
+            a / 2, b / 2, digests[a + 1], group_->step());
+      });
+      a = b = digests.size();
+    }
+  }
+  if (!watches_order()) return;
+  uint64_t first = 0;
+  for (const uint64_t digest : digests) first = mixed(first, digest);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (last_first_ && last_first_->second == first && last_first_->first != epoch) {
+    group_->findings().add("LS-INPUT-REPEATS", options_.name, group_->step(), [&] {
+      return fmt::format(
+          "epoch {} begins with the same samples in the same order as epoch {}: shuffle the data set, or pass it to "
+          "strategy.distribute with .shuffle = true",
+          epoch, last_first_->first);
+    });
+  }
+  last_first_ = {epoch, first};
+}
+
+void Deal::note(const PerReplica<Batch>& step, const data::Cursor& before, const data::Cursor& behind,
+                int64_t skipped) const {
+  data::LedgerEntry used{.epoch = behind.epoch, .steps = 1};
+  int64_t replica = step.first_replica().value();
+  for (const Batch& part : step) {
+    const at::Tensor ids = part.ids.contiguous();
+    uint64_t order = mixed(static_cast<uint64_t>(before.position), static_cast<uint64_t>(replica++));
+    for (int64_t i = 0; i < part.samples(); ++i) {
+      const int64_t id = ids.data_ptr<int64_t>()[i];
+      used.ids += digest_of_id(id);
+      order = mixed(order, static_cast<uint64_t>(id));
+    }
+    used.samples += part.samples();
+    used.order += order;
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  data::LedgerEntry& entry = ledger_[behind.epoch];
+  entry.epoch = behind.epoch;
+  entry = entry + used;
+  if (ledger_.size() > kLedgerEpochs) ledger_.erase(ledger_.begin());
+  const bool same_pass = next_ && next_->epoch == behind.epoch && skipped >= skipped_in_pass_;
+  skipped_ += same_pass ? skipped - skipped_in_pass_ : skipped;
+  skipped_in_pass_ = skipped;
+  next_ = behind;
+}
+
+std::optional<data::Cursor> Deal::start_of(int64_t epoch) const {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (start_ && epoch < start_->epoch) return std::nullopt;
+    if (start_ && epoch == start_->epoch) return start_;
+  }
+  return begin_of(epoch);
+}
+
+data::Cursor Deal::cursor() const {
+  data::Cursor present = begin_of(0);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return next_.value_or(std::move(present));
+}
+
+void Deal::seek(const data::Cursor& cursor) const {
+  check(cursor);
+  if (cursor.seed != seed_) {
+    throw UsageError("LS-STATE-MISFIT",
+                     fmt::format("the cursor is of seed {}, and the data set has seed {}", cursor.seed, seed_),
+                     "distribute the data set with the .seed that the cursor came from");
+  }
+  if (cursor.shuffle != options_.shuffle) {
+    throw UsageError("LS-STATE-MISFIT",
+                     fmt::format("the cursor is of a data set with .shuffle = {}, and this one has {}", cursor.shuffle,
+                                 options_.shuffle),
+                     "distribute the data set with the .shuffle that the cursor came from");
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  start_ = next_ = cursor;
+  skipped_in_pass_ = 0;
+}
+
+int64_t Deal::skipped() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return skipped_;
+}
+
+std::vector<data::LedgerEntry> Deal::ledger() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<data::LedgerEntry> all;
+  for (const auto& [epoch, entry] : ledger_) all.push_back(entry);
+  return all;
+}
+
+}  // namespace internal
+
+namespace data {
+
+LedgerEntry LedgerEntry::operator+(const LedgerEntry& other) const {
+  return {epoch, steps + other.steps, samples + other.samples, ids + other.ids, order + other.order};
+}
+
+bool LedgerEntry::has_each_once(int64_t size) const {
+  uint64_t sum = 0;
+  for (int64_t id = 0; id < size; ++id) sum += internal::digest_of_id(id);
+  return samples == size && ids == sum;
+}
+
+}  // namespace data
+}  // namespace lockstep

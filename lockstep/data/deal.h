@@ -1,0 +1,107 @@
+// How a data set or stream is dealt to the replicas, and how far it has come.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/data/distributed_dataset.h"
+
+namespace lockstep::internal {
+
+/// This process's part of one step.
+struct LocalStep {
+  std::vector<Batch> parts = {};  // of the local replicas; undefined where they have no rows: see `like`
+  int64_t samples = 0;            // rows of all parts, without padding
+  int64_t global_size = -1;       // samples of all replicas; -1: the workers add them up
+  data::Cursor behind = {};       // the place behind it; Deal::merge completes that of a stream
+  std::vector<data::StreamPosition> positions = {};  // of a stream: where the readers of this process are
+  int64_t skipped = 0;                               // samples that were left out since the pass began
+  uint64_t digest = 0;                               // of the rows, where every worker has read all of them
+  std::vector<uint64_t> part_digests = {};  // of the first step of a pass that is watched: each part's digest and rows
+  std::optional<Batch> like = {};  // rows, or no rows, of the dtypes and shapes of the data, once they are known
+  bool end = false;                // there was nothing to read
+
+  /// What the other workers need of it.
+  std::string summary() const;
+  static LocalStep from_summary(const std::string& bytes);
+};
+
+/// Reads one epoch, step by step.
+class EpochReader {
+ public:
+  using Work = std::function<LocalStep()>;
+  virtual ~EpochReader() = default;
+  /// What reads the next step; nothing at the end. One thread at a time calls it.
+  virtual Work claim() = 0;
+  /// Whether the work of several steps may be done at once, on several threads.
+  virtual bool is_parallel() const = 0;
+};
+
+class Deal {
+ public:
+  Deal(DistributeOptions options, std::shared_ptr<ReplicaGroup> group);
+  virtual ~Deal() = default;
+  Deal(const Deal&) = delete;
+  Deal& operator=(const Deal&) = delete;
+
+  const DistributeOptions& options() const { return options_; }
+  uint64_t seed() const { return seed_; }
+  ReplicaGroup& group() const { return *group_; }
+
+  virtual int64_t size() const = 0;
+  virtual int64_t steps_per_epoch() const = 0;
+  virtual std::string describe() const = 0;
+  virtual int64_t read_ahead() const = 0;
+  /// The place at the beginning of an epoch.
+  virtual data::Cursor begin_of(int64_t epoch) const = 0;
+  /// Throws unless the cursor is of this data.
+  virtual void check(const data::Cursor& cursor) const = 0;
+  /// Reads on from a place.
+  virtual std::unique_ptr<EpochReader> open(const data::Cursor& at) const = 0;
+
+  /// The next step of all workers, from what `feed` has read; nothing at the end. `behind` becomes the place behind it.
+  std::optional<PerReplica<Batch>> next(StepFeed& feed, data::Cursor& behind) const;
+  std::shared_ptr<StepFeed> feed(const data::Cursor& at) const;
+
+  /// The place at which epoch `epoch` begins, after the last seek; nothing where that has left it behind.
+  std::optional<data::Cursor> start_of(int64_t epoch) const;
+  data::Cursor cursor() const;
+  void seek(const data::Cursor& cursor) const;
+  int64_t skipped() const;
+  std::vector<data::LedgerEntry> ledger() const;
+
+ protected:
+  /// Whether workers have to agree on each step.
+  virtual bool agrees() const = 0;
+  /// Puts all workers' parts of a step together, behind the place `before`. Sets `end` where the epoch is over.
+  virtual void merge(LocalStep& mine, const std::vector<LocalStep>& all, const data::Cursor& before) const = 0;
+  /// Whether replicas can have read the same.
+  virtual bool is_watched() const { return false; }
+  /// Whether epochs can repeat each other without the program's knowing.
+  virtual bool watches_order() const { return false; }
+
+ private:
+  std::vector<LocalStep> agreed(StepFeed& feed, LocalStep& mine) const;
+  void watch(const std::vector<LocalStep>& all, int64_t epoch) const;
+  void note(const PerReplica<Batch>& step, const data::Cursor& before, const data::Cursor& behind,
+            int64_t skipped) const;
+
+  const DistributeOptions options_;
+  const std::shared_ptr<ReplicaGroup> group_;
+  const uint64_t seed_;
+  mutable std::mutex mutex_;
+  mutable std::optional<data::Cursor> start_;  // of the last seek(); guarded by mutex_
+  mutable std::optional<data::Cursor> next_;   // behind what was given last; guarded by mutex_
+  mutable int64_t skipped_ = 0;                // guarded by mutex_
+  mutable int64_t skipped_in_pass_ = 0;        // the part of it that the pass of `next_` has; guarded by mutex_
+  mutable std::map<int64_t, data::LedgerEntry> ledger_;             // by epoch; guarded by mutex_
+  mutable std::optional<std::pair<int64_t, uint64_t>> last_first_;  // an epoch, and a digest of its first step
+};
+
+}  // namespace lockstep::internal

@@ -1,0 +1,65 @@
+// How a data set or stream is dealt to the replicas.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "lockstep/core/ids.h"
+
+namespace lockstep {
+
+/// What happens to the samples of an epoch that do not fill a global batch.
+enum class Remainder {
+  kKeep,  // they form a last, short batch; replicas' parts differ by at most one sample, and may be empty
+  kDrop,  // they are left out of this epoch; with `shuffle` each epoch leaves out others
+  kPad,   // they form a last batch that is filled up with rows of weight 0: see Batch::padding
+};
+
+/// Who reads which samples. A Dataset needs none of it: with every policy but kOff each replica reads its own samples.
+enum class Sharding {
+  kAuto,  // kFile where a stream has a file for each replica, otherwise kData
+  kFile,  // replica r reads every V-th file from file r on; where there are fewer files, kData, and the log says so
+  kData,  // every worker reads the whole stream; replica r gets the r-th part of each global batch
+  kOff,   // every worker reads the whole input, and deals it to its own replicas: samples are used once for each worker
+};
+
+/// What happens where a sample cannot be read: a record that is damaged, a map() that throws.
+enum class OnError {
+  kThrow,  // a DataError that names the sample reaches the caller of the iterator
+  kSkip,   // the sample is left out, counted in DistributedDataset::skipped(), and logged
+};
+
+struct DistributeOptions {
+  int64_t global_batch = 0;  // samples of a step over all replicas; at least 1, may be fewer than replicas
+  /// A new order for each epoch, a function of (seed, epoch). A stream's files are read in another order, and its
+  /// samples are shuffled in windows of 1,024 (Stream::shuffle).
+  bool shuffle = false;
+  std::optional<uint64_t> seed = std::nullopt;  // the strategy's, where none is given
+  Remainder remainder = Remainder::kKeep;
+  Sharding sharding = Sharding::kAuto;
+  /// Where it is given, the cursor is one of Strategy::state_items() under this name. Names of a strategy's living data
+  /// sets differ.
+  std::string name = {};
+  OnError on_error = OnError::kThrow;
+  /// How many steps iterators read ahead on threads of their own; 0: they read when they are asked. Where none is
+  /// given, what prefetch() in the pipeline says. Nothing but speed and memory depends on it: that many global batches,
+  /// as far as they are this process's.
+  std::optional<int64_t> prefetch = std::nullopt;
+  /// Threads that read ahead, where `prefetch` is above 0; a stream has one. 0: as many as the process has cores.
+  int64_t threads = 1;
+};
+
+/// What distribute_from_function() tells its function: which worker it is called on.
+struct InputContext {
+  int64_t num_input_pipelines = 1;   // workers
+  int64_t input_pipeline_id = 0;     // this worker
+  int64_t num_replicas_in_sync = 1;  // replicas of all workers
+  int64_t num_local_replicas = 1;    // replicas of this worker
+  ReplicaId first_replica = 0;       // the first of them
+
+  /// The global batch divided by the number of replicas. Throws a UsageError where that is no whole number.
+  int64_t get_per_replica_batch_size(int64_t global_batch) const;
+};
+
+}  // namespace lockstep

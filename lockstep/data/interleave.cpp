@@ -1,0 +1,309 @@
+#include "lockstep/data/interleave.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/core/error.h"
+#include "lockstep/data/batch_rows.h"
+#include "lockstep/data/plan.h"
+#include "lockstep/data/stage.h"
+
+namespace lockstep {
+
+namespace {
+
+using data::InterleaveOptions;
+using data::StreamPass;
+using data::StreamPosition;
+using data::StreamReader;
+using data::StreamSource;
+using internal::append;
+using internal::PositionParts;
+
+/// One of the streams that are read in turn.
+struct Child {
+  std::unique_ptr<StreamReader> reader;
+  StreamPosition key;  // what it is found by again
+};
+
+/// Gives the streams, one after the other.
+class Children {
+ public:
+  virtual ~Children() = default;
+  /// The next one, opened at its beginning; one without a reader at the end.
+  virtual Child next() = 0;
+  /// The one with this key, opened at a position.
+  virtual Child again(const StreamPosition& key, const StreamPosition& position) = 0;
+  virtual StreamPosition position() const = 0;
+};
+
+class InterleaveReader final : public StreamReader {
+ public:
+  InterleaveReader(std::unique_ptr<Children> children, const InterleaveOptions& options)
+      : children_(std::move(children)), options_(options) {}
+
+  void restore(PositionParts& parts) {
+    started_ = true;
+    turn_ = static_cast<std::size_t>(parts.number());
+    given_ = parts.number();
+    const int64_t open = parts.number();
+    for (int64_t i = 0; i < open; ++i) {
+      const StreamPosition key = parts.inner();
+      open_.push_back(children_->again(key, parts.inner()));
+    }
+  }
+
+  bool next(Batch& element) override {
+    if (!started_) {
+      started_ = true;
+      while (static_cast<int64_t>(open_.size()) < options_.cycle && open_next(open_.size())) continue;
+    }
+    while (!open_.empty()) {
+      if (turn_ >= open_.size()) turn_ = 0;
+      if (open_[turn_].reader->next(element)) {
+        if (++given_ >= options_.block) {
+          given_ = 0;
+          turn_ = (turn_ + 1) % open_.size();
+        }
+        return true;
+      }
+      given_ = 0;
+      open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(turn_));
+      open_next(turn_);
+      // Otherwise the turn is that of the one behind it, which has its place now.
+    }
+    return false;
+  }
+
+  StreamPosition position() const override {
+    if (!started_) return {};
+    StreamPosition position;
+    append(position, children_->position());
+    position.insert(position.end(), {static_cast<int64_t>(turn_), given_, static_cast<int64_t>(open_.size())});
+    for (const Child& child : open_) {
+      append(position, child.key);
+      append(position, child.reader->position());
+    }
+    return position;
+  }
+
+ private:
+  bool open_next(std::size_t place) {
+    Child child = children_->next();
+    if (!child.reader) return false;
+    open_.insert(open_.begin() + static_cast<std::ptrdiff_t>(place), std::move(child));
+    return true;
+  }
+
+  const std::unique_ptr<Children> children_;
+  const InterleaveOptions options_;
+  bool started_ = false;
+  std::vector<Child> open_;
+  std::size_t turn_ = 0;
+  int64_t given_ = 0;  // elements of the present turn
+};
+
+/// Opens a reader at a position, the beginning included.
+std::unique_ptr<StreamReader> opened(std::unique_ptr<Children> children, const InterleaveOptions& options,
+                                     PositionParts* parts) {
+  auto reader = std::make_unique<InterleaveReader>(std::move(children), options);
+  if (parts) {
+    reader->restore(*parts);
+    parts->end();
+  }
+  return reader;
+}
+
+/// Numbers the ids of one of several streams.
+class NumberedReader final : public StreamReader {
+ public:
+  NumberedReader(std::unique_ptr<StreamReader> reader, int64_t number, int64_t count)
+      : reader_(std::move(reader)), number_(number), count_(count) {}
+  bool next(Batch& element) override {
+    if (!reader_->next(element)) return false;
+    element.ids = element.ids * count_ + number_;
+    return true;
+  }
+  StreamPosition position() const override { return reader_->position(); }
+
+ private:
+  const std::unique_ptr<StreamReader> reader_;
+  const int64_t number_;
+  const int64_t count_;
+};
+
+using Sources = std::vector<std::shared_ptr<const StreamSource>>;
+
+class ListedChildren final : public Children {
+ public:
+  ListedChildren(const Sources& sources, bool numbered, const StreamPass& pass, int64_t next)
+      : sources_(sources),
+        numbered_(numbered),
+        pass_(pass),
+        order_(static_cast<int64_t>(sources.size()), pass.shuffle && !numbered, internal::mixed(pass.pass.seed, 1),
+               pass.pass.epoch),
+        next_(next) {
+    // A shard has some of the streams whole, or a shard of each.
+    if (pass.shard_count > 1 && static_cast<int64_t>(sources.size()) >= pass.shard_count) {
+      every_ = pass.shard_count;
+      first_ = pass.shard_index;
+      pass_.shard_count = 1;
+      pass_.shard_index = 0;
+    }
+  }
+  Child next() override {
+    const int64_t place = first_ + next_ * every_;
+    if (place >= static_cast<int64_t>(sources_.size())) return {};
+    const int64_t number = order_.sample_at(place);
+    ++next_;
+    return at(number, {});
+  }
+  Child again(const StreamPosition& key, const StreamPosition& position) override {
+    PositionParts parts(key, "a list of streams");
+    const int64_t number = parts.number();
+    parts.end();
+    if (number >= static_cast<int64_t>(sources_.size())) PositionParts({}, "a list of streams").number();
+    return at(number, position);
+  }
+  StreamPosition position() const override { return {next_}; }
+
+ private:
+  Child at(int64_t number, const StreamPosition& position) const {
+    auto reader = sources_[static_cast<std::size_t>(number)]->open(pass_, position);
+    if (numbered_) {
+      reader = std::make_unique<NumberedReader>(std::move(reader), number, static_cast<int64_t>(sources_.size()));
+    }
+    return {std::move(reader), {number}};
+  }
+
+  const Sources sources_;
+  const bool numbered_;
+  StreamPass pass_;
+  const internal::EpochOrder order_;
+  int64_t every_ = 1;
+  int64_t first_ = 0;
+  int64_t next_;
+};
+
+class ListedStreams final : public StreamSource {
+ public:
+  ListedStreams(Sources sources, const InterleaveOptions& options, bool numbered, std::string name)
+      : sources_(std::move(sources)), options_(options), numbered_(numbered), name_(std::move(name)) {}
+  std::unique_ptr<StreamReader> open(const StreamPass& pass, const StreamPosition& position) const override {
+    if (position.empty())
+      return opened(std::make_unique<ListedChildren>(sources_, numbered_, pass, 0), options_, nullptr);
+    PositionParts parts(position, describe());
+    const StreamPosition next = parts.inner();
+    if (next.size() != 1 || next.front() < 0) PositionParts({}, describe()).number();
+    return opened(std::make_unique<ListedChildren>(sources_, numbered_, pass, next.front()), options_, &parts);
+  }
+  std::string describe() const override { return name_; }
+  int64_t num_shards() const override {
+    int64_t fewest = sources_.front()->num_shards();
+    for (const auto& source : sources_) fewest = std::min(fewest, source->num_shards());
+    return std::max(fewest, static_cast<int64_t>(sources_.size()));
+  }
+  std::vector<File> files() const override {
+    std::vector<File> files;
+    for (const auto& source : sources_) {
+      for (File& file : source->files()) files.push_back(std::move(file));
+    }
+    return files;
+  }
+  int64_t read_ahead() const override { return sources_.front()->read_ahead(); }
+
+ private:
+  const Sources sources_;
+  const InterleaveOptions options_;
+  const bool numbered_;
+  const std::string name_;
+};
+
+/// Streams that a function makes of the elements of another one.
+class MadeChildren final : public Children {
+ public:
+  MadeChildren(std::shared_ptr<const StreamSource> upstream, std::function<Stream(const Batch&)> fn,
+               const StreamPass& pass, const StreamPosition& position)
+      : upstream_(std::move(upstream)), fn_(std::move(fn)), pass_(pass), reader_(upstream_->open(pass, position)) {}
+  Child next() override {
+    const StreamPosition before = reader_->position();
+    return made(*reader_, before, {});
+  }
+  Child again(const StreamPosition& key, const StreamPosition& position) override {
+    return made(*upstream_->open(pass_, key), key, position);
+  }
+  StreamPosition position() const override { return reader_->position(); }
+
+ private:
+  Child made(StreamReader& reader, const StreamPosition& key, const StreamPosition& position) const {
+    Batch element;
+    if (!reader.next(element)) return {};
+    return {fn_(element).source()->open(pass_, position), key};
+  }
+
+  const std::shared_ptr<const StreamSource> upstream_;
+  const std::function<Stream(const Batch&)> fn_;
+  const StreamPass pass_;
+  const std::unique_ptr<StreamReader> reader_;
+};
+
+class MadeStreams final : public StreamSource {
+ public:
+  MadeStreams(std::shared_ptr<const StreamSource> upstream, std::function<Stream(const Batch&)> fn,
+              const InterleaveOptions& options)
+      : upstream_(std::move(upstream)), fn_(std::move(fn)), options_(options) {}
+  std::unique_ptr<StreamReader> open(const StreamPass& pass, const StreamPosition& position) const override {
+    if (position.empty())
+      return opened(std::make_unique<MadeChildren>(upstream_, fn_, pass, StreamPosition{}), options_, nullptr);
+    PositionParts parts(position, describe());
+    const StreamPosition there = parts.inner();
+    return opened(std::make_unique<MadeChildren>(upstream_, fn_, pass, there), options_, &parts);
+  }
+  std::string describe() const override { return fmt::format("streams made of {}", upstream_->describe()); }
+  std::vector<File> files() const override { return upstream_->files(); }
+  int64_t read_ahead() const override { return upstream_->read_ahead(); }
+
+ private:
+  const std::shared_ptr<const StreamSource> upstream_;
+  const std::function<Stream(const Batch&)> fn_;
+  const InterleaveOptions options_;
+};
+
+void check(const InterleaveOptions& options) {
+  internal::check_count("InterleaveOptions::cycle", options.cycle, 1);
+  internal::check_count("InterleaveOptions::block", options.block, 1);
+}
+
+}  // namespace
+
+Stream internal::interleaved(Sources streams, const InterleaveOptions& options, InterleavedIds ids,
+                             const std::string& name) {
+  check(options);
+  return Stream(std::make_shared<ListedStreams>(std::move(streams), options, ids == InterleavedIds::kNumbered, name));
+}
+
+namespace data {
+
+Stream interleave(const std::vector<Stream>& streams, const InterleaveOptions& options) {
+  if (streams.empty()) throw UsageError("LS-OPTION", "interleave was given no streams", "give at least one");
+  Sources sources;
+  for (const Stream& stream : streams) sources.push_back(stream.source());
+  const std::string name = fmt::format("{} streams in turn", sources.size());
+  return internal::interleaved(std::move(sources), options, internal::InterleavedIds::kNumbered, name);
+}
+
+Stream Stream::concatenate(const Stream& other) const {
+  const std::string name = fmt::format("{} and {}", source()->describe(), other.source()->describe());
+  return internal::interleaved({source(), other.source()}, {}, internal::InterleavedIds::kNumbered, name);
+}
+
+Stream Stream::interleave(std::function<Stream(const Batch&)> fn, const InterleaveOptions& options) const {
+  check(options);
+  return Stream(std::make_shared<MadeStreams>(source(), std::move(fn), options));
+}
+
+}  // namespace data
+}  // namespace lockstep

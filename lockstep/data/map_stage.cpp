@@ -1,0 +1,191 @@
+// map(): samples that a function of the program makes from samples.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/error.h"
+#include "lockstep/data/batch_rows.h"
+#include "lockstep/data/map_call.h"
+#include "lockstep/data/read_pool.h"
+#include "lockstep/data/stage.h"
+
+namespace lockstep {
+
+namespace internal {
+
+namespace {
+
+// Making a generator costs as much as a small sample, so each thread keeps those that it has used.
+thread_local std::vector<std::unique_ptr<RandomStream>> idle_streams;
+
+}  // namespace
+
+SampleRandom::SampleRandom(const data::Pass& pass, int64_t sample) {
+  static const int intercepted = intercept_random_operators();
+  static_cast<void>(intercepted);
+  if (idle_streams.empty()) {
+    stream_ = std::make_unique<RandomStream>();
+  } else {
+    stream_ = std::move(idle_streams.back());
+    idle_streams.pop_back();
+  }
+  const uint64_t where = mixed(static_cast<uint64_t>(pass.epoch), static_cast<uint64_t>(pass.maps_after));
+  stream_->restart(
+      {.seed = mixed(mixed(pass.seed, where), static_cast<uint64_t>(sample)), .purpose = StreamPurpose::kSample});
+  scope_ = std::make_unique<RandomScope>(*stream_);
+}
+
+SampleRandom::~SampleRandom() {
+  scope_.reset();
+  idle_streams.push_back(std::move(stream_));
+}
+
+Batch call_map(const MapCall& call, const data::Pass& pass, Batch sample, int64_t id,
+               FunctionRef<std::string()> where) {
+  const int64_t rows = sample.size();
+  try {
+    SampleRandom random(pass, id);
+    static const at::Generator none;
+    Batch made = call.function(std::move(sample), call.takes_generator ? random.generator() : none);
+    made.ids = at::Tensor();
+    made.global_size = 0;
+    made.padding = 0;
+    for_each_tensor(made, [](at::Tensor& tensor) {
+      if (tensor.defined()) tensor = tensor.detach();
+    });
+    check_rows(made, rows, fmt::format("the function of {}", call.name));
+    return made;
+  } catch (...) {
+    std::throw_with_nested(DataError(
+        "LS-MAP", fmt::format("{} failed on {}: {}", call.name, where(), message_of(std::current_exception())),
+        "correct the function or the sample, or skip such samples: DistributeOptions::on_error; "
+        "std::rethrow_if_nested gives the exception itself"));
+  }
+}
+
+}  // namespace internal
+
+namespace data {
+
+namespace {
+
+/// What all passes of a map() share.
+struct Mapping {
+  Mapping(internal::MapCall fn, int64_t threads) : call(std::move(fn)), pool(threads) {}
+
+  const internal::MapCall call;
+  internal::ReadPool pool;
+  std::mutex mutex;
+  std::optional<Batch> no_rows;  // a result without rows, once one is known; guarded by mutex
+};
+
+class MapStage final : public Stage {
+ public:
+  MapStage(const Dataset& upstream, std::shared_ptr<Mapping> mapping, Pass pass)
+      : Stage(upstream), mapping_(std::move(mapping)), pass_(pass) {}
+
+  std::string describe() const override { return fmt::format("{} of {}", mapping_->call.name, upstream().describe()); }
+
+  std::shared_ptr<const Source> at_epoch(const Pass& pass) const override {
+    Pass before = pass;
+    ++before.maps_after;
+    auto source = upstream().at_epoch(before);
+    return std::make_shared<MapStage>(source ? Dataset(std::move(source)) : whole(), mapping_, pass);
+  }
+
+  Batch read(std::span<const int64_t> ids) const override {
+    if (ids.empty()) return without_rows();
+    // Each task reads and maps neighbours, so that a source that reads many at once does so.
+    constexpr int64_t kMost = 16;
+    const auto count = static_cast<int64_t>(ids.size());
+    const int64_t threads = mapping_->pool.threads();
+    const int64_t each = threads == 1 ? count : std::clamp<int64_t>(count / (4 * threads), 1, kMost);
+    const int64_t tasks = (count + each - 1) / each;
+    std::vector<Batch> made(ids.size());
+    mapping_->pool.run(tasks, [&](int64_t task) {
+      const auto begin = static_cast<std::size_t>(task * each);
+      const std::size_t size = std::min(static_cast<std::size_t>(each), ids.size() - begin);
+      const Batch rows = read_upstream(ids.subspan(begin, size));
+      for (std::size_t i = 0; i < size; ++i) {
+        const int64_t id = ids[begin + i];
+        Batch sample = internal::rows_of(rows, static_cast<int64_t>(i), 1);
+        sample.ids = internal::ids_tensor({&id, 1});
+        sample.global_size = 1;
+        made[begin + i] = internal::call_map(mapping_->call, pass_, std::move(sample), id,
+                                             [&] { return fmt::format("sample {} of {}", id, upstream().describe()); });
+        if (!made[begin + i].target.defined()) made[begin + i].target = at::empty({1, 0});
+      }
+    });
+    const Batch joined = internal::joined_rows(made, describe());
+    const std::lock_guard<std::mutex> lock(mapping_->mutex);
+    if (!mapping_->no_rows) mapping_->no_rows = internal::no_rows(joined);
+    return joined;
+  }
+
+ protected:
+  std::shared_ptr<const Source> with(const Dataset& upstream) const override {
+    return std::make_shared<MapStage>(upstream, mapping_, pass_);
+  }
+
+ private:
+  /// The dtypes and shapes of results are known from a sample only.
+  Batch without_rows() const {
+    {
+      const std::lock_guard<std::mutex> lock(mapping_->mutex);
+      if (mapping_->no_rows) return *mapping_->no_rows;
+    }
+    if (size() == 0) return read_upstream({});
+    const int64_t first = 0;
+    return internal::no_rows(read({&first, 1}));
+  }
+
+  const std::shared_ptr<Mapping> mapping_;
+  const Pass pass_;
+};
+
+class MapRowsStage final : public Stage {
+ public:
+  MapRowsStage(const Dataset& upstream, std::function<Batch(Batch)> fn, std::string name)
+      : Stage(upstream), fn_(std::move(fn)), name_(std::move(name)) {}
+  std::string describe() const override { return fmt::format("{} of {}", name_, upstream().describe()); }
+  Batch read(std::span<const int64_t> ids) const override {
+    const internal::ReadingScope scope;
+    Batch rows = read_upstream(ids);
+    rows.ids = internal::ids_tensor(ids);
+    rows.global_size = static_cast<int64_t>(ids.size());
+    Batch made = fn_(std::move(rows));
+    made.padding = 0;
+    made.ids = at::Tensor();
+    if (made.input.defined() && !made.target.defined()) made.target = at::empty({static_cast<int64_t>(ids.size()), 0});
+    return made;
+  }
+
+ protected:
+  std::shared_ptr<const Source> with(const Dataset& upstream) const override {
+    return std::make_shared<MapRowsStage>(upstream, fn_, name_);
+  }
+
+ private:
+  const std::function<Batch(Batch)> fn_;
+  const std::string name_;
+};
+
+}  // namespace
+
+Dataset Dataset::mapped(MapFunction fn, bool takes_generator, const MapOptions& options) const {
+  const int64_t threads = internal::reading_threads("MapOptions::threads", options.threads);
+  auto mapping = std::make_shared<Mapping>(internal::MapCall{std::move(fn), takes_generator, options.name}, threads);
+  return Dataset(std::make_shared<MapStage>(*this, std::move(mapping), Pass{}));
+}
+
+Dataset Dataset::map_rows(std::function<Batch(Batch)> fn, const std::string& name) const {
+  return Dataset(std::make_shared<MapRowsStage>(*this, std::move(fn), name));
+}
+
+}  // namespace data
+}  // namespace lockstep

@@ -1,0 +1,80 @@
+#include "lockstep/data/row_feed.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/error.h"
+#include "lockstep/data/batch_rows.h"
+
+namespace lockstep::internal {
+
+using data::StreamPosition;
+
+RowFeed::RowFeed(const data::Stream& stream, const data::StreamPass& pass, const StreamPosition& position)
+    : who_(stream.source()->describe()) {
+  int64_t used = 0;
+  StreamPosition there;
+  if (!position.empty()) {
+    PositionParts parts(position, who_);
+    used = parts.number();
+    there = parts.inner();
+    parts.end();
+  }
+  reader_ = stream.source()->open(pass, there);
+  if (used == 0 || !has_rows()) return;
+  if (used > rows_) {
+    throw DataError("LS-DATA-CHANGED",
+                    fmt::format("the cursor is behind row {} of an element of {}, which has {}", used, who_, rows_),
+                    "give the data that the cursor came from, or begin at the first epoch");
+  }
+  used_ = used;
+}
+
+bool RowFeed::has_rows() {
+  while (used_ == rows_ && !ended_) {
+    before_ = reader_->position();
+    Batch element;
+    if (!reader_->next(element)) {
+      ended_ = true;
+      break;
+    }
+    if (!element.ids.defined()) {
+      throw DataError("LS-SOURCE", fmt::format("{} gave an element without ids", who_),
+                      "set Batch::ids, one for each row");
+    }
+    check_rows(element, element.size(), who_);
+    element_ = std::move(element);
+    rows_ = element_.size();
+    used_ = 0;
+  }
+  return !ended_;
+}
+
+std::optional<Batch> RowFeed::take(int64_t count) {
+  std::vector<Batch> pieces;
+  int64_t missing = count;
+  while (missing > 0 && has_rows()) {
+    const int64_t some = std::min(missing, rows_ - used_);
+    pieces.push_back(some == rows_ ? element_ : rows_of(element_, used_, some));
+    used_ += some;
+    missing -= some;
+  }
+  if (pieces.empty()) return std::nullopt;
+  return joined_rows(pieces, who_);
+}
+
+std::optional<Batch> RowFeed::take_element() {
+  if (!has_rows()) return std::nullopt;
+  return take(rows_ - used_);
+}
+
+StreamPosition RowFeed::position() const {
+  StreamPosition position{used_ == rows_ ? 0 : used_};
+  append(position, used_ == rows_ ? reader_->position() : before_);
+  return position;
+}
+
+}  // namespace lockstep::internal

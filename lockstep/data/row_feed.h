@@ -1,0 +1,39 @@
+// A stream as rows: elements are cut and joined to the numbers of rows that are asked for.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lockstep/data/stream.h"
+
+namespace lockstep::internal {
+
+/// One thread at a time.
+class RowFeed {
+ public:
+  /// Continues at a position that position() gave.
+  RowFeed(const data::Stream& stream, const data::StreamPass& pass, const data::StreamPosition& position);
+
+  /// Up to `count` rows; fewer at the end, and then nothing at all.
+  std::optional<Batch> take(int64_t count);
+  /// The rest of the present element, or the next one.
+  std::optional<Batch> take_element();
+  /// The place behind the last row that was taken.
+  data::StreamPosition position() const;
+
+ private:
+  /// Makes sure that there are rows; false at the end.
+  bool has_rows();
+
+  const std::string who_;
+  std::unique_ptr<data::StreamReader> reader_;
+  data::StreamPosition before_;  // of the present element
+  Batch element_;
+  int64_t rows_ = 0;  // of it
+  int64_t used_ = 0;  // of them
+  bool ended_ = false;
+};
+
+}  // namespace lockstep::internal

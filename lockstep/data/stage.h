@@ -1,0 +1,59 @@
+// What stages of a data set have in common. A stage is a source that makes its samples from those of another source.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "lockstep/data/dataset.h"
+
+namespace lockstep::data {
+
+/// Base of stages. A stage of your own implements read(), describe() and with().
+class Stage : public Source {
+ public:
+  /// Throws a UsageError for an empty data set.
+  explicit Stage(const Dataset& upstream) : upstream_(upstream.source()) {}
+
+  int64_t size() const override;
+  std::shared_ptr<const Source> at_epoch(const Pass& pass) const override;
+  uint64_t digest() const override;
+  int64_t read_ahead() const override;
+
+ protected:
+  /// The same stage behind another source, which has the same samples in another pass.
+  virtual std::shared_ptr<const Source> with(const Dataset& upstream) const = 0;
+
+  const Source& upstream() const { return *upstream_; }
+  /// The upstream source as a data set.
+  Dataset whole() const { return Dataset(upstream_); }
+  /// Samples of the upstream source, checked. Their `ids` are undefined.
+  Batch read_upstream(std::span<const int64_t> ids) const;
+
+ private:
+  const std::shared_ptr<const Source> upstream_;
+};
+
+}  // namespace lockstep::data
+
+namespace lockstep::internal {
+
+/// Reads from a source and checks that the result is what was asked for: see data::Dataset::read.
+Batch read_checked(const data::Source& source, std::span<const int64_t> ids);
+
+/// A stage whose samples are samples of its upstream source: it maps their numbers.
+class IndexStage : public data::Stage {
+ public:
+  using Stage::Stage;
+  Batch read(std::span<const int64_t> ids) const override;
+
+ protected:
+  virtual int64_t upstream_id(int64_t id) const = 0;
+};
+
+/// Throws the UsageError of a count below `least`.
+void check_count(const char* call, int64_t count, int64_t least);
+
+}  // namespace lockstep::internal

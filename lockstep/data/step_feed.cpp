@@ -1,0 +1,95 @@
+#include "lockstep/data/step_feed.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <system_error>
+#include <utility>
+
+#include "lockstep/core/log.h"
+#include "lockstep/data/read_pool.h"
+
+namespace lockstep::internal {
+
+StepFeed::StepFeed(std::unique_ptr<EpochReader> reader, int64_t depth, int64_t threads, std::string what)
+    : reader_(std::move(reader)), depth_(static_cast<std::size_t>(depth)), what_(std::move(what)) {
+  if (depth == 0) return;
+  const int64_t wanted = reader_->is_parallel() ? std::min(threads, depth) : 1;
+  try {
+    for (int64_t i = 0; i < wanted; ++i) threads_.emplace_back([this] { work(); });
+  } catch (const std::system_error&) {
+    return;  // with the threads that there are; without any, next() reads
+  }
+}
+
+StepFeed::~StepFeed() {
+  if (is_lost()) {
+    for (std::thread& thread : threads_)
+      static_cast<void>(new std::thread(std::move(thread)));  // they are the parent's
+    return;
+  }
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stops_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+LocalStep StepFeed::read(const EpochReader::Work& work) {
+  const ReadingScope scope;
+  if (work) return work();
+  LocalStep end;
+  end.end = true;
+  return end;
+}
+
+void StepFeed::work() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return stops_ || over_ || slots_.size() < depth_; });
+    if (stops_ || over_) return;
+    const auto slot = std::make_shared<Slot>();
+    slots_.push_back(slot);
+    try {
+      const EpochReader::Work work = reader_->claim();
+      if (!work) over_ = true;
+      lock.unlock();
+      slot->step = read(work);
+      lock.lock();
+    } catch (...) {
+      if (!lock.owns_lock()) lock.lock();
+      slot->error = std::current_exception();
+    }
+    slot->done = true;
+    if (slot->error || slot->step.end) over_ = true;
+    changed_.notify_all();
+  }
+}
+
+void StepFeed::wait_for_first(std::unique_lock<std::mutex>& lock) {
+  constexpr std::chrono::seconds kLong{10};
+  int64_t waited = 0;
+  while (!changed_.wait_for(lock, kLong, [&] { return !slots_.empty() && slots_.front()->done; })) {
+    waited += kLong.count();
+    log(LogLevel::kWarning, fmt::format("input stall: a step has waited {} s for {}", waited, what_));
+  }
+}
+
+LocalStep StepFeed::next() {
+  if (threads_.empty()) return read(reader_->claim());
+  std::shared_ptr<Slot> slot;
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    wait_for_first(lock);
+    slot = slots_.front();
+    slots_.pop_front();
+    if (slot->step.end && !slot->error) slots_.push_front(slot);  // the end stays
+  }
+  changed_.notify_all();
+  if (slot->error) std::rethrow_exception(slot->error);
+  return slot->step.end ? slot->step : std::move(slot->step);
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,56 @@
+// The steps of one epoch as an iterator takes them: read when they are asked for, or ahead, on threads of their own.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/core/forks.h"
+#include "lockstep/data/deal.h"
+
+namespace lockstep::internal {
+
+/// Gives steps in order. At most `depth` steps are read and not taken, those under way included. Its threads end with
+/// it, as soon as what they read has come. Reading ahead moves no cursor.
+class StepFeed {
+ public:
+  /// `what` names the pipeline in the warning about a long wait.
+  StepFeed(std::unique_ptr<EpochReader> reader, int64_t depth, int64_t threads, std::string what);
+  ~StepFeed();
+  StepFeed(const StepFeed&) = delete;
+  StepFeed& operator=(const StepFeed&) = delete;
+
+  /// The next step, or one with `end`. Throws what reading it threw; the feed is of no use then.
+  LocalStep next();
+  /// Whether this is a forked child, in which the threads do not exist.
+  bool is_lost() const { return !threads_.empty() && process_.is_in_child(); }
+
+ private:
+  struct Slot {
+    LocalStep step;
+    std::exception_ptr error;
+    bool done = false;
+  };
+  void work();
+  void wait_for_first(std::unique_lock<std::mutex>& lock);
+  static LocalStep read(const EpochReader::Work& work);
+
+  const std::unique_ptr<EpochReader> reader_;
+  const std::size_t depth_;
+  const std::string what_;
+  const ProcessMark process_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<Slot>> slots_;  // claimed, in order; guarded by mutex_
+  bool over_ = false;                        // nothing is claimed any more; guarded by mutex_
+  bool stops_ = false;                       // guarded by mutex_
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace lockstep::internal

@@ -1,0 +1,240 @@
+// Streams' beginnings: records of files, data sets, generators.
+#include "lockstep/data/stream.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
+#include "lockstep/data/batch_rows.h"
+#include "lockstep/data/stage.h"
+
+namespace lockstep {
+
+namespace internal {
+
+void append(data::StreamPosition& position, const data::StreamPosition& inner) {
+  position.push_back(static_cast<int64_t>(inner.size()));
+  position.insert(position.end(), inner.begin(), inner.end());
+}
+
+int64_t PositionParts::number(int64_t least) {
+  if (next_ >= position_.size() || position_[next_] < least) refuse();
+  return position_[next_++];
+}
+
+data::StreamPosition PositionParts::inner() {
+  const auto size = static_cast<std::size_t>(number());
+  if (size > position_.size() - next_) refuse();
+  const auto begin = position_.begin() + static_cast<std::ptrdiff_t>(next_);
+  next_ += size;
+  return {begin, begin + static_cast<std::ptrdiff_t>(size)};
+}
+
+void PositionParts::end() const {
+  if (next_ != position_.size()) refuse();
+}
+
+void PositionParts::refuse() const {
+  throw UsageError("LS-STATE-MISFIT", fmt::format("a cursor was given that is none of {}", who_),
+                   "give what cursor() of the same pipeline gave");
+}
+
+uint64_t digest_of_file(const std::string& path) {
+  constexpr std::size_t kSampled = 4096;
+  std::error_code failed;
+  const auto size = std::filesystem::file_size(path, failed);
+  if (failed) return 0;
+  std::ifstream in(path, std::ios::binary);
+  uint64_t digest = mixed(size, 1);
+  char bytes[kSampled];
+  for (const uint64_t at :
+       {uint64_t{0}, uint64_t{size / 2}, size > kSampled ? uint64_t{size - kSampled} : uint64_t{0}}) {
+    in.clear();
+    in.seekg(static_cast<std::streamoff>(at));
+    in.read(bytes, sizeof bytes);
+    digest = mixed(digest, XXH3_64bits(bytes, static_cast<std::size_t>(std::max<std::streamsize>(in.gcount(), 0))));
+  }
+  return digest;
+}
+
+}  // namespace internal
+
+namespace data {
+
+using internal::PositionParts;
+
+void SkippedSamples::add(const std::exception_ptr& why) {
+  constexpr int64_t kLogged = 8;
+  const int64_t before = count_.fetch_add(1);
+  if (before >= kLogged) return;
+  internal::log(LogLevel::kWarning, fmt::format("a sample was left out: {}{}", message_of(why),
+                                                before + 1 == kLogged ? " (no more of these are logged)" : ""));
+}
+
+StreamReader::~StreamReader() = default;
+StreamSource::~StreamSource() = default;
+int64_t StreamSource::num_shards() const { return 1; }
+std::vector<StreamSource::File> StreamSource::files() const { return {}; }
+int64_t StreamSource::read_ahead() const { return 0; }
+
+const std::shared_ptr<const StreamSource>& Stream::source() const {
+  if (source_) return source_;
+  throw UsageError("LS-EMPTY-HANDLE", "a Stream that holds no data was used",
+                   "assign one first: data::from_records(...), data::from_generator(...)");
+}
+
+std::unique_ptr<StreamReader> Stream::open(const StreamPass& pass) const { return source()->open(pass, {}); }
+
+std::vector<Batch> Stream::read_all(uint64_t seed) const {
+  const auto reader = open({.pass = {.seed = seed}});
+  std::vector<Batch> all;
+  for (Batch element; reader->next(element);) all.push_back(std::move(element));
+  return all;
+}
+
+namespace {
+
+class GeneratorReader final : public StreamReader {
+ public:
+  GeneratorReader(Generator generator, std::string name, int64_t elements, int64_t rows)
+      : generator_(std::move(generator)), name_(std::move(name)), elements_(elements), rows_(rows) {}
+  bool next(Batch& element) override {
+    std::optional<Batch> made;
+    try {
+      made = generator_();
+      if (!made) return false;
+      internal::check_rows(
+          *made, std::max<int64_t>(made->input.defined() && made->input.dim() > 0 ? made->input.size(0) : 1, 1), name_);
+    } catch (const DataError&) {
+      throw;
+    } catch (...) {
+      std::throw_with_nested(
+          DataError("LS-SOURCE",
+                    fmt::format("{} failed at element {}: {}", name_, elements_, message_of(std::current_exception())),
+                    "look into the generator; std::rethrow_if_nested gives the exception itself"));
+    }
+    const int64_t rows = made->input.size(0);
+    if (!made->ids.defined()) made->ids = at::arange(rows_, rows_ + rows, at::kLong);
+    element = std::move(*made);
+    ++elements_;
+    rows_ += rows;
+    return true;
+  }
+  StreamPosition position() const override { return {elements_, rows_}; }
+
+ private:
+  const Generator generator_;
+  const std::string name_;
+  int64_t elements_;
+  int64_t rows_;
+};
+
+class GeneratorSource final : public StreamSource {
+ public:
+  GeneratorSource(std::function<Generator(const GeneratorStart&)> make, std::string name)
+      : make_(std::move(make)), name_(std::move(name)) {}
+  std::unique_ptr<StreamReader> open(const StreamPass& pass, const StreamPosition& position) const override {
+    int64_t elements = 0;
+    int64_t rows = 0;
+    if (!position.empty()) {
+      PositionParts parts(position, describe());
+      elements = parts.number();
+      rows = parts.number();
+      parts.end();
+    }
+    return std::make_unique<GeneratorReader>(make_({pass.pass.seed, pass.pass.epoch, elements}), name_, elements, rows);
+  }
+  std::string describe() const override { return name_; }
+
+ private:
+  const std::function<Generator(const GeneratorStart&)> make_;
+  const std::string name_;
+};
+
+class DatasetReader final : public StreamReader {
+ public:
+  DatasetReader(Dataset dataset, int64_t next) : dataset_(std::move(dataset)), size_(dataset_.size()), next_(next) {}
+  bool next(Batch& element) override {
+    if (next_ >= size_) return false;
+    if (next_ < begin_ || next_ >= begin_ + some_.size()) {
+      std::vector<int64_t> ids;
+      for (int64_t id = next_; id < std::min(size_, next_ + at_once_); ++id) ids.push_back(id);
+      at_once_ = std::min<int64_t>(at_once_ * 2, 64);  // one that is read for a moment only reads little
+      try {
+        some_ = dataset_.read(ids);
+      } catch (...) {
+        some_ = Batch();
+        if (ids.size() == 1) ++next_;  // this sample cannot be read
+        at_once_ = 1;
+        if (ids.size() == 1) throw;
+        return this->next(element);
+      }
+      begin_ = next_;
+    }
+    element = internal::rows_of(some_, next_ - begin_, 1);
+    ++next_;
+    return true;
+  }
+  StreamPosition position() const override { return {next_}; }
+
+ private:
+  const Dataset dataset_;
+  const int64_t size_;
+  int64_t next_;
+  int64_t begin_ = 0;
+  int64_t at_once_ = 1;
+  Batch some_;
+};
+
+class DatasetStream final : public StreamSource {
+ public:
+  explicit DatasetStream(Dataset dataset) : dataset_(std::move(dataset)) {}
+  std::unique_ptr<StreamReader> open(const StreamPass& pass, const StreamPosition& position) const override {
+    int64_t next = 0;
+    if (!position.empty()) {
+      PositionParts parts(position, describe());
+      next = parts.number();
+      parts.end();
+    }
+    auto source = dataset_.source()->at_epoch(pass.pass);
+    return std::make_unique<DatasetReader>(source ? Dataset(std::move(source)) : dataset_, next);
+  }
+  std::string describe() const override { return dataset_.source()->describe(); }
+  std::vector<File> files() const override { return {{describe(), dataset_.source()->digest()}}; }
+  int64_t read_ahead() const override { return dataset_.source()->read_ahead(); }
+
+ private:
+  const Dataset dataset_;
+};
+
+}  // namespace
+
+Stream from_dataset(const Dataset& dataset) {
+  dataset.size();  // throws for an empty handle
+  return Stream(std::make_shared<DatasetStream>(dataset));
+}
+
+Stream from_generator(std::function<Generator(const GeneratorStart&)> make, const std::string& name) {
+  return Stream(std::make_shared<GeneratorSource>(std::move(make), name));
+}
+
+Stream from_generator(std::function<Generator()> make, const std::string& name) {
+  const auto from = [make = std::move(make)](const GeneratorStart& start) {
+    Generator generator = make();
+    for (int64_t i = 0; i < start.element && generator(); ++i) continue;
+    return generator;
+  };
+  return Stream(std::make_shared<GeneratorSource>(from, name));
+}
+
+}  // namespace data
+}  // namespace lockstep

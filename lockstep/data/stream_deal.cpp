@@ -1,0 +1,363 @@
+// A stream's samples, dealt to the replicas in order: from one reader for all, or from one for each replica or worker.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
+#include "lockstep/data/batch_rows.h"
+#include "lockstep/data/deal.h"
+#include "lockstep/data/plan.h"
+#include "lockstep/data/row_feed.h"
+#include "lockstep/replica/replica_group.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+using data::StreamPosition;
+
+/// Samples that `shuffle` keeps in memory.
+constexpr int64_t kWindow = 1024;
+
+/// Who reads what. The numbers stand in cursors.
+enum class Reading : int64_t {
+  kWhole = 0,      // every worker reads the whole stream, and takes its replicas' parts of each global batch
+  kByReplica = 1,  // each replica reads files of its own
+  kByWorker = 2,   // each worker reads a stream of its own, for its replicas
+};
+
+/// How many readers a run has.
+int64_t num_readers(Reading reading, const ReplicaGroup& group) {
+  if (reading == Reading::kByReplica) return group.num_replicas();
+  return reading == Reading::kByWorker ? group.num_workers() : 1;
+}
+
+/// The readers' positions as numbers of a cursor, and back.
+StreamPosition joined(Reading reading, const std::vector<StreamPosition>& positions) {
+  StreamPosition numbers{static_cast<int64_t>(reading), static_cast<int64_t>(positions.size())};
+  for (const StreamPosition& position : positions) append(numbers, position);
+  return numbers;
+}
+
+std::vector<StreamPosition> positions_in(const StreamPosition& numbers, Reading reading, int64_t readers,
+                                         const std::string& who) {
+  if (numbers.empty()) return std::vector<StreamPosition>(static_cast<std::size_t>(readers));
+  PositionParts parts(numbers, who);
+  const int64_t of = parts.number();
+  const int64_t count = parts.number();
+  if (of != static_cast<int64_t>(reading) || count != readers) {
+    throw UsageError(
+        "LS-STATE-MISFIT",
+        fmt::format("the cursor is of {} reader{} of a stream, and this run has {}{}", count, count == 1 ? "" : "s",
+                    readers, of == static_cast<int64_t>(reading) ? "" : ", by another sharding"),
+        "continue with the .sharding that the cursor came from, and where replicas read files of their own "
+        "with as many replicas");
+  }
+  std::vector<StreamPosition> positions;
+  for (int64_t i = 0; i < count; ++i) positions.push_back(parts.inner());
+  parts.end();
+  return positions;
+}
+
+class Reader final : public EpochReader {
+ public:
+  Reader(const data::Stream& stream, const DistributeOptions& options, Reading reading, const ReplicaGroup& group,
+         const data::Cursor& at, bool watched)
+      : options_(options),
+        reading_(reading),
+        block_(group.block()),
+        at_(at),
+        watched_(watched),
+        compared_(group.num_workers() > 1) {
+    const auto positions = positions_in(at.stream, reading, num_readers(reading, group), stream.source()->describe());
+    data::StreamPass pass{.pass = {.seed = at.seed, .epoch = at.epoch}, .shuffle = options.shuffle};
+    if (options.on_error == OnError::kSkip) pass.skipped = skipped_ = std::make_shared<data::SkippedSamples>();
+    if (reading == Reading::kByReplica) {
+      pass.shard_count = block_.all;
+      for (int64_t r = 0; r < block_.local; ++r) {
+        pass.shard_index = block_.id_of(r).value();
+        feeds_.emplace_back(stream, pass, positions[static_cast<std::size_t>(pass.shard_index)]);
+      }
+    } else {
+      const int64_t own = reading == Reading::kByWorker ? group.rounds().worker_index() : 0;
+      feeds_.emplace_back(stream, pass, positions[static_cast<std::size_t>(own)]);
+    }
+  }
+
+  Work claim() override {
+    return [this] { return read(); };
+  }
+  bool is_parallel() const override { return false; }
+
+ private:
+  LocalStep read() {
+    LocalStep step;
+    step.behind = at_;
+    if (reading_ == Reading::kWhole) {
+      read_whole(step);
+    } else {
+      for (int64_t r = 0; r < block_.local; ++r) {
+        RowFeed& feed = feeds_[reading_ == Reading::kByReplica ? static_cast<std::size_t>(r) : 0];
+        add(step, rows_for(feed, block_.id_of(r).value()));
+      }
+      step.end = step.samples == 0;
+    }
+    for (const RowFeed& feed : feeds_) step.positions.push_back(feed.position());
+    step.skipped = skipped_ ? skipped_->count() : 0;
+    step.like = like_;
+    if (watched_ && first_) {
+      for (const Batch& part : step.parts) {
+        const auto rows = static_cast<uint64_t>(part.size());
+        step.part_digests.insert(step.part_digests.end(), {rows > 0 ? digest_of(part) : 0, rows});
+      }
+    }
+    first_ = false;
+    return step;
+  }
+
+  std::optional<Batch> rows_for(RowFeed& feed, int64_t replica) const {
+    if (options_.global_batch == 0) return feed.take_element();
+    return feed.take(part_of({0, options_.global_batch}, replica, block_.all).size());
+  }
+
+  void add(LocalStep& step, std::optional<Batch> rows) {
+    if (rows && !like_) like_ = no_rows(*rows);
+    if (rows) step.samples += rows->size();
+    step.parts.push_back(rows ? std::move(*rows) : Batch());
+  }
+
+  /// Invariant: all workers read the same rows, so each knows the whole.
+  void read_whole(LocalStep& step) {
+    const std::optional<Batch> rows = feeds_.front().take(options_.global_batch);
+    const int64_t count = rows ? rows->size() : 0;
+    step.end = count == 0;
+    step.global_size = count;
+    if (!rows) return;
+    if (!like_) like_ = no_rows(*rows);
+    if (compared_) step.digest = mixed(digest_of(rows->ids), digest_of(*rows)) | 1;
+    // Padding counts as rows where parts are cut, as in a data set.
+    const int64_t size = options_.remainder == Remainder::kPad ? options_.global_batch : count;
+    for (int64_t r = 0; r < block_.local; ++r) {
+      const Span part = part_of({0, size}, block_.id_of(r).value(), block_.all);
+      const Span there{std::min(part.begin, count), std::min(part.end, count)};
+      add(step, rows_of_copied(*rows, there));
+    }
+  }
+
+  /// Copies, so that no part keeps the whole.
+  static Batch rows_of_copied(const Batch& rows, const Span& span) {
+    Batch part = rows_of(rows, span.begin, span.size());
+    for_each_tensor(part, [](at::Tensor& tensor) {
+      if (tensor.defined()) tensor = tensor.clone();
+    });
+    return part;
+  }
+
+  const DistributeOptions options_;
+  const Reading reading_;
+  const ReplicaBlock block_;
+  const data::Cursor at_;
+  const bool watched_;
+  const bool compared_;  // workers compare what they have read
+  std::shared_ptr<data::SkippedSamples> skipped_;
+  std::vector<RowFeed> feeds_;
+  std::optional<Batch> like_;
+  bool first_ = true;
+};
+
+class StreamDeal final : public Deal {
+ public:
+  StreamDeal(data::Stream stream, DistributeOptions options, std::shared_ptr<ReplicaGroup> group, Reading reading,
+             bool own)
+      : Deal(std::move(options), std::move(group)), stream_(std::move(stream)), reading_(reading), own_(own) {}
+
+  int64_t size() const override { refuse("size()"); }
+  int64_t steps_per_epoch() const override { refuse("steps_per_epoch()"); }
+  std::string describe() const override { return stream_.source()->describe(); }
+  int64_t read_ahead() const override { return stream_.source()->read_ahead(); }
+
+  data::Cursor begin_of(int64_t epoch) const override {
+    const Files& files = this->files();
+    return {.epoch = epoch,
+            .size = static_cast<int64_t>(files.all.size()),
+            .seed = seed(),
+            .shuffle = options().shuffle,
+            .digest = files.digest,
+            .digest_by_file = files.digest_by_file};
+  }
+
+  void check(const data::Cursor& cursor) const override {
+    const Files& files = this->files();
+    if (cursor.size != static_cast<int64_t>(files.all.size())) {
+      throw DataError("LS-DATA-CHANGED",
+                      fmt::format("the cursor is of {} files, and the stream has {}", cursor.size, files.all.size()),
+                      "give the files that the cursor came from");
+    }
+    if (cursor.digest != 0 && files.digest != 0 && cursor.digest != files.digest) {
+      throw DataError("LS-DATA-CHANGED", fmt::format("since the cursor was saved, {}", changed(files, cursor)),
+                      "give the files that the cursor came from, or begin at the first epoch");
+    }
+    if (cursor.epoch < 0 || cursor.position < 0) {
+      throw UsageError("LS-STATE-MISFIT",
+                       fmt::format("there is no epoch {}, position {} in a stream", cursor.epoch, cursor.position),
+                       "give what cursor() gave");
+    }
+    positions_in(cursor.stream, reading_, num_readers(reading_, group()), describe());
+  }
+
+  std::unique_ptr<EpochReader> open(const data::Cursor& at) const override {
+    return std::make_unique<Reader>(stream_, options(), reading_, group(), at, is_watched());
+  }
+
+ protected:
+  bool agrees() const override { return group().num_workers() > 1; }
+  bool is_watched() const override { return watches_order() || reading_ == Reading::kByReplica; }
+  bool watches_order() const override { return own_ && options().sharding != Sharding::kOff; }
+
+  void merge(LocalStep& mine, const std::vector<LocalStep>& all, const data::Cursor& before) const override {
+    if (reading_ == Reading::kWhole) {
+      for (std::size_t w = 1; w < all.size(); ++w) require_equal(all[0], all[w], static_cast<int64_t>(w), before);
+      if (mine.end) return;
+    }
+    if (mine.parts.empty()) mine.parts.resize(static_cast<std::size_t>(group().num_local_replicas()));
+    mine.end = options().remainder == Remainder::kDrop && options().global_batch > 0 &&
+               mine.global_size < options().global_batch;
+    if (options().remainder == Remainder::kPad && options().global_batch > 0) pad(mine);
+    std::vector<StreamPosition> positions;
+    if (reading_ == Reading::kWhole) {
+      positions = mine.positions;
+    } else {
+      for (const LocalStep& one : all) positions.insert(positions.end(), one.positions.begin(), one.positions.end());
+    }
+    mine.behind = before;
+    mine.behind.position += mine.global_size;
+    mine.behind.stream = joined(reading_, positions);
+  }
+
+ private:
+  struct Files {
+    std::vector<data::StreamSource::File> all;
+    uint64_t digest = 0;
+    uint64_t digest_by_file = 0;
+  };
+
+  [[noreturn]] static void refuse(const char* call) {
+    throw UsageError("LS-STREAM", fmt::format("{} was asked of a stream, whose length is not known", call),
+                     "read epoch(n) to its end, or distribute a Dataset");
+  }
+
+  const Files& files() const {
+    std::call_once(listed_, [&] {
+      files_.all = stream_.source()->files();
+      for (std::size_t i = 0; i < files_.all.size(); ++i) {
+        files_.digest += files_.all[i].digest;
+        files_.digest_by_file += files_.all[i].digest * (i + 1);
+      }
+    });
+    return files_;
+  }
+
+  /// Where one file has changed, its place is the quotient of the two sums' changes.
+  static std::string changed(const Files& files, const data::Cursor& cursor) {
+    const uint64_t change = files.digest - cursor.digest;
+    const uint64_t by_file = files.digest_by_file - cursor.digest_by_file;
+    for (std::size_t i = 0; i < files.all.size(); ++i) {
+      if (change * (i + 1) == by_file) return fmt::format("'{}' has changed", files.all[i].name);
+    }
+    return fmt::format("several of the files '{}' to '{}' have changed", files.all.front().name, files.all.back().name);
+  }
+
+  static void require_equal(const LocalStep& first, const LocalStep& other, int64_t worker,
+                            const data::Cursor& before) {
+    if (first.digest == other.digest && first.end == other.end) return;
+    throw DivergenceError("LS-STREAM-DIFFERS",
+                          fmt::format("worker {} read other samples than worker 0 behind position {} of epoch {}",
+                                      worker, before.position, before.epoch),
+                          "give all workers the same files; a generator, a parse function and a filter must give the "
+                          "same on all");
+  }
+
+  void pad(LocalStep& step) const {
+    int64_t replica = group().first_replica().value();
+    for (Batch& part : step.parts) {
+      const int64_t size = part_of({0, options().global_batch}, replica++, group().num_replicas()).size();
+      if (part.size() < size) fill_up(part, size - part.size(), step);
+    }
+  }
+
+  /// With copies of a row that is there, or with zeros where this process has none.
+  static void fill_up(Batch& part, int64_t count, const LocalStep& step) {
+    if (part.size() > 0) return pad_rows(part, count, part);
+    for (const Batch& other : step.parts) {
+      if (other.samples() > 0) return pad_rows(part, count, other);
+    }
+    if (!step.like) return;
+    Batch zeros = *step.like;
+    for_each_tensor(zeros, [](at::Tensor& tensor) {
+      if (!tensor.defined()) return;
+      std::vector<int64_t> sizes = tensor.sizes().vec();
+      sizes[0] = 1;
+      tensor = at::zeros(sizes, tensor.options());
+    });
+    pad_rows(part, count, zeros);
+  }
+
+  const data::Stream stream_;
+  const Reading reading_;
+  const bool own_;
+  mutable std::once_flag listed_;
+  mutable Files files_;
+};
+
+/// Whether each replica reads files of its own. It depends on the stream and on the number of replicas alone, so that
+/// lanes and workers decide nothing.
+Reading reading_of(const data::Stream& stream, const DistributeOptions& options, const ReplicaGroup& group) {
+  if (options.sharding == Sharding::kData) return Reading::kWhole;
+  if (options.sharding == Sharding::kOff) return group.num_workers() > 1 ? Reading::kByWorker : Reading::kWhole;
+  const int64_t replicas = group.num_replicas();
+  const int64_t shards = stream.source()->num_shards();
+  // A replica without a sample in a whole global batch would never read its files.
+  const bool has_samples = options.global_batch >= replicas;
+  if (shards >= replicas && has_samples && replicas > 1) return Reading::kByReplica;
+  if (options.sharding == Sharding::kFile && !has_samples) {
+    log(LogLevel::kWarning,
+        fmt::format("a global batch of {} has no sample for some of {} replicas: every worker reads all of {} "
+                    "(Sharding::kData)",
+                    options.global_batch, replicas, stream.source()->describe()));
+  } else if (options.sharding == Sharding::kFile && shards < replicas) {
+    log(LogLevel::kWarning,
+        fmt::format("{} can be read in {} parts and not in {}, one for each replica: every worker reads all of it "
+                    "(Sharding::kData)",
+                    stream.source()->describe(), shards, replicas));
+  }
+  return Reading::kWhole;
+}
+
+}  // namespace
+
+std::shared_ptr<const Deal> deal_of(const data::Stream& stream, DistributeOptions options,
+                                    std::shared_ptr<ReplicaGroup> group, bool own) {
+  stream.source();  // throws for an empty handle
+  if (options.global_batch < (own ? 0 : 1)) {
+    throw UsageError("LS-OPTION", fmt::format("distribute was given .global_batch = {}", options.global_batch),
+                     "give the number of samples of a step over all replicas, at least 1");
+  }
+  if (own && options.global_batch > 0 && options.global_batch < group->num_replicas()) {
+    throw UsageError(
+        "LS-OPTION",
+        fmt::format("a worker was to deal data of its own by a global batch of {}, which has no sample for "
+                    "some of {} replicas",
+                    options.global_batch, group->num_replicas()),
+        "give at least one sample for each replica");
+  }
+  const Reading reading = own ? Reading::kByWorker : reading_of(stream, options, *group);
+  const data::Stream dealt = options.shuffle ? stream.shuffle(kWindow, options.seed.value_or(group->seed())) : stream;
+  return std::make_shared<StreamDeal>(dealt, std::move(options), std::move(group), reading, own);
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,279 @@
+// The stages of streams that call functions of the program, and the one that keeps elements.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <utility>
+
+#include "lockstep/core/error.h"
+#include "lockstep/data/batch_rows.h"
+#include "lockstep/data/map_call.h"
+#include "lockstep/data/read_pool.h"
+#include "lockstep/data/stream_stage.h"
+
+namespace lockstep::data {
+
+using internal::append;
+using internal::PositionParts;
+using internal::StreamStage;
+
+namespace {
+
+using Reader = std::unique_ptr<StreamReader>;
+
+struct Mapping {
+  Mapping(internal::MapCall fn, int64_t threads) : call(std::move(fn)), pool(threads) {}
+  const internal::MapCall call;
+  internal::ReadPool pool;
+};
+
+/// The number of an element, for its random work and for messages.
+int64_t first_id(const Batch& element) {
+  if (!element.ids.defined() || element.ids.numel() == 0) return 0;
+  return element.ids[0].item<int64_t>();
+}
+
+/// Reads a group of elements, maps them side by side, and gives them one by one.
+class MapReader final : public StreamReader {
+ public:
+  MapReader(Reader upstream, std::shared_ptr<Mapping> mapping, const Pass& pass, std::string upstream_name,
+            std::shared_ptr<SkippedSamples> skipped)
+      : upstream_(std::move(upstream)),
+        mapping_(std::move(mapping)),
+        pass_(pass),
+        upstream_name_(std::move(upstream_name)),
+        skipped_(std::move(skipped)),
+        position_(upstream_->position()) {}
+
+  bool next(Batch& element) override {
+    while (true) {
+      if (made_.empty()) read_group();
+      if (made_.empty()) return false;
+      Made made = std::move(made_.front());
+      made_.pop_front();
+      position_ = std::move(made.behind);
+      if (made.error) {
+        if (!skipped_ || made.from_upstream) std::rethrow_exception(made.error);
+        skipped_->add(made.error);
+        continue;
+      }
+      element = std::move(made.element);
+      return true;
+    }
+  }
+  StreamPosition position() const override { return position_; }
+
+ private:
+  struct Made {
+    Batch element;
+    StreamPosition behind;
+    std::exception_ptr error = nullptr;
+    bool from_upstream = false;
+  };
+
+  void read_group() {
+    const int64_t threads = mapping_->pool.threads();
+    const std::size_t wanted = threads == 1 ? 1 : static_cast<std::size_t>(4 * threads);
+    while (made_.size() < wanted) {
+      Made made;
+      try {
+        if (!upstream_->next(made.element)) break;
+      } catch (...) {
+        made.error = std::current_exception();
+        made.from_upstream = true;
+      }
+      made.behind = upstream_->position();
+      made_.push_back(std::move(made));
+      if (made_.back().error) break;
+    }
+    mapping_->pool.run(static_cast<int64_t>(made_.size()), [&](int64_t i) {
+      Made& made = made_[static_cast<std::size_t>(i)];
+      if (made.error) return;
+      const at::Tensor ids = made.element.ids;
+      const int64_t id = first_id(made.element);
+      try {
+        made.element = internal::call_map(mapping_->call, pass_, std::move(made.element), id,
+                                          [&] { return fmt::format("sample {} of {}", id, upstream_name_); });
+        made.element.ids = ids;
+      } catch (...) {
+        made.error = std::current_exception();
+      }
+    });
+  }
+
+  const Reader upstream_;
+  const std::shared_ptr<Mapping> mapping_;
+  const Pass pass_;
+  const std::string upstream_name_;
+  const std::shared_ptr<SkippedSamples> skipped_;
+  StreamPosition position_;
+  std::deque<Made> made_;
+};
+
+class MapStage final : public StreamStage {
+ public:
+  MapStage(const Stream& upstream, std::shared_ptr<Mapping> mapping)
+      : StreamStage(upstream), mapping_(std::move(mapping)) {}
+  std::unique_ptr<StreamReader> open(const StreamPass& pass, const StreamPosition& position) const override {
+    StreamPass before = pass;
+    ++before.pass.maps_after;
+    return std::make_unique<MapReader>(upstream().open(before, position), mapping_, pass.pass, upstream().describe(),
+                                       pass.skipped);
+  }
+  std::string describe() const override { return fmt::format("{} of {}", mapping_->call.name, upstream().describe()); }
+
+ private:
+  const std::shared_ptr<Mapping> mapping_;
+};
+
+class FilterReader final : public StreamReader {
+ public:
+  FilterReader(Reader upstream, std::function<bool(const Batch&)> keep, std::shared_ptr<SkippedSamples> skipped)
+      : upstream_(std::move(upstream)), keep_(std::move(keep)), skipped_(std::move(skipped)) {}
+  bool next(Batch& element) override {
+    while (upstream_->next(element)) {
+      try {
+        const internal::ReadingScope scope;
+        if (keep_(element)) return true;
+        continue;
+      } catch (...) {
+        if (!skipped_) rethrow(first_id(element));
+        skipped_->add(std::current_exception());
+      }
+    }
+    return false;
+  }
+  StreamPosition position() const override { return upstream_->position(); }
+
+ private:
+  [[noreturn]] static void rethrow(int64_t id) {
+    std::throw_with_nested(DataError(
+        "LS-MAP",
+        fmt::format("the function of filter failed on sample {}: {}", id, message_of(std::current_exception())),
+        "correct the function or the sample, or skip such samples: DistributeOptions::on_error; "
+        "std::rethrow_if_nested gives the exception itself"));
+  }
+
+  const Reader upstream_;
+  const std::function<bool(const Batch&)> keep_;
+  const std::shared_ptr<SkippedSamples> skipped_;
+};
+
+class FilterStage final : public StreamStage {
+ public:
+  FilterStage(const Stream& upstream, std::function<bool(const Batch&)> keep)
+      : StreamStage(upstream), keep_(std::move(keep)) {}
+  std::unique_ptr<StreamReader> open(const StreamPass& pass, const StreamPosition& position) const override {
+    return std::make_unique<FilterReader>(upstream().open(pass, position), keep_, pass.skipped);
+  }
+  std::string describe() const override { return fmt::format("some elements of {}", upstream().describe()); }
+
+ private:
+  const std::function<bool(const Batch&)> keep_;
+};
+
+/// All elements, once they were read to the end.
+struct Kept {
+  std::mutex mutex;
+  std::shared_ptr<const std::vector<Batch>> all;  // guarded by mutex
+};
+
+class CacheReader final : public StreamReader {
+ public:
+  CacheReader(std::shared_ptr<Kept> kept, std::shared_ptr<const std::vector<Batch>> all, Reader upstream, int64_t given,
+              StreamPosition there)
+      : kept_(std::move(kept)),
+        all_(std::move(all)),
+        upstream_(std::move(upstream)),
+        records_(given == 0),
+        given_(given),
+        there_(std::move(there)) {}
+  bool next(Batch& element) override {
+    if (all_) {
+      if (given_ >= static_cast<int64_t>(all_->size())) return false;
+      element = (*all_)[static_cast<std::size_t>(given_++)];
+      return true;
+    }
+    if (upstream_->next(element)) {
+      ++given_;
+      there_ = upstream_->position();
+      if (records_) read_.push_back(element);
+      return true;
+    }
+    if (records_) {
+      const std::lock_guard<std::mutex> lock(kept_->mutex);
+      if (!kept_->all) kept_->all = std::make_shared<const std::vector<Batch>>(std::move(read_));
+      records_ = false;
+    }
+    return false;
+  }
+  /// With the place in the upstream, for a process that has nothing in memory. From memory that place is not known.
+  StreamPosition position() const override {
+    StreamPosition position{given_};
+    append(position, all_ ? StreamPosition{} : there_);
+    return position;
+  }
+
+ private:
+  const std::shared_ptr<Kept> kept_;
+  const std::shared_ptr<const std::vector<Batch>> all_;
+  const Reader upstream_;
+  bool records_;
+  int64_t given_;
+  StreamPosition there_;
+  std::vector<Batch> read_;
+};
+
+class CacheStage final : public StreamStage {
+ public:
+  explicit CacheStage(const Stream& upstream) : StreamStage(upstream), kept_(std::make_shared<Kept>()) {}
+  std::unique_ptr<StreamReader> open(const StreamPass& pass, const StreamPosition& position) const override {
+    int64_t given = 0;
+    StreamPosition there;
+    if (!position.empty()) {
+      PositionParts parts(position, describe());
+      given = parts.number();
+      there = parts.inner();
+      parts.end();
+    }
+    std::shared_ptr<const std::vector<Batch>> all;
+    {
+      const std::lock_guard<std::mutex> lock(kept_->mutex);
+      all = kept_->all;
+    }
+    if (all) return std::make_unique<CacheReader>(kept_, std::move(all), nullptr, given, StreamPosition{});
+    StreamPass first;
+    first.skipped = pass.skipped;
+    Reader upstream = this->upstream().open(first, there);
+    if (there.empty() && given > 0) {  // the place came from memory: read up to it, and keep what is read
+      auto reader = std::make_unique<CacheReader>(kept_, nullptr, std::move(upstream), 0, StreamPosition{});
+      Batch element;
+      for (int64_t i = 0; i < given && reader->next(element); ++i) continue;
+      return reader;
+    }
+    return std::make_unique<CacheReader>(kept_, nullptr, std::move(upstream), given, there);
+  }
+  std::string describe() const override { return fmt::format("cached {}", upstream().describe()); }
+  int64_t num_shards() const override { return 1; }  // one memory for all of it
+
+ private:
+  const std::shared_ptr<Kept> kept_;
+};
+
+}  // namespace
+
+Stream Stream::mapped(MapFunction fn, bool takes_generator, const MapOptions& options) const {
+  const int64_t threads = internal::reading_threads("MapOptions::threads", options.threads);
+  return Stream(std::make_shared<MapStage>(
+      *this, std::make_shared<Mapping>(internal::MapCall{std::move(fn), takes_generator, options.name}, threads)));
+}
+
+Stream Stream::filter(std::function<bool(const Batch&)> keep) const {
+  return Stream(std::make_shared<FilterStage>(*this, std::move(keep)));
+}
+
+Stream Stream::cache() const { return Stream(std::make_shared<CacheStage>(*this)); }
+
+}  // namespace lockstep::data

@@ -1,0 +1,31 @@
+// What stages of a stream have in common.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/data/stream.h"
+
+namespace lockstep::internal {
+
+/// A stage that passes on what it does not change. A stage whose elements are not those of its upstream one by one
+/// cannot be read in shards: it overrides num_shards().
+class StreamStage : public data::StreamSource {
+ public:
+  explicit StreamStage(const data::Stream& upstream) : upstream_(upstream.source()) {}
+  int64_t num_shards() const override { return upstream_->num_shards(); }
+  std::vector<File> files() const override { return upstream_->files(); }
+  int64_t read_ahead() const override { return upstream_->read_ahead(); }
+
+ protected:
+  const data::StreamSource& upstream() const { return *upstream_; }
+  const std::shared_ptr<const data::StreamSource>& shared_upstream() const { return upstream_; }
+
+ private:
+  const std::shared_ptr<const data::StreamSource> upstream_;
+};
+
+}  // namespace lockstep::internal

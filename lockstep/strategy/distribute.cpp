@@ -1,0 +1,94 @@
+// What a strategy gives its replicas to work on: data sets and streams, whole tensors, and a look at batches of the
+// program's own.
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/error.h"
+#include "lockstep/data/batch_rows.h"
+#include "lockstep/data/deal.h"
+#include "lockstep/data/split.h"
+#include "lockstep/replica/replica_group.h"
+#include "lockstep/strategy/strategy.h"
+
+namespace lockstep {
+
+using internal::CallScope;
+
+void Strategy::require_free_name(const DistributeOptions& options) const {
+  const auto same = named_data_sets_.find(options.name);
+  if (same == named_data_sets_.end() || same->second.expired()) return;
+  throw UsageError("LS-NAME-TAKEN", fmt::format("a second data set named '{}' was asked for", options.name),
+                   "give each a name of its own; a data set lives as long as its handles, iterators and state items");
+}
+
+DistributedDataset Strategy::deal(std::shared_ptr<const internal::Deal> deal) const {
+  const std::string& name = deal->options().name;
+  if (!name.empty()) named_data_sets_[name] = deal;
+  return DistributedDataset(std::move(deal));
+}
+
+DistributedDataset Strategy::distribute(const Dataset& dataset, DistributeOptions options) const {
+  const CallScope call(*group_, "Strategy::distribute", "distribute the data set before run()",
+                       internal::Workers::kThis);
+  require_free_name(options);
+  return deal(internal::deal_of(dataset, std::move(options), group_));
+}
+
+DistributedDataset Strategy::distribute(const Stream& stream, DistributeOptions options) const {
+  const CallScope call(*group_, "Strategy::distribute", "distribute the stream before run()", internal::Workers::kThis);
+  require_free_name(options);
+  return deal(internal::deal_of(stream, std::move(options), group_, false));
+}
+
+DistributedDataset Strategy::distribute_own(const Stream& stream, DistributeOptions options) const {
+  const CallScope call(*group_, "Strategy::distribute_from_function", "call it before run()", internal::Workers::kThis);
+  require_free_name(options);
+  return deal(internal::deal_of(stream, std::move(options), group_, true));
+}
+
+InputContext Strategy::input_context() const {
+  return {num_workers(), worker_index(), num_replicas(), num_local_replicas(), first_replica()};
+}
+
+PerReplica<Batch> Strategy::split(const at::Tensor& input, const at::Tensor& target) const {
+  const CallScope call(*group_, "Strategy::split", "split the tensors before run()", internal::Workers::kThis);
+  return internal::split(input, target, num_replicas(), first_replica(), num_local_replicas());
+}
+
+void Strategy::watch(const PerReplica<Batch>& batches) {
+  const auto differs_within = [](const at::Tensor& rows) {
+    return rows.size(0) > 1 && !at::equal(rows.narrow(0, 1, rows.size(0) - 1), rows.narrow(0, 0, rows.size(0) - 1));
+  };
+  struct Seen {
+    uint64_t digest;
+    ReplicaId replica;
+  };
+  const at::NoGradGuard no_grad;
+  std::vector<Seen> seen;
+  ReplicaId replica = batches.first_replica();
+  for (const Batch& part : batches) {
+    const ReplicaId present = replica;
+    replica = present + 1;
+    // Rows that are all alike say nothing.
+    const bool is_plain = part.input.defined() && part.input.dim() > 0 && part.input.device().is_cpu() &&
+                          part.input.layout() == at::kStrided && !part.input.is_quantized();
+    if (!is_plain || !differs_within(part.input)) continue;
+    const uint64_t digest = internal::mixed(internal::digest_of(part.input), internal::digest_of(part.ids));
+    for (const Seen& other : seen) {
+      if (other.digest != digest) continue;
+      group_->findings().add("LS-INPUT-NOT-SHARDED", "run", step(), [&] {
+        return "replicas " + std::to_string(other.replica.value()) + " and " + std::to_string(present.value()) +
+               " read the same " + std::to_string(part.size()) + " samples at step " + std::to_string(step()) +
+               ": the input is not sharded; pass it to strategy.distribute";
+      });
+      return;
+    }
+    seen.push_back({digest, present});
+  }
+}
+
+}  // namespace lockstep
