@@ -1,6 +1,9 @@
 // Lockstep: one training step on many replicas, for C++ programs built on LibTorch.
 #pragma once
 
+#include "lockstep/checkpoint/checkpoint.h"           // IWYU pragma: export
+#include "lockstep/checkpoint/checkpoint_manager.h"   // IWYU pragma: export
+#include "lockstep/checkpoint/exchange.h"             // IWYU pragma: export
 #include "lockstep/cluster/cluster_resolver.h"        // IWYU pragma: export
 #include "lockstep/cluster/cluster_spec.h"            // IWYU pragma: export
 #include "lockstep/cluster/environment.h"             // IWYU pragma: export

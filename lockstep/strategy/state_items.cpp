@@ -52,7 +52,7 @@ StateItem item_of(const std::shared_ptr<VariableState>& variable) {
     for (std::size_t r = 0; r < fitting.size(); ++r)
       variable->as_on_read().write_component(static_cast<int64_t>(r), fitting[r]);
   };
-  return {variable->name(), kind, read, write};
+  return {variable->name(), kind, read, write, !one_value};
 }
 
 /// An item that is one number.

@@ -31,6 +31,8 @@ struct StateItem {
   /// for a cursor of a data set of another size; then nothing of this item has changed. Outside of steps, as long as
   /// the strategy lives.
   std::function<void(const std::vector<at::Tensor>&)> write;
+  /// Whether the values are those of this process's replicas, and not one that all have.
+  bool per_replica = false;
 };
 
 }  // namespace lockstep

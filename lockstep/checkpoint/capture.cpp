@@ -1,0 +1,145 @@
+#include "lockstep/checkpoint/capture.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "lockstep/checkpoint/strict_json.h"
+#include "lockstep/checkpoint/together.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/fingerprint.h"
+#include "lockstep/variable/variable_state.h"
+#include "lockstep/version.h"
+
+namespace lockstep::internal {
+
+using Kind = StateItem::Kind;
+
+const char* kind_text(Kind kind) {
+  switch (kind) {
+    case Kind::kMirrored: return "mirrored";
+    case Kind::kOnRead: return "on-read";
+    case Kind::kSlot: return "slot";
+    case Kind::kStepCount: return "step-count";
+    case Kind::kLearningRate: return "learning-rate";
+    case Kind::kNumber: return "number";
+    case Kind::kCursor: return "cursor";
+  }
+  throw InternalError("LS-INTERNAL", "an item of a run's state has no kind", "please report this");
+}
+
+std::string text_of(const data::Cursor& cursor) {
+  return nlohmann::ordered_json{{"epoch", cursor.epoch},
+                                {"position", cursor.position},
+                                {"size", cursor.size},
+                                {"seed", cursor.seed},
+                                {"shuffle", cursor.shuffle}}
+      .dump();
+}
+
+data::Cursor cursor_of(const std::string& text, const std::string& what) {
+  const nlohmann::json json = parse_object(text, what, 4);
+  data::Cursor cursor;
+  cursor.epoch = integer_in(json, "epoch", what);
+  cursor.position = integer_in(json, "position", what);
+  cursor.size = integer_in(json, "size", what);
+  cursor.seed = natural_in(json, "seed", what);
+  const nlohmann::json& shuffle = member_of(json, "shuffle", what);
+  if (!shuffle.is_boolean()) throw_damaged(what, "has a 'shuffle' that is neither true nor false");
+  cursor.shuffle = shuffle.get<bool>();
+  return cursor;
+}
+
+namespace {
+
+/// A value whose replica is not known yet: its place in the image, and its values by local replica.
+struct Replicas {
+  std::size_t before;  // how many tensors of the image come before it
+  std::string kind, name;
+  std::vector<at::Tensor> mine;
+};
+
+RecordedNumbers numbers_of(const StateItem& item, const at::Tensor& value) {
+  RecordedNumbers numbers{.kind = kind_text(item.kind), .name = item.name};
+  if (value.is_floating_point()) {
+    numbers.real = value.item<double>();
+  } else {
+    const at::Tensor flat = value.contiguous().flatten();
+    numbers.integers.assign(flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + flat.numel());
+  }
+  return numbers;
+}
+
+bool is_tensor(Kind kind) { return kind == Kind::kMirrored || kind == Kind::kOnRead || kind == Kind::kSlot; }
+
+std::string checked_json(const std::string& name, const std::string& text) {
+  if (nlohmann::json::accept(text)) return text;
+  throw UsageError("LS-NAME", fmt::format("the value tracked as '{}' is not JSON: {}", shown(name), shown(text)),
+                   "return a JSON value, or the text of one");
+}
+
+/// Puts the values of all replicas into the image, at their places.
+void add_replicas(Image& image, const Strategy& strategy, const std::vector<Replicas>& items) {
+  const std::size_t local = items.empty() ? 0 : items.front().mine.size();
+  std::vector<std::vector<at::Tensor>> all(items.size());  // by item and replica
+  if (strategy.num_workers() == 1) {
+    for (std::size_t i = 0; i < items.size(); ++i) all[i] = items[i].mine;
+  } else {
+    std::vector<at::Tensor> mine;
+    for (std::size_t r = 0; r < local; ++r) {
+      NamedTensors named;
+      for (std::size_t i = 0; i < items.size(); ++i) named.emplace_back(std::to_string(i), items[i].mine[r]);
+      mine.push_back(packed(named));
+    }
+    for (const at::Tensor& bytes : bytes_of_all_replicas(strategy, mine)) {
+      for (auto& [name, value] : unpacked(bytes)) all.at(std::stoul(name)).push_back(std::move(value));
+    }
+  }
+  std::vector<ImageTensor> merged;
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    for (; next < items[i].before; ++next) merged.push_back(std::move(image.tensors[next]));
+    for (std::size_t r = 0; r < all[i].size(); ++r) {
+      merged.push_back({items[i].kind, items[i].name, static_cast<int64_t>(r), std::move(all[i][r])});
+    }
+  }
+  for (; next < image.tensors.size(); ++next) merged.push_back(std::move(image.tensors[next]));
+  image.tensors = std::move(merged);
+}
+
+}  // namespace
+
+Image capture(const Strategy& strategy, const Tracked& tracked) {
+  Image image;
+  image.run = {.library = LOCKSTEP_VERSION,
+               .platform = platform_description(),
+               .fingerprint = platform_fingerprint(),
+               .strategy = strategy.name(),
+               .replicas = strategy.num_replicas(),
+               .workers = strategy.num_workers(),
+               .step = strategy.step()};
+  std::vector<Replicas> of_replicas;
+  all_or_none(strategy, "Checkpoint::save", [&] {
+    for (const Variable& variable : strategy.variables()) variable.state().check_memory();
+    for (const StateItem& item : strategy.state_items()) {
+      std::vector<at::Tensor> values = item.read();
+      if (item.per_replica) {
+        of_replicas.push_back({image.tensors.size(), kind_text(item.kind), item.name, std::move(values)});
+      } else if (is_tensor(item.kind)) {
+        image.tensors.push_back({kind_text(item.kind), item.name, -1, std::move(values.front())});
+      } else {
+        image.run.numbers.push_back(numbers_of(item, values.front()));
+      }
+    }
+    for (const auto& [name, data] : tracked.data) image.run.data[name] = text_of(data.cursor());
+    for (const auto& [name, value] : tracked.values) image.run.values[name] = checked_json(name, value.save());
+  });
+  if (!of_replicas.empty()) add_replicas(image, strategy, of_replicas);
+  return image;
+}
+
+}  // namespace lockstep::internal

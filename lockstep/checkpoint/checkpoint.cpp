@@ -1,0 +1,101 @@
+#include "lockstep/checkpoint/checkpoint.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <exception>
+#include <tuple>
+
+#include "lockstep/checkpoint/checkpoint_access.h"
+#include "lockstep/checkpoint/strict_json.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
+
+namespace lockstep {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+void require_free(const internal::Tracked& tracked, const std::string& name) {
+  if (!tracked.data.contains(name) && !tracked.values.contains(name)) return;
+  throw UsageError("LS-NAME-TAKEN",
+                   fmt::format("Checkpoint::track was given the name '{}' a second time", internal::shown(name)),
+                   "give each tracked value a name of its own");
+}
+
+/// The first whole one of `folders`, with its name.
+std::pair<internal::Image, std::string> first_whole(internal::Files& files, const std::vector<fs::path>& folders,
+                                                    const RestoreOptions& options) {
+  std::exception_ptr first;
+  for (const fs::path& folder : folders) {
+    try {
+      auto image = internal::load_image(
+          files, folder, [&](const std::string& name) { return internal::is_wanted(options.only, name); });
+      const std::string what = fmt::format("the checkpoint '{}'", folder.string());
+      if (first) {
+        internal::log(LogLevel::kWarning, fmt::format("{} is restored instead: {}", what, message_of(first)));
+      }
+      return {std::move(image), what};
+    } catch (const DataError&) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  std::rethrow_exception(first);
+}
+
+}  // namespace
+
+Checkpoint::Checkpoint(Strategy& strategy)
+    : strategy_(&strategy), tracked_(std::make_shared<internal::Tracked>()), files_(&internal::host_files()) {}
+
+void Checkpoint::track(const std::string& name, const DistributedDataset& data) {
+  require_free(*tracked_, name);
+  data.cursor();  // an empty handle is refused here
+  tracked_->data.emplace(name, data);
+}
+
+void Checkpoint::track_text(const std::string& name, std::function<std::string()> save,
+                            std::function<void(const std::string&)> load) {
+  require_free(*tracked_, name);
+  tracked_->values.emplace(name, internal::Tracked::Value{std::move(save), std::move(load)});
+}
+
+void Checkpoint::save(const fs::path& path) const {
+  const internal::Image image = internal::capture(*strategy_, *tracked_);
+  strategy_->on_chief([&] { internal::save_image(*files_, path, image); });
+}
+
+RestoreInfo Checkpoint::restore(const fs::path& path, const RestoreOptions& options) const {
+  return internal::CheckpointAccess::restore_first(*this, {path}, options);
+}
+
+RestoreInfo internal::CheckpointAccess::restore_first(const Checkpoint& checkpoint,
+                                                      const std::vector<fs::path>& folders,
+                                                      const RestoreOptions& options) {
+  const Strategy& strategy = *checkpoint.strategy_;
+  if (strategy.num_workers() == 1) {
+    const auto [image, what] = first_whole(*checkpoint.files_, folders, options);
+    return apply(image, strategy, *checkpoint.tracked_, options, what);
+  }
+  // The chief reads, and sends the manifest, the tensors, and which of the manifest's they are.
+  const auto [text, chosen, tensors, what] = strategy.on_chief([&] {
+    auto [image, name] = first_whole(*checkpoint.files_, folders, options);
+    Manifest manifest{.run = std::move(image.run)};
+    std::vector<std::tuple<std::string, std::string, int64_t>> ids;
+    std::vector<at::Tensor> values;
+    for (ImageTensor& one : image.tensors) {
+      ids.emplace_back(std::move(one.kind), std::move(one.name), one.replica);
+      values.push_back(std::move(one.value));
+    }
+    return std::tuple(encode_manifest(manifest), std::move(ids), std::move(values), std::move(name));
+  });
+  Image image{.run = decode_manifest(text, what).run};
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    const auto& [kind, name, replica] = chosen[i];
+    image.tensors.push_back({kind, name, replica, tensors[i]});
+  }
+  return apply(image, strategy, *checkpoint.tracked_, options, what);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,112 @@
+// Saves everything that a run is, and restores it: in another process, on another number of lanes or workers, or under
+// another strategy.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/data/distributed_dataset.h"
+
+namespace lockstep {
+
+class Strategy;
+
+namespace internal {
+class Files;
+struct Image;
+struct Tracked;
+struct CheckpointAccess;
+
+/// A JSON type of the program's choice, such as nlohmann::json.
+template <class T>
+concept JsonValue = requires(const T& value, const std::string& text) {
+  { value.dump() } -> std::convertible_to<std::string>;
+  { T::parse(text) } -> std::convertible_to<T>;
+};
+}  // namespace internal
+
+/// How a checkpoint is restored. Names are those of Strategy::state_items(), and of what was tracked.
+struct RestoreOptions {
+  /// Leaves what the checkpoint lacks as it is, in place of failing.
+  bool allow_missing = false;
+  /// Passes over what the program has no place for, in place of failing.
+  bool allow_unexpected = false;
+  /// Takes a checkpoint of another number of replicas, with a warning. The run then goes on as it would not have gone
+  /// on there: its replicas draw other random numbers, and gradients are added in another order. Each replica's
+  /// component of an on-read variable becomes the mean of the saved ones, or replica 0's where the variable does not
+  /// aggregate by kMean; of a kSum the first replica gets the sum, and the others get 0.
+  bool allow_other_replicas = false;
+  /// Restores only what has a name that fits one of these patterns: `*` stands for any text, `?` for one character.
+  /// Everything else stays as it is, the step too. Empty: everything.
+  std::vector<std::string> only = {};
+};
+
+struct RestoreInfo {
+  int64_t step = 0;                          // of the checkpoint
+  std::vector<std::string> missing = {};     // what the program has and the checkpoint lacks
+  std::vector<std::string> unexpected = {};  // what the checkpoint has and the program lacks
+};
+
+/// Saves and restores the state of a strategy: variables of every kind with each replica's component, slots, step
+/// counts, learning rates, moving averages, the step, the seed, the cursors of data sets that have a name, and what was
+/// tracked. A resumed run gives the bits of the run that never stopped.
+///
+/// All workers make the same calls, outside of steps. The chief alone reads and writes files; an error of one worker is
+/// an error on all. Copies refer to the same. The strategy outlives them.
+class Checkpoint {
+ public:
+  explicit Checkpoint(Strategy& strategy);
+
+  /// The cursor of a data set too, which needs no name of its own then. A UsageError where the name is tracked already.
+  void track(const std::string& name, const DistributedDataset& data);
+  /// A value of the program's own: `save()` gives a JSON value (nlohmann::json) or its text, and `load(value)` is given
+  /// the same type. Both are called on every worker; the chief's value is saved, and `load` must not fail for a value
+  /// that `save` gave.
+  template <class Save, class Load>
+  void track(const std::string& name, Save save, Load load) {
+    using Value = std::decay_t<std::invoke_result_t<Save&>>;
+    if constexpr (internal::JsonValue<Value>) {
+      track_text(
+          name, [save = std::move(save)]() mutable -> std::string { return save().dump(); },
+          [load = std::move(load)](const std::string& text) mutable { load(Value::parse(text)); });
+    } else {
+      static_assert(std::is_convertible_v<Value, std::string>,
+                    "lockstep: Checkpoint::track takes a function that returns a nlohmann::json or a std::string of "
+                    "JSON");
+      track_text(
+          name, [save = std::move(save)]() mutable -> std::string { return save(); },
+          [load = std::move(load)](const std::string& text) mutable { load(text); });
+    }
+  }
+
+  /// Writes a checkpoint into the folder `path`, which is made where it is not there. When it returns, the checkpoint
+  /// is durable. A checkpoint that is there already is replaced at once. Where it throws, the folder has the checkpoint
+  /// of before: a DataError of the disk (LS-FILE), a DivergenceError where a foreign write to a variable is found.
+  void save(const std::filesystem::path& path) const;
+
+  /// Restores the checkpoint in the folder `path`. Where it throws, nothing has changed: a DataError for a folder
+  /// without a whole checkpoint (LS-CHECKPOINT-NONE, LS-CHECKPOINT-DAMAGED), a UsageError (LS-CHECKPOINT-MISFIT) that
+  /// lists everything that is missing, unexpected or of another form. Another fingerprint is a warning.
+  RestoreInfo restore(const std::filesystem::path& path, const RestoreOptions& options = {}) const;
+
+  Strategy& strategy() const { return *strategy_; }
+
+ private:
+  friend struct internal::CheckpointAccess;
+  void track_text(const std::string& name, std::function<std::string()> save,
+                  std::function<void(const std::string&)> load);
+
+  Strategy* strategy_;
+  std::shared_ptr<internal::Tracked> tracked_;
+  internal::Files* files_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,24 @@
+// How the manager, and tests, reach what is behind a Checkpoint.
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+#include "lockstep/checkpoint/capture.h"
+#include "lockstep/checkpoint/checkpoint.h"
+
+namespace lockstep::internal {
+
+struct CheckpointAccess {
+  static Files& files(const Checkpoint& checkpoint) { return *checkpoint.files_; }
+  /// Another file system, for tests; it outlives the checkpoint.
+  static void set_files(Checkpoint& checkpoint, Files& files) { checkpoint.files_ = &files; }
+  static const Tracked& tracked(const Checkpoint& checkpoint) { return *checkpoint.tracked_; }
+
+  /// Restores the first of `folders` that is whole; a warning names those that are not. All workers call it, and the
+  /// chief's `folders` counts. Throws the error of the first one where none is whole.
+  static RestoreInfo restore_first(const Checkpoint& checkpoint, const std::vector<std::filesystem::path>& folders,
+                                   const RestoreOptions& options);
+};
+
+}  // namespace lockstep::internal

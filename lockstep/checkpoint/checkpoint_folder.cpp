@@ -1,0 +1,82 @@
+#include "lockstep/checkpoint/checkpoint_folder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <string_view>
+#include <tuple>
+
+#include "lockstep/checkpoint/image.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
+
+namespace lockstep::internal {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kPrefix = "step-";
+
+std::optional<int64_t> step_in(std::string_view name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+  int64_t step = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
+  if (error != std::errc() || end != name.data() + name.size() || step < 0) return std::nullopt;
+  return step;
+}
+
+}  // namespace
+
+std::string checkpoint_name(int64_t step) { return fmt::format("{}{:010}", kPrefix, step); }
+
+std::vector<FoundCheckpoint> checkpoints_in(Files& files, const fs::path& directory) {
+  std::vector<FoundCheckpoint> found;
+  for (const std::string& name : files.list(directory)) {
+    const std::optional<int64_t> step = step_in(name);
+    if (!step) continue;
+    FoundCheckpoint& one = found.emplace_back(FoundCheckpoint{.path = directory / name, .step = *step});
+    try {
+      const CheckpointReader reader(files, one.path);
+      one.step = reader.manifest().run.step;
+      one.sequence = reader.manifest().run.sequence;
+    } catch (const DataError& error) {
+      one.problem = error.what();
+    }
+  }
+  std::sort(found.begin(), found.end(), [](const FoundCheckpoint& a, const FoundCheckpoint& b) {
+    return std::tuple(a.problem.empty(), a.sequence, a.step) < std::tuple(b.problem.empty(), b.sequence, b.step);
+  });
+  return found;
+}
+
+std::vector<FoundCheckpoint> whole_checkpoints_in(Files& files, const fs::path& directory) {
+  std::vector<FoundCheckpoint> found = checkpoints_in(files, directory);
+  std::erase_if(found, [](const FoundCheckpoint& one) { return !one.problem.empty(); });
+  return found;
+}
+
+void remove_old(Files& files, const fs::path& directory, int64_t keep, int64_t keep_every) {
+  try {
+    const std::vector<FoundCheckpoint> found = checkpoints_in(files, directory);
+    bool removed = false;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      const FoundCheckpoint& one = found[i];
+      // One with a manifest that is not whole was damaged by something else, and stays for whoever looks into that.
+      const bool has_manifest = files.has(one.path / kManifestName);
+      const bool is_new = static_cast<int64_t>(found.size() - i) <= keep;
+      const bool is_kept = keep_every > 0 && one.step % keep_every == 0;
+      if (has_manifest && (!one.problem.empty() || is_new || is_kept)) continue;
+      remove_checkpoint(files, one.path);
+      removed = true;
+    }
+    if (removed) files.sync_folder(directory);
+  } catch (const DataError& error) {
+    log(LogLevel::kWarning, fmt::format("an old checkpoint could not be removed: {}", error.what()));
+  }
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,34 @@
+// A folder with the checkpoints of one run: which are there, which is the newest, and which may go.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "lockstep/checkpoint/files.h"
+
+namespace lockstep::internal {
+
+struct FoundCheckpoint {
+  std::filesystem::path path = {};
+  int64_t step = 0;
+  uint64_t sequence = 0;
+  std::string problem = {};  // why it is not whole; empty where it is
+};
+
+/// "step-0000000012"
+std::string checkpoint_name(int64_t step);
+
+/// All that have a name of the form above, the whole ones last, from the oldest to the newest. Sizes and headers are
+/// looked at, but not every byte.
+std::vector<FoundCheckpoint> checkpoints_in(Files& files, const std::filesystem::path& directory);
+/// The whole ones of them.
+std::vector<FoundCheckpoint> whole_checkpoints_in(Files& files, const std::filesystem::path& directory);
+
+/// Removes whole checkpoints but for the newest `keep`, at least 1, and those whose step is a multiple of `keep_every`
+/// (0: none), and what saves that were interrupted have left. The caller has the folder's lock, and nothing is being
+/// saved. What cannot be removed stays, with a warning.
+void remove_old(Files& files, const std::filesystem::path& directory, int64_t keep, int64_t keep_every);
+
+}  // namespace lockstep::internal

@@ -1,0 +1,69 @@
+// The checkpoints of a run in one folder: saves beside the training, keeps the newest ones, and finds the one to go on
+// from.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "lockstep/checkpoint/checkpoint.h"
+
+namespace lockstep {
+
+struct CheckpointManagerOptions {
+  std::filesystem::path directory = {};
+  int64_t keep = 3;        // the newest whole checkpoints that stay, at least 1
+  int64_t keep_every = 0;  // checkpoints of steps that are multiples of this stay for ever; 0: none
+  bool async = true;       // save() holds the training for a copy only, and a thread writes it
+};
+
+/// Checkpoints named "step-0000000012" in a folder. All workers make the same calls, outside of steps; the chief alone
+/// reads and writes the folder. One thread at a time uses it. Neither copied nor moved. The strategy outlives it.
+class CheckpointManager {
+ public:
+  /// A UsageError without a directory, and for a `.keep` below 1 or a `.keep_every` below 0.
+  CheckpointManager(Checkpoint checkpoint, CheckpointManagerOptions options);
+  /// Waits for a save that is under way. The log has its error, which nobody else will ask for.
+  ~CheckpointManager();
+  CheckpointManager(const CheckpointManager&) = delete;
+  CheckpointManager& operator=(const CheckpointManager&) = delete;
+
+  /// Takes the folder for this job, for as long as the manager lives: a second manager that saves into the folder, in
+  /// this process or another one, gets a ClusterError (LS-CHECKPOINT-LOCKED). The lock ends with its process, however
+  /// that ends. The first save() does it too; a program that wants to know at its start calls this.
+  void claim();
+
+  /// Saves the state of now as the folder's newest checkpoint and gives its path. Waits for a save that is under way,
+  /// and throws its error; then nothing new is saved, and the next call saves again. With `.async` it returns when the
+  /// state is copied, and the checkpoint is durable when wait() has returned; otherwise when this has returned. Older
+  /// checkpoints go when the new one is durable.
+  std::filesystem::path save();
+
+  /// Restores the newest checkpoint that is whole, every byte; a damaged one is passed over with a warning. Nothing
+  /// where the folder has no checkpoint. A DataError where it has only damaged ones, and the errors of
+  /// Checkpoint::restore. Waits for a save that is under way.
+  std::optional<RestoreInfo> restore_latest(const RestoreOptions& options = {});
+
+  /// The newest whole checkpoint, or nothing. One that is being written is not whole.
+  std::optional<std::filesystem::path> latest() const;
+
+  /// Waits for a save that is under way: when this has returned, it is durable. Throws its error.
+  void wait();
+
+  /// How many seconds the last save took on the chief, from its call until it was durable; 0 on other workers, and
+  /// before the first one is durable.
+  double last_save_seconds() const;
+
+  const Checkpoint& checkpoint() const { return checkpoint_; }
+  const std::filesystem::path& directory() const { return options_.directory; }
+
+ private:
+  class Writer;
+
+  const Checkpoint checkpoint_;
+  const CheckpointManagerOptions options_;
+  std::unique_ptr<Writer> writer_;  // the chief's has the lock and the thread
+};
+
+}  // namespace lockstep

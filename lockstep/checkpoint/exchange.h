@@ -1,0 +1,31 @@
+// Named tensors in files of other programs: safetensors, which any Python reads and writes, and the files of
+// torch.save.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+
+namespace lockstep {
+
+/// Gives a tensor's name in the program for its name in a file; an empty one leaves the tensor out.
+using Rename = std::function<std::string(const std::string&)>;
+
+/// Reads a safetensors file, or a state dictionary that Python's torch.save wrote (a zip file, the default since
+/// PyTorch 1.6). Of the pickle in such a file only what builds a dictionary of tensors is understood; everything else,
+/// and so every call of other code, is a DataError (LS-CHECKPOINT-DAMAGED), and nothing is ever run. Sizes are compared
+/// with the file before memory is asked for. A UsageError (LS-NAME) where two tensors get one name.
+///
+///     model.load(lockstep::load_tensors("model.pt"));
+std::map<std::string, at::Tensor> load_tensors(const std::filesystem::path& file, const Rename& rename = {});
+
+/// Writes a safetensors file, which appears under its name when it is whole and on the disk. A DataError (LS-FILE)
+/// where that fails; then a file of before is unchanged.
+///
+///     lockstep::save_tensors("model.safetensors", model.state());
+void save_tensors(const std::filesystem::path& file, const std::map<std::string, at::Tensor>& tensors);
+
+}  // namespace lockstep

@@ -1,0 +1,178 @@
+#include "lockstep/checkpoint/files.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/file_descriptor.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void fail(const fs::path& path, const char* what, int error) {
+  const char* const remedy = error == ENOSPC || error == EDQUOT    ? "make room on the disk, or choose another one"
+                             : error == EACCES || error == EROFS   ? "choose a folder that you may write to"
+                             : error == ENOENT || error == ENOTDIR ? "look at the path"
+                                                                   : "look at the disk, and at the system's log";
+  throw DataError("LS-FILE", fmt::format("'{}' {}: {}", path.string(), what, std::strerror(error)), remedy);
+}
+
+/// Calls `call` again as long as a signal interrupts it.
+template <class Call>
+auto uninterrupted(const Call& call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
+class HostNewFile final : public NewFile {
+ public:
+  explicit HostNewFile(const fs::path& path)
+      : path_(path),
+        fd_(uninterrupted([&] { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); })) {
+    if (!fd_.is_open()) fail(path_, "could not be made", errno);
+  }
+  void write(std::span<const std::byte> bytes) override {
+    while (!bytes.empty()) {
+      // Linux writes at most 2 GiB at once.
+      const std::size_t part = std::min<std::size_t>(bytes.size(), std::size_t{1} << 30);
+      const ssize_t written = uninterrupted([&] { return ::write(fd_.get(), bytes.data(), part); });
+      if (written <= 0) fail(path_, "could not be written", written < 0 ? errno : EIO);
+      bytes = bytes.subspan(static_cast<std::size_t>(written));
+    }
+  }
+  void sync() override {
+    if (uninterrupted([&] { return ::fsync(fd_.get()); }) != 0) fail(path_, "could not be written to the disk", errno);
+  }
+
+ private:
+  const fs::path path_;
+  const FileDescriptor fd_;
+};
+
+class HostOpenFile final : public OpenFile {
+ public:
+  explicit HostOpenFile(const fs::path& path)
+      : path_(path), fd_(uninterrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); })) {
+    struct stat status = {};
+    if (!fd_.is_open() || ::fstat(fd_.get(), &status) != 0) fail(path_, "could not be opened", errno);
+    if (!S_ISREG(status.st_mode)) {
+      throw DataError("LS-FILE", fmt::format("'{}' is not a file", path_.string()), "look at the path");
+    }
+    size_ = static_cast<uint64_t>(status.st_size);
+  }
+  uint64_t size() const override { return size_; }
+  void read(uint64_t offset, std::span<std::byte> bytes) const override {
+    while (!bytes.empty()) {
+      const std::size_t part = std::min<std::size_t>(bytes.size(), std::size_t{1} << 30);
+      const ssize_t got =
+          uninterrupted([&] { return ::pread(fd_.get(), bytes.data(), part, static_cast<off_t>(offset)); });
+      if (got < 0) fail(path_, "could not be read", errno);
+      if (got == 0) {
+        throw DataError("LS-FILE", fmt::format("'{}' ends at byte {}", path_.string(), offset),
+                        "use another checkpoint, or copy the file again");
+      }
+      offset += static_cast<uint64_t>(got);
+      bytes = bytes.subspan(static_cast<std::size_t>(got));
+    }
+  }
+
+ private:
+  const fs::path path_;
+  const FileDescriptor fd_;
+  uint64_t size_ = 0;
+};
+
+class HostLock final : public FolderLock {
+ public:
+  explicit HostLock(FileDescriptor fd) : fd_(std::move(fd)) {}
+
+ private:
+  const FileDescriptor fd_;  // closing it gives the lock back
+};
+
+class HostFiles final : public Files {
+ public:
+  std::unique_ptr<NewFile> create(const fs::path& path) override { return std::make_unique<HostNewFile>(path); }
+  std::unique_ptr<OpenFile> open(const fs::path& path) override { return std::make_unique<HostOpenFile>(path); }
+  bool has(const fs::path& path) override {
+    std::error_code ignored;
+    return fs::exists(fs::symlink_status(path, ignored));
+  }
+  std::vector<std::string> list(const fs::path& folder) override {
+    std::vector<std::string> names;
+    std::error_code error;
+    for (fs::directory_iterator one(folder, error), end; !error && one != end; one.increment(error)) {
+      names.push_back(one->path().filename().string());
+    }
+    if (error && error != std::errc::no_such_file_or_directory) fail(folder, "could not be listed", error.value());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+  bool make_folder(const fs::path& folder) override {
+    std::error_code ignored;
+    if (fs::is_directory(folder, ignored)) return false;
+    const fs::path above = parent_of(folder);
+    if (!has(above)) make_folder(above);
+    if (::mkdir(folder.c_str(), 0777) != 0) {
+      const int error = errno;
+      if (error == EEXIST && fs::is_directory(folder, ignored)) return false;  // another process was faster
+      fail(folder, "could not be made", error);
+    }
+    sync_folder(above);
+    return true;
+  }
+  void sync_folder(const fs::path& folder) override {
+    const FileDescriptor fd(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!fd.is_open()) fail(folder, "could not be opened", errno);
+    // Some file systems have no such call for folders, and say so by EINVAL.
+    if (uninterrupted([&] { return ::fsync(fd.get()); }) != 0 && errno != EINVAL) {
+      fail(folder, "could not be written to the disk", errno);
+    }
+  }
+  void rename(const fs::path& from, const fs::path& to) override {
+    if (::rename(from.c_str(), to.c_str()) != 0) fail(from, "could not be renamed", errno);
+  }
+  void remove_file(const fs::path& path) override {
+    if (::unlink(path.c_str()) != 0) fail(path, "could not be removed", errno);
+  }
+  void remove_folder(const fs::path& folder) override {
+    if (::rmdir(folder.c_str()) != 0) fail(folder, "could not be removed", errno);
+  }
+  std::unique_ptr<FolderLock> lock(const fs::path& path) override {
+    FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+    if (!fd.is_open()) fail(path, "could not be opened", errno);
+    if (uninterrupted([&] { return ::flock(fd.get(), LOCK_EX | LOCK_NB); }) != 0) {
+      if (errno == EWOULDBLOCK) return nullptr;
+      fail(path, "could not be locked", errno);
+    }
+    return std::make_unique<HostLock>(std::move(fd));
+  }
+
+ private:
+  static fs::path parent_of(const fs::path& folder) {
+    fs::path above = folder.parent_path();
+    if (folder.filename().empty()) above = above.parent_path();  // "a/b/"
+    return above.empty() ? fs::path(".") : above;
+  }
+};
+
+}  // namespace
+
+Files& host_files() {
+  static HostFiles files;
+  return files;
+}
+
+}  // namespace lockstep::internal

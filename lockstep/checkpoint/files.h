@@ -1,0 +1,69 @@
+// The file system as checkpoints use it: every call that can fail, or after which a machine can stop, is a member here,
+// so that a test can stand in for each.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace lockstep::internal {
+
+/// A new file. What was written is durable once sync() has returned, and its name once the folder is synced.
+class NewFile {
+ public:
+  virtual ~NewFile() = default;
+  virtual void write(std::span<const std::byte> bytes) = 0;
+  virtual void sync() = 0;
+};
+
+/// A file that is read in any order.
+class OpenFile {
+ public:
+  virtual ~OpenFile() = default;
+  virtual uint64_t size() const = 0;
+  /// Fills `bytes` from `offset`. A DataError where the file has fewer.
+  virtual void read(uint64_t offset, std::span<std::byte> bytes) const = 0;
+};
+
+/// Held until it is destroyed, or until the process ends in any way.
+class FolderLock {
+ public:
+  virtual ~FolderLock() = default;
+};
+
+/// Every member but has() and list() throws a DataError (LS-FILE) that names the path and the system's reason. The
+/// object may be used on any thread.
+class Files {
+ public:
+  virtual ~Files() = default;
+
+  /// A file that must not be there yet.
+  virtual std::unique_ptr<NewFile> create(const std::filesystem::path& path) = 0;
+  virtual std::unique_ptr<OpenFile> open(const std::filesystem::path& path) = 0;
+  /// Whether there is a file or folder of this name.
+  virtual bool has(const std::filesystem::path& path) = 0;
+  /// The names in a folder, sorted; none where there is no such folder.
+  virtual std::vector<std::string> list(const std::filesystem::path& folder) = 0;
+  /// Makes a folder and those above it; one that is there already is no error. Gives whether it was made. Its name is
+  /// durable when this returns.
+  virtual bool make_folder(const std::filesystem::path& folder) = 0;
+  /// Makes the names in a folder durable, or their absence.
+  virtual void sync_folder(const std::filesystem::path& folder) = 0;
+  /// Gives a file another name in the same folder; a file that had the name is replaced, at once and as a whole.
+  virtual void rename(const std::filesystem::path& from, const std::filesystem::path& to) = 0;
+  virtual void remove_file(const std::filesystem::path& path) = 0;
+  virtual void remove_folder(const std::filesystem::path& folder) = 0;  // an empty one
+  /// Locks a file, which it makes where it is not there; null where another process, or another lock of this one, holds
+  /// it.
+  virtual std::unique_ptr<FolderLock> lock(const std::filesystem::path& path) = 0;
+};
+
+/// This machine's.
+Files& host_files();
+
+}  // namespace lockstep::internal

@@ -1,0 +1,69 @@
+// A checkpoint in memory, and between memory and a folder.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/checkpoint/files.h"
+#include "lockstep/checkpoint/manifest.h"
+#include "lockstep/checkpoint/tensor_file.h"
+
+namespace lockstep::internal {
+
+/// One value of an item of a run's state.
+struct ImageTensor {
+  std::string kind = {};  // "mirrored", "on-read", "slot"
+  std::string name = {};  // the item's
+  int64_t replica = -1;   // whose value it is; -1: that of all
+  at::Tensor value = {};
+};
+
+struct Image {
+  RunRecord run = {};
+  std::vector<ImageTensor> tensors = {};
+};
+
+/// Writes a checkpoint into a folder, which is made where it is not there. When it returns, the checkpoint is durable.
+/// A checkpoint that is in the folder stays whole until the new one takes its place, at once. Where it throws, the
+/// folder has the checkpoint that it had before, or, where only making it durable has failed, the new one.
+void save_image(Files& files, const std::filesystem::path& folder, const Image& image);
+
+/// A DataError where the folder has no whole checkpoint: LS-CHECKPOINT-NONE without a manifest, LS-CHECKPOINT-DAMAGED.
+Manifest read_manifest(Files& files, const std::filesystem::path& folder);
+
+/// A checkpoint whose files are open: their sizes and headers are right, and have exactly the tensors of the manifest.
+/// A DataError otherwise.
+class CheckpointReader {
+ public:
+  CheckpointReader(Files& files, const std::filesystem::path& folder);
+
+  const Manifest& manifest() const { return manifest_; }
+  /// Where tensor `i` of the manifest is, and in which shape it is stored.
+  const TensorPlace& place(std::size_t i) const { return *places_[i]; }
+  /// Its shape and dtype: "Float [2, 3]".
+  std::string form(std::size_t i) const;
+  /// Reads a tensor. A DataError where its bytes do not have its checksum.
+  at::Tensor read(std::size_t i) const;
+
+ private:
+  std::filesystem::path folder_;
+  Manifest manifest_;
+  std::vector<TensorFile> files_;
+  std::vector<const TensorPlace*> places_;
+};
+
+/// Everything of a checkpoint, with the tensors whose names `wants` accepts.
+Image load_image(Files& files, const std::filesystem::path& folder,
+                 const std::function<bool(const std::string&)>& wants);
+
+/// Removes a checkpoint: first it is no longer one, then its files go. Other files in the folder stay, and then the
+/// folder does too.
+void remove_checkpoint(Files& files, const std::filesystem::path& folder);
+
+}  // namespace lockstep::internal

@@ -1,0 +1,91 @@
+// Reading a checkpoint: nothing of it is believed before its checksum was found to be right.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <map>
+#include <span>
+#include <utility>
+
+#include "lockstep/checkpoint/image.h"
+#include "lockstep/checkpoint/strict_json.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep::internal {
+
+namespace fs = std::filesystem;
+
+Manifest read_manifest(Files& files, const fs::path& folder) {
+  const fs::path path = folder / kManifestName;
+  if (!files.has(path)) {
+    throw DataError("LS-CHECKPOINT-NONE",
+                    fmt::format("'{}' is no whole checkpoint: it has no {}", folder.string(), kManifestName),
+                    "name the folder of a checkpoint, as `lockstep checkpoint list` shows them");
+  }
+  const std::unique_ptr<OpenFile> file = files.open(path);
+  constexpr uint64_t kLongest = uint64_t{1} << 30;
+  if (file->size() > kLongest) throw_damaged(fmt::format("'{}'", path.string()), "is longer than any manifest");
+  std::string text(file->size(), '\0');
+  file->read(0, std::as_writable_bytes(std::span(text)));
+  return decode_manifest(text, fmt::format("'{}'", path.string()));
+}
+
+CheckpointReader::CheckpointReader(Files& files, const fs::path& folder)
+    : folder_(folder), manifest_(read_manifest(files, folder)) {
+  std::vector<std::map<std::string, const TensorPlace*>> places;
+  files_.reserve(manifest_.files.size());
+  for (const RecordedFile& one : manifest_.files) {
+    const std::string what = fmt::format("'{}'", (folder / one.name).string());
+    if (!files.has(folder / one.name)) throw_damaged(what, "is missing, and the checkpoint's manifest names it");
+    TensorFile& file = files_.emplace_back(files.open(folder / one.name), what);
+    if (file.size() != one.bytes) {
+      throw_damaged(what, fmt::format("has {} bytes, and {} were written", file.size(), one.bytes));
+    }
+    if (file.header_checksum() != one.header_checksum) throw_damaged(what, "has another header than was written");
+    auto& of_file = places.emplace_back();
+    for (const TensorPlace& place : file.header().tensors) of_file[place.name] = &place;
+  }
+  for (const RecordedTensor& one : manifest_.tensors) {
+    const auto found = places[one.file].find(one.key);
+    if (found == places[one.file].end()) {
+      throw_damaged(fmt::format("'{}'", folder.string()),
+                    fmt::format("has no tensor '{}', which its manifest names", shown(one.key)));
+    }
+    places_.push_back(found->second);
+    places[one.file].erase(found);
+  }
+  for (const auto& of_file : places) {
+    if (of_file.empty()) continue;
+    throw_damaged(fmt::format("'{}'", folder.string()),
+                  fmt::format("has a tensor '{}', which its manifest does not name", shown(of_file.begin()->first)));
+  }
+}
+
+std::string CheckpointReader::form(std::size_t i) const {
+  std::vector<int64_t> shape = places_[i]->shape;
+  const std::string& dtype = manifest_.tensors[i].dtype;
+  if (dtype.starts_with("Complex") && !shape.empty()) shape.pop_back();
+  return fmt::format("{} [{}]", dtype, fmt::join(shape, ", "));
+}
+
+at::Tensor CheckpointReader::read(std::size_t i) const {
+  const RecordedTensor& one = manifest_.tensors[i];
+  std::string checksum;
+  at::Tensor value = files_[one.file].read(*places_[i], one.dtype, &checksum);
+  if (checksum != one.checksum) {
+    throw_damaged(fmt::format("'{}'", (folder_ / manifest_.files[one.file].name).string()),
+                  fmt::format("has other bytes of '{}' than were written", shown(one.key)));
+  }
+  return value;
+}
+
+Image load_image(Files& files, const fs::path& folder, const std::function<bool(const std::string&)>& wants) {
+  const CheckpointReader reader(files, folder);
+  Image image{.run = reader.manifest().run};
+  for (std::size_t i = 0; i < reader.manifest().tensors.size(); ++i) {
+    const RecordedTensor& one = reader.manifest().tensors[i];
+    if (wants(one.name)) image.tensors.push_back({one.kind, one.name, one.replica, reader.read(i)});
+  }
+  return image;
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,120 @@
+#include "lockstep/checkpoint/state_dict.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "lockstep/checkpoint/pickle.h"
+#include "lockstep/checkpoint/strict_json.h"
+#include "lockstep/checkpoint/zip_file.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+constexpr std::string_view kPickle = "/data.pkl";
+
+constexpr std::array<std::pair<std::string_view, at::ScalarType>, 12> kStorages{
+    {{"FloatStorage", at::kFloat},
+     {"DoubleStorage", at::kDouble},
+     {"HalfStorage", at::kHalf},
+     {"BFloat16Storage", at::kBFloat16},
+     {"LongStorage", at::kLong},
+     {"IntStorage", at::kInt},
+     {"ShortStorage", at::kShort},
+     {"CharStorage", at::kChar},
+     {"ByteStorage", at::kByte},
+     {"BoolStorage", at::kBool},
+     {"ComplexFloatStorage", at::kComplexFloat},
+     {"ComplexDoubleStorage", at::kComplexDouble}}};
+
+std::optional<at::ScalarType> type_of(std::string_view storage) {
+  for (const auto& [name, type] : kStorages) {
+    if (name == storage) return type;
+  }
+  return std::nullopt;
+}
+
+void read_entry(const OpenFile& file, const ZipEntry& entry, std::span<std::byte> bytes, const std::string& whose) {
+  if (!entry.is_stored) throw_damaged(whose, "is compressed, which torch.save does not do");
+  if (!bytes.empty()) file.read(entry.begin, bytes);
+  uLong crc = crc32_z(0, nullptr, 0);
+  crc = crc32_z(crc, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size());
+  if (static_cast<uint32_t>(crc) != entry.crc) throw_damaged(whose, "has other bytes than its CRC-32 says");
+}
+
+/// Whether all elements lie in a storage of so many elements, and are not more than it has.
+bool lies_in(const PickledTensor& tensor) {
+  if (tensor.shape.size() != tensor.strides.size() || tensor.offset < 0 || tensor.offset > tensor.elements)
+    return false;
+  int64_t count = 1;
+  int64_t last = tensor.offset;
+  bool is_empty = false;
+  for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
+    int64_t span = 0;
+    if (tensor.shape[d] < 0 || tensor.strides[d] < 0) return false;
+    is_empty = is_empty || tensor.shape[d] == 0;
+    if (__builtin_mul_overflow(count, std::max<int64_t>(tensor.shape[d], 1), &count)) return false;
+    if (__builtin_mul_overflow(std::max<int64_t>(tensor.shape[d], 1) - 1, tensor.strides[d], &span)) return false;
+    if (__builtin_add_overflow(last, span, &last)) return false;
+  }
+  return is_empty || (last < tensor.elements && count <= tensor.elements);
+}
+
+}  // namespace
+
+NamedTensors read_state_dict(const OpenFile& file, const std::string& what) {
+  const std::map<std::string, ZipEntry> entries = entries_of_zip(file, what);
+  const auto pickle = std::find_if(entries.begin(), entries.end(), [](const auto& one) {
+    return one.first.ends_with(kPickle) && one.first.find('/') == one.first.size() - kPickle.size();
+  });
+  if (pickle == entries.end()) throw_damaged(what, "has no data.pkl: it is no file of torch.save");
+  const std::string folder = pickle->first.substr(0, pickle->first.size() - kPickle.size());
+  std::string text(pickle->second.size, '\0');
+  read_entry(file, pickle->second, std::as_writable_bytes(std::span(text)), what + ": data.pkl");
+  if (const auto order = entries.find(folder + "/byteorder"); order != entries.end()) {
+    std::string word(std::min<uint64_t>(order->second.size, 16), '\0');
+    file.read(order->second.begin, std::as_writable_bytes(std::span(word)));
+    if (word != "little") throw_damaged(what, fmt::format("has its bytes in the order '{}'", shown(word)));
+  }
+  std::map<std::string, at::Tensor> storages;
+  NamedTensors tensors;
+  for (const PickledTensor& one : tensors_of_pickle(text, what)) {
+    const std::string whose = fmt::format("{}: '{}'", what, shown(one.name));
+    const std::optional<at::ScalarType> type = type_of(one.type);
+    if (!type) throw_damaged(whose, fmt::format("is of the unknown type '{}'", shown(one.type)));
+    if (!lies_in(one)) throw_damaged(whose, "has elements that are not in its storage");
+    auto storage = storages.find(one.storage);
+    if (storage == storages.end()) {
+      const auto entry = entries.find(fmt::format("{}/data/{}", folder, one.storage));
+      const uint64_t element = c10::elementSize(*type);
+      if (entry == entries.end() || one.elements < 0 || entry->second.size % element != 0 ||
+          entry->second.size / element != static_cast<uint64_t>(one.elements)) {
+        throw_damaged(whose, "has no storage of the size that it needs");
+      }
+      at::Tensor bytes = at::empty({one.elements}, at::TensorOptions().dtype(*type));
+      const std::span<std::byte> memory(static_cast<std::byte*>(bytes.data_ptr()), entry->second.size);
+      read_entry(file, entry->second, memory, whose);
+      if (*type == at::kBool &&
+          std::any_of(memory.begin(), memory.end(), [](std::byte b) { return b > std::byte{1}; })) {
+        throw_damaged(whose, "has an element that is neither true nor false");
+      }
+      storage = storages.emplace(one.storage, std::move(bytes)).first;
+    }
+    if (storage->second.scalar_type() != *type || storage->second.numel() != one.elements) {
+      throw_damaged(whose, "has a storage that another tensor has as another type or size");
+    }
+    tensors.emplace_back(one.name, storage->second.as_strided(one.shape, one.strides, one.offset));
+  }
+  return tensors;
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,206 @@
+#include "lockstep/checkpoint/tensor_file.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include "lockstep/checkpoint/content_checksum.h"
+#include "lockstep/checkpoint/strict_json.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/torch_compat.h"
+#include "lockstep/reduce/operands.h"
+
+namespace lockstep::internal {
+
+static_assert(std::endian::native == std::endian::little, "elements would have to be turned round");
+
+namespace {
+
+/// LibTorch's names, because not every version has all of these dtypes.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 18> kStored{{{"Float", "F32"},
+                                                                                 {"Double", "F64"},
+                                                                                 {"Half", "F16"},
+                                                                                 {"BFloat16", "BF16"},
+                                                                                 {"Long", "I64"},
+                                                                                 {"Int", "I32"},
+                                                                                 {"Short", "I16"},
+                                                                                 {"Char", "I8"},
+                                                                                 {"Byte", "U8"},
+                                                                                 {"Bool", "BOOL"},
+                                                                                 {"UInt16", "U16"},
+                                                                                 {"UInt32", "U32"},
+                                                                                 {"UInt64", "U64"},
+                                                                                 {"Float8_e4m3fn", "F8_E4M3"},
+                                                                                 {"Float8_e5m2", "F8_E5M2"},
+                                                                                 {"Float8_e8m0fnu", "F8_E8M0"},
+                                                                                 {"Float8_e4m3fnuz", "F8_E4M3FNUZ"},
+                                                                                 {"Float8_e5m2fnuz", "F8_E5M2FNUZ"}}};
+
+std::string_view stored_name(std::string_view dtype) {
+  for (const auto& [torch, stored] : kStored) {
+    if (torch == dtype) return stored;
+  }
+  return dtype == "ComplexFloat" ? "F32" : dtype == "ComplexDouble" ? "F64" : std::string_view();
+}
+
+std::string_view torch_name(std::string_view stored) {
+  for (const auto& [torch, name] : kStored) {
+    if (name == stored) return torch;
+  }
+  return {};
+}
+
+std::optional<at::ScalarType> type_named(std::string_view name) {
+  for (int i = 0; i < static_cast<int>(at::ScalarType::NumOptions); ++i) {
+    if (name == c10::toString(static_cast<at::ScalarType>(i))) return static_cast<at::ScalarType>(i);
+  }
+  return std::nullopt;
+}
+
+std::span<const std::byte> bytes_in(const at::Tensor& dense) {
+  return {static_cast<const std::byte*>(address_of(dense)),
+          static_cast<std::size_t>(dense.numel()) * dense.element_size()};
+}
+
+void require_storable(const NamedTensors& tensors) {
+  std::set<std::string_view> names;
+  for (const auto& [name, value] : tensors) {
+    check_operand(fmt::format("a checkpoint, for '{}',", shown(name)).c_str(), value);
+    if (name == "__metadata__" || !names.insert(name).second) {
+      throw UsageError("LS-NAME", fmt::format("two values would have the name '{}' in a file", shown(name)),
+                       "give one of them another name");
+    }
+  }
+}
+
+class MemoryNewFile final : public NewFile {
+ public:
+  void write(std::span<const std::byte> bytes) override {
+    text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  void sync() override {}
+  std::string text;
+};
+
+class MemoryOpenFile final : public OpenFile {
+ public:
+  explicit MemoryOpenFile(at::Tensor bytes) : bytes_(std::move(bytes)) {}
+  uint64_t size() const override { return static_cast<uint64_t>(bytes_.numel()); }
+  void read(uint64_t offset, std::span<std::byte> bytes) const override {
+    if (offset > size() || bytes.size() > size() - offset) throw_damaged("a value of another worker", "is too short");
+    if (!bytes.empty()) std::memcpy(bytes.data(), static_cast<const char*>(address_of(bytes_)) + offset, bytes.size());
+  }
+
+ private:
+  const at::Tensor bytes_;
+};
+
+}  // namespace
+
+std::string dtype_name(at::ScalarType type) { return c10::toString(type); }
+
+TensorPlace stored_form(const std::string& name, const at::Tensor& value) {
+  const std::string_view stored = stored_name(dtype_name(value.scalar_type()));
+  if (stored.empty()) {
+    throw UsageError("LS-DTYPE",
+                     fmt::format("'{}' is of dtype {}, which safetensors files do not have", shown(name),
+                                 dtype_name(value.scalar_type())),
+                     "use another dtype for it");
+  }
+  TensorPlace place{.name = name, .dtype = std::string(stored), .shape = value.sizes().vec()};
+  if (value.is_complex()) place.shape.push_back(2);
+  return place;
+}
+
+WrittenFile write_tensors(NewFile& file, const NamedTensors& tensors,
+                          const std::map<std::string, std::string>& metadata) {
+  const at::NoGradGuard no_grad;
+  require_storable(tensors);
+  // Larger elements come first, so that all are aligned where the file is mapped.
+  std::vector<std::size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return tensors[a].second.element_size() > tensors[b].second.element_size();
+  });
+  TensorFileHeader header{.metadata = metadata};
+  for (const std::size_t i : order) header.tensors.push_back(stored_form(tensors[i].first, tensors[i].second));
+  layout(header);
+  const std::string begin = encode_header(header);
+  WrittenFile written{.bytes = begin.size(), .header_checksum = content_checksum(begin)};
+  written.checksums.resize(tensors.size());
+  file.write(std::as_bytes(std::span(begin)));
+  for (const std::size_t i : order) {
+    const at::Tensor value = plain_and_contiguous(tensors[i].second.detach());
+    const std::span<const std::byte> bytes = bytes_in(value);
+    written.checksums[i] = content_checksum(bytes);
+    if (!bytes.empty()) file.write(bytes);
+    written.bytes += bytes.size();
+  }
+  file.sync();
+  return written;
+}
+
+at::Tensor packed(const NamedTensors& tensors) {
+  std::map<std::string, std::string> dtypes;  // a complex tensor is stored as another
+  for (const auto& [name, value] : tensors) dtypes[name] = dtype_name(value.scalar_type());
+  MemoryNewFile file;
+  write_tensors(file, tensors, dtypes);
+  at::Tensor bytes = at::empty({static_cast<int64_t>(file.text.size())}, at::kByte);
+  std::memcpy(bytes.data_ptr(), file.text.data(), file.text.size());
+  return bytes;
+}
+
+NamedTensors unpacked(const at::Tensor& bytes) {
+  const TensorFile file(std::make_unique<MemoryOpenFile>(bytes), "a value of another worker");
+  NamedTensors tensors;
+  for (const TensorPlace& place : file.header().tensors) {
+    const auto dtype = file.header().metadata.find(place.name);
+    tensors.emplace_back(place.name, file.read(place, dtype == file.header().metadata.end() ? "" : dtype->second));
+  }
+  return tensors;
+}
+
+TensorFile::TensorFile(std::unique_ptr<OpenFile> file, std::string what)
+    : what_(std::move(what)), file_(std::move(file)) {
+  std::array<unsigned char, kLengthBytes> first{};
+  if (file_->size() >= kLengthBytes) file_->read(0, std::as_writable_bytes(std::span(first)));
+  const uint64_t length = header_length(first, file_->size(), what_);
+  std::string text(kLengthBytes + length, '\0');
+  file_->read(0, std::as_writable_bytes(std::span(text)));
+  data_begin_ = text.size();
+  header_checksum_ = content_checksum(text);
+  header_ = decode_header(std::string_view(text).substr(kLengthBytes), file_->size() - data_begin_, what_);
+}
+
+at::Tensor TensorFile::read(const TensorPlace& place, const std::string& dtype, std::string* checksum) const {
+  const at::NoGradGuard no_grad;
+  const std::string name = dtype.empty() ? std::string(torch_name(place.dtype)) : dtype;
+  const bool is_complex = name.starts_with("Complex");
+  const std::optional<at::ScalarType> type = type_named(is_complex ? torch_name(place.dtype) : name);
+  if (!type || stored_name(name) != place.dtype || (is_complex && (place.shape.empty() || place.shape.back() != 2))) {
+    throw_damaged(what_, fmt::format("has '{}' as {}, which is not {} in this version of LibTorch", shown(place.name),
+                                     shown(place.dtype), name.empty() ? "a dtype" : shown(name)));
+  }
+  at::Tensor value = at::empty(place.shape, at::TensorOptions().dtype(*type));
+  auto* const memory = static_cast<std::byte*>(value.data_ptr());
+  const std::span<std::byte> bytes(memory, static_cast<std::size_t>(place.end - place.begin));
+  if (!bytes.empty()) file_->read(data_begin_ + place.begin, bytes);
+  if (checksum) *checksum = content_checksum(bytes);
+  const bool is_bool = *type == at::kBool;
+  if (is_bool && std::any_of(bytes.begin(), bytes.end(), [](std::byte one) { return one > std::byte{1}; })) {
+    throw_damaged(what_, fmt::format("has '{}' with an element that is neither true nor false", shown(place.name)));
+  }
+  return is_complex ? at::view_as_complex(value) : value;
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,57 @@
+#include "lockstep/checkpoint/together.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <cstring>
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::internal {
+
+void all_or_none(const Strategy& strategy, const char* call, FunctionRef<void()> work) {
+  if (strategy.num_workers() == 1) return work();
+  std::exception_ptr own;
+  std::string text;
+  try {
+    work();
+  } catch (...) {
+    own = std::current_exception();
+    text = fmt::format("{} failed on worker {}: {}\n", call, strategy.worker_index(), message_of(own));
+  }
+  // The first local replica has the worker's text.
+  const auto texts = strategy.per_replica([&](ReplicaId) {
+    const std::string part = std::exchange(text, {});
+    at::Tensor bytes = at::empty({static_cast<int64_t>(part.size())}, at::kByte);
+    if (!part.empty()) std::memcpy(bytes.data_ptr(), part.data(), part.size());
+    return bytes;
+  });
+  const at::Tensor all = strategy.gather(texts);
+  if (own) std::rethrow_exception(own);
+  if (all.numel() == 0) return;
+  const std::string found(static_cast<const char*>(all.data_ptr()), static_cast<std::size_t>(all.numel()));
+  throw PeerError("LS-PEER-FAILED", found.substr(0, found.find('\n')), "look at that worker's own message");
+}
+
+std::vector<at::Tensor> bytes_of_all_replicas(const Strategy& strategy, const std::vector<at::Tensor>& mine) {
+  if (strategy.num_workers() == 1) return mine;
+  const auto each = [&](auto&& value_of) {
+    std::size_t next = 0;
+    return strategy.gather(strategy.per_replica([&](ReplicaId) { return value_of(mine[next++]); }));
+  };
+  const at::Tensor sizes = each([](const at::Tensor& bytes) { return at::full({1}, bytes.numel(), at::kLong); });
+  const at::Tensor all = each([](const at::Tensor& bytes) { return bytes; });
+  std::vector<at::Tensor> parts;
+  int64_t begin = 0;
+  for (int64_t r = 0; r < sizes.numel(); ++r) {
+    const int64_t size = sizes.data_ptr<int64_t>()[r];
+    parts.push_back(all.narrow(0, begin, size));
+    begin += size;
+  }
+  return parts;
+}
+
+}  // namespace lockstep::internal

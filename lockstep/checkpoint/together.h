@@ -1,0 +1,20 @@
+// Work that every worker does by itself, and that counts only where all have done it.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <vector>
+
+#include "lockstep/core/function_ref.h"
+#include "lockstep/strategy/strategy.h"
+
+namespace lockstep::internal {
+
+/// Calls `work` on each worker, which makes no call of all workers unless it makes it on each. Where it throws on one,
+/// that error is thrown there, and a PeerError with its text on the others. `call` begins that text.
+void all_or_none(const Strategy& strategy, const char* call, FunctionRef<void()> work);
+
+/// Bytes of each replica on every worker, in replica order, from those of this worker's replicas.
+std::vector<at::Tensor> bytes_of_all_replicas(const Strategy& strategy, const std::vector<at::Tensor>& mine);
+
+}  // namespace lockstep::internal

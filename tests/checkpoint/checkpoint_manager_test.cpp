@@ -1,0 +1,256 @@
+// Which checkpoints stay, who may save into a folder, and saves beside the training.
+#include "lockstep/checkpoint/checkpoint_manager.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <filesystem>
+#include <mutex>
+#include <set>
+
+#include "lockstep/checkpoint/checkpoint_folder.h"
+#include "tests/checkpoint/model_files.h"
+#include "tests/checkpoint/training.h"
+#include "tests/support/errors.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+using internal::CheckpointAccess;
+using testing::expect_error;
+using testing::ModelFiles;
+using testing::OneTraining;
+
+class CheckpointManagerTest : public ::testing::Test {
+ protected:
+  CheckpointManagerTest() : folder_(fs::temp_directory_path() / ("lockstep-manager-" + std::to_string(getpid()))) {
+    fs::remove_all(folder_);
+  }
+  ~CheckpointManagerTest() override { fs::remove_all(folder_); }
+  std::set<std::string> names() const {
+    std::set<std::string> found;
+    for (const auto& one : fs::directory_iterator(folder_)) {
+      if (one.path().filename() != ".lock") found.insert(one.path().filename().string());
+    }
+    return found;
+  }
+  const fs::path folder_;
+};
+
+TEST_F(CheckpointManagerTest, KeepsTheNewestAndEveryKth) {
+  OneTraining run;
+  CheckpointManager manager(run.training.checkpoint(), {.directory = folder_, .keep = 2, .keep_every = 4});
+  EXPECT_FALSE(manager.latest());
+  EXPECT_FALSE(manager.restore_latest());
+  for (int i = 0; i < 7; ++i) {
+    run.training.steps(1);
+    EXPECT_EQ(manager.save(), folder_ / ("step-000000000" + std::to_string(i + 1)));
+  }
+  manager.wait();
+  EXPECT_EQ(names(), (std::set<std::string>{"step-0000000004", "step-0000000006", "step-0000000007"}));
+  EXPECT_EQ(manager.latest(), folder_ / "step-0000000007");
+  const std::string digest = run.training.digest();
+  run.training.steps(2);
+  EXPECT_EQ(manager.restore_latest()->step, 7);
+  EXPECT_EQ(run.training.digest(), digest);
+}
+
+TEST_F(CheckpointManagerTest, ARunThatWentBackHasItsOwnNewest) {
+  OneTraining run;
+  CheckpointManager manager(run.training.checkpoint(), {.directory = folder_, .keep = 2});
+  for (int i = 0; i < 2; ++i) {
+    run.training.steps(3);
+    manager.save();
+  }
+  manager.wait();
+  run.training.checkpoint().restore(folder_ / "step-0000000003");
+  run.training.steps(1);
+  manager.save();
+  manager.wait();
+  EXPECT_EQ(manager.latest(), folder_ / "step-0000000004") << "saved last, though of an earlier step";
+  EXPECT_EQ(names(), (std::set<std::string>{"step-0000000004", "step-0000000006"}));
+}
+
+TEST_F(CheckpointManagerTest, ADamagedOneIsPassedOver) {
+  OneTraining run;
+  CheckpointManager manager(run.training.checkpoint(), {.directory = folder_, .async = false});
+  run.training.steps(1);
+  manager.save();
+  const std::string digest = run.training.digest();
+  run.training.steps(1);
+  manager.save();
+  {
+    // A byte of a tensor, which only reading it all can show.
+    std::FILE* file = std::fopen((folder_ / "step-0000000002/weights.safetensors").c_str(), "r+b");
+    std::fseek(file, -1, SEEK_END);
+    const int last = std::fgetc(file);
+    std::fseek(file, -1, SEEK_END);
+    std::fputc(last ^ 1, file);
+    std::fclose(file);
+  }
+  std::vector<std::string> lines;
+  set_log_sink([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
+  EXPECT_EQ(manager.restore_latest()->step, 1);
+  set_log_sink({});
+  ASSERT_EQ(lines.size(), 1u);
+  for (const char* part : {"step-0000000001", "step-0000000002", "weights.safetensors"}) {
+    EXPECT_NE(lines[0].find(part), std::string::npos) << lines[0];
+  }
+  EXPECT_EQ(run.training.digest(), digest);
+  fs::resize_file(folder_ / "step-0000000001/optimizer.safetensors", 100);
+  expect_error<DataError>([&] { manager.restore_latest(); }, "LS-CHECKPOINT-DAMAGED");
+}
+
+TEST_F(CheckpointManagerTest, TwoJobsInOneFolderAreRefused) {
+  OneTraining run;
+  OneTraining other;
+  {
+    CheckpointManager manager(run.training.checkpoint(), {.directory = folder_});
+    manager.claim();
+    CheckpointManager second(other.training.checkpoint(), {.directory = folder_});
+    expect_error<ClusterError>([&] { second.claim(); }, "LS-CHECKPOINT-LOCKED", {folder_.string()});
+    manager.save();
+    manager.wait();
+    EXPECT_EQ(second.restore_latest()->step, 0) << "reading needs no lock";
+    expect_error<ClusterError>([&] { second.save(); }, "LS-CHECKPOINT-LOCKED");
+  }
+  CheckpointManager second(other.training.checkpoint(), {.directory = folder_});
+  second.save();
+}
+
+TEST_F(CheckpointManagerTest, TheLockDiesWithItsHolder) {
+  fs::create_directories(folder_);
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto lock = internal::host_files().lock(folder_ / ".lock");
+    const char byte = lock ? 'y' : 'n';
+    if (write(ready[1], &byte, 1) != 1) _exit(1);
+    for (;;) pause();
+  }
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  EXPECT_EQ(byte, 'y');
+  EXPECT_EQ(internal::host_files().lock(folder_ / ".lock"), nullptr);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_NE(internal::host_files().lock(folder_ / ".lock"), nullptr);
+  close(ready[0]);
+  close(ready[1]);
+}
+
+/// Holds every call into the file system until it is let go.
+class SlowFiles final : public internal::Files {
+ public:
+  explicit SlowFiles(internal::Files& files) : files_(files) {}
+  void let_go() {
+    const std::lock_guard lock(mutex_);
+    held_ = false;
+    changed_.notify_all();
+  }
+  std::unique_ptr<internal::NewFile> create(const fs::path& path) override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !held_; });
+    return files_.create(path);
+  }
+  std::unique_ptr<internal::OpenFile> open(const fs::path& path) override { return files_.open(path); }
+  bool has(const fs::path& path) override { return files_.has(path); }
+  std::vector<std::string> list(const fs::path& folder) override { return files_.list(folder); }
+  bool make_folder(const fs::path& folder) override { return files_.make_folder(folder); }
+  void sync_folder(const fs::path& folder) override { files_.sync_folder(folder); }
+  void rename(const fs::path& from, const fs::path& to) override { files_.rename(from, to); }
+  void remove_file(const fs::path& path) override { files_.remove_file(path); }
+  void remove_folder(const fs::path& folder) override { files_.remove_folder(folder); }
+  std::unique_ptr<internal::FolderLock> lock(const fs::path& path) override { return files_.lock(path); }
+
+ private:
+  internal::Files& files_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool held_ = true;
+};
+
+TEST_F(CheckpointManagerTest, WhatIsWrittenIsTheStateOfItsStepAndNeverALaterOne) {
+  OneTraining run;
+  run.training.steps(2);
+  SlowFiles slow(internal::host_files());
+  CheckpointAccess::set_files(run.training.checkpoint(), slow);
+  CheckpointManager manager(run.training.checkpoint(), {.directory = folder_});
+  const std::string digest = run.training.digest();
+  manager.save();
+  EXPECT_FALSE(manager.latest()) << "what is being written is not there";
+  run.training.steps(3);  // while it is written
+  slow.let_go();
+  manager.wait();
+  OneTraining second;
+  EXPECT_EQ(second.training.checkpoint().restore(*manager.latest()).step, 2);
+  EXPECT_EQ(second.training.digest(), digest);
+}
+
+TEST_F(CheckpointManagerTest, AnErrorShowsAtTheNextCallAndTheOneAfterItSaves) {
+  OneTraining run;
+  ModelFiles files;
+  CheckpointAccess::set_files(run.training.checkpoint(), files);
+  CheckpointManager manager(run.training.checkpoint(), {.directory = "runs"});
+  run.training.steps(1);
+  manager.save();
+  manager.wait();
+  run.training.steps(1);
+  files.fail_at(6, "No space left on device");
+  manager.save();
+  run.training.steps(1);
+  expect_error<DataError>([&] { manager.save(); }, "LS-FILE", {"No space left on device"});
+  EXPECT_EQ(manager.latest(), fs::path("runs/step-0000000001")) << "it is as if the save had not begun";
+  manager.save();
+  manager.wait();
+  EXPECT_EQ(manager.latest(), fs::path("runs/step-0000000003"));
+  run.training.steps(1);
+  files.fail_at(6, "Input/output error");
+  manager.save();
+  expect_error<DataError>([&] { manager.wait(); }, "LS-FILE", {"Input/output error"});
+  manager.wait();  // it was told once
+}
+
+TEST_F(CheckpointManagerTest, TheDestructorWaitsAndLogsAnErrorThatNobodyAskedFor) {
+  OneTraining run;
+  ModelFiles files;
+  CheckpointAccess::set_files(run.training.checkpoint(), files);
+  {
+    CheckpointManager manager(run.training.checkpoint(), {.directory = "runs"});
+    manager.save();
+  }
+  EXPECT_EQ(internal::whole_checkpoints_in(files, "runs").size(), 1u);
+  std::vector<std::string> lines;
+  set_log_sink([&](LogLevel level, std::string_view line) {
+    if (level == LogLevel::kError) lines.emplace_back(line);
+  });
+  {
+    CheckpointManager manager(run.training.checkpoint(), {.directory = "runs"});
+    run.training.steps(1);
+    files.fail_at(6, "Input/output error");
+    manager.save();
+  }
+  set_log_sink({});
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("Input/output error"), std::string::npos) << lines[0];
+}
+
+TEST_F(CheckpointManagerTest, OddOptionsAreRefused) {
+  OneTraining run;
+  const Checkpoint& checkpoint = run.training.checkpoint();
+  expect_error<UsageError>([&] { CheckpointManager(checkpoint, {}); }, "LS-OPTION", {".directory"});
+  expect_error<UsageError>([&] { CheckpointManager(checkpoint, {.directory = "x", .keep = 0}); }, "LS-OPTION",
+                           {".keep"});
+  expect_error<UsageError>([&] { CheckpointManager(checkpoint, {.directory = "x", .keep_every = -1}); }, "LS-OPTION",
+                           {".keep_every"});
+  EXPECT_FALSE(fs::exists("x"));
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,249 @@
+// A run that goes on from a checkpoint has the bits of the run that never stopped.
+#include "lockstep/checkpoint/checkpoint.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include "lockstep/variable/variable_state.h"
+#include "tests/checkpoint/training.h"
+#include "tests/support/errors.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+using testing::expect_error;
+using testing::OneTraining;
+using testing::Training;
+
+class CheckpointTest : public ::testing::Test {
+ protected:
+  CheckpointTest() : folder_(fs::temp_directory_path() / ("lockstep-checkpoint-" + std::to_string(getpid()))) {
+    fs::remove_all(folder_);
+  }
+  ~CheckpointTest() override { fs::remove_all(folder_); }
+  fs::path path(const std::string& name) const { return folder_ / name; }
+  const fs::path folder_;
+};
+
+TEST_F(CheckpointTest, ARestoredRunGoesOnWithTheBitsOfTheOneThatNeverStopped) {
+  OneTraining whole;
+  whole.training.steps(11);
+  for (const int stop : {0, 1, 4, 5, 9}) {
+    OneTraining first;
+    first.training.steps(stop);
+    first.training.checkpoint().save(path("one"));
+    OneTraining second;
+    second.training.steps(2);  // what it did before does not matter
+    const RestoreInfo info = second.training.checkpoint().restore(path("one"));
+    EXPECT_EQ(info.step, stop);
+    EXPECT_TRUE(info.missing.empty());
+    EXPECT_TRUE(info.unexpected.empty());
+    EXPECT_EQ(second.training.digest(), first.training.digest());
+    first.training.steps(11 - stop);
+    second.training.steps(11 - stop);
+    EXPECT_EQ(second.training.digest(), first.training.digest()) << stop;
+    EXPECT_EQ(second.training.digest(), whole.training.digest()) << stop;
+  }
+}
+
+TEST_F(CheckpointTest, LanesCopiesAndStrategiesMayBeOthers) {
+  OneTraining first(4, 1);
+  first.training.steps(4);
+  first.training.checkpoint().save(path("one"));
+  first.training.steps(5);
+  const auto goes_on = [&](Strategy& strategy, const char* what) {
+    Training second(strategy);
+    second.checkpoint().restore(path("one"));
+    second.steps(5);
+    EXPECT_EQ(second.digest(), first.training.digest()) << what;
+  };
+  MirroredStrategy two_lanes({.devices = testing::lanes(2), .replicas = 4, .seed = 5});
+  goes_on(two_lanes, "two lanes");
+  MirroredStrategy copies({.devices = testing::lanes(1), .replicas = 4, .copies = Copies::kPerReplica, .seed = 5});
+  goes_on(copies, "a copy for each replica");
+  CentralStorageStrategy central({.devices = testing::lanes(1), .replicas = 4, .seed = 5});
+  goes_on(central, "central storage");
+}
+
+TEST_F(CheckpointTest, OneDeviceAndOneReplicaAreTheSame) {
+  OneTraining first(1);
+  first.training.steps(3);
+  first.training.checkpoint().save(path("one"));
+  first.training.steps(3);
+  OneDeviceStrategy strategy({.seed = 5});
+  Training second(strategy);
+  second.checkpoint().restore(path("one"));
+  second.steps(3);
+  EXPECT_EQ(second.digest(), first.training.digest());
+}
+
+TEST_F(CheckpointTest, ASaveIntoTheSameFolderReplacesTheOneBefore) {
+  OneTraining run;
+  for (int i = 0; i < 3; ++i) {
+    run.training.steps(1);
+    run.training.checkpoint().save(path("one"));
+  }
+  EXPECT_EQ(std::distance(fs::directory_iterator(path("one")), fs::directory_iterator()), 4) << "manifest and 3 files";
+  OneTraining second;
+  EXPECT_EQ(second.training.checkpoint().restore(path("one")).step, 3);
+  EXPECT_EQ(second.training.digest(), run.training.digest());
+}
+
+TEST_F(CheckpointTest, AnAverageThatStandsInIsNotSavedAsTheVariable) {
+  OneTraining run;
+  run.training.steps(3);
+  run.training.checkpoint().save(path("before"));
+  OneTraining second;
+  const auto average = second.strategy.make_moving_average(second.training.model(), {.name = "more"});
+  second.training.checkpoint().restore(path("before"), {.allow_missing = true});
+  const std::string digest = second.training.digest();
+  {
+    const SwapScope scope = average.swap();
+    second.training.checkpoint().save(path("swapped"));
+    expect_error<UsageError>([&] { second.training.checkpoint().restore(path("swapped")); }, "LS-AVERAGE-SWAPPED");
+  }
+  EXPECT_EQ(second.training.digest(), digest) << "the failed restore changed nothing";
+  second.training.checkpoint().restore(path("swapped"));
+  EXPECT_EQ(second.training.digest(), digest);
+}
+
+TEST_F(CheckpointTest, EverythingThatDoesNotFitIsListedAtOnceAndNothingChanges) {
+  OneTraining run;
+  run.training.steps(2);
+  run.strategy.make_variable(torch::zeros({2}), {.name = "gone"});
+  const Variable kept = run.strategy.make_variable(torch::zeros({2}), {.name = "old"});
+  run.training.checkpoint().save(path("one"));
+  MirroredStrategy strategy({.devices = testing::lanes(1), .replicas = 3, .seed = 6});
+  Training other(strategy, 7);
+  const Variable added = strategy.make_variable(torch::zeros({2}), {.name = "added"});
+  other.steps(1);
+  const std::string before = other.digest();
+  expect_error<UsageError>([&] { other.checkpoint().restore(path("one")); }, "LS-CHECKPOINT-MISFIT",
+                           {"added", "old", "model.0.weight", "Float [6, 3]", "Float [7, 3]", "seed is 5", "6 here"});
+  EXPECT_EQ(other.digest(), before);
+  MirroredStrategy four({.devices = testing::lanes(1), .replicas = 4, .seed = 5});
+  Training of_four(four);
+  expect_error<UsageError>([&] { of_four.checkpoint().restore(path("one")); }, "LS-CHECKPOINT-MISFIT", {"3", "4"});
+}
+
+TEST_F(CheckpointTest, MissingAndUnexpectedNamesAreReportedWhereTheyAreAllowed) {
+  OneTraining run;
+  run.training.steps(2);
+  const Variable old = run.strategy.make_variable(torch::zeros({2}), {.name = "old"});
+  run.training.checkpoint().save(path("one"));
+  OneTraining second;
+  const Variable added = second.strategy.make_variable(torch::ones({2}), {.name = "added"});
+  const RestoreInfo info =
+      second.training.checkpoint().restore(path("one"), {.allow_missing = true, .allow_unexpected = true});
+  EXPECT_EQ(info.missing, std::vector<std::string>{"added"});
+  EXPECT_EQ(info.unexpected, std::vector<std::string>{"old"});
+  EXPECT_TRUE(added.read().equal(torch::ones({2})));
+}
+
+TEST_F(CheckpointTest, ATrunkIsRestoredByPattern) {
+  OneTraining run;
+  run.training.steps(2);
+  run.training.checkpoint().save(path("one"));
+  MirroredStrategy strategy({.devices = testing::lanes(1), .replicas = 2, .seed = 9});
+  Training other(strategy);
+  const auto head = other.model().state().at("3.weight");
+  const RestoreInfo info = other.checkpoint().restore(path("one"), {.only = {"model.0.*", "model.1.running_???"}});
+  EXPECT_EQ(info.step, 2);
+  EXPECT_EQ(strategy.step(), 0);
+  EXPECT_TRUE(other.model().state().at("0.weight").equal(run.training.model().state().at("0.weight")));
+  EXPECT_TRUE(other.model().state().at("3.weight").equal(head));
+}
+
+TEST_F(CheckpointTest, AnotherNumberOfReplicasIsAnOption) {
+  OneTraining run(3);
+  run.training.steps(4);
+  run.training.checkpoint().save(path("one"));
+  for (const int64_t replicas : {1, 2, 5}) {
+    OneTraining second(replicas);
+    EXPECT_EQ(second.training.checkpoint().restore(path("one"), {.allow_other_replicas = true}).step, 4);
+    EXPECT_TRUE(second.training.seen().read().equal(run.training.seen().read())) << "a sum stays the sum";
+    for (const char* name : {"0.weight", "1.running_var", "1.num_batches_tracked"}) {
+      EXPECT_TRUE(second.training.model().state().at(name).allclose(run.training.model().state().at(name))) << name;
+    }
+    second.training.steps(2);
+  }
+}
+
+TEST_F(CheckpointTest, AForeignWriteIsFoundBeforeItIsSaved) {
+  OneTraining run;
+  run.training.steps(1);
+  run.training.checkpoint().save(path("one"));
+  const Variable weight = run.training.model().variables().front();
+  static_cast<float*>(weight.state().component(0).data_ptr())[1] += 1;
+  expect_error<DivergenceError>([&] { run.training.checkpoint().save(path("one")); }, "LS-FOREIGN-WRITE",
+                                {"model.0.weight"});
+  run.training.checkpoint().restore(path("one"));
+  EXPECT_EQ(run.training.checkpoint().restore(path("one")).step, 1) << "restoring mends the variable";
+}
+
+TEST_F(CheckpointTest, ValuesOfTheProgramMayBeTextsOfJson) {
+  MirroredStrategy strategy({.devices = testing::lanes(1), .replicas = 1});
+  Checkpoint checkpoint(strategy);
+  std::string value = R"({"a":[1,2.5,null]})";
+  checkpoint.track(
+      "value", [&] { return value; }, [&](const std::string& text) { value = text; });
+  expect_error<UsageError>(
+      [&] {
+        checkpoint.track(
+            "value", [] { return std::string(); }, [](const std::string&) {});
+      },
+      "LS-NAME-TAKEN", {"value"});
+  checkpoint.save(path("one"));
+  value = "not JSON";
+  expect_error<UsageError>([&] { checkpoint.save(path("one")); }, "LS-NAME", {"value"});
+  checkpoint.restore(path("one"));
+  EXPECT_EQ(value, R"({"a":[1,2.5,null]})");
+}
+
+TEST_F(CheckpointTest, ALoadThatThrowsChangesNothing) {
+  OneTraining run;
+  run.training.steps(1);
+  bool refuses = false;
+  std::string value = "1";
+  run.training.checkpoint().track(
+      "z", [&] { return value; },
+      [&](const std::string& text) {
+        if (refuses) throw std::runtime_error("no");
+        value = text;
+      });
+  run.training.checkpoint().save(path("one"));
+  run.training.steps(1);
+  const std::string before = run.training.digest();
+  refuses = true;
+  EXPECT_THROW(run.training.checkpoint().restore(path("one")), std::runtime_error);
+  EXPECT_EQ(run.training.digest(), before);
+}
+
+TEST_F(CheckpointTest, WhatIsNoCheckpointIsNamed) {
+  OneTraining run;
+  const Checkpoint& checkpoint = run.training.checkpoint();
+  expect_error<DataError>([&] { checkpoint.restore(path("nowhere")); }, "LS-CHECKPOINT-NONE", {"nowhere"});
+  fs::create_directories(path("empty"));
+  expect_error<DataError>([&] { checkpoint.restore(path("empty")); }, "LS-CHECKPOINT-NONE", {"empty"});
+  std::ofstream(path("file")) << "x";
+  expect_error<DataError>([&] { checkpoint.save(path("file")); }, "LS-FILE", {"file"});
+  std::ofstream(path("empty") / "manifest.json") << "{}";
+  expect_error<DataError>([&] { checkpoint.restore(path("empty")); }, "LS-CHECKPOINT-DAMAGED");
+}
+
+TEST_F(CheckpointTest, AStepCannotSave) {
+  OneTraining run;
+  testing::expect_step_error<UsageError>(
+      [&] { run.strategy.run([&](ReplicaContext&) { run.training.checkpoint().save(path("one")); }); },
+      "LS-INSIDE-STEP");
+  EXPECT_FALSE(fs::exists(path("one")));
+}
+
+}  // namespace
+}  // namespace lockstep

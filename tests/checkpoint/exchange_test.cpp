@@ -1,0 +1,170 @@
+// Files of other programs: plain safetensors, and what torch.save and torch::save write.
+#include "lockstep/checkpoint/exchange.h"
+
+#include <gtest/gtest.h>
+#include <torch/serialize.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "lockstep/checkpoint/pickle.h"
+#include "tests/support/errors.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+using testing::expect_error;
+using Tensors = std::map<std::string, at::Tensor>;
+
+class Exchange : public ::testing::Test {
+ protected:
+  Exchange() : folder_(fs::temp_directory_path() / ("lockstep-exchange-" + std::to_string(getpid()))) {
+    fs::create_directories(folder_);
+  }
+  ~Exchange() override { fs::remove_all(folder_); }
+  fs::path path(const std::string& name) const { return folder_ / name; }
+  std::string bytes(const std::string& name) const {
+    std::ifstream in(path(name), std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  void write(const std::string& name, const std::string& bytes) const {
+    std::ofstream(path(name), std::ios::binary) << bytes;
+  }
+  const fs::path folder_;
+};
+
+void expect_equal(const Tensors& found, const Tensors& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (const auto& [name, value] : expected) {
+    ASSERT_TRUE(found.contains(name)) << name;
+    EXPECT_EQ(found.at(name).scalar_type(), value.scalar_type()) << name;
+    EXPECT_TRUE(found.at(name).equal(value)) << name;
+  }
+}
+
+Tensors of_every_dtype() {
+  Tensors tensors;
+  for (const auto type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kInt, at::kShort, at::kChar,
+                          at::kByte, at::kBool}) {
+    tensors[c10::toString(type)] = torch::arange(6).view({2, 3}).to(type);
+  }
+  tensors["scalar"] = torch::tensor(1.5);
+  tensors["empty"] = torch::zeros({0, 4});
+  tensors["turned"] = torch::arange(6).to(torch::kFloat).view({2, 3}).t();
+  return tensors;
+}
+
+TEST_F(Exchange, SafetensorsKeepEveryDtypeAndShape) {
+  save_tensors(path("a.safetensors"), of_every_dtype());
+  expect_equal(load_tensors(path("a.safetensors")), of_every_dtype());
+  EXPECT_FALSE(fs::exists(path("a.safetensors.part")));
+}
+
+TEST_F(Exchange, NamesAreMapped) {
+  save_tensors(path("a"), {{"net.w", torch::ones({1})}, {"net.b", torch::zeros({1})}, {"other", torch::ones({1})}});
+  const auto found = load_tensors(
+      path("a"), [](const std::string& name) { return name.starts_with("net.") ? name.substr(4) : std::string(); });
+  EXPECT_EQ(found.size(), 2u);
+  EXPECT_TRUE(found.contains("w") && found.contains("b"));
+  expect_error<UsageError>([&] { load_tensors(path("a"), [](const std::string&) { return "x"; }); }, "LS-NAME", {"x"});
+}
+
+TEST_F(Exchange, AStateDictionaryOfTorchIsRead) {
+  Tensors tensors = of_every_dtype();
+  c10::Dict<std::string, at::Tensor> dict;
+  for (const auto& [name, value] : tensors) dict.insert(name, value);
+  const std::vector<char> pickled = torch::pickle_save(dict);
+  write("a.pt", std::string(pickled.begin(), pickled.end()));
+  expect_equal(load_tensors(path("a.pt")), tensors);
+}
+
+TEST_F(Exchange, AModuleOfCppsTorchSaveIsRead) {
+  torch::nn::Sequential module(torch::nn::Linear(3, 2), torch::nn::BatchNorm1d(2));
+  torch::save(module, path("a.pt").string());
+  Tensors expected;
+  for (const auto& item : module->named_parameters()) expected[item.key()] = item.value().detach();
+  for (const auto& item : module->named_buffers()) expected[item.key()] = item.value();
+  expect_equal(load_tensors(path("a.pt")), expected);
+}
+
+TEST_F(Exchange, ADamagedFileEndsInAnError) {
+  c10::Dict<std::string, at::Tensor> dict;
+  dict.insert("w", torch::arange(6).to(torch::kFloat));
+  dict.insert("b", torch::arange(3));
+  const std::vector<char> pickled = torch::pickle_save(dict);
+  const std::string whole(pickled.begin(), pickled.end());
+  int refused = 0;
+  const auto attempt = [&](const std::string& damaged) {
+    write("a.pt", damaged);
+    try {
+      load_tensors(path("a.pt"));
+    } catch (const Error&) {
+      ++refused;
+    }
+  };
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    std::string damaged = whole;
+    damaged[i] = static_cast<char>(damaged[i] ^ (1 << (i % 8)));
+    attempt(damaged);
+    if (i % 5 == 0) attempt(whole.substr(0, i));
+  }
+  EXPECT_GT(refused, 100) << "what is not refused was a bit that nothing reads";
+}
+
+/// The tensors of a pickle of these opcodes.
+std::vector<internal::PickledTensor> tensors_of(const std::string& opcodes) {
+  return internal::tensors_of_pickle("\x80\x02" + opcodes + ".", "the pickle");
+}
+
+std::string text(const std::string& value) {
+  return std::string("X") + static_cast<char>(value.size()) + std::string(3, '\0') + value;
+}
+
+TEST(Pickle, GivesTheTensorsOfNestedDictionaries) {
+  const std::string storage = "(" + text("storage") + "ctorch\nFloatStorage\n" + text("0") + text("cpu") + "K\x06tQ";
+  const std::string tensor = "ctorch._utils\n_rebuild_tensor_v2\n(" + storage +
+                             "K\x01K\x02K\x02\x86K\x02K\x01\x86\x89" + "ccollections\nOrderedDict\n)RtR";
+  const auto found = tensors_of("ccollections\nOrderedDict\n)R(" + text("epoch") + "K\x07" + text("model") + "}(" +
+                                text("w") + tensor + "u" + "u");
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0], (internal::PickledTensor{"model.w", "0", "FloatStorage", 6, 1, {2, 2}, {2, 1}}));
+}
+
+TEST(Pickle, NeverCallsAnything) {
+  for (const std::string& hostile : {
+           std::string("cos\nsystem\n(") + text("true") + "tR",
+           std::string("cbuiltins\neval\n(") + text("1") + "tR",
+           std::string("cposix\nsystem\n(") + text("true") + "tR",
+           std::string("(cos\nsystem\nX\x01") + std::string(3, '\0') + "ao",  // OBJ
+           std::string("(") + text("x") + "ios\nsystem\n",                    // INST
+           std::string("cos\nsystem\n)\x81"),
+           std::string("ctorch\n_utils\n)R"),
+       }) {
+    expect_error<DataError>([&] { tensors_of(hostile); }, "LS-CHECKPOINT-DAMAGED");
+  }
+}
+
+TEST(Pickle, RefusesWhatDoesNotFit) {
+  for (const std::string& bad :
+       {std::string(), std::string("0"), std::string("("), std::string("}}"), std::string("u"), std::string("}s"),
+        std::string("h\x05"), std::string("t"), std::string("\x87"), std::string("}b"), std::string("Q"),
+        std::string("K"), std::string("X\xff\xff\xff\xff"), std::string("\x8a\x09") + std::string(9, 'x')}) {
+    expect_error<DataError>([&] { tensors_of(bad); }, "LS-CHECKPOINT-DAMAGED");
+  }
+  // A dictionary that holds itself.
+  expect_error<DataError>([&] { tensors_of("}q\x01" + text("a") + "h\x01s"); }, "LS-CHECKPOINT-DAMAGED");
+  // Dictionaries that hold the next one twice, thirty deep.
+  std::string doubled = "}q\x1e";
+  for (char n = 29; n > 0; --n) {
+    doubled = std::string("}q") + n + "(" + text("a") + doubled + text("b") + "h" + static_cast<char>(n + 1) + "u";
+  }
+  expect_error<DataError>([&] { tensors_of(doubled); }, "LS-CHECKPOINT-DAMAGED");
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,203 @@
+// A file system in memory that knows what would survive a stop of the machine, and fails where a test wants it.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "lockstep/checkpoint/files.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep::testing {
+
+namespace fs = std::filesystem;
+
+/// The machine has stopped: nothing runs after it.
+struct MachineStopped {};
+
+/// What a stop leaves of what was not synced.
+enum class Lost {
+  kAll,       // names and bytes: as it was at the last syncs
+  kNothing,   // everything reached the disk by itself
+  kContents,  // names are there, and bytes that were not synced are zero
+  kHalf,      // names are there, and of bytes that were not synced the first half
+  kNewNames,  // names that were made or given anew are not there, and those that were removed are not either
+};
+
+class ModelFiles final : public internal::Files {
+ public:
+  /// Calls so far that can fail.
+  int64_t calls() const { return calls_; }
+  /// The n-th call from now, from 1, fails with this reason.
+  void fail_at(int64_t n, const std::string& reason) { fail_at_ = calls_ + n, reason_ = reason; }
+  /// From the n-th call on all fail: the disk is full, say.
+  void fail_from(int64_t n, const std::string& reason) { fail_at(n, reason), for_good_ = true; }
+  /// The machine stops before the n-th call has done anything.
+  void stop_at(int64_t n) { stop_at_ = calls_ + n; }
+  void work_again() { fail_at_ = stop_at_ = -1, for_good_ = false; }
+  /// What is there after the machine has started again.
+  void restart(Lost lost) {
+    work_again();
+    if (lost == Lost::kNewNames) {
+      std::erase_if(durable_, [&](const auto& one) { return !now_.contains(one.first); });
+    }
+    if (lost == Lost::kAll || lost == Lost::kNewNames) now_ = durable_;
+    for (auto& [path, node] : now_) {
+      if (!node || node->synced.size() == node->bytes.size()) continue;
+      if (lost == Lost::kAll || lost == Lost::kNewNames) node->bytes = node->synced;
+      if (lost == Lost::kContents)
+        std::fill(node->bytes.begin() + static_cast<std::ptrdiff_t>(node->synced.size()), node->bytes.end(), '\0');
+      if (lost == Lost::kHalf) node->bytes.resize((node->synced.size() + node->bytes.size()) / 2);
+    }
+    // Files are shared between the two maps: from here on each has its own.
+    for (auto& [path, node] : now_) {
+      if (!node) continue;
+      node = std::make_shared<Node>(*node);
+      node->synced = node->bytes;
+    }
+    durable_ = now_;
+    locks_.clear();
+  }
+  /// The bytes of a file, to be damaged.
+  std::string& bytes(const fs::path& path) { return now_.at(path)->bytes; }
+  std::vector<fs::path> all_files() const {
+    std::vector<fs::path> paths;
+    for (const auto& [path, node] : now_) {
+      if (node) paths.push_back(path);
+    }
+    return paths;
+  }
+
+  std::unique_ptr<internal::NewFile> create(const fs::path& path) override {
+    call(path);
+    if (now_.contains(path)) refuse(path, "File exists");
+    if (!is_folder(path.parent_path())) refuse(path, "No such file or directory");
+    auto node = std::make_shared<Node>();
+    now_[path] = node;
+    return std::make_unique<Writing>(*this, path, node);
+  }
+  std::unique_ptr<internal::OpenFile> open(const fs::path& path) override {
+    const auto found = now_.find(path);
+    if (found == now_.end() || !found->second) refuse(path, "No such file or directory");
+    return std::make_unique<Reading>(found->second);
+  }
+  bool has(const fs::path& path) override { return now_.contains(path); }
+  std::vector<std::string> list(const fs::path& folder) override {
+    std::vector<std::string> names;
+    for (const auto& [path, node] : now_) {
+      if (path.parent_path() == folder && path != folder) names.push_back(path.filename().string());
+    }
+    return names;
+  }
+  bool make_folder(const fs::path& folder) override {
+    if (is_folder(folder)) return false;
+    make_folder(folder.parent_path());
+    call(folder);
+    now_[folder] = nullptr;
+    sync_folder(folder.parent_path());
+    return true;
+  }
+  void sync_folder(const fs::path& folder) override {
+    call(folder);
+    std::erase_if(durable_,
+                  [&](const auto& one) { return one.first.parent_path() == folder && !now_.contains(one.first); });
+    for (const auto& [path, node] : now_) {
+      if (path.parent_path() == folder) durable_[path] = node;
+    }
+  }
+  void rename(const fs::path& from, const fs::path& to) override {
+    call(from);
+    if (!now_.contains(from)) refuse(from, "No such file or directory");
+    now_[to] = now_.at(from);
+    now_.erase(from);
+  }
+  void remove_file(const fs::path& path) override {
+    call(path);
+    if (now_.erase(path) == 0) refuse(path, "No such file or directory");
+  }
+  void remove_folder(const fs::path& folder) override {
+    call(folder);
+    if (!list(folder).empty()) refuse(folder, "Directory not empty");
+    now_.erase(folder);
+  }
+  std::unique_ptr<internal::FolderLock> lock(const fs::path& path) override {
+    call(path);
+    if (!locks_.insert(path).second) return nullptr;
+    return std::make_unique<Lock>(*this, path);
+  }
+
+ private:
+  struct Node {
+    std::string bytes;
+    std::string synced;
+  };
+  class Writing final : public internal::NewFile {
+   public:
+    Writing(ModelFiles& files, fs::path path, std::shared_ptr<Node> node)
+        : files_(files), path_(std::move(path)), node_(std::move(node)) {}
+    void write(std::span<const std::byte> bytes) override {
+      files_.call(path_);
+      node_->bytes.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    }
+    void sync() override {
+      files_.call(path_);
+      node_->synced = node_->bytes;
+    }
+
+   private:
+    ModelFiles& files_;
+    fs::path path_;
+    std::shared_ptr<Node> node_;
+  };
+  class Reading final : public internal::OpenFile {
+   public:
+    explicit Reading(std::shared_ptr<Node> node) : node_(std::move(node)) {}
+    uint64_t size() const override { return node_->bytes.size(); }
+    void read(uint64_t offset, std::span<std::byte> bytes) const override {
+      if (offset > size() || bytes.size() > size() - offset) refuse("a file", "it ends");
+      if (!bytes.empty()) std::memcpy(bytes.data(), node_->bytes.data() + offset, bytes.size());
+    }
+
+   private:
+    std::shared_ptr<Node> node_;
+  };
+  class Lock final : public internal::FolderLock {
+   public:
+    Lock(ModelFiles& files, fs::path path) : files_(files), path_(std::move(path)) {}
+    ~Lock() override { files_.locks_.erase(path_); }
+
+   private:
+    ModelFiles& files_;
+    fs::path path_;
+  };
+
+  [[noreturn]] static void refuse(const fs::path& path, const std::string& reason) {
+    throw DataError("LS-FILE", "'" + path.string() + "': " + reason, "a test");
+  }
+  bool is_folder(const fs::path& path) const {
+    if (path.empty() || path == "/") return true;
+    const auto found = now_.find(path);
+    return found != now_.end() && !found->second;
+  }
+  void call(const fs::path& path) {
+    ++calls_;
+    if (stop_at_ >= 0 && calls_ >= stop_at_) throw MachineStopped();
+    if (fail_at_ >= 0 && (calls_ == fail_at_ || (for_good_ && calls_ > fail_at_))) refuse(path, reason_);
+  }
+
+  std::map<fs::path, std::shared_ptr<Node>> now_;      // null: a folder
+  std::map<fs::path, std::shared_ptr<Node>> durable_;  // the names as of the last sync of their folder
+  std::set<fs::path> locks_;
+  int64_t calls_ = 0;
+  int64_t fail_at_ = -1;
+  int64_t stop_at_ = -1;
+  bool for_good_ = false;
+  std::string reason_;
+};
+
+}  // namespace lockstep::testing
