@@ -279,7 +279,9 @@ bool libtorch_has_our_bits(LinearProduct product, int64_t samples, int64_t rows,
 std::optional<ZeroSums> zero_sums_of_libtorch(int64_t samples, int64_t rows, int64_t columns) {
   static auto* const answers = new Answers<std::optional<ZeroSums>>;  // never destroyed: replicas may still run
   return answers->of(0, samples, rows, columns, [&]() -> std::optional<ZeroSums> {
-    std::vector<ZeroSums> possible{ZeroSums::kSigned, ZeroSums::kPositive};
+    // A single product is no sum: nothing is added to it, whatever the library does with sums.
+    std::vector<ZeroSums> possible{ZeroSums::kSigned};
+    if (samples > 1) possible.push_back(ZeroSums::kPositive);
     const bool same = compare_often_enough(rows * columns, rows * columns, [&](int64_t trial) {
       return compare_factors(samples, rows, columns, trial, possible);
     });

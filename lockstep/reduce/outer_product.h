@@ -31,9 +31,9 @@ struct OuterProductWork {
 };
 
 /// Computes rows [first_row, first_row + num_rows) of the matrix whose element (i, j) is the sum over samples s of
-/// left(s, i) * right(s, j). The samples are added in order to +0 by fused multiply-adds; the sum of one sample is the
-/// rounded product itself, which may be -0. ZeroSums says what is done at the end. MKL's matrix product adds so where
-/// it keeps one accumulator for each element.
+/// left(s, i) * right(s, j). The samples are added in order to +0 by fused multiply-adds, and ZeroSums says what is
+/// done at the end; the sum of one sample is the rounded product itself, which may be -0. MKL's matrix product adds so
+/// where it keeps one accumulator for each element.
 using OuterProduct = void (*)(const OuterProductWork& work);
 
 /// The loop for this processor, or null where LOCKSTEP_SIMD or the processor leaves no fused multiply-add. Bits do not

@@ -38,9 +38,8 @@ Tensor one_by_one(const Tensor& left, const Tensor& right, ZeroSums zero_sums) {
     for (int64_t j = 0; j < out.size(1); ++j) {
       float sum = 0;
       for (int64_t s = 0; s < l.size(0); ++s) sum = std::fma(l[s][i], r[s][j], sum);
-      if (l.size(0) == 1) sum = l[0][i] * r[0][j];
       if (zero_sums == ZeroSums::kPositive) sum += 0.0f;
-      out[i][j] = sum;
+      out[i][j] = l.size(0) == 1 ? l[0][i] * r[0][j] : sum;
     }
   }
   return result;
