@@ -3,6 +3,7 @@
 #include <ATen/core/TensorBody.h>
 #include <fmt/format.h>
 
+#include <optional>
 #include <utility>
 
 #include "lockstep/core/error.h"

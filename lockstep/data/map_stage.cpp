@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 

@@ -2,7 +2,10 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "lockstep/core/error.h"
 #include "lockstep/data/batch_rows.h"

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <exception>
+#include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+
 #include "lockstep/core/error.h"
 #include "lockstep/data/rows.h"
 
