@@ -14,10 +14,13 @@
 
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/lockstep.h"
+#include "tools/checkpoint_schedule.h"
 #include "tools/console.h"
 #include "tools/models/models.h"
 #include "tools/optimizers.h"
+#include "tools/sample_log.h"
 #include "tools/sample_text.h"
+#include "tools/train_checkpoints.h"
 #include "tools/train_data.h"
 #include "tools/train_report.h"
 #include "tools/whole_file.h"
@@ -70,7 +73,7 @@ Evaluation evaluate(Strategy& strategy, const ReplicatedModel& model, const Data
 }
 
 /// Writes which sample each replica of each worker used.
-void log_samples(const Strategy& strategy, WholeFile& log, int64_t epoch, int64_t step,
+void log_samples(const Strategy& strategy, SampleLog& log, int64_t epoch, int64_t step,
                  const PerReplica<Batch>& batch) {
   const auto rows = strategy.per_replica([&](ReplicaId r) {
     const at::Tensor& ids = batch[r].ids;
@@ -109,11 +112,13 @@ int train(const TrainOptions& options) {
     throw UsageError("LS-FLAG", fmt::format("--sample was given and --model {} makes no text", options.model.name),
                      "use --model gpt");
   }
+  static_cast<void>(
+      CheckpointSchedule(options.checkpoint_every));  // refuses a text that is none before anything begins
   std::optional<ClusterSpec> cluster;
   if (options.strategy == "multi-worker") cluster = resolve_cluster();
   // The chief writes the files of all workers.
   const bool is_chief = !cluster || cluster->is_chief();
-  WholeFile sample_log(is_chief ? options.sample_log : "");
+  SampleLog sample_log(is_chief ? options.sample_log : "", !options.checkpoint_dir.empty(), options.resume);
   WholeFile json(is_chief ? options.json : "");
   const auto strategy = make(options, cluster);
   ModelOptions model_options = options.model;
@@ -121,7 +126,8 @@ int train(const TrainOptions& options) {
   const std::string description = strategy->describe();  // while there are no variables, of which it has a table
   const ReplicatedModel model = strategy->make_module([&] { return make_model(model_options); });
   const Optimizer optimizer = make_optimizer(*strategy, model, options.optimizer, options.learning_rate);
-  const auto data = strategy->distribute(split.train, {.global_batch = options.global_batch, .shuffle = true});
+  const auto data =
+      strategy->distribute(split.train, {.global_batch = options.global_batch, .shuffle = true, .name = "train"});
 
   const int64_t per_epoch = data.steps_per_epoch();
   if (per_epoch == 0) {
@@ -135,29 +141,38 @@ int train(const TrainOptions& options) {
     if (options.describe) std::fputs(strategy->describe_variables().c_str(), stderr);
   }
 
+  TrainCounts counts;
+  TrainCheckpoints checkpoints(options, *strategy, counts, [&] { sample_log.flush(); });
+  if (options.resume) sample_log.go_on_at(strategy->step());
+  if (is_chief && !checkpoints.beginning().empty()) {
+    std::fputs(fmt::format("lockstep train: {}\n", checkpoints.beginning()).c_str(), stderr);
+  }
   TrainReport report;
   std::optional<Progress> progress;
-  if (is_chief) progress.emplace(steps, options.steps > 0 ? 0 : steps / per_epoch);
+  if (is_chief) progress.emplace(steps - strategy->step(), options.steps > 0 ? 0 : steps / per_epoch);
   std::optional<std::string> failure;
+  int64_t samples_now = 0;  // since the start of this process
   const auto start = std::chrono::steady_clock::now();
   try {
-    for (int64_t epoch = 0; report.steps < steps && !strategy->stop_requested(); ++epoch) {
-      double loss_sum = 0;
-      int64_t epoch_steps = 0;
+    const int64_t first_epoch = data.cursor().epoch;
+    for (int64_t epoch = first_epoch; strategy->step() < steps && !strategy->stop_requested(); ++epoch) {
+      if (epoch > first_epoch) counts.epoch_loss = 0, counts.epoch_steps = 0;
       for (const auto& batch : data.epoch(epoch)) {
-        if (report.steps == steps) break;
+        const int64_t number = strategy->step();
         const double loss = step(*strategy, model, optimizer, batch);
-        if (!options.sample_log.empty()) log_samples(*strategy, sample_log, epoch, report.steps, batch);
-        ++report.steps;
-        ++epoch_steps;
-        loss_sum += loss;
+        if (!options.sample_log.empty()) log_samples(*strategy, sample_log, epoch, number, batch);
         const int64_t samples = batch.begin()->global_size;
-        report.samples += samples;
+        counts.samples += samples;
+        counts.epoch_loss += loss;
+        ++counts.epoch_steps;
+        samples_now += samples;
         if (progress) progress->step(epoch, samples, loss);
-        if (strategy->stop_requested()) break;
+        checkpoints.after_step();
+        if (strategy->step() == steps || strategy->stop_requested()) break;  // before the next batch counts as used
       }
-      report.train_loss = loss_sum / static_cast<double>(epoch_steps);
-      if (progress) progress->epoch(epoch, report.train_loss);
+      if (progress && counts.epoch_steps > 0) {
+        progress->epoch(epoch, counts.epoch_loss / static_cast<double>(counts.epoch_steps));
+      }
     }
   } catch (const ReplicaError& error) {
     try {
@@ -171,14 +186,21 @@ int train(const TrainOptions& options) {
     if (!failure) throw;
   }
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report.steps = strategy->step();
+  report.samples = counts.samples;
+  report.samples_of_process = samples_now;
+  report.train_loss = counts.epoch_loss / static_cast<double>(std::max<int64_t>(counts.epoch_steps, 1));
   progress.reset();
+  if (!failure) checkpoints.save_now();
   sample_log.commit();
   if (failure) {
     std::fputs(fmt::format("lockstep train: {}\n", *failure).c_str(), stderr);
     return 1;
   }
   if (report.steps < steps) {
-    std::fputs(fmt::format("lockstep train: a worker was asked to stop; all have ended after {} steps\n", report.steps)
+    const std::string saved = checkpoints.wanted() ? fmt::format("; saved as {}", checkpoints.last()) : "";
+    std::fputs(fmt::format("lockstep train: a worker was asked to stop; all have ended after {} steps{}\n",
+                           report.steps, saved)
                    .c_str(),
                stderr);
     return static_cast<int>(ExitCode::kRestartable);
@@ -188,6 +210,10 @@ int train(const TrainOptions& options) {
   report.eval_accuracy = evaluation.accuracy;
   describe_run(report, options, *strategy);
   digest_state(report, *strategy);
+  if (!options.export_file.empty()) {
+    const auto weights = model.state();
+    strategy->on_chief([&] { save_tensors(options.export_file, weights); });
+  }
   if (is_chief) print_table(table_of(report));
   if (options.sample > 0) {
     const std::string made = sample_text(*strategy, model, split.vocabulary, model_options.context, options.sample);

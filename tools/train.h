@@ -7,7 +7,8 @@ namespace lockstep::tools {
 
 /// Trains, evaluates and reports; gives the exit code: 0 done, 1 done with findings, or ended by a loss or gradient
 /// that is not finite, 75 ended after a whole step because SIGTERM asked a worker to stop. Throws the library's errors
-/// for everything else. Files appear under their names when they are whole.
+/// for everything else. With --checkpoint-dir a run that ends early, or is killed, goes on with --resume. Files appear
+/// under their names when they are whole.
 int train(const TrainOptions& options);
 
 }  // namespace lockstep::tools

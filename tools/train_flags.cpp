@@ -53,6 +53,17 @@ void add_train(CLI::App& app, Action& chosen) {
           "auto, or off: write all gradients to memory; no result depends on it")
       ->check(CLI::IsMember({"auto", "off"}))
       ->default_str("auto");
+  CLI::Option* const directory = train->add_option(
+      "--checkpoint-dir", options.checkpoint_dir, "save checkpoints into this folder, also where SIGTERM ends the run");
+  train
+      ->add_option("--checkpoint-every", options.checkpoint_every,
+                   "steps (100), or a time (90s, 10m, 2h); by default as often as it costs at most 1 % of the time")
+      ->needs(directory);
+  train
+      ->add_flag("--resume", options.resume,
+                 "go on from the folder's newest checkpoint; from the beginning where there is none")
+      ->needs(directory);
+  train->add_option("--export", options.export_file, "write the trained weights to this file, as safetensors");
   train->add_flag("--describe", options.describe, "print a table of all variables before training");
   train->add_option("--sample", options.sample, "characters of text that the trained gpt makes up at the end")
       ->check(CLI::Range(1, 1 << 20));

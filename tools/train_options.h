@@ -26,6 +26,10 @@ struct TrainOptions {
   bool factored_gradients = true;  // where gradients can be kept as factors
   bool describe = false;           // print the table of variables before training
   int64_t sample = 0;              // characters to make up at the end
+  std::string checkpoint_dir;
+  std::string checkpoint_every;  // steps, or a time: "10m"; empty: as often as that is cheap
+  bool resume = false;
+  std::string export_file;  // of the weights, safetensors
   std::string sample_log;
   std::string json;
 };

@@ -17,7 +17,7 @@ namespace lockstep::tools {
 namespace {
 
 double samples_per_second(const TrainReport& report) {
-  return static_cast<double>(report.samples) / std::max(report.seconds, 1e-9);
+  return static_cast<double>(report.samples_of_process) / std::max(report.seconds, 1e-9);
 }
 
 /// "LS-CODE: text", for each finding of a strategy that has a list of them.

@@ -11,7 +11,7 @@
 
 namespace lockstep::tools {
 
-/// The members are the JSON's keys, but for `seconds`.
+/// The members are the JSON's keys, but for `seconds` and `samples_of_process`.
 struct TrainReport {
   std::string model;
   std::string data;
@@ -25,6 +25,7 @@ struct TrainReport {
   uint64_t seed = 0;
   int64_t steps = 0;
   int64_t samples = 0;
+  int64_t samples_of_process = 0;  // without those of before a resume
   double seconds = 0;
   double train_loss = 0;  // the mean over the last epoch's steps
   double eval_loss = 0;

@@ -50,6 +50,7 @@ const std::vector<Example>& examples() {
       {.program = "pipeline",
        .folder = "09_pipeline",
        .errors = {"replicas 0 and 1 read the same 4 samples at step 0: the input is not sharded"}},
+      {"stop_and_resume", "10_stop_and_resume"},
       {"ported_digits", "porting", "digits.txt"},
       {"ported_regression", "porting", "regression.txt"},
       {"ported_gan", "porting", "gan.txt"},

@@ -240,7 +240,7 @@ TEST_F(Train, BadFlagsAreOneLineAndExitCodeTwo) {
   expect_refused("--dropout 1.5", 2, "dropout");
   expect_refused("--steps 3 --epochs 2", 2, "excludes");
   expect_refused("--data mnist", 2, "--data mnist");
-  expect_refused("--checkpoint-dir x", 2, "checkpoint-dir");
+  expect_refused("--checkpoint-every 5", 2, "checkpoint-dir");
 }
 
 TEST_F(Train, BadSurroundingsAreOneLineAndExitCodeThree) {

@@ -1,0 +1,35 @@
+// The flags of `lockstep checkpoint`.
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "tools/checkpoint.h"
+#include "tools/subcommands.h"
+
+namespace lockstep::tools {
+
+void add_checkpoint(CLI::App& app, Action& chosen) {
+  CLI::App* const checkpoint = app.add_subcommand("checkpoint", "Look into checkpoints");
+  checkpoint->require_subcommand(1);
+  const auto options = std::make_shared<CheckpointCommandOptions>();
+  const auto add = [&](const char* name, const char* text, const char* path,
+                       int (*action)(const CheckpointCommandOptions&)) {
+    CLI::App* const command = checkpoint->add_subcommand(name, text);
+    command->add_option("path", options->path, path)->required();
+    command->add_flag("--json", options->json, "print a JSON object");
+    command->callback([options, action, &chosen] { chosen = [options, action] { return action(*options); }; });
+    return command;
+  };
+  constexpr const char* kOne = "a checkpoint, or a folder with checkpoints, of which the newest is meant";
+  add("list", "List the checkpoints in a folder", "the folder", list_checkpoints);
+  add("show", "Show what is in a checkpoint", kOne, show_checkpoint);
+  add("verify", "Read every byte and say whether it is right", "a checkpoint, or a folder with checkpoints",
+      verify_checkpoints);
+  add("diff", "Show which values differ between two checkpoints, and by how much", kOne, diff_checkpoints)
+      ->add_option("other", options->other, "another one")
+      ->required();
+  add("export", "Write the weights as a plain safetensors file", kOne, export_checkpoint)
+      ->add_option("file", options->file, "the file")
+      ->required();
+}
+
+}  // namespace lockstep::tools
