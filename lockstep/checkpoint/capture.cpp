@@ -32,26 +32,12 @@ const char* kind_text(Kind kind) {
   throw InternalError("LS-INTERNAL", "an item of a run's state has no kind", "please report this");
 }
 
-std::string text_of(const data::Cursor& cursor) {
-  return nlohmann::ordered_json{{"epoch", cursor.epoch},
-                                {"position", cursor.position},
-                                {"size", cursor.size},
-                                {"seed", cursor.seed},
-                                {"shuffle", cursor.shuffle}}
-      .dump();
-}
-
 data::Cursor cursor_of(const std::string& text, const std::string& what) {
-  const nlohmann::json json = parse_object(text, what, 4);
-  data::Cursor cursor;
-  cursor.epoch = integer_in(json, "epoch", what);
-  cursor.position = integer_in(json, "position", what);
-  cursor.size = integer_in(json, "size", what);
-  cursor.seed = natural_in(json, "seed", what);
-  const nlohmann::json& shuffle = member_of(json, "shuffle", what);
-  if (!shuffle.is_boolean()) throw_damaged(what, "has a 'shuffle' that is neither true nor false");
-  cursor.shuffle = shuffle.get<bool>();
-  return cursor;
+  try {
+    return data::cursor_from_json(text);
+  } catch (const UsageError& error) {
+    throw_damaged(what, fmt::format("cannot be read: {}", error.what()));
+  }
 }
 
 namespace {
@@ -135,7 +121,7 @@ Image capture(const Strategy& strategy, const Tracked& tracked) {
         image.run.numbers.push_back(numbers_of(item, values.front()));
       }
     }
-    for (const auto& [name, data] : tracked.data) image.run.data[name] = text_of(data.cursor());
+    for (const auto& [name, data] : tracked.data) image.run.data[name] = to_json(data.cursor());
     for (const auto& [name, value] : tracked.values) image.run.values[name] = checked_json(name, value.save());
   });
   if (!of_replicas.empty()) add_replicas(image, strategy, of_replicas);

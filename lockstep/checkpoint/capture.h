@@ -26,8 +26,7 @@ struct Tracked {
 /// "mirrored", "on-read", "slot", "step-count", "learning-rate", "number", "cursor".
 const char* kind_text(StateItem::Kind kind);
 
-// A cursor's members as JSON. A DataError for text that is none.
-std::string text_of(const data::Cursor& cursor);
+/// The cursor that data::to_json() wrote. A DataError that names `what` for a text that is none.
 data::Cursor cursor_of(const std::string& text, const std::string& what);
 
 /// Copies everything. All workers call it; the chief's image has the values of all replicas. A DivergenceError where a

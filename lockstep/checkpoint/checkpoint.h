@@ -59,13 +59,15 @@ struct RestoreInfo {
 /// counts, learning rates, moving averages, the step, the seed, the cursors of data sets that have a name, and what was
 /// tracked. A resumed run gives the bits of the run that never stopped.
 ///
-/// All workers make the same calls, outside of steps. The chief alone reads and writes files; an error of one worker is
-/// an error on all. Copies refer to the same. The strategy outlives them.
+/// All workers make the same calls, outside of steps. The chief alone reads and writes files, and the others wait for
+/// it as in every call that workers make together; an error of one worker is an error on all. Copies share what is
+/// tracked. The strategy must outlive all of them.
 class Checkpoint {
  public:
   explicit Checkpoint(Strategy& strategy);
 
-  /// The cursor of a data set too, which needs no name of its own then. A UsageError where the name is tracked already.
+  /// Saves and restores the cursor of this data set, or stream, under `name`. It then needs no DistributeOptions::name.
+  /// Throws a UsageError where `name` is tracked already.
   void track(const std::string& name, const DistributedDataset& data);
   /// A value of the program's own: `save()` gives a JSON value (nlohmann::json) or its text, and `load(value)` is given
   /// the same type. Both are called on every worker; the chief's value is saved, and `load` must not fail for a value

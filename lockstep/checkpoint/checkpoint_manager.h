@@ -13,13 +13,14 @@ namespace lockstep {
 
 struct CheckpointManagerOptions {
   std::filesystem::path directory = {};
-  int64_t keep = 3;        // the newest whole checkpoints that stay, at least 1
+  int64_t keep = 3;        // the newest checkpoints with a whole manifest that stay, at least 1
   int64_t keep_every = 0;  // checkpoints of steps that are multiples of this stay for ever; 0: none
   bool async = true;       // save() holds the training for a copy only, and a thread writes it
 };
 
 /// Checkpoints named "step-0000000012" in a folder. All workers make the same calls, outside of steps; the chief alone
-/// reads and writes the folder. One thread at a time uses it. Neither copied nor moved. The strategy outlives it.
+/// reads and writes the folder, and the others wait for it as in every call that workers make together. One thread at a
+/// time uses it. Neither copied nor moved. The strategy must outlive it.
 class CheckpointManager {
  public:
   /// A UsageError without a directory, and for a `.keep` below 1 or a `.keep_every` below 0.
@@ -45,7 +46,8 @@ class CheckpointManager {
   /// Checkpoint::restore. Waits for a save that is under way.
   std::optional<RestoreInfo> restore_latest(const RestoreOptions& options = {});
 
-  /// The newest whole checkpoint, or nothing. One that is being written is not whole.
+  /// The newest checkpoint whose manifest is whole, or nothing: one that is being written has none yet. It does not
+  /// read the tensors; restore_latest() does.
   std::optional<std::filesystem::path> latest() const;
 
   /// Waits for a save that is under way: when this has returned, it is durable. Throws its error.

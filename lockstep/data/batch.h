@@ -30,7 +30,8 @@ struct Batch {
   }
   /// Samples in this part: rows that are no padding.
   int64_t samples() const { return size() - padding; }
-  /// The mean of `losses`, [size, ...], over the rows of samples.
+  /// The mean, without dimensions, of all elements of `losses`, [size, ...], in the first samples() rows; NaN where
+  /// there are none, of which scale_loss() makes 0. Throws a UsageError where `losses` has another number of rows.
   at::Tensor mean(const at::Tensor& losses) const;
   /// float32 [size]: 1 for each sample, then 0 for each row of padding.
   at::Tensor weights() const;

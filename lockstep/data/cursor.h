@@ -17,9 +17,8 @@ struct Cursor {
   int64_t size = 0;      // samples in the data set, when the epoch began; of a stream, files
   uint64_t seed = 0;     // of the order of samples
   bool shuffle = false;  // whether that order is DistributeOptions::shuffle's
-  /// Tell whether the data has changed since: see Source::digest. 0 where nothing is known. Of files, the sum of their
-  /// digests, and the sum in which that of the i-th file counts i times; both together name a file that has changed.
-  uint64_t digest = 0;
+  uint64_t digest = 0;   // of the data: see Source::digest; of files, the sum of their digests; 0: not known
+  /// The sum of the files' digests, each times its number from 1. With `digest` it names the one file that has changed.
   uint64_t digest_by_file = 0;
   std::vector<int64_t> stream = {};  // of a stream: where its stages are
 

@@ -18,11 +18,12 @@
 namespace lockstep {
 namespace data {
 
-/// One pass over the data of a pipeline: what its random work depends on, beside the sample.
+/// One pass over the data of a pipeline: what its random work depends on, besides the sample.
 struct Pass {
   uint64_t seed = 0;
   int64_t epoch = 0;
-  int64_t maps_after = 0;  // map() stages between this stage and the end of the pipeline: tells their streams apart
+  int64_t maps_after =
+      0;  // map() stages between this stage and the end of the pipeline: keeps their random streams apart
 };
 
 /// A finite collection of samples that can be read in any order. Implement it for your own data. For a stage of your
@@ -87,8 +88,8 @@ inline constexpr bool kTakesGenerator = std::is_invocable_r_v<Batch, Fn&, Batch,
 /// UsageError.
 ///
 /// Stages give a new data set and leave this one as it is. Samples of the new one are numbered from 0, and are read
-/// when they are asked for. A stage takes the size of what is before it when it is made. A count below 0, and a `shard`
-/// that there is not, is a UsageError.
+/// when they are asked for. A stage takes the size of what is before it when it is made. A count below 0, and a shard
+/// index outside of [0, count), is a UsageError.
 class Dataset {
  public:
   Dataset() = default;

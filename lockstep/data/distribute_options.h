@@ -18,10 +18,12 @@ enum class Remainder {
 
 /// Who reads which samples. A Dataset needs none of it: with every policy but kOff each replica reads its own samples.
 enum class Sharding {
-  kAuto,  // kFile where a stream has a file for each replica, otherwise kData
+  kAuto,  // kFile where there are several replicas, and as many files, and samples in a global batch; else kData
   kFile,  // replica r reads every V-th file from file r on; where there are fewer files, kData, and the log says so
   kData,  // every worker reads the whole stream; replica r gets the r-th part of each global batch
-  kOff,   // every worker reads the whole input, and deals it to its own replicas: samples are used once for each worker
+  /// Every worker reads the whole input, and deals it to its own replicas: samples are used once for each worker. With
+  /// several workers a Dataset is then dealt as a stream: size() and steps_per_epoch() throw a UsageError.
+  kOff,
 };
 
 /// What happens where a sample cannot be read: a record that is damaged, a map() that throws.
@@ -31,22 +33,25 @@ enum class OnError {
 };
 
 struct DistributeOptions {
-  int64_t global_batch = 0;  // samples of a step over all replicas; at least 1, may be fewer than replicas
+  /// Samples of a step over all replicas: at least 1; may be fewer than replicas. For distribute_from_function() 0,
+  /// which gives each replica one element of the stream, or at least the number of replicas.
+  int64_t global_batch = 0;
   /// A new order for each epoch, a function of (seed, epoch). A stream's files are read in another order, and its
   /// samples are shuffled in windows of 1,024 (Stream::shuffle).
   bool shuffle = false;
   std::optional<uint64_t> seed = std::nullopt;  // the strategy's, where none is given
   Remainder remainder = Remainder::kKeep;
   Sharding sharding = Sharding::kAuto;
-  /// Where it is given, the cursor is one of Strategy::state_items() under this name. Names of a strategy's living data
-  /// sets differ.
+  /// Where it is given, the cursor is one of Strategy::state_items() under this name. Two living data sets of a
+  /// strategy have different names: otherwise the second is a UsageError.
   std::string name = {};
   OnError on_error = OnError::kThrow;
   /// How many steps iterators read ahead on threads of their own; 0: they read when they are asked. Where none is
   /// given, what prefetch() in the pipeline says. Nothing but speed and memory depends on it: that many global batches,
   /// as far as they are this process's.
   std::optional<int64_t> prefetch = std::nullopt;
-  /// Threads that read ahead, where `prefetch` is above 0; a stream has one. 0: as many as the process has cores.
+  /// Threads that read ahead, where `prefetch` is above 0; a stream, and a data set with OnError::kSkip, has one. 0: as
+  /// many as the process has cores.
   int64_t threads = 1;
 };
 

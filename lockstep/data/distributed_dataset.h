@@ -38,7 +38,8 @@ struct LedgerEntry {
   uint64_t order = 0;   // a digest of ids, replicas and steps
   /// What the replicas of two workers have used together; `order` is that of both.
   LedgerEntry operator+(const LedgerEntry& other) const;
-  /// Whether the samples are those of a data set of `size` samples, each once.
+  /// Whether the ids are 0 to `size` - 1, each once. Ids of a stream may be other numbers, such as those of records of
+  /// several files: for them compare `samples` and `ids` of two runs.
   bool has_each_once(int64_t size) const;
 };
 
@@ -48,8 +49,8 @@ struct LedgerEntry {
 /// k is the k-th block of its samples, or, where replicas read files of their own, what they have read since the
 /// (k-1)-th; neither depends on lanes and workers. A default-constructed one is empty: its members throw a UsageError.
 ///
-/// With several workers all make the same steps of a stream, and then each ++ is a call in which all take part, between
-/// runs.
+/// With several workers, each ++ on a stream, or on a data set with OnError::kSkip, is a call in which all workers take
+/// part, between runs: all make the same steps.
 class DistributedDataset {
  public:
   /// Yields the steps of one epoch in order. An input iterator: one pass, on one thread. It keeps the data set alive.

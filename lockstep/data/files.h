@@ -16,7 +16,7 @@ namespace lockstep::data {
 // it.
 
 struct CifarOptions {
-  bool normalise = true;  // float32 of about zero mean and unit variance; otherwise the bytes, uint8
+  bool normalize = true;  // float32 of about zero mean and unit variance; otherwise the bytes, uint8
   bool coarse = false;    // CIFAR-100: the 20 coarse classes in place of the 100 fine ones
 };
 

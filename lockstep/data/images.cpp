@@ -127,15 +127,15 @@ at::Tensor cutout(const at::Tensor& image, const CutoutOptions& options, at::Gen
   return result;
 }
 
-at::Tensor normalise(const at::Tensor& image, const std::vector<float>& mean, const std::vector<float>& deviation) {
-  size_of(image, "normalise");
+at::Tensor normalize(const at::Tensor& image, const std::vector<float>& mean, const std::vector<float>& stddev) {
+  size_of(image, "normalize");
   const auto channels = static_cast<int64_t>(mean.size());
-  const bool positive = std::all_of(deviation.begin(), deviation.end(), [](float x) { return x > 0; });
-  if (image.dim() < 3 || image.size(-3) != channels || deviation.size() != mean.size() || !positive) {
+  const bool positive = std::all_of(stddev.begin(), stddev.end(), [](float x) { return x > 0; });
+  if (image.dim() < 3 || image.size(-3) != channels || stddev.size() != mean.size() || !positive) {
     throw UsageError("LS-OPTION",
-                     fmt::format("normalise was given {}, {} means and {} deviations", text_of(image), mean.size(),
-                                 deviation.size()),
-                     "give [..., channels, height, width], and a mean and a positive deviation for each channel");
+                     fmt::format("normalize was given {}, {} means and {} standard deviations", text_of(image),
+                                 mean.size(), stddev.size()),
+                     "give [..., channels, height, width], and a mean and a positive stddev for each channel");
   }
   const at::NoGradGuard no_grad;
   at::Tensor result = image.to(at::kFloat);
@@ -145,7 +145,7 @@ at::Tensor normalise(const at::Tensor& image, const std::vector<float>& mean, co
     std::copy(values.begin(), values.end(), tensor.data_ptr<float>());
     return tensor;
   };
-  return (result - by_channel(mean)) / by_channel(deviation);
+  return (result - by_channel(mean)) / by_channel(stddev);
 }
 
 }  // namespace lockstep::data

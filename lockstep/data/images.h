@@ -20,21 +20,21 @@ struct ImageOptions {
   int64_t height = 224;
   int64_t width = 224;
   ImageFit fit = ImageFit::kCrop;
-  bool normalise = true;  // float32, (x / 255 - mean) / deviation; otherwise the bytes, uint8
+  bool normalize = true;  // float32, (x / 255 - mean) / stddev; otherwise the bytes, uint8
   std::array<float, 3> mean = {0.485f, 0.456f, 0.406f};
-  std::array<float, 3> deviation = {0.229f, 0.224f, 0.225f};
+  std::array<float, 3> stddev = {0.229f, 0.224f, 0.225f};
   int64_t max_pixels = int64_t{1} << 26;  // an image that says it has more is refused before memory is taken
 };
 
 /// A PNG or JPEG file's bytes as [3, height, width], as image_folder() gives it: float32, or uint8 without
-/// `.normalise`. Throws a DataError where they cannot be decoded, and a UsageError for options that contradict each
+/// `.normalize`. Throws a DataError where they cannot be decoded, and a UsageError for options that contradict each
 /// other.
 at::Tensor decode_image(std::string_view file, const ImageOptions& options = {});
 
 // Random work. An image is [..., height, width]; what stands before, such as channels, is treated alike. Each call
-// draws from its generator, of the host, and from nothing else: the same generator state gives the same image on every
-// machine, and every call takes the same number of draws. The image itself is not changed. A UsageError names an image
-// of too few dimensions, a size that does not fit, and an undefined generator.
+// draws from its generator, which must be a CPU generator, and from nothing else: the same generator state gives the
+// same image on every machine, and every call takes the same number of draws. The result is a new tensor of the image's
+// dtype. A UsageError names an image of too few dimensions, a size that does not fit, and an undefined generator.
 
 struct CropOptions {
   int64_t height = 0;   // 0: the image's own
@@ -54,8 +54,8 @@ struct CutoutOptions {
 /// A rectangle, whose middle is a random pixel, is filled; where it reaches beyond the image it is cut.
 at::Tensor cutout(const at::Tensor& image, const CutoutOptions& options, at::Generator generator);
 
-/// (x - mean) / deviation for each channel of [..., channels, height, width], as float32; bytes are divided by 255
+/// (x - mean) / stddev for each channel of [..., channels, height, width], as float32; bytes are divided by 255
 /// before. Draws nothing.
-at::Tensor normalise(const at::Tensor& image, const std::vector<float>& mean, const std::vector<float>& deviation);
+at::Tensor normalize(const at::Tensor& image, const std::vector<float>& mean, const std::vector<float>& stddev);
 
 }  // namespace lockstep::data

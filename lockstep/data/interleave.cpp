@@ -60,12 +60,12 @@ class InterleaveReader final : public StreamReader {
   bool next(Batch& element) override {
     if (!started_) {
       started_ = true;
-      while (static_cast<int64_t>(open_.size()) < options_.cycle && open_next(open_.size())) continue;
+      while (static_cast<int64_t>(open_.size()) < options_.cycle_length && open_next(open_.size())) continue;
     }
     while (!open_.empty()) {
       if (turn_ >= open_.size()) turn_ = 0;
       if (open_[turn_].reader->next(element)) {
-        if (++given_ >= options_.block) {
+        if (++given_ >= options_.block_length) {
           given_ = 0;
           turn_ = (turn_ + 1) % open_.size();
         }
@@ -274,8 +274,8 @@ class MadeStreams final : public StreamSource {
 };
 
 void check(const InterleaveOptions& options) {
-  internal::check_count("InterleaveOptions::cycle", options.cycle, 1);
-  internal::check_count("InterleaveOptions::block", options.block, 1);
+  internal::check_count("InterleaveOptions::cycle_length", options.cycle_length, 1);
+  internal::check_count("InterleaveOptions::block_length", options.block_length, 1);
 }
 
 }  // namespace

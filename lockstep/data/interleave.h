@@ -14,9 +14,9 @@ enum class InterleavedIds {
   kNumbered,  // an id i of stream k of n becomes n * i + k
 };
 
-/// Reads `options.cycle` of the streams in turn, in their order. Those with kKept, which are files, are read in another
-/// order in each epoch where StreamPass::shuffle says so. Where there are as many streams as shards, a shard has some
-/// of the streams whole.
+/// Reads `options.cycle_length` of the streams in turn, in their order. Those with kKept, which are files, are read in
+/// another order in each epoch where StreamPass::shuffle says so. Where there are as many streams as shards, a shard
+/// has some of the streams whole.
 Stream interleaved(std::vector<std::shared_ptr<const data::StreamSource>> streams,
                    const data::InterleaveOptions& options, InterleavedIds ids, const std::string& name);
 

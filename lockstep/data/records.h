@@ -30,7 +30,9 @@ class RecordFiles {
  public:
   virtual ~RecordFiles() = default;
   virtual const std::vector<std::string>& files() const = 0;
-  /// Opens file `file` at a place that an earlier reader of it gave (record and offset), or at its begin.
+  /// Opens file `file` at a place that an earlier reader of it gave (record and offset), or at its beginning (record 0,
+  /// offset 0). Throws a UsageError for a place that cannot be one, and a DataError for a file that cannot be read. Any
+  /// thread may call it.
   virtual std::unique_ptr<RecordReader> open(int64_t file, const RecordPlace& at) const = 0;
   virtual std::string describe() const = 0;
 };

@@ -106,7 +106,7 @@ namespace {
 
 class GeneratorReader final : public StreamReader {
  public:
-  GeneratorReader(Generator generator, std::string name, int64_t elements, int64_t rows)
+  GeneratorReader(GeneratorFunction generator, std::string name, int64_t elements, int64_t rows)
       : generator_(std::move(generator)), name_(std::move(name)), elements_(elements), rows_(rows) {}
   bool next(Batch& element) override {
     std::optional<Batch> made;
@@ -133,7 +133,7 @@ class GeneratorReader final : public StreamReader {
   StreamPosition position() const override { return {elements_, rows_}; }
 
  private:
-  const Generator generator_;
+  const GeneratorFunction generator_;
   const std::string name_;
   int64_t elements_;
   int64_t rows_;
@@ -141,7 +141,7 @@ class GeneratorReader final : public StreamReader {
 
 class GeneratorSource final : public StreamSource {
  public:
-  GeneratorSource(std::function<Generator(const GeneratorStart&)> make, std::string name)
+  GeneratorSource(std::function<GeneratorFunction(const GeneratorStart&)> make, std::string name)
       : make_(std::move(make)), name_(std::move(name)) {}
   std::unique_ptr<StreamReader> open(const StreamPass& pass, const StreamPosition& position) const override {
     int64_t elements = 0;
@@ -157,7 +157,7 @@ class GeneratorSource final : public StreamSource {
   std::string describe() const override { return name_; }
 
  private:
-  const std::function<Generator(const GeneratorStart&)> make_;
+  const std::function<GeneratorFunction(const GeneratorStart&)> make_;
   const std::string name_;
 };
 
@@ -224,13 +224,13 @@ Stream from_dataset(const Dataset& dataset) {
   return Stream(std::make_shared<DatasetStream>(dataset));
 }
 
-Stream from_generator(std::function<Generator(const GeneratorStart&)> make, const std::string& name) {
+Stream from_generator(std::function<GeneratorFunction(const GeneratorStart&)> make, const std::string& name) {
   return Stream(std::make_shared<GeneratorSource>(std::move(make), name));
 }
 
-Stream from_generator(std::function<Generator()> make, const std::string& name) {
+Stream from_generator(std::function<GeneratorFunction()> make, const std::string& name) {
   const auto from = [make = std::move(make)](const GeneratorStart& start) {
-    Generator generator = make();
+    GeneratorFunction generator = make();
     for (int64_t i = 0; i < start.element && generator(); ++i) continue;
     return generator;
   };

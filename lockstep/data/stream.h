@@ -18,15 +18,17 @@ namespace lockstep {
 namespace data {
 
 struct InterleaveOptions {
-  int64_t cycle = 1;  // how many streams are read in turn; 1: one after the other
-  int64_t block = 1;  // how many elements of one before the turn passes on
+  int64_t cycle_length = 1;  // how many streams are read in turn; 1: one after the other
+  int64_t block_length = 1;  // how many elements of one before the turn passes on
 };
 
 /// A handle to a stream source; copies refer to the same source. A default-constructed one is empty: its members throw
 /// a UsageError.
 ///
-/// Stages give a new stream and leave this one as it is. Elements keep their ids, which do not depend on who reads. An
-/// element has one row, or several after batch(). A count below 0, and a `shard` that there is not, is a UsageError.
+/// Stages give a new stream and leave this one as it is. They keep the ids of elements, except concatenate() and
+/// interleave(), which make new ones. Ids do not depend on who reads. repeat() gives each id several times; so may
+/// interleave(fn), where two streams have the same ids. An element has one row, or several after batch(). A count below
+/// 0, and a shard index outside of [0, count), is a UsageError.
 class Stream {
  public:
   Stream() = default;
@@ -37,8 +39,8 @@ class Stream {
   /// All elements of epoch 0 of `seed`. For streams that end.
   std::vector<Batch> read_all(uint64_t seed = 0) const;
 
-  /// Each element is what `fn` makes of it: `fn(Batch)` or `fn(Batch, at::Generator)`, which gives as many rows. See
-  /// Dataset::map; order is kept.
+  /// Each element is what `fn` makes of it: `fn(Batch)` or `fn(Batch, at::Generator)`, which must give as many rows as
+  /// it got. See Dataset::map; order is kept.
   template <class Fn>
   Stream map(Fn fn, const MapOptions& options = {}) const {
     return mapped(internal_map::with_generator(std::move(fn)), internal_map::kTakesGenerator<Fn>, options);
@@ -62,8 +64,8 @@ class Stream {
   Stream zip(const Stream& other, const std::string& name = "zipped") const;
   /// This stream's elements, then those of `other`. An id i becomes 2 * i, or 2 * i + 1 in `other`.
   Stream concatenate(const Stream& other) const;
-  /// `fn(element)` gives a stream for each element; `cycle` of them are read in turn. `fn` gives the same stream each
-  /// time. Ids are those of the streams that it gives.
+  /// `fn(element)` gives a stream for each element; `cycle_length` of them are read in turn. `fn` gives the same stream
+  /// each time. Ids are those of the streams that it gives.
   Stream interleave(std::function<Stream(const Batch&)> fn, const InterleaveOptions& options = {}) const;
   /// Keeps all elements in memory, once they were read to the end. Random work before it is that of epoch 0 of seed 0.
   Stream cache() const;
@@ -82,8 +84,8 @@ Stream interleave(const std::vector<Stream>& streams, const InterleaveOptions& o
 /// Makes a sample, of one row, from the bytes of a record. Called on the thread that reads.
 using ParseFunction = std::function<Batch(const std::string& bytes, const RecordPlace& place)>;
 
-/// The records of files, in the order of the files, or `cycle` files in turn. The id of a record is its file's number
-/// times 2^40, plus its number in the file.
+/// The records of files, in the order of the files, or `cycle_length` files in turn. The id of a record is its file's
+/// number times 2^40, plus its number in the file.
 Stream from_records(std::shared_ptr<const RecordFiles> files, ParseFunction parse,
                     const InterleaveOptions& options = {});
 
@@ -98,13 +100,14 @@ struct GeneratorStart {
 };
 /// Gives the next element, which has at least one row; nothing at the end. Where it sets no ids, rows are numbered from
 /// 0.
-using Generator = std::function<std::optional<Batch>()>;
+using GeneratorFunction = std::function<std::optional<Batch>()>;
 
 /// A stream of a program's own making. `make(start)` gives a fresh generator that begins at `start.element`; a `make()`
 /// without arguments gives one that begins at the beginning, and to continue at a place everything before it is
 /// generated again. All workers must generate the same elements.
-Stream from_generator(std::function<Generator(const GeneratorStart&)> make, const std::string& name = "a generator");
-Stream from_generator(std::function<Generator()> make, const std::string& name = "a generator");
+Stream from_generator(std::function<GeneratorFunction(const GeneratorStart&)> make,
+                      const std::string& name = "a generator");
+Stream from_generator(std::function<GeneratorFunction()> make, const std::string& name = "a generator");
 
 }  // namespace data
 

@@ -204,6 +204,12 @@ class StreamDeal final : public Deal {
       throw DataError("LS-DATA-CHANGED", fmt::format("since the cursor was saved, {}", changed(files, cursor)),
                       "give the files that the cursor came from, or begin at the first epoch");
     }
+    if (cursor.position > 0 && cursor.stream.empty()) {
+      throw UsageError(
+          "LS-STATE-MISFIT",
+          fmt::format("a cursor at position {} of a stream does not say where its stages are", cursor.position),
+          "give all that cursor() gave, Cursor::stream too");
+    }
     if (cursor.epoch < 0 || cursor.position < 0) {
       throw UsageError("LS-STATE-MISFIT",
                        fmt::format("there is no epoch {}, position {} in a stream", cursor.epoch, cursor.position),

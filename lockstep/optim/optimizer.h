@@ -43,10 +43,11 @@ struct StepOptions {
   bool loss_scaled_by_hand = false;
   /// Says that gradients are changed between backward and step on purpose. Then this is no finding.
   bool gradients_changed_on_purpose = false;
-  /// Checks as check_finite does, and where an element is infinite or NaN, skips this update on all replicas in place
-  /// of throwing: nothing is applied, no count of steps moves, the gradients are consumed, StepInfo::applied is false,
-  /// and the log names the variables and replicas.
-  bool skip_not_finite = false;
+  /// Checks as check_finite does. Where an element is infinite or NaN, skips the update on all replicas and does not
+  /// throw, also where check_finite is set: nothing is applied, step counts stay, the gradients are consumed,
+  /// StepInfo::applied is false, global_norm is the norm that was found, which may be infinite or NaN, and the log
+  /// names variables, replicas and workers.
+  bool skip_non_finite = false;
 };
 
 /// What make_optimizer may be told beyond the rule's own options.

@@ -48,7 +48,7 @@ void OptimizerState::begin_exchange(const StepOptions& options) {
     host_->begin_step(present);
     // A gradient that is not finite is looked for in all blocks.
     host_->gradients().begin_step(gradients_.on_workers(), parts_.front().update,
-                                  options.check_finite || options.skip_not_finite);
+                                  options.check_finite || options.skip_non_finite);
     return;
   }
   if (exchange_) exchange_->begin_step(gradients_.on_workers());

@@ -25,7 +25,7 @@ class StepMeeting final : public Meeting {
   StepMeeting(OptimizerState& optimizer, const StepOptions& options)
       : optimizer_(optimizer),
         options_(options),
-        checks_(options.check_finite || options.skip_not_finite),
+        checks_(options.check_finite || options.skip_non_finite),
         measures_(options.clip_global_norm || checks_) {}
 
   const char* what() const override { return "optimizer.step"; }
@@ -33,7 +33,7 @@ class StepMeeting final : public Meeting {
   uint64_t signature() const override {
     const double clip = options_.clip_global_norm.value_or(0);
     const uint64_t flags = (options_.check_finite ? 1u : 0u) + (options_.loss_scaled_by_hand ? 2u : 0u) +
-                           (options_.gradients_changed_on_purpose ? 4u : 0u) + (options_.skip_not_finite ? 8u : 0u);
+                           (options_.gradients_changed_on_purpose ? 4u : 0u) + (options_.skip_non_finite ? 8u : 0u);
     return optimizer_.digest_.with(flags).with(clip).with_rates(optimizer_.rules_).value();
   }
   std::string describe() const override {
@@ -42,7 +42,7 @@ class StepMeeting final : public Meeting {
     if (options_.check_finite) options.emplace_back("check_finite");
     if (options_.loss_scaled_by_hand) options.emplace_back("loss_scaled_by_hand");
     if (options_.gradients_changed_on_purpose) options.emplace_back("gradients_changed_on_purpose");
-    if (options_.skip_not_finite) options.emplace_back("skip_not_finite");
+    if (options_.skip_non_finite) options.emplace_back("skip_non_finite");
     return fmt::format("optimizer.step({}) of '{}', {} of learning rate {} for '{}' and {} more variables",
                        fmt::join(options, ", "), optimizer_.name_, optimizer_.rules_.front()->name(),
                        optimizer_.rules_.front()->learning_rate(), optimizer_.variables_.front()->name(),

@@ -106,11 +106,11 @@ void OptimizerState::check_finite(const StepOptions& options) {
   const std::vector<NotFinite> all = join(found);
   if (all.empty()) return;
   const std::string what = fmt::format("step {}: the gradient is not finite for {}", group_->step(), text_of(all));
-  if (!options.skip_not_finite) {
+  if (!options.skip_non_finite) {
     throw NonFiniteError("LS-NOT-FINITE", what + "; the step was not applied",
                          "lower the learning rate, clip the gradient, or look at the samples of this step");
   }
-  log(LogLevel::kWarning, fmt::format("{}; {}.step was skipped, as StepOptions::skip_not_finite asks", what, name_));
+  log(LogLevel::kWarning, fmt::format("{}; {}.step was skipped, as StepOptions::skip_non_finite asks", what, name_));
   skip_update();
 }
 

@@ -81,7 +81,10 @@ std::string Shape::text(int on_lanes) const {
 
 std::unique_ptr<Strategy> Shape::make(int on_lanes) const {
   if (!teams) return conformance->make(replicas, on_lanes, kSeed);
-  return conformance->make_on_worker(teams->next_world(worker), replicas, on_lanes, kSeed);
+  auto strategy = conformance->make_on_worker(teams->next_world(worker), replicas, on_lanes, kSeed);
+  if (strategy) return strategy;
+  throw UsageError("LS-OPTION", fmt::format(".make_on_worker gave no strategy of {}", text(on_lanes)),
+                   "let it give one for each shape for which .make gives one");
 }
 
 std::shared_ptr<World> Teams::next_world(int64_t worker) {

@@ -29,9 +29,10 @@ struct Conformance {
   /// Further numbers of replicas, each on the first of `lanes` that divides it. On these only collectives are tested. A
   /// number is left out where `make` gives null or a strategy with another number of replicas, or throws a UsageError.
   std::vector<int64_t> more_replicas = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
-  /// For a strategy of several workers: a new strategy on one of them, which meets the others in `world`. All checks
-  /// then run on each number of `workers` too, which are threads of the test, and compare with one worker. Not called
-  /// where it is empty.
+  /// For a strategy of several workers: makes the strategy of one worker, which meets the others in `world`. All checks
+  /// then run on each number of `workers` too; the workers are threads of the test, and what programs leave on them is
+  /// compared with one worker. It gives a strategy for each shape for which `make` gives one. Empty for a strategy of
+  /// one worker.
   std::function<std::unique_ptr<Strategy>(std::shared_ptr<World> world, int64_t replicas, int lanes, uint64_t seed)>
       make_on_worker = nullptr;
   std::vector<int64_t> workers = {2, 3, 4};  // each with all of `replicas` and `lanes` that give each lane a replica

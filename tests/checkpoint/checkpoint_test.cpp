@@ -52,6 +52,49 @@ TEST_F(CheckpointTest, ARestoredRunGoesOnWithTheBitsOfTheOneThatNeverStopped) {
   }
 }
 
+// A named stream, one of the strategy's own items, and a tracked one.
+TEST_F(CheckpointTest, StreamsGoOnAtTheVeryNextSample) {
+  struct Run {
+    Run() { checkpoint.track("tracked", tracked); }
+    static data::Stream stream() {
+      return data::from_dataset(data::from_tensors(torch::arange(23).to(torch::kFloat), torch::Tensor())).shuffle(5);
+    }
+    /// The samples of the next steps of both.
+    std::vector<float> next(int64_t steps) {
+      std::vector<float> seen;
+      for (const DistributedDataset& one : {named, tracked}) {
+        one.seek(one.cursor());
+        int64_t left = steps;
+        for (const auto& batch : one.epoch(one.cursor().epoch)) {
+          for (const Batch& part : batch) {
+            for (int64_t i = 0; i < part.size(); ++i) seen.push_back(part.input[i].item<float>());
+          }
+          if (--left == 0) break;
+        }
+      }
+      return seen;
+    }
+    MirroredStrategy strategy{{.devices = {"cpu:0"}, .replicas = 2, .seed = 3}};
+    DistributedDataset named = strategy.distribute(stream(), {.global_batch = 4, .name = "named"});
+    DistributedDataset tracked = strategy.distribute(stream(), {.global_batch = 3});
+    Checkpoint checkpoint{strategy};
+  };
+  for (const int64_t stop : {1, 3}) {
+    Run first;
+    first.next(stop);
+    first.checkpoint.save(path("streams"));
+    Run second;
+    second.checkpoint.restore(path("streams"));
+    EXPECT_EQ(second.named.cursor(), first.named.cursor());
+    EXPECT_EQ(second.tracked.cursor(), first.tracked.cursor());
+    EXPECT_EQ(second.next(2), first.next(2)) << stop;
+  }
+  Run run;
+  data::Cursor cut = run.tracked.cursor();
+  cut.position = 3;
+  expect_error<UsageError>([&] { run.tracked.seek(cut); }, "LS-STATE-MISFIT", {"position 3"});
+}
+
 TEST_F(CheckpointTest, LanesCopiesAndStrategiesMayBeOthers) {
   OneTraining first(4, 1);
   first.training.steps(4);

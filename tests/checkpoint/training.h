@@ -92,7 +92,7 @@ class Training {
 
   /// Of the strategy's items, and of what was tracked.
   std::string digest() const {
-    return digest_of(strategy_) + internal::text_of(other_.cursor()) + std::to_string(best) + std::to_string(total_);
+    return digest_of(strategy_) + data::to_json(other_.cursor()) + std::to_string(best) + std::to_string(total_);
   }
 
   Checkpoint& checkpoint() { return checkpoint_; }

@@ -247,7 +247,7 @@ TEST(Streams, OpenOnlyTheFilesOfTheirReplicas) {
 TEST(Streams, ContinueAtTheVeryNextSampleOnOtherWorkers) {
   for (const Sharding sharding : {Sharding::kData, Sharding::kFile}) {
     const DistributeOptions options{.global_batch = 6, .shuffle = true, .seed = 3, .sharding = sharding, .prefetch = 1};
-    const auto stream = [] { return numbers_in({7, 3, 8, 5}, {.cycle = 2}).shuffle(4).batch(2); };
+    const auto stream = [] { return numbers_in({7, 3, 8, 5}, {.cycle_length = 2}).shuffle(4).batch(2); };
     const auto rest = [&](int64_t workers, const data::Cursor& from) {
       return joined(run_workers(WorkersCase{workers, 3}, [&](Strategy& strategy) {
         const auto data = strategy.distribute(stream(), options);

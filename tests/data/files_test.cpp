@@ -119,7 +119,7 @@ TEST_F(Cifar, TenIsReadFromItsSixFiles) {
   const std::string in = "cifar-10-batches-bin/";
   for (int i = 1; i <= 5; ++i) write(in + "data_batch_" + std::to_string(i) + ".bin", records(2, {i}, 10 * i));
   write(in + "test_batch.bin", records(3, {8}, 100));
-  const auto bytes = data::cifar10(folder_.string(), {.normalise = false});
+  const auto bytes = data::cifar10(folder_.string(), {.normalize = false});
   EXPECT_EQ(bytes.train.size(), 10);
   EXPECT_EQ(bytes.evaluate.size(), 3);
   const Batch all = bytes.train.read_all();

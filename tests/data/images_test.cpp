@@ -96,7 +96,7 @@ at::Tensor noise(int64_t height, int64_t width, int64_t channels = 3) {
 }
 at::Tensor planes(const at::Tensor& pixels) { return pixels.permute({2, 0, 1}).contiguous(); }
 
-data::ImageOptions raw(int64_t height, int64_t width) { return {.height = height, .width = width, .normalise = false}; }
+data::ImageOptions raw(int64_t height, int64_t width) { return {.height = height, .width = width, .normalize = false}; }
 
 TEST(DecodeImage, GivesThePixelsOfAPng) {
   const at::Tensor pixels = noise(13, 21);
@@ -304,11 +304,11 @@ TEST(RandomImages, CutoutFillsARectangleAroundAPixel) {
 
 TEST(RandomImages, NormaliseTakesEachChannelsOwnNumbers) {
   const at::Tensor bytes = torch::tensor({{{0, 255}}, {{51, 102}}}).to(at::kByte);
-  const at::Tensor result = data::normalise(bytes, {0.5f, 0.2f}, {0.5f, 0.1f});
+  const at::Tensor result = data::normalize(bytes, {0.5f, 0.2f}, {0.5f, 0.1f});
   EXPECT_TRUE(torch::allclose(result, torch::tensor({{{-1.0f, 1.0f}}, {{0.0f, 2.0f}}})));
-  EXPECT_TRUE(torch::allclose(data::normalise(bytes.to(at::kFloat), {0, 0}, {1, 1}), bytes.to(at::kFloat)));
-  expect_error<UsageError>([&] { data::normalise(bytes, {0.5f}, {0.5f}); }, "LS-OPTION");
-  expect_error<UsageError>([&] { data::normalise(bytes, {0, 0}, {1, 0}); }, "LS-OPTION");
+  EXPECT_TRUE(torch::allclose(data::normalize(bytes.to(at::kFloat), {0, 0}, {1, 1}), bytes.to(at::kFloat)));
+  expect_error<UsageError>([&] { data::normalize(bytes, {0.5f}, {0.5f}); }, "LS-OPTION");
+  expect_error<UsageError>([&] { data::normalize(bytes, {0, 0}, {1, 0}); }, "LS-OPTION");
 }
 
 TEST(RandomImages, WrongCallsAreNamed) {

@@ -68,7 +68,7 @@ struct Input {
       if (window > 0) dataset = dataset.shuffle(3);
       return strategy.distribute(dataset, options);
     }
-    Stream stream = testing::numbers_in(files, {.cycle = 1 + window % 3});
+    Stream stream = testing::numbers_in(files, {.cycle_length = 1 + window % 3});
     if (window > 0) stream = stream.shuffle(window, 3);
     if (group > 1) stream = stream.batch(group);
     return strategy.distribute(stream, options);

@@ -32,8 +32,8 @@ Numbers up_to(int64_t count) {
 
 TEST(Records, ComeInTheOrderOfFilesOrInTurn) {
   EXPECT_EQ(elements_of(numbers_in({3, 0, 4})), up_to(7));
-  EXPECT_EQ(elements_of(numbers_in({3, 1, 2}, {.cycle = 2})), (Numbers{0, 3, 1, 4, 2, 5}));
-  EXPECT_EQ(elements_of(numbers_in({4, 4}, {.cycle = 2, .block = 3})), (Numbers{0, 1, 2, 4, 5, 6, 3, 7}));
+  EXPECT_EQ(elements_of(numbers_in({3, 1, 2}, {.cycle_length = 2})), (Numbers{0, 3, 1, 4, 2, 5}));
+  EXPECT_EQ(elements_of(numbers_in({4, 4}, {.cycle_length = 2, .block_length = 3})), (Numbers{0, 1, 2, 4, 5, 6, 3, 7}));
   const auto all = numbers_in({2, 3}).read_all();
   std::set<int64_t> ids;
   for (const Batch& one : all) ids.insert(one.ids.item<int64_t>());
@@ -80,7 +80,7 @@ TEST(Stages, OfStreamsChooseElements) {
   EXPECT_EQ(elements_of(ten.take(3).repeat().take(7)), (Numbers{0, 1, 2, 0, 1, 2, 0}));
   EXPECT_EQ(elements_of(ten.take(0).repeat()), Numbers{}) << "and not for ever";
   EXPECT_EQ(elements_of(ten.take(2).concatenate(ten.skip(8))), (Numbers{0, 1, 8, 9}));
-  EXPECT_EQ(elements_of(data::interleave({ten.take(2), ten.skip(7)}, {.cycle = 2})), (Numbers{0, 7, 1, 8, 9}));
+  EXPECT_EQ(elements_of(data::interleave({ten.take(2), ten.skip(7)}, {.cycle_length = 2})), (Numbers{0, 7, 1, 8, 9}));
 }
 
 TEST(Stages, OfStreamsGroupElements) {
@@ -104,7 +104,7 @@ TEST(Stages, OfStreamsJoinElements) {
   ASSERT_EQ(both.size(), 3u);
   EXPECT_EQ(both[1].more.at("next/target").item<int64_t>(), 2);
   const Stream made = numbers_in({3}).interleave(
-      [](const Batch& element) { return numbers_in({4}).take(element.target.item<int64_t>()); }, {.cycle = 2});
+      [](const Batch& element) { return numbers_in({4}).take(element.target.item<int64_t>()); }, {.cycle_length = 2});
   EXPECT_EQ(elements_of(made), (Numbers{0, 0, 1}));
 }
 
@@ -157,7 +157,7 @@ TEST(Cache, OfAStreamReadsItOnce) {
 
 TEST(Generators, AreNumberedAndContinued) {
   const Stream squares = data::from_generator(
-      [](const data::GeneratorStart& start) -> data::Generator {
+      [](const data::GeneratorStart& start) -> data::GeneratorFunction {
         return [i = start.element]() mutable -> std::optional<Batch> {
           if (i == 6) return std::nullopt;
           Batch made{.input = torch::zeros({2, 1}), .target = torch::full({2}, i * i, torch::kLong)};
@@ -171,7 +171,7 @@ TEST(Generators, AreNumberedAndContinued) {
   EXPECT_TRUE(torch::equal(all[2].ids, torch::tensor({4, 5})));
   const Stream plain = data::from_generator(
       [] {
-        return data::Generator([i = int64_t{0}]() mutable -> std::optional<Batch> {
+        return data::GeneratorFunction([i = int64_t{0}]() mutable -> std::optional<Batch> {
           if (i == 3) throw std::runtime_error("the sensor is off");
           return Batch{.input = torch::zeros({1, 1}), .target = torch::full({1}, i++, torch::kLong)};
         });
@@ -188,7 +188,7 @@ const std::map<std::string, Stream>& pipelines() {
       sample.input = sample.input + torch::rand({sample.size(), 2});
       return sample;
     };
-    const Stream records = numbers_in({5, 0, 7, 1}, {.cycle = 2, .block = 2});
+    const Stream records = numbers_in({5, 0, 7, 1}, {.cycle_length = 2, .block_length = 2});
     return new std::map<std::string, Stream>{
         {"records", records},
         {"filter", records.filter(odd)},
@@ -204,7 +204,7 @@ const std::map<std::string, Stream>& pipelines() {
         {"concatenate", records.concatenate(numbers_in({3}))},
         {"interleave",
          records.interleave([](const Batch& b) { return numbers_in({4}).skip(b.target.item<int64_t>() % 4); },
-                            {.cycle = 3})},
+                            {.cycle_length = 3})},
         {"cache", records.cache()},
         {"dataset", data::from_dataset(data::from_tensors(torch::rand({20, 2}), torch::arange(20)).shuffle(2))},
         {"all", records.filter(odd).map(noise).shuffle(3, 5).repeat(2).batch(2).map(noise, {.threads = 2}).take(5)}};
@@ -265,7 +265,7 @@ TEST(Positions, ThatAreNoneAreRefused) {
 
 TEST(Shards, OfFilesAreAllOfTheElements) {
   for (const Stream& stream :
-       {numbers_in({3, 1, 4, 1, 5}), numbers_in({3, 1, 4, 1, 5}, {.cycle = 2}).shuffle(3).batch(2),
+       {numbers_in({3, 1, 4, 1, 5}), numbers_in({3, 1, 4, 1, 5}, {.cycle_length = 2}).shuffle(3).batch(2),
         numbers_in({2, 3, 4}).concatenate(numbers_in({1, 5, 2})).repeat(1)}) {
     EXPECT_GE(stream.source()->num_shards(), 3);
     std::multiset<int64_t> ids;
@@ -293,7 +293,7 @@ TEST(StreamHandle, ThatIsEmptySaysSoAndRefusesWhatCannotBe) {
   expect_error<UsageError>([&] { ten.shard(3, 3); }, "LS-OPTION", {"shard 3 of 3"});
   expect_error<UsageError>([&] { ten.repeat(-2); }, "LS-OPTION", {"Stream::repeat"});
   expect_error<UsageError>([&] { data::interleave({}); }, "LS-OPTION", {"interleave"});
-  expect_error<UsageError>([&] { data::interleave({ten}, {.cycle = 0}); }, "LS-OPTION", {"cycle"});
+  expect_error<UsageError>([&] { data::interleave({ten}, {.cycle_length = 0}); }, "LS-OPTION", {"cycle"});
   expect_error<UsageError>([&] { data::from_records(nullptr, testing::parse_number); }, "LS-OPTION", {"from_records"});
 }
 

@@ -97,7 +97,7 @@ TEST_P(OddGradients, CheckFiniteIsExact) {
 TEST_P(OddGradients, ThatAreNotFiniteSkipTheUpdateWhereTheStepAsksForIt) {
   const auto step = [&](ReplicaContext& ctx) {
     set(ctx, a_, ctx.step() == 1 && ctx.replica_id() == last() ? kInfinity : 1);
-    const StepInfo info = optimizer_.step(ctx, {.skip_not_finite = true});
+    const StepInfo info = optimizer_.step(ctx, {.skip_non_finite = true});
     EXPECT_EQ(info.applied, ctx.step() != 1);
     EXPECT_EQ(std::isfinite(info.global_norm), ctx.step() != 1);
     EXPECT_FALSE(a_.value(ctx).grad().defined());

@@ -100,7 +100,7 @@ TEST(HostUpdateFails, SkipsAnUpdateOnAllWorkersWhereOneReplicasGradientIsNotFini
       const std::string before = net.digest();
       strategy.run([&](ReplicaContext& ctx) {
         (net.loss(ctx) * (ctx.replica_id() == 3 ? NAN : 1.0)).backward();
-        const StepInfo info = net.optimizer.step(ctx, {.clip_global_norm = 1, .skip_not_finite = true});
+        const StepInfo info = net.optimizer.step(ctx, {.clip_global_norm = 1, .skip_non_finite = true});
         EXPECT_FALSE(info.applied);
         EXPECT_TRUE(std::isnan(info.global_norm));
       });

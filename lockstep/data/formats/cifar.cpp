@@ -37,12 +37,12 @@ struct Kind {
 
 class CifarSource final : public Source {
  public:
-  CifarSource(const Kind& kind, std::string records, bool normalise)
+  CifarSource(const Kind& kind, std::string records, bool normalize)
       : records_(std::move(records)),
         record_(kind.labels + kImage),
         labels_(kind.labels),
         label_(kind.label),
-        normalise_(normalise),
+        normalize_(normalize),
         table_(kind.mean, kind.deviation),
         name_(kind.name) {}
 
@@ -50,14 +50,14 @@ class CifarSource final : public Source {
 
   Batch read(std::span<const int64_t> ids) const override {
     const auto count = static_cast<int64_t>(ids.size());
-    Batch batch{.input = at::empty({count, 3, 32, 32}, normalise_ ? at::kFloat : at::kByte),
+    Batch batch{.input = at::empty({count, 3, 32, 32}, normalize_ ? at::kFloat : at::kByte),
                 .target = at::empty({count}, at::kLong)};
     auto* target = batch.target.data_ptr<int64_t>();
     for (int64_t i = 0; i < count; ++i) {
       const auto* const record =
           reinterpret_cast<const unsigned char*>(records_.data()) + ids[static_cast<std::size_t>(i)] * record_;
       target[i] = record[label_];
-      if (normalise_) {
+      if (normalize_) {
         table_.apply(record + labels_, kPixels, batch.input.data_ptr<float>() + i * kImage);
       } else {
         std::memcpy(batch.input.data_ptr<uint8_t>() + i * kImage, record + labels_, kImage);
@@ -73,7 +73,7 @@ class CifarSource final : public Source {
   const int64_t record_;
   const int64_t labels_;
   const int64_t label_;
-  const bool normalise_;
+  const bool normalize_;
   const internal::PixelTable table_;
   const char* const name_;
 };
@@ -98,14 +98,14 @@ void append_file(const Kind& kind, const fs::path& path, std::string& records) {
   records += bytes;
 }
 
-Dataset load(const Kind& kind, const fs::path& folder, const std::vector<const char*>& files, bool normalise) {
+Dataset load(const Kind& kind, const fs::path& folder, const std::vector<const char*>& files, bool normalize) {
   std::string records;
   for (const char* file : files) append_file(kind, folder / file, records);
-  return Dataset(std::make_shared<CifarSource>(kind, std::move(records), normalise));
+  return Dataset(std::make_shared<CifarSource>(kind, std::move(records), normalize));
 }
 
 Split load_both(const Kind& kind, const std::string& folder, const std::vector<const char*>& train, const char* test,
-                bool normalise) {
+                bool normalize) {
   std::error_code ignored;
   fs::path here(folder);
   if (fs::is_directory(here / kind.subfolder, ignored)) here /= kind.subfolder;
@@ -113,7 +113,7 @@ Split load_both(const Kind& kind, const std::string& folder, const std::vector<c
     throw DataError("LS-DATA-FILE", fmt::format("'{}' is not a folder", folder),
                     fmt::format("give the folder with {}'s binary version", kind.name));
   }
-  return {load(kind, here, train, normalise), load(kind, here, {test}, normalise)};
+  return {load(kind, here, train, normalize), load(kind, here, {test}, normalize)};
 }
 
 }  // namespace
@@ -126,7 +126,7 @@ Split cifar10(const std::string& folder, const CifarOptions& options) {
       "CIFAR-10", "cifar-10-batches-bin", 1, 0, 10, {0.4914f, 0.4822f, 0.4465f}, {0.2470f, 0.2435f, 0.2616f}};
   return load_both(kind, folder,
                    {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"},
-                   "test_batch.bin", options.normalise);
+                   "test_batch.bin", options.normalize);
 }
 
 Split cifar100(const std::string& folder, const CifarOptions& options) {
@@ -137,7 +137,7 @@ Split cifar100(const std::string& folder, const CifarOptions& options) {
                   options.coarse ? 20 : 100,
                   {0.5071f, 0.4865f, 0.4409f},
                   {0.2673f, 0.2564f, 0.2762f}};
-  return load_both(kind, folder, {"train.bin"}, "test.bin", options.normalise);
+  return load_both(kind, folder, {"train.bin"}, "test.bin", options.normalize);
 }
 
 }  // namespace lockstep::data

@@ -38,7 +38,7 @@ class ImageSource final : public Source {
   Batch read(std::span<const int64_t> ids) const override {
     const auto count = static_cast<int64_t>(ids.size());
     Batch batch{
-        .input = at::empty({count, 3, options_.height, options_.width}, options_.normalise ? at::kFloat : at::kByte),
+        .input = at::empty({count, 3, options_.height, options_.width}, options_.normalize ? at::kFloat : at::kByte),
         .target = at::empty({count}, at::kLong)};
     for (int64_t i = 0; i < count; ++i) {
       const auto id = static_cast<std::size_t>(ids[static_cast<std::size_t>(i)]);

@@ -18,17 +18,16 @@ constexpr int64_t kMostPixels = int64_t{1} << 31;
 }  // namespace
 
 ImageToTensor::ImageToTensor(const data::ImageOptions& options, const char* call)
-    : options_(options), table_(options.mean, options.deviation) {
+    : options_(options), table_(options.mean, options.stddev) {
   const bool sizes = options.height >= 1 && options.width >= 1 && options.max_pixels >= 1 &&
                      options.max_pixels <= kMostPixels && options.height <= options.max_pixels / options.width;
-  const bool deviations =
-      std::all_of(options.deviation.begin(), options.deviation.end(), [](float x) { return x > 0; });
-  if (sizes && deviations) return;
+  const bool positive =
+      std::all_of(options.stddev.begin(), options.stddev.end(), [](float x) { return x > 0; });
+  if (sizes && positive) return;
   throw UsageError(
       "LS-OPTION",
-      fmt::format("{} was given .height {}, .width {}, .max_pixels {} and .deviation {{{}, {}, {}}}", call,
-                  options.height, options.width, options.max_pixels, options.deviation[0], options.deviation[1],
-                  options.deviation[2]),
+      fmt::format("{} was given .height {}, .width {}, .max_pixels {} and .stddev {{{}, {}, {}}}", call, options.height,
+                  options.width, options.max_pixels, options.stddev[0], options.stddev[1], options.stddev[2]),
       fmt::format("give positive numbers, at most .max_pixels pixels, and at most {} as .max_pixels", kMostPixels));
 }
 
@@ -41,7 +40,7 @@ void ImageToTensor::write(std::string_view file, void* to) const {
   const Pixels scaled = scaled_window(image, window.rows, window.columns);
   const int64_t plane = height * width;
   const auto* const from = reinterpret_cast<const unsigned char*>(scaled.bytes.data());
-  if (options_.normalise) return table_.apply_to_pixels(from, plane, static_cast<float*>(to));
+  if (options_.normalize) return table_.apply_to_pixels(from, plane, static_cast<float*>(to));
   auto* planes = static_cast<unsigned char*>(to);
   for (int64_t channel = 0; channel < 3; ++channel) {
     for (int64_t i = 0; i < plane; ++i) *planes++ = from[3 * i + channel];
@@ -54,7 +53,7 @@ namespace lockstep::data {
 
 at::Tensor decode_image(std::string_view file, const ImageOptions& options) {
   const internal::ImageToTensor decode(options, "decode_image");
-  at::Tensor image = at::empty({3, options.height, options.width}, options.normalise ? at::kFloat : at::kByte);
+  at::Tensor image = at::empty({3, options.height, options.width}, options.normalize ? at::kFloat : at::kByte);
   try {
     decode.write(file, image.data_ptr());
   } catch (const internal::ImageDamage& damage) {

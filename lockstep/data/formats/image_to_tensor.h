@@ -8,7 +8,7 @@
 
 namespace lockstep::internal {
 
-/// Decodes, scales and, where the options say so, normalises. Any number of threads may use one.
+/// Decodes, scales and, where the options say so, normalizes. Any number of threads may use one.
 class ImageToTensor {
  public:
   /// Throws a UsageError that names `call` for options that contradict each other.
