@@ -3,14 +3,12 @@
 #include "lockstep/optim/optimizer_state.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
 #include <c10/util/SmallVector.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 
-#include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/replica/replica_group.h"
@@ -25,8 +23,7 @@ class StepMeeting final : public Meeting {
   StepMeeting(OptimizerState& optimizer, const StepOptions& options)
       : optimizer_(optimizer),
         options_(options),
-        checks_(options.check_finite || options.skip_non_finite),
-        measures_(options.clip_global_norm || checks_) {}
+        measures_(options.clip_global_norm || options.check_finite || options.skip_non_finite) {}
 
   const char* what() const override { return "optimizer.step"; }
   std::string_view name() const override { return optimizer_.name_; }
@@ -104,7 +101,7 @@ class StepMeeting final : public Meeting {
   }
   void check() {
     if (optimizer_.host_) optimizer_.end_measure();
-    if (checks_) optimizer_.check_finite(options_);
+    optimizer_.check_finite(options_);
     if (options_.clip_global_norm) optimizer_.clip_to(*options_.clip_global_norm);
   }
   void update(int lane, int) {
@@ -126,7 +123,6 @@ class StepMeeting final : public Meeting {
 
   OptimizerState& optimizer_;
   const StepOptions options_;
-  const bool checks_;
   const bool measures_;
   mutable c10::SmallVector<Stage, 12> stages_;  // of the leading meeting
 };

@@ -97,6 +97,7 @@ std::string OptimizerState::text_of(const std::vector<NotFinite>& all) const {
 }
 
 void OptimizerState::check_finite(const StepOptions& options) {
+  if (!options.check_finite && !options.skip_non_finite) return;
   // Workers that train locally see different gradients, and none may apply the step alone.
   const auto tell = [&](Proposal& mine) { mine.data = encode(gradients_not_finite()); };
   std::vector<std::vector<NotFinite>> found;

@@ -21,8 +21,7 @@ ImageToTensor::ImageToTensor(const data::ImageOptions& options, const char* call
     : options_(options), table_(options.mean, options.stddev) {
   const bool sizes = options.height >= 1 && options.width >= 1 && options.max_pixels >= 1 &&
                      options.max_pixels <= kMostPixels && options.height <= options.max_pixels / options.width;
-  const bool positive =
-      std::all_of(options.stddev.begin(), options.stddev.end(), [](float x) { return x > 0; });
+  const bool positive = std::all_of(options.stddev.begin(), options.stddev.end(), [](float x) { return x > 0; });
   if (sizes && positive) return;
   throw UsageError(
       "LS-OPTION",
