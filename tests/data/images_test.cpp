@@ -184,7 +184,7 @@ TEST(DecodeImage, RefusesAnImageThatIsTooLarge) {
   huge.replace(sizes, 4, std::string("\xff\0\xff\0", 4));
   expect_error<DataError>([&] { data::decode_image(huge, raw(8, 8)); }, "LS-DATA-RECORD", {"65280 x 65280"});
   expect_error<UsageError>([&] { data::decode_image(file, raw(0, 8)); }, "LS-OPTION", {".height 0"});
-  expect_error<UsageError>([&] { data::decode_image(file, {.deviation = {0, 1, 1}}); }, "LS-OPTION", {".deviation"});
+  expect_error<UsageError>([&] { data::decode_image(file, {.stddev = {0, 1, 1}}); }, "LS-OPTION", {".stddev"});
 }
 
 class ImageFolder : public testing::ScratchFolder {};
