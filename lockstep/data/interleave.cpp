@@ -36,7 +36,7 @@ class Children {
   virtual ~Children() = default;
   /// The next one, opened at its beginning; one without a reader at the end.
   virtual Child next() = 0;
-  /// The one with this key, opened at a position.
+  /// The one with this key, opened at a position. Throws where there is none.
   virtual Child again(const StreamPosition& key, const StreamPosition& position) = 0;
   virtual StreamPosition position() const = 0;
 };
@@ -234,7 +234,12 @@ class MadeChildren final : public Children {
     return made(*reader_, before, {});
   }
   Child again(const StreamPosition& key, const StreamPosition& position) override {
-    return made(*upstream_->open(pass_, key), key, position);
+    Child child = made(*upstream_->open(pass_, key), key, position);
+    if (child.reader) return child;
+    throw DataError(
+        "LS-DATA-CHANGED",
+        fmt::format("the cursor is in a stream made of an element that {} does not have", upstream_->describe()),
+        "give the data that the cursor came from, or begin at the first epoch");
   }
   StreamPosition position() const override { return reader_->position(); }
 

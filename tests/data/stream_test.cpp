@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -178,6 +179,32 @@ TEST(Generators, AreNumberedAndContinued) {
       },
       "a sensor");
   expect_error<DataError>([&] { plain.read_all(); }, "LS-SOURCE", {"a sensor", "element 3", "the sensor is off"});
+}
+
+/// One row for each number below `count`.
+Stream counted(int64_t count) {
+  return data::from_generator(
+      [count](const data::GeneratorStart& start) -> data::GeneratorFunction {
+        return [i = start.element, count]() mutable -> std::optional<Batch> {
+          if (i == count) return std::nullopt;
+          Batch made{.input = torch::full({1, 1}, i, torch::kFloat), .target = torch::full({1}, i, torch::kLong)};
+          ++i;
+          return made;
+        };
+      },
+      "a counter");
+}
+
+TEST(Interleave, RefusesAPlaceInAStreamThatIsNotThereNow) {
+  const auto made = [](int64_t count) {
+    return counted(count).interleave([](const Batch&) { return counted(3); }, {.cycle_length = 2});
+  };
+  const auto reader = made(6).open();
+  Batch element;
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(reader->next(element));
+  const data::StreamPosition there = reader->position();
+  EXPECT_TRUE(made(6).source()->open({}, there)->next(element));
+  expect_error<DataError>([&] { made(2).source()->open({}, there); }, "LS-DATA-CHANGED", {"a counter"});
 }
 
 /// Pipelines with every stage, of finite length.
