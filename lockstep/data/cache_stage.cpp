@@ -18,6 +18,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "lockstep/data/batch_copy.h"
 #include "lockstep/data/batch_rows.h"
 #include "lockstep/data/cache_file.h"
 #include "lockstep/data/sample_bytes.h"
@@ -173,10 +174,7 @@ class KeptInMemory final : public Kept {
     return samples_[static_cast<std::size_t>(id)];
   }
   void add(int64_t id, const Batch& sample) override {
-    Batch own = sample;  // a view would keep all rows that were read with it
-    for_each_tensor(own, [](at::Tensor& tensor) {
-      if (tensor.defined()) tensor = tensor.clone();
-    });
+    Batch own = internal::copied(sample);  // a view would keep all rows that were read with it
     const std::lock_guard<std::mutex> lock(mutex_);
     samples_[static_cast<std::size_t>(id)] = std::move(own);
   }
@@ -214,6 +212,8 @@ class CacheStage final : public Stage {
         places.push_back(i);
       }
     }
+    // What is kept is not given away: joining copies it, but for a single sample.
+    if (missing.empty() && samples.size() == 1) return internal::copied(std::move(samples.front()));
     if (missing.empty() && !samples.empty()) return internal::joined_rows(samples, describe());
     const Batch read = read_upstream(missing);
     for (std::size_t m = 0; m < missing.size(); ++m) {

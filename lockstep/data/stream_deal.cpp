@@ -11,6 +11,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "lockstep/data/batch_copy.h"
 #include "lockstep/data/batch_rows.h"
 #include "lockstep/data/deal.h"
 #include "lockstep/data/plan.h"
@@ -153,11 +154,7 @@ class Reader final : public EpochReader {
 
   /// Copies, so that no part keeps the whole.
   static Batch rows_of_copied(const Batch& rows, const Span& span) {
-    Batch part = rows_of(rows, span.begin, span.size());
-    for_each_tensor(part, [](at::Tensor& tensor) {
-      if (tensor.defined()) tensor = tensor.clone();
-    });
-    return part;
+    return copied(rows_of(rows, span.begin, span.size()));
   }
 
   const DistributeOptions options_;

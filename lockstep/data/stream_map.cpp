@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/data/batch_copy.h"
 #include "lockstep/data/batch_rows.h"
 #include "lockstep/data/map_call.h"
 #include "lockstep/data/read_pool.h"
@@ -196,13 +197,13 @@ class CacheReader final : public StreamReader {
   bool next(Batch& element) override {
     if (all_) {
       if (given_ >= static_cast<int64_t>(all_->size())) return false;
-      element = (*all_)[static_cast<std::size_t>(given_++)];
+      element = internal::copied((*all_)[static_cast<std::size_t>(given_++)]);
       return true;
     }
     if (upstream_->next(element)) {
       ++given_;
       there_ = upstream_->position();
-      if (records_) read_.push_back(element);
+      if (records_) read_.push_back(internal::copied(element));
       return true;
     }
     if (records_) {

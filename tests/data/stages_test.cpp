@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -212,6 +213,26 @@ TEST(Cache, ReadsEachSampleOnce) {
   EXPECT_EQ(inputs_of(cached), (Numbers{0, 1, 2, 3, 4, 5}));
   EXPECT_EQ(inputs_of(cached.shard(2, 1)), (Numbers{1, 3, 5}));
   EXPECT_EQ(source->reads, 6);
+}
+
+TEST(Cache, IsNotChangedByWorkInPlace) {
+  for (const int64_t threads : {1, 2}) {
+    const Dataset cached = numbers(4).cache();
+    const Dataset doubled = cached.map(
+        [](Batch b) {
+          b.input.mul_(2);
+          return b;
+        },
+        {.threads = threads});
+    for (int epoch = 0; epoch < 3; ++epoch) EXPECT_EQ(inputs_of(doubled), (Numbers{0, 2, 4, 6})) << threads;
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      Batch one = cached.read(Numbers{3});
+      EXPECT_EQ(one.input.item<float>(), 3);
+      one.input.add_(100);
+      cached.read_all().input.add_(100);
+    }
+    EXPECT_EQ(inputs_of(cached), (Numbers{0, 1, 2, 3}));
+  }
 }
 
 class CacheFile : public ::testing::Test {

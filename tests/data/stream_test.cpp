@@ -195,6 +195,17 @@ Stream counted(int64_t count) {
       "a counter");
 }
 
+TEST(Cache, OfAStreamIsNotChangedByWorkInPlace) {
+  const Stream cached = counted(4).cache();
+  const Stream doubled = cached.map([](Batch b) {
+    b.input.mul_(2);
+    b.target.mul_(2);
+    return b;
+  });
+  for (int epoch = 0; epoch < 3; ++epoch) EXPECT_EQ(elements_of(doubled), (Numbers{0, 2, 4, 6})) << epoch;
+  EXPECT_EQ(elements_of(cached), up_to(4));
+}
+
 TEST(Interleave, RefusesAPlaceInAStreamThatIsNotThereNow) {
   const auto made = [](int64_t count) {
     return counted(count).interleave([](const Batch&) { return counted(3); }, {.cycle_length = 2});
