@@ -8,10 +8,29 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/data/batch_rows.h"
+#include "lockstep/data/rows.h"
 
 namespace lockstep::internal {
 
 using data::StreamPosition;
+
+void check_element(const Batch& element, const std::string& who) {
+  const bool has_rows = element.input.defined() && element.input.dim() > 0;
+  check_rows(element, has_rows ? element.input.size(0) : 1, who);
+  const at::Tensor& ids = element.ids;
+  if (ids.defined() && (ids.layout() != at::kStrided || !ids.device().is_cpu() || ids.scalar_type() != at::kLong ||
+                        ids.dim() != 1 || ids.size(0) != element.input.size(0))) {
+    throw DataError("LS-SAMPLE-SHAPE",
+                    fmt::format("{} gave the ids {} for an input {}", who, text_of(ids), text_of(element.input)),
+                    "give Batch::ids as int64 [rows] in the host's memory, one for each row");
+  }
+  Batch copy = element;
+  for_each_tensor(copy, [&](const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.is_quantized()) return;
+    throw DataError("LS-SAMPLE-SHAPE", fmt::format("{} gave a quantized tensor, {}", who, text_of(tensor)),
+                    "give its dequantize() or int_repr()");
+  });
+}
 
 RowFeed::RowFeed(const data::Stream& stream, const data::StreamPass& pass, const StreamPosition& position)
     : who_(stream.source()->describe()) {
@@ -45,7 +64,7 @@ bool RowFeed::has_rows() {
       throw DataError("LS-SOURCE", fmt::format("{} gave an element without ids", who_),
                       "set Batch::ids, one for each row");
     }
-    check_rows(element, element.size(), who_);
+    check_element(element, who_);
     element_ = std::move(element);
     rows_ = element_.size();
     used_ = 0;

@@ -10,6 +10,10 @@
 
 namespace lockstep::internal {
 
+/// Throws a DataError that names `who` unless an element's tensors are dense, plain and in the host's memory, with one
+/// row each for each row of its input, and its ids, where it has some, are int64 [rows].
+void check_element(const Batch& element, const std::string& who);
+
 /// One thread at a time.
 class RowFeed {
  public:

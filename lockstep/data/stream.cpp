@@ -16,6 +16,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/data/batch_rows.h"
+#include "lockstep/data/row_feed.h"
 #include "lockstep/data/stage.h"
 
 namespace lockstep {
@@ -115,6 +116,7 @@ class GeneratorReader final : public StreamReader {
       if (!made) return false;
       internal::check_rows(
           *made, std::max<int64_t>(made->input.defined() && made->input.dim() > 0 ? made->input.size(0) : 1, 1), name_);
+      internal::check_element(*made, name_);
     } catch (const DataError&) {
       throw;
     } catch (...) {
@@ -124,6 +126,8 @@ class GeneratorReader final : public StreamReader {
                     "look into the generator; std::rethrow_if_nested gives the exception itself"));
     }
     const int64_t rows = made->input.size(0);
+    made->padding = 0;
+    made->global_size = 0;
     if (!made->ids.defined()) made->ids = at::arange(rows_, rows_ + rows, at::kLong);
     element = std::move(*made);
     ++elements_;

@@ -206,6 +206,39 @@ TEST(Cache, OfAStreamIsNotChangedByWorkInPlace) {
   EXPECT_EQ(elements_of(cached), up_to(4));
 }
 
+TEST(Generators, ThatGiveOddElementsAreNamed) {
+  const auto odd = [](const std::function<void(Batch&)>& change) {
+    return data::from_generator(
+        [change] {
+          return data::GeneratorFunction([change, i = 0]() mutable -> std::optional<Batch> {
+            if (i++ == 2) return std::nullopt;
+            Batch made{.input = torch::zeros({2, 1}), .target = torch::zeros({2})};
+            change(made);
+            return made;
+          });
+        },
+        "an odd generator");
+  };
+  const std::vector<torch::Tensor> wrong_ids{
+      torch::arange(2, torch::kInt), torch::zeros({2}), torch::arange(3),
+      torch::arange(2).view({2, 1}), torch::tensor(3),  torch::arange(2).to_sparse()};
+  for (const torch::Tensor& ids : wrong_ids) {
+    const Stream stream = odd([&ids](Batch& b) { b.ids = ids; });
+    expect_error<DataError>([&] { stream.read_all(); }, "LS-SAMPLE-SHAPE", {"an odd generator", "ids"});
+  }
+  const Stream quantized = odd([](Batch& b) { b.input = torch::quantize_per_tensor(b.input, 0.1, 0, torch::kQInt8); });
+  expect_error<DataError>([&] { quantized.read_all(); }, "LS-SAMPLE-SHAPE", {"an odd generator", "quantized"});
+  const Stream good = odd([](Batch& b) {
+    b.ids = torch::tensor({7, 5});
+    b.padding = 1;
+    b.global_size = 9;
+  });
+  const auto all = good.read_all();
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_TRUE(torch::equal(all[0].ids, torch::tensor({7, 5})));
+  EXPECT_EQ(all[0].samples(), 2) << "padding is not the generator's to say";
+}
+
 TEST(Interleave, RefusesAPlaceInAStreamThatIsNotThereNow) {
   const auto made = [](int64_t count) {
     return counted(count).interleave([](const Batch&) { return counted(3); }, {.cycle_length = 2});
