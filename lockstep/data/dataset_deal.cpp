@@ -36,7 +36,7 @@ class Reader final : public EpochReader {
     return [this, step = step_++] { return read(step); };
   }
   /// The count of samples that were left out grows in order.
-  bool is_parallel() const override { return options_.on_error == OnError::kThrow; }
+  bool is_parallel() const override { return !skips(); }
 
  private:
   LocalStep read(int64_t step) const {
@@ -55,16 +55,20 @@ class Reader final : public EpochReader {
       result.parts.push_back(read(samples));
       pad(result.parts.back(), part.size() - samples.size());
       result.samples += result.parts.back().samples();
+      if (skips() && !result.like && result.parts.back().size() > 0) result.like = no_rows(result.parts.back());
     }
     result.skipped = skipped_->count();
-    if (options_.on_error == OnError::kThrow) result.global_size = whole.size();
+    if (!skips()) result.global_size = whole.size();
     return result;
   }
+
+  bool skips() const { return options_.on_error == OnError::kSkip; }
 
   Batch read(const Span& span) const {
     std::vector<int64_t> ids;
     for (int64_t position = span.begin; position < span.end; ++position) ids.push_back(order_.sample_at(position));
-    if (options_.on_error == OnError::kThrow) return dataset_.read(ids);
+    if (!skips()) return dataset_.read(ids);
+    if (ids.empty()) return without_rows();
     try {
       return dataset_.read(ids);
     } catch (const DataError&) {
@@ -81,14 +85,45 @@ class Reader final : public EpochReader {
         skipped_->add(std::current_exception());
       }
     }
-    return read.empty() ? dataset_.read({}) : joined_rows(read, dataset_.source()->describe());
+    return read.empty() ? without_rows() : joined_rows(read, dataset_.source()->describe());
+  }
+
+  /// A part without rows; undefined where no shape can be found. Deal::next gives it that of another part then.
+  Batch without_rows() const {
+    try {
+      return dataset_.read({});
+    } catch (const DataError&) {
+      const Batch& row = first_that_can_be_read();
+      return row.input.defined() ? no_rows(row) : Batch();
+    }
+  }
+
+  /// One of the epoch's first samples; undefined where none of them can be read. It depends on the data alone, so that
+  /// workers, and a run that continues, pad with the same row.
+  const Batch& first_that_can_be_read() const {
+    constexpr int64_t kTried = 1024;
+    for (; !row_.input.defined() && tried_ < std::min(at_.size, kTried); ++tried_) {
+      const int64_t id = order_.sample_at(tried_);
+      try {
+        row_ = dataset_.read({&id, 1});
+      } catch (const DataError&) {
+        continue;  // it is counted where its turn comes
+      }
+    }
+    return row_;
   }
 
   /// Fills a part up with copies of a sample.
   void pad(Batch& part, int64_t count) const {
     if (count == 0) return;
+    if (part.size() > 0) return pad_rows(part, count, part);
+    if (skips()) {
+      const Batch& row = first_that_can_be_read();
+      if (row.input.defined()) pad_rows(part, count, row);
+      return;
+    }
     const int64_t first = order_.sample_at(0);
-    pad_rows(part, count, part.size() > 0 ? part : dataset_.read({&first, 1}));
+    pad_rows(part, count, dataset_.read({&first, 1}));
   }
 
   const Dataset dataset_;
@@ -99,6 +134,9 @@ class Reader final : public EpochReader {
   const int64_t steps_;
   const std::shared_ptr<data::SkippedSamples> skipped_;
   int64_t step_ = 0;
+  // With OnError::kSkip, where one thread reads.
+  mutable Batch row_;
+  mutable int64_t tried_ = 0;
 };
 
 class DatasetDeal final : public Deal {

@@ -392,6 +392,56 @@ TEST(Skipping, CountsTheSameOnAllWorkers) {
   }
 }
 
+/// Steps of six numbers of which some cannot be read. The map takes the place of a decoder.
+Steps skipping(const std::set<int64_t>& bad, DistributeOptions options, int64_t replicas, int64_t skipped) {
+  MirroredStrategy strategy({.devices = lanes(1), .replicas = replicas});
+  options.on_error = OnError::kSkip;
+  const auto data = strategy.distribute(numbers(6).map([bad](Batch sample) {
+    if (bad.contains(sample.target.item<int64_t>())) throw std::runtime_error("no such colour");
+    sample.input = torch::zeros({1, 3});
+    return sample;
+  }),
+                                        options);
+  Steps steps;
+  for (const auto& batch : data.epoch(0)) {
+    auto& step = steps.emplace_back();
+    for (const Batch& part : batch) {
+      EXPECT_EQ(part.input.sizes(), (Numbers{part.size(), 3}));
+      EXPECT_EQ(part.ids.size(0), part.size());
+      step.push_back(targets_of(part));
+    }
+  }
+  EXPECT_EQ(data.skipped(), skipped);
+  return steps;
+}
+
+TEST(Skipping, GoesOnWhereTheFirstSamplesCannotBeRead) {
+  EXPECT_EQ(skipping({0}, {.global_batch = 2}, 2, 1), (Steps{{{}, {1}}, {{2}, {3}}, {{4}, {5}}}));
+  EXPECT_EQ(skipping({0, 1}, {.global_batch = 2}, 2, 2), (Steps{{{}, {}}, {{2}, {3}}, {{4}, {5}}}));
+  EXPECT_EQ(skipping({0, 1}, {.global_batch = 4}, 2, 2), (Steps{{{}, {2, 3}}, {{4}, {5}}}));
+  EXPECT_EQ(skipping({0}, {.global_batch = 5}, 2, 1), (Steps{{{1, 2}, {3, 4}}, {{5}, {}}}));
+  EXPECT_EQ(skipping({0}, {.global_batch = 4, .remainder = Remainder::kPad}, 4, 1),
+            (Steps{{{}, {1}, {2}, {3}}, {{4}, {5}, {-100}, {-100}}}));
+  EXPECT_EQ(skipping({0, 4, 5}, {.global_batch = 4, .remainder = Remainder::kPad, .prefetch = 2}, 2, 3),
+            (Steps{{{1}, {2, 3}}, {{}, {-100, -100}}}));
+}
+
+TEST(Skipping, GivesEmptyBatchesWhereNothingCanBeRead) {
+  MirroredStrategy strategy({.devices = lanes(1), .replicas = 2});
+  for (const Remainder remainder : {Remainder::kKeep, Remainder::kPad}) {
+    const auto data =
+        strategy.distribute(numbers(3).map([](Batch) -> Batch { throw std::runtime_error("no such colour"); }),
+                            {.global_batch = 2, .remainder = remainder, .on_error = OnError::kSkip});
+    int64_t steps = 0;
+    for (const auto& batch : data.epoch(0)) {
+      ++steps;
+      for (const Batch& part : batch) EXPECT_EQ(part.size() + part.global_size, 0);
+    }
+    EXPECT_EQ(steps, 2);
+    EXPECT_EQ(data.skipped(), 3);
+  }
+}
+
 bool has(const Strategy& strategy, const std::string& code) {
   const auto findings = strategy.findings();
   return std::any_of(findings.begin(), findings.end(), [&](const Finding& one) { return one.code == code; });
