@@ -12,6 +12,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/data/batch_rows.h"
+#include "lockstep/data/order_probe.h"
 #include "lockstep/data/plan.h"
 #include "lockstep/data/rows.h"
 #include "lockstep/data/stage.h"
@@ -115,6 +116,7 @@ class RepeatStage final : public PartsStage {
   int64_t size() const override { return once_ * count_; }
   std::string describe() const override { return fmt::format("{} times {}", count_, upstream().describe()); }
   std::shared_ptr<const Source> at_epoch(const Pass& pass) const override {
+    if (internal::is_order_probe(pass)) return Stage::at_epoch(pass);
     return std::make_shared<RepeatStage>(whole(), count_, pass);
   }
   Batch read(std::span<const int64_t> ids) const override {
@@ -346,6 +348,13 @@ Dataset Dataset::prefetch(int64_t steps) const {
 }
 
 Dataset Dataset::filter(const std::function<bool(const Batch&)>& keep) const {
+  if (internal::changes_by_epoch(*source())) {
+    throw UsageError("LS-OPTION",
+                     fmt::format("filter was to choose from {}, which is another in each epoch: what is chosen now "
+                                 "would be other samples then",
+                                 source()->describe()),
+                     "filter before shuffle() and random map()s, or put cache() before filter()");
+  }
   constexpr int64_t kAtOnce = 256;
   auto kept = std::make_shared<std::vector<int64_t>>();
   const int64_t count = size();

@@ -14,6 +14,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/data/batch_rows.h"
 #include "lockstep/data/map_call.h"
+#include "lockstep/data/order_probe.h"
 #include "lockstep/data/read_pool.h"
 #include "lockstep/data/stage.h"
 
@@ -95,8 +96,9 @@ class MapStage final : public Stage {
   std::string describe() const override { return fmt::format("{} of {}", mapping_->call.name, upstream().describe()); }
 
   std::shared_ptr<const Source> at_epoch(const Pass& pass) const override {
+    if (internal::is_order_probe(pass) && !mapping_->call.takes_generator) return Stage::at_epoch(pass);
     Pass before = pass;
-    ++before.maps_after;
+    if (!internal::is_order_probe(pass)) ++before.maps_after;
     auto source = upstream().at_epoch(before);
     return std::make_shared<MapStage>(source ? Dataset(std::move(source)) : whole(), mapping_, pass);
   }

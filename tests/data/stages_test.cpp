@@ -45,6 +45,27 @@ TEST(Stages, ChooseSamples) {
   EXPECT_EQ(inputs_of(ten.skip(2).shard(2, 1).take(2)), (Numbers{3, 5}));
 }
 
+TEST(Filter, IsRefusedBehindWhatChangesByEpoch) {
+  const auto even = [](const Batch& b) { return b.input.item<int64_t>() % 2 == 0; };
+  const auto same = [](Batch b) { return b; };
+  const auto drawn = [](Batch b, const at::Generator&) { return b; };
+  const Dataset ten = numbers(10);
+  const Dataset shuffled = ten.shuffle(3);
+  for (const Dataset& changing :
+       {shuffled, shuffled.take(5), shuffled.repeat(2), shuffled.map(same), ten.map(drawn), ten.map(drawn).map(same),
+        ten.concatenate(shuffled), ten.zip(shuffled), shuffled.prefetch(1)})
+    expect_error<UsageError>([&] { changing.filter(even); }, "LS-OPTION", {"filter", "cache()"});
+  for (const Dataset& fixed : {ten, ten.map(same), ten.map(same).take(10), ten.repeat(1), shuffled.cache()})
+    EXPECT_EQ(fixed.filter(even).size(), 5);
+  EXPECT_EQ(ten.repeat(2).map(same).filter(even).size(), 10);
+  const Dataset chosen = ten.filter(even).shuffle(3);
+  for (int64_t epoch = 0; epoch < 3; ++epoch) {
+    Numbers sorted = inputs_of(chosen.at_epoch(0, epoch));
+    std::sort(sorted.begin(), sorted.end());
+    EXPECT_EQ(sorted, (Numbers{0, 2, 4, 6, 8}));
+  }
+}
+
 TEST(Stages, JoinDataSets) {
   const Dataset both = numbers(3).concatenate(numbers(2));
   EXPECT_EQ(inputs_of(both), (Numbers{0, 1, 2, 0, 1}));
