@@ -31,7 +31,7 @@ Numbers up_to(int64_t count) {
   return all;
 }
 
-TEST(Records, ComeInTheOrderOfFilesOrInTurn) {
+TEST(RecordStreams, ComeInTheOrderOfFilesOrInTurn) {
   EXPECT_EQ(elements_of(numbers_in({3, 0, 4})), up_to(7));
   EXPECT_EQ(elements_of(numbers_in({3, 1, 2}, {.cycle_length = 2})), (Numbers{0, 3, 1, 4, 2, 5}));
   EXPECT_EQ(elements_of(numbers_in({4, 4}, {.cycle_length = 2, .block_length = 3})), (Numbers{0, 1, 2, 4, 5, 6, 3, 7}));
@@ -42,7 +42,7 @@ TEST(Records, ComeInTheOrderOfFilesOrInTurn) {
   EXPECT_TRUE(ids.contains(int64_t{1} << 40)) << "file 1, record 0";
 }
 
-TEST(Records, ThatCannotBeParsedAreNamed) {
+TEST(RecordStreams, ThatCannotBeParsedAreNamed) {
   const Stream stream = data::from_records(
       std::make_shared<RecordsInMemory>(std::vector<std::vector<std::string>>{{"1", "2"}, {"3", "four", "5"}}),
       testing::parse_number);
@@ -54,7 +54,7 @@ TEST(Records, ThatCannotBeParsedAreNamed) {
   EXPECT_EQ(element.target.item<int64_t>(), 5);
 }
 
-TEST(Records, AreLeftOutAndCountedWhereTheyCannotBeRead) {
+TEST(RecordStreams, AreLeftOutAndCountedWhereTheyCannotBeRead) {
   const auto files = std::make_shared<RecordsInMemory>(
       std::vector<std::vector<std::string>>{{"1", "!", "2"}, {"gone"}, {"3", "four", "stuck", "6"}, {"7"}});
   const Stream stream = data::from_records(files, testing::parse_number).map([](Batch sample) {
@@ -364,7 +364,8 @@ TEST(StreamHandle, ThatIsEmptySaysSoAndRefusesWhatCannotBe) {
   expect_error<UsageError>([&] { ten.shard(3, 3); }, "LS-OPTION", {"shard 3 of 3"});
   expect_error<UsageError>([&] { ten.repeat(-2); }, "LS-OPTION", {"Stream::repeat"});
   expect_error<UsageError>([&] { data::interleave({}); }, "LS-OPTION", {"interleave"});
-  expect_error<UsageError>([&] { data::interleave({ten}, {.cycle_length = 0}); }, "LS-OPTION", {"cycle"});
+  expect_error<UsageError>([&] { data::interleave({ten}, {.cycle_length = 0}); }, "LS-OPTION",
+                           {"InterleaveOptions::cycle_length"});
   expect_error<UsageError>([&] { data::from_records(nullptr, testing::parse_number); }, "LS-OPTION", {"from_records"});
 }
 
