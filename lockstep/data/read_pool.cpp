@@ -73,14 +73,14 @@ void ReadPool::run(int64_t count, FunctionRef<void(int64_t)> task) {
   }
   const auto job = std::make_shared<Job>(count, task);
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(monitor_->mutex);
     if (!threads_) start();
     jobs_.push_back(job);
   }
-  changed_.notify_all();
+  monitor_->changed.notify_all();
   job->help();
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(monitor_->mutex);
     std::erase(jobs_, job);
   }
   std::unique_lock<std::mutex> lock(job->mutex);
@@ -100,9 +100,9 @@ void ReadPool::start() {
 
 void ReadPool::work() {
   const ReadingScope scope;
-  std::unique_lock<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(monitor_->mutex);
   while (true) {
-    changed_.wait(lock, [&] { return ends_ || !jobs_.empty(); });
+    monitor_->changed.wait(lock, [&] { return ends_ || !jobs_.empty(); });
     if (ends_) return;
     const std::shared_ptr<Job> job = jobs_.front();
     lock.unlock();
@@ -115,14 +115,15 @@ void ReadPool::work() {
 ReadPool::~ReadPool() {
   if (!threads_) return;
   if (process_.is_in_child()) {
+    static_cast<void>(monitor_.release());
     static_cast<void>(threads_.release());  // they exist in the parent only
     return;
   }
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(monitor_->mutex);
     ends_ = true;
   }
-  changed_.notify_all();
+  monitor_->changed.notify_all();
   for (std::thread& thread : *threads_) thread.join();
 }
 

@@ -1,16 +1,15 @@
 // Threads that make samples in parallel: those of map().
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "lockstep/core/forks.h"
 #include "lockstep/core/function_ref.h"
+#include "lockstep/data/monitor.h"
 
 namespace lockstep::internal {
 
@@ -37,10 +36,9 @@ class ReadPool {
 
   const int64_t threads_wanted_;
   const ProcessMark process_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::shared_ptr<Job>> jobs_;  // with tasks that nobody has taken; guarded by mutex_
-  bool ends_ = false;                      // guarded by mutex_
+  std::unique_ptr<Monitor> monitor_ = std::make_unique<Monitor>();
+  std::deque<std::shared_ptr<Job>> jobs_;  // with tasks that nobody has taken; guarded by the monitor
+  bool ends_ = false;                      // guarded by the monitor
   std::unique_ptr<std::vector<std::thread>> threads_;
 };
 

@@ -25,15 +25,16 @@ StepFeed::StepFeed(std::unique_ptr<EpochReader> reader, int64_t depth, int64_t t
 
 StepFeed::~StepFeed() {
   if (is_lost()) {
+    static_cast<void>(monitor_.release());
     for (std::thread& thread : threads_)
       static_cast<void>(new std::thread(std::move(thread)));  // they are the parent's
     return;
   }
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(monitor_->mutex);
     stops_ = true;
   }
-  changed_.notify_all();
+  monitor_->changed.notify_all();
   for (std::thread& thread : threads_) thread.join();
 }
 
@@ -46,9 +47,9 @@ LocalStep StepFeed::read(const EpochReader::Work& work) {
 }
 
 void StepFeed::work() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(monitor_->mutex);
   while (true) {
-    changed_.wait(lock, [&] { return stops_ || over_ || slots_.size() < depth_; });
+    monitor_->changed.wait(lock, [&] { return stops_ || over_ || slots_.size() < depth_; });
     if (stops_ || over_) return;
     const auto slot = std::make_shared<Slot>();
     slots_.push_back(slot);
@@ -64,14 +65,14 @@ void StepFeed::work() {
     }
     slot->done = true;
     if (slot->error || slot->step.end) over_ = true;
-    changed_.notify_all();
+    monitor_->changed.notify_all();
   }
 }
 
 void StepFeed::wait_for_first(std::unique_lock<std::mutex>& lock) {
   constexpr std::chrono::seconds kLong{10};
   int64_t waited = 0;
-  while (!changed_.wait_for(lock, kLong, [&] { return !slots_.empty() && slots_.front()->done; })) {
+  while (!monitor_->changed.wait_for(lock, kLong, [&] { return !slots_.empty() && slots_.front()->done; })) {
     waited += kLong.count();
     log(LogLevel::kWarning, fmt::format("input stall: a step has waited {} s for {}", waited, what_));
   }
@@ -81,13 +82,13 @@ LocalStep StepFeed::next() {
   if (threads_.empty()) return read(reader_->claim());
   std::shared_ptr<Slot> slot;
   {
-    std::unique_lock<std::mutex> lock(mutex_);
+    std::unique_lock<std::mutex> lock(monitor_->mutex);
     wait_for_first(lock);
     slot = slots_.front();
     slots_.pop_front();
     if (slot->step.end && !slot->error) slots_.push_front(slot);  // the end stays
   }
-  changed_.notify_all();
+  monitor_->changed.notify_all();
   if (slot->error) std::rethrow_exception(slot->error);
   return slot->step.end ? slot->step : std::move(slot->step);
 }

@@ -1,7 +1,6 @@
 // The steps of one epoch as an iterator takes them: read when they are asked for, or ahead, on threads of their own.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -13,6 +12,7 @@
 
 #include "lockstep/core/forks.h"
 #include "lockstep/data/deal.h"
+#include "lockstep/data/monitor.h"
 
 namespace lockstep::internal {
 
@@ -45,11 +45,10 @@ class StepFeed {
   const std::size_t depth_;
   const std::string what_;
   const ProcessMark process_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::shared_ptr<Slot>> slots_;  // claimed, in order; guarded by mutex_
-  bool over_ = false;                        // nothing is claimed any more; guarded by mutex_
-  bool stops_ = false;                       // guarded by mutex_
+  std::unique_ptr<Monitor> monitor_ = std::make_unique<Monitor>();
+  std::deque<std::shared_ptr<Slot>> slots_;  // claimed, in order; guarded by the monitor
+  bool over_ = false;                        // nothing is claimed any more; guarded by the monitor
+  bool stops_ = false;                       // guarded by the monitor
   std::vector<std::thread> threads_;
 };
 

@@ -2,7 +2,9 @@
 #include "lockstep/data/deal.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -10,6 +12,7 @@
 #include <functional>
 #include <numeric>
 #include <set>
+#include <thread>
 
 #include "tests/data/records_in_memory.h"
 #include "tests/support/errors.h"
@@ -439,6 +442,37 @@ TEST(Skipping, GivesEmptyBatchesWhereNothingCanBeRead) {
     }
     EXPECT_EQ(steps, 2);
     EXPECT_EQ(data.skipped(), 3);
+  }
+}
+
+TEST(ReadingAhead, IsLetGoOfInAForkedChild) {
+  MirroredStrategy strategy({.devices = lanes(1)});
+  std::atomic<int64_t> calls = 0;
+  const auto counted = [&calls](Batch sample) {
+    ++calls;
+    return sample;
+  };
+  for (const bool is_stream : {false, true}) {
+    calls = 0;
+    const DistributeOptions options{.global_batch = 4, .prefetch = 3, .threads = 2};
+    const data::MapOptions threads{.threads = 2};
+    DistributedDataset data = is_stream ? strategy.distribute(numbers_in({100}).map(counted, threads), options)
+                                        : strategy.distribute(numbers(100).map(counted, threads), options);
+    auto it = data.epoch(0).begin();
+    ++it;
+    while (calls < 5 * 4) std::this_thread::yield();  // two steps were taken, and three are ahead
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(30);
+      it = {};
+      data = {};
+      _exit(42);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 42) << status;
+    ++it;
+    EXPECT_EQ(targets_of(*it->begin()), (Numbers{8, 9, 10, 11})) << "the parent goes on";
   }
 }
 
