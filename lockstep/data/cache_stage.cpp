@@ -195,6 +195,13 @@ class KeptInFile final : public Kept {
   internal::CacheFile file_;
 };
 
+/// Where another process uses the file.
+class KeptNowhere final : public Kept {
+ public:
+  std::optional<Batch> find(int64_t /*id*/) const override { return std::nullopt; }
+  void add(int64_t /*id*/, const Batch& /*sample*/) override {}
+};
+
 class CacheStage final : public Stage {
  public:
   CacheStage(const Dataset& upstream, std::shared_ptr<Kept> kept) : Stage(upstream), kept_(std::move(kept)) {}
@@ -238,7 +245,7 @@ Dataset Dataset::cache(const std::string& path) const {
   if (path.empty()) return Dataset(std::make_shared<CacheStage>(*this, std::make_shared<KeptInMemory>(size())));
   auto kept = std::make_shared<KeptInFile>(path, source()->digest(), size());
   if (kept->is_open()) return Dataset(std::make_shared<CacheStage>(*this, std::move(kept)));
-  return at_epoch(0, 0);  // random work before it is that of epoch 0 all the same
+  return Dataset(std::make_shared<CacheStage>(*this, std::make_shared<KeptNowhere>()));
 }
 
 }  // namespace data

@@ -296,6 +296,14 @@ TEST_F(CacheFile, RefusesOtherDataAndIsUsedByOneAtATime) {
   expect_error<DataError>([&] { Dataset(source).cache("/no/such/folder/file"); }, "LS-DATA-FILE");
 }
 
+TEST_F(CacheFile, ThatAnotherReaderUsesFixesRandomWorkAllTheSame) {
+  const Dataset shuffled = Dataset(std::make_shared<Counting>()).shuffle(3);
+  const Dataset holds = shuffled.cache(path_);
+  const Dataset beside = shuffled.cache(path_);
+  EXPECT_EQ(beside.source()->digest(), holds.source()->digest());
+  EXPECT_EQ(inputs_of(beside.at_epoch(0, 4)), inputs_of(holds.at_epoch(0, 4)));
+}
+
 TEST_F(CacheFile, OfOtherDataIsRefused) {
   const auto source = std::make_shared<Counting>();
   Dataset(source).cache(path_).read_all();
