@@ -13,6 +13,7 @@
 #include "lockstep/data/batch_rows.h"
 #include "lockstep/data/rows.h"
 #include "lockstep/data/stage.h"
+#include "lockstep/data/stage_digest.h"
 
 namespace lockstep::data {
 
@@ -120,6 +121,10 @@ class SliceStage final : public internal::IndexStage {
   int64_t size() const override { return end_ - begin_; }
   std::string describe() const override {
     return fmt::format("samples {} to {} of {}", begin_, end_, upstream().describe());
+  }
+  uint64_t digest() const override {
+    return internal::stage_digest(Stage::digest(), "slice",
+                                  {static_cast<uint64_t>(begin_), static_cast<uint64_t>(end_)});
   }
 
  protected:

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "lockstep/data/plan.h"
 #include "lockstep/data/rows.h"
 #include "lockstep/data/stage.h"
+#include "lockstep/data/stage_digest.h"
 
 namespace lockstep::data {
 
@@ -27,8 +29,11 @@ namespace {
 class ShuffleStage final : public IndexStage {
  public:
   ShuffleStage(const Dataset& upstream, uint64_t seed, int64_t epoch)
-      : IndexStage(upstream), seed_(seed), order_(upstream.size(), true, seed, epoch) {}
+      : IndexStage(upstream), seed_(seed), epoch_(epoch), order_(upstream.size(), true, seed, epoch) {}
   std::string describe() const override { return fmt::format("shuffled {}", upstream().describe()); }
+  uint64_t digest() const override {
+    return internal::stage_digest(Stage::digest(), "shuffle", {seed_, static_cast<uint64_t>(epoch_)});
+  }
   std::shared_ptr<const Source> at_epoch(const Pass& pass) const override {
     auto there = upstream().at_epoch(pass);
     return std::make_shared<ShuffleStage>(there ? Dataset(std::move(there)) : whole(), seed_, pass.epoch);
@@ -42,6 +47,7 @@ class ShuffleStage final : public IndexStage {
 
  private:
   const uint64_t seed_;
+  const int64_t epoch_;
   const internal::EpochOrder order_;
 };
 
@@ -52,6 +58,10 @@ class ShardStage final : public IndexStage {
   int64_t size() const override { return std::max<int64_t>(size_, 0); }
   std::string describe() const override {
     return fmt::format("shard {} of {} of {}", index_, count_, upstream().describe());
+  }
+  uint64_t digest() const override {
+    return internal::stage_digest(Stage::digest(), "shard",
+                                  {static_cast<uint64_t>(count_), static_cast<uint64_t>(index_)});
   }
 
  protected:
@@ -70,6 +80,11 @@ class FilterStage final : public IndexStage {
  public:
   FilterStage(const Dataset& upstream, std::shared_ptr<const std::vector<int64_t>> kept)
       : IndexStage(upstream), kept_(std::move(kept)) {}
+  uint64_t digest() const override {
+    uint64_t all = kept_->size();
+    for (const int64_t id : *kept_) all = internal::mixed(all, static_cast<uint64_t>(id));
+    return internal::stage_digest(Stage::digest(), "filter", {all});
+  }
   int64_t size() const override { return static_cast<int64_t>(kept_->size()); }
   std::string describe() const override { return fmt::format("{} samples of {}", size(), upstream().describe()); }
 
@@ -115,6 +130,10 @@ class RepeatStage final : public PartsStage {
       : PartsStage(upstream), count_(count), pass_(pass), once_(upstream.size()) {}
   int64_t size() const override { return once_ * count_; }
   std::string describe() const override { return fmt::format("{} times {}", count_, upstream().describe()); }
+  uint64_t digest() const override {
+    return internal::stage_digest(Stage::digest(), "repeat",
+                                  {static_cast<uint64_t>(count_), pass_.seed, static_cast<uint64_t>(pass_.epoch)});
+  }
   std::shared_ptr<const Source> at_epoch(const Pass& pass) const override {
     if (internal::is_order_probe(pass)) return Stage::at_epoch(pass);
     return std::make_shared<RepeatStage>(whole(), count_, pass);
@@ -161,7 +180,10 @@ class ConcatenateStage final : public PartsStage {
   std::string describe() const override {
     return fmt::format("{} and {}", upstream().describe(), second_.source()->describe());
   }
-  uint64_t digest() const override { return internal::mixed(upstream().digest(), second_.source()->digest()); }
+  uint64_t digest() const override {
+    return internal::stage_digest(internal::joined_digest(upstream().digest(), second_.source()->digest()),
+                                  "concatenate", {static_cast<uint64_t>(border_)});
+  }
   std::shared_ptr<const Source> at_epoch(const Pass& pass) const override {
     auto first = upstream().at_epoch(pass);
     auto second = second_.source()->at_epoch(pass);
@@ -205,7 +227,10 @@ class ZipStage final : public Stage {
   std::string describe() const override {
     return fmt::format("{} with {}", upstream().describe(), second_.source()->describe());
   }
-  uint64_t digest() const override { return internal::mixed(upstream().digest(), second_.source()->digest()); }
+  uint64_t digest() const override {
+    return internal::stage_digest(internal::joined_digest(upstream().digest(), second_.source()->digest()),
+                                  "zip/" + name_);
+  }
   std::shared_ptr<const Source> at_epoch(const Pass& pass) const override {
     auto first = upstream().at_epoch(pass);
     auto second = second_.source()->at_epoch(pass);
@@ -234,6 +259,12 @@ class BatchStage final : public Stage {
       : Stage(upstream), count_(count), drop_(drop), pad_(pad), samples_(upstream.size()) {}
   int64_t size() const override { return internal::steps_of_epoch(samples_, count_, drop_); }
   std::string describe() const override { return fmt::format("groups of {} of {}", count_, upstream().describe()); }
+  uint64_t digest() const override {
+    const PadOptions pad = pad_.value_or(PadOptions{});
+    return internal::stage_digest(Stage::digest(), pad_ ? "padded_batch" : "batch",
+                                  {static_cast<uint64_t>(count_), drop_ ? 1u : 0u, std::bit_cast<uint64_t>(pad.value),
+                                   static_cast<uint64_t>(pad.length)});
+  }
   Batch read(std::span<const int64_t> ids) const override {
     std::vector<Batch> groups;
     for (const int64_t id : ids) groups.push_back(group(id));

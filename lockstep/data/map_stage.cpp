@@ -17,6 +17,7 @@
 #include "lockstep/data/order_probe.h"
 #include "lockstep/data/read_pool.h"
 #include "lockstep/data/stage.h"
+#include "lockstep/data/stage_digest.h"
 
 namespace lockstep {
 
@@ -94,6 +95,11 @@ class MapStage final : public Stage {
       : Stage(upstream), mapping_(std::move(mapping)), pass_(pass) {}
 
   std::string describe() const override { return fmt::format("{} of {}", mapping_->call.name, upstream().describe()); }
+  /// Of the function only the name is known.
+  uint64_t digest() const override {
+    return internal::stage_digest(Stage::digest(), "map/" + mapping_->call.name,
+                                  {pass_.seed, static_cast<uint64_t>(pass_.epoch)});
+  }
 
   std::shared_ptr<const Source> at_epoch(const Pass& pass) const override {
     if (internal::is_order_probe(pass) && !mapping_->call.takes_generator) return Stage::at_epoch(pass);
@@ -158,6 +164,7 @@ class MapRowsStage final : public Stage {
   MapRowsStage(const Dataset& upstream, std::function<Batch(Batch)> fn, std::string name)
       : Stage(upstream), fn_(std::move(fn)), name_(std::move(name)) {}
   std::string describe() const override { return fmt::format("{} of {}", name_, upstream().describe()); }
+  uint64_t digest() const override { return internal::stage_digest(Stage::digest(), "map_rows/" + name_); }
   Batch read(std::span<const int64_t> ids) const override {
     const internal::ReadingScope scope;
     Batch rows = read_upstream(ids);

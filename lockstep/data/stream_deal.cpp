@@ -263,6 +263,8 @@ class StreamDeal final : public Deal {
         files_.digest += files_.all[i].digest;
         files_.digest_by_file += files_.all[i].digest * (i + 1);
       }
+      // Workers that chose data of their own have one cursor: it cannot tell one worker's data from another's.
+      if (watches_order() && group().num_workers() > 1) files_.digest = files_.digest_by_file = 0;
     });
     return files_;
   }

@@ -206,6 +206,15 @@ TEST(DistributedDataset, RefusesACursorThatDoesNotFitAndStaysWhereItIs) {
   EXPECT_TRUE(ids_of(data, 1).empty());
 }
 
+TEST(DistributedDataset, TakesNoCursorOfAnotherPartOfTheData) {
+  MirroredStrategy strategy({.devices = lanes(1)});
+  const auto of = [&](const Dataset& dataset) { return strategy.distribute(dataset, {.global_batch = 2}); };
+  const auto cursor = of(data::slice(numbers(10), 0, 5)).cursor();
+  of(data::slice(numbers(10), 0, 5)).seek(cursor);
+  expect_error<DataError>([&] { of(data::slice(numbers(10), 5, 10)).seek(cursor); }, "LS-DATA-CHANGED");
+  expect_error<DataError>([&] { of(numbers(10).shard(2, 0)).seek(cursor); }, "LS-DATA-CHANGED");
+}
+
 TEST(DistributedDataset, OutlivesItsStrategyAndItsEpochObject) {
   auto strategy = std::make_unique<MirroredStrategy>(MirroredOptions{.devices = lanes(1)});
   auto data = std::make_unique<DistributedDataset>(strategy->distribute(numbers(6), {.global_batch = 4}));

@@ -304,6 +304,43 @@ TEST_F(CacheFile, ThatAnotherReaderUsesFixesRandomWorkAllTheSame) {
   EXPECT_EQ(inputs_of(beside.at_epoch(0, 4)), inputs_of(holds.at_epoch(0, 4)));
 }
 
+TEST_F(CacheFile, OfAnotherStageIsRefused) {
+  const Dataset ten = numbers(10);
+  const auto even = [](const Batch& b) { return b.input.item<int64_t>() % 2 == 0; };
+  const auto odd = [](const Batch& b) { return b.input.item<int64_t>() % 2 == 1; };
+  const auto same = [](Batch b) { return b; };
+  const std::vector<std::pair<Dataset, Dataset>> pairs{{data::slice(ten, 0, 5), data::slice(ten, 5, 10)},
+                                                       {ten.take(4), ten.skip(6)},
+                                                       {ten.shard(2, 0), ten.shard(2, 1)},
+                                                       {ten.shuffle(1), ten.shuffle(2)},
+                                                       {ten.shuffle(1), ten},
+                                                       {ten.filter(even), ten.filter(odd)},
+                                                       {ten.batch(4), ten.batch(5, true).concatenate(ten.batch(10))},
+                                                       {ten.padded_batch(5), ten.padded_batch(5, {.value = 1})},
+                                                       {ten.batch(5), ten.padded_batch(5)},
+                                                       {ten.repeat(2), ten.concatenate(ten)},
+                                                       {ten.zip(ten, "a"), ten.zip(ten, "b")},
+                                                       {ten.zip(ten.shuffle(1)), ten.zip(ten.shuffle(2))},
+                                                       {ten.map(same, {.name = "a"}), ten.map(same, {.name = "b"})},
+                                                       {ten.map_rows(same, "a"), ten.map_rows(same, "b")}};
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    const auto& [one, other] = pairs[i];
+    EXPECT_EQ(one.size(), other.size()) << i;
+    std::filesystem::remove(path_);
+    { one.cache(path_); }
+    { EXPECT_EQ(one.cache(path_).size(), one.size()) << i; }
+    expect_error<DataError>([&, &second = other] { second.cache(path_); }, "LS-DATA-CHANGED", {path_});
+    EXPECT_EQ(one.cache().source()->digest(), one.source()->digest());
+  }
+  const auto unknown = std::make_shared<Counting>();
+  unknown->digest_of_it = 0;
+  const Dataset nothing_known(unknown);
+  for (const Dataset& stage : {nothing_known.take(3), nothing_known.shuffle(1), nothing_known.batch(2),
+                               nothing_known.map(same), nothing_known.repeat(2), nothing_known.zip(nothing_known),
+                               nothing_known.concatenate(nothing_known), nothing_known.shard(2, 1)})
+    EXPECT_EQ(stage.source()->digest(), 0u);
+}
+
 TEST_F(CacheFile, OfOtherDataIsRefused) {
   const auto source = std::make_shared<Counting>();
   Dataset(source).cache(path_).read_all();
