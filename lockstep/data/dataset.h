@@ -118,7 +118,9 @@ class Dataset {
   /// The same with a function of any number of rows, which makes each row from the row at the same place, whatever rows
   /// are beside it. It draws nothing.
   Dataset map_rows(std::function<Batch(Batch)> fn, const std::string& name = "map_rows") const;
-  /// The samples, of one row each, for which `keep` is true. Reads all of them now.
+  /// The samples, of one row each, for which `keep` is true. Reads all of them now. Throws a UsageError behind what is
+  /// another in each epoch: shuffle(), a map() that takes a generator, a Source with at_epoch(). Filter before it, or
+  /// put cache() between.
   Dataset filter(const std::function<bool(const Batch&)>& keep) const;
   /// All samples in an order that is a function of (seed, epoch).
   Dataset shuffle(uint64_t seed = 0) const;
@@ -144,7 +146,8 @@ class Dataset {
   Dataset concatenate(const Dataset& other) const;
   /// Keeps samples that were read: in memory, or in a file, which later processes use too. Random work before it is
   /// done once, as in epoch 0 of seed 0. A file of other data is a DataError; where the file cannot be written, the log
-  /// says so and samples are read as without it. One process at a time uses a file: others read as without it.
+  /// says so and samples are read as without it. One process at a time uses a file: others read as without it. The file
+  /// tells data apart by Source::digest, which has the stages and their numbers, and of a map()'s function the name.
   Dataset cache(const std::string& path = {}) const;
   /// Iterators of a DistributedDataset read so many steps ahead, on threads of their own.
   Dataset prefetch(int64_t steps) const;
