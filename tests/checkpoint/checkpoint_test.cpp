@@ -57,7 +57,7 @@ TEST_F(CheckpointTest, StreamsGoOnAtTheVeryNextSample) {
   struct Run {
     Run() { checkpoint.track("tracked", tracked); }
     static data::Stream stream() {
-      return data::from_dataset(data::from_tensors(torch::arange(23).to(torch::kFloat), torch::Tensor())).shuffle(5);
+      return data::from_dataset(data::from_tensors(torch::arange(23).to(torch::kFloat), torch::zeros({23}))).shuffle(5);
     }
     /// The samples of the next steps of both.
     std::vector<float> next(int64_t steps) {
