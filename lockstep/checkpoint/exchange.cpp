@@ -45,13 +45,18 @@ std::map<std::string, at::Tensor> load_tensors(const fs::path& file, const Renam
 
 void save_tensors(const fs::path& file, const std::map<std::string, at::Tensor>& tensors) {
   internal::Files& files = internal::host_files();
+  const internal::NamedTensors named(tensors.begin(), tensors.end());
+  internal::require_storable(named);  // before anything is written
   const fs::path part = file.string() + ".part";
   if (files.has(part)) files.remove_file(part);
   try {
-    internal::write_tensors(*files.create(part), {tensors.begin(), tensors.end()}, {{"format", "pt"}});
+    internal::write_tensors(*files.create(part), named, {{"format", "pt"}});
     files.rename(part, file);
-  } catch (const Error&) {
-    if (files.has(part)) files.remove_file(part);
+  } catch (...) {
+    try {
+      if (files.has(part)) files.remove_file(part);
+    } catch (const DataError&) {  // the first error is the one to tell
+    }
     throw;
   }
   files.sync_folder(file.parent_path());

@@ -23,6 +23,15 @@ std::string shown(std::string_view name) {
   return name.size() > kLongest ? text + "..." : text;
 }
 
+bool is_utf8(std::string_view text) {
+  try {
+    static_cast<void>(json(text).dump());
+    return true;
+  } catch (const json::type_error&) {
+    return false;
+  }
+}
+
 json parse_object(std::string_view text, const std::string& what, std::size_t depth) {
   std::vector<std::set<std::string>> keys;  // of each object that is open
   const auto look = [&](int level, json::parse_event_t event, json& parsed) {

@@ -27,6 +27,9 @@ const nlohmann::json& array_in(const nlohmann::json& object, const char* key, co
 /// Integers from 0 to the largest int64, as in a shape.
 std::vector<int64_t> naturals_in(const nlohmann::json& object, const char* key, const std::string& what);
 
+/// Whether a text is UTF-8, as JSON needs it.
+bool is_utf8(std::string_view text);
+
 /// What can be shown of a name in a file: printable ASCII, and not too long.
 std::string shown(std::string_view name);
 

@@ -72,17 +72,6 @@ std::span<const std::byte> bytes_in(const at::Tensor& dense) {
           static_cast<std::size_t>(dense.numel()) * dense.element_size()};
 }
 
-void require_storable(const NamedTensors& tensors) {
-  std::set<std::string_view> names;
-  for (const auto& [name, value] : tensors) {
-    check_operand(fmt::format("a checkpoint, for '{}',", shown(name)).c_str(), value);
-    if (name == "__metadata__" || !names.insert(name).second) {
-      throw UsageError("LS-NAME", fmt::format("two values would have the name '{}' in a file", shown(name)),
-                       "give one of them another name");
-    }
-  }
-}
-
 class MemoryNewFile final : public NewFile {
  public:
   void write(std::span<const std::byte> bytes) override {
@@ -120,6 +109,22 @@ TensorPlace stored_form(const std::string& name, const at::Tensor& value) {
   TensorPlace place{.name = name, .dtype = std::string(stored), .shape = value.sizes().vec()};
   if (value.is_complex()) place.shape.push_back(2);
   return place;
+}
+
+void require_storable(const NamedTensors& tensors) {
+  std::set<std::string_view> names;
+  for (const auto& [name, value] : tensors) {
+    check_operand(fmt::format("a checkpoint, for '{}',", shown(name)).c_str(), value);
+    stored_form(name, value);
+    if (!is_utf8(name)) {
+      throw UsageError("LS-NAME", fmt::format("the name '{}' of a tensor is not UTF-8, as files need it", shown(name)),
+                       "give it a name in UTF-8");
+    }
+    if (name == "__metadata__" || !names.insert(name).second) {
+      throw UsageError("LS-NAME", fmt::format("two values would have the name '{}' in a file", shown(name)),
+                       "give one of them another name");
+    }
+  }
 }
 
 WrittenFile write_tensors(NewFile& file, const NamedTensors& tensors,

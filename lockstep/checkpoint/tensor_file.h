@@ -30,8 +30,11 @@ struct WrittenFile {
   std::vector<std::string> checksums = {};  // of the tensors' elements, in the order of the tensors that were given
 };
 
-/// Writes a file and syncs it. A UsageError where a tensor is not dense or not in the host's memory, or where a name
-/// stands twice; then nothing was written.
+/// Throws a UsageError where a tensor is not dense or not in the host's memory, is of a dtype that safetensors does not
+/// have, or where a name stands twice or is not UTF-8.
+void require_storable(const NamedTensors& tensors);
+
+/// Writes a file and syncs it. The UsageErrors of require_storable(); then nothing was written.
 WrittenFile write_tensors(NewFile& file, const NamedTensors& tensors,
                           const std::map<std::string, std::string>& metadata);
 

@@ -66,6 +66,14 @@ TEST_F(Exchange, SafetensorsKeepEveryDtypeAndShape) {
   EXPECT_FALSE(fs::exists(path("a.safetensors.part")));
 }
 
+TEST_F(Exchange, ANameThatIsNotUtf8IsRefusedBeforeAnythingIsWritten) {
+  write("a", "before");
+  expect_error<UsageError>([&] { save_tensors(path("a"), {{"x\xff", torch::ones({1})}}); }, "LS-NAME", {"'x?'"});
+  expect_error<UsageError>([&] { save_tensors(path("a"), {{"x", at::Tensor()}}); }, "LS-NOT-DENSE");
+  EXPECT_EQ(bytes("a"), "before");
+  EXPECT_FALSE(fs::exists(path("a.part")));
+}
+
 TEST_F(Exchange, NamesAreMapped) {
   save_tensors(path("a"), {{"net.w", torch::ones({1})}, {"net.b", torch::zeros({1})}, {"other", torch::ones({1})}});
   const auto found = load_tensors(
