@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -12,6 +13,7 @@
 #include "lockstep/checkpoint/together.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"
+#include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/variable_state.h"
 #include "lockstep/version.h"
 
@@ -63,9 +65,19 @@ RecordedNumbers numbers_of(const StateItem& item, const at::Tensor& value) {
 bool is_tensor(Kind kind) { return kind == Kind::kMirrored || kind == Kind::kOnRead || kind == Kind::kSlot; }
 
 std::string checked_json(const std::string& name, const std::string& text) {
-  if (nlohmann::json::accept(text)) return text;
-  throw UsageError("LS-NAME", fmt::format("the value tracked as '{}' is not JSON: {}", shown(name), shown(text)),
-                   "return a JSON value, or the text of one");
+  if (!nlohmann::json::accept(text)) {
+    throw UsageError("LS-NAME", fmt::format("the value tracked as '{}' is not JSON: {}", shown(name), shown(text)),
+                     "return a JSON value, or the text of one");
+  }
+  try {
+    // As deep as it will stand in a manifest, by the rules by which it will be read.
+    parse_object(fmt::format("{{\"values\": {{\"value\": {}}}}}", text), "its text", kManifestDepth);
+    return text;
+  } catch (const DataError& error) {
+    throw UsageError("LS-NAME",
+                     fmt::format("the value tracked as '{}' could not be restored: {}", shown(name), error.what()),
+                     "give each key once, and nest less deeply");
+  }
 }
 
 /// Puts the values of all replicas into the image, at their places.
@@ -99,7 +111,32 @@ void add_replicas(Image& image, const Strategy& strategy, const std::vector<Repl
 
 }  // namespace
 
+void require_at_rest(const Strategy& strategy, const Tracked& tracked, const char* call) {
+  tracked.process.require_here(call);
+  for (const Variable& variable : strategy.variables()) {
+    if (!variable.state().group()->running()) continue;
+    throw UsageError("LS-NESTED-CALL",
+                     fmt::format("{} was called inside merge_call: the step that it is in has changed some of the "
+                                 "state, and not yet the rest",
+                                 call),
+                     "call it when run() has returned");
+  }
+}
+
+void Home::require_here(const char* call) const {
+  if (!mark_.is_in_child()) return;
+  throw UsageError("LS-FORKED",
+                   fmt::format("{} was called in process {}, a child that was forked from process {} after the "
+                               "checkpoint's object was made: the threads of its strategy, and of its saves, exist in "
+                               "process {} only",
+                               call, getpid(), process_, process_),
+                   "make a strategy and its checkpoints in the child, or let the child exec a program");
+}
+
+Home::Home() : process_(getpid()) {}
+
 Image capture(const Strategy& strategy, const Tracked& tracked) {
+  require_at_rest(strategy, tracked, "Checkpoint::save");
   Image image;
   image.run = {.library = LOCKSTEP_VERSION,
                .platform = platform_description(),

@@ -1,17 +1,31 @@
 // Between a run and a checkpoint in memory.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
 
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/image.h"
+#include "lockstep/core/forks.h"
 #include "lockstep/data/distributed_dataset.h"
 #include "lockstep/strategy/state_items.h"
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep::internal {
+
+/// The process in which an object was made.
+class Home {
+ public:
+  Home();
+  /// Throws the UsageError LS-FORKED, which names `call`, in a child that was forked from it.
+  void require_here(const char* call) const;
+
+ private:
+  const ProcessMark mark_;
+  const int64_t process_;
+};
 
 /// What a program asked a Checkpoint to save besides the strategy's own state.
 struct Tracked {
@@ -21,6 +35,7 @@ struct Tracked {
   };
   std::map<std::string, DistributedDataset> data;
   std::map<std::string, Value> values;
+  Home process = {};
 };
 
 /// "mirrored", "on-read", "slot", "step-count", "learning-rate", "number", "cursor".
@@ -28,6 +43,10 @@ const char* kind_text(StateItem::Kind kind);
 
 /// The cursor that data::to_json() wrote. A DataError that names `what` for a text that is none.
 data::Cursor cursor_of(const std::string& text, const std::string& what);
+
+/// Throws a UsageError, which names `call`, in a merge function, where a state is half of one step and half of the
+/// next, and in a forked child of the process in which `tracked` was made.
+void require_at_rest(const Strategy& strategy, const Tracked& tracked, const char* call);
 
 /// Copies everything. All workers call it; the chief's image has the values of all replicas. A DivergenceError where a
 /// foreign write to a variable is found.

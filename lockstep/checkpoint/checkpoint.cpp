@@ -74,6 +74,7 @@ RestoreInfo internal::CheckpointAccess::restore_first(const Checkpoint& checkpoi
                                                       const std::vector<fs::path>& folders,
                                                       const RestoreOptions& options) {
   const Strategy& strategy = *checkpoint.strategy_;
+  require_at_rest(strategy, *checkpoint.tracked_, "Checkpoint::restore");
   if (strategy.num_workers() == 1) {
     const auto [image, what] = first_whole(*checkpoint.files_, folders, options);
     return apply(image, strategy, *checkpoint.tracked_, options, what);

@@ -10,6 +10,7 @@
 
 #include "lockstep/checkpoint/image.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/function_ref.h"
 #include "lockstep/core/log.h"
 
 namespace lockstep::internal {
@@ -39,6 +40,7 @@ std::vector<FoundCheckpoint> checkpoints_in(Files& files, const fs::path& direct
     const std::optional<int64_t> step = step_in(name);
     if (!step) continue;
     FoundCheckpoint& one = found.emplace_back(FoundCheckpoint{.path = directory / name, .step = *step});
+    one.has_manifest = files.has(one.path / kManifestName);
     try {
       const CheckpointReader reader(files, one.path);
       one.step = reader.manifest().run.step;
@@ -60,23 +62,33 @@ std::vector<FoundCheckpoint> whole_checkpoints_in(Files& files, const fs::path& 
 }
 
 void remove_old(Files& files, const fs::path& directory, int64_t keep, int64_t keep_every) {
-  try {
+  const auto attempt = [](FunctionRef<void()> work) {
+    try {
+      work();
+    } catch (const DataError& error) {
+      log(LogLevel::kWarning, fmt::format("an old checkpoint could not be removed: {}", error.what()));
+    }
+  };
+  attempt([&] {
     const std::vector<FoundCheckpoint> found = checkpoints_in(files, directory);
     bool removed = false;
     for (std::size_t i = 0; i < found.size(); ++i) {
       const FoundCheckpoint& one = found[i];
-      // One with a manifest that is not whole was damaged by something else, and stays for whoever looks into that.
-      const bool has_manifest = files.has(one.path / kManifestName);
+      const auto name_given = step_in(one.path.filename().string());
+      if (!name_given || checkpoint_name(*name_given) != one.path.filename().string()) continue;  // no manager made it
       const bool is_new = static_cast<int64_t>(found.size() - i) <= keep;
       const bool is_kept = keep_every > 0 && one.step % keep_every == 0;
-      if (has_manifest && (!one.problem.empty() || is_new || is_kept)) continue;
-      remove_checkpoint(files, one.path);
-      removed = true;
+      // One with a manifest that is not whole was damaged by something else, and stays for whoever looks into that.
+      if (one.has_manifest && (!one.problem.empty() || is_new || is_kept)) continue;
+      attempt([&] {
+        if (!files.is_folder(one.path)) return;  // a file, or a link to where somebody has moved it
+        if (!one.has_manifest && !has_only_remains(files, one.path)) return;
+        remove_checkpoint(files, one.path);
+        removed = true;
+      });
     }
     if (removed) files.sync_folder(directory);
-  } catch (const DataError& error) {
-    log(LogLevel::kWarning, fmt::format("an old checkpoint could not be removed: {}", error.what()));
-  }
+  });
 }
 
 }  // namespace lockstep::internal

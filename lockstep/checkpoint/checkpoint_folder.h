@@ -14,21 +14,24 @@ struct FoundCheckpoint {
   std::filesystem::path path = {};
   int64_t step = 0;
   uint64_t sequence = 0;
-  std::string problem = {};  // why it is not whole; empty where it is
+  std::string problem = {};   // why it is not whole; empty where it is
+  bool has_manifest = false;  // without one it was never whole, or is being written
 };
 
 /// "step-0000000012"
 std::string checkpoint_name(int64_t step);
 
 /// All that have a name of the form above, the whole ones last, from the oldest to the newest. Sizes and headers are
-/// looked at, but not every byte.
+/// looked at, but not every byte. A DataError (LS-FILE) where the system cannot tell whether one has a manifest.
 std::vector<FoundCheckpoint> checkpoints_in(Files& files, const std::filesystem::path& directory);
 /// The whole ones of them.
 std::vector<FoundCheckpoint> whole_checkpoints_in(Files& files, const std::filesystem::path& directory);
 
 /// Removes whole checkpoints but for the newest `keep`, at least 1, and those whose step is a multiple of `keep_every`
 /// (0: none), and what saves that were interrupted have left. The caller has the folder's lock, and nothing is being
-/// saved. What cannot be removed stays, with a warning.
+/// saved. Only folders with a name that checkpoint_name() gives are removed, and in them only files that a save made: a
+/// folder without a manifest stays where it has anything else. What cannot be removed stays, with a warning. Where the
+/// system cannot tell which checkpoints there are, nothing is removed.
 void remove_old(Files& files, const std::filesystem::path& directory, int64_t keep, int64_t keep_every);
 
 }  // namespace lockstep::internal

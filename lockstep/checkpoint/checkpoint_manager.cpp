@@ -31,7 +31,7 @@ using internal::Files;
 class CheckpointManager::Writer {
  public:
   ~Writer() {
-    if (is_in_child()) return;
+    if (is_in_child()) return;  // with the thread and its error, which are the parent's
     join();
     if (error_) internal::log(LogLevel::kError, fmt::format("a checkpoint was not saved: {}", message_of(error_)));
   }
@@ -48,7 +48,7 @@ class CheckpointManager::Writer {
 
   /// Throws the error of the job that was started last.
   void wait() {
-    if (!is_in_child()) join();
+    join();
     if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
   }
 
@@ -84,8 +84,18 @@ class CheckpointManager::Writer {
   std::thread thread_;
 };
 
+namespace {
+
+/// With a folder that stays the same where the program goes to another one.
+CheckpointManagerOptions settled(CheckpointManagerOptions options) {
+  if (!options.directory.empty()) options.directory = fs::absolute(options.directory);
+  return options;
+}
+
+}  // namespace
+
 CheckpointManager::CheckpointManager(Checkpoint checkpoint, CheckpointManagerOptions options)
-    : checkpoint_(std::move(checkpoint)), options_(std::move(options)), writer_(std::make_unique<Writer>()) {
+    : checkpoint_(std::move(checkpoint)), options_(settled(std::move(options))), writer_(std::make_unique<Writer>()) {
   const auto refuse = [](const std::string& fact, const char* remedy) { throw UsageError("LS-OPTION", fact, remedy); };
   if (options_.directory.empty())
     refuse("a CheckpointManager has no .directory", "name the folder of the run's checkpoints");
@@ -97,16 +107,19 @@ CheckpointManager::CheckpointManager(Checkpoint checkpoint, CheckpointManagerOpt
 CheckpointManager::~CheckpointManager() = default;
 
 void CheckpointManager::claim() {
+  CheckpointAccess::tracked(checkpoint_).process.require_here("CheckpointManager::claim");
   checkpoint_.strategy().on_chief([&] { writer_->claim(CheckpointAccess::files(checkpoint_), options_.directory); });
 }
 
 void CheckpointManager::wait() {
+  CheckpointAccess::tracked(checkpoint_).process.require_here("CheckpointManager::wait");
   checkpoint_.strategy().on_chief([&] { writer_->wait(); });
 }
 
 fs::path CheckpointManager::save() {
   Strategy& strategy = checkpoint_.strategy();
   Files& files = CheckpointAccess::files(checkpoint_);
+  internal::require_at_rest(strategy, CheckpointAccess::tracked(checkpoint_), "CheckpointManager::save");
   strategy.on_chief([&] {
     writer_->claim(files, options_.directory);
     writer_->wait();  // so there is one copy of the state at most
@@ -143,6 +156,7 @@ std::optional<fs::path> CheckpointManager::latest() const {
 
 std::optional<RestoreInfo> CheckpointManager::restore_latest(const RestoreOptions& options) {
   Strategy& strategy = checkpoint_.strategy();
+  internal::require_at_rest(strategy, CheckpointAccess::tracked(checkpoint_), "CheckpointManager::restore_latest");
   const auto names = strategy.on_chief([&]() -> std::vector<std::string> {
     writer_->wait();
     Files& files = CheckpointAccess::files(checkpoint_);
@@ -151,7 +165,7 @@ std::optional<RestoreInfo> CheckpointManager::restore_latest(const RestoreOption
     for (const auto& one : internal::checkpoints_in(files, options_.directory)) {
       if (one.problem.empty()) {
         newest_first.insert(newest_first.begin(), one.path.string());
-      } else if (files.has(one.path / internal::kManifestName)) {  // otherwise an interrupted save has left it
+      } else if (one.has_manifest) {  // otherwise an interrupted save has left it
         damaged.push_back(one.path.string());
         internal::log(LogLevel::kWarning, "a damaged checkpoint is passed over: " + one.problem);
       }

@@ -107,8 +107,12 @@ class HostFiles final : public Files {
   std::unique_ptr<NewFile> create(const fs::path& path) override { return std::make_unique<HostNewFile>(path); }
   std::unique_ptr<OpenFile> open(const fs::path& path) override { return std::make_unique<HostOpenFile>(path); }
   bool has(const fs::path& path) override {
-    std::error_code ignored;
-    return fs::exists(fs::symlink_status(path, ignored));
+    struct stat status = {};
+    return look(path, status);
+  }
+  bool is_folder(const fs::path& path) override {
+    struct stat status = {};
+    return look(path, status) && S_ISDIR(status.st_mode);
   }
   std::vector<std::string> list(const fs::path& folder) override {
     std::vector<std::string> names;
@@ -161,6 +165,12 @@ class HostFiles final : public Files {
   }
 
  private:
+  /// False where there is nothing of this name, and only then.
+  static bool look(const fs::path& path, struct stat& status) {
+    if (uninterrupted([&] { return ::lstat(path.c_str(), &status); }) == 0) return true;
+    if (errno != ENOENT && errno != ENOTDIR) fail(path, "could not be looked at", errno);
+    return false;
+  }
   static fs::path parent_of(const fs::path& folder) {
     fs::path above = folder.parent_path();
     if (folder.filename().empty()) above = above.parent_path();  // "a/b/"

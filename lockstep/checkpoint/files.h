@@ -36,8 +36,8 @@ class FolderLock {
   virtual ~FolderLock() = default;
 };
 
-/// Every member but has() and list() throws a DataError (LS-FILE) that names the path and the system's reason. The
-/// object may be used on any thread.
+/// Every member throws a DataError (LS-FILE) that names the path and the system's reason. The object may be used on any
+/// thread.
 class Files {
  public:
   virtual ~Files() = default;
@@ -45,8 +45,11 @@ class Files {
   /// A file that must not be there yet.
   virtual std::unique_ptr<NewFile> create(const std::filesystem::path& path) = 0;
   virtual std::unique_ptr<OpenFile> open(const std::filesystem::path& path) = 0;
-  /// Whether there is a file or folder of this name.
+  /// Whether there is a file, a folder or a link of this name. Throws where the system cannot tell: what cannot be
+  /// looked at must not count as absent.
   virtual bool has(const std::filesystem::path& path) = 0;
+  /// Whether it is a folder itself, and not a link to one. Throws as has() does.
+  virtual bool is_folder(const std::filesystem::path& path) = 0;
   /// The names in a folder, sorted; none where there is no such folder.
   virtual std::vector<std::string> list(const std::filesystem::path& folder) = 0;
   /// Makes a folder and those above it; one that is there already is no error. Gives whether it was made. Its name is

@@ -38,7 +38,7 @@ void save_image(Files& files, const std::filesystem::path& folder, const Image& 
 Manifest read_manifest(Files& files, const std::filesystem::path& folder);
 
 /// A checkpoint whose files are open: their sizes and headers are right, and have exactly the tensors of the manifest.
-/// A DataError otherwise.
+/// A DataError otherwise. One that is replaced while its files are being opened is opened anew.
 class CheckpointReader {
  public:
   CheckpointReader(Files& files, const std::filesystem::path& folder);
@@ -52,8 +52,10 @@ class CheckpointReader {
   at::Tensor read(std::size_t i) const;
 
  private:
+  void open_files(Files& files);
+
   std::filesystem::path folder_;
-  Manifest manifest_;
+  Manifest manifest_ = {};
   std::vector<TensorFile> files_;
   std::vector<const TensorPlace*> places_;
 };
@@ -65,5 +67,8 @@ Image load_image(Files& files, const std::filesystem::path& folder,
 /// Removes a checkpoint: first it is no longer one, then its files go. Other files in the folder stay, and then the
 /// folder does too.
 void remove_checkpoint(Files& files, const std::filesystem::path& folder);
+
+/// Whether everything in a folder was left there by a save or a removal that was interrupted.
+bool has_only_remains(Files& files, const std::filesystem::path& folder);
 
 }  // namespace lockstep::internal

@@ -14,7 +14,11 @@ namespace lockstep::internal {
 
 namespace fs = std::filesystem;
 
-Manifest read_manifest(Files& files, const fs::path& folder) {
+namespace {
+
+std::string manifest_name(const fs::path& folder) { return fmt::format("'{}'", (folder / kManifestName).string()); }
+
+std::string manifest_text(Files& files, const fs::path& folder) {
   const fs::path path = folder / kManifestName;
   if (!files.has(path)) {
     throw DataError("LS-CHECKPOINT-NONE",
@@ -26,11 +30,43 @@ Manifest read_manifest(Files& files, const fs::path& folder) {
   if (file->size() > kLongest) throw_damaged(fmt::format("'{}'", path.string()), "is longer than any manifest");
   std::string text(file->size(), '\0');
   file->read(0, std::as_writable_bytes(std::span(text)));
-  return decode_manifest(text, fmt::format("'{}'", path.string()));
+  return text;
 }
 
-CheckpointReader::CheckpointReader(Files& files, const fs::path& folder)
-    : folder_(folder), manifest_(read_manifest(files, folder)) {
+/// Whether the folder has another checkpoint by now than the one whose manifest `text` is.
+bool was_replaced(Files& files, const fs::path& folder, const std::string& text) {
+  try {
+    return manifest_text(files, folder) != text;
+  } catch (const DataError&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+Manifest read_manifest(Files& files, const fs::path& folder) {
+  return decode_manifest(manifest_text(files, folder), manifest_name(folder));
+}
+
+CheckpointReader::CheckpointReader(Files& files, const fs::path& folder) : folder_(folder) {
+  // Files that are open can be read to their end, whatever happens to their names.
+  constexpr int kAttempts = 20;
+  for (int attempt = 1;; ++attempt) {
+    const std::string text = manifest_text(files, folder);
+    manifest_ = decode_manifest(text, manifest_name(folder));
+    try {
+      open_files(files);
+      return;
+    } catch (const DataError&) {
+      if (attempt == kAttempts || !was_replaced(files, folder, text)) throw;
+    }
+  }
+}
+
+void CheckpointReader::open_files(Files& files) {
+  const fs::path& folder = folder_;
+  files_.clear();
+  places_.clear();
   std::vector<std::map<std::string, const TensorPlace*>> places;
   files_.reserve(manifest_.files.size());
   for (const RecordedFile& one : manifest_.files) {

@@ -19,7 +19,6 @@ namespace {
 constexpr std::string_view kBeforeChecksum = "{\"checksum\": \"";
 constexpr std::string_view kAfterChecksum = "\",\n";
 constexpr std::size_t kChecksumDigits = 32;
-constexpr std::size_t kDepth = 64;  // the program's own values may nest
 
 /// JSON has no text for numbers that are not finite.
 ordered_json json_of_real(double value) {
@@ -141,7 +140,7 @@ Manifest decode_manifest(std::string_view text, const std::string& what) {
   if (content_checksum(text.substr(kFirstLine)) != text.substr(kBeforeChecksum.size(), kChecksumDigits)) {
     throw_damaged(what, "does not have the checksum that its first line says");
   }
-  const json object = parse_object(text, what, kDepth);
+  const json object = parse_object(text, what, kManifestDepth);
   const uint64_t format = natural_in(object, "format", what);
   if (format != kCheckpointFormat) {
     throw DataError(

@@ -12,6 +12,7 @@
 namespace lockstep::internal {
 
 inline constexpr uint64_t kCheckpointFormat = 1;
+inline constexpr std::size_t kManifestDepth = 64;  // the program's own values may nest
 inline constexpr const char* kManifestName = "manifest.json";
 
 /// Numbers of one item of a run's state: integers, or one real number.

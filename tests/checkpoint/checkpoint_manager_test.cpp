@@ -8,6 +8,7 @@
 
 #include <condition_variable>
 #include <filesystem>
+#include <fstream>
 #include <mutex>
 #include <set>
 
@@ -123,6 +124,62 @@ TEST_F(CheckpointManagerTest, TwoJobsInOneFolderAreRefused) {
   second.save();
 }
 
+TEST_F(CheckpointManagerTest, OddEntriesOfTheFolderStayAndTheOthersGo) {
+  OneTraining run;
+  const fs::path elsewhere = folder_ / "elsewhere";
+  CheckpointManager manager(run.training.checkpoint(), {.directory = folder_, .keep = 2, .async = false});
+  fs::create_directories(elsewhere);
+  run.training.steps(1);
+  const fs::path first = manager.save();
+  fs::rename(first, elsewhere / "old");
+  fs::create_directory_symlink(elsewhere / "old", first);
+  std::ofstream(folder_ / "step-3") << "a file";
+  std::ofstream(folder_ / "step-0000000000") << "a file";
+  fs::create_directories(folder_ / "step-100");
+  save_tensors(folder_ / "step-100" / "weights.safetensors", {{"own", torch::ones({3})}});
+  for (int i = 0; i < 4; ++i) {
+    run.training.steps(1);
+    manager.save();
+  }
+  EXPECT_EQ(names(), (std::set<std::string>{"elsewhere", "step-0000000000", "step-0000000001", "step-0000000004",
+                                            "step-0000000005", "step-100", "step-3"}));
+  EXPECT_TRUE(fs::exists(elsewhere / "old" / "manifest.json"));
+  EXPECT_TRUE(fs::exists(folder_ / "step-100" / "weights.safetensors"));
+}
+
+TEST_F(CheckpointManagerTest, AFolderThatCannotBeLookedAtIsAnErrorAndNotEmpty) {
+  OneTraining run;
+  ModelFiles files;
+  CheckpointAccess::set_files(run.training.checkpoint(), files);
+  CheckpointManager manager(run.training.checkpoint(), {.directory = "/runs", .async = false});
+  run.training.steps(1);
+  manager.save();
+  files.hide("/runs/step-0000000001");
+  expect_error<DataError>([&] { manager.latest(); }, "LS-FILE", {"Stale file handle"});
+  expect_error<DataError>([&] { manager.restore_latest(); }, "LS-FILE", {"Stale file handle"});
+  run.training.steps(1);
+  expect_error<DataError>([&] { manager.save(); }, "LS-FILE", {"Stale file handle"});
+  files.hide({});
+  EXPECT_EQ(manager.restore_latest()->step, 1);
+}
+
+TEST_F(CheckpointManagerTest, OnlyANameThatIsNotThereCountsAsAbsent) {
+  fs::create_directories(folder_);
+  internal::Files& files = internal::host_files();
+  std::ofstream(folder_ / "file") << "x";
+  fs::create_symlink(folder_, folder_ / "link");
+  fs::create_symlink("loop", folder_ / "loop");
+  EXPECT_TRUE(files.has(folder_ / "file"));
+  EXPECT_FALSE(files.has(folder_ / "none"));
+  EXPECT_FALSE(files.has(folder_ / "file" / "below"));
+  EXPECT_TRUE(files.is_folder(folder_));
+  EXPECT_FALSE(files.is_folder(folder_ / "file"));
+  EXPECT_FALSE(files.is_folder(folder_ / "link"));
+  for (const fs::path& path : {folder_ / "loop" / "x", folder_ / std::string(300, 'n')}) {
+    expect_error<DataError>([&] { files.has(path); }, "LS-FILE", {folder_.string()});
+  }
+}
+
 TEST_F(CheckpointManagerTest, TheLockDiesWithItsHolder) {
   fs::create_directories(folder_);
   int ready[2];
@@ -161,6 +218,7 @@ class SlowFiles final : public internal::Files {
   }
   std::unique_ptr<internal::OpenFile> open(const fs::path& path) override { return files_.open(path); }
   bool has(const fs::path& path) override { return files_.has(path); }
+  bool is_folder(const fs::path& path) override { return files_.is_folder(path); }
   std::vector<std::string> list(const fs::path& folder) override { return files_.list(folder); }
   bool make_folder(const fs::path& folder) override { return files_.make_folder(folder); }
   void sync_folder(const fs::path& folder) override { files_.sync_folder(folder); }
@@ -197,7 +255,7 @@ TEST_F(CheckpointManagerTest, AnErrorShowsAtTheNextCallAndTheOneAfterItSaves) {
   OneTraining run;
   ModelFiles files;
   CheckpointAccess::set_files(run.training.checkpoint(), files);
-  CheckpointManager manager(run.training.checkpoint(), {.directory = "runs"});
+  CheckpointManager manager(run.training.checkpoint(), {.directory = "/runs"});
   run.training.steps(1);
   manager.save();
   manager.wait();
@@ -206,10 +264,10 @@ TEST_F(CheckpointManagerTest, AnErrorShowsAtTheNextCallAndTheOneAfterItSaves) {
   manager.save();
   run.training.steps(1);
   expect_error<DataError>([&] { manager.save(); }, "LS-FILE", {"No space left on device"});
-  EXPECT_EQ(manager.latest(), fs::path("runs/step-0000000001")) << "it is as if the save had not begun";
+  EXPECT_EQ(manager.latest(), fs::path("/runs/step-0000000001")) << "it is as if the save had not begun";
   manager.save();
   manager.wait();
-  EXPECT_EQ(manager.latest(), fs::path("runs/step-0000000003"));
+  EXPECT_EQ(manager.latest(), fs::path("/runs/step-0000000003"));
   run.training.steps(1);
   files.fail_at(6, "Input/output error");
   manager.save();
@@ -222,16 +280,16 @@ TEST_F(CheckpointManagerTest, TheDestructorWaitsAndLogsAnErrorThatNobodyAskedFor
   ModelFiles files;
   CheckpointAccess::set_files(run.training.checkpoint(), files);
   {
-    CheckpointManager manager(run.training.checkpoint(), {.directory = "runs"});
+    CheckpointManager manager(run.training.checkpoint(), {.directory = "/runs"});
     manager.save();
   }
-  EXPECT_EQ(internal::whole_checkpoints_in(files, "runs").size(), 1u);
+  EXPECT_EQ(internal::whole_checkpoints_in(files, "/runs").size(), 1u);
   std::vector<std::string> lines;
   set_log_sink([&](LogLevel level, std::string_view line) {
     if (level == LogLevel::kError) lines.emplace_back(line);
   });
   {
-    CheckpointManager manager(run.training.checkpoint(), {.directory = "runs"});
+    CheckpointManager manager(run.training.checkpoint(), {.directory = "/runs"});
     run.training.steps(1);
     files.fail_at(6, "Input/output error");
     manager.save();
@@ -239,6 +297,59 @@ TEST_F(CheckpointManagerTest, TheDestructorWaitsAndLogsAnErrorThatNobodyAskedFor
   set_log_sink({});
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_NE(lines[0].find("Input/output error"), std::string::npos) << lines[0];
+}
+
+TEST_F(CheckpointManagerTest, ARelativeFolderIsThatOfTheMomentWhenTheManagerWasMade) {
+  OneTraining run;
+  const fs::path before = fs::current_path();
+  fs::create_directories(folder_ / "other");
+  fs::current_path(folder_);
+  CheckpointManager manager(run.training.checkpoint(), {.directory = "runs"});
+  manager.save();
+  fs::current_path(folder_ / "other");
+  run.training.steps(1);
+  manager.save();
+  manager.wait();
+  EXPECT_EQ(manager.latest(), folder_ / "runs" / "step-0000000001");
+  fs::current_path(before);
+  EXPECT_TRUE(fs::exists(folder_ / "runs" / "step-0000000000" / "manifest.json"));
+  EXPECT_TRUE(fs::is_empty(folder_ / "other"));
+}
+
+TEST_F(CheckpointManagerTest, AForkedChildIsTold) {
+  OneTraining run;
+  CheckpointManager manager(run.training.checkpoint(), {.directory = folder_});
+  manager.save();
+  manager.wait();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    const auto is_refused = [](const auto& call) {
+      try {
+        call();
+      } catch (const UsageError& error) {
+        return error.code() == "LS-FORKED" && !error.remedy().empty();
+      } catch (...) {
+      }
+      return false;
+    };
+    const Checkpoint& checkpoint = run.training.checkpoint();
+    int wrong = 0;
+    if (!is_refused([&] { manager.save(); })) wrong |= 1;
+    if (!is_refused([&] { manager.wait(); })) wrong |= 2;
+    if (!is_refused([&] { manager.claim(); })) wrong |= 4;
+    if (!is_refused([&] { manager.restore_latest(); })) wrong |= 8;
+    if (!is_refused([&] { checkpoint.save(folder_ / "child"); })) wrong |= 16;
+    if (!is_refused([&] { checkpoint.restore(folder_ / "step-0000000000"); })) wrong |= 32;
+    _exit(wrong);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(names(), (std::set<std::string>{"step-0000000000"}));
+  manager.save();
+  manager.wait();
 }
 
 TEST_F(CheckpointManagerTest, OddOptionsAreRefused) {

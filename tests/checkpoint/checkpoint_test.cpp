@@ -95,6 +95,47 @@ TEST_F(CheckpointTest, StreamsGoOnAtTheVeryNextSample) {
   expect_error<UsageError>([&] { run.tracked.seek(cut); }, "LS-STATE-MISFIT", {"position 3"});
 }
 
+TEST_F(CheckpointTest, AValueThatCouldNotBeRestoredIsNotSaved) {
+  OneTraining run;
+  const auto attempt = [&](const std::string& text) {
+    Checkpoint checkpoint(run.strategy);
+    std::string loaded;
+    checkpoint.track(
+        "mine", [&] { return text; }, [&](const std::string& value) { loaded = value; });
+    checkpoint.save(path("values"));
+    checkpoint.restore(path("values"));
+    return loaded;
+  };
+  const auto nested = [](std::size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
+  EXPECT_EQ(attempt(R"({"a":[1,2.5,null]})"), R"({"a":[1,2.5,null]})");
+  EXPECT_EQ(attempt(nested(55)), nested(55));
+  for (const std::string& bad :
+       {std::string(R"({"x":1,"x":2})"), nested(70), nested(100000), std::string("1e400"), std::string("a")}) {
+    expect_error<UsageError>([&] { attempt(bad); }, "LS-NAME", {"mine"});
+  }
+}
+
+TEST_F(CheckpointTest, AMergeFunctionIsNotOutsideOfSteps) {
+  OneTraining run;
+  const Checkpoint& checkpoint = run.training.checkpoint();
+  checkpoint.save(path("one"));
+  const std::string digest = run.training.digest();
+  const auto in_merge = [&](const auto& call) {
+    run.strategy.run([&](ReplicaContext& ctx) {
+      ctx.merge_call([&](Strategy&) {
+        call();
+        return 0;
+      });
+    });
+  };
+  expect_error<ReplicaError>([&] { in_merge([&] { checkpoint.save(path("two")); }); }, "LS-REPLICA",
+                             {"Checkpoint::save", "merge_call"});
+  expect_error<ReplicaError>([&] { in_merge([&] { checkpoint.restore(path("one")); }); }, "LS-REPLICA",
+                             {"Checkpoint::restore", "merge_call"});
+  EXPECT_FALSE(fs::exists(path("two")));
+  EXPECT_EQ(run.training.digest(), digest);
+}
+
 TEST_F(CheckpointTest, LanesCopiesAndStrategiesMayBeOthers) {
   OneTraining first(4, 1);
   first.training.steps(4);

@@ -236,16 +236,116 @@ TEST(CrashSweep, AFlippedBitOfAnyByteIsFound) {
   EXPECT_EQ(step_in(files, "c"), 1);
 }
 
+/// A file of the program's own, with a tensor where it is one for tensors.
+void make_own(ModelFiles& files, const fs::path& path) {
+  const auto file = files.create(path);
+  if (path.extension() == ".safetensors")
+    internal::write_tensors(*file, {{"own", torch::ones({3})}}, {{"format", "pt"}});
+}
+
+// Also those with a name that a save could choose.
 TEST(CrashSweep, OtherFilesInACheckpointsFolderStay) {
-  ModelFiles files;
-  internal::save_image(files, "c", image_of(1));
-  for (const char* name : {"notes.txt", "weights.old.safetensors", "weights.x", "manifest.json.mine"}) {
-    files.create(fs::path("c") / name);
+  const std::vector<std::string> own{
+      "manifest.json.mine",   "manifest.part",           "notes.txt",           "optimizer.7.safetensors",
+      "replicas.1.part.mine", "weights.old.safetensors", "weights.safetensors", "weights.x"};
+  for (const bool fails : {false, true}) {
+    ModelFiles files;
+    files.make_folder("c");
+    for (const std::string& name : own) make_own(files, fs::path("c") / name);
+    for (int64_t n = 1; fails && n < 25; ++n) {
+      files.fail_at(n, "No space left on device");
+      try {
+        internal::save_image(files, "c", image_of(1));
+      } catch (const DataError&) {
+      }
+      files.work_again();
+    }
+    internal::save_image(files, "c", image_of(1));
+    internal::save_image(files, "c", image_of(2));
+    EXPECT_EQ(files.list("c").size(), own.size() + 4);
+    EXPECT_EQ(step_in(files, "c"), 2);
+    internal::remove_checkpoint(files, "c");
+    EXPECT_EQ(files.list("c"), own);
   }
-  internal::save_image(files, "c", image_of(2));
-  EXPECT_EQ(files.list("c").size(), 8u);
-  internal::remove_checkpoint(files, "c");
-  EXPECT_EQ(files.list("c").size(), 4u);
+}
+
+TEST(CrashSweep, AFolderWithoutAManifestGoesOnlyWhereASaveHasLeftAllOfIt) {
+  ModelFiles files;
+  for (const int64_t step : {1, 2, 3}) save(files, step, 9);
+  for (const int64_t step : {1, 2})
+    files.remove_file(fs::path("runs/a") / internal::checkpoint_name(step) / "manifest.json");
+  make_own(files, "runs/a/step-0000000002/notes.txt");
+  files.make_folder("runs/a/step-0000000007");
+  make_own(files, "runs/a/step-0000000007/weights.safetensors");
+  files.make_folder("runs/a/step-8");
+  files.create("runs/a/step-9");
+  save(files, 4);
+  EXPECT_EQ(files.list("runs/a"), (std::vector<std::string>{"step-0000000002", "step-0000000003", "step-0000000004",
+                                                            "step-0000000007", "step-8", "step-9"}));
+  EXPECT_EQ(files.list("runs/a/step-0000000002").size(), 4u);
+}
+
+// A network that is away for a moment.
+TEST(CrashSweep, WhatCannotBeLookedAtIsNotAbsent) {
+  ModelFiles files;
+  for (const int64_t step : {1, 2, 3}) save(files, step, 9);
+  for (const char* path : {"runs/a/step-0000000003", "runs/a/step-0000000001/manifest.json"}) {
+    files.hide(path);
+    testing::expect_error<DataError>([&] { internal::whole_checkpoints_in(files, "runs/a"); }, "LS-FILE",
+                                     {"Stale file handle"});
+    internal::remove_old(files, "runs/a", 1, 0);
+    files.hide({});
+    EXPECT_EQ(internal::whole_checkpoints_in(files, "runs/a").size(), 3u) << path;
+  }
+}
+
+TEST(CrashSweep, OneThatCannotBeRemovedDoesNotKeepTheOthers) {
+  ModelFiles files;
+  for (const int64_t step : {1, 2, 3, 4}) save(files, step, 9);
+  files.fail_at(1, "Input/output error");
+  internal::remove_old(files, "runs/a", 1, 0);
+  EXPECT_EQ(files.list("runs/a"), (std::vector<std::string>{"step-0000000001", "step-0000000004"}));
+}
+
+/// Another process saves into the folder, as often as it can, between a reader's look at the manifest and the data.
+class ReplacedFiles final : public ModelFiles {
+ public:
+  explicit ReplacedFiles(int64_t times) : times_(times) {}
+  bool has(const fs::path& path) override {
+    if (!saving_ && times_ > 0 && path.filename().string().starts_with("weights")) {
+      --times_;
+      saving_ = true;
+      internal::save_image(*this, "c", image_of(++step_));
+      saving_ = false;
+    }
+    return ModelFiles::has(path);
+  }
+  int64_t step() const { return step_; }
+
+ private:
+  int64_t times_;
+  int64_t step_ = 1;
+  bool saving_ = false;
+};
+
+TEST(CrashSweep, AReaderGetsAWholeCheckpointWhileOneIsReplaced) {
+  for (const int64_t times : {1, 5}) {
+    ReplacedFiles files(times);
+    internal::save_image(files, "c", image_of(1));
+    EXPECT_EQ(step_in(files, "c"), 1 + times);
+  }
+  ReplacedFiles files(1000);
+  internal::save_image(files, "c", image_of(1));
+  testing::expect_error<DataError>([&] { step_in(files, "c"); }, "LS-CHECKPOINT-DAMAGED", {"weights"});
+  EXPECT_LT(files.step(), 100) << "a reader does not try for ever";
+}
+
+TEST(CrashSweep, ATensorsNameThatFilesCannotHaveIsRefusedBeforeAnythingIsWritten) {
+  ModelFiles files;
+  Image image = image_of(1);
+  image.tensors.front().name = "w\xff";
+  testing::expect_error<UsageError>([&] { internal::save_image(files, "c", image); }, "LS-NAME", {"'w?'", "UTF-8"});
+  EXPECT_FALSE(files.has("c"));
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ enum class Lost {
   kNewNames,  // names that were made or given anew are not there, and those that were removed are not either
 };
 
-class ModelFiles final : public internal::Files {
+class ModelFiles : public internal::Files {
  public:
   /// Calls so far that can fail.
   int64_t calls() const { return calls_; }
@@ -40,6 +40,8 @@ class ModelFiles final : public internal::Files {
   /// The machine stops before the n-th call has done anything.
   void stop_at(int64_t n) { stop_at_ = calls_ + n; }
   void work_again() { fail_at_ = stop_at_ = -1, for_good_ = false; }
+  /// The system cannot tell what is there under this path; an empty one ends it.
+  void hide(const fs::path& path) { hidden_ = path; }
   /// What is there after the machine has started again.
   void restart(Lost lost) {
     work_again();
@@ -76,7 +78,7 @@ class ModelFiles final : public internal::Files {
   std::unique_ptr<internal::NewFile> create(const fs::path& path) override {
     call(path);
     if (now_.contains(path)) refuse(path, "File exists");
-    if (!is_folder(path.parent_path())) refuse(path, "No such file or directory");
+    if (!is_folder_now(path.parent_path())) refuse(path, "No such file or directory");
     auto node = std::make_shared<Node>();
     now_[path] = node;
     return std::make_unique<Writing>(*this, path, node);
@@ -86,7 +88,11 @@ class ModelFiles final : public internal::Files {
     if (found == now_.end() || !found->second) refuse(path, "No such file or directory");
     return std::make_unique<Reading>(found->second);
   }
-  bool has(const fs::path& path) override { return now_.contains(path); }
+  bool has(const fs::path& path) override {
+    if (!hidden_.empty() && path.string().starts_with(hidden_.string())) refuse(path, "Stale file handle");
+    return now_.contains(path);
+  }
+  bool is_folder(const fs::path& path) override { return has(path) && !now_.at(path); }
   std::vector<std::string> list(const fs::path& folder) override {
     std::vector<std::string> names;
     for (const auto& [path, node] : now_) {
@@ -95,7 +101,7 @@ class ModelFiles final : public internal::Files {
     return names;
   }
   bool make_folder(const fs::path& folder) override {
-    if (is_folder(folder)) return false;
+    if (is_folder_now(folder)) return false;
     make_folder(folder.parent_path());
     call(folder);
     now_[folder] = nullptr;
@@ -179,7 +185,7 @@ class ModelFiles final : public internal::Files {
   [[noreturn]] static void refuse(const fs::path& path, const std::string& reason) {
     throw DataError("LS-FILE", "'" + path.string() + "': " + reason, "a test");
   }
-  bool is_folder(const fs::path& path) const {
+  bool is_folder_now(const fs::path& path) const {
     if (path.empty() || path == "/") return true;
     const auto found = now_.find(path);
     return found != now_.end() && !found->second;
@@ -198,6 +204,7 @@ class ModelFiles final : public internal::Files {
   int64_t stop_at_ = -1;
   bool for_good_ = false;
   std::string reason_;
+  fs::path hidden_;
 };
 
 }  // namespace lockstep::testing

@@ -68,7 +68,7 @@ TEST_F(WorkersCheckpoint, AnErrorOfOneIsAnErrorOfAllAndNothingChanges) {
   run_workers({.workers = 2, .replicas = 4}, [&](Strategy& strategy) {
     Training training(strategy);
     internal::CheckpointAccess::set_files(training.checkpoint(), files);
-    CheckpointManager manager(training.checkpoint(), {.directory = "runs"});
+    CheckpointManager manager(training.checkpoint(), {.directory = "/runs"});
     training.steps(1);
     manager.save();
     manager.wait();
@@ -83,10 +83,10 @@ TEST_F(WorkersCheckpoint, AnErrorOfOneIsAnErrorOfAllAndNothingChanges) {
       }
     };
     fails([&] { manager.wait(); });
-    EXPECT_EQ(manager.latest(), fs::path("runs/step-0000000001"));
+    EXPECT_EQ(manager.latest(), fs::path("/runs/step-0000000001"));
     manager.save();  // the run goes on
     manager.wait();
-    EXPECT_EQ(manager.latest(), fs::path("runs/step-0000000002"));
+    EXPECT_EQ(manager.latest(), fs::path("/runs/step-0000000002"));
 
     // One worker's program has a value that refuses what it is given.
     int value = 1;
