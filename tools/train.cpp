@@ -121,6 +121,7 @@ int train(const TrainOptions& options) {
   SampleLog sample_log(is_chief ? options.sample_log : "", !options.checkpoint_dir.empty(), options.resume);
   WholeFile json(is_chief ? options.json : "");
   const auto strategy = make(options, cluster);
+  stop_on_signal();  // before all workers have made the model, so that none is still killed by it later
   ModelOptions model_options = options.model;
   const TrainData split = load_data(options.data, model_options);
   const std::string description = strategy->describe();  // while there are no variables, of which it has a table
@@ -135,7 +136,6 @@ int train(const TrainOptions& options) {
                     "give more data");
   }
   const int64_t steps = options.steps > 0 ? options.steps : per_epoch * std::max<int64_t>(options.epochs, 1);
-  stop_on_signal();
   if (is_chief) {
     std::fputs(description.c_str(), stderr);
     if (options.describe) std::fputs(strategy->describe_variables().c_str(), stderr);
