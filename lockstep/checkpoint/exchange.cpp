@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cstdint>
 #include <span>
+#include <system_error>
 #include <utility>
 
 #include "lockstep/checkpoint/files.h"
@@ -16,6 +18,35 @@
 namespace lockstep {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+/// The file that gets the new content: a link's target, so that the link stays. Renaming would also replace a device or
+/// a pipe, so these are refused.
+fs::path file_to_replace(const fs::path& file) {
+  std::error_code error;
+  const fs::file_status status = fs::status(file, error);
+  if (fs::exists(status) && !fs::is_regular_file(status)) {
+    throw DataError("LS-FILE", fmt::format("'{}' is not a file that can be replaced", file.string()),
+                    "give the path of a plain file, or of a new one");
+  }
+  if (!fs::is_symlink(fs::symlink_status(file, error))) return file;
+  const fs::path target = fs::weakly_canonical(file, error);
+  if (error || fs::is_symlink(fs::symlink_status(target, error))) {
+    throw DataError("LS-FILE", fmt::format("the link '{}' cannot be followed", file.string()),
+                    "give the path of a plain file, or of a new one");
+  }
+  return target;
+}
+
+/// A name that nobody has, for the file until it is whole.
+fs::path free_name_beside(const fs::path& file, internal::Files& files) {
+  fs::path name = file.string() + ".part";
+  for (int64_t number = 1; files.has(name); ++number) name = fmt::format("{}.{}.part", file.string(), number);
+  return name;
+}
+
+}  // namespace
 
 std::map<std::string, at::Tensor> load_tensors(const fs::path& file, const Rename& rename) {
   const std::string what = fmt::format("'{}'", file.string());
@@ -47,11 +78,11 @@ void save_tensors(const fs::path& file, const std::map<std::string, at::Tensor>&
   internal::Files& files = internal::host_files();
   const internal::NamedTensors named(tensors.begin(), tensors.end());
   internal::require_storable(named);  // before anything is written
-  const fs::path part = file.string() + ".part";
-  if (files.has(part)) files.remove_file(part);
+  const fs::path target = file_to_replace(file);
+  const fs::path part = free_name_beside(target, files);
   try {
     internal::write_tensors(*files.create(part), named, {{"format", "pt"}});
-    files.rename(part, file);
+    files.rename(part, target);
   } catch (...) {
     try {
       if (files.has(part)) files.remove_file(part);
@@ -59,7 +90,7 @@ void save_tensors(const fs::path& file, const std::map<std::string, at::Tensor>&
     }
     throw;
   }
-  files.sync_folder(file.parent_path());
+  files.sync_folder(target.parent_path());
 }
 
 }  // namespace lockstep

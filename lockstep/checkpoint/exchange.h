@@ -22,8 +22,9 @@ using Rename = std::function<std::string(const std::string&)>;
 ///     model.load(lockstep::load_tensors("model.pt"));
 std::map<std::string, at::Tensor> load_tensors(const std::filesystem::path& file, const Rename& rename = {});
 
-/// Writes a safetensors file, which appears under its name when it is whole and on the disk. A DataError (LS-FILE)
-/// where that fails; then a file of before is unchanged.
+/// Writes a safetensors file, which appears under its name when it is whole and on the disk. A link stays, and the file
+/// that it leads to is replaced. A DataError (LS-FILE) where that fails, or where the name is that of a folder, a
+/// device or a pipe; then a file of before is unchanged.
 ///
 ///     lockstep::save_tensors("model.safetensors", model.state());
 void save_tensors(const std::filesystem::path& file, const std::map<std::string, at::Tensor>& tensors);

@@ -2,6 +2,7 @@
 #include "lockstep/checkpoint/exchange.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <torch/serialize.h>
 #include <torch/torch.h>
 #include <unistd.h>
@@ -72,6 +73,32 @@ TEST_F(Exchange, ANameThatIsNotUtf8IsRefusedBeforeAnythingIsWritten) {
   expect_error<UsageError>([&] { save_tensors(path("a"), {{"x", at::Tensor()}}); }, "LS-NOT-DENSE");
   EXPECT_EQ(bytes("a"), "before");
   EXPECT_FALSE(fs::exists(path("a.part")));
+}
+
+TEST_F(Exchange, ALinkStaysAndItsTargetIsReplaced) {
+  write("a", "before");
+  fs::create_symlink("a", path("link"));
+  save_tensors(path("link"), {{"x", torch::ones({1})}});
+  EXPECT_TRUE(fs::is_symlink(path("link")));
+  EXPECT_TRUE(load_tensors(path("a")).at("x").equal(torch::ones({1})));
+  fs::create_symlink("nowhere/b", path("dangling"));
+  expect_error<DataError>([&] { save_tensors(path("dangling"), {{"x", torch::ones({1})}}); }, "LS-FILE");
+}
+
+TEST_F(Exchange, WhatIsNoPlainFileIsNotReplaced) {
+  ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
+  fs::create_directory(path("folder"));
+  for (const std::string name : {"pipe", "folder"}) {
+    expect_error<DataError>([&] { save_tensors(path(name), {{"x", torch::ones({1})}}); }, "LS-FILE", {name});
+  }
+  EXPECT_TRUE(fs::is_fifo(path("pipe")));
+}
+
+TEST_F(Exchange, AFileThatHasTheNameOfTheUnfinishedOneStays) {
+  write("a.part", "mine");
+  save_tensors(path("a"), {{"x", torch::ones({1})}});
+  EXPECT_EQ(bytes("a.part"), "mine");
+  EXPECT_FALSE(fs::exists(path("a.1.part")));
 }
 
 TEST_F(Exchange, NamesAreMapped) {
