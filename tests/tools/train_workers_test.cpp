@@ -5,6 +5,8 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -50,6 +52,23 @@ TEST_F(TrainWorkers, GiveTheDigestsTheLossAndTheSamplesOfOneProcess) {
     }
     EXPECT_EQ(found["workers"], workers);
     EXPECT_EQ(found["engine"], workers == 1 ? "in-process" : engine);
+    EXPECT_EQ(sorted_lines(log), sorted_lines(samples));
+  }
+}
+
+TEST_F(TrainWorkers, GiveTheDigestsOfOneProcessOnMnist) {
+  const char* const shared = std::getenv("LOCKSTEP_SHARED_DATA");
+  if (!shared || !std::filesystem::exists(std::filesystem::path(shared) / "mnist-10k"))
+    GTEST_SKIP() << "LOCKSTEP_SHARED_DATA names no folder with mnist-10k in it";
+  const std::string flags = "--data idx:" + (std::filesystem::path(shared) / "mnist-10k").string() +
+                            " --model cnn --replicas 2 --devices cpu:0 --steps 40 ";
+  const auto [expected, samples] = train(0, flags);
+  for (const char* engine : {"shared-memory", "tcp"}) {
+    const auto [found, log] = train(2, flags + "--engine " + engine);
+    for (const char* key : {"samples", "train_loss", "eval_loss", "eval_accuracy", "weights_sha256", "optimizer_sha256",
+                            "state_sha256"}) {
+      EXPECT_EQ(found[key], expected[key]) << key << ", engine " << engine;
+    }
     EXPECT_EQ(sorted_lines(log), sorted_lines(samples));
   }
 }
