@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -52,7 +53,8 @@ FactorExchange::FactorExchange(std::vector<std::shared_ptr<VariableState>> varia
     : variables_(std::move(variables)),
       group_(group),
       worker_(group.rounds().worker_index()),
-      arrived_(static_cast<std::size_t>(group.num_workers())) {
+      arrived_(static_cast<std::size_t>(group.num_workers())),
+      bytes_of_variable_(variables_.size(), 0) {
   for (int64_t w = 0; w < group.num_workers(); ++w) {
     blocks_.push_back(block_of(group.num_replicas(), group.num_workers(), w));
   }
@@ -60,6 +62,7 @@ FactorExchange::FactorExchange(std::vector<std::shared_ptr<VariableState>> varia
 
 void FactorExchange::begin_step(const std::vector<GradientsOnWorkers>& all, const std::vector<char>& taken) {
   bytes_sent_ = 0;
+  std::fill(bytes_of_variable_.begin(), bytes_of_variable_.end(), 0);
   outlines_ = &all;
   from_others_.clear();
   variables_of_step_.clear();
@@ -115,6 +118,10 @@ void FactorExchange::send(const GradientTable& gradients) {
     received[at] = bytes_at(arrived_[at], elements_of(w));
     bytes_sent_ += static_cast<int64_t>(sent[at].size());
   }
+  for_each_outline(worker_, [&](std::size_t i, int64_t, const FactorsOutline& outline) {
+    bytes_of_variable_[i] += internal::elements_of(outline, variables_[i]->like()) *
+                             static_cast<int64_t>(sizeof(float)) * (group_.num_workers() - 1);
+  });
   group_.rounds().exchange(sent, received);
   for (int64_t w = 0; w < group_.num_workers(); ++w) {
     if (w != worker_) unpack(w, arrived_[static_cast<std::size_t>(w)]);

@@ -49,6 +49,8 @@ class FactorExchange {
 
   /// How many bytes the last step sent to other workers.
   int64_t bytes_sent() const { return bytes_sent_; }
+  /// The part of it that is of variable i.
+  int64_t bytes_sent_of(std::size_t i) const { return bytes_of_variable_[i]; }
 
  private:
   Block block(int64_t worker) const { return blocks_[static_cast<std::size_t>(worker)]; }
@@ -73,6 +75,7 @@ class FactorExchange {
   at::Tensor packed_;
   std::vector<at::Tensor> arrived_;     // by worker
   std::vector<OfReplica> from_others_;  // they share the memory that unpack() was given
+  std::vector<int64_t> bytes_of_variable_;
   int64_t bytes_sent_ = 0;
 };
 

@@ -41,11 +41,13 @@ void for_each_piece(std::size_t first, std::size_t end, int lane, int num_lanes,
 
 }  // namespace
 
-GradientExchange::GradientExchange(std::vector<std::shared_ptr<VariableState>> variables, const ReplicaGroup& group)
+GradientExchange::GradientExchange(std::vector<std::shared_ptr<VariableState>> variables, const ReplicaGroup& group,
+                                   UpdateForm form)
     : variables_(std::move(variables)),
       group_(group),
       worker_(group.rounds().worker_index()),
       num_workers_(group.num_workers()),
+      form_(form),
       partial_sums_(group),
       factors_(variables_, group),
       slices_(static_cast<std::size_t>(num_workers_)),
@@ -58,15 +60,17 @@ bool GradientExchange::takes(std::size_t i) const {
 
 void GradientExchange::begin_step(const std::vector<GradientsOnWorkers>& all) {
   bytes_sent_ = 0;
-  std::vector<char> factored(variables_.size());
+  factored_.assign(variables_.size(), 0);
   std::vector<char> summed(variables_.size());
   for (std::size_t i = 0; i < variables_.size(); ++i) {
     if (!takes(i) || all[i].gradients != Gradients::kSome) continue;
     const at::Tensor& like = variables_[i]->like();
-    const bool as_factors = !all[i].factors.empty() && travels_as_factors(like.size(0), like.size(1), all[i].factors);
-    (as_factors ? factored : summed)[i] = 1;
+    bool as_factors = !all[i].factors.empty() && form_ != UpdateForm::kSums;
+    if (as_factors && form_ != UpdateForm::kFactors)
+      as_factors = travels_as_factors(like.size(0), like.size(1), all[i].factors);
+    (as_factors ? factored_ : summed)[i] = 1;
   }
-  factors_.begin_step(all, factored);
+  factors_.begin_step(all, factored_);
   if (summed != summed_) lay_out(summed);
 }
 
@@ -192,6 +196,18 @@ void GradientExchange::send_sums() {
     bytes_sent_ += own_slice().bytes;
   }
   group_.rounds().exchange(to, from);
+}
+
+GradientExchange::Travelled GradientExchange::travelled(std::size_t i) const {
+  if (i < factored_.size() && factored_[i]) return {Travelled::As::kFactors, factors_.bytes_sent_of(i)};
+  if (i >= summed_.size() || !summed_[i]) return {};
+  // Partial sums of what others own, and to each of them the sum of what this worker owns.
+  const int64_t begin = places_[i];
+  const int64_t end = begin + variables_[i]->bytes();
+  const int64_t own =
+      std::max<int64_t>(std::min(end, own_slice().begin + own_slice().bytes) - std::max(begin, own_slice().begin), 0);
+  const auto subtrees_here = static_cast<int64_t>(subtrees(worker_).size());
+  return {Travelled::As::kSums, (end - begin - own) * subtrees_here + own * (num_workers_ - 1)};
 }
 
 void GradientExchange::set_leaves(GradientTable& gradients) const {

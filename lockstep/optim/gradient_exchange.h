@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "lockstep/core/update_form.h"
 #include "lockstep/optim/factor_exchange.h"
 #include "lockstep/optim/gradients_on_workers.h"
 #include "lockstep/optim/partial_sums.h"
@@ -30,8 +31,9 @@ class VariableState;
 /// all else is called on one thread, while all replicas are at rest.
 class GradientExchange {
  public:
-  /// For these variables, in this order, on all workers. `group` outlives it.
-  GradientExchange(std::vector<std::shared_ptr<VariableState>> variables, const ReplicaGroup& group);
+  /// For these variables, in this order, on all workers. `group` outlives it. `form` is the same on all workers; where
+  /// it is neither kSums nor kFactors, travels_as_factors() decides for each variable.
+  GradientExchange(std::vector<std::shared_ptr<VariableState>> variables, const ReplicaGroup& group, UpdateForm form);
 
   /// Whether the gradient of variable i travels here: its dtype is float32 or float64.
   bool takes(std::size_t i) const;
@@ -49,6 +51,13 @@ class GradientExchange {
 
   /// How many bytes the last step sent to other workers.
   int64_t bytes_sent() const { return bytes_sent_ + factors_.bytes_sent(); }
+
+  /// How variable i travelled in the last step.
+  struct Travelled {
+    enum class As : uint8_t { kNothing, kSums, kFactors } as = As::kNothing;
+    int64_t bytes = 0;  // that this worker sent; sums without the gaps between variables
+  };
+  Travelled travelled(std::size_t i) const;
 
  private:
   /// At most kSumBlock elements of one variable.
@@ -81,10 +90,12 @@ class GradientExchange {
   const ReplicaGroup& group_;
   const int64_t worker_;
   const int64_t num_workers_;
+  const UpdateForm form_;
 
   PartialSums partial_sums_;
   FactorExchange factors_;
   std::vector<char> summed_;         // by variable, of the layout
+  std::vector<char> factored_;       // by variable, of the step
   std::vector<Piece> pieces_;        // in the order of the row
   std::vector<int64_t> places_;      // by variable: its first byte within the row
   std::vector<Slice> slices_;        // by worker

@@ -39,8 +39,10 @@ std::vector<std::shared_ptr<VariableState>> variables_of(const std::vector<Updat
 }
 
 /// Why this worker cannot share the update; empty where it can.
-std::string obstacle(const ReplicaGroup& group, const std::vector<UpdateTarget>& targets, bool is_on) {
-  if (!is_on) return "LOCKSTEP_HOST_MEMORY is off";
+std::string obstacle(const ReplicaGroup& group, const std::vector<UpdateTarget>& targets, const AskedForm& asked) {
+  if (asked.form == UpdateForm::kSums || asked.form == UpdateForm::kFactors)
+    return fmt::format("it is asked for {}", name_of(asked.form));
+  if (!asked.host_memory) return "LOCKSTEP_HOST_MEMORY is off";
   if (!group.rounds().host_memory()) return "the workers have no memory in common";
   for (const UpdateTarget& target : targets) {
     const at::ScalarType type = target.variable->like().scalar_type();
@@ -95,21 +97,25 @@ void give(const Places& places, const std::shared_ptr<std::byte>& memory) {
 
 }  // namespace
 
-bool host_memory_is_on() {
+AskedForm AskedForm::of(UpdateForm form) {
+  const UpdateForm environment = update_form_of_environment();
+  AskedForm asked{environment == UpdateForm::kAuto ? form : environment};
   const char* const text = std::getenv("LOCKSTEP_HOST_MEMORY");
   const std::string_view set = text ? text : "";
-  if (set == "off") return false;
-  if (set.empty() || set == "auto") return true;
+  asked.host_memory = set != "off";
+  if (set.empty() || set == "auto" || set == "off") return asked;
   throw UsageError("LS-ENVIRONMENT", fmt::format("LOCKSTEP_HOST_MEMORY is '{}'", set),
                    "set it to auto or off, or leave it unset");
 }
 
 std::unique_ptr<HostUpdate> HostUpdate::agree(const ReplicaGroup& group, const std::vector<UpdateTarget>& targets,
-                                              const std::string& name, bool is_on, std::string& why_not) {
+                                              const std::string& name, const AskedForm& asked, std::string& why_not) {
   // Checksums depend on the set of vector instructions.
   const std::string loops = name_of(simd());
   const auto fill_in = [&](Proposal& mine) {
-    mine.data = fmt::format("{}\n{}\n{}", group.plan().num_lanes(), loops, obstacle(group, targets, is_on));
+    mine.signature = static_cast<uint64_t>(asked.form);
+    mine.detail = fmt::format("the form of '{}', which is asked for {}", name, name_of(asked.form));
+    mine.data = fmt::format("{}\n{}\n{}", group.plan().num_lanes(), loops, obstacle(group, targets, asked));
   };
   const auto all =
       agree_on_call(group.rounds(), {.call = "the form of an update", .name = name, .step = group.step()}, fill_in);
@@ -130,6 +136,12 @@ std::unique_ptr<HostUpdate> HostUpdate::agree(const ReplicaGroup& group, const s
     std::string why = part(all[w].data, 2);
     if (why.empty() && part(all[w].data, 1) != part(all.front().data, 1)) why = "it has other vector instructions";
     if (!why.empty() && why_not.empty()) why_not = fmt::format("on worker {} {}", w, why);
+  }
+  if (!why_not.empty() && asked.form == UpdateForm::kHostMemory) {
+    throw UsageError(
+        "LS-UPDATE-FORM",
+        fmt::format("the update of '{}' is asked for host memory, which workers cannot share: {}", name, why_not),
+        "ask for another form, or for auto: see docs/multi-worker.md");
   }
   if (!why_not.empty()) return nullptr;
   return std::unique_ptr<HostUpdate>(new HostUpdate(group, targets, name, lanes));

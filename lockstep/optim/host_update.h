@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/update_form.h"
 #include "lockstep/optim/fused_update.h"
 #include "lockstep/optim/host_gradients.h"
 
@@ -16,9 +17,15 @@ namespace lockstep::internal {
 class GradientTable;
 class ReplicaGroup;
 
-/// Whether the environment lets workers of one host share memory: LOCKSTEP_HOST_MEMORY is not "off". A UsageError
-/// (LS-ENVIRONMENT) where it is neither empty, "auto" nor "off".
-bool host_memory_is_on();
+/// By which form the program and the environment want an optimizer's variables to be updated.
+struct AskedForm {
+  UpdateForm form = UpdateForm::kAuto;
+  bool host_memory = true;  // whether the environment lets workers of one host share memory
+
+  /// `form`, or what LOCKSTEP_UPDATE_FORM says where it is set; and LOCKSTEP_HOST_MEMORY is not "off". A UsageError
+  /// (LS-ENVIRONMENT) for texts that they do not know.
+  static AskedForm of(UpdateForm form);
+};
 
 /// An update that workers of one host share. Weights with their checksums, and slots, lie in memory that all workers
 /// map, each in two halves. In a step each worker updates its share of the blocks: it reads the one half, and writes
@@ -29,11 +36,12 @@ bool host_memory_is_on();
 /// move() is called by each lane for its share.
 class HostUpdate {
  public:
-  /// Agrees with all workers whether the optimizer `name` of these variables can have this form. Null where it cannot;
-  /// `why_not` then says why. Every worker gets the same. A ClusterError (LS-CLUSTER-MEMORY), on all workers, where one
-  /// gets no memory.
+  /// Agrees with all workers whether the optimizer `name` of these variables has this form. Null where it has not;
+  /// `why_not` then says why. Every worker gets the same. On all workers a ClusterError (LS-CLUSTER-MEMORY) where one
+  /// gets no memory, a UsageError where they ask for different forms, and one (LS-UPDATE-FORM) where they ask for host
+  /// memory and cannot have it.
   static std::unique_ptr<HostUpdate> agree(const ReplicaGroup& group, const std::vector<UpdateTarget>& targets,
-                                           const std::string& name, bool is_on, std::string& why_not);
+                                           const std::string& name, const AskedForm& asked, std::string& why_not);
 
   LaneRange lanes() const { return lanes_; }
   /// A place for each block.

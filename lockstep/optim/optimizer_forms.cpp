@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/comm/agreement.h"
+#include "lockstep/core/error.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/mirrored_state.h"
@@ -19,9 +20,16 @@ int64_t OptimizerState::num_leaves() const {
 }
 
 void OptimizerState::decide_form() {
+  if (!exchange_ && !host_ && group_->num_workers() > 1 && asked_form_.form == UpdateForm::kHostMemory) {
+    throw UsageError("LS-UPDATE-FORM",
+                     fmt::format("the update of '{}' is asked for host memory, which workers cannot share: {}", name_,
+                                 local_ ? "each replica trains variables of its own"
+                                        : "sums are added by a reducer of the program's own"),
+                     "ask for another form, or for auto: see docs/multi-worker.md");
+  }
   if (form_is_decided_) return;
   const std::vector<UpdateTarget> targets = parts_.front().update.targets();
-  auto host = HostUpdate::agree(*group_, targets, name_, host_memory_is_on_, why_not_shared_);
+  auto host = HostUpdate::agree(*group_, targets, name_, asked_form_, why_not_shared_);
   if (host) {
     Part part{FusedUpdate(targets, {0, group_->num_replicas()}, host->lanes(), host->squares()), 1};
     parts_.push_back(std::move(part));
@@ -38,6 +46,16 @@ std::string OptimizerState::form() const {
   if (!form_is_decided_) return "the first step decides whether workers share the update";
   if (!exchange_) return "every worker updates all, because sums are added by a reducer of the program's own";
   return fmt::format("every worker updates all, because {}", why_not_shared_);
+}
+
+OptimizerState::FormOfVariable OptimizerState::form_of(std::size_t i) const {
+  if (group_->num_workers() == 1 || local_ || !form_is_decided_) return {};
+  if (host_) return {"host memory", 0};
+  if (!exchange_ || !exchange_->takes(i)) return {"sums, one by one", -1};
+  using enum GradientExchange::Travelled::As;
+  const auto travelled = exchange_->travelled(i);
+  if (travelled.as == kNothing) return {"nothing in the last step", 0};
+  return {travelled.as == kFactors ? "factors" : "sums", travelled.bytes};
 }
 
 void OptimizerState::begin_exchange(const StepOptions& options) {

@@ -137,7 +137,7 @@ OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<
       digest_(OptimizerDigest::of(variables_, groups)),
       steps_(variables_.size(), 0),
       gradients_(variables_, group_->num_local_replicas()),
-      host_memory_is_on_(host_memory_is_on()),
+      asked_form_(AskedForm::of(UpdateForm::kAuto)),
       local_(variables_.front()->is_trained_locally()),
       watch_(variables_, group_->num_local_replicas(), group_->num_replicas() > 1 && !local_),
       factored_(variables_, factoring),
@@ -161,7 +161,7 @@ OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<
     for (int64_t r = 0; r < replicas; ++r) parts_.push_back({FusedUpdate(targets, {r, 1}, 1), factor});
   } else {
     if (group_->num_workers() > 1 && group_->reducer().in_tree_order()) {
-      exchange_.emplace(variables_, *group_);
+      exchange_.emplace(variables_, *group_, asked_form_.form);
       form_is_decided_ = false;
     }
     parts_.push_back({FusedUpdate(targets, {0, num_leaves()}, group_->plan().num_lanes()), 1});

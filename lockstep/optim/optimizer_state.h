@@ -57,6 +57,13 @@ class OptimizerState {
   const std::shared_ptr<ReplicaGroup>& group() const { return group_; }
   /// How several workers update the variables, for describe(); empty where nothing is to be said.
   std::string form() const;
+  /// How the last step brought the gradients of variable i together, and how many bytes this worker sent for it; -1:
+  /// not counted. Empty with one worker, and before the first step. Outside of steps.
+  struct FormOfVariable {
+    std::string text = {};
+    int64_t bytes_sent = -1;
+  };
+  FormOfVariable form_of(std::size_t i) const;
 
   // Step counts and rates that load() and set_learning_rate() changed in a run, from a merge function. Not while
   // replicas run.
@@ -123,7 +130,7 @@ class OptimizerState {
   std::optional<Before> before_;
   GradientTable gradients_;
   std::optional<GradientExchange> exchange_;  // with several workers whose gradients are added in tree order
-  const bool host_memory_is_on_;
+  const AskedForm asked_form_;
   bool form_is_decided_ = true;       // else by the first step, with exchange_
   std::unique_ptr<HostUpdate> host_;  // in place of exchange_, where the workers share the update
   std::string why_not_shared_;

@@ -343,7 +343,22 @@ std::vector<Variable> Strategy::variables() const {
 std::string Strategy::describe_variables() const {
   constexpr std::size_t kRows = 40;
   std::vector<internal::VariableRow> rows;
-  for (const Variable& variable : variables()) rows.push_back(internal::row_of(variable.state()));
+  std::map<const internal::VariableState*, std::size_t> row_with;
+  for (const Variable& variable : variables()) {
+    row_with[&variable.state()] = rows.size();
+    rows.push_back(internal::row_of(variable.state()));
+  }
+  for (const auto& one : optimizers_) {
+    const auto optimizer = one.lock();
+    if (!optimizer) continue;
+    for (std::size_t i = 0; i < optimizer->variables().size(); ++i) {
+      const auto form = optimizer->form_of(i);
+      const auto row = row_with.find(optimizer->variables()[i].get());
+      if (form.text.empty() || row == row_with.end()) continue;
+      rows[row->second].update = form.text;  // of the optimizer that was made last
+      rows[row->second].sent = form.bytes_sent;
+    }
+  }
   return internal::table_of(internal::shortened(rows, kRows));
 }
 

@@ -41,6 +41,7 @@ std::string beginning_of(const std::string& name, std::size_t depth) {
 void add_to(VariableRow& row, const VariableRow& other) {
   row.bytes += other.bytes;
   row.count += other.count;
+  row.sent = row.sent < 0 || other.sent < 0 ? -1 : row.sent + other.sent;
   row.shape = fmt::format("{} variables", row.count);
 }
 
@@ -51,7 +52,8 @@ std::vector<VariableRow> together(const std::vector<VariableRow>& rows, std::siz
   for (const VariableRow& row : rows) {
     const std::string beginning = beginning_of(row.name, depth);
     const auto [at, fresh] = known.try_emplace(
-        fmt::format("{}\n{}\n{}\n{}\n{}", beginning, row.kind, row.copies, row.where, row.gradient), result.size());
+        fmt::format("{}\n{}\n{}\n{}\n{}\n{}", beginning, row.kind, row.copies, row.where, row.gradient, row.update),
+        result.size());
     if (fresh) {
       result.push_back(row);
     } else {
@@ -81,28 +83,32 @@ std::vector<VariableRow> shortened(const std::vector<VariableRow>& rows, std::si
   std::vector<VariableRow> result = rows;
   while (result.size() > max_rows && depth > 1) result = together(rows, --depth);
   if (result.size() <= max_rows) return result;
-  VariableRow rest{.name = "...", .count = 0};
+  VariableRow rest{.name = "...", .sent = 0, .count = 0};
   while (result.size() >= max_rows && !result.empty()) {
     add_to(rest, result.back());
     result.pop_back();
   }
   rest.copies = 0;  // the numbers may differ
+  if (rest.sent == 0) rest.sent = -1;
   result.push_back(rest);
   return result;
 }
 
 std::string table_of(const std::vector<VariableRow>& rows) {
-  std::vector<std::array<std::string, 7>> cells{{"variable", "kind", "shape", "bytes", "copies", "where", ""}};
+  std::vector<std::array<std::string, 9>> cells{{"variable", "kind", "shape", "bytes", "copies", "where", "", "", ""}};
   int64_t count = 0;
   int64_t bytes = 0;
   for (const VariableRow& row : rows) {
     cells.push_back({row.name, row.kind, row.shape, text_of_bytes(row.bytes),
-                     row.copies > 0 ? std::to_string(row.copies) : "", row.where, row.gradient});
+                     row.copies > 0 ? std::to_string(row.copies) : "", row.where, row.gradient, row.update,
+                     row.sent >= 0 ? text_of_bytes(row.sent) : ""});
     count += row.count;
     bytes += row.bytes;
-    if (!row.gradient.empty()) cells.front().back() = "gradient";
+    if (!row.gradient.empty()) cells.front()[6] = "gradient";
+    if (!row.update.empty()) cells.front()[7] = "update";
+    if (row.sent >= 0) cells.front()[8] = "sent";
   }
-  std::array<std::size_t, 7> widths{};
+  std::array<std::size_t, 9> widths{};
   for (const auto& line : cells) {
     for (std::size_t column = 0; column < line.size(); ++column) {
       widths[column] = std::max(widths[column], line[column].size());
@@ -111,8 +117,9 @@ std::string table_of(const std::vector<VariableRow>& rows) {
   std::string text;
   for (const auto& line : cells) {
     std::string row =
-        fmt::format("{:<{}}  {:<{}}  {:<{}}  {:>{}}  {:>{}}  {:<{}}  {}", line[0], widths[0], line[1], widths[1],
-                    line[2], widths[2], line[3], widths[3], line[4], widths[4], line[5], widths[5], line[6]);
+        fmt::format("{:<{}}  {:<{}}  {:<{}}  {:>{}}  {:>{}}  {:<{}}  {:<{}}", line[0], widths[0], line[1], widths[1],
+                    line[2], widths[2], line[3], widths[3], line[4], widths[4], line[5], widths[5], line[6], widths[6]);
+    if (!cells.front()[7].empty()) row += fmt::format("  {:<{}}  {:>{}}", line[7], widths[7], line[8], widths[8]);
     row.erase(row.find_last_not_of(' ') + 1);
     text += row + '\n';
   }

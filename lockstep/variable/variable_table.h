@@ -19,6 +19,8 @@ struct VariableRow {
   int64_t copies = 1;         // how often each lies in this process; 0: the numbers differ
   std::string where = {};     // the device whose memory holds it
   std::string gradient = {};  // its form; see gradient_form.h
+  std::string update = {};    // how several workers bring its gradients together; empty where that is not known
+  int64_t sent = -1;          // bytes that this worker sends for that in a step; -1: not counted
   int64_t count = 1;          // how many variables this row stands for
 };
 

@@ -1,0 +1,26 @@
+// How several workers update an optimizer's variables: docs/multi-worker.md#forms-of-the-update.
+#pragma once
+
+#include <cstdint>
+
+namespace lockstep {
+
+/// The choice changes speed, memory and what travels between workers, and no bit of any result.
+enum class UpdateForm : uint8_t {
+  kAuto,        // host memory where workers share some; else factors where these are smaller, and sums otherwise
+  kHostMemory,  // workers share the update of one copy that all map; an error where they cannot
+  kSums,        // every worker updates all, and all gradients travel as sums
+  kFactors,     // every worker updates all; a gradient that is kept as factors travels as factors, others as sums
+};
+
+namespace internal {
+
+/// LOCKSTEP_UPDATE_FORM: "auto", "host-memory", "sums" or "factors"; kAuto where it is unset. Throws a UsageError
+/// (LS-ENVIRONMENT) for any other text.
+UpdateForm update_form_of_environment();
+
+/// As in the environment.
+const char* name_of(UpdateForm form);
+
+}  // namespace internal
+}  // namespace lockstep

@@ -1,0 +1,153 @@
+// The forms in which several workers update: each can be asked for, is shown with its bytes, and has the same bits.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/join.h"
+#include "tests/support/factored.h"
+#include "tests/support/worker_processes.h"
+#include "tests/support/workers.h"
+
+namespace lockstep {
+namespace {
+
+using testing::EnvironmentScope;
+using testing::FactoredGradientsAre;
+
+/// A matrix whose gradient can be kept as factors, and a vector.
+struct Layer {
+  static constexpr int64_t kRows = 128;
+  static constexpr int64_t kColumns = 64;
+
+  explicit Layer(Strategy& strategy)
+      : weight(strategy.make_variable(torch::arange(kRows * kColumns).to(torch::kFloat).sin().view({kRows, kColumns}),
+                                      {.name = "weight"})),
+        bias(strategy.make_variable(torch::arange(kRows).to(torch::kFloat).cos(), {.name = "bias"})),
+        optimizer(strategy.make_optimizer({weight, bias}, torch::optim::AdamWOptions(0.01))) {}
+
+  void step(Strategy& strategy) const {
+    strategy.run([&](ReplicaContext& ctx) {
+      const auto x = torch::arange(2 * kColumns).add(100 * ctx.replica_id() + ctx.step()).to(torch::kFloat).cos();
+      torch::linear(x.view({2, kColumns}), weight.value(ctx), bias.value(ctx)).pow(2).sum().backward();
+      optimizer.step(ctx, {.clip_global_norm = 1.0});
+    });
+  }
+  std::vector<torch::Tensor> values() const {
+    std::vector<torch::Tensor> all{weight.read(), bias.read()};
+    for (const Variable& slot : optimizer.slots()) all.push_back(slot.read());
+    return all;
+  }
+
+  Variable weight;
+  Variable bias;
+  Optimizer optimizer;
+};
+
+/// What describe() has in the line of a variable, with two spaces between columns of any width.
+std::string row_of(const Strategy& strategy, const std::string& variable) {
+  const std::string text = strategy.describe();
+  const std::size_t begin = text.find("\n" + variable + " ") + 1;
+  std::string row = text.substr(begin, text.find('\n', begin) - begin);
+  for (std::size_t at = row.find("   "); at != std::string::npos; at = row.find("   ")) row.erase(at, 1);
+  return row;
+}
+
+bool ends_with(const std::string& text, const std::string& end) {
+  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+TEST(UpdateForms, HaveTheSameBitsAndAreShownWithTheBytesOfAStep) {
+  if (!testing::can_factor()) GTEST_SKIP() << "this LibTorch or processor keeps no factors";
+  const FactoredGradientsAre factored("always");
+  constexpr int kSteps = 3;
+  const auto trained = [&](int64_t workers, const char* form, const auto& look) {
+    const EnvironmentScope scope("LOCKSTEP_UPDATE_FORM", form);
+    return testing::run_workers({workers, 4}, [&](Strategy& strategy) {
+      const Layer layer(strategy);
+      EXPECT_EQ(strategy.describe().find("  update  "), std::string::npos) << "before the first step";
+      for (int step = 0; step < kSteps; ++step) layer.step(strategy);
+      look(strategy);
+      return layer.values();
+    });
+  };
+  const auto expected = trained(1, "auto", [](Strategy& strategy) {
+                          EXPECT_EQ(strategy.describe().find("  update  "), std::string::npos) << "of one worker";
+                        }).front();
+  struct Form {
+    const char* name;
+    const char* weight;  // how the row of each variable ends on two workers, where both send as much
+    const char* bias;
+  };
+  // Factors: 2 samples of each of two replicas, 128 + 64 numbers each and the fill of panels, and the sum of a vector,
+  // of which each worker owns a half or one of them owns it all; either way it sends one partial sum or one sum.
+  for (const Form& form :
+       {Form{"auto", "  host memory  0 B", "  host memory  0 B"},
+        Form{"host-memory", "  host memory  0 B", "  host memory  0 B"},
+        Form{"sums", "  sums  32.0 KiB", "  sums  512 B"}, Form{"factors", "  factors  3.5 KiB", "  sums  512 B"}}) {
+    for (const int64_t workers : {2, 3, 4}) {
+      const auto all = trained(workers, form.name, [&](Strategy& strategy) {
+        const std::string weight = row_of(strategy, "weight");
+        const std::string bias = row_of(strategy, "bias");
+        if (workers != 2) return;
+        EXPECT_TRUE(ends_with(weight, form.weight)) << form.name << ": " << weight;
+        EXPECT_TRUE(ends_with(bias, form.bias)) << form.name << ": " << bias;
+      });
+      for (const auto& values : all) {
+        ASSERT_EQ(values.size(), expected.size());
+        for (std::size_t i = 0; i < values.size(); ++i)
+          EXPECT_TRUE(torch::equal(values[i], expected[i])) << form.name << ", " << workers << " workers, value " << i;
+      }
+    }
+  }
+}
+
+TEST(UpdateForms, AreAnErrorOnAllWorkersWhereTheyCannotBe) {
+  const EnvironmentScope form("LOCKSTEP_UPDATE_FORM", "host-memory");
+  const EnvironmentScope memory("LOCKSTEP_HOST_MEMORY", "off");
+  testing::expect_step_error_on_all<UsageError>({3, 4}, [](Strategy& strategy) { Layer(strategy).step(strategy); },
+                                                "LS-UPDATE-FORM", {"host memory", "LOCKSTEP_HOST_MEMORY is off"});
+}
+
+WORKER_BODY(asks_for_a_form) {
+  torch::set_num_threads(1);
+  testing::OneOfSeveral strategy(join(resolve_cluster(), {.engine = "shared-memory"}), 2, 1, nullptr);
+  const Layer layer(strategy);
+  try {
+    layer.step(strategy);
+    testing::report("nothing was thrown");
+  } catch (const ReplicaError& error) {
+    testing::report(error.what());
+  }
+}
+
+TEST(UpdateForms, ThatDifferAreNamedOnAllWorkers) {
+  testing::WorkerProcesses workers("asks_for_a_form", 2, [&](int64_t w) {
+    return testing::WorkerProcesses::Environment{{"LOCKSTEP_UPDATE_FORM", w == 0 ? "sums" : "factors"},
+                                                 {"LOCKSTEP_NUM_WORKERS", "2"},
+                                                 {"LOCKSTEP_WORKER_INDEX", std::to_string(w)},
+                                                 {"LOCKSTEP_LOCAL_WORKER", std::to_string(w)},
+                                                 {"LOCKSTEP_CHIEF_ADDRESS", "127.0.0.1:4000"},
+                                                 {"LOCKSTEP_JOB_ID", "update-forms-" + std::to_string(getpid())},
+                                                 {"LOCKSTEP_SECRET", "a secret of the test"}};
+  });
+  for (const auto& one : workers.expect_all("", std::chrono::seconds(60))) {
+    for (const char* value : {"[LS-WORKER-ORDER]", "worker 0", "asked for sums", "worker 1", "asked for factors"})
+      EXPECT_NE(one.text.find(value), std::string::npos) << value << " in " << one.text;
+  }
+}
+
+TEST(UpdateForms, RefuseAnotherWordInTheEnvironment) {
+  const EnvironmentScope form("LOCKSTEP_UPDATE_FORM", "slices");
+  testing::run_workers({2, 2}, [](Strategy& strategy) {
+    testing::expect_error<UsageError>([&] { const Layer layer(strategy); }, "LS-ENVIRONMENT",
+                                      {"LOCKSTEP_UPDATE_FORM", "slices", "host-memory"});
+    return 0;
+  });
+}
+
+}  // namespace
+}  // namespace lockstep
