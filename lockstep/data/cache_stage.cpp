@@ -11,8 +11,10 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <optional>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -70,17 +72,34 @@ bool write_at(int file, const void* from, std::size_t count, int64_t offset) {
   return true;
 }
 
+/// Throws the error of a file that cannot be opened or made for `error`, or that is not a plain one.
+[[noreturn]] void refuse(const std::string& path, int error) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::path parent = fs::path(path).parent_path();
+  const std::string folder = parent.empty() ? "." : parent.string();
+  std::string why = std::generic_category().message(error);
+  const char* cure = "give a path in a folder that exists and may be written";
+  if (error == 0 || error == EISDIR) {
+    why = "it is not a plain file";
+    cure = "give the path of a file, or of none yet";
+  } else if (!fs::is_directory(folder, ignored)) {
+    why = fmt::format("there is no folder '{}'", folder);
+    cure = "make that folder, or give another path";
+  } else if (error == EACCES || error == EPERM || error == EROFS) {
+    why = fmt::format("'{}' may not be written ({})", fs::exists(path, ignored) ? path : folder, why);
+    cure = "give a path that this user may write, or call cache() without one";
+  }
+  throw DataError("LS-DATA-FILE", fmt::format("the cache '{}' cannot be used: {}", path, why), cure);
+}
+
 }  // namespace
 
 CacheFile::CacheFile(std::string path, uint64_t digest, int64_t size) : path_(std::move(path)) {
   FileDescriptor file(open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (!file.is_open()) refuse(path_, errno);
   struct stat status {};
-  if (file.get() < 0 || fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    throw DataError("LS-DATA-FILE",
-                    fmt::format("the cache '{}' cannot be opened: {}", path_,
-                                file.get() < 0 ? std::strerror(errno) : "it is not a plain file"),
-                    "give a path in a folder that exists and may be written");
-  }
+  if (fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) refuse(path_, 0);
   if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     log(LogLevel::kInfo, fmt::format("the cache '{}' is in use by another reader; samples are read without it", path_));
     return;

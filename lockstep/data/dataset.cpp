@@ -11,6 +11,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/data/batch_rows.h"
+#include "lockstep/data/files_digest.h"
 #include "lockstep/data/rows.h"
 #include "lockstep/data/stage.h"
 #include "lockstep/data/stage_digest.h"
@@ -98,12 +99,20 @@ namespace {
 
 class TensorSource final : public Source {
  public:
-  TensorSource(at::Tensor input, at::Tensor target, std::map<std::string, at::Tensor> more)
-      : all_{.input = std::move(input), .target = std::move(target), .more = std::move(more)} {}
+  TensorSource(at::Tensor input, at::Tensor target, std::map<std::string, at::Tensor> more,
+               std::vector<SourceFile> files = {}, uint64_t choice = 0)
+      : all_{.input = std::move(input), .target = std::move(target), .more = std::move(more)},
+        files_(std::move(files)),
+        choice_(choice) {}
   int64_t size() const override { return all_.input.size(0); }
   Batch read(std::span<const int64_t> ids) const override { return internal::rows_at(all_, ids); }
-  std::string describe() const override { return fmt::format("{} samples in tensors", size()); }
+  std::string describe() const override {
+    return files_.empty() ? fmt::format("{} samples in tensors", size())
+                          : fmt::format("{} samples of '{}'", size(), files_.front().name);
+  }
+  std::vector<SourceFile> files() const override { return files_; }
   uint64_t digest() const override {
+    if (!files_.empty()) return internal::stage_digest(internal::digest_of(files_), "tensors", {choice_});
     constexpr int64_t kSampled = 16;
     std::vector<int64_t> sampled;
     for (int64_t i = 0; i < std::min(size(), kSampled); ++i)
@@ -113,6 +122,8 @@ class TensorSource final : public Source {
 
  private:
   const Batch all_;
+  const std::vector<SourceFile> files_;
+  const uint64_t choice_;
 };
 
 class SliceStage final : public internal::IndexStage {
@@ -143,10 +154,12 @@ class SliceStage final : public internal::IndexStage {
 Source::~Source() = default;
 std::shared_ptr<const Source> Source::at_epoch(const Pass& /*pass*/) const { return nullptr; }
 uint64_t Source::digest() const { return 0; }
+std::vector<SourceFile> Source::files() const { return {}; }
 int64_t Source::read_ahead() const { return 0; }
 
 int64_t Stage::size() const { return Dataset(upstream_).size(); }
 uint64_t Stage::digest() const { return upstream_->digest(); }
+std::vector<SourceFile> Stage::files() const { return upstream_->files(); }
 int64_t Stage::read_ahead() const { return upstream_->read_ahead(); }
 
 std::shared_ptr<const Source> Stage::at_epoch(const Pass& pass) const {
@@ -221,6 +234,20 @@ Dataset from_tensors(const at::Tensor& input, const at::Tensor& target, const st
   }
   return Dataset(std::make_shared<TensorSource>(input.detach(), target.detach(), std::move(kept)));
 }
+
+}  // namespace lockstep::data
+
+namespace lockstep::internal {
+
+Dataset tensors_of_files(const at::Tensor& input, const at::Tensor& target, std::vector<data::SourceFile> files,
+                         uint64_t choice) {
+  return Dataset(std::make_shared<data::TensorSource>(input, target, std::map<std::string, at::Tensor>{},
+                                                      std::move(files), choice));
+}
+
+}  // namespace lockstep::internal
+
+namespace lockstep::data {
 
 Dataset slice(const Dataset& dataset, int64_t begin, int64_t end) {
   if (begin < 0 || begin > end || end > dataset.size()) {

@@ -12,6 +12,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "lockstep/data/batch.h"
 
@@ -24,6 +25,12 @@ struct Pass {
   int64_t epoch = 0;
   int64_t maps_after =
       0;  // map() stages between this stage and the end of the pipeline: keeps their random streams apart
+};
+
+/// A file that samples come from, with a digest of what is in it.
+struct SourceFile {
+  std::string name = {};  // its path
+  uint64_t digest = 0;
 };
 
 /// A finite collection of samples that can be read in any order. Implement it for your own data. For a stage of your
@@ -45,6 +52,9 @@ class Source {
   /// Tells whether data has changed since a cursor was saved: names and sizes of files, some samples. 0 where nothing
   /// is known but the size. It costs a few milliseconds at most.
   virtual uint64_t digest() const;
+  /// The files behind it, so that a message can name one that has changed; none where there are none. They are always
+  /// in the same order. It costs a few milliseconds at most.
+  virtual std::vector<SourceFile> files() const;
   /// How many steps the iterators of a DistributedDataset read ahead: what prefetch() said; 0 without it.
   virtual int64_t read_ahead() const;
 };

@@ -10,6 +10,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/data/batch_rows.h"
 #include "lockstep/data/deal.h"
+#include "lockstep/data/files_digest.h"
 #include "lockstep/data/plan.h"
 #include "lockstep/data/stage.h"
 #include "lockstep/replica/replica_group.h"
@@ -144,7 +145,8 @@ class DatasetDeal final : public Deal {
   DatasetDeal(Dataset dataset, DistributeOptions options, std::shared_ptr<ReplicaGroup> group)
       : Deal(std::move(options), std::move(group)),
         dataset_(std::move(dataset)),
-        digest_(dataset_.source()->digest()) {}
+        digest_(dataset_.source()->digest()),
+        by_file_(dataset_.source()->files()) {}
 
   int64_t size() const override { return dataset_.size(); }
   int64_t steps_per_epoch() const override {
@@ -154,18 +156,28 @@ class DatasetDeal final : public Deal {
   int64_t read_ahead() const override { return dataset_.source()->read_ahead(); }
 
   data::Cursor begin_of(int64_t epoch) const override {
-    return {.epoch = epoch, .size = size(), .seed = seed(), .shuffle = options().shuffle, .digest = digest_};
+    return {.epoch = epoch,
+            .size = size(),
+            .seed = seed(),
+            .shuffle = options().shuffle,
+            .digest = digest_,
+            .digest_by_file = by_file_.both};
   }
 
   void check(const data::Cursor& cursor) const override {
     const int64_t size = this->size();
     if (cursor.size != size) {
       throw DataError("LS-DATA-CHANGED",
-                      fmt::format("the cursor is of {} samples, and the data set has {}", cursor.size, size),
+                      fmt::format("the cursor is of {} samples, and there are {}: {}", cursor.size, size, describe()),
                       "give the data set that the cursor came from");
     }
     if (cursor.digest != 0 && digest_ != 0 && cursor.digest != digest_) {
-      throw DataError("LS-DATA-CHANGED", fmt::format("the cursor is of other data than {}", describe()),
+      const bool knows_files = by_file_.both != 0 && cursor.digest_by_file != 0;
+      throw DataError("LS-DATA-CHANGED",
+                      knows_files && cursor.digest_by_file != by_file_.both
+                          ? fmt::format("since the cursor was saved, {}",
+                                        by_file_.changed_since(cursor.digest_by_file, dataset_.source()->files()))
+                          : fmt::format("the cursor is of other data than {}", describe()),
                       "give the data set that the cursor came from, or begin at the first epoch");
     }
     if (!cursor.stream.empty() || cursor.epoch < 0 || cursor.position < 0 || cursor.position > size) {
@@ -188,6 +200,7 @@ class DatasetDeal final : public Deal {
  private:
   const Dataset dataset_;
   const uint64_t digest_;
+  const FilesDigest by_file_;
 };
 
 }  // namespace

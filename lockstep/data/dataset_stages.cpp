@@ -13,6 +13,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/data/batch_rows.h"
+#include "lockstep/data/files_digest.h"
 #include "lockstep/data/order_probe.h"
 #include "lockstep/data/plan.h"
 #include "lockstep/data/rows.h"
@@ -74,28 +75,6 @@ class ShardStage final : public IndexStage {
   const int64_t count_;
   const int64_t index_;
   const int64_t size_;
-};
-
-class FilterStage final : public IndexStage {
- public:
-  FilterStage(const Dataset& upstream, std::shared_ptr<const std::vector<int64_t>> kept)
-      : IndexStage(upstream), kept_(std::move(kept)) {}
-  uint64_t digest() const override {
-    uint64_t all = kept_->size();
-    for (const int64_t id : *kept_) all = internal::mixed(all, static_cast<uint64_t>(id));
-    return internal::stage_digest(Stage::digest(), "filter", {all});
-  }
-  int64_t size() const override { return static_cast<int64_t>(kept_->size()); }
-  std::string describe() const override { return fmt::format("{} samples of {}", size(), upstream().describe()); }
-
- protected:
-  int64_t upstream_id(int64_t id) const override { return (*kept_)[static_cast<std::size_t>(id)]; }
-  std::shared_ptr<const Source> with(const Dataset& upstream) const override {
-    return std::make_shared<FilterStage>(upstream, kept_);
-  }
-
- private:
-  const std::shared_ptr<const std::vector<int64_t>> kept_;
 };
 
 /// Samples of one of several sources each: read() collects those of each source and puts them in order.
@@ -204,6 +183,9 @@ class ConcatenateStage final : public PartsStage {
     if (!second.ids.empty()) parts.push_back(std::move(second));
     return read_parts(parts, ids.size());
   }
+  std::vector<SourceFile> files() const override {
+    return internal::joined_files(upstream().files(), second_.source()->files());
+  }
 
  protected:
   std::shared_ptr<const Source> with(const Dataset& upstream) const override {
@@ -240,6 +222,9 @@ class ZipStage final : public Stage {
   }
   Batch read(std::span<const int64_t> ids) const override {
     return internal::zipped(read_upstream(ids), internal::read_checked(*second_.source(), ids), name_);
+  }
+  std::vector<SourceFile> files() const override {
+    return internal::joined_files(upstream().files(), second_.source()->files());
   }
 
  protected:
@@ -359,6 +344,11 @@ Dataset Dataset::zip(const Dataset& other, const std::string& name) const {
 }
 
 Dataset Dataset::concatenate(const Dataset& other) const {
+  int64_t all = 0;
+  if (__builtin_add_overflow(size(), other.size(), &all)) {
+    throw UsageError("LS-OPTION", fmt::format("{} and {} samples were to be one data set", size(), other.size()),
+                     "keep the number of samples below 2^63");
+  }
   return Dataset(std::make_shared<ConcatenateStage>(*this, other));
 }
 
@@ -376,30 +366,6 @@ Dataset Dataset::padded_batch(int64_t count, const PadOptions& pad, bool drop_re
 Dataset Dataset::prefetch(int64_t steps) const {
   check_count("Dataset::prefetch", steps, 0);
   return Dataset(std::make_shared<PrefetchStage>(*this, steps));
-}
-
-Dataset Dataset::filter(const std::function<bool(const Batch&)>& keep) const {
-  if (internal::changes_by_epoch(*source())) {
-    throw UsageError("LS-OPTION",
-                     fmt::format("filter was to choose from {}, which is another in each epoch: what is chosen now "
-                                 "would be other samples then",
-                                 source()->describe()),
-                     "filter before shuffle() and random map()s, or put cache() before filter()");
-  }
-  constexpr int64_t kAtOnce = 256;
-  auto kept = std::make_shared<std::vector<int64_t>>();
-  const int64_t count = size();
-  for (int64_t begin = 0; begin < count; begin += kAtOnce) {
-    std::vector<int64_t> ids;
-    for (int64_t id = begin; id < std::min(count, begin + kAtOnce); ++id) ids.push_back(id);
-    const Batch some = read(ids);
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      Batch sample = internal::rows_of(some, static_cast<int64_t>(i), 1);
-      sample.global_size = 1;
-      if (keep(sample)) kept->push_back(ids[i]);
-    }
-  }
-  return Dataset(std::make_shared<FilterStage>(*this, std::move(kept)));
 }
 
 }  // namespace lockstep::data

@@ -4,6 +4,9 @@
 #include <fmt/format.h>
 #include <zlib.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -12,6 +15,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/data/files_digest.h"
 #include "lockstep/data/sources.h"
 
 namespace lockstep::data {
@@ -149,7 +153,11 @@ Dataset load(const fs::path& images_path, const fs::path& labels_path) {
   at::Tensor target = at::empty({labels.sizes[0]}, at::kByte);
   std::memcpy(target.data_ptr(), labels.bytes.data(), labels.bytes.size());
   // MNIST's mean and standard deviation, as they are usually given.
-  return from_tensors(pixels.to(at::kFloat).div_(255).sub_(0.1307).div_(0.3081), target.to(at::kLong));
+  const auto file = [](const fs::path& path, const Idx& idx) {
+    return SourceFile{path.string(), XXH3_64bits(idx.bytes.data(), idx.bytes.size()) | 1};
+  };
+  return internal::tensors_of_files(pixels.to(at::kFloat).div_(255).sub_(0.1307).div_(0.3081), target.to(at::kLong),
+                                    {file(images_path, images), file(labels_path, labels)});
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <mutex>
 
 #include "lockstep/core/error.h"
@@ -57,6 +58,15 @@ Size size_of(const at::Tensor& image, const char* call) {
     return {image.size(-2), image.size(-1)};
   throw UsageError("LS-BATCH", fmt::format("{} was given {} as the image", call, text_of(image)),
                    "give an image [..., height, width] with pixels");
+}
+
+/// Whether an element can be this number; one of a floating-point dtype is rounded.
+bool can_hold(at::ScalarType type, double number) {
+  if (!at::isIntegralType(type, /*includeBool=*/true)) return true;
+  const bool is_signed = type != at::kByte && type != at::kBool;
+  const int bits = type == at::kBool ? 1 : 8 * static_cast<int>(c10::elementSize(type));
+  const double above = std::ldexp(1.0, is_signed ? bits - 1 : bits);
+  return number == std::floor(number) && number < above && number >= (is_signed ? -above : 0);
 }
 
 }  // namespace
@@ -112,6 +122,11 @@ at::Tensor cutout(const at::Tensor& image, const CutoutOptions& options, at::Gen
     throw UsageError("LS-OPTION",
                      fmt::format("cutout was given .height {} and .width {}", options.height, options.width),
                      "give sizes from 0");
+  }
+  if (!can_hold(image.scalar_type(), options.fill)) {
+    throw UsageError("LS-OPTION",
+                     fmt::format("cutout was given .fill {}, and {} cannot hold it", options.fill, text_of(image)),
+                     "give a number of the image's dtype: a whole one, for bytes from 0 to 255");
   }
   Draws draws(std::move(generator), "cutout");
   const auto span = [&draws](int64_t size, int64_t count) {

@@ -51,7 +51,8 @@ struct CutoutOptions {
   int64_t width = 8;
   double fill = 0;
 };
-/// A rectangle, whose middle is a random pixel, is filled; where it reaches beyond the image it is cut.
+/// A rectangle, whose middle is a random pixel, is filled; where it reaches beyond the image it is cut. Throws a
+/// UsageError for a `fill` that the image's dtype cannot hold.
 at::Tensor cutout(const at::Tensor& image, const CutoutOptions& options, at::Generator generator);
 
 /// (x - mean) / stddev for each channel of [..., channels, height, width], as float32; bytes are divided by 255

@@ -20,6 +20,7 @@ class Stage : public Source {
   int64_t size() const override;
   std::shared_ptr<const Source> at_epoch(const Pass& pass) const override;
   uint64_t digest() const override;
+  std::vector<SourceFile> files() const override;
   int64_t read_ahead() const override;
 
  protected:

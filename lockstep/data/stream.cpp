@@ -50,24 +50,6 @@ void PositionParts::refuse() const {
                    "give what cursor() of the same pipeline gave");
 }
 
-uint64_t digest_of_file(const std::string& path) {
-  constexpr std::size_t kSampled = 4096;
-  std::error_code failed;
-  const auto size = std::filesystem::file_size(path, failed);
-  if (failed) return 0;
-  std::ifstream in(path, std::ios::binary);
-  uint64_t digest = mixed(size, 1);
-  char bytes[kSampled];
-  for (const uint64_t at :
-       {uint64_t{0}, uint64_t{size / 2}, size > kSampled ? uint64_t{size - kSampled} : uint64_t{0}}) {
-    in.clear();
-    in.seekg(static_cast<std::streamoff>(at));
-    in.read(bytes, sizeof bytes);
-    digest = mixed(digest, XXH3_64bits(bytes, static_cast<std::size_t>(std::max<std::streamsize>(in.gcount(), 0))));
-  }
-  return digest;
-}
-
 }  // namespace internal
 
 namespace data {

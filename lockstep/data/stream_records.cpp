@@ -11,6 +11,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/data/batch_rows.h"
+#include "lockstep/data/files_digest.h"
 #include "lockstep/data/interleave.h"
 #include "lockstep/data/stream.h"
 

@@ -94,7 +94,4 @@ class PositionParts {
   std::size_t next_ = 0;
 };
 
-/// A digest of a file: its size, and its first, middle and last bytes; 0 where it cannot be read.
-uint64_t digest_of_file(const std::string& path);
-
 }  // namespace lockstep::internal

@@ -2,6 +2,9 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -12,6 +15,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/data/sources.h"
+#include "lockstep/data/stage_digest.h"
 
 namespace lockstep::data {
 
@@ -44,8 +48,10 @@ std::string read_file(const std::string& path) {
 /// The windows of the bytes [begin, end) of a text, whose bytes were replaced by their numbers in the vocabulary.
 class WindowSource final : public Source {
  public:
-  WindowSource(std::shared_ptr<const std::string> numbers, std::size_t begin, std::size_t end, int64_t context)
+  WindowSource(std::shared_ptr<const std::string> numbers, SourceFile file, std::size_t begin, std::size_t end,
+               int64_t context)
       : numbers_(std::move(numbers)),
+        file_(std::move(file)),
         begin_(begin),
         size_(static_cast<int64_t>(end - begin - 1) / context),
         context_(context) {}
@@ -67,10 +73,17 @@ class WindowSource final : public Source {
     return batch;
   }
 
-  std::string describe() const override { return fmt::format("{} windows of {} bytes of text", size_, context_); }
+  std::string describe() const override {
+    return fmt::format("{} windows of {} bytes of '{}'", size_, context_, file_.name);
+  }
+  std::vector<SourceFile> files() const override { return {file_}; }
+  uint64_t digest() const override {
+    return internal::stage_digest(file_.digest, "text", {begin_, static_cast<uint64_t>(context_)});
+  }
 
  private:
   const std::shared_ptr<const std::string> numbers_;
+  const SourceFile file_;
   const std::size_t begin_;
   const int64_t size_;
   const int64_t context_;
@@ -93,6 +106,7 @@ Text text(const std::string& path, int64_t context) {
             path, bytes.size(), bytes.size() - cut, context),
         "give a longer text, or a smaller context");
   }
+  const SourceFile file{path, XXH3_64bits(bytes.data(), bytes.size()) | 1};
   std::array<bool, 256> present{};
   for (const char byte : bytes) present[static_cast<unsigned char>(byte)] = true;
   std::array<char, 256> number_of{};
@@ -106,7 +120,7 @@ Text text(const std::string& path, int64_t context) {
                  [&](char byte) { return number_of[static_cast<unsigned char>(byte)]; });
   const auto numbers = std::make_shared<const std::string>(std::move(bytes));
   const auto part = [&](std::size_t begin, std::size_t end) {
-    return Dataset(std::make_shared<WindowSource>(numbers, begin, end, context));
+    return Dataset(std::make_shared<WindowSource>(numbers, file, begin, end, context));
   };
   return {part(0, cut), part(cut, numbers->size()), std::move(vocabulary)};
 }

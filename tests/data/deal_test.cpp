@@ -1,4 +1,4 @@
-// How data sets and streams are dealt: padding, reading ahead, sharding, errors, on several workers too.
+// How data sets are dealt: padding, reading ahead, and samples that cannot be read; on several workers too.
 #include "lockstep/data/deal.h"
 
 #include <gtest/gtest.h>
@@ -8,12 +8,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <fstream>
 #include <functional>
-#include <numeric>
 #include <set>
 #include <thread>
 
+#include "tests/data/dealt_numbers.h"
 #include "tests/data/records_in_memory.h"
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"
@@ -23,57 +22,17 @@ namespace lockstep {
 namespace {
 
 using testing::expect_error;
+using testing::joined;
 using testing::lanes;
+using testing::Numbers;
+using testing::numbers;
 using testing::numbers_in;
 using testing::run_workers;
+using testing::sorted;
+using testing::Steps;
+using testing::steps_of;
+using testing::targets_of;
 using testing::WorkersCase;
-using Numbers = std::vector<int64_t>;
-
-Dataset numbers(int64_t count) {
-  return data::from_tensors(torch::arange(count).to(torch::kFloat).view({count, 1}), torch::arange(count));
-}
-
-Numbers targets_of(const Batch& part) {
-  const torch::Tensor targets = part.target.contiguous();
-  return {targets.data_ptr<int64_t>(), targets.data_ptr<int64_t>() + targets.numel()};
-}
-
-/// The targets of the rest of an epoch, by step and replica.
-using Steps = std::vector<std::vector<Numbers>>;
-Steps steps_of(const DistributedDataset& data, int64_t epoch) {
-  Steps steps;
-  for (const auto& batch : data.epoch(epoch)) {
-    auto& replicas = steps.emplace_back();
-    for (const Batch& part : batch) replicas.push_back(targets_of(part));
-  }
-  return steps;
-}
-
-/// What several workers got, as one worker would have got it.
-Steps joined(const std::vector<Steps>& workers) {
-  Steps all = workers.front();
-  for (std::size_t w = 1; w < workers.size(); ++w) {
-    EXPECT_EQ(workers[w].size(), all.size()) << "all workers make the same steps";
-    for (std::size_t step = 0; step < std::min(all.size(), workers[w].size()); ++step)
-      all[step].insert(all[step].end(), workers[w][step].begin(), workers[w][step].end());
-  }
-  return all;
-}
-
-Numbers sorted(const Steps& steps) {
-  Numbers all;
-  for (const auto& step : steps) {
-    for (const Numbers& part : step) all.insert(all.end(), part.begin(), part.end());
-  }
-  std::sort(all.begin(), all.end());
-  return all;
-}
-
-Numbers up_to(int64_t count) {
-  Numbers all(static_cast<std::size_t>(count));
-  std::iota(all.begin(), all.end(), 0);
-  return all;
-}
 
 TEST(Padding, FillsTheLastBatchUpWithRowsOfWeightZero) {
   MirroredStrategy strategy({.devices = lanes(1), .replicas = 3});
@@ -207,162 +166,6 @@ TEST_P(Ahead, ReadsNoMoreThanItMay) {
 
 INSTANTIATE_TEST_SUITE_P(OnThreads, Ahead, ::testing::Values(1, 3));
 
-TEST(Streams, AreDealtInBlocksWhateverTheWorkers) {
-  for (const Sharding sharding : {Sharding::kAuto, Sharding::kData, Sharding::kFile}) {
-    for (const bool shuffle : {false, true}) {
-      for (const Remainder remainder : {Remainder::kKeep, Remainder::kDrop, Remainder::kPad}) {
-        const DistributeOptions options{.global_batch = 5,
-                                        .shuffle = shuffle,
-                                        .seed = 2,
-                                        .remainder = remainder,
-                                        .sharding = sharding,
-                                        .prefetch = 2};
-        const auto on = [&](int64_t workers) {
-          return joined(run_workers(WorkersCase{workers, 4}, [&](Strategy& strategy) {
-            return steps_of(strategy.distribute(numbers_in({6, 2, 9, 3, 3}), options), 1);
-          }));
-        };
-        const Steps one = on(1);
-        EXPECT_EQ(on(2), one);
-        EXPECT_EQ(on(4), one);
-        Numbers all = sorted(one);
-        if (remainder == Remainder::kPad) std::erase(all, -100);
-        if (remainder != Remainder::kDrop) {
-          EXPECT_EQ(all, up_to(23));
-        }
-        if (sharding == Sharding::kData) {
-          EXPECT_EQ(one.size(), remainder == Remainder::kDrop ? 4u : 5u);
-        }
-      }
-    }
-  }
-}
-
-TEST(Streams, OpenOnlyTheFilesOfTheirReplicas) {
-  const auto opened = run_workers(WorkersCase{2, 2}, [&](Strategy& strategy) {
-    const auto files = testing::files_of({2, 2, 2, 2});
-    steps_of(strategy.distribute(data::from_records(files, testing::parse_number), {.global_batch = 2}), 0);
-    return files->opened.load();
-  });
-  EXPECT_EQ(opened, (std::vector<int64_t>{2, 2}));
-}
-
-TEST(Streams, ContinueAtTheVeryNextSampleOnOtherWorkers) {
-  for (const Sharding sharding : {Sharding::kData, Sharding::kFile}) {
-    const DistributeOptions options{.global_batch = 6, .shuffle = true, .seed = 3, .sharding = sharding, .prefetch = 1};
-    const auto stream = [] { return numbers_in({7, 3, 8, 5}, {.cycle_length = 2}).shuffle(4).batch(2); };
-    const auto rest = [&](int64_t workers, const data::Cursor& from) {
-      return joined(run_workers(WorkersCase{workers, 3}, [&](Strategy& strategy) {
-        const auto data = strategy.distribute(stream(), options);
-        data.seek(data::cursor_from_json(data::to_json(from)));
-        EXPECT_EQ(data.cursor(), from);
-        Steps steps = steps_of(data, 1);
-        for (auto& step : steps_of(data, 2)) steps.push_back(std::move(step));
-        return steps;
-      }));
-    };
-    std::vector<data::Cursor> cursors;
-    Steps whole;
-    MirroredStrategy strategy({.devices = lanes(1), .replicas = 3, .seed = 3});
-    const auto data = strategy.distribute(stream(), options);
-    for (const int64_t epoch : {1, 2}) {
-      for (const auto& batch : data.epoch(epoch)) {
-        auto& step = whole.emplace_back();
-        for (const Batch& part : batch) step.push_back(targets_of(part));
-        cursors.push_back(data.cursor());
-      }
-    }
-    for (std::size_t stop = 0; stop < cursors.size(); ++stop) {
-      const Steps expected(whole.begin() + static_cast<std::ptrdiff_t>(stop) + 1, whole.end());
-      EXPECT_EQ(rest(1 + static_cast<int64_t>(stop % 3), cursors[stop]), expected) << "stopped after step " << stop;
-    }
-  }
-}
-
-TEST(Streams, OffGivesEachWorkerAll) {
-  const auto all = run_workers(WorkersCase{2, 3}, [](Strategy& strategy) {
-    return std::pair{
-        steps_of(strategy.distribute(numbers_in({5, 4}), {.global_batch = 3, .sharding = Sharding::kOff}), 0),
-        steps_of(strategy.distribute(numbers(7), {.global_batch = 3, .sharding = Sharding::kOff}), 0)};
-  });
-  EXPECT_EQ(sorted(all[0].first), up_to(9));
-  EXPECT_EQ(sorted(all[1].first), up_to(9));
-  EXPECT_EQ(all[0].first.size(), 9u) << "the slower one reads one sample a step";
-  EXPECT_EQ(all[1].first.size(), 9u);
-  EXPECT_EQ(sorted(all[0].second), up_to(7));
-  EXPECT_EQ(sorted(all[1].second), up_to(7));
-}
-
-TEST(Streams, ThatDifferBetweenWorkersAreFound) {
-  testing::expect_error_on_all<DivergenceError>(WorkersCase{2, 2},
-                                                [](Strategy& strategy) {
-                                                  const int64_t more = strategy.worker_index();
-                                                  steps_of(
-                                                      strategy.distribute(numbers_in({5}).map([more](Batch sample) {
-                                                        sample.input = sample.input + static_cast<double>(more);
-                                                        return sample;
-                                                      }),
-                                                                          {.global_batch = 2}),
-                                                      0);
-                                                },
-                                                "LS-STREAM-DIFFERS", {"worker 1", "worker 0"});
-}
-
-TEST(Streams, FailOnAllWorkersTogether) {
-  const auto said = run_workers(WorkersCase{2, 2}, [](Strategy& strategy) {
-    const int64_t worker = strategy.worker_index();
-    const auto data = strategy.distribute(numbers_in({5, 5}).map([worker](Batch sample) {
-      if (worker == 1 && sample.target.item<int64_t>() == 8) throw std::runtime_error("no such colour");
-      return sample;
-    }),
-                                          {.global_batch = 2, .sharding = Sharding::kFile});
-    std::string code;
-    try {
-      steps_of(data, 0);
-    } catch (const Error& error) {
-      code = error.code();
-      EXPECT_NE(std::string(error.what()).find("no such colour"), std::string::npos) << error.what();
-    }
-    return code + " " + std::to_string(data.cursor().position);
-  });
-  EXPECT_EQ(said, (std::vector<std::string>{"LS-PEER-FAILED 6", "LS-MAP 6"}));
-}
-
-TEST(Streams, AreReadByAllWhereABatchHasNoSampleForAReplica) {
-  MirroredStrategy strategy({.devices = lanes(1), .replicas = 3});
-  const auto data = strategy.distribute(numbers_in({2, 2, 2}), {.global_batch = 2, .sharding = Sharding::kFile});
-  EXPECT_EQ(sorted(steps_of(data, 0)), up_to(6));
-  expect_error<UsageError>(
-      [&] { strategy.distribute_from_function([](const InputContext&) { return numbers(4); }, {.global_batch = 2}); },
-      "LS-OPTION", {"batch of 2", "3 replicas"});
-}
-
-TEST(Streams, HaveNoLength) {
-  MirroredStrategy strategy({.devices = lanes(1)});
-  const auto data = strategy.distribute(numbers_in({3}), {.global_batch = 2});
-  expect_error<UsageError>([&] { data.size(); }, "LS-STREAM", {"size()"});
-  expect_error<UsageError>([&] { data.steps_per_epoch(); }, "LS-STREAM");
-  expect_error<UsageError>([&] { strategy.distribute(numbers_in({3}), {}); }, "LS-OPTION", {".global_batch"});
-  expect_error<UsageError>([&] { strategy.distribute(Stream(), {.global_batch = 1}); }, "LS-EMPTY-HANDLE");
-  EXPECT_EQ(steps_of(strategy.distribute(numbers_in({0}), {.global_batch = 2}), 0).size(), 0u);
-}
-
-TEST(Streams, RefuseACursorOfAnotherShardingOrOfOtherReplicas) {
-  MirroredStrategy two({.devices = lanes(1), .replicas = 2, .seed = 3});
-  MirroredStrategy four({.devices = lanes(1), .replicas = 4, .seed = 3});
-  const auto data = two.distribute(numbers_in({5, 5, 5, 5}), {.global_batch = 2});
-  const auto it = data.epoch(0).begin();
-  const auto other = four.distribute(numbers_in({5, 5, 5, 5}), {.global_batch = 2});
-  expect_error<UsageError>([&] { other.seek(data.cursor()); }, "LS-STATE-MISFIT", {"2 readers"});
-  const auto whole = two.distribute(numbers_in({5, 5, 5, 5}), {.global_batch = 2, .sharding = Sharding::kData});
-  expect_error<UsageError>([&] { whole.seek(data.cursor()); }, "LS-STATE-MISFIT", {"2 readers"});
-  expect_error<DataError>(
-      [&] {
-        two.distribute(numbers_in({5, 5, 5}), {.global_batch = 2}).seek(data.cursor());
-      },
-      "LS-DATA-CHANGED", {"4 files"});
-}
-
 TEST(Skipping, CountsTheSameOnAllWorkers) {
   const auto reads = [](const std::function<DistributedDataset(Strategy&, const DistributeOptions&)>& distribute) {
     return run_workers(WorkersCase{2, 2}, [&](Strategy& strategy) {
@@ -474,141 +277,6 @@ TEST(ReadingAhead, IsLetGoOfInAForkedChild) {
     ++it;
     EXPECT_EQ(targets_of(*it->begin()), (Numbers{8, 9, 10, 11})) << "the parent goes on";
   }
-}
-
-bool has(const Strategy& strategy, const std::string& code) {
-  const auto findings = strategy.findings();
-  return std::any_of(findings.begin(), findings.end(), [&](const Finding& one) { return one.code == code; });
-}
-
-TEST(FromFunction, DealsEachWorkersOwn) {
-  const auto all = run_workers(WorkersCase{2, 4}, [](Strategy& strategy) {
-    const auto data = strategy.distribute_from_function(
-        [](const InputContext& context) {
-          EXPECT_EQ(context.num_input_pipelines, 2);
-          EXPECT_EQ(context.num_replicas_in_sync, 4);
-          EXPECT_EQ(context.get_per_replica_batch_size(8), 2);
-          expect_error<UsageError>([&] { context.get_per_replica_batch_size(6); }, "LS-OPTION", {"6", "4 replicas"});
-          return numbers(13).shard(context.num_input_pipelines, context.input_pipeline_id);
-        },
-        {.global_batch = 4});
-    Steps steps = steps_of(data, 0);
-    EXPECT_FALSE(has(strategy, "LS-INPUT-NOT-SHARDED"));
-    EXPECT_FALSE(has(strategy, "LS-INPUT-REPEATS"));
-    steps_of(data, 1);
-    EXPECT_TRUE(has(strategy, "LS-INPUT-REPEATS"));
-    return steps;
-  });
-  EXPECT_EQ(sorted(joined(all)), up_to(13));
-  EXPECT_EQ(all[0][0], (std::vector<Numbers>{{0}, {2}}));
-}
-
-TEST(FromFunction, IsWatchedForWorkersThatReadTheSame) {
-  run_workers(WorkersCase{2, 2}, [](Strategy& strategy) {
-    const auto data =
-        strategy.distribute_from_function([](const InputContext&) { return numbers(10); }, {.global_batch = 4});
-    steps_of(data, 0);
-    EXPECT_TRUE(has(strategy, "LS-INPUT-NOT-SHARDED"));
-    return 0;
-  });
-  MirroredStrategy strategy({.devices = lanes(1), .replicas = 2});
-  const auto elements =
-      strategy.distribute_from_function([](const InputContext&) { return numbers_in({10}).batch(3); });
-  EXPECT_EQ(steps_of(elements, 0), (Steps{{{0, 1, 2}, {3, 4, 5}}, {{6, 7, 8}, {9}}}));
-}
-
-TEST(Run, NoticesReplicasThatWereGivenTheSameSamples) {
-  const auto run = [](bool same) {
-    MirroredStrategy strategy({.devices = lanes(1), .replicas = 2});
-    const auto batch = strategy.per_replica([&](ReplicaId r) {
-      const auto first = same ? 0 : 4 * r.value();
-      return Batch{
-          .input = torch::arange(first, first + 4).to(torch::kFloat), .target = {}, .ids = {}, .global_size = 8};
-    });
-    strategy.run(batch, [](ReplicaContext&, const Batch&) {});
-    return has(strategy, "LS-INPUT-NOT-SHARDED");
-  };
-  EXPECT_TRUE(run(true));
-  EXPECT_FALSE(run(false));
-}
-
-TEST(Ledger, ProvesThatWorkersUsedEachSampleOnce) {
-  const auto ledgers = run_workers(WorkersCase{3, 4}, [](Strategy& strategy) {
-    const auto data = strategy.distribute(numbers(29), {.global_batch = 7, .shuffle = true});
-    steps_of(data, 0);
-    steps_of(data, 1);
-    return data.ledger();
-  });
-  ASSERT_EQ(ledgers[0].size(), 2u);
-  for (std::size_t epoch = 0; epoch < 2; ++epoch) {
-    const data::LedgerEntry all = ledgers[0][epoch] + ledgers[1][epoch] + ledgers[2][epoch];
-    EXPECT_EQ(all.samples, 29);
-    EXPECT_TRUE(all.has_each_once(29));
-    EXPECT_FALSE(ledgers[0][epoch].has_each_once(29));
-  }
-  EXPECT_NE(ledgers[0][0].order, ledgers[0][1].order);
-}
-
-TEST(Cursors, AreJson) {
-  const data::Cursor cursor{.epoch = 3,
-                            .position = 7,
-                            .size = 9,
-                            .seed = ~uint64_t{0},
-                            .shuffle = true,
-                            .digest = 5,
-                            .digest_by_file = 6,
-                            .stream = {1, -2}};
-  EXPECT_EQ(data::cursor_from_json(data::to_json(cursor)), cursor);
-  EXPECT_EQ(data::cursor_from_json(data::to_json(cursor)).digest, 5u);
-  for (const std::string& text : {std::string(), std::string("{}"), std::string("[1]"),
-                                  std::string(R"({"epoch":1.5,"position":0,"size":0,"seed":0,"shuffle":false})"),
-                                  std::string(R"({"epoch":1,"position":0,"size":0,"seed":"x","shuffle":false})")}) {
-    expect_error<UsageError>([&] { data::cursor_from_json(text); }, "LS-STATE-MISFIT");
-  }
-}
-
-TEST(Cursors, OfOtherDataAreRefused) {
-  MirroredStrategy strategy({.devices = lanes(1)});
-  const auto data = strategy.distribute(numbers(10), {.global_batch = 4});
-  const auto other =
-      strategy.distribute(data::from_tensors(torch::ones({10, 1}), torch::arange(10)), {.global_batch = 4});
-  expect_error<DataError>([&] { other.seek(data.cursor()); }, "LS-DATA-CHANGED");
-}
-
-TEST(Cursors, NameTheFileThatHasChanged) {
-  std::vector<std::string> paths;
-  for (int i = 0; i < 4; ++i) {
-    paths.push_back(::testing::TempDir() + "/lockstep_changed_" + std::to_string(getpid()) + "_" + std::to_string(i));
-    std::ofstream(paths.back()) << "contents " << i;
-  }
-  class Named final : public data::StreamSource {
-   public:
-    explicit Named(std::vector<std::string> paths) : paths_(std::move(paths)) {}
-    std::unique_ptr<data::StreamReader> open(const data::StreamPass& pass,
-                                             const data::StreamPosition& position) const override {
-      return numbers_in({5}).source()->open(pass, position);
-    }
-    std::string describe() const override { return "named files"; }
-    std::vector<File> files() const override {
-      std::vector<File> files;
-      for (const std::string& path : paths_) files.push_back({path, internal::digest_of_file(path)});
-      return files;
-    }
-
-   private:
-    const std::vector<std::string> paths_;
-  };
-  MirroredStrategy strategy({.devices = lanes(1)});
-  const auto distribute = [&] {
-    return strategy.distribute(Stream(std::make_shared<Named>(paths)), {.global_batch = 2});
-  };
-  const data::Cursor cursor = distribute().cursor();
-  distribute().seek(cursor);
-  std::ofstream(paths[2]) << "contents of another kind";
-  expect_error<DataError>([&] { distribute().seek(cursor); }, "LS-DATA-CHANGED", {paths[2]});
-  std::ofstream(paths[0]) << "and here";
-  expect_error<DataError>([&] { distribute().seek(cursor); }, "LS-DATA-CHANGED", {"several"});
-  for (const std::string& path : paths) std::remove(path.c_str());
 }
 
 }  // namespace

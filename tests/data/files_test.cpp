@@ -103,6 +103,27 @@ TEST_F(Csv, LargeFilesAreReadWhole) {
   expect_damaged(std::string(17 << 20, ','), {"line 1", "16777216 bytes"}, {.header = false});
 }
 
+/// Otherwise all of them would be one long row of names, and the data set would have no sample.
+TEST_F(Csv, OtherEndsOfLinesAndEncodingsAreRefused) {
+  expect_damaged("a,b\r1,2\r3,4\r", {"line 1", "column 2"});
+  expect_damaged("a,b\n1,2\r3,4\n", {"line 2", "column 2"});
+  const std::string text = "a,b\n1,2\n";
+  for (const bool big : {false, true}) {
+    for (const bool marked : {false, true}) {
+      std::string wide = !marked ? "" : big ? "\xfe\xff" : "\xff\xfe";
+      for (const char c : text) {
+        if (big) wide += '\0';
+        wide += c;
+        if (!big) wide += '\0';
+      }
+      expect_damaged(wide, {"line 1", "column 1", "UTF-16"});
+    }
+  }
+  using namespace std::string_literals;
+  expect_damaged("a,b\n\"1\0\",2\n"s, {"line 2", "column 1"});
+  EXPECT_EQ(all("a,b\r\n1,\"2\"\r\n3,4\r").size(), 2) << "the last line may have half an end";
+}
+
 class Cifar : public testing::ScratchFolder {
  protected:
   static std::string records(int count, std::vector<int> labels, int first) {

@@ -322,5 +322,20 @@ TEST(RandomImages, WrongCallsAreNamed) {
   expect_error<UsageError>([&] { data::cutout(image, {.height = -1}, seeded(1)); }, "LS-OPTION", {".height -1"});
 }
 
+TEST(Images, CutoutFillsWithWhatTheDtypeHolds) {
+  const auto cut = [](at::ScalarType type, double fill) {
+    return data::cutout(torch::zeros({1, 2, 2}).to(type), {.height = 9, .width = 9, .fill = fill}, seeded(1));
+  };
+  EXPECT_EQ(cut(at::kByte, 255).max().item<int64_t>(), 255);
+  EXPECT_EQ(cut(at::kChar, -128).min().item<int64_t>(), -128);
+  EXPECT_EQ(cut(at::kFloat, 0.5).max().item<double>(), 0.5);
+  EXPECT_EQ(cut(at::kLong, 0x1p40).max().item<int64_t>(), int64_t{1} << 40);
+  for (const auto& [type, fill] :
+       {std::pair{at::kByte, 256.0}, std::pair{at::kByte, -1.0}, std::pair{at::kByte, 0.5}, std::pair{at::kChar, 128.0},
+        std::pair{at::kLong, 0x1p63}, std::pair{at::kByte, std::nan("")}, std::pair{at::kBool, 2.0}}) {
+    expect_error<UsageError>([&, &t = type, &f = fill] { cut(t, f); }, "LS-OPTION", {".fill"});
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

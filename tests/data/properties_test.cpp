@@ -5,10 +5,13 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <random>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "tests/data/records_in_memory.h"
+#include "tests/support/programs.h"
 #include "tests/support/workers.h"
 
 namespace lockstep {
@@ -168,6 +171,49 @@ RC_GTEST_PROP(Distribute, GoesOnAfterStopsAsIfThereWereNone, ()) {
     stopped = true;
   }
   RC_ASSERT(pieces == whole);
+}
+
+/// The sample log of `lockstep train` is made of these lines: epoch, step of the epoch, replica and sample.
+TEST(Distribute, IsTheSameOverTwentyStopsOnOneTwoAndFourLanes) {
+  constexpr int64_t kReplicas = 4;
+  constexpr int64_t kEpochs = 3;
+  std::mt19937 random(17);
+  for (const bool is_stream : {false, true}) {
+    const auto made = [&](const Strategy& strategy) {
+      const auto numbered = [](Batch sample) { return sample; };
+      const DistributeOptions options{.global_batch = 7, .shuffle = true, .seed = 5, .prefetch = 3, .threads = 2};
+      if (is_stream) return strategy.distribute(testing::numbers_in({40, 3, 61, 25}).map(numbered), options);
+      const auto all = torch::arange(129);
+      return strategy.distribute(data::from_tensors(all.view({129, 1}), all).map(numbered), options);
+    };
+    // Goes on at a cursor for at most so many steps, on so many lanes.
+    const auto run = [&](int64_t lanes, std::string& cursor, int64_t steps, std::vector<Numbers>& log) {
+      MirroredStrategy strategy({.devices = testing::lanes(static_cast<int>(lanes)), .replicas = kReplicas});
+      const DistributedDataset data = made(strategy);
+      if (!cursor.empty()) data.seek(data::cursor_from_json(cursor));
+      for (int64_t epoch = data.cursor().epoch; epoch < kEpochs; ++epoch) {
+        for (const auto& batch : data.epoch(epoch)) {
+          for (int64_t r = 0; r < kReplicas; ++r) {
+            const torch::Tensor ids = batch[r].ids;
+            for (int64_t i = 0; i < ids.size(0); ++i) log.push_back({epoch, r, ids[i].item<int64_t>()});
+          }
+          cursor = data::to_json(data.cursor());
+          if (--steps == 0) return true;
+        }
+      }
+      return false;
+    };
+    std::vector<Numbers> whole;
+    std::string at;
+    run(1, at, INT64_MAX, whole);
+    ASSERT_EQ(whole.size(), 129u * kEpochs);
+    std::vector<Numbers> pieces;
+    at.clear();
+    int64_t stops = 0;
+    while (run(int64_t{1} << stops % 3, at, std::uniform_int_distribution<int64_t>(1, 4)(random), pieces)) ++stops;
+    EXPECT_GE(stops, 20);
+    EXPECT_EQ(pieces, whole);
+  }
 }
 
 }  // namespace

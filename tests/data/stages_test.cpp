@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -227,6 +228,13 @@ class Counting final : public data::Source {
   uint64_t digest_of_it = 5;
 };
 
+TEST(Concatenate, RefusesMoreSamplesThanANumberCounts) {
+  const Dataset one = data::from_tensors(torch::zeros({1, 1}), torch::zeros({1}));
+  const Dataset half = one.repeat(int64_t{1} << 62);
+  expect_error<UsageError>([&] { half.concatenate(half); }, "LS-OPTION", {"4611686018427387904 samples"});
+  EXPECT_EQ(half.concatenate(half.skip(1)).size(), INT64_MAX);
+}
+
 TEST(Cache, ReadsEachSampleOnce) {
   const auto source = std::make_shared<Counting>();
   const Dataset cached = Dataset(source).cache();
@@ -339,6 +347,21 @@ TEST_F(CacheFile, OfAnotherStageIsRefused) {
                                nothing_known.map(same), nothing_known.repeat(2), nothing_known.zip(nothing_known),
                                nothing_known.concatenate(nothing_known), nothing_known.shard(2, 1)})
     EXPECT_EQ(stage.source()->digest(), 0u);
+}
+
+TEST_F(CacheFile, SaysWhyAPathCannotBeUsed) {
+  const auto use = [](const std::string& path) {
+    return [path] { Dataset(std::make_shared<Counting>()).cache(path); };
+  };
+  const std::string missing = path_ + "_missing";
+  expect_error<DataError>(use(missing + "/a"), "LS-DATA-FILE", {"no folder '" + missing + "'"});
+  std::filesystem::create_directory(missing);
+  expect_error<DataError>(use(missing), "LS-DATA-FILE", {"'" + missing + "'", "plain file"});
+  if (geteuid() != 0) {  // root may write everywhere
+    std::filesystem::permissions(missing, std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+    expect_error<DataError>(use(missing + "/a"), "LS-DATA-FILE", {"'" + missing + "' may not be written"});
+  }
+  std::filesystem::remove_all(missing);
 }
 
 TEST_F(CacheFile, OfOtherDataIsRefused) {

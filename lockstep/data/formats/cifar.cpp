@@ -2,6 +2,9 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <array>
 #include <cstring>
 #include <filesystem>
@@ -11,8 +14,10 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/data/files.h"
+#include "lockstep/data/files_digest.h"
 #include "lockstep/data/formats/byte_images.h"
 #include "lockstep/data/formats/input.h"
+#include "lockstep/data/stage_digest.h"
 
 namespace lockstep::data {
 
@@ -37,8 +42,9 @@ struct Kind {
 
 class CifarSource final : public Source {
  public:
-  CifarSource(const Kind& kind, std::string records, bool normalize)
+  CifarSource(const Kind& kind, std::string records, std::vector<SourceFile> files, bool normalize)
       : records_(std::move(records)),
+        files_(std::move(files)),
         record_(kind.labels + kImage),
         labels_(kind.labels),
         label_(kind.label),
@@ -67,9 +73,15 @@ class CifarSource final : public Source {
   }
 
   std::string describe() const override { return fmt::format("{} images of {}", size(), name_); }
+  std::vector<SourceFile> files() const override { return files_; }
+  uint64_t digest() const override {
+    return internal::stage_digest(internal::digest_of(files_), name_,
+                                  {static_cast<uint64_t>(label_), normalize_ ? 1u : 0u});
+  }
 
  private:
   const std::string records_;
+  const std::vector<SourceFile> files_;
   const int64_t record_;
   const int64_t labels_;
   const int64_t label_;
@@ -79,7 +91,7 @@ class CifarSource final : public Source {
 };
 
 /// Appends the records of a file.
-void append_file(const Kind& kind, const fs::path& path, std::string& records) {
+SourceFile append_file(const Kind& kind, const fs::path& path, std::string& records) {
   const int64_t record = kind.labels + kImage;
   const std::string bytes = internal::bytes_of_file(path.string(), kLargestFile);
   if (bytes.empty() || static_cast<int64_t>(bytes.size()) % record != 0) {
@@ -96,12 +108,14 @@ void append_file(const Kind& kind, const fs::path& path, std::string& records) {
                     fmt::format("give files of {} with labels from 0 to {}", kind.name, kind.classes - 1));
   }
   records += bytes;
+  return {path.string(), XXH3_64bits(bytes.data(), bytes.size()) | 1};
 }
 
 Dataset load(const Kind& kind, const fs::path& folder, const std::vector<const char*>& files, bool normalize) {
   std::string records;
-  for (const char* file : files) append_file(kind, folder / file, records);
-  return Dataset(std::make_shared<CifarSource>(kind, std::move(records), normalize));
+  std::vector<SourceFile> read;
+  for (const char* file : files) read.push_back(append_file(kind, folder / file, records));
+  return Dataset(std::make_shared<CifarSource>(kind, std::move(records), std::move(read), normalize));
 }
 
 Split load_both(const Kind& kind, const std::string& folder, const std::vector<const char*>& train, const char* test,

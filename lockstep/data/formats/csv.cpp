@@ -10,7 +10,9 @@
 
 #include "lockstep/cluster/named_text.h"
 #include "lockstep/core/error.h"
+#include "lockstep/data/batch_rows.h"
 #include "lockstep/data/files.h"
+#include "lockstep/data/files_digest.h"
 #include "lockstep/data/formats/csv_reader.h"
 
 namespace lockstep::data {
@@ -89,7 +91,9 @@ class Columns {
     } else {
       std::copy(target_numbers_.begin(), target_numbers_.end(), target.data_ptr<float>());
     }
-    return from_tensors(input, targets == 1 ? target.squeeze(1) : target);
+    return internal::tensors_of_files(input, targets == 1 ? target.squeeze(1) : target,
+                                      {{path_, internal::digest_of_whole_file(path_)}},
+                                      internal::mixed(internal::digest_of(input), internal::digest_of(target)));
   }
 
  private:

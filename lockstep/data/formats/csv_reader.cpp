@@ -11,11 +11,14 @@ namespace lockstep::internal {
 namespace {
 
 constexpr std::size_t kLongestRow = 16 << 20;
+constexpr const char* kUtf16 = "the text is UTF-16 or binary; UTF-8 is read";
 
 }  // namespace
 
 CsvReader::CsvReader(Input input, char separator) : input_(std::move(input)), separator_(separator) {
-  if (input_.peek().starts_with("\xef\xbb\xbf")) input_.skip(3);
+  const std::string_view start = input_.peek();
+  if (start.starts_with("\xff\xfe") || start.starts_with("\xfe\xff")) fail(1, 1, kUtf16);
+  if (start.starts_with("\xef\xbb\xbf")) input_.skip(3);
 }
 
 void CsvReader::fail(int64_t line, int64_t column, const std::string& what) const {
@@ -75,8 +78,17 @@ void CsvReader::read_row(std::vector<std::string>& fields) {
   ++line_;
 }
 
+/// A file with other ends of lines, or another encoding, would be one long row of names, and no samples.
+void CsvReader::check(int c, const std::string& field, int64_t column) const {
+  if (c == 0) fail(line_, column, kUtf16);
+  if (c != '\n' && field.ends_with('\r')) {
+    fail(line_, column, "\"\\r\" stands without \"\\n\", and a line ends with \"\\n\" or \"\\r\\n\"");
+  }
+}
+
 void CsvReader::read_field(std::string& field, int64_t column) {
   for (int c = peek(); c >= 0 && c != '\n' && c != static_cast<unsigned char>(separator_); c = peek()) {
+    check(c, field, column);
     if (c == '"') fail(line_, column, "a quote stands within a field that does not begin with one");
     if (row_bytes_ > kLongestRow) fail(row_line_, column, fmt::format("the row has more than {} bytes", kLongestRow));
     take(field);
@@ -91,6 +103,7 @@ void CsvReader::read_quoted(std::string& field, int64_t column) {
     if (c < 0) fail(begin, column, "a quote begins here and does not end");
     if (row_bytes_ > kLongestRow) fail(begin, column, fmt::format("the row has more than {} bytes", kLongestRow));
     if (c == '\n') ++line_;
+    if (c == 0) fail(line_, column, kUtf16);
     if (c != '"') {
       take(field);
       continue;

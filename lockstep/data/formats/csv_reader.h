@@ -28,6 +28,7 @@ class CsvReader {
  private:
   int peek();  // the next byte; -1 at the end
   void take(std::string& field);
+  void check(int c, const std::string& field, int64_t column) const;
   void read_row(std::vector<std::string>& fields);
   void read_field(std::string& field, int64_t column);
   void read_quoted(std::string& field, int64_t column);

@@ -2,6 +2,9 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -11,9 +14,11 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/data/files.h"
+#include "lockstep/data/files_digest.h"
 #include "lockstep/data/formats/image_decoder.h"
 #include "lockstep/data/formats/image_to_tensor.h"
 #include "lockstep/data/formats/input.h"
+#include "lockstep/data/stage_digest.h"
 
 namespace lockstep::data {
 
@@ -25,10 +30,11 @@ constexpr int64_t kLargestFile = int64_t{1} << 30;
 
 class ImageSource final : public Source {
  public:
-  ImageSource(std::string folder, std::vector<std::string> files, std::vector<int64_t> classes,
-              const ImageOptions& options)
+  ImageSource(std::string folder, std::vector<std::string> files, std::vector<uint64_t> sizes,
+              std::vector<int64_t> classes, const ImageOptions& options)
       : folder_(std::move(folder)),
         files_(std::move(files)),
+        sizes_(std::move(sizes)),
         classes_(std::move(classes)),
         options_(options),
         decode_(options, "image_folder") {}
@@ -49,6 +55,24 @@ class ImageSource final : public Source {
   }
 
   std::string describe() const override { return fmt::format("{} images under '{}'", size(), folder_); }
+  /// Names and sizes of all, and the contents of some: opening a million files would take too long.
+  std::vector<SourceFile> files() const override {
+    constexpr std::size_t kSampled = 256;
+    const std::size_t every = (files_.size() + kSampled - 1) / kSampled;
+    std::vector<SourceFile> files(files_.size());
+    for (std::size_t i = 0; i < files_.size(); ++i) {
+      const std::string_view inner = std::string_view(files_[i]).substr(folder_.size());
+      uint64_t digest = internal::mixed(XXH3_64bits(inner.data(), inner.size()), sizes_[i]);
+      if (i % every == 0) digest = internal::mixed(digest, internal::digest_of_file(files_[i]));
+      files[i] = {files_[i], digest | 1};
+    }
+    return files;
+  }
+  uint64_t digest() const override {
+    return internal::stage_digest(internal::digest_of(files()), "image_folder",
+                                  {static_cast<uint64_t>(options_.height), static_cast<uint64_t>(options_.width),
+                                   static_cast<uint64_t>(options_.fit), options_.normalize ? 1u : 0u});
+  }
 
  private:
   void read_image(const std::string& path, void* to) const {
@@ -63,6 +87,7 @@ class ImageSource final : public Source {
 
   const std::string folder_;
   const std::vector<std::string> files_;
+  const std::vector<uint64_t> sizes_;  // in bytes
   const std::vector<int64_t> classes_;
   const ImageOptions options_;
   const internal::ImageToTensor decode_;
@@ -124,7 +149,13 @@ ImageFolder image_folder(const std::string& folder, const ImageOptions& options)
     result.files.insert(result.files.end(), files.begin(), files.end());
     classes.insert(classes.end(), files.size(), static_cast<int64_t>(c));
   }
-  result.dataset = Dataset(std::make_shared<ImageSource>(folder, result.files, std::move(classes), options));
+  std::vector<uint64_t> sizes;
+  for (const std::string& file : result.files) {
+    std::error_code ignored;  // what cannot be read is said when it is read
+    sizes.push_back(fs::file_size(file, ignored));
+  }
+  result.dataset =
+      Dataset(std::make_shared<ImageSource>(folder, result.files, std::move(sizes), std::move(classes), options));
   return result;
 }
 

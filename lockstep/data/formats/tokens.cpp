@@ -9,7 +9,9 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/data/files.h"
+#include "lockstep/data/files_digest.h"
 #include "lockstep/data/formats/input.h"
+#include "lockstep/data/stage_digest.h"
 
 namespace lockstep::data {
 
@@ -94,6 +96,12 @@ class TokenSource final : public Source {
 
   std::string describe() const override {
     return fmt::format("{} windows of {} tokens in '{}'", size_, options_.context, file_.path());
+  }
+  std::vector<SourceFile> files() const override { return {{file_.path(), internal::digest_of_file(file_.path())}}; }
+  uint64_t digest() const override {
+    return internal::stage_digest(internal::digest_of(files()), "tokens",
+                                  {static_cast<uint64_t>(options_.dtype), static_cast<uint64_t>(options_.context),
+                                   static_cast<uint64_t>(options_.header)});
   }
 
  private:
