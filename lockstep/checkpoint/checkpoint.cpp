@@ -8,6 +8,7 @@
 
 #include "lockstep/checkpoint/checkpoint_access.h"
 #include "lockstep/checkpoint/strict_json.h"
+#include "lockstep/checkpoint/together.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 
@@ -62,6 +63,8 @@ void Checkpoint::track_text(const std::string& name, std::function<std::string()
 }
 
 void Checkpoint::save(const fs::path& path) const {
+  internal::require_at_rest(*strategy_, *tracked_, "Checkpoint::save");
+  const auto phase = internal::told_phase(*strategy_, WorkerPhase::Kind::kSave);
   const internal::Image image = internal::capture(*strategy_, *tracked_);
   strategy_->on_chief([&] { internal::save_image(*files_, path, image); });
 }
@@ -75,6 +78,7 @@ RestoreInfo internal::CheckpointAccess::restore_first(const Checkpoint& checkpoi
                                                       const RestoreOptions& options) {
   const Strategy& strategy = *checkpoint.strategy_;
   require_at_rest(strategy, *checkpoint.tracked_, "Checkpoint::restore");
+  const auto phase = told_phase(strategy, WorkerPhase::Kind::kRestore);
   if (strategy.num_workers() == 1) {
     const auto [image, what] = first_whole(*checkpoint.files_, folders, options);
     return apply(image, strategy, *checkpoint.tracked_, options, what);

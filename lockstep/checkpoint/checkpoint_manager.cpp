@@ -14,6 +14,7 @@
 
 #include "lockstep/checkpoint/checkpoint_access.h"
 #include "lockstep/checkpoint/checkpoint_folder.h"
+#include "lockstep/checkpoint/together.h"
 #include "lockstep/comm/service_thread.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/forks.h"
@@ -120,6 +121,7 @@ fs::path CheckpointManager::save() {
   Strategy& strategy = checkpoint_.strategy();
   Files& files = CheckpointAccess::files(checkpoint_);
   internal::require_at_rest(strategy, CheckpointAccess::tracked(checkpoint_), "CheckpointManager::save");
+  const auto phase = internal::told_phase(strategy, WorkerPhase::Kind::kSave);
   strategy.on_chief([&] {
     writer_->claim(files, options_.directory);
     writer_->wait();  // so there is one copy of the state at most
@@ -157,6 +159,7 @@ std::optional<fs::path> CheckpointManager::latest() const {
 std::optional<RestoreInfo> CheckpointManager::restore_latest(const RestoreOptions& options) {
   Strategy& strategy = checkpoint_.strategy();
   internal::require_at_rest(strategy, CheckpointAccess::tracked(checkpoint_), "CheckpointManager::restore_latest");
+  const auto phase = internal::told_phase(strategy, WorkerPhase::Kind::kRestore);
   const auto names = strategy.on_chief([&]() -> std::vector<std::string> {
     writer_->wait();
     Files& files = CheckpointAccess::files(checkpoint_);

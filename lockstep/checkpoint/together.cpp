@@ -9,8 +9,13 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/strategy/strategy_access.h"
 
 namespace lockstep::internal {
+
+PhaseScope told_phase(const Strategy& strategy, WorkerPhase::Kind kind) {
+  return {StrategyAccess::rounds(strategy), {.kind = kind, .step = strategy.step()}};
+}
 
 void all_or_none(const Strategy& strategy, const char* call, FunctionRef<void()> work) {
   if (strategy.num_workers() == 1) return work();

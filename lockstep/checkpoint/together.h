@@ -5,10 +5,14 @@
 
 #include <vector>
 
+#include "lockstep/comm/rounds.h"
 #include "lockstep/core/function_ref.h"
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep::internal {
+
+/// While it lives, the other workers are told that this one saves, or restores.
+PhaseScope told_phase(const Strategy& strategy, WorkerPhase::Kind kind);
 
 /// Calls `work` on each worker, which makes no call of all workers unless it makes it on each. Where it throws on one,
 /// that error is thrown there, and a PeerError with its text on the others. `call` begins that text.

@@ -197,11 +197,12 @@ std::vector<Proposal> agree_on_call(Rounds& rounds, Proposal mine, FunctionRef<v
     mine.state = Proposal::State::kFailed;
     mine.detail = message_of(own);
   }
-  // Within a step its phase says more.
-  const WorkerPhase::Kind now = rounds.phase().kind;
+  // Within a step, a save or a restore that phase says more.
+  using Kind = WorkerPhase::Kind;
+  const Kind now = rounds.phase().kind;
   std::optional<PhaseScope> phase;
-  if (now != WorkerPhase::Kind::kStep && now != WorkerPhase::Kind::kEvaluation)
-    phase.emplace(rounds, WorkerPhase{.kind = WorkerPhase::Kind::kCall, .step = mine.step});
+  if (now == Kind::kStarting || now == Kind::kBetween)
+    phase.emplace(rounds, WorkerPhase{.kind = Kind::kCall, .step = mine.step});
   std::vector<Proposal> all;
   try {
     all = propose(rounds, mine, own);

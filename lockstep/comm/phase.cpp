@@ -26,7 +26,7 @@ uint64_t encode(const WorkerPhase& phase) {
 
 WorkerPhase decode_phase(uint64_t word) {
   const uint64_t kind = word & 15;
-  if (kind > static_cast<uint64_t>(Kind::kBetween)) return {};
+  if (kind > static_cast<uint64_t>(Kind::kRestore)) return {};
   return {.kind = static_cast<Kind>(kind),
           .step = static_cast<int64_t>(word >> kStepAt),
           .meeting = static_cast<int64_t>(word >> kMeetingAt) & kMostMeetings,
@@ -43,6 +43,9 @@ std::string describe(const WorkerPhase& phase) {
     case Kind::kEvaluation: return fmt::format("in an evaluation after {} steps{}", phase.step, meeting);
     case Kind::kCall: return fmt::format("in a call of all workers after {} steps", phase.step);
     case Kind::kBetween: return fmt::format("between steps, after step {}", phase.step);
+    case Kind::kInput: return fmt::format("waiting for its input, before step {}", phase.step);
+    case Kind::kSave: return fmt::format("saving a checkpoint after {} steps", phase.step);
+    case Kind::kRestore: return fmt::format("restoring a checkpoint after {} steps", phase.step);
   }
   return "before its first step";
 }

@@ -13,7 +13,10 @@ struct WorkerPhase {
     kStep = 1,        // in `step`
     kEvaluation = 2,  // in an evaluation after `step` completed steps
     kCall = 3,        // in a call of all workers outside of steps; `step` steps are completed
-    kBetween = 4,     // between steps, as when it reads its input; `step` is the last one that it was in
+    kBetween = 4,     // between steps; `step` is the last one that it was in
+    kInput = 5,       // it waits for its next batch, between steps; `step` is the one to come
+    kSave = 6,        // it saves a checkpoint; `step` steps are completed
+    kRestore = 7,     // it restores one; `step` steps were completed before
   };
   Kind kind = Kind::kStarting;
   int64_t step = 0;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -21,7 +22,7 @@ namespace lockstep::internal {
 /// takes part in another one before its next call from outside of steps. So the n-th round of a worker remains the n-th
 /// of all others, wherever in a step the failure was found, and also where the step catches the error.
 ///
-/// One thread at a time uses it, as World says.
+/// One thread at a time uses it, as World says, but for the phase.
 class Rounds {
  public:
   explicit Rounds(std::shared_ptr<World> world) : world_(std::move(world)) {}
@@ -32,12 +33,24 @@ class Rounds {
   /// See World::host_memory.
   HostMemory* host_memory() const { return world_->host_memory(); }
 
-  /// What this worker does now; the others may be told.
+  /// What this worker does now; the others are told. With one worker there is nobody to tell. Any thread may call.
   void set_phase(const WorkerPhase& phase) {
+    if (alone_) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
     phase_ = phase;
-    world_->set_phase(phase);
+    tell_phase();
   }
-  const WorkerPhase& phase() const { return phase_; }
+  /// The step that input is read for. Any thread may call.
+  void set_next_step(int64_t step) {
+    if (alone_) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    next_step_ = step;
+  }
+  /// What was set last: without kInput, which only the others see.
+  WorkerPhase phase() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return phase_;
+  }
 
   /// A call from outside of steps begins. Forgets the failure of an earlier one.
   void begin() { failure_ = nullptr; }
@@ -72,8 +85,25 @@ class Rounds {
     }
   }
 
+  friend class InputScope;
+  void count_input(int change) {
+    if (alone_) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    inputs_ += change;
+    tell_phase();
+  }
+  void tell_phase() {
+    using Kind = WorkerPhase::Kind;
+    const bool waits = inputs_ > 0 && (phase_.kind == Kind::kBetween || phase_.kind == Kind::kStarting);
+    world_->set_phase(waits ? WorkerPhase{.kind = Kind::kInput, .step = next_step_} : phase_);
+  }
+
   const std::shared_ptr<World> world_;
-  WorkerPhase phase_;
+  const bool alone_ = world_->num_workers() == 1;
+  mutable std::mutex mutex_;
+  WorkerPhase phase_;      // guarded by mutex_
+  int64_t next_step_ = 0;  // guarded by mutex_
+  int inputs_ = 0;         // how many threads wait for a batch; guarded by mutex_
   std::exception_ptr failure_;
 };
 
@@ -90,6 +120,19 @@ class PhaseScope {
  private:
   Rounds& rounds_;
   const WorkerPhase before_;
+};
+
+/// While it lives, a thread of this worker waits for its next batch. That is told where the worker does nothing else: a
+/// data set may be read on one thread while another one makes a call of the strategy.
+class InputScope {
+ public:
+  explicit InputScope(Rounds& rounds) : rounds_(rounds) { rounds_.count_input(1); }
+  ~InputScope() { rounds_.count_input(-1); }
+  InputScope(const InputScope&) = delete;
+  InputScope& operator=(const InputScope&) = delete;
+
+ private:
+  Rounds& rounds_;
 };
 
 }  // namespace lockstep::internal

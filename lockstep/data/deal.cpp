@@ -88,15 +88,20 @@ std::shared_ptr<StepFeed> Deal::feed(const data::Cursor& at) const {
                                     describe());
 }
 
+LocalStep Deal::read(StepFeed& feed) const {
+  const InputScope waits(group_->rounds());
+  return feed.next();
+}
+
 std::vector<LocalStep> Deal::agreed(StepFeed& feed, LocalStep& mine) const {
   if (!agrees()) {
-    mine = feed.next();
+    mine = read(feed);
     return {mine};
   }
   const CallScope call(*group_, kCall, "read batches between runs", Workers::kAll, options_.name);
   const Proposal proposal{.call = kCall, .name = options_.name, .step = group_->step()};
   const auto all = agree_on_call(group_->rounds(), proposal, [&](Proposal& told) {
-    mine = feed.next();
+    mine = read(feed);
     told.data = mine.summary();
   });
   std::vector<LocalStep> steps;

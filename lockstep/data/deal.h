@@ -87,6 +87,7 @@ class Deal {
   virtual bool watches_order() const { return false; }
 
  private:
+  LocalStep read(StepFeed& feed) const;
   std::vector<LocalStep> agreed(StepFeed& feed, LocalStep& mine) const;
   void watch(const std::vector<LocalStep>& all, int64_t epoch) const;
   void note(const PerReplica<Batch>& step, const data::Cursor& before, const data::Cursor& behind,

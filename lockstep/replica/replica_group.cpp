@@ -155,6 +155,7 @@ void ReplicaGroup::run(RunMode mode, FunctionRef<void(ReplicaContext&)> body, Fu
     throw ReplicaError(state_.step, {{first_replica(), message_of(error), error}}, state_.evaluates());
   }
   state_.count();
+  rounds_->set_next_step(state_.step);
 }
 
 void ReplicaGroup::restart_streams(int64_t r) {

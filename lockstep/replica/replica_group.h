@@ -71,7 +71,10 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   const RunState& state() const { return state_; }
   uint64_t seed() const { return state_.seed; }
   int64_t step() const { return state_.step; }
-  void set_step(int64_t step) { state_.step = step; }
+  void set_step(int64_t step) {
+    state_.step = step;
+    rounds_->set_next_step(step);
+  }
   void set_evaluations(int64_t evaluations) { state_.evaluations = evaluations; }
   bool evaluating() const { return state_.evaluates(); }
   /// Whether a run or evaluation is under way.

@@ -40,6 +40,7 @@ struct StrategySetup;
 
 namespace internal {
 class OptimizerState;
+struct StrategyAccess;
 class VariableRegistry;
 [[noreturn]] void throw_group_without_options(std::size_t group);
 /// Tensors without dimensions, float64 and int64.
@@ -298,6 +299,7 @@ class Strategy {
   explicit Strategy(StrategySetup setup);
 
  private:
+  friend struct internal::StrategyAccess;
   enum class Mode { kStep, kEvaluate };
   /// Variables that are updated by one rule.
   struct Rule {

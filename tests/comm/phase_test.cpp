@@ -23,7 +23,7 @@ using Kind = WorkerPhase::Kind;
 using Noticed = PeerError::Noticed;
 
 WorkerPhase any_phase() {
-  return {.kind = static_cast<Kind>(*rc::gen::inRange(0, 5)),
+  return {.kind = static_cast<Kind>(*rc::gen::inRange(0, 8)),
           .step = *rc::gen::inRange<int64_t>(0, int64_t{1} << 40),
           .meeting = *rc::gen::inRange<int64_t>(0, 1 << 16),
           .is_meeting = *rc::gen::arbitrary<bool>()};
@@ -48,10 +48,11 @@ TEST(WorkerPhases, OfAKindThatIsNotKnownAreTheFirst) { EXPECT_EQ(decode_phase(15
 
 TEST(WorkerPhases, HaveATextEach) {
   std::set<std::string> texts;
-  for (const Kind kind : {Kind::kStarting, Kind::kStep, Kind::kEvaluation, Kind::kCall, Kind::kBetween}) {
+  for (const Kind kind : {Kind::kStarting, Kind::kStep, Kind::kEvaluation, Kind::kCall, Kind::kBetween, Kind::kInput,
+                          Kind::kSave, Kind::kRestore}) {
     texts.insert(describe({.kind = kind, .step = 12}));
   }
-  EXPECT_EQ(texts.size(), 5U);
+  EXPECT_EQ(texts.size(), 8U);
   EXPECT_EQ(describe({.kind = Kind::kStep, .step = 12}), "in step 12");
   EXPECT_EQ(describe({.kind = Kind::kStep, .step = 12, .meeting = 3, .is_meeting = true}),
             "in step 12, at its meeting 3");
