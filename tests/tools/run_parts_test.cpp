@@ -8,7 +8,6 @@
 #include "tests/support/fake_root.h"
 #include "tools/run/core_shares.h"
 #include "tools/run/lines.h"
-#include "tools/run/oom_kills.h"
 #include "tools/run/worker_end.h"
 
 namespace {
@@ -19,7 +18,6 @@ using lockstep::tools::exit_code_of;
 using lockstep::tools::is_restartable;
 using lockstep::tools::LastLines;
 using lockstep::tools::LineCutter;
-using lockstep::tools::oom_kills;
 using lockstep::tools::pause_before;
 using lockstep::tools::was_killed_from_outside;
 using lockstep::tools::WorkerEnd;
@@ -100,21 +98,6 @@ TEST(WorkerEnd, GivesTheCodesOfAShell) {
   EXPECT_TRUE(is_restartable({0, 1, Kind::kSignalled, SIGSEGV, 0}));
   EXPECT_TRUE(was_killed_from_outside({0, 1, Kind::kSignalled, SIGSEGV, 0}));
   EXPECT_FALSE(was_killed_from_outside({0, 1, Kind::kSignalled, SIGABRT, 0}));
-}
-
-TEST(OomKills, AreThoseOfTheOwnControlGroup) {
-  const FakeRoot unified;
-  unified.write("/proc/self/cgroup", "0::/outer/inner");
-  EXPECT_EQ(oom_kills(unified.path()), std::nullopt);
-  unified.write("/sys/fs/cgroup/outer/memory.events", "low 0\noom 9\noom_kill 9");
-  EXPECT_EQ(oom_kills(unified.path()), 9) << "inside a container the inner group's path may be missing";
-  unified.write("/sys/fs/cgroup/outer/inner/memory.events", "low 0\noom 4\noom_kill 3\noom_group_kill 1");
-  EXPECT_EQ(oom_kills(unified.path()), 3);
-
-  const FakeRoot split;
-  split.write("/proc/self/cgroup", "9:cpu:/x\n4:memory:/job\n0::/");
-  split.write("/sys/fs/cgroup/memory/job/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2");
-  EXPECT_EQ(oom_kills(split.path()), 2);
 }
 
 }  // namespace

@@ -20,12 +20,12 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/oom_kills.h"
 #include "lockstep/replica/cores.h"
 #include "tools/run/attempt.h"
 #include "tools/run/core_shares.h"
 #include "tools/run/descendants.h"
 #include "tools/run/job.h"
-#include "tools/run/oom_kills.h"
 #include "tools/run/worker_environment.h"
 
 namespace lockstep::tools {
@@ -129,7 +129,7 @@ std::string cause_of(const AttemptResult& result, const std::optional<int64_t>& 
   if (end.kind != WorkerEnd::Kind::kSignalled) return "";
   if (end.value == SIGPIPE && is_output_lost) return "nobody reads the output any more";
   if (end.value != SIGKILL) return "";
-  const std::optional<int64_t> kills = oom_kills();
+  const std::optional<int64_t> kills = internal::oom_kills();
   if (kills_before && kills && *kills > *kills_before) {
     return fmt::format(
         "the kernel's out-of-memory killer has killed {} of this control group's processes since the start",
@@ -194,7 +194,7 @@ int run(const RunOptions& options) {
   const std::chrono::milliseconds grace(static_cast<int64_t>(options.grace * 1000));
 
   for (int restart = 0;; ++restart) {
-    const std::optional<int64_t> kills_before = oom_kills();
+    const std::optional<int64_t> kills_before = internal::oom_kills();
     const std::vector<WorkerPlan> plans = plans_of(options, job, restart);
     const AttemptResult result = Attempt(settings, signals, watchdog, outputs, grace).run(plans);
     const bool failed = result.first_failure.has_value();

@@ -183,8 +183,11 @@ asio::awaitable<void> Control::listen(int64_t worker) {
     const Answer answer = co_await ask(worker);
     if (peer.is_over || has_left_) co_return;
     if (answer == Answer::kGone) {
-      co_return lose(worker, Gone::kDead, peer.calls,
-                     failure_of(worker, Noticed::kGone, fmt::format("{} is gone: it was killed or crashed", name)));
+      const std::string& here = members_[static_cast<std::size_t>(worker_)].host_id;
+      const std::string why = members_[static_cast<std::size_t>(worker)].host_id == here ? oom_watch_.text() : "";
+      co_return lose(
+          worker, Gone::kDead, peer.calls,
+          failure_of(worker, Noticed::kGone, fmt::format("{} is gone: it was killed or crashed{}", name, why)));
     }
     // This worker may have been too slow itself, and asks once more before it says so.
     if (answer == Answer::kHere || is_asked_again) {

@@ -16,6 +16,7 @@
 #include "lockstep/comm/network/run_state.h"
 #include "lockstep/comm/run_failure.h"
 #include "lockstep/comm/seen_phases.h"
+#include "lockstep/core/oom_kills.h"
 
 namespace lockstep::internal {
 
@@ -87,6 +88,7 @@ class Control {
   const std::string failure_text_;
   const std::chrono::milliseconds tick_;
   RunState& state_;
+  const OomWatch oom_watch_;
   SeenPhases phases_;
   const std::unique_ptr<Datagrams> datagrams_;
   const TlsContext& keys_;

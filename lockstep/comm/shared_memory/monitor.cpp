@@ -85,8 +85,8 @@ void Monitor::end_by(const PeerConnection& gone) {
                                               fmt::format("{} ended its program in the middle of the run", who)));
     case Presence::kHere: break;
   }
-  segment_.end(worker_,
-               failure_of(gone.worker, Noticed::kGone, fmt::format("{} is gone: it was killed or crashed", who)));
+  segment_.end(worker_, failure_of(gone.worker, Noticed::kGone,
+                                   fmt::format("{} is gone: it was killed or crashed{}", who, oom_watch_.text())));
 }
 
 void Monitor::watch() try {

@@ -11,6 +11,7 @@
 #include "lockstep/comm/seen_phases.h"
 #include "lockstep/comm/shared_memory/rendezvous.h"
 #include "lockstep/comm/shared_memory/segment.h"
+#include "lockstep/core/oom_kills.h"
 
 namespace lockstep::internal {
 
@@ -51,6 +52,7 @@ class Monitor {
   const int64_t worker_;
   const std::chrono::milliseconds lost_;
   const std::chrono::milliseconds tick_;
+  const OomWatch oom_watch_;
   SeenPhases phases_;
   std::vector<Watched> watched_;  // used by the thread only
   FileDescriptor stop_;           // an eventfd, which ends the thread
