@@ -248,6 +248,28 @@ TEST(NetworkRendezvous, NamesTwoWorkersThatCannotBeConnected) {
   EXPECT_EQ(last->text, words);
 }
 
+TEST(NetworkRendezvous, NamesAChiefThatFallsSilentWhileTheWorkersConnect) {
+  // Worker 0 waits for worker 2, which never goes on, much longer than worker 1 does.
+  auto chief = std::make_unique<NetworkRendezvous>(job_of(0, 3));
+  const uint16_t port = chief->port();
+  auto worker_0 = std::async(std::launch::async, [&] {
+    chief->meet(seconds(60));
+    expect_error<ClusterError>([&] { chief->connect(); }, "LS-CLUSTER-UNREACHABLE", {"worker 1"});
+  });
+  auto worker_2 = std::make_unique<NetworkRendezvous>(job_of(2, 3, port));
+  auto meeting = std::async(std::launch::async, [&] { worker_2->meet(seconds(60)); });
+  NetworkJob job = job_of(1, 3, port);
+  job.longest_connect_all = std::chrono::milliseconds(100);
+  auto worker_1 = std::make_unique<NetworkRendezvous>(job);
+  worker_1->meet(seconds(60));
+  expect_error<ClusterError>(
+      [&] { worker_1->connect(); }, "LS-CLUSTER-UNREACHABLE",
+      {fmt::format("worker 0 (process {}", getpid()), "worker 1 has no connection with worker 2"});
+  worker_1.reset();  // so that worker 0 ends
+  worker_0.get();
+  meeting.get();
+}
+
 /// A TLS server that knows no secret and shows a certificate of its own.
 class CertificateServer {
  public:

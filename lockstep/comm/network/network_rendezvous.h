@@ -17,6 +17,7 @@
 #include "lockstep/comm/network/event.h"
 #include "lockstep/comm/network/listener.h"
 #include "lockstep/comm/network/members.h"
+#include "lockstep/comm/network/refusal.h"
 #include "lockstep/comm/progress.h"
 
 namespace lockstep::internal {
@@ -48,6 +49,8 @@ struct NetworkJob {
   bool plaintext = false;
   Resolver resolver = ask_system;
   std::chrono::milliseconds look_up_every = std::chrono::seconds(10);
+  /// For tests: in which time worker 0 expects that all are connected who have come.
+  std::chrono::milliseconds longest_connect_all = kLongestConnectAll;
   /// For tests: the host on which the worker says that it is, in place of host_id().
   std::string host_id = {};
 };
@@ -126,6 +129,7 @@ class NetworkRendezvous {
   asio::awaitable<bool> join_chief(std::shared_ptr<Connection> connection, Progress& progress);
   asio::awaitable<void> listen_to_chief();
   asio::awaitable<void> attach_to_all();
+  std::string silence_of_chief() const;
   asio::awaitable<void> attach(int64_t worker, Attachment::Purpose purpose);
   asio::awaitable<std::string> attach_in_time(int64_t worker, Attachment::Purpose purpose,
                                               Event::Clock::time_point end);

@@ -199,7 +199,7 @@ asio::awaitable<void> NetworkRendezvous::serve_joiner(std::shared_ptr<Connection
 }
 
 asio::awaitable<void> NetworkRendezvous::wait_until_ready() {
-  const Clock::time_point end = Clock::now() + kLongestConnectAll;
+  const Clock::time_point end = Clock::now() + job_.longest_connect_all;
   const auto missing = [&] {
     std::vector<std::string> names;
     for (std::size_t w = 1; w < joined_.size(); ++w) {
@@ -210,7 +210,7 @@ asio::awaitable<void> NetworkRendezvous::wait_until_ready() {
   while (failure_.empty() && !missing().empty()) {
     if (Clock::now() >= end) {
       failure_ = fmt::format("{} could not be connected with all others in {} s", workers_text(missing()),
-                             kLongestConnectAll.count());
+                             std::chrono::duration<double>(job_.longest_connect_all).count());
       break;
     }
     co_await changed_.wait(end);

@@ -1,5 +1,6 @@
 // The other workers' part of a rendezvous: each goes to worker 0, and then connects to all workers before it.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -196,9 +197,26 @@ asio::awaitable<std::string> NetworkRendezvous::attach_in_time(int64_t worker, P
                         other.port, problem);
 }
 
+/// Why this worker waits no longer: worker 0 would have said by now whether all are connected, or who is not.
+std::string NetworkRendezvous::silence_of_chief() const {
+  std::vector<int64_t> lacking;
+  for (std::size_t w = 0; w < control_.size(); ++w) {
+    if (static_cast<int64_t>(w) != job_.worker_index && (!control_[w] || !data_[w])) {
+      lacking.push_back(static_cast<int64_t>(w));
+    }
+  }
+  std::string text = fmt::format("{} has not said in {} s whether all workers are connected", members_.all[0].name(),
+                                 std::chrono::duration<double>(job_.longest_connect_all + kGrace).count());
+  if (!lacking.empty()) {
+    text += fmt::format("; worker {} has no connection with worker{} {}", job_.worker_index,
+                        lacking.size() == 1 ? "" : "s", fmt::join(lacking, ", "));
+  }
+  return text;
+}
+
 asio::awaitable<void> NetworkRendezvous::attach_to_all() {
   asio::co_spawn(context_, listen_to_chief(), rethrow);
-  const Clock::time_point end = Clock::now() + kLongestConnectAll + kGrace;
+  const Clock::time_point end = Clock::now() + job_.longest_connect_all + kGrace;
   std::string mine;  // why this worker cannot be connected
   for (int64_t w = 0; w < job_.worker_index && mine.empty(); ++w) {
     if (w > 0) mine = co_await attach_in_time(w, Purpose::kControl, end);
@@ -208,9 +226,7 @@ asio::awaitable<void> NetworkRendezvous::attach_to_all() {
   bool is_ready = false;
   while (failure_.empty() && !may_go_) {
     if (Clock::now() >= end) {
-      failure_ = mine.empty() ? fmt::format("worker {} was not connected with all others in {} s", job_.worker_index,
-                                            kLongestConnectAll.count())
-                              : mine;
+      failure_ = mine.empty() ? silence_of_chief() : mine;
       break;
     }
     if (mine.empty() && !is_ready && is_connected_with_all()) {
