@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <random>
 #include <set>
 #include <stdexcept>
@@ -49,8 +50,10 @@ WORKER_BODY(runs_until_stop) {
 
 TEST(StopRequests, OfOneProcessEndAllAfterTheSameStep) {
   constexpr int64_t kWorkers = 3;
+  const char* const more = std::getenv("LOCKSTEP_FAULT_SEEDS");  // scripts/test-faults sets it
+  const int seeds = more ? std::stoi(more) : 10;
   std::mt19937 random(5);
-  for (int seed = 0; seed < 10; ++seed) {
+  for (int seed = 0; seed < seeds; ++seed) {
     const std::string chief = "127.0.0.1:" + std::to_string(testing::free_port());
     WorkerProcesses workers("runs_until_stop", kWorkers, [&](int64_t w) {
       return WorkerProcesses::Environment{
