@@ -38,8 +38,8 @@ class CheckpointManager::Writer {
   }
 
   void claim(Files& files, const fs::path& directory) {
-    if (lock_) return;
-    files.make_folder(directory);
+    if (lock_ && lock_->is_in_place()) return;
+    files.make_folder(directory);  // for the first time, or because somebody has removed it
     lock_ = files.lock(directory / ".lock");
     if (lock_) return;
     throw ClusterError("LS-CHECKPOINT-LOCKED",

@@ -32,7 +32,8 @@ class CheckpointManager {
 
   /// Takes the folder for this job, for as long as the manager lives: a second manager that saves into the folder, in
   /// this process or another one, gets a ClusterError (LS-CHECKPOINT-LOCKED). The lock ends with its process, however
-  /// that ends. The first save() does it too; a program that wants to know at its start calls this.
+  /// that ends. The first save() does it too; a program that wants to know at its start calls this. A folder that was
+  /// removed is made again, and taken again, by the next save().
   void claim();
 
   /// Saves the state of now as the folder's newest checkpoint and gives its path. Waits for a save that is under way,

@@ -96,9 +96,16 @@ class HostOpenFile final : public OpenFile {
 
 class HostLock final : public FolderLock {
  public:
-  explicit HostLock(FileDescriptor fd) : fd_(std::move(fd)) {}
+  HostLock(fs::path path, FileDescriptor fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+  bool is_in_place() const override {
+    struct stat mine = {};
+    struct stat named = {};
+    return ::fstat(fd_.get(), &mine) == 0 && ::stat(path_.c_str(), &named) == 0 && mine.st_dev == named.st_dev &&
+           mine.st_ino == named.st_ino;
+  }
 
  private:
+  const fs::path path_;
   const FileDescriptor fd_;  // closing it gives the lock back
 };
 
@@ -155,13 +162,18 @@ class HostFiles final : public Files {
     if (::rmdir(folder.c_str()) != 0) fail(folder, "could not be removed", errno);
   }
   std::unique_ptr<FolderLock> lock(const fs::path& path) override {
-    FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-    if (!fd.is_open()) fail(path, "could not be opened", errno);
-    if (uninterrupted([&] { return ::flock(fd.get(), LOCK_EX | LOCK_NB); }) != 0) {
-      if (errno == EWOULDBLOCK) return nullptr;
-      fail(path, "could not be locked", errno);
+    constexpr int kAttempts = 20;
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+      if (!fd.is_open()) fail(path, "could not be opened", errno);
+      if (uninterrupted([&] { return ::flock(fd.get(), LOCK_EX | LOCK_NB); }) != 0) {
+        if (errno == EWOULDBLOCK) return nullptr;
+        fail(path, "could not be locked", errno);
+      }
+      auto lock = std::make_unique<HostLock>(path, std::move(fd));
+      if (lock->is_in_place()) return lock;  // otherwise it was removed in between
     }
-    return std::make_unique<HostLock>(std::move(fd));
+    fail(path, "could not be locked", ENOENT);
   }
 
  private:

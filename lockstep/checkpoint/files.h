@@ -34,6 +34,9 @@ class OpenFile {
 class FolderLock {
  public:
   virtual ~FolderLock() = default;
+  /// Whether the file that is locked still has its name: where the folder was removed and made again, another job can
+  /// lock the new file.
+  virtual bool is_in_place() const = 0;
 };
 
 /// Every member throws a DataError (LS-FILE) that names the path and the system's reason. The object may be used on any

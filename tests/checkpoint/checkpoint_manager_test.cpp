@@ -124,6 +124,24 @@ TEST_F(CheckpointManagerTest, TwoJobsInOneFolderAreRefused) {
   second.save();
 }
 
+TEST_F(CheckpointManagerTest, AFolderThatWasRemovedIsTakenAnew) {
+  OneTraining first;
+  OneTraining second;
+  CheckpointManager one(first.training.checkpoint(), {.directory = folder_});
+  CheckpointManager two(second.training.checkpoint(), {.directory = folder_});
+  one.save();
+  one.wait();
+  fs::remove_all(folder_);
+  one.save();  // makes it again, and locks the new one
+  one.wait();
+  expect_error<ClusterError>([&] { two.save(); }, "LS-CHECKPOINT-LOCKED");
+  fs::remove_all(folder_);
+  two.save();  // now it was faster
+  two.wait();
+  expect_error<ClusterError>([&] { one.save(); }, "LS-CHECKPOINT-LOCKED");
+  EXPECT_EQ(names(), std::set<std::string>{"step-0000000000"});
+}
+
 TEST_F(CheckpointManagerTest, OddEntriesOfTheFolderStayAndTheOthersGo) {
   OneTraining run;
   const fs::path elsewhere = folder_ / "elsewhere";

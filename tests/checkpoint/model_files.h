@@ -176,6 +176,7 @@ class ModelFiles : public internal::Files {
    public:
     Lock(ModelFiles& files, fs::path path) : files_(files), path_(std::move(path)) {}
     ~Lock() override { files_.locks_.erase(path_); }
+    bool is_in_place() const override { return files_.locks_.contains(path_); }
 
    private:
     ModelFiles& files_;
