@@ -5,12 +5,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "lockstep/checkpoint/capture.h"
+#include "lockstep/checkpoint/late_values.h"
+#include "lockstep/checkpoint/saved_values.h"
 #include "lockstep/checkpoint/strict_json.h"
 #include "lockstep/checkpoint/together.h"
 #include "lockstep/core/error.h"
@@ -22,66 +25,8 @@ namespace lockstep::internal {
 
 using Tensors = std::vector<at::Tensor>;
 using Names = std::vector<std::string>;
-using KindAndName = std::pair<std::string, std::string>;
 
 namespace {
-
-/// Dtype and shape of a tensor.
-std::string form_of(const at::Tensor& value) { return shape_text(value); }
-
-/// The values of an item in the image, by replica where it has several.
-struct Saved {
-  Tensors values;
-  bool per_replica = false;
-};
-
-std::map<KindAndName, Saved> saved_of(const Image& image) {
-  std::map<KindAndName, Saved> saved;
-  for (const ImageTensor& one : image.tensors) {
-    Saved& item = saved[{one.kind, one.name}];
-    item.per_replica = one.replica >= 0;
-    item.values.push_back(one.value);
-  }
-  for (const RecordedNumbers& one : image.run.numbers) {
-    const bool is_list = one.kind == kind_text(StateItem::Kind::kCursor);
-    at::Tensor value;
-    if (one.real) {
-      value = at::scalar_tensor(*one.real, at::kDouble);
-    } else if (is_list || one.integers.size() != 1) {
-      value = at::tensor(one.integers, at::kLong);
-    } else {
-      value = at::scalar_tensor(one.integers.front(), at::kLong);
-    }
-    saved[{one.kind, one.name}] = {{value}, false};
-  }
-  return saved;
-}
-
-/// The components of other replicas than those that were saved: see RestoreOptions::allow_other_replicas.
-Tensors dealt_anew(const Tensors& saved, int64_t replicas, VariableAggregation aggregation) {
-  const at::NoGradGuard no_grad;
-  const at::Tensor& first = saved.front();
-  bool alike = true;
-  bool one_shape = true;
-  for (const at::Tensor& one : saved) {
-    alike = alike && same_bits(one, first);
-    one_shape = one_shape && one.sizes() == first.sizes() && one.scalar_type() == first.scalar_type();
-  }
-  at::Tensor whole = first;
-  const bool adds = aggregation == VariableAggregation::kMean || aggregation == VariableAggregation::kSum;
-  const bool is_sum = aggregation == VariableAggregation::kSum;
-  if (adds && one_shape && (is_sum || !alike) && (first.is_floating_point() || is_sum)) {
-    const at::ScalarType wide = first.is_floating_point() ? at::kDouble
-                                : first.is_complex()      ? at::kComplexDouble
-                                                          : at::kLong;
-    at::Tensor sum = at::zeros(first.sizes(), wide);
-    for (const at::Tensor& one : saved) sum += one.to(wide);
-    whole = (is_sum ? sum : sum / static_cast<double>(saved.size())).to(first.scalar_type());
-  }
-  Tensors dealt;
-  for (int64_t r = 0; r < replicas; ++r) dealt.push_back(is_sum && r > 0 ? at::zeros_like(whole) : whole.clone());
-  return dealt;
-}
 
 /// "3 missing: a, b, c".
 void add_names(std::string& text, const char* what, const Names& names) {
@@ -104,7 +49,8 @@ struct RestorePlan {
   std::vector<Write> writes;
   std::vector<std::pair<DistributedDataset, data::Cursor>> seeks;
   std::vector<std::pair<const Tracked::Value*, std::string>> loads;
-  Names missing, unexpected, misfits;
+  Names missing, unexpected, misfits, idle_patterns;
+  Late late;  // the values of `unexpected`
 };
 
 class Planner {
@@ -125,21 +71,44 @@ class Planner {
         plan.missing.push_back(item.name);
         continue;
       }
-      Tensors values = values_for(item, found->second);
-      const std::string misfit = misfit_of(item, values);
+      const auto variable = variables_.find(item.name);
+      Tensors values =
+          values_here(found->second, item.per_replica, strategy_,
+                      variable == variables_.end() ? VariableAggregation::kMean : variable->second.aggregation());
+      const std::string misfit = misfit_of(item, found->second, values);
       if (misfit.empty()) {
         plan.writes.push_back({std::move(item), std::move(values)});
       } else {
         plan.misfits.push_back(misfit);
       }
     }
-    for (const auto& [key, value] : saved_) {
-      if (!here.contains(key) && is_wanted(options_.only, key.second)) plan.unexpected.push_back(key.second);
+    for (auto& [key, value] : saved_) {
+      if (here.contains(key) || !is_wanted(options_.only, key.second)) continue;
+      plan.unexpected.push_back(key.second);
+      plan.late.items.emplace(key, std::move(value));
+    }
+  }
+
+  /// A pattern that nothing has is a mistake in writing, which must not look like a restore.
+  void add_idle_patterns(RestorePlan& plan, const Tracked& tracked) const {
+    std::set<std::string> names;
+    for (const StateItem& item : strategy_.state_items()) names.insert(item.name);
+    for (const auto& [key, value] : saved_) names.insert(key.second);
+    for (const auto* const texts : {&image_.run.data, &image_.run.values}) {
+      for (const auto& [name, text] : *texts) names.insert(name);
+    }
+    for (const auto& [name, data] : tracked.data) names.insert(name);
+    for (const auto& [name, value] : tracked.values) names.insert(name);
+    for (const std::string& pattern : options_.only) {
+      const bool fits =
+          std::any_of(names.begin(), names.end(), [&](const std::string& name) { return is_wanted({pattern}, name); });
+      if (!fits) plan.idle_patterns.push_back(pattern);
     }
   }
 
   void add_tracked(RestorePlan& plan, const Tracked& tracked, const std::string& what) const {
-    const auto match = [&](const auto& here, const std::map<std::string, std::string>& saved, const auto& use) {
+    const auto match = [&](const auto& here, const std::map<std::string, std::string>& saved,
+                           std::map<std::string, std::string>& late, const auto& use) {
       for (const auto& [name, one] : here) {
         if (!is_wanted(options_.only, name)) continue;
         const auto found = saved.find(name);
@@ -150,72 +119,34 @@ class Planner {
         }
       }
       for (const auto& [name, text] : saved) {
-        if (!here.contains(name) && is_wanted(options_.only, name)) plan.unexpected.push_back(name);
+        if (here.contains(name) || !is_wanted(options_.only, name)) continue;
+        plan.unexpected.push_back(name);
+        late.emplace(name, text);
       }
     };
-    match(tracked.data, image_.run.data, [&](const std::string& name, const auto& data, const std::string& text) {
-      plan.seeks.emplace_back(data, cursor_of(text, fmt::format("{}: the cursor '{}'", what, shown(name))));
-    });
-    match(tracked.values, image_.run.values, [&](const std::string&, const auto& value, const std::string& text) {
-      plan.loads.emplace_back(&value, text);
-    });
+    match(tracked.data, image_.run.data, plan.late.data,
+          [&](const std::string& name, const auto& data, const std::string& text) {
+            plan.seeks.emplace_back(data, cursor_of(text, fmt::format("{}: the cursor '{}'", what, shown(name))));
+          });
+    match(
+        tracked.values, image_.run.values, plan.late.values,
+        [&](const std::string&, const auto& value, const std::string& text) { plan.loads.emplace_back(&value, text); });
   }
 
  private:
-  /// The saved values that are for this process.
-  Tensors values_for(const StateItem& item, const Saved& saved) const {
-    if (!item.per_replica || !saved.per_replica) return saved.values;
-    const int64_t replicas = strategy_.num_replicas();
-    Tensors all = saved.values;
-    if (static_cast<int64_t>(all.size()) != replicas) {
-      const auto variable = variables_.find(item.name);
-      all = dealt_anew(all, replicas,
-                       variable == variables_.end() ? VariableAggregation::kMean : variable->second.aggregation());
-    }
-    Tensors mine;
-    strategy_.per_replica([&](ReplicaId r) {
-      mine.push_back(all[static_cast<std::size_t>(r.value())]);
-      return 0;
-    });
-    return mine;
-  }
-
-  std::string misfit_of(const StateItem& item, const Tensors& values) const {
-    const bool one_for_each = saved_.at({kind_text(item.kind), item.name}).per_replica;
-    if (one_for_each != item.per_replica) {
-      return fmt::format("'{}' has {} in the checkpoint, and {} here", shown(item.name),
-                         one_for_each ? "a value of each replica" : "one value",
-                         item.per_replica ? "a value of each replica" : "one value");
-    }
-    if (item.kind == StateItem::Kind::kCursor) return {};  // how many numbers it has depends on the place
-    std::string expected;
-    if (const auto variable = variables_.find(item.name); variable != variables_.end() && is_variable(item)) {
-      expected =
-          fmt::format("{} [{}]", dtype_name(variable->second.dtype()), fmt::join(variable->second.sizes(), ", "));
-    } else {
-      expected = form_of(item.read().front());
-    }
-    for (const at::Tensor& value : values) {
-      if (form_of(value) == expected) continue;
-      return fmt::format("'{}' is {} in the checkpoint, and {} here", shown(item.name), form_of(value), expected);
-    }
-    if (item.kind == StateItem::Kind::kNumber && item.name == "seed") {
-      const auto saved_seed = static_cast<uint64_t>(values.front().item<int64_t>());
-      if (saved_seed != strategy_.seed())
-        return fmt::format("the seed is {} in the checkpoint, and {} here", saved_seed, strategy_.seed());
-    }
-    return {};
-  }
-
-  static bool is_variable(const StateItem& item) {
-    return item.kind == StateItem::Kind::kMirrored || item.kind == StateItem::Kind::kOnRead ||
-           item.kind == StateItem::Kind::kSlot;
+  std::string misfit_of(const StateItem& item, const Saved& saved, const Tensors& values) const {
+    const auto variable = variables_.find(item.name);
+    std::string misfit = misfit_text(item, saved, values, variable == variables_.end() ? nullptr : &variable->second);
+    if (!misfit.empty() || item.kind != StateItem::Kind::kNumber || item.name != "seed") return misfit;
+    const auto saved_seed = static_cast<uint64_t>(values.front().item<int64_t>());
+    if (saved_seed == strategy_.seed()) return {};
+    return fmt::format("the seed is {} in the checkpoint, and {} here", saved_seed, strategy_.seed());
   }
 
   const Image& image_;
   const Strategy& strategy_;
   const RestoreOptions& options_;
-  const std::map<KindAndName, Saved> saved_;
+  std::map<KindAndName, Saved> saved_;
   std::map<std::string, Variable> variables_;
 };
 
@@ -225,8 +156,9 @@ void check(RestorePlan& plan, const Image& image, const Strategy& strategy, cons
   const int64_t here = strategy.num_replicas();
   std::string text;
   if (!options.allow_missing) add_names(text, "missing in it", plan.missing);
-  if (!options.allow_unexpected) add_names(text, "unexpected", plan.unexpected);
+  if (!options.allow_unexpected && !options.restore_on_create) add_names(text, "unexpected", plan.unexpected);
   add_names(text, "that do not fit", plan.misfits);
+  add_names(text, "of the patterns in .only that fit no name, here or there", plan.idle_patterns);
   if (saved != here && !options.allow_other_replicas && options.only.empty()) {
     text += fmt::format(
         "{}it is of {} replicas, and here are {}: the run would go on with other random numbers and another order of "
@@ -293,6 +225,7 @@ RestoreInfo apply(const Image& image, const Strategy& strategy, const Tracked& t
     Planner planner(image, strategy, options);
     planner.add_items(plan);
     planner.add_tracked(plan, tracked, what);
+    planner.add_idle_patterns(plan, tracked);
     check(plan, image, strategy, options, what);
   });
   std::vector<std::function<void()>> undo;
@@ -323,6 +256,8 @@ RestoreInfo apply(const Image& image, const Strategy& strategy, const Tracked& t
     }
     throw;
   }
+  // A restore before this one has nothing to give any more.
+  wait_for_later(strategy, options.restore_on_create ? std::move(plan.late) : Late(), what);
   warn(image, strategy, what);
   return {.step = image.run.step, .missing = std::move(plan.missing), .unexpected = std::move(plan.unexpected)};
 }

@@ -9,11 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/checkpoint/late_values.h"
 #include "lockstep/checkpoint/strict_json.h"
 #include "lockstep/checkpoint/together.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"
-#include "lockstep/replica/replica_group.h"
+#include "lockstep/core/log.h"
+#include "lockstep/strategy/strategy_access.h"
 #include "lockstep/variable/variable_state.h"
 #include "lockstep/version.h"
 
@@ -113,14 +115,13 @@ void add_replicas(Image& image, const Strategy& strategy, const std::vector<Repl
 
 void require_at_rest(const Strategy& strategy, const Tracked& tracked, const char* call) {
   tracked.process.require_here(call);
-  for (const Variable& variable : strategy.variables()) {
-    if (!variable.state().group()->running()) continue;
-    throw UsageError("LS-NESTED-CALL",
-                     fmt::format("{} was called inside merge_call: the step that it is in has changed some of the "
-                                 "state, and not yet the rest",
-                                 call),
-                     "call it when run() has returned");
-  }
+  strategy.variables();  // refused inside a step, with the call to make instead
+  if (!StrategyAccess::group(strategy).running()) return;
+  throw UsageError("LS-NESTED-CALL",
+                   fmt::format("{} was called inside merge_call: the step that it is in has changed some of the "
+                               "state, and not yet the rest",
+                               call),
+                   "call it when run() has returned");
 }
 
 void Home::require_here(const char* call) const {
@@ -162,6 +163,12 @@ Image capture(const Strategy& strategy, const Tracked& tracked) {
     for (const auto& [name, value] : tracked.values) image.run.values[name] = checked_json(name, value.save());
   });
   if (!of_replicas.empty()) add_replicas(image, strategy, of_replicas);
+  if (const auto waiting = waiting_names(strategy); !waiting.empty() && strategy.is_chief()) {
+    log(LogLevel::kWarning,
+        fmt::format("a checkpoint is saved without {} values that the one before it has and that wait for what is made "
+                    "later, such as '{}'",
+                    waiting.size(), shown(waiting.front())));
+  }
   return image;
 }
 

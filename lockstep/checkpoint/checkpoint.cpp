@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "lockstep/checkpoint/checkpoint_access.h"
+#include "lockstep/checkpoint/late_values.h"
 #include "lockstep/checkpoint/strict_json.h"
 #include "lockstep/checkpoint/together.h"
 #include "lockstep/core/error.h"
@@ -53,14 +54,19 @@ Checkpoint::Checkpoint(Strategy& strategy)
 void Checkpoint::track(const std::string& name, const DistributedDataset& data) {
   require_free(*tracked_, name);
   data.cursor();  // an empty handle is refused here
+  internal::give_to_tracked(*strategy_, name, data);
   tracked_->data.emplace(name, data);
 }
 
 void Checkpoint::track_text(const std::string& name, std::function<std::string()> save,
                             std::function<void(const std::string&)> load) {
   require_free(*tracked_, name);
-  tracked_->values.emplace(name, internal::Tracked::Value{std::move(save), std::move(load)});
+  const internal::Tracked::Value value{std::move(save), std::move(load)};
+  internal::give_to_tracked(*strategy_, name, value);
+  tracked_->values.emplace(name, value);
 }
+
+std::vector<std::string> Checkpoint::waiting() const { return internal::waiting_names(*strategy_); }
 
 void Checkpoint::save(const fs::path& path) const {
   internal::require_at_rest(*strategy_, *tracked_, "Checkpoint::save");

@@ -45,14 +45,20 @@ struct RestoreOptions {
   /// aggregate by kMean; of a kSum the first replica gets the sum, and the others get 0.
   bool allow_other_replicas = false;
   /// Restores only what has a name that fits one of these patterns: `*` stands for any text, `?` for one character.
-  /// Everything else stays as it is, the step too. Empty: everything.
+  /// Everything else stays as it is, the step too. Empty: everything. A pattern that fits no name, of the program or of
+  /// the checkpoint, is a UsageError.
   std::vector<std::string> only = {};
+  /// Keeps what the program has no place for yet, and gives it to what is made later under that name, in place of
+  /// failing: a module, a variable, an optimizer, an average, a named data set, or what is tracked. What is made later
+  /// with another shape, dtype or kind is a UsageError (LS-CHECKPOINT-MISFIT), and is not made. What nothing has taken
+  /// waits until the next restore, and Checkpoint::waiting() lists it.
+  bool restore_on_create = false;
 };
 
 struct RestoreInfo {
   int64_t step = 0;                          // of the checkpoint
   std::vector<std::string> missing = {};     // what the program has and the checkpoint lacks
-  std::vector<std::string> unexpected = {};  // what the checkpoint has and the program lacks
+  std::vector<std::string> unexpected = {};  // what the checkpoint has and the program lacks, or has not made yet
 };
 
 /// Saves and restores the state of a strategy: variables of every kind with each replica's component, slots, step
@@ -98,6 +104,10 @@ class Checkpoint {
   /// without a whole checkpoint (LS-CHECKPOINT-NONE, LS-CHECKPOINT-DAMAGED), a UsageError (LS-CHECKPOINT-MISFIT) that
   /// lists everything that is missing, unexpected or of another form. Another fingerprint is a warning.
   RestoreInfo restore(const std::filesystem::path& path, const RestoreOptions& options = {}) const;
+
+  /// What RestoreOptions::restore_on_create keeps for what is made later, by name: it is in no checkpoint that is saved
+  /// meanwhile, and a save warns of it.
+  std::vector<std::string> waiting() const;
 
   Strategy& strategy() const { return *strategy_; }
 

@@ -12,7 +12,10 @@
 #include "lockstep/data/deal.h"
 #include "lockstep/data/split.h"
 #include "lockstep/replica/replica_group.h"
+#include "lockstep/strategy/state_items.h"
 #include "lockstep/strategy/strategy.h"
+#include "lockstep/variable/registry.h"
+#include "lockstep/variable/waiting_values.h"
 
 namespace lockstep {
 
@@ -26,9 +29,11 @@ void Strategy::require_free_name(const DistributeOptions& options) const {
 }
 
 DistributedDataset Strategy::deal(std::shared_ptr<const internal::Deal> deal) const {
-  const std::string& name = deal->options().name;
+  const std::string name = deal->options().name;
   if (!name.empty()) named_data_sets_[name] = deal;
-  return DistributedDataset(std::move(deal));
+  DistributedDataset dealt(std::move(deal));
+  if (const auto waiting = registry_->waiting(); waiting && !name.empty()) waiting->give_to_items(state_items());
+  return dealt;
 }
 
 DistributedDataset Strategy::distribute(const Dataset& dataset, DistributeOptions options) const {

@@ -11,6 +11,7 @@
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/strategy/strategy.h"
+#include "lockstep/strategy/strategy_access.h"
 #include "lockstep/variable/mirrored_state.h"
 #include "lockstep/variable/on_read_state.h"
 #include "lockstep/variable/registry.h"
@@ -32,7 +33,9 @@ void require_count(const std::string& name, const Tensors& values, std::size_t c
                    "give what read() of the same item gave, with the same number of replicas");
 }
 
-StateItem item_of(const std::shared_ptr<VariableState>& variable) {
+}  // namespace
+
+StateItem internal::item_of(const std::shared_ptr<VariableState>& variable) {
   const bool one_value = variable->on_write();
   const Kind kind = variable->is_slot() ? Kind::kSlot : one_value ? Kind::kMirrored : Kind::kOnRead;
   const auto read = [variable, one_value]() -> Tensors {
@@ -54,6 +57,8 @@ StateItem item_of(const std::shared_ptr<VariableState>& variable) {
   };
   return {variable->name(), kind, read, write, !one_value};
 }
+
+namespace {
 
 /// An item that is one number.
 template <class Number>
@@ -128,7 +133,7 @@ std::vector<StateItem> Strategy::state_items() const {
           "evaluations", Kind::kNumber, [group] { return group->state().evaluations; },
           [group](int64_t evaluations) { group->set_evaluations(evaluations); })};
   registry_->forget_unused();
-  for (const auto& variable : registry_->variables()) items.push_back(item_of(variable));
+  for (const auto& variable : registry_->variables()) items.push_back(internal::item_of(variable));
   std::set<std::string> counted;  // variables whose step count by one optimizer is in the list already
   for (const auto& weak : optimizers_) {
     const auto optimizer = weak.lock();

@@ -28,10 +28,12 @@
 #include "lockstep/replica/local_worker.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/strategy/setup.h"
+#include "lockstep/strategy/state_items.h"
 #include "lockstep/variable/registry.h"
 #include "lockstep/variable/update.h"
 #include "lockstep/variable/value_digests.h"
 #include "lockstep/variable/variable_table.h"
+#include "lockstep/variable/waiting_values.h"
 
 namespace lockstep {
 
@@ -304,6 +306,7 @@ Optimizer Strategy::make_optimizer_from(const std::vector<Rule>& rules, const Op
   for (const Variable& slot : state->slots()) registry_->add(slot.shared_state());
   optimizers_.push_back(state);
   next_optimizer_ = next;
+  if (const auto waiting = registry_->waiting()) waiting->give_to_items(state_items());
   return Optimizer(std::move(state));
 }
 

@@ -16,6 +16,7 @@
 #include "lockstep/replica/random_streams.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/value_digests.h"
+#include "lockstep/variable/waiting_values.h"
 
 namespace lockstep::internal {
 
@@ -219,6 +220,10 @@ void VariableRegistry::add(std::shared_ptr<VariableState> variable) {
     throw UsageError("LS-NAME-TAKEN", fmt::format("a second variable named '{}' was made", variable->name()),
                      "give each variable a name of its own");
   }
+  if (const auto waiting = waiting_) {
+    waiting->give(variable);
+    variable->end_run();  // in a run too, what it begins with is this value
+  }
   const bool placed = variable->on_write() || variable->is_trained_locally();
   if (placed && !variable->is_slot()) ++num_placed_;
   names_.insert(variable->name());
@@ -233,6 +238,9 @@ void VariableRegistry::list(VariableState& variable) {
 }
 
 void VariableRegistry::add(std::shared_ptr<ModuleBinding> module) {
+  if (const auto waiting = waiting_) {
+    for (const Variable& variable : module->variables()) waiting->check(variable.shared_state());
+  }
   for (const Variable& variable : module->variables()) add(variable.shared_state());
   modules_.push_back(std::move(module));
   begin_runs(modules_.back()->variables().size());

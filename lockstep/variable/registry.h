@@ -23,6 +23,7 @@
 namespace lockstep::internal {
 
 class ValueDigests;
+class WaitingValues;
 
 /// Owned by the strategy. Changed under its CallScope or while all replicas are at rest in a meeting, so that replicas
 /// may read it during a run.
@@ -35,6 +36,9 @@ class VariableRegistry {
   const std::shared_ptr<VariableCounts>& counts() const { return counts_; }
   const Placement& placement() const { return *placement_; }
   const Synchronization& synchronization() const { return *synchronization_; }
+  /// The values that wait for what is made from now on; null: none. Shared, because they take themselves away.
+  const std::shared_ptr<WaitingValues>& waiting() const { return waiting_; }
+  void set_waiting(std::shared_ptr<WaitingValues> values) { waiting_ = std::move(values); }
 
   /// Makes a variable from `initial()`, which is called once, under the random stream of (seed, name); `place` is the
   /// user's line. Throws the UsageErrors of Strategy::make_variable and the exceptions of `initial`; then nothing was
@@ -98,6 +102,7 @@ class VariableRegistry {
   const std::shared_ptr<VariableCounts> counts_ = std::make_shared<VariableCounts>();
   const std::shared_ptr<const Placement> placement_;
   const std::shared_ptr<const Synchronization> synchronization_;
+  std::shared_ptr<WaitingValues> waiting_;
   int64_t num_placed_ = 0;
   std::vector<std::shared_ptr<VariableState>> variables_;
   ComponentTable watched_;                 // of variables_, those that others must not write

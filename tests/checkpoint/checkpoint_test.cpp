@@ -134,6 +134,20 @@ TEST_F(CheckpointTest, AMergeFunctionIsNotOutsideOfSteps) {
                              {"Checkpoint::restore", "merge_call"});
   EXPECT_FALSE(fs::exists(path("two")));
   EXPECT_EQ(run.training.digest(), digest);
+
+  MirroredStrategy bare({.devices = testing::lanes(1), .replicas = 2});  // it has no variables
+  const Checkpoint of_bare(bare);
+  expect_error<ReplicaError>(
+      [&] {
+        bare.run([&](ReplicaContext& ctx) {
+          ctx.merge_call([&](Strategy&) {
+            of_bare.save(path("two"));
+            return 0;
+          });
+        });
+      },
+      "LS-REPLICA", {"Checkpoint::save", "merge_call"});
+  EXPECT_FALSE(fs::exists(path("two")));
 }
 
 TEST_F(CheckpointTest, LanesCopiesAndStrategiesMayBeOthers) {
@@ -257,6 +271,26 @@ TEST_F(CheckpointTest, AnotherNumberOfReplicasIsAnOption) {
     }
     second.training.steps(2);
   }
+}
+
+TEST_F(CheckpointTest, APatternThatFitsNothingIsAMistake) {
+  OneTraining run;
+  run.training.checkpoint().save(path("one"));
+  run.training.steps(1);
+  const std::string before = run.training.digest();
+  const Checkpoint& checkpoint = run.training.checkpoint();
+  for (const bool lenient : {false, true}) {
+    expect_error<UsageError>(
+        [&] {
+          checkpoint.restore(path("one"), {.allow_missing = lenient,
+                                           .allow_unexpected = lenient,
+                                           .only = {"model.0.*", "modle.1.*"},
+                                           .restore_on_create = lenient});
+        },
+        "LS-CHECKPOINT-MISFIT", {"modle.1.*"});
+  }
+  EXPECT_EQ(run.training.digest(), before);
+  checkpoint.restore(path("one"), {.only = {"best"}});  // tracked values count
 }
 
 TEST_F(CheckpointTest, AForeignWriteIsFoundBeforeItIsSaved) {

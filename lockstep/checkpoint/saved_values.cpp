@@ -1,0 +1,110 @@
+#include "lockstep/checkpoint/saved_values.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "lockstep/checkpoint/capture.h"
+#include "lockstep/checkpoint/strict_json.h"
+#include "lockstep/checkpoint/tensor_file.h"
+#include "lockstep/reduce/operands.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+/// Dtype and shape of a tensor.
+std::string form_of(const at::Tensor& value) { return shape_text(value); }
+
+/// The components of other replicas than those that were saved: see RestoreOptions::allow_other_replicas.
+Tensors dealt_anew(const Tensors& saved, int64_t replicas, VariableAggregation aggregation) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor& first = saved.front();
+  bool alike = true;
+  bool one_shape = true;
+  for (const at::Tensor& one : saved) {
+    alike = alike && same_bits(one, first);
+    one_shape = one_shape && one.sizes() == first.sizes() && one.scalar_type() == first.scalar_type();
+  }
+  at::Tensor whole = first;
+  const bool adds = aggregation == VariableAggregation::kMean || aggregation == VariableAggregation::kSum;
+  const bool is_sum = aggregation == VariableAggregation::kSum;
+  if (adds && one_shape && (is_sum || !alike) && (first.is_floating_point() || is_sum)) {
+    const at::ScalarType wide = first.is_floating_point() ? at::kDouble
+                                : first.is_complex()      ? at::kComplexDouble
+                                                          : at::kLong;
+    at::Tensor sum = at::zeros(first.sizes(), wide);
+    for (const at::Tensor& one : saved) sum += one.to(wide);
+    whole = (is_sum ? sum : sum / static_cast<double>(saved.size())).to(first.scalar_type());
+  }
+  Tensors dealt;
+  for (int64_t r = 0; r < replicas; ++r) dealt.push_back(is_sum && r > 0 ? at::zeros_like(whole) : whole.clone());
+  return dealt;
+}
+
+bool is_variable(const StateItem& item) {
+  return item.kind == StateItem::Kind::kMirrored || item.kind == StateItem::Kind::kOnRead ||
+         item.kind == StateItem::Kind::kSlot;
+}
+
+}  // namespace
+
+std::map<KindAndName, Saved> saved_of(const Image& image) {
+  std::map<KindAndName, Saved> saved;
+  for (const ImageTensor& one : image.tensors) {
+    Saved& item = saved[{one.kind, one.name}];
+    item.per_replica = one.replica >= 0;
+    item.values.push_back(one.value);
+  }
+  for (const RecordedNumbers& one : image.run.numbers) {
+    const bool is_list = one.kind == kind_text(StateItem::Kind::kCursor);
+    at::Tensor value;
+    if (one.real) {
+      value = at::scalar_tensor(*one.real, at::kDouble);
+    } else if (is_list || one.integers.size() != 1) {
+      value = at::tensor(one.integers, at::kLong);
+    } else {
+      value = at::scalar_tensor(one.integers.front(), at::kLong);
+    }
+    saved[{one.kind, one.name}] = {{value}, false};
+  }
+  return saved;
+}
+
+Tensors values_here(const Saved& saved, bool per_replica, const Strategy& strategy, VariableAggregation aggregation) {
+  if (!per_replica || !saved.per_replica) return saved.values;
+  const int64_t replicas = strategy.num_replicas();
+  Tensors all = saved.values;
+  if (static_cast<int64_t>(all.size()) != replicas) all = dealt_anew(all, replicas, aggregation);
+  Tensors mine;
+  strategy.per_replica([&](ReplicaId r) {
+    mine.push_back(all[static_cast<std::size_t>(r.value())]);
+    return 0;
+  });
+  return mine;
+}
+
+std::string misfit_text(const StateItem& item, const Saved& saved, const Tensors& values, const Variable* variable) {
+  if (saved.per_replica != item.per_replica) {
+    return fmt::format("'{}' has {} in the checkpoint, and {} here", shown(item.name),
+                       saved.per_replica ? "a value of each replica" : "one value",
+                       item.per_replica ? "a value of each replica" : "one value");
+  }
+  if (item.kind == StateItem::Kind::kCursor) return {};  // how many numbers it has depends on the place
+  std::string expected;
+  if (variable != nullptr && is_variable(item)) {
+    expected = fmt::format("{} [{}]", dtype_name(variable->dtype()), fmt::join(variable->sizes(), ", "));
+  } else {
+    expected = form_of(item.read().front());
+  }
+  for (const at::Tensor& value : values) {
+    if (form_of(value) == expected) continue;
+    return fmt::format("'{}' is {} in the checkpoint, and {} here", shown(item.name), form_of(value), expected);
+  }
+  return {};
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,38 @@
+// The values that a checkpoint in memory has, item by item, and whether they fit an item of the run.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/checkpoint/image.h"
+#include "lockstep/strategy/state_items.h"
+#include "lockstep/strategy/strategy.h"
+
+namespace lockstep::internal {
+
+/// "slot" and "model.0.weight/exp_avg".
+using KindAndName = std::pair<std::string, std::string>;
+
+/// The values of an item in the image, by replica where it has several.
+struct Saved {
+  std::vector<at::Tensor> values;
+  bool per_replica = false;
+};
+
+std::map<KindAndName, Saved> saved_of(const Image& image);
+
+/// The values that are for this process, of an item that has one for each replica or one for all. Where the checkpoint
+/// is of another number of replicas: see RestoreOptions::allow_other_replicas.
+std::vector<at::Tensor> values_here(const Saved& saved, bool per_replica, const Strategy& strategy,
+                                    VariableAggregation aggregation);
+
+/// Why `values`, which values_here() gave, cannot be written into `item`; empty where they can. `variable` is the
+/// item's, or null.
+std::string misfit_text(const StateItem& item, const Saved& saved, const std::vector<at::Tensor>& values,
+                        const Variable* variable);
+
+}  // namespace lockstep::internal
