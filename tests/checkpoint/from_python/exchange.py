@@ -1,0 +1,60 @@
+# The other side of python_test.cpp: loads weights that Lockstep trained, gives their outputs, trains on, and saves
+# weights for the way back.
+import json
+import pathlib
+import struct
+import sys
+
+import torch
+from torch import nn
+
+folder = pathlib.Path(sys.argv[1])
+kTypes = {'F32': torch.float32, 'F64': torch.float64, 'I64': torch.int64}
+
+
+def load_file(path):
+    """What safetensors.torch.load_file gives, by the format's description, where that package is not there."""
+    content = path.read_bytes()
+    length, = struct.unpack('<Q', content[:8])
+    header = json.loads(content[8:8 + length])
+    tensors = {}
+    for name, one in header.items():
+        if name == '__metadata__':
+            continue
+        begin, end = one['data_offsets']
+        data = bytearray(content[8 + length + begin:8 + length + end])
+        flat = torch.frombuffer(data, dtype=kTypes[one['dtype']])
+        tensors[name] = flat.reshape(one['shape']).clone()
+    return tensors
+
+
+try:
+    from safetensors.torch import load_file, save_file  # noqa: F811
+except ImportError:
+    save_file = None
+
+torch.set_num_threads(1)
+model = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(256, 16),
+                      nn.Tanh(), nn.Linear(16, 5))
+model.load_state_dict(load_file(folder / 'here.safetensors'), strict=True)
+inputs = load_file(folder / 'inputs.safetensors')['inputs']
+model.eval()
+outputs = {'of_export': model(inputs).detach()}
+
+# The weights of a whole checkpoint, whose names begin with the module's.
+saved = load_file(folder / 'checkpoint' / 'weights.safetensors')
+named = {name.removeprefix('model.'): value for name, value in saved.items()}
+outputs['same_weights'] = torch.tensor(all(torch.equal(named[name], value) for name, value in model.named_parameters()))
+
+model.train()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+for _ in range(3):
+    optimizer.zero_grad()
+    model(inputs).square().mean().backward()
+    optimizer.step()
+model.eval()
+outputs['of_return'] = model(inputs).detach()
+torch.save(outputs, folder / 'outputs.pt')
+torch.save(model.state_dict(), folder / 'back.pt')
+if save_file:
+    save_file(model.state_dict(), folder / 'back.safetensors')
