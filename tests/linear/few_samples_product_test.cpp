@@ -284,8 +284,10 @@ TEST_P(FewSamplesProduct, ProductsThatUnderflowBelowZero) {
 TEST_P(FewSamplesProduct, TheProcessorsChoiceIsOneOfThem) {
   const FewSamplesProducts* const chosen = few_samples_products();
   ASSERT_NE(chosen, nullptr);
-  const Product product(8, 100, 100, is_forward_);
-  EXPECT_EQ(differences(product.run(*chosen), product.one_by_one()), 0);
+  for (const int64_t samples : {1, 8, 9, 16, 17}) {  // it may differ with the number of samples
+    const Product product(samples, 100, 100, is_forward_);
+    EXPECT_EQ(differences(product.run(*chosen), product.one_by_one()), 0) << samples << " samples";
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(, FewSamplesProduct, ::testing::Bool(),
