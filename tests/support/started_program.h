@@ -50,6 +50,9 @@ class StartedProgram {
   StartedProgram(const StartedProgram&) = delete;
   StartedProgram& operator=(const StartedProgram&) = delete;
 
+  /// Every wait ends `seconds` from now, in place of a minute after the start.
+  void allow(std::chrono::seconds seconds) { deadline_ = std::chrono::steady_clock::now() + seconds; }
+
   pid_t pid() const { return pid_; }
   void signal(int number) const { kill(pid_, number); }
   /// What has been read so far.
@@ -101,7 +104,7 @@ class StartedProgram {
     fd = -1;
   }
   void check_deadline() const {
-    if (std::chrono::steady_clock::now() > deadline_) throw std::runtime_error("a minute is over: " + errors_text_);
+    if (std::chrono::steady_clock::now() > deadline_) throw std::runtime_error("the time is over: " + errors_text_);
   }
   bool read_more() {
     pollfd ends[] = {{output_[0], POLLIN, 0}, {errors_[0], POLLIN, 0}};
@@ -122,7 +125,7 @@ class StartedProgram {
     }
   }
 
-  const std::chrono::steady_clock::time_point deadline_ = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  std::chrono::steady_clock::time_point deadline_ = std::chrono::steady_clock::now() + std::chrono::minutes(1);
   Pipe output_{-1, -1};
   Pipe errors_{-1, -1};
   Pipe life_{-1, -1};

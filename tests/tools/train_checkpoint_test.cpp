@@ -9,10 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
-#include <vector>
 
-#include "tests/support/run_program.h"
-#include "tests/tools/run_support.h"
+#include "tests/tools/train_checkpoint.h"
 
 namespace {
 
@@ -20,57 +18,11 @@ namespace fs = std::filesystem;
 
 using lockstep::testing::count_of;
 using lockstep::testing::has;
+using lockstep::testing::kTraining;
 using lockstep::testing::run;
 using lockstep::testing::StartedProgram;
 using lockstep::testing::text_of;
-
-constexpr const char* kTraining =
-    "train --model mlp --replicas 2 --devices cpu:0 --global-batch 700 --learning-rate 1e-3 --seed 3 ";
-
-class TrainCheckpoint : public lockstep::testing::RunProgram {
- protected:
-  std::string outputs(const std::string& name) const {
-    return " --json " + path(name + ".json") + " --sample-log " + path(name + ".log") + " ";
-  }
-  std::vector<std::string> words(const std::string& text) const {
-    std::vector<std::string> all{LOCKSTEP_PROGRAM};
-    std::istringstream in(text);
-    for (std::string word; in >> word;) all.push_back(word);
-    return all;
-  }
-  /// The step of the newest checkpoint, or -1.
-  int64_t last_step(const std::string& directory) const {
-    int64_t last = -1;
-    std::error_code ignored;
-    for (const auto& one : fs::directory_iterator(path(directory), ignored)) {
-      const std::string name = one.path().filename().string();
-      if (name.starts_with("step-") && fs::exists(one.path() / "manifest.json"))
-        last = std::max<int64_t>(last, std::stol(name.substr(5)));
-    }
-    return last;
-  }
-  /// Whether it has ended and was not waited for.
-  static bool has_ended(pid_t process) {
-    const std::string status = text_of("/proc/" + std::to_string(process) + "/stat");
-    return status.find(") Z") != std::string::npos;
-  }
-  /// Both runs have the same digests, losses and samples.
-  void expect_same(const std::string& name, const std::string& expected) const {
-    const auto found = nlohmann::json::parse(text_of(path(name + ".json")));
-    const auto whole = nlohmann::json::parse(text_of(path(expected + ".json")));
-    for (const char* key : {"steps", "samples", "train_loss", "eval_loss", "eval_accuracy", "weights_sha256",
-                            "optimizer_sha256", "state_sha256"}) {
-      EXPECT_EQ(found[key], whole[key]) << key;
-    }
-    const auto sorted = [&](const std::string& of) {
-      auto lines = lockstep::testing::lines_of(text_of(path(of + ".log")));
-      std::sort(lines.begin(), lines.end());
-      return lines;
-    };
-    EXPECT_TRUE(sorted(name) == sorted(expected)) << "the samples differ";
-    EXPECT_FALSE(fs::exists(path(name + ".log.part")));
-  }
-};
+using lockstep::testing::TrainCheckpoint;
 
 TEST_F(TrainCheckpoint, AResumedRunEndsAsTheOneThatNeverStopped) {
   const std::string steps = std::string(kTraining) + "--steps 40 ";
@@ -135,9 +87,8 @@ TEST_F(TrainCheckpoint, KilledAtRandomMomentsItEndsAsTheOneThatNeverStopped) {
   expect_same("parts", "whole");
 }
 
-/// LOCKSTEP_FAULT_SEEDS is the number of moments, 1 without it; scripts/test-faults has 20. Every second fault is a
-/// stop and not a kill; the others notice it after five seconds.
-TEST_F(TrainCheckpoint, AFailedWorkerIsRestartedByTheLauncherAndTheRunEndsTheSame) {
+/// LOCKSTEP_FAULT_SEEDS is the number of moments for each number of workers, 1 without it; scripts/test-faults has 20.
+TEST_F(TrainCheckpoint, AStoppedWorkerIsRestartedByTheLauncherAndTheRunEndsTheSame) {
   const std::string training =
       "train --model mlp --replicas 4 --devices cpu:0 --global-batch 700 --learning-rate 1e-3 --seed 3 --steps 40 ";
   ASSERT_EQ(run(training + outputs("whole")).code, 0);
@@ -160,9 +111,9 @@ TEST_F(TrainCheckpoint, AFailedWorkerIsRestartedByTheLauncherAndTheRunEndsTheSam
       const pid_t worker = std::stoi(lines.substr(lines.find(line) + line.size()));
       while (last_step("c") < 0 && !has_ended(job.pid())) usleep(500);
       usleep(static_cast<useconds_t>(random() % 20'000));
-      kill(worker, seed % 2 == 0 ? SIGKILL : SIGSTOP);
+      kill(worker, SIGSTOP);  // the others notice it after five seconds
       EXPECT_EQ(job.wait(), 0) << job.errors();
-      EXPECT_TRUE(has(job.errors(), "goes on after step")) << workers << " workers: the fault came too late";
+      EXPECT_TRUE(has(job.errors(), "goes on after step")) << workers << " workers: the stop came too late";
       EXPECT_TRUE(job.is_nobody_left());
       expect_same("parts", "whole");
     }
