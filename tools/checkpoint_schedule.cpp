@@ -27,7 +27,12 @@ CheckpointSchedule::CheckpointSchedule(const std::string& every) {
   }
 }
 
-int64_t CheckpointSchedule::look(int64_t step) {
+int64_t CheckpointSchedule::look(int64_t step, const std::function<double()>& last_save_seconds) {
+  constexpr double kShare = 0.01;
+  if (const double seconds = last_save_seconds(); before_ >= 0 && seconds != before_) {
+    interval_ = std::max(1.0, seconds / kShare);
+    before_ = -1;
+  }
   const Clock::time_point now = Clock::now();
   const double waited = std::chrono::duration<double>(now - last_save_).count();
   if (waited >= interval_) return 0;
@@ -40,18 +45,20 @@ int64_t CheckpointSchedule::look(int64_t step) {
   return std::clamp<int64_t>(static_cast<int64_t>(std::min(steps, 1e6)), 1, 1000);
 }
 
-bool CheckpointSchedule::is_due(Strategy& strategy, int64_t step) {
+bool CheckpointSchedule::is_due(Strategy& strategy, int64_t step, const std::function<double()>& last_save_seconds) {
   if (steps_ > 0) return step % steps_ == 0;
   if (step < next_look_) return false;
-  const int64_t more = strategy.on_chief([&] { return look(step); });
+  const int64_t more = strategy.on_chief([&] { return look(step, last_save_seconds); });
   next_look_ = step + std::max<int64_t>(more, 1);
   return more == 0;
 }
 
 void CheckpointSchedule::saved(double seconds) {
   last_save_ = Clock::now();
-  constexpr double kShare = 0.01;
-  if (steps_ == 0 && seconds_ == 0) interval_ = std::max(1.0, seconds / kShare);
+  if (steps_ > 0 || seconds_ > 0) return;
+  constexpr double kUnknown = 60;
+  interval_ = kUnknown;
+  before_ = seconds;
 }
 
 }  // namespace lockstep::tools

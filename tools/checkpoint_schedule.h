@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "lockstep/lockstep.h"
@@ -16,19 +17,22 @@ class CheckpointSchedule {
   /// UsageError for another text.
   explicit CheckpointSchedule(const std::string& every);
 
-  /// Whether to save now, after `step` steps. All workers call it after each step.
-  bool is_due(Strategy& strategy, int64_t step);
-  /// A save has begun; `seconds` is what the one before it took.
+  /// Whether to save now, after `step` steps. All workers call it after each step. `last_save_seconds()` gives what the
+  /// last save took that is durable, on the chief; where the cost decides, the next save comes only when that of the
+  /// last one is known, and otherwise after a minute, because the last one may have failed.
+  bool is_due(Strategy& strategy, int64_t step, const std::function<double()>& last_save_seconds);
+  /// A save has begun, or has failed; `seconds` is what the one before it took.
   void saved(double seconds);
 
  private:
   using Clock = std::chrono::steady_clock;
   /// The chief's answer: 0 for a save now, otherwise after how many steps to look again.
-  int64_t look(int64_t step);
+  int64_t look(int64_t step, const std::function<double()>& last_save_seconds);
 
   int64_t steps_ = 0;      // 0: the time decides
   double seconds_ = 0;     // 0: the cost decides
   double interval_ = 1;    // of now, in seconds
+  double before_ = -1;     // what the save before the last one took, as long as the last one's cost is not known
   int64_t next_look_ = 1;  // the step
   int64_t last_step_ = 0;  // of the last look
   Clock::time_point last_look_ = Clock::now();

@@ -57,7 +57,8 @@ void TrainCheckpoints::save() {
 }
 
 void TrainCheckpoints::after_step() {
-  if (!manager_ || !schedule_.is_due(strategy_, strategy_.step())) return;
+  if (!manager_) return;
+  if (!schedule_.is_due(strategy_, strategy_.step(), [this] { return manager_->last_save_seconds(); })) return;
   try {
     save();
   } catch (const Error& error) {

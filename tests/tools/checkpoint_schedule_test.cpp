@@ -1,0 +1,47 @@
+// When `lockstep train` saves where the cost of saving decides.
+#include "tools/checkpoint_schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+namespace {
+
+using lockstep::tools::CheckpointSchedule;
+
+TEST(CheckpointSchedule, SavesFollowEachOtherWhenTheirCostIsKnownAndIsOneHundredthOfTheTime) {
+  lockstep::OneDeviceStrategy strategy({.device = "cpu:0"});
+  CheckpointSchedule schedule("");
+  double cost = 0;
+  int64_t step = 0;
+  using Clock = std::chrono::steady_clock;
+  /// The seconds until a save is due, at most `most`.
+  const auto due_after = [&](double most) {
+    const auto start = Clock::now();
+    for (;;) {
+      const double now = std::chrono::duration<double>(Clock::now() - start).count();
+      if (now > most || schedule.is_due(strategy, ++step, [&] { return cost; })) return now;
+    }
+  };
+  EXPECT_LT(due_after(20), 20) << "the first one soon";
+  schedule.saved(cost);
+  EXPECT_GT(due_after(1.2), 1.2) << "it is not on the disk yet";
+  cost = 0.013;
+  EXPECT_LT(due_after(20), 20);
+  schedule.saved(cost);
+  cost = 0.5;  // half a second in 50
+  EXPECT_GT(due_after(1.2), 1.2);
+}
+
+TEST(CheckpointSchedule, StepsAreCounted) {
+  lockstep::OneDeviceStrategy strategy({.device = "cpu:0"});
+  CheckpointSchedule schedule("3");
+  std::string due;
+  for (int64_t step = 1; step <= 7; ++step) {
+    due += schedule.is_due(strategy, step, [] { return 0.0; }) ? 'x' : '.';
+    schedule.saved(0);
+  }
+  EXPECT_EQ(due, "..x..x.");
+}
+
+}  // namespace
