@@ -9,10 +9,10 @@
 
 namespace lockstep::internal {
 
-UpdateForm update_form_of_environment() {
+UpdateForm update_form(UpdateForm asked) {
   const char* const text = std::getenv("LOCKSTEP_UPDATE_FORM");
   const std::string_view set = text ? text : "";
-  if (set.empty()) return UpdateForm::kAuto;
+  if (set.empty() || set == "auto") return asked;
   for (const UpdateForm form : {UpdateForm::kAuto, UpdateForm::kHostMemory, UpdateForm::kSums, UpdateForm::kFactors}) {
     if (set == name_of(form)) return form;
   }

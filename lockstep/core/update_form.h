@@ -15,9 +15,9 @@ enum class UpdateForm : uint8_t {
 
 namespace internal {
 
-/// LOCKSTEP_UPDATE_FORM: "auto", "host-memory", "sums" or "factors"; kAuto where it is unset. Throws a UsageError
-/// (LS-ENVIRONMENT) for any other text.
-UpdateForm update_form_of_environment();
+/// LOCKSTEP_UPDATE_FORM: "auto", "host-memory", "sums" or "factors"; `asked` where it is unset or auto. Throws a
+/// UsageError (LS-ENVIRONMENT) for any other text.
+UpdateForm update_form(UpdateForm asked);
 
 /// As in the environment.
 const char* name_of(UpdateForm form);

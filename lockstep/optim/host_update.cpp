@@ -98,8 +98,7 @@ void give(const Places& places, const std::shared_ptr<std::byte>& memory) {
 }  // namespace
 
 AskedForm AskedForm::of(UpdateForm form) {
-  const UpdateForm environment = update_form_of_environment();
-  AskedForm asked{environment == UpdateForm::kAuto ? form : environment};
+  AskedForm asked{form};
   const char* const text = std::getenv("LOCKSTEP_HOST_MEMORY");
   const std::string_view set = text ? text : "";
   asked.host_memory = set != "off";

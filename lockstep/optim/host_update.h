@@ -22,8 +22,8 @@ struct AskedForm {
   UpdateForm form = UpdateForm::kAuto;
   bool host_memory = true;  // whether the environment lets workers of one host share memory
 
-  /// `form`, or what LOCKSTEP_UPDATE_FORM says where it is set; and LOCKSTEP_HOST_MEMORY is not "off". A UsageError
-  /// (LS-ENVIRONMENT) for texts that they do not know.
+  /// `form`, and whether LOCKSTEP_HOST_MEMORY is not "off". A UsageError (LS-ENVIRONMENT) for a text that is neither
+  /// empty, "auto" nor "off".
   static AskedForm of(UpdateForm form);
 };
 

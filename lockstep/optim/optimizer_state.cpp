@@ -128,7 +128,7 @@ class StepMeeting final : public Meeting {
 };
 
 OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<RuleGroup> groups, std::string name,
-                               const Placement& placement, Factoring factoring,
+                               const Placement& placement, Factoring factoring, UpdateForm form,
                                FunctionRef<bool(const VariableState&)> has_optimizer)
     : group_(std::move(group)),
       name_(std::move(name)),
@@ -137,7 +137,7 @@ OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<
       digest_(OptimizerDigest::of(variables_, groups)),
       steps_(variables_.size(), 0),
       gradients_(variables_, group_->num_local_replicas()),
-      asked_form_(AskedForm::of(UpdateForm::kAuto)),
+      asked_form_(AskedForm::of(form)),
       local_(variables_.front()->is_trained_locally()),
       watch_(variables_, group_->num_local_replicas(), group_->num_replicas() > 1 && !local_),
       factored_(variables_, factoring),

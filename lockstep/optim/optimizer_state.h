@@ -34,7 +34,7 @@ class OptimizerState {
   /// Throws the UsageErrors of variables_of(). `has_optimizer` says whether another living optimizer updates a
   /// variable: then the names of the variable's slots have this optimizer's name in them.
   OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<RuleGroup> groups, std::string name,
-                 const Placement& placement, Factoring factoring,
+                 const Placement& placement, Factoring factoring, UpdateForm form,
                  FunctionRef<bool(const VariableState&)> has_optimizer);
   ~OptimizerState();
 

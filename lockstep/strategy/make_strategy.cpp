@@ -72,7 +72,8 @@ std::unique_ptr<Strategy> make_strategy(const std::string& name, StrategyOptions
                                    .denormals = options.denormals,
                                    .engine = std::move(options.engine),
                                    .timeouts = options.timeouts,
-                                   .factored_gradients = options.factored_gradients});
+                                   .factored_gradients = options.factored_gradients,
+                                   .update_form = options.update_form});
   }
   if (name == "central-storage") {
     if (options.copies == Copies::kPerReplica) {

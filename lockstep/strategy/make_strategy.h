@@ -28,6 +28,7 @@ struct StrategyOptions {
   std::optional<ClusterSpec> cluster = std::nullopt;  // this and the next two are of multi-worker
   std::string engine = "auto";
   WorkerTimeouts timeouts = {};
+  UpdateForm update_form = UpdateForm::kAuto;  // of multi-worker
 };
 
 /// "one-device", "mirrored", "multi-worker" or "central-storage". A UsageError for another name, and for options that

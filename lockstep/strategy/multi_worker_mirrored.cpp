@@ -50,7 +50,8 @@ StrategySetup setup_of(MultiWorkerMirroredOptions options) {
           .threads_per_replica = options.threads_per_replica,
           .verify_every = options.verify_every,
           .denormals = options.denormals,
-          .factored_gradients = options.factored_gradients};
+          .factored_gradients = options.factored_gradients,
+          .update_form = options.update_form};
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "lockstep/comm/timeouts.h"
 #include "lockstep/core/denormals.h"
 #include "lockstep/core/factored_gradients.h"
+#include "lockstep/core/update_form.h"
 #include "lockstep/strategy/mirrored.h"
 #include "lockstep/strategy/strategy.h"
 
@@ -35,6 +36,7 @@ struct MultiWorkerMirroredOptions {
   std::string engine = "auto";              // what moves the bytes between workers: see JoinOptions
   WorkerTimeouts timeouts = {};
   FactoredGradients factored_gradients = FactoredGradients::kAuto;  // decides speed and memory, and no bits
+  UpdateForm update_form = UpdateForm::kAuto;                       // of all variables; the same holds for it
 };
 
 /// MirroredStrategy over several workers: the same program runs on each of them, and all members of Strategy mean all

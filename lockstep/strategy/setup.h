@@ -8,6 +8,7 @@
 #include "lockstep/comm/world.h"
 #include "lockstep/core/denormals.h"
 #include "lockstep/core/factored_gradients.h"
+#include "lockstep/core/update_form.h"
 #include "lockstep/reduce/reducer.h"
 #include "lockstep/replica/topology.h"
 #include "lockstep/variable/placement.h"
@@ -30,6 +31,7 @@ struct StrategySetup {
   int64_t verify_every = 100;
   Denormals denormals = Denormals::kFlush;
   FactoredGradients factored_gradients = FactoredGradients::kAuto;
+  UpdateForm update_form = UpdateForm::kAuto;  // with several workers
 };
 
 }  // namespace lockstep

@@ -55,7 +55,8 @@ class Strategy::Host final : public internal::StepHost {
 Strategy::Strategy(StrategySetup setup)
     : name_(std::move(setup.name)),
       verify_every_(setup.verify_every),
-      factoring_(internal::factoring(setup.factored_gradients)) {
+      factoring_(internal::factoring(setup.factored_gradients)),
+      update_form_(internal::update_form(setup.update_form)) {
   if (name_.empty())
     throw UsageError("LS-OPTION", "a strategy has no name", "give it one: StrategySetup{.name = \"MyStrategy\"}");
   if (verify_every_ < 0) {
@@ -301,8 +302,8 @@ Optimizer Strategy::make_optimizer_from(const std::vector<Rule>& rules, const Op
     groups.push_back(
         {rule.variables, std::visit([](const auto* options) { return internal::make_rule(*options); }, rule.options)});
   }
-  auto state = std::make_shared<internal::OptimizerState>(group_, std::move(groups), std::move(name),
-                                                          registry_->placement(), factoring_, has_optimizer);
+  auto state = std::make_shared<internal::OptimizerState>(
+      group_, std::move(groups), std::move(name), registry_->placement(), factoring_, update_form_, has_optimizer);
   for (const Variable& slot : state->slots()) registry_->add(slot.shared_state());
   optimizers_.push_back(state);
   next_optimizer_ = next;

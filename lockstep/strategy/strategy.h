@@ -21,6 +21,7 @@
 #include "lockstep/core/ids.h"
 #include "lockstep/core/per_replica.h"
 #include "lockstep/core/sent_value.h"
+#include "lockstep/core/update_form.h"
 #include "lockstep/data/distributed_dataset.h"
 #include "lockstep/optim/moving_average.h"
 #include "lockstep/optim/optimizer.h"
@@ -356,6 +357,7 @@ class Strategy {
   const std::string name_;
   const int64_t verify_every_;
   const internal::Factoring factoring_;
+  const UpdateForm update_form_;
   class Host;
   std::unique_ptr<Host> host_;
   std::shared_ptr<internal::ReplicaGroup> group_;

@@ -4,7 +4,10 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/join.h"
@@ -112,9 +115,20 @@ TEST(UpdateForms, AreAnErrorOnAllWorkersWhereTheyCannotBe) {
                                                 "LS-UPDATE-FORM", {"host memory", "LOCKSTEP_HOST_MEMORY is off"});
 }
 
+class InForm final : public Strategy {
+ public:
+  InForm(std::shared_ptr<World> world, UpdateForm form)
+      : Strategy(StrategySetup{.name = "InForm",
+                               .topology = std::make_shared<HostTopology>(testing::lanes(1), 2, false),
+                               .world = std::move(world),
+                               .update_form = form}) {}
+};
+
+/// OPTION is the form as a number of UpdateForm.
 WORKER_BODY(asks_for_a_form) {
   torch::set_num_threads(1);
-  testing::OneOfSeveral strategy(join(resolve_cluster(), {.engine = "shared-memory"}), 2, 1, nullptr);
+  const auto form = static_cast<UpdateForm>(std::atoi(std::getenv("OPTION")));
+  InForm strategy(join(resolve_cluster(), {.engine = "shared-memory"}), form);
   const Layer layer(strategy);
   try {
     layer.step(strategy);
@@ -125,28 +139,30 @@ WORKER_BODY(asks_for_a_form) {
 }
 
 TEST(UpdateForms, ThatDifferAreNamedOnAllWorkers) {
-  testing::WorkerProcesses workers("asks_for_a_form", 2, [&](int64_t w) {
-    return testing::WorkerProcesses::Environment{{"LOCKSTEP_UPDATE_FORM", w == 0 ? "sums" : "factors"},
-                                                 {"LOCKSTEP_NUM_WORKERS", "2"},
-                                                 {"LOCKSTEP_WORKER_INDEX", std::to_string(w)},
-                                                 {"LOCKSTEP_LOCAL_WORKER", std::to_string(w)},
-                                                 {"LOCKSTEP_CHIEF_ADDRESS", "127.0.0.1:4000"},
-                                                 {"LOCKSTEP_JOB_ID", "update-forms-" + std::to_string(getpid())},
-                                                 {"LOCKSTEP_SECRET", "a secret of the test"}};
-  });
-  for (const auto& one : workers.expect_all("", std::chrono::seconds(60))) {
-    for (const char* value : {"[LS-WORKER-ORDER]", "worker 0", "asked for sums", "worker 1", "asked for factors"})
-      EXPECT_NE(one.text.find(value), std::string::npos) << value << " in " << one.text;
+  for (const bool by_option : {true, false}) {
+    testing::WorkerProcesses workers("asks_for_a_form", 2, [&](int64_t w) {
+      const UpdateForm form = w == 0 ? UpdateForm::kSums : UpdateForm::kFactors;
+      return testing::WorkerProcesses::Environment{
+          {"LOCKSTEP_UPDATE_FORM", by_option ? "auto" : internal::name_of(form)},
+          {"OPTION", std::to_string(static_cast<int>(by_option ? form : UpdateForm::kHostMemory))},
+          {"LOCKSTEP_NUM_WORKERS", "2"},
+          {"LOCKSTEP_WORKER_INDEX", std::to_string(w)},
+          {"LOCKSTEP_LOCAL_WORKER", std::to_string(w)},
+          {"LOCKSTEP_CHIEF_ADDRESS", "127.0.0.1:4000"},
+          {"LOCKSTEP_JOB_ID", "update-forms-" + std::to_string(getpid()) + (by_option ? "a" : "b")},
+          {"LOCKSTEP_SECRET", "a secret of the test"}};
+    });
+    for (const auto& one : workers.expect_all("", std::chrono::seconds(60))) {
+      for (const char* value : {"[LS-WORKER-ORDER]", "worker 0", "asked for sums", "worker 1", "asked for factors"})
+        EXPECT_NE(one.text.find(value), std::string::npos) << value << " in " << one.text;
+    }
   }
 }
 
 TEST(UpdateForms, RefuseAnotherWordInTheEnvironment) {
   const EnvironmentScope form("LOCKSTEP_UPDATE_FORM", "slices");
-  testing::run_workers({2, 2}, [](Strategy& strategy) {
-    testing::expect_error<UsageError>([&] { const Layer layer(strategy); }, "LS-ENVIRONMENT",
-                                      {"LOCKSTEP_UPDATE_FORM", "slices", "host-memory"});
-    return 0;
-  });
+  testing::expect_error<UsageError>([] { MirroredStrategy strategy({.devices = {"cpu:0"}}); }, "LS-ENVIRONMENT",
+                                    {"LOCKSTEP_UPDATE_FORM", "slices"});
 }
 
 }  // namespace
