@@ -1,5 +1,6 @@
 // The programs of examples/ print what their READMEs show, and the broken ones get the error that they demonstrate.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -10,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/python.h"
 #include "tests/support/run_program.h"
 
 namespace lockstep::testing {
@@ -61,6 +63,7 @@ const std::vector<Example>& examples() {
        .folder = "15_same_samples",
        .errors = {"replicas 0 and 1 read the same 4 samples at step 4: the input is not sharded"},
        .workers = 2},
+      {"to_python", "16_to_python"},
       {"ported_digits", "porting", "digits.txt"},
       {"ported_regression", "porting", "regression.txt"},
       {"ported_gan", "porting", "gan.txt"},
@@ -112,6 +115,19 @@ std::string first_block_of(const std::string& text, const std::string& language)
   const std::string fence = "\n```" + language + "\n";
   const std::size_t begin = text.find(fence) + fence.size();
   return text.substr(begin, text.find("\n```\n", begin) + 1 - begin);
+}
+
+TEST(Examples, PythonGetsTheOutputsOfHere) {
+  const std::string python = python_with_torch();
+  if (python.empty())
+    GTEST_SKIP() << "no Python with PyTorch: name one by LOCKSTEP_PYTHON, or make one by bench/compare --setup";
+  const auto folder = std::filesystem::temp_directory_path() / ("lockstep-to-python-" + std::to_string(getpid()));
+  EXPECT_EQ(run_program(std::string(LOCKSTEP_EXAMPLE_PROGRAMS) + "/to_python " + folder.string()).code, 0);
+  const Result result =
+      run_program("'" + python + "' " + (kSources / "16_to_python/load.py").string() + " " + folder.string());
+  EXPECT_EQ(result.code, 0) << result.output;
+  EXPECT_EQ(result.output, "the outputs are the same\n");
+  std::filesystem::remove_all(folder);
 }
 
 TEST(Examples, TheFirstIsTheProgramOfTheReadme) {
