@@ -1,7 +1,7 @@
 // Trains on a stream of TFRecord files, on two workers: `lockstep run -n 2 -- records`.
 #include <torch/torch.h>
 
-#include <iomanip>
+#include <cmath>
 #include <iostream>
 #include <memory>
 #include <random>
@@ -62,8 +62,8 @@ void train(lockstep::Strategy& strategy, const std::string& folder) {
       ++steps;
     }
     std::ostringstream line;
-    line << "epoch " << epoch << ": " << steps << " steps, " << samples << " records, " << std::setprecision(1)
-         << right / samples << " of them right";
+    line << "epoch " << epoch << ": " << steps << " steps, " << samples << " records, about "
+         << 10 * std::lround(10 * right / samples) << " % of them right";
     if (strategy.is_chief()) std::cout << line.str() << "\n";
   }
 }
