@@ -62,8 +62,8 @@ void train(lockstep::Strategy& strategy, const std::string& folder) {
       ++steps;
     }
     std::ostringstream line;
-    line << "epoch " << epoch << ": " << steps << " steps, " << samples << " records, about "
-         << 10 * std::lround(10 * right / samples) << " % of them right";
+    line << "epoch " << epoch << ": " << steps << " steps, " << samples << " records, more than "
+         << 10 * std::floor(10 * right / samples) << " % of them right";
     if (strategy.is_chief()) std::cout << line.str() << "\n";
   }
 }
