@@ -170,7 +170,9 @@ TEST_P(WorkerFaults, NameAFrozenWorkerWhichThenFindsThatTheRunHasEnded) {
     workers.expect_all("in the middle");
     const Time when = workers.signal(frozen, SIGSTOP);
     expect_one_reason(workers, all_but(frozen), "is frozen", when, milliseconds(2 * kLostMs));
-    expect_one_reason(workers, all_but(frozen), "; a signal has stopped it", when, milliseconds(2 * kLostMs));
+    // In a job of two hosts the first to notice may be on the other one, and cannot see why.
+    const char* const why = GetParam() == "mixed" ? "" : "; a signal has stopped it";
+    expect_one_reason(workers, all_but(frozen), why, when, milliseconds(2 * kLostMs));
     expect_members(workers, all_but(frozen), PeerError::Noticed::kSilent, frozen, -1, "before its first step");
     workers.signal(frozen, SIGCONT);
     EXPECT_NE(workers.expect(frozen, "failed after ").text.find(fmt::format("worker {} (process", frozen)),
