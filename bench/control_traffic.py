@@ -60,7 +60,7 @@ def all_to_all_by_events(start, latency, send, receive):
 
 
 def step(workers, args, seed):
-    """Seconds that the slowest worker spends in the calls of a step, and in which call all are at its beginning."""
+    """Seconds that the slowest worker spends in the calls of a step."""
     draw = random.Random(seed)
     late = (lambda: draw.expovariate(1 / args.jitter)) if args.jitter > 0 else (lambda: 0.0)
     now = [0.0] * workers

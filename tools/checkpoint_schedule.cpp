@@ -7,6 +7,13 @@
 
 namespace lockstep::tools {
 
+namespace {
+
+constexpr double kShare = 0.01;  // of the time is what saves may cost
+constexpr double kUnknown = 60;  // seconds until the next save where the cost of the last one does not become known
+
+}  // namespace
+
 CheckpointSchedule::CheckpointSchedule(const std::string& every) {
   if (every.empty()) return;
   int64_t number = 0;
@@ -28,7 +35,6 @@ CheckpointSchedule::CheckpointSchedule(const std::string& every) {
 }
 
 int64_t CheckpointSchedule::look(int64_t step, const std::function<double()>& last_save_seconds) {
-  constexpr double kShare = 0.01;
   if (const double seconds = last_save_seconds(); before_ >= 0 && seconds != before_) {
     interval_ = std::max(1.0, seconds / kShare);
     before_ = -1;
@@ -56,8 +62,8 @@ bool CheckpointSchedule::is_due(Strategy& strategy, int64_t step, const std::fun
 void CheckpointSchedule::saved(double seconds) {
   last_save_ = Clock::now();
   if (steps_ > 0 || seconds_ > 0) return;
-  constexpr double kUnknown = 60;
-  interval_ = kUnknown;
+  // A save that takes longer than the wait would be followed by the next one at once.
+  interval_ = std::max(kUnknown, seconds / kShare);
   before_ = seconds;
 }
 

@@ -19,10 +19,13 @@ class CheckpointSchedule {
 
   /// Whether to save now, after `step` steps. All workers call it after each step. `last_save_seconds()` gives what the
   /// last save took that is durable, on the chief; where the cost decides, the next save comes only when that of the
-  /// last one is known, and otherwise after a minute, because the last one may have failed.
+  /// last one is known, and otherwise after a minute, or as long as the one before it asks for, because the last one
+  /// may have failed.
   bool is_due(Strategy& strategy, int64_t step, const std::function<double()>& last_save_seconds);
   /// A save has begun, or has failed; `seconds` is what the one before it took.
   void saved(double seconds);
+  /// In how many seconds after the last save the next one comes where its cost does not become known.
+  double longest_wait() const { return interval_; }
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "../scratch.h"
 #include "lockstep/lockstep.h"
 
 namespace fs = std::filesystem;
@@ -49,10 +50,8 @@ double train(lockstep::Strategy& strategy, const lockstep::Replicated<Net>& mode
 lockstep::MirroredOptions options() { return {.devices = {"cpu:0"}, .replicas = 2, .seed = 7}; }
 
 int main() {
-  const fs::path folder = fs::temp_directory_path() / "lockstep-fine-tuning";
-  fs::remove_all(folder);
-  fs::create_directories(folder);
-  fs::current_path(folder);
+  const Scratch folder;
+  fs::current_path(folder.path());
 
   // The first program: ten digits.
   torch::Tensor trained;
@@ -96,6 +95,5 @@ int main() {
   std::cout << "ten steps of fine-tuning have " << (tuned < anew ? "a lower" : "no lower")
             << " loss than ten from the beginning\n";
   fs::current_path(fs::temp_directory_path());
-  fs::remove_all(folder);
   return tuned < anew ? 0 : 1;
 }

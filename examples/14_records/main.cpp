@@ -39,7 +39,7 @@ Batch parsed(const std::string& record, const data::RecordPlace&) {
 
 void train(lockstep::Strategy& strategy, const std::string& folder) {
   const data::Stream stream = data::from_records(data::tf_records({folder + "/part-*.tfrecord"}), parsed).prefetch(2);
-  // As many files as replicas, so each replica opens files of its own. The order depends on no worker.
+  // At least as many files as replicas, so each replica opens files of its own. The order depends on no worker.
   const auto input = strategy.distribute(stream, {.global_batch = 24, .shuffle = true});
 
   auto model = strategy.make_module([] { return torch::nn::Linear(2, 2); });

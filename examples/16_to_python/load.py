@@ -19,11 +19,11 @@ def load_file(path):
     header = json.loads(content[8:8 + length])
     header.pop('__metadata__', None)
     types = {'F32': torch.float32, 'I64': torch.int64}
-    return {
-        name: torch.frombuffer(bytearray(content[8 + length + one['data_offsets'][0]:8 + length + one['data_offsets'][1]]),
-                               dtype=types[one['dtype']]).reshape(one['shape'])
-        for name, one in header.items()
-    }
+    tensors = {}
+    for name, one in header.items():
+        begin, end = (8 + length + offset for offset in one['data_offsets'])
+        tensors[name] = torch.frombuffer(bytearray(content[begin:end]), dtype=types[one['dtype']]).reshape(one['shape'])
+    return tensors
 
 
 model = nn.Sequential(nn.Flatten(), nn.Linear(784, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))

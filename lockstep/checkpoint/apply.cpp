@@ -166,9 +166,10 @@ void check(RestorePlan& plan, const Image& image, const Strategy& strategy, cons
         text.empty() ? "" : "; ", saved, here);
   }
   if (text.empty()) return;
-  throw UsageError("LS-CHECKPOINT-MISFIT", fmt::format("{} does not fit this program: {}", what, text),
-                   "make what the checkpoint was made of, or choose RestoreOptions: allow_missing, allow_unexpected, "
-                   "allow_other_replicas, only");
+  throw UsageError(
+      "LS-CHECKPOINT-MISFIT", fmt::format("{} does not fit this program: {}", what, text),
+      "make what the checkpoint was made of, correct the patterns, or choose RestoreOptions: allow_missing, "
+      "allow_unexpected, allow_other_replicas, restore_on_create, only");
 }
 
 void warn(const Image& image, const Strategy& strategy, const std::string& what) {

@@ -52,6 +52,7 @@ Checkpoint::Checkpoint(Strategy& strategy)
     : strategy_(&strategy), tracked_(std::make_shared<internal::Tracked>()), files_(&internal::host_files()) {}
 
 void Checkpoint::track(const std::string& name, const DistributedDataset& data) {
+  internal::require_at_rest(*strategy_, *tracked_, "Checkpoint::track");
   require_free(*tracked_, name);
   data.cursor();  // an empty handle is refused here
   internal::give_to_tracked(*strategy_, name, data);
@@ -60,13 +61,17 @@ void Checkpoint::track(const std::string& name, const DistributedDataset& data) 
 
 void Checkpoint::track_text(const std::string& name, std::function<std::string()> save,
                             std::function<void(const std::string&)> load) {
+  internal::require_at_rest(*strategy_, *tracked_, "Checkpoint::track");
   require_free(*tracked_, name);
   const internal::Tracked::Value value{std::move(save), std::move(load)};
   internal::give_to_tracked(*strategy_, name, value);
   tracked_->values.emplace(name, value);
 }
 
-std::vector<std::string> Checkpoint::waiting() const { return internal::waiting_names(*strategy_); }
+std::vector<std::string> Checkpoint::waiting() const {
+  internal::require_at_rest(*strategy_, *tracked_, "Checkpoint::waiting");
+  return internal::waiting_names(*strategy_);
+}
 
 void Checkpoint::save(const fs::path& path) const {
   internal::require_at_rest(*strategy_, *tracked_, "Checkpoint::save");

@@ -80,8 +80,9 @@ void save_tensors(const fs::path& file, const std::map<std::string, at::Tensor>&
   internal::require_storable(named);  // before anything is written
   const fs::path target = file_to_replace(file);
   const fs::path part = free_name_beside(target, files);
+  const auto unfinished = files.create(part);  // where this fails, the file of this name is another's
   try {
-    internal::write_tensors(*files.create(part), named, {{"format", "pt"}});
+    internal::write_tensors(*unfinished, named, {{"format", "pt"}});
     files.rename(part, target);
   } catch (...) {
     try {

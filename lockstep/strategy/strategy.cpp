@@ -304,7 +304,7 @@ Optimizer Strategy::make_optimizer_from(const std::vector<Rule>& rules, const Op
   }
   auto state = std::make_shared<internal::OptimizerState>(
       group_, std::move(groups), std::move(name), registry_->placement(), factoring_, update_form_, has_optimizer);
-  for (const Variable& slot : state->slots()) registry_->add(slot.shared_state());
+  registry_->add_together(state->slots());
   optimizers_.push_back(state);
   next_optimizer_ = next;
   if (const auto waiting = registry_->waiting()) waiting->give_to_items(state_items());

@@ -237,11 +237,15 @@ void VariableRegistry::list(VariableState& variable) {
   if (!variable.on_write()) on_read_.push_back(&variable.as_on_read());
 }
 
-void VariableRegistry::add(std::shared_ptr<ModuleBinding> module) {
+void VariableRegistry::add_together(const std::vector<Variable>& variables) {
   if (const auto waiting = waiting_) {
-    for (const Variable& variable : module->variables()) waiting->check(variable.shared_state());
+    for (const Variable& variable : variables) waiting->check(variable.shared_state());
   }
-  for (const Variable& variable : module->variables()) add(variable.shared_state());
+  for (const Variable& variable : variables) add(variable.shared_state());
+}
+
+void VariableRegistry::add(std::shared_ptr<ModuleBinding> module) {
+  add_together(module->variables());
   modules_.push_back(std::move(module));
   begin_runs(modules_.back()->variables().size());
 }

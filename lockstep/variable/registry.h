@@ -63,6 +63,8 @@ class VariableRegistry {
   bool has_variable(const std::string& name);
   /// Adds a variable whose name no other one has: see require_fresh_variable and has_variable.
   void add(std::shared_ptr<VariableState> variable);
+  /// Adds all of them or, where a value that waits for one of them does not fit, none, and uses no waiting value up.
+  void add_together(const std::vector<Variable>& variables);
   /// Adds a module and its variables.
   void add(std::shared_ptr<ModuleBinding> module);
 

@@ -2,7 +2,6 @@
 #include "lockstep/checkpoint/checkpoint.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -11,6 +10,7 @@
 #include "lockstep/variable/variable_state.h"
 #include "tests/checkpoint/training.h"
 #include "tests/support/errors.h"
+#include "tests/support/scratch_folder.h"
 
 namespace lockstep {
 namespace {
@@ -21,15 +21,7 @@ using testing::expect_error;
 using testing::OneTraining;
 using testing::Training;
 
-class CheckpointTest : public ::testing::Test {
- protected:
-  CheckpointTest() : folder_(fs::temp_directory_path() / ("lockstep-checkpoint-" + std::to_string(getpid()))) {
-    fs::remove_all(folder_);
-  }
-  ~CheckpointTest() override { fs::remove_all(folder_); }
-  fs::path path(const std::string& name) const { return folder_ / name; }
-  const fs::path folder_;
-};
+class CheckpointTest : public testing::ScratchFolder {};
 
 TEST_F(CheckpointTest, ARestoredRunGoesOnWithTheBitsOfTheOneThatNeverStopped) {
   OneTraining whole;
@@ -351,7 +343,7 @@ TEST_F(CheckpointTest, WhatIsNoCheckpointIsNamed) {
   expect_error<DataError>([&] { checkpoint.restore(path("empty")); }, "LS-CHECKPOINT-NONE", {"empty"});
   std::ofstream(path("file")) << "x";
   expect_error<DataError>([&] { checkpoint.save(path("file")); }, "LS-FILE", {"file"});
-  std::ofstream(path("empty") / "manifest.json") << "{}";
+  std::ofstream(path("empty") + "/manifest.json") << "{}";
   expect_error<DataError>([&] { checkpoint.restore(path("empty")); }, "LS-CHECKPOINT-DAMAGED");
 }
 

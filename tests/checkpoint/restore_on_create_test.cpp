@@ -1,11 +1,11 @@
 // What is made after a restore gets its values when it is made.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 
 #include "tests/checkpoint/training.h"
 #include "tests/support/errors.h"
+#include "tests/support/scratch_folder.h"
 #include "tests/support/workers.h"
 
 namespace lockstep {
@@ -19,15 +19,7 @@ using testing::Training;
 
 using Names = std::vector<std::string>;
 
-class RestoreOnCreate : public ::testing::Test {
- protected:
-  RestoreOnCreate() : folder_(fs::temp_directory_path() / ("lockstep-on-create-" + std::to_string(getpid()))) {
-    fs::remove_all(folder_);
-  }
-  ~RestoreOnCreate() override { fs::remove_all(folder_); }
-  fs::path path(const std::string& name) const { return folder_ / name; }
-  const fs::path folder_;
-};
+class RestoreOnCreate : public testing::ScratchFolder {};
 
 TEST_F(RestoreOnCreate, AProgramMadeAfterTheRestoreIsTheOneThatWasSaved) {
   OneTraining first;
@@ -124,6 +116,30 @@ TEST_F(RestoreOnCreate, WhatDoesNotFitIsNotMadeAndMayBeMadeRightly) {
   const auto model = make(1);
   for (const auto& [name, value] : model.state())
     EXPECT_TRUE(value.equal(run.training.model().state().at(name))) << name;
+}
+
+TEST_F(RestoreOnCreate, AnOptimizerWhoseSlotsDoNotAllFitUsesNoneUp) {
+  OneTraining run;
+  run.training.steps(2);
+  run.training.checkpoint().save(path("one"));
+  MirroredStrategy strategy({.devices = testing::lanes(1), .replicas = 3, .seed = 5});
+  const Checkpoint checkpoint(strategy);
+  checkpoint.restore(path("one"), {.only = {"*exp_avg*"}, .restore_on_create = true});
+  const Names waiting = checkpoint.waiting();
+  ASSERT_FALSE(waiting.empty());
+  const auto model = strategy.make_module([] {
+    return torch::nn::Sequential(torch::nn::Linear(3, 6), torch::nn::BatchNorm1d(6), torch::nn::Dropout(0.3),
+                                 torch::nn::Linear(6, 4));
+  });
+  expect_error<UsageError>([&] { strategy.make_optimizer(model, torch::optim::AdamWOptions(1e-2)); },
+                           "LS-CHECKPOINT-MISFIT", {"model.3.weight"});
+  EXPECT_EQ(checkpoint.waiting(), waiting);
+}
+
+TEST_F(RestoreOnCreate, AStepCannotAskWhatWaits) {
+  MirroredStrategy strategy({.devices = testing::lanes(1), .replicas = 1});
+  const Checkpoint checkpoint(strategy);
+  expect_error<ReplicaError>([&] { strategy.run([&](ReplicaContext&) { checkpoint.waiting(); }); }, "LS-REPLICA");
 }
 
 TEST_F(RestoreOnCreate, AWaitingValueIsNeverLostWithoutAWord) {

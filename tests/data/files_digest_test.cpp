@@ -11,9 +11,9 @@
 
 #include "tests/data/dealt_numbers.h"
 #include "tests/data/records_in_memory.h"
-#include "tests/data/scratch_folder.h"
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"
+#include "tests/support/scratch_folder.h"
 
 namespace lockstep {
 namespace {
@@ -79,6 +79,8 @@ TEST_F(Changed, AnImageIsNamedAndSoAreOtherStages) {
   for (const char* name : {"cat/1.png", "cat/2.png", "dog/3.png", "dog/4.png"}) write(name, std::string("no image"));
   const auto make = [&] { return data::image_folder(folder_.string(), {.height = 2, .width = 2}).dataset; };
   expect_named(make, [&] { write("cat/2.png", "no photo"); }, {path("cat/2.png")});
+  const Dataset with_slash = data::image_folder(folder_.string() + "/", {.height = 2, .width = 2}).dataset;
+  EXPECT_EQ(with_slash.source()->digest(), make().source()->digest()) << "one folder";
   expect_named(make, [&] { write("dog/3.png", "an image of another size"); }, {path("dog/3.png")});
   int64_t seed = 1;
   expect_named([&] { return make().shuffle(static_cast<uint64_t>(seed)); }, [&] { seed = 2; }, {folder_.string()});

@@ -6,7 +6,7 @@
 
 #include <thread>
 
-#include "tests/data/scratch_folder.h"
+#include "tests/support/scratch_folder.h"
 
 namespace lockstep {
 namespace {
@@ -107,6 +107,7 @@ TEST_F(Csv, LargeFilesAreReadWhole) {
 TEST_F(Csv, OtherEndsOfLinesAndEncodingsAreRefused) {
   expect_damaged("a,b\r1,2\r3,4\r", {"line 1", "column 2"});
   expect_damaged("a,b\n1,2\r3,4\n", {"line 2", "column 2"});
+  expect_damaged("a,b\n1\r,2\n", {"line 2", "column 1"});
   const std::string text = "a,b\n1,2\n";
   for (const bool big : {false, true}) {
     for (const bool marked : {false, true}) {

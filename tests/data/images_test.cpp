@@ -14,7 +14,7 @@
 #include <jpeglib.h>
 
 #include "lockstep/data/files.h"
-#include "tests/data/scratch_folder.h"
+#include "tests/support/scratch_folder.h"
 
 namespace lockstep {
 namespace {

@@ -8,7 +8,7 @@
 #include "lockstep/data/formats/crc32c.h"
 #include "lockstep/data/formats/expand_paths.h"
 #include "lockstep/data/record_files.h"
-#include "tests/data/scratch_folder.h"
+#include "tests/support/scratch_folder.h"
 
 namespace lockstep {
 namespace {

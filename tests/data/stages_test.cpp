@@ -3,15 +3,10 @@
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <filesystem>
-#include <fstream>
-#include <thread>
 
-#include "lockstep/data/cache_file.h"
+#include "tests/data/tens.h"
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"
 
@@ -19,21 +14,12 @@ namespace lockstep {
 namespace {
 
 using testing::expect_error;
-
-/// Sample i has the input [i] and the target 10 * i.
-Dataset numbers(int64_t count) {
-  return data::from_tensors(torch::arange(count).to(torch::kFloat).view({count, 1}), torch::arange(count) * 10);
-}
-
-std::vector<int64_t> inputs_of(const Dataset& dataset) {
-  const torch::Tensor all = dataset.read_all().input.to(torch::kLong).contiguous();
-  return {all.data_ptr<int64_t>(), all.data_ptr<int64_t>() + all.numel()};
-}
-
-using Numbers = std::vector<int64_t>;
+using testing::inputs_of;
+using testing::Numbers;
+using testing::tens;
 
 TEST(Stages, ChooseSamples) {
-  const Dataset ten = numbers(10);
+  const Dataset ten = tens(10);
   EXPECT_EQ(inputs_of(ten.take(3)), (Numbers{0, 1, 2}));
   EXPECT_EQ(inputs_of(ten.take(30)).size(), 10u);
   EXPECT_EQ(inputs_of(ten.skip(8)), (Numbers{8, 9}));
@@ -50,7 +36,7 @@ TEST(Filter, IsRefusedBehindWhatChangesByEpoch) {
   const auto even = [](const Batch& b) { return b.input.item<int64_t>() % 2 == 0; };
   const auto same = [](Batch b) { return b; };
   const auto drawn = [](Batch b, const at::Generator&) { return b; };
-  const Dataset ten = numbers(10);
+  const Dataset ten = tens(10);
   const Dataset shuffled = ten.shuffle(3);
   for (const Dataset& changing :
        {shuffled, shuffled.take(5), shuffled.repeat(2), shuffled.map(same), ten.map(drawn), ten.map(drawn).map(same),
@@ -68,12 +54,12 @@ TEST(Filter, IsRefusedBehindWhatChangesByEpoch) {
 }
 
 TEST(Stages, JoinDataSets) {
-  const Dataset both = numbers(3).concatenate(numbers(2));
+  const Dataset both = tens(3).concatenate(tens(2));
   EXPECT_EQ(inputs_of(both), (Numbers{0, 1, 2, 0, 1}));
   EXPECT_TRUE(torch::equal(both.read(Numbers{4, 0, 3}).target, torch::tensor({10, 0, 0})));
-  EXPECT_EQ(inputs_of(numbers(2).repeat(3)), (Numbers{0, 1, 0, 1, 0, 1}));
-  EXPECT_EQ(numbers(2).repeat(0).size(), 0);
-  const Dataset zipped = numbers(4).zip(numbers(9).skip(5), "other");
+  EXPECT_EQ(inputs_of(tens(2).repeat(3)), (Numbers{0, 1, 0, 1, 0, 1}));
+  EXPECT_EQ(tens(2).repeat(0).size(), 0);
+  const Dataset zipped = tens(4).zip(tens(9).skip(5), "other");
   EXPECT_EQ(zipped.size(), 4);
   const Batch some = zipped.read(Numbers{1, 2});
   EXPECT_TRUE(torch::equal(some.more.at("other/input"), torch::tensor({{6.0f}, {7.0f}})));
@@ -81,9 +67,9 @@ TEST(Stages, JoinDataSets) {
 }
 
 TEST(Stages, GroupSamples) {
-  const Dataset groups = numbers(10).batch(4);
+  const Dataset groups = tens(10).batch(4);
   EXPECT_EQ(groups.size(), 3);
-  EXPECT_EQ(numbers(10).batch(4, true).size(), 2);
+  EXPECT_EQ(tens(10).batch(4, true).size(), 2);
   EXPECT_TRUE(torch::equal(groups.read(Numbers{1, 0}).target, torch::tensor({{40, 50, 60, 70}, {0, 10, 20, 30}})));
   EXPECT_EQ(groups.read(Numbers{2}).input.sizes(), (Numbers{1, 2, 1}));
   EXPECT_EQ(groups.read(Numbers{}).input.sizes().front(), 0);
@@ -91,7 +77,7 @@ TEST(Stages, GroupSamples) {
 }
 
 TEST(Stages, PadSamplesOfDifferentLengths) {
-  const Dataset ragged = numbers(4).map([](Batch sample) {
+  const Dataset ragged = tens(4).map([](Batch sample) {
     const int64_t length = sample.ids.item<int64_t>() + 1;
     sample.input = torch::full({1, length}, length);
     return sample;
@@ -105,14 +91,14 @@ TEST(Stages, PadSamplesOfDifferentLengths) {
 }
 
 TEST(Stages, ShuffleIsAnotherPermutationInEachEpoch) {
-  const Dataset shuffled = numbers(50).shuffle(7);
+  const Dataset shuffled = tens(50).shuffle(7);
   const Numbers first = inputs_of(shuffled.at_epoch(0, 0));
   EXPECT_EQ(inputs_of(shuffled), first) << "read directly it is epoch 0";
   EXPECT_NE(inputs_of(shuffled.at_epoch(0, 1)), first);
-  EXPECT_NE(inputs_of(numbers(50).shuffle(8)), first);
+  EXPECT_NE(inputs_of(tens(50).shuffle(8)), first);
   Numbers sorted = inputs_of(shuffled.at_epoch(0, 5));
   std::sort(sorted.begin(), sorted.end());
-  EXPECT_EQ(sorted, inputs_of(numbers(50)));
+  EXPECT_EQ(sorted, inputs_of(tens(50)));
   const Numbers twice = inputs_of(shuffled.repeat(2).at_epoch(0, 3));
   EXPECT_EQ(Numbers(twice.begin(), twice.begin() + 50), inputs_of(shuffled.at_epoch(0, 6)));
   EXPECT_EQ(Numbers(twice.begin() + 50, twice.end()), inputs_of(shuffled.at_epoch(0, 7)));
@@ -120,7 +106,7 @@ TEST(Stages, ShuffleIsAnotherPermutationInEachEpoch) {
 
 TEST(Map, DrawsTheSameWhateverThreadAndNeighboursReadASample) {
   const auto noisy = [](int64_t threads) {
-    return numbers(64).map(
+    return tens(64).map(
         [](Batch sample, const at::Generator& random) {
           sample.input = sample.input + torch::rand({1, 3}, random) + torch::rand({1, 3});
           return sample;
@@ -143,7 +129,7 @@ TEST(Map, StagesOfOnePipelineDrawDifferentNumbers) {
     sample.more["draw" + std::to_string(sample.more.size())] = torch::rand({1, 4});
     return sample;
   };
-  const Batch both = numbers(3).map(draw).map(draw).at_epoch(0, 1).read_all();
+  const Batch both = tens(3).map(draw).map(draw).at_epoch(0, 1).read_all();
   EXPECT_FALSE(torch::equal(both.more.at("draw0"), both.more.at("draw1")));
 }
 
@@ -151,7 +137,7 @@ TEST(Map, LeavesTheGlobalGeneratorAlone) {
   torch::manual_seed(5);
   const torch::Tensor expected = torch::rand({4});
   torch::manual_seed(5);
-  numbers(8)
+  tens(8)
       .map([](Batch sample) {
         sample.input = torch::rand({1, 2});
         return sample;
@@ -165,7 +151,7 @@ TEST(Map, NamesTheSampleOnWhichItsFunctionFailed) {
     using std::runtime_error::runtime_error;
   };
   for (const int64_t threads : {1, 3}) {
-    const Dataset broken = numbers(30).map(
+    const Dataset broken = tens(30).map(
         [](Batch sample) {
           if (sample.ids.item<int64_t>() >= 17) throw Mine("no such colour");
           return sample;
@@ -186,7 +172,7 @@ TEST(Map, NamesTheSampleOnWhichItsFunctionFailed) {
         },
         Mine);
   }
-  const Dataset wrong = numbers(3).map([](Batch sample) {
+  const Dataset wrong = tens(3).map([](Batch sample) {
     sample.input = torch::zeros({2, 1});
     return sample;
   });
@@ -194,7 +180,7 @@ TEST(Map, NamesTheSampleOnWhichItsFunctionFailed) {
 }
 
 TEST(Map, KnowsTheShapeOfNoSamples) {
-  const Dataset wide = numbers(3).map([](Batch sample) {
+  const Dataset wide = tens(3).map([](Batch sample) {
     sample.input = torch::zeros({1, 5}, torch::kDouble);
     return sample;
   });
@@ -205,7 +191,7 @@ TEST(Map, KnowsTheShapeOfNoSamples) {
 
 TEST(MapRows, ChangesAllRowsAtOnce) {
   int calls = 0;
-  const Dataset doubled = numbers(6).map_rows([&](Batch rows) {
+  const Dataset doubled = tens(6).map_rows([&](Batch rows) {
     ++calls;
     rows.input = rows.input * 2;
     return rows;
@@ -214,163 +200,11 @@ TEST(MapRows, ChangesAllRowsAtOnce) {
   EXPECT_EQ(calls, 1);
 }
 
-/// Counts how often each sample is read.
-class Counting final : public data::Source {
- public:
-  int64_t size() const override { return 6; }
-  Batch read(std::span<const int64_t> ids) const override {
-    reads += static_cast<int64_t>(ids.size());
-    return numbers(6).read(ids);
-  }
-  std::string describe() const override { return "a source that counts"; }
-  uint64_t digest() const override { return digest_of_it; }
-  mutable std::atomic<int64_t> reads = 0;
-  uint64_t digest_of_it = 5;
-};
-
 TEST(Concatenate, RefusesMoreSamplesThanANumberCounts) {
   const Dataset one = data::from_tensors(torch::zeros({1, 1}), torch::zeros({1}));
   const Dataset half = one.repeat(int64_t{1} << 62);
   expect_error<UsageError>([&] { half.concatenate(half); }, "LS-OPTION", {"4611686018427387904 samples"});
   EXPECT_EQ(half.concatenate(half.skip(1)).size(), INT64_MAX);
-}
-
-TEST(Cache, ReadsEachSampleOnce) {
-  const auto source = std::make_shared<Counting>();
-  const Dataset cached = Dataset(source).cache();
-  EXPECT_EQ(inputs_of(cached.take(2)), (Numbers{0, 1}));
-  EXPECT_EQ(inputs_of(cached), (Numbers{0, 1, 2, 3, 4, 5}));
-  EXPECT_EQ(inputs_of(cached.shard(2, 1)), (Numbers{1, 3, 5}));
-  EXPECT_EQ(source->reads, 6);
-}
-
-TEST(Cache, IsNotChangedByWorkInPlace) {
-  for (const int64_t threads : {1, 2}) {
-    const Dataset cached = numbers(4).cache();
-    const Dataset doubled = cached.map(
-        [](Batch b) {
-          b.input.mul_(2);
-          return b;
-        },
-        {.threads = threads});
-    for (int epoch = 0; epoch < 3; ++epoch) EXPECT_EQ(inputs_of(doubled), (Numbers{0, 2, 4, 6})) << threads;
-    for (int epoch = 0; epoch < 2; ++epoch) {
-      Batch one = cached.read(Numbers{3});
-      EXPECT_EQ(one.input.item<float>(), 3);
-      one.input.add_(100);
-      cached.read_all().input.add_(100);
-    }
-    EXPECT_EQ(inputs_of(cached), (Numbers{0, 1, 2, 3}));
-  }
-}
-
-class CacheFile : public ::testing::Test {
- protected:
-  CacheFile() { std::filesystem::remove(path_); }
-  ~CacheFile() override { std::filesystem::remove(path_); }
-  const std::string path_ = ::testing::TempDir() + "/lockstep_cache_" + std::to_string(getpid());
-};
-
-TEST_F(CacheFile, ServesTheNextProcess) {
-  const auto source = std::make_shared<Counting>();
-  EXPECT_EQ(inputs_of(Dataset(source).cache(path_)), (Numbers{0, 1, 2, 3, 4, 5}));
-  EXPECT_EQ(source->reads, 6);
-  const Batch again = Dataset(source).cache(path_).read(Numbers{5, 1});
-  EXPECT_TRUE(torch::equal(again.target, torch::tensor({50, 10})));
-  EXPECT_EQ(source->reads, 6);
-}
-
-TEST_F(CacheFile, DropsWhatIsCutOffOrDamaged) {
-  const auto source = std::make_shared<Counting>();
-  Dataset(source).cache(path_).read_all();
-  std::filesystem::resize_file(path_, std::filesystem::file_size(path_) - 3);
-  EXPECT_EQ(inputs_of(Dataset(source).cache(path_)), (Numbers{0, 1, 2, 3, 4, 5}));
-  EXPECT_EQ(source->reads, 7) << "the last one was read again";
-  {
-    std::fstream file(path_, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekp(24 + 24 + 60);  // in the first sample's bytes
-    file.put('\x55');
-  }
-  EXPECT_EQ(inputs_of(Dataset(source).cache(path_)), (Numbers{0, 1, 2, 3, 4, 5}));
-}
-
-TEST_F(CacheFile, RefusesOtherDataAndIsUsedByOneAtATime) {
-  const auto source = std::make_shared<Counting>();
-  const Dataset holds = Dataset(source).cache(path_);
-  holds.read_all();
-  const Dataset beside = Dataset(source).cache(path_);
-  EXPECT_EQ(beside.read_all().size(), 6);
-  EXPECT_EQ(source->reads, 12) << "the second one reads without the file";
-  expect_error<DataError>([&] { Dataset(source).cache("/no/such/folder/file"); }, "LS-DATA-FILE");
-}
-
-TEST_F(CacheFile, ThatAnotherReaderUsesFixesRandomWorkAllTheSame) {
-  const Dataset shuffled = Dataset(std::make_shared<Counting>()).shuffle(3);
-  const Dataset holds = shuffled.cache(path_);
-  const Dataset beside = shuffled.cache(path_);
-  EXPECT_EQ(beside.source()->digest(), holds.source()->digest());
-  EXPECT_EQ(inputs_of(beside.at_epoch(0, 4)), inputs_of(holds.at_epoch(0, 4)));
-}
-
-TEST_F(CacheFile, OfAnotherStageIsRefused) {
-  const Dataset ten = numbers(10);
-  const auto even = [](const Batch& b) { return b.input.item<int64_t>() % 2 == 0; };
-  const auto odd = [](const Batch& b) { return b.input.item<int64_t>() % 2 == 1; };
-  const auto same = [](Batch b) { return b; };
-  const std::vector<std::pair<Dataset, Dataset>> pairs{{data::slice(ten, 0, 5), data::slice(ten, 5, 10)},
-                                                       {ten.take(4), ten.skip(6)},
-                                                       {ten.shard(2, 0), ten.shard(2, 1)},
-                                                       {ten.shuffle(1), ten.shuffle(2)},
-                                                       {ten.shuffle(1), ten},
-                                                       {ten.filter(even), ten.filter(odd)},
-                                                       {ten.batch(4), ten.batch(5, true).concatenate(ten.batch(10))},
-                                                       {ten.padded_batch(5), ten.padded_batch(5, {.value = 1})},
-                                                       {ten.batch(5), ten.padded_batch(5)},
-                                                       {ten.repeat(2), ten.concatenate(ten)},
-                                                       {ten.zip(ten, "a"), ten.zip(ten, "b")},
-                                                       {ten.zip(ten.shuffle(1)), ten.zip(ten.shuffle(2))},
-                                                       {ten.map(same, {.name = "a"}), ten.map(same, {.name = "b"})},
-                                                       {ten.map_rows(same, "a"), ten.map_rows(same, "b")}};
-  for (std::size_t i = 0; i < pairs.size(); ++i) {
-    const auto& [one, other] = pairs[i];
-    EXPECT_EQ(one.size(), other.size()) << i;
-    std::filesystem::remove(path_);
-    { one.cache(path_); }
-    { EXPECT_EQ(one.cache(path_).size(), one.size()) << i; }
-    expect_error<DataError>([&, &second = other] { second.cache(path_); }, "LS-DATA-CHANGED", {path_});
-    EXPECT_EQ(one.cache().source()->digest(), one.source()->digest());
-  }
-  const auto unknown = std::make_shared<Counting>();
-  unknown->digest_of_it = 0;
-  const Dataset nothing_known(unknown);
-  for (const Dataset& stage : {nothing_known.take(3), nothing_known.shuffle(1), nothing_known.batch(2),
-                               nothing_known.map(same), nothing_known.repeat(2), nothing_known.zip(nothing_known),
-                               nothing_known.concatenate(nothing_known), nothing_known.shard(2, 1)})
-    EXPECT_EQ(stage.source()->digest(), 0u);
-}
-
-TEST_F(CacheFile, SaysWhyAPathCannotBeUsed) {
-  const auto use = [](const std::string& path) {
-    return [path] { Dataset(std::make_shared<Counting>()).cache(path); };
-  };
-  const std::string missing = path_ + "_missing";
-  expect_error<DataError>(use(missing + "/a"), "LS-DATA-FILE", {"no folder '" + missing + "'"});
-  std::filesystem::create_directory(missing);
-  expect_error<DataError>(use(missing), "LS-DATA-FILE", {"'" + missing + "'", "plain file"});
-  if (geteuid() != 0) {  // root may write everywhere
-    std::filesystem::permissions(missing, std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
-    expect_error<DataError>(use(missing + "/a"), "LS-DATA-FILE", {"'" + missing + "' may not be written"});
-  }
-  std::filesystem::remove_all(missing);
-}
-
-TEST_F(CacheFile, OfOtherDataIsRefused) {
-  const auto source = std::make_shared<Counting>();
-  Dataset(source).cache(path_).read_all();
-  source->digest_of_it = 6;
-  expect_error<DataError>([&] { Dataset(source).cache(path_); }, "LS-DATA-CHANGED", {path_});
-  std::ofstream(path_) << "something else that is longer than the head";
-  expect_error<DataError>([&] { Dataset(source).cache(path_); }, "LS-DATA-CHANGED", {path_});
 }
 
 TEST(Stages, OfTheProgramsOwnAreStagesLikeOthers) {
@@ -389,8 +223,8 @@ TEST(Stages, OfTheProgramsOwnAreStagesLikeOthers) {
       return std::make_shared<Reversed>(upstream);
     }
   };
-  EXPECT_EQ(inputs_of(Dataset(std::make_shared<Reversed>(numbers(3))).take(2)), (Numbers{2, 1}));
-  const Dataset shuffled = numbers(20).shuffle(1);
+  EXPECT_EQ(inputs_of(Dataset(std::make_shared<Reversed>(tens(3))).take(2)), (Numbers{2, 1}));
+  const Dataset shuffled = tens(20).shuffle(1);
   const Dataset reversed(std::make_shared<Reversed>(shuffled));
   Numbers expected = inputs_of(shuffled.at_epoch(0, 4));
   std::reverse(expected.begin(), expected.end());
@@ -398,7 +232,7 @@ TEST(Stages, OfTheProgramsOwnAreStagesLikeOthers) {
 }
 
 TEST(Stages, RefuseWhatCannotBe) {
-  const Dataset ten = numbers(10);
+  const Dataset ten = tens(10);
   expect_error<UsageError>([&] { ten.take(-1); }, "LS-OPTION", {"Dataset::take", "-1"});
   expect_error<UsageError>([&] { ten.skip(-1); }, "LS-OPTION", {"Dataset::skip"});
   expect_error<UsageError>([&] { ten.shard(0, 0); }, "LS-OPTION", {"Dataset::shard"});

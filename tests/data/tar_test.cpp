@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "lockstep/data/record_files.h"
-#include "tests/data/scratch_folder.h"
+#include "tests/support/scratch_folder.h"
 
 namespace lockstep {
 namespace {

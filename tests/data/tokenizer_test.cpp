@@ -8,7 +8,7 @@
 
 #include "lockstep/data/formats/byte_pairs.h"
 #include "lockstep/data/formats/unicode_classes.h"
-#include "tests/data/scratch_folder.h"
+#include "tests/support/scratch_folder.h"
 
 namespace lockstep {
 namespace {

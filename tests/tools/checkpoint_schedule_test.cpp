@@ -33,6 +33,16 @@ TEST(CheckpointSchedule, SavesFollowEachOtherWhenTheirCostIsKnownAndIsOneHundred
   EXPECT_GT(due_after(1.2), 1.2);
 }
 
+TEST(CheckpointSchedule, ASaveThatTakesLongerThanAMinuteIsNotFollowedAtOnce) {
+  lockstep::OneDeviceStrategy strategy({.device = "cpu:0"});
+  CheckpointSchedule schedule("");
+  EXPECT_EQ(schedule.longest_wait(), 1);
+  schedule.saved(0.5);
+  EXPECT_EQ(schedule.longest_wait(), 60) << "the one before took less than 0.6 s";
+  schedule.saved(70);
+  EXPECT_EQ(schedule.longest_wait(), 7000) << "as long as the last one is not known to be faster";
+}
+
 TEST(CheckpointSchedule, StepsAreCounted) {
   lockstep::OneDeviceStrategy strategy({.device = "cpu:0"});
   CheckpointSchedule schedule("3");

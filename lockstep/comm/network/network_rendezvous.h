@@ -49,7 +49,8 @@ struct NetworkJob {
   bool plaintext = false;
   Resolver resolver = ask_system;
   std::chrono::milliseconds look_up_every = std::chrono::seconds(10);
-  /// For tests: in which time worker 0 expects that all are connected who have come.
+  /// For tests: in which time all who have come connect to each other. Worker 0 then says who has not; the others wait
+  /// a little longer for what it says.
   std::chrono::milliseconds longest_connect_all = kLongestConnectAll;
   /// For tests: the host on which the worker says that it is, in place of host_id().
   std::string host_id = {};

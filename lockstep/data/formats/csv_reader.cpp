@@ -93,6 +93,7 @@ void CsvReader::read_field(std::string& field, int64_t column) {
     if (row_bytes_ > kLongestRow) fail(row_line_, column, fmt::format("the row has more than {} bytes", kLongestRow));
     take(field);
   }
+  if (peek() == static_cast<unsigned char>(separator_)) check(peek(), field, column);
 }
 
 void CsvReader::read_quoted(std::string& field, int64_t column) {

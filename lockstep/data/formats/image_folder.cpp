@@ -61,7 +61,8 @@ class ImageSource final : public Source {
     const std::size_t every = (files_.size() + kSampled - 1) / kSampled;
     std::vector<SourceFile> files(files_.size());
     for (std::size_t i = 0; i < files_.size(); ++i) {
-      const std::string_view inner = std::string_view(files_[i]).substr(folder_.size());
+      std::string_view inner = std::string_view(files_[i]).substr(folder_.size());
+      inner.remove_prefix(std::min(inner.find_first_not_of('/'), inner.size()));  // "data" and "data/" are one folder
       uint64_t digest = internal::mixed(XXH3_64bits(inner.data(), inner.size()), sizes_[i]);
       if (i % every == 0) digest = internal::mixed(digest, internal::digest_of_file(files_[i]));
       files[i] = {files_[i], digest | 1};
