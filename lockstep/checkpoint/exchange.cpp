@@ -39,11 +39,29 @@ fs::path file_to_replace(const fs::path& file) {
   return target;
 }
 
-/// A name that nobody has, for the file until it is whole.
-fs::path free_name_beside(const fs::path& file, internal::Files& files) {
-  fs::path name = file.string() + ".part";
-  for (int64_t number = 1; files.has(name); ++number) name = fmt::format("{}.{}.part", file.string(), number);
-  return name;
+struct Unfinished {
+  fs::path name;
+  std::unique_ptr<internal::NewFile> file;
+};
+
+/// A file beside the other one, under a name that nobody has. Other threads and processes may save at the same time.
+Unfinished make_beside(const fs::path& file, internal::Files& files) {
+  bool has_failed = false;  // under this name
+  for (int64_t number = 0;;) {
+    const fs::path name = file.string() + (number == 0 ? ".part" : fmt::format(".{}.part", number));
+    if (files.has(name)) {
+      ++number;
+      has_failed = false;
+      continue;
+    }
+    try {
+      return {name, files.create(name)};
+    } catch (const DataError&) {
+      // Another one may have made it and renamed it since.
+      if (has_failed && !files.has(name)) throw;
+      has_failed = true;
+    }
+  }
 }
 
 }  // namespace
@@ -79,8 +97,7 @@ void save_tensors(const fs::path& file, const std::map<std::string, at::Tensor>&
   const internal::NamedTensors named(tensors.begin(), tensors.end());
   internal::require_storable(named);  // before anything is written
   const fs::path target = file_to_replace(file);
-  const fs::path part = free_name_beside(target, files);
-  const auto unfinished = files.create(part);  // where this fails, the file of this name is another's
+  const auto [part, unfinished] = make_beside(target, files);
   try {
     internal::write_tensors(*unfinished, named, {{"format", "pt"}});
     files.rename(part, target);

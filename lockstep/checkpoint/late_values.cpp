@@ -27,6 +27,19 @@ class LateValues final : public WaitingValues {
     if (found != late_.items.end()) fitting(variable, found->second);
   }
 
+  void check_order(const std::string& optimizer, const std::vector<Variable>& slots) override {
+    for (const Variable& slot : slots) {
+      const std::string& name = slot.name();
+      const std::size_t end = name.rfind('/');
+      const std::string of_later = fmt::format("{}/{}{}", name.substr(0, end), optimizer, name.substr(end));
+      if (!late_.items.contains({kind_text(StateItem::Kind::kSlot), of_later})) continue;
+      throw_misfit(
+          fmt::format("in the checkpoint the slot '{}' is of an optimizer that was made after another one of "
+                      "the same variable, and here '{}' is the first",
+                      shown(of_later), shown(optimizer)));
+    }
+  }
+
   void give(const std::shared_ptr<VariableState>& variable) override {
     const StateItem item = item_of(variable);
     const auto found = waiting_for(item);
@@ -55,7 +68,9 @@ class LateValues final : public WaitingValues {
 
   /// Whoever calls this holds a pointer of its own, because the registry's may be the last one otherwise.
   void end_where_all_is_given() {
-    if (late_.empty()) StrategyAccess::registry(strategy_).set_waiting(nullptr);
+    VariableRegistry& registry = StrategyAccess::registry(strategy_);
+    // A tracked value's function may have restored another checkpoint meanwhile.
+    if (late_.empty() && registry.waiting().get() == this) registry.set_waiting(nullptr);
   }
 
  private:

@@ -74,6 +74,7 @@ std::string FilesDigest::changed_since(uint64_t before, const std::vector<data::
   for (std::size_t i = 0; i < files.size(); ++i) {
     if (change * static_cast<uint32_t>(i + 1) == weighted) return fmt::format("'{}' has changed", files[i].name);
   }
+  if (files.front().name == files.back().name) return fmt::format("'{}' has changed", files.front().name);
   return fmt::format("several of the files '{}' to '{}' have changed", files.front().name, files.back().name);
 }
 

@@ -62,8 +62,15 @@ Size size_of(const at::Tensor& image, const char* call) {
 
 /// Whether an element can be this number; one of a floating-point dtype is rounded.
 bool can_hold(at::ScalarType type, double number) {
-  if (!at::isIntegralType(type, /*includeBool=*/true)) return true;
-  const bool is_signed = type != at::kByte && type != at::kBool;
+  if (!at::isIntegralType(type, /*includeBool=*/true)) {
+    try {
+      at::empty({2}, type).fill_(number);  // one element is rounded without a check
+      return true;
+    } catch (const std::exception&) {  // LibTorch knows the range of each dtype
+      return false;
+    }
+  }
+  const bool is_signed = type != at::kBool && c10::isSignedType(type);
   const int bits = type == at::kBool ? 1 : 8 * static_cast<int>(c10::elementSize(type));
   const double above = std::ldexp(1.0, is_signed ? bits - 1 : bits);
   return number == std::floor(number) && number < above && number >= (is_signed ? -above : 0);

@@ -65,7 +65,7 @@ class MovingAverageState {
       : group_(std::move(group)), options_(std::move(options)) {
     check(*group_, variables, options_);
     const auto make = [&](const std::string& name, FunctionRef<at::Tensor()> initial) {
-      return Variable(registry.make({.name = name, .trainable = false}, initial, place));
+      return Variable(registry.create({.name = name, .trainable = false}, initial, place));
     };
     for (const Variable& variable : variables) {
       VariableState& state = variable.state();
@@ -77,6 +77,9 @@ class MovingAverageState {
     }
     updates_ = make(fmt::format("{}/{}_updates", variables_.front()->name(), options_.name),
                     [] { return at::zeros({}, at::kLong); });
+    std::vector<Variable> made = averages_;
+    made.push_back(updates_);
+    registry.add_together(made);
   }
 
   void update(const ReplicaContext& context);

@@ -298,16 +298,16 @@ Optimizer Strategy::make_optimizer_from(const std::vector<Rule>& rules, const Op
     });
   };
   std::vector<internal::RuleGroup> groups;
-  for (const Rule& rule : rules) {
-    groups.push_back(
-        {rule.variables, std::visit([](const auto* options) { return internal::make_rule(*options); }, rule.options)});
-  }
+  const auto rule_of = [](const auto* options) { return internal::make_rule(*options); };
+  for (const Rule& rule : rules) groups.push_back({rule.variables, std::visit(rule_of, rule.options)});
   auto state = std::make_shared<internal::OptimizerState>(
       group_, std::move(groups), std::move(name), registry_->placement(), factoring_, update_form_, has_optimizer);
+  const auto waiting = registry_->waiting();
+  if (waiting) waiting->check_order(state->name(), state->slots());
   registry_->add_together(state->slots());
   optimizers_.push_back(state);
   next_optimizer_ = next;
-  if (const auto waiting = registry_->waiting()) waiting->give_to_items(state_items());
+  if (waiting) waiting->give_to_items(state_items());
   return Optimizer(std::move(state));
 }
 

@@ -97,6 +97,13 @@ VariableRegistry::VariableRegistry(std::shared_ptr<ReplicaGroup> group, std::sha
 
 std::shared_ptr<VariableState> VariableRegistry::make(VariableOptions options, FunctionRef<at::Tensor()> initial,
                                                       const std::source_location& place) {
+  add(create(std::move(options), initial, place));
+  begin_runs(1);
+  return variables_.back();
+}
+
+std::shared_ptr<VariableState> VariableRegistry::create(VariableOptions options, FunctionRef<at::Tensor()> initial,
+                                                        const std::source_location& place) {
   if (variables_.size() >= forget_at_) {
     forget_unused();
     forget_at_ = 2 * variables_.size() + 1;  // so that making many variables takes time in proportion to their number
@@ -138,9 +145,7 @@ std::shared_ptr<VariableState> VariableRegistry::make(VariableOptions options, F
         mine.signature = std::hash<std::string>()(mine.detail);
       });
   digests.require_equal(all, "make_variable");
-  add(make_variable_state(group_, counts_, std::move(options), components, origin));
-  begin_runs(1);
-  return variables_.back();
+  return make_variable_state(group_, counts_, std::move(options), components, origin);
 }
 
 std::vector<at::Tensor> VariableRegistry::on_read_components(const at::Tensor& value,

@@ -45,6 +45,9 @@ class VariableRegistry {
   /// made.
   std::shared_ptr<VariableState> make(VariableOptions options, FunctionRef<at::Tensor()> initial,
                                       const std::source_location& place);
+  /// The same, but the variable is not added yet: for those of add_together.
+  std::shared_ptr<VariableState> create(VariableOptions options, FunctionRef<at::Tensor()> initial,
+                                        const std::source_location& place);
 
   /// The same in a step, while all replicas are at rest. The registry keeps such a variable as long as the strategy
   /// lives, because the handles that the step holds end with the step.

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace lockstep {
 struct StateItem;
+class Variable;
 }  // namespace lockstep
 
 namespace lockstep::internal {
@@ -20,6 +22,9 @@ class WaitingValues {
   virtual ~WaitingValues() = default;
   /// Throws the UsageErrors of give(), and sets nothing: for variables that are made together.
   virtual void check(const std::shared_ptr<VariableState>& variable) = 0;
+  /// Throws a UsageError where values of these slots' variables wait for an optimizer of this name that was not the
+  /// variables' first: slots are called by the order in which optimizers are made.
+  virtual void check_order(const std::string& optimizer, const std::vector<Variable>& slots) = 0;
   /// Sets a variable that was made just now, where a value waits for it. A UsageError for one of another form.
   virtual void give(const std::shared_ptr<VariableState>& variable) = 0;
   /// Sets those items that are no variables and for which a value waits: after an optimizer or a named data set was

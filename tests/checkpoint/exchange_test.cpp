@@ -9,7 +9,9 @@
 
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <iterator>
+#include <vector>
 
 #include "lockstep/checkpoint/pickle.h"
 #include "lockstep/lockstep.h"
@@ -99,6 +101,20 @@ TEST_F(Exchange, AFileThatHasTheNameOfTheUnfinishedOneStays) {
   save_tensors(path("a"), {{"x", torch::ones({1})}});
   EXPECT_EQ(bytes("a.part"), "mine");
   EXPECT_FALSE(fs::exists(path("a.1.part")));
+}
+
+TEST_F(Exchange, ManyThreadsSaveUnderOneNameAndTheFileIsWholeAtAnyTime) {
+  const Tensors tensors{{"x", torch::arange(1000)}};
+  save_tensors(path("a"), tensors);
+  std::vector<std::future<void>> writers;
+  for (int i = 0; i < 4; ++i) {
+    writers.push_back(std::async(std::launch::async, [&] {
+      for (int j = 0; j < 30; ++j) save_tensors(path("a"), tensors);
+    }));
+  }
+  for (int i = 0; i < 60; ++i) expect_equal(load_tensors(path("a")), tensors);
+  for (auto& writer : writers) EXPECT_NO_THROW(writer.get());
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 1) << "nothing is left";
 }
 
 TEST_F(Exchange, NamesAreMapped) {

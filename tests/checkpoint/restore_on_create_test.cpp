@@ -136,6 +136,54 @@ TEST_F(RestoreOnCreate, AnOptimizerWhoseSlotsDoNotAllFitUsesNoneUp) {
   EXPECT_EQ(checkpoint.waiting(), waiting);
 }
 
+TEST_F(RestoreOnCreate, AnAverageThatDoesNotFitUsesNoneUp) {
+  const auto module = [](int64_t width) {
+    return [width] { return torch::nn::Sequential(torch::nn::Linear(3, 4), torch::nn::Linear(4, width)); };
+  };
+  MirroredStrategy first({.devices = testing::lanes(1), .replicas = 1});
+  const auto saved = first.make_module(module(2));
+  const MovingAverage average = first.make_moving_average(saved);
+  Checkpoint(first).save(path("one"));
+  MirroredStrategy strategy({.devices = testing::lanes(1), .replicas = 1});
+  const Checkpoint checkpoint(strategy);
+  checkpoint.restore(path("one"), {.only = {"*average*"}, .restore_on_create = true});
+  const Names waiting = checkpoint.waiting();
+  const auto model = strategy.make_module(module(3));
+  expect_error<UsageError>([&] { strategy.make_moving_average(model); }, "LS-CHECKPOINT-MISFIT",
+                           {"model.1.weight/average"});
+  EXPECT_EQ(checkpoint.waiting(), waiting);
+}
+
+TEST_F(RestoreOnCreate, OptimizersOfOneVariableAreMadeInTheirOrder) {
+  const auto make = [](Strategy& strategy, const Variable& variable, const char* name) {
+    return strategy.make_optimizer(std::vector<Variable>{variable}, torch::optim::AdamOptions(0.1), {.name = name});
+  };
+  const auto step = [](Strategy& strategy, const Variable& variable, const Optimizer& optimizer) {
+    strategy.run([&](ReplicaContext& ctx) {
+      variable.value(ctx).pow(2).sum().backward();
+      optimizer.step(ctx);
+    });
+  };
+  MirroredStrategy first({.devices = testing::lanes(1), .replicas = 1});
+  const Variable a = first.make_variable(torch::ones({2}), {.name = "a"});
+  const Optimizer one = make(first, a, "one");
+  const Optimizer two = make(first, a, "two");
+  for (int i = 0; i < 3; ++i) step(first, a, one);
+  step(first, a, two);
+  Checkpoint(first).save(path("one"));
+  MirroredStrategy strategy({.devices = testing::lanes(1), .replicas = 1});
+  const Checkpoint checkpoint(strategy);
+  checkpoint.restore(path("one"), {.restore_on_create = true});
+  const Variable same = strategy.make_variable(torch::zeros({2}), {.name = "a"});
+  const Names waiting = checkpoint.waiting();
+  expect_error<UsageError>([&] { make(strategy, same, "two"); }, "LS-CHECKPOINT-MISFIT", {"a/two/exp_avg", "'two'"});
+  EXPECT_EQ(checkpoint.waiting(), waiting);
+  const Optimizer again_one = make(strategy, same, "one");
+  const Optimizer again_two = make(strategy, same, "two");
+  EXPECT_EQ(checkpoint.waiting(), Names{});
+  EXPECT_EQ(testing::digest_of(strategy), testing::digest_of(first));
+}
+
 TEST_F(RestoreOnCreate, AStepCannotAskWhatWaits) {
   MirroredStrategy strategy({.devices = testing::lanes(1), .replicas = 1});
   const Checkpoint checkpoint(strategy);

@@ -332,7 +332,8 @@ TEST(Images, CutoutFillsWithWhatTheDtypeHolds) {
   EXPECT_EQ(cut(at::kLong, 0x1p40).max().item<int64_t>(), int64_t{1} << 40);
   for (const auto& [type, fill] :
        {std::pair{at::kByte, 256.0}, std::pair{at::kByte, -1.0}, std::pair{at::kByte, 0.5}, std::pair{at::kChar, 128.0},
-        std::pair{at::kLong, 0x1p63}, std::pair{at::kByte, std::nan("")}, std::pair{at::kBool, 2.0}}) {
+        std::pair{at::kLong, 0x1p63}, std::pair{at::kByte, std::nan("")}, std::pair{at::kBool, 2.0},
+        std::pair{at::kFloat, 1e300}, std::pair{at::kHalf, 1e6}, std::pair{at::kBFloat16, 1e39}}) {
     expect_error<UsageError>([&, &t = type, &f = fill] { cut(t, f); }, "LS-OPTION", {".fill"});
   }
 }
