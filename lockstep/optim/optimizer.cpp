@@ -31,8 +31,8 @@ internal::OptimizerState& Optimizer::here() const {
                    "give it a value first: optimizer = strategy.make_optimizer(model, options)");
 }
 
-StepInfo Optimizer::step(const ReplicaContext& context, StepOptions options) const {
-  return here().step(context, options);
+StepInfo Optimizer::step(const ReplicaContext& context, StepOptions options, const std::source_location& place) const {
+  return here().step(context, options, place);
 }
 
 void Optimizer::zero_grad(const ReplicaContext& context) const { here().zero_grad(context); }

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <source_location>
 #include <string>
 #include <vector>
 
@@ -81,7 +82,8 @@ class Optimizer {
   /// gradients of its variables: backwards before it accumulate, and after it each .grad() is undefined. Sparse
   /// gradients are a UsageError. A DivergenceError names a variable with a foreign write; see docs/variables.md. A step
   /// that throws before its update began has applied nothing.
-  StepInfo step(const ReplicaContext& context, StepOptions options = {}) const;
+  StepInfo step(const ReplicaContext& context, StepOptions options = {},
+                const std::source_location& place = std::source_location::current()) const;
   /// Drops this replica's gradients of the optimizer's variables, so that the next step has none that another loss left
   /// there. Does not meet. Inside a step, on the replica's thread.
   void zero_grad(const ReplicaContext& context) const;

@@ -20,9 +20,10 @@ namespace lockstep::internal {
 /// The meeting of all replicas in Optimizer::step.
 class StepMeeting final : public Meeting {
  public:
-  StepMeeting(OptimizerState& optimizer, const StepOptions& options)
+  StepMeeting(OptimizerState& optimizer, const StepOptions& options, const std::source_location& place)
       : optimizer_(optimizer),
         options_(options),
+        place_(place),
         measures_(options.clip_global_norm || options.check_finite || options.skip_non_finite) {}
 
   const char* what() const override { return "optimizer.step"; }
@@ -45,6 +46,8 @@ class StepMeeting final : public Meeting {
                        optimizer_.rules_.front()->learning_rate(), optimizer_.variables_.front()->name(),
                        optimizer_.variables_.size() - 1);
   }
+
+  std::source_location place() const override { return place_; }
 
   std::span<const Stage> stages() const override {
     using Self = StepMeeting;
@@ -123,6 +126,7 @@ class StepMeeting final : public Meeting {
 
   OptimizerState& optimizer_;
   const StepOptions options_;
+  const std::source_location place_;
   const bool measures_;
   mutable c10::SmallVector<Stage, 12> stages_;  // of the leading meeting
 };
@@ -181,7 +185,8 @@ OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<
 
 OptimizerState::~OptimizerState() { take_before(); }
 
-StepInfo OptimizerState::step(const ReplicaContext& context, const StepOptions& options) {
+StepInfo OptimizerState::step(const ReplicaContext& context, const StepOptions& options,
+                              const std::source_location& place) {
   check_context(context, "optimizer.step");
   if (group_->evaluating()) {
     throw UsageError("LS-INSIDE-EVALUATE", "optimizer.step was called inside evaluate()",
@@ -204,7 +209,7 @@ StepInfo OptimizerState::step(const ReplicaContext& context, const StepOptions& 
     replica.changed = watch_.changed(r);
   }
   replica.consumed = ContextAccess::scale_calls(context);
-  StepMeeting meeting(*this, options);
+  StepMeeting meeting(*this, options, place);
   group_->meet(context, meeting);
   watch_.end_step(r);
   if (kAutocastCachePerThread) forget_autocast_weights();

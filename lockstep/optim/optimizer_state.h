@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <source_location>
 #include <string>
 #include <vector>
 
@@ -39,7 +40,7 @@ class OptimizerState {
   ~OptimizerState();
 
   /// The contracts are those of Optimizer's members.
-  StepInfo step(const ReplicaContext& context, const StepOptions& options);
+  StepInfo step(const ReplicaContext& context, const StepOptions& options, const std::source_location& place);
   void zero_grad(const ReplicaContext& context);
   double learning_rate(int64_t group) const { return rule(group).learning_rate(); }
   void set_learning_rate(double value, int64_t group);

@@ -31,6 +31,7 @@ struct AllReduceCall {
   Reduction reduction;
   at::ArrayRef<at::Tensor> values;
   bool with_gradient = false;
+  std::source_location place = {};
 
   uint64_t signature() const {
     CallSignature words;
@@ -69,6 +70,7 @@ class AllReduceMeeting final : public Meeting {
   const char* what() const override { return "all_reduce"; }
   uint64_t signature() const override { return signature_; }
   std::string describe() const override { return call_.describe(); }
+  std::source_location place() const override { return call_.place; }
 
   std::span<const Stage> stages() const override {
     static constexpr Stage alone[] = {once<&AllReduceMeeting::reduce_alone>("reduce")};
@@ -139,7 +141,7 @@ std::vector<at::Tensor> all_reduce_without_gradient(const ReplicaContext& contex
 /// The node of the graph behind the results of one call, which are its inputs in a backward. It is no
 /// torch::autograd::Function, because those do not take lists of tensors in all versions.
 struct AllReduceBackward final : torch::autograd::Node {
-  explicit AllReduceBackward(Reduction reduction) : kind(reduction) {}
+  AllReduceBackward(Reduction reduction, const std::source_location& call) : kind(reduction), place(call) {}
 
   variable_list apply(variable_list&& gradients) override {
     const ReplicaContext& context = context_of_backward("all_reduce");
@@ -152,7 +154,7 @@ struct AllReduceBackward final : torch::autograd::Node {
     // A replica's gradient may depend on nothing where those of others do not. Yet every replica has to come to this
     // node in a backward through the sums. So the sums have a graph on every replica, which leads here.
     const bool create_graph = at::GradMode::is_enabled();
-    const AllReduceCall call{is_extreme ? Reduction::kSum : kind, given, create_graph};
+    const AllReduceCall call{is_extreme ? Reduction::kSum : kind, given, create_graph, place};
     const std::vector<at::Tensor> sums =
         create_graph ? all_reduce_with_gradient(context, call, this) : all_reduce_without_gradient(context, call);
     variable_list results(num_outputs());
@@ -168,6 +170,7 @@ struct AllReduceBackward final : torch::autograd::Node {
   }
 
   const Reduction kind;
+  const std::source_location place;                  // of the call in the forward
   std::vector<std::size_t> differentiable;           // the tensors of the call that can have a gradient
   std::vector<torch::autograd::SavedVariable> mine;  // of an extreme: where this replica gets the gradient
 };
@@ -175,14 +178,14 @@ struct AllReduceBackward final : torch::autograd::Node {
 /// Of an extreme: where `context`'s replica gets the gradient. Where several replicas have the extreme value, the
 /// lowest of them alone gets it.
 std::vector<at::Tensor> mine_among(const ReplicaContext& context, const std::vector<at::Tensor>& values,
-                                   const std::vector<at::Tensor>& results) {
+                                   const std::vector<at::Tensor>& results, const std::source_location& place) {
   const int64_t id = context.replica_id();
   const at::Tensor nobody = at::full({}, context.num_replicas(), at::kLong);
   std::vector<at::Tensor> claims;
   for (std::size_t k = 0; k < values.size(); ++k) {
     claims.push_back(at::where(values[k].eq(results[k]), at::full({}, id, at::kLong), nobody));
   }
-  claims = all_reduce(context, Reduction::kMin, claims);
+  claims = all_reduce(context, Reduction::kMin, claims, place);
   for (at::Tensor& claim : claims) claim = claim.eq(id);
   return claims;
 }
@@ -191,7 +194,7 @@ std::vector<at::Tensor> mine_among(const ReplicaContext& context, const std::vec
 /// from the results goes to `also_to` too, with no gradient of its own; null: to no other node.
 std::vector<at::Tensor> all_reduce_with_gradient(const ReplicaContext& context, const AllReduceCall& call,
                                                  torch::autograd::Node* also_to) {
-  const auto node = make_autograd_node<AllReduceBackward>(call.reduction);
+  const auto node = make_autograd_node<AllReduceBackward>(call.reduction, call.place);
   node->set_next_edges(torch::autograd::collect_next_edges(call.values));
   if (also_to) node->add_next_edge({pointer_to(*also_to), 0});
   std::vector<at::Tensor> results;
@@ -208,7 +211,8 @@ std::vector<at::Tensor> all_reduce_with_gradient(const ReplicaContext& context, 
       extremes.push_back(results[i]);
     }
     if (call.reduction == Reduction::kMin || call.reduction == Reduction::kMax) {
-      for (const at::Tensor& one : mine_among(context, values, extremes)) node->mine.emplace_back(one, false);
+      for (const at::Tensor& one : mine_among(context, values, extremes, call.place))
+        node->mine.emplace_back(one, false);
     }
   }
   for (std::size_t i = 0; i < results.size(); ++i) {
@@ -224,16 +228,17 @@ std::vector<at::Tensor> all_reduce_with_gradient(const ReplicaContext& context, 
 }  // namespace
 
 std::vector<at::Tensor> all_reduce(const ReplicaContext& context, Reduction reduction,
-                                   const std::vector<at::Tensor>& values) {
+                                   const std::vector<at::Tensor>& values, const std::source_location& place) {
   check_operands(values);
-  const AllReduceCall call{reduction, values, needs_grad(values)};
+  const AllReduceCall call{reduction, values, needs_grad(values), place};
   return call.with_gradient ? all_reduce_with_gradient(context, call, nullptr)
                             : all_reduce_without_gradient(context, call);
 }
 
-at::Tensor all_reduce(const ReplicaContext& context, Reduction reduction, const at::Tensor& value) {
+at::Tensor all_reduce(const ReplicaContext& context, Reduction reduction, const at::Tensor& value,
+                      const std::source_location& place) {
   check_operands(value);
-  const AllReduceCall call{reduction, value, needs_grad(value)};
+  const AllReduceCall call{reduction, value, needs_grad(value), place};
   if (call.with_gradient) return std::move(all_reduce_with_gradient(context, call, nullptr).front());
   return std::move(meet_all_reduce(context, call).front());
 }

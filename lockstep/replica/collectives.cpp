@@ -24,8 +24,12 @@ using torch::autograd::variable_list;
 
 class AllGatherMeeting final : public Meeting {
  public:
-  AllGatherMeeting(const ReplicaGroup& group, const at::Tensor& value, int64_t axis, bool with_gradient)
-      : group_(group), axis_(checked_axis("all_gather", axis, value.dim())), with_gradient_(with_gradient) {
+  AllGatherMeeting(const ReplicaGroup& group, const at::Tensor& value, int64_t axis, bool with_gradient,
+                   const std::source_location& place)
+      : group_(group),
+        place_(place),
+        axis_(checked_axis("all_gather", axis, value.dim())),
+        with_gradient_(with_gradient) {
     value_ = value.detach();
     CallSignature words;
     words.add(axis_);
@@ -39,6 +43,7 @@ class AllGatherMeeting final : public Meeting {
   std::string describe() const override {
     return fmt::format("all_gather({}, axis {}{})", shape_text(value_), axis_, with_gradient_ ? ", with gradient" : "");
   }
+  std::source_location place() const override { return place_; }
 
   std::span<const Stage> stages() const override {
     static constexpr Stage all[] = {once<&AllGatherMeeting::join>("join"),
@@ -73,6 +78,7 @@ class AllGatherMeeting final : public Meeting {
 
  private:
   const ReplicaGroup& group_;
+  const std::source_location place_;
   const int64_t axis_;
   const bool with_gradient_;
   uint64_t signature_ = 0;
@@ -85,8 +91,8 @@ class AllGatherMeeting final : public Meeting {
 
 struct AllGatherFunction : torch::autograd::Function<AllGatherFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& value, const ReplicaContext* context, int64_t axis,
-                            bool with_gradient) {
-    AllGatherMeeting meeting(ContextAccess::group(*context), value, axis, with_gradient);
+                            bool with_gradient, const std::source_location* place) {
+    AllGatherMeeting meeting(ContextAccess::group(*context), value, axis, with_gradient, *place);
     ContextAccess::group(*context).meet(*context, meeting);
     ctx->saved_data["axis"] = meeting.axis();
     ctx->saved_data["offset"] = meeting.offset();
@@ -95,21 +101,22 @@ struct AllGatherFunction : torch::autograd::Function<AllGatherFunction> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    const auto sum = all_reduce(context_of_backward("all_gather"), Reduction::kSum, gradients);
+    const auto sum = all_reduce(context_of_backward("all_gather"), Reduction::kSum, gradients, {});
     return {sum.front().narrow(ctx->saved_data["axis"].toInt(), ctx->saved_data["offset"].toInt(),
                                ctx->saved_data["length"].toInt()),
-            at::Tensor(), at::Tensor(), at::Tensor()};
+            at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
 class BroadcastMeeting final : public Meeting {
  public:
-  BroadcastMeeting(const ReplicaGroup& group, ReplicaId from, at::Tensor value)
-      : group_(group), from_(from), value_(std::move(value)) {}
+  BroadcastMeeting(const ReplicaGroup& group, ReplicaId from, at::Tensor value, const std::source_location& place)
+      : group_(group), place_(place), from_(from), value_(std::move(value)) {}
 
   const char* what() const override { return "broadcast"; }
   uint64_t signature() const override { return static_cast<uint64_t>(from_.value()); }
   std::string describe() const override { return fmt::format("broadcast(from replica {})", from_.value()); }
+  std::source_location place() const override { return place_; }
   std::span<const Stage> stages() const override {
     static constexpr Stage all[] = {once<&BroadcastMeeting::copy>("copy")};
     return all;
@@ -128,24 +135,27 @@ class BroadcastMeeting final : public Meeting {
 
  private:
   const ReplicaGroup& group_;
+  const std::source_location place_;
   const ReplicaId from_;
   at::Tensor value_;
 };
 
 }  // namespace
 
-at::Tensor all_gather(const ReplicaContext& context, const at::Tensor& value, int64_t axis) {
+at::Tensor all_gather(const ReplicaContext& context, const at::Tensor& value, int64_t axis,
+                      const std::source_location& place) {
   check_operand("all_gather", value);
-  return AllGatherFunction::apply(value, &context, axis, needs_grad(value));
+  return AllGatherFunction::apply(value, &context, axis, needs_grad(value), &place);
 }
 
-at::Tensor broadcast(const ReplicaContext& context, ReplicaId from, const at::Tensor& value) {
+at::Tensor broadcast(const ReplicaContext& context, ReplicaId from, const at::Tensor& value,
+                     const std::source_location& place) {
   if (from < 0 || from >= context.num_replicas()) {
     throw UsageError("LS-REPLICA-RANGE",
                      fmt::format("broadcast was asked for replica {} of {}", from.value(), context.num_replicas()),
                      fmt::format("choose a replica from 0 to {}", context.num_replicas() - 1));
   }
-  BroadcastMeeting meeting(ContextAccess::group(context), from, value);
+  BroadcastMeeting meeting(ContextAccess::group(context), from, value, place);
   ContextAccess::group(context).meet(context, meeting);
   return meeting.value();
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <source_location>
 #include <span>
 #include <string>
 #include <string_view>
@@ -50,6 +51,8 @@ class Meeting {
   virtual uint64_t signature() const { return 0; }
   /// `what()` with its arguments, for the message where replicas differ.
   virtual std::string describe() const { return what(); }
+  /// Where in the program the call is; of line 0 where that is not known. Replicas may call from different places.
+  virtual std::source_location place() const { return {}; }
 
   /// Called on the leading meeting when all have arrived. The table that it returns outlives the meeting's last stage.
   virtual std::span<const Stage> stages() const = 0;

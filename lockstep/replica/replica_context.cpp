@@ -100,24 +100,26 @@ at::Tensor ReplicaContext::scale_loss(const at::Tensor& mean_loss, Count part, C
 
 int64_t ReplicaContext::global_batch_size() const { return the_batch("global_batch_size()").whole; }
 
-at::Tensor ReplicaContext::all_reduce(Reduction reduction, const at::Tensor& value) const {
+at::Tensor ReplicaContext::all_reduce(Reduction reduction, const at::Tensor& value,
+                                      const std::source_location& place) const {
   check_is_current("all_reduce");
-  return internal::all_reduce(*this, reduction, value);
+  return internal::all_reduce(*this, reduction, value, place);
 }
 
-std::vector<at::Tensor> ReplicaContext::all_reduce(Reduction reduction, const std::vector<at::Tensor>& values) const {
+std::vector<at::Tensor> ReplicaContext::all_reduce(Reduction reduction, const std::vector<at::Tensor>& values,
+                                                   const std::source_location& place) const {
   check_is_current("all_reduce");
-  return internal::all_reduce(*this, reduction, values);
+  return internal::all_reduce(*this, reduction, values, place);
 }
 
-at::Tensor ReplicaContext::all_gather(const at::Tensor& value, int64_t axis) const {
+at::Tensor ReplicaContext::all_gather(const at::Tensor& value, int64_t axis, const std::source_location& place) const {
   check_is_current("all_gather");
-  return internal::all_gather(*this, value, axis);
+  return internal::all_gather(*this, value, axis, place);
 }
 
-at::Tensor ReplicaContext::broadcast(ReplicaId from, const at::Tensor& value) const {
+at::Tensor ReplicaContext::broadcast(ReplicaId from, const at::Tensor& value, const std::source_location& place) const {
   check_is_current("broadcast");
-  return internal::broadcast(*this, from, value);
+  return internal::broadcast(*this, from, value, place);
 }
 
 at::Generator ReplicaContext::random() const {

@@ -89,15 +89,19 @@ class ReplicaContext {
   /// Meets. The reduction of all replicas' tensors, which are equal in shape and dtype, by the strategy's reducer: in
   /// tree order unless it was given another. All replicas get the same bits, each in its own tensor. kMean of integers
   /// is float64. Differentiable: every replica must then also go backward through it, which meets again.
-  at::Tensor all_reduce(Reduction reduction, const at::Tensor& value) const;
+  at::Tensor all_reduce(Reduction reduction, const at::Tensor& value,
+                        const std::source_location& place = std::source_location::current()) const;
   /// Meets once for the whole list.
-  std::vector<at::Tensor> all_reduce(Reduction reduction, const std::vector<at::Tensor>& values) const;
+  std::vector<at::Tensor> all_reduce(Reduction reduction, const std::vector<at::Tensor>& values,
+                                     const std::source_location& place = std::source_location::current()) const;
   /// Meets. All replicas' tensors, joined along `axis` in replica order; they may differ in size along `axis` only.
   /// Differentiable like all_reduce.
-  at::Tensor all_gather(const at::Tensor& value, int64_t axis = 0) const;
+  at::Tensor all_gather(const at::Tensor& value, int64_t axis = 0,
+                        const std::source_location& place = std::source_location::current()) const;
   /// Meets. Replica `from`'s tensor, a copy for each replica, without gradient. The `value` of other replicas is
   /// ignored.
-  at::Tensor broadcast(ReplicaId from, const at::Tensor& value) const;
+  at::Tensor broadcast(ReplicaId from, const at::Tensor& value,
+                       const std::source_location& place = std::source_location::current()) const;
 
   /// Meets. Calls `fn(strategy, PerReplica<Args>...)` once in each process, with what each replica passed, outside of
   /// any replica: there the strategy's own calls (reduce, gather, Variable::read) are allowed. Each replica gets what
