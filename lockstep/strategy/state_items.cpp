@@ -38,13 +38,18 @@ void require_count(const std::string& name, const Tensors& values, std::size_t c
 StateItem internal::item_of(const std::shared_ptr<VariableState>& variable) {
   const bool one_value = variable->on_write();
   const Kind kind = variable->is_slot() ? Kind::kSlot : one_value ? Kind::kMirrored : Kind::kOnRead;
-  const auto read = [variable, one_value]() -> Tensors {
+  const auto view = [variable, one_value]() -> Tensors {
     const at::NoGradGuard no_grad;
-    if (one_value) return {variable->as_mirrored().own_value().clone()};
+    if (one_value) return {variable->as_mirrored().own_value().detach()};
     Tensors components;
-    for (int64_t r = 0; r < variable->num_components(); ++r)
-      components.push_back(variable->component(r).detach().clone());
+    for (int64_t r = 0; r < variable->num_components(); ++r) components.push_back(variable->component(r).detach());
     return components;
+  };
+  const auto read = [view]() -> Tensors {
+    const at::NoGradGuard no_grad;
+    Tensors values = view();
+    for (at::Tensor& value : values) value = value.clone();
+    return values;
   };
   const auto write = [variable, one_value](const Tensors& values) {
     require_count(variable->name(), values, one_value ? 1 : static_cast<std::size_t>(variable->num_components()));
@@ -55,7 +60,7 @@ StateItem internal::item_of(const std::shared_ptr<VariableState>& variable) {
     for (std::size_t r = 0; r < fitting.size(); ++r)
       variable->as_on_read().write_component(static_cast<int64_t>(r), fitting[r]);
   };
-  return {variable->name(), kind, read, write, !one_value};
+  return {variable->name(), kind, read, write, !one_value, view};
 }
 
 namespace {

@@ -33,6 +33,9 @@ struct StateItem {
   std::function<void(const std::vector<at::Tensor>&)> write;
   /// Whether the values are those of this process's replicas, and not one that all have.
   bool per_replica = false;
+  /// The values of read(), in the memory in which the run keeps them: nobody may write them, and the next step or write
+  /// changes them. Empty for numbers and cursors.
+  std::function<std::vector<at::Tensor>()> view = {};
 };
 
 }  // namespace lockstep
