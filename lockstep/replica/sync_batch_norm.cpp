@@ -64,7 +64,7 @@ Moments moments_of_all(const at::Tensor& input) {
   const ReplicaContext* context = current_context();
   if (!context) return own;
   const at::Tensor count = at::full({1}, own.count, at::kDouble);
-  const at::Tensor all = all_gather(*context, at::cat({count, own.mean, own.m2}).unsqueeze(0), 0);
+  const at::Tensor all = all_gather(*context, at::cat({count, own.mean, own.m2}).unsqueeze(0), 0, {});
   const int64_t channels = input.size(1);
   const auto of_replica = [&](int64_t r) {
     const at::Tensor row = all[r];
@@ -115,7 +115,7 @@ struct NormalizeFunction : torch::autograd::Function<NormalizeFunction> {
         throw UsageError("LS-OUTSIDE-STEP", "backward went through SyncBatchNorm outside of a step",
                          "call backward() inside the step function, on the replica's thread");
       }
-      sums = all_reduce(*context, Reduction::kSum, sums);
+      sums = all_reduce(*context, Reduction::kSum, sums, {});
     }
     const double count = ctx->saved_data["count"].toDouble();
     const at::Tensor means = (count > 0 ? sums / count : sums).to(gradient.scalar_type());
