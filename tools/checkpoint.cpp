@@ -133,11 +133,10 @@ int show_checkpoint(const CheckpointCommandOptions& options) {
   const internal::RunRecord& run = reader.manifest().run;
   const auto& tensors = reader.manifest().tensors;
   if (options.json) {
-    ordered_json json{{"path", path.string()},    {"format", internal::kCheckpointFormat},
-                      {"step", run.step},         {"library", run.library},
-                      {"platform", run.platform}, {"fingerprint", run.fingerprint},
-                      {"strategy", run.strategy}, {"replicas", run.replicas},
-                      {"workers", run.workers}};
+    ordered_json json{
+        {"path", path.string()},    {"format", reader.manifest().format}, {"step", run.step},
+        {"library", run.library},   {"platform", run.platform},           {"fingerprint", run.fingerprint},
+        {"strategy", run.strategy}, {"replicas", run.replicas},           {"workers", run.workers}};
     json["tensors"] = ordered_json::array();
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       json["tensors"].push_back({{"kind", tensors[i].kind},
@@ -146,7 +145,7 @@ int show_checkpoint(const CheckpointCommandOptions& options) {
                                  {"form", reader.form(i)},
                                  {"bytes", reader.place(i).end - reader.place(i).begin},
                                  {"file", reader.manifest().files[tensors[i].file].name},
-                                 {"checksum", tensors[i].checksum}});
+                                 {"checksums", tensors[i].checksums}});
     }
     json["numbers"] = ordered_json::array();
     for (const auto& one : run.numbers) {

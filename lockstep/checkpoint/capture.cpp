@@ -15,6 +15,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/core/log.h"
+#include "lockstep/data/read_pool.h"
 #include "lockstep/strategy/strategy_access.h"
 #include "lockstep/variable/variable_state.h"
 #include "lockstep/version.h"
@@ -80,6 +81,14 @@ std::string checked_json(const std::string& name, const std::string& text) {
                      fmt::format("the value tracked as '{}' could not be restored: {}", shown(name), error.what()),
                      "give each key once, and nest less deeply");
   }
+}
+
+/// Looks for foreign writes in all variables, on all cores: nothing trains meanwhile.
+void check_memory(const Strategy& strategy) {
+  const std::vector<Variable> variables = strategy.variables();
+  ReadPool pool(reading_threads("a save", 0));
+  pool.run(static_cast<int64_t>(variables.size()),
+           [&](int64_t i) { variables[static_cast<std::size_t>(i)].state().check_memory(); });
 }
 
 /// Puts the values of all replicas into the image, at their places.
@@ -148,15 +157,14 @@ Image capture(const Strategy& strategy, const Tracked& tracked) {
                .step = strategy.step()};
   std::vector<Replicas> of_replicas;
   all_or_none(strategy, "Checkpoint::save", [&] {
-    for (const Variable& variable : strategy.variables()) variable.state().check_memory();
+    check_memory(strategy);
     for (const StateItem& item : strategy.state_items()) {
-      std::vector<at::Tensor> values = item.read();
       if (item.per_replica) {
-        of_replicas.push_back({image.tensors.size(), kind_text(item.kind), item.name, std::move(values)});
+        of_replicas.push_back({image.tensors.size(), kind_text(item.kind), item.name, item.read()});
       } else if (is_tensor(item.kind)) {
-        image.tensors.push_back({kind_text(item.kind), item.name, -1, std::move(values.front())});
+        image.tensors.push_back({kind_text(item.kind), item.name, -1, item.view().front(), true});
       } else {
-        image.run.numbers.push_back(numbers_of(item, values.front()));
+        image.run.numbers.push_back(numbers_of(item, item.read().front()));
       }
     }
     for (const auto& [name, data] : tracked.data) image.run.data[name] = to_json(data.cursor());

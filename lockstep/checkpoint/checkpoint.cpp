@@ -76,7 +76,7 @@ std::vector<std::string> Checkpoint::waiting() const {
 void Checkpoint::save(const fs::path& path) const {
   internal::require_at_rest(*strategy_, *tracked_, "Checkpoint::save");
   const auto phase = internal::told_phase(*strategy_, WorkerPhase::Kind::kSave);
-  const internal::Image image = internal::capture(*strategy_, *tracked_);
+  const internal::Image image = internal::capture(*strategy_, *tracked_);  // nothing trains while it is written
   strategy_->on_chief([&] { internal::save_image(*files_, path, image); });
 }
 

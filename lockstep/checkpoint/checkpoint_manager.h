@@ -16,11 +16,19 @@ struct CheckpointManagerOptions {
   int64_t keep = 3;        // the newest checkpoints with a whole manifest that stay, at least 1
   int64_t keep_every = 0;  // checkpoints of steps that are multiples of this stay for ever; 0: none
   bool async = true;       // save() holds the training for a copy only, and a thread writes it
+  // Every worker that sees the folder writes a part of each checkpoint, and copies no more than that part. Otherwise
+  // the chief alone writes.
+  bool all_workers_write = true;
 };
 
-/// Checkpoints named "step-0000000012" in a folder. All workers make the same calls, outside of steps; the chief alone
-/// reads and writes the folder, and the others wait for it as in every call that workers make together. One thread at a
-/// time uses it. Neither copied nor moved. The strategy must outlive it.
+namespace internal {
+class CheckpointWriter;
+}
+
+/// Checkpoints named "step-0000000012" in a folder. All workers make the same calls, outside of steps; those that see
+/// the chief's folder write a part each (see `.all_workers_write`), the chief alone reads, and the others wait for it
+/// as in every call that workers make together. One thread at a time uses it. Neither copied nor moved. The strategy
+/// must outlive it.
 class CheckpointManager {
  public:
   /// A UsageError without a directory, and for a `.keep` below 1 or a `.keep_every` below 0.
@@ -62,11 +70,12 @@ class CheckpointManager {
   const std::filesystem::path& directory() const { return options_.directory; }
 
  private:
-  class Writer;
+  /// `folder`; without `.async`, when it is durable.
+  std::filesystem::path waited(const Strategy& strategy, std::filesystem::path folder);
 
   const Checkpoint checkpoint_;
   const CheckpointManagerOptions options_;
-  std::unique_ptr<Writer> writer_;  // the chief's has the lock and the thread
+  std::unique_ptr<internal::CheckpointWriter> writer_;
 };
 
 }  // namespace lockstep

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <system_error>
+#include <thread>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/file_descriptor.h"
@@ -19,6 +20,10 @@ namespace lockstep::internal {
 namespace {
 
 namespace fs = std::filesystem;
+
+// One copies into the system's memory while the other waits for the disk. More would take cores from the training.
+constexpr int64_t kWritingThreads = 2;
+constexpr int64_t kMostReadingThreads = 8;
 
 [[noreturn]] void fail(const fs::path& path, const char* what, int error) {
   const char* const remedy = error == ENOSPC || error == EDQUOT    ? "make room on the disk, or choose another one"
@@ -38,19 +43,26 @@ auto uninterrupted(const Call& call) {
 
 class HostNewFile final : public NewFile {
  public:
-  explicit HostNewFile(const fs::path& path)
-      : path_(path),
-        fd_(uninterrupted([&] { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); })) {
-    if (!fd_.is_open()) fail(path_, "could not be made", errno);
+  HostNewFile(const fs::path& path, bool is_there)
+      : path_(path), fd_(uninterrupted([&] {
+          return ::open(path.c_str(), O_WRONLY | O_CLOEXEC | (is_there ? O_NOFOLLOW : O_CREAT | O_EXCL), 0666);
+        })) {
+    if (!fd_.is_open()) fail(path_, is_there ? "could not be opened" : "could not be made", errno);
   }
-  void write(std::span<const std::byte> bytes) override {
+  void write(uint64_t offset, std::span<const std::byte> bytes) override {
+    const auto begin = static_cast<off_t>(offset);
+    const auto size = static_cast<off_t>(bytes.size());
     while (!bytes.empty()) {
       // Linux writes at most 2 GiB at once.
       const std::size_t part = std::min<std::size_t>(bytes.size(), std::size_t{1} << 30);
-      const ssize_t written = uninterrupted([&] { return ::write(fd_.get(), bytes.data(), part); });
+      const ssize_t written =
+          uninterrupted([&] { return ::pwrite(fd_.get(), bytes.data(), part, static_cast<off_t>(offset)); });
       if (written <= 0) fail(path_, "could not be written", written < 0 ? errno : EIO);
+      offset += static_cast<uint64_t>(written);
       bytes = bytes.subspan(static_cast<std::size_t>(written));
     }
+    // The disk begins now, and not in sync(). Where the system cannot do that, sync() does all of it.
+    ::sync_file_range(fd_.get(), begin, size, SYNC_FILE_RANGE_WRITE);
   }
   void sync() override {
     if (uninterrupted([&] { return ::fsync(fd_.get()); }) != 0) fail(path_, "could not be written to the disk", errno);
@@ -111,7 +123,14 @@ class HostLock final : public FolderLock {
 
 class HostFiles final : public Files {
  public:
-  std::unique_ptr<NewFile> create(const fs::path& path) override { return std::make_unique<HostNewFile>(path); }
+  int64_t writing_threads() const override { return kWritingThreads; }
+  int64_t reading_threads() const override {
+    return std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, kMostReadingThreads);
+  }
+  std::unique_ptr<NewFile> create(const fs::path& path) override { return std::make_unique<HostNewFile>(path, false); }
+  std::unique_ptr<NewFile> open_to_write(const fs::path& path) override {
+    return std::make_unique<HostNewFile>(path, true);
+  }
   std::unique_ptr<OpenFile> open(const fs::path& path) override { return std::make_unique<HostOpenFile>(path); }
   bool has(const fs::path& path) override {
     struct stat status = {};

@@ -13,11 +13,13 @@
 
 namespace lockstep::internal {
 
-/// A new file. What was written is durable once sync() has returned, and its name once the folder is synced.
+/// A file that is being written. What was written is durable once sync() has returned, and its name once the folder is
+/// synced.
 class NewFile {
  public:
   virtual ~NewFile() = default;
-  virtual void write(std::span<const std::byte> bytes) = 0;
+  /// Several threads may write at once, each its own bytes. Before sync() every byte up to the last one is written.
+  virtual void write(uint64_t offset, std::span<const std::byte> bytes) = 0;
   virtual void sync() = 0;
 };
 
@@ -45,8 +47,14 @@ class Files {
  public:
   virtual ~Files() = default;
 
+  /// How many threads should write pieces of a file at once.
+  virtual int64_t writing_threads() const { return 1; }
+  /// The same for reading, while which nothing trains.
+  virtual int64_t reading_threads() const { return 1; }
   /// A file that must not be there yet.
   virtual std::unique_ptr<NewFile> create(const std::filesystem::path& path) = 0;
+  /// A file that create() has made, perhaps of another process, which writes it too.
+  virtual std::unique_ptr<NewFile> open_to_write(const std::filesystem::path& path) = 0;
   virtual std::unique_ptr<OpenFile> open(const std::filesystem::path& path) = 0;
   /// Whether there is a file, a folder or a link of this name. Throws where the system cannot tell: what cannot be
   /// looked at must not count as absent.

@@ -22,6 +22,7 @@ struct ImageTensor {
   std::string name = {};  // the item's
   int64_t replica = -1;   // whose value it is; -1: that of all
   at::Tensor value = {};
+  bool is_borrowed = false;  // whether it is a variable's own memory, which the next step changes
 };
 
 struct Image {
@@ -48,8 +49,10 @@ class CheckpointReader {
   const TensorPlace& place(std::size_t i) const { return *places_[i]; }
   /// Its shape and dtype: "Float [2, 3]".
   std::string form(std::size_t i) const;
-  /// Reads a tensor. A DataError where its bytes do not have its checksum.
-  at::Tensor read(std::size_t i) const;
+  /// Reads tensor `i`. A DataError where its bytes do not have its checksums.
+  at::Tensor read(std::size_t i) const { return read(std::vector<std::size_t>{i}).front(); }
+  /// Reads several, piece by piece, by as many threads as the files are good for.
+  std::vector<at::Tensor> read(const std::vector<std::size_t>& wanted) const;
 
  private:
   void open_files(Files& files);
@@ -58,6 +61,7 @@ class CheckpointReader {
   Manifest manifest_ = {};
   std::vector<TensorFile> files_;
   std::vector<const TensorPlace*> places_;
+  int64_t threads_ = 1;
 };
 
 /// Everything of a checkpoint, with the tensors whose names `wants` accepts.

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <map>
 #include <span>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "lockstep/checkpoint/image.h"
 #include "lockstep/checkpoint/strict_json.h"
 #include "lockstep/core/error.h"
+#include "lockstep/data/read_pool.h"
 
 namespace lockstep::internal {
 
@@ -48,7 +50,8 @@ Manifest read_manifest(Files& files, const fs::path& folder) {
   return decode_manifest(manifest_text(files, folder), manifest_name(folder));
 }
 
-CheckpointReader::CheckpointReader(Files& files, const fs::path& folder) : folder_(folder) {
+CheckpointReader::CheckpointReader(Files& files, const fs::path& folder)
+    : folder_(folder), threads_(files.reading_threads()) {
   // Files that are open can be read to their end, whatever happens to their names.
   constexpr int kAttempts = 20;
   for (int attempt = 1;; ++attempt) {
@@ -86,7 +89,13 @@ void CheckpointReader::open_files(Files& files) {
       throw_damaged(fmt::format("'{}'", folder.string()),
                     fmt::format("has no tensor '{}', which its manifest names", shown(one.key)));
     }
-    places_.push_back(found->second);
+    const TensorPlace& place = *found->second;
+    if (one.checksums.size() != pieces_of(place.end - place.begin, manifest_.piece_bytes)) {
+      throw_damaged(fmt::format("'{}'", folder.string()),
+                    fmt::format("has {} checksums of '{}', which has another number of pieces", one.checksums.size(),
+                                shown(one.key)));
+    }
+    places_.push_back(&place);
     places[one.file].erase(found);
   }
   for (const auto& of_file : places) {
@@ -103,23 +112,53 @@ std::string CheckpointReader::form(std::size_t i) const {
   return fmt::format("{} [{}]", dtype, fmt::join(shape, ", "));
 }
 
-at::Tensor CheckpointReader::read(std::size_t i) const {
-  const RecordedTensor& one = manifest_.tensors[i];
-  std::string checksum;
-  at::Tensor value = files_[one.file].read(*places_[i], one.dtype, &checksum);
-  if (checksum != one.checksum) {
+std::vector<at::Tensor> CheckpointReader::read(const std::vector<std::size_t>& wanted) const {
+  struct Piece {
+    std::size_t tensor;  // its place in `wanted`
+    uint64_t begin, end;
+    const std::string* checksum;
+  };
+  std::vector<at::Tensor> values;
+  std::vector<Piece> pieces;
+  for (const std::size_t i : wanted) {
+    const RecordedTensor& one = manifest_.tensors[i];
+    const uint64_t bytes = places_[i]->end - places_[i]->begin;
+    for (std::size_t p = 0; p < one.checksums.size(); ++p) {
+      const uint64_t begin = p * manifest_.piece_bytes;
+      pieces.push_back(
+          {values.size(), begin, begin + std::min(manifest_.piece_bytes, bytes - begin), &one.checksums[p]});
+    }
+    values.push_back(files_[one.file].memory_for(*places_[i], one.dtype));
+  }
+  ReadPool pool(threads_);
+  pool.run(static_cast<int64_t>(pieces.size()), [&](int64_t number) {
+    const Piece& piece = pieces[static_cast<std::size_t>(number)];
+    const std::size_t i = wanted[piece.tensor];
+    const RecordedTensor& one = manifest_.tensors[i];
+    const TensorFile& file = files_[one.file];
+    if (file.read_bytes(*places_[i], values[piece.tensor], piece.begin, piece.end) == *piece.checksum) return;
     throw_damaged(fmt::format("'{}'", (folder_ / manifest_.files[one.file].name).string()),
                   fmt::format("has other bytes of '{}' than were written", shown(one.key)));
+  });
+  for (std::size_t k = 0; k < wanted.size(); ++k) {
+    const RecordedTensor& one = manifest_.tensors[wanted[k]];
+    values[k] = files_[one.file].finished(*places_[wanted[k]], one.dtype, values[k]);
   }
-  return value;
+  return values;
 }
 
 Image load_image(Files& files, const fs::path& folder, const std::function<bool(const std::string&)>& wants) {
   const CheckpointReader reader(files, folder);
+  const std::vector<RecordedTensor>& tensors = reader.manifest().tensors;
+  std::vector<std::size_t> wanted;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (wants(tensors[i].name)) wanted.push_back(i);
+  }
+  std::vector<at::Tensor> values = reader.read(wanted);
   Image image{.run = reader.manifest().run};
-  for (std::size_t i = 0; i < reader.manifest().tensors.size(); ++i) {
-    const RecordedTensor& one = reader.manifest().tensors[i];
-    if (wants(one.name)) image.tensors.push_back({one.kind, one.name, one.replica, reader.read(i)});
+  for (std::size_t k = 0; k < wanted.size(); ++k) {
+    const RecordedTensor& one = tensors[wanted[k]];
+    image.tensors.push_back({one.kind, one.name, one.replica, std::move(values[k])});
   }
   return image;
 }

@@ -19,6 +19,7 @@ namespace {
 constexpr std::string_view kBeforeChecksum = "{\"checksum\": \"";
 constexpr std::string_view kAfterChecksum = "\",\n";
 constexpr std::size_t kChecksumDigits = 32;
+constexpr uint64_t kOldestFormat = 1;
 
 /// JSON has no text for numbers that are not finite.
 ordered_json json_of_real(double value) {
@@ -76,6 +77,24 @@ RecordedNumbers numbers_of(const json& entry, const std::string& what) {
   return numbers;
 }
 
+/// In format 1 each tensor is one piece.
+uint64_t piece_bytes_in(const json& object, uint64_t format, const std::string& what) {
+  if (format == 1) return std::numeric_limits<uint64_t>::max();
+  const uint64_t bytes = natural_in(object, "piece_bytes", what);
+  if (bytes == 0) throw_damaged(what, "has pieces of 0 bytes");
+  return bytes;
+}
+
+std::vector<std::string> checksums_in(const json& entry, uint64_t format, const std::string& what) {
+  if (format == 1) return {text_in(entry, "checksum", what)};
+  std::vector<std::string> checksums;
+  for (const json& one : array_in(entry, "checksums", what)) {
+    if (!one.is_string()) throw_damaged(what, "has 'checksums' with something else among them");
+    checksums.push_back(one.get<std::string>());
+  }
+  return checksums;
+}
+
 /// A file of the checkpoint's own folder.
 std::string file_name_in(const json& entry, const std::string& what) {
   const std::string name = text_in(entry, "name", what);
@@ -92,10 +111,11 @@ std::string encode_manifest(const Manifest& manifest) {
   const RunRecord& run = manifest.run;
   const auto text_of = [](const std::string& value) { return json(value).dump(); };
   std::string text = fmt::format(
-      "\"format\": {},\n\"library\": {},\n\"platform\": {},\n\"fingerprint\": {},\n\"strategy\": {},\n"
+      "\"format\": {},\n\"piece_bytes\": {},\n\"library\": {},\n\"platform\": {},\n\"fingerprint\": {},\n\"strategy\": "
+      "{},\n"
       "\"replicas\": {},\n\"workers\": {},\n\"step\": {},\n\"sequence\": {},\n",
-      kCheckpointFormat, text_of(run.library), text_of(run.platform), text_of(run.fingerprint), text_of(run.strategy),
-      run.replicas, run.workers, run.step, run.sequence);
+      kCheckpointFormat, manifest.piece_bytes, text_of(run.library), text_of(run.platform), text_of(run.fingerprint),
+      text_of(run.strategy), run.replicas, run.workers, run.step, run.sequence);
   std::vector<std::string> lines;
   for (const RecordedFile& one : manifest.files) {
     lines.push_back(
@@ -111,8 +131,8 @@ std::string encode_manifest(const Manifest& manifest) {
         {"file", one.file},
         {"key", one.key},
         {"dtype", one.dtype},
-        {"checksum",
-         one.checksum}}.dump());
+        {"checksums",
+         one.checksums}}.dump());
   }
   add_list(text, "tensors", lines);
   lines.clear();
@@ -142,13 +162,13 @@ Manifest decode_manifest(std::string_view text, const std::string& what) {
   }
   const json object = parse_object(text, what, kManifestDepth);
   const uint64_t format = natural_in(object, "format", what);
-  if (format != kCheckpointFormat) {
-    throw DataError(
-        "LS-CHECKPOINT-VERSION",
-        fmt::format("{} is of format {}; this version of Lockstep reads format {}", what, format, kCheckpointFormat),
-        "use the version of Lockstep that wrote it, or a newer one");
+  if (format < kOldestFormat || format > kCheckpointFormat) {
+    throw DataError("LS-CHECKPOINT-VERSION",
+                    fmt::format("{} is of format {}; this version of Lockstep reads formats {} to {}", what, format,
+                                kOldestFormat, kCheckpointFormat),
+                    "use the version of Lockstep that wrote it, or a newer one");
   }
-  Manifest manifest;
+  Manifest manifest{.format = format, .piece_bytes = piece_bytes_in(object, format, what)};
   RunRecord& run = manifest.run;
   run.library = text_in(object, "library", what);
   run.platform = text_in(object, "platform", what);
@@ -166,7 +186,7 @@ Manifest decode_manifest(std::string_view text, const std::string& what) {
     manifest.tensors.push_back({text_in(entry, "kind", what), text_in(entry, "name", what),
                                 integer_in(entry, "replica", what), natural_in(entry, "file", what),
                                 text_in(entry, "key", what), text_in(entry, "dtype", what),
-                                text_in(entry, "checksum", what)});
+                                checksums_in(entry, format, what)});
     if (manifest.tensors.back().file >= manifest.files.size())
       throw_damaged(what, "names a file that it does not list");
   }

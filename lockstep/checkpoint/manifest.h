@@ -9,9 +9,11 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/checkpoint/pieces.h"
+
 namespace lockstep::internal {
 
-inline constexpr uint64_t kCheckpointFormat = 1;
+inline constexpr uint64_t kCheckpointFormat = 2;
 inline constexpr std::size_t kManifestDepth = 64;  // the program's own values may nest
 inline constexpr const char* kManifestName = "manifest.json";
 
@@ -49,26 +51,28 @@ struct RecordedFile {
 
 struct RecordedTensor {
   std::string kind = {};
-  std::string name = {};   // the item's
-  int64_t replica = -1;    // whose value it is; -1: that of all
-  uint64_t file = 0;       // its index in `files`
-  std::string key = {};    // the tensor's name in that file
-  std::string dtype = {};  // LibTorch's name: "Float"
-  std::string checksum = {};
+  std::string name = {};                    // the item's
+  int64_t replica = -1;                     // whose value it is; -1: that of all
+  uint64_t file = 0;                        // its index in `files`
+  std::string key = {};                     // the tensor's name in that file
+  std::string dtype = {};                   // LibTorch's name: "Float"
+  std::vector<std::string> checksums = {};  // of its elements, piece by piece; at least one
   bool operator==(const RecordedTensor&) const = default;
 };
 
 struct Manifest {
+  uint64_t format = kCheckpointFormat;
+  uint64_t piece_bytes = kPieceBytes;  // of each piece of a tensor but its last, which may be shorter; at least 1
   RunRecord run = {};
   std::vector<RecordedFile> files = {};
   std::vector<RecordedTensor> tensors = {};
   bool operator==(const Manifest&) const = default;
 };
 
-/// The manifest's text. Its first line has the checksum of everything after that line.
+/// The manifest's text, in the present format. Its first line has the checksum of everything after that line.
 std::string encode_manifest(const Manifest& manifest);
-/// Back again. A DataError (LS-CHECKPOINT-DAMAGED) that begins with `what` for a text that encode_manifest does not
-/// make, and LS-CHECKPOINT-VERSION for the text of another format.
+/// Back again, from this format or an older one. A DataError (LS-CHECKPOINT-DAMAGED) that begins with `what` for a text
+/// that encode_manifest does not make, and LS-CHECKPOINT-VERSION for the text of a newer format.
 Manifest decode_manifest(std::string_view text, const std::string& what);
 
 }  // namespace lockstep::internal

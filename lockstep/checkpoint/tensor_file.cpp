@@ -67,15 +67,11 @@ std::optional<at::ScalarType> type_named(std::string_view name) {
   return std::nullopt;
 }
 
-std::span<const std::byte> bytes_in(const at::Tensor& dense) {
-  return {static_cast<const std::byte*>(address_of(dense)),
-          static_cast<std::size_t>(dense.numel()) * dense.element_size()};
-}
-
 class MemoryNewFile final : public NewFile {
  public:
-  void write(std::span<const std::byte> bytes) override {
-    text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  void write(uint64_t offset, std::span<const std::byte> bytes) override {
+    if (text.size() < offset + bytes.size()) text.resize(offset + bytes.size());
+    std::memcpy(text.data() + offset, bytes.data(), bytes.size());
   }
   void sync() override {}
   std::string text;
@@ -97,6 +93,11 @@ class MemoryOpenFile final : public OpenFile {
 }  // namespace
 
 std::string dtype_name(at::ScalarType type) { return c10::toString(type); }
+
+std::span<const std::byte> bytes_in(const at::Tensor& dense) {
+  return {static_cast<const std::byte*>(address_of(dense)),
+          static_cast<std::size_t>(dense.numel()) * dense.element_size()};
+}
 
 TensorPlace stored_form(const std::string& name, const at::Tensor& value) {
   const std::string_view stored = stored_name(dtype_name(value.scalar_type()));
@@ -127,9 +128,7 @@ void require_storable(const NamedTensors& tensors) {
   }
 }
 
-WrittenFile write_tensors(NewFile& file, const NamedTensors& tensors,
-                          const std::map<std::string, std::string>& metadata) {
-  const at::NoGradGuard no_grad;
+FileLayout layout_of(const NamedTensors& tensors, const std::map<std::string, std::string>& metadata) {
   require_storable(tensors);
   // Larger elements come first, so that all are aligned where the file is mapped.
   std::vector<std::size_t> order(tensors.size());
@@ -140,19 +139,25 @@ WrittenFile write_tensors(NewFile& file, const NamedTensors& tensors,
   TensorFileHeader header{.metadata = metadata};
   for (const std::size_t i : order) header.tensors.push_back(stored_form(tensors[i].first, tensors[i].second));
   layout(header);
-  const std::string begin = encode_header(header);
-  WrittenFile written{.bytes = begin.size(), .header_checksum = content_checksum(begin)};
-  written.checksums.resize(tensors.size());
-  file.write(std::as_bytes(std::span(begin)));
-  for (const std::size_t i : order) {
+  FileLayout planned{.head = encode_header(header)};
+  planned.bytes = planned.head.size() + (header.tensors.empty() ? 0 : header.tensors.back().end);
+  planned.offsets.resize(tensors.size());
+  for (std::size_t k = 0; k < order.size(); ++k) {
+    planned.offsets[order[k]] = planned.head.size() + header.tensors[k].begin;
+  }
+  return planned;
+}
+
+void write_tensors(NewFile& file, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata) {
+  const at::NoGradGuard no_grad;
+  const FileLayout planned = layout_of(tensors, metadata);
+  file.write(0, std::as_bytes(std::span(planned.head)));
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
     const at::Tensor value = plain_and_contiguous(tensors[i].second.detach());
     const std::span<const std::byte> bytes = bytes_in(value);
-    written.checksums[i] = content_checksum(bytes);
-    if (!bytes.empty()) file.write(bytes);
-    written.bytes += bytes.size();
+    if (!bytes.empty()) file.write(planned.offsets[i], bytes);
   }
   file.sync();
-  return written;
 }
 
 at::Tensor packed(const NamedTensors& tensors) {
@@ -187,8 +192,7 @@ TensorFile::TensorFile(std::unique_ptr<OpenFile> file, std::string what)
   header_ = decode_header(std::string_view(text).substr(kLengthBytes), file_->size() - data_begin_, what_);
 }
 
-at::Tensor TensorFile::read(const TensorPlace& place, const std::string& dtype, std::string* checksum) const {
-  const at::NoGradGuard no_grad;
+at::Tensor TensorFile::memory_for(const TensorPlace& place, const std::string& dtype) const {
   const std::string name = dtype.empty() ? std::string(torch_name(place.dtype)) : dtype;
   const bool is_complex = name.starts_with("Complex");
   const std::optional<at::ScalarType> type = type_named(is_complex ? torch_name(place.dtype) : name);
@@ -196,16 +200,31 @@ at::Tensor TensorFile::read(const TensorPlace& place, const std::string& dtype, 
     throw_damaged(what_, fmt::format("has '{}' as {}, which is not {} in this version of LibTorch", shown(place.name),
                                      shown(place.dtype), name.empty() ? "a dtype" : shown(name)));
   }
-  at::Tensor value = at::empty(place.shape, at::TensorOptions().dtype(*type));
-  auto* const memory = static_cast<std::byte*>(value.data_ptr());
-  const std::span<std::byte> bytes(memory, static_cast<std::size_t>(place.end - place.begin));
-  if (!bytes.empty()) file_->read(data_begin_ + place.begin, bytes);
-  if (checksum) *checksum = content_checksum(bytes);
-  const bool is_bool = *type == at::kBool;
-  if (is_bool && std::any_of(bytes.begin(), bytes.end(), [](std::byte one) { return one > std::byte{1}; })) {
+  return at::empty(place.shape, at::TensorOptions().dtype(*type));
+}
+
+std::string TensorFile::read_bytes(const TensorPlace& place, const at::Tensor& memory, uint64_t begin,
+                                   uint64_t end) const {
+  auto* const elements = static_cast<std::byte*>(memory.data_ptr());
+  const std::span<std::byte> bytes(elements + begin, static_cast<std::size_t>(end - begin));
+  if (!bytes.empty()) file_->read(data_begin_ + place.begin + begin, bytes);
+  return content_checksum(bytes);
+}
+
+at::Tensor TensorFile::finished(const TensorPlace& place, const std::string& dtype, const at::Tensor& memory) const {
+  const at::NoGradGuard no_grad;
+  const std::span<const std::byte> bytes = bytes_in(memory);
+  if (memory.scalar_type() == at::kBool &&
+      std::any_of(bytes.begin(), bytes.end(), [](std::byte one) { return one > std::byte{1}; })) {
     throw_damaged(what_, fmt::format("has '{}' with an element that is neither true nor false", shown(place.name)));
   }
-  return is_complex ? at::view_as_complex(value) : value;
+  return dtype.starts_with("Complex") ? at::view_as_complex(memory) : memory;
+}
+
+at::Tensor TensorFile::read(const TensorPlace& place, const std::string& dtype) const {
+  const at::Tensor memory = memory_for(place, dtype);
+  read_bytes(place, memory, 0, place.end - place.begin);
+  return finished(place, dtype, memory);
 }
 
 }  // namespace lockstep::internal

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,19 +25,24 @@ std::string dtype_name(at::ScalarType type);
 /// UsageError for a dtype that safetensors does not have.
 TensorPlace stored_form(const std::string& name, const at::Tensor& value);
 
-struct WrittenFile {
-  uint64_t bytes = 0;
-  std::string header_checksum = {};
-  std::vector<std::string> checksums = {};  // of the tensors' elements, in the order of the tensors that were given
-};
-
 /// Throws a UsageError where a tensor is not dense or not in the host's memory, is of a dtype that safetensors does not
 /// have, or where a name stands twice or is not UTF-8.
 void require_storable(const NamedTensors& tensors);
 
+/// A file that is not written yet.
+struct FileLayout {
+  std::string head = {};               // everything before the tensors' elements
+  std::vector<uint64_t> offsets = {};  // where in the file the elements of each tensor begin, as the tensors were given
+  uint64_t bytes = 0;
+};
+/// The UsageErrors of require_storable().
+FileLayout layout_of(const NamedTensors& tensors, const std::map<std::string, std::string>& metadata);
+
+/// The memory of a tensor that is dense.
+std::span<const std::byte> bytes_in(const at::Tensor& dense);
+
 /// Writes a file and syncs it. The UsageErrors of require_storable(); then nothing was written.
-WrittenFile write_tensors(NewFile& file, const NamedTensors& tensors,
-                          const std::map<std::string, std::string>& metadata);
+void write_tensors(NewFile& file, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata);
 
 /// The same file in memory, as a tensor of bytes, and back.
 at::Tensor packed(const NamedTensors& tensors);
@@ -51,8 +57,14 @@ class TensorFile {
   const std::string& header_checksum() const { return header_checksum_; }
   uint64_t size() const { return file_->size(); }
   /// Reads a tensor of header(), as LibTorch's dtype of this name, or as the one that the file's dtype stands for where
-  /// the name is empty. Sets `checksum` to that of its bytes.
-  at::Tensor read(const TensorPlace& place, const std::string& dtype, std::string* checksum = nullptr) const;
+  /// the name is empty.
+  at::Tensor read(const TensorPlace& place, const std::string& dtype) const;
+
+  /// The same in three parts, of which the second may run on several threads: memory for the tensor, as it is stored;
+  /// its bytes from `begin` to before `end`, with their checksum; and the tensor that it stands for.
+  at::Tensor memory_for(const TensorPlace& place, const std::string& dtype) const;
+  std::string read_bytes(const TensorPlace& place, const at::Tensor& memory, uint64_t begin, uint64_t end) const;
+  at::Tensor finished(const TensorPlace& place, const std::string& dtype, const at::Tensor& memory) const;
 
  private:
   std::string what_;

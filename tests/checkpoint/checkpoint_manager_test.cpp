@@ -13,6 +13,7 @@
 #include <set>
 
 #include "lockstep/checkpoint/checkpoint_folder.h"
+#include "tests/checkpoint/forwarded_files.h"
 #include "tests/checkpoint/model_files.h"
 #include "tests/checkpoint/training.h"
 #include "tests/support/errors.h"
@@ -221,9 +222,8 @@ TEST_F(CheckpointManagerTest, TheLockDiesWithItsHolder) {
 }
 
 /// Holds every call into the file system until it is let go.
-class SlowFiles final : public internal::Files {
+class SlowFiles final : public testing::ForwardedFiles {
  public:
-  explicit SlowFiles(internal::Files& files) : files_(files) {}
   void let_go() {
     const std::lock_guard lock(mutex_);
     held_ = false;
@@ -232,21 +232,10 @@ class SlowFiles final : public internal::Files {
   std::unique_ptr<internal::NewFile> create(const fs::path& path) override {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return !held_; });
-    return files_.create(path);
+    return ForwardedFiles::create(path);
   }
-  std::unique_ptr<internal::OpenFile> open(const fs::path& path) override { return files_.open(path); }
-  bool has(const fs::path& path) override { return files_.has(path); }
-  bool is_folder(const fs::path& path) override { return files_.is_folder(path); }
-  std::vector<std::string> list(const fs::path& folder) override { return files_.list(folder); }
-  bool make_folder(const fs::path& folder) override { return files_.make_folder(folder); }
-  void sync_folder(const fs::path& folder) override { files_.sync_folder(folder); }
-  void rename(const fs::path& from, const fs::path& to) override { files_.rename(from, to); }
-  void remove_file(const fs::path& path) override { files_.remove_file(path); }
-  void remove_folder(const fs::path& folder) override { files_.remove_folder(folder); }
-  std::unique_ptr<internal::FolderLock> lock(const fs::path& path) override { return files_.lock(path); }
 
  private:
-  internal::Files& files_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool held_ = true;
@@ -255,7 +244,7 @@ class SlowFiles final : public internal::Files {
 TEST_F(CheckpointManagerTest, WhatIsWrittenIsTheStateOfItsStepAndNeverALaterOne) {
   OneTraining run;
   run.training.steps(2);
-  SlowFiles slow(internal::host_files());
+  SlowFiles slow;
   CheckpointAccess::set_files(run.training.checkpoint(), slow);
   CheckpointManager manager(run.training.checkpoint(), {.directory = folder_});
   const std::string digest = run.training.digest();

@@ -83,6 +83,12 @@ class ModelFiles : public internal::Files {
     now_[path] = node;
     return std::make_unique<Writing>(*this, path, node);
   }
+  std::unique_ptr<internal::NewFile> open_to_write(const fs::path& path) override {
+    call(path);
+    const auto found = now_.find(path);
+    if (found == now_.end() || !found->second) refuse(path, "No such file or directory");
+    return std::make_unique<Writing>(*this, path, found->second);
+  }
   std::unique_ptr<internal::OpenFile> open(const fs::path& path) override {
     const auto found = now_.find(path);
     if (found == now_.end() || !found->second) refuse(path, "No such file or directory");
@@ -146,9 +152,10 @@ class ModelFiles : public internal::Files {
    public:
     Writing(ModelFiles& files, fs::path path, std::shared_ptr<Node> node)
         : files_(files), path_(std::move(path)), node_(std::move(node)) {}
-    void write(std::span<const std::byte> bytes) override {
+    void write(uint64_t offset, std::span<const std::byte> bytes) override {
       files_.call(path_);
-      node_->bytes.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+      if (node_->bytes.size() < offset + bytes.size()) node_->bytes.resize(offset + bytes.size());
+      std::memcpy(node_->bytes.data() + offset, bytes.data(), bytes.size());
     }
     void sync() override {
       files_.call(path_);

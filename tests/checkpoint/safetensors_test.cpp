@@ -100,7 +100,8 @@ internal::Manifest some_manifest() {
   manifest.run.data = {{"train", R"({"epoch":1})"}};
   manifest.run.values = {{"best", R"({"a":[1,2.5,null]})"}, {"none", "null"}};
   manifest.files = {{"weights.safetensors", 100, "00"}};
-  manifest.tensors = {{"mirrored", "w", -1, 0, "w", "Float", "ab"}, {"on-read", "m", 1, 0, "m@1", "Float", "cd"}};
+  manifest.tensors = {{"mirrored", "w", -1, 0, "w", "Float", {"ab", "ef"}},
+                      {"on-read", "m", 1, 0, "m@1", "Float", {"cd"}}};
   return manifest;
 }
 

@@ -1,0 +1,36 @@
+// The names of the files of a checkpoint's folder. These are pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace lockstep::internal {
+
+inline constexpr const char* kMadeBy = "lockstep";  // in a file's metadata: only files of checkpoints have it
+
+/// The files with tensors: the first part of their names, and the kind of tensors that they have.
+inline constexpr std::pair<std::string_view, std::string_view> kStems[] = {
+    {"weights", "mirrored"}, {"optimizer", "slot"}, {"replicas", "on-read"}};
+inline constexpr std::string_view kManifestStem = "manifest";
+
+/// "weights.safetensors", "weights.2.safetensors". A folder's second save must not touch the files of its first.
+std::string file_name(std::string_view stem, uint64_t generation);
+
+/// "weights.0.part", "manifest.2.part": what a file is called until it is on the disk. `save` tells the saves apart.
+std::string part_name(std::string_view stem, uint64_t save);
+
+/// "record3.17.part": by which worker 3 tells the others of a save that they write together, in the folder around the
+/// checkpoint's: a file that it locks while it writes, the list of its checksums, and the names of both until they are
+/// whole.
+enum class WriterFile : uint8_t { kMark, kNewMark, kRecord, kNewRecord };
+std::string writer_file_name(WriterFile file, int64_t worker, uint64_t save);
+bool is_writer_file(std::string_view name);
+
+/// Whether only a save makes files of this name, in a checkpoint's folder, until it has ended.
+bool is_unfinished(std::string_view name);
+/// Whether a save may have made it; a program may choose such a name too.
+bool is_name_of_tensors(std::string_view name);
+
+}  // namespace lockstep::internal
