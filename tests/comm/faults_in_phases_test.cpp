@@ -1,25 +1,22 @@
 // Workers that fail in each phase of a job, at random moments: while they join, and in their calls.
-//
-// LOCKSTEP_FAULT_SEEDS is the number of moments for each kind of fault, 1 without it; scripts/test-faults has 20.
-#include <algorithm>
 #include <cstdlib>
 #include <random>
 #include <stdexcept>
 
 #include "lockstep/comm/network/refusal.h"
 #include "tests/comm/faulty_workers.h"
+#include "tests/support/fault_seeds.h"
 
 namespace lockstep::internal {
 namespace {
 
 using lockstep::testing::Ending;
+using lockstep::testing::fault_seeds;
 using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kLost{600};
 constexpr milliseconds kJoin{1500};
 constexpr milliseconds kToReport{1000};  // from the moment at which the time is over
-
-int64_t seeds() { return std::max<int64_t>(number_from_environment("LOCKSTEP_FAULT_SEEDS"), 1); }
 
 /// Lets so much time pass in which this process computes: a fault comes at a moment, and not after something.
 void pass(std::chrono::microseconds time) {
@@ -55,7 +52,7 @@ class FaultsInPhases : public WorkerFaults {
   /// One worker gets a signal while all join. Whenever that was, the others end in time, and name it.
   static void signal_while_joining(int signal) {
     std::mt19937 random(static_cast<unsigned>(signal));
-    for (int64_t seed = 0; seed < seeds(); ++seed) {
+    for (int64_t seed = 0; seed < fault_seeds(); ++seed) {
       const int64_t failed = seed % kWorkers;
       const auto started = start("joins_and_calls", {.lost_ms = kLost.count(), .join_ms = kJoin.count()});
       WorkerProcesses& workers = *started;
@@ -95,7 +92,7 @@ TEST_P(FaultsInPhases, ALateStartIsWaitedFor) {
 
 TEST_P(FaultsInPhases, AStopInACallIsNamed) {
   std::mt19937 random(3);
-  for (int64_t seed = 0; seed < seeds(); ++seed) {
+  for (int64_t seed = 0; seed < fault_seeds(); ++seed) {
     const int64_t failed = seed % kWorkers;
     const auto started = start("joins_and_calls", {.lost_ms = kLost.count()});
     WorkerProcesses& workers = *started;
@@ -118,7 +115,7 @@ TEST_P(FaultsInPhases, AnEndOfTheProgramInACallIsNamed) {
   };
   std::mt19937 random(4);
   for (const Way& way : {Way{"exit", kExited, 0}, Way{"abort", kGone, -1}, Way{"exception", kException, 3}}) {
-    for (int64_t seed = 0; seed < seeds(); ++seed) {
+    for (int64_t seed = 0; seed < fault_seeds(); ++seed) {
       const int64_t failed = seed % kWorkers;
       const auto started = start("fails_at_its_call", {.how = way.how, .fails = failed, .calls = 1 + random() % 500});
       WorkerProcesses& workers = *started;

@@ -7,13 +7,13 @@
 
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <random>
 #include <set>
 #include <stdexcept>
 #include <string>
 
 #include "lockstep/comm/join.h"
+#include "tests/support/fault_seeds.h"
 #include "tests/support/free_port.h"
 #include "tests/support/worker_processes.h"
 #include "tests/support/workers.h"
@@ -50,10 +50,8 @@ WORKER_BODY(runs_until_stop) {
 
 TEST(StopRequests, OfOneProcessEndAllAfterTheSameStep) {
   constexpr int64_t kWorkers = 3;
-  const char* const more = std::getenv("LOCKSTEP_FAULT_SEEDS");  // scripts/test-faults sets it
-  const int seeds = more ? std::stoi(more) : 10;
   std::mt19937 random(5);
-  for (int seed = 0; seed < seeds; ++seed) {
+  for (int64_t seed = 0; seed < testing::fault_seeds(10); ++seed) {
     const std::string chief = "127.0.0.1:" + std::to_string(testing::free_port());
     WorkerProcesses workers("runs_until_stop", kWorkers, [&](int64_t w) {
       return WorkerProcesses::Environment{

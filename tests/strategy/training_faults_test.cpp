@@ -1,12 +1,9 @@
 // Workers that fail at random moments of real training, in each form of the step: who is named, how soon, and what
 // weights the others have then.
-//
-// LOCKSTEP_FAULT_SEEDS is the number of moments for each kind of fault, 1 without it; scripts/test-faults has 20.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -21,6 +18,7 @@
 #include <vector>
 
 #include "lockstep/comm/join.h"
+#include "tests/support/fault_seeds.h"
 #include "tests/support/free_port.h"
 #include "tests/support/worker_processes.h"
 #include "tests/support/workers.h"
@@ -30,6 +28,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using testing::fault_seeds;
 using testing::OneOfSeveral;
 using testing::report;
 using testing::Report;
@@ -47,7 +46,6 @@ int64_t number_of(const char* name) {
   const char* const text = std::getenv(name);
   return text ? std::stoll(text) : 0;
 }
-int64_t seeds() { return std::max<int64_t>(number_of("LOCKSTEP_FAULT_SEEDS"), 1); }
 
 /// Lets so much time pass in which this thread computes: a fault comes at a moment, and not after something.
 void pass(std::chrono::microseconds time) {
@@ -188,7 +186,7 @@ class TrainingFaults : public ::testing::TestWithParam<Form> {
   /// A fault that the test makes: `signal`, a moment after the worker has come to step kFirst.
   void signal_in_training(int signal, milliseconds bound) {
     std::mt19937 random(static_cast<unsigned>(signal));
-    for (int64_t seed = 0; seed < seeds() && !HasFailure(); ++seed) {
+    for (int64_t seed = 0; seed < fault_seeds() && !HasFailure(); ++seed) {
       const int64_t fails = seed % kWorkers;
       const auto workers = start("signal", fails, "before");
       workers->expect(fails, "the fault comes", seconds(120));
@@ -210,7 +208,7 @@ class TrainingFaults : public ::testing::TestWithParam<Form> {
   template <class Words, class Code>
   void fault_of_the_program(const std::string& how, milliseconds bound, const Words& words, const Code& code) {
     std::mt19937 random(static_cast<unsigned>(how.size()));
-    for (int64_t seed = 0; seed < seeds() && !HasFailure(); ++seed) {
+    for (int64_t seed = 0; seed < fault_seeds() && !HasFailure(); ++seed) {
       const int64_t fails = (seed + 1) % kWorkers;
       const std::string place = places()[random() % places().size()];
       SCOPED_TRACE(how + " at the place " + place);
@@ -243,7 +241,7 @@ class TrainingFaults : public ::testing::TestWithParam<Form> {
     }
   }
   /// Whether a fault that only waiting finds would be the same test a second time.
-  static bool waits_as_sums() { return seeds() == 1 && std::string(GetParam().name) == "Factors"; }
+  static bool waits_as_sums() { return fault_seeds() == 1 && std::string(GetParam().name) == "Factors"; }
   /// Every process of the job has been waited for, and no name of it is left on this host.
   void expect_nothing_left() const { EXPECT_EQ(text_of_file("/proc/net/unix").find(job_), std::string::npos) << job_; }
   static std::string process_of(const WorkerProcesses& workers, int64_t worker) {
@@ -290,7 +288,7 @@ TEST_P(TrainingFaults, AWorkerThatNeverComesIsNamedAndTheOthersHaveACompletedSte
 TEST_P(TrainingFaults, ASlowWorkerIsWaitedForAndNobodyIsNamed) {
   if (waits_as_sums()) GTEST_SKIP() << "it waits as the sums do; LOCKSTEP_FAULT_SEEDS runs it";
   std::mt19937 random(9);
-  for (int64_t seed = 0; seed < seeds() && !HasFailure(); ++seed) {
+  for (int64_t seed = 0; seed < fault_seeds() && !HasFailure(); ++seed) {
     const auto workers = start("slow", seed % kWorkers, places()[random() % places().size()]);
     for (const Report& made : workers->expect_all("made ", seconds(120)))
       EXPECT_EQ(made.text, "made " + std::to_string(2 * kFirst) + " " + expected().after(2 * kFirst));

@@ -4,12 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 
+#include "tests/support/fault_seeds.h"
 #include "tests/tools/train_checkpoint.h"
 
 namespace {
@@ -87,15 +87,12 @@ TEST_F(TrainCheckpoint, KilledAtRandomMomentsItEndsAsTheOneThatNeverStopped) {
   expect_same("parts", "whole");
 }
 
-/// LOCKSTEP_FAULT_SEEDS is the number of moments for each number of workers, 1 without it; scripts/test-faults has 20.
 TEST_F(TrainCheckpoint, AStoppedWorkerIsRestartedByTheLauncherAndTheRunEndsTheSame) {
   const std::string training =
       "train --model mlp --replicas 4 --devices cpu:0 --global-batch 700 --learning-rate 1e-3 --seed 3 --steps 40 ";
   ASSERT_EQ(run(training + outputs("whole")).code, 0);
-  const char* const asked = std::getenv("LOCKSTEP_FAULT_SEEDS");
-  const int seeds = asked ? std::max(std::atoi(asked), 1) : 1;
   std::mt19937 random(11);
-  for (int seed = 0; seed < seeds && !HasFailure(); ++seed) {
+  for (int64_t seed = 0; seed < lockstep::testing::fault_seeds() && !HasFailure(); ++seed) {
     for (const int workers : {2, 4}) {
       fs::remove_all(path("c"));
       const std::string train = std::string(LOCKSTEP_PROGRAM) + " " + training +

@@ -5,11 +5,11 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "tests/support/fault_seeds.h"
 #include "tests/tools/train_checkpoint.h"
 
 namespace {
@@ -24,12 +24,6 @@ using lockstep::testing::StartedProgram;
 using lockstep::testing::text_of;
 using lockstep::testing::TrainCheckpoint;
 
-/// How many kills on each number of workers: a few in the suite, and those of scripts/test-faults.
-int wanted_kills() {
-  const char* const seeds = std::getenv("LOCKSTEP_FAULT_SEEDS");
-  return seeds == nullptr ? 2 : std::atoi(seeds);
-}
-
 class TrainKills : public TrainCheckpoint, public ::testing::WithParamInterface<int> {
  protected:
   /// The processes that worker `worker` has been so far, one for each start of the job.
@@ -41,7 +35,7 @@ class TrainKills : public TrainCheckpoint, public ::testing::WithParamInterface<
 TEST_P(TrainKills, AnyWorkerAtAnyMoment) {
   constexpr int kSteps = 200;
   const int workers = GetParam();
-  const int wanted = wanted_kills();
+  const int wanted = static_cast<int>(lockstep::testing::fault_seeds(2));  // kills
   const std::string training = std::string("train --model mlp --replicas 4 --devices cpu:0 --global-batch 400 ") +
                                "--learning-rate 1e-3 --seed 3 --steps " + std::to_string(kSteps) + " ";
   ASSERT_EQ(run(training + outputs("whole")).code, 0);

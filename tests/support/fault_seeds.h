@@ -1,0 +1,20 @@
+// How many random moments a test of faults tries: a few in the suite, many by scripts/test-faults.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
+namespace lockstep::testing {
+
+/// What LOCKSTEP_FAULT_SEEDS says, at least 1; without it `in_the_suite`.
+inline int64_t fault_seeds(int64_t in_the_suite = 1) {
+  const char* const asked = std::getenv("LOCKSTEP_FAULT_SEEDS");
+  if (!asked) return in_the_suite;
+  const int64_t seeds = std::stoll(asked);
+  if (seeds < 1) throw std::invalid_argument(std::string("LOCKSTEP_FAULT_SEEDS is ") + asked + ", less than 1");
+  return seeds;
+}
+
+}  // namespace lockstep::testing
