@@ -5,8 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <filesystem>
 #include <future>
 #include <iostream>
+#include <iterator>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -62,6 +66,29 @@ TEST(JoinOverTheNetwork, ConnectsWorkersOfOneHostByTheEngineThatWasAskedFor) {
       EXPECT_EQ(other.get(), (std::vector<std::string>{"0", "1"}));
     }
   }
+}
+
+int64_t threads_of_this_process() {
+  const std::filesystem::directory_iterator all("/proc/self/task");
+  return std::distance(begin(all), end(all));
+}
+
+TEST(JoinOverTheNetwork, NeedsOneThreadOfAWorkerHoweverManyOthersThereAre) {
+  constexpr int64_t kWorkers = 8;
+  const int64_t before = threads_of_this_process();
+  const uint16_t port = free_port();
+  const auto worker = [&](int64_t w) {
+    return join(cluster_of(w, kWorkers, port, "a secret of the test"), {.engine = "tls"});
+  };
+  std::vector<std::future<std::shared_ptr<World>>> joining;
+  for (int64_t w = 0; w < kWorkers; ++w) joining.push_back(std::async(std::launch::async, worker, w));
+  std::vector<std::shared_ptr<World>> worlds;
+  for (auto& one : joining) worlds.push_back(one.get());
+  // The system may show those that have just ended, which joined and which looked names up.
+  const auto end = std::chrono::steady_clock::now() + seconds(10);
+  while (threads_of_this_process() > before + kWorkers && std::chrono::steady_clock::now() < end) {
+  }
+  EXPECT_EQ(threads_of_this_process(), before + kWorkers);
 }
 
 TEST(JoinOverTheNetwork, LogsOnEachWorkerOnceWhatTheSourcesOfItsDescriptionSayDifferently) {
