@@ -127,9 +127,7 @@ INSTANTIATE_TEST_SUITE_P(Threads, WorldConforms, ::testing::ValuesIn(world_check
 INSTANTIATE_TEST_SUITE_P(SharedMemory, WorldConforms, ::testing::ValuesIn(world_checks({.make = shared_memory})),
                          kName);
 INSTANTIATE_TEST_SUITE_P(Tls, WorldConforms, ::testing::ValuesIn(world_checks({.make = network({})})), kName);
-// What differs from TLS does not depend on the number of workers.
-INSTANTIATE_TEST_SUITE_P(Tcp, WorldConforms,
-                         ::testing::ValuesIn(world_checks({.make = network({.plaintext = true}), .workers = {2, 3}})),
+INSTANTIATE_TEST_SUITE_P(Tcp, WorldConforms, ::testing::ValuesIn(world_checks({.make = network({.plaintext = true})})),
                          kName);
 // Workers of a host share memory.
 INSTANTIATE_TEST_SUITE_P(
