@@ -22,30 +22,32 @@ int64_t count_of(const ClusterSpec& spec, const std::string& job) {
   return static_cast<int64_t>(tasks_of(spec, job).size());
 }
 
-[[noreturn]] void contradiction(const std::string& fact, const std::string& remedy) {
-  throw ClusterError("LS-CLUSTER-SPEC", "the cluster's description contradicts itself: " + fact, remedy);
+[[noreturn]] void contradiction(const ClusterSpec& spec, const std::string& fact, const std::string& remedy) {
+  const std::string by = spec.source.empty() ? "" : " by " + spec.source;
+  throw ClusterError("LS-CLUSTER-SPEC", fmt::format("the cluster's description{} contradicts itself: {}", by, fact),
+                     remedy);
 }
 
 void check_counts(const ClusterSpec& spec) {
   int64_t tasks = 0;
   for (const auto& [job, addresses] : spec.jobs) {
     if (job != "worker" && job != "chief" && job != "ps" && job != "evaluator") {
-      contradiction(fmt::format("there is a job {}", internal::in_quotes(job)),
+      contradiction(spec, fmt::format("there is a job {}", internal::in_quotes(job)),
                     "name the jobs worker, chief, ps and evaluator");
     }
     tasks += static_cast<int64_t>(addresses.size());
   }
   for (const char* job : {"chief", "evaluator"}) {
     if (count_of(spec, job) > 1) {
-      contradiction(fmt::format("the job '{}' has {} tasks", job, count_of(spec, job)),
+      contradiction(spec, fmt::format("the job '{}' has {} tasks", job, count_of(spec, job)),
                     fmt::format("give '{}' one task", job));
     }
   }
   if (tasks > internal::kMostTasks) {
-    contradiction(fmt::format("it has {} tasks", tasks), fmt::format("give it at most {}", internal::kMostTasks));
+    contradiction(spec, fmt::format("it has {} tasks", tasks), fmt::format("give it at most {}", internal::kMostTasks));
   }
   if (tasks > 0 && spec.job != "evaluator" && count_of(spec, "chief") + count_of(spec, "worker") == 0) {
-    contradiction("it has tasks, and none of them is a worker", "add the job 'worker'");
+    contradiction(spec, "it has tasks, and none of them is a worker", "add the job 'worker'");
   }
 }
 
@@ -54,16 +56,17 @@ void check_own_task(const ClusterSpec& spec) {
   int64_t count = count_of(spec, spec.job);
   if (spec.job == "evaluator" || (spec.jobs.empty() && spec.job == "worker")) count = 1;
   if (count == 0) {
-    contradiction(fmt::format("this process is of the job {}, which has no tasks", internal::in_quotes(spec.job)),
+    contradiction(spec, fmt::format("this process is of the job {}, which has no tasks", internal::in_quotes(spec.job)),
                   "let the task's job be one of the cluster's");
   }
   if (spec.task < 0 || spec.task >= count) {
-    contradiction(fmt::format("this process is task {} of '{}', which has {} task{}", spec.task, spec.job, count,
+    contradiction(spec,
+                  fmt::format("this process is task {} of '{}', which has {} task{}", spec.task, spec.job, count,
                               count == 1 ? "" : "s"),
                   fmt::format("give this process a task from 0 to {}", count - 1));
   }
   if (spec.local_worker < 0 || spec.local_worker >= internal::kMostTasks) {
-    contradiction(fmt::format("this process is worker {} of its host", spec.local_worker),
+    contradiction(spec, fmt::format("this process is worker {} of its host", spec.local_worker),
                   fmt::format("count the workers of a host from 0 to {}", internal::kMostTasks - 1));
   }
 }
@@ -77,7 +80,8 @@ void check_addresses(const ClusterSpec& spec) {
       const std::string address = internal::to_string(internal::parse_address({name, addresses[task]}));
       const auto [other, is_new] = owners.emplace(address, fmt::format("'{}' task {}", job, task));
       if (!is_new) {
-        contradiction(fmt::format("{} and '{}' task {} have the same address, {}", other->second, job, task, address),
+        contradiction(spec,
+                      fmt::format("{} and '{}' task {} have the same address, {}", other->second, job, task, address),
                       "give each task an address of its own");
       }
     }

@@ -149,6 +149,7 @@ std::optional<ClusterSpec> tf_config(const Environment& environment) {
     throw ClusterError("LS-CLUSTER-INCOMPLETE", "TF_CONFIG has a cluster, and no task",
                        R"(add the task of this process: "task": {"type": "worker", "index": 0})");
   }
+  spec.source = kName;
   spec.validate();
   spec.job_id = job_id_of(environment, {});
   spec.local_worker = local_worker_of(spec);

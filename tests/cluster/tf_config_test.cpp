@@ -117,7 +117,7 @@ TEST(TfConfig, ThatContradictsItselfIsRefused) {
         R"({"cluster": {"worker": ["a:1", "a:1"]}, "task": {"type": "worker", "index": 0}})",
         R"({"cluster": {"master": ["a:1"]}, "task": {"type": "master", "index": 0}})",
         R"({"cluster": {"worker": ["a:1"], "\u0000": ["b:1"]}, "task": {"type": "worker", "index": 0}})"}) {
-    expect_error<ClusterError>([&] { resolve(text); }, "LS-CLUSTER-SPEC");
+    expect_error<ClusterError>([&] { resolve(text); }, "LS-CLUSTER-SPEC", {"TF_CONFIG"});
   }
   expect_error<ClusterError>([] { resolve(R"({"cluster": {"worker": ["a:1"]}})"); }, "LS-CLUSTER-INCOMPLETE", {"task"});
 }
