@@ -157,17 +157,22 @@ void apply_chief_address(ClusterSpec& winner, const std::vector<ClusterSpec>& ot
     winner.origins.chief_port.clear();
     return;
   }
+  std::string unused;  // why another source's address is
   for (const ClusterSpec& other : others) {
-    if (!winner.chief_address().empty() || other.chief_address().empty() || !same_place(winner, other)) continue;
+    if (!winner.chief_address().empty() || other.chief_address().empty()) continue;
+    if (!same_place(winner, other)) {
+      for (const std::string& sentence : internal::disagreements_of(winner, other)) unused += "; " + sentence;
+      continue;
+    }
     internal::set_chief_address(winner, other.chief_address());
     winner.origins.chief_host = other.origins.chief_host;
     winner.origins.chief_port = other.origins.chief_port;
   }
   if (winner.job != "ps" && winner.num_workers() > 1 && winner.chief_address().empty()) {
-    throw ClusterError(
-        "LS-CLUSTER-INCOMPLETE",
-        fmt::format("{} says {} workers, and nothing says where the chief is", winner.source, winner.num_workers()),
-        "set LOCKSTEP_CHIEF_ADDRESS to worker 0's host:port, on each worker");
+    throw ClusterError("LS-CLUSTER-INCOMPLETE",
+                       fmt::format("{} says {} workers, and no source that agrees says where the chief is{}",
+                                   winner.source, winner.num_workers(), unused),
+                       "set LOCKSTEP_CHIEF_ADDRESS to worker 0's host:port, on each worker");
   }
 }
 

@@ -129,6 +129,19 @@ TEST(ResolveCluster, OneWorkerBesideSeveralIsAnError) {
   expect_disagreement(spec, {".num_workers = 1", "SLURM_STEP_NUM_TASKS=3"});
 }
 
+TEST(ResolveCluster, SaysWhyAnotherSourcesChiefIsNotTaken) {
+  expect_error<ClusterError>(
+      [] {
+        resolve({{"LOCKSTEP_NUM_WORKERS", "2"},
+                 {"LOCKSTEP_WORKER_INDEX", "0"},
+                 {"RANK", "1"},
+                 {"WORLD_SIZE", "2"},
+                 {"MASTER_ADDR", "node1"},
+                 {"MASTER_PORT", "4000"}});
+      },
+      "LS-CLUSTER-INCOMPLETE", {"LOCKSTEP_WORKER_INDEX=0", "RANK=1"});
+}
+
 TEST(ResolveCluster, NamesEachDifferenceWithBothVariables) {
   Variables torchrun = kTorchrun;
   torchrun["RANK"] = "2";
