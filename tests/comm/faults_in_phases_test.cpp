@@ -61,7 +61,7 @@ class FaultsInPhases : public WorkerFaults {
       const Time when = workers.signal(failed, signal);
       for (const int64_t w : all_but(failed)) {
         // Whoever is stopped while workers connect to each other, after all have come, is named when that time is over.
-        const milliseconds longest_join = kJoin + kLongestConnectAll + kGrace + kToReport;
+        const milliseconds longest_join = kJoin + kLongestConnectAll + 2 * kGrace + kToReport;
         const Report end = workers.expect(w, "failed ", longest_join);
         EXPECT_NE(end.text.find(fmt::format("worker {}", failed)), std::string::npos) << end.text;
         const bool has_joined = end.text.starts_with("failed after ");

@@ -248,26 +248,40 @@ TEST(NetworkRendezvous, NamesTwoWorkersThatCannotBeConnected) {
   EXPECT_EQ(last->text, words);
 }
 
+/// Three workers have met, and of these one goes on no more.
+struct ThreeHaveMet {
+  ThreeHaveMet() {
+    workers.push_back(std::make_unique<NetworkRendezvous>(job_of(0, 3)));
+    for (const int64_t w : {1, 2}) {
+      NetworkJob job = job_of(w, 3, workers[0]->port());
+      if (w == 1) job.longest_connect_all = std::chrono::milliseconds(500);
+      workers.push_back(std::make_unique<NetworkRendezvous>(job));
+    }
+    std::vector<std::future<void>> meeting;
+    for (const auto& one : workers) {
+      meeting.push_back(std::async(std::launch::async, [&] { one->meet(seconds(60)); }));
+    }
+    for (auto& one : meeting) one.get();
+  }
+  std::vector<std::unique_ptr<NetworkRendezvous>> workers;
+};
+
 TEST(NetworkRendezvous, NamesAChiefThatFallsSilentWhileTheWorkersConnect) {
-  // Worker 0 waits for worker 2, which never goes on, much longer than worker 1 does.
-  auto chief = std::make_unique<NetworkRendezvous>(job_of(0, 3));
-  const uint16_t port = chief->port();
-  auto worker_0 = std::async(std::launch::async, [&] {
-    chief->meet(seconds(60));
-    expect_error<ClusterError>([&] { chief->connect(); }, "LS-CLUSTER-UNREACHABLE", {"worker 1"});
-  });
-  auto worker_2 = std::make_unique<NetworkRendezvous>(job_of(2, 3, port));
-  auto meeting = std::async(std::launch::async, [&] { worker_2->meet(seconds(60)); });
-  NetworkJob job = job_of(1, 3, port);
-  job.longest_connect_all = std::chrono::milliseconds(100);
-  auto worker_1 = std::make_unique<NetworkRendezvous>(job);
-  worker_1->meet(seconds(60));
+  const ThreeHaveMet three;
   expect_error<ClusterError>(
-      [&] { worker_1->connect(); }, "LS-CLUSTER-UNREACHABLE",
-      {fmt::format("worker 0 (process {}", getpid()), "worker 1 has no connection with worker 2"});
-  worker_1.reset();  // so that worker 0 ends
-  worker_0.get();
-  meeting.get();
+      [&] { three.workers[1]->connect(); }, "LS-CLUSTER-UNREACHABLE",
+      {fmt::format("worker 0 (process {} on host {}) has not said", getpid(), host_name()), "cannot reach worker 0"});
+}
+
+TEST(NetworkRendezvous, NamesAWorkerThatFallsSilentWhileTheWorkersConnectAndNoOtherThatWaitsForIt) {
+  const ThreeHaveMet three;
+  const std::string words =
+      fmt::format("worker 1 (process {} on host {}) has no connection with worker 2", getpid(), host_name());
+  auto chief = std::async(std::launch::async, [&] {
+    expect_error<ClusterError>([&] { three.workers[0]->connect(); }, "LS-CLUSTER-UNREACHABLE", {words});
+  });
+  expect_error<ClusterError>([&] { three.workers[1]->connect(); }, "LS-CLUSTER-UNREACHABLE", {words});
+  chief.get();
 }
 
 /// A TLS server that knows no secret and shows a certificate of its own.

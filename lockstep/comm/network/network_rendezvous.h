@@ -49,8 +49,8 @@ struct NetworkJob {
   bool plaintext = false;
   Resolver resolver = ask_system;
   std::chrono::milliseconds look_up_every = std::chrono::seconds(10);
-  /// For tests: in which time all who have come connect to each other. Worker 0 then says who has not; the others wait
-  /// a little longer for what it says.
+  /// For tests: in which time all who have come connect to each other. Then each other worker tells worker 0 whom it
+  /// lacks, and waits a little longer for what worker 0 tells all.
   std::chrono::milliseconds longest_connect_all = kLongestConnectAll;
   /// For tests: the host on which the worker says that it is, in place of host_id().
   std::string host_id = {};
@@ -130,8 +130,8 @@ class NetworkRendezvous {
   asio::awaitable<bool> join_chief(std::shared_ptr<Connection> connection, Progress& progress);
   asio::awaitable<void> listen_to_chief();
   asio::awaitable<void> attach_to_all();
-  std::string silence_of_chief() const;
-  asio::awaitable<void> attach(int64_t worker, Attachment::Purpose purpose);
+  std::string lacking_text() const;
+  asio::awaitable<void> attach(int64_t worker, Attachment::Purpose purpose, Event::Clock::time_point end);
   asio::awaitable<std::string> attach_in_time(int64_t worker, Attachment::Purpose purpose,
                                               Event::Clock::time_point end);
 

@@ -199,7 +199,8 @@ asio::awaitable<void> NetworkRendezvous::serve_joiner(std::shared_ptr<Connection
 }
 
 asio::awaitable<void> NetworkRendezvous::wait_until_ready() {
-  const Clock::time_point end = Clock::now() + job_.longest_connect_all;
+  // The others know first with whom they are not connected, and tell it.
+  const Clock::time_point end = Clock::now() + job_.longest_connect_all + kGrace;
   const auto missing = [&] {
     std::vector<std::string> names;
     for (std::size_t w = 1; w < joined_.size(); ++w) {
@@ -210,7 +211,7 @@ asio::awaitable<void> NetworkRendezvous::wait_until_ready() {
   while (failure_.empty() && !missing().empty()) {
     if (Clock::now() >= end) {
       failure_ = fmt::format("{} could not be connected with all others in {} s", workers_text(missing()),
-                             std::chrono::duration<double>(job_.longest_connect_all).count());
+                             std::chrono::duration<double>(job_.longest_connect_all + kGrace).count());
       break;
     }
     co_await changed_.wait(end);

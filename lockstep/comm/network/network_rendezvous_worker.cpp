@@ -156,13 +156,14 @@ asio::awaitable<void> NetworkRendezvous::listen_to_chief() {
   changed_.notify();
 }
 
-asio::awaitable<void> NetworkRendezvous::attach(int64_t worker, Purpose purpose) {
+asio::awaitable<void> NetworkRendezvous::attach(int64_t worker, Purpose purpose, Clock::time_point end) {
   const Member& member = members_.all[static_cast<std::size_t>(worker)];
-  const auto connection = co_await Connection::to(member.address, member.port, tls_, kLongestConnect);
+  const auto longest = std::min<milliseconds>(kLongestConnect, std::chrono::ceil<milliseconds>(end - Clock::now()));
+  const auto connection = co_await Connection::to(member.address, member.port, tls_, longest);
   const Attachment attachment{
       .worker = job_.worker_index, .to = worker, .purpose = purpose, .session = members_.session};
   connection->send({.kind = Kind::kAttach, .text = encode(attachment)});
-  connection->close_after(kLongestConnect);
+  connection->close_after(longest);
   const Frame answer = co_await connection->read();
   connection->cancel_close();
   if (answer.kind != Kind::kAttached || answer.number != static_cast<uint64_t>(worker)) {
@@ -182,7 +183,7 @@ asio::awaitable<std::string> NetworkRendezvous::attach_in_time(int64_t worker, P
   while (failure_.empty() && Clock::now() < end) {
     bool may_pass = false;
     try {
-      co_await attach(worker, purpose);
+      co_await attach(worker, purpose, end);
       co_return std::string();
     } catch (const ConnectionError& error) {
       problem = error.what();
@@ -197,43 +198,42 @@ asio::awaitable<std::string> NetworkRendezvous::attach_in_time(int64_t worker, P
                         other.port, problem);
 }
 
-/// Why this worker waits no longer: worker 0 would have said by now whether all are connected, or who is not.
-std::string NetworkRendezvous::silence_of_chief() const {
+/// With whom this worker is not connected; empty where it is with all.
+std::string NetworkRendezvous::lacking_text() const {
   std::vector<int64_t> lacking;
   for (std::size_t w = 0; w < control_.size(); ++w) {
     if (static_cast<int64_t>(w) != job_.worker_index && (!control_[w] || !data_[w])) {
       lacking.push_back(static_cast<int64_t>(w));
     }
   }
-  std::string text = fmt::format("{} has not said in {} s whether all workers are connected", members_.all[0].name(),
-                                 std::chrono::duration<double>(job_.longest_connect_all + kGrace).count());
-  if (!lacking.empty()) {
-    text += fmt::format("; worker {} has no connection with worker{} {}", job_.worker_index,
-                        lacking.size() == 1 ? "" : "s", fmt::join(lacking, ", "));
-  }
-  return text;
+  if (lacking.empty()) return {};
+  return fmt::format("{} has no connection with worker{} {} after {} s", mine_.member.name(),
+                     lacking.size() == 1 ? "" : "s", fmt::join(lacking, ", "),
+                     std::chrono::duration<double>(job_.longest_connect_all).count());
 }
 
 asio::awaitable<void> NetworkRendezvous::attach_to_all() {
   asio::co_spawn(context_, listen_to_chief(), rethrow);
-  const Clock::time_point end = Clock::now() + job_.longest_connect_all + kGrace;
-  std::string mine;  // why this worker cannot be connected
+  const Clock::time_point due = Clock::now() + job_.longest_connect_all;
+  const Clock::time_point end = due + 2 * kGrace;
+  std::string mine;  // why this worker is not connected with all
   for (int64_t w = 0; w < job_.worker_index && mine.empty(); ++w) {
-    if (w > 0) mine = co_await attach_in_time(w, Purpose::kControl, end);
-    if (mine.empty()) mine = co_await attach_in_time(w, Purpose::kData, end);
+    if (w > 0) mine = co_await attach_in_time(w, Purpose::kControl, due);
+    if (mine.empty()) mine = co_await attach_in_time(w, Purpose::kData, due);
   }
-  if (!mine.empty()) control_[0]->send({.kind = Kind::kFailed, .text = mine});
-  bool is_ready = false;
-  while (failure_.empty() && !may_go_) {
-    if (Clock::now() >= end) {
-      failure_ = mine.empty() ? silence_of_chief() : mine;
-      break;
+  bool has_told = false;
+  while (failure_.empty() && !may_go_ && Clock::now() < end) {
+    const bool is_due = Clock::now() >= due;
+    if (mine.empty() && is_due) mine = lacking_text();
+    if (!has_told && (!mine.empty() || is_connected_with_all())) {
+      has_told = true;
+      control_[0]->send(mine.empty() ? Frame{.kind = Kind::kReady} : Frame{.kind = Kind::kFailed, .text = mine});
     }
-    if (mine.empty() && !is_ready && is_connected_with_all()) {
-      is_ready = true;
-      control_[0]->send({.kind = Kind::kReady});
-    }
-    co_await changed_.wait(end);
+    co_await changed_.wait(is_due ? end : due);
+  }
+  if (failure_.empty() && !may_go_) {
+    failure_ = fmt::format("{} has not said whether all workers are connected{}{}", members_.all[0].name(),
+                           mine.empty() ? "" : "; ", mine);
   }
   if (!failure_.empty()) throw_refused(kUnreachable, failure_);
 }
