@@ -80,8 +80,8 @@ std::string Shape::text(int on_lanes) const {
 }
 
 std::unique_ptr<Strategy> Shape::make(int on_lanes) const {
-  if (!teams) return conformance->make(replicas, on_lanes, kSeed);
-  auto strategy = conformance->make_on_worker(teams->next_world(worker), replicas, on_lanes, kSeed);
+  if (!next_world) return conformance->make(replicas, on_lanes, kSeed);
+  auto strategy = conformance->make_on_worker(next_world(), replicas, on_lanes, kSeed);
   if (strategy) return strategy;
   throw UsageError("LS-OPTION", fmt::format(".make_on_worker gave no strategy of {}", text(on_lanes)),
                    "let it give one for each shape for which .make gives one");
@@ -146,7 +146,7 @@ std::vector<Shape> shapes_of(const Conformance& conformance) {
     }
   }
   if (conformance.make_on_worker) {
-    const auto on_one = shapes;
+    const auto on_one = conformance.process ? std::exchange(shapes, {}) : shapes;
     for (const int64_t workers : conformance.workers) {
       for (Shape shape : on_one) {
         shape.workers = workers;
@@ -163,6 +163,7 @@ std::vector<Shape> shapes_of(const Conformance& conformance) {
 
 /// The shapes of `more_replicas` that the strategy has and on which not all checks run anyway.
 std::vector<Shape> more_shapes_of(const Conformance& conformance) {
+  if (conformance.process) return {};
   const auto shared = std::make_shared<const Conformance>(conformance);
   const std::vector<int64_t>& whole = conformance.replicas;
   std::vector<Shape> shapes;
@@ -205,19 +206,25 @@ bool is_finding(const std::exception_ptr& error) {
   }
 }
 
-/// Runs `run` on each worker of the shape, at the same time. What one worker finds makes others fail too: so a finding
-/// of a check is thrown rather than what else was thrown.
+/// Runs `run` on each worker of the shape that is in this process, at the same time. What one worker finds makes others
+/// fail too: so a finding of a check is thrown rather than what else was thrown.
 void on_each_worker(const Shape& shape, const std::function<void(const Shape&)>& run) {
   if (shape.workers == 1) return run(shape);
-  const auto teams = std::make_shared<internal::Teams>(shape.workers);
   const internal::GeneratorOfNewProcess generator;
+  if (const auto& process = shape.conformance->process) {
+    Shape own = shape;
+    own.worker = process->index;
+    own.next_world = process->next_world;
+    return run(own);
+  }
+  const auto teams = std::make_shared<internal::Teams>(shape.workers);
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(shape.workers));
   {
     std::vector<std::jthread> threads;
     for (int64_t w = 0; w < shape.workers; ++w) {
       threads.emplace_back([&, w, own = shape]() mutable {
         own.worker = w;
-        own.teams = teams;
+        own.next_world = [teams, w] { return teams->next_world(w); };
         errors[static_cast<std::size_t>(w)] = internal::thrown_by([&] { run(own); });
       });
     }

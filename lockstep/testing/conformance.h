@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "lockstep/strategy/strategy.h"
@@ -15,6 +16,13 @@ class World;
 }
 
 namespace lockstep::testing {
+
+/// This process, where each worker of a test is a process of its own.
+struct WorkerProcess {
+  int64_t index = 0;
+  /// The World of this worker's next strategy: the n-th one meets the n-th one of each other worker.
+  std::function<std::shared_ptr<World>()> next_world;
+};
 
 /// A strategy to test, and what it promises.
 struct Conformance {
@@ -36,6 +44,9 @@ struct Conformance {
   std::function<std::unique_ptr<Strategy>(std::shared_ptr<World> world, int64_t replicas, int lanes, uint64_t seed)>
       make_on_worker = nullptr;
   std::vector<int64_t> workers = {2, 3, 4};  // each with all of `replicas` and `lanes` that give each lane a replica
+  /// Where workers are processes: each of them runs the same checks, in the same order, and is the one that this says.
+  /// `workers` is then their number, and nothing is checked on one worker alone.
+  std::optional<WorkerProcess> process = std::nullopt;
 };
 
 /// All checks on all shapes, so that each can be a separate test. They are independent of each other and of the order

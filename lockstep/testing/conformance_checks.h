@@ -4,6 +4,7 @@
 #include <ATen/core/TensorBody.h>
 
 #include <exception>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <mutex>
@@ -21,7 +22,7 @@
 
 namespace lockstep::internal {
 
-/// The workers of a check, which are threads of the test: each makes the same strategies in the same order, and meets
+/// The workers of a check that are threads of the test: each makes the same strategies in the same order, and meets
 /// the others in each of them.
 class Teams {
  public:
@@ -42,8 +43,8 @@ struct Shape {
   int lanes = 1;         // of each worker
   int first_lanes = 1;   // the number of lanes that the others are compared with
   int64_t workers = 1;
-  int64_t worker = 0;                      // this one
-  std::shared_ptr<Teams> teams = nullptr;  // null with one worker
+  int64_t worker = 0;                                            // this one
+  std::function<std::shared_ptr<World>()> next_world = nullptr;  // of the next strategy; null with one worker
 
   /// A new strategy on so many lanes.
   std::unique_ptr<Strategy> make(int on_lanes) const;
