@@ -17,7 +17,7 @@ namespace lockstep::internal {
 
 namespace {
 
-constexpr uint64_t kFormat = 1;
+constexpr uint64_t kFormat = 2;
 
 void put(std::string& bytes, uint64_t word) {
   for (int shift = 0; shift < 64; shift += 8) bytes += static_cast<char>(word >> shift);
@@ -68,20 +68,27 @@ bool same_call(const Proposal& a, const Proposal& b) {
 
 std::string action_of(const Proposal& one) {
   if (one.state == Proposal::State::kEnded) return fmt::format("ended step {}", one.step);
-  return fmt::format("came to {} in step {}", one.detail.empty() ? one.call : one.detail, one.step);
+  return fmt::format("came to {}", one.detail.empty() ? one.call : one.detail);
+}
+
+/// The same with the place and the step.
+std::string whole_action_of(const Proposal& one) {
+  if (one.state == Proposal::State::kEnded) return action_of(one);
+  const std::string place = one.places.empty() ? "" : " at " + one.places.front();
+  return fmt::format("{}{} in step {}", action_of(one), place, one.step);
 }
 
 /// The same of calls whose texts are equal and whose arguments are not.
 std::string action_with_digest_of(const Proposal& one) {
-  return fmt::format("{}, where all of its arguments have the digest {:016x}", action_of(one), one.signature);
+  return fmt::format("{}, where all of its arguments have the digest {:016x}", whole_action_of(one), one.signature);
 }
 
 std::string who_did_what(std::span<const Proposal> proposals) {
   const std::string first = action_of(proposals.front());
   const bool alike = std::all_of(proposals.begin(), proposals.end(), [&](const Proposal& one) {
-    return one.state == Proposal::State::kMeets && action_of(one) == first;
+    return one.state == Proposal::State::kMeets && one.step == proposals.front().step && action_of(one) == first;
   });
-  const auto text_of = alike ? action_with_digest_of : action_of;
+  const auto text_of = alike ? action_with_digest_of : whole_action_of;
   std::string text;
   for (std::size_t w = 0; w < proposals.size();) {
     const std::string action = text_of(proposals[w]);
@@ -107,6 +114,8 @@ std::string encode(const Proposal& proposal) {
   put(bytes, static_cast<uint64_t>(proposal.step));
   put(bytes, static_cast<uint64_t>(proposal.replica));
   put(bytes, proposal.detail.substr(0, kLongestDetail));
+  put(bytes, uint64_t{proposal.places.size()});
+  for (const std::string& place : proposal.places) put(bytes, place);
   put(bytes, proposal.data);
   return bytes;
 }
@@ -124,6 +133,7 @@ Proposal decode(std::string_view bytes, int64_t worker) {
   proposal.step = static_cast<int64_t>(reader.word());
   proposal.replica = static_cast<int64_t>(reader.word());
   proposal.detail = reader.text();
+  for (uint64_t left = reader.word(); left > 0; --left) proposal.places.push_back(reader.text());
   proposal.data = reader.text();
   reader.end();
   return proposal;

@@ -29,6 +29,9 @@ struct Proposal {
   int64_t step = 0;
   int64_t replica = -1;     // of kFailed: the first replica that failed, or -1
   std::string detail = {};  // of kMeets: the call with its arguments; of kFailed: the message. Cut to kLongestDetail
+  // Of kMeets: where in the program each local replica made the call, "train.cpp:88"; need not be equal. Empty where
+  // that is not known.
+  std::vector<std::string> places = {};
   // What this worker tells the others, which need not be equal. propose() puts in process and host where it has failed.
   std::string data = {};
 

@@ -19,6 +19,7 @@
 #include "lockstep/replica/meeting.h"
 #include "lockstep/replica/replica_context.h"
 #include "lockstep/replica/replica_group.h"
+#include "lockstep/replica/round.h"
 
 namespace lockstep::internal {
 
@@ -32,6 +33,7 @@ struct AllReduceCall {
   at::ArrayRef<at::Tensor> values;
   bool with_gradient = false;
   std::source_location place = {};
+  bool is_backward = false;  // of the call at that place
 
   uint64_t signature() const {
     CallSignature words;
@@ -44,6 +46,7 @@ struct AllReduceCall {
     std::string text = fmt::format("all_reduce({}", name_of(reduction));
     for (std::size_t i = 0; i < values.size() && i < 4; ++i) text += ", " + shape_text(values[i]);
     if (values.size() > 4) text += fmt::format(", ... {} tensors", values.size());
+    if (is_backward) text += fmt::format(", in the backward of the one at {}", text_of(place));
     return text + (with_gradient ? ", with gradient)" : ")");
   }
 };
@@ -70,7 +73,8 @@ class AllReduceMeeting final : public Meeting {
   const char* what() const override { return "all_reduce"; }
   uint64_t signature() const override { return signature_; }
   std::string describe() const override { return call_.describe(); }
-  std::source_location place() const override { return call_.place; }
+  /// A backward has none: the order of nodes in it follows from the forward's.
+  std::source_location place() const override { return call_.is_backward ? std::source_location() : call_.place; }
 
   std::span<const Stage> stages() const override {
     static constexpr Stage alone[] = {once<&AllReduceMeeting::reduce_alone>("reduce")};
@@ -154,7 +158,7 @@ struct AllReduceBackward final : torch::autograd::Node {
     // A replica's gradient may depend on nothing where those of others do not. Yet every replica has to come to this
     // node in a backward through the sums. So the sums have a graph on every replica, which leads here.
     const bool create_graph = at::GradMode::is_enabled();
-    const AllReduceCall call{is_extreme ? Reduction::kSum : kind, given, create_graph, place};
+    const AllReduceCall call{is_extreme ? Reduction::kSum : kind, given, create_graph, place, true};
     const std::vector<at::Tensor> sums =
         create_graph ? all_reduce_with_gradient(context, call, this) : all_reduce_without_gradient(context, call);
     variable_list results(num_outputs());
@@ -178,14 +182,14 @@ struct AllReduceBackward final : torch::autograd::Node {
 /// Of an extreme: where `context`'s replica gets the gradient. Where several replicas have the extreme value, the
 /// lowest of them alone gets it.
 std::vector<at::Tensor> mine_among(const ReplicaContext& context, const std::vector<at::Tensor>& values,
-                                   const std::vector<at::Tensor>& results, const std::source_location& place) {
+                                   const std::vector<at::Tensor>& results) {
   const int64_t id = context.replica_id();
   const at::Tensor nobody = at::full({}, context.num_replicas(), at::kLong);
   std::vector<at::Tensor> claims;
   for (std::size_t k = 0; k < values.size(); ++k) {
     claims.push_back(at::where(values[k].eq(results[k]), at::full({}, id, at::kLong), nobody));
   }
-  claims = all_reduce(context, Reduction::kMin, claims, place);
+  claims = all_reduce(context, Reduction::kMin, claims, {});
   for (at::Tensor& claim : claims) claim = claim.eq(id);
   return claims;
 }
@@ -211,8 +215,7 @@ std::vector<at::Tensor> all_reduce_with_gradient(const ReplicaContext& context, 
       extremes.push_back(results[i]);
     }
     if (call.reduction == Reduction::kMin || call.reduction == Reduction::kMax) {
-      for (const at::Tensor& one : mine_among(context, values, extremes, call.place))
-        node->mine.emplace_back(one, false);
+      for (const at::Tensor& one : mine_among(context, values, extremes)) node->mine.emplace_back(one, false);
     }
   }
   for (std::size_t i = 0; i < results.size(); ++i) {

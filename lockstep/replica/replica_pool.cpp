@@ -82,6 +82,7 @@ std::span<const std::exception_ptr> ReplicaPool::run(FunctionRef<void(int64_t)> 
     const CallerPin pin(plan_, runs_are_brief_);
     body_ = &body;
     stopping_ = false;
+    order_.begin();
     step_ = step;
     for (Replica& replica : replicas_) {
       replica.progress.store(Progress::kNotStarted, std::memory_order_relaxed);
@@ -104,8 +105,8 @@ std::span<const std::exception_ptr> ReplicaPool::run(FunctionRef<void(int64_t)> 
     errors_[r] = std::exchange(replicas_[r].error, nullptr);
     failed = failed || errors_[r];
   }
-  if (!failed && rounds_ && rounds_->failure()) {
-    errors_.front() = rounds_->failure();
+  if (!failed && verdict_) {
+    errors_.front() = verdict_;
     failed = true;
   }
   if (!complete && !failed) {
@@ -263,58 +264,49 @@ void ReplicaPool::decide() {
   stage_ = 0;
   verdict_ = nullptr;
   const RoundRecord record = record_of(arrivals_);
-  if (rounds_) {
-    if (!rounds_->failure()) tell_workers(record);
-    if (rounds_->failure() && record.state == RoundRecord::State::kMeeting) return fail(rounds_->failure());
-  }
-  decide_from(record);
+  if (!rounds_) return decide_from(record, order_.note(record, arrivals_));
+  if (!rounds_->failure()) tell_workers(record);
+  decide_from(record, rounds_->failure());
 }
 
-void ReplicaPool::decide_from(const RoundRecord& record) {
-  if (record.state == RoundRecord::State::kEnded) {
+void ReplicaPool::decide_from(const RoundRecord& record, std::exception_ptr error) {
+  using enum RoundRecord::State;
+  if (record.state == kEnded) {
+    verdict_ = std::move(error);
     ended_run_ = run_number_.load(std::memory_order_relaxed);
     return;
   }
+  if (record.state == kMeeting && error) return fail(std::move(error));
   if (aborted_.load(std::memory_order_acquire)) return fail(reason_to_abort());
   switch (record.state) {
-    case RoundRecord::State::kEnded: break;
-    case RoundRecord::State::kMeeting: stages_ = meetings_.front()->stages(); break;
-    case RoundRecord::State::kFailed: stopping_ = true; break;
-    case RoundRecord::State::kDifferent: fail(different_meetings());
+    case kEnded: break;
+    case kMeeting: stages_ = meetings_.front()->stages(); break;
+    case kFailed: stopping_ = true; break;
+    case kDifferent: fail(different_meetings(arrivals_, first_));
   }
 }
 
-std::exception_ptr ReplicaPool::different_meetings() const {
-  return std::make_exception_ptr(UsageError(
-      "LS-MEETING-ORDER", fmt::format("replicas do not meet in the same order: {}", account_of(arrivals_, first_)),
-      "every replica must make the same calls, in the same order, with the same shapes, dtypes and options: "
-      "take them out of branches that differ between replicas"));
-}
-
 void ReplicaPool::tell_workers(const RoundRecord& record) {
-  Proposal mine{.call = record.what, .name = std::string(record.name), .signature = record.signature, .step = step_};
+  Proposal mine = proposal_of(record, arrivals_, step_);
   std::exception_ptr own;
   for (std::size_t r = 0; r < replicas_.size() && !own; ++r) {
     if (!replicas_[r].error) continue;
     own = replicas_[r].error;
     mine.replica = first_ + static_cast<int64_t>(r);
   }
-  if (!own && record.state == RoundRecord::State::kDifferent) own = different_meetings();
+  if (!own && record.state == RoundRecord::State::kDifferent) own = different_meetings(arrivals_, first_);
   if (!own && aborted_.load(std::memory_order_acquire)) own = reason_to_abort();
   if (own) {
     mine.state = Proposal::State::kFailed;
     mine.detail = message_of(own);
-  } else if (record.state == RoundRecord::State::kEnded) {
-    mine.state = Proposal::State::kEnded;
-  } else {
-    mine.detail = meetings_.front()->describe();
   }
   WorkerPhase phase = rounds_->phase();
   phase.is_meeting = true;
   phase.meeting = record.state == RoundRecord::State::kMeeting ? arrivals_.front().meetings : 0;
   rounds_->set_phase(phase);
   try {
-    propose(*rounds_, mine, own);
+    const std::vector<Proposal> all = propose(*rounds_, mine, own);
+    if (!own) rounds_->fail(order_.note(record, arrivals_, all));  // equal on all workers
   } catch (...) {
     // It is rounds_->failure().
   }

@@ -17,6 +17,7 @@
 #include "lockstep/core/function_ref.h"
 #include "lockstep/core/ids.h"
 #include "lockstep/memory/tensor_cache.h"
+#include "lockstep/replica/call_order.h"
 #include "lockstep/replica/caller_state.h"
 #include "lockstep/replica/cores.h"
 #include "lockstep/replica/lanes.h"
@@ -118,13 +119,11 @@ class ReplicaPool {
   // These run on one thread, while all replicas are at rest:
   /// Decides what follows from where the replicas are.
   void decide();
-  /// Decides for this worker alone.
-  void decide_from(const RoundRecord& record);
+  /// Decides for this worker alone. `error` is what the workers, or the places of the calls, led to; or null.
+  void decide_from(const RoundRecord& record, std::exception_ptr error);
   /// Tells the other workers what this worker's replicas have come to, and hears what theirs have come to. Where any
   /// worker does something else, or has failed, rounds_->failure() says so on every worker.
   void tell_workers(const RoundRecord& record);
-  /// The error of replicas that do not meet in the same order.
-  std::exception_ptr different_meetings() const;
   /// Carries out stages up to the next one that runs on each lane.
   void carry_out_single_stages();
   /// Ends the meeting and the run with an error that every waiting replica gets.
@@ -161,7 +160,8 @@ class ReplicaPool {
   // also writes some of them, between runs.
   uint32_t ended_run_ = 0;
   bool stopping_ = false;
-  std::exception_ptr verdict_;  // the error of the current meeting
+  std::exception_ptr verdict_;  // the error of the current meeting, or of the end of the run
+  CallOrder order_;
   std::vector<Meeting*> meetings_;
   std::vector<Arrival> arrivals_;
   std::span<const Stage> stages_;  // of the leading meeting; empty where there is none

@@ -3,10 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
+#include <source_location>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "lockstep/comm/agreement.h"
 #include "lockstep/core/ids.h"
 #include "lockstep/replica/meeting.h"
 
@@ -39,8 +43,20 @@ struct RoundRecord {
 /// The record of `arrivals`, by local replica; at least one.
 RoundRecord record_of(std::span<const Arrival> arrivals);
 
-/// "replica 0 came to broadcast(from replica 1) as its meeting 2, replicas 1 to 3 returned after 1 meeting", by ids of
-/// the whole run: `first` is the first local replica's.
+/// What this worker proposes where its replicas have come to one meeting, or have ended.
+Proposal proposal_of(const RoundRecord& record, std::span<const Arrival> arrivals, int64_t step);
+
+/// "replica 0 came to broadcast(from replica 1) at train.cpp:88 as its meeting 2, replicas 1 to 3 returned after 1
+/// meeting", by ids of the whole run: `first` is the first local replica's.
 std::string account_of(std::span<const Arrival> arrivals, ReplicaId first);
+/// The UsageError of replicas that do not meet in the same order.
+std::exception_ptr different_meetings(std::span<const Arrival> arrivals, ReplicaId first);
+
+/// "train.cpp:88": the file without its folders, which differ between machines. Empty where the place is not known.
+std::string text_of(const std::source_location& place);
+/// Whether their texts are equal.
+bool are_equal_places(const std::source_location& a, const std::source_location& b);
+/// Where the local replicas, which all wait at meetings, made their calls, as texts. Empty where one is not known.
+std::vector<std::string> places_of(std::span<const Arrival> arrivals);
 
 }  // namespace lockstep::internal

@@ -54,6 +54,23 @@ TEST(Agreement, DiffersInEachPartThatMustBeEqualAndNamesEveryWorker) {
   }
 }
 
+TEST(Agreement, SaysWhereEachWorkerMadeItsCallAndDoesNotCompareThat) {
+  std::vector<Proposal> all(3, meets("all_reduce"));
+  all[0].places = {"train.cpp:88", "train.cpp:88"};
+  all[1].places = {"train.cpp:91"};
+  EXPECT_EQ(agreement_of(all).outcome, Agreement::Outcome::kGoOn);
+  all[1].call = all[1].detail = "broadcast";
+  EXPECT_EQ(agreement_of(all).who_did_what,
+            "worker 0 came to all_reduce(w) at train.cpp:88 in step 4, worker 1 came to broadcast at train.cpp:91 in "
+            "step 4, worker 2 came to all_reduce(w) in step 4");
+  all[1] = meets("all_reduce", 2);
+  EXPECT_EQ(agreement_of(all).who_did_what,
+            "worker 0 came to all_reduce(w) at train.cpp:88 in step 4, where all of its arguments have the digest "
+            "0000000000000001, worker 1 came to all_reduce(w) in step 4, where all of its arguments have the digest "
+            "0000000000000002, worker 2 came to all_reduce(w) in step 4, where all of its arguments have the digest "
+            "0000000000000001");
+}
+
 TEST(Proposal, ComesBackAsItWasSent) {
   Proposal proposal{.state = Proposal::State::kFailed,
                     .call = "Strategy::reduce",
@@ -62,6 +79,7 @@ TEST(Proposal, ComesBackAsItWasSent) {
                     .step = -1,
                     .replica = 12,
                     .detail = "it \n failed",
+                    .places = {"train.cpp:88", "", std::string("\0:1", 3)},
                     .data = std::string("0\0f", 3)};
   EXPECT_EQ(decode(encode(proposal), 0), proposal);
 }

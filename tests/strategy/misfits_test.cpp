@@ -13,6 +13,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <source_location>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,9 @@ struct Two {
   Optimizer of_b;
 };
 
+constexpr std::source_location kPlaceOfA = std::source_location::current();
+constexpr std::source_location kPlaceOfB = std::source_location::current();
+
 /// A step in which one worker, where `other` is true, does not do what the others do.
 struct Misfit {
   const char* name;
@@ -62,7 +66,7 @@ const std::vector<Misfit>& misfits() {
          ctx.all_reduce(Reduction::kSum, torch::ones({other ? 200 : 100}));
        },
        "LS-WORKER-ORDER",
-       {"Float [100]", "Float [200]", "worker 2"}},
+       {"Float [100]", "Float [200]", "worker 2", "at misfits_test.cpp:"}},
       {"dtype",
        [](const Two&, ReplicaContext& ctx, bool other) {
          ctx.all_reduce(Reduction::kSum, torch::ones({100}, other ? torch::kInt : torch::kFloat));
@@ -77,6 +81,25 @@ const std::vector<Misfit>& misfits() {
        },
        "LS-WORKER-ORDER",
        {"'of a'", "'of b'", "worker 2"}},
+      {"order without names",
+       [](const Two& two, ReplicaContext& ctx, bool other) {
+         const auto of_a = [&] { return ctx.all_reduce(Reduction::kSum, two.a.value(ctx).detach(), kPlaceOfA); };
+         const auto of_b = [&] { return ctx.all_reduce(Reduction::kSum, two.b.value(ctx).detach(), kPlaceOfB); };
+         const torch::Tensor first = other ? of_b() : of_a();
+         const torch::Tensor second = other ? of_a() : of_b();
+         two.backward(ctx, (first.sum() + second.sum()).item<double>());
+         two.of_a.step(ctx);
+       },
+       "LS-MEETING-ORDER",
+       {"replica 0 (worker 0) made all_reduce at misfits_test.cpp:" + std::to_string(kPlaceOfA.line()),
+        "replica 2 (worker 2) made all_reduce at misfits_test.cpp:" + std::to_string(kPlaceOfB.line())}},
+      {"order at the end",
+       [](const Two&, ReplicaContext& ctx, bool other) {
+         ctx.all_gather(torch::ones({2}), 0, other ? kPlaceOfB : kPlaceOfA);
+         ctx.all_gather(torch::ones({2}), 0, other ? kPlaceOfA : kPlaceOfB);
+       },
+       "LS-MEETING-ORDER",
+       {"replica 0 (worker 0) made all_gather at", "replica 2 (worker 2) made all_gather at"}},
       {"reduction",
        [](const Two&, ReplicaContext& ctx, bool other) {
          ctx.all_reduce(other ? Reduction::kMax : Reduction::kSum, torch::ones({2048}));
