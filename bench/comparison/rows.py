@@ -24,6 +24,7 @@ class Contestant:
     share_goal: float = None     # of Lockstep itself: the share of the machine's bandwidth, at least
     optional: bool = False       # left out by --quick
     environment: dict = field(default_factory=dict)
+    network: str = None          # each rank on a host of its own, which sends at most so fast: "1gbit"
 
 
 @dataclass
@@ -105,6 +106,28 @@ def workers(key, title, many, model, batch, ddp, quick=False):
     ], quick)
 
 
+HOSTS = [  # and the goals at 10 and at 1 Gbit/s
+    ("hosts-mlp", "training: MLP 784-1024-1024-10, batch 32", "mlp:" + MLP, 32, 1.8, 5),
+    ("hosts-mlp-large", "training: MLP of 4 x 4096x4096, batch 8", "mlp:" + MLP_LARGE, 8, 5, 12),
+    ("hosts-resnet18", "training: resnet18, batch 16", "resnet18", 16, 1.15, 1.3),
+    ("hosts-gpt", "training: gpt, context 128, batch 8", "gpt", 8, 1.05, 1.3),
+]
+
+
+def hosts(key, title, model, batch, rate, ddp):
+    """Two hosts with one core each, which are network namespaces; needs root. What one replica takes without a network
+    shows how much of a step the network adds."""
+    ours = ["train", *(["--model", "mlp", "--widths", model[4:]] if "mlp:" in model else ["--model", model]), "--batch", str(batch)]
+    return Row(f"{key}-{rate}", f"{title}: 2 hosts of one core, {rate[:-4]} Gbit/s", [
+        Contestant("Lockstep, tcp", "lockstep",
+                   ["bench", *ours, "--strategy", "multi-worker", "--replicas", "2", "--no-calibration", *devices(1)], ranks=2,
+                   network=rate),
+        Contestant("PyTorch DDP, Gloo", "torch_train", ["ddp", "--model", model, "--batch", str(batch), "--world", "2"], ranks=2,
+                   variants=[["--bucket-mb", "25"], ["--bucket-mb", "5"], ["--bucket-mb", "100"]], goal=ddp, network=rate),
+        Contestant("Lockstep, one replica, no network", "lockstep", ["bench", *ours, "--no-calibration", *devices(1)]),
+    ])
+
+
 LOOPBACK_BY_MPI = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "lo"}
 LOOPBACK_BY_UCX = {"OMPI_MCA_pml": "ucx", "OMPI_MCA_osc": "ucx", "OMPI_MCA_opal_common_ucx_tls": "any",
                    "OMPI_MCA_opal_common_ucx_devices": "any", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo"}
@@ -166,6 +189,7 @@ def rows(lanes):
         workers("workers-mlp-large", "training: MLP of 4 x 4096x4096, batch 8", lanes, "mlp:" + MLP_LARGE, 8, 5),
         workers("workers-resnet18", "training: resnet18, batch 16", lanes, "resnet18", 16, 1.1),
         workers("workers-gpt", "training: gpt, context 128, batch 8", lanes, "gpt", 8, 1.1),
+        *(hosts(*model, rate, goal) for *model, fast, slow in HOSTS for rate, goal in (("10gbit", fast), ("1gbit", slow))),
         more_replicas("replicas-mlp", "training: MLP 784-1024-1024-10", lanes, mlp, 32, 1.1),
         more_replicas("replicas-resnet18", "training: resnet18", lanes, ["--model", "resnet18"], 16, 0.98),
         more_replicas("replicas-gpt", "training: gpt, context 128", lanes, ["--model", "gpt"], 8, 0.98, memory=True),

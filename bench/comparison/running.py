@@ -61,8 +61,10 @@ class Machine:
         if retaining:
             env["LD_PRELOAD"] = self.jemalloc
         command = self.command(contestant, variant)
+        if contestant.network:
+            return run_on_hosts(contestant, command, env)
         if contestant.program in ("lockstep", "lockstep_workers"):
-            return run_lockstep(command, env, dump if contestant.name == "Lockstep" else None)
+            return run_lockstep([command], env, dump if contestant.name == "Lockstep" else None)
         if contestant.program == "run_overhead":
             return run_overhead(command, env, contestant.arguments[0])
         if contestant.program == "ucx":
@@ -80,10 +82,7 @@ class Machine:
             if "--world" not in command:
                 flags += ["--world", str(contestant.ranks)]
             commands = [[*command, *flags, "--rank", str(rank)] for rank in range(contestant.ranks)]
-        lines = wait_for(commands, env)
-        reports = [json.loads(line) for line in lines if line.startswith("{")]
-        if not reports:
-            raise Failure("it printed no result")
+        reports = reports_of(wait_for(commands, env))
         result = reports[0]
         result["rate"] = 1e3 / result["ms"]["median"]
         if "samples_per_second" in result:
@@ -119,10 +118,33 @@ def wait_for(commands, env):
     return lines
 
 
-def run_lockstep(command, env, dump):
+def reports_of(lines):
+    reports = [json.loads(line) for line in lines if line.startswith("{")]
+    if not reports:
+        raise Failure("it printed no result")
+    return reports
+
+
+def run_on_hosts(contestant, command, env):
+    """One rank on each host."""
+    from .network import PORT, Network  # needs root and Linux; the other rows do not
+    with Network(contestant.ranks, contestant.network) as network:
+        if contestant.program == "lockstep":
+            return run_lockstep([network.inside(rank, command) for rank in range(contestant.ranks)], env, None)
+        env = {**env, "OMP_NUM_THREADS": "1"}
+        flags = ["--address", "10.77.0.1", "--port", str(PORT)]
+        result = reports_of(wait_for([network.inside(rank, [*command, *flags, "--rank", str(rank)])
+                                      for rank in range(contestant.ranks)], env))[0]
+    result["rate"] = result["samples_per_second"]
+    result["peak_memory_mib"] = result["peak_memory_mib"] * contestant.ranks
+    return result
+
+
+def run_lockstep(commands, env, dump):
+    """The first command writes the report."""
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "report.json")
-        wait_for([[*command, "--json", file, *(["--dump", dump] if dump else [])]], env)
+        wait_for([[*commands[0], "--json", file, *(["--dump", dump] if dump else [])], *commands[1:]], env)
         with open(file) as text:
             report = json.load(text)
     if report["bench"] == "all-reduce":

@@ -25,6 +25,7 @@ arguments.add_argument("--rank", type=int, default=0)
 arguments.add_argument("--world", type=int, default=2)
 arguments.add_argument("--model", required=True)
 arguments.add_argument("--batch", type=int, required=True, help="for each rank")
+arguments.add_argument("--address", default="127.0.0.1", help="of rank 0")
 arguments.add_argument("--port", type=int, default=29533)
 arguments.add_argument("--bucket-mb", type=int, default=25)
 arguments.add_argument("--blocks", type=int, default=15)
@@ -50,7 +51,7 @@ else:
 y = y.flatten()
 module = model
 if a.mode == "ddp":
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(a.port))
+    os.environ.update(MASTER_ADDR=a.address, MASTER_PORT=str(a.port))
     dist.init_process_group("gloo", rank=a.rank, world_size=a.world)
     module = torch.nn.parallel.DistributedDataParallel(
         model, gradient_as_bucket_view=True, static_graph=True, broadcast_buffers=False, bucket_cap_mb=a.bucket_mb)
