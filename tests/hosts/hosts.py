@@ -175,6 +175,9 @@ class Hosts:
     def end_processes(self):
         for worker in self.workers:
             worker.end()
+        self.end_burners()
+
+    def end_burners(self):
         for burner in self.burners:
             burner.kill()
             burner.wait()

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -19,6 +20,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lockstep/cluster/resolve_cluster.h"
@@ -26,6 +28,8 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/exit_codes.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/stop_request.h"
+#include "tests/hosts/training.h"
 
 namespace {
 
@@ -33,11 +37,15 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr char kUsage[] =
-    "Usage: hosts_worker [--engine NAME] [--join MS] [--lost MS] [--calls N] [--bytes N,...] [--pause MS]\n"
+    "Usage: hosts_worker [--engine NAME] [--join MS] [--lost MS] [--calls N] [--bytes N,...] [--pause MS] [--train "
+    "yes]\n"
     "Joins the other workers and makes calls: agree(), and where --bytes is given exchange() of so many bytes with "
     "each,\n"
     "in turn where there are several numbers. Stops after --calls calls, and where one of the workers gets SIGTERM. "
     "--pause lies between two calls.\n"
+    "With --train the calls are steps of a training, and a digest of its weights is printed at the end; a process that "
+    "is\n"
+    "alone trains alone.\n"
     "Exit codes: 0 it has stopped so, 2 usage, 4 what came is not what was sent; where a call or join() has failed "
     "that\n"
     "of the error: 75 restartable, 78 configuration\n";
@@ -47,6 +55,7 @@ struct Settings {
   int64_t calls = 0;  // no bound where it is 0
   std::vector<std::size_t> bytes = {};
   milliseconds pause{0};
+  bool trains = false;
 };
 
 std::atomic<bool> is_told_to_stop = false;
@@ -90,6 +99,8 @@ Settings settings_of(std::span<char*> words) {
       settings.bytes = numbers_of(value);
     } else if (flag == "--pause") {
       settings.pause = milliseconds(std::stoll(value));
+    } else if (flag == "--train") {
+      settings.trains = value == "yes";
     } else {
       throw std::invalid_argument(fmt::format("there is no flag {}", flag));
     }
@@ -135,22 +146,16 @@ class Exchange {
   std::vector<std::span<std::byte>> from_;
 };
 
-/// Calls until all workers stop, which they do after the same call.
-void call_until_told(lockstep::World& world, const Settings& settings) {
-  const std::vector<std::size_t>& sizes = settings.bytes;
-  const std::size_t most = sizes.empty() ? 0 : *std::max_element(sizes.begin(), sizes.end());
-  Exchange exchange(world.num_workers(), world.worker_index(), most);
-  Clock::duration exchanging{};
+/// Makes calls until `call(number)` returns that all workers stop, which they do after the same call.
+void call_until_told(const Settings& settings, const std::function<bool(int64_t)>& call,
+                     const Clock::duration& exchanging) {
   Clock::duration longest{};
   Clock::time_point next_line = Clock::now();
   int64_t calls = 0;
   try {
     while (settings.calls == 0 || calls < settings.calls) {
       const Clock::time_point begin = Clock::now();
-      const std::vector<std::string> all = world.agree(is_told_to_stop ? "stop" : "go");
-      if (std::find(all.begin(), all.end(), "stop") != all.end()) break;
-      if (!sizes.empty())
-        exchanging += exchange.run(world, calls, sizes[static_cast<std::size_t>(calls) % sizes.size()]);
+      if (call(calls)) break;
       ++calls;
       longest = std::max(longest, Clock::now() - begin);
       if (Clock::now() >= next_line) {
@@ -165,6 +170,39 @@ void call_until_told(lockstep::World& world, const Settings& settings) {
   }
   print(fmt::format("done after {} calls; exchange() took {:.3f} s in all, the longest call {:.3f} s", calls,
                     milliseconds_of(exchanging) / 1000, milliseconds_of(longest) / 1000));
+}
+
+void exchange_until_told(lockstep::World& world, const Settings& settings) {
+  const std::vector<std::size_t>& sizes = settings.bytes;
+  const std::size_t most = sizes.empty() ? 0 : *std::max_element(sizes.begin(), sizes.end());
+  Exchange exchange(world.num_workers(), world.worker_index(), most);
+  Clock::duration exchanging{};
+  const auto call = [&](int64_t number) {
+    const std::vector<std::string> all = world.agree(is_told_to_stop ? "stop" : "go");
+    if (std::find(all.begin(), all.end(), "stop") != all.end()) return true;
+    if (!sizes.empty())
+      exchanging += exchange.run(world, number, sizes[static_cast<std::size_t>(number) % sizes.size()]);
+    return false;
+  };
+  call_until_told(settings, call, exchanging);
+}
+
+void train_until_told(std::shared_ptr<lockstep::World> world, const Settings& settings) {
+  HostsTraining training(std::move(world));
+  bool stops = false;
+  const auto step = [&](int64_t) {
+    if (std::exchange(stops, false)) return true;  // after the last step, which was whole
+    if (is_told_to_stop) lockstep::request_stop();
+    stops = training.step();
+    return false;
+  };
+  try {
+    call_until_told(settings, step, {});
+  } catch (const lockstep::Error&) {
+    print("has " + training.digest());
+    throw;
+  }
+  print("has " + training.digest());
 }
 
 }  // namespace
@@ -190,7 +228,11 @@ int main(int argc, char** argv) {
   }
   print(fmt::format("joined {}", world->describe()));
   try {
-    call_until_told(*world, settings);
+    if (settings.trains) {
+      train_until_told(std::move(world), settings);
+    } else {
+      exchange_until_told(*world, settings);
+    }
   } catch (const lockstep::Error& error) {
     return static_cast<int>(lockstep::exit_code_of(error));
   } catch (const std::logic_error& error) {
