@@ -52,7 +52,7 @@ class SharedSaveTest : public ::testing::Test {
 Image some_image() {
   Image image;
   image.run = {.library = "test", .strategy = "S", .replicas = 2, .workers = 3, .step = 7};
-  const auto large = static_cast<int64_t>(kPieceBytes / 8) * 5 / 2;
+  const auto large = static_cast<int64_t>(kPieceBytes / 8) * 3 / 2;
   image.tensors.push_back({"mirrored", "large", -1, torch::arange(large)});
   image.tensors.push_back({"slot", "small", -1, torch::arange(5)});
   image.tensors.push_back({"slot", "more", -1, torch::arange(large)});

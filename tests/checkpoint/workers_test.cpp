@@ -68,7 +68,7 @@ TEST_F(WorkersCheckpoint, AnErrorOfOneIsAnErrorOfAllAndNothingChanges) {
   run_workers({.workers = 2, .replicas = 4}, [&](Strategy& strategy) {
     Training training(strategy);
     internal::CheckpointAccess::set_files(training.checkpoint(), files);
-    CheckpointManager manager(training.checkpoint(), {.directory = "/runs"});
+    CheckpointManager manager(training.checkpoint(), {.directory = "/runs", .all_workers_write = false});
     training.steps(1);
     manager.save();
     manager.wait();

@@ -23,8 +23,8 @@ enum Refusal : uint64_t {
 constexpr std::chrono::seconds kLongestConnect{10};
 /// All connections between workers that have all come are made in so long.
 constexpr std::chrono::seconds kLongestConnectAll{60};
-/// Whoever waits for what others know gives up so much later: worker 0 hears from the others whom they lack, and then they
-/// hear from worker 0.
+/// Whoever waits for what others know gives up so much later: worker 0 hears from the others whom they lack, and then
+/// they hear from worker 0.
 constexpr std::chrono::seconds kGrace{2};
 
 }  // namespace lockstep::internal
