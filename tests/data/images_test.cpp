@@ -51,8 +51,15 @@ std::string png(const at::Tensor& pixels, int color, int depth = 8, bool interla
   return file;
 }
 
+/// How many pixels, across and down, share a colour.
+struct Sampling {
+  int across = 2;
+  int down = 2;
+};
+
 /// Bytes [height, width, channels] as a JPEG file.
-std::string jpeg(const at::Tensor& pixels, J_COLOR_SPACE space, bool progressive = false, int quality = 95) {
+std::string jpeg(const at::Tensor& pixels, J_COLOR_SPACE space, bool progressive = false, int quality = 95,
+                 Sampling sampling = {}) {
   jpeg_compress_struct info{};
   jpeg_error_mgr errors{};
   info.err = jpeg_std_error(&errors);
@@ -66,6 +73,10 @@ std::string jpeg(const at::Tensor& pixels, J_COLOR_SPACE space, bool progressive
   info.in_color_space = space;
   jpeg_set_defaults(&info);
   jpeg_set_quality(&info, quality, TRUE);
+  if (info.jpeg_color_space == JCS_YCbCr) {
+    info.comp_info[0].h_samp_factor = sampling.across;
+    info.comp_info[0].v_samp_factor = sampling.down;
+  }
   if (progressive) jpeg_simple_progression(&info);
   jpeg_start_compress(&info, TRUE);
   const at::Tensor rows = pixels.contiguous();
@@ -153,6 +164,36 @@ TEST(DecodeImage, CutsTheMiddleOut) {
   EXPECT_EQ(data::decode_image(png(smooth(1, 300), PNG_COLOR_TYPE_RGB), raw(50, 60)).sizes(), (Ints{3, 50, 60}));
   const at::Tensor number = data::decode_image(png(pixels, PNG_COLOR_TYPE_RGB), {.height = 20, .width = 20});
   EXPECT_EQ(number[1][0][0].item<float>(), (cut[1][0][0].item<float>() / 255 - 0.456f) / 0.224f);
+}
+
+TEST(DecodeImage, GivesTheBitsOfTheWholeWhereItComputesAPart) {
+  const auto whole_of = [](const std::string& file, int64_t height, int64_t width) {
+    return data::decode_image(file, raw(height, width));
+  };
+  for (const Sampling& sampling : {Sampling{1, 1}, Sampling{2, 1}, Sampling{1, 2}, Sampling{2, 2}, Sampling{4, 1}}) {
+    for (const auto& [height, width] :
+         {std::pair<int64_t, int64_t>{64, 151}, {157, 64}, {64, 64}, {65, 64}, {64, 700}}) {
+      const std::string file = jpeg(noise(height, width), JCS_RGB, false, 95, sampling);
+      const at::Tensor whole = whole_of(file, height, width);
+      const at::Tensor middle = whole.narrow(1, (height - 64) / 2, 64).narrow(2, (width - 64) / 2, 64);
+      EXPECT_TRUE(torch::equal(data::decode_image(file, raw(64, 64)), middle)) << height << " x " << width;
+      const std::string pixels = png(whole.permute({1, 2, 0}), PNG_COLOR_TYPE_RGB);
+      EXPECT_TRUE(torch::equal(data::decode_image(file, raw(31, 20)), data::decode_image(pixels, raw(31, 20))));
+    }
+  }
+  const std::string grey = jpeg(noise(70, 200, 1), JCS_GRAYSCALE);
+  EXPECT_TRUE(torch::equal(data::decode_image(grey, raw(70, 40)), whole_of(grey, 70, 200).narrow(2, 80, 40)));
+  const std::string in_scans = jpeg(noise(70, 200), JCS_RGB, true);
+  EXPECT_TRUE(torch::equal(data::decode_image(in_scans, raw(70, 40)), whole_of(in_scans, 70, 200).narrow(2, 80, 40)));
+}
+
+TEST(DecodeImage, FindsDamageBesideThePartThatItComputes) {
+  const std::string file = jpeg(noise(300, 40), JCS_RGB);  // the middle 40 rows are wanted
+  EXPECT_EQ(data::decode_image(file, raw(40, 40)).size(1), 40);
+  for (const double share : {0.05, 0.3, 0.7, 0.95}) {
+    const std::string cut = file.substr(0, static_cast<std::size_t>(share * static_cast<double>(file.size())));
+    expect_error<DataError>([&] { data::decode_image(cut, raw(40, 40)); }, "LS-DATA-RECORD", {"JPEG"});
+  }
 }
 
 TEST(DecodeImage, NamesWhatIsNoImage) {

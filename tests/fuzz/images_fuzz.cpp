@@ -1,6 +1,9 @@
 // Any bytes as a PNG or JPEG file; those that begin as a PNG does also with right checksums.
 #include <zlib.h>
 
+#include <cstring>
+#include <optional>
+
 #include "lockstep/data/formats/image_decoder.h"
 #include "lockstep/data/formats/image_resizer.h"
 #include "tests/fuzz/fuzz.h"
@@ -22,23 +25,40 @@ void repair(std::string& file) {
   }
 }
 
-void decode(const std::string& file) {
-  using namespace lockstep;
-  internal::Pixels pixels;
+using namespace lockstep;
+
+/// The image, or the part of it that is chosen; nothing where it is damaged.
+std::optional<internal::Pixels> decoded(const std::string& file, internal::ChoosePart choose) {
   try {
-    pixels = internal::decode_pixels(file, kMostPixels);
+    return internal::decode_pixels(file, kMostPixels, choose);
   } catch (const internal::ImageDamage& damage) {
     for (const char* c = damage.what(); *c != '\0'; ++c)
       fuzz::check(*c >= 0x20 && *c <= 0x7e, "a message is printable");
-    return;
+    return std::nullopt;
   }
-  fuzz::check(pixels.height >= 1 && pixels.width >= 1 && pixels.height * pixels.width <= kMostPixels,
+}
+
+void decode(const std::string& file) {
+  const auto whole = decoded(file, [](internal::Pixels&) {});
+  const auto part = decoded(file, [](internal::Pixels& chosen) {
+    chosen.rows = {chosen.height / 3, chosen.height - chosen.height / 4};
+    chosen.columns = {chosen.width / 3, chosen.width - chosen.width / 4};
+  });
+  fuzz::check(whole.has_value() == part.has_value(), "damage is found beside the chosen part too");
+  if (!whole) return;
+  fuzz::check(whole->height >= 1 && whole->width >= 1 && whole->height * whole->width <= kMostPixels,
               "the limit is kept");
-  fuzz::check(pixels.bytes.size() == static_cast<std::size_t>(3 * pixels.height * pixels.width),
+  fuzz::check(whole->bytes.size() == static_cast<std::size_t>(3 * whole->height * whole->width),
               "all pixels are there");
-  const internal::Window window = internal::covering_window(pixels.height, pixels.width, 5, 7);
-  const internal::Pixels scaled = internal::scaled_window(pixels, window.rows, window.columns);
-  fuzz::check(scaled.height == 5 && scaled.width == 7 && scaled.bytes.size() == 105, "all pixels are there");
+  const auto count = static_cast<std::size_t>(3 * (part->width - part->width / 4 - part->width / 3));
+  for (int64_t y = part->height / 3; y < part->height - part->height / 4; ++y) {
+    fuzz::check(std::memcmp(part->at(y, part->width / 3), whole->at(y, part->width / 3), count) == 0,
+                "a part has the bits of the whole");
+  }
+  int64_t rows = 0;
+  internal::for_each_row(*whole, internal::covering_window(whole->height, whole->width, 5, 7),
+                         [&](const unsigned char*) { ++rows; });
+  fuzz::check(rows == 5, "all rows are there");
 }
 
 }  // namespace

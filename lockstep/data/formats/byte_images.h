@@ -26,11 +26,12 @@ class PixelTable {
     }
   }
 
-  /// `pixels` times red, green and blue, as three planes.
-  void apply_to_pixels(const unsigned char* from, int64_t pixels, float* to) const {
-    for (std::size_t channel = 0; channel < 3; ++channel) {
-      const auto& values = values_[channel];
-      for (int64_t i = 0; i < pixels; ++i) *to++ = values[from[3 * i + static_cast<int64_t>(channel)]];
+  /// `pixels` times red, green and blue, as three planes that lie `plane` elements apart.
+  void apply_to_pixels(const unsigned char* from, int64_t pixels, float* to, int64_t plane) const {
+    for (int64_t i = 0; i < pixels; ++i, from += 3) {
+      to[i] = values_[0][from[0]];
+      to[i + plane] = values_[1][from[1]];
+      to[i + 2 * plane] = values_[2][from[2]];
     }
   }
 

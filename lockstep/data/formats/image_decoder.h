@@ -7,14 +7,28 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/core/function_ref.h"
+#include "lockstep/data/plan.h"
+
 namespace lockstep::internal {
 
-/// An image: rows of red, green and blue.
+/// An image, or a part of it: rows of red, green and blue.
 struct Pixels {
-  int64_t height = 0;
+  int64_t height = 0;  // of the whole image
   int64_t width = 0;
-  std::string bytes = {};  // height * width * 3
+  Span rows = {};  // what is here
+  Span columns = {};
+  std::string bytes = {};  // rows.size() * columns.size() * 3
+
+  /// Pixel (row, column), which is here.
+  const unsigned char* at(int64_t row, int64_t column) const {
+    return reinterpret_cast<const unsigned char*>(bytes.data()) +
+           3 * ((row - rows.begin) * columns.size() + column - columns.begin);
+  }
 };
+
+/// Is given an image's height and width, with all rows and columns, and makes these fewer where fewer are wanted.
+using ChoosePart = FunctionRef<void(Pixels&)>;
 
 /// Why bytes are no image; who reads them says which file.
 class ImageDamage : public std::runtime_error {
@@ -25,17 +39,18 @@ class ImageDamage : public std::runtime_error {
 /// Decodes a PNG or JPEG file, whichever its first bytes say. Grey becomes red, green and blue, 16 bits become the
 /// upper 8, transparency is left out; CMYK becomes RGB as if the inks were filters; a turn in the Exif data is not
 /// looked at. Throws an ImageDamage for anything else, for an image that is cut off or damaged, and for one that says
-/// it has more than `max_pixels`, before memory is taken for them.
-Pixels decode_pixels(std::string_view file, int64_t max_pixels);
+/// it has more than `max_pixels`, before memory is taken for them. The result has at least the rows and columns that
+/// `choose` leaves, with the same bits as the whole image has there; damage is found in all of the file.
+Pixels decode_pixels(std::string_view file, int64_t max_pixels, ChoosePart choose);
 
 // Of one format each.
 Pixels decode_png(std::string_view file, int64_t max_pixels);
-Pixels decode_jpeg(std::string_view file, int64_t max_pixels);
+Pixels decode_jpeg(std::string_view file, int64_t max_pixels, ChoosePart choose);
 
-/// Memory to begin with: what an image of this size needs, as far as a file of these bytes is likely to hold it.
+/// An image of this size, without its bytes. Throws an ImageDamage unless it may be decoded.
+Pixels image_of(int64_t height, int64_t width, int64_t max_pixels);
+
+/// Memory to begin with: what the rows and columns need, as far as a file of these bytes is likely to hold them.
 std::size_t expected_bytes(const Pixels& image, std::string_view file);
-
-/// Throws an ImageDamage unless an image of this size may be decoded.
-void check_size(int64_t height, int64_t width, int64_t max_pixels);
 
 }  // namespace lockstep::internal

@@ -2,9 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
+#include "lockstep/core/function_ref.h"
 #include "lockstep/data/formats/image_decoder.h"
+#include "lockstep/data/plan.h"
 
 namespace lockstep::internal {
 
@@ -17,17 +18,21 @@ struct Axis {
   int64_t count = 0;
 };
 
-/// A window of the scaled image, as `rows.count` rows of red, green and blue. Where it shrinks, a pixel is the weighted
-/// mean of all those that it covers (a triangle of two pixels' width), so that nothing is left out between; an axis
-/// that is not scaled keeps its bytes. Only +, -, * and / of IEEE numbers are used: the bytes are the same on every
-/// machine.
-Pixels scaled_window(const Pixels& image, const Axis& rows, const Axis& columns);
-
-/// The window that covers `height` x `width` from the middle of an image, which is scaled until it covers them.
+/// A window of a scaled image.
 struct Window {
   Axis rows;
   Axis columns;
 };
+/// The window that covers `height` x `width` from the middle of an image, which is scaled until it covers them.
 Window covering_window(int64_t image_height, int64_t image_width, int64_t height, int64_t width);
+
+/// The pixels of the axis that the wanted ones are made of.
+Span reach_of(const Axis& axis);
+
+/// Calls `use(row)` with each row of the window, as red, green and blue. The image has at least what the window is made
+/// of. Where the window shrinks it, a pixel is the weighted mean of all those that it covers (a triangle of two pixels'
+/// width), so that nothing is left out between; an axis that is not scaled keeps its bytes. Only +, -, * and / of IEEE
+/// numbers are used: the bytes are the same on every machine.
+void for_each_row(const Pixels& image, const Window& window, FunctionRef<void(const unsigned char*)> use);
 
 }  // namespace lockstep::internal

@@ -15,6 +15,15 @@ namespace {
 
 constexpr int64_t kMostPixels = int64_t{1} << 31;
 
+/// `pixels` times red, green and blue, as three planes that lie `plane` bytes apart.
+void to_planes(const unsigned char* from, int64_t pixels, unsigned char* to, int64_t plane) {
+  for (int64_t i = 0; i < pixels; ++i, from += 3) {
+    to[i] = from[0];
+    to[i + plane] = from[1];
+    to[i + 2 * plane] = from[2];
+  }
+}
+
 }  // namespace
 
 ImageToTensor::ImageToTensor(const data::ImageOptions& options, const char* call)
@@ -33,17 +42,25 @@ ImageToTensor::ImageToTensor(const data::ImageOptions& options, const char* call
 void ImageToTensor::write(std::string_view file, void* to) const {
   const int64_t height = options_.height;
   const int64_t width = options_.width;
-  const Pixels image = decode_pixels(file, options_.max_pixels);
-  Window window{{image.height, height, 0, height}, {image.width, width, 0, width}};
-  if (options_.fit == data::ImageFit::kCrop) window = covering_window(image.height, image.width, height, width);
-  const Pixels scaled = scaled_window(image, window.rows, window.columns);
+  const auto window_of = [&](const Pixels& image) {
+    if (options_.fit == data::ImageFit::kCrop) return covering_window(image.height, image.width, height, width);
+    return Window{{image.height, height, 0, height}, {image.width, width, 0, width}};
+  };
+  const Pixels image = decode_pixels(file, options_.max_pixels, [&](Pixels& part) {
+    const Window window = window_of(part);
+    part.rows = reach_of(window.rows);
+    part.columns = reach_of(window.columns);
+  });
   const int64_t plane = height * width;
-  const auto* const from = reinterpret_cast<const unsigned char*>(scaled.bytes.data());
-  if (options_.normalize) return table_.apply_to_pixels(from, plane, static_cast<float*>(to));
-  auto* planes = static_cast<unsigned char*>(to);
-  for (int64_t channel = 0; channel < 3; ++channel) {
-    for (int64_t i = 0; i < plane; ++i) *planes++ = from[3 * i + channel];
-  }
+  int64_t done = 0;  // pixels
+  for_each_row(image, window_of(image), [&](const unsigned char* row) {
+    if (options_.normalize) {
+      table_.apply_to_pixels(row, width, static_cast<float*>(to) + done, plane);
+    } else {
+      to_planes(row, width, static_cast<unsigned char*>(to) + done, plane);
+    }
+    done += width;
+  });
 }
 
 }  // namespace lockstep::internal

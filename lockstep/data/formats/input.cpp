@@ -162,13 +162,19 @@ std::size_t InputFile::read_at(int64_t offset, char* to, std::size_t count) cons
 }
 
 std::string bytes_of_file(const std::string& path, int64_t most) {
-  Input input(path);
+  const InputFile file(path);
   std::string bytes;
-  input.append(bytes, static_cast<uint64_t>(most));
-  if (!input.peek().empty()) {
-    throw DataError("LS-DATA-FILE", fmt::format("'{}' has more than {} bytes", path, most), "give a smaller file");
+  for (std::size_t got = 0; bytes.size() <= static_cast<std::size_t>(most);) {
+    // One byte more than there should be, to see the end; a piece at a time, so that memory grows with what is read.
+    const auto left = static_cast<std::size_t>(std::max<int64_t>(file.size() - static_cast<int64_t>(got), 0)) + 1;
+    bytes.resize(got + std::min(left, kPiece));
+    const std::size_t read = file.read_at(static_cast<int64_t>(got), bytes.data() + got, bytes.size() - got);
+    got += read;
+    if (got == bytes.size()) continue;
+    bytes.resize(got);
+    return bytes;
   }
-  return bytes;
+  throw DataError("LS-DATA-FILE", fmt::format("'{}' has more than {} bytes", path, most), "give a smaller file");
 }
 
 Input::Input(const std::string& path, int64_t offset)

@@ -1,6 +1,7 @@
 // JPEG files, by libjpeg-turbo.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 
@@ -81,35 +82,63 @@ void from_inks(const unsigned char* inks, int64_t width, bool inverted, unsigned
   }
 }
 
+/// Whether a part of the image can be computed with the whole image's bits: where rows come straight from the file.
+bool gives_parts(jpeg_decompress_struct& info) {
+  return !info.progressive_mode && !jpeg_has_multiple_scans(&info) && info.num_components != 4;
+}
+
+/// Leaves columns out that are not wanted, and gives those that come. Colours are made from their neighbours' too, so a
+/// block more comes at each side.
+Span cut_columns(jpeg_decompress_struct& info, const Span& wanted) {
+  const int64_t block = int64_t{DCTSIZE} * info.max_h_samp_factor;
+  const int64_t begin = std::max<int64_t>(wanted.begin / block - 1, 0) * block;
+  const int64_t end = std::min<int64_t>(wanted.end + block, info.output_width);
+  auto first = static_cast<JDIMENSION>(begin);
+  auto count = static_cast<JDIMENSION>(end - begin);
+  jpeg_crop_scanline(&info, &first, &count);
+  return {first, int64_t{first} + count};
+}
+
 }  // namespace
 
-Pixels decode_jpeg(std::string_view file, int64_t max_pixels) {
+Pixels decode_jpeg(std::string_view file, int64_t max_pixels, ChoosePart choose) {
   Jpeg self;
-  self.call([&self, file] {
-    jpeg_create_decompress(&self.info);
-    self.info.progress = &self.progress;
-    jpeg_mem_src(&self.info, reinterpret_cast<const unsigned char*>(file.data()), file.size());
-    jpeg_read_header(&self.info, TRUE);
+  jpeg_decompress_struct& info = self.info;
+  self.call([&] {
+    jpeg_create_decompress(&info);
+    info.progress = &self.progress;
+    jpeg_mem_src(&info, reinterpret_cast<const unsigned char*>(file.data()), file.size());
+    jpeg_read_header(&info, TRUE);
   });
-  Pixels pixels{self.info.image_height, self.info.image_width};
-  check_size(pixels.height, pixels.width, max_pixels);
-  const bool has_inks = self.info.num_components == 4;
-  self.call([&self, has_inks] {
-    self.info.out_color_space = has_inks ? JCS_CMYK : JCS_RGB;
-    self.info.dct_method = JDCT_ISLOW;  // exact: the same bits on every processor
-    jpeg_start_decompress(&self.info);
+  Pixels pixels = image_of(info.image_height, info.image_width, max_pixels);
+  if (gives_parts(info)) choose(pixels);
+  const bool has_inks = info.num_components == 4;
+  self.call([&] {
+    info.out_color_space = has_inks ? JCS_CMYK : JCS_RGB;
+    info.dct_method = JDCT_ISLOW;  // exact: the same bits on every processor
+    jpeg_start_decompress(&info);
+    if (pixels.columns.size() < pixels.width) pixels.columns = cut_columns(info, pixels.columns);
+    if (pixels.rows.begin > 0) jpeg_skip_scanlines(&info, static_cast<JDIMENSION>(pixels.rows.begin));
   });
-  const auto row = static_cast<std::size_t>(pixels.width) * 3;
+  const auto row = static_cast<std::size_t>(pixels.columns.size()) * 3;
   std::string inks(has_inks ? static_cast<std::size_t>(pixels.width) * 4 : 0, '\0');
   pixels.bytes.reserve(expected_bytes(pixels, file));
-  for (int64_t y = 0; y < pixels.height; ++y) {
+  const auto read_row = [&](unsigned char* to) { self.call([&] { jpeg_read_scanlines(&info, &to, 1); }); };
+  for (int64_t y = pixels.rows.begin; y < pixels.rows.end; ++y) {
     pixels.bytes.resize(pixels.bytes.size() + row);  // memory grows with the rows that are there
     auto* const to = reinterpret_cast<unsigned char*>(pixels.bytes.data() + pixels.bytes.size() - row);
-    unsigned char* line = has_inks ? reinterpret_cast<unsigned char*>(inks.data()) : to;
-    self.call([&self, &line] { jpeg_read_scanlines(&self.info, &line, 1); });
-    if (has_inks) from_inks(line, pixels.width, self.info.saw_Adobe_marker != 0, to);
+    auto* const line = has_inks ? reinterpret_cast<unsigned char*>(inks.data()) : to;
+    read_row(line);
+    if (has_inks) from_inks(line, pixels.width, info.saw_Adobe_marker != 0, to);
   }
-  self.call([&self] { jpeg_finish_decompress(&self.info); });
+  // The rest is not computed, but read, so that damage is found there too: libjpeg does that up to a row that it gives.
+  const int64_t rest = pixels.height - pixels.rows.end;
+  if (rest > 1) self.call([&] { jpeg_skip_scanlines(&info, static_cast<JDIMENSION>(rest - 1)); });
+  if (rest > 0) {
+    std::string last(row, '\0');
+    read_row(reinterpret_cast<unsigned char*>(last.data()));
+  }
+  self.call([&] { jpeg_finish_decompress(&info); });
   return pixels;
 }
 

@@ -63,8 +63,8 @@ Pixels decode_png(std::string_view file, int64_t max_pixels) {
     png_set_user_limits(self.png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
     png_read_info(self.png, self.info);
   });
-  Pixels pixels{png_get_image_height(self.png, self.info), png_get_image_width(self.png, self.info)};
-  check_size(pixels.height, pixels.width, max_pixels);
+  Pixels pixels =
+      image_of(png_get_image_height(self.png, self.info), png_get_image_width(self.png, self.info), max_pixels);
   int passes = 1;
   std::size_t row_bytes = 0;
   self.call([&self, &passes, &row_bytes] {
