@@ -8,7 +8,9 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
+#include <type_traits>
 #include <utility>
 
 #include "lockstep/core/error.h"
@@ -43,6 +45,51 @@ at::Tensor joined(std::span<const Batch> batches, const char* what, const std::s
   }
   if (all.empty()) return {};
   return all.size() == 1 ? all.front() : at::cat(all, 0);
+}
+
+/// Some rows as a view. Of ordinary tensors it is made without LibTorch's dispatcher, which would take longer than most
+/// of what is done to a sample.
+at::Tensor view_of_rows(const at::Tensor& tensor, int64_t begin, int64_t count) {
+  if (!is_plain(tensor) || tensor.dim() == 0) return tensor.narrow(0, begin, count);
+  auto view = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(tensor.storage()),
+                                                   tensor.key_set(), tensor.dtype());
+  c10::DimVector sizes(tensor.sizes());
+  sizes[0] = count;
+  view->set_storage_offset(tensor.storage_offset() + begin * tensor.stride(0));
+  view->set_sizes_and_strides(sizes, tensor.strides());
+  return at::Tensor(std::move(view));
+}
+
+/// Rows, which are there, of an ordinary tensor that lies in one piece. They may lie anywhere in memory, so each is
+/// fetched while the ones before it are copied.
+at::Tensor copied_rows(const at::Tensor& tensor, std::span<const int64_t> rows) {
+  constexpr std::size_t kAhead = 6;
+  constexpr std::size_t kLine = 64;
+  constexpr std::size_t kFetched = 4 * kLine;  // of a row; the processor fetches what follows
+  c10::DimVector sizes(tensor.sizes());
+  sizes[0] = static_cast<int64_t>(rows.size());
+  at::Tensor result = at::empty(sizes, tensor.options());
+  if (result.numel() == 0) return result;
+  const std::size_t bytes = result.nbytes() / rows.size();
+  const auto* const from = static_cast<const char*>(tensor.data_ptr());
+  auto* to = static_cast<char*>(result.data_ptr());
+  const auto copy = [&](auto size) {
+    for (std::size_t i = 0; i < rows.size(); ++i, to += size) {
+      if (i + kAhead < rows.size()) {
+        const char* const next = from + static_cast<std::size_t>(rows[i + kAhead]) * size;
+        for (std::size_t line = 0; line < std::min<std::size_t>(kFetched, size); line += kLine)
+          __builtin_prefetch(next + line);
+      }
+      std::memcpy(to, from + static_cast<std::size_t>(rows[i]) * size, size);
+    }
+  };
+  // A number for each sample, as targets are, is copied without a call.
+  if (bytes == sizeof(int64_t)) {
+    copy(std::integral_constant<std::size_t, sizeof(int64_t)>{});
+  } else {
+    copy(bytes);
+  }
+  return result;
 }
 
 /// The same change of each tensor of a batch, the undefined ones left out.
@@ -129,15 +176,26 @@ Batch zipped(Batch first, const Batch& second, const std::string& name) {
   return first;
 }
 
+bool is_plain(const at::Tensor& tensor) {
+  static const c10::DispatchKeySet plain = at::empty({0}, at::kCPU).key_set();
+  return tensor.key_set() == plain && !tensor.requires_grad();
+}
+
 Batch rows_of(const Batch& batch, int64_t begin, int64_t count) {
-  Batch result = changed(batch, [&](const at::Tensor& tensor) { return tensor.narrow(0, begin, count); });
+  Batch result = changed(batch, [&](const at::Tensor& tensor) { return view_of_rows(tensor, begin, count); });
   result.padding = 0;
   return result;
 }
 
 Batch rows_at(const Batch& batch, std::span<const int64_t> rows) {
-  const at::Tensor index = ids_tensor(rows);
-  return changed(batch, [&](const at::Tensor& tensor) { return at::index_select(tensor, 0, index); });
+  at::Tensor index;
+  const auto [lowest, highest] = std::minmax_element(rows.begin(), rows.end());
+  return changed(batch, [&](const at::Tensor& tensor) {
+    const bool has_all = rows.empty() || (*lowest >= 0 && *highest < rows_of(tensor));
+    if (has_all && is_plain(tensor) && tensor.is_contiguous()) return copied_rows(tensor, rows);
+    if (!index.defined()) index = ids_tensor(rows);
+    return at::index_select(tensor, 0, index);
+  });
 }
 
 Batch no_rows(const Batch& like) {

@@ -15,6 +15,9 @@ namespace lockstep::internal {
 /// names, dtypes or shapes beyond the first dimension. At least one batch.
 Batch joined_rows(std::span<const Batch> batches, const std::string& who);
 
+/// Whether a tensor is an ordinary one of the host that needs no gradient, so that its memory is all that it is.
+bool is_plain(const at::Tensor& tensor);
+
 /// The rows [begin, begin + count) as views.
 Batch rows_of(const Batch& batch, int64_t begin, int64_t count);
 

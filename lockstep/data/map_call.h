@@ -14,10 +14,11 @@ struct MapCall {
   data::MapFunction function;
   bool takes_generator = false;
   std::string name = {};
+  std::string who = "the function of " + name;  // for messages
 };
 
 /// What the function makes of `sample`, without ids. Whatever it throws is nested in a DataError that names the stage
 /// and `where()`.
-Batch call_map(const MapCall& call, const data::Pass& pass, Batch sample, int64_t id, FunctionRef<std::string()> where);
+Batch call_map(const MapCall& call, SampleRandom& random, Batch sample, int64_t id, FunctionRef<std::string()> where);
 
 }  // namespace lockstep::internal

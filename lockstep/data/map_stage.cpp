@@ -16,6 +16,7 @@
 #include "lockstep/data/map_call.h"
 #include "lockstep/data/order_probe.h"
 #include "lockstep/data/read_pool.h"
+#include "lockstep/data/row_collector.h"
 #include "lockstep/data/stage.h"
 #include "lockstep/data/stage_digest.h"
 
@@ -30,7 +31,8 @@ thread_local std::vector<std::unique_ptr<RandomStream>> idle_streams;
 
 }  // namespace
 
-SampleRandom::SampleRandom(const data::Pass& pass, int64_t sample) {
+SampleRandom::SampleRandom(const data::Pass& pass)
+    : seed_(mixed(pass.seed, mixed(static_cast<uint64_t>(pass.epoch), static_cast<uint64_t>(pass.maps_after)))) {
   static const int intercepted = intercept_random_operators();
   static_cast<void>(intercepted);
   if (idle_streams.empty()) {
@@ -39,10 +41,7 @@ SampleRandom::SampleRandom(const data::Pass& pass, int64_t sample) {
     stream_ = std::move(idle_streams.back());
     idle_streams.pop_back();
   }
-  const uint64_t where = mixed(static_cast<uint64_t>(pass.epoch), static_cast<uint64_t>(pass.maps_after));
-  stream_->restart(
-      {.seed = mixed(mixed(pass.seed, where), static_cast<uint64_t>(sample)), .purpose = StreamPurpose::kSample});
-  scope_ = std::make_unique<RandomScope>(*stream_);
+  scope_.emplace(*stream_);
 }
 
 SampleRandom::~SampleRandom() {
@@ -50,20 +49,23 @@ SampleRandom::~SampleRandom() {
   idle_streams.push_back(std::move(stream_));
 }
 
-Batch call_map(const MapCall& call, const data::Pass& pass, Batch sample, int64_t id,
-               FunctionRef<std::string()> where) {
+void SampleRandom::begin(int64_t sample) {
+  stream_->restart({.seed = mixed(seed_, static_cast<uint64_t>(sample)), .purpose = StreamPurpose::kSample});
+}
+
+Batch call_map(const MapCall& call, SampleRandom& random, Batch sample, int64_t id, FunctionRef<std::string()> where) {
   const int64_t rows = sample.size();
   try {
-    SampleRandom random(pass, id);
+    random.begin(id);
     static const at::Generator none;
     Batch made = call.function(std::move(sample), call.takes_generator ? random.generator() : none);
     made.ids = at::Tensor();
     made.global_size = 0;
     made.padding = 0;
     for_each_tensor(made, [](at::Tensor& tensor) {
-      if (tensor.defined()) tensor = tensor.detach();
+      if (tensor.defined() && tensor.requires_grad()) tensor = tensor.detach();
     });
-    check_rows(made, rows, fmt::format("the function of {}", call.name));
+    check_rows(made, rows, call.who);
     return made;
   } catch (...) {
     std::throw_with_nested(DataError(
@@ -117,22 +119,25 @@ class MapStage final : public Stage {
     const int64_t threads = mapping_->pool.threads();
     const int64_t each = threads == 1 ? count : std::clamp<int64_t>(count / (4 * threads), 1, kMost);
     const int64_t tasks = (count + each - 1) / each;
-    std::vector<Batch> made(ids.size());
+    internal::RowCollector made(count);
     mapping_->pool.run(tasks, [&](int64_t task) {
-      const auto begin = static_cast<std::size_t>(task * each);
-      const std::size_t size = std::min(static_cast<std::size_t>(each), ids.size() - begin);
-      const Batch rows = read_upstream(ids.subspan(begin, size));
-      for (std::size_t i = 0; i < size; ++i) {
-        const int64_t id = ids[begin + i];
-        Batch sample = internal::rows_of(rows, static_cast<int64_t>(i), 1);
-        sample.ids = internal::ids_tensor({&id, 1});
+      const int64_t begin = task * each;
+      const int64_t size = std::min(each, count - begin);
+      const auto some = ids.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(size));
+      Batch rows = read_upstream(some);
+      rows.ids = internal::ids_tensor(some);
+      internal::SampleRandom random(pass_);
+      for (int64_t i = 0; i < size; ++i) {
+        const int64_t id = some[static_cast<std::size_t>(i)];
+        Batch sample = internal::rows_of(rows, i, 1);
         sample.global_size = 1;
-        made[begin + i] = internal::call_map(mapping_->call, pass_, std::move(sample), id,
-                                             [&] { return fmt::format("sample {} of {}", id, upstream().describe()); });
-        if (!made[begin + i].target.defined()) made[begin + i].target = at::empty({1, 0});
+        Batch row = internal::call_map(mapping_->call, random, std::move(sample), id,
+                                       [&] { return fmt::format("sample {} of {}", id, upstream().describe()); });
+        if (!row.target.defined()) row.target = at::empty({1, 0});
+        made.put(begin + i, std::move(row));
       }
     });
-    const Batch joined = internal::joined_rows(made, describe());
+    const Batch joined = made.take(describe());
     const std::lock_guard<std::mutex> lock(mapping_->mutex);
     if (!mapping_->no_rows) mapping_->no_rows = internal::no_rows(joined);
     return joined;

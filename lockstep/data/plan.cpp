@@ -22,6 +22,9 @@ uint64_t below(uint64_t bits, uint64_t limit) {
   return static_cast<uint64_t>((static_cast<Wide>(bits) * limit) >> 64);
 }
 
+/// The remainder of a sum of two numbers below `size`.
+uint64_t modulo(uint64_t sum, uint64_t size) { return sum < size ? sum : sum - size; }
+
 }  // namespace
 
 EpochOrder::EpochOrder(int64_t size, bool shuffle, uint64_t seed, int64_t epoch)
@@ -41,8 +44,8 @@ int64_t EpochOrder::sample_at(int64_t position) const {
     uint64_t left = x / right_size_;
     uint64_t right = x % right_size_;
     for (int round = 0; round < kRounds; round += 2) {
-      left = (left + below(mix(keys_[round] ^ right), left_size_)) % left_size_;
-      right = (right + below(mix(keys_[round + 1] ^ left), right_size_)) % right_size_;
+      left = modulo(left + below(mix(keys_[round] ^ right), left_size_), left_size_);
+      right = modulo(right + below(mix(keys_[round + 1] ^ left), right_size_), right_size_);
     }
     x = left * right_size_ + right;
   } while (x >= static_cast<uint64_t>(size_));

@@ -3,27 +3,31 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "lockstep/data/dataset.h"
 #include "lockstep/replica/random_streams.h"
 
 namespace lockstep::internal {
 
-/// While it lives, LibTorch's random operators of this thread draw from the sample's stream where they are given no
-/// generator.
+/// While it lives, LibTorch's random operators of this thread draw from the stream of the present sample where they are
+/// given no generator.
 class SampleRandom {
  public:
-  SampleRandom(const data::Pass& pass, int64_t sample);
+  explicit SampleRandom(const data::Pass& pass);
   ~SampleRandom();
   SampleRandom(const SampleRandom&) = delete;
   SampleRandom& operator=(const SampleRandom&) = delete;
 
+  /// Makes `sample` the present one.
+  void begin(int64_t sample);
   /// The sample's generator.
   const at::Generator& generator() { return stream_->generator(); }
 
  private:
+  const uint64_t seed_;  // of the pass and stage
   std::unique_ptr<RandomStream> stream_;
-  std::unique_ptr<RandomScope> scope_;
+  std::optional<RandomScope> scope_;
 };
 
 }  // namespace lockstep::internal

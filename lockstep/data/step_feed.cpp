@@ -9,6 +9,7 @@
 
 #include "lockstep/core/log.h"
 #include "lockstep/data/read_pool.h"
+#include "lockstep/memory/tensor_cache.h"
 
 namespace lockstep::internal {
 
@@ -17,7 +18,7 @@ StepFeed::StepFeed(std::unique_ptr<EpochReader> reader, int64_t depth, int64_t t
   if (depth == 0) return;
   const int64_t wanted = reader_->is_parallel() ? std::min(threads, depth) : 1;
   try {
-    for (int64_t i = 0; i < wanted; ++i) threads_.emplace_back([this] { work(); });
+    for (int64_t i = 0; i < wanted; ++i) start_thread();
   } catch (const std::system_error&) {
     return;  // with the threads that there are; without any, next() reads
   }
@@ -46,6 +47,16 @@ LocalStep StepFeed::read(const EpochReader::Work& work) {
   return end;
 }
 
+void StepFeed::start_thread() {
+  threads_.emplace_back([this] {
+    // What is read is freed by other threads, and its memory comes back for the steps that follow.
+    const TensorCacheLease memory;
+    exchange_thread_cache(&memory.cache());
+    work();
+    exchange_thread_cache(nullptr);
+  });
+}
+
 void StepFeed::work() {
   std::unique_lock<std::mutex> lock(monitor_->mutex);
   while (true) {
@@ -65,7 +76,8 @@ void StepFeed::work() {
     }
     slot->done = true;
     if (slot->error || slot->step.end) over_ = true;
-    monitor_->changed.notify_all();
+    // The loop waits for the first step only; waking it for another one would take a core from who reads.
+    if (over_ || slot == slots_.front()) monitor_->changed.notify_all();
   }
 }
 

@@ -37,6 +37,7 @@ class StepFeed {
     std::exception_ptr error;
     bool done = false;
   };
+  void start_thread();
   void work();
   void wait_for_first(std::unique_lock<std::mutex>& lock);
   static LocalStep read(const EpochReader::Work& work);

@@ -98,7 +98,8 @@ class MapReader final : public StreamReader {
       const at::Tensor ids = made.element.ids;
       const int64_t id = first_id(made.element);
       try {
-        made.element = internal::call_map(mapping_->call, pass_, std::move(made.element), id,
+        internal::SampleRandom random(pass_);
+        made.element = internal::call_map(mapping_->call, random, std::move(made.element), id,
                                           [&] { return fmt::format("sample {} of {}", id, upstream_name_); });
         made.element.ids = ids;
       } catch (...) {

@@ -189,6 +189,57 @@ TEST(Map, KnowsTheShapeOfNoSamples) {
   EXPECT_EQ(none.input.scalar_type(), torch::kDouble);
 }
 
+TEST(Map, PutsSamplesOfAnyKindTogether) {
+  const auto check = [](const std::function<at::Tensor(const at::Tensor&)>& make) {
+    for (const int64_t threads : {1, 3}) {
+      const Batch all = tens(40)
+                            .map(
+                                [&](Batch sample) {
+                                  sample.input = make(sample.input);
+                                  sample.more["again"] = make(sample.target.to(torch::kFloat).view({1, 1}));
+                                  return sample;
+                                },
+                                {.threads = threads})
+                            .read_all();
+      const at::Tensor expected = torch::arange(40).to(torch::kFloat).view({40, 1});
+      EXPECT_TRUE(torch::equal(all.input, make(expected)));
+      EXPECT_TRUE(torch::equal(all.more.at("again"), make(expected * 10)));
+      EXPECT_FALSE(all.input.requires_grad());
+    }
+  };
+  check([](const at::Tensor& x) { return x + 1; });
+  check([](const at::Tensor& x) { return x.view({-1, 1, 1}).expand({-1, 2, 3}).transpose(1, 2); });
+  check([](const at::Tensor& x) { return (x + 1).set_requires_grad(true); });
+  check([](const at::Tensor& x) { return torch::complex(x, x).conj(); });
+  check([](const at::Tensor& x) { return x.narrow(1, 0, 0); });
+}
+
+TEST(Map, NamesTheFirstSampleOfAnotherShapeOnAnyNumberOfThreads) {
+  for (const int64_t threads : {1, 3}) {
+    const Dataset mixed = tens(64).map(
+        [](Batch sample) {
+          const int64_t id = sample.ids.item<int64_t>();
+          if (id >= 40) sample.input = torch::zeros({1, id});
+          return sample;
+        },
+        {.threads = threads});
+    for (int i = 0; i < 5; ++i)
+      expect_error<DataError>([&] { mixed.read_all(); }, "LS-SAMPLE-SHAPE", {"[1, 1]", "[1, 40]"});
+  }
+}
+
+TEST(Tensors, GiveTheRowsThatAreAskedFor) {
+  const torch::Tensor wide = torch::arange(60).view({5, 3, 4});
+  for (const torch::Tensor& rows :
+       {wide, wide.transpose(0, 1), wide.to(torch::kByte), torch::complex(wide * 1.0, wide * 2.0).conj()}) {
+    const Dataset dataset = data::from_tensors(rows, torch::arange(rows.size(0)) + 7);
+    const Batch some = dataset.read(Numbers{2, 0, 2});
+    EXPECT_TRUE(torch::equal(some.input, rows.index_select(0, torch::tensor({2, 0, 2}))));
+    EXPECT_TRUE(torch::equal(some.target, torch::tensor({9, 7, 9})));
+    EXPECT_EQ(dataset.read(Numbers{}).input.size(0), 0);
+  }
+}
+
 TEST(MapRows, ChangesAllRowsAtOnce) {
   int calls = 0;
   const Dataset doubled = tens(6).map_rows([&](Batch rows) {
