@@ -42,6 +42,10 @@ uint64_t digest_of_whole_file(const std::string& path) {
   return in.bad() ? 0 : digest | 1;
 }
 
+data::SourceFile file_in_memory(const std::string& path, std::string_view bytes) {
+  return {path, XXH3_64bits(bytes.data(), bytes.size()) | 1};
+}
+
 uint64_t digest_of(const std::vector<data::SourceFile>& files) {
   uint64_t digest = files.size();
   for (const data::SourceFile& file : files) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/data/dataset.h"
@@ -14,6 +15,9 @@ uint64_t digest_of_file(const std::string& path);
 
 /// A digest of all bytes of a file that is small enough to be read twice; 0 where it cannot be read.
 uint64_t digest_of_whole_file(const std::string& path);
+
+/// A file of which all bytes are in memory.
+data::SourceFile file_in_memory(const std::string& path, std::string_view bytes);
 
 /// A digest of all; 0 where one of them could not be read.
 uint64_t digest_of(const std::vector<data::SourceFile>& files);

@@ -4,9 +4,6 @@
 #include <fmt/format.h>
 #include <zlib.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -154,7 +151,7 @@ Dataset load(const fs::path& images_path, const fs::path& labels_path) {
   std::memcpy(target.data_ptr(), labels.bytes.data(), labels.bytes.size());
   // MNIST's mean and standard deviation, as they are usually given.
   const auto file = [](const fs::path& path, const Idx& idx) {
-    return SourceFile{path.string(), XXH3_64bits(idx.bytes.data(), idx.bytes.size()) | 1};
+    return internal::file_in_memory(path.string(), {reinterpret_cast<const char*>(idx.bytes.data()), idx.bytes.size()});
   };
   return internal::tensors_of_files(pixels.to(at::kFloat).div_(255).sub_(0.1307).div_(0.3081), target.to(at::kLong),
                                     {file(images_path, images), file(labels_path, labels)});

@@ -2,9 +2,6 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -14,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/data/files_digest.h"
 #include "lockstep/data/sources.h"
 #include "lockstep/data/stage_digest.h"
 
@@ -106,7 +104,7 @@ Text text(const std::string& path, int64_t context) {
             path, bytes.size(), bytes.size() - cut, context),
         "give a longer text, or a smaller context");
   }
-  const SourceFile file{path, XXH3_64bits(bytes.data(), bytes.size()) | 1};
+  const SourceFile file = internal::file_in_memory(path, bytes);
   std::array<bool, 256> present{};
   for (const char byte : bytes) present[static_cast<unsigned char>(byte)] = true;
   std::array<char, 256> number_of{};

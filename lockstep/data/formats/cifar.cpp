@@ -2,9 +2,6 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <array>
 #include <cstring>
 #include <filesystem>
@@ -108,7 +105,7 @@ SourceFile append_file(const Kind& kind, const fs::path& path, std::string& reco
                     fmt::format("give files of {} with labels from 0 to {}", kind.name, kind.classes - 1));
   }
   records += bytes;
-  return {path.string(), XXH3_64bits(bytes.data(), bytes.size()) | 1};
+  return internal::file_in_memory(path.string(), bytes);
 }
 
 Dataset load(const Kind& kind, const fs::path& folder, const std::vector<const char*>& files, bool normalize) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,8 +56,19 @@ class ImageSource final : public Source {
   }
 
   std::string describe() const override { return fmt::format("{} images under '{}'", size(), folder_); }
-  /// Names and sizes of all, and the contents of some: opening a million files would take too long.
   std::vector<SourceFile> files() const override {
+    std::call_once(listed_, [&] { listed_files_ = list(); });
+    return listed_files_;
+  }
+  uint64_t digest() const override {
+    return internal::stage_digest(internal::digest_of(files()), "image_folder",
+                                  {static_cast<uint64_t>(options_.height), static_cast<uint64_t>(options_.width),
+                                   static_cast<uint64_t>(options_.fit), options_.normalize ? 1u : 0u});
+  }
+
+ private:
+  /// Names and sizes of all, and the contents of some: opening a million files would take too long.
+  std::vector<SourceFile> list() const {
     constexpr std::size_t kSampled = 256;
     const std::size_t every = (files_.size() + kSampled - 1) / kSampled;
     std::vector<SourceFile> files(files_.size());
@@ -69,13 +81,7 @@ class ImageSource final : public Source {
     }
     return files;
   }
-  uint64_t digest() const override {
-    return internal::stage_digest(internal::digest_of(files()), "image_folder",
-                                  {static_cast<uint64_t>(options_.height), static_cast<uint64_t>(options_.width),
-                                   static_cast<uint64_t>(options_.fit), options_.normalize ? 1u : 0u});
-  }
 
- private:
   void read_image(const std::string& path, void* to) const {
     const std::string bytes = internal::bytes_of_file(path, kLargestFile);
     try {
@@ -92,6 +98,8 @@ class ImageSource final : public Source {
   const std::vector<int64_t> classes_;
   const ImageOptions options_;
   const internal::ImageToTensor decode_;
+  mutable std::once_flag listed_;
+  mutable std::vector<SourceFile> listed_files_;  // written once
 };
 
 bool is_image_name(const fs::path& path) {
