@@ -127,8 +127,9 @@ int train(const TrainOptions& options) {
   const std::string description = strategy->describe();  // while there are no variables, of which it has a table
   const ReplicatedModel model = strategy->make_module([&] { return make_model(model_options); });
   const Optimizer optimizer = make_optimizer(*strategy, model, options.optimizer, options.learning_rate);
-  const auto data =
-      strategy->distribute(split.train, {.global_batch = options.global_batch, .shuffle = true, .name = "train"});
+  const auto data = strategy->distribute(
+      split.train,
+      {.global_batch = options.global_batch, .shuffle = true, .name = "train", .prefetch = options.prefetch});
 
   const int64_t per_epoch = data.steps_per_epoch();
   if (per_epoch == 0) {
@@ -138,6 +139,7 @@ int train(const TrainOptions& options) {
   const int64_t steps = options.steps > 0 ? options.steps : per_epoch * std::max<int64_t>(options.epochs, 1);
   if (is_chief) {
     std::fputs(description.c_str(), stderr);
+    std::fputs(fmt::format("data: {}", data.describe()).c_str(), stderr);
     if (options.describe) std::fputs(strategy->describe_variables().c_str(), stderr);
   }
 
@@ -152,12 +154,16 @@ int train(const TrainOptions& options) {
   if (is_chief) progress.emplace(steps - strategy->step(), options.steps > 0 ? 0 : steps / per_epoch);
   std::optional<std::string> failure;
   int64_t samples_now = 0;  // since the start of this process
-  const auto start = std::chrono::steady_clock::now();
+  using Clock = std::chrono::steady_clock;
+  Clock::duration waited{0};
+  const auto start = Clock::now();
   try {
     const int64_t first_epoch = data.cursor().epoch;
     for (int64_t epoch = first_epoch; strategy->step() < steps && !strategy->stop_requested(); ++epoch) {
       if (epoch > first_epoch) counts.epoch_loss = 0, counts.epoch_steps = 0;
+      auto asked = Clock::now();  // for the next batch
       for (const auto& batch : data.epoch(epoch)) {
+        waited += Clock::now() - asked;
         const int64_t number = strategy->step();
         const double loss = step(*strategy, model, optimizer, batch);
         if (!options.sample_log.empty()) log_samples(*strategy, sample_log, epoch, number, batch);
@@ -169,6 +175,7 @@ int train(const TrainOptions& options) {
         if (progress) progress->step(epoch, samples, loss);
         checkpoints.after_step();
         if (strategy->step() == steps || strategy->stop_requested()) break;  // before the next batch counts as used
+        asked = Clock::now();
       }
       if (progress && counts.epoch_steps > 0) {
         progress->epoch(epoch, counts.epoch_loss / static_cast<double>(counts.epoch_steps));
@@ -185,7 +192,8 @@ int train(const TrainOptions& options) {
     }
     if (!failure) throw;
   }
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  report.input_stall = std::chrono::duration<double>(waited).count() / std::max(report.seconds, 1e-9);
   report.steps = strategy->step();
   report.samples = counts.samples;
   report.samples_of_process = samples_now;

@@ -43,6 +43,13 @@ void add_train(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   train->add_option("--learning-rate", options.learning_rate, "by default the optimizer's usual one")
       ->check(CLI::PositiveNumber);
+  train
+      ->add_option(
+          "--prefetch", options.prefetch,
+          "steps that are read ahead on a thread of their own; 0: read when they are needed; no result depends "
+          "on it")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
   train->add_option("--seed", options.seed, "of initial values, dropout and order")->capture_default_str();
   train->add_option("--dropout", options.model.dropout, "probability")
       ->check(CLI::Range(0.0, 0.99))

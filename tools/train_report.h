@@ -27,7 +27,8 @@ struct TrainReport {
   int64_t samples = 0;
   int64_t samples_of_process = 0;  // without those of before a resume
   double seconds = 0;
-  double train_loss = 0;  // the mean over the last epoch's steps
+  double input_stall = 0;  // the share of the time in which the loop waited for its next batch
+  double train_loss = 0;   // the mean over the last epoch's steps
   double eval_loss = 0;
   double eval_accuracy = 0;
   std::string weights_sha256;

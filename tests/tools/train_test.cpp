@@ -58,8 +58,8 @@ class Train : public ::testing::Test {
 TEST_F(Train, ReportsWhatItWasAndGave) {
   const auto json = report("--strategy mirrored --devices cpu:0,cpu:1 --replicas 4");
   for (const char* key : {"strategy", "replicas", "devices", "workers", "engine", "steps", "samples",
-                          "samples_per_second", "train_loss", "eval_loss", "eval_accuracy", "weights_sha256",
-                          "optimizer_sha256", "state_sha256", "fingerprint", "findings"}) {
+                          "samples_per_second", "input_stall", "train_loss", "eval_loss", "eval_accuracy",
+                          "weights_sha256", "optimizer_sha256", "state_sha256", "fingerprint", "findings"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
   EXPECT_EQ(json["replicas"], 4);
@@ -79,6 +79,18 @@ TEST_F(Train, GivesTheSameDigestsOnAnyNumberOfLanes) {
   EXPECT_EQ(digests("--devices cpu:0,cpu:1"), one);
   EXPECT_EQ(digests("--devices cpu:3,cpu:1,cpu:0,cpu:9"), one);
   EXPECT_NE(digests("--devices cpu:0 --seed 1"), one);
+}
+
+TEST_F(Train, ReadsAheadWithoutAnEffectOnResults) {
+  const auto ahead = report("--devices cpu:0 --steps 40");
+  const auto asked = report("--devices cpu:0 --steps 40 --prefetch 0");
+  EXPECT_EQ(ahead["weights_sha256"], asked["weights_sha256"]);
+  EXPECT_GE(ahead["input_stall"], 0.0);
+  EXPECT_GT(asked["input_stall"], 0.0);
+  EXPECT_LT(asked["input_stall"], 1.0);
+  const Result result = run("train --model mlp --steps 2 --prefetch 3");
+  EXPECT_NE(result.output.find("at most 4 steps"), std::string::npos) << result.output;
+  EXPECT_NE(run("train --model mlp --prefetch -1").code, 0);
 }
 
 TEST_F(Train, CentralStorageGivesTheBitsOfMirrored) {
