@@ -9,7 +9,7 @@ RETAINING = {"MALLOC_CONF": "dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_thresh
 class Contestant:
     """A side of a comparison: the ways to run it, of which the fastest counts.
 
-    `program` is one of lockstep, lockstep_workers, by_hand, run_overhead, torch, tf, jax; a variant is a list of further arguments.
+    `program` is one of lockstep, lockstep_workers, by_hand, run_overhead, input_pipeline, torch, tf, jax; a variant is a list of further arguments.
     """
     name: str
     program: str
@@ -151,6 +151,24 @@ def wire(key, title, size):
     ]
 
 
+def inputs(key, title, work, lanes, batch, alone, loaders=None, quick=False):
+    """Reading alone, on as many threads or processes as lanes. `alone`: LibTorch's DataLoader, or a library by itself."""
+    flags = ["--threads", str(lanes), "--batch", str(batch)]
+    contestants = [
+        Contestant("Lockstep", "input_pipeline", ["lockstep", work, *flags], checked=True),
+        *(Contestant(name, "input_pipeline", [side, work, *flags], goal=goal, checked=True) for name, side, goal in alone),
+    ]
+    if work != "loops":  # which Python has none of
+        contestants += [
+            Contestant("PyTorch's DataLoader, Python", "torch_input", ["dataloader", work, *flags], goal=loaders, checked=True),
+            Contestant("tf.data", "tf_input", [work, *flags], variants=[[], ["--gather"]] if work == "batches" else [[]], checked=True),
+            Contestant("Grain", "torch_input", ["grain", work, *flags], variants=[[], ["--processes"]], checked=True),
+        ]
+    if work == "batches":
+        contestants.append(Contestant("PyTorch's DataLoader, Python, __getitems__", "torch_input", ["dataloader", work, "--getitems", *flags]))
+    return Row(key, f"reading: {title}", contestants, quick, dump=work == "images")
+
+
 def more_replicas(key, title, lanes, model, batch, goal, memory=None):
     """Four times as many replicas as lanes, against as many as lanes."""
     many = 4 * lanes
@@ -195,6 +213,11 @@ def rows(lanes):
         more_replicas("replicas-gpt", "training: gpt, context 128", lanes, ["--model", "gpt"], 8, 0.98, memory=True),
         *wire("wire-small", "4 KiB to each other", 4096),
         *wire("wire-large", "64 MiB to each other", 64 << 20),
+        inputs("input-batches", "28x28 bytes, a function of a batch", "batches", lanes, 128,
+               [("LibTorch's DataLoader", "libtorch", 3), ("LibTorch's DataLoader, batches by hand", "libtorch-batches", None)], 3),
+        inputs("input-samples", "28x28 bytes, a function of a sample", "samples", lanes, 128, [("LibTorch's DataLoader", "libtorch", 3)], 3),
+        inputs("input-loops", "28x28 bytes, a loop over a sample", "loops", lanes, 128, [("LibTorch's DataLoader", "libtorch", 3)]),
+        inputs("input-images", "JPEG files, 224x224 from the middle", "images", lanes, 32, [("libjpeg-turbo alone", "libjpeg", 1)]),
         Row("run", "one replica through run, cnn, batch 64", [
             Contestant("Lockstep, through run", "run_overhead", ["through run"]),
             Contestant("LibTorch, the bare loop", "run_overhead", ["by hand"], goal=1),

@@ -47,7 +47,7 @@ class Machine:
         if contestant.program == "lockstep_workers":
             program = self.program("lockstep")
             return [program, "run", "-n", str(contestant.ranks), "--", program, *arguments, *self.timing]
-        if contestant.program in ("lockstep", "by_hand"):
+        if contestant.program in ("lockstep", "by_hand", "input_pipeline"):
             return [self.program(contestant.program), *arguments, *self.timing]
         if contestant.program == "run_overhead":
             return [self.program("run_overhead"), "--model", "cnn", "--batch", "64", "--blocks", "30", "--steps", "10"]
