@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/file_descriptor.h"
 #include "lockstep/lockstep.h"
 
 namespace {
@@ -40,17 +41,17 @@ double peak_mib() {
 
 /// Bytes into a new file in large writes, and a sync, as dd does it.
 void write_plainly(const fs::path& path, const std::vector<at::Tensor>& tensors) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
+  const internal::FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   for (const at::Tensor& tensor : tensors) {
     const auto* bytes = static_cast<const char*>(tensor.data_ptr());
     for (std::size_t done = 0; done < tensor.nbytes();) {
-      const ssize_t written = ::write(fd, bytes + done, std::min<std::size_t>(16 << 20, tensor.nbytes() - done));
+      const ssize_t written =
+          ::write(file.get(), bytes + done, std::min<std::size_t>(16 << 20, tensor.nbytes() - done));
       if (written <= 0) throw std::runtime_error("cannot write " + path.string());
       done += static_cast<std::size_t>(written);
     }
   }
-  if (::fsync(fd) != 0) throw std::runtime_error("cannot sync " + path.string());
-  ::close(fd);
+  if (::fsync(file.get()) != 0) throw std::runtime_error("cannot sync " + path.string());
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/core/log.h"
 #include "lockstep/data/read_pool.h"
+#include "lockstep/replica/cores.h"
 #include "lockstep/strategy/strategy_access.h"
 #include "lockstep/variable/variable_state.h"
 #include "lockstep/version.h"
@@ -86,7 +87,7 @@ std::string checked_json(const std::string& name, const std::string& text) {
 /// Looks for foreign writes in all variables, on all cores: nothing trains meanwhile.
 void check_memory(const Strategy& strategy) {
   const std::vector<Variable> variables = strategy.variables();
-  ReadPool pool(reading_threads("a save", 0));
+  ReadPool pool(static_cast<int64_t>(cores_of_this_process().size()));
   pool.run(static_cast<int64_t>(variables.size()),
            [&](int64_t i) { variables[static_cast<std::size_t>(i)].state().check_memory(); });
 }

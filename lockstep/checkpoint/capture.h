@@ -48,8 +48,9 @@ data::Cursor cursor_of(const std::string& text, const std::string& what);
 /// next, and in a forked child of the process in which `tracked` was made.
 void require_at_rest(const Strategy& strategy, const Tracked& tracked, const char* call);
 
-/// Everything. All workers call it, and the image has the values of all replicas. Those that all replicas share are
-/// borrowed: the next step, or write, changes them. A DivergenceError where a foreign write to a variable is found.
+/// Collects everything that a run is. All workers call it, and the image has the values of all replicas. Those that all
+/// replicas share are borrowed: the next step, or write, changes them. A DivergenceError where a foreign write to a
+/// variable is found.
 Image capture(const Strategy& strategy, const Tracked& tracked);
 
 /// Whether the patterns want a name: all names where there are no patterns.

@@ -3,15 +3,20 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "lockstep/checkpoint/background_save.h"
 #include "lockstep/checkpoint/checkpoint_access.h"
 #include "lockstep/checkpoint/checkpoint_folder.h"
-#include "lockstep/checkpoint/checkpoint_writer.h"
+#include "lockstep/checkpoint/folder_claim.h"
+#include "lockstep/checkpoint/shared_save.h"
+#include "lockstep/checkpoint/snapshot.h"
 #include "lockstep/checkpoint/together.h"
+#include "lockstep/checkpoint/write_checkpoint.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 
@@ -21,6 +26,55 @@ namespace fs = std::filesystem;
 
 using internal::CheckpointAccess;
 using internal::Files;
+
+/// Members are destroyed from the last one to the first one, so the thread ends before what it uses.
+struct CheckpointManager::Saving {
+  Saving(Files& of_checkpoint, const CheckpointManagerOptions& given)
+      : files(of_checkpoint), options(given), claim(files, options.directory, options.all_workers_write) {}
+
+  using Time = std::chrono::steady_clock::time_point;
+  /// Starts to write the share of `worker`, who is writer `index`, of `image`. With `.async` training may go on when it
+  /// returns. The call of save() began at `begin`.
+  void start(const fs::path& folder, internal::Image image, uint64_t number, std::size_t index, int64_t worker,
+             Time begin);
+
+  Files& files;
+  const CheckpointManagerOptions options;
+  internal::FolderClaim claim;
+  internal::Snapshot snapshot;
+  internal::BackgroundSave background;
+};
+
+void CheckpointManager::Saving::start(const fs::path& folder, internal::Image image, uint64_t number, std::size_t index,
+                                      int64_t worker, Time begin) {
+  const auto deadline = background.new_deadline();
+  std::shared_ptr<internal::SharedSave> shared;
+  const std::vector<int64_t>& writers = claim.writers();
+  if (writers.size() > 1) {
+    shared = std::make_shared<internal::SharedSave>(files, options.directory, number, writers, index, deadline);
+  }
+  const auto plan = std::make_shared<internal::WritePlan>(internal::plan_of(image));
+  const auto mine = std::make_shared<internal::PlannedBytes>();
+  mine->share = shared ? shared->share(*plan) : internal::share_of(*plan, 0, 1);
+  mine->bytes = internal::bytes_of(*plan, mine->share);
+  if (options.async) snapshot.take(*plan, *mine);
+  if (index > 0) {
+    background.start(worker, [shared = std::move(shared), plan, mine, folder] { shared->write(folder, *plan, *mine); });
+    return;
+  }
+  background.start(
+      worker, [this, shared = std::move(shared), plan, mine, folder, run = std::move(image.run), begin]() mutable {
+        const auto earlier = internal::whole_checkpoints_in(files, options.directory);
+        run.sequence = earlier.empty() ? 1 : earlier.back().sequence + 1;
+        const internal::OtherWriters others{
+            .save = shared ? shared->number() : 0,
+            .wait = [&](const internal::GiveChecksums& give) { shared->wait_for_others(folder, *plan, give); }};
+        internal::write_checkpoint(files, folder, run, *plan, *mine, shared ? &others : nullptr);
+        background.set_last_seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+        if (shared) shared->end();
+        internal::remove_old(files, options.directory, options.keep, options.keep_every);
+      });
+}
 
 namespace {
 
@@ -40,63 +94,55 @@ CheckpointManager::CheckpointManager(Checkpoint checkpoint, CheckpointManagerOpt
   if (options_.keep < 1) refuse(fmt::format(".keep is {}", options_.keep), "keep at least 1 checkpoint");
   if (options_.keep_every < 0)
     refuse(fmt::format(".keep_every is {}", options_.keep_every), "give a number of steps, or 0 for none");
-  writer_ = std::make_unique<internal::CheckpointWriter>(CheckpointAccess::files(checkpoint_), options_.directory,
-                                                         options_.all_workers_write);
+  saving_ = std::make_unique<Saving>(CheckpointAccess::files(checkpoint_), options_);
 }
 
 CheckpointManager::~CheckpointManager() = default;
 
 void CheckpointManager::claim() {
-  CheckpointAccess::tracked(checkpoint_).process.require_here("CheckpointManager::claim");
-  writer_->claim(checkpoint_.strategy());
+  Strategy& strategy = checkpoint_.strategy();
+  internal::require_at_rest(strategy, CheckpointAccess::tracked(checkpoint_), "CheckpointManager::claim");
+  saving_->background.let_end(strategy);
+  saving_->claim.take(strategy);
 }
 
 void CheckpointManager::wait() {
-  CheckpointAccess::tracked(checkpoint_).process.require_here("CheckpointManager::wait");
-  writer_->wait(checkpoint_.strategy());
+  Strategy& strategy = checkpoint_.strategy();
+  internal::require_at_rest(strategy, CheckpointAccess::tracked(checkpoint_), "CheckpointManager::wait");
+  const auto phase = internal::told_phase(strategy, WorkerPhase::Kind::kSave);
+  saving_->background.wait(strategy);
 }
 
 fs::path CheckpointManager::save() {
   Strategy& strategy = checkpoint_.strategy();
-  Files& files = CheckpointAccess::files(checkpoint_);
   internal::require_at_rest(strategy, CheckpointAccess::tracked(checkpoint_), "CheckpointManager::save");
   const auto phase = internal::told_phase(strategy, WorkerPhase::Kind::kSave);
-  writer_->claim(strategy);
-  writer_->wait(strategy);  // so there is one copy of the state at most
+  saving_->background.wait(strategy);  // so there is one copy of the state at most
+  saving_->claim.take(strategy);
   const auto begin = std::chrono::steady_clock::now();
-  fs::path folder = options_.directory / internal::checkpoint_name(strategy.step());
+  const fs::path folder = options_.directory / internal::checkpoint_name(strategy.step());
   internal::Image image = internal::capture(strategy, CheckpointAccess::tracked(checkpoint_));
-  const bool is_shared = writer_->writers().size() > 1;
-  std::shared_ptr<internal::SharedSave> shared = is_shared ? writer_->new_shared_save(strategy) : nullptr;
-  if (!strategy.is_chief() && !shared) return waited(strategy, folder);
-
-  const auto plan = std::make_shared<internal::WritePlan>(internal::plan_of(image));
-  const auto mine = std::make_shared<internal::PlannedBytes>();
-  mine->share = shared ? shared->share(*plan) : internal::share_of(*plan, 0, 1);
-  mine->bytes = internal::bytes_of(*plan, mine->share);
-  if (options_.async) writer_->snapshot().take(*plan, *mine);
-  if (!strategy.is_chief()) {
-    writer_->start([shared, plan, mine, folder] { shared->write(folder, *plan, *mine); });
-    return waited(strategy, folder);
+  const std::vector<int64_t>& writers = saving_->claim.writers();
+  const auto number = static_cast<uint64_t>(writers.size() == 1 ? 0 : strategy.on_chief([&]() -> int64_t {
+    internal::SharedSave::clean(CheckpointAccess::files(checkpoint_), options_.directory);
+    return static_cast<int64_t>(internal::new_save_number());
+  }));
+  try {
+    internal::all_or_none(strategy, "CheckpointManager::save", [&] {
+      const auto me = std::find(writers.begin(), writers.end(), strategy.worker_index());
+      if (me == writers.end()) return;
+      saving_->start(folder, std::move(image), number, static_cast<std::size_t>(me - writers.begin()),
+                     strategy.worker_index(), begin);
+    });
+  } catch (...) {
+    saving_->background.give_up();
+    throw;
   }
-  writer_->start([shared, plan, mine, folder, run = std::move(image.run), options = options_, &files, begin,
-                  writer = writer_.get()]() mutable {
-    const auto earlier = internal::whole_checkpoints_in(files, options.directory);
-    run.sequence = earlier.empty() ? 1 : earlier.back().sequence + 1;
-    internal::write_checkpoint(files, folder, run, *plan, *mine, shared.get());
-    writer->took(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-    if (shared) shared->end();
-    internal::remove_old(files, options.directory, options.keep, options.keep_every);
-  });
-  return waited(strategy, folder);
-}
-
-fs::path CheckpointManager::waited(const Strategy& strategy, fs::path folder) {
-  if (!options_.async) writer_->wait(strategy);
+  if (!options_.async) saving_->background.wait(strategy);
   return folder;
 }
 
-double CheckpointManager::last_save_seconds() const { return writer_->seconds(); }
+double CheckpointManager::last_save_seconds() const { return saving_->background.last_seconds(); }
 
 std::optional<fs::path> CheckpointManager::latest() const {
   const std::string path = checkpoint_.strategy().on_chief([&]() -> std::string {
@@ -111,7 +157,7 @@ std::optional<RestoreInfo> CheckpointManager::restore_latest(const RestoreOption
   Strategy& strategy = checkpoint_.strategy();
   internal::require_at_rest(strategy, CheckpointAccess::tracked(checkpoint_), "CheckpointManager::restore_latest");
   const auto phase = internal::told_phase(strategy, WorkerPhase::Kind::kRestore);
-  writer_->wait(strategy);
+  saving_->background.wait(strategy);
   const auto names = strategy.on_chief([&]() -> std::vector<std::string> {
     Files& files = CheckpointAccess::files(checkpoint_);
     std::vector<std::string> newest_first;

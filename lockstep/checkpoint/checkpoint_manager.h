@@ -16,17 +16,13 @@ struct CheckpointManagerOptions {
   int64_t keep = 3;        // the newest checkpoints with a whole manifest that stay, at least 1
   int64_t keep_every = 0;  // checkpoints of steps that are multiples of this stay for ever; 0: none
   bool async = true;       // save() holds the training for a copy only, and a thread writes it
-  // Every worker that sees the folder writes a part of each checkpoint, and copies no more than that part. Otherwise
-  // the chief alone writes.
+  // Each worker that sees the folder writes its share of a checkpoint, and copies no more than that. If false, the
+  // chief alone writes.
   bool all_workers_write = true;
 };
 
-namespace internal {
-class CheckpointWriter;
-}
-
 /// Checkpoints named "step-0000000012" in a folder. All workers make the same calls, outside of steps; those that see
-/// the chief's folder write a part each (see `.all_workers_write`), the chief alone reads, and the others wait for it
+/// the chief's folder write a share each (see `.all_workers_write`), the chief alone reads, and the others wait for it
 /// as in every call that workers make together. One thread at a time uses it. Neither copied nor moved. The strategy
 /// must outlive it.
 class CheckpointManager {
@@ -70,12 +66,11 @@ class CheckpointManager {
   const std::filesystem::path& directory() const { return options_.directory; }
 
  private:
-  /// `folder`; without `.async`, when it is durable.
-  std::filesystem::path waited(const Strategy& strategy, std::filesystem::path folder);
+  struct Saving;  // what is kept from save to save
 
   const Checkpoint checkpoint_;
   const CheckpointManagerOptions options_;
-  std::unique_ptr<internal::CheckpointWriter> writer_;
+  std::unique_ptr<Saving> saving_;
 };
 
 }  // namespace lockstep

@@ -12,7 +12,7 @@ namespace lockstep::internal {
 namespace {
 
 // By WriterFile.
-constexpr std::array<std::string_view, 4> kWriterStems{"writer", "writer-new", "record", "record-new"};
+constexpr std::array<std::string_view, 5> kWriterStems{"probe", "mark", "mark-new", "record", "record-new"};
 
 bool is_number(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c) != 0; });

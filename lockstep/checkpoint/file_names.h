@@ -21,10 +21,15 @@ std::string file_name(std::string_view stem, uint64_t generation);
 /// "weights.0.part", "manifest.2.part": what a file is called until it is on the disk. `save` tells the saves apart.
 std::string part_name(std::string_view stem, uint64_t save);
 
-/// "record3.17.part": by which worker 3 tells the others of a save that they write together, in the folder around the
-/// checkpoint's: a file that it locks while it writes, the list of its checksums, and the names of both until they are
-/// whole.
-enum class WriterFile : uint8_t { kMark, kNewMark, kRecord, kNewRecord };
+/// "record3.17.part": files by which worker 3 tells the other workers of save 17 how far it is. They lie in the folder
+/// around the checkpoint's.
+enum class WriterFile : uint8_t {
+  kProbe,      // by which a worker finds out whether it sees the folder
+  kMark,       // is locked while the worker writes
+  kNewMark,    // the same until it is locked
+  kRecord,     // has the checksums of the worker's pieces
+  kNewRecord,  // the same until it is whole
+};
 std::string writer_file_name(WriterFile file, int64_t worker, uint64_t save);
 bool is_writer_file(std::string_view name);
 

@@ -61,7 +61,7 @@ class HostNewFile final : public NewFile {
       offset += static_cast<uint64_t>(written);
       bytes = bytes.subspan(static_cast<std::size_t>(written));
     }
-    // The disk begins now, and not in sync(). Where the system cannot do that, sync() does all of it.
+    // Starts writing to the disk now, so that sync() has less to do. It may fail where the system cannot do that.
     ::sync_file_range(fd_.get(), begin, size, SYNC_FILE_RANGE_WRITE);
   }
   void sync() override {
@@ -106,7 +106,7 @@ class HostOpenFile final : public OpenFile {
   uint64_t size_ = 0;
 };
 
-class HostLock final : public FolderLock {
+class HostLock final : public FileLock {
  public:
   HostLock(fs::path path, FileDescriptor fd) : path_(std::move(path)), fd_(std::move(fd)) {}
   bool is_in_place() const override {
@@ -180,7 +180,7 @@ class HostFiles final : public Files {
   void remove_folder(const fs::path& folder) override {
     if (::rmdir(folder.c_str()) != 0) fail(folder, "could not be removed", errno);
   }
-  std::unique_ptr<FolderLock> lock(const fs::path& path) override {
+  std::unique_ptr<FileLock> lock(const fs::path& path) override {
     constexpr int kAttempts = 20;
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
       FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
@@ -193,6 +193,14 @@ class HostFiles final : public Files {
       if (lock->is_in_place()) return lock;  // otherwise it was removed in between
     }
     fail(path, "could not be locked", ENOENT);
+  }
+  bool is_locked(const fs::path& path) override {
+    const FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    if (!fd.is_open()) {
+      if (errno == ENOENT) return false;
+      fail(path, "could not be opened", errno);
+    }
+    return uninterrupted([&] { return ::flock(fd.get(), LOCK_EX | LOCK_NB); }) != 0 && errno == EWOULDBLOCK;
   }
 
  private:

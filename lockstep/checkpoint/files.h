@@ -18,9 +18,9 @@ namespace lockstep::internal {
 class NewFile {
  public:
   virtual ~NewFile() = default;
-  /// Several threads may write at once, each its own bytes. Before sync() every byte up to the last one is written.
+  /// Several threads may write at once, each its own bytes. Other processes may write other bytes of the file.
   virtual void write(uint64_t offset, std::span<const std::byte> bytes) = 0;
-  virtual void sync() = 0;
+  virtual void sync() = 0;  // of what this object has written
 };
 
 /// A file that is read in any order.
@@ -33,9 +33,9 @@ class OpenFile {
 };
 
 /// Held until it is destroyed, or until the process ends in any way.
-class FolderLock {
+class FileLock {
  public:
-  virtual ~FolderLock() = default;
+  virtual ~FileLock() = default;
   /// Whether the file that is locked still has its name: where the folder was removed and made again, another job can
   /// lock the new file.
   virtual bool is_in_place() const = 0;
@@ -74,7 +74,9 @@ class Files {
   virtual void remove_folder(const std::filesystem::path& folder) = 0;  // an empty one
   /// Locks a file, which it makes where it is not there; null where another process, or another lock of this one, holds
   /// it.
-  virtual std::unique_ptr<FolderLock> lock(const std::filesystem::path& path) = 0;
+  virtual std::unique_ptr<FileLock> lock(const std::filesystem::path& path) = 0;
+  /// Whether anybody holds the lock of a file; false where there is no such file.
+  virtual bool is_locked(const std::filesystem::path& path) = 0;
 };
 
 /// This machine's.

@@ -8,6 +8,7 @@
 
 #include "lockstep/data/read_pool.h"
 #include "lockstep/reduce/stream_copy.h"
+#include "lockstep/replica/cores.h"
 
 namespace lockstep::internal {
 
@@ -25,11 +26,11 @@ void Snapshot::take(WritePlan& plan, PlannedBytes& mine) {
   const std::size_t kept = memory_.defined() ? memory_.nbytes() : 0;
   if (kept < bytes || kept / 2 > bytes) {
     memory_ = at::Tensor();  // first, so that there are never two
-    memory_ = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
+    if (bytes > 0) memory_ = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
   }
-  auto* const memory = static_cast<std::byte*>(memory_.data_ptr());
+  auto* const memory = bytes == 0 ? nullptr : static_cast<std::byte*>(memory_.data_ptr());
   const bool past_caches = bytes > kStreamedBytes;
-  ReadPool pool(reading_threads("a save", 0));
+  ReadPool pool(static_cast<int64_t>(cores_of_this_process().size()));
   pool.run(static_cast<int64_t>(copied.size()), [&](int64_t i) {
     std::span<const std::byte>& piece = mine.bytes[copied[static_cast<std::size_t>(i)]];
     std::byte* const copy = memory + offsets[static_cast<std::size_t>(i)];

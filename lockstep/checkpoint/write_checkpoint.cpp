@@ -12,10 +12,9 @@
 #include "lockstep/checkpoint/content_checksum.h"
 #include "lockstep/checkpoint/file_names.h"
 #include "lockstep/checkpoint/image.h"
-#include "lockstep/checkpoint/shared_save.h"
+#include "lockstep/checkpoint/strict_json.h"
 #include "lockstep/checkpoint/write_checkpoint.h"
 #include "lockstep/core/error.h"
-#include "lockstep/data/read_pool.h"
 
 namespace lockstep::internal {
 
@@ -72,6 +71,18 @@ std::set<std::string> named_files(Files& files, const fs::path& folder) {
   return names;
 }
 
+/// Each piece is one writer's; a piece that is nobody's must never look written.
+void require_all_checksums(const Manifest& manifest) {
+  for (const RecordedTensor& one : manifest.tensors) {
+    for (const std::string& checksum : one.checksums) {
+      if (checksum.empty()) {
+        throw InternalError("LS-INTERNAL", fmt::format("nobody has written a piece of '{}'", shown(one.key)),
+                            "please report this");
+      }
+    }
+  }
+}
+
 std::string encoded(const Manifest& manifest) {
   try {
     return encode_manifest(manifest);
@@ -90,13 +101,13 @@ void save_image(Files& files, const fs::path& folder, const Image& image) {
 }
 
 void write_checkpoint(Files& files, const fs::path& folder, const RunRecord& run, const WritePlan& plan,
-                      const PlannedBytes& mine, const SharedSave* shared) {
+                      const PlannedBytes& mine, const OtherWriters* others) {
   Manifest manifest{.run = run};
   encoded(manifest);  // with plan_of(), refuses before anything is written
   for (const PlannedTensor& one : plan.tensors) manifest.tensors.push_back(one.recorded);
   files.make_folder(folder);
   const uint64_t generation = free_generation(files.list(folder));
-  const uint64_t save = shared ? shared->save() : generation;
+  const uint64_t save = others ? others->save : generation;
   const std::set<std::string> earlier = named_files(files, folder);
   std::set<std::string> kept{kManifestName};
   std::vector<fs::path> made;  // so far, as long as no manifest can name them
@@ -117,7 +128,8 @@ void write_checkpoint(Files& files, const fs::path& folder, const RunRecord& run
     set_checksums(mine.share, write_pieces(files, plan, mine, parts));
     for (const auto& part : parts) part->sync();
     parts.clear();
-    if (shared) shared->wait_for_others(plan, set_checksums);
+    if (others) others->wait(set_checksums);
+    require_all_checksums(manifest);
     for (std::size_t i = 0; i < plan.files.size(); ++i) {
       const PlannedFile& one = plan.files[i];
       const std::string name = file_name(one.stem, generation);
@@ -148,20 +160,6 @@ void write_checkpoint(Files& files, const fs::path& folder, const RunRecord& run
     throw;
   }
   remove_leftovers(files, folder, kept, earlier);
-}
-
-std::vector<std::string> write_pieces(Files& files, const WritePlan& plan, const PlannedBytes& mine,
-                                      const std::vector<std::unique_ptr<NewFile>>& parts) {
-  std::vector<std::string> checksums(mine.share.size());
-  ReadPool pool(files.writing_threads());
-  pool.run(static_cast<int64_t>(mine.share.size()), [&](int64_t i) {
-    const auto k = static_cast<std::size_t>(i);
-    const PlannedPiece& piece = plan.pieces[mine.share.begin + k];
-    const PlannedTensor& tensor = plan.tensors[piece.tensor];
-    checksums[k] = content_checksum(mine.bytes[k]);
-    if (piece.bytes > 0) parts[tensor.recorded.file]->write(tensor.offset + piece.begin, mine.bytes[k]);
-  });
-  return checksums;
 }
 
 void remove_checkpoint(Files& files, const fs::path& folder) {

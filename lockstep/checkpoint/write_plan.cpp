@@ -73,10 +73,11 @@ WritePlan plan_of(const Image& image) {
 Share share_of(const WritePlan& plan, int64_t writer, int64_t writers) {
   uint64_t all = 0;
   for (const PlannedPiece& piece : plan.pieces) all += piece.bytes;
-  // A piece is of the writer in whose part of all bytes it begins.
+  // A piece is of the writer in whose part of all bytes it begins. Integers, so that all hosts agree; 2^50 bytes of
+  // state and 2^13 writers are within 64 bits.
   const auto writer_of = [&](uint64_t before) {
-    const long double part = all == 0 ? 0 : static_cast<long double>(before) / static_cast<long double>(all);
-    return std::min<int64_t>(writers - 1, static_cast<int64_t>(part * static_cast<long double>(writers)));
+    if (all == 0) return int64_t{0};
+    return std::min(writers - 1, static_cast<int64_t>(before * static_cast<uint64_t>(writers) / all));
   };
   Share share{plan.pieces.size(), plan.pieces.size()};
   uint64_t before = 0;

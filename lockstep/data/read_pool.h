@@ -1,4 +1,4 @@
-// Threads that make samples in parallel: those of map().
+// Threads that carry out tasks in parallel: those of map(), and those of saves and restores of checkpoints.
 #pragma once
 
 #include <cstdint>

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -13,7 +14,8 @@ namespace lockstep::internal {
 
 namespace {
 
-constexpr std::size_t kMostShown = 6;  // calls of a replica in a message
+constexpr std::size_t kMostShown = 6;     // calls of a replica in a message
+constexpr std::size_t kMostCalls = 4096;  // that are compared, of those without a call with a name between them
 
 using Places = std::vector<std::string>;
 
@@ -49,19 +51,20 @@ Places all_places(std::span<const Arrival> arrivals, std::span<const Proposal> w
 
 std::optional<SwappedCalls> swapped_calls(std::span<const Places> places) {
   std::set<Places> seen;
-  std::vector<std::size_t> distinct;  // the first replica of those with equal places
-  for (std::size_t r = 0; r < places.size(); ++r) {
-    if (seen.insert(places[r]).second) distinct.push_back(r);
-  }
-  for (const std::size_t other : distinct) {
-    for (const std::size_t one : distinct) {
-      if (one == other) break;
+  std::map<Places, std::vector<std::size_t>> alike;  // by their places in order of the alphabet
+  for (std::size_t other = 0; other < places.size(); ++other) {
+    if (!seen.insert(places[other]).second) continue;  // the first replica of those with equal places stands for all
+    Places sorted = places[other];
+    std::sort(sorted.begin(), sorted.end());
+    std::vector<std::size_t>& group = alike[std::move(sorted)];
+    for (const std::size_t one : group) {
       if (auto found = swapped(places[one], places[other])) {
         found->one = one;
         found->other = other;
         return found;
       }
     }
+    group.push_back(other);
   }
   return std::nullopt;
 }
@@ -84,6 +87,7 @@ std::exception_ptr CallOrder::note(const RoundRecord& record, std::span<const Ar
 
 void CallOrder::add(const char* what, std::span<const Arrival> arrivals, std::span<const Proposal> workers) {
   if (arrivals.size() == 1 && workers.empty()) return;  // one replica has nobody to differ from
+  if (calls_.size() == kMostCalls) return;
   const std::source_location place = arrivals.front().meeting->place();
   if (place.line() == 0) return;
   bool equal = std::all_of(arrivals.begin() + 1, arrivals.end(),
@@ -106,7 +110,8 @@ std::exception_ptr CallOrder::error() const {
       std::find_if(calls_.begin(), calls_.end(), [](const Call& call) { return !call.places.empty(); });
   std::vector<Places> places(of_replicas->places.size());
   for (const Call& call : calls_) {
-    if (!call.places.empty() && call.places.size() != places.size()) return nullptr;  // no worker of ours says that
+    if (!call.places.empty() && call.places.size() != places.size())
+      return nullptr;  // only a faulty record has another number of places
     for (std::size_t r = 0; r < places.size(); ++r)
       places[r].push_back(call.places.empty() ? text_of(call.place) : call.places[r]);
   }

@@ -23,7 +23,8 @@ class ForwardedFiles : public internal::Files {
   void rename(const Path& from, const Path& to) override { files_.rename(from, to); }
   void remove_file(const Path& path) override { files_.remove_file(path); }
   void remove_folder(const Path& folder) override { files_.remove_folder(folder); }
-  std::unique_ptr<internal::FolderLock> lock(const Path& path) override { return files_.lock(path); }
+  std::unique_ptr<internal::FileLock> lock(const Path& path) override { return files_.lock(path); }
+  bool is_locked(const Path& path) override { return files_.is_locked(path); }
 
  private:
   internal::Files& files_ = internal::host_files();

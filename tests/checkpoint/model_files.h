@@ -137,11 +137,12 @@ class ModelFiles : public internal::Files {
     if (!list(folder).empty()) refuse(folder, "Directory not empty");
     now_.erase(folder);
   }
-  std::unique_ptr<internal::FolderLock> lock(const fs::path& path) override {
+  std::unique_ptr<internal::FileLock> lock(const fs::path& path) override {
     call(path);
     if (!locks_.insert(path).second) return nullptr;
     return std::make_unique<Lock>(*this, path);
   }
+  bool is_locked(const fs::path& path) override { return locks_.contains(path); }
 
  private:
   struct Node {
@@ -179,7 +180,7 @@ class ModelFiles : public internal::Files {
    private:
     std::shared_ptr<Node> node_;
   };
-  class Lock final : public internal::FolderLock {
+  class Lock final : public internal::FileLock {
    public:
     Lock(ModelFiles& files, fs::path path) : files_(files), path_(std::move(path)) {}
     ~Lock() override { files_.locks_.erase(path_); }

@@ -278,7 +278,7 @@ TEST_P(TrainingFaults, AKilledWorkerIsNamedAndTheOthersHaveACompletedStep) { sig
 // Of four workers, so that two are left. The second one dies with the first, or while the others find out about it.
 TEST_P(TrainingFaults, OneOfTwoWorkersThatAreKilledAtOnceIsNamedAndTheOthersHaveACompletedStep) {
   std::mt19937 random(2);
-  for (int64_t seed = 0; seed < 2 * seeds() && !HasFailure(); ++seed) {
+  for (int64_t seed = 0; seed < 2 * fault_seeds() && !HasFailure(); ++seed) {
     const int64_t one = seed % 4;
     const auto other = static_cast<int64_t>((one + 1 + random() % 3) % 4);
     SCOPED_TRACE("workers " + std::to_string(one) + " and " + std::to_string(other));

@@ -1,0 +1,62 @@
+// The thread that writes a checkpoint while training goes on, and its error.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "lockstep/checkpoint/shared_save.h"
+#include "lockstep/core/forks.h"
+#include "lockstep/strategy/strategy.h"
+
+namespace lockstep::internal {
+
+/// One job at a time, on a thread of its own. The thread touches nothing but its job, the seconds, and what mutex_
+/// guards. A job must not make a call of all workers.
+class BackgroundSave {
+ public:
+  /// Waits for the job. The log has its error, which nobody else will ask for.
+  ~BackgroundSave();
+  BackgroundSave() = default;
+  BackgroundSave(const BackgroundSave&) = delete;
+  BackgroundSave& operator=(const BackgroundSave&) = delete;
+
+  /// The deadline of the next job. Its writing waits for other workers no longer than that.
+  std::shared_ptr<const Deadline> new_deadline();
+  /// Starts a job; there must be none. `worker` is this one, for the error of a thread that cannot be started.
+  void start(int64_t worker, std::function<void()> job);
+
+  /// All workers: returns when the jobs of all have ended. The others' errors are noticed meanwhile, as in every call.
+  void let_end(const Strategy& strategy);
+  /// All workers: let_end(), and then throws the first reason why a job failed: the worker's own error there, and a
+  /// PeerError with its text on the others.
+  void wait(const Strategy& strategy);
+  /// Ends the job as soon as that is possible, and forgets its error.
+  void give_up();
+
+  /// Any thread.
+  void set_last_seconds(double seconds) { seconds_ = seconds; }
+  double last_seconds() const { return seconds_; }
+
+ private:
+  bool has_ended_within(std::chrono::milliseconds time);
+  void join();
+  bool is_in_child();
+
+  const ProcessMark process_;
+  std::shared_ptr<Deadline> deadline_ = std::make_shared<Deadline>();  // of the last job
+  std::atomic<double> seconds_{0};
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool has_ended_ = true;     // guarded by mutex_
+  std::exception_ptr error_;  // guarded by mutex_, while the thread runs
+  std::thread thread_;
+};
+
+}  // namespace lockstep::internal
