@@ -11,6 +11,7 @@
 
 #include "lockstep/checkpoint/file_names.h"
 #include "lockstep/checkpoint/image.h"
+#include "lockstep/checkpoint/write_checkpoint.h"
 #include "tests/checkpoint/forwarded_files.h"
 #include "tests/checkpoint/training.h"
 #include "tests/support/errors.h"
@@ -21,8 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using internal::Files;
-using internal::GiveUp;
+using internal::Deadline;
 using internal::Image;
 using internal::kPieceBytes;
 using internal::PlannedBytes;
@@ -63,15 +63,18 @@ Image some_image() {
 struct Writer {
   Writer(const fs::path& directory, std::size_t index, std::vector<int64_t> writers = {0, 2, 5})
       : plan(internal::plan_of(some_image())),
-        save(internal::host_files(), directory, 17, std::move(writers), index, give_up) {
+        save(internal::host_files(), directory, 17, std::move(writers), index, deadline) {
     mine.share = save.share(plan);
     mine.bytes = internal::bytes_of(plan, mine.share);
   }
   void write_all(const fs::path& folder) {
-    internal::write_checkpoint(internal::host_files(), folder, some_image().run, plan, mine, &save);
+    const internal::OtherWriters others{.save = save.number(), .wait = [&](const internal::GiveChecksums& give) {
+                                          save.wait_for_others(folder, plan, give);
+                                        }};
+    internal::write_checkpoint(internal::host_files(), folder, some_image().run, plan, mine, &others);
     save.end();
   }
-  std::shared_ptr<GiveUp> give_up = std::make_shared<GiveUp>();
+  std::shared_ptr<Deadline> deadline = std::make_shared<Deadline>();
   WritePlan plan;
   SharedSave save;
   PlannedBytes mine;
@@ -104,8 +107,8 @@ TEST_F(SharedSaveTest, AWorkerThatFailsEndsTheSaveAndIsNamed) {
     auto third = std::make_unique<Writer>(folder_, 2);
     std::thread one([&] { second.save.write(folder_ / "c", second.plan, second.mine); });
     std::thread all([&] {
-      expect_error<DataError>([&] { chief.write_all(folder_ / "c"); }, "LS-CHECKPOINT-SHARE",
-                              {"worker 5", "has failed, or ended"});
+      expect_error<PeerError>([&] { chief.write_all(folder_ / "c"); }, "LS-CHECKPOINT-SHARE",
+                              {"worker 5", "ended, or failed"});
     });
     one.join();
     third.reset();  // before it has written anything
@@ -121,8 +124,8 @@ TEST_F(SharedSaveTest, AChiefThatFailsBeforeItHasMadeTheFilesEndsTheOthers) {
   auto chief = std::make_unique<Writer>(folder_, 0);
   Writer second(folder_, 1);
   std::thread one([&] {
-    expect_error<DataError>([&] { second.save.write(folder_ / "c", second.plan, second.mine); }, "LS-CHECKPOINT-SHARE",
-                            {"worker 0", "has failed, or ended"});
+    expect_error<PeerError>([&] { second.save.write(folder_ / "c", second.plan, second.mine); }, "LS-CHECKPOINT-SHARE",
+                            {"worker 0", "ended, or failed"});
   });
   chief.reset();
   one.join();
@@ -130,33 +133,35 @@ TEST_F(SharedSaveTest, AChiefThatFailsBeforeItHasMadeTheFilesEndsTheOthers) {
 
 TEST_F(SharedSaveTest, AWorkerWhoseProcessIsKilledEndsTheSave) {
   int ready[2];
+  int alive[2];
   ASSERT_EQ(pipe(ready), 0);
+  ASSERT_EQ(pipe(alive), 0);
   Writer chief(folder_, 0, {0, 1});
   const pid_t child = fork();
   if (child == 0) {
-    const SharedSave second(internal::host_files(), folder_, 17, {0, 1}, 1, std::make_shared<GiveUp>());
+    const SharedSave second(internal::host_files(), folder_, 17, {0, 1}, 1, std::make_shared<Deadline>());
     char byte = 1;
     if (write(ready[1], &byte, 1) != 1) _exit(1);
-    pause();
+    close(alive[1]);
+    if (read(alive[0], &byte, 1) != 0) _exit(1);  // returns when the parent has ended
     _exit(0);
   }
   char byte = 0;
   ASSERT_EQ(read(ready[0], &byte, 1), 1);
   std::thread all(
-      [&] { expect_error<DataError>([&] { chief.write_all(folder_ / "c"); }, "LS-CHECKPOINT-SHARE", {"worker 1"}); });
+      [&] { expect_error<PeerError>([&] { chief.write_all(folder_ / "c"); }, "LS-CHECKPOINT-SHARE", {"worker 1"}); });
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   all.join();
-  close(ready[0]);
-  close(ready[1]);
+  for (const int fd : {ready[0], ready[1], alive[0], alive[1]}) close(fd);
 }
 
 TEST_F(SharedSaveTest, AWorkerThatStopsIsNotWaitedForLongerThanThePatienceOfItsCaller) {
   Writer chief(folder_, 0, {0, 1});
   const Writer second(folder_, 1, {0, 1});  // holds its mark, and writes nothing
-  chief.give_up->within(std::chrono::milliseconds(50));
-  expect_error<DataError>([&] { chief.write_all(folder_ / "c"); }, "LS-CHECKPOINT-SHARE",
-                          {"worker 1", "did not finish in time"});
+  chief.deadline->set_in(std::chrono::milliseconds(50));
+  expect_error<PeerError>([&] { chief.write_all(folder_ / "c"); }, "LS-CHECKPOINT-SHARE",
+                          {"worker 1", "did not write in time"});
 }
 
 TEST_F(SharedSaveTest, OfAManagerHasTheBytesOfTheChiefAloneWithAnyNumberOfWorkers) {
@@ -229,11 +234,89 @@ TEST_F(SharedSaveTest, AnErrorOfOneWorkerIsThatOfAllAtTheNextCallAndTheNextSaveW
   });
 }
 
+/// The chief's disk, where no file with tensors can be made.
+class FullChiefFiles final : public testing::ForwardedFiles {
+ public:
+  std::unique_ptr<internal::NewFile> create(const fs::path& path) override {
+    if (internal::is_writer_file(path.filename().string())) return ForwardedFiles::create(path);
+    throw DataError("LS-FILE", "'" + path.string() + "' could not be made: No space left on device", "a test");
+  }
+};
+
+TEST_F(SharedSaveTest, TheChiefsOwnErrorIsTheOneThatAllTell) {
+  for (const bool async : {true, false}) {
+    FullChiefFiles full;
+    run_workers({.workers = 3, .replicas = 3}, [&](Strategy& strategy) {
+      Training training(strategy);
+      if (strategy.is_chief()) internal::CheckpointAccess::set_files(training.checkpoint(), full);
+      CheckpointManager manager(training.checkpoint(), {.directory = folder_ / "runs", .async = async});
+      training.steps(1);
+      const auto save = [&] {
+        manager.save();
+        manager.wait();
+      };
+      if (strategy.is_chief()) {
+        expect_error<DataError>(save, "LS-FILE", {"No space left on device"});
+      } else {
+        expect_error<PeerError>(save, "LS-PEER-FAILED", {"worker 0", "No space left on device"});
+      }
+      manager.wait();  // it was told once
+      return 0;
+    });
+  }
+}
+
+TEST_F(SharedSaveTest, MoreWorkersThanPiecesSaveAndRestore) {
+  run_workers({.workers = 3, .replicas = 3}, [&](Strategy& strategy) {
+    Variable only = strategy.make_variable(torch::arange(3, torch::kFloat), {.name = "only"});
+    CheckpointManager manager(Checkpoint(strategy), {.directory = folder_});
+    manager.save();
+    manager.wait();
+    only.assign(torch::zeros({3}));
+    manager.restore_latest();
+    EXPECT_TRUE(only.read().equal(torch::arange(3, torch::kFloat)));
+    return 0;
+  });
+}
+
+TEST_F(SharedSaveTest, AFolderThatIsRemovedWhileItIsWrittenIsTakenAgain) {
+  run_workers({.workers = 3, .replicas = 3}, [&](Strategy& strategy) {
+    Training training(strategy);
+    CheckpointManager manager(training.checkpoint(), {.directory = folder_ / "runs"});
+    training.steps(1);
+    manager.save();
+    strategy.on_chief([&] {
+      std::error_code busy;  // a writing thread may make a file in it meanwhile
+      while (fs::remove_all(folder_ / "runs", busy), busy) {
+      }
+    });
+    try {
+      manager.wait();
+    } catch (const Error&) {  // where it was removed before all was written
+    }
+    for (int i = 0; i < 2; ++i) {
+      training.steps(1);
+      manager.save();
+    }
+    manager.wait();
+    EXPECT_EQ(manager.latest(), folder_ / "runs" / "step-0000000003");
+    return 0;
+  });
+}
+
 /// Of a worker that has another folder under that path.
 class BlindFiles final : public testing::ForwardedFiles {
  public:
   bool has(const fs::path& path) override {
     return !internal::is_writer_file(path.filename().string()) && ForwardedFiles::has(path);
+  }
+  std::unique_ptr<internal::NewFile> create(const fs::path& path) override {
+    ADD_FAILURE() << "it writes " << path;
+    return ForwardedFiles::create(path);
+  }
+  std::unique_ptr<internal::NewFile> open_to_write(const fs::path& path) override {
+    ADD_FAILURE() << "it writes " << path;
+    return ForwardedFiles::open_to_write(path);
   }
 };
 

@@ -108,7 +108,8 @@ TEST(FileNames, OnlyWhatASaveMakesIsTakenForIt) {
                            ".part", "record1.2.part"}) {
     EXPECT_FALSE(internal::is_unfinished(name)) << name;
   }
-  for (const auto file : {WriterFile::kMark, WriterFile::kNewMark, WriterFile::kRecord, WriterFile::kNewRecord}) {
+  for (const auto file :
+       {WriterFile::kProbe, WriterFile::kMark, WriterFile::kNewMark, WriterFile::kRecord, WriterFile::kNewRecord}) {
     EXPECT_TRUE(internal::is_writer_file(internal::writer_file_name(file, 3, 17)));
   }
   for (const char* name :
