@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,10 +34,10 @@ struct CheckpointManager::Saving {
       : files(of_checkpoint), options(given), claim(files, options.directory, options.all_workers_write) {}
 
   using Time = std::chrono::steady_clock::time_point;
-  /// Starts to write the share of `worker`, who is writer `index`, of `image`. With `.async` training may go on when it
-  /// returns. The call of save() began at `begin`.
-  void start(const fs::path& folder, internal::Image image, uint64_t number, std::size_t index, int64_t worker,
-             Time begin);
+  /// The job that writes the share of writer `index` of `image`. With `.async` training may go on when it returns. The
+  /// call of save() began at `begin`.
+  std::function<void()> prepare(const fs::path& folder, internal::Image image, uint64_t number, std::size_t index,
+                                Time begin);
 
   Files& files;
   const CheckpointManagerOptions options;
@@ -45,8 +46,8 @@ struct CheckpointManager::Saving {
   internal::BackgroundSave background;
 };
 
-void CheckpointManager::Saving::start(const fs::path& folder, internal::Image image, uint64_t number, std::size_t index,
-                                      int64_t worker, Time begin) {
+std::function<void()> CheckpointManager::Saving::prepare(const fs::path& folder, internal::Image image, uint64_t number,
+                                                         std::size_t index, Time begin) {
   const auto deadline = background.new_deadline();
   std::shared_ptr<internal::SharedSave> shared;
   const std::vector<int64_t>& writers = claim.writers();
@@ -58,22 +59,18 @@ void CheckpointManager::Saving::start(const fs::path& folder, internal::Image im
   mine->share = shared ? shared->share(*plan) : internal::share_of(*plan, 0, 1);
   mine->bytes = internal::bytes_of(*plan, mine->share);
   if (options.async) snapshot.take(*plan, *mine);
-  if (index > 0) {
-    background.start(worker, [shared = std::move(shared), plan, mine, folder] { shared->write(folder, *plan, *mine); });
-    return;
-  }
-  background.start(
-      worker, [this, shared = std::move(shared), plan, mine, folder, run = std::move(image.run), begin]() mutable {
-        const auto earlier = internal::whole_checkpoints_in(files, options.directory);
-        run.sequence = earlier.empty() ? 1 : earlier.back().sequence + 1;
-        const internal::OtherWriters others{
-            .save = shared ? shared->number() : 0,
-            .wait = [&](const internal::GiveChecksums& give) { shared->wait_for_others(folder, *plan, give); }};
-        internal::write_checkpoint(files, folder, run, *plan, *mine, shared ? &others : nullptr);
-        background.set_last_seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-        if (shared) shared->end();
-        internal::remove_old(files, options.directory, options.keep, options.keep_every);
-      });
+  if (index > 0) return [shared = std::move(shared), plan, mine, folder] { shared->write(folder, *plan, *mine); };
+  return [this, shared = std::move(shared), plan, mine, folder, run = std::move(image.run), begin]() mutable {
+    const auto earlier = internal::whole_checkpoints_in(files, options.directory);
+    run.sequence = earlier.empty() ? 1 : earlier.back().sequence + 1;
+    const internal::OtherWriters others{
+        .save = shared ? shared->number() : 0,
+        .wait = [&](const internal::GiveChecksums& give) { shared->wait_for_others(folder, *plan, give); }};
+    internal::write_checkpoint(files, folder, run, *plan, *mine, shared ? &others : nullptr);
+    background.set_last_seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    if (shared) shared->end();
+    internal::remove_old(files, options.directory, options.keep, options.keep_every);
+  };
 }
 
 namespace {
@@ -127,12 +124,16 @@ fs::path CheckpointManager::save() {
     internal::SharedSave::clean(CheckpointAccess::files(checkpoint_), options_.directory);
     return static_cast<int64_t>(internal::new_save_number());
   }));
+  std::function<void()> job;
   try {
     internal::all_or_none(strategy, "CheckpointManager::save", [&] {
       const auto me = std::find(writers.begin(), writers.end(), strategy.worker_index());
       if (me == writers.end()) return;
-      saving_->start(folder, std::move(image), number, static_cast<std::size_t>(me - writers.begin()),
-                     strategy.worker_index(), begin);
+      job = saving_->prepare(folder, std::move(image), number, static_cast<std::size_t>(me - writers.begin()), begin);
+    });
+    // All have their marks now, so nobody takes a worker that has not begun for one that has ended.
+    internal::all_or_none(strategy, "CheckpointManager::save", [&] {
+      if (job) saving_->background.start(strategy.worker_index(), std::move(job));
     });
   } catch (...) {
     saving_->background.give_up();
