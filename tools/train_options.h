@@ -24,7 +24,7 @@ struct TrainOptions {
   double learning_rate = 0;  // 0: the optimizer's usual one
   uint64_t seed = 0;
   bool factored_gradients = true;  // where gradients can be kept as factors
-  int64_t prefetch = 2;            // steps that are read ahead
+  int64_t prefetch = 0;            // steps that are read ahead
   bool describe = false;           // print the table of variables before training
   int64_t sample = 0;              // characters to make up at the end
   std::string checkpoint_dir;

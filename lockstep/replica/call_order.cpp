@@ -97,7 +97,9 @@ void CallOrder::add(const char* what, std::span<const Arrival> arrivals, std::sp
     equal = equal && std::all_of(worker.places.begin(), worker.places.end(),
                                  [&](const std::string& other) { return other == workers.front().places.front(); });
   }
-  calls_.push_back({what, place, equal ? Places() : all_places(arrivals, workers)});
+  Places places = equal ? Places() : all_places(arrivals, workers);
+  if (!equal && places.empty()) return;  // one of them is not known
+  calls_.push_back({what, place, std::move(places)});
   if (equal) return;
   differ_ = true;
   worker_of_.clear();
