@@ -2,17 +2,24 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <string>
 #include <utility>
 
 #include "lockstep/checkpoint/together.h"
 #include "lockstep/comm/service_thread.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "lockstep/strategy/strategy_access.h"
 
 namespace lockstep::internal {
 
 namespace {
+
+// How long other workers, and this one's disk, may take. A disk may need minutes.
+constexpr std::chrono::minutes kPatience(10);
 
 /// Whether an error only says that another worker has failed.
 bool follows_another(const std::exception_ptr& error) {
@@ -30,9 +37,10 @@ bool follows_another(const std::exception_ptr& error) {
 
 BackgroundSave::~BackgroundSave() {
   if (is_in_child()) return;  // with the thread and its error, which are the parent's
-  // Where the run ends by an error, other workers may not write any more; otherwise a disk may need minutes.
-  constexpr std::chrono::minutes kPatience(10);
-  deadline_->set_in(std::uncaught_exceptions() > 0 ? std::chrono::milliseconds(0) : kPatience);
+  // Where the run ends by an error, another worker may write no more, or it may be a moment behind.
+  constexpr std::chrono::seconds kGrace(5);
+  const bool failed = std::uncaught_exceptions() > 0 || StrategyAccess::rounds(strategy_).failure() != nullptr;
+  deadline_->set_in(failed ? kGrace : std::chrono::milliseconds(kPatience));
   join();
   if (error_) log(LogLevel::kError, fmt::format("a checkpoint was not saved: {}", message_of(error_)));
 }
@@ -73,27 +81,44 @@ bool BackgroundSave::has_ended_within(std::chrono::milliseconds time) {
   return ended_.wait_for(lock, time, [&] { return has_ended_; });
 }
 
-void BackgroundSave::let_end(const Strategy& strategy) {
-  // In rounds, so that a disk may take longer than a call of all workers may.
+std::vector<int64_t> BackgroundSave::at_work_after(std::chrono::milliseconds time) {
+  const int64_t mine = has_ended_within(time) ? -1 : strategy_.worker_index();
+  const at::Tensor all =
+      strategy_.gather(strategy_.per_replica([&](ReplicaId) { return at::full({1}, mine, at::kLong); }));
+  std::vector<int64_t> workers(all.data_ptr<int64_t>(), all.data_ptr<int64_t>() + all.numel());
+  std::erase(workers, -1);
+  workers.erase(std::unique(workers.begin(), workers.end()), workers.end());
+  return workers;
+}
+
+void BackgroundSave::let_end() {
+  if (strategy_.num_workers() == 1) return join();
+  // In rounds, so that a disk may take longer than a call of all workers may. All see the same, and count alike.
   constexpr std::chrono::seconds kRound(1);
-  while (strategy.num_workers() > 1) {
-    const bool mine = has_ended_within(kRound);
-    const at::Tensor all = strategy.reduce(
-        Reduction::kMin, strategy.per_replica([&](ReplicaId) { return at::full({}, mine ? 1 : 0, at::kLong); }));
-    if (all.item<int64_t>() == 1) break;
+  constexpr int64_t kWarned = 30;
+  for (int64_t round = 1;; ++round) {
+    const std::vector<int64_t> workers = at_work_after(kRound);
+    if (workers.empty()) break;
+    const std::string fact = fmt::format("the disk of worker{} {} has kept a checkpoint waiting for {} s",
+                                         workers.size() > 1 ? "s" : "", fmt::join(workers, ", "), round);
+    if (round % kWarned == 0 && strategy_.is_chief()) log(LogLevel::kWarning, fact);
+    if (round * kRound >= kPatience) throw PeerError(kShareCode, fact, "look at that worker's disk");
   }
   join();
 }
 
-void BackgroundSave::wait(const Strategy& strategy) {
-  let_end(strategy);
+void BackgroundSave::wait() {
+  let_end();
   const std::exception_ptr error = std::exchange(error_, nullptr);
   const bool follows = follows_another(error);
-  all_or_none(strategy, "CheckpointManager::save", [&] {
+  if (strategy_.num_workers() == 1) {
+    if (error) std::rethrow_exception(error);
+    return;
+  }
+  all_or_none(strategy_, "CheckpointManager::save", [&] {
     if (error && !follows) std::rethrow_exception(error);
   });
-  if (strategy.num_workers() == 1) return;
-  all_or_none(strategy, "CheckpointManager::save", [&] {
+  all_or_none(strategy_, "CheckpointManager::save", [&] {
     if (error) std::rethrow_exception(error);
   });
 }

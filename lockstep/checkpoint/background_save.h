@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "lockstep/checkpoint/shared_save.h"
 #include "lockstep/core/forks.h"
@@ -21,9 +22,10 @@ namespace lockstep::internal {
 /// guards. A job must not make a call of all workers.
 class BackgroundSave {
  public:
-  /// Waits for the job. The log has its error, which nobody else will ask for.
+  explicit BackgroundSave(const Strategy& strategy) : strategy_(strategy) {}
+  /// Waits for the job; where the run has failed, some seconds at most for the other workers' shares. The log has its
+  /// error, which nobody else will ask for.
   ~BackgroundSave();
-  BackgroundSave() = default;
   BackgroundSave(const BackgroundSave&) = delete;
   BackgroundSave& operator=(const BackgroundSave&) = delete;
 
@@ -32,11 +34,13 @@ class BackgroundSave {
   /// Starts a job; there must be none. `worker` is this one, for the error of a thread that cannot be started.
   void start(int64_t worker, std::function<void()> job);
 
-  /// All workers: returns when the jobs of all have ended. The others' errors are noticed meanwhile, as in every call.
-  void let_end(const Strategy& strategy);
+  /// All workers: returns when the jobs of all have ended. What happens to other workers is noticed meanwhile, as in
+  /// every call. The log says every 30 s whose disk is waited for; after 10 minutes it is a PeerError, and the next
+  /// call waits again.
+  void let_end();
   /// All workers: let_end(), and then throws the first reason why a job failed: the worker's own error there, and a
   /// PeerError with its text on the others.
-  void wait(const Strategy& strategy);
+  void wait();
   /// Ends the job as soon as that is possible, and forgets its error.
   void give_up();
 
@@ -46,9 +50,12 @@ class BackgroundSave {
 
  private:
   bool has_ended_within(std::chrono::milliseconds time);
+  /// Of all workers, which jobs have not ended after that time.
+  std::vector<int64_t> at_work_after(std::chrono::milliseconds time);
   void join();
   bool is_in_child();
 
+  const Strategy& strategy_;
   const ProcessMark process_;
   std::shared_ptr<Deadline> deadline_ = std::make_shared<Deadline>();  // of the last job
   std::atomic<double> seconds_{0};

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <functional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -30,8 +31,22 @@ using internal::Files;
 
 /// Members are destroyed from the last one to the first one, so the thread ends before what it uses.
 struct CheckpointManager::Saving {
-  Saving(Files& of_checkpoint, const CheckpointManagerOptions& given)
-      : files(of_checkpoint), options(given), claim(files, options.directory, options.all_workers_write) {}
+  Saving(const Checkpoint& checkpoint, const CheckpointManagerOptions& given)
+      : files(CheckpointAccess::files(checkpoint)),
+        options(given),
+        claim(files, options.directory, options.all_workers_write),
+        background(checkpoint.strategy()) {}
+
+  /// All workers: returns when a save that is under way has ended, and throws its error. Then who writes is found out
+  /// anew: a worker may have lost its disk.
+  void wait() {
+    try {
+      background.wait();
+    } catch (...) {
+      claim.look_again();
+      throw;
+    }
+  }
 
   using Time = std::chrono::steady_clock::time_point;
   /// The job that writes the share of writer `index` of `image`. With `.async` training may go on when it returns. The
@@ -77,7 +92,15 @@ namespace {
 
 /// With a folder that stays the same where the program goes to another one.
 CheckpointManagerOptions settled(CheckpointManagerOptions options) {
-  if (!options.directory.empty()) options.directory = fs::absolute(options.directory);
+  if (options.directory.empty()) return options;
+  std::error_code error;
+  const fs::path absolute = fs::absolute(options.directory, error);
+  if (error) {
+    throw DataError("LS-FILE",
+                    fmt::format("the folder '{}' cannot be found: {}", options.directory.string(), error.message()),
+                    "give a path from the root, or run the program in a folder that is there");
+  }
+  options.directory = absolute;
   return options;
 }
 
@@ -91,7 +114,7 @@ CheckpointManager::CheckpointManager(Checkpoint checkpoint, CheckpointManagerOpt
   if (options_.keep < 1) refuse(fmt::format(".keep is {}", options_.keep), "keep at least 1 checkpoint");
   if (options_.keep_every < 0)
     refuse(fmt::format(".keep_every is {}", options_.keep_every), "give a number of steps, or 0 for none");
-  saving_ = std::make_unique<Saving>(CheckpointAccess::files(checkpoint_), options_);
+  saving_ = std::make_unique<Saving>(checkpoint_, options_);
 }
 
 CheckpointManager::~CheckpointManager() = default;
@@ -99,7 +122,7 @@ CheckpointManager::~CheckpointManager() = default;
 void CheckpointManager::claim() {
   Strategy& strategy = checkpoint_.strategy();
   internal::require_at_rest(strategy, CheckpointAccess::tracked(checkpoint_), "CheckpointManager::claim");
-  saving_->background.let_end(strategy);
+  saving_->background.let_end();
   saving_->claim.take(strategy);
 }
 
@@ -107,14 +130,14 @@ void CheckpointManager::wait() {
   Strategy& strategy = checkpoint_.strategy();
   internal::require_at_rest(strategy, CheckpointAccess::tracked(checkpoint_), "CheckpointManager::wait");
   const auto phase = internal::told_phase(strategy, WorkerPhase::Kind::kSave);
-  saving_->background.wait(strategy);
+  saving_->wait();
 }
 
 fs::path CheckpointManager::save() {
   Strategy& strategy = checkpoint_.strategy();
   internal::require_at_rest(strategy, CheckpointAccess::tracked(checkpoint_), "CheckpointManager::save");
   const auto phase = internal::told_phase(strategy, WorkerPhase::Kind::kSave);
-  saving_->background.wait(strategy);  // so there is one copy of the state at most
+  saving_->wait();  // so there is one copy of the state at most
   saving_->claim.take(strategy);
   const auto begin = std::chrono::steady_clock::now();
   const fs::path folder = options_.directory / internal::checkpoint_name(strategy.step());
@@ -139,7 +162,7 @@ fs::path CheckpointManager::save() {
     saving_->background.give_up();
     throw;
   }
-  if (!options_.async) saving_->background.wait(strategy);
+  if (!options_.async) saving_->wait();
   return folder;
 }
 
@@ -158,7 +181,7 @@ std::optional<RestoreInfo> CheckpointManager::restore_latest(const RestoreOption
   Strategy& strategy = checkpoint_.strategy();
   internal::require_at_rest(strategy, CheckpointAccess::tracked(checkpoint_), "CheckpointManager::restore_latest");
   const auto phase = internal::told_phase(strategy, WorkerPhase::Kind::kRestore);
-  saving_->background.wait(strategy);
+  saving_->wait();
   const auto names = strategy.on_chief([&]() -> std::vector<std::string> {
     Files& files = CheckpointAccess::files(checkpoint_);
     std::vector<std::string> newest_first;

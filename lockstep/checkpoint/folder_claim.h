@@ -20,6 +20,8 @@ class FolderClaim {
   /// All workers, while nobody writes: takes the folder for this job, if it is not taken, and finds out who writes into
   /// it. The ClusterError LS-CHECKPOINT-LOCKED where another job has it.
   void take(const Strategy& strategy);
+  /// The next take() finds out anew who writes.
+  void look_again() { knows_writers_ = false; }
   /// The workers that write, with the chief first; the same on all.
   const std::vector<int64_t>& writers() const { return writers_; }
 

@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <iterator>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
@@ -71,6 +73,39 @@ std::set<std::string> named_files(Files& files, const fs::path& folder) {
   return names;
 }
 
+/// Two saves of this process into one folder, of which a manager's thread makes one, come one after the other: each
+/// would remove what the other one has written.
+class FolderTurn {
+ public:
+  explicit FolderTurn(const fs::path& folder) : folder_(folder.lexically_normal()) {
+    std::unique_lock lock(mutex());
+    free().wait(lock, [&] { return !taken().contains(folder_); });
+    taken().insert(folder_);
+  }
+  ~FolderTurn() {
+    const std::lock_guard lock(mutex());
+    taken().erase(folder_);
+    free().notify_all();
+  }
+  FolderTurn(const FolderTurn&) = delete;
+  FolderTurn& operator=(const FolderTurn&) = delete;
+
+ private:
+  static std::mutex& mutex() {
+    static std::mutex one;
+    return one;
+  }
+  static std::condition_variable& free() {
+    static std::condition_variable one;
+    return one;
+  }
+  static std::set<fs::path>& taken() {  // guarded by mutex()
+    static std::set<fs::path> all;
+    return all;
+  }
+  const fs::path folder_;
+};
+
 /// Each piece is one writer's; a piece that is nobody's must never look written.
 void require_all_checksums(const Manifest& manifest) {
   for (const RecordedTensor& one : manifest.tensors) {
@@ -105,6 +140,7 @@ void write_checkpoint(Files& files, const fs::path& folder, const RunRecord& run
   Manifest manifest{.run = run};
   encoded(manifest);  // with plan_of(), refuses before anything is written
   for (const PlannedTensor& one : plan.tensors) manifest.tensors.push_back(one.recorded);
+  const FolderTurn turn(folder);
   files.make_folder(folder);
   const uint64_t generation = free_generation(files.list(folder));
   const uint64_t save = others ? others->save : generation;

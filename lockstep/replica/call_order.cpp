@@ -72,6 +72,7 @@ std::optional<SwappedCalls> swapped_calls(std::span<const Places> places) {
 void CallOrder::begin() {
   calls_.clear();
   differ_ = false;
+  too_many_ = false;
 }
 
 std::exception_ptr CallOrder::note(const RoundRecord& record, std::span<const Arrival> arrivals,
@@ -80,14 +81,15 @@ std::exception_ptr CallOrder::note(const RoundRecord& record, std::span<const Ar
     add(record.what, arrivals, workers);
     return nullptr;
   }
-  const std::exception_ptr found = differ_ ? error() : nullptr;
+  const std::exception_ptr found = differ_ && !too_many_ ? error() : nullptr;
   begin();
   return found;
 }
 
 void CallOrder::add(const char* what, std::span<const Arrival> arrivals, std::span<const Proposal> workers) {
   if (arrivals.size() == 1 && workers.empty()) return;  // one replica has nobody to differ from
-  if (calls_.size() == kMostCalls) return;
+  if (calls_.size() == kMostCalls) too_many_ = true;
+  if (too_many_) return;
   const std::source_location place = arrivals.front().meeting->place();
   if (place.line() == 0) return;
   bool equal = std::all_of(arrivals.begin() + 1, arrivals.end(),

@@ -53,6 +53,7 @@ class CallOrder {
 
   std::vector<Call> calls_;
   bool differ_ = false;             // of any call
+  bool too_many_ = false;           // more calls than are compared: then none of them are judged
   std::vector<int64_t> worker_of_;  // by replica, where there are several workers and places differ
 };
 

@@ -258,6 +258,18 @@ TEST_F(CheckpointManagerTest, WhatIsWrittenIsTheStateOfItsStepAndNeverALaterOne)
   EXPECT_EQ(second.training.digest(), digest);
 }
 
+TEST_F(CheckpointManagerTest, ASaveIntoTheFolderThatIsBeingWrittenComesAfterIt) {
+  OneTraining run;
+  CheckpointManager manager(run.training.checkpoint(), {.directory = folder_});
+  for (int i = 0; i < 5; ++i) {
+    run.training.steps(1);
+    const fs::path folder = manager.save();
+    run.training.checkpoint().save(folder);
+    manager.wait();
+    EXPECT_EQ(run.training.checkpoint().restore(folder).step, i + 1);
+  }
+}
+
 TEST_F(CheckpointManagerTest, AnErrorShowsAtTheNextCallAndTheOneAfterItSaves) {
   OneTraining run;
   ModelFiles files;
