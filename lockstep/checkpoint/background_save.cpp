@@ -99,10 +99,12 @@ void BackgroundSave::let_end() {
   for (int64_t round = 1;; ++round) {
     const std::vector<int64_t> workers = at_work_after(kRound);
     if (workers.empty()) break;
-    const std::string fact = fmt::format("the disk of worker{} {} has kept a checkpoint waiting for {} s",
-                                         workers.size() > 1 ? "s" : "", fmt::join(workers, ", "), round);
+    // Some of them may wait for another one of them.
+    const std::string fact =
+        fmt::format("worker{} {} still write{} a checkpoint after {} s", workers.size() > 1 ? "s" : "",
+                    fmt::join(workers, ", "), workers.size() > 1 ? "" : "s", round);
     if (round % kWarned == 0 && strategy_.is_chief()) log(LogLevel::kWarning, fact);
-    if (round * kRound >= kPatience) throw PeerError(kShareCode, fact, "look at that worker's disk");
+    if (round * kRound >= kPatience) throw PeerError(kShareCode, fact, "look at the disks of these workers");
   }
   join();
 }

@@ -35,8 +35,8 @@ class BackgroundSave {
   void start(int64_t worker, std::function<void()> job);
 
   /// All workers: returns when the jobs of all have ended. What happens to other workers is noticed meanwhile, as in
-  /// every call. The log says every 30 s whose disk is waited for; after 10 minutes it is a PeerError, and the next
-  /// call waits again.
+  /// every call. The log says every 30 s which workers still write; after 10 minutes that is a PeerError, and the
+  /// next call waits again.
   void let_end();
   /// All workers: let_end(), and then throws the first reason why a job failed: the worker's own error there, and a
   /// PeerError with its text on the others.
