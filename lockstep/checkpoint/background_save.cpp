@@ -104,7 +104,7 @@ void BackgroundSave::let_end() {
         fmt::format("worker{} {} still write{} a checkpoint after {} s", workers.size() > 1 ? "s" : "",
                     fmt::join(workers, ", "), workers.size() > 1 ? "" : "s", round);
     if (round % kWarned == 0 && strategy_.is_chief()) log(LogLevel::kWarning, fact);
-    if (round * kRound >= kPatience) throw PeerError(kShareCode, fact, "look at the disks of these workers");
+    if (round * kRound >= kPatience) throw PeerError("LS-CHECKPOINT-SHARE", fact, "look at the disks of these workers");
   }
   join();
 }

@@ -73,7 +73,7 @@ void SharedSave::wait_for(std::size_t index, const fs::path& folder, const std::
     const bool was_at_work = files_.is_locked(path(WriterFile::kMark, index));
     if (is_there()) return;  // looked at last: the worker may have ended in between
     if (!was_at_work || deadline_->is_over()) {
-      throw PeerError(kShareCode,
+      throw PeerError("LS-CHECKPOINT-SHARE",
                       fmt::format("worker {} {} its share of the checkpoint '{}'", writers_[index],
                                   was_at_work ? "did not write in time" : "ended, or failed, before it had written",
                                   folder.string()),
