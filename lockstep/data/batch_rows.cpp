@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
 #define XXH_INLINE_ALL
@@ -177,7 +178,10 @@ Batch zipped(Batch first, const Batch& second, const std::string& name) {
 }
 
 bool is_plain(const at::Tensor& tensor) {
-  static const c10::DispatchKeySet plain = at::empty({0}, at::kCPU).key_set();
+  static const c10::DispatchKeySet plain = [] {
+    const c10::InferenceMode normal(false);  // whichever mode the first call is made in
+    return at::empty({0}, at::kCPU).key_set();
+  }();
   return tensor.key_set() == plain && !tensor.requires_grad();
 }
 
