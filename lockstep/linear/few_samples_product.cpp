@@ -20,10 +20,11 @@ void few_samples_input_gradient(const FewSamplesWork& work);
 
 namespace {
 
-/// A register of AVX-512 would be at most half full of samples here. Half as wide ones multiply as many of them, and
-/// some processors (Zen 4) multiply two of these in the time of one wide one.
+/// In chains, a register of AVX-512 would be at most half full of so few samples. Half as wide ones multiply as many of
+/// them, and some processors (Zen 4) multiply two of these in the time of one wide one.
 void forward_avx512(const FewSamplesWork& work) {
-  (work.samples <= kWidestVector / 2 ? avx2_fma::few_samples_forward : avx512::few_samples_forward)(work);
+  const bool half_full = work.order != SumOrder::kLanes && work.samples <= kWidestVector / 2;
+  (half_full ? avx2_fma::few_samples_forward : avx512::few_samples_forward)(work);
 }
 
 }  // namespace
@@ -41,7 +42,7 @@ const FewSamplesProducts* few_samples_products() {
 
 int64_t few_samples_scratch(int64_t samples, int64_t rows, int64_t columns) {
   const int64_t packed_samples = (samples + kWidestVector - 1) / kWidestVector * kWidestVector;
-  const int64_t forward = (columns + kStripRows) * packed_samples;
+  const int64_t forward = (columns + std::max(kStripRows, kWidestVector)) * packed_samples;
   const int64_t input_gradient = (rows + 2 * kPanelColumns) * samples;
   return std::max(forward, input_gradient) + kWidestVector;  // with room to begin at a cache line
 }

@@ -6,6 +6,21 @@
 
 namespace lockstep::internal {
 
+/// The order in which the products of one result are added. Each way begins its chains with +0 and adds to a chain by
+/// fused multiply-adds, in order. The ways are those of MKL's kernels; docs/few-samples-products.md says where they
+/// were seen.
+enum class SumOrder {
+  /// The depth is cut into chains, as chain_end() says. They are added up in order, to the bias or to +0.
+  kChainsOf192,
+  /// The same with other cuts; without a bias, the sum begins with the first chain.
+  kChainsOf384,
+  kBalancedChainsOf384,
+  /// Product k belongs to chain k mod 16. The chains i, i + 4, i + 8 and i + 12 are added up in order, which gives s0
+  /// to
+  /// s3. The result is (s0 + s1) + (s2 + s3), which is added to the bias. There is no input_gradient in this order.
+  kLanes,
+};
+
 /// What a product is given. All matrices are dense, row by row, and need no alignment beyond that of a float. The
 /// caller owns the memory. `out` and `scratch` overlap nothing else; any size may be 0.
 struct FewSamplesWork {
@@ -17,19 +32,18 @@ struct FewSamplesWork {
   const float* bias;  // forward: [rows], or null; input_gradient does not read it
   float* out;         // forward: [samples, rows]; input_gradient: [samples, columns]
   float* scratch;     // few_samples_scratch() floats, for this call only
+  SumOrder order;
 };
 
 /// Both products run on the calling thread, in its floating-point modes, and read the weight from memory once. Any
 /// thread may call; calls with `out` and `scratch` of their own may run at the same time.
 ///
-/// The order of additions depends only on the depth of a product: `columns` for forward, `rows` for input_gradient.
-/// The depth is cut into chains of chain_length(depth). Each chain begins with +0 and adds its products in order, by
-/// fused multiply-adds. The chains are added up in order, starting from the bias or, without one, from +0. So the bits
-/// of a sample's results do not depend on the processor, nor on the other samples. Only the sign and payload of a NaN
-/// are left open.
+/// The order of additions is the work's `order`, and depends on nothing else but the depth of the product: `columns`
+/// for forward, `rows` for input_gradient. So the bits of a sample's results do not depend on the processor, nor on the
+/// other samples. Only the sign and payload of a NaN are left open.
 ///
-/// MKL's matrix product has these bits on one thread, from 4 samples and 12 columns of the result on, on the processors
-/// that were tried. Whoever needs LibTorch's bits compares first, as product_order.h does.
+/// MKL's matrix product has the bits of one of these orders on one thread, on the processors that were tried. Whoever
+/// needs LibTorch's bits compares first, as product_order.h does.
 struct FewSamplesProducts {
   /// out(s, n) = bias(n) + the sum over k of input(s, k) * weight(n, k)
   void (*forward)(const FewSamplesWork& work);
@@ -44,11 +58,19 @@ const FewSamplesProducts* few_samples_products();
 /// How many floats of scratch memory a product needs; enough for both.
 int64_t few_samples_scratch(int64_t samples, int64_t rows, int64_t columns);
 
-/// A sum of `depth` products is cut into chains of this length; the last chain may be shorter.
-inline int64_t chain_length(int64_t depth) {
-  constexpr int64_t kLongestChain = 192;
-  if (depth <= kLongestChain) return depth;
-  return depth < 2 * kLongestChain ? depth / 2 : kLongestChain;
+/// The end of the chain that begins with product `begin` of a sum of `depth` products; for the orders with chains.
+inline int64_t chain_end(SumOrder order, int64_t depth, int64_t begin) {
+  const int64_t rest = depth - begin;
+  if (order == SumOrder::kChainsOf192) {
+    if (depth > 192 && depth < 2 * 192) return begin + (rest < depth / 2 ? rest : depth / 2);
+    return begin + (rest < 192 ? rest : 192);
+  }
+  if (rest <= 384) return depth;
+  const bool halves = rest < 2 * 384 && (order == SumOrder::kBalancedChainsOf384 || begin == 0);
+  return begin + (halves ? (rest + 1) / 2 : 384);
 }
+
+/// What a sum without a bias begins with: adding -0 changes no bit.
+inline float start_of_sum(SumOrder order) { return order == SumOrder::kChainsOf192 ? 0.0f : -0.0f; }
 
 }  // namespace lockstep::internal

@@ -177,7 +177,16 @@ bool compare_factors(int64_t samples, int64_t rows, int64_t columns, int64_t tri
   return !possible.empty();
 }
 
-bool compare_few_samples(LinearProduct product, int64_t samples, int64_t rows, int64_t columns, int64_t trial) {
+/// The orders in which the library has this product.
+std::vector<SumOrder> orders_of(LinearProduct product) {
+  std::vector<SumOrder> orders{SumOrder::kChainsOf192, SumOrder::kChainsOf384, SumOrder::kBalancedChainsOf384};
+  if (product != LinearProduct::kInputGradient) orders.push_back(SumOrder::kLanes);
+  return orders;
+}
+
+/// Removes from `possible` what does not have the bits of LibTorch's product; false where nothing is left.
+bool compare_few_samples(LinearProduct product, int64_t samples, int64_t rows, int64_t columns, int64_t trial,
+                         std::vector<SumOrder>& possible) {
   const bool forward = product != LinearProduct::kInputGradient;
   const at::Tensor weight = test_values(rows, columns, trial * 3 % 16, 3 * trial);
   const at::Tensor input = test_values(samples, forward ? columns : rows, trial * 5 % 16, 3 * trial + 1);
@@ -206,8 +215,12 @@ bool compare_few_samples(LinearProduct product, int64_t samples, int64_t rows, i
   work.out = ours.data_ptr<float>();
   work.scratch = scratch.data_ptr<float>();
   const FewSamplesProducts& products = *few_samples_products();
-  (forward ? products.forward : products.input_gradient)(work);
-  return have_same_bits(theirs, work.out, 0, theirs.numel());
+  std::erase_if(possible, [&](SumOrder order) {
+    work.order = order;
+    (forward ? products.forward : products.input_gradient)(work);
+    return !have_same_bits(theirs, work.out, 0, theirs.numel());
+  });
+  return !possible.empty();
 }
 
 /// Whether `compare(trial)` holds for each trial of a product with so many results, of a matrix of so many elements.
@@ -266,13 +279,16 @@ class Answers {
 
 }  // namespace
 
-bool libtorch_has_our_bits(LinearProduct product, int64_t samples, int64_t rows, int64_t columns) {
-  static auto* const answers = new Answers<bool>;  // never destroyed: replicas may still run
-  return answers->of(static_cast<int>(product), samples, rows, columns, [&] {
+std::optional<SumOrder> sum_order_of_libtorch(LinearProduct product, int64_t samples, int64_t rows, int64_t columns) {
+  static auto* const answers = new Answers<std::optional<SumOrder>>;  // never destroyed: replicas may still run
+  return answers->of(static_cast<int>(product), samples, rows, columns, [&]() -> std::optional<SumOrder> {
     const int64_t results = samples * (product == LinearProduct::kInputGradient ? columns : rows);
-    return compare_often_enough(results, rows * columns, [&](int64_t trial) {
-      return compare_few_samples(product, samples, rows, columns, trial);
+    std::vector<SumOrder> possible = orders_of(product);
+    const bool same = compare_often_enough(results, rows * columns, [&](int64_t trial) {
+      return compare_few_samples(product, samples, rows, columns, trial, possible);
     });
+    // Of several orders with the same bits any will do: they cut this depth in the same way.
+    return same ? std::optional(possible.front()) : std::nullopt;
   });
 }
 

@@ -1,9 +1,10 @@
-// Whether LibTorch computes a matrix product of a linear layer with the bits that the library has for it.
+// In which order LibTorch adds in a matrix product of a linear layer: whether the library can compute the same bits.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 
+#include "lockstep/linear/few_samples_product.h"
 #include "lockstep/reduce/outer_product.h"
 
 namespace lockstep::internal {
@@ -15,10 +16,11 @@ enum class LinearProduct {
   kInputGradient,   // the output's gradient times the weight: few_samples_products()
 };
 
-/// Whether LibTorch's product has the library's bits. Both are compared on test numbers, once for each product, shape,
-/// number of threads, precision and floating-point modes of the calling thread. Other threads that ask for the same
-/// meanwhile wait. Requires that the library has this product on this processor.
-bool libtorch_has_our_bits(LinearProduct product, int64_t samples, int64_t rows, int64_t columns);
+/// The order in which LibTorch's product adds; none where it has the bits of none that the library knows. The products
+/// are compared on test numbers, once for each product, shape, number of threads, precision and floating-point modes of
+/// the calling thread. Other threads that ask for the same meanwhile wait. Requires that the library has this product
+/// on this processor.
+std::optional<SumOrder> sum_order_of_libtorch(LinearProduct product, int64_t samples, int64_t rows, int64_t columns);
 
 /// The same for the gradient of the weight, the transposed output's gradient times the input: for which sums of zeros
 /// Factors have the bits of LibTorch's product; none where they have not. Requires Factors::available().

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <optional>
 #include <string_view>
 
 #include "lockstep/core/error.h"
@@ -79,7 +80,9 @@ at::Tensor few_samples_product(const at::Tensor& left, const at::Tensor& right, 
   const LinearProduct product = !forward         ? LinearProduct::kInputGradient
                                 : bias.defined() ? LinearProduct::kOutputWithBias
                                                  : LinearProduct::kOutput;
-  if (!libtorch_has_our_bits(product, work.samples, work.rows, work.columns)) return {};
+  const std::optional<SumOrder> order = sum_order_of_libtorch(product, work.samples, work.rows, work.columns);
+  if (!order) return {};
+  work.order = *order;
   at::Tensor result = at::empty({work.samples, right.size(1)}, left.options());
   const at::Tensor scratch = at::empty({few_samples_scratch(work.samples, work.rows, work.columns)}, left.options());
   work.weight = static_cast<const float*>(address_of(right));

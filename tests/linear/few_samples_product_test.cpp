@@ -1,5 +1,5 @@
-// The products of few samples: on every set of vector instructions they have the bits of the additions in the order
-// that the header describes.
+// The products of few samples: on every set of vector instructions, and in every order, they have the bits of the
+// additions that the header describes.
 #include "lockstep/linear/few_samples_product.h"
 
 #include <gtest/gtest.h>
@@ -66,11 +66,23 @@ std::vector<float> numbers(std::mt19937& draws, int64_t count) {
   return result;
 }
 
+/// Which product, in which order.
+struct Form {
+  const char* name;
+  bool is_forward;
+  SumOrder order;
+};
+
 /// A product, with each matrix so many floats behind an address that malloc aligns, and marks behind the results.
 class Product {
  public:
-  Product(int64_t samples, int64_t rows, int64_t columns, bool is_forward, int64_t offset = 0)
-      : samples_(samples), rows_(rows), columns_(columns), is_forward_(is_forward), offset_(offset) {
+  Product(int64_t samples, int64_t rows, int64_t columns, const Form& form, int64_t offset = 0)
+      : samples_(samples),
+        rows_(rows),
+        columns_(columns),
+        is_forward_(form.is_forward),
+        order_(form.order),
+        offset_(offset) {
     std::mt19937 draws(static_cast<unsigned>(samples * 1000003 + rows * 1009 + columns));
     weight = numbers(draws, offset + rows * columns);
     input = numbers(draws, offset + samples * depth());
@@ -98,6 +110,7 @@ class Product {
     work.bias = with_bias ? bias.data() + offset_ : nullptr;
     work.out = out.data() + offset_;
     work.scratch = scratch.data() + offset_;
+    work.order = order_;
     (is_forward_ ? products.forward : products.input_gradient)(work);
     for (std::size_t i = 0; i < kMarks; ++i) {
       EXPECT_EQ(out[begin + results + i], kMark) << "written behind the results";
@@ -109,16 +122,19 @@ class Product {
   /// The same, one element after the other.
   std::vector<float> one_by_one(bool with_bias = true) const {
     std::vector<float> result;
-    const int64_t longest = chain_length(depth());
     for (int64_t s = 0; s < samples_; ++s) {
       for (int64_t j = 0; j < width(); ++j) {
-        float sum = is_forward_ && with_bias ? bias[at(j)] : 0.0f;
-        for (int64_t begin = 0; begin < depth(); begin += longest) {
+        const bool biased = is_forward_ && with_bias;
+        if (order_ == SumOrder::kLanes) {
+          const float sum = sum_of_lanes(s, j);
+          result.push_back(biased ? bias[at(j)] + sum : sum);
+          continue;
+        }
+        float sum = biased ? bias[at(j)] : order_ == SumOrder::kChainsOf192 ? 0.0f : -0.0f;
+        for (int64_t begin = 0, end = 0; begin < depth(); begin = end) {
+          end = chain_end(order_, depth(), begin);
           float chain = 0.0f;
-          for (int64_t i = begin; i < std::min(begin + longest, depth()); ++i) {
-            chain = std::fma(input[at(s * depth() + i)], weight[at(is_forward_ ? j * columns_ + i : i * columns_ + j)],
-                             chain);
-          }
+          for (int64_t i = begin; i < end; ++i) chain = add_product(s, j, i, chain);
           sum += chain;
         }
         result.push_back(sum);
@@ -133,9 +149,20 @@ class Product {
   static constexpr float kMark = 12345.0f;
   static constexpr std::size_t kMarks = 64;
   std::size_t at(int64_t i) const { return static_cast<std::size_t>(offset_ + i); }
+  float add_product(int64_t s, int64_t j, int64_t i, float sum) const {
+    return std::fma(input[at(s * depth() + i)], weight[at(is_forward_ ? j * columns_ + i : i * columns_ + j)], sum);
+  }
+  float sum_of_lanes(int64_t s, int64_t j) const {
+    float lanes[16] = {};
+    for (int64_t i = 0; i < depth(); ++i) lanes[i % 16] = add_product(s, j, i, lanes[i % 16]);
+    float sums[4];
+    for (int i = 0; i < 4; ++i) sums[i] = lanes[i] + lanes[i + 4] + lanes[i + 8] + lanes[i + 12];
+    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  }
 
   int64_t samples_, rows_, columns_;
   bool is_forward_;
+  SumOrder order_;
   int64_t offset_;
 };
 
@@ -150,19 +177,51 @@ int64_t differences(const std::vector<float>& a, const std::vector<float>& b) {
   return count;
 }
 
-TEST(ChainLength, CutsShortSumsInHalvesAndLongOnesAt192) {
-  EXPECT_EQ(chain_length(0), 0);
-  EXPECT_EQ(chain_length(1), 1);
-  EXPECT_EQ(chain_length(192), 192);
-  EXPECT_EQ(chain_length(193), 96);
-  EXPECT_EQ(chain_length(194), 97);
-  EXPECT_EQ(chain_length(383), 191);
-  EXPECT_EQ(chain_length(384), 192);
-  EXPECT_EQ(chain_length(4096), 192);
+std::vector<int64_t> chains(SumOrder order, int64_t depth) {
+  std::vector<int64_t> lengths;
+  for (int64_t begin = 0, end = 0; begin < depth; begin = end) {
+    end = chain_end(order, depth, begin);
+    lengths.push_back(end - begin);
+  }
+  return lengths;
 }
 
-/// On every set of instructions, forward and backward.
-class FewSamplesProduct : public ::testing::TestWithParam<bool> {
+using Lengths = std::vector<int64_t>;
+
+TEST(ChainEnd, CutsShortSumsInHalvesAndLongOnesAt192) {
+  const auto cut = [](int64_t depth) { return chains(SumOrder::kChainsOf192, depth); };
+  EXPECT_EQ(cut(0), Lengths{});
+  EXPECT_EQ(cut(1), Lengths{1});
+  EXPECT_EQ(cut(192), Lengths{192});
+  EXPECT_EQ(cut(193), (Lengths{96, 96, 1}));
+  EXPECT_EQ(cut(194), (Lengths{97, 97}));
+  EXPECT_EQ(cut(383), (Lengths{191, 191, 1}));
+  EXPECT_EQ(cut(384), (Lengths{192, 192}));
+  EXPECT_EQ(cut(500), (Lengths{192, 192, 116}));
+}
+
+TEST(ChainEnd, CutsAt384AndBelowTwiceThatInHalves) {
+  const auto cut = [](int64_t depth) { return chains(SumOrder::kChainsOf384, depth); };
+  EXPECT_EQ(cut(384), Lengths{384});
+  EXPECT_EQ(cut(385), (Lengths{193, 192}));
+  EXPECT_EQ(cut(767), (Lengths{384, 383}));
+  EXPECT_EQ(cut(769), (Lengths{384, 384, 1}));
+  EXPECT_EQ(cut(1000), (Lengths{384, 384, 232}));
+}
+
+TEST(ChainEnd, OfBalancedChainsCutsTheLastTwoInHalves) {
+  const auto cut = [](int64_t depth) { return chains(SumOrder::kBalancedChainsOf384, depth); };
+  EXPECT_EQ(cut(0), Lengths{});
+  EXPECT_EQ(cut(384), Lengths{384});
+  EXPECT_EQ(cut(385), (Lengths{193, 192}));
+  EXPECT_EQ(cut(768), (Lengths{384, 384}));
+  EXPECT_EQ(cut(769), (Lengths{384, 193, 192}));
+  EXPECT_EQ(cut(1024), (Lengths{384, 320, 320}));
+  EXPECT_EQ(cut(2048), (Lengths{384, 384, 384, 384, 256, 256}));
+}
+
+/// On every set of instructions.
+class FewSamplesProduct : public ::testing::TestWithParam<Form> {
  protected:
   void SetUp() override {
     if (choices_.empty()) GTEST_SKIP() << "this processor, or LOCKSTEP_SIMD, has no fused multiply-add";
@@ -179,58 +238,58 @@ class FewSamplesProduct : public ::testing::TestWithParam<bool> {
     return count;
   }
   const std::vector<Choice> choices_ = choices();
-  const bool is_forward_ = GetParam();
+  const Form form_ = GetParam();
 };
 
 TEST_P(FewSamplesProduct, AddsInTheOrderOfTheHeader) {
   for (const int64_t samples : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 24, 25, 31, 32, 33, 40, 49, 64, 65}) {
-    EXPECT_EQ(wrong(Product(samples, 45, 67, is_forward_)), 0) << samples << " samples";
+    EXPECT_EQ(wrong(Product(samples, 45, 67, form_)), 0) << samples << " samples";
   }
 }
 
 TEST_P(FewSamplesProduct, AnyNumberOfRowsAndColumns) {
   for (const int64_t size : {1, 2, 5, 6, 7, 11, 12, 13, 15, 16, 17, 24, 31, 32, 33, 63, 64, 65, 97}) {
     for (const int64_t samples : {3, 8, 19}) {
-      EXPECT_EQ(wrong(Product(samples, size, 50, is_forward_)), 0) << samples << " samples, " << size << " rows";
-      EXPECT_EQ(wrong(Product(samples, 50, size, is_forward_)), 0) << samples << " samples, " << size << " columns";
+      EXPECT_EQ(wrong(Product(samples, size, 50, form_)), 0) << samples << " samples, " << size << " rows";
+      EXPECT_EQ(wrong(Product(samples, 50, size, form_)), 0) << samples << " samples, " << size << " columns";
     }
   }
 }
 
 TEST_P(FewSamplesProduct, AnyDepth) {
-  for (const int64_t depth : {191, 192, 193, 194, 255, 256, 257, 383, 384, 385, 400, 577, 768, 1000}) {
-    const Product product(7, is_forward_ ? 29 : depth, is_forward_ ? depth : 29, is_forward_);
+  for (const int64_t depth : {191, 192, 193, 194, 255, 256, 257, 383, 384, 385, 400, 577, 767, 768, 769, 1000, 1153}) {
+    const Product product(7, form_.is_forward ? 29 : depth, form_.is_forward ? depth : 29, form_);
     EXPECT_EQ(wrong(product), 0) << "depth " << depth;
   }
 }
 
 TEST_P(FewSamplesProduct, MoreColumnsThanAPanel) {
   for (const int64_t columns : {1023, 1024, 1025, 1041, 2048, 2101}) {
-    EXPECT_EQ(wrong(Product(9, 70, columns, is_forward_)), 0) << columns << " columns";
+    EXPECT_EQ(wrong(Product(9, 70, columns, form_)), 0) << columns << " columns";
   }
 }
 
 TEST_P(FewSamplesProduct, AnyAddress) {
   for (const int64_t offset : {1, 3, 5, 15}) {
-    EXPECT_EQ(wrong(Product(10, 75, 131, is_forward_, offset)), 0) << "offset " << offset;
+    EXPECT_EQ(wrong(Product(10, 75, 131, form_, offset)), 0) << "offset " << offset;
   }
 }
 
-TEST_P(FewSamplesProduct, WithoutBias) { EXPECT_EQ(wrong(Product(5, 40, 300, is_forward_), false), 0); }
+TEST_P(FewSamplesProduct, WithoutBias) { EXPECT_EQ(wrong(Product(5, 40, 300, form_), false), 0); }
 
 TEST_P(FewSamplesProduct, NothingToDo) {
-  EXPECT_EQ(wrong(Product(0, 20, 30, is_forward_)), 0);
-  EXPECT_EQ(wrong(Product(5, 0, 30, is_forward_)), 0);
-  EXPECT_EQ(wrong(Product(5, 20, 0, is_forward_)), 0);
-  EXPECT_EQ(wrong(Product(5, 20, 0, is_forward_), false), 0);
+  EXPECT_EQ(wrong(Product(0, 20, 30, form_)), 0);
+  EXPECT_EQ(wrong(Product(5, 0, 30, form_)), 0);
+  EXPECT_EQ(wrong(Product(5, 20, 0, form_)), 0);
+  EXPECT_EQ(wrong(Product(5, 20, 0, form_), false), 0);
 }
 
 TEST_P(FewSamplesProduct, EachSampleIsByItself) {
-  const Product all(21, 37, 210, is_forward_);
+  const Product all(21, 37, 210, form_);
   for (const Choice& choice : choices_) {
     const std::vector<float> together = all.run(choice.products);
     for (const int64_t s : {0, 1, 7, 20}) {
-      Product alone(1, 37, 210, is_forward_);
+      Product alone(1, 37, 210, form_);
       alone.weight = all.weight;
       alone.bias = all.bias;
       alone.input.assign(all.input.begin() + s * all.depth(), all.input.begin() + (s + 1) * all.depth());
@@ -241,7 +300,7 @@ TEST_P(FewSamplesProduct, EachSampleIsByItself) {
 }
 
 TEST_P(FewSamplesProduct, InfinityAndNanStayInTheirSample) {
-  Product product(11, 53, 61, is_forward_);
+  Product product(11, 53, 61, form_);
   const std::vector<float> before = product.one_by_one();
   product.input_at(3, 17) = kInfinity;
   product.input_at(4, 18) = kNan;
@@ -260,7 +319,7 @@ TEST_P(FewSamplesProduct, InfinityAndNanStayInTheirSample) {
 }
 
 TEST_P(FewSamplesProduct, InfinityAndNanInTheWeight) {
-  Product product(6, 53, 61, is_forward_);
+  Product product(6, 53, 61, form_);
   product.weight_at(0, 0) = kNan;
   product.weight_at(20, 60) = -kInfinity;
   product.weight_at(52, 30) = kInfinity;
@@ -268,16 +327,17 @@ TEST_P(FewSamplesProduct, InfinityAndNanInTheWeight) {
 }
 
 TEST_P(FewSamplesProduct, ProductsThatUnderflowBelowZero) {
-  // Each chain is -0: the sum is +0 without a bias, and -0 with the bias -0.
-  Product product(5, 30, 30, is_forward_);
+  // Each chain is -0. With the bias -0 a sum is -0. Without a bias it is +0 only where it begins with +0.
+  Product product(5, 30, 30, form_);
   std::fill(product.weight.begin(), product.weight.end(), -1e-30f);
   std::fill(product.input.begin(), product.input.end(), 1e-30f);
   std::fill(product.bias.begin(), product.bias.end(), -0.0f);
   EXPECT_EQ(wrong(product), 0);
   EXPECT_EQ(wrong(product, false), 0);
+  const bool begins_with_zero = form_.order == SumOrder::kChainsOf192;
   for (const Choice& choice : choices_) {
-    EXPECT_FALSE(std::signbit(product.run(choice.products, false)[0]));
-    EXPECT_EQ(std::signbit(product.run(choice.products)[0]), is_forward_);
+    EXPECT_EQ(std::signbit(product.run(choice.products, false)[0]), !begins_with_zero);
+    EXPECT_EQ(std::signbit(product.run(choice.products)[0]), form_.is_forward || !begins_with_zero);
   }
 }
 
@@ -285,13 +345,20 @@ TEST_P(FewSamplesProduct, TheProcessorsChoiceIsOneOfThem) {
   const FewSamplesProducts* const chosen = few_samples_products();
   ASSERT_NE(chosen, nullptr);
   for (const int64_t samples : {1, 8, 9, 16, 17}) {  // it may differ with the number of samples
-    const Product product(samples, 100, 100, is_forward_);
+    const Product product(samples, 100, 100, form_);
     EXPECT_EQ(differences(product.run(*chosen), product.one_by_one()), 0) << samples << " samples";
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, FewSamplesProduct, ::testing::Bool(),
-                         [](const auto& form) { return std::string(form.param ? "Forward" : "InputGradient"); });
+INSTANTIATE_TEST_SUITE_P(, FewSamplesProduct,
+                         ::testing::Values(Form{"Forward192", true, SumOrder::kChainsOf192},
+                                           Form{"Forward384", true, SumOrder::kChainsOf384},
+                                           Form{"ForwardBalanced384", true, SumOrder::kBalancedChainsOf384},
+                                           Form{"ForwardLanes", true, SumOrder::kLanes},
+                                           Form{"InputGradient192", false, SumOrder::kChainsOf192},
+                                           Form{"InputGradient384", false, SumOrder::kChainsOf384},
+                                           Form{"InputGradientBalanced384", false, SumOrder::kBalancedChainsOf384}),
+                         [](const auto& form) { return std::string(form.param.name); });
 
 }  // namespace
 }  // namespace lockstep::internal

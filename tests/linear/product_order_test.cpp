@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/simd.h"
 #include "lockstep/linear/few_samples_product.h"
 #include "lockstep/reduce/factors.h"
 #include "tests/support/worker_processes.h"
@@ -43,8 +44,9 @@ WORKER_BODY(compares) {
   std::string answers = "answers ";
   for (const auto& pair : shapes()) {
     for (const Shape& one : pair) {
-      const bool same = one.product ? libtorch_has_our_bits(*one.product, one.samples, one.rows, one.columns)
-                                    : zero_sums_of_libtorch(one.samples, one.rows, one.columns).has_value();
+      const bool same = one.product
+                            ? sum_order_of_libtorch(*one.product, one.samples, one.rows, one.columns).has_value()
+                            : zero_sums_of_libtorch(one.samples, one.rows, one.columns).has_value();
       answers += same ? '1' : '0';
     }
   }
@@ -62,6 +64,20 @@ TEST(ProductOrder, IsAnotherOneForSmallAndLargeShapesWhereMklUsesNoMultiplyAdd) 
   }
   if (!at::hasMKL()) GTEST_SKIP() << "the matrix library is not MKL, of which MKL_CBWR is a setting";
   EXPECT_EQ(answers_with({{"MKL_CBWR", "COMPATIBLE"}}), std::string(2 * shapes().size(), '0'));
+}
+
+TEST(ProductOrder, OfEachOfMklsKernelsForIntelsProcessorsIsKnown) {
+#if defined(__x86_64__)
+  if (simd() != Simd::kAvx512 || !__builtin_cpu_is("intel")) {
+    GTEST_SKIP() << "MKL uses these kernels on Intel's processors with AVX-512";
+  }
+  if (!at::hasMKL()) GTEST_SKIP() << "the matrix library is not MKL";
+  for (const char* const kernels : {"AVX2,STRICT", "AVX512,STRICT", "AVX512"}) {
+    EXPECT_EQ(answers_with({{"MKL_CBWR", kernels}}), std::string(2 * shapes().size(), '1')) << kernels;
+  }
+#else
+  GTEST_SKIP() << "the processor is none of Intel's";
+#endif
 }
 
 TEST(ProductOrder, OfOneSampleIsThatOfSeveral) {

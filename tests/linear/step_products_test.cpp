@@ -40,7 +40,7 @@ class StepProducts : public ::testing::Test {
     if (!testing::can_factor()) GTEST_SKIP() << "this LibTorch or processor has no products of few samples of our own";
     const testing::FewSamplesProductsAre scope("always");
     strategy_.run([&](ReplicaContext&) {
-      if (!internal::libtorch_has_our_bits(internal::LinearProduct::kOutputWithBias, 8, 64, 400)) other_bits_ = true;
+      if (!internal::sum_order_of_libtorch(internal::LinearProduct::kOutputWithBias, 8, 64, 400)) other_bits_ = true;
     });
     if (other_bits_) GTEST_SKIP() << "LibTorch's matrix library adds in another order here";
   }
