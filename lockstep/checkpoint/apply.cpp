@@ -1,5 +1,6 @@
-// From a checkpoint in memory to the run: everything is compared first, and what was written is taken back where
-// something fails.
+// From a checkpoint in memory to the run. Everything is compared first. Then what may fail is carried out, and taken
+// back where some of it does. Variables with one value come last: nothing can fail then, so their old values need not
+// be kept.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
@@ -19,7 +20,10 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/core/log.h"
+#include "lockstep/data/read_pool.h"
 #include "lockstep/reduce/operands.h"
+#include "lockstep/replica/cores.h"
+#include "lockstep/variable/mirrored_state.h"
 
 namespace lockstep::internal {
 
@@ -42,6 +46,7 @@ void add_names(std::string& text, const char* what, const Names& names) {
 struct Write {
   StateItem item;
   Tensors values;
+  MirroredState* shared = nullptr;  // the item's variable, where it has one value, which all replicas share
 };
 
 /// All that a restore will do, and what is wrong with it.
@@ -67,7 +72,7 @@ class Planner {
       here.insert(key);
       if (!is_wanted(options_.only, item.name)) continue;
       const auto found = saved_.find(key);
-      if (found == saved_.end()) {
+      if (found == saved_.end() || found->second.values.empty()) {
         plan.missing.push_back(item.name);
         continue;
       }
@@ -77,7 +82,9 @@ class Planner {
                       variable == variables_.end() ? VariableAggregation::kMean : variable->second.aggregation());
       const std::string misfit = misfit_of(item, found->second, values);
       if (misfit.empty()) {
-        plan.writes.push_back({std::move(item), std::move(values)});
+        const bool is_shared = item.view && !item.per_replica && values.size() == 1 && variable != variables_.end();
+        plan.writes.push_back(
+            {std::move(item), std::move(values), is_shared ? &variable->second.state().as_mirrored() : nullptr});
       } else {
         plan.misfits.push_back(misfit);
       }
@@ -219,6 +226,29 @@ bool is_wanted(const std::vector<std::string>& patterns, const std::string& name
   return false;
 }
 
+namespace {
+
+/// Lets all variables that share a value say whether they can be written, before anything is: then write_shared() has
+/// nothing left that can fail.
+void prepare_shared(const std::vector<Write>& writes) {
+  for (const Write& one : writes) {
+    if (one.shared == nullptr) continue;
+    one.shared->require_own_value("a restore");
+    one.shared->leave_halves();  // takes the memory that it needs, and changes no value
+  }
+}
+
+/// Writes them, on all cores.
+void write_shared(const std::vector<Write>& writes) {
+  ReadPool pool(static_cast<int64_t>(cores_of_this_process().size()));
+  pool.run(static_cast<int64_t>(writes.size()), [&](int64_t i) {
+    const Write& one = writes[static_cast<std::size_t>(i)];
+    if (one.shared != nullptr) one.item.write(one.values);
+  });
+}
+
+}  // namespace
+
 RestoreInfo apply(const Image& image, const Strategy& strategy, const Tracked& tracked, const RestoreOptions& options,
                   const std::string& what) {
   RestorePlan plan;
@@ -232,7 +262,9 @@ RestoreInfo apply(const Image& image, const Strategy& strategy, const Tracked& t
   std::vector<std::function<void()>> undo;
   try {
     all_or_none(strategy, "Checkpoint::restore", [&] {
-      for (const auto& [item, values] : plan.writes) {
+      prepare_shared(plan.writes);
+      for (const auto& [item, values, shared] : plan.writes) {
+        if (shared != nullptr) continue;
         Tensors before = item.read();
         item.write(values);  // where it throws, it has changed nothing
         undo.emplace_back([&write = item.write, before = std::move(before)] { write(before); });
@@ -257,6 +289,7 @@ RestoreInfo apply(const Image& image, const Strategy& strategy, const Tracked& t
     }
     throw;
   }
+  write_shared(plan.writes);
   // A restore before this one has nothing to give any more.
   wait_for_later(strategy, options.restore_on_create ? std::move(plan.late) : Late(), what);
   warn(image, strategy, what);
