@@ -18,10 +18,10 @@ namespace lockstep::internal {
 
 /// One value of an item of a run's state.
 struct ImageTensor {
-  std::string kind = {};  // "mirrored", "on-read", "slot"
-  std::string name = {};  // the item's
-  int64_t replica = -1;   // whose value it is; -1: that of all
-  at::Tensor value = {};
+  std::string kind = {};     // "mirrored", "on-read", "slot"
+  std::string name = {};     // the item's
+  int64_t replica = -1;      // whose value it is; -1: that of all
+  at::Tensor value = {};     // undefined where it was not read
   bool is_borrowed = false;  // whether it is a variable's own memory, which the next step changes
 };
 
@@ -64,9 +64,11 @@ class CheckpointReader {
   int64_t threads_ = 1;
 };
 
-/// Everything of a checkpoint, with the tensors whose names `wants` accepts.
+/// Everything of a checkpoint, with the tensors whose names `wants` accepts. Of those that `reads`, where it is given,
+/// does not accept, the values are not read.
 Image load_image(Files& files, const std::filesystem::path& folder,
-                 const std::function<bool(const std::string&)>& wants);
+                 const std::function<bool(const std::string&)>& wants,
+                 const std::function<bool(const RecordedTensor&)>& reads = {});
 
 /// Removes a checkpoint: first it is no longer one, then its files go. Other files in the folder stay, and then the
 /// folder does too.

@@ -147,19 +147,23 @@ std::vector<at::Tensor> CheckpointReader::read(const std::vector<std::size_t>& w
   return values;
 }
 
-Image load_image(Files& files, const fs::path& folder, const std::function<bool(const std::string&)>& wants) {
+Image load_image(Files& files, const fs::path& folder, const std::function<bool(const std::string&)>& wants,
+                 const std::function<bool(const RecordedTensor&)>& reads) {
   const CheckpointReader reader(files, folder);
-  const std::vector<RecordedTensor>& tensors = reader.manifest().tensors;
-  std::vector<std::size_t> wanted;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (wants(tensors[i].name)) wanted.push_back(i);
-  }
-  std::vector<at::Tensor> values = reader.read(wanted);
   Image image{.run = reader.manifest().run};
-  for (std::size_t k = 0; k < wanted.size(); ++k) {
-    const RecordedTensor& one = tensors[wanted[k]];
-    image.tensors.push_back({one.kind, one.name, one.replica, std::move(values[k])});
+  std::vector<std::size_t> read;    // by their places in the manifest
+  std::vector<std::size_t> places;  // where they go in the image
+  for (std::size_t i = 0; i < reader.manifest().tensors.size(); ++i) {
+    const RecordedTensor& one = reader.manifest().tensors[i];
+    if (!wants(one.name)) continue;
+    if (!reads || reads(one)) {
+      read.push_back(i);
+      places.push_back(image.tensors.size());
+    }
+    image.tensors.push_back({one.kind, one.name, one.replica});
   }
+  std::vector<at::Tensor> values = reader.read(read);
+  for (std::size_t k = 0; k < read.size(); ++k) image.tensors[places[k]].value = std::move(values[k]);
   return image;
 }
 

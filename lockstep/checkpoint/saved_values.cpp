@@ -57,7 +57,7 @@ std::map<KindAndName, Saved> saved_of(const Image& image) {
   for (const ImageTensor& one : image.tensors) {
     Saved& item = saved[{one.kind, one.name}];
     item.per_replica = one.replica >= 0;
-    item.values.push_back(one.value);
+    if (one.value.defined()) item.values.push_back(one.value);
   }
   for (const RecordedNumbers& one : image.run.numbers) {
     const bool is_list = one.kind == kind_text(StateItem::Kind::kCursor);

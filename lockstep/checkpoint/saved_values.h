@@ -17,7 +17,7 @@ namespace lockstep::internal {
 /// "slot" and "model.0.weight/exp_avg".
 using KindAndName = std::pair<std::string, std::string>;
 
-/// The values of an item in the image, by replica where it has several.
+/// The values of an item in the image, by replica where it has several; none where they were not read.
 struct Saved {
   std::vector<at::Tensor> values;
   bool per_replica = false;

@@ -7,7 +7,10 @@
 #include <fstream>
 #include <functional>
 
+#include "lockstep/checkpoint/checkpoint_access.h"
+#include "lockstep/checkpoint/pieces.h"
 #include "lockstep/variable/variable_state.h"
+#include "tests/checkpoint/model_files.h"
 #include "tests/checkpoint/training.h"
 #include "tests/support/errors.h"
 #include "tests/support/scratch_folder.h"
@@ -248,6 +251,42 @@ TEST_F(CheckpointTest, ATrunkIsRestoredByPattern) {
   EXPECT_EQ(strategy.step(), 0);
   EXPECT_TRUE(other.model().state().at("0.weight").equal(run.training.model().state().at("0.weight")));
   EXPECT_TRUE(other.model().state().at("3.weight").equal(head));
+}
+
+TEST_F(CheckpointTest, OnlyWhatIsRestoredIsRead) {
+  testing::ModelFiles files;
+  MirroredStrategy strategy({.devices = testing::lanes(1), .replicas = 2});
+  const auto large = static_cast<int64_t>(internal::kPieceBytes / sizeof(float)) + 10;
+  const Variable trunk = strategy.make_variable(torch::ones({large}), {.name = "trunk"});
+  const Variable head = strategy.make_variable(torch::ones({large}), {.name = "head"});
+  const Variable seen = strategy.make_variable(
+      torch::ones({500}),
+      {.name = "seen", .synchronization = VariableSynchronization::kOnRead, .aggregation = VariableAggregation::kMean});
+  Checkpoint checkpoint(strategy);
+  internal::CheckpointAccess::set_files(checkpoint, files);
+  checkpoint.track(
+      "note", [] { return std::string("7"); }, [](const std::string&) {});
+  checkpoint.save("c");
+  const auto bytes_of = [&](const Checkpoint& program, const RestoreOptions& options) {
+    const uint64_t before = files.bytes_read();
+    program.restore("c", options);
+    return static_cast<int64_t>(files.bytes_read() - before);
+  };
+  // The manifest and the headers are read in any case.
+  const int64_t heads = bytes_of(checkpoint, {.only = {"note"}});
+  EXPECT_EQ(bytes_of(checkpoint, {.only = {"tr*k"}}) - heads, 4 * large);
+  EXPECT_EQ(bytes_of(checkpoint, {.only = {"seen"}}) - heads, 2 * 4 * 500) << "of both replicas";
+  EXPECT_EQ(bytes_of(checkpoint, {}) - heads, 2 * 4 * large + 2 * 4 * 500);
+
+  MirroredStrategy other({.devices = testing::lanes(1), .replicas = 2});
+  const Variable here = other.make_variable(torch::zeros({large}), {.name = "trunk"});
+  Checkpoint part(other);
+  internal::CheckpointAccess::set_files(part, files);
+  EXPECT_EQ(bytes_of(part, {.allow_unexpected = true}) - heads, 4 * large);
+  EXPECT_TRUE(here.read().equal(trunk.read()));
+  const RestoreInfo info = part.restore("c", {.allow_unexpected = true});
+  EXPECT_EQ(info.unexpected, (std::vector<std::string>{"head", "seen", "note"}));
+  expect_error<UsageError>([&] { part.restore("c"); }, "LS-CHECKPOINT-MISFIT", {"3 unexpected: head, seen, note"});
 }
 
 TEST_F(CheckpointTest, AnotherNumberOfReplicasIsAnOption) {

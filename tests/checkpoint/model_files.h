@@ -1,6 +1,7 @@
 // A file system in memory that knows what would survive a stop of the machine, and fails where a test wants it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -33,6 +34,8 @@ class ModelFiles : public internal::Files {
  public:
   /// Calls so far that can fail.
   int64_t calls() const { return calls_; }
+  /// Bytes of files that were read so far.
+  uint64_t bytes_read() const { return bytes_read_; }
   /// The n-th call from now, from 1, fails with this reason.
   void fail_at(int64_t n, const std::string& reason) { fail_at_ = calls_ + n, reason_ = reason; }
   /// From the n-th call on all fail: the disk is full, say.
@@ -92,7 +95,7 @@ class ModelFiles : public internal::Files {
   std::unique_ptr<internal::OpenFile> open(const fs::path& path) override {
     const auto found = now_.find(path);
     if (found == now_.end() || !found->second) refuse(path, "No such file or directory");
-    return std::make_unique<Reading>(found->second);
+    return std::make_unique<Reading>(*this, found->second);
   }
   bool has(const fs::path& path) override {
     if (!hidden_.empty() && path.string().starts_with(hidden_.string())) refuse(path, "Stale file handle");
@@ -170,14 +173,16 @@ class ModelFiles : public internal::Files {
   };
   class Reading final : public internal::OpenFile {
    public:
-    explicit Reading(std::shared_ptr<Node> node) : node_(std::move(node)) {}
+    Reading(ModelFiles& files, std::shared_ptr<Node> node) : files_(files), node_(std::move(node)) {}
     uint64_t size() const override { return node_->bytes.size(); }
     void read(uint64_t offset, std::span<std::byte> bytes) const override {
       if (offset > size() || bytes.size() > size() - offset) refuse("a file", "it ends");
       if (!bytes.empty()) std::memcpy(bytes.data(), node_->bytes.data() + offset, bytes.size());
+      files_.bytes_read_ += bytes.size();
     }
 
    private:
+    ModelFiles& files_;
     std::shared_ptr<Node> node_;
   };
   class Lock final : public internal::FileLock {
@@ -208,6 +213,7 @@ class ModelFiles : public internal::Files {
   std::map<fs::path, std::shared_ptr<Node>> now_;      // null: a folder
   std::map<fs::path, std::shared_ptr<Node>> durable_;  // the names as of the last sync of their folder
   std::set<fs::path> locks_;
+  std::atomic<uint64_t> bytes_read_{0};
   int64_t calls_ = 0;
   int64_t fail_at_ = -1;
   int64_t stop_at_ = -1;

@@ -115,6 +115,38 @@ TEST_F(WorkersCheckpoint, AnErrorOfOneIsAnErrorOfAllAndNothingChanges) {
   });
 }
 
+TEST_F(WorkersCheckpoint, OnlyWhatIsRestoredIsReadAndOnceForAll) {
+  ModelFiles files;
+  constexpr int64_t kSize = 1000;
+  const auto with = [&](int64_t workers, const std::vector<std::string>& names, const auto& use) {
+    const uint64_t before = files.bytes_read();
+    run_workers({.workers = workers, .replicas = 2}, [&](Strategy& strategy) {
+      std::vector<Variable> variables;
+      for (const std::string& name : names) {
+        variables.push_back(strategy.make_variable(torch::full({kSize}, strategy.num_workers()), {.name = name}));
+      }
+      Checkpoint checkpoint(strategy);
+      internal::CheckpointAccess::set_files(checkpoint, files);
+      use(checkpoint, variables);
+      return 0;
+    });
+    return static_cast<int64_t>(files.bytes_read() - before);
+  };
+  with(1, {"head", "trunk"}, [](const Checkpoint& checkpoint, const auto&) { checkpoint.save("c"); });
+  const auto restored = [&](int64_t workers, const std::vector<std::string>& names) {
+    return with(workers, names, [](const Checkpoint& checkpoint, const std::vector<Variable>& variables) {
+      const RestoreInfo info = checkpoint.restore("c", {.allow_unexpected = true});
+      EXPECT_EQ(info.unexpected.size(), 2 - variables.size());
+      for (const Variable& one : variables) EXPECT_TRUE(one.read().equal(torch::full({kSize}, 1)));
+    });
+  };
+  const int64_t heads = restored(1, {});
+  for (const int64_t workers : {1, 2}) {
+    EXPECT_EQ(restored(workers, {"trunk"}) - heads, 8 * kSize) << workers << " workers";
+    EXPECT_EQ(restored(workers, {"head", "trunk"}) - heads, 2 * 8 * kSize) << workers << " workers";
+  }
+}
+
 TEST_F(WorkersCheckpoint, ACheckpointThatDoesNotFitIsRefusedOnAll) {
   testing::OneTraining run(3, 1, 3);
   run.training.checkpoint().save(folder_ / "one");
