@@ -30,9 +30,12 @@ class Network:
         self.hosts.end()
 
     def inside(self, rank, command):
-        """The command on host `rank`, from 0, as the worker of that index. Only the network is the host's own."""
+        """The command on host `rank`, from 0, as the worker of that index. The network and a core are the host's own:
+        without a core each, replicas of all hosts would be pinned to the same one, because a host sees no other."""
+        cores = sorted(os.sched_getaffinity(0))
         variables = {"LOCKSTEP_NUM_WORKERS": self.count, "LOCKSTEP_WORKER_INDEX": rank, "LOCKSTEP_LOCAL_WORKER": rank,
                      "LOCKSTEP_CHIEF_ADDRESS": f"10.77.0.1:{PORT}", "LOCKSTEP_SECRET": namespaces.secret,
                      "LOCKSTEP_TRUSTED_NETWORK": 1, "GLOO_SOCKET_IFNAME": "eth0"}
-        return ["nsenter", f"--target={self.hosts.host(rank + 1).holder.pid}", "--net", "--", "env",
+        return ["nsenter", f"--target={self.hosts.host(rank + 1).holder.pid}", "--net", "--",
+                "taskset", "--cpu-list", str(cores[rank % len(cores)]), "env",
                 *(f"{name}={value}" for name, value in variables.items()), *command]
