@@ -5,7 +5,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <set>
 
 namespace lockstep {
 
@@ -33,12 +35,29 @@ struct Alike {
   std::vector<int64_t> replicas;
 };
 
-std::vector<Alike> groups_of(const std::vector<ReplicaError::Failure>& failures) {
-  std::vector<Alike> groups;
+/// For each failure the text that replicas which failed alike have in common. It is the common text where several
+/// replicas say the same of themselves, otherwise the message as it is: replica 2 may be the one of which all speak.
+std::vector<std::string> texts_of(const std::vector<ReplicaError::Failure>& failures) {
+  std::vector<std::string> texts;
+  std::map<std::string, std::set<std::string>> messages_by_common_text;
   for (const ReplicaError::Failure& failure : failures) {
-    std::string text = common_text_of(failure);
+    texts.push_back(common_text_of(failure));
+    messages_by_common_text[texts.back()].insert(failure.message);
+  }
+  for (std::size_t i = 0; i < failures.size(); ++i) {
+    if (messages_by_common_text[texts[i]].size() == 1) texts[i] = failures[i].message;
+  }
+  return texts;
+}
+
+std::vector<Alike> groups_of(const std::vector<ReplicaError::Failure>& failures) {
+  const std::vector<std::string> texts = texts_of(failures);
+  std::vector<Alike> groups;
+  for (std::size_t i = 0; i < failures.size(); ++i) {
+    const ReplicaError::Failure& failure = failures[i];
+    const std::string& text = texts[i];
     auto group = std::find_if(groups.begin(), groups.end(), [&](const Alike& other) { return other.text == text; });
-    if (group == groups.end()) group = groups.insert(groups.end(), {&failure, std::move(text), {}});
+    if (group == groups.end()) group = groups.insert(groups.end(), {&failure, text, {}});
     group->replicas.push_back(failure.replica.value());
   }
   return groups;

@@ -65,6 +65,14 @@ TEST(ReplicaError, MergesTwoMessagesThatDifferByTheReplicasOwnNumber) {
   EXPECT_EQ(text.find("of replica 5"), std::string::npos) << text;
 }
 
+TEST(ReplicaError, SaysOnceWhatAllReplicasSayOfOneOfThem) {
+  const auto same = std::make_exception_ptr(std::runtime_error("not finite on replica 2, replica 0 is fine"));
+  const std::string text = make({{0, same}, {1, same}, {2, same}, {3, same}}).what();
+  EXPECT_NE(text.find("step 17, replicas 0, 1, 2, 3: not finite on replica 2, replica 0 is fine\n"), std::string::npos)
+      << text;
+  EXPECT_EQ(text.find("not finite"), text.rfind("not finite")) << text;
+}
+
 TEST(ReplicaError, HasTheRemedyOfItsFirstFailure) {
   const auto error = make({{1, std::make_exception_ptr(UsageError("LS-TEST", "a fact", "a cure"))}});
   EXPECT_EQ(error.remedy(), "a cure");
