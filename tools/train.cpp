@@ -120,6 +120,7 @@ int train(const TrainOptions& options) {
   const bool is_chief = !cluster || cluster->is_chief();
   SampleLog sample_log(is_chief ? options.sample_log : "", !options.checkpoint_dir.empty(), options.resume);
   WholeFile json(is_chief ? options.json : "");
+  static_cast<void>(WholeFile(is_chief ? options.export_file : ""));  // refuses a bad place before hours of training
   const auto strategy = make(options, cluster);
   stop_on_signal();  // before all workers have made the model, so that none is still killed by it later
   ModelOptions model_options = options.model;

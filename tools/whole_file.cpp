@@ -3,6 +3,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "lockstep/core/error.h"
@@ -11,6 +13,10 @@ namespace lockstep::tools {
 
 WholeFile::WholeFile(std::string path) : path_(std::move(path)) {
   if (path_.empty()) return;
+  std::error_code unknown;  // what cannot be looked at cannot be opened either
+  if (std::filesystem::is_directory(path_, unknown)) {
+    throw DataError("LS-FILE", "'" + path_ + "' cannot be written: it is a folder", "name a file in it");
+  }
   stream_.open(path_ + ".part", std::ios::binary | std::ios::trunc);
   if (!stream_) {
     throw DataError("LS-FILE", "'" + path_ + "' cannot be written: " + std::strerror(errno),

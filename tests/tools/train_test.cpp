@@ -282,6 +282,9 @@ TEST_F(Train, BadSurroundingsAreOneLineAndExitCodeThree) {
   const Result result = run("train --steps 1 --json " + path("no/such/folder/r.json"));
   EXPECT_EQ(result.code, 3) << result.output;
   EXPECT_EQ(std::count(result.output.begin(), result.output.end(), '\n'), 1) << result.output;
+  const std::string steps = "--model mlp --devices cpu:0 --steps 1 ";
+  expect_refused(steps + "--export " + path("no/such/folder/w.safetensors"), 3, "No such file or directory");
+  expect_refused(steps + "--export " + folder_.string(), 3, "it is a folder");
 }
 
 TEST_F(Train, ALossThatIsNotFiniteEndsTheRunWithStepAndReplica) {
