@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "tools/cluster.h"
+#include "tools/number_flags.h"
 #include "tools/subcommands.h"
 
 namespace lockstep::tools {
@@ -17,7 +18,7 @@ void add_cluster(CLI::App& app, Action& chosen) {
                         "meet the other workers, all of which must run this command now, and show who was reached");
   cluster->add_option("--within", options->check_seconds, "how many seconds to wait for the others")
       ->needs(check)
-      ->check(CLI::Range(1, 3600))
+      ->transform(whole_number(1, 3600))
       ->capture_default_str();
   cluster->add_option("--engine", options->engine, "what connects the workers")
       ->needs(check)

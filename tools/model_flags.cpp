@@ -1,6 +1,7 @@
 // The flags of the built-in models.
 #include <CLI/CLI.hpp>
 
+#include "tools/number_flags.h"
 #include "tools/subcommands.h"
 
 namespace lockstep::tools {
@@ -10,10 +11,10 @@ CLI::Option* add_model_flags(CLI::App& app, ModelOptions& model) {
       app.add_option("--model", model.name, "the model")->check(CLI::IsMember(model_names()))->capture_default_str();
   app.add_option("--widths", model.widths, "of the mlp: input, hidden layers, classes")
       ->delimiter(',')
-      ->check(CLI::PositiveNumber)
+      ->transform(whole_number())
       ->capture_default_str();
   const auto size = [&](const char* flag, int64_t& value, const char* what) {
-    app.add_option(flag, value, what)->check(CLI::Range(1, 1 << 20))->capture_default_str();
+    app.add_option(flag, value, what)->transform(whole_number(1, 1 << 20))->capture_default_str();
   };
   size("--layers", model.layers, "of the gpt: blocks of attention and dense layers");
   size("--width", model.width, "of the gpt: numbers for each character");

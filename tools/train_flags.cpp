@@ -1,8 +1,11 @@
 // The flags of `lockstep train`.
 #include <CLI/CLI.hpp>
+#include <cstdint>
+#include <limits>
 #include <memory>
 
 #include "lockstep/strategy/make_strategy.h"
+#include "tools/number_flags.h"
 #include "tools/optimizers.h"
 #include "tools/subcommands.h"
 #include "tools/train.h"
@@ -25,34 +28,36 @@ void add_train(CLI::App& app, Action& chosen) {
   train->add_option("--devices", options.devices, "lanes, such as cpu:0,cpu:1; by default as many as cores")
       ->delimiter(',');
   train->add_option("--replicas", options.replicas, "replicas, at least as many as lanes; by default one for each lane")
-      ->check(CLI::PositiveNumber);
+      ->transform(whole_number());
   train->add_option("--threads-per-replica", options.threads_per_replica, "intra-op threads of each replica")
-      ->check(CLI::Range(1, 1024))
+      ->transform(whole_number(1, 1024))
       ->capture_default_str();
   train->add_option("--global-batch", options.global_batch, "samples of a step over all replicas")
-      ->check(CLI::PositiveNumber)
+      ->transform(whole_number())
       ->capture_default_str();
   CLI::Option* epochs =
       train->add_option("--epochs", options.epochs, "passes over the data; 5 where --steps is not given")
-          ->check(CLI::PositiveNumber);
+          ->transform(whole_number());
   train->add_option("--steps", options.steps, "training steps, instead of epochs")
-      ->check(CLI::PositiveNumber)
+      ->transform(whole_number())
       ->excludes(epochs);
   train->add_option("--optimizer", options.optimizer, "the optimizer")
       ->check(CLI::IsMember(optimizer_names()))
       ->capture_default_str();
   train->add_option("--learning-rate", options.learning_rate, "by default the optimizer's usual one")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   train
       ->add_option(
           "--prefetch", options.prefetch,
           "steps that are read ahead on a thread of their own; 0: read when they are needed; no result depends "
           "on it")
-      ->check(CLI::Range(0, 1 << 20))
+      ->transform(whole_number(0, 1 << 20))
       ->capture_default_str();
-  train->add_option("--seed", options.seed, "of initial values, dropout and order")->capture_default_str();
+  train->add_option("--seed", options.seed, "of initial values, dropout and order")
+      ->transform(whole_number(0, std::numeric_limits<uint64_t>::max()))
+      ->capture_default_str();
   train->add_option("--dropout", options.model.dropout, "probability")
-      ->check(CLI::Range(0.0, 0.99))
+      ->check(number_between(0, 0.99))
       ->capture_default_str();
   train
       ->add_option_function<std::string>(
@@ -73,7 +78,7 @@ void add_train(CLI::App& app, Action& chosen) {
   train->add_option("--export", options.export_file, "write the trained weights to this file, as safetensors");
   train->add_flag("--describe", options.describe, "print a table of all variables before training");
   train->add_option("--sample", options.sample, "characters of text that the trained gpt makes up at the end")
-      ->check(CLI::Range(1, 1 << 20));
+      ->transform(whole_number(1, 1 << 20));
   train->add_option("--sample-log", options.sample_log,
                     "write a line for each sample used: epoch, step, replica, sample");
   train->add_option("--json", options.json, "write the report to this file");

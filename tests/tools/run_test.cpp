@@ -163,6 +163,8 @@ TEST_F(Run, BadFlagsAreOneLineAndExitCodeTwo) {
   expect_refused({"-n", "1", "--port", "70000", "true"}, "--port");
   expect_refused({"-n", "1", "--max-restarts", "-1", "true"}, "--max-restarts");
   expect_refused({"-n", "1", "--grace", "-1", "true"}, "--grace");
+  expect_refused({"-n", "1", "--grace", "nan", "true"}, "--grace: nan is not a number from 0 to 86400");
+  expect_refused({"-n", "1", "--restart-pause", "nan", "true"}, "--restart-pause: nan");
   expect_refused({"-n", "1", "--job-id", "a b", "true"}, "a b");
 }
 

@@ -249,6 +249,12 @@ TEST_F(Train, BadFlagsAreOneLineAndExitCodeTwo) {
   expect_refused("--replicas many", 2, "many");
   expect_refused("--global-batch -4", 2, "global-batch");
   expect_refused("--learning-rate -1", 2, "learning-rate");
+  expect_refused("--learning-rate nan", 2, "--learning-rate: nan is not a finite number above 0");
+  expect_refused("--dropout nan", 2, "--dropout: nan is not a number from 0 to 0.99");
+  expect_refused("--steps 0", 2, "--steps: 0 is not a whole number from 1 to 9223372036854775807");
+  expect_refused("--steps 99999999999999999999", 2, "--steps: 99999999999999999999 is not a whole number");
+  expect_refused("--seed -1", 2, "--seed: -1 is not a whole number from 0 to 18446744073709551615");
+  expect_refused("--seed 18446744073709551616", 2, "--seed: 18446744073709551616");
   expect_refused("--dropout 1.5", 2, "dropout");
   expect_refused("--steps 3 --epochs 2", 2, "excludes");
   expect_refused("--data mnist", 2, "--data mnist");

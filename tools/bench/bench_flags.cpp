@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "tools/bench/bench.h"
+#include "tools/number_flags.h"
 #include "tools/optimizers.h"
 #include "tools/subcommands.h"
 
@@ -13,10 +14,10 @@ namespace {
 template <class Options>
 void add_timing_flags(CLI::App& bench, Options& options) {
   bench.add_option("--blocks", options.blocks, "measurements, of which the median is given")
-      ->check(CLI::Range(1, 10000))
+      ->transform(whole_number(1, 10000))
       ->capture_default_str();
   bench.add_option("--block-seconds", options.block_seconds, "how long each takes, at least")
-      ->check(CLI::Range(0.001, 3600.0))
+      ->check(number_between(0.001, 3600))
       ->capture_default_str();
   bench.add_option("--json", options.json, "write the report to this file");
 }
@@ -25,9 +26,9 @@ void add_common_flags(CLI::App& bench, BenchOptions& options) {
   bench.add_option("--devices", options.devices, "lanes, such as cpu:0,cpu:1; by default as many as cores")
       ->delimiter(',');
   bench.add_option("--replicas", options.replicas, "replicas, at least as many as lanes; by default one for each lane")
-      ->check(CLI::PositiveNumber);
+      ->transform(whole_number());
   bench.add_option("--threads-per-replica", options.threads_per_replica, "intra-op threads of each replica")
-      ->check(CLI::Range(1, 1024))
+      ->transform(whole_number(1, 1024))
       ->capture_default_str();
   bench.add_flag("--no-calibration", options.no_calibration,
                  "measure without the machine's own limits, some seconds faster");
@@ -59,7 +60,7 @@ void add_bench(CLI::App& app, Action& chosen) {
   CLI::App* train_app = add_bench(*bench, "train", "Whole training steps on made data", train, bench_train, chosen);
   add_model_flags(*train_app, train->model);
   train_app->add_option("--batch", train->batch, "samples of each replica")
-      ->check(CLI::PositiveNumber)
+      ->transform(whole_number())
       ->capture_default_str();
   add_optimizer_flag(*train_app, train->optimizer);
   train_app
@@ -95,12 +96,12 @@ void add_bench(CLI::App& app, Action& chosen) {
       ->add_option("--samples", step->samples,
                    "compute the gradients of matrices by linear layers with this many samples on each replica, so that "
                    "they may be kept as factors; by default gradients are given")
-      ->check(CLI::Range(1, 1 << 20));
+      ->transform(whole_number(1, 1 << 20));
   add_optimizer_flag(*step_app, step->optimizer);
 
   const auto wire = std::make_shared<BenchWireOptions>();
   CLI::App* wire_app = bench->add_subcommand("wire", "Bytes between workers that are processes of this machine");
-  wire_app->add_option("--workers", wire->workers, "processes")->check(CLI::Range(2, 64))->capture_default_str();
+  wire_app->add_option("--workers", wire->workers, "processes")->transform(whole_number(2, 64))->capture_default_str();
   wire_app->add_option("--engine", wire->engine, "what moves the bytes")
       ->check(CLI::IsMember({"shared-memory", "tls", "tcp", "ucx"}))
       ->capture_default_str();
@@ -108,7 +109,7 @@ void add_bench(CLI::App& app, Action& chosen) {
       ->add_option("--hosts", wire->hosts,
                    "the workers say that they are on so many hosts, in blocks, so that a job of several hosts can be "
                    "measured on one machine; engines tls and tcp only")
-      ->check(CLI::Range(1, 64))
+      ->transform(whole_number(1, 64))
       ->capture_default_str();
   wire_app->add_flag("--pair", wire->pair, "only workers 0 and 1 send bytes; the others take part in the calls");
   wire_app->add_option("--sizes", wire->sizes, "from each worker to each other one, such as 4KiB,64MiB")

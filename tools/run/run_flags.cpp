@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/cluster/cluster_spec.h"
+#include "tools/number_flags.h"
 #include "tools/run/hosts_file.h"
 #include "tools/run/run.h"
 #include "tools/subcommands.h"
@@ -53,17 +54,17 @@ void add_run(CLI::App& app, const std::vector<std::string>& program, Action& cho
       app.add_subcommand("run", "Start N workers of any program on this machine, or on each of several");
   run->footer(kMore);
   run->add_option("-n", options.workers, "workers to start; with --hosts, on each host whose line has no slots")
-      ->check(CLI::Range(1, kMostLocalWorkers));
+      ->transform(whole_number(1, kMostLocalWorkers));
   run->add_option("--max-restarts", options.max_restarts,
                   "when a worker fails, start all again, at most this many times; not after exit codes 2, 126 and 127")
-      ->check(CLI::Range(0, 1000000))
+      ->transform(whole_number(0, 1000000))
       ->capture_default_str();
   run->add_option("--restart-pause", options.restart_pause,
                   "seconds before the first restart; doubles with each one, up to 30")
-      ->check(CLI::Range(0.0, 30.0))
+      ->check(number_between(0, 30))
       ->capture_default_str();
   run->add_option("--grace", options.grace, "seconds between SIGTERM and SIGKILL when workers are stopped")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check(number_between(0, 86400))
       ->capture_default_str();
   CLI::Option* const hosts = run->add_option("--hosts", options.hosts,
                                              "a file that names the job's hosts, one a line: host, host:slots or "
@@ -71,10 +72,10 @@ void add_run(CLI::App& app, const std::vector<std::string>& program, Action& cho
   run->add_option("--host-index", options.host_index,
                   "which of them this host is, from 0; by default found by its name and addresses")
       ->needs(hosts)
-      ->check(CLI::Range(0, static_cast<int>(internal::kMostTasks)));
+      ->transform(whole_number(0, internal::kMostTasks));
   run->add_option("--port", options.port,
                   fmt::format("the chief's port; by default a free one at each start, with --hosts {}", kPortOfHosts))
-      ->check(CLI::Range(1, 65535));
+      ->transform(whole_number(1, 65535));
   run->add_option("--job-id", options.job_id,
                   "LOCKSTEP_JOB_ID; by default a random one, with --hosts one that follows from hosts and port");
   run->add_flag_callback(
