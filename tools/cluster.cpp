@@ -189,7 +189,7 @@ void print(const ClusterSpec& spec, const OwnAddress& own, const std::vector<std
       {"worker of this host", std::to_string(spec.local_worker)},
       {"job's id", or_none(spec.job_id, "-")},
       {"secret", spec.secret.is_empty() ? "none" : "given"},
-      {"interface", fmt::format("{} ({})", own.interface_name, own.address)},
+      {"interface", own.address.empty() ? "unknown" : fmt::format("{} ({})", own.interface_name, own.address)},
       {"port", or_none(port_of(spec), "-")},
   };
   for (const auto& [job, addresses] : spec.jobs)
@@ -203,12 +203,18 @@ void print(const ClusterSpec& spec, const OwnAddress& own, const std::vector<std
 
 int show_cluster(const ClusterCommandOptions& options) {
   const ClusterSpec spec = resolve_cluster();
-  const OwnAddress own = internal::choose_interface(spec);
-  const std::vector<std::string> findings = findings_about(spec, own);
+  OwnAddress own;
+  std::exception_ptr no_interface;  // what the sources say is shown all the same
+  try {
+    own = internal::choose_interface(spec);
+  } catch (const ClusterError&) {
+    no_interface = std::current_exception();
+  }
+  const std::vector<std::string> findings = no_interface ? std::vector<std::string>() : findings_about(spec, own);
   if (!options.json) print(spec, own, findings);
   std::fflush(stdout);  // the others may take their time
   std::optional<CheckResult> checked;
-  if (options.check) checked = reach_all(spec, options);
+  if (options.check && !no_interface) checked = reach_all(spec, options);
   if (options.json) {
     nlohmann::ordered_json json = json_of(spec, own, findings);
     if (checked) json["check"] = json_of(*checked);
@@ -217,6 +223,7 @@ int show_cluster(const ClusterCommandOptions& options) {
     print(*checked);
   }
   std::fflush(stdout);
+  if (no_interface) std::rethrow_exception(no_interface);
   if (checked && checked->error) std::rethrow_exception(checked->error);
   return spec.disagreements.empty() && findings.empty() ? 0 : 1;
 }

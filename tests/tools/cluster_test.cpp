@@ -62,6 +62,19 @@ TEST(ClusterCommand, DisagreementsAreFindings) {
   EXPECT_NE(text.output.find("SLURM_STEP_NUM_TASKS=4"), std::string::npos) << text.output;
 }
 
+TEST(ClusterCommand, ShowsWhoSaysWhatWhereTheChiefsHostCannotBeLookedUp) {
+  const std::string variables = "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 MASTER_ADDR=nowhere.invalid MASTER_PORT=29500 ";
+  const Result text = run_with(variables);
+  EXPECT_EQ(text.code, 3) << text.output;
+  EXPECT_NE(text.output.find("torchrun"), std::string::npos) << text.output;
+  EXPECT_NE(text.output.find("1 of 2"), std::string::npos) << text.output;
+  EXPECT_NE(text.output.find("LS-CLUSTER-LOOK-UP"), std::string::npos) << text.output;
+  const Result result = run_with(variables, "--json");
+  EXPECT_EQ(result.code, 3) << result.output;
+  EXPECT_EQ(json_in(result.output)["chief_address"], "nowhere.invalid:29500") << result.output;
+  EXPECT_EQ(json_in(result.output)["address"], "") << result.output;
+}
+
 TEST(ClusterCommand, AMalformedVariableIsOneLineAndAWrongEnvironment) {
   const Result result = run_with("LOCKSTEP_NUM_WORKERS=four");
   EXPECT_EQ(result.code, 3) << result.output;
