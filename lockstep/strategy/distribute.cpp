@@ -4,9 +4,14 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
+#include <array>
+#include <memory>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "lockstep/data/batch_rows.h"
 #include "lockstep/data/deal.h"
@@ -36,17 +41,56 @@ DistributedDataset Strategy::deal(std::shared_ptr<const internal::Deal> deal) co
   return dealt;
 }
 
+namespace {
+
+/// What has to be equal on all workers: otherwise each deals by a plan of its own, and samples are lost or used twice.
+/// With Sharding::kOff each worker has an order of its own. A stream's files may lie elsewhere on each worker.
+std::string plan_text(const internal::Deal& deal, bool is_stream) {
+  constexpr std::array<std::string_view, 3> kRemainders{"keep", "drop", "pad"};
+  constexpr std::array<std::string_view, 4> kShardings{"auto", "file", "data", "off"};
+  const DistributeOptions& options = deal.options();
+  const bool is_one_plan = options.sharding != Sharding::kOff;
+  std::string data = is_stream ? "a stream" : "a data set";
+  if (is_one_plan && !is_stream) {
+    const data::Cursor begin = deal.begin_of(0);
+    data = fmt::format("{} samples of the digest {:016x}", begin.size, begin.digest);
+  }
+  return fmt::format("distribute({}, .global_batch = {}, .shuffle = {}{}, .remainder = {}, .sharding = {}{})", data,
+                     options.global_batch, options.shuffle, is_one_plan ? fmt::format(", .seed = {}", deal.seed()) : "",
+                     kRemainders.at(static_cast<std::size_t>(options.remainder)),
+                     kShardings.at(static_cast<std::size_t>(options.sharding)),
+                     options.name.empty() ? "" : fmt::format(", .name = '{}'", options.name));
+}
+
+/// Makes a deal with all workers of the call `scope`, each of which must make the same.
+template <class Make>
+std::shared_ptr<const internal::Deal> agreed_deal(const CallScope& scope, internal::ReplicaGroup& group, bool is_stream,
+                                                  const Make& make) {
+  if (!scope.is_agreed()) return make();
+  std::shared_ptr<const internal::Deal> made;
+  agree_on_call(group.rounds(), {.call = "Strategy::distribute", .step = group.step()}, [&](internal::Proposal& mine) {
+    made = make();
+    mine.detail = mine.name = plan_text(*made, is_stream);
+  });
+  return made;
+}
+
+}  // namespace
+
 DistributedDataset Strategy::distribute(const Dataset& dataset, DistributeOptions options) const {
-  const CallScope call(*group_, "Strategy::distribute", "distribute the data set before run()",
-                       internal::Workers::kThis);
-  require_free_name(options);
-  return deal(internal::deal_of(dataset, std::move(options), group_));
+  const CallScope call(*group_, "Strategy::distribute", "distribute the data set before run()");
+  return deal(agreed_deal(call, *group_, false, [&] {
+    require_free_name(options);
+    return internal::deal_of(dataset, std::move(options), group_);
+  }));
 }
 
 DistributedDataset Strategy::distribute(const Stream& stream, DistributeOptions options) const {
-  const CallScope call(*group_, "Strategy::distribute", "distribute the stream before run()", internal::Workers::kThis);
-  require_free_name(options);
-  return deal(internal::deal_of(stream, std::move(options), group_, false));
+  const CallScope call(*group_, "Strategy::distribute", "distribute the stream before run()");
+  return deal(agreed_deal(call, *group_, true, [&] {
+    require_free_name(options);
+    return internal::deal_of(stream, std::move(options), group_, false);
+  }));
 }
 
 DistributedDataset Strategy::distribute_own(const Stream& stream, DistributeOptions options) const {

@@ -60,6 +60,67 @@ TEST(WorkersDiffer, InTheVariableThatTheyUpdate) {
       "LS-WORKER-ORDER", {"Strategy::update_from of 'a'", "Strategy::update_from of 'b'"});
 }
 
+TEST(WorkersDiffer, InTheOrderOrTheSizesOfBatches) {
+  const auto refused = [](DistributeOptions last, std::initializer_list<std::string_view> values) {
+    expect_refused(
+        [last](Strategy& strategy) {
+          const auto data = data::from_tensors(torch::arange(12), torch::arange(12));
+          strategy.distribute(data, is_last(strategy) ? last : DistributeOptions{.global_batch = 4, .shuffle = true});
+        },
+        "LS-WORKER-ORDER", values);
+  };
+  refused({.global_batch = 4, .shuffle = true, .seed = 7}, {"worker 2 came to", ".seed = 7"});
+  refused({.global_batch = 4}, {".shuffle = true", ".shuffle = false"});
+  refused({.global_batch = 6, .shuffle = true}, {".global_batch = 4", ".global_batch = 6"});
+  refused({.global_batch = 4, .shuffle = true, .remainder = Remainder::kDrop},
+          {".remainder = keep", ".remainder = drop"});
+}
+
+TEST(WorkersDiffer, InTheDataThatTheyDistribute) {
+  expect_refused(
+      [](Strategy& strategy) {
+        const int64_t samples = is_last(strategy) ? 10 : 12;
+        strategy.distribute(data::from_tensors(torch::arange(samples), torch::arange(samples)), {.global_batch = 4});
+      },
+      "LS-WORKER-ORDER", {"12 samples", "10 samples"});
+  expect_refused(
+      [](Strategy& strategy) {
+        const int64_t first = is_last(strategy) ? 1 : 0;  // as many samples of another content
+        const auto samples = torch::arange(first, first + 12);
+        strategy.distribute(data::from_tensors(samples, samples), {.global_batch = 4});
+      },
+      "LS-WORKER-ORDER", {"12 samples of the digest"});
+  expect_refused(
+      [](Strategy& strategy) {
+        const auto stream = data::from_dataset(data::from_tensors(torch::arange(12), torch::arange(12)));
+        strategy.distribute(stream, {.global_batch = is_last(strategy) ? 3 : 4});
+      },
+      "LS-WORKER-ORDER", {"a stream", ".global_batch = 3"});
+}
+
+TEST(WorkersDiffer, WithoutHarmWhereEachReadsItsWholeInput) {
+  testing::run_workers({2, 4, 1}, [](Strategy& strategy) {
+    const auto data = data::from_tensors(torch::arange(12), torch::arange(12));
+    const auto seed = static_cast<uint64_t>(strategy.worker_index());
+    strategy.distribute(data, {.global_batch = 4, .shuffle = true, .seed = seed, .sharding = Sharding::kOff});
+    return 0;
+  });
+}
+
+TEST(WorkersDiffer, WhereOneCannotDistribute) {
+  testing::run_workers({2, 4, 1}, [](Strategy& strategy) {
+    const auto data = data::from_tensors(torch::arange(12), torch::arange(12));
+    if (is_last(strategy)) {
+      EXPECT_THROW(strategy.distribute(data, {.global_batch = -1}), UsageError);
+    } else {
+      testing::expect_error<PeerError>([&] { strategy.distribute(data, {.global_batch = 4}); }, "LS-PEER-FAILED",
+                                       {"worker 1", ".global_batch"});
+    }
+    EXPECT_EQ(strategy.distribute(data, {.global_batch = 4}).steps_per_epoch(), 3);
+    return 0;
+  });
+}
+
 TEST(WorkersDiffer, InTheNameOfAVariableOrModule) {
   expect_refused(
       [](Strategy& strategy) {
