@@ -15,9 +15,8 @@ enum class SumOrder {
   /// The same with other cuts; without a bias, the sum begins with the first chain.
   kChainsOf384,
   kBalancedChainsOf384,
-  /// Product k belongs to chain k mod 16. The chains i, i + 4, i + 8 and i + 12 are added up in order, which gives s0
-  /// to
-  /// s3. The result is (s0 + s1) + (s2 + s3), which is added to the bias. There is no input_gradient in this order.
+  /// Product k belongs to chain k mod 16. The chains i, i + 4, i + 8 and i + 12 are added up in order, which gives s0,
+  /// s1, s2 and s3. Then (s0 + s1) + (s2 + s3) is added to the bias or to +0. There is no input_gradient in this order.
   kLanes,
 };
 
@@ -70,7 +69,7 @@ inline int64_t chain_end(SumOrder order, int64_t depth, int64_t begin) {
   return begin + (halves ? (rest + 1) / 2 : 384);
 }
 
-/// What a sum without a bias begins with: adding -0 changes no bit.
-inline float start_of_sum(SumOrder order) { return order == SumOrder::kChainsOf192 ? 0.0f : -0.0f; }
+/// Whether a sum without a bias begins with +0, and so is never -0.
+inline bool begins_with_zero(SumOrder order) { return order == SumOrder::kChainsOf192 || order == SumOrder::kLanes; }
 
 }  // namespace lockstep::internal

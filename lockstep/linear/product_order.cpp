@@ -191,12 +191,13 @@ bool compare_few_samples(LinearProduct product, int64_t samples, int64_t rows, i
   const at::Tensor weight = test_values(rows, columns, trial * 3 % 16, 3 * trial);
   const at::Tensor input = test_values(samples, forward ? columns : rows, trial * 5 % 16, 3 * trial + 1);
   const at::Tensor bias = test_values(1, rows, trial * 7 % 16, 3 * trial + 2).view({rows});
-  // One result, or more, underflows in all its products. Elements of a large weight may be the same memory, so they are
-  // set and not scaled, and only where these are few of all.
+  // One result, or more, underflows in all its products, to -0: this tells what a sum without a bias begins with.
+  // Elements of a large weight may be the same memory, so they are set and not scaled, and only where these are few of
+  // all.
   const auto depth = static_cast<std::size_t>(forward ? columns : rows);
   if (8 * depth * sizeof(float) <= RepeatedPages::kPeriod) {
-    input.select(0, samples - 1).mul_(1e-30);
-    (forward ? weight.select(0, rows / 2) : weight.select(1, columns / 2)).fill_(1e-30);
+    input.select(0, samples - 1).fill_(1e-30);
+    (forward ? weight.select(0, rows / 2) : weight.select(1, columns / 2)).fill_(-1e-30);
     bias[rows / 2] = 0;
   }
   const at::Tensor theirs = product == LinearProduct::kOutputWithBias ? at::addmm(bias, input, weight.t())
@@ -287,8 +288,11 @@ std::optional<SumOrder> sum_order_of_libtorch(LinearProduct product, int64_t sam
     const bool same = compare_often_enough(results, rows * columns, [&](int64_t trial) {
       return compare_few_samples(product, samples, rows, columns, trial, possible);
     });
-    // Of several orders with the same bits any will do: they cut this depth in the same way.
-    return same ? std::optional(possible.front()) : std::nullopt;
+    // Several orders may cut this depth in the same way. Then any of them will do, if its sums begin with the same.
+    const bool is_one = std::all_of(possible.begin(), possible.end(), [&](SumOrder order) {
+      return product == LinearProduct::kOutputWithBias || begins_with_zero(order) == begins_with_zero(possible.front());
+    });
+    return same && is_one ? std::optional(possible.front()) : std::nullopt;
   });
 }
 

@@ -127,7 +127,7 @@ class Product {
         const bool biased = is_forward_ && with_bias;
         if (order_ == SumOrder::kLanes) {
           const float sum = sum_of_lanes(s, j);
-          result.push_back(biased ? bias[at(j)] + sum : sum);
+          result.push_back((biased ? bias[at(j)] : 0.0f) + sum);
           continue;
         }
         float sum = biased ? bias[at(j)] : order_ == SumOrder::kChainsOf192 ? 0.0f : -0.0f;
@@ -334,7 +334,7 @@ TEST_P(FewSamplesProduct, ProductsThatUnderflowBelowZero) {
   std::fill(product.bias.begin(), product.bias.end(), -0.0f);
   EXPECT_EQ(wrong(product), 0);
   EXPECT_EQ(wrong(product, false), 0);
-  const bool begins_with_zero = form_.order == SumOrder::kChainsOf192;
+  const bool begins_with_zero = form_.order == SumOrder::kChainsOf192 || form_.order == SumOrder::kLanes;
   for (const Choice& choice : choices_) {
     EXPECT_EQ(std::signbit(product.run(choice.products, false)[0]), !begins_with_zero);
     EXPECT_EQ(std::signbit(product.run(choice.products)[0]), form_.is_forward || !begins_with_zero);

@@ -93,6 +93,20 @@ TEST_F(StepProducts, OfALinearLayerHaveLibTorchsBitsForEveryShape) {
   }
 }
 
+TEST_F(StepProducts, ThatUnderflowHaveLibTorchsSigns) {
+  for (const int64_t depth : {6, 14, 32, 64, 192, 193, 400}) {
+    for (const int64_t samples : {4, 5, 8, 16, 32}) {
+      compare("underflow", [&, k = depth](ReplicaContext&) {
+        // Many results are zeros, of both signs.
+        const Tensor x = some({samples, k}, 1) * 1e-25;
+        const Tensor w = some({512, k}, 2) * 1e-22;
+        const Tensor bias = some({512}, 3) * 0;
+        return Tensors{torch::linear(x, w), torch::linear(x, w, bias), (some({samples, 512}, 4) * 1e-25).mm(w)};
+      });
+    }
+  }
+}
+
 TEST_F(StepProducts, AreTheLibrarysOwnForFewSamplesAndNotForOneOrTwoHundred) {
   const auto own = [&](int64_t samples) {
     return compare("how many", [&](ReplicaContext&) {
