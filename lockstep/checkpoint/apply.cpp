@@ -46,7 +46,7 @@ void add_names(std::string& text, const char* what, const Names& names) {
 struct Write {
   StateItem item;
   Tensors values;
-  MirroredState* shared = nullptr;  // the item's variable, where it has one value, which all replicas share
+  MirroredState* shared = nullptr;  // the item's variable, where all replicas share its value and it is written last
 };
 
 /// All that a restore will do, and what is wrong with it.
@@ -228,8 +228,8 @@ bool is_wanted(const std::vector<std::string>& patterns, const std::string& name
 
 namespace {
 
-/// Lets all variables that share a value say whether they can be written, before anything is: then write_shared() has
-/// nothing left that can fail.
+/// Lets all variables that are written last say whether they can be: then write_shared() has nothing left that can
+/// fail, but for a process without any memory.
 void prepare_shared(const std::vector<Write>& writes) {
   for (const Write& one : writes) {
     if (one.shared == nullptr) continue;
@@ -259,10 +259,12 @@ RestoreInfo apply(const Image& image, const Strategy& strategy, const Tracked& t
     planner.add_idle_patterns(plan, tracked);
     check(plan, image, strategy, options, what);
   });
+  if (!plan.loads.empty()) {
+    for (Write& one : plan.writes) one.shared = nullptr;
+  }
   std::vector<std::function<void()>> undo;
   try {
     all_or_none(strategy, "Checkpoint::restore", [&] {
-      prepare_shared(plan.writes);
       for (const auto& [item, values, shared] : plan.writes) {
         if (shared != nullptr) continue;
         Tensors before = item.read();
@@ -278,6 +280,7 @@ RestoreInfo apply(const Image& image, const Strategy& strategy, const Tracked& t
         undo.emplace_back([value = value, before = value->save()] { value->load(before); });
         value->load(text);
       }
+      prepare_shared(plan.writes);
     });
   } catch (...) {
     for (auto one = undo.rbegin(); one != undo.rend(); ++one) {

@@ -90,26 +90,6 @@ TEST_F(CheckpointTest, StreamsGoOnAtTheVeryNextSample) {
   expect_error<UsageError>([&] { run.tracked.seek(cut); }, "LS-STATE-MISFIT", {"position 3"});
 }
 
-TEST_F(CheckpointTest, AValueThatCouldNotBeRestoredIsNotSaved) {
-  OneTraining run;
-  const auto attempt = [&](const std::string& text) {
-    Checkpoint checkpoint(run.strategy);
-    std::string loaded;
-    checkpoint.track(
-        "mine", [&] { return text; }, [&](const std::string& value) { loaded = value; });
-    checkpoint.save(path("values"));
-    checkpoint.restore(path("values"));
-    return loaded;
-  };
-  const auto nested = [](std::size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
-  EXPECT_EQ(attempt(R"({"a":[1,2.5,null]})"), R"({"a":[1,2.5,null]})");
-  EXPECT_EQ(attempt(nested(55)), nested(55));
-  for (const std::string& bad :
-       {std::string(R"({"x":1,"x":2})"), nested(70), nested(100000), std::string("1e400"), std::string("a")}) {
-    expect_error<UsageError>([&] { attempt(bad); }, "LS-NAME", {"mine"});
-  }
-}
-
 TEST_F(CheckpointTest, AMergeFunctionIsNotOutsideOfSteps) {
   OneTraining run;
   const Checkpoint& checkpoint = run.training.checkpoint();
@@ -334,44 +314,6 @@ TEST_F(CheckpointTest, AForeignWriteIsFoundBeforeItIsSaved) {
                                 {"model.0.weight"});
   run.training.checkpoint().restore(path("one"));
   EXPECT_EQ(run.training.checkpoint().restore(path("one")).step, 1) << "restoring mends the variable";
-}
-
-TEST_F(CheckpointTest, ValuesOfTheProgramMayBeTextsOfJson) {
-  MirroredStrategy strategy({.devices = testing::lanes(1), .replicas = 1});
-  Checkpoint checkpoint(strategy);
-  std::string value = R"({"a":[1,2.5,null]})";
-  checkpoint.track(
-      "value", [&] { return value; }, [&](const std::string& text) { value = text; });
-  expect_error<UsageError>(
-      [&] {
-        checkpoint.track(
-            "value", [] { return std::string(); }, [](const std::string&) {});
-      },
-      "LS-NAME-TAKEN", {"value"});
-  checkpoint.save(path("one"));
-  value = "not JSON";
-  expect_error<UsageError>([&] { checkpoint.save(path("one")); }, "LS-NAME", {"value"});
-  checkpoint.restore(path("one"));
-  EXPECT_EQ(value, R"({"a":[1,2.5,null]})");
-}
-
-TEST_F(CheckpointTest, ALoadThatThrowsChangesNothing) {
-  OneTraining run;
-  run.training.steps(1);
-  bool refuses = false;
-  std::string value = "1";
-  run.training.checkpoint().track(
-      "z", [&] { return value; },
-      [&](const std::string& text) {
-        if (refuses) throw std::runtime_error("no");
-        value = text;
-      });
-  run.training.checkpoint().save(path("one"));
-  run.training.steps(1);
-  const std::string before = run.training.digest();
-  refuses = true;
-  EXPECT_THROW(run.training.checkpoint().restore(path("one")), std::runtime_error);
-  EXPECT_EQ(run.training.digest(), before);
 }
 
 TEST_F(CheckpointTest, WhatIsNoCheckpointIsNamed) {
