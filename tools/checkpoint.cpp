@@ -97,6 +97,10 @@ std::string difference(const at::Tensor& a, const at::Tensor& b, ordered_json& j
 }  // namespace
 
 int list_checkpoints(const CheckpointCommandOptions& options) {
+  if (!fs::is_directory(options.path)) {
+    throw DataError("LS-CHECKPOINT-NONE", fmt::format("there is no folder '{}'", options.path),
+                    "name the folder of --checkpoint-dir");
+  }
   const auto found = internal::checkpoints_in(host_files(), options.path);
   ordered_json json = ordered_json::array();
   std::vector<std::vector<std::string>> rows{{"checkpoint", "step", "bytes", "state"}};

@@ -186,7 +186,7 @@ TEST_F(TrainCheckpoint, TheCommandLooksIntoCheckpoints) {
   fs::resize_file(second + "/manifest.json", 50);
   EXPECT_EQ(json_of("list " + path("c"), 1)["checkpoints"][0]["state"], "damaged");
   EXPECT_EQ(json_of("show " + path("c"), 0)["step"], 2) << "the newest whole one";
-  for (const char* command : {"show", "verify", "export"}) {
+  for (const char* command : {"list", "show", "verify", "export"}) {
     const auto nowhere = run(std::string("checkpoint ") + command + " " + path("nowhere") + " " +
                              (std::string(command) == "export" ? path("x") : ""));
     EXPECT_EQ(nowhere.code, 3) << nowhere.output;
