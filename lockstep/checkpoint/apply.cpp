@@ -259,7 +259,7 @@ RestoreInfo apply(const Image& image, const Strategy& strategy, const Tracked& t
     planner.add_idle_patterns(plan, tracked);
     check(plan, image, strategy, options, what);
   });
-  if (!plan.loads.empty()) {
+  if (!plan.loads.empty()) {  // a load function may read the variables, and may fail: so they come before it
     for (Write& one : plan.writes) one.shared = nullptr;
   }
   std::vector<std::function<void()>> undo;
