@@ -55,10 +55,11 @@ std::string plan_text(const internal::Deal& deal, bool is_stream) {
     const data::Cursor begin = deal.begin_of(0);
     data = fmt::format("{} samples of the digest {:016x}", begin.size, begin.digest);
   }
-  return fmt::format("distribute({}, .global_batch = {}, .shuffle = {}{}, .remainder = {}, .sharding = {}{})", data,
+  return fmt::format("distribute({}, .global_batch = {}, .shuffle = {}{}, .remainder = {}, .sharding = {}{}{})", data,
                      options.global_batch, options.shuffle, is_one_plan ? fmt::format(", .seed = {}", deal.seed()) : "",
                      kRemainders.at(static_cast<std::size_t>(options.remainder)),
                      kShardings.at(static_cast<std::size_t>(options.sharding)),
+                     options.on_error == OnError::kSkip ? ", .on_error = skip" : "",
                      options.name.empty() ? "" : fmt::format(", .name = '{}'", options.name));
 }
 
