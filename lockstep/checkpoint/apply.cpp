@@ -1,6 +1,6 @@
 // From a checkpoint in memory to the run. Everything is compared first. Then what may fail is carried out, and taken
 // back where some of it does. Variables with one value come last: nothing can fail then, so their old values need not
-// be kept.
+// be kept. Only where the program has load functions of its own, these come last, and the old values are kept.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>

@@ -23,7 +23,7 @@ namespace {
 /// In chains, a register of AVX-512 would be at most half full of so few samples. Half as wide ones multiply as many of
 /// them, and some processors (Zen 4) multiply two of these in the time of one wide one.
 void forward_avx512(const FewSamplesWork& work) {
-  const bool half_full = work.order != SumOrder::kLanes && work.samples <= kWidestVector / 2;
+  const bool half_full = work.order != SumOrder::kInterleavedChains && work.samples <= kWidestVector / 2;
   (half_full ? avx2_fma::few_samples_forward : avx512::few_samples_forward)(work);
 }
 

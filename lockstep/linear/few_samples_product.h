@@ -6,18 +6,19 @@
 
 namespace lockstep::internal {
 
-/// The order in which the products of one result are added. Each way begins its chains with +0 and adds to a chain by
-/// fused multiply-adds, in order. The ways are those of MKL's kernels; docs/few-samples-products.md says where they
+/// The order in which the products of one result are added. Each order begins its chains with +0 and adds to a chain by
+/// fused multiply-adds, in order. The orders are those of MKL's kernels; docs/few-samples-products.md says where they
 /// were seen.
 enum class SumOrder {
   /// The depth is cut into chains, as chain_end() says. They are added up in order, to the bias or to +0.
   kChainsOf192,
-  /// The same with other cuts; without a bias, the sum begins with the first chain.
+  /// Chains of 384; a depth of 385 to 767 is two halves. Without a bias, the sum begins with the first chain.
   kChainsOf384,
+  /// The same, but the last two chains have equal length, or differ by one, where 385 to 767 products are left.
   kBalancedChainsOf384,
   /// Product k belongs to chain k mod 16. The chains i, i + 4, i + 8 and i + 12 are added up in order, which gives s0,
   /// s1, s2 and s3. Then (s0 + s1) + (s2 + s3) is added to the bias or to +0. There is no input_gradient in this order.
-  kLanes,
+  kInterleavedChains,
 };
 
 /// What a product is given. All matrices are dense, row by row, and need no alignment beyond that of a float. The
@@ -31,7 +32,7 @@ struct FewSamplesWork {
   const float* bias;  // forward: [rows], or null; input_gradient does not read it
   float* out;         // forward: [samples, rows]; input_gradient: [samples, columns]
   float* scratch;     // few_samples_scratch() floats, for this call only
-  SumOrder order;
+  SumOrder order;     // of input_gradient not kInterleavedChains
 };
 
 /// Both products run on the calling thread, in its floating-point modes, and read the weight from memory once. Any
@@ -57,7 +58,8 @@ const FewSamplesProducts* few_samples_products();
 /// How many floats of scratch memory a product needs; enough for both.
 int64_t few_samples_scratch(int64_t samples, int64_t rows, int64_t columns);
 
-/// The end of the chain that begins with product `begin` of a sum of `depth` products; for the orders with chains.
+/// The end of the chain that begins with product `begin` of a sum of `depth` products, where `begin` is 0 or
+/// the end of a chain. Not for kInterleavedChains.
 inline int64_t chain_end(SumOrder order, int64_t depth, int64_t begin) {
   const int64_t rest = depth - begin;
   if (order == SumOrder::kChainsOf192) {
@@ -70,6 +72,8 @@ inline int64_t chain_end(SumOrder order, int64_t depth, int64_t begin) {
 }
 
 /// Whether a sum without a bias begins with +0, and so is never -0.
-inline bool begins_with_zero(SumOrder order) { return order == SumOrder::kChainsOf192 || order == SumOrder::kLanes; }
+inline bool begins_with_zero(SumOrder order) {
+  return order == SumOrder::kChainsOf192 || order == SumOrder::kInterleavedChains;
+}
 
 }  // namespace lockstep::internal

@@ -180,7 +180,7 @@ bool compare_factors(int64_t samples, int64_t rows, int64_t columns, int64_t tri
 /// The orders in which the library has this product.
 std::vector<SumOrder> orders_of(LinearProduct product) {
   std::vector<SumOrder> orders{SumOrder::kChainsOf192, SumOrder::kChainsOf384, SumOrder::kBalancedChainsOf384};
-  if (product != LinearProduct::kInputGradient) orders.push_back(SumOrder::kLanes);
+  if (product != LinearProduct::kInputGradient) orders.push_back(SumOrder::kInterleavedChains);
   return orders;
 }
 

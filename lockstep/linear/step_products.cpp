@@ -30,7 +30,7 @@ enum class Choice { kOff, kAuto, kAlways };
 std::atomic<Choice> choice{Choice::kOff};
 std::atomic<int64_t> num_computed{0};
 
-/// With fewer, LibTorch calls another routine, which adds in another order and is faster.
+/// With fewer, LibTorch's product is as fast or faster; of one sample it is another routine.
 constexpr int64_t kFewestSamples = 4;
 /// The result has at least so many columns; with fewer, LibTorch adds in another order.
 constexpr int64_t kFewestColumns = 12;

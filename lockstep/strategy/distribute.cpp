@@ -53,7 +53,8 @@ std::string plan_text(const internal::Deal& deal, bool is_stream) {
   std::string data = is_stream ? "a stream" : "a data set";
   if (is_one_plan && !is_stream) {
     const data::Cursor begin = deal.begin_of(0);
-    data = fmt::format("{} samples of the digest {:016x}", begin.size, begin.digest);
+    data = begin.digest == 0 ? fmt::format("{} samples", begin.size)
+                             : fmt::format("{} samples of the digest {:016x}", begin.size, begin.digest);
   }
   return fmt::format("distribute({}, .global_batch = {}, .shuffle = {}{}, .remainder = {}, .sharding = {}{}{})", data,
                      options.global_batch, options.shuffle, is_one_plan ? fmt::format(", .seed = {}", deal.seed()) : "",
@@ -63,7 +64,7 @@ std::string plan_text(const internal::Deal& deal, bool is_stream) {
                      options.name.empty() ? "" : fmt::format(", .name = '{}'", options.name));
 }
 
-/// Makes a deal with all workers of the call `scope`, each of which must make the same.
+/// Makes the deal, and compares it with those of the other workers where the call is one of all workers.
 template <class Make>
 std::shared_ptr<const internal::Deal> agreed_deal(const CallScope& scope, internal::ReplicaGroup& group, bool is_stream,
                                                   const Make& make) {

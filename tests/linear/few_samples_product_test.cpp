@@ -125,8 +125,8 @@ class Product {
     for (int64_t s = 0; s < samples_; ++s) {
       for (int64_t j = 0; j < width(); ++j) {
         const bool biased = is_forward_ && with_bias;
-        if (order_ == SumOrder::kLanes) {
-          const float sum = sum_of_lanes(s, j);
+        if (order_ == SumOrder::kInterleavedChains) {
+          const float sum = sum_of_chains(s, j);
           result.push_back((biased ? bias[at(j)] : 0.0f) + sum);
           continue;
         }
@@ -152,7 +152,7 @@ class Product {
   float add_product(int64_t s, int64_t j, int64_t i, float sum) const {
     return std::fma(input[at(s * depth() + i)], weight[at(is_forward_ ? j * columns_ + i : i * columns_ + j)], sum);
   }
-  float sum_of_lanes(int64_t s, int64_t j) const {
+  float sum_of_chains(int64_t s, int64_t j) const {
     float lanes[16] = {};
     for (int64_t i = 0; i < depth(); ++i) lanes[i % 16] = add_product(s, j, i, lanes[i % 16]);
     float sums[4];
@@ -334,7 +334,7 @@ TEST_P(FewSamplesProduct, ProductsThatUnderflowBelowZero) {
   std::fill(product.bias.begin(), product.bias.end(), -0.0f);
   EXPECT_EQ(wrong(product), 0);
   EXPECT_EQ(wrong(product, false), 0);
-  const bool begins_with_zero = form_.order == SumOrder::kChainsOf192 || form_.order == SumOrder::kLanes;
+  const bool begins_with_zero = form_.order == SumOrder::kChainsOf192 || form_.order == SumOrder::kInterleavedChains;
   for (const Choice& choice : choices_) {
     EXPECT_EQ(std::signbit(product.run(choice.products, false)[0]), !begins_with_zero);
     EXPECT_EQ(std::signbit(product.run(choice.products)[0]), form_.is_forward || !begins_with_zero);
@@ -354,7 +354,7 @@ INSTANTIATE_TEST_SUITE_P(, FewSamplesProduct,
                          ::testing::Values(Form{"Forward192", true, SumOrder::kChainsOf192},
                                            Form{"Forward384", true, SumOrder::kChainsOf384},
                                            Form{"ForwardBalanced384", true, SumOrder::kBalancedChainsOf384},
-                                           Form{"ForwardLanes", true, SumOrder::kLanes},
+                                           Form{"ForwardInterleaved", true, SumOrder::kInterleavedChains},
                                            Form{"InputGradient192", false, SumOrder::kChainsOf192},
                                            Form{"InputGradient384", false, SumOrder::kChainsOf384},
                                            Form{"InputGradientBalanced384", false, SumOrder::kBalancedChainsOf384}),
