@@ -76,8 +76,8 @@ class Checkpoint {
   /// Throws a UsageError where `name` is tracked already.
   void track(const std::string& name, const DistributedDataset& data);
   /// A value of the program's own: `save()` gives a JSON value (nlohmann::json) or its text, and `load(value)` is given
-  /// the same type. Both are called on every worker; the chief's value is saved, and `load` must not fail for a value
-  /// that `save` gave.
+  /// the same type. Both are called on every worker; the chief's value is saved. A restore calls `load` after the
+  /// variables are set. Where a restore fails, it calls `load` again with the value of before, which must not fail.
   template <class Save, class Load>
   void track(const std::string& name, Save save, Load load) {
     using Value = std::decay_t<std::invoke_result_t<Save&>>;

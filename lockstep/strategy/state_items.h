@@ -29,7 +29,7 @@ struct StateItem {
   std::function<std::vector<at::Tensor>()> read;
   /// Sets the values that read() gave, in this process or another. A UsageError where they do not fit, or a DataError
   /// for a cursor of a data set of another size; then nothing of this item has changed. Outside of steps, as long as
-  /// the strategy lives.
+  /// the strategy lives. Writes of different items that have a view and one value may run at once on several threads.
   std::function<void(const std::vector<at::Tensor>&)> write;
   /// Whether the values are those of this process's replicas, and not one that all have.
   bool per_replica = false;

@@ -251,7 +251,8 @@ class Strategy {
   std::vector<Finding> findings() const;
 
   /// Deals a data set, or a stream, to the replicas. A UsageError where a living data set of this strategy has the same
-  /// name.
+  /// name. With several workers all of them make this call, with the same data and options: a UsageError
+  /// (LS-WORKER-ORDER) where these differ, a PeerError where it fails on another worker.
   DistributedDataset distribute(const Dataset& dataset, DistributeOptions options) const;
   DistributedDataset distribute(const Stream& stream, DistributeOptions options) const;
   /// For programs that shard by themselves: `fn(const InputContext&)` is called once on each worker and returns this
