@@ -15,10 +15,11 @@ struct MessageHead {
     kRecord = 1,  // of agree()
     kBytes = 2,   // of exchange()
     kTaken = 3,   // the sender has all that it was sent in the call; nothing follows
+    kPut = 4,     // of a window; between the messages of calls. Its offset follows, eight bytes, and then the bytes
   };
   Kind kind = Kind::kRecord;
-  uint64_t call = 0;  // which call of the World it belongs to
-  uint64_t size = 0;  // of what follows, in bytes
+  uint64_t call = 0;  // which call of the World it belongs to; of kPut: the window
+  uint64_t size = 0;  // of the bytes that follow
 };
 
 /// What a worker expects from another one in a call.

@@ -32,6 +32,8 @@ class Rounds {
   std::string describe() const { return world_->describe(); }
   /// See World::host_memory.
   HostMemory* host_memory() const { return world_->host_memory(); }
+  /// See World::windows.
+  Windows* windows() const { return world_->windows(); }
 
   /// What this worker does now; the others are told. With one worker there is nobody to tell. Any thread may call.
   void set_phase(const WorkerPhase& phase) {

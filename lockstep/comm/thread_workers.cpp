@@ -15,6 +15,8 @@
 
 #include "lockstep/comm/host_memory.h"
 #include "lockstep/comm/run_failure.h"
+#include "lockstep/comm/thread_windows.h"
+#include "lockstep/comm/window_table.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/forks.h"
 
@@ -36,6 +38,7 @@ class ThreadWorkers::Hub {
       : patience_(patience),
         offers_(static_cast<std::size_t>(workers)),
         phases_(static_cast<std::size_t>(workers)),
+        puts_(workers),
         gone_(static_cast<std::size_t>(workers)) {}
 
   int64_t size() const { return static_cast<int64_t>(offers_.size()); }
@@ -79,6 +82,16 @@ class ThreadWorkers::Hub {
     std::shared_ptr<std::byte> memory = extent.memory;
     if (++extent.taken == size()) extents_.erase(call);
     return memory;
+  }
+
+  void put(int64_t to, internal::ThreadPuts::Put put) {
+    if (process_.is_in_child()) process_.throw_forked("worker", 0, size() - 1);
+    puts_.put(to, std::move(put));
+  }
+  /// Brings what has been put into a worker's windows. What is wrong with it; otherwise empty.
+  std::string bring(int64_t worker, internal::WindowTable& windows) {
+    if (process_.is_in_child()) return {};
+    return puts_.bring(worker, windows);
   }
 
   void leave(int64_t worker) {
@@ -194,6 +207,7 @@ class ThreadWorkers::Hub {
   std::condition_variable changed_;
   std::vector<Offer> offers_;  // each written by its worker under mutex_, read by all between the halves of a round
   std::vector<std::atomic<uint64_t>> phases_;  // by worker, as encode() gives them
+  internal::ThreadPuts puts_;
   // Guarded by mutex_:
   std::vector<bool> gone_;
   std::vector<bool> here_ = std::vector<bool>(offers_.size());
@@ -208,7 +222,7 @@ class ThreadWorkers::Hub {
 namespace {
 
 template <class Hub>
-class ThreadWorld final : public World, private HostMemory {
+class ThreadWorld final : public World, private HostMemory, private Windows {
  public:
   ThreadWorld(std::shared_ptr<Hub> hub, int64_t worker) : hub_(std::move(hub)), worker_(worker) {}
   ~ThreadWorld() override { hub_->leave(worker_); }
@@ -222,7 +236,7 @@ class ThreadWorld final : public World, private HostMemory {
     std::vector<std::string> all;
     hub_->round(worker_, {.record = mine}, [&](const auto& offers) {
       for (const auto& offer : offers) all.push_back(offer.record);
-      return std::string();
+      return hub_->bring(worker_, windows_);
     });
     return all;
   }
@@ -239,11 +253,12 @@ class ThreadWorld final : public World, private HostMemory {
         }
         if (!sent.empty()) std::memcpy(from[w].data(), sent.data(), sent.size());
       }
-      return std::string();
+      return hub_->bring(worker_, windows_);
     });
   }
 
   HostMemory* host_memory() override { return this; }
+  Windows* windows() override { return this; }
   std::string describe() const override { return "threads of one process"; }
   void set_phase(const WorkerPhase& phase) noexcept override { hub_->set_phase(worker_, phase); }
   void abort(const std::string& reason) noexcept override { hub_->abort(worker_, reason); }
@@ -255,9 +270,25 @@ class ThreadWorld final : public World, private HostMemory {
   }
   uint64_t calls() const override { return allocations_; }
 
+  uint64_t unused() const override { return windows_.unused(); }
+  void open(uint64_t window, std::vector<std::span<std::byte>> memory, std::shared_ptr<void> owner) override {
+    internal::require_one_for_each_worker(memory.size(), memory.size(), hub_->size());
+    windows_.open(window, std::move(memory), std::move(owner));
+  }
+  void close(uint64_t window) noexcept override { windows_.close(window); }
+  void put(uint64_t window, int64_t worker, std::size_t offset, Bytes bytes) override {
+    hub_->put(worker, {window, worker_, offset, std::move(bytes)});
+  }
+  void progress() noexcept override {
+    const std::string problem = hub_->bring(worker_, windows_);
+    if (!problem.empty()) hub_->abort(worker_, problem);
+  }
+  uint64_t arrived(uint64_t window, int64_t worker) const override { return windows_.arrived(window, worker); }
+
   const std::shared_ptr<Hub> hub_;
   const int64_t worker_;
   uint64_t allocations_ = 0;
+  internal::WindowTable windows_;
 };
 
 }  // namespace

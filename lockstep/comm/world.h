@@ -10,16 +10,17 @@
 
 #include "lockstep/comm/host_memory.h"
 #include "lockstep/comm/phase.h"
+#include "lockstep/comm/windows.h"
 
 namespace lockstep {
 
 /// The workers of a run, as one of them sees it. A worker is a process; in tests it may be a thread.
 ///
 /// Workers make the same calls in the same order: the n-th call of one meets the n-th call of each other. One thread at
-/// a time calls agree(), exchange() and host_memory(); any thread may call abort() at any time. Every wait is bounded:
-/// a call throws a PeerError that names the worker where another worker does not come in time, is gone, or has aborted.
-/// After that every later call throws the same. Calls that do not fit together, as agree() and exchange(), are such an
-/// error too.
+/// a time calls agree(), exchange(), host_memory() and windows(); any thread may call abort() at any time. Every wait
+/// is bounded: a call throws a PeerError that names the worker where another worker does not come in time, is gone, or
+/// has aborted. After that every later call throws the same. Calls that do not fit together, as agree() and exchange(),
+/// are such an error too.
 ///
 /// Whoever destroys its World is gone. It may do so as soon as its last call has returned: that call of the others
 /// then returns as well.
@@ -47,6 +48,10 @@ class World {
   /// What gives memory that all workers map, where all are on one host and the World has it; otherwise null. The same
   /// answer on all workers. Owned by the World.
   virtual HostMemory* host_memory() { return nullptr; }
+
+  /// What lets bytes travel while workers compute, where the World has it; otherwise null. The same answer on all
+  /// workers. Owned by the World.
+  virtual Windows* windows() { return nullptr; }
 
   /// What moves the bytes and who may read them on their way, in one line for a reader. Any thread may call.
   virtual std::string describe() const { return "a World of the program's own"; }

@@ -78,7 +78,7 @@ std::vector<ConformanceCheck> world_checks(const WorldConformance& conformance) 
   for (const int64_t count : workers) {
     for (const auto checks :
          {internal::world_call_checks(), internal::world_exchange_checks(), internal::world_failure_checks(),
-          internal::world_memory_checks(), internal::world_end_checks()}) {
+          internal::world_memory_checks(), internal::world_window_checks(), internal::world_end_checks()}) {
       for (const WorldCheck& check : checks) {
         all.push_back({fmt::format("{}_{}Workers", check.name, count),
                        [shared, count, check] { run_check({.conformance = shared, .workers = count}, check); }});

@@ -69,6 +69,7 @@ std::span<const WorldCheck> world_call_checks();      // who meets whom, and wha
 std::span<const WorldCheck> world_exchange_checks();  // which bytes arrive, and what stays untouched
 std::span<const WorldCheck> world_failure_checks();   // calls that do not fit, and abort()
 std::span<const WorldCheck> world_memory_checks();    // memory that all workers map
+std::span<const WorldCheck> world_window_checks();    // bytes that are put into windows
 std::span<const WorldCheck> world_end_checks();       // workers that leave or do not come, and what is left of worlds
 
 /// Numbers that look random and are the same in each run.

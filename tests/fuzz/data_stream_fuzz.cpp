@@ -41,6 +41,8 @@ class Script final : public Channel {
 struct Result {
   std::vector<std::string> calls;
   std::string problem;
+  std::string window;  // what is in the memory of window 1
+  uint64_t puts = 0;
 
   bool operator==(const Result&) const = default;
 };
@@ -49,6 +51,10 @@ constexpr std::size_t kCalls = 4;
 
 Result make_calls(const std::array<uint8_t, kCalls>& plan, std::string_view bytes, std::size_t piece) {
   DataStream stream(0, 1, std::make_unique<Script>(bytes, piece));
+  WindowTable windows;
+  const auto window = std::make_shared<std::string>(5000, '-');
+  windows.open(1, {{}, std::as_writable_bytes(std::span(*window))}, window);
+  stream.set_windows(&windows);
   const auto advance_until = [&](auto&& holds) {
     // Each advance moves something, or nothing will ever move again.
     while (!holds() && stream.advance() && stream.problem().empty()) {
@@ -71,8 +77,12 @@ Result make_calls(const std::array<uint8_t, kCalls>& plan, std::string_view byte
     stream.send_taken();
     if (!advance_until([&] { return stream.is_taken() && stream.has_sent(); })) break;
   }
+  while (stream.advance() && stream.problem().empty()) {  // what was put after the last call
+  }
   check(stream.broken().empty(), "what comes breaks no channel");
   result.problem = stream.problem();
+  result.window = *window;
+  result.puts = windows.arrived(1, 1);
   return result;
 }
 

@@ -49,6 +49,14 @@ void DataStream::begin(MessageHead::Kind kind, uint64_t call, std::span<const st
   begin_sending(kind, call, bytes);
 }
 
+void DataStream::put(uint64_t window, uint64_t offset, Windows::Bytes bytes) {
+  const MessageHead head{MessageHead::Kind::kPut, window, bytes.bytes.size()};
+  OutgoingPut& put = outgoing_puts_.emplace_back();
+  std::memcpy(put.head.data(), &head, sizeof(head));
+  std::memcpy(put.head.data() + sizeof(head), &offset, sizeof(offset));
+  put.bytes = std::move(bytes);
+}
+
 void DataStream::send_taken() {
   const MessageHead head{MessageHead::Kind::kTaken, call_, 0};
   small_.resize(sizeof(head));
@@ -79,6 +87,7 @@ bool DataStream::is_broken_by(const Transfer& transfer) {
 
 bool DataStream::write_some() {
   if (!broken_.empty() || has_written()) return false;
+  if (!outgoing_puts_.empty()) return write_some_of_put();
   const bool is_small = small_sent_ < small_.size();
   const std::span<const std::byte> rest =
       is_small ? std::span<const std::byte>(small_).subspan(small_sent_) : bytes_.subspan(sent_);
@@ -87,10 +96,28 @@ bool DataStream::write_some() {
   return !is_broken_by(transfer) && transfer.state == Transfer::State::kDone;
 }
 
+bool DataStream::write_some_of_put() {
+  OutgoingPut& put = outgoing_puts_.front();
+  const std::size_t head_bytes = put.head.size();
+  const std::span<const std::byte> rest = put.sent < head_bytes ? std::span<const std::byte>(put.head).subspan(put.sent)
+                                                                : put.bytes.bytes.subspan(put.sent - head_bytes);
+  const Transfer transfer = channel_->write(rest);
+  put.sent += transfer.bytes;
+  if (put.sent == head_bytes + put.bytes.bytes.size()) outgoing_puts_.pop_front();
+  return !is_broken_by(transfer) && transfer.state == Transfer::State::kDone;
+}
+
 bool DataStream::read_some() {
   parse();
   if (!broken_.empty() || !problem_.empty()) return false;
-  const bool is_in_message = is_head_here_ && got_ < place_.size();
+  if (incoming_put_.is_on && incoming_put_.place.owner && inbox_begin_ == inbox_end_) {
+    const std::span<std::byte> memory = incoming_put_.place.memory;
+    const Transfer transfer = channel_->read(memory.last(incoming_put_.left));
+    incoming_put_.left -= transfer.bytes;
+    if (incoming_put_.left == 0) end_put();
+    return !is_broken_by(transfer) && transfer.state == Transfer::State::kDone;
+  }
+  const bool is_in_message = !incoming_put_.is_on && is_head_here_ && got_ < place_.size();
   if (is_in_message && inbox_begin_ == inbox_end_) {
     const Transfer transfer = channel_->read(place_.subspan(got_));
     got_ += transfer.bytes;
@@ -111,6 +138,17 @@ bool DataStream::read_some() {
 /// Looks at what is in the inbox, up to the first message of a later call.
 void DataStream::parse() {
   while (problem_.empty()) {
+    if (incoming_put_.is_on) {
+      const auto count = static_cast<std::size_t>(std::min<uint64_t>(inbox_end_ - inbox_begin_, incoming_put_.left));
+      if (count == 0) return;
+      if (incoming_put_.place.owner) {
+        std::memcpy(incoming_put_.place.memory.last(incoming_put_.left).data(), inbox_.data() + inbox_begin_, count);
+      }
+      inbox_begin_ += count;
+      incoming_put_.left -= count;
+      if (incoming_put_.left == 0) end_put();
+      continue;
+    }
     if (is_head_here_ && got_ < place_.size()) {
       const std::size_t count = std::min(inbox_end_ - inbox_begin_, place_.size() - got_);
       if (count == 0) return;
@@ -122,6 +160,14 @@ void DataStream::parse() {
     MessageHead head;
     if (inbox_end_ - inbox_begin_ < sizeof(head)) return;
     std::memcpy(&head, inbox_.data() + inbox_begin_, sizeof(head));
+    if (head.kind == MessageHead::Kind::kPut) {
+      uint64_t offset = 0;
+      if (inbox_end_ - inbox_begin_ < sizeof(head) + sizeof(offset)) return;
+      std::memcpy(&offset, inbox_.data() + inbox_begin_ + sizeof(head), sizeof(offset));
+      inbox_begin_ += sizeof(head) + sizeof(offset);
+      begin_put(head, offset);
+      continue;
+    }
     if (head.kind == MessageHead::Kind::kTaken && is_head_here_ && head.call == call_ && head.size == 0) {
       taken_ = call_;
     } else if (!is_head_here_) {
@@ -133,6 +179,18 @@ void DataStream::parse() {
     }
     inbox_begin_ += sizeof(head);
   }
+}
+
+void DataStream::begin_put(const MessageHead& head, uint64_t offset) {
+  incoming_put_ = {.window = head.call, .left = head.size, .is_on = true};
+  if (windows_) incoming_put_.place = windows_->place_of(head.call, other_, offset, head.size);
+  if (!incoming_put_.place.fits) problem_ = objection_to_put(other_, self_, offset, head.size);
+  if (head.size == 0) end_put();
+}
+
+void DataStream::end_put() {
+  if (incoming_put_.place.owner) windows_->count(incoming_put_.window, other_);
+  incoming_put_ = {};
 }
 
 void DataStream::read_head(const MessageHead& head) {

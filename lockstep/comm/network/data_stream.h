@@ -1,9 +1,11 @@
 // What one other worker and this one exchange in calls.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,15 +13,23 @@
 
 #include "lockstep/comm/message.h"
 #include "lockstep/comm/network/channel.h"
+#include "lockstep/comm/window_table.h"
+#include "lockstep/comm/windows.h"
 
 namespace lockstep::internal {
 
 /// Moves this worker's part of one call to the other worker, and the other's part to this one, as far as goes without
-/// waiting. After the bytes of a call each says to the other that it has taken the call. One thread at a time uses it.
+/// waiting. After the bytes of a call each says to the other that it has taken the call. Between calls they put bytes
+/// into each other's windows. One thread at a time uses it.
 class DataStream {
  public:
   /// `channel` carries the bytes between worker `self` and worker `other`.
   DataStream(int64_t self, int64_t other, std::unique_ptr<Channel> channel);
+
+  /// What comes for this worker's windows goes to those of `table`, which outlives the stream. Without it all is lost.
+  void set_windows(WindowTable* table) { windows_ = table; }
+  /// Sends the bytes to a window of the other worker, before all that a later call sends. Between calls.
+  void put(uint64_t window, uint64_t offset, Windows::Bytes bytes);
 
   /// Begins a call: `bytes` go to the other worker, and what comes goes to `place`, whose size it must have, or to
   /// `record`, which gets its size. All of them live until the call is over or has failed.
@@ -53,12 +63,15 @@ class DataStream {
   }
 
  private:
-  bool has_written() const { return sent_ == bytes_.size() && small_sent_ == small_.size(); }
+  bool has_written() const { return sent_ == bytes_.size() && small_sent_ == small_.size() && outgoing_puts_.empty(); }
   void begin_sending(MessageHead::Kind kind, uint64_t call, std::span<const std::byte> bytes);
   bool write_some();
   bool read_some();
   void parse();
   void read_head(const MessageHead& head);
+  void begin_put(const MessageHead& head, uint64_t offset);
+  void end_put();
+  bool write_some_of_put();
   bool is_broken_by(const Transfer& transfer);
 
   const int64_t self_;
@@ -67,6 +80,22 @@ class DataStream {
   std::string broken_;
   std::string problem_;
   uint64_t call_ = 0;
+
+  struct OutgoingPut {
+    std::array<std::byte, sizeof(MessageHead) + sizeof(uint64_t)> head;
+    Windows::Bytes bytes;
+    std::size_t sent = 0;  // of both
+  };
+  struct IncomingPut {
+    uint64_t window = 0;
+    WindowTable::Place place = {};  // without memory the bytes are lost
+    uint64_t left = 0;              // bytes that have not come
+    bool is_on = false;
+  };
+
+  WindowTable* windows_ = nullptr;
+  std::deque<OutgoingPut> outgoing_puts_;  // go out before anything else
+  IncomingPut incoming_put_;
 
   // What goes out: first the small bytes, which are a head and perhaps the beginning of the large ones. Then the rest.
   std::vector<std::byte> small_;

@@ -23,6 +23,7 @@
 #include "lockstep/comm/network/refusal.h"
 #include "lockstep/comm/network/run_state.h"
 #include "lockstep/comm/run_failure.h"
+#include "lockstep/comm/window_table.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/forks.h"
 #include "lockstep/core/log.h"
@@ -32,7 +33,7 @@ namespace lockstep::internal {
 
 namespace {
 
-class NetworkWorld final : public World {
+class NetworkWorld final : public World, private Windows {
  public:
   NetworkWorld(std::unique_ptr<NetworkRendezvous>&& rendezvous, NetworkTeam&& team, const WorkerTimeouts& timeouts)
       : rendezvous_(std::move(rendezvous)),
@@ -53,6 +54,9 @@ class NetworkWorld final : public World {
                                                          .keys = rendezvous_->keys(),
                                                          .datagram_key = key_},
                                            worker_, timeouts.lost, *state_)) {
+    for (const auto& stream : data_) {
+      if (stream) stream->set_windows(&windows_);
+    }
     at_exit(this, [this] { control_->leave_at_exit(); });
   }
 
@@ -99,6 +103,8 @@ class NetworkWorld final : public World {
     });
   }
 
+  Windows* windows() override { return this; }
+
   std::string describe() const override { return messenger_ ? messenger_->describe() : description_; }
 
   /// Gives the bytes of calls to the messenger, on all workers or on none. Why not; empty where it does.
@@ -131,8 +137,7 @@ class NetworkWorld final : public World {
     } while (std::any_of(missing.begin(), missing.end(), [](const std::string& one) { return !one.empty(); }));
     for (auto& stream : data_) {
       if (!stream) continue;
-      auto channel = std::make_unique<MessageChannel>(messenger, stream->other(), num_workers());
-      stream = std::make_unique<DataStream>(worker_, stream->other(), std::move(channel));
+      carry(stream, std::make_unique<MessageChannel>(messenger, stream->other(), num_workers()));
     }
     messenger_ = std::move(messenger);
     return {};
@@ -154,7 +159,7 @@ class NetworkWorld final : public World {
     for (auto& stream : data_) {
       if (!stream) continue;
       auto channel = rendezvous.channel(stream->other(), outcomes);
-      if (channel) stream = std::make_unique<DataStream>(worker_, stream->other(), std::move(channel));
+      if (channel) carry(stream, std::move(channel));
     }
     description_ += "; workers of one host exchange bytes through memory that only they map";
     const std::string missing = rendezvous.missing(outcomes);
@@ -176,6 +181,31 @@ class NetworkWorld final : public World {
   }
 
  private:
+  uint64_t unused() const override { return windows_.unused(); }
+  void open(uint64_t window, std::vector<std::span<std::byte>> memory, std::shared_ptr<void> owner) override {
+    require_one_for_each_worker(memory.size(), memory.size(), num_workers());
+    windows_.open(window, std::move(memory), std::move(owner));
+  }
+  void close(uint64_t window) noexcept override { windows_.close(window); }
+  void put(uint64_t window, int64_t worker, std::size_t offset, Bytes bytes) override {
+    if (process_.is_in_child()) process_.throw_forked("worker", worker_, worker_);
+    data_[static_cast<std::size_t>(worker)]->put(window, offset, std::move(bytes));
+  }
+  void progress() noexcept override try {
+    if (process_.is_in_child()) return;
+    for (const auto& stream : data_) {
+      if (stream && stream->problem().empty() && stream->broken().empty()) stream->advance();
+    }
+  } catch (const std::exception&) {  // no memory for the text of a problem: the next call finds it
+  }
+  uint64_t arrived(uint64_t window, int64_t worker) const override { return windows_.arrived(window, worker); }
+
+  /// From now on the channel carries what the stream did.
+  void carry(std::unique_ptr<DataStream>& stream, std::unique_ptr<Channel> channel) {
+    stream = std::make_unique<DataStream>(worker_, stream->other(), std::move(channel));
+    stream->set_windows(&windows_);
+  }
+
   /// Every worker does its part, and gets what all parts gave, by worker. Why a worker could not; empty where all
   /// could.
   std::string all_do(const std::function<std::string()>& part, std::vector<std::string>& results) {
@@ -343,7 +373,8 @@ class NetworkWorld final : public World {
   const Unwinding unwinding_;
   std::unique_ptr<NetworkRendezvous> rendezvous_;  // first: what follows uses its context
   const std::vector<Member> members_;
-  std::shared_ptr<Messenger> messenger_;           // null where the connections move the bytes
+  std::shared_ptr<Messenger> messenger_;  // null where the connections move the bytes
+  WindowTable windows_;
   std::vector<std::unique_ptr<DataStream>> data_;  // by worker; null for this one
   const int64_t worker_;
   const WorkerTimeouts timeouts_;
