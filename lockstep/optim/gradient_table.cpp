@@ -74,9 +74,9 @@ void GradientTable::collect(int64_t r, bool weightless, bool had_empty_part) {
   absent_[r] = absent;
 }
 
-void GradientTable::agree_on_presence(const ReplicaGroup& group, bool across_workers) {
+void GradientTable::agree_on_presence(const ReplicaGroup& group, bool across_workers, std::string_view report) {
   if (!across_workers) return check_frozen();
-  on_workers_ = gradients_on_workers(group, variables_, *this, [&] { check_frozen(); });
+  told_ = gradients_on_workers(group, variables_, *this, report, [&] { check_frozen(); });
 }
 
 void GradientTable::log_absent() {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/optim/gradients_on_workers.h"
@@ -34,8 +35,8 @@ class GradientTable {
   void collect(int64_t r, bool weightless, bool had_empty_part);
   /// Call when all replicas have collected and are at rest. Throws a UsageError that names the variable where some
   /// replicas froze it and others did not, on this worker or on another. Where `across_workers`, workers tell each
-  /// other which gradients their replicas have; what one of them throws is a PeerError on the others.
-  void agree_on_presence(const ReplicaGroup& group, bool across_workers);
+  /// other which gradients their replicas have, and `report`; what one of them throws is a PeerError on the others.
+  void agree_on_presence(const ReplicaGroup& group, bool across_workers, std::string_view report);
   /// Logs, once each, the variables that require a gradient and have none. Call after agree_on_presence().
   void log_absent();
   /// Drops local replica r's gradient of variable i. Afterwards its .grad() is undefined, so that the next backward
@@ -76,12 +77,12 @@ class GradientTable {
   bool present(std::size_t i) const { return gradients(i) != Gradients::kNone; }
   /// Which gradients of variable i the replicas have: those of all workers, where agree_on_presence() has asked them.
   Gradients gradients(std::size_t i) const {
-    return on_workers_.empty() ? gradients_here(i) : on_workers_[i].gradients;
+    return told_.gradients.empty() ? gradients_here(i) : told_.gradients[i].gradients;
   }
   /// Which gradients of variable i the local replicas have.
   Gradients gradients_here(std::size_t i) const;
-  /// What agree_on_presence() was told of all workers; empty where it has not asked them.
-  const std::vector<GradientsOnWorkers>& on_workers() const { return on_workers_; }
+  /// What agree_on_presence() was told of all workers.
+  const ToldOfGradients& told() const { return told_; }
   /// For a message: the local replicas whose gradient of variable i is not finite everywhere. Call when all have
   /// collected.
   std::vector<int64_t> replicas_not_finite(std::size_t i) const;
@@ -112,7 +113,7 @@ class GradientTable {
   std::vector<char> has_;                           // by slot; not bool, since replicas write side by side
   std::vector<std::vector<at::Tensor>> converted_;  // by replica: gradients that had another memory layout
   std::vector<std::vector<std::shared_ptr<const Factors>>> factors_;  // by replica: gradients that are not written
-  std::vector<GradientsOnWorkers> on_workers_;                        // by variable; empty with one worker
+  ToldOfGradients told_;
   std::vector<Leaf> exchanged_;      // by slot, between begin_exchange() and end_exchange(); else empty
   std::vector<at::Tensor> reduced_;  // by variable: what reduce() has made
   std::vector<Absent> absent_;       // by replica

@@ -1,9 +1,6 @@
 #include "lockstep/optim/gradient_watch.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <utility>
@@ -31,23 +28,6 @@ bool is_watched(int64_t step) { return step < kFirstSteps || step % kEvery == 0;
 
 }  // namespace
 
-/// Notes the gradient after each accumulation. Runs on the thread that runs the backward pass.
-class GradientWatch::Hook final : public torch::autograd::FunctionPostHook {
- public:
-  Hook(std::shared_ptr<std::vector<Record>> records, std::size_t i, at::Tensor variable)
-      : records_(std::move(records)), i_(i), variable_(std::move(variable)) {}
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list&) override {
-    (*records_)[i_] = record_of(variable_.grad());
-    return outputs;
-  }
-
- private:
-  const std::shared_ptr<std::vector<Record>> records_;
-  const std::size_t i_;
-  const at::Tensor variable_;
-};
-
 GradientWatch::GradientWatch(std::vector<std::shared_ptr<VariableState>> variables, int64_t replicas, bool watches)
     : variables_(std::move(variables)), watches_(watches), replicas_(static_cast<std::size_t>(replicas)) {
   for (int64_t r = 0; watches && r < replicas; ++r) begin(r);
@@ -70,13 +50,9 @@ GradientWatch::Record GradientWatch::record_of(const at::Tensor& gradient) {
 void GradientWatch::begin(int64_t r) {
   OfReplica& replica = replicas_[static_cast<std::size_t>(r)];
   replica.records = std::make_shared<std::vector<Record>>(variables_.size());
-  for (std::size_t i = 0; i < variables_.size(); ++i) {
-    const at::Tensor& variable = variables_[i]->component(r);
-    if (!variable.requires_grad() || !variable.is_leaf()) continue;
-    auto accumulator = torch::autograd::impl::grad_accumulator(variable);
-    accumulator->add_post_hook(std::make_unique<Hook>(replica.records, i, variable));
-    replica.accumulators.push_back(std::make_shared<decltype(accumulator)>(std::move(accumulator)));
-  }
+  replica.hooks.begin(variables_, r, [records = replica.records](std::size_t i, const at::Tensor& gradient) {
+    (*records)[i] = record_of(gradient);
+  });
 }
 
 std::optional<std::size_t> GradientWatch::changed(int64_t r) const {
@@ -103,7 +79,7 @@ void GradientWatch::end_step(int64_t r) {
   OfReplica& replica = replicas_[static_cast<std::size_t>(r)];
   ++replica.steps;
   if (!watches_ || !is_watched(replica.steps)) {
-    replica.accumulators.clear();
+    replica.hooks.end();
     replica.records.reset();
   } else if (replica.records) {
     forget(r);

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "lockstep/optim/accumulation_hooks.h"
 #include "lockstep/reduce/factors.h"
 #include "lockstep/variable/variable_state.h"
 
@@ -35,7 +36,6 @@ class GradientWatch {
   void forget(int64_t r);
 
  private:
-  class Hook;
   /// What backward left of one gradient.
   struct Record {
     // Nothing: no gradient. A weak pointer, so that no later tensor can have its address.
@@ -46,8 +46,8 @@ class GradientWatch {
   };
   struct alignas(64) OfReplica {
     int64_t steps = 0;
-    std::shared_ptr<std::vector<Record>> records;     // by variable; shared with the hooks; null: not watched
-    std::vector<std::shared_ptr<void>> accumulators;  // handles of autograd's nodes, which keep our hooks
+    std::shared_ptr<std::vector<Record>> records;  // by variable; shared with the hooks; null: not watched
+    AccumulationHooks hooks;
   };
 
   static Record record_of(const at::Tensor& gradient);

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "lockstep/comm/agreement.h"
 #include "lockstep/core/blocks.h"
@@ -21,6 +22,7 @@ namespace {
 
 // What a worker tells begins with a letter for each variable. For each variable with kFactors follow its local
 // replicas: the modes and the number of terms, and a word for each term, its samples and whether its zeros are signed.
+// The report is the rest.
 constexpr char kFirstGradients = '0';  // the Gradients as a digit
 constexpr char kFactors = 'x';         // kSome, and all of them are kept as factors
 constexpr char kFrozen = 'f';          // kNone, and the variable is frozen
@@ -87,9 +89,9 @@ bool have_equal_modes(const std::vector<FactorsOutline>& factors) {
 
 }  // namespace
 
-std::vector<GradientsOnWorkers> gradients_on_workers(const ReplicaGroup& group,
-                                                     std::span<const std::shared_ptr<VariableState>> variables,
-                                                     const GradientTable& local, FunctionRef<void()> check) {
+ToldOfGradients gradients_on_workers(const ReplicaGroup& group,
+                                     std::span<const std::shared_ptr<VariableState>> variables,
+                                     const GradientTable& local, std::string_view report, FunctionRef<void()> check) {
   const auto fill_in = [&](Proposal& mine) {
     check();
     mine.data.clear();
@@ -101,9 +103,11 @@ std::vector<GradientsOnWorkers> gradients_on_workers(const ReplicaGroup& group,
       for (int64_t r = 0; r < group.num_local_replicas(); ++r)
         append_outline(mine.data, local.own_leaf(i, r).factors());
     }
+    mine.data += report;
   };
   const auto all = agree_on_call(group.rounds(), {.call = "gradients", .step = group.step()}, fill_in);
   std::vector<GradientsOnWorkers> anywhere(variables.size());
+  std::vector<std::string> reports;
   std::vector<char> all_factors(variables.size(), 1);
   for (GradientsOnWorkers& one : anywhere) one.factors.resize(static_cast<std::size_t>(group.num_replicas()));
   std::vector<int64_t> frozen(variables.size(), -1);
@@ -131,7 +135,8 @@ std::vector<GradientsOnWorkers> gradients_on_workers(const ReplicaGroup& group,
       }
       anywhere[i].gradients = std::max(anywhere[i].gradients, theirs);
     }
-    if (reader.sound && reader.data.empty()) continue;
+    reports.emplace_back(reader.data);
+    if (reader.sound && reports.back().size() == report.size()) continue;
     throw PeerError("LS-PEER-MESSAGE",
                     fmt::format("worker {} told of its gradients in {} bytes that cannot be read", w, data.size()),
                     "start all workers with the same version of Lockstep",
@@ -145,7 +150,7 @@ std::vector<GradientsOnWorkers> gradients_on_workers(const ReplicaGroup& group,
                                  frozen[i], trained[i]),
                      "call requires_grad_() with the same value on all replicas");
   }
-  return anywhere;
+  return {std::move(anywhere), std::move(reports)};
 }
 
 }  // namespace lockstep::internal

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/core/function_ref.h"
@@ -40,12 +42,19 @@ struct GradientsOnWorkers {
   std::vector<FactorsOutline> factors;
 };
 
+/// What all workers tell each other before a step.
+struct ToldOfGradients {
+  std::vector<GradientsOnWorkers> gradients;  // by variable; empty where nobody was asked
+  std::vector<std::string> reports;           // by worker
+};
+
 /// For each variable, what gradients the replicas of all workers have; `local` has those of this process, for the same
-/// variables. Every worker calls it with the same variables, while all replicas are at rest. What one worker's
-/// `check()` throws is thrown there, and a PeerError on the others. Throws a UsageError that names the variable and two
-/// workers where one of them has frozen it and the other has not, and what the World throws.
-std::vector<GradientsOnWorkers> gradients_on_workers(const ReplicaGroup& group,
-                                                     std::span<const std::shared_ptr<VariableState>> variables,
-                                                     const GradientTable& local, FunctionRef<void()> check);
+/// variables; and each worker's `report`, of any bytes. Every worker calls it with the same variables, while all
+/// replicas are at rest. What one worker's `check()` throws is thrown there, and a PeerError on the others. Throws a
+/// UsageError that names the variable and two workers where one of them has frozen it and the other has not, and what
+/// the World throws.
+ToldOfGradients gradients_on_workers(const ReplicaGroup& group,
+                                     std::span<const std::shared_ptr<VariableState>> variables,
+                                     const GradientTable& local, std::string_view report, FunctionRef<void()> check);
 
 }  // namespace lockstep::internal

@@ -55,8 +55,11 @@ OptimizerState::FormOfVariable OptimizerState::form_of(std::size_t i) const {
   using enum GradientExchange::Travelled::As;
   const auto travelled = exchange_->travelled(i);
   if (travelled.as == kNothing) return {"nothing in the last step", 0};
-  return {travelled.as == kFactors ? "factors" : "sums", travelled.bytes};
+  const char* const sums = travelled.during_backward ? "sums, during backward" : "sums";
+  return {travelled.as == kFactors ? "factors" : sums, travelled.bytes};
 }
+
+std::string OptimizerState::report() const { return exchange_ ? exchange_->report(gradients_) : std::string(); }
 
 void OptimizerState::begin_exchange(const StepOptions& options) {
   if (!local_ && !group_->reduces_in_tree_order()) gradients_.begin_exchange(num_leaves());
@@ -65,11 +68,11 @@ void OptimizerState::begin_exchange(const StepOptions& options) {
     for (std::size_t i = 0; i < present.size(); ++i) present[i] = gradients_.present(i) ? 1 : 0;
     host_->begin_step(present);
     // A gradient that is not finite is looked for in all blocks.
-    host_->gradients().begin_step(gradients_.on_workers(), parts_.front().update,
+    host_->gradients().begin_step(gradients_.told().gradients, parts_.front().update,
                                   options.check_finite || options.skip_non_finite);
     return;
   }
-  if (exchange_) exchange_->begin_step(gradients_.on_workers());
+  if (exchange_) exchange_->begin_step(gradients_.told().gradients, gradients_.told().reports);
   if (local_ || group_->num_workers() == 1) return;
   // Another optimizer of the same variables may be shared.
   for (const auto& variable : variables_) {

@@ -241,7 +241,7 @@ void OptimizerState::check_context(const ReplicaContext& context, const char* ca
 }
 
 void OptimizerState::begin_step(const StepOptions& options) {
-  gradients_.agree_on_presence(*group_, !local_ && group_->num_workers() > 1);
+  gradients_.agree_on_presence(*group_, !local_ && group_->num_workers() > 1, report());
   gradients_.log_absent();
   report_findings(options);
   is_skipped_ = false;

@@ -103,6 +103,8 @@ class OptimizerState {
   void decide_form();
   // The stages of a step. All replicas are at rest; reduce and settle are called by each lane for its share.
   void begin_step(const StepOptions& options);
+  /// What the other workers need of this one for begin_exchange().
+  std::string report() const;
   void begin_exchange(const StepOptions& options);
   void reduce(int lane, int num_lanes);
   void end_exchange();

@@ -1,0 +1,259 @@
+#include "lockstep/optim/gradient_buckets.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/torch_compat.h"
+#include "lockstep/linear/factored_tensor.h"
+#include "lockstep/optim/gradient_table.h"
+#include "lockstep/replica/replica_group.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+/// After so many steps in a row it is the program's way to change gradients after backward.
+constexpr int kMostStepsInVain = 3;
+/// Bytes are moved no more often: each move asks the system for each other worker.
+constexpr std::chrono::microseconds kMoveEvery{20};
+
+bool is_wanted() {
+  const char* const text = std::getenv("LOCKSTEP_BUCKETS");
+  const std::string_view set = text ? text : "";
+  if (set.empty() || set == "auto") return true;
+  if (set == "off") return false;
+  throw UsageError("LS-ENVIRONMENT", fmt::format("LOCKSTEP_BUCKETS is '{}'", set),
+                   "set it to auto or off, or leave it unset");
+}
+
+}  // namespace
+
+std::unique_ptr<GradientBuckets> GradientBuckets::make(std::vector<std::shared_ptr<VariableState>> variables,
+                                                       const ReplicaGroup& group, SumRow& row) {
+  if (group.num_replicas() != group.num_workers() || !group.rounds().windows()) return nullptr;
+  return std::unique_ptr<GradientBuckets>(new GradientBuckets(std::move(variables), group, row));
+}
+
+GradientBuckets::GradientBuckets(std::vector<std::shared_ptr<VariableState>> variables, const ReplicaGroup& group,
+                                 SumRow& row)
+    : variables_(std::move(variables)),
+      group_(group),
+      row_(row),
+      windows_(*group.rounds().windows()),
+      worker_(group.rounds().worker_index()),
+      num_workers_(group.num_workers()),
+      is_wanted_(is_wanted()),
+      in_row_(variables_.size()),
+      expected_(variables_.size()),
+      counted_(variables_.size()),
+      is_copied_(variables_.size()),
+      arrived_before_(static_cast<std::size_t>(num_workers_)),
+      sent_by_(static_cast<std::size_t>(num_workers_)) {}
+
+GradientBuckets::~GradientBuckets() { close(); }
+
+void GradientBuckets::accumulated(std::size_t i, const at::Tensor& gradient) {
+  // A backward outside of steps, or on a thread of the program's own, may run beside a call of the World.
+  const ReplicaContext* const context = current_context();
+  if (!context || &ContextAccess::group(*context) != &group_ || group_.evaluating()) return;
+  if (++counted_[i] == expected_[i]) copy_gradient(i, gradient);
+  if (is_broken_ || group_.rounds().failure()) return;
+  send_complete();
+  const auto now = std::chrono::steady_clock::now();
+  if (now - moved_ < kMoveEvery) return;
+  moved_ = now;
+  progress();
+}
+
+void GradientBuckets::copy_gradient(std::size_t i, const at::Tensor& gradient) {
+  if (!in_row_[i] || is_copied_[i]) return;
+  const at::Tensor& like = variables_[i]->like();
+  const bool fits = gradient.defined() && gradient.layout() == at::kStrided && gradient.device().is_cpu() &&
+                    gradient.scalar_type() == like.scalar_type() && gradient.sizes() == like.sizes() &&
+                    gradient.strides() == like.strides() && !gradient.is_neg() && !factors_of(gradient);
+  if (!fits) return;
+  auto* const row = const_cast<std::byte*>(static_cast<const std::byte*>(address_of(row_.packed())));
+  std::memcpy(row + row_.place(i), address_of(gradient), static_cast<std::size_t>(variables_[i]->bytes()));
+  is_copied_[i] = 1;
+  const auto [first, last] = row_.buckets_of(i);
+  for (std::size_t b = first; b < last; ++b) --waits_[b];
+}
+
+void GradientBuckets::send_complete() {
+  while (sent_ < waits_.size() && waits_[sent_] == 0) {
+    const SumRow::Section& bucket = row_.buckets()[sent_];
+    is_broken_ = true;  // until all have it
+    for (int64_t w = 0; w < num_workers_; ++w) {
+      if (w == worker_) continue;
+      put(window_, w, bucket[static_cast<std::size_t>(w)].before, row_.packed(bucket, w), row_.packed());
+    }
+    is_broken_ = false;
+    ++sent_;
+  }
+}
+
+void GradientBuckets::put(uint64_t window, int64_t worker, int64_t offset, std::span<const std::byte> bytes,
+                          const at::Tensor& memory) {
+  windows_.put(window, worker, static_cast<std::size_t>(offset), {bytes, std::make_shared<at::Tensor>(memory)});
+  bytes_sent_ += static_cast<int64_t>(bytes.size());
+}
+
+void GradientBuckets::progress() {
+  windows_.progress();
+  while (added_ < sent_ && has_arrived(added_)) {
+    is_broken_ = true;  // until all have the sums
+    add_and_send(added_);
+    is_broken_ = false;
+  }
+}
+
+bool GradientBuckets::has_arrived(std::size_t bucket) const {
+  for (int64_t w = 0; w < num_workers_; ++w) {
+    if (w == worker_) continue;
+    if (windows_.arrived(window_, w) <= arrived_before_[static_cast<std::size_t>(w)] + bucket) return false;
+  }
+  return true;
+}
+
+void GradientBuckets::add_and_send(std::size_t bucket) {
+  const SumRow::Section& section = row_.buckets()[bucket];
+  row_.add(section, 0, 1);
+  ++added_;
+  const std::span<const std::byte> sums = row_.sums(section, worker_);
+  for (int64_t w = 0; w < num_workers_; ++w) {
+    if (w != worker_) put(window_ + 1, w, section[static_cast<std::size_t>(worker_)].begin, sums, row_.sums());
+  }
+}
+
+std::string GradientBuckets::report(const GradientTable& gradients) const {
+  Report mine{
+      .window = window_, .unused = windows_.unused(), .step = step_, .sent = static_cast<int64_t>(sent_), .sound = 0};
+  const auto* const row = static_cast<const std::byte*>(sent_ > 0 ? address_of(row_.packed()) : nullptr);
+  std::size_t sound = sent_;
+  for (std::size_t i = 0; i < variables_.size() && sound > 0; ++i) {
+    if (!in_row_[i] || !is_copied_[i]) continue;
+    const std::size_t first = row_.buckets_of(i).first;
+    if (first >= sound) continue;
+    const void* const memory = gradients.own_leaf(i, 0).memory();
+    const bool is_same =
+        memory && std::memcmp(memory, row + row_.place(i), static_cast<std::size_t>(variables_[i]->bytes())) == 0;
+    if (!is_same) sound = first;
+  }
+  mine.sound = static_cast<int64_t>(sound);
+  if (is_broken_) mine.window = 0;  // so that all restart
+  return {reinterpret_cast<const char*>(&mine), sizeof mine};
+}
+
+void GradientBuckets::begin_step(std::span<const std::string> reports) {
+  num_sent_ = waits_.size();
+  must_restart_ = false;
+  next_window_ = 0;
+  int64_t most = 0;
+  for (std::size_t w = 0; w < reports.size(); ++w) {
+    Report one;
+    const bool is_sound = reports[w].size() == sizeof one;
+    if (is_sound) std::memcpy(&one, reports[w].data(), sizeof one);
+    if (!is_sound || one.sent < 0 || one.sound < 0 || one.sound > one.sent) {
+      throw PeerError(
+          "LS-PEER-MESSAGE",
+          fmt::format("worker {} told of what it has sent in {} bytes that cannot be read", w, reports[w].size()),
+          "start all workers with the same version of Lockstep",
+          {.worker = static_cast<int64_t>(w), .noticed = PeerError::Noticed::kMessage});
+    }
+    must_restart_ = must_restart_ || one.window != window_ || one.step != step_ || one.window == 0;
+    most = std::max(most, one.sent);
+    num_sent_ = std::min(num_sent_, static_cast<std::size_t>(one.sound));
+    next_window_ = std::max(next_window_, one.unused);
+    sent_by_[w] = static_cast<uint64_t>(one.sent);
+  }
+  if (must_restart_) num_sent_ = 0;
+  steps_in_vain_ = num_sent_ < static_cast<std::size_t>(most) ? steps_in_vain_ + 1 : 0;
+  if (steps_in_vain_ < kMostStepsInVain || !is_on_) return;
+  is_on_ = false;
+  num_sent_ = 0;
+  close();
+}
+
+void GradientBuckets::restart(const std::vector<std::size_t>& in_row) {
+  close();
+  in_row_.assign(variables_.size(), 0);
+  for (const std::size_t i : in_row) in_row_[i] = 1;
+  num_sent_ = 0;
+  must_restart_ = true;
+}
+
+void GradientBuckets::send_sums() {
+  while (added_ < num_sent_) {
+    if (!has_arrived(added_)) {
+      throw InternalError("LS-INTERNAL", fmt::format("bucket {} of {} has not arrived", added_, num_sent_),
+                          "please report it, with the kinds of World that you use");
+    }
+    add_and_send(added_);
+  }
+}
+
+void GradientBuckets::end_step() {
+  bytes_of_step_ = std::exchange(bytes_sent_, 0);
+  if (must_restart_) {
+    open();
+  } else {
+    ++step_;
+    for (std::size_t w = 0; w < sent_by_.size(); ++w) arrived_before_[w] += sent_by_[w];
+    expected_.swap(counted_);
+  }
+  std::fill(counted_.begin(), counted_.end(), 0);
+  std::fill(is_copied_.begin(), is_copied_.end(), 0);
+  sent_ = 0;
+  added_ = 0;
+  is_broken_ = false;
+  waits_.assign(window_ == 0 ? 0 : row_.buckets().size(), 0);
+  for (std::size_t i = 0; i < in_row_.size() && !waits_.empty(); ++i) {
+    if (!in_row_[i] || variables_[i]->bytes() == 0) continue;
+    const auto [first, last] = row_.buckets_of(i);
+    for (std::size_t b = first; b < last; ++b) ++waits_[b];
+  }
+}
+
+void GradientBuckets::open() {
+  must_restart_ = false;
+  close();
+  if (!is_on_ || row_.buckets().empty()) return;
+  const uint64_t window = next_window_;
+  std::vector<std::span<std::byte>> arrived(static_cast<std::size_t>(num_workers_));
+  auto owner = std::make_shared<std::vector<at::Tensor>>();
+  const auto whole = [](const at::Tensor& memory) {
+    auto* const bytes = const_cast<std::byte*>(static_cast<const std::byte*>(address_of(memory)));
+    return std::span(bytes, static_cast<std::size_t>(memory.numel()));
+  };
+  for (int64_t w = 0; w < num_workers_; ++w) {
+    if (w == worker_) continue;
+    owner->push_back(row_.arrived(w));
+    arrived[static_cast<std::size_t>(w)] = whole(row_.arrived(w));
+  }
+  windows_.open(window, std::move(arrived), std::move(owner));
+  window_ = window;
+  windows_.open(window + 1, std::vector(static_cast<std::size_t>(num_workers_), whole(row_.sums())),
+                std::make_shared<at::Tensor>(row_.sums()));
+  step_ = 0;
+  std::fill(arrived_before_.begin(), arrived_before_.end(), 0);
+  std::fill(expected_.begin(), expected_.end(), 0);
+  if (!is_wanted_) return;
+  hooks_.begin(variables_, 0, [this](std::size_t i, const at::Tensor& gradient) { accumulated(i, gradient); });
+}
+
+void GradientBuckets::close() noexcept {
+  hooks_.end();
+  if (window_ == 0) return;
+  windows_.close(window_);
+  windows_.close(window_ + 1);
+  window_ = 0;
+}
+
+}  // namespace lockstep::internal

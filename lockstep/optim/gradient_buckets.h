@@ -1,0 +1,118 @@
+// Sums of gradients that travel between workers while backward still computes.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/windows.h"
+#include "lockstep/optim/accumulation_hooks.h"
+#include "lockstep/optim/sum_row.h"
+
+namespace lockstep::internal {
+
+class GradientTable;
+class ReplicaGroup;
+class VariableState;
+
+/// Sends the buckets of a SumRow ahead of the optimizer's step. Where a backward accumulates into a gradient as often
+/// as in the step before, the gradient is taken to be complete and copied into the row. A bucket leaves when all of its
+/// gradients are there, and buckets leave in their order; owners add up and send the sums on as soon as all workers'
+/// parts have arrived. All of this happens on the replica's own thread, between the layers of its backward.
+///
+/// That a gradient is complete is a guess. So in the optimizer's step each worker compares, bit for bit, what it has
+/// sent with its gradients, and all tell each other how much of it is sound. Buckets that are not sound on all workers
+/// travel once more; where that happens in several steps in a row, no bucket leaves ahead any more.
+///
+/// Each worker has one replica. Each function is called on every worker, in the order below, while the replica is at
+/// rest.
+class GradientBuckets {
+ public:
+  /// Null where a worker has several replicas, or the World no windows. A UsageError (LS-ENVIRONMENT) where
+  /// LOCKSTEP_BUCKETS is neither "auto", "off" nor empty; where it is off, this worker sends nothing ahead. `group` and
+  /// `row` outlive it.
+  static std::unique_ptr<GradientBuckets> make(std::vector<std::shared_ptr<VariableState>> variables,
+                                               const ReplicaGroup& group, SumRow& row);
+  ~GradientBuckets();
+  GradientBuckets(const GradientBuckets&) = delete;
+  GradientBuckets& operator=(const GradientBuckets&) = delete;
+
+  /// What this worker has sent since the last step, for begin_step() on all workers. `gradients` are those of the step.
+  std::string report(const GradientTable& gradients) const;
+  /// Reads the reports of all workers. Throws a PeerError for one that cannot be read.
+  void begin_step(std::span<const std::string> reports);
+  /// How many buckets have left on all workers, and need not travel in this step.
+  std::size_t num_sent() const { return num_sent_; }
+  /// The row has been laid out anew, on all workers: nothing counts that was sent before.
+  void restart(const std::vector<std::size_t>& in_row);
+  /// Call when partial sums have arrived: sends the sums that have not been sent ahead. They are there after the next
+  /// call of the World.
+  void send_sums();
+  void end_step();
+
+  /// How many bytes the last step sent ahead to other workers.
+  int64_t bytes_sent() const { return bytes_of_step_; }
+
+ private:
+  GradientBuckets(std::vector<std::shared_ptr<VariableState>> variables, const ReplicaGroup& group, SumRow& row);
+
+  /// What a worker tells the others.
+  struct Report {
+    uint64_t window = 0;
+    uint64_t unused = 0;  // Windows::unused()
+    uint64_t step = 0;
+    int64_t sent = 0;   // buckets
+    int64_t sound = 0;  // of them, from the first one on
+  };
+
+  /// After each accumulation, on the replica's thread.
+  void accumulated(std::size_t i, const at::Tensor& gradient);
+  void copy_gradient(std::size_t i, const at::Tensor& gradient);
+  void send_complete();
+  /// Moves bytes, adds up what has arrived, and sends the sums.
+  void progress();
+  bool has_arrived(std::size_t bucket) const;
+  void add_and_send(std::size_t bucket);
+  void put(uint64_t window, int64_t worker, int64_t offset, std::span<const std::byte> bytes, const at::Tensor& memory);
+  void open();
+  void close() noexcept;
+
+  const std::vector<std::shared_ptr<VariableState>> variables_;
+  const ReplicaGroup& group_;
+  SumRow& row_;
+  Windows& windows_;
+  const int64_t worker_;
+  const int64_t num_workers_;
+
+  const bool is_wanted_;
+
+  AccumulationHooks hooks_;
+  bool is_on_ = true;
+  int steps_in_vain_ = 0;           // in a row: something had to travel once more
+  bool must_restart_ = false;       // workers have other windows
+  uint64_t next_window_ = 0;        // unused on all workers
+  uint64_t window_ = 0;             // of partial sums; that of sums follows; 0: none is open
+  uint64_t step_ = 0;               // since the windows were opened
+  std::vector<char> in_row_;        // by variable
+  std::vector<uint32_t> expected_;  // by variable: how often backward accumulated before the last step; 0: unknown
+  std::vector<uint32_t> counted_;   // and since then
+  std::vector<char> is_copied_;     // by variable
+  std::vector<std::size_t> waits_;  // by bucket: for how many gradients
+  std::size_t sent_ = 0;            // buckets whose partial sums have left
+  std::size_t added_ = 0;           // and those whose sums have left, as far as this worker owns them
+  bool is_broken_ = false;          // a bucket has left for some workers alone
+  std::size_t num_sent_ = 0;        // of the step
+  std::vector<uint64_t> arrived_before_;  // by worker: puts of earlier steps
+  std::vector<uint64_t> sent_by_;         // by worker: buckets of the step
+  int64_t bytes_sent_ = 0;
+  int64_t bytes_of_step_ = 0;
+  std::chrono::steady_clock::time_point moved_ = {};
+};
+
+}  // namespace lockstep::internal
