@@ -273,11 +273,12 @@ void FusedUpdate::run_half_block(const GradientTable& gradients, int lane, std::
       buffer += kSumBlock;
       return to;
     };
-    std::vector<const void*> wide(static_cast<std::size_t>(replicas_.count), nullptr);
+    std::vector<const void*> wide;
     for (int64_t r = 0; r < replicas_.count; ++r) {
-      const auto at = static_cast<std::size_t>(r);
-      if (const Half* values = gradients.leaf(i, replicas_.first + r).block<Half>(offset, count, lanes_[lane].made[at]))
-        wide[at] = widen(values);
+      FactorBlocks& made = lanes_[lane].made[static_cast<std::size_t>(r)];
+      const Leaf leaf = gradients.leaf(i, replicas_.first + r);
+      const bool is_wide = gradients.is_wide(i) || !leaf.present();
+      wide.push_back(is_wide ? leaf.block<float>(offset, count, made) : widen(leaf.block<Half>(offset, count, made)));
     }
     const Sum<float> sum =
         sum_of<float>(wide.data(), replicas_.count, count, reinterpret_cast<float*>(lanes_[lane].scratch.data()));

@@ -157,10 +157,11 @@ void GradientTable::reduce(std::size_t i, const ReplicaGroup& group) {
   if (!present(i)) return;
   const at::NoGradGuard no_grad;
   const at::Tensor& like = variables_[i]->like();
-  reduced_[i] = sum(i, group, like.scalar_type());
-  if (reduced_[i].strides() != like.strides()) {
-    reduced_[i] = at::empty_strided(like.sizes(), like.strides(), like.options()).copy_(reduced_[i]);
-  }
+  const at::ScalarType own = like.scalar_type();
+  const at::ScalarType type = group.reducer().in_tree_order() ? accumulation_type_of(own) : own;
+  reduced_[i] = sum(i, group, type);
+  if (reduced_[i].strides() != like.strides())
+    reduced_[i] = at::empty_strided(like.sizes(), like.strides(), like.options().dtype(type)).copy_(reduced_[i]);
   set_leaf(i, 0, Leaf(address_of(reduced_[i])));
 }
 
@@ -175,6 +176,7 @@ std::vector<int64_t> GradientTable::replicas_not_finite(std::size_t i) const {
 
 bool GradientTable::sum_is_finite(std::size_t i, const ReplicaGroup& group) const {
   const at::NoGradGuard no_grad;
+  if (is_wide(i)) return at::isfinite(reduced_[i]).all().item<bool>();
   if (!exchanged_.empty()) {
     std::vector<at::Tensor> values;
     for (std::size_t at = i; at < exchanged_.size(); at += variables_.size()) {

@@ -59,8 +59,14 @@ class GradientTable {
   /// A leaf of variable i, which the caller keeps until end_exchange(). A sum of all replicas stands as that of the
   /// first.
   void set_leaf(std::size_t i, int64_t r, const Leaf& leaf) { exchanged_[slot(i, r)] = leaf; }
-  /// Sets the leaf of variable i to what the strategy's reducer makes of all replicas' gradients.
+  /// Sets the leaf of variable i to what the strategy's reducer makes of all replicas' gradients. In tree order a sum
+  /// of gradients in half precision stays float32, as it is in the update of one worker.
   void reduce(std::size_t i, const ReplicaGroup& group);
+  /// Whether the elements of variable i's leaf are float32 though the variable's are in half precision.
+  bool is_wide(std::size_t i) const {
+    return !reduced_.empty() && reduced_[i].defined() &&
+           reduced_[i].scalar_type() != variables_[i]->like().scalar_type();
+  }
   void end_exchange();
 
   /// The variables' components.

@@ -149,6 +149,34 @@ TEST(GradientExchange, AddsUpFactorsThatDoNotTravel) {
   }
 }
 
+TEST(GradientExchange, AddsGradientsInHalfPrecisionAsOneWorkerDoes) {
+  const auto trained_in = [](int64_t workers, at::ScalarType type) {
+    return testing::run_workers({workers, 8}, [&](Strategy& strategy) {
+      const Variable half = strategy.make_variable(torch::ones({500}, type), {.name = "half"});
+      const Variable full = strategy.make_variable(torch::ones({500}), {.name = "full"});
+      const Optimizer optimizer = strategy.make_optimizer({half, full}, torch::optim::SGDOptions(0.3).momentum(0.9));
+      for (int step = 0; step < 4; ++step) {
+        strategy.run([&](ReplicaContext& ctx) {
+          const auto scale = testing::value_of(ctx.replica_id().value() + step, torch::kFloat, {15}).repeat({34});
+          const auto x = scale.slice(0, 0, 500);
+          ((half.value(ctx).to(torch::kFloat) * x).tanh() * (full.value(ctx) + x)).sum().backward();
+          optimizer.step(ctx, {.clip_global_norm = 20.0, .check_finite = true});
+        });
+      }
+      return torch::cat({half.read().to(torch::kFloat), full.read()});
+    });
+  };
+  for (const auto type : {torch::kHalf, torch::kBFloat16}) {
+    const torch::Tensor expected = trained_in(1, type).front();
+    ASSERT_TRUE(torch::isfinite(expected).all().item<bool>());
+    for (const int64_t workers : {2, 3, 8}) {
+      for (const torch::Tensor& one : trained_in(workers, type)) {
+        EXPECT_TRUE(torch::equal(one, expected)) << c10::toString(type) << ", " << workers << " workers";
+      }
+    }
+  }
+}
+
 TEST(TravelsAsFactors, WhereTheseAreSmallerThanTheSumsAndOfFewSamples) {
   const auto of = [](std::vector<uint32_t> samples) {
     std::vector<internal::FactorsOutline> all;
