@@ -117,3 +117,27 @@ jobs() {
   memory=$(awk '/^MemAvailable/ { print int($2 / 1500000) }' /proc/meminfo)
   echo $((memory < 1 ? 1 : memory < cores ? memory : cores))
 }
+
+# first_failures FOLDER: the names of the tests that have failed in the last run of ctest there, and, in at most 40 lines,
+# where each of them failed; its last lines where it does not say that.
+first_failures() {
+  echo "failed: $(cut -d: -f2- "$1/Testing/Temporary/LastTestsFailed.log" | paste -sd ' ')"
+  awk '
+    function show(line) { if (shown++ < 40) print line }
+    /^[0-9]+\/[0-9]+ Testing: / { name = $3; begin = found = left = 0; run = "" }
+    /^Output:$/ { begin = NR + 2 }
+    /^<end of output>$/ { end = NR; left = 0 }
+    /^\[ RUN  / { run = $0 }
+    /: Failure$|^--- worker |Sanitizer: |^terminate called/ {
+      if (run != "") say[found++] = run
+      run = ""
+      left = 8
+    }
+    left-- > 0 { say[found++] = $0 }
+    { last[NR % 8] = $0 }
+    /^<end of output>$/ && found == 0 { for (i = end - 7; i < end; i++) if (i >= begin) say[found++] = last[i % 8] }
+    /^Test Failed\.$/ {
+      show(name ":")
+      for (i = 0; i < found; i++) show("  " say[i])
+    }' "$1/Testing/Temporary/LastTest.log"
+}

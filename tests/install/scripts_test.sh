@@ -37,6 +37,45 @@ done
 expect 2 "not 'nonsense'" "$scripts/test" --preset nonsense
 one_line
 
+# What is said at the end of a run in which one test has failed, one was killed and one has passed.
+mkdir -p "$scratch/build/Testing/Temporary"
+printf '2:optim\n3:data\n' >"$scratch/build/Testing/Temporary/LastTestsFailed.log"
+cat >"$scratch/build/Testing/Temporary/LastTest.log" <<'END'
+1/3 Testing: core
+Output:
+----------------------------------------------------------
+[ RUN      ] Log.IsQuiet
+<end of output>
+Test Passed.
+2/3 Testing: optim
+Output:
+----------------------------------------------------------
+[ RUN      ] Adam.Steps
+[ RUN      ] Sgd.Steps
+sgd_test.cpp:7: Failure
+Expected equality
+<end of output>
+Test Failed.
+3/3 Testing: data
+Output:
+----------------------------------------------------------
+[ RUN      ] Stream.Ends
+<end of output>
+Test Failed.
+END
+cat >"$scratch/failures" <<'END'
+failed: optim data
+optim:
+  [ RUN      ] Sgd.Steps
+  sgd_test.cpp:7: Failure
+  Expected equality
+data:
+  [ RUN      ] Stream.Ends
+END
+# shellcheck disable=SC2016
+expect 0 "" bash -c 'source "$1/lib.sh" && first_failures "$2"' "$scripts/test" "$scripts" "$scratch/build"
+cmp "$scratch/output" "$scratch/failures" || wrong "other failures than expected: $(cat "$scratch/output")"
+
 # cached: how many folders there are that a run would use.
 cached() { find "$LOCKSTEP_CACHE" -mindepth 1 -maxdepth 1 -name 'libtorch-*' -not -name '*.part' | wc -l; }
 
