@@ -43,8 +43,11 @@ int64_t nodes_of(const Environment& environment) {
 
 std::optional<ClusterSpec> pet(const Environment& environment) {
   if (environment.has("TORCHELASTIC_RUN_ID") || environment.has("LOCAL_RANK")) return std::nullopt;
-  if (!environment.has("PET_NNODES") && !environment.has("PET_NODE_RANK")) return std::nullopt;
+  const bool has_nodes = environment.has("PET_NNODES") || environment.has("PET_NODE_RANK");
+  if (!has_nodes && !is_above_one(environment.get("PET_NPROC_PER_NODE"))) return std::nullopt;
   check_one_per_node(environment);
+  if (environment.integer("PET_NODE_RANK", 0, kMostTasks - 1).value_or(0) > 0)
+    require(environment, shown(environment, "PET_NODE_RANK"), {"PET_NNODES"});
   const int64_t count = nodes_of(environment);
   if (count > 1) require(environment, shown(environment, "PET_NNODES"), {"PET_NODE_RANK"});
   ClusterSpec spec = workers(count, environment.integer("PET_NODE_RANK", 0, count - 1).value_or(0));

@@ -80,6 +80,32 @@ std::string job_id_of(const Environment& environment, std::initializer_list<cons
   return id;
 }
 
+bool is_above_one(const std::optional<std::string>& text) {
+  if (!text || !std::all_of(text->begin(), text->end(), [](char c) { return c >= '0' && c <= '9'; })) return false;
+  const std::size_t first = text->find_first_not_of('0');
+  return first != std::string::npos && text->substr(first) != "1";
+}
+
+namespace {
+
+/// A count of several workers, where what would say which of them this process is is missing.
+void require_no_count_alone(const Environment& environment) {
+  for (const char* count : {"WORLD_SIZE", "LOCAL_WORLD_SIZE"}) {
+    if (!is_above_one(environment.get(count))) continue;
+    // An indexed job of Kubernetes has the index, and lacks only the chief.
+    const bool has_index = environment.has("RANK") || environment.has("JOB_COMPLETION_INDEX");
+    const char* missing = !has_index ? "RANK" : environment.has("WORLD_SIZE") ? "MASTER_ADDR" : "WORLD_SIZE";
+    throw ClusterError(
+        "LS-CLUSTER-INCOMPLETE",
+        fmt::format("{} is set, and {} is not: this worker would train alone", shown(environment, count), missing),
+        fmt::format("start the program by its launcher, which sets RANK, WORLD_SIZE and MASTER_ADDR; or unset {}, "
+                    "where it is meant to be alone",
+                    count));
+  }
+}
+
+}  // namespace
+
 std::vector<std::string> signs_of_others(const Environment& environment) {
   const std::optional<std::string> size = environment.get("WORLD_SIZE");
   const bool several = size && *size != "1";
@@ -93,6 +119,7 @@ std::vector<std::string> signs_of_others(const Environment& environment) {
     require(environment, shown(environment, "LOCKSTEP_CHIEF_ADDRESS"),
             {"LOCKSTEP_NUM_WORKERS", "LOCKSTEP_WORKER_INDEX"});
   }
+  require_no_count_alone(environment);
   std::vector<std::string> signs;
   for (const char* tasks : {"SLURM_NTASKS", "SLURM_NPROCS", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"}) {
     const std::optional<std::string> count = environment.get(tasks);

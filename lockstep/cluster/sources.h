@@ -3,7 +3,8 @@
 // Each is a function of the environment. It gives nothing where it does not apply, a valid ClusterSpec where it does,
 // and throws a ClusterError where it applies and its variables are malformed or incomplete. When it applies stands at
 // each declaration. A variable that other programs use too, such as RANK, makes no source apply by itself: a program
-// that is alone must not fail because of it. A launcher's own variable, such as OMPI_COMM_WORLD_RANK, does.
+// that is alone must not fail because of it. A launcher's own variable, such as OMPI_COMM_WORLD_RANK, does. A count of
+// several workers is an error where nothing says which of them this process is.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,8 @@ namespace lockstep::internal {
 /// Where the index is missing and JOB_COMPLETION_INDEX or PMIX_RANK is set, it leaves the count to that source.
 std::optional<ClusterSpec> lockstep_variables(const Environment& environment);
 
-/// TF_CONFIG. Applies where it has a cluster, or a task that is the evaluator.
+/// TF_CONFIG. Applies where it has a cluster, or a task that is not the first one of its job, which without a cluster
+/// is an error, or that is the evaluator.
 std::optional<ClusterSpec> tf_config(const Environment& environment);
 
 /// RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT. Applies where the first three are set, LOCKSTEP_CHIEF_ADDRESS counting
@@ -30,7 +32,8 @@ std::optional<ClusterSpec> tf_config(const Environment& environment);
 std::optional<ClusterSpec> torchrun(const Environment& environment);
 
 /// PET_NNODES and PET_NODE_RANK, which configure torchrun, where nobody ran torchrun: one worker for each node. Applies
-/// where one of them is set and torchrun's TORCHELASTIC_RUN_ID and LOCAL_RANK are not; both must be, but for one node.
+/// where one of them is set, or PET_NPROC_PER_NODE is a number above 1, which is an error, and torchrun's
+/// TORCHELASTIC_RUN_ID and LOCAL_RANK are not; both must be, but for one node.
 std::optional<ClusterSpec> pet(const Environment& environment);
 
 /// OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE. Applies where one of them is set; both must be.
@@ -55,9 +58,12 @@ std::optional<ClusterSpec> pmix(const Environment& environment);
 std::optional<ClusterSpec> kubernetes(const Environment& environment);
 
 /// For a process that no source applies to: throws LS-CLUSTER-INCOMPLETE where the variables that are set are no
-/// accident, such as RANK and MASTER_ADDR without WORLD_SIZE. Otherwise a sentence for each sign of other workers that
-/// may be one, such as a Slurm allocation of several tasks.
+/// accident, such as RANK and MASTER_ADDR without WORLD_SIZE, or a WORLD_SIZE above 1. Otherwise a sentence for each
+/// sign of other workers that may be one, such as a Slurm allocation of several tasks.
 std::vector<std::string> signs_of_others(const Environment& environment);
+
+/// Whether the text is a whole number above 1.
+bool is_above_one(const std::optional<std::string>& text);
 
 /// Throws LS-CLUSTER-INCOMPLETE where one of `needed` is not set, naming the first one; `present` is what made the
 /// source apply, such as "TORCHELASTIC_RUN_ID=a1".

@@ -140,11 +140,21 @@ std::optional<ClusterSpec> tf_config(const Environment& environment) {
   const std::optional<std::string> text = environment.get(kName);
   if (!text) return std::nullopt;
   const json config = parse(*text);
-  if (!config.is_object()) wrong("its beginning", config, "an object with cluster and task");
+  if (!config.is_object()) {
+    throw ClusterError("LS-CLUSTER-VALUE",
+                       fmt::format("TF_CONFIG is {}, which is no JSON object", in_quotes(config.dump())),
+                       R"(write TF_CONFIG as {"cluster": {"worker": ["host:port"]}, "task": {"type": "worker", )"
+                       R"("index": 0}}, or unset it)");
+  }
   ClusterSpec spec;
   read_cluster(spec, config);
   const bool has_task = read_task(spec, config);
-  if (spec.jobs.empty() && spec.job != "evaluator") return std::nullopt;
+  if (spec.jobs.empty() && spec.job != "evaluator") {
+    if (spec.task == 0) return std::nullopt;
+    throw ClusterError("LS-CLUSTER-INCOMPLETE",
+                       fmt::format("TF_CONFIG has the task {} {}, and no cluster", in_quotes(spec.job), spec.task),
+                       R"(add the addresses of all tasks: "cluster": {"worker": ["host:port", "host:port"]})");
+  }
   if (!has_task) {
     throw ClusterError("LS-CLUSTER-INCOMPLETE", "TF_CONFIG has a cluster, and no task",
                        R"(add the task of this process: "task": {"type": "worker", "index": 0})");

@@ -75,6 +75,19 @@ TEST(LockstepVariables, NameWhichOneIsMalformed) {
                              {"'a b'"});
 }
 
+TEST(LockstepVariables, ACountThatNoIndexBelongsToIsAnError) {
+  expect_error<ClusterError>(
+      [] {
+        resolve({{"LOCKSTEP_NUM_WORKERS", "4"}});
+      },
+      "LS-CLUSTER-INCOMPLETE", {"LOCKSTEP_NUM_WORKERS=4", "LOCKSTEP_WORKER_INDEX"});
+  expect_error<ClusterError>(
+      [] {
+        resolve({{"LOCKSTEP_NUM_WORKERS", "4"}, {"PMIX_RANK", "1"}});
+      },
+      "LS-CLUSTER-ONE-WORKER", {"LOCKSTEP_NUM_WORKERS=4"});
+}
+
 TEST(LockstepVariables, TheLocalWorkerAloneIsNoCluster) {
   const ClusterSpec spec = resolve({{"LOCKSTEP_LOCAL_WORKER", "3"}});
   EXPECT_EQ(spec.source, "alone");

@@ -71,6 +71,11 @@ TEST(TfConfig, WithoutAClusterSaysNothing) {
   EXPECT_EQ(resolve(R"({"task": {"type": "evaluator", "index": 0}})").job, "evaluator");
 }
 
+TEST(TfConfig, OneOfSeveralTasksWithoutAClusterIsAnError) {
+  expect_error<ClusterError>([] { resolve(R"({"task": {"type": "worker", "index": 1}})"); }, "LS-CLUSTER-INCOMPLETE",
+                             {"'worker' 1", "no cluster"});
+}
+
 TEST(TfConfig, WhatIsMalformedIsNamedWithItsPlace) {
   struct Row {
     const char* text;
@@ -83,7 +88,7 @@ TEST(TfConfig, WhatIsMalformedIsNamedWithItsPlace) {
       {R"({"a": 1} x)", {"offset 9"}},
       {"{\"a\": \"\xff\"}", {"offset 7"}},
       {R"({"a": 1e999})", {"TF_CONFIG"}},
-      {"[]", {"[]"}},
+      {"[]", {"'[]'", "JSON object", "\"cluster\"", "\"task\""}},
       {"3", {"'3'"}},
       {R"({"cluster": 3})", {"cluster", "'3'"}},
       {R"({"cluster": {"worker": "a:1"}})", {"cluster.'worker'", "a:1"}},

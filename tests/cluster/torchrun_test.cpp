@@ -103,11 +103,29 @@ TEST(Torchrun, NamesWhatIsMissing) {
       "LS-CLUSTER-INCOMPLETE", {"MASTER_ADDR"});
 }
 
+TEST(Torchrun, ACountOfSeveralWorkersWithoutAPlaceIsAnError) {
+  const auto refused = [](const Variables& variables, std::string_view count, std::string_view missing) {
+    expect_error<ClusterError>([&] { resolve(variables); }, "LS-CLUSTER-INCOMPLETE", {count, missing});
+  };
+  refused({{"WORLD_SIZE", "4"}}, "WORLD_SIZE=4", "RANK");
+  refused({{"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}}, "WORLD_SIZE=2", "RANK");
+  refused({{"LOCAL_WORLD_SIZE", "4"}}, "LOCAL_WORLD_SIZE=4", "RANK");
+  refused({{"LOCAL_WORLD_SIZE", "4"}, {"RANK", "1"}}, "LOCAL_WORLD_SIZE=4", "WORLD_SIZE");
+  refused({{"WORLD_SIZE", "4"}, {"JOB_COMPLETION_INDEX", "1"}}, "WORLD_SIZE=4", "MASTER_ADDR");
+  // A program that is meant to be alone says so.
+  EXPECT_EQ(resolve({{"WORLD_SIZE", "4"}, {"LOCKSTEP_NUM_WORKERS", "1"}}).num_workers(), 1);
+  EXPECT_EQ(resolve_cluster({.num_workers = 1}, Environment(Variables{{"WORLD_SIZE", "4"}})).num_workers(), 1);
+}
+
 TEST(Torchrun, AVariableThatOthersUseTooDoesNotBreakAProgramThatIsAlone) {
   const Variables rows[] = {{{"RANK", "3"}},
                             {{"RANK", "colonel"}},
-                            {{"WORLD_SIZE", "4"}},
+                            {{"WORLD_SIZE", "1"}},
+                            {{"WORLD_SIZE", "01"}},
+                            {{"WORLD_SIZE", "0"}},
                             {{"WORLD_SIZE", "big"}},
+                            {{"WORLD_SIZE", "4x4"}},
+                            {{"LOCAL_WORLD_SIZE", "1"}},
                             {{"MASTER_ADDR", "node1"}},
                             {{"MASTER_ADDR", "node1"}, {"MASTER_PORT", "29500"}},
                             {{"LOCAL_RANK", "0"}},
@@ -163,6 +181,21 @@ TEST(Pet, SeveralWorkersOnANodeNeedTorchrun) {
                              {"PET_NPROC_PER_NODE=8"});
   expect_error<ClusterError>([] { resolve(with(kTrainJob, "PET_NNODES", "2:4")); }, "LS-CLUSTER-INCOMPLETE",
                              {"PET_NNODES=2:4"});
+}
+
+TEST(Pet, HalfADescriptionOfSeveralWorkersIsAnError) {
+  expect_error<ClusterError>(
+      [] {
+        resolve({{"PET_NPROC_PER_NODE", "4"}});
+      },
+      "LS-CLUSTER-INCOMPLETE", {"PET_NPROC_PER_NODE=4"});
+  expect_error<ClusterError>(
+      [] {
+        resolve({{"PET_NODE_RANK", "2"}});
+      },
+      "LS-CLUSTER-INCOMPLETE", {"PET_NODE_RANK=2", "PET_NNODES"});
+  for (const char* one : {"1", "auto"}) EXPECT_EQ(resolve({{"PET_NPROC_PER_NODE", one}}).source, "alone") << one;
+  EXPECT_EQ(resolve({{"PET_NODE_RANK", "0"}}).num_workers(), 1);
 }
 
 TEST(Pet, NamesWhatIsMissingOrMalformed) {
