@@ -15,6 +15,8 @@ struct WorkerTimeouts {
   std::chrono::milliseconds stalled = std::chrono::seconds(30);
   /// How long a call waits before it gives up: it throws a PeerError that names the workers that have not come.
   std::chrono::milliseconds patience = std::chrono::seconds(300);
+
+  bool operator==(const WorkerTimeouts&) const = default;
 };
 
 }  // namespace lockstep

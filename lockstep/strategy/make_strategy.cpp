@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
 #include "lockstep/core/error.h"
@@ -29,12 +30,35 @@ void require_one_worker(const std::string& name, const StrategyOptions& options)
                    "choose the strategy multi-worker, or leave .cluster out");
 }
 
+/// An option that only one strategy has, given to another one, would be lost without a word.
+void require_own_options(const std::string& name, const StrategyOptions& options) {
+  struct Option {
+    const char* name;
+    bool is_given;
+    const char* strategy;  // which has it
+  };
+  const StrategyOptions defaults;
+  const std::array<Option, 4> all{{
+      {".storage", options.storage != defaults.storage, "central-storage"},
+      {".engine", options.engine != defaults.engine, "multi-worker"},
+      {".timeouts", options.timeouts != defaults.timeouts, "multi-worker"},
+      {".update_form", options.update_form != defaults.update_form, "multi-worker"},
+  }};
+  for (const Option& option : all) {
+    if (!option.is_given || name == option.strategy) continue;
+    throw UsageError("LS-OPTION", fmt::format("{} was given {}, which only {} has", name, option.name, option.strategy),
+                     fmt::format("leave {} out, or choose the strategy {}", option.name, option.strategy));
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<Strategy> make_strategy(const std::string& name, StrategyOptions options) {
   const auto& names = strategy_names();
-  if (name != "multi-worker" && std::find(names.begin(), names.end(), name) != names.end())
-    require_one_worker(name, options);
+  if (std::find(names.begin(), names.end(), name) != names.end()) {
+    if (name != "multi-worker") require_one_worker(name, options);
+    require_own_options(name, options);
+  }
   if (name == "one-device") {
     if (options.devices.size() > 1 || options.replicas > 1) {
       throw UsageError(

@@ -14,7 +14,7 @@
 
 namespace lockstep {
 
-/// The options of all strategies together. Each strategy takes those that it has.
+/// The options of all strategies together. Each strategy takes those that it has; the others must keep their defaults.
 struct StrategyOptions {
   std::vector<std::string> devices = {};  // one-device takes at most one
   int64_t replicas = 0;
@@ -31,8 +31,8 @@ struct StrategyOptions {
   UpdateForm update_form = UpdateForm::kAuto;  // of multi-worker
 };
 
-/// "one-device", "mirrored", "multi-worker" or "central-storage". A UsageError for another name, and for options that
-/// the strategy cannot honour.
+/// "one-device", "mirrored", "multi-worker" or "central-storage". A UsageError for another name, and for an option
+/// that is not its default and that the strategy does not have or cannot honour.
 std::unique_ptr<Strategy> make_strategy(const std::string& name, StrategyOptions options = {});
 
 /// The names that make_strategy knows.

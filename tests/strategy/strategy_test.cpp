@@ -357,6 +357,21 @@ TEST(MakeStrategy, RefusesSeveralWorkersForAStrategyOfOneProcess) {
   EXPECT_EQ(make_strategy("central-storage", {.cluster = one})->num_workers(), 1);
 }
 
+TEST(MakeStrategy, RefusesAnOptionThatTheStrategyDoesNotHave) {
+  const auto refused = [](const char* name, const StrategyOptions& options, const char* option, const char* who) {
+    expect_error<UsageError>([&] { make_strategy(name, options); }, "LS-OPTION", {name, option, who});
+  };
+  for (const char* name : {"one-device", "mirrored", "central-storage"}) {
+    refused(name, {.engine = "tcp"}, ".engine", "multi-worker");
+    refused(name, {.timeouts = {.lost = std::chrono::seconds(1)}}, ".timeouts", "multi-worker");
+    refused(name, {.update_form = UpdateForm::kFactors}, ".update_form", "multi-worker");
+  }
+  for (const char* name : {"one-device", "mirrored", "multi-worker"})
+    refused(name, {.storage = "cpu:1"}, ".storage", "central-storage");
+  // What is as it would be without being given says nothing.
+  EXPECT_EQ(make_strategy("mirrored", {.replicas = 2, .storage = "cpu", .engine = "auto"})->num_replicas(), 2);
+}
+
 TEST(OneDeviceStrategy, IsOneReplicaUnderTheSameRules) {
   OneDeviceStrategy strategy({.device = "cpu:3", .seed = 4});
   EXPECT_EQ(strategy.num_replicas(), 1);
