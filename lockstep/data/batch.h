@@ -22,6 +22,10 @@ struct Batch {
   /// counts them. The loss must be a mean over the first samples() rows. cross_entropy and nll_loss leave padding out
   /// by themselves, because its int64 targets are -100; for other losses there is mean().
   int64_t padding = 0;
+  /// Which global batch this is a part of, in words, such as "samples at 64 to 127 of epoch 0"; the same in each part
+  /// on all workers. distribute() and split() set it where there are several workers, and a run compares it: workers
+  /// that give batches of different origin make an error of it. A program's own batches may leave it empty.
+  std::string origin = {};
 
   /// Rows in this part, padding included; may be 0.
   int64_t size() const {

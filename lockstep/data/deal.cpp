@@ -123,10 +123,12 @@ std::optional<PerReplica<Batch>> Deal::next(StepFeed& feed, data::Cursor& behind
   }
   merge(mine, all, behind);
   if (mine.end) return std::nullopt;
+  const std::string origin = origin_of(behind, mine.behind);
   for (Batch& part : mine.parts) {
     if (!part.input.defined() && mine.like) part = no_rows(*mine.like);
     if (!part.ids.defined()) part.ids = ids_tensor({});
     part.global_size = mine.global_size;
+    part.origin = origin;
   }
   if (is_watched()) watch(all, behind.epoch);
   int64_t skipped = 0;
@@ -135,6 +137,17 @@ std::optional<PerReplica<Batch>> Deal::next(StepFeed& feed, data::Cursor& behind
   note(step, behind, mine.behind, skipped);
   behind = std::move(mine.behind);
   return step;
+}
+
+std::string Deal::origin_of(const data::Cursor& before, const data::Cursor& behind) const {
+  if (group_->num_workers() == 1 || !is_one_order()) return {};
+  std::string data = options_.name.empty() ? "" : fmt::format(" of '{}'", options_.name);
+  if (behind.stream.empty()) {
+    const data::Cursor begin = begin_of(before.epoch);  // a cursor of seek() may know less
+    data += fmt::format(" ({} samples{}{})", begin.size, begin.shuffle ? fmt::format(" by seed {}", begin.seed) : "",
+                        begin.digest == 0 ? "" : fmt::format(", digest {:016x}", begin.digest));
+  }
+  return fmt::format("samples at {} to {} of epoch {}{}", before.position, behind.position - 1, before.epoch, data);
 }
 
 /// Replicas that read the same, and an epoch that repeats the one before, are probably mistakes.

@@ -81,6 +81,8 @@ class Deal {
   virtual bool agrees() const = 0;
   /// Puts all workers' parts of a step together, behind the place `before`. Sets `end` where the epoch is over.
   virtual void merge(LocalStep& mine, const std::vector<LocalStep>& all, const data::Cursor& before) const = 0;
+  /// Whether the workers deal from one order of samples, not each from its own.
+  virtual bool is_one_order() const { return true; }
   /// Whether replicas can have read the same.
   virtual bool is_watched() const { return false; }
   /// Whether epochs can repeat each other without the program's knowing.
@@ -88,6 +90,8 @@ class Deal {
 
  private:
   LocalStep read(StepFeed& feed) const;
+  /// Batch::origin of the step between two places.
+  std::string origin_of(const data::Cursor& before, const data::Cursor& behind) const;
   std::vector<LocalStep> agreed(StepFeed& feed, LocalStep& mine) const;
   void watch(const std::vector<LocalStep>& all, int64_t epoch) const;
   void note(const PerReplica<Batch>& step, const data::Cursor& before, const data::Cursor& behind,

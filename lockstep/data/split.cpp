@@ -4,10 +4,12 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/data/batch_rows.h"
 #include "lockstep/data/plan.h"
 #include "lockstep/data/rows.h"
 
@@ -36,13 +38,19 @@ PerReplica<Batch> split(const at::Tensor& input, const at::Tensor& target, int64
         "give both one row for each sample");
   }
   const at::NoGradGuard no_grad;
+  // Workers compare it before they use the parts.
+  const std::string origin =
+      num_local_replicas < num_replicas
+          ? fmt::format("a split of {} rows with the digest {:016x}", size, mixed(digest_of(input), digest_of(target)))
+          : "";
   std::vector<Batch> parts;
   for (int64_t r = 0; r < num_local_replicas; ++r) {
     const Span span = part_of({0, size}, first_replica + r, num_replicas);
     parts.push_back({.input = rows(input, span),
                      .target = rows(target, span),
                      .ids = at::arange(span.begin, span.end, at::kLong),
-                     .global_size = size});
+                     .global_size = size,
+                     .origin = origin});
   }
   return PerReplica<Batch>(std::move(parts), first_replica);
 }

@@ -221,6 +221,7 @@ class StreamDeal final : public Deal {
 
  protected:
   bool agrees() const override { return group().num_workers() > 1; }
+  bool is_one_order() const override { return reading_ != Reading::kByWorker; }
   bool is_watched() const override { return watches_order() || reading_ == Reading::kByReplica; }
   bool watches_order() const override { return own_ && options().sharding != Sharding::kOff; }
 

@@ -49,10 +49,11 @@ class EvaluationScope {
 
 }  // namespace
 
-void Strategy::run_replicas(Mode mode, internal::FunctionRef<void(ReplicaContext&, int64_t)> body) {
+void Strategy::run_replicas(Mode mode, std::string_view origins,
+                            internal::FunctionRef<void(ReplicaContext&, int64_t)> body) {
   const bool evaluates = mode == Mode::kEvaluate;
   const CallScope call(*group_, evaluates ? "Strategy::evaluate" : "Strategy::run",
-                       "do the work in the step itself: runs do not nest");
+                       "do the work in the step itself: runs do not nest", internal::Workers::kAll, origins);
   call.require_outermost();
   const auto step = [&](ReplicaContext& context) {
     const int64_t r = ContextAccess::local_index(context);

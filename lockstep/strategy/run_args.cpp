@@ -31,4 +31,10 @@ void check_batches(const char* call, const PerReplica<Batch>& batches) {
                    kRemedy);
 }
 
+void add_origin(std::string& origins, const PerReplica<Batch>& batches) {
+  if (batches.empty() || batches.begin()->origin.empty()) return;
+  if (!origins.empty()) origins += " and ";
+  origins += batches.begin()->origin;
+}
+
 }  // namespace lockstep::internal

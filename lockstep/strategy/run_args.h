@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <tuple>
 #include <type_traits>
 
@@ -54,6 +55,11 @@ void add_share(BatchShare& share, const T& argument, int64_t r, int64_t num_repl
     share = {share.batches + 1, argument.samples(), argument.samples() * num_replicas};
   }
 }
+
+/// Adds what workers compare before a run: which global batch an argument is a part of (Batch::origin).
+void add_origin(std::string& origins, const PerReplica<Batch>& batches);
+template <class T>
+void add_origin(std::string& /*origins*/, const T& /*argument*/) {}
 
 template <class T>
 struct IsTuple : std::false_type {};

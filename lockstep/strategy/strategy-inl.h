@@ -7,6 +7,8 @@
 #include <memory>
 #include <optional>
 #include <source_location>
+#include <string>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -51,7 +53,9 @@ auto Strategy::check_and_run(Mode mode, const Refs& args, Fn& fn) {
     const int64_t replicas = num_local_replicas();
     std::apply([&](const auto&... each) { (internal::check_argument(name, each, replicas), ...); }, args);
     if (mode == Mode::kStep && step() == 0) std::apply([&](const auto&... each) { (watch(each), ...); }, args);
-    return run_and_collect(mode, [&](ReplicaContext& context, int64_t r) -> decltype(auto) {
+    std::string origins;
+    std::apply([&](const auto&... each) { (internal::add_origin(origins, each), ...); }, args);
+    return run_and_collect(mode, origins, [&](ReplicaContext& context, int64_t r) -> decltype(auto) {
       return std::apply(
           [&](const auto&... each) -> decltype(auto) {
             internal::BatchShare share;
@@ -67,16 +71,16 @@ auto Strategy::check_and_run(Mode mode, const Refs& args, Fn& fn) {
 }
 
 template <class Call>
-auto Strategy::run_and_collect(Mode mode, const Call& call) {
+auto Strategy::run_and_collect(Mode mode, std::string_view origins, const Call& call) {
   using Result = std::decay_t<std::invoke_result_t<const Call&, ReplicaContext&, int64_t>>;
   if constexpr (std::is_void_v<Result>) {
-    run_replicas(mode, [&](ReplicaContext& context, int64_t r) { call(context, r); });
+    run_replicas(mode, origins, [&](ReplicaContext& context, int64_t r) { call(context, r); });
   } else {
     struct Slot {  // its own struct, so that replicas never share a word, as in a vector of bool
       std::optional<Result> value;
     };
     std::vector<Slot> slots(static_cast<std::size_t>(num_local_replicas()));
-    run_replicas(mode, [&](ReplicaContext& context, int64_t r) {
+    run_replicas(mode, origins, [&](ReplicaContext& context, int64_t r) {
       slots[static_cast<std::size_t>(r)].value.emplace(call(context, r));
     });
     std::vector<Result> results;

@@ -10,6 +10,7 @@
 #include <optional>
 #include <source_location>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -91,7 +92,9 @@ class Strategy {
   /// caller's thread.
   ///
   /// An argument that is a PerReplica gives each replica its component; any other argument reaches each replica whole.
-  /// Both are const references. A std::tuple is expanded into several arguments, each by this rule.
+  /// Both are const references. A std::tuple is expanded into several arguments, each by this rule. Where workers give
+  /// batches of a data set, or of split(), that are not parts of the same global batch, all get a UsageError
+  /// (LS-WORKER-ORDER) before any replica runs.
   ///
   /// Where a replica's step throws, the other replicas are stopped at their next meeting point, and run throws a
   /// ReplicaError that is nested on the first exception. An error of a meeting point fails the run even if every step
@@ -267,10 +270,10 @@ class Strategy {
   }
   /// Cuts tensors, with one row for each sample, into the replicas' parts by the rule of distribute(): blocks of rows
   /// in replica order, whose sizes differ by at most one, the larger ones first. Some parts are empty where there are
-  /// fewer rows than replicas. All workers give the same tensors. The parts are copies without gradient; their `ids`
-  /// are the row numbers, from 0, and `global_size` is the number of rows. Without a `target`, the parts' targets are
-  /// undefined. A UsageError where a tensor is not dense or not in the host's memory, or where the numbers of rows
-  /// differ.
+  /// fewer rows than replicas. All workers give the same tensors; a run that is given the parts compares them. The
+  /// parts are copies without gradient; their `ids` are the row numbers, from 0, and `global_size` is the number of
+  /// rows. Without a `target`, the parts' targets are undefined. A UsageError where a tensor is not dense or not in the
+  /// host's memory, or where the numbers of rows differ.
   PerReplica<Batch> split(const at::Tensor& input, const at::Tensor& target = {}) const;
 
   /// The state on which the next step depends, beside the program and its data: variables, slots, step counts, learning
@@ -314,8 +317,9 @@ class Strategy {
   template <class Refs, class Fn>
   auto check_and_run(Mode mode, const Refs& args, Fn& fn);
   template <class Call>
-  auto run_and_collect(Mode mode, const Call& call);
-  void run_replicas(Mode mode, internal::FunctionRef<void(ReplicaContext&, int64_t)> body);
+  auto run_and_collect(Mode mode, std::string_view origins, const Call& call);
+  /// `origins` says which batches the run is given: it must be the same on all workers.
+  void run_replicas(Mode mode, std::string_view origins, internal::FunctionRef<void(ReplicaContext&, int64_t)> body);
   DistributedDataset deal(std::shared_ptr<const internal::Deal> deal) const;
   DistributedDataset distribute_own(const Stream& stream, DistributeOptions options) const;
   InputContext input_context() const;

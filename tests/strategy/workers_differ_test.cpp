@@ -107,6 +107,137 @@ TEST(WorkersDiffer, WithoutHarmWhereEachReadsItsWholeInput) {
   });
 }
 
+DistributedDataset distributed(Strategy& strategy, int64_t samples, DistributeOptions options) {
+  const auto numbers = torch::arange(samples, torch::kFloat);
+  return strategy.distribute(data::from_tensors(numbers, numbers), std::move(options));
+}
+
+/// The `step`-th batch of an epoch.
+PerReplica<Batch> batch_of(const DistributedDataset& data, int64_t epoch, int64_t step) {
+  const auto steps = data.epoch(epoch);
+  auto at = steps.begin();
+  for (; step > 0; --step) ++at;
+  return *at;
+}
+
+torch::Tensor sum_of(Strategy& strategy, const PerReplica<Batch>& batch) {
+  const auto sums = strategy.run(batch, [](ReplicaContext& /*ctx*/, const Batch& part) { return part.input.sum(); });
+  return strategy.reduce(Reduction::kSum, sums);
+}
+
+TEST(WorkersDiffer, InTheBatchThatARunIsGiven) {
+  const auto refused = [](int64_t epoch, int64_t step, std::initializer_list<std::string_view> values) {
+    expect_refused(
+        [=](Strategy& strategy) {
+          const auto data = distributed(strategy, 12, {.global_batch = 4, .shuffle = true, .seed = 7});
+          sum_of(strategy, is_last(strategy) ? batch_of(data, epoch, step) : batch_of(data, 0, 0));
+        },
+        "LS-WORKER-ORDER", values);
+  };
+  refused(1, 0, {"workers 0 to 1 came to Strategy::run of", "at 0 to 3 of epoch 0", "at 0 to 3 of epoch 1"});
+  refused(0, 2, {"at 0 to 3 of epoch 0", "at 8 to 11 of epoch 0", "12 samples by seed 7"});
+  expect_refused(
+      [](Strategy& strategy) {
+        const auto data = distributed(strategy, 12, {.global_batch = 4});
+        strategy.evaluate(batch_of(data, is_last(strategy) ? 1 : 0, 0), [](ReplicaContext&, const Batch&) {});
+      },
+      "LS-WORKER-ORDER", {"Strategy::evaluate", "of epoch 0", "of epoch 1"});
+}
+
+TEST(WorkersDiffer, InTheDataSetOfABatch) {
+  const auto refused = [](int64_t samples, DistributeOptions options, std::initializer_list<std::string_view> values) {
+    expect_refused(
+        [=](Strategy& strategy) {
+          const auto train = distributed(strategy, 12, {.global_batch = 4, .name = "train"});
+          const auto other = distributed(strategy, samples, options);
+          sum_of(strategy, batch_of(is_last(strategy) ? other : train, 0, 0));
+        },
+        "LS-WORKER-ORDER", values);
+  };
+  refused(12, {.global_batch = 6, .name = "wide"}, {"at 0 to 3 of epoch 0", "at 0 to 5 of epoch 0"});
+  refused(16, {.global_batch = 4}, {"'train' (12 samples", "16 samples"});
+}
+
+TEST(WorkersDiffer, InTheBatchOfAStream) {
+  expect_refused(
+      [](Strategy& strategy) {
+        const auto numbers = torch::arange(12, torch::kFloat);
+        const auto data =
+            strategy.distribute(data::from_dataset(data::from_tensors(numbers, numbers)), {.global_batch = 4});
+        const auto first = batch_of(data, 0, 0);
+        const auto second = batch_of(data, 0, 1);
+        sum_of(strategy, is_last(strategy) ? second : first);
+      },
+      "LS-WORKER-ORDER", {"at 0 to 3 of epoch 0", "at 4 to 7 of epoch 0"});
+}
+
+TEST(WorkersDiffer, InTheTensorsThatTheySplit) {
+  expect_refused(
+      [](Strategy& strategy) {
+        sum_of(strategy, strategy.split(torch::ones({is_last(strategy) ? 6 : 8, 2})));
+      },
+      "LS-WORKER-ORDER", {"a split of 8 rows", "a split of 6 rows"});
+  expect_refused(  // as by a loader of its own seed
+      [](Strategy& strategy) {
+        const auto rows = torch::arange(8, torch::kFloat);
+        sum_of(strategy, strategy.split(is_last(strategy) ? rows.flip(0) : rows));
+      },
+      "LS-WORKER-ORDER", {"workers 0 to 1 came to", "a split of 8 rows with the digest"});
+}
+
+TEST(WorkersDiffer, InOneBatchOfSeveral) {
+  expect_refused(
+      [](Strategy& strategy) {
+        const auto train = distributed(strategy, 12, {.global_batch = 4, .name = "train"});
+        const auto extra = distributed(strategy, 8, {.global_batch = 4, .name = "extra"});
+        strategy.run(batch_of(train, 0, 0), batch_of(extra, 0, is_last(strategy) ? 1 : 0),
+                     [](ReplicaContext&, const Batch&, const Batch&) {});
+      },
+      "LS-WORKER-ORDER", {"'train'", "and samples at 0 to 3 of epoch 0 of 'extra'", "at 4 to 7 of epoch 0 of 'extra'"});
+}
+
+TEST(WorkersDiffer, InABatchAndGoOnWithTheRightOne) {
+  testing::run_workers({2, 4, 1}, [](Strategy& strategy) {
+    const auto data = distributed(strategy, 12, {.global_batch = 4});
+    testing::expect_error<UsageError>([&] { sum_of(strategy, batch_of(data, is_last(strategy) ? 1 : 0, 0)); },
+                                      "LS-WORKER-ORDER");
+    EXPECT_EQ(strategy.step(), 0);
+    EXPECT_EQ(sum_of(strategy, batch_of(data, 0, 0)).item<float>(), 0 + 1 + 2 + 3);
+    return 0;
+  });
+}
+
+TEST(WorkersDiffer, WithoutHarmInThePartsOfOneBatch) {
+  testing::run_workers({3, 4, 1}, [](Strategy& strategy) {
+    // The last batch has 2 samples: the last replicas have none.
+    const auto data = distributed(strategy, 10, {.global_batch = 4, .shuffle = true});
+    double sum = 0;
+    for (const auto& batch : data.epoch(2)) sum += sum_of(strategy, batch).item<double>();
+    EXPECT_EQ(sum, 45);
+    EXPECT_EQ(sum_of(strategy, strategy.split(torch::ones({2}))).item<float>(), 2);
+    return 0;
+  });
+}
+
+TEST(WorkersDiffer, WithoutHarmInBatchesOfTheirOwn) {
+  testing::run_workers({2, 4, 1}, [](Strategy& strategy) {
+    const int64_t size = is_last(strategy) ? 3 : 1;
+    const auto own =
+        strategy.per_replica([&](ReplicaId) { return Batch{.input = torch::ones({size}), .global_size = 8}; });
+    EXPECT_EQ(sum_of(strategy, own).item<float>(), 8);
+
+    const auto order = distributed(strategy, 12, {.global_batch = 4, .sharding = Sharding::kOff});
+    sum_of(strategy, batch_of(order, is_last(strategy) ? 1 : 0, 0));
+    return 0;
+  });
+}
+
+TEST(WorkersDiffer, InNothingThatOneWorkerHasToCompare) {
+  MirroredStrategy strategy({.devices = {"cpu:0"}, .replicas = 2});
+  EXPECT_EQ(batch_of(distributed(strategy, 12, {.global_batch = 4}), 0, 0)[ReplicaId(0)].origin, "");
+  EXPECT_EQ(strategy.split(torch::ones({4}))[ReplicaId(1)].origin, "");
+}
+
 TEST(WorkersDiffer, WhereOneCannotDistribute) {
   testing::run_workers({2, 4, 1}, [](Strategy& strategy) {
     const auto data = data::from_tensors(torch::arange(12), torch::arange(12));
