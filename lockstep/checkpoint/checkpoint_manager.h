@@ -46,9 +46,10 @@ class CheckpointManager {
   /// checkpoints go when the new one is durable.
   std::filesystem::path save();
 
-  /// Restores the newest checkpoint that is whole, every byte; a damaged one is passed over with a warning. Nothing
-  /// where the folder has no checkpoint. A DataError where it has only damaged ones, and the errors of
-  /// Checkpoint::restore. Waits for a save that is under way.
+  /// Restores the newest checkpoint that can be restored: one in which a piece that is to be restored is damaged is
+  /// passed over with a warning. What is not restored is not read. Nothing where the folder has no checkpoint. A
+  /// DataError where it has only damaged ones, and the errors of Checkpoint::restore. Waits for a save that is under
+  /// way.
   std::optional<RestoreInfo> restore_latest(const RestoreOptions& options = {});
 
   /// The newest checkpoint whose manifest is whole, or nothing: one that is being written has none yet. It does not
