@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "tests/tools/run_support.h"
 
@@ -68,12 +70,14 @@ TEST_F(RunEnd, TheExitCodeIsThatOfTheFirstFailure) {
 TEST_F(RunEnd, AProgramThatCannotBeStartedIsNamed) {
   const Ended missing = run_to_end({LOCKSTEP_PROGRAM, "run", "-n", "2", "--max-restarts", "9", "./nowhere"});
   EXPECT_EQ(missing.code, 127);
-  EXPECT_TRUE(has(last_line_of(missing.errors), "there is no file './nowhere'")) << missing.errors;
-  EXPECT_EQ(run_to_end({LOCKSTEP_PROGRAM, "run", "-n", "2", "lockstep-no-such-program"}).code, 127);
+  EXPECT_TRUE(has(last_line_of(missing.errors), "there is no file './nowhere': build")) << missing.errors;
+  const Ended unknown = run_to_end({LOCKSTEP_PROGRAM, "run", "-n", "2", "lockstep-no-such-program"});
+  EXPECT_EQ(unknown.code, 127);
+  EXPECT_TRUE(has(last_line_of(unknown.errors), "as ./lockstep-no-such-program")) << unknown.errors;
   std::ofstream(path("plain")) << "x";
   const Ended plain = run_to_end({LOCKSTEP_PROGRAM, "run", "-n", "1", path("plain")});
   EXPECT_EQ(plain.code, 126);
-  EXPECT_TRUE(has(last_line_of(plain.errors), "is not executable")) << plain.errors;
+  EXPECT_TRUE(has(last_line_of(plain.errors), "chmod +x")) << plain.errors;
 }
 
 TEST_F(RunEnd, AWorkerThatEndsWellBeforeTheOthersIsNoFailure) {
@@ -182,6 +186,58 @@ TEST_F(RunEnd, AWrongCommandLineIsNotStartedAgain) {
     EXPECT_EQ(std::to_string(ended.code), code);
     EXPECT_FALSE(has(ended.errors, "starting all again")) << ended.errors;
   }
+}
+
+/// The report of `lockstep run --json`.
+nlohmann::json report_in(const std::string& file) { return nlohmann::json::parse(lockstep::testing::text_of(file)); }
+
+TEST_F(RunEnd, TheReportSaysHowEachWorkerEnded) {
+  const std::string script = "[ $RANK = 1 ] || exec tail -f /dev/null; echo out of range >&2; exit 7";
+  EXPECT_EQ(run_to_end(command({"-n", "3", "--job-id", "mine", "--json", path("report")}, script)).code, 7);
+  const auto report = report_in(path("report"));
+  EXPECT_EQ(report["job_id"], "mine");
+  EXPECT_EQ(report["num_workers"], 3);
+  EXPECT_EQ(report["exit_code"], 7);
+  EXPECT_EQ(report["restarts"], 0);
+  EXPECT_EQ(report["command"][0], "sh");
+  ASSERT_EQ(report["attempts"].size(), 1u);
+  const auto& attempt = report["attempts"][0];
+  EXPECT_EQ(attempt["first_failure"]["worker"], 1);
+  EXPECT_EQ(attempt["first_failure"]["exit_code"], 7);
+  EXPECT_EQ(attempt["first_failure"]["last_errors"], nlohmann::json({"out of range"}));
+  EXPECT_EQ(attempt["stopped"], 2);
+  EXPECT_TRUE(attempt["signal"].is_null());
+  ASSERT_EQ(attempt["workers"].size(), 3u);
+  for (int i = 0; i < 3; ++i) {
+    const auto& worker = attempt["workers"][i];
+    EXPECT_EQ(worker["worker"], i);
+    EXPECT_EQ(worker["end"], i == 1 ? "exited" : "signalled");
+    EXPECT_EQ(worker["signal"].is_null(), i == 1);
+    EXPECT_GE(report["seconds"].get<double>(), worker["seconds"].get<double>());
+  }
+}
+
+TEST_F(RunEnd, TheReportHasEachStart) {
+  const std::string script = "[ $LOCKSTEP_RESTART_COUNT = 2 ] || kill -9 $$";
+  EXPECT_EQ(
+      run_to_end(command({"-n", "1", "--max-restarts", "5", "--restart-pause", "0", "--json", path("report")}, script))
+          .code,
+      0);
+  const auto report = report_in(path("report"));
+  EXPECT_EQ(report["exit_code"], 0);
+  EXPECT_EQ(report["restarts"], 2);
+  EXPECT_EQ(report["max_restarts"], 5);
+  ASSERT_EQ(report["attempts"].size(), 3u);
+  EXPECT_EQ(report["attempts"][0]["first_failure"]["signal"], "SIGKILL");
+  EXPECT_TRUE(report["attempts"][2]["first_failure"].is_null());
+  EXPECT_EQ(report["attempts"][2]["workers"][0]["exit_code"], 0);
+}
+
+TEST_F(RunEnd, AReportThatCannotBeWrittenIsToldBeforeAnyWorkerStarts) {
+  const Ended ended = run_to_end(command({"-n", "1", "--json", path("no/folder")}, "touch " + path("started")));
+  EXPECT_EQ(ended.code, 3);
+  EXPECT_TRUE(has(ended.errors, "LS-FILE")) << ended.errors;
+  EXPECT_FALSE(std::filesystem::exists(path("started")));
 }
 
 TEST_F(RunEnd, ASignalEndsThePauseBeforeARestart) {

@@ -149,6 +149,7 @@ void Attempt::ended(std::size_t place, int status) {
   worker.alive = false;
   --alive_;
   const WorkerEnd end = end_of(worker.index, worker.process, status);
+  result_.ends.push_back(end);
   worker.process.start_failure.close();
   // An empty group's number may come to mean another group.
   if (kill(-worker.process.pid, 0) != 0) watchdog_.remove(worker.process.pid);

@@ -26,6 +26,8 @@ struct Outputs {
 
 /// What came of an attempt.
 struct AttemptResult {
+  /// How each worker ended, in the order in which the launcher saw it.
+  std::vector<WorkerEnd> ends;
   /// The worker that failed first; nothing where every one exited with 0.
   std::optional<WorkerEnd> first_failure;
   /// What that worker wrote to standard error last.

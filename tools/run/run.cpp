@@ -26,7 +26,9 @@
 #include "tools/run/core_shares.h"
 #include "tools/run/descendants.h"
 #include "tools/run/job.h"
+#include "tools/run/run_report.h"
 #include "tools/run/worker_environment.h"
+#include "tools/whole_file.h"
 
 namespace lockstep::tools {
 
@@ -139,7 +141,7 @@ std::string cause_of(const AttemptResult& result, const std::optional<int64_t>& 
 }
 
 /// What the launcher says last.
-std::string report_of(const AttemptResult& result, const RunOptions& options, const std::string& cause) {
+std::string last_words_of(const AttemptResult& result, const RunOptions& options, const std::string& cause) {
   std::string text;
   for (const pid_t pid : result.left) text += fmt::format("lockstep run: process {} does not die of SIGKILL\n", pid);
   if (!result.first_failure) return text;
@@ -177,13 +179,20 @@ int pause_for(std::chrono::milliseconds pause, SignalQueue& signals) {
   }
 }
 
-}  // namespace
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-int run(const RunOptions& options) {
-  check(options);
-  open_standard_streams();
-  Job job = job_of(options);
-  if (job.id.empty()) job.id = random_hex(8);
+/// The job has ended, so a report that cannot be written changes nothing of its exit code.
+void write_report(const RunReport& report, const RunOptions& options, const Job& job) try {
+  WholeFile file(options.json);
+  file.write(json_of(report, options, job));
+  file.commit();
+} catch (const DataError& error) {
+  const std::string text = fmt::format("lockstep run: {}\n", error.what());
+  if (write(STDERR_FILENO, text.data(), text.size()) < 0) return;
+}
+
+/// Starts the workers, again where that may help, fills in the report but for its end, and gives the exit code.
+int run_attempts(const RunOptions& options, const Job& job, RunReport& report) {
   SignalQueue signals;
   adopt_orphans();
   Watchdog watchdog;
@@ -195,10 +204,16 @@ int run(const RunOptions& options) {
 
   for (int restart = 0;; ++restart) {
     const std::optional<int64_t> kills_before = internal::oom_kills();
+    const Clock::time_point start = Clock::now();
     const std::vector<WorkerPlan> plans = plans_of(options, job, restart);
-    const AttemptResult result = Attempt(settings, signals, watchdog, outputs, grace).run(plans);
+    if (options.json.empty()) report.attempts.clear();  // nobody will read them
+    report.attempts.push_back({.result = Attempt(settings, signals, watchdog, outputs, grace).run(plans)});
+    AttemptReport& attempt = report.attempts.back();
+    const AttemptResult& result = attempt.result;
+    attempt.seconds = seconds_since(start);
+    attempt.cause = cause_of(result, kills_before, output.is_lost());
     const bool failed = result.first_failure.has_value();
-    outputs.errors->add(report_of(result, options, cause_of(result, kills_before, output.is_lost())));
+    outputs.errors->add(last_words_of(result, options, attempt.cause));
     const bool again = failed && result.end_signal == 0 && result.left.empty() && restart < options.max_restarts &&
                        is_restartable(*result.first_failure);
     if (!again) {
@@ -212,6 +227,23 @@ int run(const RunOptions& options) {
     if (signal == 0) signal = pause_for(pause, signals);
     if (signal != 0) return 128 + signal;
   }
+}
+
+}  // namespace
+
+int run(const RunOptions& options) {
+  check(options);
+  open_standard_streams();
+  // A name that is wrong is told before hours of work. The file is closed again, so that no worker inherits it.
+  { const WholeFile writable(options.json); }
+  Job job = job_of(options);
+  if (job.id.empty()) job.id = random_hex(8);
+  const Clock::time_point start = Clock::now();
+  RunReport report;
+  report.exit_code = run_attempts(options, job, report);
+  report.seconds = seconds_since(start);
+  write_report(report, options, job);
+  return report.exit_code;
 }
 
 }  // namespace lockstep::tools

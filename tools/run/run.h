@@ -25,6 +25,8 @@ struct RunOptions {
   std::string hosts;
   /// Which of its hosts this machine is, from 0; -1: found by name and address.
   int host_index = -1;
+  /// Where the report goes (run_report.h); empty: nowhere.
+  std::string json;
   bool pin = true;
   bool prefix = true;
 };
@@ -33,7 +35,8 @@ struct RunOptions {
 inline constexpr uint16_t kPortOfHosts = 29600;
 
 /// Runs the workers of this machine to their end and gives the exit code: 0 where every one exited with 0, otherwise
-/// that of the worker that failed first. Throws UsageError (LS-FLAG, LS-HOSTS, LS-HOST-INDEX), and ClusterError where
+/// that of the worker that failed first. Throws UsageError (LS-FLAG, LS-HOSTS, LS-HOST-INDEX), DataError
+/// where the report's file cannot be written (LS-FILE; at the end a line on standard error), and ClusterError where
 /// the system refuses a process, a pipe or a port (LS-LAUNCH) or several hosts have no secret (LS-CLUSTER-SECRET). No
 /// process of the job is left when it returns or throws. Call it on the main thread of a process that has no other
 /// children.

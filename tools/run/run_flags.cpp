@@ -78,6 +78,7 @@ void add_run(CLI::App& app, const std::vector<std::string>& program, Action& cho
       ->transform(whole_number(1, 65535));
   run->add_option("--job-id", options.job_id,
                   "LOCKSTEP_JOB_ID; by default a random one, with --hosts one that follows from hosts and port");
+  run->add_option("--json", options.json, "write a report to this file: how each worker ended, in each start");
   run->add_flag_callback(
       "--no-pin", [kept] { kept->pin = false; }, "let each worker use all cores; by default each has cores of its own");
   run->add_flag_callback(

@@ -20,11 +20,14 @@ namespace {
 std::string start_failure_text(const std::string& program, int error) {
   const bool is_path = program.find('/') != std::string::npos;
   if (error == ENOENT && is_path && access(program.c_str(), F_OK) == 0) {
-    return fmt::format("'{}' is there, but the interpreter that it needs is not", program);
+    return fmt::format("'{}' is there, but the interpreter that it needs is not: correct its first line", program);
   }
-  if (error == ENOENT && !is_path) return fmt::format("no folder of PATH has a program '{}'", program);
-  if (error == ENOENT) return fmt::format("there is no file '{}'", program);
-  if (error == EACCES) return fmt::format("'{}' is not executable ({})", program, std::strerror(error));
+  if (error == ENOENT && !is_path)
+    return fmt::format("no folder of PATH has a program '{}': name one of this folder as ./{}", program, program);
+  if (error == ENOENT) return fmt::format("there is no file '{}': build the program, or correct its path", program);
+  if (error == EACCES) {
+    return fmt::format("'{}' is not executable ({}): name a program, or chmod +x it", program, std::strerror(error));
+  }
   return fmt::format("'{}': {}", program, std::strerror(error));
 }
 

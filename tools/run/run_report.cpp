@@ -1,0 +1,68 @@
+#include "tools/run/run_report.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace lockstep::tools {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+const char* name_of(WorkerEnd::Kind kind) {
+  switch (kind) {
+    case WorkerEnd::Kind::kExited: return "exited";
+    case WorkerEnd::Kind::kSignalled: return "signalled";
+    case WorkerEnd::Kind::kNotStarted: return "not started";
+    case WorkerEnd::Kind::kNotPinned: return "not pinned";
+  }
+  return "";
+}
+
+ordered_json json_of(const WorkerEnd& end) {
+  return {{"worker", end.worker},
+          {"pid", end.pid},
+          {"end", name_of(end.kind)},
+          {"exit_code", exit_code_of(end)},
+          {"signal", end.kind == WorkerEnd::Kind::kSignalled ? ordered_json(signal_text(end.value)) : ordered_json()},
+          {"seconds", end.seconds}};
+}
+
+ordered_json json_of(const AttemptReport& attempt, const std::string& program) {
+  const AttemptResult& result = attempt.result;
+  ordered_json failure;
+  if (result.first_failure) {
+    failure = json_of(*result.first_failure);
+    failure["message"] = text_of(*result.first_failure, program);
+    failure["cause"] = attempt.cause;
+    failure["last_errors"] = result.last_errors;
+  }
+  std::vector<WorkerEnd> ends = result.ends;
+  std::sort(ends.begin(), ends.end(), [](const WorkerEnd& a, const WorkerEnd& b) { return a.worker < b.worker; });
+  ordered_json workers = ordered_json::array();
+  for (const WorkerEnd& end : ends) workers.push_back(json_of(end));
+  return {{"seconds", attempt.seconds},
+          {"signal", result.end_signal == 0 ? ordered_json() : ordered_json(signal_text(result.end_signal))},
+          {"first_failure", failure},
+          {"stopped", result.stopped},
+          {"workers", workers}};
+}
+
+}  // namespace
+
+std::string json_of(const RunReport& report, const RunOptions& options, const Job& job) {
+  ordered_json attempts = ordered_json::array();
+  for (const AttemptReport& attempt : report.attempts) attempts.push_back(json_of(attempt, options.command.front()));
+  const ordered_json json{{"job_id", job.id},
+                          {"command", options.command},
+                          {"host", job.share.host},
+                          {"num_workers", job.share.num_workers},
+                          {"exit_code", report.exit_code},
+                          {"seconds", report.seconds},
+                          {"restarts", report.attempts.size() - 1},
+                          {"max_restarts", options.max_restarts},
+                          {"attempts", attempts}};
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace lockstep::tools
