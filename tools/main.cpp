@@ -12,6 +12,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/version.h"
+#include "tools/list_flags.h"
 #include "tools/subcommands.h"
 
 namespace {
@@ -42,6 +43,7 @@ int main(int argc, char** argv) {
   try {
     std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
     program = lockstep::tools::cut_program(app, words);
+    lockstep::tools::check_lists(app, words);
     std::reverse(words.begin(), words.end());  // as the parser wants them
     app.parse(std::move(words));
   } catch (const CLI::Success& done) {

@@ -126,6 +126,7 @@ TEST_F(Bench, BadFlagsAreOneLineAndExitCodeTwo) {
   expect_refused("all-reduce --sizes many", "many");
   expect_refused("all-reduce --sizes 900GiB", "takes");
   expect_refused("all-reduce --devices cpu:0,cpu:1 --replicas 1", "LS-LANES");
+  expect_refused("all-reduce --sizes 4KiB,,8KiB", "--sizes: element 2 of the 3");
   expect_refused("step", "--shapes, --tensors or --model");
   expect_refused("step --shapes 64x", "--shapes has ''");
   expect_refused("step --shapes 64x-3", "'-3'");

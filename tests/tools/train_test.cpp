@@ -243,6 +243,9 @@ TEST_F(Train, BadFlagsAreOneLineAndExitCodeTwo) {
   expect_refused("--devices gpu:0", 2, "'gpu:0' is not a device");
   expect_refused("--devices cuda:0", 2, "'cuda:0'");
   expect_refused("--devices cpu:0,cpu:0", 2, "stands twice");
+  expect_refused("--devices cpu:0,,cpu:1", 2, "--devices: element 2 of the 3 of 'cpu:0,,cpu:1' is empty");
+  expect_refused("--devices=cpu:0,", 2, "--devices: element 2 of the 2 of 'cpu:0,' is empty");
+  expect_refused("--widths ,784,10", 2, "--widths: element 1 of the 3");
   expect_refused("--devices cpu:0,cpu:1 --replicas 1", 2, "LS-LANES");
   expect_refused("--strategy one-device --replicas 2", 2, "one-device");
   expect_refused("--replicas 0", 2, "replicas");
