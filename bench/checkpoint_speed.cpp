@@ -1,5 +1,6 @@
 // Measures what checkpoints cost, on the state of an MLP with AdamW: how long a save holds the training, how long it
 // takes until it is durable, and how long a restore takes; beside a plain copy of the state and a plain write of it.
+// Under `lockstep run -n 2` each worker has one of two replicas and writes its share; the chief prints its times.
 #include <ATen/ATen.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -69,7 +70,10 @@ int main(int argc, char** argv) {
       ->required();
   CLI11_PARSE(app, argc, argv);
 
-  MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}});
+  const int64_t workers = resolve_cluster().num_workers();
+  std::vector<std::string> lanes{"cpu:0"};
+  if (workers == 1) lanes.emplace_back("cpu:1");
+  MultiWorkerMirroredStrategy strategy({.devices = lanes, .replicas = std::max<int64_t>(2, workers)});
   const auto model = strategy.make_module([&] {
     torch::nn::Sequential layers_of_model;
     for (int64_t i = 0; i < layers; ++i) {
@@ -114,11 +118,15 @@ int main(int argc, char** argv) {
       note("hold", seconds_of([&] { manager.save(); }));
       manager.wait();
       note("save", manager.last_save_seconds());  // until it was durable; the one before is removed after that
-      note("plain write", seconds_of([&] { write_plainly(directory / "plain", state); }));
-      fs::remove(directory / "plain");
+      if (strategy.is_chief()) {
+        note("plain write", seconds_of([&] { write_plainly(directory / "plain", state); }));
+        fs::remove(directory / "plain");
+      }
+      strategy.on_chief([] {});  // so that all begin at once
       note("restore", seconds_of([&] { manager.restore_latest(); }));
     }
   }
+  if (!strategy.is_chief()) return 0;
   fs::remove_all(directory / "managed");
 
   fmt::print("{{\"bytes\": {}, \"peak_mib\": {:.0f}", bytes, peak_mib());
