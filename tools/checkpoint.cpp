@@ -14,6 +14,7 @@
 #include "lockstep/checkpoint/checkpoint_folder.h"
 #include "lockstep/checkpoint/exchange.h"
 #include "lockstep/checkpoint/image.h"
+#include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/reduce/operands.h"
 #include "tools/console.h"
@@ -294,7 +295,9 @@ int export_checkpoint(const CheckpointCommandOptions& options) {
     for (const auto& [name, value] : weights) names.push_back(name);
     print({{"path", path.string()}, {"file", options.file}, {"tensors", std::move(names)}});
   } else {
-    std::fputs(fmt::format("{} tensors of {} are in {}\n", weights.size(), path.string(), options.file).c_str(),
+    std::fputs(fmt::format("{}: {} of {}\n", options.file,
+                           internal::counted(static_cast<int64_t>(weights.size()), "tensor"), path.string())
+                   .c_str(),
                stdout);
   }
   return 0;

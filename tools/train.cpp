@@ -12,6 +12,7 @@
 #include <optional>
 #include <string_view>
 
+#include "lockstep/core/counted.h"
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/lockstep.h"
 #include "tools/checkpoint_schedule.h"
@@ -208,8 +209,8 @@ int train(const TrainOptions& options) {
   }
   if (report.steps < steps) {
     const std::string saved = checkpoints.wanted() ? fmt::format("; saved as {}", checkpoints.last()) : "";
-    std::fputs(fmt::format("lockstep train: a worker was asked to stop; all have ended after {} steps{}\n",
-                           report.steps, saved)
+    std::fputs(fmt::format("lockstep train: a worker was asked to stop; all have ended after {}{}\n",
+                           internal::counted(report.steps, "step"), saved)
                    .c_str(),
                stderr);
     return static_cast<int>(ExitCode::kRestartable);

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "lockstep/core/counted.h"
 #include "lockstep/core/fingerprint.h"
 
 namespace lockstep::tools {
@@ -113,8 +114,8 @@ void digest_state(TrainReport& report, const Strategy& strategy) {
 
 std::vector<std::pair<std::string, std::string>> table_of(const TrainReport& report) {
   std::vector<std::pair<std::string, std::string>> rows{
-      {"strategy",
-       fmt::format("{}, {} replicas on [{}]", report.strategy, report.replicas, fmt::join(report.devices, ", "))},
+      {"strategy", fmt::format("{}, {} on [{}]", report.strategy, internal::counted(report.replicas, "replica"),
+                               fmt::join(report.devices, ", "))},
       {"model, data", fmt::format("{}, {}", report.model, report.data)},
       {"steps, samples", fmt::format("{}, {}", report.steps, report.samples)},
       {"samples/s", fmt::format("{:.1f}", samples_per_second(report))},

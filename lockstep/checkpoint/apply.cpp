@@ -17,6 +17,7 @@
 #include "lockstep/checkpoint/saved_values.h"
 #include "lockstep/checkpoint/strict_json.h"
 #include "lockstep/checkpoint/together.h"
+#include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/core/log.h"
@@ -168,9 +169,9 @@ void check(RestorePlan& plan, const Image& image, const Strategy& strategy, cons
   add_names(text, "of the patterns in .only that fit no name, here or there", plan.idle_patterns);
   if (saved != here && !options.allow_other_replicas && options.only.empty()) {
     text += fmt::format(
-        "{}it is of {} replicas, and here are {}: the run would go on with other random numbers and another order of "
+        "{}it is of {}, and this run has {}: the run would go on with other random numbers and another order of "
         "additions",
-        text.empty() ? "" : "; ", saved, here);
+        text.empty() ? "" : "; ", counted(saved, "replica"), here);
   }
   if (text.empty()) return;
   throw UsageError(
@@ -190,9 +191,9 @@ void warn(const Image& image, const Strategy& strategy, const std::string& what)
   }
   if (image.run.replicas != strategy.num_replicas()) {
     log(LogLevel::kWarning,
-        fmt::format("{} is of {} replicas and was restored on {}: random numbers and the order of additions are others "
+        fmt::format("{} is of {} and was restored on {}: random numbers and the order of additions are others "
                     "from now on, and replicas' own values were dealt anew",
-                    what, image.run.replicas, strategy.num_replicas()));
+                    what, counted(image.run.replicas, "replica"), strategy.num_replicas()));
   }
 }
 

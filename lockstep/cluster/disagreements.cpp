@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/cluster/address.h"
+#include "lockstep/core/counted.h"
 
 namespace lockstep::internal {
 
@@ -13,8 +14,6 @@ std::string who(const ClusterSpec& spec, const std::string& origin) {
   return origin.empty() || origin == spec.source ? spec.source : fmt::format("{} ({})", spec.source, origin);
 }
 
-std::string plural(int64_t count) { return fmt::format("{} worker{}", count, count == 1 ? "" : "s"); }
-
 bool is_worker(const ClusterSpec& spec) { return spec.job == "worker" || spec.job == "chief"; }
 
 }  // namespace
@@ -24,7 +23,7 @@ std::vector<std::string> disagreements_of(const ClusterSpec& winner, const Clust
   if (!is_worker(winner) || !is_worker(other)) return result;
   if (winner.num_workers() != other.num_workers()) {
     result.push_back(fmt::format("{} says {}, and {} says {}", who(winner, winner.origins.num_workers),
-                                 plural(winner.num_workers()), who(other, other.origins.num_workers),
+                                 counted(winner.num_workers(), "worker"), who(other, other.origins.num_workers),
                                  other.num_workers()));
   }
   if (winner.worker_index() != other.worker_index()) {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lockstep/cluster/named_text.h"
+#include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/file_descriptor.h"
 
@@ -27,10 +28,10 @@ constexpr const char* kMakeOne = "make one with: openssl rand -hex 32";
 
 Secret::Secret(std::string bytes) : bytes_(std::move(bytes)) {
   if (bytes_.size() >= kShortest && bytes_.size() <= kLongest) return;
-  throw ClusterError(
-      "LS-CLUSTER-SECRET",
-      fmt::format("the secret of this job has {} bytes; it needs {} to {}", bytes_.size(), kShortest, kLongest),
-      kMakeOne);
+  throw ClusterError("LS-CLUSTER-SECRET",
+                     fmt::format("the secret of this job has {}; it needs {} to {}",
+                                 internal::counted(static_cast<int64_t>(bytes_.size()), "byte"), kShortest, kLongest),
+                     kMakeOne);
 }
 
 namespace internal {
@@ -73,7 +74,9 @@ Secret secret_from_file(const std::string& path) {
   if (bytes.ends_with('\r')) bytes.pop_back();
   if (bytes.size() > kLongest) refuse(fmt::format("has more than {} bytes", kLongest), kMakeOne);
   if (bytes.size() < kShortest) {
-    refuse(fmt::format("has {} bytes; a secret needs {} to {}", bytes.size(), kShortest, kLongest), kMakeOne);
+    refuse(fmt::format("has {}; a secret needs {} to {}", internal::counted(static_cast<int64_t>(bytes.size()), "byte"),
+                       kShortest, kLongest),
+           kMakeOne);
   }
   return Secret(std::move(bytes));
 }

@@ -1,4 +1,5 @@
 #include "lockstep/comm/phase.h"
+#include "lockstep/core/counted.h"
 
 #include <fmt/format.h>
 
@@ -40,12 +41,13 @@ std::string describe(const WorkerPhase& phase) {
   switch (phase.kind) {
     case Kind::kStarting: break;
     case Kind::kStep: return fmt::format("in step {}{}", phase.step, meeting);
-    case Kind::kEvaluation: return fmt::format("in an evaluation after {} steps{}", phase.step, meeting);
-    case Kind::kCall: return fmt::format("in a call of all workers after {} steps", phase.step);
+    case Kind::kEvaluation:
+      return fmt::format("in an evaluation after {}{}", internal::counted(phase.step, "step"), meeting);
+    case Kind::kCall: return fmt::format("in a call of all workers after {}", internal::counted(phase.step, "step"));
     case Kind::kBetween: return fmt::format("between steps, after step {}", phase.step);
     case Kind::kInput: return fmt::format("waiting for its input, before step {}", phase.step);
-    case Kind::kSave: return fmt::format("saving a checkpoint after {} steps", phase.step);
-    case Kind::kRestore: return fmt::format("restoring a checkpoint after {} steps", phase.step);
+    case Kind::kSave: return fmt::format("saving a checkpoint after {}", internal::counted(phase.step, "step"));
+    case Kind::kRestore: return fmt::format("restoring a checkpoint after {}", internal::counted(phase.step, "step"));
   }
   return "before its first step";
 }

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <vector>
 
+#include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/data/batch_rows.h"
 #include "lockstep/data/files_digest.h"
@@ -26,7 +27,7 @@ namespace {
 /// "3 samples (7, 0, 4)", for messages.
 std::string text_of_ids(std::span<const int64_t> ids) {
   constexpr std::size_t kShown = 4;
-  std::string text = fmt::format("{} sample{}", ids.size(), ids.size() == 1 ? "" : "s");
+  std::string text = internal::counted(static_cast<int64_t>(ids.size()), "sample");
   for (std::size_t i = 0; i < std::min(ids.size(), kShown); ++i)
     text += fmt::format("{}{}", i == 0 ? " (" : ", ", ids[i]);
   if (!ids.empty()) text += ids.size() > kShown ? ", ...)" : ")";
@@ -107,8 +108,8 @@ class TensorSource final : public Source {
   int64_t size() const override { return all_.input.size(0); }
   Batch read(std::span<const int64_t> ids) const override { return internal::rows_at(all_, ids); }
   std::string describe() const override {
-    return files_.empty() ? fmt::format("{} samples in tensors", size())
-                          : fmt::format("{} samples of '{}'", size(), files_.front().name);
+    return files_.empty() ? internal::counted(size(), "sample") + " in tensors"
+                          : fmt::format("{} of '{}'", internal::counted(size(), "sample"), files_.front().name);
   }
   std::vector<SourceFile> files() const override { return files_; }
   uint64_t digest() const override {

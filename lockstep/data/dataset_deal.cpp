@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/data/batch_rows.h"
 #include "lockstep/data/deal.h"
@@ -168,7 +169,8 @@ class DatasetDeal final : public Deal {
     const int64_t size = this->size();
     if (cursor.size != size) {
       throw DataError("LS-DATA-CHANGED",
-                      fmt::format("the cursor is of {} samples, and there are {}: {}", cursor.size, size, describe()),
+                      fmt::format("the cursor is of {}, and here the size is {}: {}", counted(cursor.size, "sample"),
+                                  size, describe()),
                       "give the data set that the cursor came from");
     }
     if (cursor.digest != 0 && digest_ != 0 && cursor.digest != digest_) {

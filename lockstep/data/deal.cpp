@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lockstep/comm/agreement.h"
+#include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/data/batch_rows.h"
 #include "lockstep/data/read_pool.h"
@@ -144,7 +145,8 @@ std::string Deal::origin_of(const data::Cursor& before, const data::Cursor& behi
   std::string data = options_.name.empty() ? "" : fmt::format(" of '{}'", options_.name);
   if (behind.stream.empty()) {
     const data::Cursor begin = begin_of(before.epoch);  // a cursor of seek() may know less
-    data += fmt::format(" ({} samples{}{})", begin.size, begin.shuffle ? fmt::format(" by seed {}", begin.seed) : "",
+    data += fmt::format(" ({}{}{})", counted(begin.size, "sample"),
+                        begin.shuffle ? fmt::format(" by seed {}", begin.seed) : "",
                         begin.digest == 0 ? "" : fmt::format(", digest {:016x}", begin.digest));
   }
   return fmt::format("samples at {} to {} of epoch {}{}", before.position, behind.position - 1, before.epoch, data);
@@ -160,9 +162,9 @@ void Deal::watch(const std::vector<LocalStep>& all, int64_t epoch) const {
       if (digests[a] == 0 || digests[a] != digests[b]) continue;
       group_->findings().add("LS-INPUT-NOT-SHARDED", options_.name, group_->step(), [&] {
         return fmt::format(
-            "replicas {} and {} read the same {} samples at step {}: the input is not sharded; pass it to "
+            "replicas {} and {} read the same {} at step {}: the input is not sharded; pass it to "
             "strategy.distribute",
-            a / 2, b / 2, digests[a + 1], group_->step());
+            a / 2, b / 2, counted(static_cast<int64_t>(digests[a + 1]), "sample"), group_->step());
       });
       a = b = digests.size();
     }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/data/deal.h"
 #include "lockstep/data/step_feed.h"
@@ -32,12 +33,13 @@ std::string DistributedDataset::describe() const {
   const DistributeOptions& options = deal.options();
   const int64_t ahead = options.prefetch.value_or(deal.read_ahead());
   const internal::ReplicaGroup& group = deal.group();
-  return fmt::format("{}; {} samples a step for {} replicas, {} of them here; {}\n", deal.describe(),
-                     options.global_batch, group.num_replicas(), group.num_local_replicas(),
+  return fmt::format("{}; {} a step for {}, {} of them here; {}\n", deal.describe(),
+                     internal::counted(options.global_batch, "sample"),
+                     internal::counted(group.num_replicas(), "replica"), group.num_local_replicas(),
                      ahead == 0 ? std::string("read when it is asked for")
-                                : fmt::format("up to {} steps are read ahead, so memory has at most {} steps of these "
-                                              "replicas' samples",
-                                              ahead, ahead + 1));
+                                : fmt::format("up to {} can be read ahead, so memory has at most {} of these replicas' "
+                                              "samples",
+                                              internal::counted(ahead, "step"), internal::counted(ahead + 1, "step")));
 }
 
 DistributedDataset::Epoch DistributedDataset::epoch(int64_t number) const {

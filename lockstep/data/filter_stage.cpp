@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/data/batch_rows.h"
 #include "lockstep/data/order_probe.h"
@@ -26,7 +27,7 @@ class FilterStage final : public internal::IndexStage {
       : IndexStage(upstream), kept_(std::move(kept)), digest_of_kept_(digest_of_kept) {}
   uint64_t digest() const override { return internal::stage_digest(Stage::digest(), "filter", {digest_of_kept_}); }
   int64_t size() const override { return static_cast<int64_t>(kept_->size()); }
-  std::string describe() const override { return fmt::format("{} samples of {}", size(), upstream().describe()); }
+  std::string describe() const override { return internal::counted(size(), "sample") + " of " + upstream().describe(); }
 
  protected:
   int64_t upstream_id(int64_t id) const override { return (*kept_)[static_cast<std::size_t>(id)]; }

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/data/batch_rows.h"
 #include "lockstep/data/plan.h"
@@ -39,10 +40,10 @@ PerReplica<Batch> split(const at::Tensor& input, const at::Tensor& target, int64
   }
   const at::NoGradGuard no_grad;
   // Workers compare it before they use the parts.
-  const std::string origin =
-      num_local_replicas < num_replicas
-          ? fmt::format("a split of {} rows with the digest {:016x}", size, mixed(digest_of(input), digest_of(target)))
-          : "";
+  const std::string origin = num_local_replicas < num_replicas
+                                 ? fmt::format("a split of {} with the digest {:016x}", counted(size, "row"),
+                                               mixed(digest_of(input), digest_of(target)))
+                                 : "";
   std::vector<Batch> parts;
   for (int64_t r = 0; r < num_local_replicas; ++r) {
     const Span span = part_of({0, size}, first_replica + r, num_replicas);

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/data/batch_copy.h"
@@ -56,8 +57,8 @@ std::vector<StreamPosition> positions_in(const StreamPosition& numbers, Reading 
   if (of != static_cast<int64_t>(reading) || count != readers) {
     throw UsageError(
         "LS-STATE-MISFIT",
-        fmt::format("the cursor is of {} reader{} of a stream, and this run has {}{}", count, count == 1 ? "" : "s",
-                    readers, of == static_cast<int64_t>(reading) ? "" : ", by another sharding"),
+        fmt::format("the cursor is of {} of a stream, and this run has {}{}", counted(count, "reader"), readers,
+                    of == static_cast<int64_t>(reading) ? "" : ", by another sharding"),
         "continue with the .sharding that the cursor came from, and where replicas read files of their own "
         "with as many replicas");
   }
@@ -193,9 +194,10 @@ class StreamDeal final : public Deal {
   void check(const data::Cursor& cursor) const override {
     const Files& files = this->files();
     if (cursor.size != static_cast<int64_t>(files.all.size())) {
-      throw DataError("LS-DATA-CHANGED",
-                      fmt::format("the cursor is of {} files, and the stream has {}", cursor.size, files.all.size()),
-                      "give the files that the cursor came from");
+      throw DataError(
+          "LS-DATA-CHANGED",
+          fmt::format("the cursor is of {}, and the stream has {}", counted(cursor.size, "file"), files.all.size()),
+          "give the files that the cursor came from");
     }
     if (cursor.digest != 0 && files.digest != 0 && cursor.digest != files.digest) {
       throw DataError("LS-DATA-CHANGED", fmt::format("since the cursor was saved, {}", changed(files, cursor)),

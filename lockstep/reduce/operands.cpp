@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
 
@@ -65,7 +66,8 @@ void check_alike(const char* call, std::span<const at::Tensor> values, std::span
 
 int64_t checked_axis(const char* call, int64_t axis, int64_t dimensions) {
   if (axis >= -dimensions && axis < dimensions) return axis < 0 ? axis + dimensions : axis;
-  throw UsageError("LS-AXIS", fmt::format("{} was given axis {} of a tensor of {} dimensions", call, axis, dimensions),
+  throw UsageError("LS-AXIS",
+                   fmt::format("{} was given axis {} of a tensor of {}", call, axis, counted(dimensions, "dimension")),
                    dimensions == 0 ? "give it a dimension: value.reshape({1})"
                                    : fmt::format("choose an axis from 0 to {}", dimensions - 1));
 }

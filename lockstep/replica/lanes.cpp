@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "lockstep/core/counted.h"
 #include "lockstep/core/device.h"
 #include "lockstep/core/error.h"
 
@@ -59,10 +60,11 @@ LanePlan plan_lanes(const Topology& topology, Host host, const ComputeSettings& 
   check_devices(lanes.devices);
   const auto count = static_cast<int64_t>(lanes.devices.size());
   if (lanes.replicas < count) {
-    throw UsageError("LS-LANES",
-                     fmt::format("{} replica{} asked for on the {} lanes [{}]", lanes.replicas,
-                                 lanes.replicas == 1 ? " was" : "s were", count, fmt::join(lanes.devices, ", ")),
-                     fmt::format("ask for .replicas of at least {}, or name fewer .devices", count));
+    throw UsageError(
+        "LS-LANES",
+        fmt::format("{} replica{} asked for on the {} [{}]", lanes.replicas, lanes.replicas == 1 ? " was" : "s were",
+                    counted(count, "lane"), fmt::join(lanes.devices, ", ")),
+        fmt::format("ask for .replicas of at least {}, or name fewer .devices", count));
   }
   check_cores(lanes, host);
   LanePlan plan;

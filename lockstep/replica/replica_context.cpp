@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/replica/collectives.h"
 #include "lockstep/replica/loss_weight.h"
@@ -43,8 +44,8 @@ const ReplicaContext::Share& ReplicaContext::the_batch(const char* call) const {
   if (share_.batches == 1 && share_.part <= share_.whole) return share_;
   if (share_.batches == 1) {
     throw UsageError("LS-BATCH",
-                     fmt::format("{} needs Batch::global_size, which is {} where this replica's part has {} samples",
-                                 call, share_.whole, share_.part),
+                     fmt::format("{} needs Batch::global_size, which is {} where this replica's part has {}", call,
+                                 share_.whole, internal::counted(share_.part, "sample")),
                      "set .global_size of each part to the samples of all parts together; strategy.split() does it");
   }
   throw UsageError("LS-BATCH",

@@ -9,6 +9,7 @@
 
 #include "lockstep/comm/agreement.h"
 #include "lockstep/core/blocks.h"
+#include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/simd.h"
@@ -171,9 +172,9 @@ void ReplicaGroup::throw_replica_error(std::span<const std::exception_ptr> error
     const ReplicaContext::Share& share = contexts_[r]->share_;
     if (share.batches == 1 && share.part <= 1 && share.whole > share.part) {
       failure.message += fmt::format(
-          " (this replica's part of the batch has {} of {} samples: where a module refuses so small a part, as batch "
+          " (this replica's part of the batch has {} of {}: where a module refuses so small a part, as batch "
           "normalisation does, choose a larger global batch, drop the remainder, or use fewer replicas)",
-          share.part, share.whole);
+          share.part, counted(share.whole, "sample"));
     }
     failures.push_back(std::move(failure));
   }
@@ -259,7 +260,8 @@ void check_merged_size(std::size_t size, std::size_t num_replicas) {
   if (size == num_replicas) return;
   throw UsageError(
       "LS-PER-REPLICA-SIZE",
-      fmt::format("a merge function returned a PerReplica of {} values for {} replicas", size, num_replicas),
+      fmt::format("a merge function returned a PerReplica of {} for {}", counted(static_cast<int64_t>(size), "value"),
+                  counted(static_cast<int64_t>(num_replicas), "replica")),
       "return one value for each replica of this process, or a value that all get");
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/comm/agreement.h"
+#include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/reduce/across_replicas.h"
 #include "lockstep/reduce/operands.h"
@@ -26,9 +27,11 @@ namespace {
 /// The local replicas' tensors. Throws a UsageError where their number is wrong, or where one is no valid operand.
 std::vector<at::Tensor> operands_of(const char* call, const PerReplica<at::Tensor>& values, int64_t replicas) {
   if (static_cast<int64_t>(values.size()) != replicas) {
-    throw UsageError("LS-PER-REPLICA-SIZE",
-                     fmt::format("{} was given {} values for {} replicas", call, values.size(), replicas),
-                     "pass what run() or per_replica() of this strategy gave");
+    throw UsageError(
+        "LS-PER-REPLICA-SIZE",
+        fmt::format("{} was given {} for {}", call, internal::counted(static_cast<int64_t>(values.size()), "value"),
+                    internal::counted(replicas, "replica")),
+        "pass what run() or per_replica() of this strategy gave");
   }
   std::vector<at::Tensor> tensors;
   for (const at::Tensor& value : values) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/comm/agreement.h"
+#include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/data/batch_rows.h"
 #include "lockstep/data/deal.h"
@@ -53,8 +54,8 @@ std::string plan_text(const internal::Deal& deal, bool is_stream) {
   std::string data = is_stream ? "a stream" : "a data set";
   if (is_one_plan && !is_stream) {
     const data::Cursor begin = deal.begin_of(0);
-    data = begin.digest == 0 ? fmt::format("{} samples", begin.size)
-                             : fmt::format("{} samples of the digest {:016x}", begin.size, begin.digest);
+    data = internal::counted(begin.size, "sample");
+    if (begin.digest != 0) data += fmt::format(" of the digest {:016x}", begin.digest);
   }
   return fmt::format("distribute({}, .global_batch = {}, .shuffle = {}{}, .remainder = {}, .sharding = {}{}{})", data,
                      options.global_batch, options.shuffle, is_one_plan ? fmt::format(", .seed = {}", deal.seed()) : "",
@@ -133,7 +134,7 @@ void Strategy::watch(const PerReplica<Batch>& batches) {
       if (other.digest != digest) continue;
       group_->findings().add("LS-INPUT-NOT-SHARDED", "run", step(), [&] {
         return "replicas " + std::to_string(other.replica.value()) + " and " + std::to_string(present.value()) +
-               " read the same " + std::to_string(part.size()) + " samples at step " + std::to_string(step()) +
+               " read the same " + internal::counted(part.size(), "sample") + " at step " + std::to_string(step()) +
                ": the input is not sharded; pass it to strategy.distribute";
       });
       return;

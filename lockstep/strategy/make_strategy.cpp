@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 
+#include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {
@@ -61,10 +62,11 @@ std::unique_ptr<Strategy> make_strategy(const std::string& name, StrategyOptions
   }
   if (name == "one-device") {
     if (options.devices.size() > 1 || options.replicas > 1) {
-      throw UsageError(
-          "LS-OPTION",
-          fmt::format("one-device was asked for {} devices and {} replicas", options.devices.size(), options.replicas),
-          "name one device, or choose the strategy mirrored");
+      throw UsageError("LS-OPTION",
+                       fmt::format("one-device was asked for {} and {}",
+                                   internal::counted(static_cast<int64_t>(options.devices.size()), "device"),
+                                   internal::counted(options.replicas, "replica")),
+                       "name one device, or choose the strategy mirrored");
     }
     return std::make_unique<OneDeviceStrategy>(
         OneDeviceOptions{.device = options.devices.empty() ? "cpu" : options.devices.front(),

@@ -127,12 +127,4 @@ void Strategy::set_share(ReplicaContext& context, const internal::BatchShare& sh
   ContextAccess::set_share(context, share.batches, share.part, share.whole);
 }
 
-void internal::check_argument_size(const char* call, std::size_t size, int64_t num_local_replicas) {
-  if (static_cast<int64_t>(size) == num_local_replicas) return;
-  throw UsageError("LS-PER-REPLICA-SIZE",
-                   std::string(call) + "() was given a PerReplica of " + std::to_string(size) + " values for " +
-                       std::to_string(num_local_replicas) + " replicas",
-                   "pass what per_replica(), a data set or an earlier run() of this strategy made");
-}
-
 }  // namespace lockstep

@@ -2,9 +2,19 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::internal {
+
+void check_argument_size(const char* call, std::size_t size, int64_t num_local_replicas) {
+  const auto given = static_cast<int64_t>(size);
+  if (given == num_local_replicas) return;
+  throw UsageError("LS-PER-REPLICA-SIZE",
+                   fmt::format("{}() was given a PerReplica of {} for {}", call, counted(given, "value"),
+                               counted(num_local_replicas, "replica")),
+                   "pass what per_replica(), a data set or an earlier run() of this strategy made");
+}
 
 void check_batches(const char* call, const PerReplica<Batch>& batches) {
   constexpr const char* kRemedy =
@@ -26,9 +36,10 @@ void check_batches(const char* call, const PerReplica<Batch>& batches) {
     ++replica;
   }
   if (whole == 0 || whole >= samples) return;
-  throw UsageError("LS-BATCH",
-                   fmt::format("{}() was given {} samples whose Batch::global_size is {}", call, samples, whole),
-                   kRemedy);
+  throw UsageError(
+      "LS-BATCH",
+      fmt::format("{}() was given {} whose Batch::global_size is {}", call, counted(samples, "sample"), whole),
+      kRemedy);
 }
 
 void add_origin(std::string& origins, const PerReplica<Batch>& batches) {

@@ -13,6 +13,7 @@
 
 #include "lockstep/comm/agreement.h"
 #include "lockstep/comm/alone.h"
+#include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/core/log.h"
@@ -87,9 +88,10 @@ Strategy::Strategy(StrategySetup setup)
   });
   if (plan.replicas_from_machine) {
     internal::log(LogLevel::kInfo,
-                  fmt::format("{} has {} replicas because this machine has {} cores; results depend on "
-                              "the number of replicas: set .replicas to keep them elsewhere",
-                              name_, plan.num_replicas, plan.available_cores));
+                  fmt::format("{} has {} because this machine has {}; results depend on the number of replicas: set "
+                              ".replicas to keep them elsewhere",
+                              name_, internal::counted(plan.num_replicas, "replica"),
+                              internal::counted(plan.available_cores, "core")));
   }
   const internal::ReplicaBlock block = internal::block_of_worker(*rounds, plan.num_replicas);
   host_ = std::make_unique<Host>(*this);
@@ -211,9 +213,7 @@ internal::SentValue Strategy::run_and_send_from_chief(internal::FunctionRef<void
 void Strategy::require_one_worker_for_result() const {
   if (num_workers() == 1) return;
   throw UsageError(
-      "LS-ONE-WORKER",
-      fmt::format("on_chief was given a function whose result cannot be sent to the other {} workers",
-                  num_workers() - 1),
+      "LS-ONE-WORKER", "on_chief was given a function whose result cannot be sent to the other workers",
       "return a number, an enumerator, a string, a tensor, or a vector, array, optional, pair, tuple or map of these");
 }
 

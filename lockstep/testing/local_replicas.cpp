@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/strategy/one_device.h"
 #include "lockstep/strategy/setup.h"
@@ -25,7 +26,8 @@ namespace {
 StrategySetup setup_of(const LocalReplicasOptions& options) {
   if (options.replicas < 1 || options.lanes < 1) {
     throw UsageError("LS-OPTION",
-                     fmt::format("{} replicas on {} lanes were asked for", options.replicas, options.lanes),
+                     fmt::format("{} on {} were asked for", internal::counted(options.replicas, "replica"),
+                                 internal::counted(options.lanes, "lane")),
                      "ask for at least one of each");
   }
   std::vector<std::string> devices;

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lockstep/comm/thread_workers.h"
+#include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/strategy/setup.h"
 #include "lockstep/testing/difference.h"
@@ -74,10 +75,11 @@ std::vector<Recording> on_workers(const TrainingProgram& program, const CompareW
 
 LocalWorkers::LocalWorkers(LocalWorkersOptions options) : options_(std::move(options)) {
   if (options_.workers >= 1 && options_.lanes >= 1 && options_.replicas >= 1) return;
-  throw UsageError("LS-OPTION",
-                   fmt::format("{} replicas on {} lanes of {} workers were asked for", options_.replicas,
-                               options_.lanes, options_.workers),
-                   "ask for at least one of each");
+  throw UsageError(
+      "LS-OPTION",
+      fmt::format("{} on {} of {} were asked for", internal::counted(options_.replicas, "replica"),
+                  internal::counted(options_.lanes, "lane"), internal::counted(options_.workers, "worker")),
+      "ask for at least one of each");
 }
 
 void LocalWorkers::run(const std::function<void(Strategy&)>& body) const {

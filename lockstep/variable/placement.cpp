@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "lockstep/core/counted.h"
 #include "lockstep/core/device.h"
 #include "lockstep/core/error.h"
 
@@ -61,11 +62,11 @@ std::vector<VariableCopy> internal::place(const Placement& placement, const NewV
   for (const VariableCopy& copy : copies) {
     found.push_back(fmt::format("[{}] on {}", fmt::join(copy.replicas, ", "), copy.device));
   }
-  throw UsageError(
-      "LS-PLACEMENT",
-      fmt::format("the placement \"{}\" gave variable '{}' the copies {} for {} replicas", placement.describe(),
-                  variable.name, found.empty() ? "none" : fmt::format("{}", fmt::join(found, ", ")), lanes.replicas),
-      "let Placement::copies() list each replica in exactly one copy");
+  throw UsageError("LS-PLACEMENT",
+                   fmt::format("the placement \"{}\" gave variable '{}' the copies {} for {}", placement.describe(),
+                               variable.name, found.empty() ? "none" : fmt::format("{}", fmt::join(found, ", ")),
+                               counted(lanes.replicas, "replica")),
+                   "let Placement::copies() list each replica in exactly one copy");
 }
 
 }  // namespace lockstep

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/comm/agreement.h"
+#include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/replica/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
@@ -141,8 +142,9 @@ std::vector<at::Tensor> fitting(VariableState& variable, Write write, const PerR
                                 ValueDigests* digests) {
   if (static_cast<int64_t>(given.size()) != variable.num_components()) {
     throw UsageError("LS-PER-REPLICA-SIZE",
-                     fmt::format("{} of variable '{}' was given {} values for {} replicas", name_of(write),
-                                 variable.name(), given.size(), variable.num_components()),
+                     fmt::format("{} of variable '{}' was given {} for {}", name_of(write), variable.name(),
+                                 internal::counted(static_cast<int64_t>(given.size()), "value"),
+                                 internal::counted(variable.num_components(), "replica")),
                      "give one value for each replica of this process");
   }
   std::vector<at::Tensor> values;

@@ -307,7 +307,7 @@ TEST_F(CollectiveMisuse, WhatCannotBeReducedIsRefused) {
   expect_refused([](ReplicaContext& ctx) { ctx.all_gather(torch::ones({})); }, "LS-AXIS",
                  {"all_gather", "axis 0", "0 dimensions"});
   expect_refused([](ReplicaContext& ctx) { ctx.all_gather(torch::ones({2}), 1); }, "LS-AXIS",
-                 {"all_gather", "axis 1", "1 dimensions"});
+                 {"all_gather", "axis 1", "1 dimension"});
   expect_refused(
       [](ReplicaContext& ctx) {
         ctx.all_gather(torch::ones({2, ctx.replica_id() + 1}));

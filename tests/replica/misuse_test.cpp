@@ -6,6 +6,7 @@
 #include <limits>
 #include <thread>
 
+#include "lockstep/core/counted.h"
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"
 
@@ -161,7 +162,7 @@ TEST_P(Misuse, ScaleLossRefusesCountsThatCannotBe) {
 TEST_P(Misuse, ArgumentsMustFitTheReplicas) {
   const PerReplica<int> wrong(std::vector<int>(static_cast<std::size_t>(GetParam() + 1)));
   const std::string given = std::to_string(GetParam() + 1) + " values";
-  const std::string wanted = std::to_string(GetParam()) + " replicas";
+  const std::string wanted = internal::counted(GetParam(), "replica");
   expect_error<UsageError>([&] { strategy_.run(wrong, [](ReplicaContext&, int) {}); }, "LS-PER-REPLICA-SIZE",
                            {"run()", given, wanted});
 }

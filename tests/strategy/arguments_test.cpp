@@ -5,6 +5,7 @@
 
 #include <atomic>
 
+#include "lockstep/core/counted.h"
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"
 
@@ -95,7 +96,7 @@ TEST_P(Arguments, APerReplicaOfAnotherSizeNamesTheCall) {
   const PerReplica<int> wrong(std::vector<int>(static_cast<std::size_t>(replicas() + 1)));
   const auto nothing = [](ReplicaContext&, int) {};
   const std::string given = std::to_string(replicas() + 1) + " values";
-  const std::string wanted = std::to_string(replicas()) + " replicas";
+  const std::string wanted = internal::counted(replicas(), "replica");
   expect_error<UsageError>([&] { strategy_.run(wrong, nothing); }, "LS-PER-REPLICA-SIZE", {"run()", given, wanted});
   expect_error<UsageError>([&] { strategy_.evaluate(wrong, nothing); }, "LS-PER-REPLICA-SIZE",
                            {"evaluate()", given, wanted});

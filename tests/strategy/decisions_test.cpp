@@ -57,7 +57,7 @@ TEST(Topology, ThatBreaksTheRulesOfLanesIsRefused) {
                              code, values, where);
   };
   expect_refused({}, "LS-LANES", {"topology"});
-  expect_refused({.devices = {"cpu:0"}, .replicas = 0}, "LS-LANES", {"0 replicas", "1 lanes [cpu:0]"});
+  expect_refused({.devices = {"cpu:0"}, .replicas = 0}, "LS-LANES", {"0 replicas", "1 lane [cpu:0]"});
   expect_refused({.devices = {"cpu:0", "cpu:1"}, .replicas = 1}, "LS-LANES", {"1 replica", "2 lanes [cpu:0, cpu:1]"});
   expect_refused({.devices = {"cpu:0", "cpu:0"}, .replicas = 2}, "LS-LANES", {"device 'cpu:0'"});
   expect_refused({.devices = {"cpu:0"}, .replicas = 1, .cores = {{100000}}}, "LS-LANES", {"lanes [cpu:0]", "100000"});

@@ -71,7 +71,7 @@ TEST(Phases, OfAStepAreItsMeetingsAndItsEnd) {
   Texts expected;
   for (const std::string step : {"0", "1"}) {
     const std::string before = step == "0" ? "before its first step" : "between steps, after step 0";
-    const std::string call = "in a call of all workers after " + step + " steps";
+    const std::string call = "in a call of all workers after " + step + (step == "1" ? " step" : " steps");
     for (const std::string& one :
          {call, before, "in step " + step, "in step " + step + ", at its meeting 1",
           "in step " + step + ", after its meeting 1", "in step " + step + ", at its meeting 2",

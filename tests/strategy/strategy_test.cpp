@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "lockstep/core/counted.h"
 #include "lockstep/replica/lanes.h"
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"
@@ -190,17 +191,17 @@ TEST_P(StrategyOf, MisuseOfReduceAndGatherIsNamed) {
                              {"Strategy::gather", "Float [2, 1]", "replica 0", "Float [2, 2]", "replica 1"});
   }
   expect_error<UsageError>([&] { strategy_.reduce(Reduction::kSum, plain, 1); }, "LS-AXIS",
-                           {"Strategy::reduce", "axis 1", "1 dimensions"});
+                           {"Strategy::reduce", "axis 1", "1 dimension"});
   expect_error<UsageError>([&] { strategy_.reduce(Reduction::kSum, plain, -2); }, "LS-AXIS",
-                           {"Strategy::reduce", "axis -2", "1 dimensions"});
+                           {"Strategy::reduce", "axis -2", "1 dimension"});
   expect_error<UsageError>([&] { strategy_.gather(plain, 1); }, "LS-AXIS",
-                           {"Strategy::gather", "axis 1", "1 dimensions"});
+                           {"Strategy::gather", "axis 1", "1 dimension"});
   const auto numbers = strategy_.per_replica([](ReplicaId) { return torch::ones({}); });
   expect_error<UsageError>([&] { strategy_.gather(numbers); }, "LS-AXIS",
                            {"Strategy::gather", "axis 0", "0 dimensions"});
   const PerReplica<Tensor> more(std::vector<Tensor>(replicas() + 1, torch::ones({1})));
   const std::string given = std::to_string(replicas() + 1) + " values";
-  const std::string wanted = std::to_string(replicas()) + " replicas";
+  const std::string wanted = internal::counted(replicas(), "replica");
   expect_error<UsageError>([&] { strategy_.reduce(Reduction::kSum, more); }, "LS-PER-REPLICA-SIZE",
                            {"Strategy::reduce", given, wanted});
   const PerReplica<Tensor> undefined{std::vector<Tensor>(replicas())};
@@ -275,7 +276,7 @@ TEST_P(StrategyOf, AModuleThatRefusesOneSampleIsReportedWithReplicaSizeAndRemedy
       continue;
     }
     const auto error = error_from<ReplicaError>([&] { strategy_.run(batch, step); });
-    const std::string samples = "1 of " + std::to_string(replicas()) + " samples";
+    const std::string samples = "1 of " + internal::counted(replicas(), "sample");
     EXPECT_TRUE(has_value(error.what(), samples)) << error.what();
     EXPECT_TRUE(has_value(error.what(), "step 0")) << error.what();
     EXPECT_FALSE(error.remedy().empty());

@@ -97,7 +97,7 @@ TEST(LocalReplicas, AreMirroredReplicasBitForBitAndTakeNoCores) {
 }
 
 TEST(LocalReplicas, RefuseNumbersThatMakeNoSense) {
-  expect_error<UsageError>([] { LocalReplicas({.replicas = 0}); }, "LS-OPTION", {"0 replicas", "1 lanes"});
+  expect_error<UsageError>([] { LocalReplicas({.replicas = 0}); }, "LS-OPTION", {"0 replicas", "1 lane"});
   expect_error<UsageError>([] { LocalReplicas({.lanes = 0}); }, "LS-OPTION", {"0 lanes"});
   expect_error<UsageError>([] { LocalReplicas({.replicas = 2, .lanes = 3}); }, "LS-LANES", {"2 replicas", "3 lanes"});
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "lockstep/core/counted.h"
 #include "lockstep/variable/variable_state.h"
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"
@@ -57,7 +58,7 @@ TEST_P(Updates, GivePerReplicaArgumentsTheirComponentAndOthersWhole) {
   EXPECT_TRUE(torch::equal(all.read(), filled(7)));
   const PerReplica<Tensor> wrong(std::vector<Tensor>(static_cast<std::size_t>(replicas() + 1)));
   const std::string given = std::to_string(replicas() + 1) + " values";
-  const std::string wanted = std::to_string(replicas()) + " replicas";
+  const std::string wanted = internal::counted(replicas(), "replica");
   expect_error<UsageError>([&] { strategy_->update(all, add, wrong, 1.0); }, "LS-PER-REPLICA-SIZE",
                            {"update()", given, wanted});
 }

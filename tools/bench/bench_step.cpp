@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/lockstep.h"
 #include "lockstep/variable/gradient_form.h"
@@ -152,8 +153,9 @@ int bench_step(const BenchStepOptions& options) {
     speed += fmt::format(", {} of the triad's", percent(share));
   }
   print_table({
-      {"gradients", fmt::format("{} tensors, {} of them as factors, {:.0f} elements, {}", shapes.size(), factored,
-                                elements, options.optimizer)},
+      {"gradients", fmt::format("{}, {} of them as factors, {:.0f} elements, {}",
+                                internal::counted(static_cast<int64_t>(shapes.size()), "tensor"), factored, elements,
+                                options.optimizer)},
       {"replicas", fmt::format("{} on [{}]", replicas, fmt::join(strategy->devices(), ", "))},
       {"reduce and step", text_of(times.step)},
       {"bytes moved", speed},

@@ -10,6 +10,7 @@
 #include "lockstep/cluster/named_text.h"
 #include "lockstep/comm/interfaces.h"
 #include "lockstep/comm/this_host.h"
+#include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "tools/run/hosts_file.h"
 
@@ -40,8 +41,8 @@ std::size_t host_of(const RunOptions& options, const std::vector<HostLine>& host
   const auto index = static_cast<std::size_t>(options.host_index);
   if (index >= hosts.size()) {
     throw UsageError("LS-HOST-INDEX",
-                     fmt::format("--host-index is {}, and {} names {} host{}", index,
-                                 internal::in_quotes(options.hosts), hosts.size(), hosts.size() == 1 ? "" : "s"),
+                     fmt::format("--host-index is {}, and {} names {}", index, internal::in_quotes(options.hosts),
+                                 internal::counted(static_cast<int64_t>(hosts.size()), "host")),
                      fmt::format("give a number from 0 to {}", hosts.size() - 1));
   }
   return index;

@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/oom_kills.h"
 #include "lockstep/replica/cores.h"
@@ -155,7 +156,7 @@ std::string last_words_of(const AttemptResult& result, const RunOptions& options
       result.was_asked_first ? fmt::format("after {}: ", signal_text(result.end_signal)) : "first failure: ",
       text_of(end, options.command.front()));
   if (!cause.empty()) text += fmt::format("; {}", cause);
-  if (result.stopped > 0) text += fmt::format("; {} other{} stopped", result.stopped, result.stopped == 1 ? "" : "s");
+  if (result.stopped > 0) text += fmt::format("; {} stopped", internal::counted(result.stopped, "other"));
   if (result.failed_later > 0) text += fmt::format(", {} of them by a later failure", result.failed_later);
   return text + "\n";
 }

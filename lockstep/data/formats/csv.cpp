@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/cluster/named_text.h"
+#include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/data/batch_rows.h"
 #include "lockstep/data/files.h"
@@ -64,7 +65,8 @@ class Columns {
   void add(const std::vector<std::string>& row) {
     if (row.size() != width_) {
       reader_.fail(reader_.line(), static_cast<int64_t>(std::min(row.size(), width_)),
-                   fmt::format("the row has {} fields, and the first one has {}", row.size(), width_));
+                   fmt::format("the row has {}, and the first one has {}",
+                               internal::counted(static_cast<int64_t>(row.size()), "field"), width_));
     }
     for (const std::size_t column : inputs_) inputs_values_.push_back(input(row, column));
     for (const std::size_t column : targets_) {
