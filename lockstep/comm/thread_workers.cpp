@@ -279,9 +279,11 @@ class ThreadWorld final : public World, private HostMemory, private Windows {
   void put(uint64_t window, int64_t worker, std::size_t offset, Bytes bytes) override {
     hub_->put(worker, {window, worker_, offset, std::move(bytes)});
   }
-  void progress() noexcept override {
+  void progress() noexcept override try {
     const std::string problem = hub_->bring(worker_, windows_);
     if (!problem.empty()) hub_->abort(worker_, problem);
+  } catch (const std::exception& error) {
+    hub_->abort(worker_, error.what());
   }
   uint64_t arrived(uint64_t window, int64_t worker) const override { return windows_.arrived(window, worker); }
 

@@ -15,7 +15,8 @@
 namespace lockstep::internal {
 
 /// Tells a listener whenever a backward has accumulated into the gradient of a variable, on the thread of that
-/// backward. One replica's variables; all calls come from its thread. Destroy it there too, or while it is at rest.
+/// backward. One replica's variables; all calls come from its thread. Destroy it there too, or while it is at rest. No
+/// other thread computes gradients of the variables meanwhile.
 class AccumulationHooks {
  public:
   /// `gradient` is the variable's .grad().

@@ -274,6 +274,7 @@ void FusedUpdate::run_half_block(const GradientTable& gradients, int lane, std::
       return to;
     };
     std::vector<const void*> wide;
+    wide.reserve(static_cast<std::size_t>(replicas_.count));
     for (int64_t r = 0; r < replicas_.count; ++r) {
       FactorBlocks& made = lanes_[lane].made[static_cast<std::size_t>(r)];
       const Leaf leaf = gradients.leaf(i, replicas_.first + r);

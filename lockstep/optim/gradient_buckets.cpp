@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "lockstep/core/denormals.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/linear/factored_tensor.h"
@@ -19,8 +20,10 @@ namespace lockstep::internal {
 
 namespace {
 
-/// After so many steps in a row it is the program's way to change gradients after backward.
-constexpr int kMostStepsInVain = 3;
+/// From so many on, after three steps in a row or every other step for a while, it is the program's way to change
+/// gradients after backward.
+constexpr int kMostMispredictions = 6;
+constexpr int kMisprediction = 2;
 /// Bytes are moved no more often: each move asks the system for each other worker.
 constexpr std::chrono::microseconds kMoveEvery{20};
 
@@ -62,7 +65,7 @@ GradientBuckets::~GradientBuckets() { close(); }
 void GradientBuckets::accumulated(std::size_t i, const at::Tensor& gradient) {
   // A backward outside of steps, or on a thread of the program's own, may run beside a call of the World.
   const ReplicaContext* const context = current_context();
-  if (!context || &ContextAccess::group(*context) != &group_ || group_.evaluating()) return;
+  if (process_.is_in_child() || !context || &ContextAccess::group(*context) != &group_ || group_.evaluating()) return;
   if (++counted_[i] == expected_[i]) copy_gradient(i, gradient);
   if (is_broken_ || group_.rounds().failure()) return;
   send_complete();
@@ -73,7 +76,7 @@ void GradientBuckets::accumulated(std::size_t i, const at::Tensor& gradient) {
 }
 
 void GradientBuckets::copy_gradient(std::size_t i, const at::Tensor& gradient) {
-  if (!in_row_[i] || is_copied_[i]) return;
+  if (!in_row_[i] || is_copied_[i] || variables_[i]->bytes() == 0) return;
   const at::Tensor& like = variables_[i]->like();
   const bool fits = gradient.defined() && gradient.layout() == at::kStrided && gradient.device().is_cpu() &&
                     gradient.scalar_type() == like.scalar_type() && gradient.sizes() == like.sizes() &&
@@ -107,7 +110,10 @@ void GradientBuckets::put(uint64_t window, int64_t worker, int64_t offset, std::
 
 void GradientBuckets::progress() {
   windows_.progress();
-  while (added_ < sent_ && has_arrived(added_)) {
+  // A backward may round otherwise than the step. Sums that were added in other modes than the step's do not count.
+  const uint32_t modes = floating_point_modes();
+  if (added_ == 0) modes_ = modes;
+  while (modes == modes_ && added_ < sent_ && has_arrived(added_)) {
     is_broken_ = true;  // until all have the sums
     add_and_send(added_);
     is_broken_ = false;
@@ -133,10 +139,13 @@ void GradientBuckets::add_and_send(std::size_t bucket) {
 }
 
 std::string GradientBuckets::report(const GradientTable& gradients) const {
-  Report mine{
-      .window = window_, .unused = windows_.unused(), .step = step_, .sent = static_cast<int64_t>(sent_), .sound = 0};
+  Report mine{.window = window_,
+              .unused = windows_.unused(),
+              .step = step_,
+              .is_wanted = is_wanted_ ? 1u : 0u,
+              .sent = static_cast<int64_t>(sent_)};
   const auto* const row = static_cast<const std::byte*>(sent_ > 0 ? address_of(row_.packed()) : nullptr);
-  std::size_t sound = sent_;
+  std::size_t sound = added_ > 0 && modes_ != floating_point_modes() ? 0 : sent_;
   for (std::size_t i = 0; i < variables_.size() && sound > 0; ++i) {
     if (!in_row_[i] || !is_copied_[i]) continue;
     const std::size_t first = row_.buckets_of(i).first;
@@ -156,6 +165,7 @@ void GradientBuckets::begin_step(std::span<const std::string> reports) {
   must_restart_ = false;
   next_window_ = 0;
   int64_t most = 0;
+  bool all_want = true;
   for (std::size_t w = 0; w < reports.size(); ++w) {
     Report one;
     const bool is_sound = reports[w].size() == sizeof one;
@@ -169,13 +179,15 @@ void GradientBuckets::begin_step(std::span<const std::string> reports) {
     }
     must_restart_ = must_restart_ || one.window != window_ || one.step != step_ || one.window == 0;
     most = std::max(most, one.sent);
+    all_want = all_want && one.is_wanted != 0;
     num_sent_ = std::min(num_sent_, static_cast<std::size_t>(one.sound));
     next_window_ = std::max(next_window_, one.unused);
     sent_by_[w] = static_cast<uint64_t>(one.sent);
   }
   if (must_restart_) num_sent_ = 0;
-  steps_in_vain_ = num_sent_ < static_cast<std::size_t>(most) ? steps_in_vain_ + 1 : 0;
-  if (steps_in_vain_ < kMostStepsInVain || !is_on_) return;
+  const bool is_misprediction = num_sent_ < static_cast<std::size_t>(most);
+  mispredictions_ = std::max(mispredictions_ + (is_misprediction ? kMisprediction : -1), 0);
+  if ((all_want && mispredictions_ < kMostMispredictions) || !is_on_) return;
   is_on_ = false;
   num_sent_ = 0;
   close();
@@ -183,6 +195,7 @@ void GradientBuckets::begin_step(std::span<const std::string> reports) {
 
 void GradientBuckets::restart(const std::vector<std::size_t>& in_row) {
   close();
+  clear();
   in_row_.assign(variables_.size(), 0);
   for (const std::size_t i : in_row) in_row_[i] = 1;
   num_sent_ = 0;
@@ -199,33 +212,42 @@ void GradientBuckets::send_sums() {
   }
 }
 
+void GradientBuckets::prepare() {
+  if (must_restart_) open();
+}
+
 void GradientBuckets::end_step() {
   bytes_of_step_ = std::exchange(bytes_sent_, 0);
-  if (must_restart_) {
-    open();
+  if (std::exchange(is_new_, false)) {
+    std::fill(expected_.begin(), expected_.end(), 0);
   } else {
     ++step_;
     for (std::size_t w = 0; w < sent_by_.size(); ++w) arrived_before_[w] += sent_by_[w];
     expected_.swap(counted_);
   }
+  clear();
+}
+
+/// Nothing has been sent since the last step.
+void GradientBuckets::clear() noexcept {
   std::fill(counted_.begin(), counted_.end(), 0);
   std::fill(is_copied_.begin(), is_copied_.end(), 0);
+  std::copy(variables_in_.begin(), variables_in_.end(), waits_.begin());
   sent_ = 0;
   added_ = 0;
   is_broken_ = false;
-  waits_.assign(window_ == 0 ? 0 : row_.buckets().size(), 0);
-  for (std::size_t i = 0; i < in_row_.size() && !waits_.empty(); ++i) {
-    if (!in_row_[i] || variables_[i]->bytes() == 0) continue;
-    const auto [first, last] = row_.buckets_of(i);
-    for (std::size_t b = first; b < last; ++b) ++waits_[b];
-  }
 }
 
 void GradientBuckets::open() {
-  must_restart_ = false;
   close();
   if (!is_on_ || row_.buckets().empty()) return;
-  const uint64_t window = next_window_;
+  const std::size_t buckets = row_.buckets().size();
+  std::vector<std::size_t> variables_in(buckets);
+  for (std::size_t i = 0; i < in_row_.size(); ++i) {
+    if (!in_row_[i] || variables_[i]->bytes() == 0) continue;
+    const auto [first, last] = row_.buckets_of(i);
+    for (std::size_t b = first; b < last; ++b) ++variables_in[b];
+  }
   std::vector<std::span<std::byte>> arrived(static_cast<std::size_t>(num_workers_));
   auto owner = std::make_shared<std::vector<at::Tensor>>();
   const auto whole = [](const at::Tensor& memory) {
@@ -237,15 +259,17 @@ void GradientBuckets::open() {
     owner->push_back(row_.arrived(w));
     arrived[static_cast<std::size_t>(w)] = whole(row_.arrived(w));
   }
-  windows_.open(window, std::move(arrived), std::move(owner));
-  window_ = window;
-  windows_.open(window + 1, std::vector(static_cast<std::size_t>(num_workers_), whole(row_.sums())),
+  windows_.open(next_window_, std::move(arrived), std::move(owner));
+  windows_.open(next_window_ + 1, std::vector(static_cast<std::size_t>(num_workers_), whole(row_.sums())),
                 std::make_shared<at::Tensor>(row_.sums()));
+  hooks_.begin(variables_, 0, [this](std::size_t i, const at::Tensor& gradient) { accumulated(i, gradient); });
+  waits_.resize(buckets);
+  variables_in_ = std::move(variables_in);
+  window_ = next_window_;
   step_ = 0;
   std::fill(arrived_before_.begin(), arrived_before_.end(), 0);
-  std::fill(expected_.begin(), expected_.end(), 0);
-  if (!is_wanted_) return;
-  hooks_.begin(variables_, 0, [this](std::size_t i, const at::Tensor& gradient) { accumulated(i, gradient); });
+  is_new_ = true;
+  clear();
 }
 
 void GradientBuckets::close() noexcept {
@@ -254,6 +278,8 @@ void GradientBuckets::close() noexcept {
   windows_.close(window_);
   windows_.close(window_ + 1);
   window_ = 0;
+  waits_.clear();
+  variables_in_.clear();
 }
 
 }  // namespace lockstep::internal

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/comm/windows.h"
+#include "lockstep/core/forks.h"
 #include "lockstep/optim/accumulation_hooks.h"
 #include "lockstep/optim/sum_row.h"
 
@@ -28,15 +29,15 @@ class VariableState;
 ///
 /// That a gradient is complete is a guess. So in the optimizer's step each worker compares, bit for bit, what it has
 /// sent with its gradients, and all tell each other how much of it is sound. Buckets that are not sound on all workers
-/// travel once more; where that happens in several steps in a row, no bucket leaves ahead any more.
+/// travel once more; where that happens in many steps, no bucket leaves ahead any more.
 ///
 /// Each worker has one replica. Each function is called on every worker, in the order below, while the replica is at
-/// rest.
+/// rest; restart() only where it has to be.
 class GradientBuckets {
  public:
   /// Null where a worker has several replicas, or the World no windows. A UsageError (LS-ENVIRONMENT) where
-  /// LOCKSTEP_BUCKETS is neither "auto", "off" nor empty; where it is off, this worker sends nothing ahead. `group` and
-  /// `row` outlive it.
+  /// LOCKSTEP_BUCKETS is neither "auto", "off" nor empty; where it is off on any worker, nothing is sent ahead on all.
+  /// `group` and `row` outlive it.
   static std::unique_ptr<GradientBuckets> make(std::vector<std::shared_ptr<VariableState>> variables,
                                                const ReplicaGroup& group, SumRow& row);
   ~GradientBuckets();
@@ -49,8 +50,11 @@ class GradientBuckets {
   void begin_step(std::span<const std::string> reports);
   /// How many buckets have left on all workers, and need not travel in this step.
   std::size_t num_sent() const { return num_sent_; }
-  /// The row has been laid out anew, on all workers: nothing counts that was sent before.
+  /// The row is about to be laid out anew, on all workers, with the variables `in_row` in buckets: nothing counts that
+  /// was sent before.
   void restart(const std::vector<std::size_t>& in_row);
+  /// Gets all memory that the next steps need, so that nothing fails once the sums are there.
+  void prepare();
   /// Call when partial sums have arrived: sends the sums that have not been sent ahead. They are there after the next
   /// call of the World.
   void send_sums();
@@ -67,6 +71,7 @@ class GradientBuckets {
     uint64_t window = 0;
     uint64_t unused = 0;  // Windows::unused()
     uint64_t step = 0;
+    uint64_t is_wanted = 0;
     int64_t sent = 0;   // buckets
     int64_t sound = 0;  // of them, from the first one on
   };
@@ -82,11 +87,13 @@ class GradientBuckets {
   void put(uint64_t window, int64_t worker, int64_t offset, std::span<const std::byte> bytes, const at::Tensor& memory);
   void open();
   void close() noexcept;
+  void clear() noexcept;
 
   const std::vector<std::shared_ptr<VariableState>> variables_;
   const ReplicaGroup& group_;
   SumRow& row_;
   Windows& windows_;
+  const ProcessMark process_;
   const int64_t worker_;
   const int64_t num_workers_;
 
@@ -94,8 +101,9 @@ class GradientBuckets {
 
   AccumulationHooks hooks_;
   bool is_on_ = true;
-  int steps_in_vain_ = 0;           // in a row: something had to travel once more
-  bool must_restart_ = false;       // workers have other windows
+  int mispredictions_ = 0;          // grows where something had to travel once more, and falls otherwise
+  bool must_restart_ = false;       // workers have other windows, or none
+  bool is_new_ = false;             // the windows were opened in this step
   uint64_t next_window_ = 0;        // unused on all workers
   uint64_t window_ = 0;             // of partial sums; that of sums follows; 0: none is open
   uint64_t step_ = 0;               // since the windows were opened
@@ -104,12 +112,14 @@ class GradientBuckets {
   std::vector<uint32_t> counted_;   // and since then
   std::vector<char> is_copied_;     // by variable
   std::vector<std::size_t> waits_;  // by bucket: for how many gradients
-  std::size_t sent_ = 0;            // buckets whose partial sums have left
-  std::size_t added_ = 0;           // and those whose sums have left, as far as this worker owns them
-  bool is_broken_ = false;          // a bucket has left for some workers alone
-  std::size_t num_sent_ = 0;        // of the step
-  std::vector<uint64_t> arrived_before_;  // by worker: puts of earlier steps
-  std::vector<uint64_t> sent_by_;         // by worker: buckets of the step
+  std::vector<std::size_t> variables_in_;  // by bucket: of how many gradients it has elements
+  std::size_t sent_ = 0;                   // buckets whose partial sums have left
+  std::size_t added_ = 0;                  // and those whose sums have left, as far as this worker owns them
+  uint32_t modes_ = 0;                     // in which sums were added since the last step, if any were
+  bool is_broken_ = false;                 // a bucket has left for some workers alone
+  std::size_t num_sent_ = 0;               // of the step
+  std::vector<uint64_t> arrived_before_;   // by worker: puts of earlier steps
+  std::vector<uint64_t> sent_by_;          // by worker: buckets of the step
   int64_t bytes_sent_ = 0;
   int64_t bytes_of_step_ = 0;
   std::chrono::steady_clock::time_point moved_ = {};

@@ -45,6 +45,7 @@ void GradientExchange::begin_step(const std::vector<GradientsOnWorkers>& all, st
   factors_.begin_step(all, factored_);
   if (buckets_) buckets_->begin_step(reports);
   if (summed != summed_) lay_out(summed, all);
+  if (buckets_) buckets_->prepare();
   rest_ = row_.behind(buckets_ ? buckets_->num_sent() : 0);
 }
 

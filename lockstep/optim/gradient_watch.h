@@ -19,7 +19,7 @@ namespace lockstep::internal {
 /// later difference was not made by a backward, however many there are, with or without create_graph.
 ///
 /// A program that makes this mistake makes it in every step. So only the first steps and a few of the later ones are
-/// watched; in all other steps autograd has no hook of ours.
+/// watched; in all other steps autograd calls nothing of it.
 class GradientWatch {
  public:
   /// Begins to watch where `watches`. There is nothing to watch with one replica, whose gradient is the sum, and in

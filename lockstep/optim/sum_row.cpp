@@ -69,10 +69,20 @@ void SumRow::lay_out(const std::vector<std::size_t>& order, std::size_t in_bucke
   grow(packed_, bytes_ * static_cast<int64_t>(subtrees(worker_).size()));
   grow(sums_, bytes_);
   pieces_ = std::move(pieces);
+  try {
+    cut_into_buckets(in_buckets_pieces);
+  } catch (...) {
+    pieces_.clear();
+    buckets_.clear();
+    throw;
+  }
+}
+
+void SumRow::cut_into_buckets(std::size_t pieces) {
   std::vector<int64_t> before(static_cast<std::size_t>(num_workers_));
-  for (std::size_t first = 0; first < in_buckets_pieces;) {
+  for (std::size_t first = 0; first < pieces;) {
     std::size_t end = first;
-    while (end < in_buckets_pieces && pieces_[end].place < pieces_[first].place + kBucketBytes) ++end;
+    while (end < pieces && pieces_[end].place < pieces_[first].place + kBucketBytes) ++end;
     buckets_.push_back(cut(first, end, before));
     for (std::size_t w = 0; w < before.size(); ++w) before[w] += buckets_.back()[w].bytes;
     first = end;

@@ -21,8 +21,8 @@ class VariableState;
 
 /// The gradients lie one after another, as elements of one row. The row is cut into sections, and of each section every
 /// worker owns a slice. A worker packs its partial sums, one for each maximal subtree of its block of replicas; owners
-/// get theirs of their slices, add them up in tree order, and send the sums to all. Every element is added up once, and
-/// no bit depends on how the row is cut.
+/// get those of their slices and add them up in tree order (reduce-scatter), and send the sums to all (all-gather).
+/// Every element is added up once, and no bit depends on how the row is cut.
 ///
 /// A section is sent, added and sent back as a whole; sections do not depend on each other.
 class SumRow {
@@ -84,6 +84,8 @@ class SumRow {
     int64_t place;  // of its first byte within the row
   };
 
+  /// The first `pieces` pieces, and gets memory for what arrives.
+  void cut_into_buckets(std::size_t pieces);
   const Slice& own(const Section& section) const { return section[static_cast<std::size_t>(worker_)]; }
   /// Pieces [first, end), behind `before` bytes of each worker.
   Section cut(std::size_t first, std::size_t end, std::span<const int64_t> before) const;

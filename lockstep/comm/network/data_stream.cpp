@@ -168,6 +168,7 @@ void DataStream::parse() {
       begin_put(head, offset);
       continue;
     }
+    if (call_ == 0) return;  // of the first call, whose turn comes
     if (head.kind == MessageHead::Kind::kTaken && is_head_here_ && head.call == call_ && head.size == 0) {
       taken_ = call_;
     } else if (!is_head_here_) {

@@ -19,8 +19,8 @@
 namespace lockstep::internal {
 
 /// Moves this worker's part of one call to the other worker, and the other's part to this one, as far as goes without
-/// waiting. After the bytes of a call each says to the other that it has taken the call. Between calls they put bytes
-/// into each other's windows. One thread at a time uses it.
+/// waiting. After the bytes of a call each says to the other that it has taken the call. Between calls
+/// each may put bytes into the other's windows, which move until the next call is over. One thread at a time uses it.
 class DataStream {
  public:
   /// `channel` carries the bytes between worker `self` and worker `other`.

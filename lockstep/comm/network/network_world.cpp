@@ -189,14 +189,15 @@ class NetworkWorld final : public World, private Windows {
   void close(uint64_t window) noexcept override { windows_.close(window); }
   void put(uint64_t window, int64_t worker, std::size_t offset, Bytes bytes) override {
     if (process_.is_in_child()) process_.throw_forked("worker", worker_, worker_);
-    data_[static_cast<std::size_t>(worker)]->put(window, offset, std::move(bytes));
+    if (!is_in_call_) data_[static_cast<std::size_t>(worker)]->put(window, offset, std::move(bytes));
   }
   void progress() noexcept override try {
-    if (process_.is_in_child()) return;
+    if (process_.is_in_child() || is_in_call_) return;
     for (const auto& stream : data_) {
       if (stream && stream->problem().empty() && stream->broken().empty()) stream->advance();
     }
-  } catch (const std::exception&) {  // no memory for the text of a problem: the next call finds it
+  } catch (const std::exception&) {
+    abort("it had no memory for what the others sent");
   }
   uint64_t arrived(uint64_t window, int64_t worker) const override { return windows_.arrived(window, worker); }
 
@@ -230,6 +231,7 @@ class NetworkWorld final : public World, private Windows {
     if (process_.is_in_child()) process_.throw_forked("worker", worker_, worker_);
     throw_if_ended(calls_ + 1);
     ++calls_;
+    is_in_call_ = true;
     try {
       for (const auto& stream : data_) {
         if (stream) begin(*stream, calls_);
@@ -241,6 +243,7 @@ class NetworkWorld final : public World, private Windows {
         }
         if (wait_until([](const DataStream& one) { return one.is_taken() && one.has_sent(); }) &&
             state_->finish(calls_)) {
+          is_in_call_ = false;
           return;
         }
       }
@@ -382,6 +385,7 @@ class NetworkWorld final : public World, private Windows {
   std::string description_;
   const std::string key_;  // of this run: its workers know it, and nobody else
   uint64_t calls_ = 0;
+  bool is_in_call_ = false;  // or the last one has failed: streams still refer to memory of its caller
   std::atomic<bool> has_failed_ = false;
   std::vector<pollfd> files_;  // of sleep(), kept so that a call allocates nothing
   std::unique_ptr<RunState> state_;
