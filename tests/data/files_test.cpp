@@ -83,7 +83,7 @@ TEST_F(Csv, WhatIsNoNumberIsNamedWithItsLineAndColumn) {
   expect_damaged("a,b\n1,\n", {"line 2", "column 2"}, {.missing = 0.0f});
   expect_damaged("a,b\n1,99999999999999999999\n", {"line 2", "column 2"});
   expect_damaged("a,b\n1,2\n1,2,3\n", {"line 3", "3 fields"});
-  expect_damaged("a,b\n1,2\n1\n", {"line 3", "1 fields"});
+  expect_damaged("a,b\n1,2\n1\n", {"line 3", "1 field"});
   expect_damaged("", {"no rows"});
   EXPECT_EQ(floats(all("a,b\n ,2\n", {.missing = -1.0f}).input), (Floats{-1}));
   EXPECT_EQ(all("a,b\n").input.sizes(), (Ints{0, 1}));
