@@ -1,6 +1,5 @@
 // Many workers that all come at once, as when a launcher starts a large job.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
@@ -12,6 +11,7 @@
 #include "lockstep/comm/join.h"
 #include "lockstep/core/log.h"
 #include "tests/support/free_port.h"
+#include "tests/support/open_files.h"
 
 namespace lockstep {
 namespace {
@@ -20,28 +20,9 @@ using Clock = std::chrono::steady_clock;
 using lockstep::testing::free_port;
 using std::chrono::seconds;
 
-/// The open files of this process that may exist, for as long as this lives.
-class OpenFiles {
- public:
-  explicit OpenFiles(rlim_t least) {
-    getrlimit(RLIMIT_NOFILE, &before_);
-    rlimit more = before_;
-    more.rlim_cur = std::min(more.rlim_max, std::max(more.rlim_cur, least));
-    is_enough_ = more.rlim_cur >= least && setrlimit(RLIMIT_NOFILE, &more) == 0;
-  }
-  ~OpenFiles() { setrlimit(RLIMIT_NOFILE, &before_); }
-  OpenFiles(const OpenFiles&) = delete;
-  OpenFiles& operator=(const OpenFiles&) = delete;
-  bool is_enough() const { return is_enough_; }
-
- private:
-  rlimit before_{};
-  bool is_enough_ = false;
-};
-
 TEST(ManyWorkers, JoinInTimeWhereAllComeAtOnce) {
   constexpr int64_t kWorkers = 64;
-  const OpenFiles files(2 * kWorkers * kWorkers + 1000);
+  const lockstep::testing::OpenFiles files(2 * kWorkers * kWorkers + 1000);
   if (!files.is_enough()) GTEST_SKIP() << "this process may not open a file for each connection (ulimit -Hn)";
   const uint16_t port = free_port();
   std::vector<std::string> expected;
