@@ -61,7 +61,7 @@ std::vector<FoundCheckpoint> whole_checkpoints_in(Files& files, const fs::path& 
   return found;
 }
 
-void remove_old(Files& files, const fs::path& directory, int64_t keep, int64_t keep_every) {
+void remove_old(Files& files, const fs::path& directory, int64_t keep, int64_t keep_every, const fs::path& saved) {
   const auto attempt = [](FunctionRef<void()> work) {
     try {
       work();
@@ -74,6 +74,7 @@ void remove_old(Files& files, const fs::path& directory, int64_t keep, int64_t k
     bool removed = false;
     for (std::size_t i = 0; i < found.size(); ++i) {
       const FoundCheckpoint& one = found[i];
+      if (one.path == saved) continue;
       const auto name_given = step_in(one.path.filename().string());
       if (!name_given || checkpoint_name(*name_given) != one.path.filename().string()) continue;  // no manager made it
       const bool is_new = static_cast<int64_t>(found.size() - i) <= keep;

@@ -31,7 +31,10 @@ std::vector<FoundCheckpoint> whole_checkpoints_in(Files& files, const std::files
 /// (0: none), and what saves that were interrupted have left. The caller has the folder's lock, and nothing is being
 /// saved. Only folders with a name that checkpoint_name() gives are removed, and in them only files that a save made: a
 /// folder without a manifest stays where it has anything else. What cannot be removed stays, with a warning. Where the
-/// system cannot tell which checkpoints there are, nothing is removed.
-void remove_old(Files& files, const std::filesystem::path& directory, int64_t keep, int64_t keep_every);
+/// system cannot tell which checkpoints there are, nothing is removed. The folder `saved`, into which the caller has
+/// just saved, stays: meanwhile Checkpoint::save may have written there, whose checkpoints count as older than all of
+/// a manager's.
+void remove_old(Files& files, const std::filesystem::path& directory, int64_t keep, int64_t keep_every,
+                const std::filesystem::path& saved = {});
 
 }  // namespace lockstep::internal

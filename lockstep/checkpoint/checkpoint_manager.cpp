@@ -84,7 +84,7 @@ std::function<void()> CheckpointManager::Saving::prepare(const fs::path& folder,
     internal::write_checkpoint(files, folder, run, *plan, *mine, shared ? &others : nullptr);
     background.set_last_seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     if (shared) shared->end();
-    internal::remove_old(files, options.directory, options.keep, options.keep_every);
+    internal::remove_old(files, options.directory, options.keep, options.keep_every, folder);
   };
 }
 

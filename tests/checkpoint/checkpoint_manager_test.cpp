@@ -270,6 +270,21 @@ TEST_F(CheckpointManagerTest, ASaveIntoTheFolderThatIsBeingWrittenComesAfterIt) 
   }
 }
 
+TEST_F(CheckpointManagerTest, WhatWasJustSavedStaysThoughAnotherSaveHasWrittenOverIt) {
+  OneTraining run;
+  CheckpointManager manager(run.training.checkpoint(), {.directory = folder_, .keep = 3});
+  for (int i = 0; i < 3; ++i) {
+    run.training.steps(1);
+    manager.save();
+    manager.wait();
+  }
+  run.training.steps(1);
+  const fs::path folder = folder_ / internal::checkpoint_name(4);
+  run.training.checkpoint().save(folder);  // older than the manager's three
+  internal::remove_old(CheckpointAccess::files(run.training.checkpoint()), folder_, 3, 0, folder);
+  EXPECT_EQ(run.training.checkpoint().restore(folder).step, 4);
+}
+
 TEST_F(CheckpointManagerTest, AnErrorShowsAtTheNextCallAndTheOneAfterItSaves) {
   OneTraining run;
   ModelFiles files;
