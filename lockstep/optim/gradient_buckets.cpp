@@ -228,7 +228,6 @@ void GradientBuckets::end_step() {
   clear();
 }
 
-/// Nothing has been sent since the last step.
 void GradientBuckets::clear() noexcept {
   std::fill(counted_.begin(), counted_.end(), 0);
   std::fill(is_copied_.begin(), is_copied_.end(), 0);

@@ -87,6 +87,7 @@ class GradientBuckets {
   void put(uint64_t window, int64_t worker, int64_t offset, std::span<const std::byte> bytes, const at::Tensor& memory);
   void open();
   void close() noexcept;
+  /// Nothing has been sent since the last step.
   void clear() noexcept;
 
   const std::vector<std::shared_ptr<VariableState>> variables_;
@@ -96,8 +97,7 @@ class GradientBuckets {
   const ProcessMark process_;
   const int64_t worker_;
   const int64_t num_workers_;
-
-  const bool is_wanted_;
+  const bool is_wanted_;  // by LOCKSTEP_BUCKETS
 
   AccumulationHooks hooks_;
   bool is_on_ = true;
@@ -116,7 +116,7 @@ class GradientBuckets {
   std::size_t sent_ = 0;                   // buckets whose partial sums have left
   std::size_t added_ = 0;                  // and those whose sums have left, as far as this worker owns them
   uint32_t modes_ = 0;                     // in which sums were added since the last step, if any were
-  bool is_broken_ = false;                 // a bucket has left for some workers alone
+  bool is_broken_ = false;                 // something has left for some workers alone
   std::size_t num_sent_ = 0;               // of the step
   std::vector<uint64_t> arrived_before_;   // by worker: puts of earlier steps
   std::vector<uint64_t> sent_by_;          // by worker: buckets of the step

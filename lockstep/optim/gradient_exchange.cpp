@@ -69,19 +69,25 @@ void GradientExchange::pack(const GradientTable& gradients, int lane, int num_la
   row_.pack(gradients, rest_, lane, num_lanes);
 }
 
-void GradientExchange::send(const GradientTable& gradients) {
-  if (factors_.has_any()) factors_.send(gradients);
-  if (row_.is_empty()) return;
+template <class To, class From>
+void GradientExchange::exchange(const To& to_of, const From& from_of) {
   std::vector<std::span<const std::byte>> to(static_cast<std::size_t>(num_workers_));
   std::vector<std::span<std::byte>> from(to.size());
   for (int64_t w = 0; w < num_workers_; ++w) {
     if (w == worker_) continue;
     const auto at = static_cast<std::size_t>(w);
-    to[at] = row_.packed(rest_, w);
-    from[at] = row_.arrived(rest_, w);
+    to[at] = to_of(w);
+    from[at] = from_of(w);
     bytes_sent_ += static_cast<int64_t>(to[at].size());
   }
-  group_.rounds().exchange(to, from);  // also where all was sent ahead: then it has arrived
+  group_.rounds().exchange(to, from);
+}
+
+void GradientExchange::send(const GradientTable& gradients) {
+  if (factors_.has_any()) factors_.send(gradients);
+  if (row_.is_empty()) return;
+  // Also where all was sent ahead: then it has arrived.
+  exchange([&](int64_t w) { return row_.packed(rest_, w); }, [&](int64_t w) { return row_.arrived(rest_, w); });
   if (buckets_) buckets_->send_sums();
 }
 
@@ -89,16 +95,7 @@ void GradientExchange::add(int lane, int num_lanes) { row_.add(rest_, lane, num_
 
 void GradientExchange::send_sums() {
   if (!row_.is_empty()) {
-    std::vector<std::span<const std::byte>> to(static_cast<std::size_t>(num_workers_));
-    std::vector<std::span<std::byte>> from(to.size());
-    for (int64_t w = 0; w < num_workers_; ++w) {
-      if (w == worker_) continue;
-      const auto at = static_cast<std::size_t>(w);
-      to[at] = row_.sums(rest_, worker_);
-      from[at] = row_.sums(rest_, w);
-      bytes_sent_ += static_cast<int64_t>(to[at].size());
-    }
-    group_.rounds().exchange(to, from);
+    exchange([&](int64_t) { return row_.sums(rest_, worker_); }, [&](int64_t w) { return row_.sums(rest_, w); });
   }
   if (buckets_) buckets_->end_step();
 }

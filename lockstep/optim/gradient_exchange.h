@@ -62,6 +62,9 @@ class GradientExchange {
 
  private:
   void lay_out(const std::vector<char>& summed, const std::vector<GradientsOnWorkers>& all);
+  /// With each other worker w: sends `to_of(w)`, and fills `from_of(w)`.
+  template <class To, class From>
+  void exchange(const To& to_of, const From& from_of);
 
   const std::vector<std::shared_ptr<VariableState>> variables_;
   const ReplicaGroup& group_;
