@@ -58,16 +58,26 @@ void StepFeed::start_thread() {
 }
 
 void StepFeed::work() {
+  const auto can_claim = [&] { return stops_ || over_ || slots_.size() < depth_; };
   std::unique_lock<std::mutex> lock(monitor_->mutex);
+  bool wakes = false;  // whether somebody waits for what this thread has done
+  const auto unlock = [&] {
+    lock.unlock();
+    if (std::exchange(wakes, false)) monitor_->changed.notify_all();
+  };
   while (true) {
-    monitor_->changed.wait(lock, [&] { return stops_ || over_ || slots_.size() < depth_; });
-    if (stops_ || over_) return;
+    if (!can_claim()) {
+      unlock();
+      lock.lock();
+      monitor_->changed.wait(lock, can_claim);
+    }
+    if (stops_ || over_) return unlock();
     const auto slot = std::make_shared<Slot>();
     slots_.push_back(slot);
     try {
       const EpochReader::Work work = reader_->claim();
       if (!work) over_ = true;
-      lock.unlock();
+      unlock();  // before who is woken needs the lock
       slot->step = read(work);
       lock.lock();
     } catch (...) {
@@ -77,7 +87,7 @@ void StepFeed::work() {
     slot->done = true;
     if (slot->error || slot->step.end) over_ = true;
     // The loop waits for the first step only; waking it for another one would take a core from who reads.
-    if (over_ || slot == slots_.front()) monitor_->changed.notify_all();
+    wakes = over_ || slot == slots_.front();
   }
 }
 

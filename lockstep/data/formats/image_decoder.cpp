@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "lockstep/cluster/named_text.h"
 
@@ -20,9 +21,10 @@ std::size_t expected_bytes(const Pixels& image, std::string_view file) {
   return std::min(static_cast<std::size_t>(3 * image.rows.size() * image.columns.size()), kUsual * file.size());
 }
 
-Pixels decode_pixels(std::string_view file, int64_t max_pixels, ChoosePart choose) {
-  if (file.starts_with("\x89PNG\r\n\x1a\n")) return decode_png(file, max_pixels);
-  if (file.starts_with("\xff\xd8")) return decode_jpeg(file, max_pixels, choose);
+Pixels decode_pixels(std::string_view file, int64_t max_pixels, ChoosePart choose, std::string memory) {
+  memory.clear();
+  if (file.starts_with("\x89PNG\r\n\x1a\n")) return decode_png(file, max_pixels, std::move(memory));
+  if (file.starts_with("\xff\xd8")) return decode_jpeg(file, max_pixels, choose, std::move(memory));
   throw ImageDamage(fmt::format("it is neither PNG nor JPEG: it begins with {}", in_quotes(file, 8)));
 }
 

@@ -4,8 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
+#include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/data/formats/byte_planes.h"
 #include "lockstep/data/formats/image_decoder.h"
 #include "lockstep/data/formats/image_resizer.h"
 
@@ -15,14 +18,10 @@ namespace {
 
 constexpr int64_t kMostPixels = int64_t{1} << 31;
 
-/// `pixels` times red, green and blue, as three planes that lie `plane` bytes apart.
-void to_planes(const unsigned char* from, int64_t pixels, unsigned char* to, int64_t plane) {
-  for (int64_t i = 0; i < pixels; ++i, from += 3) {
-    to[i] = from[0];
-    to[i + plane] = from[1];
-    to[i + 2 * plane] = from[2];
-  }
-}
+// Each thread decodes into memory that it keeps from image to image, if it is not more than this. The system would have
+// to clear the pages of new memory.
+constexpr std::size_t kKeptBytes = std::size_t{4} << 20;
+thread_local std::string kept_memory;
 
 }  // namespace
 
@@ -46,21 +45,23 @@ void ImageToTensor::write(std::string_view file, void* to) const {
     if (options_.fit == data::ImageFit::kCrop) return covering_window(image.height, image.width, height, width);
     return Window{{image.height, height, 0, height}, {image.width, width, 0, width}};
   };
-  const Pixels image = decode_pixels(file, options_.max_pixels, [&](Pixels& part) {
+  const auto choose = [&](Pixels& part) {
     const Window window = window_of(part);
     part.rows = reach_of(window.rows);
     part.columns = reach_of(window.columns);
-  });
+  };
+  Pixels image = decode_pixels(file, options_.max_pixels, choose, std::move(kept_memory));
   const int64_t plane = height * width;
   int64_t done = 0;  // pixels
   for_each_row(image, window_of(image), [&](const unsigned char* row) {
     if (options_.normalize) {
       table_.apply_to_pixels(row, width, static_cast<float*>(to) + done, plane);
     } else {
-      to_planes(row, width, static_cast<unsigned char*>(to) + done, plane);
+      copy_to_planes(row, width, static_cast<unsigned char*>(to) + done, plane);
     }
     done += width;
   });
+  if (image.bytes.capacity() <= kKeptBytes) kept_memory = std::move(image.bytes);
 }
 
 }  // namespace lockstep::internal

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <string>
+#include <utility>
 
 // After <cstdio>, which it needs, and before its messages.
 #include <jpeglib.h>
@@ -101,7 +102,7 @@ Span cut_columns(jpeg_decompress_struct& info, const Span& wanted) {
 
 }  // namespace
 
-Pixels decode_jpeg(std::string_view file, int64_t max_pixels, ChoosePart choose) {
+Pixels decode_jpeg(std::string_view file, int64_t max_pixels, ChoosePart choose, std::string memory) {
   Jpeg self;
   jpeg_decompress_struct& info = self.info;
   self.call([&] {
@@ -122,6 +123,7 @@ Pixels decode_jpeg(std::string_view file, int64_t max_pixels, ChoosePart choose)
   });
   const auto row = static_cast<std::size_t>(pixels.columns.size()) * 3;
   std::string inks(has_inks ? static_cast<std::size_t>(pixels.width) * 4 : 0, '\0');
+  pixels.bytes = std::move(memory);
   pixels.bytes.reserve(expected_bytes(pixels, file));
   const auto read_row = [&](unsigned char* to) { self.call([&] { jpeg_read_scanlines(&info, &to, 1); }); };
   for (int64_t y = pixels.rows.begin; y < pixels.rows.end; ++y) {

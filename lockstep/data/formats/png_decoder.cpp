@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "lockstep/cluster/named_text.h"
 #include "lockstep/data/formats/image_decoder.h"
@@ -53,7 +54,7 @@ struct Png {
 
 }  // namespace
 
-Pixels decode_png(std::string_view file, int64_t max_pixels) {
+Pixels decode_png(std::string_view file, int64_t max_pixels, std::string memory) {
   Png self(file);
   if (self.info == nullptr) throw ImageDamage("libpng refused to begin");
   self.call([&self] {
@@ -80,6 +81,7 @@ Pixels decode_png(std::string_view file, int64_t max_pixels) {
   if (row_bytes != row)
     throw ImageDamage("it is no PNG that can be decoded: its pixels do not become red, green and blue");
   // Memory grows with the rows that are there; an interlaced image needs it all at once.
+  pixels.bytes = std::move(memory);
   pixels.bytes.reserve(expected_bytes(pixels, file));
   const std::size_t whole = static_cast<std::size_t>(pixels.height) * row;
   for (int pass = 0; pass < passes; ++pass) {
