@@ -22,9 +22,8 @@ struct CheckpointManagerOptions {
 };
 
 /// Checkpoints named "step-0000000012" in a folder. All workers make the same calls, outside of steps; those that see
-/// the chief's folder write a share each (see `.all_workers_write`), the chief alone reads, and the others wait for it
-/// as in every call that workers make together. One thread at a time uses it. Neither copied nor moved. The strategy
-/// must outlive it.
+/// the chief's folder write a share each (see `.all_workers_write`), and read as Checkpoint says. One thread at a time
+/// uses it. Neither copied nor moved. The strategy must outlive it.
 class CheckpointManager {
  public:
   /// A UsageError without a directory, and for a `.keep` below 1 or a `.keep_every` below 0.

@@ -64,11 +64,12 @@ class CheckpointReader {
   int64_t threads_ = 1;
 };
 
-/// Everything of a checkpoint, with the tensors whose names `wants` accepts. Of those that `reads`, where it is given,
-/// does not accept, the values are not read.
-Image load_image(Files& files, const std::filesystem::path& folder,
-                 const std::function<bool(const std::string&)>& wants,
-                 const std::function<bool(const RecordedTensor&)>& reads = {});
+/// Everything of a checkpoint, with the tensors whose names `wants` accepts. Of those that `reads` does not accept, the
+/// values are not read.
+Image load_image(const CheckpointReader& reader, const std::function<bool(const std::string&)>& wants,
+                 const std::function<bool(const RecordedTensor&)>& reads);
+/// All of it.
+Image load_image(Files& files, const std::filesystem::path& folder);
 
 /// Removes a checkpoint: first it is no longer one, then its files go. Other files in the folder stay, and then the
 /// folder does too.

@@ -147,16 +147,15 @@ std::vector<at::Tensor> CheckpointReader::read(const std::vector<std::size_t>& w
   return values;
 }
 
-Image load_image(Files& files, const fs::path& folder, const std::function<bool(const std::string&)>& wants,
+Image load_image(const CheckpointReader& reader, const std::function<bool(const std::string&)>& wants,
                  const std::function<bool(const RecordedTensor&)>& reads) {
-  const CheckpointReader reader(files, folder);
   Image image{.run = reader.manifest().run};
   std::vector<std::size_t> read;    // by their places in the manifest
   std::vector<std::size_t> places;  // where they go in the image
   for (std::size_t i = 0; i < reader.manifest().tensors.size(); ++i) {
     const RecordedTensor& one = reader.manifest().tensors[i];
     if (!wants(one.name)) continue;
-    if (!reads || reads(one)) {
+    if (reads(one)) {
       read.push_back(i);
       places.push_back(image.tensors.size());
     }
@@ -165,6 +164,12 @@ Image load_image(Files& files, const fs::path& folder, const std::function<bool(
   std::vector<at::Tensor> values = reader.read(read);
   for (std::size_t k = 0; k < read.size(); ++k) image.tensors[places[k]].value = std::move(values[k]);
   return image;
+}
+
+Image load_image(Files& files, const fs::path& folder) {
+  return load_image(
+      CheckpointReader(files, folder), [](const std::string&) { return true; },
+      [](const RecordedTensor&) { return true; });
 }
 
 }  // namespace lockstep::internal

@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "lockstep/checkpoint/capture.h"
 #include "lockstep/checkpoint/strict_json.h"
 #include "lockstep/checkpoint/tensor_file.h"
@@ -57,7 +59,11 @@ std::map<KindAndName, Saved> saved_of(const Image& image) {
   for (const ImageTensor& one : image.tensors) {
     Saved& item = saved[{one.kind, one.name}];
     item.per_replica = one.replica >= 0;
-    if (one.value.defined()) item.values.push_back(one.value);
+    item.values.push_back(one.value);
+  }
+  for (auto& [key, item] : saved) {
+    if (std::none_of(item.values.begin(), item.values.end(), [](const at::Tensor& one) { return one.defined(); }))
+      item.values.clear();
   }
   for (const RecordedNumbers& one : image.run.numbers) {
     const bool is_list = one.kind == kind_text(StateItem::Kind::kCursor);

@@ -17,7 +17,8 @@ namespace lockstep::internal {
 /// "slot" and "model.0.weight/exp_avg".
 using KindAndName = std::pair<std::string, std::string>;
 
-/// The values of an item in the image, by replica where it has several; none where they were not read.
+/// The values of an item in the image, by replica where it has several. Those of other workers' replicas may be
+/// undefined; there are none where nothing of the item was read.
 struct Saved {
   std::vector<at::Tensor> values;
   bool per_replica = false;

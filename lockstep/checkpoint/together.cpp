@@ -17,16 +17,9 @@ PhaseScope told_phase(const Strategy& strategy, WorkerPhase::Kind kind) {
   return {StrategyAccess::rounds(strategy), {.kind = kind, .step = strategy.step()}};
 }
 
-void all_or_none(const Strategy& strategy, const char* call, FunctionRef<void()> work) {
-  if (strategy.num_workers() == 1) return work();
-  std::exception_ptr own;
-  std::string text;
-  try {
-    work();
-  } catch (...) {
-    own = std::current_exception();
-    text = fmt::format("{} failed on worker {}: {}\n", call, strategy.worker_index(), message_of(own));
-  }
+std::string texts_of_all(const Strategy& strategy, const std::string& mine) {
+  std::string text = mine.empty() ? "" : mine + "\n";
+  if (strategy.num_workers() == 1) return text;
   // The first local replica has the worker's text.
   const auto texts = strategy.per_replica([&](ReplicaId) {
     const std::string part = std::exchange(text, {});
@@ -35,9 +28,23 @@ void all_or_none(const Strategy& strategy, const char* call, FunctionRef<void()>
     return bytes;
   });
   const at::Tensor all = strategy.gather(texts);
+  if (all.numel() == 0) return {};
+  return {static_cast<const char*>(all.data_ptr()), static_cast<std::size_t>(all.numel())};
+}
+
+void all_or_none(const Strategy& strategy, const char* call, FunctionRef<void()> work) {
+  if (strategy.num_workers() == 1) return work();
+  std::exception_ptr own;
+  std::string text;
+  try {
+    work();
+  } catch (...) {
+    own = std::current_exception();
+    text = fmt::format("{} failed on worker {}: {}", call, strategy.worker_index(), message_of(own));
+  }
+  const std::string found = texts_of_all(strategy, text);
   if (own) std::rethrow_exception(own);
-  if (all.numel() == 0) return;
-  const std::string found(static_cast<const char*>(all.data_ptr()), static_cast<std::size_t>(all.numel()));
+  if (found.empty()) return;
   throw PeerError("LS-PEER-FAILED", found.substr(0, found.find('\n')), "look at that worker's own message");
 }
 

@@ -3,6 +3,7 @@
 
 #include <ATen/core/TensorBody.h>
 
+#include <string>
 #include <vector>
 
 #include "lockstep/comm/rounds.h"
@@ -13,6 +14,9 @@ namespace lockstep::internal {
 
 /// While it lives, the other workers are told that this one saves, or restores.
 PhaseScope told_phase(const Strategy& strategy, WorkerPhase::Kind kind);
+
+/// The texts of all workers that are not empty, each with a line's end behind it.
+std::string texts_of_all(const Strategy& strategy, const std::string& mine);
 
 /// Calls `work` on each worker, which makes no call of all workers unless it makes it on each. Where it throws on one,
 /// that error is thrown there, and a PeerError with its text on the others. `call` begins that text.

@@ -41,7 +41,7 @@ Image image_of(int64_t step) {
 
 /// Loads it whole, and gives the step that all its values are of.
 int64_t step_in(ModelFiles& files, const fs::path& folder) {
-  const Image image = internal::load_image(files, folder, [](const std::string&) { return true; });
+  const Image image = internal::load_image(files, folder);
   const int64_t step = image.run.step;
   const Image expected = image_of(step);
   EXPECT_EQ(image.run, expected.run);

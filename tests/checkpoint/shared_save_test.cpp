@@ -115,7 +115,7 @@ TEST_F(SharedSaveTest, AWorkerThatFailsEndsTheSaveAndIsNamed) {
     all.join();
   }
   EXPECT_EQ(text_of(folder_ / "c" / "manifest.json"), before);
-  internal::load_image(internal::host_files(), folder_ / "c", [](const std::string&) { return true; });
+  internal::load_image(internal::host_files(), folder_ / "c");
   SharedSave::clean(internal::host_files(), folder_);
   EXPECT_EQ(names(), std::vector<std::string>{"c"});
 }

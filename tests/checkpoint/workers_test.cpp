@@ -3,7 +3,11 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 
+#include "lockstep/checkpoint/image.h"
+#include "tests/checkpoint/forwarded_files.h"
 #include "tests/checkpoint/model_files.h"
 #include "tests/checkpoint/training.h"
 #include "tests/support/errors.h"
@@ -115,7 +119,7 @@ TEST_F(WorkersCheckpoint, AnErrorOfOneIsAnErrorOfAllAndNothingChanges) {
   });
 }
 
-TEST_F(WorkersCheckpoint, OnlyWhatIsRestoredIsReadAndOnceForAll) {
+TEST_F(WorkersCheckpoint, EachWorkerReadsOnlyWhatItRestores) {
   ModelFiles files;
   constexpr int64_t kSize = 1000;
   const auto with = [&](int64_t workers, const std::vector<std::string>& names, const auto& use) {
@@ -140,11 +144,123 @@ TEST_F(WorkersCheckpoint, OnlyWhatIsRestoredIsReadAndOnceForAll) {
       for (const Variable& one : variables) EXPECT_TRUE(one.read().equal(torch::full({kSize}, 1)));
     });
   };
-  const int64_t heads = restored(1, {});
   for (const int64_t workers : {1, 2}) {
-    EXPECT_EQ(restored(workers, {"trunk"}) - heads, 8 * kSize) << workers << " workers";
-    EXPECT_EQ(restored(workers, {"head", "trunk"}) - heads, 2 * 8 * kSize) << workers << " workers";
+    const int64_t heads = restored(workers, {});
+    EXPECT_EQ(restored(workers, {"trunk"}) - heads, workers * 8 * kSize) << workers << " workers";
+    EXPECT_EQ(restored(workers, {"head", "trunk"}) - heads, workers * 2 * 8 * kSize) << workers << " workers";
   }
+}
+
+constexpr int64_t kOwnSize = 1000;
+
+/// A variable whose component is 7 + r on replica r.
+Variable own_values(Strategy& strategy) {
+  const Variable own = strategy.make_variable(torch::zeros({kOwnSize}),
+                                              {.name = "own", .synchronization = VariableSynchronization::kOnRead});
+  strategy.run([&](ReplicaContext& ctx) {
+    own.assign(ctx, torch::full({kOwnSize}, 7 + static_cast<float>(ctx.replica_id().value())));
+  });
+  return own;
+}
+
+TEST_F(WorkersCheckpoint, EachWorkerReadsItsOwnReplicasValuesAndNoOthers) {
+  ModelFiles files;
+  const auto bytes_of = [&](int64_t workers, const std::vector<std::string>& only) {
+    const uint64_t before = files.bytes_read();
+    run_workers({.workers = workers, .replicas = 4}, [&](Strategy& strategy) {
+      const Variable own = own_values(strategy);
+      const Variable none = strategy.make_variable(torch::zeros({0}), {.name = "none"});
+      Checkpoint checkpoint(strategy);
+      internal::CheckpointAccess::set_files(checkpoint, files);
+      if (!files.has("c")) checkpoint.save("c");
+      strategy.run([&](ReplicaContext& ctx) { own.assign(ctx, torch::zeros({kOwnSize})); });
+      checkpoint.restore("c", {.allow_unexpected = true, .only = only});
+      const float first = only.front() == "own" ? 7 : 0;
+      strategy.run([&](ReplicaContext& ctx) {
+        const auto r = static_cast<float>(ctx.replica_id().value());
+        EXPECT_TRUE(own.value(ctx).equal(torch::full({kOwnSize}, first == 0 ? 0 : first + r))) << "replica " << r;
+      });
+      return 0;
+    });
+    return static_cast<int64_t>(files.bytes_read() - before);
+  };
+  bytes_of(1, {"own"});  // saves
+  for (const int64_t workers : {1, 2, 4}) {
+    EXPECT_EQ(bytes_of(workers, {"own"}) - bytes_of(workers, {"none"}), 4 * 4 * kOwnSize) << workers << " workers";
+  }
+}
+
+TEST_F(WorkersCheckpoint, DamageThatOneWorkerFindsIsToldToAllAndTheCheckpointBeforeIsRestored) {
+  const auto damage = [&](const fs::path& folder) {
+    const internal::Manifest manifest = internal::read_manifest(internal::host_files(), folder);
+    for (const auto& one : manifest.files) {
+      std::fstream file(folder / one.name, std::ios::in | std::ios::out | std::ios::binary);
+      const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+      const float last = 10;  // of replica 3
+      const std::size_t at = bytes.find(std::string(reinterpret_cast<const char*>(&last), sizeof last));
+      if (at == std::string::npos) continue;
+      file.clear();
+      file.seekp(static_cast<std::streamoff>(at)).put('\x01');
+    }
+  };
+  run_workers({.workers = 2, .replicas = 4}, [&](Strategy& strategy) {
+    const Variable own = own_values(strategy);
+    Checkpoint checkpoint(strategy);
+    CheckpointManager manager(checkpoint, {.directory = folder_, .async = false});
+    const fs::path first = manager.save();
+    strategy.run([](ReplicaContext&) {});
+    const fs::path second = manager.save();
+    strategy.on_chief([&] { damage(second); });
+    const auto restore = [&] { checkpoint.restore(second); };
+    if (strategy.is_chief()) {
+      testing::expect_error<PeerError>(restore, "LS-PEER-FAILED", {"worker 1", "other bytes of 'own", second.string()});
+    } else {
+      testing::expect_error<DataError>(restore, "LS-CHECKPOINT-DAMAGED", {"other bytes of 'own", second.string()});
+    }
+    EXPECT_EQ(strategy.step(), 2);
+    EXPECT_EQ(manager.restore_latest()->step, 1);
+    EXPECT_EQ(strategy.step(), 1);
+    strategy.run([&](ReplicaContext& ctx) {
+      const auto r = static_cast<float>(ctx.replica_id().value());
+      EXPECT_TRUE(own.value(ctx).equal(torch::full({kOwnSize}, 7 + r))) << "replica " << r;
+    });
+    strategy.on_chief([&] { damage(first); });
+    const auto restore_any = [&] { manager.restore_latest(); };
+    if (strategy.is_chief()) {
+      testing::expect_error<PeerError>(restore_any, "LS-PEER-FAILED", {"worker 1", second.string()});
+    } else {
+      testing::expect_error<DataError>(restore_any, "LS-CHECKPOINT-DAMAGED", {second.string()});
+    }
+    return 0;
+  });
+}
+
+TEST_F(WorkersCheckpoint, AWorkerWithAnotherCheckpointUnderTheNameGetsTheChiefs) {
+  for (const float value : {1.0f, 2.0f}) {
+    run_workers({.workers = 1, .replicas = 2}, [&](Strategy& strategy) {
+      const Variable x = strategy.make_variable(torch::full({3}, value), {.name = "x"});
+      Checkpoint(strategy).save(folder_ / (value == 1 ? "one" : "two") / "c");
+      return 0;
+    });
+  }
+  struct Moved final : testing::ForwardedFiles {
+    std::unique_ptr<internal::OpenFile> open(const fs::path& path) override {
+      return ForwardedFiles::open(moved(path));
+    }
+    bool has(const fs::path& path) override { return ForwardedFiles::has(moved(path)); }
+    static fs::path moved(const fs::path& path) {
+      std::string text = path.string();
+      return text.replace(text.find("/one/"), 5, "/two/");
+    }
+  } moved;
+  run_workers({.workers = 2, .replicas = 2}, [&](Strategy& strategy) {
+    const Variable x = strategy.make_variable(torch::zeros({3}), {.name = "x"});
+    Checkpoint checkpoint(strategy);
+    if (!strategy.is_chief()) internal::CheckpointAccess::set_files(checkpoint, moved);
+    checkpoint.restore(folder_ / "one" / "c");
+    EXPECT_TRUE(x.read().equal(torch::ones({3})));
+    return 0;
+  });
 }
 
 TEST_F(WorkersCheckpoint, ACheckpointThatDoesNotFitIsRefusedOnAll) {

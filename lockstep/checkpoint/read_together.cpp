@@ -1,0 +1,181 @@
+#include "lockstep/checkpoint/read_together.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "lockstep/checkpoint/capture.h"
+#include "lockstep/checkpoint/saved_values.h"
+#include "lockstep/checkpoint/together.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
+#include "lockstep/strategy/strategy_access.h"
+
+namespace lockstep::internal {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kCall = "Checkpoint::restore";
+
+class TogetherReader {
+ public:
+  TogetherReader(const Strategy& strategy, Files& files, const RestoreOptions& options)
+      : strategy_(strategy),
+        files_(files),
+        options_(options),
+        passes_over_(options.allow_unexpected && !options.restore_on_create) {
+    if (!passes_over_) return;
+    for (const StateItem& item : strategy.state_items()) here_.emplace(kind_text(item.kind), item.name);
+  }
+
+  CheckpointRead first_whole(const std::vector<fs::path>& folders) {
+    for (std::size_t next = 0;;) {
+      const auto [text, path, opened] = next_on_all(folders, next);
+      next = static_cast<std::size_t>(opened);
+      const std::string what = fmt::format("the checkpoint '{}'", path);
+      const Manifest manifest = decode_manifest(text, what);
+      const bool all_see = texts_of_all(strategy_, sees(text, path) ? "" : "no").empty();
+      std::optional<Image> image;
+      if (all_see) {
+        image = where_all_can([&] { return load_image(*reader_, wanted(), read_here(manifest)); });
+      } else {
+        image = from_chief(manifest);
+      }
+      reader_.reset();
+      if (!image) continue;
+      if (first_ && strategy_.is_chief()) {
+        log(LogLevel::kWarning, fmt::format("{} is restored instead: {}", what, message_of(first_)));
+      }
+      return {std::move(*image), what};
+    }
+  }
+
+ private:
+  using Reads = std::function<bool(const RecordedTensor&)>;
+
+  /// A manifest, its folder, and how many folders have been tried by then.
+  using Opened = std::tuple<std::string, std::string, int64_t>;
+
+  /// The next one that the chief can open, on all workers. Who has found damage before throws that where none is left.
+  Opened next_on_all(const std::vector<fs::path>& folders, std::size_t next) {
+    try {
+      return strategy_.on_chief([&] { return open_next(folders, next); });
+    } catch (const PeerError& error) {
+      if (error.code() == "LS-PEER-FAILED" && first_) std::rethrow_exception(first_);
+      throw;
+    }
+  }
+
+  /// Of the chief. Throws the first error where none is left.
+  Opened open_next(const std::vector<fs::path>& folders, std::size_t next) {
+    for (; next < folders.size(); ++next) {
+      try {
+        reader_.emplace(files_, folders[next]);
+        return {encode_manifest(reader_->manifest()), folders[next].string(), static_cast<int64_t>(next + 1)};
+      } catch (const DataError&) {
+        keep(std::current_exception());
+      }
+    }
+    std::rethrow_exception(first_);
+  }
+
+  /// Opens the checkpoint that the chief has opened; whether this is it.
+  bool sees(const std::string& manifest, const std::string& path) {
+    if (strategy_.is_chief()) return true;
+    try {
+      reader_.emplace(files_, path);
+      return encode_manifest(reader_->manifest()) == manifest;
+    } catch (const std::exception&) {
+      return false;  // who cannot look at it does not see it
+    }
+  }
+
+  /// What `read` gives, unless it has found damage on any worker.
+  std::optional<Image> where_all_can(const std::function<Image()>& read) {
+    std::optional<Image> image;
+    std::exception_ptr damage;
+    all_or_none(strategy_, kCall, [&] {
+      try {
+        image = read();
+      } catch (const DataError&) {
+        damage = std::current_exception();
+      }
+    });
+    const std::string found = texts_of_all(
+        strategy_,
+        damage ? fmt::format("{} failed on worker {}: {}", kCall, strategy_.worker_index(), message_of(damage)) : "");
+    if (found.empty()) return image;
+    keep(damage ? damage
+                : std::make_exception_ptr(PeerError("LS-PEER-FAILED", found.substr(0, found.find('\n')),
+                                                    "look at that worker's own message")));
+    return std::nullopt;
+  }
+
+  /// The chief reads, and sends the tensors, and which of the manifest's they are.
+  std::optional<Image> from_chief(const Manifest& manifest) {
+    const auto [chosen, tensors, is_whole] = strategy_.on_chief([&] {
+      std::vector<std::tuple<std::string, std::string, int64_t, bool>> ids;  // the last: whether it has a value
+      std::vector<at::Tensor> values;
+      try {
+        for (ImageTensor& one :
+             load_image(*reader_, wanted(), [&](const RecordedTensor& tensor) { return has_place(tensor); }).tensors) {
+          ids.emplace_back(std::move(one.kind), std::move(one.name), one.replica, one.value.defined());
+          if (one.value.defined()) values.push_back(std::move(one.value));
+        }
+      } catch (const DataError&) {
+        keep(std::current_exception());
+        return std::tuple(std::move(ids), std::move(values), false);
+      }
+      return std::tuple(std::move(ids), std::move(values), true);
+    });
+    if (!is_whole) return std::nullopt;
+    Image image{.run = manifest.run};
+    std::size_t next = 0;
+    for (const auto& [kind, name, replica, has_value] : chosen) {
+      image.tensors.push_back({kind, name, replica, has_value ? tensors.at(next++) : at::Tensor()});
+    }
+    return image;
+  }
+
+  std::function<bool(const std::string&)> wanted() const {
+    return [this](const std::string& name) { return is_wanted(options_.only, name); };
+  }
+  bool has_place(const RecordedTensor& one) const { return !passes_over_ || here_.contains({one.kind, one.name}); }
+  Reads read_here(const Manifest& manifest) const {
+    const ReplicaBlock block = StrategyAccess::group(strategy_).block();
+    const bool is_dealt_anew = manifest.run.replicas != block.all;
+    return [this, block, is_dealt_anew](const RecordedTensor& one) {
+      return has_place(one) && (one.replica < 0 || is_dealt_anew || block.has(one.replica));
+    };
+  }
+
+  void keep(std::exception_ptr error) {
+    if (!first_) first_ = std::move(error);
+  }
+
+  const Strategy& strategy_;
+  Files& files_;
+  const RestoreOptions& options_;
+  const bool passes_over_;      // what the program has no place for, without reading it
+  std::set<KindAndName> here_;  // what it has, where it matters
+  std::optional<CheckpointReader> reader_;
+  std::exception_ptr first_;  // why the first folder was passed over
+};
+
+}  // namespace
+
+CheckpointRead read_first_whole(const Strategy& strategy, Files& files, const std::vector<fs::path>& folders,
+                                const RestoreOptions& options) {
+  return TogetherReader(strategy, files, options).first_whole(folders);
+}
+
+}  // namespace lockstep::internal
