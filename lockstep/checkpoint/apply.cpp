@@ -248,6 +248,15 @@ void write_shared(const std::vector<Write>& writes) {
   });
 }
 
+/// Of variables that have other values now: they belonged to the old ones.
+void drop_gradients(const Strategy& strategy, const std::vector<Write>& writes) {
+  std::set<std::string> written;
+  for (const Write& one : writes) written.insert(one.item.name);
+  for (const Variable& one : strategy.variables()) {
+    if (written.contains(one.name())) one.state().drop_gradients();
+  }
+}
+
 }  // namespace
 
 RestoreInfo apply(const Image& image, const Strategy& strategy, const Tracked& tracked, const RestoreOptions& options,
@@ -294,6 +303,7 @@ RestoreInfo apply(const Image& image, const Strategy& strategy, const Tracked& t
     throw;
   }
   write_shared(plan.writes);
+  drop_gradients(strategy, plan.writes);
   // A restore before this one has nothing to give any more.
   wait_for_later(strategy, options.restore_on_create ? std::move(plan.late) : Late(), what);
   warn(image, strategy, what);

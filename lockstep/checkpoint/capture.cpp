@@ -92,6 +92,21 @@ void check_memory(const Strategy& strategy) {
            [&](int64_t i) { variables[static_cast<std::size_t>(i)].state().check_memory(); });
 }
 
+/// Gradients that wait for a step are no values of the run's: a checkpoint between two micro-batches lacks them.
+void look_for_gradients(const Strategy& strategy) {
+  const std::vector<Variable> variables = strategy.variables();
+  const auto found =
+      std::find_if(variables.begin(), variables.end(), [](const Variable& one) { return one.state().has_gradient(); });
+  if (found == variables.end()) return;
+  StrategyAccess::findings(strategy).add("LS-GRADIENT-NOT-SAVED", "Checkpoint::save", strategy.step(), [&] {
+    return fmt::format(
+        "step {}: a checkpoint is saved while '{}' has a gradient that no step has used: the checkpoint does not have "
+        "it, and a run that is restored goes on without it; save behind the optimizer's step, or drop the gradient "
+        "(zero_grad) if nothing needs it",
+        strategy.step(), shown(found->name()));
+  });
+}
+
 /// Puts the values of all replicas into the image, at their places.
 void add_replicas(Image& image, const Strategy& strategy, const std::vector<Replicas>& items) {
   const std::size_t local = items.empty() ? 0 : items.front().mine.size();
@@ -159,6 +174,7 @@ Image capture(const Strategy& strategy, const Tracked& tracked) {
   std::vector<Replicas> of_replicas;
   all_or_none(strategy, "Checkpoint::save", [&] {
     check_memory(strategy);
+    look_for_gradients(strategy);
     for (const StateItem& item : strategy.state_items()) {
       if (item.per_replica) {
         of_replicas.push_back({image.tensors.size(), kind_text(item.kind), item.name, item.read()});

@@ -12,6 +12,7 @@ namespace lockstep::internal {
 
 struct StrategyAccess {
   static const ReplicaGroup& group(const Strategy& strategy) { return *strategy.group_; }
+  static Findings& findings(const Strategy& strategy) { return strategy.group_->findings(); }
   static Rounds& rounds(const Strategy& strategy) { return strategy.group_->rounds(); }
   static VariableRegistry& registry(const Strategy& strategy) { return *strategy.registry_; }
 };

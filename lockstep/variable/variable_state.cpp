@@ -69,12 +69,26 @@ std::string VariableState::where() const {
   return fmt::format("{}", fmt::join(distinct, ", "));
 }
 
+namespace {
+
+/// Asking a tensor without autograd's data for its gradient would allocate them.
+bool has_gradient_of_its_own(const c10::TensorImpl& tensor) {
+  return tensor.autograd_meta() && tensor.grad().defined();
+}
+
+}  // namespace
+
 void VariableState::drop_gradients() noexcept {
   for (Component& component : components_) {
     c10::TensorImpl* const tensor = component.tensor.unsafeGetTensorImpl();
-    // Asking a tensor without autograd's data for its gradient would allocate them.
-    if (tensor->autograd_meta() && tensor->grad().defined()) tensor->mutable_grad() = at::Tensor();
+    if (has_gradient_of_its_own(*tensor)) tensor->mutable_grad() = at::Tensor();
   }
+}
+
+bool VariableState::has_gradient() const noexcept {
+  return std::any_of(components_.begin(), components_.end(), [](const Component& component) {
+    return has_gradient_of_its_own(*component.tensor.unsafeGetTensorImpl());
+  });
 }
 
 void VariableState::put_back(int64_t r) {

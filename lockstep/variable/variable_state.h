@@ -103,6 +103,8 @@ class VariableState {
   virtual void undo_run() noexcept = 0;
   /// Lets go of all replicas' gradients.
   void drop_gradients() noexcept;
+  /// Whether a replica of this process has one, which no step has used.
+  bool has_gradient() const noexcept;
 
   /// Whether local replica r's component is as the library left it: call from replica r's thread. Otherwise throws the
   /// variable's DivergenceError.

@@ -1,0 +1,92 @@
+// Gradients that wait for a step, in saves and restores.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "lockstep/lockstep.h"
+#include "tests/support/programs.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+class GradientsTest : public ::testing::Test {
+ protected:
+  GradientsTest() : folder_(fs::temp_directory_path() / ("lockstep-gradients-" + std::to_string(getpid()))) {
+    fs::remove_all(folder_);
+  }
+  ~GradientsTest() override { fs::remove_all(folder_); }
+  const fs::path folder_;
+};
+
+struct Program {
+  MirroredStrategy strategy{{.devices = testing::lanes(2), .replicas = 2, .seed = 4}};
+  Replicated<torch::nn::Linear> model = strategy.make_module([] { return torch::nn::Linear(3, 2); });
+  Optimizer sgd = strategy.make_optimizer(model, torch::optim::SGDOptions(0.1));
+
+  void backward(bool steps) {
+    strategy.run([&](ReplicaContext& ctx) {
+      const auto input = torch::full({4, 3}, 1 + static_cast<float>(ctx.replica_id().value()));
+      ctx.scale_loss(model(ctx)->forward(input).square().mean(), 4, 8).backward();
+      if (steps) sgd.step(ctx);
+    });
+  }
+  int64_t gradients() {
+    const auto counts = strategy.run([&](ReplicaContext& ctx) {
+      int64_t count = 0;
+      for (const at::Tensor& one : model(ctx)->parameters()) count += one.grad().defined() ? 1 : 0;
+      return count;
+    });
+    int64_t sum = 0;
+    for (const int64_t count : counts) sum += count;
+    return sum;
+  }
+  std::string digest() {
+    std::vector<std::pair<std::string, at::Tensor>> named;
+    for (const auto& [name, value] : model.state()) named.emplace_back(name, value);
+    return sha256_of(named);
+  }
+};
+
+TEST_F(GradientsTest, AreNamedOnceWhereASaveLeavesThemOut) {
+  Program program;
+  const Checkpoint checkpoint(program.strategy);
+  program.backward(true);
+  checkpoint.save(folder_ / "a");
+  EXPECT_TRUE(program.strategy.findings().empty());
+  program.backward(false);
+  checkpoint.save(folder_ / "b");
+  const std::vector<Finding> findings = program.strategy.findings();
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings.front().code, "LS-GRADIENT-NOT-SAVED");
+  EXPECT_NE(findings.front().text.find("weight"), std::string::npos) << findings.front().text;
+  EXPECT_EQ(program.gradients(), 4) << "a save changes nothing";
+}
+
+TEST_F(GradientsTest, OfTheValuesOfBeforeAreDroppedByARestore) {
+  Program whole;
+  whole.backward(true);
+  Checkpoint(whole.strategy).save(folder_ / "a");
+  whole.backward(true);
+
+  Program other;
+  other.backward(false);
+  EXPECT_EQ(other.gradients(), 4);
+  const Checkpoint checkpoint(other.strategy);
+  EXPECT_THROW(checkpoint.restore(folder_ / "none"), DataError);
+  EXPECT_EQ(other.gradients(), 4) << "a restore that fails changes nothing";
+  checkpoint.restore(folder_ / "a", {.only = {"*bias"}});
+  EXPECT_EQ(other.gradients(), 2) << "the weight has its value, and its gradients";
+  checkpoint.restore(folder_ / "a");
+  EXPECT_EQ(other.gradients(), 0);
+  other.backward(true);
+  EXPECT_EQ(other.digest(), whole.digest());
+}
+
+}  // namespace
+}  // namespace lockstep
