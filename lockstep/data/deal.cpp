@@ -42,7 +42,12 @@ std::string LocalStep::summary() const {
   data::StreamPosition numbers{samples, skipped, static_cast<int64_t>(digest), end ? 1 : 0,
                                static_cast<int64_t>(positions.size())};
   for (const data::StreamPosition& position : positions) append(numbers, position);
-  append(numbers, data::StreamPosition(part_digests.begin(), part_digests.end()));
+  data::StreamPosition digests;
+  for (const PartDigest& part : part_digests) {
+    digests.push_back(static_cast<int64_t>(part.digest));
+    digests.push_back(part.rows);
+  }
+  append(numbers, digests);
   const auto count = static_cast<uint64_t>(numbers.size());
   std::string bytes(reinterpret_cast<const char*>(&count), sizeof count);
   bytes.append(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(int64_t));
@@ -69,7 +74,9 @@ LocalStep LocalStep::from_summary(const std::string& bytes) {
   step.digest = static_cast<uint64_t>(parts.number(kAny));
   step.end = parts.number() != 0;
   for (int64_t left = parts.number(); left > 0; --left) step.positions.push_back(parts.inner());
-  for (const int64_t digest : parts.inner()) step.part_digests.push_back(static_cast<uint64_t>(digest));
+  const data::StreamPosition digests = parts.inner();
+  for (std::size_t i = 0; i + 1 < digests.size(); i += 2)
+    step.part_digests.push_back({static_cast<uint64_t>(digests[i]), digests[i + 1]});
   step.like = sample_of(std::string_view(bytes).substr(sizeof count + count * sizeof(int64_t)));
   return step;
 }
@@ -154,24 +161,13 @@ std::string Deal::origin_of(const data::Cursor& before, const data::Cursor& behi
 
 /// Replicas that read the same, and an epoch that repeats the one before, are probably mistakes.
 void Deal::watch(const std::vector<LocalStep>& all, int64_t epoch) const {
-  std::vector<uint64_t> digests;
-  for (const LocalStep& one : all) digests.insert(digests.end(), one.part_digests.begin(), one.part_digests.end());
-  if (digests.empty()) return;
-  for (std::size_t a = 0; a < digests.size(); a += 2) {
-    for (std::size_t b = a + 2; b < digests.size(); b += 2) {
-      if (digests[a] == 0 || digests[a] != digests[b]) continue;
-      group_->findings().add("LS-INPUT-NOT-SHARDED", options_.name, group_->step(), [&] {
-        return fmt::format(
-            "replicas {} and {} read the same {} at step {}: the input is not sharded; pass it to "
-            "strategy.distribute",
-            a / 2, b / 2, counted(static_cast<int64_t>(digests[a + 1]), "sample"), group_->step());
-      });
-      a = b = digests.size();
-    }
-  }
+  std::vector<PartDigest> parts;
+  for (const LocalStep& one : all) parts.insert(parts.end(), one.part_digests.begin(), one.part_digests.end());
+  if (parts.empty()) return;
+  report_repeated_input(group_->findings(), options_.name, group_->step(), parts);
   if (!watches_order()) return;
   uint64_t first = 0;
-  for (const uint64_t digest : digests) first = mixed(first, digest);
+  for (const PartDigest& part : parts) first = mixed(mixed(first, part.digest), static_cast<uint64_t>(part.rows));
   const std::lock_guard<std::mutex> lock(mutex_);
   if (last_first_ && last_first_->second == first && last_first_->first != epoch) {
     group_->findings().add("LS-INPUT-REPEATS", options_.name, group_->step(), [&] {

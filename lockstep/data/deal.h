@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/data/distributed_dataset.h"
+#include "lockstep/data/repeated_input.h"
 
 namespace lockstep::internal {
 
@@ -23,7 +24,7 @@ struct LocalStep {
   std::vector<data::StreamPosition> positions = {};  // of a stream: where the readers of this process are
   int64_t skipped = 0;                               // samples that were left out since the pass began
   uint64_t digest = 0;                               // of the rows, where every worker has read all of them
-  std::vector<uint64_t> part_digests = {};  // of the first step of a pass that is watched: each part's digest and rows
+  std::vector<PartDigest> part_digests = {};         // of the first step of a pass that is watched
   std::optional<Batch> like = {};  // rows, or no rows, of the dtypes and shapes of the data, once they are known
   bool end = false;                // there was nothing to read
 

@@ -116,8 +116,7 @@ class Reader final : public EpochReader {
     step.like = like_;
     if (watched_ && first_) {
       for (const Batch& part : step.parts) {
-        const auto rows = static_cast<uint64_t>(part.size());
-        step.part_digests.insert(step.part_digests.end(), {rows > 0 ? digest_of(part) : 0, rows});
+        step.part_digests.push_back({part.size() > 0 ? digest_of(part) : 0, part.size()});
       }
     }
     first_ = false;

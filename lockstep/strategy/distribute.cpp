@@ -16,6 +16,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/data/batch_rows.h"
 #include "lockstep/data/deal.h"
+#include "lockstep/data/repeated_input.h"
 #include "lockstep/data/split.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/strategy/state_items.h"
@@ -111,36 +112,45 @@ PerReplica<Batch> Strategy::split(const at::Tensor& input, const at::Tensor& tar
   return internal::split(input, target, num_replicas(), first_replica(), num_local_replicas());
 }
 
+namespace {
+
+/// What a batch of the program's own holds. Rows that are all alike say nothing.
+internal::PartDigest digest_of_part(const Batch& part) {
+  const at::Tensor& rows = part.input;
+  const bool is_plain = rows.defined() && rows.dim() > 0 && rows.device().is_cpu() && rows.layout() == at::kStrided &&
+                        !rows.is_quantized();
+  if (!is_plain || rows.size(0) < 2) return {};
+  const int64_t all_but_one = rows.size(0) - 1;
+  if (at::equal(rows.narrow(0, 1, all_but_one), rows.narrow(0, 0, all_but_one))) return {};
+  return {internal::mixed(internal::digest_of(rows), internal::digest_of(part.ids)), part.size()};
+}
+
+}  // namespace
+
 void Strategy::watch(const PerReplica<Batch>& batches) {
-  const auto differs_within = [](const at::Tensor& rows) {
-    return rows.size(0) > 1 && !at::equal(rows.narrow(0, 1, rows.size(0) - 1), rows.narrow(0, 0, rows.size(0) - 1));
-  };
-  struct Seen {
-    uint64_t digest;
-    ReplicaId replica;
-  };
   const at::NoGradGuard no_grad;
-  std::vector<Seen> seen;
-  ReplicaId replica = batches.first_replica();
-  for (const Batch& part : batches) {
-    const ReplicaId present = replica;
-    replica = present + 1;
-    // Rows that are all alike say nothing.
-    const bool is_plain = part.input.defined() && part.input.dim() > 0 && part.input.device().is_cpu() &&
-                          part.input.layout() == at::kStrided && !part.input.is_quantized();
-    if (!is_plain || !differs_within(part.input)) continue;
-    const uint64_t digest = internal::mixed(internal::digest_of(part.input), internal::digest_of(part.ids));
-    for (const Seen& other : seen) {
-      if (other.digest != digest) continue;
-      group_->findings().add("LS-INPUT-NOT-SHARDED", "run", step(), [&] {
-        return "replicas " + std::to_string(other.replica.value()) + " and " + std::to_string(present.value()) +
-               " read the same " + internal::counted(part.size(), "sample") + " at step " + std::to_string(step()) +
-               ": the input is not sharded; pass it to strategy.distribute";
-      });
-      return;
+  std::vector<internal::PartDigest> parts;
+  const auto add_own = [&] {
+    for (const Batch& part : batches) parts.push_back(digest_of_part(part));
+  };
+  // Of batches with an origin, run itself makes sure that the workers deal from one plan.
+  if (num_workers() > 1 && batches.begin()->origin.empty()) {
+    const CallScope call(*group_, "Strategy::run", "do the work in the step itself: runs do not nest");
+    call.require_outermost();
+    const auto all =
+        internal::agree_on_call(group_->rounds(), {.call = "Strategy::run", .name = "first batches", .step = step()},
+                                [&](internal::Proposal& mine) {
+                                  add_own();
+                                  mine.data = bytes_of(std::exchange(parts, {}));
+                                });
+    for (const internal::Proposal& one : all) {
+      const auto theirs = internal::parts_of(one.data);
+      parts.insert(parts.end(), theirs.begin(), theirs.end());
     }
-    seen.push_back({digest, present});
+  } else {
+    add_own();
   }
+  internal::report_repeated_input(group_->findings(), "run", step(), parts);
 }
 
 }  // namespace lockstep

@@ -85,6 +85,31 @@ TEST(Run, NoticesReplicasThatWereGivenTheSameSamples) {
   EXPECT_FALSE(run(false));
 }
 
+TEST(Run, NoticesWorkersThatWereGivenTheSameSamples) {
+  const auto run = [](int64_t workers, bool same) {
+    return run_workers(WorkersCase{workers, 4}, [&](Strategy& strategy) {
+      const auto batch = strategy.per_replica([&](ReplicaId r) {
+        // Without sharding each worker's first replica begins at sample 0.
+        const auto first = 4 * (same ? r.value() % (4 / workers) : r.value());
+        return Batch{
+            .input = torch::arange(first, first + 4).to(torch::kFloat), .target = {}, .ids = {}, .global_size = 16};
+      });
+      for (int i = 0; i < 2; ++i) strategy.run(batch, [](ReplicaContext&, const Batch&) {});
+      const std::vector<Finding> findings = strategy.findings();
+      return findings.empty() ? std::string() : findings.front().text;
+    });
+  };
+  for (const int64_t workers : {2, 4}) {
+    for (const std::string& text : run(workers, true)) {
+      EXPECT_NE(text.find("replicas 0 and " + std::to_string(4 / workers) + " read the same 4 samples at step 0"),
+                std::string::npos)
+          << text;
+    }
+    for (const std::string& text : run(workers, false)) EXPECT_EQ(text, "");
+  }
+  for (const std::string& text : run(1, true)) EXPECT_EQ(text, "");
+}
+
 TEST(Ledger, ProvesThatWorkersUsedEachSampleOnce) {
   const auto ledgers = run_workers(WorkersCase{3, 4}, [](Strategy& strategy) {
     const auto data = strategy.distribute(numbers(29), {.global_batch = 7, .shuffle = true});

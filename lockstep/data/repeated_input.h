@@ -1,0 +1,27 @@
+// Replicas that were given the same samples: probably an input that is not sharded.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/findings.h"
+
+namespace lockstep::internal {
+
+/// What one replica was given.
+struct PartDigest {
+  uint64_t digest = 0;  // 0: it says nothing
+  int64_t rows = 0;
+};
+
+/// Reports the first two replicas that were given the same, as a finding about `subject` at `step`. `parts` are those
+/// of all replicas, in their order.
+void report_repeated_input(Findings& findings, const std::string& subject, int64_t step,
+                           const std::vector<PartDigest>& parts);
+
+/// As bytes for another worker, and back. A PeerError for bytes that bytes_of() does not make.
+std::string bytes_of(const std::vector<PartDigest>& parts);
+std::vector<PartDigest> parts_of(const std::string& bytes);
+
+}  // namespace lockstep::internal
