@@ -13,8 +13,9 @@
 
 namespace lockstep::internal {
 
-StepFeed::StepFeed(std::unique_ptr<EpochReader> reader, int64_t depth, int64_t threads, std::string what)
-    : reader_(std::move(reader)), depth_(static_cast<std::size_t>(depth)), what_(std::move(what)) {
+StepFeed::StepFeed(std::unique_ptr<EpochReader> reader, int64_t depth, int64_t threads, std::string what,
+                   std::chrono::milliseconds patience)
+    : reader_(std::move(reader)), depth_(static_cast<std::size_t>(depth)), what_(std::move(what)), patience_(patience) {
   if (depth == 0) return;
   const int64_t wanted = reader_->is_parallel() ? std::min(threads, depth) : 1;
   try {
@@ -92,16 +93,30 @@ void StepFeed::work() {
 }
 
 void StepFeed::wait_for_first(std::unique_lock<std::mutex>& lock) {
-  constexpr std::chrono::seconds kLong{10};
-  int64_t waited = 0;
-  while (!monitor_->changed.wait_for(lock, kLong, [&] { return !slots_.empty() && slots_.front()->done; })) {
-    waited += kLong.count();
-    log(LogLevel::kWarning, fmt::format("input stall: a step has waited {} s for {}", waited, what_));
+  std::chrono::milliseconds waited{0};
+  while (!monitor_->changed.wait_for(lock, patience_, [&] { return !slots_.empty() && slots_.front()->done; })) {
+    waited += patience_;
+    warn_of_stall(waited);
   }
 }
 
+/// Nobody can say that it takes long before it has ended.
+LocalStep StepFeed::read_here() {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  LocalStep step = read(reader_->claim());
+  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin);
+  if (waited >= patience_) warn_of_stall(waited);
+  return step;
+}
+
+void StepFeed::warn_of_stall(std::chrono::milliseconds waited) const {
+  log(LogLevel::kWarning, fmt::format("input stall: a step has waited {:.3g} s for {}",
+                                      std::chrono::duration<double>(waited).count(), what_));
+}
+
 LocalStep StepFeed::next() {
-  if (threads_.empty()) return read(reader_->claim());
+  if (threads_.empty()) return read_here();
   std::shared_ptr<Slot> slot;
   {
     std::unique_lock<std::mutex> lock(monitor_->mutex);

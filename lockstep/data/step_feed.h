@@ -1,6 +1,7 @@
 // The steps of one epoch as an iterator takes them: read when they are asked for, or ahead, on threads of their own.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -20,8 +21,9 @@ namespace lockstep::internal {
 /// it, as soon as what they read has come. Reading ahead moves no cursor.
 class StepFeed {
  public:
-  /// `what` names the pipeline in the warning about a long wait.
-  StepFeed(std::unique_ptr<EpochReader> reader, int64_t depth, int64_t threads, std::string what);
+  /// `what` names the pipeline in the warning that the loop has waited for longer than `patience`.
+  StepFeed(std::unique_ptr<EpochReader> reader, int64_t depth, int64_t threads, std::string what,
+           std::chrono::milliseconds patience = std::chrono::seconds(10));
   ~StepFeed();
   StepFeed(const StepFeed&) = delete;
   StepFeed& operator=(const StepFeed&) = delete;
@@ -40,11 +42,14 @@ class StepFeed {
   void start_thread();
   void work();
   void wait_for_first(std::unique_lock<std::mutex>& lock);
+  LocalStep read_here();
+  void warn_of_stall(std::chrono::milliseconds waited) const;
   static LocalStep read(const EpochReader::Work& work);
 
   const std::unique_ptr<EpochReader> reader_;
   const std::size_t depth_;
   const std::string what_;
+  const std::chrono::milliseconds patience_;
   const ProcessMark process_;
   std::unique_ptr<Monitor> monitor_ = std::make_unique<Monitor>();
   std::deque<std::shared_ptr<Slot>> slots_;  // claimed, in order; guarded by the monitor
