@@ -26,6 +26,7 @@ using internal::StreamStage;
 namespace {
 
 using Reader = std::unique_ptr<StreamReader>;
+using Named = std::shared_ptr<const StreamSource>;
 
 struct Mapping {
   Mapping(internal::MapCall fn, int64_t threads) : call(std::move(fn)), pool(threads) {}
@@ -42,12 +43,12 @@ int64_t first_id(const Batch& element) {
 /// Reads a group of elements, maps them side by side, and gives them one by one.
 class MapReader final : public StreamReader {
  public:
-  MapReader(Reader upstream, std::shared_ptr<Mapping> mapping, const Pass& pass, std::string upstream_name,
+  MapReader(Reader upstream, std::shared_ptr<Mapping> mapping, const Pass& pass, Named source,
             std::shared_ptr<SkippedSamples> skipped)
       : upstream_(std::move(upstream)),
         mapping_(std::move(mapping)),
         pass_(pass),
-        upstream_name_(std::move(upstream_name)),
+        source_(std::move(source)),
         skipped_(std::move(skipped)),
         position_(upstream_->position()) {}
 
@@ -100,7 +101,7 @@ class MapReader final : public StreamReader {
       try {
         internal::SampleRandom random(pass_);
         made.element = internal::call_map(mapping_->call, random, std::move(made.element), id,
-                                          [&] { return fmt::format("sample {} of {}", id, upstream_name_); });
+                                          [&] { return source_->name_of(id); });
         made.element.ids = ids;
       } catch (...) {
         made.error = std::current_exception();
@@ -111,7 +112,7 @@ class MapReader final : public StreamReader {
   const Reader upstream_;
   const std::shared_ptr<Mapping> mapping_;
   const Pass pass_;
-  const std::string upstream_name_;
+  const Named source_;  // names its samples
   const std::shared_ptr<SkippedSamples> skipped_;
   StreamPosition position_;
   std::deque<Made> made_;
@@ -124,7 +125,7 @@ class MapStage final : public StreamStage {
   std::unique_ptr<StreamReader> open(const StreamPass& pass, const StreamPosition& position) const override {
     StreamPass before = pass;
     ++before.pass.maps_after;
-    return std::make_unique<MapReader>(upstream().open(before, position), mapping_, pass.pass, upstream().describe(),
+    return std::make_unique<MapReader>(upstream().open(before, position), mapping_, pass.pass, shared_upstream(),
                                        pass.skipped);
   }
   std::string describe() const override { return fmt::format("{} of {}", mapping_->call.name, upstream().describe()); }
@@ -135,8 +136,12 @@ class MapStage final : public StreamStage {
 
 class FilterReader final : public StreamReader {
  public:
-  FilterReader(Reader upstream, std::function<bool(const Batch&)> keep, std::shared_ptr<SkippedSamples> skipped)
-      : upstream_(std::move(upstream)), keep_(std::move(keep)), skipped_(std::move(skipped)) {}
+  FilterReader(Reader upstream, std::function<bool(const Batch&)> keep, Named source,
+               std::shared_ptr<SkippedSamples> skipped)
+      : upstream_(std::move(upstream)),
+        keep_(std::move(keep)),
+        source_(std::move(source)),
+        skipped_(std::move(skipped)) {}
   bool next(Batch& element) override {
     while (upstream_->next(element)) {
       try {
@@ -153,16 +158,18 @@ class FilterReader final : public StreamReader {
   StreamPosition position() const override { return upstream_->position(); }
 
  private:
-  [[noreturn]] static void rethrow(int64_t id) {
-    std::throw_with_nested(DataError(
-        "LS-MAP",
-        fmt::format("the function of filter failed on sample {}: {}", id, message_of(std::current_exception())),
-        "correct the function or the sample, or skip such samples: DistributeOptions::on_error; "
-        "std::rethrow_if_nested gives the exception itself"));
+  [[noreturn]] void rethrow(int64_t id) const {
+    std::throw_with_nested(
+        DataError("LS-MAP",
+                  fmt::format("the function of filter failed on {}: {}", source_->name_of(id),
+                              message_of(std::current_exception())),
+                  "correct the function or the sample, or skip such samples: DistributeOptions::on_error; "
+                  "std::rethrow_if_nested gives the exception itself"));
   }
 
   const Reader upstream_;
   const std::function<bool(const Batch&)> keep_;
+  const Named source_;  // names its samples
   const std::shared_ptr<SkippedSamples> skipped_;
 };
 
@@ -171,7 +178,7 @@ class FilterStage final : public StreamStage {
   FilterStage(const Stream& upstream, std::function<bool(const Batch&)> keep)
       : StreamStage(upstream), keep_(std::move(keep)) {}
   std::unique_ptr<StreamReader> open(const StreamPass& pass, const StreamPosition& position) const override {
-    return std::make_unique<FilterReader>(upstream().open(pass, position), keep_, pass.skipped);
+    return std::make_unique<FilterReader>(upstream().open(pass, position), keep_, shared_upstream(), pass.skipped);
   }
   std::string describe() const override { return fmt::format("some elements of {}", upstream().describe()); }
 

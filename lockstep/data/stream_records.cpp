@@ -14,6 +14,7 @@
 #include "lockstep/data/files_digest.h"
 #include "lockstep/data/interleave.h"
 #include "lockstep/data/stream.h"
+#include "lockstep/data/stream_stage.h"
 
 namespace lockstep::data {
 
@@ -127,6 +128,26 @@ class FileStream final : public StreamSource {
   const int64_t file_;
 };
 
+/// The files' streams in turn, which it adds the names of records to.
+class RecordStream final : public internal::StreamStage {
+ public:
+  RecordStream(const Stream& files, std::shared_ptr<const Records> records)
+      : StreamStage(files), records_(std::move(records)) {}
+  std::unique_ptr<StreamReader> open(const StreamPass& pass, const StreamPosition& position) const override {
+    return upstream().open(pass, position);
+  }
+  std::string describe() const override { return upstream().describe(); }
+  std::string name_of(int64_t id) const override {
+    const std::vector<std::string>& files = records_->files->files();
+    const auto file = static_cast<std::size_t>(id >> kRecordBits);
+    if (file >= files.size()) return StreamSource::name_of(id);
+    return fmt::format("record {} of '{}'", id & ((int64_t{1} << kRecordBits) - 1), files[file]);
+  }
+
+ private:
+  const std::shared_ptr<const Records> records_;
+};
+
 }  // namespace
 
 Stream from_records(std::shared_ptr<const RecordFiles> files, ParseFunction parse, const InterleaveOptions& options) {
@@ -142,7 +163,8 @@ Stream from_records(std::shared_ptr<const RecordFiles> files, ParseFunction pars
   const auto records = std::make_shared<const Records>(std::move(files), std::move(parse));
   std::vector<std::shared_ptr<const StreamSource>> all;
   for (int64_t file = 0; file < count; ++file) all.push_back(std::make_shared<FileStream>(records, file));
-  return internal::interleaved(std::move(all), options, internal::InterleavedIds::kKept, name);
+  const Stream stream = internal::interleaved(std::move(all), options, internal::InterleavedIds::kKept, name);
+  return Stream(std::make_shared<RecordStream>(stream, records));
 }
 
 }  // namespace lockstep::data

@@ -58,6 +58,8 @@ class StreamSource {
   /// a UsageError for a position that cannot be one. The reader keeps what it needs: it may outlive the source.
   virtual std::unique_ptr<StreamReader> open(const StreamPass& pass, const StreamPosition& position) const = 0;
   virtual std::string describe() const = 0;
+  /// What messages call the sample of an id that its readers gave: "sample 7 of records in memory".
+  virtual std::string name_of(int64_t id) const;
   /// In how many passes with different files it can be read, whose elements together are all; 1 where it cannot.
   virtual int64_t num_shards() const;
   /// The files behind it, with a digest of each, for the check whether they have changed.

@@ -17,6 +17,8 @@ class StreamStage : public data::StreamSource {
  public:
   explicit StreamStage(const data::Stream& upstream) : upstream_(upstream.source()) {}
   int64_t num_shards() const override { return upstream_->num_shards(); }
+  /// A stage that gives other ids than its upstream overrides it.
+  std::string name_of(int64_t id) const override { return upstream_->name_of(id); }
   std::vector<File> files() const override { return upstream_->files(); }
   int64_t read_ahead() const override { return upstream_->read_ahead(); }
 
