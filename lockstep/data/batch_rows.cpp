@@ -30,6 +30,12 @@ bool joins(const at::Tensor& a, const at::Tensor& b) {
                           std::equal(a.sizes().begin() + 1, a.sizes().end(), b.sizes().begin() + 1));
 }
 
+/// Which sample a batch begins with, for messages.
+std::string sample_text(const Batch& batch, const char* otherwise) {
+  if (!batch.ids.defined() || batch.ids.dim() == 0 || batch.ids.size(0) == 0) return otherwise;
+  return fmt::format("sample {}", batch.ids[0].item<int64_t>());
+}
+
 at::Tensor joined(std::span<const Batch> batches, const char* what, const std::string& who,
                   const std::function<const at::Tensor&(const Batch&)>& get) {
   const at::Tensor& first = get(batches.front());
@@ -37,10 +43,11 @@ at::Tensor joined(std::span<const Batch> batches, const char* what, const std::s
   for (const Batch& batch : batches) {
     const at::Tensor& one = get(batch);
     if (!joins(first, one)) {
-      throw DataError("LS-SAMPLE-SHAPE",
-                      fmt::format("{} gives samples of different shapes: the {} is {} in one and {} in another", who,
-                                  what, text_of(first), text_of(one)),
-                      "give all samples one dtype and shape, in map(), or fill them up with padded_batch()");
+      throw DataError(
+          "LS-SAMPLE-SHAPE",
+          fmt::format("{} gives samples of different shapes: the {} is {} in {} and {} in {}", who, what,
+                      text_of(first), sample_text(batches.front(), "one"), text_of(one), sample_text(batch, "another")),
+          "give all samples one dtype and shape, in map(), or fill them up with padded_batch()");
     }
     if (one.defined()) all.push_back(one);
   }
@@ -175,6 +182,36 @@ Batch zipped(Batch first, const Batch& second, const std::string& name) {
   if (second.target.defined()) first.more[name + "/target"] = second.target;
   for (const auto& [inner, tensor] : second.more) first.more[name + "/" + inner] = tensor;
   return first;
+}
+
+Batch joined_most(std::vector<Batch> batches, const std::string& who,
+                  FunctionRef<void(const std::exception_ptr&)> leave_out) {
+  try {
+    return joined_rows(batches, who);
+  } catch (const DataError&) {  // the rest finds out whose it is
+  }
+  const auto misfit = [&](const Batch& a, const Batch& b) -> std::exception_ptr {
+    try {
+      joined_rows(std::vector<Batch>{a, b}, who);
+      return nullptr;
+    } catch (const DataError&) {
+      return std::current_exception();
+    }
+  };
+  std::vector<std::vector<Batch>> forms;  // each has batches of the same dtypes and shapes
+  for (Batch& one : batches) {
+    const auto same =
+        std::find_if(forms.begin(), forms.end(), [&](const auto& form) { return !misfit(form.front(), one); });
+    (same == forms.end() ? forms.emplace_back() : *same).push_back(std::move(one));
+  }
+  // The first one of equals.
+  const auto most =
+      std::max_element(forms.begin(), forms.end(), [](const auto& a, const auto& b) { return a.size() < b.size(); });
+  for (auto form = forms.begin(); form != forms.end(); ++form) {
+    if (form == most) continue;
+    for (const Batch& one : *form) leave_out(misfit(most->front(), one));
+  }
+  return joined_rows(*most, who);
 }
 
 bool is_plain(const at::Tensor& tensor) {

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "lockstep/core/function_ref.h"
 #include "lockstep/data/batch.h"
 #include "lockstep/data/dataset.h"
 
@@ -14,6 +16,11 @@ namespace lockstep::internal {
 /// The rows of several batches, one after the other. Throws a DataError that names `who` where their tensors differ in
 /// names, dtypes or shapes beyond the first dimension. At least one batch.
 Batch joined_rows(std::span<const Batch> batches, const std::string& who);
+
+/// The same, of as many as have the same dtypes and shapes; the first ones where as many have others. `leave_out` is
+/// called with a DataError for each of the others. At least one batch.
+Batch joined_most(std::vector<Batch> batches, const std::string& who,
+                  FunctionRef<void(const std::exception_ptr&)> leave_out);
 
 /// Whether a tensor is an ordinary one of the host that needs no gradient, so that its memory is all that it is.
 bool is_plain(const at::Tensor& tensor);

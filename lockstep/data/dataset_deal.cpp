@@ -87,7 +87,9 @@ class Reader final : public EpochReader {
         skipped_->add(std::current_exception());
       }
     }
-    return read.empty() ? without_rows() : joined_rows(read, dataset_.source()->describe());
+    if (read.empty()) return without_rows();
+    return joined_most(std::move(read), dataset_.source()->describe(),
+                       [&](const std::exception_ptr& error) { skipped_->add(error); });
   }
 
   /// A part without rows; undefined where no shape can be found. Deal::next gives it that of another part then.

@@ -33,7 +33,7 @@ void check_element(const Batch& element, const std::string& who) {
 }
 
 RowFeed::RowFeed(const data::Stream& stream, const data::StreamPass& pass, const StreamPosition& position)
-    : who_(stream.source()->describe()) {
+    : who_(stream.source()->describe()), skipped_(pass.skipped) {
   int64_t used = 0;
   StreamPosition there;
   if (!position.empty()) {
@@ -75,14 +75,20 @@ bool RowFeed::has_rows() {
 std::optional<Batch> RowFeed::take(int64_t count) {
   std::vector<Batch> pieces;
   int64_t missing = count;
-  while (missing > 0 && has_rows()) {
-    const int64_t some = std::min(missing, rows_ - used_);
-    pieces.push_back(some == rows_ ? element_ : rows_of(element_, used_, some));
-    used_ += some;
-    missing -= some;
+  while (true) {
+    while (missing > 0 && has_rows()) {
+      const int64_t some = std::min(missing, rows_ - used_);
+      pieces.push_back(some == rows_ ? element_ : rows_of(element_, used_, some));
+      used_ += some;
+      missing -= some;
+    }
+    if (pieces.empty()) return std::nullopt;
+    if (!skipped_) return joined_rows(pieces, who_);
+    Batch rows = joined_most(std::move(pieces), who_, [&](const std::exception_ptr& error) { skipped_->add(error); });
+    missing = count - rows.size();
+    if (missing == 0 || !has_rows()) return rows;
+    pieces = {std::move(rows)};
   }
-  if (pieces.empty()) return std::nullopt;
-  return joined_rows(pieces, who_);
 }
 
 std::optional<Batch> RowFeed::take_element() {

@@ -20,7 +20,8 @@ class RowFeed {
   /// Continues at a position that position() gave.
   RowFeed(const data::Stream& stream, const data::StreamPass& pass, const data::StreamPosition& position);
 
-  /// Up to `count` rows; fewer at the end, and then nothing at all.
+  /// Up to `count` rows; fewer at the end, and then nothing at all. Where samples are skipped, so are those whose
+  /// dtypes or shapes are not those of most of these rows.
   std::optional<Batch> take(int64_t count);
   /// The rest of the present element, or the next one.
   std::optional<Batch> take_element();
@@ -32,6 +33,7 @@ class RowFeed {
   bool has_rows();
 
   const std::string who_;
+  const std::shared_ptr<data::SkippedSamples> skipped_;
   std::unique_ptr<data::StreamReader> reader_;
   data::StreamPosition before_;  // of the present element
   Batch element_;

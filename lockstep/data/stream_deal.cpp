@@ -123,9 +123,13 @@ class Reader final : public EpochReader {
     return step;
   }
 
+  /// With Remainder::kDrop a part that is not full is left out.
   std::optional<Batch> rows_for(RowFeed& feed, int64_t replica) const {
     if (options_.global_batch == 0) return feed.take_element();
-    return feed.take(part_of({0, options_.global_batch}, replica, block_.all).size());
+    const int64_t size = part_of({0, options_.global_batch}, replica, block_.all).size();
+    std::optional<Batch> rows = feed.take(size);
+    if (rows && options_.remainder == Remainder::kDrop && rows->size() < size) rows.reset();
+    return rows;
   }
 
   void add(LocalStep& step, std::optional<Batch> rows) {
@@ -232,7 +236,7 @@ class StreamDeal final : public Deal {
       if (mine.end) return;
     }
     if (mine.parts.empty()) mine.parts.resize(static_cast<std::size_t>(group().num_local_replicas()));
-    mine.end = options().remainder == Remainder::kDrop && options().global_batch > 0 &&
+    mine.end = reading_ == Reading::kWhole && options().remainder == Remainder::kDrop &&
                mine.global_size < options().global_batch;
     if (options().remainder == Remainder::kPad && options().global_batch > 0) pad(mine);
     std::vector<StreamPosition> positions;
@@ -338,11 +342,11 @@ Reading reading_of(const data::Stream& stream, const DistributeOptions& options,
         fmt::format("a global batch of {} has no sample for some of {} replicas: every worker reads all of {} "
                     "(Sharding::kData)",
                     options.global_batch, replicas, stream.source()->describe()));
-  } else if (options.sharding == Sharding::kFile && shards < replicas) {
-    log(LogLevel::kWarning,
-        fmt::format("{} can be read in {} parts and not in {}, one for each replica: every worker reads all of it "
+  } else if (shards < replicas && (options.sharding == Sharding::kFile || shards > 1)) {
+    log(options.sharding == Sharding::kFile ? LogLevel::kWarning : LogLevel::kInfo,
+        fmt::format("{} can be read in {} and not in {}, one for each replica: every worker reads all of it "
                     "(Sharding::kData)",
-                    stream.source()->describe(), shards, replicas));
+                    stream.source()->describe(), counted(shards, "part"), replicas));
   }
   return Reading::kWhole;
 }

@@ -8,10 +8,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <functional>
+#include <memory>
 #include <set>
+#include <string>
 #include <thread>
+#include <utility>
 
+#include "lockstep/core/log.h"
+#include "lockstep/data/step_feed.h"
 #include "tests/data/dealt_numbers.h"
 #include "tests/data/records_in_memory.h"
 #include "tests/support/errors.h"
@@ -232,6 +238,36 @@ TEST(Skipping, GoesOnWhereTheFirstSamplesCannotBeRead) {
             (Steps{{{1}, {2, 3}}, {{}, {-100, -100}}}));
 }
 
+TEST(Skipping, LeavesOutSamplesOfAnotherShapeThanMostOfTheirPartHave) {
+  const auto other = [](Batch sample) {
+    const int64_t number = sample.target.item<int64_t>();
+    sample.input = torch::zeros({1, number == 4 || number == 11 ? 5 : 3});
+    return sample;
+  };
+  const auto targets = [](const DistributedDataset& data) {
+    Numbers all;
+    for (const auto& batch : data.epoch(0)) {
+      for (const Batch& part : batch) {
+        const Numbers some = targets_of(part);
+        all.insert(all.end(), some.begin(), some.end());
+        EXPECT_EQ(part.input.sizes(), (Numbers{part.size(), 3}));
+      }
+    }
+    EXPECT_EQ(data.skipped(), 2);
+    return all;
+  };
+  const Numbers expected{0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 12, 13, 14};
+  const DistributeOptions skip{.global_batch = 6, .on_error = OnError::kSkip};
+  MirroredStrategy strategy({.devices = lanes(1), .replicas = 2});
+  EXPECT_EQ(targets(strategy.distribute(numbers(15).map(other), skip)), expected);
+  EXPECT_EQ(targets(strategy.distribute(numbers_in({15}).map(other), skip)), expected);
+  const auto by_workers = run_workers(
+      WorkersCase{2, 2}, [&](Strategy& one) { return targets(one.distribute(numbers(15).map(other), skip)); });
+  EXPECT_EQ(sorted(Steps{{by_workers[0], by_workers[1]}}), expected);
+  expect_error<DataError>([&] { targets(strategy.distribute(numbers_in({15}).map(other), {.global_batch = 15})); },
+                          "LS-SAMPLE-SHAPE", {"[1, 3] in sample 0", "[1, 5] in sample 4"});
+}
+
 TEST(Skipping, GivesEmptyBatchesWhereNothingCanBeRead) {
   MirroredStrategy strategy({.devices = lanes(1), .replicas = 2});
   for (const Remainder remainder : {Remainder::kKeep, Remainder::kPad}) {
@@ -245,6 +281,51 @@ TEST(Skipping, GivesEmptyBatchesWhereNothingCanBeRead) {
     }
     EXPECT_EQ(steps, 2);
     EXPECT_EQ(data.skipped(), 3);
+  }
+}
+
+/// Reads one step, which takes as long as `slow` does.
+class SlowReader final : public internal::EpochReader {
+ public:
+  explicit SlowReader(std::function<void()> slow) : slow_(std::move(slow)) {}
+  Work claim() override {
+    if (std::exchange(claimed_, true)) return nullptr;
+    return [this] {
+      slow_();
+      return internal::LocalStep{};
+    };
+  }
+  bool is_parallel() const override { return true; }
+
+ private:
+  const std::function<void()> slow_;
+  bool claimed_ = false;
+};
+
+TEST(ReadingAhead, AStepThatTakesLongIsNamedWithThePipelineAheadOrNot) {
+  for (const int64_t depth : {0, 2}) {
+    std::atomic<int> warnings = 0;
+    std::string text;
+    set_log_sink([&](LogLevel, std::string_view line) {
+      text = line;
+      ++warnings;
+    });
+    const auto begin = std::chrono::steady_clock::now();
+    const auto slow = [&] {
+      if (depth > 0) {
+        while (warnings < 2) std::this_thread::yield();
+      } else {
+        while (std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(3)) std::this_thread::yield();
+      }
+    };
+    internal::StepFeed feed(std::make_unique<SlowReader>(slow), depth, 1, "images under 'a'",
+                            std::chrono::milliseconds(1));
+    EXPECT_FALSE(feed.next().end);
+    EXPECT_TRUE(feed.next().end);
+    set_log_sink({});
+    EXPECT_GE(warnings, depth > 0 ? 2 : 1);
+    EXPECT_NE(text.find("input stall: a step has waited 0.00"), std::string::npos) << text;
+    EXPECT_NE(text.find("for images under 'a'"), std::string::npos) << text;
   }
 }
 

@@ -72,6 +72,44 @@ TEST(Streams, OpenOnlyTheFilesOfTheirReplicas) {
   EXPECT_EQ(opened, (std::vector<int64_t>{2, 2}));
 }
 
+TEST(Streams, DropLeavesOutOnlyPartsThatAreNotFullHoweverUnevenTheFilesAre) {
+  for (const int64_t workers : {1, 2}) {
+    const Steps steps = joined(run_workers(WorkersCase{workers, 2}, [&](Strategy& strategy) {
+      return steps_of(
+          strategy.distribute(numbers_in({101, 3}),
+                              {.global_batch = 4, .remainder = Remainder::kDrop, .sharding = Sharding::kFile}),
+          0);
+    }));
+    ASSERT_EQ(steps.size(), 50u) << workers << " workers";
+    Numbers expected = up_to(100);  // the last of the first file stands alone
+    expected.insert(expected.end(), {101, 102});
+    EXPECT_EQ(sorted(steps), expected);
+    for (std::size_t step = 0; step < steps.size(); ++step) {
+      EXPECT_EQ(steps[step][0].size(), 2u);
+      EXPECT_EQ(steps[step][1].size(), step == 0 ? 2u : 0u);
+    }
+  }
+}
+
+TEST(Streams, NameTheRecordOnWhichAFunctionFails) {
+  MirroredStrategy strategy({.devices = lanes(1), .replicas = 1});
+  const auto fails_on_7 = [](const Batch& sample) {
+    if (sample.target.item<int64_t>() == 7) throw std::runtime_error("no such colour");
+  };
+  const auto map = [&](Batch sample) {
+    fails_on_7(sample);
+    return sample;
+  };
+  const auto filter = [&](const Batch& sample) {
+    fails_on_7(sample);
+    return true;
+  };
+  for (const Stream& stream : {numbers_in({3, 9}).map(map), numbers_in({3, 9}).repeat(1).filter(filter)}) {
+    expect_error<DataError>([&] { steps_of(strategy.distribute(stream, {.global_batch = 12}), 0); }, "LS-MAP",
+                            {"record 4 of 'file1'", "no such colour"});
+  }
+}
+
 TEST(Streams, ContinueAtTheVeryNextSampleOnOtherWorkers) {
   for (const Sharding sharding : {Sharding::kData, Sharding::kFile}) {
     const DistributeOptions options{.global_batch = 6, .shuffle = true, .seed = 3, .sharding = sharding, .prefetch = 1};
