@@ -8,6 +8,7 @@
 #include "lockstep/checkpoint/checkpoint_folder.h"
 #include "lockstep/checkpoint/image.h"
 #include "tests/checkpoint/model_files.h"
+#include "tests/checkpoint/stepped_image.h"
 #include "tests/support/errors.h"
 
 namespace lockstep {
@@ -16,42 +17,12 @@ namespace {
 namespace fs = std::filesystem;
 
 using internal::Image;
+using testing::image_of;
+using testing::kLosses;
 using testing::Lost;
 using testing::MachineStopped;
 using testing::ModelFiles;
-
-constexpr Lost kLosses[] = {Lost::kAll, Lost::kNothing, Lost::kContents, Lost::kHalf, Lost::kNewNames};
-
-/// A small state whose values say which step it is of.
-Image image_of(int64_t step) {
-  Image image;
-  image.run = {.library = "test",
-               .strategy = "S",
-               .replicas = 2,
-               .workers = 1,
-               .step = step,
-               .sequence = static_cast<uint64_t>(step)};
-  image.run.numbers.push_back({.kind = "number", .name = "step", .integers = {step}});
-  image.tensors.push_back({"mirrored", "w", -1, torch::full({3, 2}, static_cast<double>(step))});
-  image.tensors.push_back({"mirrored", "b", -1, torch::full({5}, step, torch::kByte)});
-  image.tensors.push_back({"slot", "w/momentum", -1, torch::full({3, 2}, static_cast<double>(step))});
-  for (int64_t r = 0; r < 2; ++r) image.tensors.push_back({"on-read", "mean", r, torch::full({2}, step + r)});
-  return image;
-}
-
-/// Loads it whole, and gives the step that all its values are of.
-int64_t step_in(ModelFiles& files, const fs::path& folder) {
-  const Image image = internal::load_image(files, folder);
-  const int64_t step = image.run.step;
-  const Image expected = image_of(step);
-  EXPECT_EQ(image.run, expected.run);
-  EXPECT_EQ(image.tensors.size(), expected.tensors.size());
-  for (const auto& one : image.tensors) {
-    EXPECT_EQ(one.value.to(torch::kLong).flatten()[0].item<int64_t>(), step + std::max<int64_t>(one.replica, 0))
-        << one.name;
-  }
-  return step;
-}
+using testing::step_in;
 
 /// Saves as the manager does.
 void save(ModelFiles& files, int64_t step, int64_t keep = 2) {

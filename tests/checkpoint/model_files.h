@@ -9,6 +9,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/checkpoint/files.h"
@@ -53,10 +54,12 @@ class ModelFiles : public internal::Files {
     }
     if (lost == Lost::kAll || lost == Lost::kNewNames) now_ = durable_;
     for (auto& [path, node] : now_) {
-      if (!node || node->synced.size() == node->bytes.size()) continue;
+      if (!node || node->synced == node->bytes) continue;
       if (lost == Lost::kAll || lost == Lost::kNewNames) node->bytes = node->synced;
-      if (lost == Lost::kContents)
-        std::fill(node->bytes.begin() + static_cast<std::ptrdiff_t>(node->synced.size()), node->bytes.end(), '\0');
+      if (lost == Lost::kContents) {
+        node->synced.resize(node->bytes.size());
+        node->bytes = node->synced;
+      }
       if (lost == Lost::kHalf) node->bytes.resize((node->synced.size() + node->bytes.size()) / 2);
     }
     // Files are shared between the two maps: from here on each has its own.
@@ -142,10 +145,16 @@ class ModelFiles : public internal::Files {
   }
   std::unique_ptr<internal::FileLock> lock(const fs::path& path) override {
     call(path);
-    if (!locks_.insert(path).second) return nullptr;
-    return std::make_unique<Lock>(*this, path);
+    if (!is_folder_now(path.parent_path())) refuse(path, "No such file or directory");
+    std::shared_ptr<Node>& node = now_[path];
+    if (!node) node = std::make_shared<Node>();
+    if (!locks_.insert(node).second) return nullptr;
+    return std::make_unique<Lock>(*this, path, node);
   }
-  bool is_locked(const fs::path& path) override { return locks_.contains(path); }
+  bool is_locked(const fs::path& path) override {
+    const auto found = now_.find(path);
+    return found != now_.end() && locks_.contains(found->second);
+  }
 
  private:
   struct Node {
@@ -160,16 +169,22 @@ class ModelFiles : public internal::Files {
       files_.call(path_);
       if (node_->bytes.size() < offset + bytes.size()) node_->bytes.resize(offset + bytes.size());
       std::memcpy(node_->bytes.data() + offset, bytes.data(), bytes.size());
+      if (!bytes.empty()) written_.emplace_back(offset, bytes.size());
     }
+    /// Only of what was written by this one: the others may be on other hosts.
     void sync() override {
       files_.call(path_);
-      node_->synced = node_->bytes;
+      for (const auto& [offset, size] : std::exchange(written_, {})) {
+        if (node_->synced.size() < offset + size) node_->synced.resize(offset + size);
+        std::memcpy(node_->synced.data() + offset, node_->bytes.data() + offset, size);
+      }
     }
 
    private:
     ModelFiles& files_;
     fs::path path_;
     std::shared_ptr<Node> node_;
+    std::vector<std::pair<uint64_t, std::size_t>> written_;  // since the last sync: offsets and sizes
   };
   class Reading final : public internal::OpenFile {
    public:
@@ -187,13 +202,18 @@ class ModelFiles : public internal::Files {
   };
   class Lock final : public internal::FileLock {
    public:
-    Lock(ModelFiles& files, fs::path path) : files_(files), path_(std::move(path)) {}
-    ~Lock() override { files_.locks_.erase(path_); }
-    bool is_in_place() const override { return files_.locks_.contains(path_); }
+    Lock(ModelFiles& files, fs::path path, std::shared_ptr<Node> node)
+        : files_(files), path_(std::move(path)), node_(std::move(node)) {}
+    ~Lock() override { files_.locks_.erase(node_); }
+    bool is_in_place() const override {
+      const auto found = files_.now_.find(path_);
+      return found != files_.now_.end() && found->second == node_;
+    }
 
    private:
     ModelFiles& files_;
-    fs::path path_;
+    const fs::path path_;
+    const std::shared_ptr<Node> node_;
   };
 
   [[noreturn]] static void refuse(const fs::path& path, const std::string& reason) {
@@ -212,7 +232,7 @@ class ModelFiles : public internal::Files {
 
   std::map<fs::path, std::shared_ptr<Node>> now_;      // null: a folder
   std::map<fs::path, std::shared_ptr<Node>> durable_;  // the names as of the last sync of their folder
-  std::set<fs::path> locks_;
+  std::set<std::shared_ptr<Node>> locks_;
   std::atomic<uint64_t> bytes_read_{0};
   int64_t calls_ = 0;
   int64_t fail_at_ = -1;
