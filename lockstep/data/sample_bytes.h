@@ -1,4 +1,4 @@
-// A sample's tensors as bytes, for the cache's file.
+// A sample's tensors as bytes, for the cache's file and for other workers.
 #pragma once
 
 #include <optional>
