@@ -145,6 +145,37 @@ TEST(Cursors, AreJson) {
   }
 }
 
+TEST(Cursors, AreNotWhatAProgramChangedInThem) {
+  const auto expect_refused = [](const std::string& members, std::string_view value) {
+    expect_error<UsageError>([&] { data::cursor_from_json("{" + members + "}"); }, "LS-STATE-MISFIT", {value});
+  };
+  const std::string whole = R"("epoch":1,"position":2,"size":3,"shuffle":true)";
+  EXPECT_EQ(data::cursor_from_json("{" + whole + R"(,"seed":18446744073709551615})").seed, ~uint64_t{0});
+  expect_refused(whole, "seed");
+  expect_refused(whole + R"(,"seed":-1)", "seed");
+  expect_refused(whole + R"(,"seed":18446744073709551616)", "seed");
+  expect_refused(R"("seed":4,"position":2,"size":3,"shuffle":true,"epoch":9223372036854775808)", "epoch");
+  expect_refused(R"("seed":4,"position":2,"size":3,"shuffle":1,"epoch":1)", "shuffle");
+  expect_refused(whole + R"(,"seed":4,"digest":-1)", "digest");
+  for (const char* stream : {"5", "{\"a\":5}", "[1.5]", "[18446744073709551615]", "null"}) {
+    expect_refused(whole + R"(,"seed":4,"stream":)" + stream, "stream");
+  }
+}
+
+TEST(Cursors, ThatAreNoneAreRefusedInTwoPrintableLines) {
+  for (const std::string& text : {std::string("\xff\xfe"), "{\"epoch\":\"\n" + std::string(100000, '\x80') + "\"}"}) {
+    try {
+      data::cursor_from_json(text);
+      ADD_FAILURE() << "it was taken";
+    } catch (const UsageError& error) {
+      const std::string message = error.what();
+      EXPECT_LT(message.size(), 300u);
+      EXPECT_TRUE(
+          std::all_of(message.begin(), message.end(), [](char c) { return c == '\n' || (c >= ' ' && c <= '~'); }));
+    }
+  }
+}
+
 TEST(Cursors, OfOtherDataAreRefused) {
   MirroredStrategy strategy({.devices = lanes(1)});
   const auto data = strategy.distribute(numbers(10), {.global_batch = 4});
