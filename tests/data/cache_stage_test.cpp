@@ -2,10 +2,12 @@
 #include "lockstep/data/stage.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 
@@ -92,6 +94,72 @@ TEST_F(CacheFile, DropsWhatIsCutOffOrDamaged) {
     file.put('\x55');
   }
   EXPECT_EQ(inputs_of(Dataset(source).cache(path_)), (Numbers{0, 1, 2, 3, 4, 5}));
+}
+
+/// While it exists, no file of this process can grow beyond `size` bytes, as on a full disk. The kernel then writes
+/// what fits, and fails behind that.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t size) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit full{size, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &full);
+  }
+  ~FullDisk() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+  FullDisk(const FullDisk&) = delete;
+  FullDisk& operator=(const FullDisk&) = delete;
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int);
+};
+
+/// What is logged while it exists.
+class Warnings {
+ public:
+  Warnings() {
+    set_log_sink([this](LogLevel level, std::string_view text) {
+      if (level == LogLevel::kWarning) texts.emplace_back(text);
+    });
+  }
+  ~Warnings() { set_log_sink({}); }
+  Warnings(const Warnings&) = delete;
+  Warnings& operator=(const Warnings&) = delete;
+  std::vector<std::string> texts;
+};
+
+TEST_F(CacheFile, OfAFullDiskKeepsWhatFitsAndTheOthersAreReadEachTime) {
+  const Numbers all{0, 1, 2, 3, 4, 5};
+  { Dataset(std::make_shared<Counting>()).cache(path_).read_all(); }
+  const auto whole = std::filesystem::file_size(path_);
+  // A disk that is full within the head of the file, before the first sample, within a sample's bytes and within the
+  // head of the last one.
+  for (const auto& [size, kept] : std::vector<std::pair<uintmax_t, int64_t>>{
+           {10, 0}, {24, 0}, {24 + (whole - 24) / 2 - 3, 2}, {24 + (whole - 24) / 6 * 5 + 8, 5}, {whole - 1, 5}}) {
+    std::filesystem::remove(path_);
+    const auto source = std::make_shared<Counting>();
+    {
+      const Warnings warnings;
+      const FullDisk disk(size);
+      const Dataset cached = Dataset(source).cache(path_);
+      EXPECT_EQ(inputs_of(cached), all) << size;
+      EXPECT_EQ(source->reads, 6);
+      EXPECT_EQ(inputs_of(cached), all) << size;
+      EXPECT_EQ(source->reads, 6 + 6 - kept) << "what does not fit is read again, of " << size;
+      ASSERT_EQ(warnings.texts.size(), 1u) << "it is said once";
+      EXPECT_NE(warnings.texts[0].find(path_), std::string::npos);
+      EXPECT_LE(std::filesystem::file_size(path_), size);
+    }
+    source->reads = 0;
+    EXPECT_EQ(inputs_of(Dataset(source).cache(path_)), all) << "with space again, from " << size;
+    EXPECT_EQ(source->reads, 6 - kept);
+    EXPECT_EQ(std::filesystem::file_size(path_), whole);
+    EXPECT_EQ(inputs_of(Dataset(source).cache(path_)), all);
+    EXPECT_EQ(source->reads, 6 - kept) << "now it is whole";
+  }
 }
 
 TEST_F(CacheFile, RefusesOtherDataAndIsUsedByOneAtATime) {
