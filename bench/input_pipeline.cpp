@@ -9,9 +9,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -29,6 +27,7 @@
 #include <torch/data.h>
 #include <torch/version.h>
 
+#include "bench/made_images.h"
 #include "lockstep/data/files.h"
 #include "lockstep/lockstep.h"
 #include "tools/bench/bench_report.h"
@@ -43,9 +42,8 @@ namespace fs = std::filesystem;
 constexpr int64_t kRecords = 61440;  // a whole number of batches
 constexpr int64_t kPixels = 28 * 28;
 constexpr int64_t kReplicas = 2;
-constexpr int64_t kFiles = 512;
-constexpr int64_t kShort = 224;  // an image's sides
-constexpr int64_t kLong = 298;
+constexpr int64_t kFiles = bench::kImages;
+constexpr int64_t kShort = bench::kShortSide;
 
 struct Options {
   std::string side;
@@ -199,61 +197,6 @@ ReadEpoch lockstep_records(const Options& options) {
 
 // Images.
 
-/// A picture as a camera gives it: soft shapes and a little noise; about 25 KB as a JPEG file.
-std::string picture(int64_t number, int64_t height, int64_t width) {
-  std::string rows(static_cast<std::size_t>(height * width * 3), '\0');
-  uint32_t noise = static_cast<uint32_t>(number) * 747796405u + 1;
-  char* to = rows.data();
-  for (int64_t y = 0; y < height; ++y) {
-    for (int64_t x = 0; x < width; ++x) {
-      for (int64_t c = 0; c < 3; ++c) {
-        noise = noise * 1664525u + 1013904223u;
-        const double soft =
-            std::sin(0.021 * static_cast<double>(x * (1 + number % 5)) + static_cast<double>(c)) +
-            std::cos(0.013 * static_cast<double>(y * (1 + number % 7)) - 0.04 * static_cast<double>(x)) +
-            ((x / 23 + y / 17 + number) % 3 == 0 ? 0.6 : 0.0);
-        *to++ = static_cast<char>(std::clamp(115 + 40 * soft + static_cast<double>(noise >> 28), 0.0, 255.0));
-      }
-    }
-  }
-  return rows;
-}
-
-void write_jpeg(const fs::path& path, std::string rows, int64_t height, int64_t width) {
-  jpeg_compress_struct info{};
-  jpeg_error_mgr errors{};
-  info.err = jpeg_std_error(&errors);
-  jpeg_create_compress(&info);
-  std::FILE* const file = std::fopen(path.c_str(), "wb");
-  if (file == nullptr) throw std::runtime_error(fmt::format("'{}' cannot be written", path.string()));
-  jpeg_stdio_dest(&info, file);
-  info.image_height = static_cast<JDIMENSION>(height);
-  info.image_width = static_cast<JDIMENSION>(width);
-  info.input_components = 3;
-  info.in_color_space = JCS_RGB;
-  jpeg_set_defaults(&info);
-  jpeg_set_quality(&info, 90, TRUE);
-  jpeg_start_compress(&info, TRUE);
-  for (int64_t y = 0; y < height; ++y) {
-    auto* row = reinterpret_cast<JSAMPROW>(rows.data() + y * width * 3);
-    jpeg_write_scanlines(&info, &row, 1);
-  }
-  jpeg_finish_compress(&info);
-  jpeg_destroy_compress(&info);
-  std::fclose(file);
-}
-
-/// Ten folders of images whose shorter side has 224 pixels, half of them upright.
-void make_images(const std::string& folder) {
-  for (int64_t i = 0; i < kFiles; ++i) {
-    const fs::path path = fs::path(folder) / fmt::format("{}/{:04}.jpg", i % 10, i);
-    fs::create_directories(path.parent_path());
-    const int64_t height = i % 4 < 2 ? kShort : kLong;
-    const int64_t width = i % 4 < 2 ? kLong : kShort;
-    if (!fs::exists(path)) write_jpeg(path, picture(i, height, width), height, width);
-  }
-}
-
 /// By libjpeg-turbo alone: each thread reads a file, decodes its rows down to the window's last one, and writes the
 /// window as three planes. No loader could do less.
 void decode_alone(jpeg_decompress_struct& info, const std::string& path, std::string& file, std::string& rows,
@@ -364,7 +307,7 @@ int main(int argc, char** argv) {
         scratch = fs::temp_directory_path() / fmt::format("input_pipeline.{}", ::getpid());
         options.folder = scratch.string();
       }
-      make_images(options.folder);
+      bench::make_images(options.folder);
     }
     const ReadEpoch read = reader_of(options);
     int64_t epoch = 0;
