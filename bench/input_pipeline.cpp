@@ -1,6 +1,6 @@
 // What a loop waits for where it only reads: an epoch of records or of JPEG files, shuffled, put together to batches,
 // and read ahead into the memory of two replicas; by Lockstep, by LibTorch's DataLoader, and by libjpeg-turbo alone.
-// Prints one line of JSON.
+// And how soon Lockstep has the first step at any place of a large data set. Prints one line of JSON.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
@@ -16,6 +16,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <random>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -165,6 +166,9 @@ ReadEpoch libtorch_records(const Options& options) {
 
 // Lockstep.
 
+constexpr int64_t kManyRows = 10'000'000;
+constexpr int kSeeks = 1000;
+
 /// One replica for each core, although they only get batches here.
 std::shared_ptr<Strategy> two_replicas() {
   return std::make_shared<MirroredStrategy>(MirroredOptions{.devices = {"cpu:0", "cpu:1"}});
@@ -193,6 +197,46 @@ ReadEpoch lockstep_records(const Options& options) {
     return batch;
   };
   return lockstep_epochs(strategy, options.work == "batches" ? dataset.map_rows(change) : dataset.map(change), options);
+}
+
+/// Reads the first step at random places of a large data set, each in an epoch of its own.
+nlohmann::ordered_json seek_report(const Options& options) {
+  const auto strategy = two_replicas();
+  const at::Tensor numbers = at::arange(kManyRows, at::kLong);
+  const auto data = strategy->distribute(data::from_tensors(numbers.view({-1, 1}), numbers),
+                                         {.global_batch = options.batch * kReplicas,
+                                          .shuffle = true,
+                                          .prefetch = options.ahead,
+                                          .threads = options.threads});
+  data::Cursor cursor = data.cursor();
+  std::vector<int64_t> first;  // of the last step
+  std::vector<double> seconds;
+  const auto seek = [&](int64_t epoch, int64_t position) {
+    cursor.epoch = epoch;
+    cursor.position = position;
+    data::DistributedDataset::Iterator step;
+    seconds.push_back(seconds_for([&] {
+      data.seek(cursor);
+      step = data.epoch(epoch).begin();
+    }));
+    const at::Tensor& targets = (*step)[0].target;
+    first.assign(targets.data_ptr<int64_t>(), targets.data_ptr<int64_t>() + targets.numel());
+  };
+  std::mt19937_64 random(1);
+  std::uniform_int_distribution<int64_t> positions(0, kManyRows - 2 * options.batch * kReplicas);
+  for (int epoch = 0; epoch < kSeeks; ++epoch) {
+    const int64_t position = positions(random);
+    seek(epoch, position);
+    if (epoch > 0) continue;
+    const std::vector<int64_t> whole = std::exchange(first, {});
+    seek(epoch, position + 1);
+    if (!std::equal(whole.begin() + 1, whole.end(), first.begin()))
+      throw std::runtime_error("a place and the one behind it do not have the same samples");
+    seconds.clear();  // of the first, which warm up
+  }
+  return {{"ms", json_of(summarize(seconds), 1e3)},
+          {"slowest_ms", *std::max_element(seconds.begin(), seconds.end()) * 1e3},
+          {"rows", kManyRows}};
 }
 
 // Images.
@@ -281,6 +325,21 @@ void check(const Sums& sums, bool images) {
                                          sums.samples, sums.targets, count, targets));
 }
 
+nlohmann::ordered_json epochs_report(Options options) {
+  const bool images = options.work == "images";
+  const ReadEpoch read = reader_of(options);
+  int64_t epoch = 0;
+  check(read(epoch++), images);
+  options.timing.warm_up_calls = 1;
+  const Timing took = measure(
+      [&](int64_t epochs) {
+        for (int64_t i = 0; i < epochs; ++i) check(read(epoch++), images);
+      },
+      options.timing);
+  return {{"ms", json_of(took, 1e3)},
+          {"samples_per_second", static_cast<double>(images ? kFiles : kRecords) / took.median}};
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -289,7 +348,9 @@ int main(int argc, char** argv) {
   app.add_option("side", options.side)
       ->required()
       ->check(CLI::IsMember({"lockstep", "libtorch", "libtorch-batches", "libjpeg"}));
-  app.add_option("work", options.work)->required()->check(CLI::IsMember({"batches", "samples", "loops", "images"}));
+  app.add_option("work", options.work)
+      ->required()
+      ->check(CLI::IsMember({"batches", "samples", "loops", "images", "seek"}));
   app.add_option("--threads", options.threads)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--batch", options.batch, "of a replica")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--ahead", options.ahead, "steps that are read ahead")->check(CLI::PositiveNumber);
@@ -298,32 +359,21 @@ int main(int argc, char** argv) {
   app.add_option("--block-seconds", options.timing.block_seconds)->check(CLI::PositiveNumber)->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   at::set_num_threads(1);  // as many threads as were asked for, and no more
-  const bool images = options.work == "images";
   fs::path scratch;
   int exit_code = 0;
   try {
-    if (images) {
+    if (options.work == "seek" && options.side != "lockstep")
+      throw std::runtime_error(fmt::format("{} does no seek", options.side));
+    if (options.work == "images") {
       if (options.folder.empty()) {
         scratch = fs::temp_directory_path() / fmt::format("input_pipeline.{}", ::getpid());
         options.folder = scratch.string();
       }
       bench::make_images(options.folder);
     }
-    const ReadEpoch read = reader_of(options);
-    int64_t epoch = 0;
-    check(read(epoch++), images);
-    options.timing.warm_up_calls = 1;
-    const Timing took = measure(
-        [&](int64_t epochs) {
-          for (int64_t i = 0; i < epochs; ++i) check(read(epoch++), images);
-        },
-        options.timing);
-    const nlohmann::ordered_json report{
-        {"ms", json_of(took, 1e3)},
-        {"samples_per_second", static_cast<double>(images ? kFiles : kRecords) / took.median},
-        {"peak_memory_mib", static_cast<double>(peak_memory()) / (1 << 20)},
-        {"version", TORCH_VERSION},
-    };
+    nlohmann::ordered_json report = options.work == "seek" ? seek_report(options) : epochs_report(options);
+    report["peak_memory_mib"] = static_cast<double>(peak_memory()) / (1 << 20);
+    report["version"] = TORCH_VERSION;
     fmt::print("{}\n", report.dump());
   } catch (const std::exception& error) {
     fmt::print(stderr, "input_pipeline: {}\n", error.what());
