@@ -105,6 +105,25 @@ std::string file_name_in(const json& entry, const std::string& what) {
   return name;
 }
 
+/// An item has one value for all replicas, or one for each, in their order.
+void require_all_replicas(const Manifest& manifest, const std::string& what) {
+  constexpr int64_t kOneForAll = -1;
+  std::map<std::pair<std::string, std::string>, int64_t> values;  // how many, by kind and name
+  const auto refuse = [&](const std::string& name) {
+    throw_damaged(what, fmt::format("has neither one value of '{}' nor one for each of {} replicas", shown(name),
+                                    manifest.run.replicas));
+  };
+  for (const RecordedTensor& one : manifest.tensors) {
+    int64_t& count = values[{one.kind, one.name}];
+    const bool is_for_all = one.replica == kOneForAll && count == 0;
+    if (count == kOneForAll || (!is_for_all && one.replica != count)) refuse(one.name);
+    count = is_for_all ? kOneForAll : count + 1;
+  }
+  for (const auto& [key, count] : values) {
+    if (count != kOneForAll && count != manifest.run.replicas) refuse(key.second);
+  }
+}
+
 }  // namespace
 
 std::string encode_manifest(const Manifest& manifest) {
@@ -193,6 +212,7 @@ Manifest decode_manifest(std::string_view text, const std::string& what) {
   for (const json& entry : array_in(object, "numbers", what)) run.numbers.push_back(numbers_of(entry, what));
   run.data = texts_in(object, "data", what);
   run.values = texts_in(object, "values", what);
+  require_all_replicas(manifest, what);
   return manifest;
 }
 

@@ -88,7 +88,7 @@ internal::Manifest some_manifest() {
                   .platform = "p \"q\"",
                   .fingerprint = "f",
                   .strategy = "S",
-                  .replicas = 4,
+                  .replicas = 2,
                   .workers = 2,
                   .step = 7,
                   .sequence = 3};
@@ -101,6 +101,7 @@ internal::Manifest some_manifest() {
   manifest.run.values = {{"best", R"({"a":[1,2.5,null]})"}, {"none", "null"}};
   manifest.files = {{"weights.safetensors", 100, "00"}};
   manifest.tensors = {{"mirrored", "w", -1, 0, "w", "Float", {"ab", "ef"}},
+                      {"on-read", "m", 0, 0, "m@0", "Float", {"ce"}},
                       {"on-read", "m", 1, 0, "m@1", "Float", {"cd"}}};
   return manifest;
 }
@@ -123,6 +124,26 @@ TEST(Manifest, AnotherTextIsRefused) {
     escaping.files[0].name = name;
     expect_error<DataError>([&] { internal::decode_manifest(internal::encode_manifest(escaping), "m"); },
                             "LS-CHECKPOINT-DAMAGED");
+  }
+}
+
+TEST(Manifest, ThatLacksAReplicasValueIsRefused) {
+  const auto refused = [](std::vector<int64_t> replicas) {
+    internal::Manifest manifest = some_manifest();
+    manifest.tensors.resize(1);
+    for (const int64_t r : replicas) manifest.tensors.push_back({"on-read", "m", r, 0, "m", "Float", {"cd"}});
+    try {
+      internal::decode_manifest(internal::encode_manifest(manifest), "m");
+      return false;
+    } catch (const DataError& error) {
+      EXPECT_NE(std::string(error.what()).find("nor one for each of 2 replicas"), std::string::npos) << error.what();
+      return true;
+    }
+  };
+  for (const std::vector<int64_t>& right : {std::vector<int64_t>{}, {-1}, {0, 1}}) EXPECT_FALSE(refused(right));
+  for (const std::vector<int64_t>& wrong :
+       {std::vector<int64_t>{0}, {1}, {1, 0}, {0, 0}, {0, 1, 2}, {-1, -1}, {-1, 0}, {0, -1}, {-2}, {0, 1, -1}}) {
+    EXPECT_TRUE(refused(wrong)) << ::testing::PrintToString(wrong);
   }
 }
 
