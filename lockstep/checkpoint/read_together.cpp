@@ -43,7 +43,7 @@ class TogetherReader {
       next = static_cast<std::size_t>(opened);
       const std::string what = fmt::format("the checkpoint '{}'", path);
       const Manifest manifest = decode_manifest(text, what);
-      const bool all_see = texts_of_all(strategy_, sees(text, path) ? "" : "no").empty();
+      const bool all_see = texts_of_all(strategy_, opens_the_same(text, path) ? "" : "no").empty();
       std::optional<Image> image;
       if (all_see) {
         image = where_all_can([&] { return load_image(*reader_, wanted(), read_here(manifest)); });
@@ -65,31 +65,33 @@ class TogetherReader {
   /// A manifest, its folder, and how many folders have been tried by then.
   using Opened = std::tuple<std::string, std::string, int64_t>;
 
-  /// The next one that the chief can open, on all workers. Who has found damage before throws that where none is left.
+  /// The next one that the chief can open, on all workers. Throws the first error where none is left.
   Opened next_on_all(const std::vector<fs::path>& folders, std::size_t next) {
-    try {
-      return strategy_.on_chief([&] { return open_next(folders, next); });
-    } catch (const PeerError& error) {
-      if (error.code() == "LS-PEER-FAILED" && first_) std::rethrow_exception(first_);
-      throw;
-    }
+    auto [opened, is_left, first_text] = strategy_.on_chief([&] {
+      std::optional<Opened> found = open_next(folders, next);
+      const bool has_found = found.has_value();
+      return std::tuple(std::move(found).value_or(Opened()), has_found, first_ ? message_of(first_) : std::string());
+    });
+    if (!first_ && !first_text.empty()) keep_other(fmt::format("{} failed on worker 0: {}", kCall, first_text));
+    if (!is_left) std::rethrow_exception(first_);
+    return opened;
   }
 
-  /// Of the chief. Throws the first error where none is left.
-  Opened open_next(const std::vector<fs::path>& folders, std::size_t next) {
+  /// Of the chief.
+  std::optional<Opened> open_next(const std::vector<fs::path>& folders, std::size_t next) {
     for (; next < folders.size(); ++next) {
       try {
         reader_.emplace(files_, folders[next]);
-        return {encode_manifest(reader_->manifest()), folders[next].string(), static_cast<int64_t>(next + 1)};
+        return Opened(encode_manifest(reader_->manifest()), folders[next].string(), static_cast<int64_t>(next + 1));
       } catch (const DataError&) {
         keep(std::current_exception());
       }
     }
-    std::rethrow_exception(first_);
+    return std::nullopt;
   }
 
   /// Opens the checkpoint that the chief has opened; whether this is it.
-  bool sees(const std::string& manifest, const std::string& path) {
+  bool opens_the_same(const std::string& manifest, const std::string& path) {
     if (strategy_.is_chief()) return true;
     try {
       reader_.emplace(files_, path);
@@ -114,9 +116,8 @@ class TogetherReader {
         strategy_,
         damage ? fmt::format("{} failed on worker {}: {}", kCall, strategy_.worker_index(), message_of(damage)) : "");
     if (found.empty()) return image;
-    keep(damage ? damage
-                : std::make_exception_ptr(PeerError("LS-PEER-FAILED", found.substr(0, found.find('\n')),
-                                                    "look at that worker's own message")));
+    if (damage) keep(damage);
+    if (!damage) keep_other(found);
     return std::nullopt;
   }
 
@@ -160,6 +161,11 @@ class TogetherReader {
 
   void keep(std::exception_ptr error) {
     if (!first_) first_ = std::move(error);
+  }
+
+  void keep_other(const std::string& text) {
+    keep(std::make_exception_ptr(
+        PeerError("LS-PEER-FAILED", text.substr(0, text.find('\n')), "look at that worker's own message")));
   }
 
   const Strategy& strategy_;

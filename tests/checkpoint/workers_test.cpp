@@ -163,6 +163,20 @@ Variable own_values(Strategy& strategy) {
   return own;
 }
 
+/// Changes a bit of replica 3's component, which is 10.
+void damage_replica_3(const fs::path& folder) {
+  const internal::Manifest manifest = internal::read_manifest(internal::host_files(), folder);
+  for (const auto& one : manifest.files) {
+    std::fstream file(folder / one.name, std::ios::in | std::ios::out | std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+    const float last = 10;  // of replica 3
+    const std::size_t at = bytes.find(std::string(reinterpret_cast<const char*>(&last), sizeof last));
+    if (at == std::string::npos) continue;
+    file.clear();
+    file.seekp(static_cast<std::streamoff>(at)).put('\x01');
+  }
+}
+
 TEST_F(WorkersCheckpoint, EachWorkerReadsItsOwnReplicasValuesAndNoOthers) {
   ModelFiles files;
   const auto bytes_of = [&](int64_t workers, const std::vector<std::string>& only) {
@@ -191,18 +205,6 @@ TEST_F(WorkersCheckpoint, EachWorkerReadsItsOwnReplicasValuesAndNoOthers) {
 }
 
 TEST_F(WorkersCheckpoint, DamageThatOneWorkerFindsIsToldToAllAndTheCheckpointBeforeIsRestored) {
-  const auto damage = [&](const fs::path& folder) {
-    const internal::Manifest manifest = internal::read_manifest(internal::host_files(), folder);
-    for (const auto& one : manifest.files) {
-      std::fstream file(folder / one.name, std::ios::in | std::ios::out | std::ios::binary);
-      const std::string bytes{std::istreambuf_iterator<char>(file), {}};
-      const float last = 10;  // of replica 3
-      const std::size_t at = bytes.find(std::string(reinterpret_cast<const char*>(&last), sizeof last));
-      if (at == std::string::npos) continue;
-      file.clear();
-      file.seekp(static_cast<std::streamoff>(at)).put('\x01');
-    }
-  };
   run_workers({.workers = 2, .replicas = 4}, [&](Strategy& strategy) {
     const Variable own = own_values(strategy);
     Checkpoint checkpoint(strategy);
@@ -210,7 +212,7 @@ TEST_F(WorkersCheckpoint, DamageThatOneWorkerFindsIsToldToAllAndTheCheckpointBef
     const fs::path first = manager.save();
     strategy.run([](ReplicaContext&) {});
     const fs::path second = manager.save();
-    strategy.on_chief([&] { damage(second); });
+    strategy.on_chief([&] { damage_replica_3(second); });
     const auto restore = [&] { checkpoint.restore(second); };
     if (strategy.is_chief()) {
       testing::expect_error<PeerError>(restore, "LS-PEER-FAILED", {"worker 1", "other bytes of 'own", second.string()});
@@ -224,12 +226,35 @@ TEST_F(WorkersCheckpoint, DamageThatOneWorkerFindsIsToldToAllAndTheCheckpointBef
       const auto r = static_cast<float>(ctx.replica_id().value());
       EXPECT_TRUE(own.value(ctx).equal(torch::full({kOwnSize}, 7 + r))) << "replica " << r;
     });
-    strategy.on_chief([&] { damage(first); });
+    strategy.on_chief([&] { damage_replica_3(first); });
     const auto restore_any = [&] { manager.restore_latest(); };
     if (strategy.is_chief()) {
       testing::expect_error<PeerError>(restore_any, "LS-PEER-FAILED", {"worker 1", second.string()});
     } else {
       testing::expect_error<DataError>(restore_any, "LS-CHECKPOINT-DAMAGED", {second.string()});
+    }
+    return 0;
+  });
+}
+
+TEST_F(WorkersCheckpoint, WhereNoneIsWholeTheErrorIsThatOfTheFirstOnAll) {
+  run_workers({.workers = 2, .replicas = 4}, [&](Strategy& strategy) {
+    const Variable own = own_values(strategy);
+    Checkpoint checkpoint(strategy);
+    checkpoint.save(folder_ / "a");
+    checkpoint.save(folder_ / "b");
+    strategy.on_chief([&] {
+      fs::resize_file(folder_ / "a" / "replicas.safetensors", 1);  // which the chief finds when it opens it
+      damage_replica_3(folder_ / "b");                             // which worker 1 finds
+    });
+    const auto restore = [&] {
+      internal::CheckpointAccess::restore_first(checkpoint, {folder_ / "a", folder_ / "b"}, {});
+    };
+    const std::string first = (folder_ / "a" / "replicas.safetensors").string();
+    if (strategy.is_chief()) {
+      testing::expect_error<DataError>(restore, "LS-CHECKPOINT-DAMAGED", {first});
+    } else {
+      testing::expect_error<PeerError>(restore, "LS-PEER-FAILED", {"worker 0", first});
     }
     return 0;
   });
