@@ -188,7 +188,7 @@ Batch joined_most(std::vector<Batch> batches, const std::string& who,
                   FunctionRef<void(const std::exception_ptr&)> leave_out) {
   try {
     return joined_rows(batches, who);
-  } catch (const DataError&) {  // the rest finds out whose it is
+  } catch (const DataError&) {  // which of them do not fit is found out below
   }
   const auto misfit = [&](const Batch& a, const Batch& b) -> std::exception_ptr {
     try {
@@ -198,20 +198,27 @@ Batch joined_most(std::vector<Batch> batches, const std::string& who,
       return std::current_exception();
     }
   };
-  std::vector<std::vector<Batch>> forms;  // each has batches of the same dtypes and shapes
+  struct Form {  // batches of the same dtypes and shapes
+    std::vector<Batch> batches;
+    int64_t rows = 0;
+  };
+  std::vector<Form> forms;
   for (Batch& one : batches) {
     const auto same =
-        std::find_if(forms.begin(), forms.end(), [&](const auto& form) { return !misfit(form.front(), one); });
-    (same == forms.end() ? forms.emplace_back() : *same).push_back(std::move(one));
+        std::find_if(forms.begin(), forms.end(), [&](const Form& form) { return !misfit(form.batches.front(), one); });
+    Form& form = same == forms.end() ? forms.emplace_back() : *same;
+    form.rows += one.size();
+    form.batches.push_back(std::move(one));
   }
   // The first one of equals.
   const auto most =
-      std::max_element(forms.begin(), forms.end(), [](const auto& a, const auto& b) { return a.size() < b.size(); });
+      std::max_element(forms.begin(), forms.end(), [](const Form& a, const Form& b) { return a.rows < b.rows; });
   for (auto form = forms.begin(); form != forms.end(); ++form) {
     if (form == most) continue;
-    for (const Batch& one : *form) leave_out(misfit(most->front(), one));
+    const std::exception_ptr why = misfit(most->batches.front(), form->batches.front());
+    for (int64_t row = 0; row < form->rows; ++row) leave_out(why);
   }
-  return joined_rows(*most, who);
+  return joined_rows(most->batches, who);
 }
 
 bool is_plain(const at::Tensor& tensor) {

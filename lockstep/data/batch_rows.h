@@ -17,8 +17,8 @@ namespace lockstep::internal {
 /// names, dtypes or shapes beyond the first dimension. At least one batch.
 Batch joined_rows(std::span<const Batch> batches, const std::string& who);
 
-/// The same, of as many as have the same dtypes and shapes; the first ones where as many have others. `leave_out` is
-/// called with a DataError for each of the others. At least one batch.
+/// Joins those batches that agree in dtypes and shapes: of several such groups the one with the most rows, and of
+/// groups of one size the first. `leave_out` is called with a DataError for each row of the others. At least one batch.
 Batch joined_most(std::vector<Batch> batches, const std::string& who,
                   FunctionRef<void(const std::exception_ptr&)> leave_out);
 

@@ -74,21 +74,16 @@ bool RowFeed::has_rows() {
 
 std::optional<Batch> RowFeed::take(int64_t count) {
   std::vector<Batch> pieces;
-  int64_t missing = count;
-  while (true) {
-    while (missing > 0 && has_rows()) {
-      const int64_t some = std::min(missing, rows_ - used_);
-      pieces.push_back(some == rows_ ? element_ : rows_of(element_, used_, some));
-      used_ += some;
-      missing -= some;
-    }
-    if (pieces.empty()) return std::nullopt;
-    if (!skipped_) return joined_rows(pieces, who_);
-    Batch rows = joined_most(std::move(pieces), who_, [&](const std::exception_ptr& error) { skipped_->add(error); });
-    missing = count - rows.size();
-    if (missing == 0 || !has_rows()) return rows;
-    pieces = {std::move(rows)};
+  taken_ = 0;
+  while (taken_ < count && has_rows()) {
+    const int64_t some = std::min(count - taken_, rows_ - used_);
+    pieces.push_back(some == rows_ ? element_ : rows_of(element_, used_, some));
+    used_ += some;
+    taken_ += some;
   }
+  if (pieces.empty()) return std::nullopt;
+  if (!skipped_) return joined_rows(pieces, who_);
+  return joined_most(std::move(pieces), who_, [&](const std::exception_ptr& error) { skipped_->add(error); });
 }
 
 std::optional<Batch> RowFeed::take_element() {

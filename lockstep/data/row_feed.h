@@ -20,9 +20,11 @@ class RowFeed {
   /// Continues at a position that position() gave.
   RowFeed(const data::Stream& stream, const data::StreamPass& pass, const data::StreamPosition& position);
 
-  /// Up to `count` rows; fewer at the end, and then nothing at all. Where samples are skipped, so are those whose
-  /// dtypes or shapes are not those of most of these rows.
+  /// The next `count` rows; fewer at the end, and then nothing at all. Where samples are skipped, rows are left out
+  /// whose dtypes or shapes differ from those of most of these rows.
   std::optional<Batch> take(int64_t count);
+  /// How many rows the last take() has used, with those that it has left out.
+  int64_t taken() const { return taken_; }
   /// The rest of the present element, or the next one.
   std::optional<Batch> take_element();
   /// The place behind the last row that was taken.
@@ -39,6 +41,7 @@ class RowFeed {
   Batch element_;
   int64_t rows_ = 0;  // of it
   int64_t used_ = 0;  // of them
+  int64_t taken_ = 0;
   bool ended_ = false;
 };
 

@@ -61,10 +61,10 @@ void StepFeed::start_thread() {
 void StepFeed::work() {
   const auto can_claim = [&] { return stops_ || over_ || slots_.size() < depth_; };
   std::unique_lock<std::mutex> lock(monitor_->mutex);
-  bool wakes = false;  // whether somebody waits for what this thread has done
+  bool must_notify = false;  // somebody may wait for what this thread has done
   const auto unlock = [&] {
     lock.unlock();
-    if (std::exchange(wakes, false)) monitor_->changed.notify_all();
+    if (std::exchange(must_notify, false)) monitor_->changed.notify_all();
   };
   while (true) {
     if (!can_claim()) {
@@ -78,7 +78,7 @@ void StepFeed::work() {
     try {
       const EpochReader::Work work = reader_->claim();
       if (!work) over_ = true;
-      unlock();  // before who is woken needs the lock
+      unlock();  // whoever is woken needs the lock
       slot->step = read(work);
       lock.lock();
     } catch (...) {
@@ -88,7 +88,7 @@ void StepFeed::work() {
     slot->done = true;
     if (slot->error || slot->step.end) over_ = true;
     // The loop waits for the first step only; waking it for another one would take a core from who reads.
-    wakes = over_ || slot == slots_.front();
+    must_notify = over_ || slot == slots_.front();
   }
 }
 
@@ -100,7 +100,7 @@ void StepFeed::wait_for_first(std::unique_lock<std::mutex>& lock) {
   }
 }
 
-/// Nobody can say that it takes long before it has ended.
+/// The warning comes only after the read, because no other thread watches it.
 LocalStep StepFeed::read_here() {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
@@ -111,8 +111,9 @@ LocalStep StepFeed::read_here() {
 }
 
 void StepFeed::warn_of_stall(std::chrono::milliseconds waited) const {
-  log(LogLevel::kWarning, fmt::format("input stall: a step has waited {:.3g} s for {}",
-                                      std::chrono::duration<double>(waited).count(), what_));
+  const double seconds = std::chrono::duration<double>(waited).count();
+  log(LogLevel::kWarning,
+      fmt::format("input stall: a step has waited {:.{}f} s for {}", seconds, seconds < 10 ? 3 : 0, what_));
 }
 
 LocalStep StepFeed::next() {

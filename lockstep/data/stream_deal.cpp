@@ -128,7 +128,7 @@ class Reader final : public EpochReader {
     if (options_.global_batch == 0) return feed.take_element();
     const int64_t size = part_of({0, options_.global_batch}, replica, block_.all).size();
     std::optional<Batch> rows = feed.take(size);
-    if (rows && options_.remainder == Remainder::kDrop && rows->size() < size) rows.reset();
+    if (options_.remainder == Remainder::kDrop && feed.taken() < size) rows.reset();
     return rows;
   }
 
@@ -141,10 +141,11 @@ class Reader final : public EpochReader {
   /// Invariant: all workers read the same rows, so each knows the whole.
   void read_whole(LocalStep& step) {
     const std::optional<Batch> rows = feeds_.front().take(options_.global_batch);
-    const int64_t count = rows ? rows->size() : 0;
+    const bool is_dropped = options_.remainder == Remainder::kDrop && feeds_.front().taken() < options_.global_batch;
+    const int64_t count = rows && !is_dropped ? rows->size() : 0;
     step.end = count == 0;
     step.global_size = count;
-    if (!rows) return;
+    if (step.end) return;
     if (!like_) like_ = no_rows(*rows);
     if (compared_) step.digest = mixed(digest_of(rows->ids), digest_of(*rows)) | 1;
     // Padding counts as rows where parts are cut, as in a data set.
@@ -236,8 +237,7 @@ class StreamDeal final : public Deal {
       if (mine.end) return;
     }
     if (mine.parts.empty()) mine.parts.resize(static_cast<std::size_t>(group().num_local_replicas()));
-    mine.end = reading_ == Reading::kWhole && options().remainder == Remainder::kDrop &&
-               mine.global_size < options().global_batch;
+    mine.end = false;  // others may have samples
     if (options().remainder == Remainder::kPad && options().global_batch > 0) pad(mine);
     std::vector<StreamPosition> positions;
     if (reading_ == Reading::kWhole) {

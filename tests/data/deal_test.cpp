@@ -11,6 +11,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -268,6 +269,55 @@ TEST(Skipping, LeavesOutSamplesOfAnotherShapeThanMostOfTheirPartHave) {
                           "LS-SAMPLE-SHAPE", {"[1, 3] in sample 0", "[1, 5] in sample 4"});
 }
 
+/// An endless stream of elements in turn: the rows and the width of each.
+Stream shapes(const std::vector<std::pair<int64_t, int64_t>>& elements) {
+  return data::from_generator([elements]() -> data::GeneratorFunction {
+    return [elements, next = std::size_t{0}]() mutable -> std::optional<Batch> {
+      const auto [rows, width] = elements[next++ % elements.size()];
+      return Batch{.input = torch::zeros({rows, width}), .target = torch::arange(rows)};
+    };
+  });
+}
+
+TEST(Skipping, OfAnotherShapeVotesByRowsAndReadsNoMoreThanThePartOfEachStep) {
+  struct Case {
+    std::vector<std::pair<int64_t, int64_t>> elements;
+    int64_t global_batch;
+    std::vector<std::pair<int64_t, int64_t>> steps;  // rows and width of the first ones
+    int64_t skipped;
+  };
+  for (const Case& one : std::vector<Case>{
+           {{{1, 5}, {1, 3}, {1, 3}, {1, 3}}, 2, {{1, 5}, {2, 3}, {1, 5}}, 2},          // the first one of equals
+           {{{1, 3}, {1, 3}, {1, 3}, {1, 5}, {1, 5}, {1, 3}}, 6, {{4, 3}, {4, 3}}, 4},  // kept, whatever comes later
+           {{{1, 5}, {1, 5}, {6, 3}}, 8, {{6, 3}, {6, 3}}, 4},                          // rows count, not elements
+       }) {
+    MirroredStrategy strategy({.devices = lanes(1), .replicas = 1});
+    const auto data =
+        strategy.distribute(shapes(one.elements), {.global_batch = one.global_batch, .on_error = OnError::kSkip});
+    std::vector<std::pair<int64_t, int64_t>> steps;
+    for (const auto& batch : data.epoch(0)) {
+      steps.emplace_back(batch.begin()->input.size(0), batch.begin()->input.size(1));
+      EXPECT_EQ(batch.begin()->global_size, steps.back().first);
+      if (steps.size() == one.steps.size()) break;
+    }
+    EXPECT_EQ(steps, one.steps);
+    EXPECT_EQ(data.skipped(), one.skipped);
+  }
+}
+
+TEST(Skipping, DropEndsWhereTheDataEndsAndNotWhereASampleIsLeftOut) {
+  const auto other = [](Batch sample) {
+    sample.input = torch::zeros({1, sample.target.item<int64_t>() == 1 ? 5 : 3});
+    return sample;
+  };
+  MirroredStrategy strategy({.devices = lanes(1), .replicas = 1});
+  for (const Stream& stream : {numbers_in({10}).map(other)}) {
+    const auto data =
+        strategy.distribute(stream, {.global_batch = 4, .remainder = Remainder::kDrop, .on_error = OnError::kSkip});
+    EXPECT_EQ(steps_of(data, 0), (Steps{{{0, 2, 3}}, {{4, 5, 6, 7}}}));
+  }
+}
+
 TEST(Skipping, GivesEmptyBatchesWhereNothingCanBeRead) {
   MirroredStrategy strategy({.devices = lanes(1), .replicas = 2});
   for (const Remainder remainder : {Remainder::kKeep, Remainder::kPad}) {
@@ -324,7 +374,7 @@ TEST(ReadingAhead, AStepThatTakesLongIsNamedWithThePipelineAheadOrNot) {
     EXPECT_TRUE(feed.next().end);
     set_log_sink({});
     EXPECT_GE(warnings, depth > 0 ? 2 : 1);
-    EXPECT_NE(text.find("input stall: a step has waited 0.00"), std::string::npos) << text;
+    EXPECT_NE(text.find("input stall: a step has waited 0."), std::string::npos) << text;
     EXPECT_NE(text.find("for images under 'a'"), std::string::npos) << text;
   }
 }
