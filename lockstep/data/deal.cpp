@@ -148,7 +148,8 @@ std::optional<PerReplica<Batch>> Deal::next(StepFeed& feed, data::Cursor& behind
 }
 
 std::string Deal::origin_of(const data::Cursor& before, const data::Cursor& behind) const {
-  if (group_->num_workers() == 1 || !is_one_order()) return {};
+  if (group_->num_workers() == 1) return {};
+  if (!is_one_order()) return "samples that each worker deals by itself";
   std::string data = options_.name.empty() ? "" : fmt::format(" of '{}'", options_.name);
   if (behind.stream.empty()) {
     const data::Cursor begin = begin_of(before.epoch);  // a cursor of seek() may know less

@@ -133,7 +133,7 @@ void Strategy::watch(const PerReplica<Batch>& batches) {
   const auto add_own = [&] {
     for (const Batch& part : batches) parts.push_back(digest_of_part(part));
   };
-  // Of batches with an origin, run itself makes sure that the workers deal from one plan.
+  // Batches with an origin were dealt, and run itself compares how.
   if (num_workers() > 1 && batches.begin()->origin.empty()) {
     const CallScope call(*group_, "Strategy::run", "do the work in the step itself: runs do not nest");
     call.require_outermost();
@@ -148,6 +148,7 @@ void Strategy::watch(const PerReplica<Batch>& batches) {
       parts.insert(parts.end(), theirs.begin(), theirs.end());
     }
   } else {
+    parts.resize(static_cast<std::size_t>(first_replica().value()));  // others' say nothing here
     add_own();
   }
   internal::report_repeated_input(group_->findings(), "run", step(), parts);

@@ -324,7 +324,7 @@ class Strategy {
   DistributedDataset distribute_own(const Stream& stream, DistributeOptions options) const;
   InputContext input_context() const;
   void require_free_name(const DistributeOptions& options) const;
-  /// Adds a finding where replicas got the same samples.
+  /// Adds a finding where replicas got the same samples. All workers call it where these have no Batch::origin.
   void watch(const PerReplica<Batch>& batches);
   template <class T>
   void watch(const T& /*argument*/) {}

@@ -110,6 +110,32 @@ TEST(Run, NoticesWorkersThatWereGivenTheSameSamples) {
   for (const std::string& text : run(1, true)) EXPECT_EQ(text, "");
 }
 
+TEST(Run, TakesWorkersThatDealByThemselvesForNoMistake) {
+  for (const bool by_function : {false, true}) {
+    run_workers(WorkersCase{2, 2}, [&](Strategy& strategy) {
+      const auto own = [](const InputContext& context) { return numbers(16).shard(2, context.input_pipeline_id); };
+      const auto data = by_function ? strategy.distribute_from_function(own, {.global_batch = 4, .shuffle = true})
+                                    : strategy.distribute(numbers(8), {.global_batch = 4, .sharding = Sharding::kOff});
+      for (const auto& batch : data.epoch(0)) strategy.run(batch, [](ReplicaContext&, const Batch&) {});
+      EXPECT_FALSE(has(strategy, "LS-INPUT-NOT-SHARDED"));
+      return 0;
+    });
+  }
+}
+
+TEST(Run, NamesTheReplicasThatWereGivenTheSameDealtSamples) {
+  run_workers(WorkersCase{2, 4}, [](Strategy& strategy) {
+    const auto parts = strategy.split(torch::arange(32).to(torch::kFloat).view({32, 1}), {});
+    const auto twice = strategy.per_replica([&](ReplicaId) { return *parts.begin(); });
+    strategy.run(twice, [](ReplicaContext&, const Batch&) {});
+    const std::string first = std::to_string(2 * strategy.worker_index());
+    const std::string second = std::to_string(2 * strategy.worker_index() + 1);
+    EXPECT_NE(strategy.findings().at(0).text.find("replicas " + first + " and " + second), std::string::npos)
+        << strategy.findings().at(0).text;
+    return 0;
+  });
+}
+
 TEST(Ledger, ProvesThatWorkersUsedEachSampleOnce) {
   const auto ledgers = run_workers(WorkersCase{3, 4}, [](Strategy& strategy) {
     const auto data = strategy.distribute(numbers(29), {.global_batch = 7, .shuffle = true});
