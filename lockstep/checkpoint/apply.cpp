@@ -248,7 +248,7 @@ void write_shared(const std::vector<Write>& writes) {
   });
 }
 
-/// Of variables that have other values now: they belonged to the old ones.
+/// Drops the gradients of the variables that were written: they belong to the old values.
 void drop_gradients(const Strategy& strategy, const std::vector<Write>& writes) {
   std::set<std::string> written;
   for (const Write& one : writes) written.insert(one.item.name);

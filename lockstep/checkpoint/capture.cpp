@@ -92,7 +92,7 @@ void check_memory(const Strategy& strategy) {
            [&](int64_t i) { variables[static_cast<std::size_t>(i)].state().check_memory(); });
 }
 
-/// Gradients that wait for a step are no values of the run's: a checkpoint between two micro-batches lacks them.
+/// Gradients that wait for a step are not part of a checkpoint: one between two micro-batches lacks them.
 void look_for_gradients(const Strategy& strategy) {
   const std::vector<Variable> variables = strategy.variables();
   const auto found =
@@ -101,7 +101,7 @@ void look_for_gradients(const Strategy& strategy) {
   StrategyAccess::findings(strategy).add("LS-GRADIENT-NOT-SAVED", "Checkpoint::save", strategy.step(), [&] {
     return fmt::format(
         "step {}: a checkpoint is saved while '{}' has a gradient that no step has used: the checkpoint does not have "
-        "it, and a run that is restored goes on without it; save behind the optimizer's step, or drop the gradient "
+        "it, and a run that is restored goes on without it; save after the optimizer's step, or drop the gradient "
         "(zero_grad) if nothing needs it",
         strategy.step(), shown(found->name()));
   });

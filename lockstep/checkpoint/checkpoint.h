@@ -65,7 +65,7 @@ struct RestoreInfo {
 /// counts, learning rates, moving averages, the step, the seed, the cursors of data sets that have a name, and what was
 /// tracked. A resumed run gives the bits of the run that never stopped.
 ///
-/// All workers make the same calls, outside of steps; an error of one worker is an error on all. The chief alone writes.
+/// All workers make the same calls, outside of steps; an error of one worker is one on all. The chief alone writes.
 /// In a restore each worker reads what it needs, where all see the checkpoint that the chief has found; otherwise the
 /// chief reads, and sends everything. Copies share what is tracked. The strategy must outlive all of them.
 class Checkpoint {

@@ -12,8 +12,8 @@ namespace lockstep {
 /// What happens to the samples of an epoch that do not fill a global batch.
 enum class Remainder {
   kKeep,  // they form a last, short batch; replicas' parts differ by at most one sample, and may be empty
-  /// They are left out of this epoch; with `shuffle` each epoch leaves out others. Where replicas read files of their
-  /// own (Sharding::kFile), each leaves out its own last part that is not full, and the others go on.
+  /// They are left out of this epoch; with `shuffle` each epoch leaves out others. Where not every worker
+  /// reads the whole stream, each replica leaves out its own last part that is not full, and the others go on.
   kDrop,
   kPad,  // they form a last batch that is filled up with rows of weight 0: see Batch::padding
 };

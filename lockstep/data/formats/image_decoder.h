@@ -40,8 +40,8 @@ class ImageDamage : public std::runtime_error {
 /// upper 8, transparency is left out; CMYK becomes RGB as if the inks were filters; a turn in the Exif data is not
 /// looked at. Throws an ImageDamage for anything else, for an image that is cut off or damaged, and for one that says
 /// it has more than `max_pixels`, before memory is taken for them. The result has at least the rows and columns that
-/// `choose` leaves, with the same bits as the whole image has there; damage is found in all of the file. The pixels lie in
-/// `memory`, which grows where it is too small.
+/// `choose` leaves, with the same bits as the whole image has there; damage is found in all of the file. The pixels lie
+/// in `memory`, which grows where it is too small.
 Pixels decode_pixels(std::string_view file, int64_t max_pixels, ChoosePart choose, std::string memory = {});
 
 // Of one format each.
