@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <functional>
 #include <optional>
 #include <string_view>
 
@@ -17,6 +18,7 @@
 #include "lockstep/lockstep.h"
 #include "tools/checkpoint_schedule.h"
 #include "tools/console.h"
+#include "tools/disk_error.h"
 #include "tools/models/models.h"
 #include "tools/optimizers.h"
 #include "tools/sample_log.h"
@@ -31,6 +33,8 @@ namespace lockstep::tools {
 namespace {
 
 namespace F = torch::nn::functional;
+
+constexpr int kNotWritten = 3;  // the exit code, that of a DataError which ends the program
 
 std::unique_ptr<Strategy> make(const TrainOptions& options, const std::optional<ClusterSpec>& cluster) {
   if (options.engine != "auto" && options.strategy != "multi-worker") {
@@ -201,19 +205,25 @@ int train(const TrainOptions& options) {
   report.samples_of_process = samples_now;
   report.train_loss = counts.epoch_loss / static_cast<double>(std::max<int64_t>(counts.epoch_steps, 1));
   progress.reset();
-  if (!failure) checkpoints.save_now();
-  sample_log.commit();
+  // The files may lie on several disks: where one cannot be written, the others still are.
+  bool is_all_written = true;
+  const auto attempt = [&](const char* what, const std::function<void()>& write) {
+    is_all_written = write_or_say(is_chief, what, write) && is_all_written;
+  };
+  if (!failure) attempt("the last checkpoint could not be saved", [&] { checkpoints.save_now(); });
+  const std::string saved =
+      checkpoints.wanted() && is_all_written ? fmt::format("; saved as {}", checkpoints.last()) : "";
+  attempt("the log of samples could not be written", [&] { sample_log.commit(); });
   if (failure) {
     std::fputs(fmt::format("lockstep train: {}\n", *failure).c_str(), stderr);
     return 1;
   }
   if (report.steps < steps) {
-    const std::string saved = checkpoints.wanted() ? fmt::format("; saved as {}", checkpoints.last()) : "";
     std::fputs(fmt::format("lockstep train: a worker was asked to stop; all have ended after {}{}\n",
                            internal::counted(report.steps, "step"), saved)
                    .c_str(),
                stderr);
-    return static_cast<int>(ExitCode::kRestartable);
+    return is_all_written ? static_cast<int>(ExitCode::kRestartable) : kNotWritten;
   }
   const Evaluation evaluation = evaluate(*strategy, model, split.evaluate, text ? 64 : 1000);
   report.eval_loss = evaluation.loss;
@@ -222,18 +232,21 @@ int train(const TrainOptions& options) {
   digest_state(report, *strategy);
   if (!options.export_file.empty()) {
     const auto weights = model.state();
-    strategy->on_chief([&] { save_tensors(options.export_file, weights); });
+    attempt("the weights could not be exported",
+            [&] { strategy->on_chief([&] { save_tensors(options.export_file, weights); }); });
   }
   if (is_chief) print_table(table_of(report));
   if (options.sample > 0) {
     const std::string made = sample_text(*strategy, model, split.vocabulary, model_options.context, options.sample);
-    if (!is_chief) return report.findings.empty() ? 0 : 1;
-    std::fputs("\nsample:\n", stdout);
-    std::fwrite(made.data(), 1, made.size(), stdout);
-    std::fputs("\n", stdout);
+    if (is_chief) std::fputs(fmt::format("\nsample:\n{}\n", made).c_str(), stdout);
   }
-  json.write(json_of(report));
-  json.commit();
+  attempt("the report could not be written", [&] {
+    strategy->on_chief([&] {
+      json.write(json_of(report));
+      json.commit();
+    });
+  });
+  if (!is_all_written) return kNotWritten;
   return report.findings.empty() ? 0 : 1;
 }
 

@@ -2,20 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "tools/disk_error.h"
+
 namespace lockstep::tools {
-
-namespace {
-
-bool is_of_the_disk(const Error& error) {
-  // What is a DataError on the chief comes to the other workers as this.
-  return dynamic_cast<const DataError*>(&error) != nullptr || error.code() == "LS-PEER-FAILED";
-}
-
-}  // namespace
 
 TrainCheckpoints::TrainCheckpoints(const TrainOptions& options, Strategy& strategy, TrainCounts& counts,
                                    std::function<void()> before_save)
@@ -50,7 +42,7 @@ TrainCheckpoints::TrainCheckpoints(const TrainOptions& options, Strategy& strate
 }
 
 void TrainCheckpoints::save() {
-  before_save_();
+  strategy_.on_chief(before_save_);  // where it fails, no worker goes on to save
   last_ = manager_->save();
   saved_step_ = strategy_.step();
   schedule_.saved(manager_->last_save_seconds());
@@ -59,26 +51,15 @@ void TrainCheckpoints::save() {
 void TrainCheckpoints::after_step() {
   if (!manager_) return;
   if (!schedule_.is_due(strategy_, strategy_.step(), [this] { return manager_->last_save_seconds(); })) return;
-  try {
-    save();
-  } catch (const Error& error) {
-    if (!is_of_the_disk(error)) throw;
-    schedule_.saved(manager_->last_save_seconds());
-    if (!strategy_.is_chief()) return;
-    std::fputs(
-        fmt::format("lockstep train: a checkpoint could not be saved, training goes on: {}\n", error.what()).c_str(),
-        stderr);
-  }
+  const bool is_saved =
+      write_or_say(strategy_.is_chief(), "a checkpoint could not be saved, training goes on", [this] { save(); });
+  if (!is_saved) schedule_.saved(manager_->last_save_seconds());
 }
 
 void TrainCheckpoints::save_now() {
   if (!manager_) return;
-  try {
-    manager_->wait();
-  } catch (const Error& error) {  // of an earlier save
-    if (!is_of_the_disk(error)) throw;
+  if (!write_or_say(strategy_.is_chief(), "an earlier save failed, the last one follows", [this] { manager_->wait(); }))
     saved_step_ = -1;
-  }
   if (saved_step_ != strategy_.step()) save();
   manager_->wait();
 }

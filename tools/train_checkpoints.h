@@ -22,17 +22,18 @@ struct TrainCounts {
 /// Does nothing without --checkpoint-dir. All workers make the same calls.
 class TrainCheckpoints {
  public:
-  /// Takes the folder, and restores its newest checkpoint with --resume. `before_save` is called before each save.
-  /// A UsageError where the folder has checkpoints and the run does not resume. `counts` outlives this object.
+  /// Takes the folder, and restores its newest checkpoint with --resume. The chief calls `before_save` before each
+  /// save. A UsageError where the folder has checkpoints and the run does not resume. `counts` outlives this object.
   TrainCheckpoints(const TrainOptions& options, Strategy& strategy, TrainCounts& counts,
                    std::function<void()> before_save);
 
   bool wanted() const { return manager_.has_value(); }
   /// What there is to say of the start; empty where there is nothing.
   const std::string& beginning() const { return beginning_; }
-  /// Saves where it is due. A save that fails is a warning, and the training goes on.
+  /// Saves where it is due. A save that the disk refuses is a warning, and the training goes on.
   void after_step();
-  /// Saves the present state, unless that was saved, and waits until it is durable.
+  /// Saves the present state, unless that was saved, and waits until it is durable. An error of an earlier save is a
+  /// warning; that of this one is thrown.
   void save_now();
   /// The folder of the last save.
   std::string last() const { return last_.string(); }
