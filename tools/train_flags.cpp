@@ -75,7 +75,9 @@ void add_train(CLI::App& app, Action& chosen) {
       ->add_flag("--resume", options.resume,
                  "go on from the folder's newest checkpoint; from the beginning where there is none")
       ->needs(directory);
-  train->add_option("--export", options.export_file, "write the trained weights to this file, as safetensors");
+  train->add_option("--export", options.export_file,
+                    "write the trained weights to this file, as safetensors; as PyTorch's torch.save does where it "
+                    "ends with .pt or .pth");
   train->add_flag("--describe", options.describe, "print a table of all variables before training");
   train->add_option("--sample", options.sample, "characters of text that the trained gpt makes up at the end")
       ->transform(whole_number(1, 1 << 20));

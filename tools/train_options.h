@@ -30,7 +30,7 @@ struct TrainOptions {
   std::string checkpoint_dir;
   std::string checkpoint_every;  // steps, or a time: "10m"; empty: as often as that is cheap
   bool resume = false;
-  std::string export_file;  // of the weights, safetensors
+  std::string export_file;  // of the weights: safetensors, or a state dictionary (.pt, .pth)
   std::string sample_log;
   std::string json;
 };

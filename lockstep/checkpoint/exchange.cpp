@@ -3,9 +3,10 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include <array>
+#include <algorithm>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -64,15 +65,29 @@ Unfinished make_beside(const fs::path& file, internal::Files& files) {
   }
 }
 
+bool is_state_dict(const fs::path& file) { return file.extension() == ".pt" || file.extension() == ".pth"; }
+
+/// Whether a file begins as those of torch.save do that are no zip files: with its magic number, as a pickle.
+bool is_of_old_torch(std::string_view begin) {
+  return begin.find(
+             "l\xfc\x9c"
+             "F\xf9 j\xa8P\x19") != std::string_view::npos;
+}
+
 }  // namespace
 
 std::map<std::string, at::Tensor> load_tensors(const fs::path& file, const Rename& rename) {
   const std::string what = fmt::format("'{}'", file.string());
   std::unique_ptr<internal::OpenFile> opened = internal::host_files().open(file);
-  std::array<char, 4> first{};
-  if (opened->size() >= first.size()) opened->read(0, std::as_writable_bytes(std::span(first)));
+  std::string first(std::min<uint64_t>(opened->size(), 32), '\0');
+  opened->read(0, std::as_writable_bytes(std::span(first)));
   internal::NamedTensors tensors;
-  if (std::string_view(first.data(), first.size()) == "PK\3\4") {
+  if (is_of_old_torch(first)) {
+    throw DataError("LS-CHECKPOINT-VERSION",
+                    fmt::format("{} is in the format that torch.save had before PyTorch 1.6", what),
+                    "load it in a newer PyTorch and save it again: torch.save(torch.load(file), file)");
+  }
+  if (first.starts_with("PK\3\4")) {
     tensors = internal::read_state_dict(*opened, what);
   } else {
     const internal::TensorFile whole(std::move(opened), what);
@@ -95,11 +110,16 @@ std::map<std::string, at::Tensor> load_tensors(const fs::path& file, const Renam
 void save_tensors(const fs::path& file, const std::map<std::string, at::Tensor>& tensors) {
   internal::Files& files = internal::host_files();
   const internal::NamedTensors named(tensors.begin(), tensors.end());
-  internal::require_storable(named);  // before anything is written
+  // What cannot be stored is refused before anything is written.
+  is_state_dict(file) ? internal::require_state_dict(named) : internal::require_storable(named);
   const fs::path target = file_to_replace(file);
   const auto [part, unfinished] = make_beside(target, files);
   try {
-    internal::write_tensors(*unfinished, named, {{"format", "pt"}});
+    if (is_state_dict(file)) {
+      internal::write_state_dict(*unfinished, named);
+    } else {
+      internal::write_tensors(*unfinished, named, {{"format", "pt"}});
+    }
     files.rename(part, target);
   } catch (...) {
     try {

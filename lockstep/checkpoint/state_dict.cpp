@@ -1,11 +1,16 @@
 #include "lockstep/checkpoint/state_dict.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/Dict.h>
+#include <ATen/core/grad_mode.h>
+#include <caffe2/serialize/inline_container.h>
 #include <fmt/format.h>
+#include <torch/csrc/jit/serialization/pickler.h>
 #include <zlib.h>
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <map>
 #include <optional>
 #include <span>
@@ -15,6 +20,8 @@
 #include "lockstep/checkpoint/pickle.h"
 #include "lockstep/checkpoint/strict_json.h"
 #include "lockstep/checkpoint/zip_file.h"
+#include "lockstep/core/error.h"
+#include "lockstep/reduce/operands.h"
 
 namespace lockstep::internal {
 
@@ -41,6 +48,10 @@ std::optional<at::ScalarType> type_of(std::string_view storage) {
     if (name == storage) return type;
   }
   return std::nullopt;
+}
+
+bool has_storage(at::ScalarType type) {
+  return std::any_of(kStorages.begin(), kStorages.end(), [&](const auto& one) { return one.second == type; });
 }
 
 void read_entry(const OpenFile& file, const ZipEntry& entry, std::span<std::byte> bytes, const std::string& whose) {
@@ -115,6 +126,54 @@ NamedTensors read_state_dict(const OpenFile& file, const std::string& what) {
     tensors.emplace_back(one.name, storage->second.as_strided(one.shape, one.strides, one.offset));
   }
   return tensors;
+}
+
+void require_state_dict(const NamedTensors& tensors) {
+  require_storable(tensors);
+  for (const auto& [name, value] : tensors) {
+    if (has_storage(value.scalar_type())) continue;
+    throw UsageError("LS-DTYPE",
+                     fmt::format("'{}' is of dtype {}, which files of torch.save have no storage for", shown(name),
+                                 dtype_name(value.scalar_type())),
+                     "write a safetensors file, or use another dtype for it");
+  }
+}
+
+void write_state_dict(NewFile& file, const NamedTensors& tensors) {
+  require_state_dict(tensors);
+  const at::NoGradGuard no_grad;
+  c10::Dict<std::string, at::Tensor> dictionary;
+  for (const auto& [name, value] : tensors) {
+    const at::Tensor dense = plain_and_contiguous(value.detach());
+    // The whole storage is written, which may have other tensors in it.
+    dictionary.insert(name, dense.storage().nbytes() == bytes_in(dense).size() ? dense : dense.clone());
+  }
+  // torch::pickle_save would name the dictionary's type, by a function that weights_only=True does not allow.
+  std::string pickled;
+  torch::jit::Pickler pickler([&](const char* data, std::size_t size) { pickled.append(data, size); }, nullptr, nullptr,
+                              nullptr, nullptr, /*tag_aggregates=*/false);
+  pickler.protocol();
+  pickler.pushIValue(dictionary);
+  pickler.stop();
+  uint64_t written = 0;
+  std::exception_ptr error;  // must not go through the zip library, which is C
+  caffe2::serialize::PyTorchStreamWriter writer([&](const void* data, std::size_t size) {
+    try {
+      if (!error) file.write(written, {static_cast<const std::byte*>(data), size});
+    } catch (...) {
+      error = std::current_exception();
+    }
+    written += size;
+    return size;
+  });
+  writer.writeRecord("data.pkl", pickled.data(), pickled.size());
+  for (std::size_t i = 0; i < pickler.tensorData().size() && !error; ++i) {
+    const std::span<const std::byte> bytes = bytes_in(pickler.tensorData()[i]);
+    writer.writeRecord(fmt::format("data/{}", i), bytes.data(), bytes.size());
+  }
+  writer.writeEndOfFile();
+  if (error) std::rethrow_exception(error);
+  file.sync();
 }
 
 }  // namespace lockstep::internal

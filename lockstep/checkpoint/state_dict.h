@@ -12,4 +12,11 @@ namespace lockstep::internal {
 /// (LS-CHECKPOINT-DAMAGED) that begins with `what` for a file that is not such a dictionary.
 NamedTensors read_state_dict(const OpenFile& file, const std::string& what);
 
+/// Throws the UsageErrors of require_storable(), and one for a dtype that such files have no storage for.
+void require_state_dict(const NamedTensors& tensors);
+
+/// Writes a file that Python's torch.load reads as a dictionary of tensors, also with weights_only=True, and syncs it.
+/// Each tensor gets a storage of its own. The UsageErrors of require_state_dict(); then nothing was written.
+void write_state_dict(NewFile& file, const NamedTensors& tensors);
+
 }  // namespace lockstep::internal

@@ -144,6 +144,50 @@ TEST_F(Exchange, AModuleOfCppsTorchSaveIsRead) {
   expect_equal(load_tensors(path("a.pt")), expected);
 }
 
+TEST_F(Exchange, AStateDictionaryIsWrittenWhereTheNameEndsAsTorchs) {
+  Tensors tensors = of_every_dtype();
+  tensors["complex"] = torch::view_as_complex(torch::arange(8).to(torch::kFloat).view({2, 2, 2}));
+  tensors["slice"] = torch::arange(10'000).slice(0, 2, 6);
+  tensors["parameter"] = torch::ones({3}).set_requires_grad(true);
+  for (const std::string name : {"a.pt", "a.pth"}) {
+    write(name, "before");
+    save_tensors(path(name), tensors);
+    const std::string written = bytes(name);
+    EXPECT_EQ(written.substr(0, 2), "PK");
+    EXPECT_LT(written.size(), 40'000u) << "of a larger storage only the tensor's part is written";
+    const Tensors found = load_tensors(path(name));
+    expect_equal(found, tensors);
+    EXPECT_FALSE(found.at("parameter").requires_grad());
+    EXPECT_FALSE(fs::exists(path(name + ".part")));
+    const auto of_torch = torch::pickle_load({written.begin(), written.end()}).toGenericDict();
+    EXPECT_EQ(of_torch.size(), tensors.size()) << "LibTorch itself reads it too";
+  }
+  save_tensors(path("pt"), {{"x", torch::ones({1})}});
+  EXPECT_NE(bytes("pt").substr(0, 2), "PK") << "a name is not an ending";
+}
+
+TEST_F(Exchange, ADtypeThatTorchsFilesDoNotHaveIsRefusedBeforeAnythingIsWritten) {
+  write("a.pt", "before");
+  for (int i = 0; i < static_cast<int>(at::ScalarType::NumOptions); ++i) {
+    const std::string name = c10::toString(static_cast<at::ScalarType>(i));
+    if (name != "UInt16" && name != "Float8_e4m3fn") continue;  // an old LibTorch has neither
+    const auto value = torch::empty({2}, static_cast<at::ScalarType>(i));
+    save_tensors(path("a.safetensors"), {{"x", value}});
+    expect_error<UsageError>(
+        [&] {
+          save_tensors(path("a.pt"), {{"x", value}});
+        },
+        "LS-DTYPE", {"'x'", name, "torch.save"});
+  }
+  expect_error<UsageError>([&] { save_tensors(path("a.pt"), {{"x\xff", torch::ones({1})}}); }, "LS-NAME", {"'x?'"});
+  EXPECT_EQ(bytes("a.pt"), "before");
+}
+
+TEST_F(Exchange, AFileOfAnOldTorchIsNamedAsSuch) {
+  expect_error<DataError>([] { load_tensors(fs::path(LOCKSTEP_FROM_PYTHON) / "legacy.pt"); }, "LS-CHECKPOINT-VERSION",
+                          {"legacy.pt", "before PyTorch 1.6", "save it again"});
+}
+
 TEST_F(Exchange, ADamagedFileEndsInAnError) {
   c10::Dict<std::string, at::Tensor> dict;
   dict.insert("w", torch::arange(6).to(torch::kFloat));

@@ -7,7 +7,9 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <string>
+#include <utility>
 
 #include "lockstep/lockstep.h"
 #include "tests/support/python.h"
@@ -23,6 +25,22 @@ torch::nn::Sequential net() {
   return torch::nn::Sequential(torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 4, 3).padding(1)),
                                torch::nn::BatchNorm2d(4), torch::nn::ReLU(), torch::nn::Flatten(),
                                torch::nn::Linear(256, 16), torch::nn::Tanh(), torch::nn::Linear(16, 5));
+}
+
+/// One tensor for each dtype that both formats have, by Python's name of the dtype. Some lie in a larger storage, and
+/// one has a gradient.
+std::map<std::string, at::Tensor> of_every_type() {
+  std::map<std::string, at::Tensor> tensors;
+  for (const auto& [name, type] :
+       {std::pair("float32", torch::kFloat), std::pair("float64", torch::kDouble), std::pair("float16", torch::kHalf),
+        std::pair("bfloat16", torch::kBFloat16), std::pair("int64", torch::kLong), std::pair("int32", torch::kInt),
+        std::pair("int16", torch::kShort), std::pair("int8", torch::kChar), std::pair("uint8", torch::kByte),
+        std::pair("bool", torch::kBool), std::pair("complex64", torch::kComplexFloat),
+        std::pair("complex128", torch::kComplexDouble)}) {
+    tensors[name] = torch::arange(-2, 9).clamp(0).to(type).slice(0, 2, 8).view({2, 3});
+  }
+  tensors["float32"].set_requires_grad(true);
+  return tensors;
 }
 
 void expect_within(const torch::Tensor& found, const torch::Tensor& expected, const char* what) {
@@ -56,6 +74,8 @@ TEST(Python, WeightsOfHereGiveTheSameOutputsThereAndBack) {
     return alone->forward(inputs);
   };
   save_tensors(folder / "here.safetensors", model.state());
+  save_tensors(folder / "here.pt", model.state());
+  save_tensors(folder / "every.pt", of_every_type());
   save_tensors(folder / "inputs.safetensors", {{"inputs", inputs}});
   Checkpoint(strategy).save(folder / "checkpoint");
   const auto here = outputs_of(model);
@@ -70,6 +90,8 @@ TEST(Python, WeightsOfHereGiveTheSameOutputsThereAndBack) {
   const auto outputs = load_tensors(folder / "outputs.pt");
   expect_within(outputs.at("of_export"), here, "weights of here, in Python");
   EXPECT_TRUE(outputs.at("same_weights").item<bool>()) << "a checkpoint's weights are those that were exported";
+  EXPECT_TRUE(outputs.at("same_dictionary").item<bool>()) << "a state dictionary has the same weights";
+  EXPECT_TRUE(outputs.at("same_types").item<bool>());
   for (const char* file : {"back.pt", "back.safetensors"}) {
     if (!fs::exists(folder / file)) continue;  // written with the package safetensors
     model.load(load_tensors(folder / file));

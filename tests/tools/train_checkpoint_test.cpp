@@ -9,6 +9,7 @@
 #include <random>
 #include <string>
 
+#include "lockstep/checkpoint/exchange.h"
 #include "tests/support/fault_seeds.h"
 #include "tests/tools/train_checkpoint.h"
 
@@ -167,6 +168,12 @@ TEST_F(TrainCheckpoint, TheCommandLooksIntoCheckpoints) {
   })) << diff;
   EXPECT_EQ(run("checkpoint export " + second + " " + path("again.safetensors")).code, 0);
   EXPECT_GT(fs::file_size(path("again.safetensors")), 1000000u);
+  EXPECT_EQ(run("checkpoint export " + second + " " + path("again.pt")).code, 0);
+  EXPECT_EQ(text_of(path("again.pt")).substr(0, 2), "PK");
+  const auto weights = lockstep::load_tensors(path("again.safetensors"));
+  const auto dictionary = lockstep::load_tensors(path("again.pt"));
+  EXPECT_EQ(dictionary.size(), weights.size());
+  for (const auto& [name, value] : weights) EXPECT_TRUE(dictionary.at(name).equal(value)) << name;
   EXPECT_GT(fs::file_size(path("w.safetensors")), 1000000u);
   for (const char* command : {"list", "show", "verify"}) {
     const auto result = run(std::string("checkpoint ") + command + " " + path("c"));

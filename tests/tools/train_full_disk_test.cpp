@@ -116,14 +116,15 @@ TEST_F(TrainFullDisk, ARunThatIsAskedToStopAndCannotSaveSaysSo) {
 TEST_F(TrainFullDisk, WhatCannotBeExportedDoesNotKeepTheReportBack) {
   const std::string training = std::string(kTraining) + "--steps 3 ";
   ASSERT_EQ(run(training + outputs("whole")).code, 0);
-  fs::create_directory(path("full"));
-  StartedProgram program(words(training + outputs("full") + "--export " + path("full/w.safetensors")),
-                         [] { limit_files_to(500'000); });
-  EXPECT_EQ(program.wait(), 3) << program.errors();
-  EXPECT_TRUE(has(program.errors(), "the weights could not be exported: '" + path("full/w.safetensors")))
-      << program.errors();
-  EXPECT_TRUE(fs::is_empty(path("full")));
-  expect_same("full", "whole");
+  for (const std::string file : {"full/w.safetensors", "full/w.pt"}) {
+    fs::create_directories(path("full"));
+    StartedProgram program(words(training + outputs("full") + "--export " + path(file)),
+                           [] { limit_files_to(500'000); });
+    EXPECT_EQ(program.wait(), 3) << program.errors();
+    EXPECT_TRUE(has(program.errors(), "the weights could not be exported: '" + path(file))) << program.errors();
+    EXPECT_TRUE(fs::is_empty(path("full")));
+    expect_same("full", "whole");
+  }
 }
 
 TEST_F(TrainFullDisk, OfTwoWorkersTheJobEndsWithTheDisksExitCodeAndTheFilesAreThere) {

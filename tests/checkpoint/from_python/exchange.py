@@ -41,6 +41,16 @@ inputs = load_file(folder / 'inputs.safetensors')['inputs']
 model.eval()
 outputs = {'of_export': model(inputs).detach()}
 
+# The same weights as a file of torch.save, which runs nothing that is not known.
+dictionary = torch.load(folder / 'here.pt', weights_only=True)
+outputs['same_dictionary'] = torch.tensor(
+    type(dictionary) is dict and dictionary.keys() == model.state_dict().keys() and
+    all(torch.equal(dictionary[name], value) for name, value in model.state_dict().items()))
+every = torch.load(folder / 'every.pt', weights_only=True)
+outputs['same_types'] = torch.tensor(all(
+    str(value.dtype) == 'torch.' + name and value.shape == (2, 3) and not value.requires_grad and
+    torch.equal(value, torch.arange(6).reshape(2, 3).to(value.dtype)) for name, value in every.items()))
+
 # The weights of a whole checkpoint, whose names begin with the module's.
 saved = load_file(folder / 'checkpoint' / 'weights.safetensors')
 named = {name.removeprefix('model.'): value for name, value in saved.items()}

@@ -35,3 +35,4 @@ for name, value in {
     torch.save(value, here / f'{name}.pt')
     save_file(flat(value, '', {}), here / f'{name}.safetensors')
 torch.save(model, here / 'object.pt')
+torch.save(model.state_dict(), here / 'legacy.pt', _use_new_zipfile_serialization=False)  # as PyTorch 1.5 did
