@@ -43,7 +43,14 @@ class ModelFiles : public internal::Files {
   void fail_from(int64_t n, const std::string& reason) { fail_at(n, reason), for_good_ = true; }
   /// The machine stops before the n-th call has done anything.
   void stop_at(int64_t n) { stop_at_ = calls_ + n; }
-  void work_again() { fail_at_ = stop_at_ = -1, for_good_ = false; }
+  void work_again() { fail_at_ = stop_at_ = fail_read_at_ = -1, for_good_ = false; }
+  /// The n-th time from now, from 1, that a file is opened to be read, or read, fails with this reason.
+  void fail_read_at(int64_t n, const std::string& reason) {
+    failed_read_.clear();
+    fail_read_at_ = reads_ + n, reason_ = reason;
+  }
+  /// The file whose read has failed since; empty where none has.
+  const fs::path& failed_read() const { return failed_read_; }
   /// The system cannot tell what is there under this path; an empty one ends it.
   void hide(const fs::path& path) { hidden_ = path; }
   /// What is there after the machine has started again.
@@ -98,7 +105,8 @@ class ModelFiles : public internal::Files {
   std::unique_ptr<internal::OpenFile> open(const fs::path& path) override {
     const auto found = now_.find(path);
     if (found == now_.end() || !found->second) refuse(path, "No such file or directory");
-    return std::make_unique<Reading>(*this, found->second);
+    read(path);
+    return std::make_unique<Reading>(*this, path, found->second);
   }
   bool has(const fs::path& path) override {
     if (!hidden_.empty() && path.string().starts_with(hidden_.string())) refuse(path, "Stale file handle");
@@ -188,16 +196,19 @@ class ModelFiles : public internal::Files {
   };
   class Reading final : public internal::OpenFile {
    public:
-    Reading(ModelFiles& files, std::shared_ptr<Node> node) : files_(files), node_(std::move(node)) {}
+    Reading(ModelFiles& files, fs::path path, std::shared_ptr<Node> node)
+        : files_(files), path_(std::move(path)), node_(std::move(node)) {}
     uint64_t size() const override { return node_->bytes.size(); }
     void read(uint64_t offset, std::span<std::byte> bytes) const override {
-      if (offset > size() || bytes.size() > size() - offset) refuse("a file", "it ends");
+      files_.read(path_);
+      if (offset > size() || bytes.size() > size() - offset) refuse(path_, "it ends");
       if (!bytes.empty()) std::memcpy(bytes.data(), node_->bytes.data() + offset, bytes.size());
       files_.bytes_read_ += bytes.size();
     }
 
    private:
     ModelFiles& files_;
+    fs::path path_;
     std::shared_ptr<Node> node_;
   };
   class Lock final : public internal::FileLock {
@@ -230,16 +241,25 @@ class ModelFiles : public internal::Files {
     if (fail_at_ >= 0 && (calls_ == fail_at_ || (for_good_ && calls_ > fail_at_))) refuse(path, reason_);
   }
 
+  void read(const fs::path& path) {
+    if (++reads_ != fail_read_at_) return;
+    failed_read_ = path;
+    refuse(path, reason_);
+  }
+
   std::map<fs::path, std::shared_ptr<Node>> now_;      // null: a folder
   std::map<fs::path, std::shared_ptr<Node>> durable_;  // the names as of the last sync of their folder
   std::set<std::shared_ptr<Node>> locks_;
   std::atomic<uint64_t> bytes_read_{0};
+  std::atomic<int64_t> reads_{0};
   int64_t calls_ = 0;
   int64_t fail_at_ = -1;
   int64_t stop_at_ = -1;
+  int64_t fail_read_at_ = -1;
   bool for_good_ = false;
   std::string reason_;
   fs::path hidden_;
+  fs::path failed_read_;
 };
 
 }  // namespace lockstep::testing
