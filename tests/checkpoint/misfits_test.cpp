@@ -1,0 +1,77 @@
+// What a restore says of a checkpoint that does not fit the program.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/checkpoint/training.h"
+#include "tests/support/errors.h"
+#include "tests/support/scratch_folder.h"
+
+namespace lockstep {
+namespace {
+
+using testing::OneTraining;
+
+class Misfits : public testing::ScratchFolder {};
+
+constexpr int kNames = 25;
+
+std::string name_of(const std::string& what, int number) {
+  return what + (number < 10 ? "0" : "") + std::to_string(number);
+}
+
+/// "new00" to "new24", say.
+std::vector<std::string> names_of(const std::string& what) {
+  std::vector<std::string> names;
+  for (int i = 0; i < kNames; ++i) names.push_back(name_of(what, i));
+  return names;
+}
+
+/// Variables of these names and of this size, alive as long as the result.
+std::vector<Variable> make(Strategy& strategy, const std::vector<std::string>& names, int64_t size = 2) {
+  std::vector<Variable> variables;
+  for (const std::string& name : names)
+    variables.push_back(strategy.make_variable(torch::zeros({size}), {.name = name}));
+  return variables;
+}
+
+TEST_F(Misfits, OfManyNamesTheErrorSaysHowManyThereAreAndTwentyOfThem) {
+  OneTraining run;
+  const auto old = make(run.strategy, names_of("old"));
+  const auto other = make(run.strategy, names_of("other"));
+  run.training.checkpoint().save(path("one"));
+  OneTraining second;
+  const auto added = make(second.strategy, names_of("added"));
+  const auto longer = make(second.strategy, names_of("other"), 3);
+  const auto error = testing::caught_from<UsageError>([&] { second.training.checkpoint().restore(path("one")); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), "LS-CHECKPOINT-MISFIT");
+  const std::string text = error->what();
+  std::size_t at = 0;
+  for (const auto& [sort, what] : {std::pair("25 missing in it: ", "added"), std::pair("25 unexpected: ", "old"),
+                                   std::pair("25 that do not fit: ", "other")}) {
+    at = text.find(sort, at);
+    ASSERT_NE(at, std::string::npos) << sort << " in " << text;
+    const std::string part = text.substr(at, text.find(", ...", at) + 5 - at);
+    for (int i = 0; i < kNames; ++i) {
+      EXPECT_EQ(part.find(name_of(what, i)) != std::string::npos, i < 20) << name_of(what, i) << " in " << part;
+    }
+    EXPECT_TRUE(part.ends_with(", ...")) << part;
+  }
+}
+
+TEST_F(Misfits, WhereTheyAreAllowedAllNamesAreGiven) {
+  OneTraining run;
+  const auto old = make(run.strategy, names_of("old"));
+  run.training.checkpoint().save(path("one"));
+  OneTraining second;
+  const auto added = make(second.strategy, names_of("added"));
+  const RestoreInfo info =
+      second.training.checkpoint().restore(path("one"), {.allow_missing = true, .allow_unexpected = true});
+  EXPECT_EQ(info.missing, names_of("added"));
+  EXPECT_EQ(info.unexpected, names_of("old"));
+}
+
+}  // namespace
+}  // namespace lockstep
