@@ -62,6 +62,47 @@ TEST_F(TrainCheckpoint, SigtermSavesAndTheExitCodeSaysRestart) {
   expect_same("parts", "whole");
 }
 
+// To one worker, after which the launcher starts the job again, or to the launcher, which then starts nothing again.
+TEST_F(TrainCheckpoint, SigtermToAJobOfTwoWorkersSavesBothAndTheNextStartEndsAsTheRunThatWasNeverTouched) {
+  const std::string training =
+      "train --model mlp --replicas 4 --devices cpu:0 --global-batch 700 --learning-rate 1e-3 --seed 3 --steps ";
+  for (const bool to_launcher : {false, true}) {
+    const std::string name = to_launcher ? "launcher" : "worker";
+    // The first start trains until it is stopped, the next one five steps more.
+    const std::string script =
+        "echo pid $$ >&2; last=$(ls " + path(name) + " 2>&1 | sed -n 's/^step-0*\\([0-9]\\)/\\1/p'); " +
+        "[ -n \"$last\" ] && steps=$((last + 5)) || steps=100000000; exec " + LOCKSTEP_PROGRAM + " " + training +
+        "$steps --strategy multi-worker --resume --checkpoint-every 1h --checkpoint-dir " + path(name) + outputs(name);
+    const auto job_command =
+        lockstep::testing::command({"-n", "2", "--max-restarts", "1", "--restart-pause", "0"}, script);
+    StartedProgram job(job_command);
+    job.read_until_errors_have("starts from the beginning");
+    job.read_until_errors_have("[1] pid ");
+    const std::string& lines = job.errors();
+    kill(to_launcher ? job.pid() : std::stoi(lines.substr(lines.find("[1] pid ") + 8)), SIGTERM);
+    EXPECT_EQ(job.wait(), to_launcher ? 75 : 0) << lines;
+    EXPECT_TRUE(job.is_nobody_left());
+    for (const std::string worker : {"[0] ", "[1] "}) {
+      const std::size_t stopped =
+          lines.find("\n" + worker + "lockstep train: a worker was asked to stop; all have ended after ");
+      ASSERT_NE(stopped, std::string::npos) << worker << lines;
+      EXPECT_TRUE(has(lines.substr(stopped + 1, lines.find('\n', stopped + 1) - stopped),
+                      "; saved as " + path(name) + "/step-"))
+          << worker << lines;
+    }
+    std::string next = lines;
+    if (to_launcher) {
+      EXPECT_FALSE(has(lines, "goes on after step")) << lines;
+      const auto ended = lockstep::testing::run_to_end(job_command);
+      EXPECT_EQ(ended.code, 0) << ended.errors;
+      next = ended.errors;
+    }
+    EXPECT_TRUE(has(next, "goes on after step")) << next;
+    ASSERT_EQ(run(training + std::to_string(last_step(name)) + outputs("whole")).code, 0);
+    expect_same(name, "whole");
+  }
+}
+
 TEST_F(TrainCheckpoint, KilledAtRandomMomentsItEndsAsTheOneThatNeverStopped) {
   const std::string flags = std::string(kTraining) + "--steps 80 ";
   ASSERT_EQ(run(flags + outputs("whole")).code, 0);
