@@ -1,4 +1,4 @@
-// What a restore says of a checkpoint that does not fit the program.
+// What a restore says of a checkpoint that does not fit the program, or that was made on other replicas.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -71,6 +71,35 @@ TEST_F(Misfits, WhereTheyAreAllowedAllNamesAreGiven) {
       second.training.checkpoint().restore(path("one"), {.allow_missing = true, .allow_unexpected = true});
   EXPECT_EQ(info.missing, names_of("added"));
   EXPECT_EQ(info.unexpected, names_of("old"));
+}
+
+/// Restores with `.allow_other_replicas`; gives what was logged.
+std::vector<std::string> warnings_of(OneTraining& run, const std::string& path) {
+  std::vector<std::string> lines;
+  set_log_sink([&](LogLevel level, std::string_view line) {
+    if (level == LogLevel::kWarning) lines.emplace_back(line);
+  });
+  run.training.checkpoint().restore(path, {.allow_other_replicas = true});
+  set_log_sink({});
+  return lines;
+}
+
+TEST_F(Misfits, AnotherNumberOfReplicasIsAWarningWithBothNumbersAndTheConsequence) {
+  OneTraining run(3);
+  run.training.steps(2);
+  run.training.checkpoint().save(path("one"));
+  for (const int64_t replicas : {1, 2, 5}) {
+    OneTraining second(replicas);
+    const auto lines = warnings_of(second, path("one"));
+    ASSERT_EQ(lines.size(), 1u) << replicas;
+    for (const std::string& part :
+         {quoted("one"), std::string("of 3 replicas"), "restored on " + std::to_string(replicas),
+          std::string("random numbers"), std::string("order of additions"), std::string("dealt anew")}) {
+      EXPECT_NE(lines[0].find(part), std::string::npos) << part << " in " << lines[0];
+    }
+  }
+  OneTraining same(3);
+  EXPECT_TRUE(warnings_of(same, path("one")).empty()) << "there is nothing to say of the same number";
 }
 
 }  // namespace
