@@ -169,19 +169,23 @@ class DatasetDeal final : public Deal {
 
   void check(const data::Cursor& cursor) const override {
     const int64_t size = this->size();
+    const bool knows_files = by_file_.both != 0 && cursor.digest_by_file != 0;
+    const auto changed_file = [&]() -> std::string {
+      if (!knows_files || cursor.digest_by_file == by_file_.both) return {};
+      return fmt::format("since the cursor was saved, {}",
+                         by_file_.changed_since(cursor.digest_by_file, dataset_.source()->files()));
+    };
     if (cursor.size != size) {
+      const std::string changed = changed_file();
       throw DataError("LS-DATA-CHANGED",
-                      fmt::format("the cursor is of {}, and here the size is {}: {}", counted(cursor.size, "sample"),
-                                  size, describe()),
+                      fmt::format("the cursor is of {}, and here the size is {}: {}{}", counted(cursor.size, "sample"),
+                                  size, describe(), changed.empty() ? "" : "; " + changed),
                       "give the data set that the cursor came from");
     }
     if (cursor.digest != 0 && digest_ != 0 && cursor.digest != digest_) {
-      const bool knows_files = by_file_.both != 0 && cursor.digest_by_file != 0;
+      const std::string changed = changed_file();
       throw DataError("LS-DATA-CHANGED",
-                      knows_files && cursor.digest_by_file != by_file_.both
-                          ? fmt::format("since the cursor was saved, {}",
-                                        by_file_.changed_since(cursor.digest_by_file, dataset_.source()->files()))
-                          : fmt::format("the cursor is of other data than {}", describe()),
+                      changed.empty() ? fmt::format("the cursor is of other data than {}", describe()) : changed,
                       "give the data set that the cursor came from, or begin at the first epoch");
     }
     if (!cursor.stream.empty() || cursor.epoch < 0 || cursor.position < 0 || cursor.position > size) {

@@ -13,6 +13,12 @@
 
 namespace lockstep::internal {
 
+namespace {
+
+uint32_t short_digest(const data::SourceFile& file) { return static_cast<uint32_t>(file.digest ^ file.digest >> 32); }
+
+}  // namespace
+
 uint64_t digest_of_file(const std::string& path) {
   constexpr std::size_t kSampled = 4096;
   std::error_code failed;
@@ -65,9 +71,8 @@ FilesDigest::FilesDigest(const std::vector<data::SourceFile>& files) {
   uint32_t sum = 0;
   uint32_t weighted = 0;
   for (std::size_t i = 0; i < files.size(); ++i) {
-    const auto one = static_cast<uint32_t>(files[i].digest ^ files[i].digest >> 32);
-    sum += one;
-    weighted += one * static_cast<uint32_t>(i + 1);
+    sum += short_digest(files[i]);
+    weighted += short_digest(files[i]) * static_cast<uint32_t>(i + 1);
   }
   both = static_cast<uint64_t>(weighted) << 32 | sum;
 }
@@ -78,8 +83,15 @@ std::string FilesDigest::changed_since(uint64_t before, const std::vector<data::
   for (std::size_t i = 0; i < files.size(); ++i) {
     if (change * static_cast<uint32_t>(i + 1) == weighted) return fmt::format("'{}' has changed", files[i].name);
   }
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    if (change != short_digest(files[i])) continue;
+    std::vector<data::SourceFile> others = files;
+    others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
+    if (FilesDigest(others).both == before) return fmt::format("'{}' was added", files[i].name);
+  }
   if (files.front().name == files.back().name) return fmt::format("'{}' has changed", files.front().name);
-  return fmt::format("several of the files '{}' to '{}' have changed", files.front().name, files.back().name);
+  return fmt::format("several of the files '{}' to '{}' have changed, or some are missing", files.front().name,
+                     files.back().name);
 }
 
 }  // namespace lockstep::internal

@@ -198,10 +198,10 @@ class StreamDeal final : public Deal {
   void check(const data::Cursor& cursor) const override {
     const Files& files = this->files();
     if (cursor.size != static_cast<int64_t>(files.all.size())) {
-      throw DataError(
-          "LS-DATA-CHANGED",
-          fmt::format("the cursor is of {}, and the stream has {}", counted(cursor.size, "file"), files.all.size()),
-          "give the files that the cursor came from");
+      throw DataError("LS-DATA-CHANGED",
+                      fmt::format("the cursor is of {}, and the stream has {}{}", counted(cursor.size, "file"),
+                                  files.all.size(), added(files, cursor)),
+                      "give the files that the cursor came from");
     }
     if (cursor.digest != 0 && files.digest != 0 && cursor.digest != files.digest) {
       throw DataError("LS-DATA-CHANGED", fmt::format("since the cursor was saved, {}", changed(files, cursor)),
@@ -273,6 +273,15 @@ class StreamDeal final : public Deal {
       if (watches_order() && group().num_workers() > 1) files_.digest = files_.digest_by_file = 0;
     });
     return files_;
+  }
+
+  /// Where one file was added, the sum without it is the sum of before.
+  static std::string added(const Files& files, const data::Cursor& cursor) {
+    if (cursor.digest == 0 || static_cast<int64_t>(files.all.size()) != cursor.size + 1) return {};
+    for (const data::StreamSource::File& one : files.all) {
+      if (files.digest - one.digest == cursor.digest) return fmt::format(": '{}' was added", one.name);
+    }
+    return {};
   }
 
   /// Where one file has changed, its place is the quotient of the two sums' changes.

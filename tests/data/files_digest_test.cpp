@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 
@@ -87,6 +88,24 @@ TEST_F(Changed, AnImageIsNamedAndSoAreOtherStages) {
   expect_named(make, [&] { write("dog/5.png", "a new one"); }, {"4 samples", folder_.string()});
 }
 
+TEST_F(Changed, AFileThatWasAddedIsNamed) {
+  const auto csv = [&](const char* name, const std::string& rows) { return write(name, "a,b\n" + rows); };
+  const std::string first = csv("1.csv", "1,2\n3,4\n");
+  const std::string last = csv("3.csv", "5,6\n");
+  const std::string added = (std::filesystem::path(first).parent_path() / "2.csv").string();
+  bool is_there = false;
+  const auto make = [&] {
+    const Dataset both = data::csv(first).concatenate(data::csv(last));
+    return is_there ? data::csv(first).concatenate(data::csv(added)).concatenate(data::csv(last)) : both;
+  };
+  expect_named(make,
+               [&] {
+                 csv("2.csv", "7,8\n");
+                 is_there = true;
+               },
+               {"3 samples", "size is 4", "'" + added + "' was added"});
+}
+
 TEST_F(Changed, OneOfTwoJoinedDataSetsIsNamed) {
   const std::string file = write("b.bin", std::string(80, 'a'));
   const std::string first = write("a.bin", std::string(80, 'a'));
@@ -133,6 +152,11 @@ TEST(Cursors, OfAStreamNameTheFileThatHasChanged) {
   expect_error<DataError>([&] { distribute().seek(cursor); }, "LS-DATA-CHANGED", {paths[2]});
   std::ofstream(paths[0]) << "and here";
   expect_error<DataError>([&] { distribute().seek(cursor); }, "LS-DATA-CHANGED", {"several"});
+  const data::Cursor later = distribute().cursor();
+  paths.insert(paths.begin() + 1, paths[0] + "_more");
+  std::ofstream(paths[1]) << "one more";
+  expect_error<DataError>([&] { distribute().seek(later); }, "LS-DATA-CHANGED",
+                          {"4 files", "has 5", "'" + paths[1] + "' was added"});
   for (const std::string& path : paths) std::remove(path.c_str());
 }
 
