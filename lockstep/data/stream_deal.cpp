@@ -203,7 +203,8 @@ class StreamDeal final : public Deal {
                                   files.all.size(), added(files, cursor)),
                       "give the files that the cursor came from");
     }
-    if (cursor.digest != 0 && files.digest != 0 && cursor.digest != files.digest) {
+    const bool is_known = cursor.digest != 0 && files.digest != 0;
+    if (is_known && (cursor.digest != files.digest || cursor.digest_by_file != files.digest_by_file)) {
       throw DataError("LS-DATA-CHANGED", fmt::format("since the cursor was saved, {}", changed(files, cursor)),
                       "give the files that the cursor came from, or begin at the first epoch");
     }
@@ -287,6 +288,10 @@ class StreamDeal final : public Deal {
   /// Where one file has changed, its place is the quotient of the two sums' changes.
   static std::string changed(const Files& files, const data::Cursor& cursor) {
     const uint64_t change = files.digest - cursor.digest;
+    if (change == 0) {
+      return fmt::format("the files '{}' to '{}' have come into another order", files.all.front().name,
+                         files.all.back().name);
+    }
     const uint64_t by_file = files.digest_by_file - cursor.digest_by_file;
     for (std::size_t i = 0; i < files.all.size(); ++i) {
       if (change * (i + 1) == by_file) return fmt::format("'{}' has changed", files.all[i].name);

@@ -157,6 +157,10 @@ TEST(Cursors, OfAStreamNameTheFileThatHasChanged) {
   std::ofstream(paths[1]) << "one more";
   expect_error<DataError>([&] { distribute().seek(later); }, "LS-DATA-CHANGED",
                           {"4 files", "has 5", "'" + paths[1] + "' was added"});
+  std::swap(paths[0], paths[3]);
+  const data::Cursor of_order = distribute().cursor();
+  std::swap(paths[0], paths[3]);
+  expect_error<DataError>([&] { distribute().seek(of_order); }, "LS-DATA-CHANGED", {"another order"});
   for (const std::string& path : paths) std::remove(path.c_str());
 }
 
