@@ -151,34 +151,50 @@ class GeneratorSource final : public StreamSource {
 
 class DatasetReader final : public StreamReader {
  public:
-  DatasetReader(Dataset dataset, int64_t next) : dataset_(std::move(dataset)), size_(dataset_.size()), next_(next) {}
+  DatasetReader(Dataset dataset, int64_t next, std::shared_ptr<SkippedSamples> skipped)
+      : dataset_(std::move(dataset)), size_(dataset_.size()), next_(next), skipped_(std::move(skipped)) {}
   bool next(Batch& element) override {
-    if (next_ >= size_) return false;
-    if (next_ < begin_ || next_ >= begin_ + some_.size()) {
-      std::vector<int64_t> ids;
-      for (int64_t id = next_; id < std::min(size_, next_ + at_once_); ++id) ids.push_back(id);
-      at_once_ = std::min<int64_t>(at_once_ * 2, 64);  // one that is read for a moment only reads little
-      try {
-        some_ = dataset_.read(ids);
-      } catch (...) {
-        some_ = Batch();
-        if (ids.size() == 1) ++next_;  // this sample cannot be read
-        at_once_ = 1;
-        if (ids.size() == 1) throw;
-        return this->next(element);
-      }
-      begin_ = next_;
+    while (next_ < size_) {
+      if (!has_next()) read_some();
+      if (!has_next()) continue;
+      element = internal::rows_of(some_, next_ - begin_, 1);
+      ++next_;
+      return true;
     }
-    element = internal::rows_of(some_, next_ - begin_, 1);
-    ++next_;
-    return true;
+    return false;
   }
   StreamPosition position() const override { return {next_}; }
 
  private:
+  bool has_next() const { return next_ >= begin_ && next_ < begin_ + some_.size(); }
+
+  /// Reads several at once, or the one among them that cannot be read alone, and then goes on behind it.
+  void read_some() {
+    std::vector<int64_t> ids;
+    for (int64_t id = next_; id < std::min(size_, next_ + at_once_); ++id) ids.push_back(id);
+    at_once_ = std::min<int64_t>(at_once_ * 2, 64);  // one that is read for a moment only reads little
+    some_ = Batch();
+    try {
+      some_ = dataset_.read(ids);
+      begin_ = next_;
+    } catch (const DataError&) {
+      at_once_ = 1;
+      if (ids.size() > 1) return;
+      ++next_;
+      if (!skipped_) throw;
+      skipped_->add(std::current_exception());
+    } catch (...) {
+      at_once_ = 1;
+      if (ids.size() > 1) return;
+      ++next_;
+      throw;
+    }
+  }
+
   const Dataset dataset_;
   const int64_t size_;
   int64_t next_;
+  const std::shared_ptr<SkippedSamples> skipped_;
   int64_t begin_ = 0;
   int64_t at_once_ = 1;
   Batch some_;
@@ -195,7 +211,7 @@ class DatasetStream final : public StreamSource {
       parts.end();
     }
     auto source = dataset_.source()->at_epoch(pass.pass);
-    return std::make_unique<DatasetReader>(source ? Dataset(std::move(source)) : dataset_, next);
+    return std::make_unique<DatasetReader>(source ? Dataset(std::move(source)) : dataset_, next, pass.skipped);
   }
   std::string describe() const override { return dataset_.source()->describe(); }
   std::vector<File> files() const override { return {{describe(), dataset_.source()->digest()}}; }

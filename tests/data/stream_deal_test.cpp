@@ -91,6 +91,23 @@ TEST(Streams, DropLeavesOutOnlyPartsThatAreNotFullHoweverUnevenTheFilesAre) {
   }
 }
 
+TEST(Streams, OfADataSetSkipItsBadSamples) {
+  const auto bad = [](Batch sample) {
+    if (sample.target.item<int64_t>() % 5 == 3) throw std::runtime_error("no such colour");
+    return sample;
+  };
+  const DistributeOptions skip{.global_batch = 4, .on_error = OnError::kSkip};
+  for (const int64_t workers : {1, 2}) {
+    const auto all = run_workers(WorkersCase{workers, 2}, [&](Strategy& strategy) {
+      const auto data = strategy.distribute(data::from_dataset(numbers(12).map(bad)), skip);
+      const Steps steps = steps_of(data, 0);
+      EXPECT_EQ(data.skipped(), 2);
+      return steps;
+    });
+    EXPECT_EQ(sorted(joined(all)), (Numbers{0, 1, 2, 4, 5, 6, 7, 9, 10, 11})) << workers << " workers";
+  }
+}
+
 TEST(Streams, NameTheRecordOnWhichAFunctionFails) {
   MirroredStrategy strategy({.devices = lanes(1), .replicas = 1});
   const auto fails_on_7 = [](const Batch& sample) {
