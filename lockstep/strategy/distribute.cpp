@@ -114,8 +114,9 @@ PerReplica<Batch> Strategy::split(const at::Tensor& input, const at::Tensor& tar
 
 namespace {
 
-/// What a batch of the program's own holds. Rows that are all alike say nothing.
-internal::PartDigest digest_of_part(const Batch& part) {
+/// What a batch of the program's own holds. Rows that are all alike say nothing, and neither does what LibTorch cannot
+/// compare or copy, such as nested tensors.
+internal::PartDigest digest_of_part(const Batch& part) try {
   const at::Tensor& rows = part.input;
   const bool is_plain = rows.defined() && rows.dim() > 0 && rows.device().is_cpu() && rows.layout() == at::kStrided &&
                         !rows.is_quantized();
@@ -123,6 +124,8 @@ internal::PartDigest digest_of_part(const Batch& part) {
   const int64_t all_but_one = rows.size(0) - 1;
   if (at::equal(rows.narrow(0, 1, all_but_one), rows.narrow(0, 0, all_but_one))) return {};
   return {internal::mixed(internal::digest_of(rows), internal::digest_of(part.ids)), part.size()};
+} catch (const c10::Error&) {
+  return {};
 }
 
 }  // namespace

@@ -85,6 +85,22 @@ TEST(Run, NoticesReplicasThatWereGivenTheSameSamples) {
   EXPECT_FALSE(run(false));
 }
 
+TEST(Run, TakesBatchesThatCannotBeCompared) {
+  for (const int64_t workers : {1, 2}) {
+    run_workers(WorkersCase{workers, 2}, [](Strategy& strategy) {
+      const auto batch = strategy.per_replica([](ReplicaId) {
+        return Batch{.input = torch::ones({3, 2}).to(at::kComplexHalf),
+                     .target = {},
+                     .ids = torch::ones({3, 2}).to_sparse(),
+                     .global_size = 6};
+      });
+      strategy.run(batch, [](ReplicaContext&, const Batch&) {});
+      EXPECT_TRUE(strategy.findings().empty());
+      return 0;
+    });
+  }
+}
+
 TEST(Run, NoticesWorkersThatWereGivenTheSameSamples) {
   const auto run = [](int64_t workers, bool same) {
     return run_workers(WorkersCase{workers, 4}, [&](Strategy& strategy) {
