@@ -190,7 +190,7 @@ std::optional<RestoreInfo> CheckpointManager::restore_latest(const RestoreOption
       if (one.problem.empty()) {
         newest_first.insert(newest_first.begin(), one.path.string());
       } else if (one.has_manifest) {  // otherwise an interrupted save has left it
-        damaged.push_back(one.path.string());
+        damaged.insert(damaged.begin(), one.path.string());
         internal::log(LogLevel::kWarning, "a damaged checkpoint is passed over: " + one.problem);
       }
     }

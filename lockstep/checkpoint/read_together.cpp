@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdint>
 #include <exception>
@@ -14,6 +15,7 @@
 #include "lockstep/checkpoint/capture.h"
 #include "lockstep/checkpoint/saved_values.h"
 #include "lockstep/checkpoint/together.h"
+#include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/strategy/strategy_access.h"
@@ -177,10 +179,22 @@ class TogetherReader {
   std::exception_ptr first_;  // why the first folder was passed over
 };
 
+/// Workers that restored different things would go on as different programs.
+void agree_on_options(const Strategy& strategy, const RestoreOptions& options) {
+  agree_on_call(StrategyAccess::rounds(strategy), {.call = kCall, .step = strategy.step()}, [&](Proposal& mine) {
+    mine.name = mine.detail = fmt::format(
+        "{}(.allow_missing = {}, .allow_unexpected = {}, .allow_other_replicas = {}, .only = {{{}}}, "
+        ".restore_on_create = {})",
+        kCall, options.allow_missing, options.allow_unexpected, options.allow_other_replicas,
+        fmt::join(options.only, ", "), options.restore_on_create);
+  });
+}
+
 }  // namespace
 
 CheckpointRead read_first_whole(const Strategy& strategy, Files& files, const std::vector<fs::path>& folders,
                                 const RestoreOptions& options) {
+  agree_on_options(strategy, options);
   return TogetherReader(strategy, files, options).first_whole(folders);
 }
 

@@ -20,7 +20,7 @@ struct CheckpointRead {
 };
 
 /// The first of `folders` that is whole; the chief's log has a warning that names those that are not. All workers call
-/// it, and the chief's `folders` counts. Where none is whole, who has found the damage throws the DataError of the
+/// it with the same options, otherwise with a UsageError (LS-WORKER-ORDER), and the chief's `folders` counts. Where none is whole, who has found the damage throws the DataError of the
 /// first one, and the others a PeerError that quotes it.
 CheckpointRead read_first_whole(const Strategy& strategy, Files& files,
                                 const std::vector<std::filesystem::path>& folders, const RestoreOptions& options);

@@ -237,6 +237,30 @@ TEST_F(WorkersCheckpoint, DamageThatOneWorkerFindsIsToldToAllAndTheCheckpointBef
   });
 }
 
+TEST_F(WorkersCheckpoint, WorkersThatWouldRestoreDifferentThingsAreNamed) {
+  const std::vector<std::pair<RestoreOptions, RestoreOptions>> pairs{
+      {{.only = {"a"}}, {.only = {"b"}}}, {{.restore_on_create = true}, {}}, {{.allow_missing = true}, {}}};
+  testing::expect_error_on_all<UsageError>(
+      {.workers = 2, .replicas = 2},
+      [&](Strategy& strategy) {
+        const Variable a = strategy.make_variable(torch::zeros({2}), {.name = "a"});
+        const Variable b = strategy.make_variable(torch::zeros({2}), {.name = "b"});
+        const Checkpoint checkpoint(strategy);
+        checkpoint.save(folder_ / "c");
+        a.assign(torch::ones({2}));
+        b.assign(torch::ones({2}));
+        for (std::size_t i = 0; i + 1 < pairs.size(); ++i) {
+          const auto& [chiefs, others] = pairs[i];
+          testing::expect_error<UsageError>(
+              [&] { checkpoint.restore(folder_ / "c", strategy.is_chief() ? chiefs : others); }, "LS-WORKER-ORDER",
+              {"Checkpoint::restore(", ".only = {"});
+        }
+        EXPECT_TRUE(a.read().equal(torch::ones({2})) && b.read().equal(torch::ones({2})));
+        checkpoint.restore(folder_ / "c", strategy.is_chief() ? pairs.back().first : pairs.back().second);
+      },
+      "LS-WORKER-ORDER", {".allow_missing = true", ".allow_missing = false"});
+}
+
 TEST_F(WorkersCheckpoint, WhereNoneIsWholeTheErrorIsThatOfTheFirstOnAll) {
   run_workers({.workers = 2, .replicas = 4}, [&](Strategy& strategy) {
     const Variable own = own_values(strategy);
