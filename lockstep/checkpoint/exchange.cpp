@@ -98,7 +98,7 @@ std::map<std::string, at::Tensor> load_tensors(const fs::path& file, const Renam
   std::map<std::string, at::Tensor> named;
   for (auto& [name, value] : tensors) {
     const std::string mapped = rename ? rename(name) : name;
-    if (mapped.empty()) continue;
+    if (rename && mapped.empty()) continue;
     if (!named.emplace(mapped, std::move(value)).second) {
       throw UsageError("LS-NAME", fmt::format("{} has two tensors that are named '{}'", what, internal::shown(mapped)),
                        "let the function that names them give each a name of its own");

@@ -77,7 +77,14 @@ bool lies_in(const PickledTensor& tensor) {
     if (__builtin_mul_overflow(std::max<int64_t>(tensor.shape[d], 1) - 1, tensor.strides[d], &span)) return false;
     if (__builtin_add_overflow(last, span, &last)) return false;
   }
-  return is_empty || (last < tensor.elements && count <= tensor.elements);
+  return is_empty || last < tensor.elements;
+}
+
+/// Such a tensor is not read, because a small file could ask for any amount of memory. It lies in its storage.
+bool is_expanded(const PickledTensor& tensor) {
+  int64_t count = 1;
+  for (const int64_t size : tensor.shape) count *= size;
+  return count > tensor.elements;
 }
 
 }  // namespace
@@ -103,6 +110,12 @@ NamedTensors read_state_dict(const OpenFile& file, const std::string& what) {
     const std::optional<at::ScalarType> type = type_of(one.type);
     if (!type) throw_damaged(whose, fmt::format("is of the unknown type '{}'", shown(one.type)));
     if (!lies_in(one)) throw_damaged(whose, "has elements that are not in its storage");
+    if (is_expanded(one)) {
+      throw DataError(
+          "LS-CHECKPOINT-DAMAGED",
+          fmt::format("{} has more elements than its storage: it was expanded, or its elements overlap", whose),
+          "save it again as value.contiguous()");
+    }
     auto storage = storages.find(one.storage);
     if (storage == storages.end()) {
       const auto entry = entries.find(fmt::format("{}/data/{}", folder, one.storage));

@@ -166,6 +166,14 @@ TEST_F(Exchange, AStateDictionaryIsWrittenWhereTheNameEndsAsTorchs) {
   EXPECT_NE(bytes("pt").substr(0, 2), "PK") << "a name is not an ending";
 }
 
+TEST_F(Exchange, ATensorWithoutANameComesBack) {
+  for (const char* name : {"a.pt", "a.safetensors"}) {
+    save_tensors(folder_ / name, {{"", torch::arange(3)}, {"b", torch::arange(2)}});
+    EXPECT_EQ(load_tensors(folder_ / name).size(), 2u) << name;
+    EXPECT_TRUE(load_tensors(folder_ / name).at("").equal(torch::arange(3))) << name;
+  }
+}
+
 TEST_F(Exchange, ADtypeThatTorchsFilesDoNotHaveIsRefusedBeforeAnythingIsWritten) {
   write("a.pt", "before");
   for (int i = 0; i < static_cast<int>(at::ScalarType::NumOptions); ++i) {
