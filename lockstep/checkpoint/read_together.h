@@ -19,9 +19,10 @@ struct CheckpointRead {
   std::string what;  // "the checkpoint 'runs/a/step-0000000012'"
 };
 
-/// The first of `folders` that is whole; the chief's log has a warning that names those that are not. All workers call
-/// it with the same options, otherwise with a UsageError (LS-WORKER-ORDER), and the chief's `folders` counts. Where none is whole, who has found the damage throws the DataError of the
-/// first one, and the others a PeerError that quotes it.
+/// The first of `folders` that is whole; the chief's log then says why the first one before it is not. All workers call
+/// it, and the chief's `folders` counts. Where none is whole, the error is that of the first one: a DataError on the
+/// worker that found it, and a PeerError that quotes it on the others. A UsageError (LS-WORKER-ORDER) where workers
+/// give different options.
 CheckpointRead read_first_whole(const Strategy& strategy, Files& files,
                                 const std::vector<std::filesystem::path>& folders, const RestoreOptions& options);
 
