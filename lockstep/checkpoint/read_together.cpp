@@ -28,9 +28,9 @@ namespace {
 
 constexpr const char* kCall = "Checkpoint::restore";
 
-class TogetherReader {
+class FirstWholeReader {
  public:
-  TogetherReader(const Strategy& strategy, Files& files, const RestoreOptions& options)
+  FirstWholeReader(const Strategy& strategy, Files& files, const RestoreOptions& options)
       : strategy_(strategy),
         files_(files),
         options_(options),
@@ -39,7 +39,7 @@ class TogetherReader {
     for (const StateItem& item : strategy.state_items()) here_.emplace(kind_text(item.kind), item.name);
   }
 
-  CheckpointRead first_whole(const std::vector<fs::path>& folders) {
+  NamedImage first_whole(const std::vector<fs::path>& folders) {
     for (std::size_t next = 0;;) {
       const auto [text, path, opened] = next_on_all(folders, next);
       next = static_cast<std::size_t>(opened);
@@ -192,10 +192,10 @@ void agree_on_options(const Strategy& strategy, const RestoreOptions& options) {
 
 }  // namespace
 
-CheckpointRead read_first_whole(const Strategy& strategy, Files& files, const std::vector<fs::path>& folders,
-                                const RestoreOptions& options) {
+NamedImage read_first_whole(const Strategy& strategy, Files& files, const std::vector<fs::path>& folders,
+                            const RestoreOptions& options) {
   agree_on_options(strategy, options);
-  return TogetherReader(strategy, files, options).first_whole(folders);
+  return FirstWholeReader(strategy, files, options).first_whole(folders);
 }
 
 }  // namespace lockstep::internal

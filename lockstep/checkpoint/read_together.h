@@ -12,9 +12,9 @@
 
 namespace lockstep::internal {
 
-/// A checkpoint as a worker has read it. Of values that each replica has, those of other workers' replicas are
-/// undefined, unless they are needed because the checkpoint is of another number of replicas.
-struct CheckpointRead {
+/// A checkpoint as a worker has read it, and what messages call it. Of values that each replica has, those of other
+/// workers' replicas are undefined, unless they are needed because the checkpoint is of another number of replicas.
+struct NamedImage {
   Image image;
   std::string what;  // "the checkpoint 'runs/a/step-0000000012'"
 };
@@ -23,7 +23,7 @@ struct CheckpointRead {
 /// it, and the chief's `folders` counts. Where none is whole, the error is that of the first one: a DataError on the
 /// worker that found it, and a PeerError that quotes it on the others. A UsageError (LS-WORKER-ORDER) where workers
 /// give different options.
-CheckpointRead read_first_whole(const Strategy& strategy, Files& files,
-                                const std::vector<std::filesystem::path>& folders, const RestoreOptions& options);
+NamedImage read_first_whole(const Strategy& strategy, Files& files, const std::vector<std::filesystem::path>& folders,
+                            const RestoreOptions& options);
 
 }  // namespace lockstep::internal

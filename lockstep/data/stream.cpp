@@ -66,6 +66,7 @@ void SkippedSamples::add(const std::exception_ptr& why) {
 
 StreamReader::~StreamReader() = default;
 StreamSource::~StreamSource() = default;
+
 std::string StreamSource::name_of(int64_t id) const { return fmt::format("sample {} of {}", id, describe()); }
 
 int64_t StreamSource::num_shards() const { return 1; }

@@ -1,28 +1,18 @@
 // Gradients that wait for a step, in saves and restores.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "lockstep/lockstep.h"
 #include "tests/support/programs.h"
+#include "tests/support/scratch_folder.h"
 
 namespace lockstep {
 namespace {
 
-namespace fs = std::filesystem;
-
-class GradientsTest : public ::testing::Test {
- protected:
-  GradientsTest() : folder_(fs::temp_directory_path() / ("lockstep-gradients-" + std::to_string(getpid()))) {
-    fs::remove_all(folder_);
-  }
-  ~GradientsTest() override { fs::remove_all(folder_); }
-  const fs::path folder_;
-};
+using GradientsTest = testing::ScratchFolder;
 
 struct Program {
   MirroredStrategy strategy{{.devices = testing::lanes(2), .replicas = 2, .seed = 4}};
@@ -57,10 +47,10 @@ TEST_F(GradientsTest, AreNamedOnceWhereASaveLeavesThemOut) {
   Program program;
   const Checkpoint checkpoint(program.strategy);
   program.backward(true);
-  checkpoint.save(folder_ / "a");
+  checkpoint.save(path("a"));
   EXPECT_TRUE(program.strategy.findings().empty());
   program.backward(false);
-  checkpoint.save(folder_ / "b");
+  checkpoint.save(path("b"));
   const std::vector<Finding> findings = program.strategy.findings();
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings.front().code, "LS-GRADIENT-NOT-SAVED");
@@ -71,18 +61,18 @@ TEST_F(GradientsTest, AreNamedOnceWhereASaveLeavesThemOut) {
 TEST_F(GradientsTest, OfTheValuesOfBeforeAreDroppedByARestore) {
   Program whole;
   whole.backward(true);
-  Checkpoint(whole.strategy).save(folder_ / "a");
+  Checkpoint(whole.strategy).save(path("a"));
   whole.backward(true);
 
   Program other;
   other.backward(false);
   EXPECT_EQ(other.gradients(), 4);
   const Checkpoint checkpoint(other.strategy);
-  EXPECT_THROW(checkpoint.restore(folder_ / "none"), DataError);
+  EXPECT_THROW(checkpoint.restore(path("none")), DataError);
   EXPECT_EQ(other.gradients(), 4) << "a restore that fails changes nothing";
-  checkpoint.restore(folder_ / "a", {.only = {"*bias"}});
+  checkpoint.restore(path("a"), {.only = {"*bias"}});
   EXPECT_EQ(other.gradients(), 2) << "the weight has its value, and its gradients";
-  checkpoint.restore(folder_ / "a");
+  checkpoint.restore(path("a"));
   EXPECT_EQ(other.gradients(), 0);
   other.backward(true);
   EXPECT_EQ(other.digest(), whole.digest());

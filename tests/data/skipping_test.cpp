@@ -1,0 +1,197 @@
+// Samples that cannot be used and are left out, of data sets and of streams; on several workers too.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/data/dealt_numbers.h"
+#include "tests/data/records_in_memory.h"
+#include "tests/support/errors.h"
+#include "tests/support/programs.h"
+#include "tests/support/workers.h"
+
+namespace lockstep {
+namespace {
+
+using testing::expect_error;
+using testing::joined;
+using testing::lanes;
+using testing::Numbers;
+using testing::numbers;
+using testing::numbers_in;
+using testing::run_workers;
+using testing::sorted;
+using testing::Steps;
+using testing::steps_of;
+using testing::targets_of;
+using testing::WorkersCase;
+
+TEST(Skipping, CountsTheSameOnAllWorkers) {
+  const auto reads = [](const std::function<DistributedDataset(Strategy&, const DistributeOptions&)>& distribute) {
+    return run_workers(WorkersCase{2, 2}, [&](Strategy& strategy) {
+      const auto data = distribute(strategy, {.global_batch = 4, .on_error = OnError::kSkip});
+      int64_t samples = 0;
+      Steps steps;
+      for (const auto& batch : data.epoch(0)) {
+        auto& step = steps.emplace_back();
+        samples += batch.begin()->global_size;
+        for (const Batch& part : batch) step.push_back(targets_of(part));
+      }
+      return std::pair{steps, std::pair{samples, data.skipped()}};
+    });
+  };
+  const auto bad = [](Batch sample) {
+    if (sample.target.item<int64_t>() % 5 == 3) throw std::runtime_error("no such colour");
+    return sample;
+  };
+  for (const auto& results :
+       {reads([&](Strategy&s, const DistributeOptions&o) { return s.distribute(numbers(19).map(bad), o); }),
+        reads([&](Strategy&s, const DistributeOptions&o) {
+          return s.distribute(numbers_in({12, 7}).map(bad), o);
+        }),
+        reads([&](Strategy&s, const DistributeOptions&o) { return s.distribute(numbers_in({19}).map(bad), o); })}) {
+    EXPECT_EQ(results[0].second, (std::pair<int64_t, int64_t>{15, 4}));
+    EXPECT_EQ(results[1].second, results[0].second);
+    const Numbers all = sorted(joined({results[0].first, results[1].first}));
+    EXPECT_EQ(all.size(), 15u);
+    EXPECT_EQ(std::set<int64_t>(all.begin(), all.end()).size(), 15u);
+  }
+}
+
+/// Steps of six numbers of which some cannot be read. The map takes the place of a decoder.
+Steps skipping(const std::set<int64_t>& bad, DistributeOptions options, int64_t replicas, int64_t skipped) {
+  MirroredStrategy strategy({.devices = lanes(1), .replicas = replicas});
+  options.on_error = OnError::kSkip;
+  const auto data = strategy.distribute(numbers(6).map([bad](Batch sample) {
+    if (bad.contains(sample.target.item<int64_t>())) throw std::runtime_error("no such colour");
+    sample.input = torch::zeros({1, 3});
+    return sample;
+  }),
+                                        options);
+  Steps steps;
+  for (const auto& batch : data.epoch(0)) {
+    auto& step = steps.emplace_back();
+    for (const Batch& part : batch) {
+      EXPECT_EQ(part.input.sizes(), (Numbers{part.size(), 3}));
+      EXPECT_EQ(part.ids.size(0), part.size());
+      step.push_back(targets_of(part));
+    }
+  }
+  EXPECT_EQ(data.skipped(), skipped);
+  return steps;
+}
+
+TEST(Skipping, GoesOnWhereTheFirstSamplesCannotBeRead) {
+  EXPECT_EQ(skipping({0}, {.global_batch = 2}, 2, 1), (Steps{{{}, {1}}, {{2}, {3}}, {{4}, {5}}}));
+  EXPECT_EQ(skipping({0, 1}, {.global_batch = 2}, 2, 2), (Steps{{{}, {}}, {{2}, {3}}, {{4}, {5}}}));
+  EXPECT_EQ(skipping({0, 1}, {.global_batch = 4}, 2, 2), (Steps{{{}, {2, 3}}, {{4}, {5}}}));
+  EXPECT_EQ(skipping({0}, {.global_batch = 5}, 2, 1), (Steps{{{1, 2}, {3, 4}}, {{5}, {}}}));
+  EXPECT_EQ(skipping({0}, {.global_batch = 4, .remainder = Remainder::kPad}, 4, 1),
+            (Steps{{{}, {1}, {2}, {3}}, {{4}, {5}, {-100}, {-100}}}));
+  EXPECT_EQ(skipping({0, 4, 5}, {.global_batch = 4, .remainder = Remainder::kPad, .prefetch = 2}, 2, 3),
+            (Steps{{{1}, {2, 3}}, {{}, {-100, -100}}}));
+}
+
+TEST(Skipping, LeavesOutSamplesOfAnotherShapeThanMostOfTheirPartHave) {
+  const auto other = [](Batch sample) {
+    const int64_t number = sample.target.item<int64_t>();
+    sample.input = torch::zeros({1, number == 4 || number == 11 ? 5 : 3});
+    return sample;
+  };
+  const auto targets = [](const DistributedDataset& data) {
+    Numbers all;
+    for (const auto& batch : data.epoch(0)) {
+      for (const Batch& part : batch) {
+        const Numbers some = targets_of(part);
+        all.insert(all.end(), some.begin(), some.end());
+        EXPECT_EQ(part.input.sizes(), (Numbers{part.size(), 3}));
+      }
+    }
+    EXPECT_EQ(data.skipped(), 2);
+    return all;
+  };
+  const Numbers expected{0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 12, 13, 14};
+  const DistributeOptions skip{.global_batch = 6, .on_error = OnError::kSkip};
+  MirroredStrategy strategy({.devices = lanes(1), .replicas = 2});
+  EXPECT_EQ(targets(strategy.distribute(numbers(15).map(other), skip)), expected);
+  EXPECT_EQ(targets(strategy.distribute(numbers_in({15}).map(other), skip)), expected);
+  const auto by_workers = run_workers(
+      WorkersCase{2, 2}, [&](Strategy& one) { return targets(one.distribute(numbers(15).map(other), skip)); });
+  EXPECT_EQ(sorted(Steps{{by_workers[0], by_workers[1]}}), expected);
+  expect_error<DataError>([&] { targets(strategy.distribute(numbers_in({15}).map(other), {.global_batch = 15})); },
+                          "LS-SAMPLE-SHAPE", {"[1, 3] in sample 0", "[1, 5] in sample 4"});
+}
+
+/// An endless stream of elements in turn: the rows and the width of each.
+Stream shapes(const std::vector<std::pair<int64_t, int64_t>>& elements) {
+  return data::from_generator([elements]() -> data::GeneratorFunction {
+    return [elements, next = std::size_t{0}]() mutable -> std::optional<Batch> {
+      const auto [rows, width] = elements[next++ % elements.size()];
+      return Batch{.input = torch::zeros({rows, width}), .target = torch::arange(rows)};
+    };
+  });
+}
+
+TEST(Skipping, OfAnotherShapeVotesByRowsAndReadsNoMoreThanThePartOfEachStep) {
+  struct Case {
+    std::vector<std::pair<int64_t, int64_t>> elements;
+    int64_t global_batch;
+    std::vector<std::pair<int64_t, int64_t>> steps;  // rows and width of the first ones
+    int64_t skipped;
+  };
+  for (const Case& one : std::vector<Case>{
+           {{{1, 5}, {1, 3}, {1, 3}, {1, 3}}, 2, {{1, 5}, {2, 3}, {1, 5}}, 2},          // the first one of equals
+           {{{1, 3}, {1, 3}, {1, 3}, {1, 5}, {1, 5}, {1, 3}}, 6, {{4, 3}, {4, 3}}, 4},  // kept, whatever comes later
+           {{{1, 5}, {1, 5}, {6, 3}}, 8, {{6, 3}, {6, 3}}, 4},                          // rows count, not elements
+       }) {
+    MirroredStrategy strategy({.devices = lanes(1), .replicas = 1});
+    const auto data =
+        strategy.distribute(shapes(one.elements), {.global_batch = one.global_batch, .on_error = OnError::kSkip});
+    std::vector<std::pair<int64_t, int64_t>> steps;
+    for (const auto& batch : data.epoch(0)) {
+      steps.emplace_back(batch.begin()->input.size(0), batch.begin()->input.size(1));
+      EXPECT_EQ(batch.begin()->global_size, steps.back().first);
+      if (steps.size() == one.steps.size()) break;
+    }
+    EXPECT_EQ(steps, one.steps);
+    EXPECT_EQ(data.skipped(), one.skipped);
+  }
+}
+
+TEST(Skipping, DropEndsWhereTheDataEndsAndNotWhereASampleIsLeftOut) {
+  const auto other = [](Batch sample) {
+    sample.input = torch::zeros({1, sample.target.item<int64_t>() == 1 ? 5 : 3});
+    return sample;
+  };
+  MirroredStrategy strategy({.devices = lanes(1), .replicas = 1});
+  for (const Stream& stream : {numbers_in({10}).map(other)}) {
+    const auto data =
+        strategy.distribute(stream, {.global_batch = 4, .remainder = Remainder::kDrop, .on_error = OnError::kSkip});
+    EXPECT_EQ(steps_of(data, 0), (Steps{{{0, 2, 3}}, {{4, 5, 6, 7}}}));
+  }
+}
+
+TEST(Skipping, GivesEmptyBatchesWhereNothingCanBeRead) {
+  MirroredStrategy strategy({.devices = lanes(1), .replicas = 2});
+  for (const Remainder remainder : {Remainder::kKeep, Remainder::kPad}) {
+    const auto data =
+        strategy.distribute(numbers(3).map([](Batch) -> Batch { throw std::runtime_error("no such colour"); }),
+                            {.global_batch = 2, .remainder = remainder, .on_error = OnError::kSkip});
+    int64_t steps = 0;
+    for (const auto& batch : data.epoch(0)) {
+      ++steps;
+      for (const Batch& part : batch) EXPECT_EQ(part.size() + part.global_size, 0);
+    }
+    EXPECT_EQ(steps, 2);
+    EXPECT_EQ(data.skipped(), 3);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
