@@ -37,8 +37,6 @@ class Reader final : public EpochReader {
     if (step_ >= steps_) return nullptr;
     return [this, step = step_++] { return read(step); };
   }
-  /// The count of samples that were left out grows in order.
-  bool is_parallel() const override { return !skips(); }
 
  private:
   LocalStep read(int64_t step) const {
@@ -157,6 +155,8 @@ class DatasetDeal final : public Deal {
   }
   std::string describe() const override { return dataset_.source()->describe(); }
   int64_t read_ahead() const override { return dataset_.source()->read_ahead(); }
+  /// The count of samples that were left out grows in order.
+  bool is_parallel() const override { return options().on_error != OnError::kSkip; }
 
   data::Cursor begin_of(int64_t epoch) const override {
     return {.epoch = epoch,

@@ -33,6 +33,7 @@ namespace {
 
 constexpr std::size_t kLedgerEpochs = 64;
 constexpr const char* kCall = "DistributedDataset::Iterator";
+constexpr const char* kThreads = "DistributeOptions::threads";
 
 uint64_t digest_of_id(int64_t id) { return mixed(static_cast<uint64_t>(id), 0x6c65646765720001u); }
 
@@ -83,17 +84,22 @@ LocalStep LocalStep::from_summary(const std::string& bytes) {
 
 Deal::Deal(DistributeOptions options, std::shared_ptr<ReplicaGroup> group)
     : options_(std::move(options)), group_(std::move(group)), seed_(options_.seed.value_or(group_->seed())) {
-  reading_threads("DistributeOptions::threads", options_.threads);
+  reading_threads(kThreads, options_.threads, 1);
   if (options_.prefetch && (*options_.prefetch < 0 || *options_.prefetch > 1 << 20)) {
     throw UsageError("LS-OPTION", fmt::format("distribute was given .prefetch = {}", *options_.prefetch),
                      "give a number of steps from 0");
   }
 }
 
+int64_t Deal::num_reading_threads() const {
+  if (!is_parallel()) return 1;
+  const LanePlan& plan = group_->plan();
+  const int64_t left = plan.available_cores - int64_t{plan.num_lanes()} * plan.compute.threads;
+  return std::min(reading_threads(kThreads, options_.threads, left), std::max<int64_t>(depth(), 1));
+}
+
 std::shared_ptr<StepFeed> Deal::feed(const data::Cursor& at) const {
-  const int64_t depth = options_.prefetch.value_or(read_ahead());
-  return std::make_shared<StepFeed>(open(at), depth, reading_threads("DistributeOptions::threads", options_.threads),
-                                    describe());
+  return std::make_shared<StepFeed>(open(at), depth(), num_reading_threads(), describe());
 }
 
 LocalStep Deal::read(StepFeed& feed) const {

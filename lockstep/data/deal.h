@@ -40,8 +40,6 @@ class EpochReader {
   virtual ~EpochReader() = default;
   /// What reads the next step; nothing at the end. One thread at a time calls it.
   virtual Work claim() = 0;
-  /// Whether the work of several steps may be done at once, on several threads.
-  virtual bool is_parallel() const = 0;
 };
 
 class Deal {
@@ -69,6 +67,9 @@ class Deal {
   /// The next step of all workers, from what `feed` has read; nothing at the end. `behind` becomes the place behind it.
   std::optional<PerReplica<Batch>> next(StepFeed& feed, data::Cursor& behind) const;
   std::shared_ptr<StepFeed> feed(const data::Cursor& at) const;
+  /// How many steps are read ahead, and on how many threads.
+  int64_t depth() const { return options_.prefetch.value_or(read_ahead()); }
+  int64_t num_reading_threads() const;
 
   /// The place at which epoch `epoch` begins, after the last seek; nothing where that has left it behind.
   std::optional<data::Cursor> start_of(int64_t epoch) const;
@@ -78,6 +79,8 @@ class Deal {
   std::vector<data::LedgerEntry> ledger() const;
 
  protected:
+  /// Whether several steps may be read at once.
+  virtual bool is_parallel() const = 0;
   /// Whether workers have to agree on each step.
   virtual bool agrees() const = 0;
   /// Puts all workers' parts of a step together, behind the place `before`. Sets `end` where the epoch is over.

@@ -52,8 +52,9 @@ struct DistributeOptions {
   /// given, what prefetch() in the pipeline says. Nothing but speed and memory depends on it: that many global batches,
   /// as far as they are this process's.
   std::optional<int64_t> prefetch = std::nullopt;
-  /// Threads that read ahead, where `prefetch` is above 0; a stream, and a data set with OnError::kSkip, has one. 0: as
-  /// many as the process has cores.
+  /// Threads that read ahead, where `prefetch` is above 0; a stream, and a data set with OnError::kSkip, has one. 0:
+  /// one for each core of the process that its lanes leave, and at least one. Several call the functions of the
+  /// pipeline side by side.
   int64_t threads = 1;
 };
 

@@ -31,15 +31,17 @@ std::vector<LedgerEntry> DistributedDataset::ledger() const { return deal().ledg
 std::string DistributedDataset::describe() const {
   const internal::Deal& deal = this->deal();
   const DistributeOptions& options = deal.options();
-  const int64_t ahead = options.prefetch.value_or(deal.read_ahead());
+  const int64_t ahead = deal.depth();
   const internal::ReplicaGroup& group = deal.group();
-  return fmt::format("{}; {} a step for {}, {} of them here; {}\n", deal.describe(),
-                     internal::counted(options.global_batch, "sample"),
-                     internal::counted(group.num_replicas(), "replica"), group.num_local_replicas(),
-                     ahead == 0 ? std::string("read when it is asked for")
-                                : fmt::format("up to {} can be read ahead, so memory has at most {} of these replicas' "
-                                              "samples",
-                                              internal::counted(ahead, "step"), internal::counted(ahead + 1, "step")));
+  return fmt::format(
+      "{}; {} a step for {}, {} of them here; {}\n", deal.describe(), internal::counted(options.global_batch, "sample"),
+      internal::counted(group.num_replicas(), "replica"), group.num_local_replicas(),
+      ahead == 0
+          ? std::string("read when it is asked for")
+          : fmt::format("up to {} can be read ahead on {}, so memory has at most {} of "
+                        "these replicas' samples",
+                        internal::counted(ahead, "step"), internal::counted(deal.num_reading_threads(), "thread"),
+                        internal::counted(ahead + 1, "step")));
 }
 
 DistributedDataset::Epoch DistributedDataset::epoch(int64_t number) const {

@@ -195,7 +195,7 @@ class MapRowsStage final : public Stage {
 }  // namespace
 
 Dataset Dataset::mapped(MapFunction fn, bool takes_generator, const MapOptions& options) const {
-  const int64_t threads = internal::reading_threads("MapOptions::threads", options.threads);
+  const int64_t threads = internal::mapping_threads(options.threads);
   auto mapping = std::make_shared<Mapping>(internal::MapCall{std::move(fn), takes_generator, options.name}, threads);
   return Dataset(std::make_shared<MapStage>(*this, std::move(mapping), Pass{}));
 }

@@ -24,13 +24,17 @@ struct ReadingScope::Settings {
 ReadingScope::ReadingScope() : settings_(std::make_unique<Settings>()) {}
 ReadingScope::~ReadingScope() = default;
 
-int64_t reading_threads(const char* option, int64_t asked) {
+int64_t reading_threads(const char* option, int64_t asked, int64_t cores) {
   constexpr int64_t kMost = 1024;
   if (asked < 0 || asked > kMost) {
     throw UsageError("LS-OPTION", fmt::format("{} is {}", option, asked),
-                     fmt::format("give 1 to {}, or 0 for as many as there are cores", kMost));
+                     fmt::format("give 1 to {}, or 0 for as many as there are cores for it", kMost));
   }
-  return asked > 0 ? asked : static_cast<int64_t>(cores_of_this_process().size());
+  return asked > 0 ? asked : std::max<int64_t>(cores, 1);
+}
+
+int64_t mapping_threads(int64_t asked) {
+  return reading_threads("MapOptions::threads", asked, static_cast<int64_t>(cores_of_this_process().size()));
 }
 
 /// The tasks of one run(). It lives until the last thread that has seen it lets go.

@@ -56,7 +56,10 @@ class ReadingScope {
   std::unique_ptr<Settings> settings_;
 };
 
-/// How many threads `asked` means: the process's cores where it is 0.
-int64_t reading_threads(const char* option, int64_t asked);
+/// How many threads `asked`, the value of `option`, means: as many as `cores` where it is 0, and at least 1. Throws a
+/// UsageError for a number below 0 or above 1024.
+int64_t reading_threads(const char* option, int64_t asked, int64_t cores);
+/// The same for MapOptions::threads; 0 means one for each core of the process.
+int64_t mapping_threads(int64_t asked);
 
 }  // namespace lockstep::internal

@@ -17,9 +17,8 @@ StepFeed::StepFeed(std::unique_ptr<EpochReader> reader, int64_t depth, int64_t t
                    std::chrono::milliseconds patience)
     : reader_(std::move(reader)), depth_(static_cast<std::size_t>(depth)), what_(std::move(what)), patience_(patience) {
   if (depth == 0) return;
-  const int64_t wanted = reader_->is_parallel() ? std::min(threads, depth) : 1;
   try {
-    for (int64_t i = 0; i < wanted; ++i) start_thread();
+    for (int64_t i = 0; i < std::min(threads, depth); ++i) start_thread();
   } catch (const std::system_error&) {
     return;  // with the threads that there are; without any, next() reads
   }

@@ -96,7 +96,6 @@ class Reader final : public EpochReader {
   Work claim() override {
     return [this] { return read(); };
   }
-  bool is_parallel() const override { return false; }
 
  private:
   LocalStep read() {
@@ -184,6 +183,7 @@ class StreamDeal final : public Deal {
   int64_t steps_per_epoch() const override { refuse("steps_per_epoch()"); }
   std::string describe() const override { return stream_.source()->describe(); }
   int64_t read_ahead() const override { return stream_.source()->read_ahead(); }
+  bool is_parallel() const override { return false; }
 
   data::Cursor begin_of(int64_t epoch) const override {
     const Files& files = this->files();

@@ -18,6 +18,7 @@
 
 #include "lockstep/core/log.h"
 #include "lockstep/data/step_feed.h"
+#include "lockstep/replica/cores.h"
 #include "tests/data/dealt_numbers.h"
 #include "tests/data/records_in_memory.h"
 #include "tests/support/errors.h"
@@ -88,6 +89,30 @@ TEST(Padding, ChangesNoGradient) {
     EXPECT_TRUE(torch::allclose(gradient(replicas, Remainder::kPad, plain), gradient(1, Remainder::kKeep, plain)));
     EXPECT_TRUE(torch::allclose(gradient(replicas, Remainder::kPad, by_rows), gradient(1, Remainder::kKeep, by_rows)));
   }
+}
+
+TEST(ReadingThreads, AreThoseThatLanesLeaveWhereNoneAreSaid) {
+  const int64_t cores = internal::this_host().available_cores();
+  const auto expect = [](int64_t num_lanes, const auto& data, const DistributeOptions& options, int64_t threads) {
+    MirroredStrategy strategy({.devices = lanes(static_cast<int>(num_lanes))});
+    const std::string text = strategy.distribute(data, options).describe();
+    const std::string expected = " on " + std::to_string(threads) + (threads == 1 ? " thread," : " threads,");
+    EXPECT_NE(text.find(expected), std::string::npos) << expected << " in " << text;
+  };
+  const auto ahead = [](int64_t steps, int64_t threads) {
+    return DistributeOptions{.global_batch = 40, .prefetch = steps, .threads = threads};
+  };
+  expect(1, numbers(40), ahead(8, 3), 3);
+  expect(1, numbers(40), ahead(2, 3), 2);  // a thread more would have nothing to do
+  expect(cores, numbers(40), ahead(8, 0), 1);
+  expect(cores + 1, numbers(40), ahead(8, 0), 1);
+  expect(1, numbers(40), ahead(cores + 8, 0), std::max<int64_t>(cores - 1, 1));
+  expect(1, numbers_in({40}), ahead(8, 3), 1);
+  DistributeOptions skips = ahead(8, 3);
+  skips.on_error = OnError::kSkip;
+  expect(1, numbers(40), skips, 1);
+  MirroredStrategy strategy({.devices = lanes(1), .threads_per_replica = static_cast<int>(cores)});
+  EXPECT_NE(strategy.distribute(numbers(40), ahead(8, 0)).describe().find(" on 1 thread,"), std::string::npos);
 }
 
 class Ahead : public ::testing::TestWithParam<int64_t> {};
@@ -178,7 +203,6 @@ class SlowReader final : public internal::EpochReader {
       return internal::LocalStep{};
     };
   }
-  bool is_parallel() const override { return true; }
 
  private:
   const std::function<void()> slow_;
