@@ -4,17 +4,14 @@
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <memory>
 #include <optional>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -23,6 +20,7 @@
 #include "lockstep/data/batch_copy.h"
 #include "lockstep/data/batch_rows.h"
 #include "lockstep/data/cache_file.h"
+#include "lockstep/data/cache_io.h"
 #include "lockstep/data/sample_bytes.h"
 #include "lockstep/data/stage.h"
 
@@ -46,60 +44,13 @@ struct RecordHead {
   uint64_t checksum = 0;
 };
 
-bool read_at(int file, void* to, std::size_t count, int64_t offset) {
-  auto* next = static_cast<char*>(to);
-  while (count > 0) {
-    const ssize_t got = pread(file, next, count, offset);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;
-    next += got;
-    offset += got;
-    count -= static_cast<std::size_t>(got);
-  }
-  return true;
-}
-
-bool write_at(int file, const void* from, std::size_t count, int64_t offset) {
-  const auto* next = static_cast<const char*>(from);
-  while (count > 0) {
-    const ssize_t put = pwrite(file, next, count, offset);
-    if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) return false;
-    next += put;
-    offset += put;
-    count -= static_cast<std::size_t>(put);
-  }
-  return true;
-}
-
-/// Throws the error of a file that cannot be opened or made for `error`, or that is not a plain one.
-[[noreturn]] void refuse(const std::string& path, int error) {
-  namespace fs = std::filesystem;
-  std::error_code ignored;
-  const fs::path parent = fs::path(path).parent_path();
-  const std::string folder = parent.empty() ? "." : parent.string();
-  std::string why = std::generic_category().message(error);
-  const char* cure = "give a path in a folder that exists and may be written";
-  if (error == 0 || error == EISDIR) {
-    why = "it is not a plain file";
-    cure = "give the path of a file, or of none yet";
-  } else if (!fs::is_directory(folder, ignored)) {
-    why = fmt::format("there is no folder '{}'", folder);
-    cure = "make that folder, or give another path";
-  } else if (error == EACCES || error == EPERM || error == EROFS) {
-    why = fmt::format("'{}' may not be written ({})", fs::exists(path, ignored) ? path : folder, why);
-    cure = "give a path that this user may write, or call cache() without one";
-  }
-  throw DataError("LS-DATA-FILE", fmt::format("the cache '{}' cannot be used: {}", path, why), cure);
-}
-
 }  // namespace
 
 CacheFile::CacheFile(std::string path, uint64_t digest, int64_t size) : path_(std::move(path)) {
   FileDescriptor file(open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-  if (!file.is_open()) refuse(path_, errno);
+  if (!file.is_open()) refuse_cache(path_, errno);
   struct stat status {};
-  if (fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) refuse(path_, 0);
+  if (fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) refuse_cache(path_, 0);
   if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     log(LogLevel::kInfo, fmt::format("the cache '{}' is in use by another reader; samples are read without it", path_));
     return;

@@ -24,6 +24,12 @@ using data::StreamSource;
 using internal::append;
 using internal::PositionParts;
 
+/// How streams are read in turn, for descriptions, which tell other elements apart.
+std::string in_turn(const InterleaveOptions& options) {
+  if (options.cycle_length == 1 && options.block_length == 1) return "";
+  return fmt::format(", {} in turn, {} at a time", options.cycle_length, options.block_length);
+}
+
 /// One of the streams that are read in turn.
 struct Child {
   std::unique_ptr<StreamReader> reader;
@@ -201,7 +207,7 @@ class ListedStreams final : public StreamSource {
     if (next.size() != 1 || next.front() < 0) PositionParts({}, describe()).number();
     return opened(std::make_unique<ListedChildren>(sources_, numbered_, pass, next.front()), options_, &parts);
   }
-  std::string describe() const override { return name_; }
+  std::string describe() const override { return name_ + in_turn(options_); }
   int64_t num_shards() const override {
     int64_t fewest = sources_.front()->num_shards();
     for (const auto& source : sources_) fewest = std::min(fewest, source->num_shards());
@@ -268,7 +274,9 @@ class MadeStreams final : public StreamSource {
     const StreamPosition there = parts.inner();
     return opened(std::make_unique<MadeChildren>(upstream_, fn_, pass, there), options_, &parts);
   }
-  std::string describe() const override { return fmt::format("streams made of {}", upstream_->describe()); }
+  std::string describe() const override {
+    return fmt::format("streams made of {}{}", upstream_->describe(), in_turn(options_));
+  }
   std::vector<File> files() const override { return upstream_->files(); }
   int64_t read_ahead() const override { return upstream_->read_ahead(); }
 

@@ -14,7 +14,7 @@ namespace {
 
 void add(std::string& bytes, const std::string& name, const at::Tensor& tensor) {
   if (!tensor.defined()) return;
-  const at::Tensor plain = tensor.detach().contiguous();
+  const at::Tensor plain = tensor.detach().resolve_conj().resolve_neg().contiguous();
   append(bytes, {.name = name,
                  .dtype = static_cast<uint64_t>(plain.scalar_type()),
                  .sizes = plain.sizes().vec(),

@@ -67,8 +67,12 @@ class Stream {
   /// `fn(element)` gives a stream for each element; `cycle_length` of them are read in turn. `fn` gives the same stream
   /// each time. Ids are those of the streams that it gives.
   Stream interleave(std::function<Stream(const Batch&)> fn, const InterleaveOptions& options = {}) const;
-  /// Keeps all elements in memory, once they were read to the end. Random work before it is that of epoch 0 of seed 0.
-  Stream cache() const;
+  /// Keeps all elements, once a pass has read them from the first to the last: in memory, or in a file, which appears
+  /// when it is whole and which later runs read too. Random work before it is that of epoch 0 of seed 0. A path that
+  /// cannot be used, and a file of other data, is a DataError. Where the disk is full, or elements are left out
+  /// (OnError::kSkip), nothing is kept, and the log says so. One reader at a time writes the file. It tells data apart
+  /// by describe() and by the digests of the stream's files: give another path where a function without a name changes.
+  Stream cache(const std::string& path = {}) const;
   /// See Dataset::prefetch.
   Stream prefetch(int64_t steps) const;
 

@@ -147,7 +147,7 @@ class ZipStage final : public StreamStage {
     return std::make_unique<ZipReader>(upstream().open(pass, first), second_->open(pass, second), name_);
   }
   std::string describe() const override {
-    return fmt::format("{} with {}", upstream().describe(), second_->describe());
+    return fmt::format("{} with {} as '{}'", upstream().describe(), second_->describe(), name_);
   }
   int64_t num_shards() const override { return 1; }  // files of both need not correspond
   std::vector<File> files() const override {

@@ -1,4 +1,4 @@
-// The stages of streams that call functions of the program, and the one that keeps elements.
+// The stages of streams that call functions of the program.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -6,7 +6,6 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -186,98 +185,10 @@ class FilterStage final : public StreamStage {
   const std::function<bool(const Batch&)> keep_;
 };
 
-/// All elements, once they were read to the end.
-struct Kept {
-  std::mutex mutex;
-  std::shared_ptr<const std::vector<Batch>> all;  // guarded by mutex
-};
-
-class CacheReader final : public StreamReader {
- public:
-  CacheReader(std::shared_ptr<Kept> kept, std::shared_ptr<const std::vector<Batch>> all, Reader upstream, int64_t given,
-              StreamPosition there)
-      : kept_(std::move(kept)),
-        all_(std::move(all)),
-        upstream_(std::move(upstream)),
-        records_(given == 0),
-        given_(given),
-        there_(std::move(there)) {}
-  bool next(Batch& element) override {
-    if (all_) {
-      if (given_ >= static_cast<int64_t>(all_->size())) return false;
-      element = internal::copied((*all_)[static_cast<std::size_t>(given_++)]);
-      return true;
-    }
-    if (upstream_->next(element)) {
-      ++given_;
-      there_ = upstream_->position();
-      if (records_) read_.push_back(internal::copied(element));
-      return true;
-    }
-    if (records_) {
-      const std::lock_guard<std::mutex> lock(kept_->mutex);
-      if (!kept_->all) kept_->all = std::make_shared<const std::vector<Batch>>(std::move(read_));
-      records_ = false;
-    }
-    return false;
-  }
-  /// With the place in the upstream, for a process that has nothing in memory. From memory that place is not known.
-  StreamPosition position() const override {
-    StreamPosition position{given_};
-    append(position, all_ ? StreamPosition{} : there_);
-    return position;
-  }
-
- private:
-  const std::shared_ptr<Kept> kept_;
-  const std::shared_ptr<const std::vector<Batch>> all_;
-  const Reader upstream_;
-  bool records_;
-  int64_t given_;
-  StreamPosition there_;
-  std::vector<Batch> read_;
-};
-
-class CacheStage final : public StreamStage {
- public:
-  explicit CacheStage(const Stream& upstream) : StreamStage(upstream), kept_(std::make_shared<Kept>()) {}
-  std::unique_ptr<StreamReader> open(const StreamPass& pass, const StreamPosition& position) const override {
-    int64_t given = 0;
-    StreamPosition there;
-    if (!position.empty()) {
-      PositionParts parts(position, describe());
-      given = parts.number();
-      there = parts.inner();
-      parts.end();
-    }
-    std::shared_ptr<const std::vector<Batch>> all;
-    {
-      const std::lock_guard<std::mutex> lock(kept_->mutex);
-      all = kept_->all;
-    }
-    if (all) return std::make_unique<CacheReader>(kept_, std::move(all), nullptr, given, StreamPosition{});
-    StreamPass first;
-    first.skipped = pass.skipped;
-    Reader upstream = this->upstream().open(first, there);
-    if (there.empty() && given > 0) {  // the place came from memory: read up to it, and keep what is read
-      auto reader = std::make_unique<CacheReader>(kept_, nullptr, std::move(upstream), 0, StreamPosition{});
-      Batch element;
-      for (int64_t i = 0; i < given && reader->next(element); ++i) continue;
-      return reader;
-    }
-    return std::make_unique<CacheReader>(kept_, nullptr, std::move(upstream), given, there);
-  }
-  std::string describe() const override { return fmt::format("cached {}", upstream().describe()); }
-  int64_t num_shards() const override { return 1; }  // one memory for all of it
-
- private:
-  const std::shared_ptr<Kept> kept_;
-};
-
 }  // namespace
 
 Stream Stream::mapped(MapFunction fn, bool takes_generator, const MapOptions& options) const {
-  const int64_t threads = internal::reading_threads("MapOptions::threads", options.threads);
+  const int64_t threads = internal::mapping_threads(options.threads);
   return Stream(std::make_shared<MapStage>(
       *this, std::make_shared<Mapping>(internal::MapCall{std::move(fn), takes_generator, options.name}, threads)));
 }
@@ -285,7 +196,5 @@ Stream Stream::mapped(MapFunction fn, bool takes_generator, const MapOptions& op
 Stream Stream::filter(std::function<bool(const Batch&)> keep) const {
   return Stream(std::make_shared<FilterStage>(*this, std::move(keep)));
 }
-
-Stream Stream::cache() const { return Stream(std::make_shared<CacheStage>(*this)); }
 
 }  // namespace lockstep::data

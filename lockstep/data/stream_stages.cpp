@@ -150,7 +150,8 @@ class ShuffleStage final : public StreamStage {
     return reader;
   }
   std::string describe() const override {
-    return fmt::format("{}, shuffled in windows of {}", upstream().describe(), window_);
+    const std::string seed = seed_ == 0 ? "" : fmt::format(" by seed {}", seed_);
+    return fmt::format("{}, shuffled in windows of {}{}", upstream().describe(), window_, seed);
   }
 
  private:
@@ -197,7 +198,12 @@ class BatchStage final : public StreamStage {
   std::unique_ptr<StreamReader> open(const StreamPass& pass, const StreamPosition& position) const override {
     return std::make_unique<BatchReader>(upstream().open(pass, position), count_, drop_, pad_, describe());
   }
-  std::string describe() const override { return fmt::format("groups of {} of {}", count_, upstream().describe()); }
+  std::string describe() const override {
+    std::string padded;
+    if (pad_) padded = fmt::format(", filled up with {}", pad_->value);
+    if (pad_ && pad_->length > 0) padded += fmt::format(" to {}", pad_->length);
+    return fmt::format("{}groups of {} of {}{}", drop_ ? "whole " : "", count_, upstream().describe(), padded);
+  }
 
  private:
   const int64_t count_;

@@ -2,16 +2,15 @@
 #include "lockstep/data/stage.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 
 #include "lockstep/data/cache_file.h"
+#include "tests/data/full_disk.h"
 #include "tests/data/tens.h"
 #include "tests/support/errors.h"
 
@@ -19,9 +18,11 @@ namespace lockstep {
 namespace {
 
 using testing::expect_error;
+using testing::FullDisk;
 using testing::inputs_of;
 using testing::Numbers;
 using testing::tens;
+using testing::Warnings;
 
 /// Counts how often each sample is read.
 class Counting final : public data::Source {
@@ -95,41 +96,6 @@ TEST_F(CacheFile, DropsWhatIsCutOffOrDamaged) {
   }
   EXPECT_EQ(inputs_of(Dataset(source).cache(path_)), (Numbers{0, 1, 2, 3, 4, 5}));
 }
-
-/// While it exists, no file of this process can grow beyond `size` bytes, as on a full disk. The kernel then writes
-/// what fits, and fails behind that.
-class FullDisk {
- public:
-  explicit FullDisk(rlim_t size) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit full{size, before_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &full);
-  }
-  ~FullDisk() {
-    setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, handler_);
-  }
-  FullDisk(const FullDisk&) = delete;
-  FullDisk& operator=(const FullDisk&) = delete;
-
- private:
-  rlimit before_{};
-  void (*handler_)(int);
-};
-
-/// What is logged while it exists.
-class Warnings {
- public:
-  Warnings() {
-    set_log_sink([this](LogLevel level, std::string_view text) {
-      if (level == LogLevel::kWarning) texts.emplace_back(text);
-    });
-  }
-  ~Warnings() { set_log_sink({}); }
-  Warnings(const Warnings&) = delete;
-  Warnings& operator=(const Warnings&) = delete;
-  std::vector<std::string> texts;
-};
 
 TEST_F(CacheFile, OfAFullDiskKeepsWhatFitsAndTheOthersAreReadEachTime) {
   const Numbers all{0, 1, 2, 3, 4, 5};
