@@ -24,6 +24,7 @@
 #include "lockstep/data/read_pool.h"
 #include "lockstep/reduce/operands.h"
 #include "lockstep/replica/cores.h"
+#include "lockstep/strategy/strategy_access.h"
 #include "lockstep/variable/mirrored_state.h"
 
 namespace lockstep::internal {
@@ -182,12 +183,13 @@ void check(RestorePlan& plan, const Image& image, const Strategy& strategy, cons
 
 void warn(const Image& image, const Strategy& strategy, const std::string& what) {
   if (!strategy.is_chief()) return;
-  if (image.run.fingerprint != platform_fingerprint()) {
+  const std::string fingerprint = fingerprint_of(strategy);
+  if (image.run.fingerprint != fingerprint) {
     log(LogLevel::kWarning,
         fmt::format("{} was saved under {} (fingerprint {}), and this process has {} (fingerprint {}): the run goes on "
                     "with values that may differ in their last bits from those that it would have had there",
                     what, shown(image.run.platform), shown(image.run.fingerprint), platform_description(),
-                    platform_fingerprint()));
+                    fingerprint));
   }
   if (image.run.replicas != strategy.num_replicas()) {
     log(LogLevel::kWarning,

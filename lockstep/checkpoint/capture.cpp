@@ -166,7 +166,7 @@ Image capture(const Strategy& strategy, const Tracked& tracked) {
   Image image;
   image.run = {.library = LOCKSTEP_VERSION,
                .platform = platform_description(),
-               .fingerprint = platform_fingerprint(),
+               .fingerprint = fingerprint_of(strategy),
                .strategy = strategy.name(),
                .replicas = strategy.num_replicas(),
                .workers = strategy.num_workers(),

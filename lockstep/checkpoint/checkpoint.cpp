@@ -63,11 +63,11 @@ RestoreInfo Checkpoint::restore(const fs::path& path, const RestoreOptions& opti
 
 RestoreInfo internal::CheckpointAccess::restore_first(const Checkpoint& checkpoint,
                                                       const std::vector<fs::path>& folders,
-                                                      const RestoreOptions& options) {
+                                                      const RestoreOptions& options, const ListFolders& list_again) {
   const Strategy& strategy = *checkpoint.strategy_;
   require_at_rest(strategy, *checkpoint.tracked_, "Checkpoint::restore");
   const auto phase = told_phase(strategy, WorkerPhase::Kind::kRestore);
-  const auto [image, what] = read_first_whole(strategy, *checkpoint.files_, folders, options);
+  const auto [image, what] = read_first_whole(strategy, *checkpoint.files_, folders, options, list_again);
   return apply(image, strategy, *checkpoint.tracked_, options, what);
 }
 

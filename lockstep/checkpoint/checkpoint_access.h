@@ -6,6 +6,7 @@
 
 #include "lockstep/checkpoint/capture.h"
 #include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/checkpoint/read_together.h"
 
 namespace lockstep::internal {
 
@@ -15,10 +16,11 @@ struct CheckpointAccess {
   static void set_files(Checkpoint& checkpoint, Files& files) { checkpoint.files_ = &files; }
   static const Tracked& tracked(const Checkpoint& checkpoint) { return *checkpoint.tracked_; }
 
-  /// Restores the first of `folders` that is whole; a warning names those that are not. All workers call it, and the
-  /// chief's `folders` counts. Throws the error of the first one where none is whole.
+  /// Restores the first of `folders` that is whole, and where none is, the first that `list_again` gives; a warning
+  /// names the first one that is not whole. All workers call it, and the chief's arguments count. Throws the error of
+  /// the first one where none is whole.
   static RestoreInfo restore_first(const Checkpoint& checkpoint, const std::vector<std::filesystem::path>& folders,
-                                   const RestoreOptions& options);
+                                   const RestoreOptions& options, const ListFolders& list_again = {});
 };
 
 }  // namespace lockstep::internal

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 #include <optional>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 #include "lockstep/checkpoint/image.h"
 #include "lockstep/core/error.h"
@@ -30,24 +32,40 @@ std::optional<int64_t> step_in(std::string_view name) {
   return step;
 }
 
+/// By the name of each checkpoint: whether it has a manifest.
+std::map<std::string, bool> manifests_in(Files& files, const fs::path& directory) {
+  std::map<std::string, bool> manifests;
+  for (const std::string& name : files.list(directory)) {
+    if (step_in(name)) manifests[name] = files.has(directory / name / kManifestName);
+  }
+  return manifests;
+}
+
 }  // namespace
 
 std::string checkpoint_name(int64_t step) { return fmt::format("{}{:010}", kPrefix, step); }
 
 std::vector<FoundCheckpoint> checkpoints_in(Files& files, const fs::path& directory) {
+  // Another job may make one and remove others meanwhile. It must not look as if there were none.
+  constexpr int kAttempts = 20;
   std::vector<FoundCheckpoint> found;
-  for (const std::string& name : files.list(directory)) {
-    const std::optional<int64_t> step = step_in(name);
-    if (!step) continue;
-    FoundCheckpoint& one = found.emplace_back(FoundCheckpoint{.path = directory / name, .step = *step});
-    one.has_manifest = files.has(one.path / kManifestName);
-    try {
-      const CheckpointReader reader(files, one.path);
-      one.step = reader.manifest().run.step;
-      one.sequence = reader.manifest().run.sequence;
-    } catch (const DataError& error) {
-      one.problem = error.what();
+  std::map<std::string, bool> manifests = manifests_in(files, directory);
+  for (int attempt = 1;; ++attempt) {
+    found.clear();
+    for (const auto& [name, has_manifest] : manifests) {
+      FoundCheckpoint& one = found.emplace_back(
+          FoundCheckpoint{.path = directory / name, .step = *step_in(name), .has_manifest = has_manifest});
+      try {
+        const CheckpointReader reader(files, one.path);
+        one.step = reader.manifest().run.step;
+        one.sequence = reader.manifest().run.sequence;
+      } catch (const DataError& error) {
+        one.problem = error.what();
+      }
     }
+    std::map<std::string, bool> again = manifests_in(files, directory);
+    if (again == manifests || attempt == kAttempts) break;
+    manifests = std::move(again);
   }
   std::sort(found.begin(), found.end(), [](const FoundCheckpoint& a, const FoundCheckpoint& b) {
     return std::tuple(a.problem.empty(), a.sequence, a.step) < std::tuple(b.problem.empty(), b.sequence, b.step);

@@ -177,28 +177,45 @@ std::optional<fs::path> CheckpointManager::latest() const {
   return fs::path(path);
 }
 
+namespace {
+
+/// The checkpoints of a folder, the newest ones first, and damaged ones, which `warn` is told of, behind the whole
+/// ones.
+std::vector<fs::path> newest_first(Files& files, const fs::path& directory,
+                                   const std::function<void(const std::string& problem)>& warn) {
+  std::vector<fs::path> whole;
+  std::vector<fs::path> damaged;
+  for (const auto& one : internal::checkpoints_in(files, directory)) {
+    if (one.problem.empty()) {
+      whole.insert(whole.begin(), one.path);
+    } else if (one.has_manifest) {  // otherwise an interrupted save has left it
+      damaged.insert(damaged.begin(), one.path);
+      warn(one.problem);
+    }
+  }
+  whole.insert(whole.end(), damaged.begin(), damaged.end());
+  return whole;
+}
+
+}  // namespace
+
 std::optional<RestoreInfo> CheckpointManager::restore_latest(const RestoreOptions& options) {
   Strategy& strategy = checkpoint_.strategy();
   internal::require_at_rest(strategy, CheckpointAccess::tracked(checkpoint_), "CheckpointManager::restore_latest");
   const auto phase = internal::told_phase(strategy, WorkerPhase::Kind::kRestore);
   saving_->wait();
-  const auto names = strategy.on_chief([&]() -> std::vector<std::string> {
-    Files& files = CheckpointAccess::files(checkpoint_);
-    std::vector<std::string> newest_first;
-    std::vector<std::string> damaged;
-    for (const auto& one : internal::checkpoints_in(files, options_.directory)) {
-      if (one.problem.empty()) {
-        newest_first.insert(newest_first.begin(), one.path.string());
-      } else if (one.has_manifest) {  // otherwise an interrupted save has left it
-        damaged.insert(damaged.begin(), one.path.string());
-        internal::log(LogLevel::kWarning, "a damaged checkpoint is passed over: " + one.problem);
-      }
-    }
-    newest_first.insert(newest_first.end(), damaged.begin(), damaged.end());
-    return newest_first;
+  Files& files = CheckpointAccess::files(checkpoint_);
+  std::vector<fs::path> folders;  // of the chief
+  const bool has_any = strategy.on_chief([&] {
+    folders = newest_first(files, options_.directory, [](const std::string& problem) {
+      internal::log(LogLevel::kWarning, "a damaged checkpoint is passed over: " + problem);
+    });
+    return !folders.empty();
   });
-  if (names.empty()) return std::nullopt;
-  return CheckpointAccess::restore_first(checkpoint_, {names.begin(), names.end()}, options);
+  if (!has_any) return std::nullopt;
+  return CheckpointAccess::restore_first(checkpoint_, folders, options, [&] {
+    return newest_first(files, options_.directory, [](const std::string&) {});
+  });
 }
 
 }  // namespace lockstep

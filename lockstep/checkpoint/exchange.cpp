@@ -65,7 +65,29 @@ Unfinished make_beside(const fs::path& file, internal::Files& files) {
   }
 }
 
-bool is_state_dict(const fs::path& file) { return file.extension() == ".pt" || file.extension() == ".pth"; }
+bool is_state_dict(const fs::path& file) {
+  const std::string name = file.filename().string();  // ".pt" alone has no extension
+  return name.ends_with(".pt") || name.ends_with(".pth");
+}
+
+/// Safetensors files have no complex dtypes. A word of the file's metadata says which tensors are complex.
+std::string complex_key(const std::string& name) { return "complex:" + name; }
+
+std::map<std::string, std::string> metadata_of(const internal::NamedTensors& tensors) {
+  std::map<std::string, std::string> metadata{{"format", "pt"}};
+  for (const auto& [name, value] : tensors) {
+    if (value.is_complex()) metadata[complex_key(name)] = internal::dtype_name(value.scalar_type());
+  }
+  return metadata;
+}
+
+/// The dtype of a tensor, where the file says that it is complex.
+std::string complex_dtype(const internal::TensorFileHeader& header, const std::string& name) {
+  const auto found = header.metadata.find(complex_key(name));
+  const bool is_complex =
+      found != header.metadata.end() && (found->second == "ComplexFloat" || found->second == "ComplexDouble");
+  return is_complex ? found->second : std::string();
+}
 
 /// Whether a file begins as those of torch.save do that are no zip files: with its magic number, as a pickle.
 bool is_of_old_torch(std::string_view begin) {
@@ -92,7 +114,7 @@ std::map<std::string, at::Tensor> load_tensors(const fs::path& file, const Renam
   } else {
     const internal::TensorFile whole(std::move(opened), what);
     for (const internal::TensorPlace& place : whole.header().tensors) {
-      tensors.emplace_back(place.name, whole.read(place, ""));
+      tensors.emplace_back(place.name, whole.read(place, complex_dtype(whole.header(), place.name)));
     }
   }
   std::map<std::string, at::Tensor> named;
@@ -118,7 +140,7 @@ void save_tensors(const fs::path& file, const std::map<std::string, at::Tensor>&
     if (is_state_dict(file)) {
       internal::write_state_dict(*unfinished, named);
     } else {
-      internal::write_tensors(*unfinished, named, {{"format", "pt"}});
+      internal::write_tensors(*unfinished, named, metadata_of(named));
     }
     files.rename(part, target);
   } catch (...) {

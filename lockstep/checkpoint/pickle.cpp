@@ -37,9 +37,6 @@ struct Value {
 };
 using Kind = Value::Kind;
 
-// What one value of a pickle may lead to is bounded, because a pickle can name one value as often as it likes.
-constexpr std::size_t kLongestName = 1000;
-
 class Machine {
  public:
   Machine(std::string_view bytes, const std::string& what) : bytes_(bytes), what_(what) {}
@@ -49,6 +46,7 @@ class Machine {
     if (stack_.size() != 1 || (top().kind != Kind::kDict && top().kind != Kind::kTensor)) {
       fail("ends with something else than a dictionary");
     }
+    find_ways_to_tensors();
     std::vector<PickledTensor> tensors;
     collect(stack_.back(), "", 0, tensors);
     return tensors;
@@ -282,23 +280,52 @@ class Machine {
     }
   }
 
+  static std::string joined(const std::string& prefix, const std::string& name) {
+    return prefix.empty() ? name : prefix + "." + name;
+  }
+
+  /// Finds the values in which there is a tensor, however deep.
+  void find_ways_to_tensors() {
+    std::vector<std::vector<std::size_t>> holders(values_.size());
+    std::vector<std::size_t> found;
+    for (std::size_t i = 0; i < values_.size(); ++i) {
+      for (const std::size_t item : values_[i].items) holders[item].push_back(i);
+      if (values_[i].kind == Kind::kTensor) found.push_back(i);
+    }
+    leads_to_tensor_.assign(values_.size(), false);
+    while (!found.empty()) {
+      const std::size_t one = found.back();
+      found.pop_back();
+      if (leads_to_tensor_[one]) continue;
+      leads_to_tensor_[one] = true;
+      found.insert(found.end(), holders[one].begin(), holders[one].end());
+    }
+  }
+
   /// Adds the tensors of a dictionary, under their keys.
   void collect(std::size_t index, const std::string& prefix, int depth, std::vector<PickledTensor>& tensors) {
     constexpr int kDepth = 32;
     // Each visit stands for a byte at least, unless dictionaries are shared to make many of few.
-    if (prefix.size() > kLongestName) fail("has a name that is too long");
-    if (depth > kDepth || ++visited_ > bytes_.size()) fail("nests dictionaries too deep");
+    if (prefix.size() > kLongestPickledName) fail("has a name that is too long");
+    if (depth > kDepth || ++visited_ > bytes_.size()) fail("nests dictionaries or lists too deep");
     const Value& value = values_[index];
     if (value.kind == Kind::kTensor) {
       tensors.push_back(*value.tensor);
       tensors.back().name = prefix;
+    }
+    if (value.kind == Kind::kList || value.kind == Kind::kTuple) {
+      // Most lists are of numbers, as long as one likes, and many keys may have one.
+      if (!leads_to_tensor_[index]) return;
+      for (std::size_t i = 0; i < value.items.size(); ++i) {
+        collect(value.items[i], joined(prefix, std::to_string(i)), depth + 1, tensors);
+      }
     }
     if (value.kind != Kind::kDict) return;
     for (std::size_t i = 0; i + 1 < value.items.size(); i += 2) {
       const Value& key = values_[value.items[i]];
       if (key.kind != Kind::kText && key.kind != Kind::kInteger) continue;
       const std::string name = key.kind == Kind::kText ? key.text : std::to_string(key.integer);
-      collect(value.items[i + 1], prefix.empty() ? name : prefix + "." + name, depth + 1, tensors);
+      collect(value.items[i + 1], joined(prefix, name), depth + 1, tensors);
     }
   }
 
@@ -309,6 +336,7 @@ class Machine {
   std::deque<Value> values_;
   std::vector<std::size_t> stack_;
   std::map<uint64_t, std::size_t> memo_;
+  std::vector<bool> leads_to_tensor_;  // by value: whether there is a tensor in it
   std::size_t visited_ = 0;
   std::size_t copied_ = 0;
 };

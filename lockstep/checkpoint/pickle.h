@@ -2,6 +2,7 @@
 // that build dictionaries of tensors are understood. Nothing here knows tensors of LibTorch.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -11,7 +12,7 @@ namespace lockstep::internal {
 
 /// A tensor over a part of a storage. Nothing of it has been compared with the storage.
 struct PickledTensor {
-  std::string name = {};     // the dictionary's key; keys of nested dictionaries are joined by dots
+  std::string name = {};     // the dictionary's key; nested keys, and numbers in lists and tuples, are joined by dots
   std::string storage = {};  // the name of its bytes in the file: "0"
   std::string type = {};     // "FloatStorage"
   int64_t elements = 0;      // of the storage
@@ -21,8 +22,13 @@ struct PickledTensor {
   bool operator==(const PickledTensor&) const = default;
 };
 
-/// All tensors of a dictionary, of nested ones, and of the objects that torch::save of C++ writes. Numbers, texts and
-/// lists in it are passed over. A DataError (LS-CHECKPOINT-DAMAGED) that begins with `what` for anything else.
+/// The longest name of a tensor, in bytes. What one value of a pickle may lead to is bounded, because a pickle can name
+/// one value as often as it likes.
+constexpr std::size_t kLongestPickledName = 1000;
+
+/// All tensors of a dictionary, of dictionaries, lists and tuples in it, and of the objects that torch::save of C++
+/// writes. Numbers and texts in it are passed over. A DataError (LS-CHECKPOINT-DAMAGED) that begins with `what` for
+/// anything else.
 std::vector<PickledTensor> tensors_of_pickle(std::string_view bytes, const std::string& what);
 
 }  // namespace lockstep::internal

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -30,19 +31,20 @@ constexpr const char* kCall = "Checkpoint::restore";
 
 class FirstWholeReader {
  public:
-  FirstWholeReader(const Strategy& strategy, Files& files, const RestoreOptions& options)
+  FirstWholeReader(const Strategy& strategy, Files& files, const RestoreOptions& options, const ListFolders& list_again)
       : strategy_(strategy),
         files_(files),
         options_(options),
+        list_again_(list_again),
         passes_over_(options.allow_unexpected && !options.restore_on_create) {
     if (!passes_over_) return;
     for (const StateItem& item : strategy.state_items()) here_.emplace(kind_text(item.kind), item.name);
   }
 
-  NamedImage first_whole(const std::vector<fs::path>& folders) {
-    for (std::size_t next = 0;;) {
-      const auto [text, path, opened] = next_on_all(folders, next);
-      next = static_cast<std::size_t>(opened);
+  NamedImage first_whole(std::vector<fs::path> folders) {
+    folders_ = std::move(folders);
+    while (true) {
+      const auto [text, path] = next_on_all();
       const std::string what = fmt::format("the checkpoint '{}'", path);
       const Manifest manifest = decode_manifest(text, what);
       const bool all_see = texts_of_all(strategy_, opens_the_same(text, path) ? "" : "no").empty();
@@ -64,13 +66,13 @@ class FirstWholeReader {
  private:
   using Reads = std::function<bool(const RecordedTensor&)>;
 
-  /// A manifest, its folder, and how many folders have been tried by then.
-  using Opened = std::tuple<std::string, std::string, int64_t>;
+  /// A manifest and its folder.
+  using Opened = std::pair<std::string, std::string>;
 
   /// The next one that the chief can open, on all workers. Throws the first error where none is left.
-  Opened next_on_all(const std::vector<fs::path>& folders, std::size_t next) {
+  Opened next_on_all() {
     auto [opened, is_left, first_text] = strategy_.on_chief([&] {
-      std::optional<Opened> found = open_next(folders, next);
+      std::optional<Opened> found = open_next();
       const bool has_found = found.has_value();
       return std::tuple(std::move(found).value_or(Opened()), has_found, first_ ? message_of(first_) : std::string());
     });
@@ -80,16 +82,31 @@ class FirstWholeReader {
   }
 
   /// Of the chief.
-  std::optional<Opened> open_next(const std::vector<fs::path>& folders, std::size_t next) {
-    for (; next < folders.size(); ++next) {
+  std::optional<Opened> open_next() {
+    while (next_ < folders_.size() || find_newer()) {
+      const fs::path& folder = folders_[next_++];
       try {
-        reader_.emplace(files_, folders[next]);
-        return Opened(encode_manifest(reader_->manifest()), folders[next].string(), static_cast<int64_t>(next + 1));
+        reader_.emplace(files_, folder);
+        return Opened(encode_manifest(reader_->manifest()), folder.string());
       } catch (const DataError&) {
         keep(std::current_exception());
       }
     }
     return std::nullopt;
+  }
+
+  /// Another job may have made a new checkpoint since, and removed those that are known.
+  bool find_newer() {
+    constexpr int kMostLists = 20;
+    if (!list_again_ || ++lists_ > kMostLists) return false;
+    try {
+      for (const fs::path& one : list_again_()) {
+        if (std::find(folders_.begin(), folders_.end(), one) == folders_.end()) folders_.push_back(one);
+      }
+    } catch (const DataError&) {
+      keep(std::current_exception());
+    }
+    return next_ < folders_.size();
   }
 
   /// Opens the checkpoint that the chief has opened; whether this is it.
@@ -173,8 +190,12 @@ class FirstWholeReader {
   const Strategy& strategy_;
   Files& files_;
   const RestoreOptions& options_;
-  const bool passes_over_;      // what the program has no place for, without reading it
-  std::set<KindAndName> here_;  // what it has, where it matters
+  const ListFolders& list_again_;
+  const bool passes_over_;         // what the program has no place for, without reading it
+  std::set<KindAndName> here_;     // what it has, where it matters
+  std::vector<fs::path> folders_;  // of the chief, as the next two
+  std::size_t next_ = 0;           // the first that was not tried
+  int lists_ = 0;
   std::optional<CheckpointReader> reader_;
   std::exception_ptr first_;  // why the first folder was passed over
 };
@@ -193,9 +214,9 @@ void agree_on_options(const Strategy& strategy, const RestoreOptions& options) {
 }  // namespace
 
 NamedImage read_first_whole(const Strategy& strategy, Files& files, const std::vector<fs::path>& folders,
-                            const RestoreOptions& options) {
+                            const RestoreOptions& options, const ListFolders& list_again) {
   agree_on_options(strategy, options);
-  return FirstWholeReader(strategy, files, options).first_whole(folders);
+  return FirstWholeReader(strategy, files, options, list_again).first_whole(folders);
 }
 
 }  // namespace lockstep::internal

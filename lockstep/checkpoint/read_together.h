@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,11 +20,15 @@ struct NamedImage {
   std::string what;  // "the checkpoint 'runs/a/step-0000000012'"
 };
 
+/// What has become of a list of folders by now, newest first.
+using ListFolders = std::function<std::vector<std::filesystem::path>()>;
+
 /// The first of `folders` that is whole; the chief's log then says why the first one before it is not. All workers call
-/// it, and the chief's `folders` counts. Where none is whole, the error is that of the first one: a DataError on the
-/// worker that found it, and a PeerError that quotes it on the others. A UsageError (LS-WORKER-ORDER) where workers
-/// give different options.
+/// it, and the chief's `folders` counts, as does its `list_again`, if it is given: where none of them is whole, the
+/// folders that it gives and that were not tried follow. Where none is whole, the error is that of the first one: a
+/// DataError on the worker that found it, and a PeerError that quotes it on the others. A UsageError (LS-WORKER-ORDER)
+/// where workers give different options.
 NamedImage read_first_whole(const Strategy& strategy, Files& files, const std::vector<std::filesystem::path>& folders,
-                            const RestoreOptions& options);
+                            const RestoreOptions& options, const ListFolders& list_again = {});
 
 }  // namespace lockstep::internal

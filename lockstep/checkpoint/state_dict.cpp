@@ -144,6 +144,12 @@ NamedTensors read_state_dict(const OpenFile& file, const std::string& what) {
 void require_state_dict(const NamedTensors& tensors) {
   require_storable(tensors);
   for (const auto& [name, value] : tensors) {
+    if (name.size() > kLongestPickledName) {
+      throw UsageError("LS-NAME",
+                       fmt::format("'{}' has {} bytes, and files of torch.save are read with names of up to {}",
+                                   shown(name), name.size(), kLongestPickledName),
+                       "write a safetensors file, or give it a shorter name");
+    }
     if (has_storage(value.scalar_type())) continue;
     throw UsageError("LS-DTYPE",
                      fmt::format("'{}' is of dtype {}, which files of torch.save have no storage for", shown(name),

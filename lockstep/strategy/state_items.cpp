@@ -8,6 +8,7 @@
 #include <set>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/fingerprint.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/strategy/strategy.h"
@@ -34,6 +35,11 @@ void require_count(const std::string& name, const Tensors& values, std::size_t c
 }
 
 }  // namespace
+
+std::string internal::fingerprint_of(const Strategy& strategy) {
+  if (!StrategyAccess::rounds_sums(strategy)) return platform_fingerprint();
+  return fmt::format("{}, bfloat16 between {} workers", platform_fingerprint(), strategy.num_workers());
+}
 
 StateItem internal::item_of(const std::shared_ptr<VariableState>& variable) {
   const bool one_value = variable->on_write();

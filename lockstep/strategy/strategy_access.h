@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/strategy/state_items.h"
@@ -14,8 +15,17 @@ struct StrategyAccess {
   static const ReplicaGroup& group(const Strategy& strategy) { return *strategy.group_; }
   static Findings& findings(const Strategy& strategy) { return strategy.group_->findings(); }
   static Rounds& rounds(const Strategy& strategy) { return strategy.group_->rounds(); }
+  /// Whether sums of gradients are rounded on their way between workers, so that results depend on their number.
+  static bool rounds_sums(const Strategy& strategy) {
+    return strategy.wire_ != WireFormat::kExact && strategy.num_workers() > 1 &&
+           strategy.group_->reducer().in_tree_order();
+  }
   static VariableRegistry& registry(const Strategy& strategy) { return *strategy.registry_; }
 };
+
+/// What the bits of a run depend on beside the program, V and the threads of a replica: platform_fingerprint(), and
+/// the number of workers where sums that travel between them are rounded.
+std::string fingerprint_of(const Strategy& strategy);
 
 /// A variable as an item of a run's state.
 StateItem item_of(const std::shared_ptr<VariableState>& variable);

@@ -62,6 +62,49 @@ TEST_F(CheckpointManagerTest, KeepsTheNewestAndEveryKth) {
   EXPECT_EQ(run.training.digest(), digest);
 }
 
+TEST_F(CheckpointManagerTest, RestoresTheOneThatHasReplacedWhatWasListed) {
+  std::string digest;
+  {
+    OneTraining other;
+    other.training.steps(2);
+    other.training.checkpoint().save(folder_ / "step-0000000002");
+    digest = other.training.digest();
+  }
+  /// Another job makes a checkpoint and removes the one before, between a look at the folder and a look into it.
+  struct Moving final : testing::ForwardedFiles {
+    std::unique_ptr<internal::OpenFile> open(const fs::path& path) override {
+      if (opens++ % every == 0 && moves-- > 0) {
+        const fs::path before = path.parent_path();
+        const std::string name = internal::checkpoint_name(++step);
+        fs::rename(before, before.parent_path() / name);
+      }
+      return ForwardedFiles::open(path);
+    }
+    int opens = 0;
+    int every = 1;
+    int moves = 0;
+    int64_t step = 2;
+  } files;
+  OneTraining run;
+  CheckpointAccess::set_files(run.training.checkpoint(), files);
+  CheckpointManager manager(run.training.checkpoint(), {.directory = folder_});
+  for (const int every : {1, 2, 3, 5, 7, 11}) {
+    for (const int moves : {1, 5}) {
+      run.training.steps(1);
+      files.opens = 1 % every;
+      files.every = every;
+      files.moves = moves;
+      const auto restored = manager.restore_latest();
+      ASSERT_TRUE(restored) << "after " << every << " calls, " << moves << " times";
+      EXPECT_EQ(restored->step, 2);
+      EXPECT_EQ(run.training.digest(), digest);
+    }
+  }
+  files.moves = 1'000'000;
+  files.every = 1;
+  EXPECT_THROW(manager.restore_latest(), DataError) << "it ends all the same";
+}
+
 TEST_F(CheckpointManagerTest, ARunThatWentBackHasItsOwnNewest) {
   OneTraining run;
   CheckpointManager manager(run.training.checkpoint(), {.directory = folder_, .keep = 2});

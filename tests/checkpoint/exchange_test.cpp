@@ -69,6 +69,36 @@ TEST_F(Exchange, SafetensorsKeepEveryDtypeAndShape) {
   EXPECT_FALSE(fs::exists(path("a.safetensors.part")));
 }
 
+TEST_F(Exchange, SafetensorsKeepComplexTensorsWhichOthersReadAsPairs) {
+  const Tensors tensors{{"single", torch::view_as_complex(torch::arange(8).to(torch::kFloat).view({2, 2, 2}))},
+                        {"double", torch::full({3}, c10::complex<double>(1, -2), torch::kComplexDouble)},
+                        {"scalar", torch::full({}, c10::complex<float>(3, 4), torch::kComplexFloat)},
+                        {"conjugate", torch::conj(torch::full({2}, c10::complex<float>(3, 4), torch::kComplexFloat))},
+                        {"none", torch::empty({0, 2}, torch::kComplexFloat)},
+                        {"format", torch::full({1}, c10::complex<float>(5, 6), torch::kComplexFloat)},
+                        {"pairs", torch::arange(4).to(torch::kFloat).view({2, 2})}};
+  save_tensors(path("a.safetensors"), tensors);
+  expect_equal(load_tensors(path("a.safetensors")), tensors);
+  EXPECT_NE(bytes("a.safetensors").find("\"format\":\"pt\""), std::string::npos) << "which Python's readers ask for";
+  // A file that says it of a tensor that is none.
+  const auto file = [](const std::string& value, const std::string& shape) {
+    const std::string head = R"({"__metadata__":{"complex:x":")" + value + R"("},"x":{"dtype":"F32","shape":[)" +
+                             shape + R"(],"data_offsets":[0,8]}})";
+    std::string bytes(8, '\0');
+    bytes[0] = static_cast<char>(head.size());
+    return bytes + head + std::string(8, '\0');
+  };
+  write("b", file("ComplexFloat", "1,2"));
+  EXPECT_EQ(load_tensors(path("b")).at("x").scalar_type(), at::kComplexFloat);
+  write("b", file("yes", "2"));
+  EXPECT_EQ(load_tensors(path("b")).at("x").scalar_type(), at::kFloat);
+  for (const auto& [value, shape] :
+       std::vector<std::pair<std::string, std::string>>{{"ComplexFloat", "2,1"}, {"ComplexDouble", "1,2"}}) {
+    write("b", file(value, shape));
+    expect_error<DataError>([&] { load_tensors(path("b")); }, "LS-CHECKPOINT-DAMAGED", {"'x'"});
+  }
+}
+
 TEST_F(Exchange, ANameThatIsNotUtf8IsRefusedBeforeAnythingIsWritten) {
   write("a", "before");
   expect_error<UsageError>([&] { save_tensors(path("a"), {{"x\xff", torch::ones({1})}}); }, "LS-NAME", {"'x?'"});
@@ -162,6 +192,8 @@ TEST_F(Exchange, AStateDictionaryIsWrittenWhereTheNameEndsAsTorchs) {
     const auto of_torch = torch::pickle_load({written.begin(), written.end()}).toGenericDict();
     EXPECT_EQ(of_torch.size(), tensors.size()) << "LibTorch itself reads it too";
   }
+  save_tensors(path(".pt"), {{"x", torch::ones({1})}});
+  EXPECT_EQ(bytes(".pt").substr(0, 2), "PK") << "a name may be an ending and nothing else";
   save_tensors(path("pt"), {{"x", torch::ones({1})}});
   EXPECT_NE(bytes("pt").substr(0, 2), "PK") << "a name is not an ending";
 }
@@ -172,6 +204,19 @@ TEST_F(Exchange, ATensorWithoutANameComesBack) {
     EXPECT_EQ(load_tensors(folder_ / name).size(), 2u) << name;
     EXPECT_TRUE(load_tensors(folder_ / name).at("").equal(torch::arange(3))) << name;
   }
+}
+
+TEST_F(Exchange, ANameIsWrittenOnlyWhereItIsReadToo) {
+  const std::string longest(1000, 'n');
+  save_tensors(path("a.pt"), {{longest, torch::arange(3)}});
+  EXPECT_TRUE(load_tensors(path("a.pt")).at(longest).equal(torch::arange(3)));
+  expect_error<UsageError>(
+      [&] {
+        save_tensors(path("a.pt"), {{longest + "n", torch::arange(3)}});
+      },
+      "LS-NAME", {"1001 bytes", "1000"});
+  save_tensors(path("a.safetensors"), {{longest + "n", torch::arange(3)}});
+  EXPECT_TRUE(load_tensors(path("a.safetensors")).at(longest + "n").equal(torch::arange(3)));
 }
 
 TEST_F(Exchange, ADtypeThatTorchsFilesDoNotHaveIsRefusedBeforeAnythingIsWritten) {
@@ -254,6 +299,31 @@ TEST(Pickle, GivesTheTensorsOfNestedDictionaries) {
   EXPECT_EQ(found[0], (internal::PickledTensor{"model.w", "0", "FloatStorage", 6, 1, {2, 2}, {2, 1}}));
 }
 
+TEST(Pickle, GivesTheTensorsOfListsAndTuplesByTheirNumbers) {
+  const std::string storage = "(" + text("storage") + "ctorch\nFloatStorage\n" + text("0") + text("cpu") + "K\x06tQ";
+  const std::string tensor = "ctorch._utils\n_rebuild_tensor_v2\n(" + storage +
+                             "K\x01K\x02K\x02\x86K\x02K\x01\x86\x89" + "ccollections\nOrderedDict\n)RtR";
+  // {"a": [1, t, {"w": t}], "b": (t, (t,))}
+  const auto found = tensors_of("}(" + text("a") + "](K\x01" + tensor + "}" + text("w") + tensor + "se" + text("b") +
+                                tensor + tensor + "\x85\x86u");
+  std::vector<std::string> names;
+  for (const auto& one : found) names.push_back(one.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"a.1", "a.2.w", "b.0", "b.1.0"}));
+  // A long list of numbers that many keys have, beside a tensor; and numbers in lists forty deep.
+  std::string shared = "](";
+  for (int i = 0; i < 100; ++i) shared += "K\x01";
+  std::string dict = "}(" + text("w") + tensor + text("0") + shared + "eq\x07";
+  for (int i = 1; i < 100; ++i) dict += text(std::to_string(i)) + "h\x07";
+  EXPECT_EQ(tensors_of(dict + "u").size(), 1u);
+  std::string deep;
+  for (int i = 0; i < 40; ++i) deep += "](";
+  for (int i = 0; i < 40; ++i) deep += "e";
+  EXPECT_EQ(tensors_of("}(" + text("w") + tensor + text("deep") + deep + "u").size(), 1u);
+  // A list that holds a tensor and itself.
+  const std::string cycle = "}(" + text("a") + "]q\x08(" + tensor + "h\x08" + "eu";
+  expect_error<DataError>([&] { tensors_of(cycle); }, "LS-CHECKPOINT-DAMAGED");
+}
+
 TEST(Pickle, NeverCallsAnything) {
   for (const std::string& hostile : {
            std::string("cos\nsystem\n(") + text("true") + "tR",
@@ -277,6 +347,7 @@ TEST(Pickle, RefusesWhatDoesNotFit) {
   }
   // A dictionary that holds itself.
   expect_error<DataError>([&] { tensors_of("}q\x01" + text("a") + "h\x01s"); }, "LS-CHECKPOINT-DAMAGED");
+  EXPECT_TRUE(tensors_of("}" + text("a") + "]q\x01h\x01as").empty()) << "a list that holds itself, and no tensor";
   // Dictionaries that hold the next one twice, thirty deep.
   std::string doubled = "}q\x1e";
   for (char n = 29; n > 0; --n) {
