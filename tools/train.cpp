@@ -43,6 +43,13 @@ std::unique_ptr<Strategy> make(const TrainOptions& options, const std::optional<
         fmt::format("--engine {} was given and --strategy {} has one worker", options.engine, options.strategy),
         "use --strategy multi-worker");
   }
+  const WireFormat wire = options.wire == "exact" ? WireFormat::kExact : WireFormat::kBFloat16;
+  if (wire != WireFormat::kExact && options.strategy != "multi-worker") {
+    throw UsageError(
+        "LS-FLAG",
+        fmt::format("--wire {} was given, and nothing travels with --strategy {}", options.wire, options.strategy),
+        "use --strategy multi-worker");
+  }
   return make_strategy(options.strategy, {.devices = options.devices,
                                           .replicas = options.replicas,
                                           .seed = options.seed,
@@ -50,7 +57,8 @@ std::unique_ptr<Strategy> make(const TrainOptions& options, const std::optional<
                                           .factored_gradients = options.factored_gradients ? FactoredGradients::kAuto
                                                                                            : FactoredGradients::kOff,
                                           .cluster = cluster,
-                                          .engine = options.engine});
+                                          .engine = options.engine,
+                                          .wire = wire});
 }
 
 /// Loss and accuracy over a whole data set, each target once: a label, or a character of text.
@@ -133,9 +141,11 @@ int train(const TrainOptions& options) {
   const std::string description = strategy->describe();  // while there are no variables, of which it has a table
   const ReplicatedModel model = strategy->make_module([&] { return make_model(model_options); });
   const Optimizer optimizer = make_optimizer(*strategy, model, options.optimizer, options.learning_rate);
-  const auto data = strategy->distribute(
-      split.train,
-      {.global_batch = options.global_batch, .shuffle = true, .name = "train", .prefetch = options.prefetch});
+  const auto data = strategy->distribute(split.train, {.global_batch = options.global_batch,
+                                                       .shuffle = true,
+                                                       .name = "train",
+                                                       .prefetch = options.prefetch,
+                                                       .threads = 0});
 
   const int64_t per_epoch = data.steps_per_epoch();
   if (per_epoch == 0) {

@@ -1,6 +1,7 @@
 #include "lockstep/optim/gradient_buckets.h"
 
 #include <ATen/ATen.h>
+#include <c10/util/SmallVector.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -40,7 +41,7 @@ bool is_wanted() {
 
 std::unique_ptr<GradientBuckets> GradientBuckets::make(std::vector<std::shared_ptr<VariableState>> variables,
                                                        const ReplicaGroup& group, SumRow& row) {
-  if (group.num_replicas() != group.num_workers() || !group.rounds().windows()) return nullptr;
+  if (!row.has_one_sum_of_each() || !group.rounds().windows()) return nullptr;
   return std::unique_ptr<GradientBuckets>(new GradientBuckets(std::move(variables), group, row));
 }
 
@@ -53,20 +54,42 @@ GradientBuckets::GradientBuckets(std::vector<std::shared_ptr<VariableState>> var
       worker_(group.rounds().worker_index()),
       num_workers_(group.num_workers()),
       is_wanted_(is_wanted()),
+      replicas_(static_cast<std::size_t>(group.num_local_replicas())),
+      complete_(std::make_unique<std::atomic<int64_t>[]>(variables_.size())),
       in_row_(variables_.size()),
-      expected_(variables_.size()),
-      counted_(variables_.size()),
-      is_copied_(variables_.size()),
       arrived_before_(static_cast<std::size_t>(num_workers_)),
-      sent_by_(static_cast<std::size_t>(num_workers_)) {}
+      sent_by_(static_cast<std::size_t>(num_workers_)),
+      is_packed_(variables_.size()) {
+  for (OfReplica& one : replicas_) {
+    one.expected.resize(variables_.size());
+    one.counted.resize(variables_.size());
+    one.complete.resize(variables_.size());
+  }
+}
 
 GradientBuckets::~GradientBuckets() { close(); }
 
-void GradientBuckets::accumulated(std::size_t i, const at::Tensor& gradient) {
+void GradientBuckets::accumulated(OfReplica& replica, std::size_t i, const at::Tensor& gradient) {
   // A backward outside of steps, or on a thread of the program's own, may run beside a call of the World.
   const ReplicaContext* const context = current_context();
   if (process_.is_in_child() || !context || &ContextAccess::group(*context) != &group_ || group_.evaluating()) return;
-  if (++counted_[i] == expected_[i]) copy_gradient(i, gradient);
+  bool is_last = false;
+  if (++replica.counted[i] == replica.expected[i] && !replica.complete[i].defined() && fits(i, gradient)) {
+    // A handle of its own keeps the memory, whatever becomes of .grad(). What is in it may still change.
+    replica.complete[i] = gradient.detach();
+    // Whoever counts the last one sees the gradients of all.
+    is_last = complete_[i].fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<int64_t>(replicas_.size());
+  }
+  if (is_last) pack(i);
+  std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
+  if (is_last) {
+    lock.lock();
+    is_packed_[i] = 1;
+    const auto [first, last] = row_.buckets_of(i);
+    for (std::size_t b = first; b < last; ++b) --waits_[b];
+  } else if (!lock.try_lock()) {
+    return;  // another replica moves what there is
+  }
   if (is_broken_ || group_.rounds().failure()) return;
   send_complete();
   const auto now = std::chrono::steady_clock::now();
@@ -75,18 +98,18 @@ void GradientBuckets::accumulated(std::size_t i, const at::Tensor& gradient) {
   progress();
 }
 
-void GradientBuckets::copy_gradient(std::size_t i, const at::Tensor& gradient) {
-  if (!in_row_[i] || is_copied_[i] || variables_[i]->bytes() == 0) return;
+bool GradientBuckets::fits(std::size_t i, const at::Tensor& gradient) const {
   const at::Tensor& like = variables_[i]->like();
-  const bool fits = gradient.defined() && gradient.layout() == at::kStrided && gradient.device().is_cpu() &&
-                    gradient.scalar_type() == like.scalar_type() && gradient.sizes() == like.sizes() &&
-                    gradient.strides() == like.strides() && !gradient.is_neg() && !factors_of(gradient);
-  if (!fits) return;
-  auto* const row = const_cast<std::byte*>(static_cast<const std::byte*>(address_of(row_.packed())));
-  std::memcpy(row + row_.place(i), address_of(gradient), static_cast<std::size_t>(variables_[i]->bytes()));
-  is_copied_[i] = 1;
-  const auto [first, last] = row_.buckets_of(i);
-  for (std::size_t b = first; b < last; ++b) --waits_[b];
+  return in_row_[i] && variables_[i]->bytes() > 0 && gradient.defined() && gradient.layout() == at::kStrided &&
+         gradient.device().is_cpu() && gradient.scalar_type() == like.scalar_type() &&
+         gradient.sizes() == like.sizes() && gradient.strides() == like.strides() && !gradient.is_neg() &&
+         !factors_of(gradient);
+}
+
+void GradientBuckets::pack(std::size_t i) {
+  c10::SmallVector<const void*, 16> gradients;
+  for (const OfReplica& one : replicas_) gradients.push_back(address_of(one.complete[i]));
+  row_.pack(i, {gradients.data(), gradients.size()});
 }
 
 void GradientBuckets::send_complete() {
@@ -144,16 +167,18 @@ std::string GradientBuckets::report(const GradientTable& gradients) const {
               .step = step_,
               .is_wanted = is_wanted_ ? 1u : 0u,
               .sent = static_cast<int64_t>(sent_)};
-  const auto* const row = static_cast<const std::byte*>(sent_ > 0 ? address_of(row_.packed()) : nullptr);
   std::size_t sound = added_ > 0 && modes_ != floating_point_modes() ? 0 : sent_;
   for (std::size_t i = 0; i < variables_.size() && sound > 0; ++i) {
-    if (!in_row_[i] || !is_copied_[i]) continue;
+    if (!in_row_[i] || !is_packed_[i]) continue;
     const std::size_t first = row_.buckets_of(i).first;
     if (first >= sound) continue;
-    const void* const memory = gradients.own_leaf(i, 0).memory();
-    const bool is_same =
-        memory && std::memcmp(memory, row + row_.place(i), static_cast<std::size_t>(variables_[i]->bytes())) == 0;
-    if (!is_same) sound = first;
+    c10::SmallVector<const void*, 16> memory;
+    bool are_there = true;
+    for (std::size_t r = 0; r < replicas_.size(); ++r) {
+      memory.push_back(gradients.own_leaf(i, static_cast<int64_t>(r)).memory());
+      are_there = are_there && memory.back() != nullptr;
+    }
+    if (!are_there || !row_.has_packed(i, {memory.data(), memory.size()})) sound = first;
   }
   mine.sound = static_cast<int64_t>(sound);
   if (is_broken_) mine.window = 0;  // so that all restart
@@ -219,18 +244,28 @@ void GradientBuckets::prepare() {
 void GradientBuckets::end_step() {
   bytes_of_step_ = std::exchange(bytes_sent_, 0);
   if (std::exchange(is_new_, false)) {
-    std::fill(expected_.begin(), expected_.end(), 0);
+    for (OfReplica& one : replicas_) std::fill(one.expected.begin(), one.expected.end(), 0);
   } else {
     ++step_;
     for (std::size_t w = 0; w < sent_by_.size(); ++w) arrived_before_[w] += sent_by_[w];
-    expected_.swap(counted_);
+    for (OfReplica& one : replicas_) one.expected.swap(one.counted);
   }
   clear();
 }
 
+void GradientBuckets::forget_gradients() noexcept {
+  // Until the next step nothing more is packed: a count that nobody reaches.
+  for (std::size_t i = 0; i < variables_.size(); ++i) complete_[i].store(INT64_MIN / 2, std::memory_order_relaxed);
+  for (OfReplica& one : replicas_) std::fill(one.complete.begin(), one.complete.end(), at::Tensor());
+}
+
 void GradientBuckets::clear() noexcept {
-  std::fill(counted_.begin(), counted_.end(), 0);
-  std::fill(is_copied_.begin(), is_copied_.end(), 0);
+  for (OfReplica& one : replicas_) {
+    std::fill(one.counted.begin(), one.counted.end(), 0);
+    std::fill(one.complete.begin(), one.complete.end(), at::Tensor());
+  }
+  for (std::size_t i = 0; i < variables_.size(); ++i) complete_[i].store(0, std::memory_order_relaxed);
+  std::fill(is_packed_.begin(), is_packed_.end(), 0);
   std::copy(variables_in_.begin(), variables_in_.end(), waits_.begin());
   sent_ = 0;
   added_ = 0;
@@ -261,7 +296,11 @@ void GradientBuckets::open() {
   windows_.open(next_window_, std::move(arrived), std::move(owner));
   windows_.open(next_window_ + 1, std::vector(static_cast<std::size_t>(num_workers_), whole(row_.sums())),
                 std::make_shared<at::Tensor>(row_.sums()));
-  hooks_.begin(variables_, 0, [this](std::size_t i, const at::Tensor& gradient) { accumulated(i, gradient); });
+  for (std::size_t r = 0; r < replicas_.size(); ++r) {
+    OfReplica& one = replicas_[r];
+    one.hooks.begin(variables_, static_cast<int64_t>(r),
+                    [this, &one](std::size_t i, const at::Tensor& gradient) { accumulated(one, i, gradient); });
+  }
   waits_.resize(buckets);
   variables_in_ = std::move(variables_in);
   window_ = next_window_;
@@ -272,7 +311,7 @@ void GradientBuckets::open() {
 }
 
 void GradientBuckets::close() noexcept {
-  hooks_.end();
+  for (OfReplica& one : replicas_) one.hooks.end();
   if (window_ == 0) return;
   windows_.close(window_);
   windows_.close(window_ + 1);

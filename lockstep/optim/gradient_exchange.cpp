@@ -11,14 +11,14 @@
 namespace lockstep::internal {
 
 GradientExchange::GradientExchange(std::vector<std::shared_ptr<VariableState>> variables, const ReplicaGroup& group,
-                                   UpdateForm form)
+                                   UpdateForm form, WireFormat wire)
     : variables_(std::move(variables)),
       group_(group),
       worker_(group.rounds().worker_index()),
       num_workers_(group.num_workers()),
       form_(form),
       factors_(variables_, group),
-      row_(variables_, group),
+      row_(variables_, group, wire),
       buckets_(GradientBuckets::make(variables_, group, row_)) {}
 
 bool GradientExchange::takes(std::size_t i) const {
@@ -105,7 +105,7 @@ GradientExchange::Travelled GradientExchange::travelled(std::size_t i) const {
   if (i >= summed_.size() || !summed_[i]) return {};
   // Partial sums of what others own, and to each of them the sum of what this worker owns.
   const int64_t begin = row_.place(i);
-  const int64_t end = begin + variables_[i]->bytes();
+  const int64_t end = begin + row_.bytes(i);
   int64_t own = 0;
   const auto count = [&](const SumRow::Section& section) {
     const SumRow::Slice& slice = section[static_cast<std::size_t>(worker_)];
@@ -117,14 +117,14 @@ GradientExchange::Travelled GradientExchange::travelled(std::size_t i) const {
   const auto subtrees_here = static_cast<int64_t>(row_.subtrees(worker_).size());
   return {.as = Travelled::As::kSums,
           .bytes = (end - begin - own) * subtrees_here + own * (num_workers_ - 1),
-          .during_backward = end <= rest_.front().begin};
+          .during_backward = end <= rest_.front().begin,
+          .is_rounded = row_.is_rounded(i)};
 }
 
 void GradientExchange::set_leaves(GradientTable& gradients) const {
   // A sum stands as the leaf of the first replica.
-  const auto* const sums = static_cast<const std::byte*>(row_.is_empty() ? nullptr : address_of(row_.sums()));
   for (std::size_t i = 0; i < variables_.size(); ++i) {
-    if (summed_[i]) gradients.set_leaf(i, 0, Leaf(sums + row_.place(i)));
+    if (summed_[i]) gradients.set_leaf(i, 0, Leaf(row_.sum(i)));
   }
   factors_.set_leaves(gradients);
 }

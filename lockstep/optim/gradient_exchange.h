@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/core/update_form.h"
+#include "lockstep/core/wire_format.h"
 #include "lockstep/optim/factor_exchange.h"
 #include "lockstep/optim/gradient_buckets.h"
 #include "lockstep/optim/gradients_on_workers.h"
@@ -23,15 +24,16 @@ class VariableState;
 /// A gradient travels as factors (factor_exchange.h) or as sums (sum_row.h). Every worker sends each owner its partial
 /// sums of the owner's slice, adds up its own slice, and sends the sums to all. So a worker whose block is one subtree
 /// sends 2(W - 1)/W times the bytes of the gradients. Sums may have been sent ahead, during backward
-/// (gradient_buckets.h). All forms have the bits of one worker.
+/// (gradient_buckets.h). All forms have the bits of one worker, but for sums that WireFormat rounds.
 ///
-/// Each function is called on every worker, in the order below. pack() and add() are called by each lane for its share;
-/// all else is called on one thread, while all replicas are at rest.
+/// Each function is called on every worker, in the order below. pack(), add() and unpack() are called by each lane for
+/// its share; all else is called on one thread, while all replicas are at rest.
 class GradientExchange {
  public:
   /// For these variables, in this order, on all workers. `group` outlives it. `form` is the same on all workers; where
   /// it is neither kSums nor kFactors, travels_as_factors() decides for each variable.
-  GradientExchange(std::vector<std::shared_ptr<VariableState>> variables, const ReplicaGroup& group, UpdateForm form);
+  GradientExchange(std::vector<std::shared_ptr<VariableState>> variables, const ReplicaGroup& group, UpdateForm form,
+                   WireFormat wire);
 
   /// Whether the gradient of variable i travels here: its dtype is float32 or float64.
   bool takes(std::size_t i) const;
@@ -46,6 +48,11 @@ class GradientExchange {
   void add(int lane, int num_lanes);
   /// Throws what the World throws.
   void send_sums();
+  /// After a run that failed.
+  void forget_gradients() noexcept {
+    if (buckets_) buckets_->forget_gradients();
+  }
+  void unpack(int lane, int num_lanes) { row_.unpack(lane, num_lanes); }
   /// Gives `gradients` what the update adds. It refers to memory that stays until the next begin_step().
   void set_leaves(GradientTable& gradients) const;
 
@@ -57,6 +64,7 @@ class GradientExchange {
     enum class As : uint8_t { kNothing, kSums, kFactors } as = As::kNothing;
     int64_t bytes = 0;             // that this worker sent; sums without the gaps between variables
     bool during_backward = false;  // all of it
+    bool is_rounded = false;       // to bfloat16
   };
   Travelled travelled(std::size_t i) const;
 

@@ -42,6 +42,8 @@ std::vector<std::shared_ptr<VariableState>> variables_of(const std::vector<Updat
 std::string obstacle(const ReplicaGroup& group, const std::vector<UpdateTarget>& targets, const AskedForm& asked) {
   if (asked.form == UpdateForm::kSums || asked.form == UpdateForm::kFactors)
     return fmt::format("it is asked for {}", name_of(asked.form));
+  // Nothing would travel, and be rounded: results would depend on what connects the workers.
+  if (asked.wire != WireFormat::kExact) return fmt::format("sums travel as {}", name_of(asked.wire));
   if (!asked.host_memory) return "LOCKSTEP_HOST_MEMORY is off";
   if (!group.rounds().host_memory()) return "the workers have no memory in common";
   for (const UpdateTarget& target : targets) {
@@ -97,8 +99,8 @@ void give(const Places& places, const std::shared_ptr<std::byte>& memory) {
 
 }  // namespace
 
-AskedForm AskedForm::of(UpdateForm form) {
-  AskedForm asked{form};
+AskedForm AskedForm::of(UpdateForm form, WireFormat wire) {
+  AskedForm asked{form, wire};
   const char* const text = std::getenv("LOCKSTEP_HOST_MEMORY");
   const std::string_view set = text ? text : "";
   asked.host_memory = set != "off";

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/core/update_form.h"
+#include "lockstep/core/wire_format.h"
 #include "lockstep/optim/fused_update.h"
 #include "lockstep/optim/host_gradients.h"
 
@@ -20,11 +21,12 @@ class ReplicaGroup;
 /// By which form the program and the environment want an optimizer's variables to be updated.
 struct AskedForm {
   UpdateForm form = UpdateForm::kAuto;
+  WireFormat wire = WireFormat::kExact;
   bool host_memory = true;  // whether the environment lets workers of one host share memory
 
-  /// `form`, and whether LOCKSTEP_HOST_MEMORY is not "off". A UsageError (LS-ENVIRONMENT) for a text that is neither
+  /// Both, and whether LOCKSTEP_HOST_MEMORY is not "off". A UsageError (LS-ENVIRONMENT) for a text that is neither
   /// empty, "auto" nor "off".
-  static AskedForm of(UpdateForm form);
+  static AskedForm of(UpdateForm form, WireFormat wire);
 };
 
 /// An update that workers of one host share. Weights with their checksums, and slots, lie in memory that all workers

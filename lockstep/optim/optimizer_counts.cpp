@@ -51,6 +51,7 @@ void OptimizerState::take_before() {
 }
 
 void OptimizerState::undo_run() {
+  if (exchange_) exchange_->forget_gradients();
   if (!before_) return;
   steps_ = before_->steps;
   for (std::size_t g = 0; g < rules_.size(); ++g) rules_[g]->set_learning_rate(before_->rates[g]);

@@ -55,8 +55,9 @@ OptimizerState::FormOfVariable OptimizerState::form_of(std::size_t i) const {
   using enum GradientExchange::Travelled::As;
   const auto travelled = exchange_->travelled(i);
   if (travelled.as == kNothing) return {"nothing in the last step", 0};
-  const char* const sums = travelled.during_backward ? "sums, during backward" : "sums";
-  return {travelled.as == kFactors ? "factors" : sums, travelled.bytes};
+  if (travelled.as == kFactors) return {"factors", travelled.bytes};
+  const char* const numbers = travelled.is_rounded ? " as bfloat16" : "";
+  return {fmt::format("sums{}{}", numbers, travelled.during_backward ? ", during backward" : ""), travelled.bytes};
 }
 
 std::string OptimizerState::report() const { return exchange_ ? exchange_->report(gradients_) : std::string(); }

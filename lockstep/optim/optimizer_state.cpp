@@ -62,6 +62,7 @@ class StepMeeting final : public Meeting {
     if (optimizer_.exchange_) {  // in the first step this may turn out not to be needed
       stages_.push_back(on_each_lane<&Self::add>("add"));
       stages_.push_back(once<&Self::send_sums>("send sums"));
+      if (optimizer_.asked_form_.wire != WireFormat::kExact) stages_.push_back(on_each_lane<&Self::unpack>("unpack"));
     }
     if (reduces && across && !optimizer_.host_) stages_.push_back(once<&Self::reduce_across>("reduce across workers"));
     if (measures_) {
@@ -94,6 +95,9 @@ class StepMeeting final : public Meeting {
   }
   void send_sums() {
     if (optimizer_.exchange_) optimizer_.end_exchange();
+  }
+  void unpack(int lane, int num_lanes) {
+    if (optimizer_.exchange_) optimizer_.exchange_->unpack(lane, num_lanes);
   }
   void reduce_across() {
     if (!optimizer_.host_) optimizer_.reduce(0, 1);
@@ -132,7 +136,7 @@ class StepMeeting final : public Meeting {
 };
 
 OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<RuleGroup> groups, std::string name,
-                               const Placement& placement, Factoring factoring, UpdateForm form,
+                               const Placement& placement, Factoring factoring, UpdateForm form, WireFormat wire,
                                FunctionRef<bool(const VariableState&)> has_optimizer)
     : group_(std::move(group)),
       name_(std::move(name)),
@@ -141,7 +145,7 @@ OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<
       digest_(OptimizerDigest::of(variables_, groups)),
       steps_(variables_.size(), 0),
       gradients_(variables_, group_->num_local_replicas()),
-      asked_form_(AskedForm::of(form)),
+      asked_form_(AskedForm::of(form, wire)),
       local_(variables_.front()->is_trained_locally()),
       watch_(variables_, group_->num_local_replicas(), group_->num_replicas() > 1 && !local_),
       factored_(variables_, factoring),
@@ -165,7 +169,7 @@ OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<
     for (int64_t r = 0; r < replicas; ++r) parts_.push_back({FusedUpdate(targets, {r, 1}, 1), factor});
   } else {
     if (group_->num_workers() > 1 && group_->reducer().in_tree_order()) {
-      exchange_.emplace(variables_, *group_, asked_form_.form);
+      exchange_.emplace(variables_, *group_, asked_form_.form, asked_form_.wire);
       form_is_decided_ = false;
     }
     parts_.push_back({FusedUpdate(targets, {0, num_leaves()}, group_->plan().num_lanes()), 1});

@@ -35,7 +35,7 @@ class OptimizerState {
   /// Throws the UsageErrors of variables_of(). `has_optimizer` says whether another living optimizer updates a
   /// variable: then the names of the variable's slots have this optimizer's name in them.
   OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<RuleGroup> groups, std::string name,
-                 const Placement& placement, Factoring factoring, UpdateForm form,
+                 const Placement& placement, Factoring factoring, UpdateForm form, WireFormat wire,
                  FunctionRef<bool(const VariableState&)> has_optimizer);
   ~OptimizerState();
 
@@ -70,7 +70,7 @@ class OptimizerState {
   // replicas run.
 
   /// After a run that failed: rolls them back, except for the counts of variables that a completed step has updated
-  /// since.
+  /// since. Keeps nothing of the run's gradients.
   void undo_run();
   /// After a run that succeeded.
   void end_run();

@@ -51,7 +51,8 @@ StrategySetup setup_of(MultiWorkerMirroredOptions options) {
           .verify_every = options.verify_every,
           .denormals = options.denormals,
           .factored_gradients = options.factored_gradients,
-          .update_form = options.update_form};
+          .update_form = options.update_form,
+          .wire = options.wire};
 }
 
 }  // namespace

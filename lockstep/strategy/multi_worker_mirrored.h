@@ -12,6 +12,7 @@
 #include "lockstep/core/denormals.h"
 #include "lockstep/core/factored_gradients.h"
 #include "lockstep/core/update_form.h"
+#include "lockstep/core/wire_format.h"
 #include "lockstep/strategy/mirrored.h"
 #include "lockstep/strategy/strategy.h"
 
@@ -37,6 +38,7 @@ struct MultiWorkerMirroredOptions {
   WorkerTimeouts timeouts = {};
   FactoredGradients factored_gradients = FactoredGradients::kAuto;  // decides speed and memory, and no bits
   UpdateForm update_form = UpdateForm::kAuto;                       // of all variables; the same holds for it
+  WireFormat wire = WireFormat::kExact;                             // of sums of gradients; part of what decides bits
 };
 
 /// MirroredStrategy over several workers: the same program runs on each of them, and all members of Strategy mean all

@@ -9,6 +9,7 @@
 #include "lockstep/core/denormals.h"
 #include "lockstep/core/factored_gradients.h"
 #include "lockstep/core/update_form.h"
+#include "lockstep/core/wire_format.h"
 #include "lockstep/reduce/reducer.h"
 #include "lockstep/replica/topology.h"
 #include "lockstep/variable/placement.h"
@@ -32,6 +33,7 @@ struct StrategySetup {
   Denormals denormals = Denormals::kFlush;
   FactoredGradients factored_gradients = FactoredGradients::kAuto;
   UpdateForm update_form = UpdateForm::kAuto;  // with several workers
+  WireFormat wire = WireFormat::kExact;        // the same
 };
 
 }  // namespace lockstep

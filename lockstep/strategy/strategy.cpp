@@ -30,6 +30,7 @@
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/strategy/setup.h"
 #include "lockstep/strategy/state_items.h"
+#include "lockstep/strategy/strategy_access.h"
 #include "lockstep/variable/registry.h"
 #include "lockstep/variable/update.h"
 #include "lockstep/variable/value_digests.h"
@@ -57,12 +58,21 @@ Strategy::Strategy(StrategySetup setup)
     : name_(std::move(setup.name)),
       verify_every_(setup.verify_every),
       factoring_(internal::factoring(setup.factored_gradients)),
-      update_form_(internal::update_form(setup.update_form)) {
+      update_form_(internal::update_form(setup.update_form)),
+      wire_(setup.wire) {
   if (name_.empty())
     throw UsageError("LS-OPTION", "a strategy has no name", "give it one: StrategySetup{.name = \"MyStrategy\"}");
   if (verify_every_ < 0) {
     throw UsageError("LS-OPTION", fmt::format(".verify_every is {}", verify_every_),
                      "give a number of runs, or 0 for never");
+  }
+  const bool has_others = setup.world && setup.world->num_workers() > 1;
+  if (has_others && wire_ != WireFormat::kExact && update_form_ == UpdateForm::kHostMemory) {
+    throw UsageError("LS-OPTION",
+                     fmt::format("{} was asked for an update in host memory, where nothing travels, and for sums that "
+                                 "travel as {}",
+                                 name_, internal::name_of(wire_)),
+                     "leave .wire out, or ask for another form");
   }
   internal::use_step_products();
   if (!setup.topology) setup.topology = std::make_shared<HostTopology>();
@@ -80,10 +90,12 @@ Strategy::Strategy(StrategySetup setup)
   internal::LanePlan plan;
   internal::agree_on_call(*rounds, {.call = name_}, [&](internal::Proposal& mine) {
     plan = internal::plan_lanes(*setup.topology, machine, {setup.threads_per_replica, setup.denormals});
-    mine.detail = fmt::format(
-        "{}, seed {}, {} threads for each replica, denormals {}, {}, fingerprint {}", name_, setup.seed,
-        setup.threads_per_replica, setup.denormals == Denormals::kFlush ? "flushed" : "kept",
-        setup.reducer ? setup.reducer->describe() : TreeReducer().describe(), internal::platform_fingerprint());
+    mine.detail =
+        fmt::format("{}, seed {}, {} threads for each replica, denormals {}, {}{}, fingerprint {}", name_, setup.seed,
+                    setup.threads_per_replica, setup.denormals == Denormals::kFlush ? "flushed" : "kept",
+                    setup.reducer ? setup.reducer->describe() : TreeReducer().describe(),
+                    wire_ == WireFormat::kExact ? "" : fmt::format(", sums travel as {}", internal::name_of(wire_)),
+                    internal::platform_fingerprint());
     mine.name = mine.detail;
   });
   if (plan.replicas_from_machine) {
@@ -163,6 +175,10 @@ std::string Strategy::describe() const {
     const auto optimizer = one.lock();
     const std::string form = optimizer && !group_->running() ? optimizer->form() : "";
     if (!form.empty()) text += fmt::format("  '{}': {}\n", optimizer->name(), form);
+  }
+  if (internal::StrategyAccess::rounds_sums(*this)) {
+    text += fmt::format("  sums of float32 gradients travel as {}: results depend on the number of workers\n",
+                        internal::name_of(wire_));
   }
   if (!group_->running() && !registry_->variables().empty()) text += describe_variables();
   return text;
@@ -300,8 +316,9 @@ Optimizer Strategy::make_optimizer_from(const std::vector<Rule>& rules, const Op
   std::vector<internal::RuleGroup> groups;
   const auto rule_of = [](const auto* options) { return internal::make_rule(*options); };
   for (const Rule& rule : rules) groups.push_back({rule.variables, std::visit(rule_of, rule.options)});
-  auto state = std::make_shared<internal::OptimizerState>(
-      group_, std::move(groups), std::move(name), registry_->placement(), factoring_, update_form_, has_optimizer);
+  auto state =
+      std::make_shared<internal::OptimizerState>(group_, std::move(groups), std::move(name), registry_->placement(),
+                                                 factoring_, update_form_, wire_, has_optimizer);
   const auto waiting = registry_->waiting();
   if (waiting) waiting->check_order(state->name(), state->slots());
   registry_->add_together(state->slots());

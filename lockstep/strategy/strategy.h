@@ -23,6 +23,7 @@
 #include "lockstep/core/per_replica.h"
 #include "lockstep/core/sent_value.h"
 #include "lockstep/core/update_form.h"
+#include "lockstep/core/wire_format.h"
 #include "lockstep/data/distributed_dataset.h"
 #include "lockstep/optim/moving_average.h"
 #include "lockstep/optim/optimizer.h"
@@ -363,6 +364,7 @@ class Strategy {
   const int64_t verify_every_;
   const internal::Factoring factoring_;
   const UpdateForm update_form_;
+  const WireFormat wire_;
   class Host;
   std::unique_ptr<Host> host_;
   std::shared_ptr<internal::ReplicaGroup> group_;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -25,6 +26,7 @@ namespace {
 using testing::EnvironmentScope;
 using testing::OneOfSeveral;
 using testing::run_workers;
+using testing::WorkersCase;
 
 constexpr const char* kDuringBackward = "sums, during backward";
 
@@ -80,10 +82,11 @@ struct Kept {
 using Steps = std::function<void(Strategy&, Kept&)>;
 
 /// How many variables' sums travelled during backward in the last step, by worker.
-std::vector<int64_t> expect_bits_of_one_worker(int64_t workers, const Steps& steps, const std::string& what) {
+std::vector<int64_t> expect_bits_of_one_worker(const WorkersCase& one, const Steps& steps, const std::string& what) {
+  const int64_t workers = one.workers;
   const EnvironmentScope memory("LOCKSTEP_HOST_MEMORY", "off");  // else the workers share one update
   const auto run = [&](int64_t count, std::vector<int64_t>* during) {
-    return run_workers({count, workers}, [&](Strategy& strategy) {
+    return run_workers({count, one.replicas, count == 1 ? 1 : one.lanes}, [&](Strategy& strategy) {
       Kept kept;
       steps(strategy, kept);
       if (during) {
@@ -109,6 +112,11 @@ std::vector<int64_t> expect_bits_of_one_worker(int64_t workers, const Steps& ste
     }
   }
   return during;
+}
+
+/// With one replica on each worker.
+std::vector<int64_t> expect_bits_of_one_worker(int64_t workers, const Steps& steps, const std::string& what) {
+  return expect_bits_of_one_worker(WorkersCase{workers, workers}, steps, what);
 }
 
 void expect_during_backward(const std::vector<int64_t>& found, int64_t expected) {
@@ -203,6 +211,70 @@ TEST(GradientBuckets, MayBeDroppedReplacedOrMissing) {
     if (step == 5 && ctx.replica_id() == 0) program.net(ctx)->first->bias.mutable_grad() = torch::Tensor();
   });
   expect_bits_of_one_worker(3, missing, "missing");
+}
+
+/// Several replicas on each worker, whose blocks are one subtree each, on one lane and on several.
+const std::vector<WorkersCase> kSeveralReplicas{{2, 4, 1}, {2, 4, 2}, {2, 3, 1}, {4, 8, 2}, {2, 8, 4}, {2, 8, 3}};
+
+// A replica that changes its gradients after backward may do so while another one adds them up. What has left is then
+// compared with what should have, and travels once more. The thread sanitizer reports it, and rightly so.
+#ifdef __SANITIZE_THREAD__
+constexpr bool kMayRace = false;
+#else
+constexpr bool kMayRace = true;
+#endif
+
+TEST(GradientBuckets, OfSeveralReplicasLeaveWhenTheLastOneHasThem) {
+  for (const WorkersCase& one : kSeveralReplicas) {
+    const auto plain = with(5, [](Program&, ReplicaContext&, int) {});
+    std::ostringstream what;
+    what << one;
+    expect_during_backward(expect_bits_of_one_worker(one, plain, what.str()), kAll);
+    if (!kMayRace) continue;
+    const auto changed = with(7, [](Program& program, ReplicaContext& ctx, int step) {
+      const auto net = program.net(ctx);
+      if (step == 3 && ctx.replica_id() == 1) net->second->weight.grad().data().mul_(0.5);
+      if (step == 4 && ctx.replica_id() == 0) net->first->bias.mutable_grad() = torch::Tensor();
+      if (step == 5 && ctx.replica_id().value() == 2) program.backward(ctx);
+    });
+    expect_bits_of_one_worker(one, changed, "changed, " + what.str());
+  }
+}
+
+TEST(GradientBuckets, OfSeveralSubtreesWaitForTheStep) {
+  const auto plain = with(4, [](Program&, ReplicaContext&, int) {});
+  expect_during_backward(expect_bits_of_one_worker({3, 8, 2}, plain, "three workers"), 0);
+  expect_during_backward(expect_bits_of_one_worker({2, 7, 2}, plain, "seven replicas"), kAll);
+  expect_during_backward(expect_bits_of_one_worker({2, 6, 2}, plain, "six replicas"), 0);
+}
+
+TEST(GradientBuckets, OfReplicasThatThrowOrGiveUpMemoryDoNotMatter) {
+  if (!kMayRace) GTEST_SKIP() << "gradients are changed while they are read, which the thread sanitizer reports";
+  const Steps rough = [](Strategy& strategy, Kept& kept) {
+    Program& program = kept.make(strategy);
+    for (int step = 0; step < 10; ++step) {
+      const auto body = [&](ReplicaContext& ctx) {
+        const bool is_odd = ctx.replica_id().value() % 2 == 1;
+        program.backward(ctx);
+        if (step == 3 && is_odd) throw std::runtime_error("the step's own error");
+        if (step == 5 && is_odd) {  // while others may add it up
+          for (auto& parameter : program.net(ctx)->parameters()) parameter.mutable_grad() = torch::Tensor();
+          program.backward(ctx);
+        }
+        if (step == 7 && ctx.replica_id() == 0) {
+          program.net(ctx)->second->weight.mutable_grad() = torch::ones({200, 3000});
+        }
+        program.optimizer.step(ctx, {.gradients_changed_on_purpose = true});
+      };
+      if (step == 3) {
+        EXPECT_THROW(strategy.run(body), ReplicaError);
+        strategy.run([&](ReplicaContext& ctx) { program.net(ctx)->zero_grad(); });
+      } else {
+        strategy.run(body);
+      }
+    }
+  };
+  for (const WorkersCase& one : kSeveralReplicas) expect_bits_of_one_worker(one, rough, "rough");
 }
 
 TEST(GradientBuckets, OfAWorkerWithoutBackwardDoNotMatter) {

@@ -366,6 +366,7 @@ TEST(MakeStrategy, RefusesAnOptionThatTheStrategyDoesNotHave) {
     refused(name, {.engine = "tcp"}, ".engine", "multi-worker");
     refused(name, {.timeouts = {.lost = std::chrono::seconds(1)}}, ".timeouts", "multi-worker");
     refused(name, {.update_form = UpdateForm::kFactors}, ".update_form", "multi-worker");
+    refused(name, {.wire = WireFormat::kBFloat16}, ".wire", "multi-worker");
   }
   for (const char* name : {"one-device", "mirrored", "multi-worker"})
     refused(name, {.storage = "cpu:1"}, ".storage", "central-storage");

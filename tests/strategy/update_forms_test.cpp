@@ -87,10 +87,10 @@ TEST(UpdateForms, HaveTheSameBitsAndAreShownWithTheBytesOfAStep) {
   };
   // Factors: 2 samples of each of two replicas, 128 + 64 numbers each and the fill of panels, and the sum of a vector,
   // of which each worker owns a half or one of them owns it all; either way it sends one partial sum or one sum.
-  for (const Form& form :
-       {Form{"auto", "  host memory  0 B", "  host memory  0 B"},
-        Form{"host-memory", "  host memory  0 B", "  host memory  0 B"},
-        Form{"sums", "  sums  32.0 KiB", "  sums  512 B"}, Form{"factors", "  factors  3.5 KiB", "  sums  512 B"}}) {
+  for (const Form& form : {Form{"auto", "  host memory  0 B", "  host memory  0 B"},
+                           Form{"host-memory", "  host memory  0 B", "  host memory  0 B"},
+                           Form{"sums", "  sums  32.0 KiB", "  sums, during backward  512 B"},
+                           Form{"factors", "  factors  3.5 KiB", "  sums, during backward  512 B"}}) {
     for (const int64_t workers : {2, 3, 4}) {
       const auto all = trained(workers, form.name, [&](Strategy& strategy) {
         const std::string weight = row_of(strategy, "weight");

@@ -26,18 +26,21 @@ namespace lockstep::testing {
 
 class OneOfSeveral final : public Strategy {
  public:
-  OneOfSeveral(std::shared_ptr<World> world, int64_t replicas, int num_lanes, std::shared_ptr<const Reducer> reducer)
+  OneOfSeveral(std::shared_ptr<World> world, int64_t replicas, int num_lanes, std::shared_ptr<const Reducer> reducer,
+               WireFormat wire = WireFormat::kExact)
       : Strategy(StrategySetup{.name = "OneOfSeveral",
                                .topology = std::make_shared<HostTopology>(lanes(num_lanes), replicas, false),
                                .reducer = std::move(reducer),
                                .world = std::move(world),
-                               .seed = 3}) {}
+                               .seed = 3,
+                               .wire = wire}) {}
 };
 
 struct WorkersCase {
   int64_t workers;
   int64_t replicas = 8;
   int lanes = 1;
+  WireFormat wire = WireFormat::kExact;
 };
 
 inline std::ostream& operator<<(std::ostream& out, const WorkersCase& one) {
@@ -61,7 +64,7 @@ auto run_workers(const WorkersCase& one, const Body& body, const std::shared_ptr
     threads.emplace_back([&, w, world = workers.world(w)]() mutable {
       const auto i = static_cast<std::size_t>(w);
       try {
-        OneOfSeveral strategy(std::move(world), one.replicas, one.lanes, reducer);
+        OneOfSeveral strategy(std::move(world), one.replicas, one.lanes, reducer, one.wire);
         results[i] = body(static_cast<Strategy&>(strategy));
       } catch (...) {
         errors[i] = std::current_exception();

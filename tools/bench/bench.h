@@ -23,7 +23,8 @@ struct BenchOptions {
 /// Whole training steps on made data.
 struct BenchTrainOptions : BenchOptions {
   std::string strategy = "mirrored";
-  std::string engine;  // of multi-worker; empty: auto
+  std::string engine;          // of multi-worker; empty: auto
+  std::string wire = "exact";  // the same
   ModelOptions model;
   int64_t batch = 32;  // samples of each replica
   std::string optimizer = "adamw";

@@ -69,6 +69,9 @@ void add_bench(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   train_app->add_option("--engine", train->engine, "what moves the bytes of multi-worker; by default as join() chooses")
       ->check(CLI::IsMember({"auto", "shared-memory", "tls", "tcp", "ucx", "mpi"}));
+  train_app->add_option("--wire", train->wire, "in which numbers gradients travel between the workers of multi-worker")
+      ->check(CLI::IsMember({"exact", "bfloat16"}))
+      ->capture_default_str();
   train_app->add_option("--dump", train->dump,
                         "write initial weights, data, first gradients and the weights after 20 steps to this folder");
 

@@ -13,10 +13,12 @@
 
 namespace lockstep::tools {
 
-std::unique_ptr<Strategy> strategy_of(const BenchOptions& options, const std::string& name, const std::string& engine) {
+std::unique_ptr<Strategy> strategy_of(const BenchOptions& options, const std::string& name, const std::string& engine,
+                                      WireFormat wire) {
   StrategyOptions all{.devices = options.devices,
                       .replicas = options.replicas,
-                      .threads_per_replica = static_cast<int>(options.threads_per_replica)};
+                      .threads_per_replica = static_cast<int>(options.threads_per_replica),
+                      .wire = wire};
   if (!engine.empty()) all.engine = engine;
   return make_strategy(name, all);
 }

@@ -16,7 +16,7 @@ namespace lockstep::tools {
 
 /// The strategy that a bench's flags describe.
 std::unique_ptr<Strategy> strategy_of(const BenchOptions& options, const std::string& name = "mirrored",
-                                      const std::string& engine = "");
+                                      const std::string& engine = "", WireFormat wire = WireFormat::kExact);
 
 /// Calibrates on as many threads as the strategy has lanes, and prints it; nothing where the flags say so.
 std::optional<Calibration> limits_of(const BenchOptions& options, const Strategy& strategy);

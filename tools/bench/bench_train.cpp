@@ -90,7 +90,8 @@ void dump(const std::string& folder, const Training& training) {
 }  // namespace
 
 int bench_train(const BenchTrainOptions& options) {
-  const auto strategy = strategy_of(options, options.strategy, options.engine);
+  const auto strategy = strategy_of(options, options.strategy, options.engine,
+                                    options.wire == "exact" ? WireFormat::kExact : WireFormat::kBFloat16);
   std::optional<WholeFile> json;
   if (strategy->is_chief()) json.emplace(options.json);
   const ReplicatedModel model = strategy->make_module([&] { return make_model(options.model); });
