@@ -1,4 +1,5 @@
-"""PyTorch's ways to save the state of an MLP with AdamW; prints one JSON line with the seconds of each round.
+"""PyTorch's ways to save the state of an MLP with AdamW; prints one JSON line with the seconds of each round, and the peak
+memory of the process in MiB.
 
   torch.save   one file, synced; torch.load back into the tensors
   dcp          torch.distributed.checkpoint of one process, whose files it syncs itself; with --threads of its writer
@@ -6,6 +7,7 @@
 import argparse
 import json
 import os
+import resource
 import shutil
 import time
 
@@ -58,4 +60,4 @@ for round_ in range(a.rounds + 1):
     timed("dcp save", keep, lambda: dcp.save(state, storage_writer=writer, no_dist=True))
     timed("dcp load", keep, lambda: dcp.load(state, storage_reader=dcp.FileSystemReader(folder), no_dist=True))
     shutil.rmtree(folder)
-print(json.dumps(seconds))
+print(json.dumps({**seconds, "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
