@@ -347,7 +347,7 @@ TEST(Pickle, RefusesWhatDoesNotFit) {
   }
   // A dictionary that holds itself.
   expect_error<DataError>([&] { tensors_of("}q\x01" + text("a") + "h\x01s"); }, "LS-CHECKPOINT-DAMAGED");
-  EXPECT_TRUE(tensors_of("}" + text("a") + "]q\x01h\x01as").empty()) << "a list that holds itself, and no tensor";
+  EXPECT_TRUE(tensors_of("}" + text("a") + "]q\x01h\x01" + "as").empty()) << "a list that holds itself, and no tensor";
   // Dictionaries that hold the next one twice, thirty deep.
   std::string doubled = "}q\x1e";
   for (char n = 29; n > 0; --n) {

@@ -277,15 +277,34 @@ TEST_F(StreamCache, HasNoElementsWhereSomeWereLeftOut) {
   }
 }
 
-TEST_F(StreamCache, OfWhatCannotBeWrittenReadsTheStreamEachTime) {
-  const auto parse = [](const std::string& bytes, const data::RecordPlace& place) {
-    Batch sample = parse_number(bytes, place);
-    sample.more["sparse"] = torch::ones({1, 3}).to_sparse();
-    return sample;
+/// A program's own source may give what the library's sources refuse.
+class SparseElements final : public data::StreamSource {
+ public:
+  std::unique_ptr<data::StreamReader> open(const data::StreamPass& /*pass*/,
+                                           const data::StreamPosition& /*position*/) const override {
+    return std::make_unique<Reader>();
+  }
+  std::string describe() const override { return "sparse elements"; }
+
+ private:
+  class Reader final : public data::StreamReader {
+   public:
+    bool next(Batch& element) override {
+      if (next_ == 4) return false;
+      element = parse_number(std::to_string(next_++), {});
+      element.more["sparse"] = torch::ones({1, 3}).to_sparse();
+      return true;
+    }
+    data::StreamPosition position() const override { return {next_}; }
+
+   private:
+    int64_t next_ = 0;
   };
-  const Stream odd = data::from_records(testing::files_of({4}), parse);
+};
+
+TEST_F(StreamCache, OfWhatCannotBeWrittenReadsTheStreamEachTime) {
   const Warnings warnings;
-  const Stream cached = odd.cache(path_);
+  const Stream cached = Stream(std::make_shared<SparseElements>()).cache(path_);
   for (int epoch = 0; epoch < 3; ++epoch) EXPECT_EQ(targets_of(cached.read_all()), up_to(4));
   ASSERT_EQ(warnings.texts.size(), 1u);
   EXPECT_NE(warnings.texts[0].find("sparse"), std::string::npos);
