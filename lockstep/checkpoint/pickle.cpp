@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lockstep/checkpoint/strict_json.h"
+#include "lockstep/core/error.h"
 
 namespace lockstep::internal {
 
@@ -54,7 +55,8 @@ class Machine {
 
  private:
   [[noreturn]] void fail(const std::string& problem) const {
-    throw_damaged(what_, fmt::format("{}, at byte {} of its pickle", problem, next_));
+    throw DataError("LS-CHECKPOINT-DAMAGED", fmt::format("{} {}, at byte {} of its pickle", what_, problem, next_),
+                    "get the file again, or save a dictionary of tensors: torch.save(model.state_dict(), file)");
   }
 
   std::string_view take(uint64_t size) {
@@ -148,6 +150,23 @@ class Machine {
     return result;
   }
 
+  /// {'conj': True}: what PyTorch notes of a view in place of changing its elements.
+  void read_bits(const Value& bits, PickledTensor& tensor) const {
+    if (bits.kind == Kind::kNothing) return;
+    if (bits.kind != Kind::kDict) fail("has something else in place of a tensor's bits");
+    for (std::size_t i = 0; i + 1 < bits.items.size(); i += 2) {
+      const std::string& name = item(bits, i, Kind::kText, "a bit's name").text;
+      const bool is_set = item(bits, i + 1, Kind::kBool, "a bit").integer != 0;
+      if (name == "conj") {
+        tensor.is_conj = is_set;
+      } else if (name == "neg") {
+        tensor.is_neg = is_set;
+      } else {
+        fail(fmt::format("has a tensor with the unknown bit '{}'", shown(name)));
+      }
+    }
+  }
+
   /// ('storage', torch.FloatStorage, '0', 'cpu', elements)
   void persistent() {
     const Value& id = popped(Kind::kTuple, "a storage");
@@ -174,6 +193,7 @@ class Machine {
       tensor.offset = item(arguments, 1, Kind::kInteger, "an offset").integer;
       tensor.shape = integers(item(arguments, 2, Kind::kTuple, "a shape"));
       tensor.strides = integers(item(arguments, 3, Kind::kTuple, "strides"));
+      if (arguments.items.size() > 6) read_bits(values_[arguments.items[6]], tensor);
       push(Kind::kTensor).tensor = std::make_shared<PickledTensor>(std::move(tensor));
     } else if (name == "torch._utils _rebuild_parameter") {
       const auto tensor = item(arguments, 0, Kind::kTensor, "a parameter's tensor").tensor;
@@ -224,7 +244,7 @@ class Machine {
     switch (opcode) {
       case 0x80: {  // PROTO
         const uint64_t protocol = number(1);
-        if (protocol > 4) fail(fmt::format("is of pickle's protocol {}", protocol));
+        if (protocol > 3) fail(fmt::format("is of pickle's protocol {}", protocol));
         break;
       }
       case '.': stopped_ = true; break;
@@ -323,7 +343,10 @@ class Machine {
     if (value.kind != Kind::kDict) return;
     for (std::size_t i = 0; i + 1 < value.items.size(); i += 2) {
       const Value& key = values_[value.items[i]];
-      if (key.kind != Kind::kText && key.kind != Kind::kInteger) continue;
+      if (key.kind != Kind::kText && key.kind != Kind::kInteger) {
+        if (!leads_to_tensor_[value.items[i + 1]]) continue;
+        fail("has a tensor under a key that is neither a text nor a whole number");
+      }
       const std::string name = key.kind == Kind::kText ? key.text : std::to_string(key.integer);
       collect(value.items[i + 1], joined(prefix, name), depth + 1, tensors);
     }

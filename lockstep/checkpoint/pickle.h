@@ -19,6 +19,8 @@ struct PickledTensor {
   int64_t offset = 0;        // in elements
   std::vector<int64_t> shape = {};
   std::vector<int64_t> strides = {};
+  bool is_conj = false;  // the elements are the conjugates of those in the storage
+  bool is_neg = false;   // and their negatives
   bool operator==(const PickledTensor&) const = default;
 };
 

@@ -136,7 +136,10 @@ NamedTensors read_state_dict(const OpenFile& file, const std::string& what) {
     if (storage->second.scalar_type() != *type || storage->second.numel() != one.elements) {
       throw_damaged(whose, "has a storage that another tensor has as another type or size");
     }
-    tensors.emplace_back(one.name, storage->second.as_strided(one.shape, one.strides, one.offset));
+    at::Tensor tensor = storage->second.as_strided(one.shape, one.strides, one.offset);
+    if (one.is_conj && tensor.is_complex()) tensor = tensor.conj().resolve_conj();
+    if (one.is_neg) tensor = tensor.neg();
+    tensors.emplace_back(one.name, std::move(tensor));
   }
   return tensors;
 }

@@ -124,7 +124,11 @@ void require_storable(const NamedTensors& tensors) {
       throw UsageError("LS-NAME", fmt::format("the name '{}' of a tensor is not UTF-8, as files need it", shown(name)),
                        "give it a name in UTF-8");
     }
-    if (name == "__metadata__" || !names.insert(name).second) {
+    if (name == "__metadata__") {
+      throw UsageError("LS-NAME", "a value has the name '__metadata__', which safetensors files have for themselves",
+                       "give it another name");
+    }
+    if (!names.insert(name).second) {
       throw UsageError("LS-NAME", fmt::format("two values would have the name '{}' in a file", shown(name)),
                        "give one of them another name");
     }

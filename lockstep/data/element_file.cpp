@@ -93,6 +93,17 @@ std::optional<Batch> element_of(std::string_view bytes) {
                   "remove it: it is written again in the next epoch that is read to its end");
 }
 
+/// Throws unless the file is empty, or begins as one that a cache has left unfinished.
+void require_begun_by_a_cache(int file, const std::string& path) {
+  struct stat status {};
+  if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) refuse_cache(path, 0);
+  uint64_t magic = kHeadMagic;
+  const auto known = std::min<std::size_t>(static_cast<std::size_t>(status.st_size), sizeof magic);
+  if (read_at(file, &magic, known, 0) && magic == kHeadMagic) return;
+  throw DataError("LS-DATA-FILE", fmt::format("'{}' is in the way of a cache, and is none that was begun", path),
+                  "move it away, or give another path");
+}
+
 }  // namespace
 
 std::shared_ptr<const ElementFile> ElementFile::open(const std::string& path, uint64_t digest) {
@@ -148,27 +159,30 @@ Batch ElementFile::read(int64_t i) const {
 
 std::unique_ptr<ElementFileWriter> ElementFileWriter::make(const std::string& path, uint64_t digest) {
   const std::string part = part_of(path);
-  FileDescriptor file(::open(part.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644));
+  FileDescriptor file(::open(part.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0644));
   if (!file.is_open()) refuse_cache(part, errno);
-  struct stat opened {};
-  if (fstat(file.get(), &opened) != 0 || !S_ISREG(opened.st_mode)) refuse_cache(part, 0);
   if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK) return nullptr;
     refuse_cache(part, errno);
   }
+  std::unique_ptr<ElementFileWriter> writer(new ElementFileWriter(path, digest, std::move(file)));
   // The one that had the lock before may have finished or removed the file that was opened here.
-  struct stat there {};
-  if (stat(part.c_str(), &there) != 0) {
-    if (errno == ENOENT) return nullptr;
-    refuse_cache(part, errno);
-  }
-  if (there.st_ino != opened.st_ino || there.st_dev != opened.st_dev) return nullptr;
-  if (ftruncate(file.get(), 0) != 0) refuse_cache(part, errno);
-  return std::unique_ptr<ElementFileWriter>(new ElementFileWriter(path, digest, std::move(file)));
+  if (!writer->is_there()) return nullptr;
+  require_begun_by_a_cache(writer->file_.get(), part);
+  if (ftruncate(writer->file_.get(), 0) != 0) refuse_cache(part, errno);
+  writer->is_begun_ = true;
+  return writer;
 }
 
 ElementFileWriter::~ElementFileWriter() {
-  if (file_.is_open()) unlink(part_of(path_).c_str());  // while the lock is held
+  if (is_begun_ && is_own() && is_there()) unlink(part_of(path_).c_str());  // while the lock is held
+}
+
+bool ElementFileWriter::is_there() const {
+  struct stat opened {};
+  struct stat there {};
+  return fstat(file_.get(), &opened) == 0 && lstat(part_of(path_).c_str(), &there) == 0 &&
+         opened.st_ino == there.st_ino && opened.st_dev == there.st_dev;
 }
 
 bool ElementFileWriter::append(const void* from, std::size_t count) {
@@ -185,13 +199,13 @@ bool ElementFileWriter::append(const void* from, std::size_t count) {
 bool ElementFileWriter::give_up(const std::string& why) {
   log(LogLevel::kWarning,
       fmt::format("the cache '{}' cannot be written: {}; the stream is read each time", path_, why));
-  unlink(part_of(path_).c_str());
+  if (is_there()) unlink(part_of(path_).c_str());
   file_.close();
   return false;
 }
 
 bool ElementFileWriter::add(const Batch& element) {
-  if (!file_.is_open()) return false;
+  if (!is_own()) return false;
   bool plain = element.input.defined() && is_plain(element.input) && is_plain(element.target) && is_plain(element.ids);
   for (const auto& [name, tensor] : element.more) plain = plain && is_plain(tensor);
   if (!plain)
@@ -204,9 +218,10 @@ bool ElementFileWriter::add(const Batch& element) {
 }
 
 bool ElementFileWriter::finish() {
-  if (!file_.is_open()) return false;
+  if (!is_own()) return false;
   const std::size_t bytes = places_.size() * sizeof(int64_t);
   const Tail tail{.count = places_.size(), .checksum = checksum_of(places_.data(), bytes)};
+  if (!is_there()) return give_up("somebody has removed it meanwhile");
   if (!append(places_.data(), bytes) || !append(&tail, sizeof tail) || fsync(file_.get()) != 0 ||
       std::rename(part_of(path_).c_str(), path_.c_str()) != 0)
     return give_up(std::generic_category().message(errno));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/core/file_descriptor.h"
+#include "lockstep/core/forks.h"
 #include "lockstep/data/batch.h"
 
 namespace lockstep::internal {
@@ -37,7 +38,8 @@ class ElementFile {
 /// Writes such a file beside its path, where finish() puts it. One thread at a time.
 class ElementFileWriter {
  public:
-  /// Null where another reader writes it. Throws a DataError where the file cannot be made.
+  /// Null where another reader writes it. Throws a DataError where the file cannot be made, or where one lies beside
+  /// the path that no cache has begun.
   static std::unique_ptr<ElementFileWriter> make(const std::string& path, uint64_t digest);
   /// What was not finished is removed.
   ~ElementFileWriter();
@@ -57,10 +59,16 @@ class ElementFileWriter {
   /// Writes behind what is there, which begins with the head.
   bool append(const void* from, std::size_t count);
   bool give_up(const std::string& why);
+  /// Whether the file beside the path is still this one: somebody may have removed it.
+  bool is_there() const;
+  /// In a forked child nothing is written or removed.
+  bool is_own() const { return file_.is_open() && !process_.is_in_child(); }
 
   const std::string path_;
   const uint64_t digest_;
   FileDescriptor file_;
+  const ProcessMark process_;
+  bool is_begun_ = false;  // the file beside the path is this one's to remove
   std::vector<int64_t> places_;
   int64_t end_ = 0;
 };

@@ -1,11 +1,15 @@
 // Stream::cache(): elements that are read once, and kept in memory or in a file.
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include <atomic>
 #include <exception>
+#include <filesystem>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -55,6 +59,9 @@ class Kept {
   virtual std::shared_ptr<const Elements> all() = 0;
   /// For a pass from the beginning. Null where it need not be recorded.
   virtual std::unique_ptr<Recording> record() = 0;
+  /// Gives an element the form in which it is kept, so that all passes have the same bits: LibTorch's operators may add
+  /// in another order where strides differ.
+  virtual void to_kept_form(Batch& element) const = 0;
 
   /// Nothing is recorded any more, so that what prevents it is said once, and not in each epoch.
   void give_up() { is_given_up_ = true; }
@@ -83,6 +90,7 @@ class KeptInMemory final : public Kept, public std::enable_shared_from_this<Kept
   std::unique_ptr<Recording> record() override {
     return is_given_up() ? nullptr : std::make_unique<MemoryRecording>(shared_from_this());
   }
+  void to_kept_form(Batch& /*element*/) const override {}
 
  private:
   class MemoryRecording final : public Recording {
@@ -127,10 +135,38 @@ class FileRecording final : public Recording {
   const std::unique_ptr<ElementFileWriter> writer_;
 };
 
+/// The file's path, whichever folder the program goes to, and with the target of a link.
+std::string settled(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path whole = std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
+  return error ? path : whole.string();
+}
+
+/// What a process keeps in a file, while it does. Any thread.
+class FilesInUse {
+ public:
+  /// Throws a DataError where the file is another stream's.
+  static std::shared_ptr<const uint64_t> claim(const std::string& path, uint64_t digest) {
+    static std::mutex mutex;
+    static auto* const claims = new std::map<std::string, std::weak_ptr<const uint64_t>>;  // guarded by mutex
+    const std::lock_guard<std::mutex> lock(mutex);
+    std::erase_if(*claims, [](const auto& one) { return one.second.expired(); });
+    auto& known = (*claims)[path];
+    auto claim = known.lock();
+    if (claim && *claim != digest) {
+      throw DataError("LS-DATA-CHANGED", fmt::format("the cache '{}' is of another stream of this process", path),
+                      "give each cache() a path of its own");
+    }
+    if (!claim) known = claim = std::make_shared<const uint64_t>(digest);
+    return claim;
+  }
+};
+
 class KeptInFile final : public Kept {
  public:
   /// Throws a DataError where the file cannot be used.
-  KeptInFile(std::string path, uint64_t digest) : path_(std::move(path)), digest_(digest) {
+  KeptInFile(const std::string& path, uint64_t digest)
+      : path_(settled(path)), digest_(digest), claim_(FilesInUse::claim(path_, digest)) {
     if (!look()) ElementFileWriter::make(path_, digest_);  // says at once where it can never be written
   }
   std::shared_ptr<const Elements> all() override { return look(); }
@@ -145,6 +181,11 @@ class KeptInFile final : public Kept {
       return nullptr;
     }
   }
+  void to_kept_form(Batch& element) const override {
+    for_each_tensor(element, [](at::Tensor& tensor) {
+      if (tensor.defined() && tensor.layout() == at::kStrided) tensor = tensor.detach().contiguous();
+    });
+  }
 
  private:
   std::shared_ptr<const Elements> look() {
@@ -158,6 +199,7 @@ class KeptInFile final : public Kept {
 
   const std::string path_;
   const uint64_t digest_;
+  const std::shared_ptr<const uint64_t> claim_;
   std::mutex mutex_;
   std::shared_ptr<const Elements> all_;  // guarded by mutex_
 };
@@ -185,11 +227,11 @@ class KeptReader final : public StreamReader {
 /// Reads the upstream, and records what it gives.
 class RecordingReader final : public StreamReader {
  public:
-  /// Without `kept`, nothing is recorded.
+  /// Behind the beginning nothing is recorded.
   RecordingReader(std::shared_ptr<Kept> kept, Reader upstream, int64_t given, StreamPosition there,
                   std::shared_ptr<SkippedSamples> skipped, std::string who)
       : kept_(std::move(kept)),
-        recording_(kept_ ? kept_->record() : nullptr),
+        recording_(there.empty() ? kept_->record() : nullptr),
         upstream_(std::move(upstream)),
         given_(given),
         there_(std::move(there)),
@@ -208,6 +250,7 @@ class RecordingReader final : public StreamReader {
     if (is_there) {
       ++given_;
       there_ = upstream_->position();
+      kept_->to_kept_form(element);
     }
     record([&] { return is_there ? recording_->add(element) : recording_->finish(); });
     if (!is_there) recording_.reset();
@@ -274,9 +317,8 @@ class CacheStage final : public StreamStage {
     first.skipped = pass.skipped;
     const bool from_the_beginning = there.empty();
     Reader upstream = this->upstream().open(first, there);
-    auto reader =
-        std::make_unique<RecordingReader>(from_the_beginning ? kept_ : nullptr, std::move(upstream),
-                                          from_the_beginning ? 0 : given, std::move(there), pass.skipped, describe());
+    auto reader = std::make_unique<RecordingReader>(kept_, std::move(upstream), from_the_beginning ? 0 : given,
+                                                    std::move(there), pass.skipped, describe());
     if (!from_the_beginning) return reader;
     // A place among kept elements that are there no more: read up to it.
     Batch element;

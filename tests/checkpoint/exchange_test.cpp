@@ -267,7 +267,7 @@ TEST_F(Exchange, ADamagedFileEndsInAnError) {
 
 TEST_F(Exchange, FilesThatPythonWroteAreRead) {
   const fs::path folder = LOCKSTEP_FROM_PYTHON;
-  for (const std::string name : {"state_dict", "nested", "odd"}) {
+  for (const std::string name : {"state_dict", "nested", "odd", "views"}) {
     auto found = load_tensors(folder / (name + ".pt"));
     for (auto& [key, value] : found) value = value.is_complex() ? torch::view_as_real(value) : value;
     expect_equal(found, load_tensors(folder / (name + ".safetensors")));
@@ -322,6 +322,23 @@ TEST(Pickle, GivesTheTensorsOfListsAndTuplesByTheirNumbers) {
   // A list that holds a tensor and itself.
   const std::string cycle = "}(" + text("a") + "]q\x08(" + tensor + "h\x08" + "eu";
   expect_error<DataError>([&] { tensors_of(cycle); }, "LS-CHECKPOINT-DAMAGED");
+}
+
+TEST(Pickle, KnowsConjugatesAndNegatives) {
+  const auto tensor = [](const std::string& bits) {
+    return "ctorch._utils\n_rebuild_tensor_v2\n((" + text("storage") + "ctorch\nComplexFloatStorage\n" + text("0") +
+           text("cpu") + "K\x06tQK\x01K\x02\x85K\x01\x85\x89" + "ccollections\nOrderedDict\n)R" + bits + "tR";
+  };
+  const auto of = [&](const std::string& bits) { return tensors_of("}" + text("w") + tensor(bits) + "s").at(0); };
+  EXPECT_TRUE(!of("").is_conj && !of("N").is_conj && !of("}").is_neg);
+  EXPECT_TRUE(of("}" + text("conj") + "\x88s").is_conj);
+  EXPECT_FALSE(of("}" + text("conj") + "\x89s").is_conj);
+  EXPECT_TRUE(of("}(" + text("conj") + "\x88" + text("neg") + "\x88u").is_neg);
+  for (const std::string& bad : {"}" + text("other") + "\x88s", "}" + text("conj") + "K\x01s", std::string("K\x01")})
+    expect_error<DataError>([&] { of(bad); }, "LS-CHECKPOINT-DAMAGED");
+  // Under a key that has no name.
+  expect_error<DataError>([&] { tensors_of("}\x88" + tensor("") + "s"); }, "LS-CHECKPOINT-DAMAGED");
+  EXPECT_TRUE(tensors_of("}\x88K\x01s").empty());
 }
 
 TEST(Pickle, NeverCallsAnything) {

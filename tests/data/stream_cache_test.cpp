@@ -1,5 +1,6 @@
 // A stream's elements that are kept in a file.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
@@ -45,7 +46,8 @@ class StreamCache : public ::testing::Test {
     fs::remove(path_);
     fs::remove(path_ + ".part");
   }
-  const std::string path_ = ::testing::TempDir() + "/lockstep_stream_cache_" + std::to_string(getpid());
+  const std::string path_ =
+      (fs::canonical(fs::temp_directory_path()) / ("lockstep_stream_cache_" + std::to_string(getpid()))).string();
 };
 
 /// Elements with everything that a Batch of a stream has.
@@ -109,12 +111,108 @@ TEST_F(StreamCache, AppearsOnlyWhereItWasReadToTheEnd) {
   }
   EXPECT_FALSE(fs::exists(path_ + ".part")) << "what was not finished is removed";
   // What a process leaves that was killed.
-  std::ofstream(path_ + ".part") << "elements, and then nothing";
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto writer = internal::ElementFileWriter::make(path_, 7);
+    const bool added = writer && writer->add(parse_number("1", {}));
+    _exit(added ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_EQ(status, 0);
+  EXPECT_TRUE(fs::exists(path_ + ".part"));
   EXPECT_EQ(targets_of(cached.read_all()), up_to(6));
   EXPECT_TRUE(fs::exists(path_));
   files->read = 0;
   EXPECT_EQ(targets_of(cached.read_all()), up_to(6));
   EXPECT_EQ(files->read, 0);
+}
+
+TEST_F(StreamCache, LeavesAFileAloneThatIsInItsWay) {
+  const std::string text = "notes of the user's own";
+  std::ofstream(path_ + ".part") << text;
+  const Stream records = testing::numbers_in({4});
+  expect_error<DataError>([&] { records.cache(path_); }, "LS-DATA-FILE", {path_ + ".part"});
+  EXPECT_EQ(fs::file_size(path_ + ".part"), text.size());
+  fs::rename(path_ + ".part", path_ + ".notes");
+  fs::create_symlink(path_ + ".notes", path_ + ".part");
+  expect_error<DataError>([&] { records.cache(path_); }, "LS-DATA-FILE", {path_ + ".part"});
+  EXPECT_EQ(fs::file_size(path_ + ".notes"), text.size());
+  fs::remove(path_ + ".notes");
+}
+
+TEST_F(StreamCache, OfAFileThatSomebodyRemovesIsNotPutInPlaceOfAnother) {
+  const auto files = testing::files_of({4});
+  const Stream one = data::from_records(files, parse_number).cache(path_);
+  const Stream other = data::from_records(files, parse_number).cache(path_);
+  Batch element;
+  const auto first = one.open();
+  ASSERT_TRUE(first->next(element));
+  fs::remove(path_ + ".part");
+  const auto second = other.open();
+  ASSERT_TRUE(second->next(element));
+  const Warnings warnings;
+  while (first->next(element)) continue;
+  EXPECT_FALSE(fs::exists(path_)) << "the second one's is half written";
+  EXPECT_EQ(warnings.texts.size(), 1u);
+  while (second->next(element)) continue;
+  EXPECT_EQ(targets_of(other.read_all()), up_to(4));
+  EXPECT_EQ(files->read, 8);
+}
+
+TEST_F(StreamCache, IsNotTouchedByAForkedChildNorByAnotherFolder) {
+  const auto files = testing::files_of({4});
+  const fs::path before = fs::current_path();
+  fs::current_path(fs::path(path_).parent_path());
+  const Stream cached = data::from_records(files, parse_number).cache(fs::path(path_).filename().string());
+  auto reader = cached.open();
+  Batch element;
+  ASSERT_TRUE(reader->next(element));
+  const pid_t child = fork();
+  if (child == 0) {
+    reader->next(element);
+    reader.reset();
+    _exit(0);
+  }
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  fs::current_path("/");
+  while (reader->next(element)) continue;
+  fs::current_path(before);
+  EXPECT_TRUE(fs::exists(path_));
+  EXPECT_EQ(targets_of(cached.read_all()), up_to(4));
+  EXPECT_EQ(files->read, 4);
+}
+
+TEST_F(StreamCache, KeepsALinkAndReplacesItsTarget) {
+  const std::string target = path_ + "_target";
+  const Stream records = testing::numbers_in({4});
+  records.cache(target).read_all();
+  fs::create_symlink(target, path_);
+  EXPECT_EQ(targets_of(records.cache(path_).read_all()), up_to(4));
+  EXPECT_TRUE(fs::is_symlink(path_));
+  fs::remove(target);
+}
+
+TEST_F(StreamCache, OfTwoStreamsOfAProcessIsRefusedAtOnce) {
+  const Stream records = testing::numbers_in({4});
+  const Stream one = records.cache(path_);
+  expect_error<DataError>([&] { one.map([](Batch b) { return b; }, {.name = "same"}).cache(path_); }, "LS-DATA-CHANGED",
+                          {path_, "another stream"});
+}
+
+TEST_F(StreamCache, GivesTensorsOfTheSameStridesInEachPass) {
+  const auto parse = [](const std::string& bytes, const data::RecordPlace& place) {
+    Batch sample = parse_number(bytes, place);
+    sample.input = torch::rand({1, 3, 4, 4}).to(torch::kFloat, false, false, torch::MemoryFormat::ChannelsLast);
+    return sample;
+  };
+  const Stream cached = data::from_records(testing::files_of({2}), parse).cache(path_);
+  const auto first = cached.read_all();
+  const auto second = cached.read_all();
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    EXPECT_TRUE(torch::equal(first[i].input, second[i].input));
+    EXPECT_EQ(first[i].input.strides(), second[i].input.strides());
+  }
 }
 
 TEST_F(StreamCache, IsWrittenByOneReaderAtATime) {
