@@ -7,7 +7,6 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,39 +15,21 @@
 #include "lockstep/data/stream.h"
 #include "lockstep/strategy/mirrored.h"
 #include "lockstep/strategy/one_device.h"
+#include "tests/data/cache_path.h"
 #include "tests/data/full_disk.h"
 #include "tests/data/records_in_memory.h"
-#include "tests/support/errors.h"
 #include "tests/support/workers.h"
 
 namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::expect_error;
-using testing::FullDisk;
 using testing::parse_number;
 using testing::targets_of;
+using testing::up_to;
 using testing::Warnings;
 using Numbers = std::vector<int64_t>;
-
-Numbers up_to(int64_t count) {
-  Numbers all(static_cast<std::size_t>(count));
-  std::iota(all.begin(), all.end(), 0);
-  return all;
-}
-
-class StreamCache : public ::testing::Test {
- protected:
-  StreamCache() { remove(); }
-  ~StreamCache() override { remove(); }
-  void remove() const {
-    fs::remove(path_);
-    fs::remove(path_ + ".part");
-  }
-  const std::string path_ =
-      (fs::canonical(fs::temp_directory_path()) / ("lockstep_stream_cache_" + std::to_string(getpid()))).string();
-};
+using StreamCache = testing::WithCachePath;
 
 /// Elements with everything that a Batch of a stream has.
 Stream rich(const std::shared_ptr<testing::RecordsInMemory>& files) {
@@ -128,78 +109,6 @@ TEST_F(StreamCache, AppearsOnlyWhereItWasReadToTheEnd) {
   EXPECT_EQ(files->read, 0);
 }
 
-TEST_F(StreamCache, LeavesAFileAloneThatIsInItsWay) {
-  const std::string text = "notes of the user's own";
-  std::ofstream(path_ + ".part") << text;
-  const Stream records = testing::numbers_in({4});
-  expect_error<DataError>([&] { records.cache(path_); }, "LS-DATA-FILE", {path_ + ".part"});
-  EXPECT_EQ(fs::file_size(path_ + ".part"), text.size());
-  fs::rename(path_ + ".part", path_ + ".notes");
-  fs::create_symlink(path_ + ".notes", path_ + ".part");
-  expect_error<DataError>([&] { records.cache(path_); }, "LS-DATA-FILE", {path_ + ".part"});
-  EXPECT_EQ(fs::file_size(path_ + ".notes"), text.size());
-  fs::remove(path_ + ".notes");
-}
-
-TEST_F(StreamCache, OfAFileThatSomebodyRemovesIsNotPutInPlaceOfAnother) {
-  const auto files = testing::files_of({4});
-  const Stream one = data::from_records(files, parse_number).cache(path_);
-  const Stream other = data::from_records(files, parse_number).cache(path_);
-  Batch element;
-  const auto first = one.open();
-  ASSERT_TRUE(first->next(element));
-  fs::remove(path_ + ".part");
-  const auto second = other.open();
-  ASSERT_TRUE(second->next(element));
-  const Warnings warnings;
-  while (first->next(element)) continue;
-  EXPECT_FALSE(fs::exists(path_)) << "the second one's is half written";
-  EXPECT_EQ(warnings.texts.size(), 1u);
-  while (second->next(element)) continue;
-  EXPECT_EQ(targets_of(other.read_all()), up_to(4));
-  EXPECT_EQ(files->read, 8);
-}
-
-TEST_F(StreamCache, IsNotTouchedByAForkedChildNorByAnotherFolder) {
-  const auto files = testing::files_of({4});
-  const fs::path before = fs::current_path();
-  fs::current_path(fs::path(path_).parent_path());
-  const Stream cached = data::from_records(files, parse_number).cache(fs::path(path_).filename().string());
-  auto reader = cached.open();
-  Batch element;
-  ASSERT_TRUE(reader->next(element));
-  const pid_t child = fork();
-  if (child == 0) {
-    reader->next(element);
-    reader.reset();
-    _exit(0);
-  }
-  ASSERT_EQ(waitpid(child, nullptr, 0), child);
-  fs::current_path("/");
-  while (reader->next(element)) continue;
-  fs::current_path(before);
-  EXPECT_TRUE(fs::exists(path_));
-  EXPECT_EQ(targets_of(cached.read_all()), up_to(4));
-  EXPECT_EQ(files->read, 4);
-}
-
-TEST_F(StreamCache, KeepsALinkAndReplacesItsTarget) {
-  const std::string target = path_ + "_target";
-  const Stream records = testing::numbers_in({4});
-  records.cache(target).read_all();
-  fs::create_symlink(target, path_);
-  EXPECT_EQ(targets_of(records.cache(path_).read_all()), up_to(4));
-  EXPECT_TRUE(fs::is_symlink(path_));
-  fs::remove(target);
-}
-
-TEST_F(StreamCache, OfTwoStreamsOfAProcessIsRefusedAtOnce) {
-  const Stream records = testing::numbers_in({4});
-  const Stream one = records.cache(path_);
-  expect_error<DataError>([&] { one.map([](Batch b) { return b; }, {.name = "same"}).cache(path_); }, "LS-DATA-CHANGED",
-                          {path_, "another stream"});
-}
-
 TEST_F(StreamCache, GivesTensorsOfTheSameStridesInEachPass) {
   const auto parse = [](const std::string& bytes, const data::RecordPlace& place) {
     Batch sample = parse_number(bytes, place);
@@ -257,105 +166,6 @@ TEST_F(StreamCache, ContinuesAtTheVeryNextElementWithAndWithoutTheFile) {
   }
 }
 
-TEST_F(StreamCache, OfAFullDiskIsLeftOutAndThatIsSaidOnce) {
-  const auto files = testing::files_of({6});
-  { data::from_records(files, parse_number).cache(path_).read_all(); }
-  const auto size = fs::file_size(path_);
-  for (const uintmax_t full : {uintmax_t{4}, uintmax_t{16}, uintmax_t{30}, size / 2, size - 30, size - 1}) {
-    remove();
-    const Warnings warnings;
-    const Stream cached = [&] {
-      const FullDisk disk(full);
-      const Stream made = data::from_records(files, parse_number).cache(path_);
-      EXPECT_EQ(targets_of(made.read_all()), up_to(6)) << full;
-      EXPECT_EQ(targets_of(made.read_all()), up_to(6)) << full;
-      return made;
-    }();
-    ASSERT_EQ(warnings.texts.size(), 1u) << full;
-    EXPECT_NE(warnings.texts[0].find(path_), std::string::npos);
-    EXPECT_FALSE(fs::exists(path_)) << full;
-    EXPECT_FALSE(fs::exists(path_ + ".part")) << full;
-    EXPECT_EQ(targets_of(cached.read_all()), up_to(6)) << full;
-  }
-}
-
-TEST_F(StreamCache, RefusesAnotherStreamsFile) {
-  const Stream records = testing::numbers_in({6});
-  const auto same = [](Batch b) { return b; };
-  const std::vector<Stream> streams{records,
-                                    records.map(same, {.name = "a"}),
-                                    records.map(same, {.name = "b"}),
-                                    records.shuffle(3),
-                                    records.shuffle(3, 1),
-                                    records.shuffle(4),
-                                    records.batch(4),
-                                    records.batch(4, true),
-                                    records.padded_batch(4),
-                                    records.padded_batch(4, {.value = 1}),
-                                    records.zip(records, "a"),
-                                    records.zip(records, "b"),
-                                    records.zip(records, "a").zip(records, "a"),
-                                    records.zip(records.zip(records, "a"), "a"),
-                                    testing::numbers_in({6}, {.cycle_length = 2}),
-                                    testing::numbers_in({6}, {.block_length = 2}),
-                                    records.take(5),
-                                    records.skip(5),
-                                    records.shard(2, 0),
-                                    records.shard(2, 1),
-                                    records.repeat(2)};
-  for (std::size_t i = 0; i < streams.size(); ++i) {
-    remove();
-    streams[i].cache(path_).read_all();
-    for (std::size_t k = 0; k < streams.size(); ++k) {
-      if (i == k) {
-        EXPECT_NO_THROW(streams[k].cache(path_).read_all());
-      } else {
-        expect_error<DataError>([&] { streams[k].cache(path_); }, "LS-DATA-CHANGED", {path_, "another stream"});
-      }
-    }
-  }
-  std::ofstream(path_) << "something else that is longer than the head";
-  expect_error<DataError>([&] { records.cache(path_); }, "LS-DATA-CHANGED", {path_, "something else"});
-  std::ofstream(path_) << "short";
-  expect_error<DataError>([&] { records.cache(path_); }, "LS-DATA-CHANGED", {path_});
-}
-
-TEST_F(StreamCache, ThatIsDamagedAnywhereIsAnErrorAndNeverOtherElements) {
-  const Stream records = testing::numbers_in({3});
-  records.cache(path_).read_all();
-  std::string whole(fs::file_size(path_), '\0');
-  std::ifstream(path_, std::ios::binary).read(whole.data(), static_cast<std::streamsize>(whole.size()));
-  const auto write = [&](const std::string& bytes) { std::ofstream(path_, std::ios::binary) << bytes; };
-  const auto read = [&](const std::string& bytes) {
-    write(bytes);
-    try {
-      return targets_of(records.cache(path_).read_all());
-    } catch (const DataError& error) {
-      EXPECT_TRUE(error.code() == "LS-DATA-FILE" || error.code() == "LS-DATA-CHANGED") << error.what();
-      EXPECT_NE(std::string(error.what()).find(path_), std::string::npos);
-      return Numbers{-1};
-    }
-  };
-  for (std::size_t i = 0; i < whole.size(); ++i) {
-    for (const char flip : {'\x01', '\x80'}) {
-      std::string damaged = whole;
-      damaged[i] = static_cast<char>(damaged[i] ^ flip);
-      EXPECT_EQ(read(damaged), Numbers{-1}) << "byte " << i;
-    }
-    EXPECT_EQ(read(whole.substr(0, i)), Numbers{-1}) << "the first " << i << " bytes";
-  }
-  EXPECT_EQ(read(whole), up_to(3));
-  // Behind an element that is damaged a reader goes on.
-  std::string damaged = whole;
-  damaged[16 + 16 + 8] = 'x';
-  write(damaged);
-  const auto reader = records.cache(path_).open();
-  Batch element;
-  expect_error<DataError>([&] { reader->next(element); }, "LS-DATA-FILE", {path_, "element 0"});
-  ASSERT_TRUE(reader->next(element));
-  EXPECT_EQ(element.target.item<int64_t>(), 1);
-}
-
 TEST_F(StreamCache, HasNoElementsWhereSomeWereLeftOut) {
   const auto files = std::make_shared<testing::RecordsInMemory>(
       std::vector<std::vector<std::string>>{{"0", "1", "!", "2"}, {"3", "4", "5", "6"}});
@@ -407,15 +217,6 @@ TEST_F(StreamCache, OfWhatCannotBeWrittenReadsTheStreamEachTime) {
   ASSERT_EQ(warnings.texts.size(), 1u);
   EXPECT_NE(warnings.texts[0].find("sparse"), std::string::npos);
   EXPECT_FALSE(fs::exists(path_));
-}
-
-TEST_F(StreamCache, SaysWhyAPathCannotBeUsed) {
-  const Stream records = testing::numbers_in({2});
-  const std::string missing = path_ + "_missing";
-  expect_error<DataError>([&] { records.cache(missing + "/a"); }, "LS-DATA-FILE", {"no folder '" + missing + "'"});
-  fs::create_directory(missing);
-  expect_error<DataError>([&] { records.cache(missing); }, "LS-DATA-FILE", {"'" + missing + "'", "plain file"});
-  fs::remove_all(missing);
 }
 
 TEST_F(StreamCache, OfTwoWorkersIsWrittenByOneAndReadByBoth) {
