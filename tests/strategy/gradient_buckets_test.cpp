@@ -6,13 +6,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "lockstep/lockstep.h"
+#include "tests/strategy/bucket_programs.h"
 #include "tests/support/errors.h"
 #include "tests/support/factored.h"
 #include "tests/support/free_port.h"
@@ -26,104 +26,17 @@ namespace {
 using testing::EnvironmentScope;
 using testing::OneOfSeveral;
 using testing::run_workers;
-using testing::WorkersCase;
-
-constexpr const char* kDuringBackward = "sums, during backward";
-
-/// Layers of some megabytes together, so that there are several buckets, and parameters that share one.
-struct NetImpl : torch::nn::Module {
-  NetImpl() {
-    first = register_module("first", torch::nn::Linear(torch::nn::LinearOptions(40, 3000)));
-    second = register_module("second", torch::nn::Linear(torch::nn::LinearOptions(3000, 200)));
-    third = register_module("third", torch::nn::Linear(torch::nn::LinearOptions(200, 1).bias(false)));
-  }
-  torch::Tensor forward(const torch::Tensor& x) {
-    return third->forward(torch::tanh(second->forward(torch::tanh(first->forward(x)))));
-  }
-  torch::nn::Linear first{nullptr}, second{nullptr}, third{nullptr};
-};
-TORCH_MODULE(Net);
-
-torch::Tensor input(const ReplicaContext& ctx, int64_t samples = 70) {  // too many for factors
-  const int64_t first = 1000 * ctx.step() + 100 * ctx.replica_id().value();
-  return torch::arange(samples * 40).add(first).to(torch::kFloat).mul(0.37).sin().view({samples, 40});
-}
-
-/// A net, and an optimizer of it.
-struct Program {
-  explicit Program(Strategy& strategy, double rate = 0.01, const std::string& name = "model")
-      : net(strategy.make_module([] { return Net(); }, {.name = name})),
-        optimizer(strategy.make_optimizer(net, torch::optim::AdamWOptions(rate))) {}
-
-  void backward(ReplicaContext& ctx) { net(ctx)->forward(input(ctx)).pow(2).mean().backward(); }
-
-  Replicated<Net> net;
-  Optimizer optimizer;
-};
-
-/// What all variables are after a program of some steps.
-using Values = std::vector<torch::Tensor>;
-Values values_of(Strategy& strategy) {
-  Values values;
-  for (const Variable& variable : strategy.variables()) values.push_back(variable.read().clone());
-  return values;
-}
-
-/// What a program makes on a worker stays until the test has looked at it.
-struct Kept {
-  std::vector<std::shared_ptr<Program>> programs;
-  std::vector<Optimizer> optimizers;
-
-  Program& make(Strategy& strategy, double rate = 0.01) {
-    const std::string name = "model" + std::to_string(programs.size());
-    return *programs.emplace_back(std::make_shared<Program>(strategy, rate, name));
-  }
-};
-using Steps = std::function<void(Strategy&, Kept&)>;
-
-/// How many variables' sums travelled during backward in the last step, by worker.
-std::vector<int64_t> expect_bits_of_one_worker(const WorkersCase& one, const Steps& steps, const std::string& what) {
-  const int64_t workers = one.workers;
-  const EnvironmentScope memory("LOCKSTEP_HOST_MEMORY", "off");  // else the workers share one update
-  const auto run = [&](int64_t count, std::vector<int64_t>* during) {
-    return run_workers({count, one.replicas, count == 1 ? 1 : one.lanes}, [&](Strategy& strategy) {
-      Kept kept;
-      steps(strategy, kept);
-      if (during) {
-        const std::string text = strategy.describe();
-        int64_t found = 0;
-        for (auto at = text.find(kDuringBackward); at != std::string::npos; at = text.find(kDuringBackward, at + 1))
-          ++found;
-        (*during)[static_cast<std::size_t>(strategy.worker_index())] = found;
-      }
-      return values_of(strategy);
-    });
-  };
-  std::vector<int64_t> during(static_cast<std::size_t>(workers));
-  const Values expected = run(1, nullptr).front();
-  const auto all = run(workers, &during);
-  for (std::size_t w = 0; w < all.size(); ++w) {
-    EXPECT_EQ(all[w].size(), expected.size());
-    for (std::size_t i = 0; i < std::min(all[w].size(), expected.size()); ++i) {
-      EXPECT_TRUE(torch::equal(all[w][i], expected[i]))
-          << what << ": value " << i << " on worker " << w << " of " << workers << ", greatest difference "
-          << (all[w][i] - expected[i]).abs().max().to(torch::kDouble).item<double>() << " of "
-          << expected[i].abs().max().to(torch::kDouble).item<double>();
-    }
-  }
-  return during;
-}
-
-/// With one replica on each worker.
-std::vector<int64_t> expect_bits_of_one_worker(int64_t workers, const Steps& steps, const std::string& what) {
-  return expect_bits_of_one_worker(WorkersCase{workers, workers}, steps, what);
-}
-
-void expect_during_backward(const std::vector<int64_t>& found, int64_t expected) {
-  for (std::size_t w = 0; w < found.size(); ++w) EXPECT_EQ(found[w], expected) << "worker " << w;
-}
-
-constexpr int64_t kAll = 5;  // parameters of Net
+using testing::buckets::expect_bits_of_one_worker;
+using testing::buckets::expect_during_backward;
+using testing::buckets::input;
+using testing::buckets::kAll;
+using testing::buckets::kDuringBackward;
+using testing::buckets::Kept;
+using testing::buckets::Program;
+using testing::buckets::Steps;
+using testing::buckets::Values;
+using testing::buckets::values_of;
+using testing::buckets::with;
 
 TEST(GradientBuckets, LeaveDuringBackwardFromTheThirdStepOn) {
   for (const int64_t workers : {2, 3, 4}) {
@@ -143,20 +56,6 @@ TEST(GradientBuckets, LeaveDuringBackwardFromTheThirdStepOn) {
       expect_during_backward(found, steps < 3 ? 0 : kAll);
     }
   }
-}
-
-/// Runs `steps` steps with `between` between backward and the optimizer's step.
-Steps with(int steps, std::function<void(Program&, ReplicaContext&, int step)> between) {
-  return [steps, between](Strategy& strategy, Kept& kept) {
-    Program& program = kept.make(strategy);
-    for (int step = 0; step < steps; ++step) {
-      strategy.run([&](ReplicaContext& ctx) {
-        program.backward(ctx);
-        between(program, ctx, step);
-        program.optimizer.step(ctx, {.gradients_changed_on_purpose = true});
-      });
-    }
-  };
 }
 
 TEST(GradientBuckets, TravelOnceMoreWhereAGradientIsChangedAfterBackward) {
@@ -211,70 +110,6 @@ TEST(GradientBuckets, MayBeDroppedReplacedOrMissing) {
     if (step == 5 && ctx.replica_id() == 0) program.net(ctx)->first->bias.mutable_grad() = torch::Tensor();
   });
   expect_bits_of_one_worker(3, missing, "missing");
-}
-
-/// Several replicas on each worker, whose blocks are one subtree each, on one lane and on several.
-const std::vector<WorkersCase> kSeveralReplicas{{2, 4, 1}, {2, 4, 2}, {2, 3, 1}, {4, 8, 2}, {2, 8, 4}, {2, 8, 3}};
-
-// A replica that changes its gradients after backward may do so while another one adds them up. What has left is then
-// compared with what should have, and travels once more. The thread sanitizer reports it, and rightly so.
-#ifdef __SANITIZE_THREAD__
-constexpr bool kMayRace = false;
-#else
-constexpr bool kMayRace = true;
-#endif
-
-TEST(GradientBuckets, OfSeveralReplicasLeaveWhenTheLastOneHasThem) {
-  for (const WorkersCase& one : kSeveralReplicas) {
-    const auto plain = with(5, [](Program&, ReplicaContext&, int) {});
-    std::ostringstream what;
-    what << one;
-    expect_during_backward(expect_bits_of_one_worker(one, plain, what.str()), kAll);
-    if (!kMayRace) continue;
-    const auto changed = with(7, [](Program& program, ReplicaContext& ctx, int step) {
-      const auto net = program.net(ctx);
-      if (step == 3 && ctx.replica_id() == 1) net->second->weight.grad().data().mul_(0.5);
-      if (step == 4 && ctx.replica_id() == 0) net->first->bias.mutable_grad() = torch::Tensor();
-      if (step == 5 && ctx.replica_id().value() == 2) program.backward(ctx);
-    });
-    expect_bits_of_one_worker(one, changed, "changed, " + what.str());
-  }
-}
-
-TEST(GradientBuckets, OfSeveralSubtreesWaitForTheStep) {
-  const auto plain = with(4, [](Program&, ReplicaContext&, int) {});
-  expect_during_backward(expect_bits_of_one_worker({3, 8, 2}, plain, "three workers"), 0);
-  expect_during_backward(expect_bits_of_one_worker({2, 7, 2}, plain, "seven replicas"), kAll);
-  expect_during_backward(expect_bits_of_one_worker({2, 6, 2}, plain, "six replicas"), 0);
-}
-
-TEST(GradientBuckets, OfReplicasThatThrowOrGiveUpMemoryDoNotMatter) {
-  if (!kMayRace) GTEST_SKIP() << "gradients are changed while they are read, which the thread sanitizer reports";
-  const Steps rough = [](Strategy& strategy, Kept& kept) {
-    Program& program = kept.make(strategy);
-    for (int step = 0; step < 10; ++step) {
-      const auto body = [&](ReplicaContext& ctx) {
-        const bool is_odd = ctx.replica_id().value() % 2 == 1;
-        program.backward(ctx);
-        if (step == 3 && is_odd) throw std::runtime_error("the step's own error");
-        if (step == 5 && is_odd) {  // while others may add it up
-          for (auto& parameter : program.net(ctx)->parameters()) parameter.mutable_grad() = torch::Tensor();
-          program.backward(ctx);
-        }
-        if (step == 7 && ctx.replica_id() == 0) {
-          program.net(ctx)->second->weight.mutable_grad() = torch::ones({200, 3000});
-        }
-        program.optimizer.step(ctx, {.gradients_changed_on_purpose = true});
-      };
-      if (step == 3) {
-        EXPECT_THROW(strategy.run(body), ReplicaError);
-        strategy.run([&](ReplicaContext& ctx) { program.net(ctx)->zero_grad(); });
-      } else {
-        strategy.run(body);
-      }
-    }
-  };
-  for (const WorkersCase& one : kSeveralReplicas) expect_bits_of_one_worker(one, rough, "rough");
 }
 
 TEST(GradientBuckets, OfAWorkerWithoutBackwardDoNotMatter) {

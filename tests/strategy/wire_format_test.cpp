@@ -12,6 +12,7 @@
 
 #include "lockstep/comm/thread_workers.h"
 #include "lockstep/lockstep.h"
+#include "tests/strategy/net_of_buckets.h"
 #include "tests/support/errors.h"
 #include "tests/support/factored.h"
 #include "tests/support/workers.h"
@@ -22,6 +23,7 @@ namespace {
 using testing::EnvironmentScope;
 using testing::expect_error;
 using testing::FactoredGradientsAre;
+using testing::Net;
 using testing::run_workers;
 using testing::WorkersCase;
 
@@ -91,19 +93,6 @@ TEST(WireFormat, ClipsByTheNormOfTheRoundedSums) {
   EXPECT_NEAR(clipped[2].item<double>(), norm, 1e-9 * norm);
   EXPECT_TRUE(torch::allclose(clipped[0], plain[0] * (0.5 / norm), 1e-5, 1e-7));
 }
-
-struct NetImpl : torch::nn::Module {
-  NetImpl() {
-    first = register_module("first", torch::nn::Linear(torch::nn::LinearOptions(40, 3000)));
-    second = register_module("second", torch::nn::Linear(torch::nn::LinearOptions(3000, 200)));
-    third = register_module("third", torch::nn::Linear(torch::nn::LinearOptions(200, 1).bias(false)));
-  }
-  torch::Tensor forward(const torch::Tensor& x) {
-    return third->forward(torch::tanh(second->forward(torch::tanh(first->forward(x)))));
-  }
-  torch::nn::Linear first{nullptr}, second{nullptr}, third{nullptr};
-};
-TORCH_MODULE(Net);
 
 struct Trained {
   std::vector<torch::Tensor> values;
