@@ -56,6 +56,7 @@ GradientBuckets::GradientBuckets(std::vector<std::shared_ptr<VariableState>> var
       is_wanted_(is_wanted()),
       replicas_(static_cast<std::size_t>(group.num_local_replicas())),
       complete_(std::make_unique<std::atomic<int64_t>[]>(variables_.size())),
+      sound_(static_cast<std::size_t>(group.plan().num_lanes())),
       in_row_(variables_.size()),
       arrived_before_(static_cast<std::size_t>(num_workers_)),
       sent_by_(static_cast<std::size_t>(num_workers_)),
@@ -161,13 +162,9 @@ void GradientBuckets::add_and_send(std::size_t bucket) {
   }
 }
 
-std::string GradientBuckets::report(const GradientTable& gradients) const {
-  Report mine{.window = window_,
-              .unused = windows_.unused(),
-              .step = step_,
-              .is_wanted = is_wanted_ ? 1u : 0u,
-              .sent = static_cast<int64_t>(sent_)};
-  std::size_t sound = added_ > 0 && modes_ != floating_point_modes() ? 0 : sent_;
+void GradientBuckets::compare(const GradientTable& gradients, int lane) {
+  const auto num_lanes = static_cast<int>(sound_.size());
+  std::size_t sound = sent_;
   for (std::size_t i = 0; i < variables_.size() && sound > 0; ++i) {
     if (!in_row_[i] || !is_packed_[i]) continue;
     const std::size_t first = row_.buckets_of(i).first;
@@ -178,8 +175,19 @@ std::string GradientBuckets::report(const GradientTable& gradients) const {
       memory.push_back(gradients.own_leaf(i, static_cast<int64_t>(r)).memory());
       are_there = are_there && memory.back() != nullptr;
     }
-    if (!are_there || !row_.has_packed(i, {memory.data(), memory.size()})) sound = first;
+    if (!are_there || !row_.has_packed(i, {memory.data(), memory.size()}, lane, num_lanes)) sound = first;
   }
+  sound_[static_cast<std::size_t>(lane)] = sound;
+}
+
+std::string GradientBuckets::report() const {
+  Report mine{.window = window_,
+              .unused = windows_.unused(),
+              .step = step_,
+              .is_wanted = is_wanted_ ? 1u : 0u,
+              .sent = static_cast<int64_t>(sent_)};
+  std::size_t sound = *std::min_element(sound_.begin(), sound_.end());
+  if (added_ > 0 && modes_ != floating_point_modes()) sound = 0;
   mine.sound = static_cast<int64_t>(sound);
   if (is_broken_) mine.window = 0;  // so that all restart
   return {reinterpret_cast<const char*>(&mine), sizeof mine};

@@ -50,8 +50,11 @@ class GradientBuckets {
   GradientBuckets(const GradientBuckets&) = delete;
   GradientBuckets& operator=(const GradientBuckets&) = delete;
 
-  /// What this worker has sent since the last step, for begin_step() on all workers. `gradients` are those of the step.
-  std::string report(const GradientTable& gradients) const;
+  /// Compares a lane's share of what has left since the last step with `gradients`, those of the step. Call it on all
+  /// lanes before report().
+  void compare(const GradientTable& gradients, int lane);
+  /// What this worker has sent since the last step, for begin_step() on all workers.
+  std::string report() const;
   /// Reads the reports of all workers. Throws a PeerError for one that cannot be read.
   void begin_step(std::span<const std::string> reports);
   /// How many buckets have left on all workers, and need not travel in this step.
@@ -124,6 +127,8 @@ class GradientBuckets {
   std::vector<OfReplica> replicas_;  // by local replica
   /// By variable: how many replicas' gradients are taken to be complete.
   std::unique_ptr<std::atomic<int64_t>[]> complete_;
+
+  std::vector<std::size_t> sound_;  // by lane: how many buckets are as they left, from the first one on; compare()
 
   // Written while all replicas are at rest.
   bool is_on_ = true;

@@ -26,9 +26,11 @@ bool GradientExchange::takes(std::size_t i) const {
   return type == at::kFloat || type == at::kDouble;
 }
 
-std::string GradientExchange::report(const GradientTable& gradients) const {
-  return buckets_ ? buckets_->report(gradients) : std::string();
+void GradientExchange::compare(const GradientTable& gradients, int lane) {
+  if (buckets_) buckets_->compare(gradients, lane);
 }
+
+std::string GradientExchange::report() const { return buckets_ ? buckets_->report() : std::string(); }
 
 void GradientExchange::begin_step(const std::vector<GradientsOnWorkers>& all, std::span<const std::string> reports) {
   bytes_sent_ = 0;

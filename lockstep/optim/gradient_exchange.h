@@ -38,8 +38,11 @@ class GradientExchange {
   /// Whether the gradient of variable i travels here: its dtype is float32 or float64.
   bool takes(std::size_t i) const;
 
+  /// Compares a lane's share of what has left during backward with the gradients of the step. Call it on all lanes
+  /// before report().
+  void compare(const GradientTable& gradients, int lane);
   /// What the other workers need of this one for begin_step(), beside what gradients its replicas have.
-  std::string report(const GradientTable& gradients) const;
+  std::string report() const;
   /// `all` has the gradients of each variable, and stays until the step ends; `reports` are those of all workers.
   void begin_step(const std::vector<GradientsOnWorkers>& all, std::span<const std::string> reports);
   void pack(const GradientTable& gradients, int lane, int num_lanes);

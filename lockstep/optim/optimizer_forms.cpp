@@ -60,7 +60,7 @@ OptimizerState::FormOfVariable OptimizerState::form_of(std::size_t i) const {
   return {fmt::format("sums{}{}", numbers, travelled.during_backward ? ", during backward" : ""), travelled.bytes};
 }
 
-std::string OptimizerState::report() const { return exchange_ ? exchange_->report(gradients_) : std::string(); }
+std::string OptimizerState::report() const { return exchange_ ? exchange_->report() : std::string(); }
 
 void OptimizerState::begin_exchange(const StepOptions& options) {
   if (!local_ && !group_->reduces_in_tree_order()) gradients_.begin_exchange(num_leaves());

@@ -52,6 +52,7 @@ class StepMeeting final : public Meeting {
   std::span<const Stage> stages() const override {
     using Self = StepMeeting;
     const bool reduces = !optimizer_.local_ && !optimizer_.group_->reduces_in_tree_order();
+    if (optimizer_.exchange_) stages_.push_back(on_each_lane<&Self::compare>("compare"));
     stages_.push_back(once<&Self::begin>("begin"));
     const bool across = optimizer_.group_->num_workers() > 1;
     if (reduces && !across) stages_.push_back(on_each_lane<&Self::reduce>("reduce"));
@@ -80,6 +81,7 @@ class StepMeeting final : public Meeting {
   }
 
  private:
+  void compare(int lane, int) { optimizer_.exchange_->compare(optimizer_.gradients_, lane); }
   void begin() { optimizer_.begin_step(options_); }
   void reduce(int lane, int num_lanes) { optimizer_.reduce(lane, num_lanes); }
   void pack(int lane, int num_lanes) {
@@ -132,7 +134,7 @@ class StepMeeting final : public Meeting {
   const StepOptions options_;
   const std::source_location place_;
   const bool measures_;
-  mutable c10::SmallVector<Stage, 12> stages_;  // of the leading meeting
+  mutable c10::SmallVector<Stage, 14> stages_;  // of the leading meeting
 };
 
 OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<RuleGroup> groups, std::string name,

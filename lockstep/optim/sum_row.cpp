@@ -236,14 +236,18 @@ bool SumRow::has_one_sum_of_each() const {
 }
 
 template <class T, class Wire, class Visit>
-void SumRow::for_each_sum(std::size_t i, std::span<const void* const> gradients, const Visit& visit) const {
+void SumRow::for_each_sum(std::size_t i, std::span<const void* const> gradients, int lane, int num_lanes,
+                          const Visit& visit) const {
   static const TreeSum<T> sum_of = tree_sum<T>();
   const auto replicas = static_cast<int64_t>(gradients.size());
   const int64_t elements = variables_[i]->like().numel();
   auto* const packed = reinterpret_cast<Wire*>(bytes_of(packed_) + places_[i]);
   c10::SmallVector<const T*, 16> inputs;
   for (const void* const gradient : gradients) inputs.push_back(static_cast<const T*>(gradient));
-  for (int64_t offset = 0; offset < elements; offset += kSumBlock) {
+  const int64_t blocks = (elements + kSumBlock - 1) / kSumBlock;
+  const int64_t end = blocks * (lane + 1) / num_lanes;
+  for (int64_t block = blocks * lane / num_lanes; block < end; ++block) {
+    const int64_t offset = block * kSumBlock;
     const int64_t count = std::min(kSumBlock, elements - offset);
     const T* const sum = sum_of(inputs.data(), replicas, offset, count, scratch_for<T>(replicas));
     if (!visit(sum, count, packed + offset)) return;
@@ -252,17 +256,17 @@ void SumRow::for_each_sum(std::size_t i, std::span<const void* const> gradients,
 
 void SumRow::pack(std::size_t i, std::span<const void* const> gradients) {
   with_types(i, [&]<class T, class Wire>(T, Wire) {
-    for_each_sum<T, Wire>(i, gradients, [](const T* sum, int64_t count, Wire* packed) {
+    for_each_sum<T, Wire>(i, gradients, 0, 1, [](const T* sum, int64_t count, Wire* packed) {
       encode(sum, count, packed);
       return true;
     });
   });
 }
 
-bool SumRow::has_packed(std::size_t i, std::span<const void* const> gradients) const {
+bool SumRow::has_packed(std::size_t i, std::span<const void* const> gradients, int lane, int num_lanes) const {
   bool is_same = true;
   with_types(i, [&]<class T, class Wire>(T, Wire) {
-    for_each_sum<T, Wire>(i, gradients, [&](const T* sum, int64_t count, const Wire* packed) {
+    for_each_sum<T, Wire>(i, gradients, lane, num_lanes, [&](const T* sum, int64_t count, const Wire* packed) {
       const void* again = sum;
       if constexpr (!std::is_same_v<T, Wire>) {
         Wire* const rounded = blocks<Wire>(1);

@@ -69,8 +69,8 @@ class SumRow {
   bool has_one_sum_of_each() const;
   /// Packs the one partial sum of variable i, from the gradients of all local replicas, which are dense.
   void pack(std::size_t i, std::span<const void* const> gradients);
-  /// Whether pack() would pack the same again.
-  bool has_packed(std::size_t i, std::span<const void* const> gradients) const;
+  /// Whether pack() would pack the same again, as far as it is in a lane's share of the variable.
+  bool has_packed(std::size_t i, std::span<const void* const> gradients, int lane, int num_lanes) const;
   /// Adds up this worker's slice of a section, a lane's share of it, from what it has packed and what has arrived.
   void add(const Section& section, int lane, int num_lanes);
   /// Call when all sums have arrived. Makes a lane's share of the rounded ones float32, for sum().
@@ -112,10 +112,11 @@ class SumRow {
   /// Calls work(T{}, Wire{}) with the dtype of variable i and that of the row.
   template <class Work>
   void with_types(std::size_t i, const Work& work) const;
-  /// Calls visit(sum, count, packed) for each block of variable i, as long as that is true: the sum over the gradients,
-  /// and where the row has it.
+  /// Calls visit(sum, count, packed) for each block of a lane's share of variable i, as long as that is true: the sum
+  /// over the gradients, and where the row has it.
   template <class T, class Wire, class Visit>
-  void for_each_sum(std::size_t i, std::span<const void* const> gradients, const Visit& visit) const;
+  void for_each_sum(std::size_t i, std::span<const void* const> gradients, int lane, int num_lanes,
+                    const Visit& visit) const;
   template <class T, class Wire>
   void pack_piece(const GradientTable& gradients, int lane, const Piece& piece, const Slice& slice);
   template <class T, class Wire>
