@@ -54,7 +54,7 @@ uint64_t checksum_of(const void* bytes, std::size_t count) { return XXH3_64bits(
 
 std::string part_of(const std::string& path) { return path + ".part"; }
 
-bool is_plain(const at::Tensor& tensor) {
+bool can_be_kept(const at::Tensor& tensor) {
   return !tensor.defined() || (tensor.device().is_cpu() && tensor.layout() == at::kStrided && !tensor.is_quantized());
 }
 
@@ -206,8 +206,9 @@ bool ElementFileWriter::give_up(const std::string& why) {
 
 bool ElementFileWriter::add(const Batch& element) {
   if (!is_own()) return false;
-  bool plain = element.input.defined() && is_plain(element.input) && is_plain(element.target) && is_plain(element.ids);
-  for (const auto& [name, tensor] : element.more) plain = plain && is_plain(tensor);
+  bool plain =
+      element.input.defined() && can_be_kept(element.input) && can_be_kept(element.target) && can_be_kept(element.ids);
+  for (const auto& [name, tensor] : element.more) plain = plain && can_be_kept(tensor);
   if (!plain)
     return give_up("an element has no input, or a tensor that is sparse, quantized or not in the host's memory");
   const std::string bytes = bytes_of_element(element);
