@@ -1,7 +1,7 @@
 // Every call into the file system fails once, and the machine stops before every one: there is always a whole
 // checkpoint, and it is the one from before or the new one.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <string>
 

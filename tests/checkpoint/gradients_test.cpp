@@ -1,6 +1,8 @@
 // Gradients that wait for a step, in saves and restores.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include <string>
 #include <vector>

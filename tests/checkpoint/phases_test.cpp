@@ -1,6 +1,7 @@
 // Workers that are killed while they save, restore or read their input: the others say what they were doing.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 #include <unistd.h>
 
 #include <csignal>

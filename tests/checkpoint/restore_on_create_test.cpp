@@ -1,5 +1,6 @@
 // What is made after a restore gets its values when it is made.
 #include <gtest/gtest.h>
+#include <torch/optim/adam.h>
 
 #include <filesystem>
 

@@ -1,7 +1,7 @@
 // Two workers write one checkpoint. The machine stops before each of their calls into the file system, and each fails
 // once: there is always a whole checkpoint, and it is the one from before or the new one.
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <chrono>
 #include <memory>

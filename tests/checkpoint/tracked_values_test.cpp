@@ -1,6 +1,6 @@
 // Values of the program's own that a checkpoint saves, and the functions that it restores them by.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <stdexcept>
 #include <string>

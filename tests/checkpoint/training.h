@@ -1,7 +1,12 @@
 // A training program with every kind of state, small enough to be saved a thousand times.
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
+#include <torch/types.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>

@@ -2,7 +2,7 @@
 #include "lockstep/checkpoint/write_plan.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <rapidcheck/gtest.h>
 #include <algorithm>

@@ -133,7 +133,7 @@ RC_GTEST_PROP(RendezvousMessage, ComesBackFromItsBytes, ()) {
 }
 
 RC_GTEST_PROP(RendezvousMessage, OfAnyBytesIsReadOrRefused, ()) {
-  std::string bytes = encode({.text = *rc::gen::arbitrary<std::string>()});
+  std::string bytes = encode(RendezvousMessage{.text = *rc::gen::arbitrary<std::string>()});
   bytes.resize(static_cast<std::size_t>(*rc::gen::inRange(0, 200)));
   if (!bytes.empty()) bytes[static_cast<std::size_t>(*rc::gen::inRange<int>(0, bytes.size()))] ^= 0x55;
   decode_rendezvous(bytes);
@@ -141,7 +141,7 @@ RC_GTEST_PROP(RendezvousMessage, OfAnyBytesIsReadOrRefused, ()) {
 }
 
 TEST(RendezvousMessage, LongerThanAllowedIsCutOrRefused) {
-  const std::string bytes = encode({.text = std::string(3 * kLongestText, 'x')});
+  const std::string bytes = encode(RendezvousMessage{.text = std::string(3 * kLongestText, 'x')});
   ASSERT_LE(bytes.size(), kLongestMessage);
   EXPECT_EQ(decode_rendezvous(bytes)->text, std::string(kLongestText, 'x'));
   EXPECT_FALSE(decode_rendezvous(bytes + "y"));

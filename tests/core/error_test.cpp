@@ -1,7 +1,7 @@
 #include "lockstep/core/error.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace lockstep {
 namespace {

@@ -1,8 +1,8 @@
 #include "lockstep/core/fingerprint.h"
 
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <latch>
 #include <string>

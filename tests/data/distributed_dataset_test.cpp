@@ -1,7 +1,7 @@
 #include "lockstep/data/distributed_dataset.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <atomic>
 #include <limits>

@@ -1,9 +1,9 @@
 // The file of a stream's cache: whose it is, and that nothing is believed of it without proof.
 #include "lockstep/data/element_file.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
-#include <torch/torch.h>
 #include <unistd.h>
 
 #include <filesystem>

@@ -1,8 +1,8 @@
 // Data that has changed since a cursor was saved is refused, and the file that has changed is named.
 #include "lockstep/data/files_digest.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 #include <unistd.h>
 
 #include <cstdio>

@@ -1,8 +1,8 @@
 // CSV, CIFAR and token files as data sets.
 #include "lockstep/data/files.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <thread>
 

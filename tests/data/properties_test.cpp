@@ -2,7 +2,7 @@
 // stops.
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <array>

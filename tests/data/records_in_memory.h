@@ -1,7 +1,7 @@
 // Files of records that lie in memory, with records that cannot be read.
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <atomic>
 #include <memory>

@@ -1,6 +1,6 @@
 // Lines and TFRecords: what is read, which damage is named, and how reading goes on at a place.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 #include <zlib.h>
 
 #include <cstring>

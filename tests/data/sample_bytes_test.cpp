@@ -2,7 +2,7 @@
 #include "lockstep/data/sample_bytes.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <limits>
 

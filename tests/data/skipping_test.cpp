@@ -1,6 +1,6 @@
 // Samples that cannot be used and are left out, of data sets and of streams; on several workers too.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <functional>
 #include <optional>

@@ -1,7 +1,10 @@
 #include "lockstep/data/sources.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 #include <zlib.h>
 
 #include <cstdlib>

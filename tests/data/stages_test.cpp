@@ -2,7 +2,9 @@
 #include "lockstep/data/stage.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/data.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // A stream's elements that are kept in a file.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 #include <unistd.h>
 
 #include <atomic>

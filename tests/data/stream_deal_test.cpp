@@ -1,8 +1,8 @@
 // How streams are dealt: by files and by records, on several workers, stopped and continued.
 #include "lockstep/data/deal.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <atomic>

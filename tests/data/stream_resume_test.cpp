@@ -1,6 +1,6 @@
 // How many records are read again where a stream that is shuffled in windows continues.
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <memory>
 #include <vector>

@@ -1,7 +1,7 @@
 // What tests of stages share: numbered samples, and the numbers of what came through.
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cstdint>
 #include <vector>

@@ -1,6 +1,6 @@
 // Text as samples: what a window is, and which files are refused.
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 #include <unistd.h>
 
 #include <filesystem>

@@ -1,6 +1,7 @@
 #include "tests/hosts/training.h"
 
-#include <torch/torch.h>
+#include <torch/optim/adamw.h>
+#include <torch/types.h>
 
 #include <string>
 #include <utility>

@@ -1,6 +1,11 @@
 // Gradients that are kept as factors: where they are, what a user may notice of them, and that no bit depends on them.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+#include <torch/serialize.h>
+#include <torch/types.h>
 
 #include <cstdlib>
 #include <memory>

@@ -2,7 +2,7 @@
 // and nowhere: equal bits.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cstdint>
 #include <cstring>

@@ -1,9 +1,9 @@
 #include "lockstep/memory/tensor_allocator.h"
 
+#include <ATen/ATen.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <cstdint>
 #include <cstdlib>

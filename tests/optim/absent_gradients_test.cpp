@@ -1,6 +1,11 @@
 // Parameters without a gradient on some or all replicas, and frozen ones: what happens to them, and what the log says.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"

@@ -1,6 +1,11 @@
 // Gradient accumulation: micro-batches of any sizes are one batch, summed over replicas once.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include "lockstep/testing/local_replicas.h"
 #include "tests/support/programs.h"

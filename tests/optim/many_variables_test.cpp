@@ -1,6 +1,8 @@
 // More small variables than are fetched at a time: each has its own gradient, update and version.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"

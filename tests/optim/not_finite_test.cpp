@@ -12,7 +12,7 @@ namespace {
 TEST(NotFinite, IsReadAsItWasWritten) {
   const std::vector<NotFinite> found{{3, {0, 7}, false}, {9, {}, true}, {UINT64_MAX, {1}, true}};
   EXPECT_EQ(decode_not_finite(encode(found)), found);
-  EXPECT_TRUE(decode_not_finite(encode({})).empty());
+  EXPECT_TRUE(decode_not_finite(encode(std::vector<NotFinite>())).empty());
 }
 
 TEST(NotFinite, OfBytesThatWereCutIsWhatCanBeRead) {

@@ -1,6 +1,10 @@
 // Gradients and norms at the edges: NaN, infinite, huge, negated, set by hand; and losses of other runs.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include <cmath>
 #include <limits>

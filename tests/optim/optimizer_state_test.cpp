@@ -1,7 +1,9 @@
 // What an optimizer keeps beside the weights: slots, step counts, rates, and its name.
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include <limits>
 

@@ -1,8 +1,12 @@
 // The rules of an optimizer step.
-#include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
+#include "tests/support/autocast.h"
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"
 
@@ -303,11 +307,7 @@ TEST(Autocast, SeesTheNewWeightsAfterAStep) {
   const auto model = strategy.make_module([] { return torch::nn::Linear(4, 4); });
   const auto optimizer = strategy.make_optimizer(model, optim::SGDOptions(1));
   const auto outputs = strategy.run([&](ReplicaContext& ctx) {
-#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
-    at::autocast::set_autocast_enabled(at::kCPU, true);
-#else
-    at::autocast::set_cpu_enabled(true);
-#endif
+    testing::set_autocast(true);
     const Tensor before = model(ctx)->forward(torch::ones({2, 4}));
     before.to(torch::kFloat).sum().backward();
     optimizer.step(ctx);

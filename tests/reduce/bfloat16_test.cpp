@@ -1,7 +1,7 @@
 #include "lockstep/reduce/bfloat16.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cmath>
 #include <cstring>

@@ -1,7 +1,7 @@
 // Sums that are cut into blocks of replicas, as several workers have them, have the bits of the sum of one.
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cstring>
 

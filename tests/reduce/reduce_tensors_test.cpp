@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "lockstep/reduce/addition_order.h"
 #include "tests/support/errors.h"

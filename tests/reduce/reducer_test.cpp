@@ -2,7 +2,7 @@
 #include "lockstep/reduce/reducer.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "tests/support/programs.h"
 

@@ -1,6 +1,7 @@
 // all_reduce of a list of tensors with gradient: one meeting, and results that are independent tensors.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
 
 #include <utility>
 #include <vector>

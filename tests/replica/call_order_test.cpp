@@ -1,7 +1,8 @@
 #include "lockstep/replica/call_order.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include <functional>
 #include <random>

@@ -1,6 +1,7 @@
 // What replicas compute together inside a step.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
 
 #include "lockstep/reduce/stream_copy.h"
 #include "tests/support/errors.h"

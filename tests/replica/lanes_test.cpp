@@ -11,14 +11,14 @@ namespace {
 using lockstep::testing::expect_error;
 using lockstep::testing::lanes;
 
-LanePlan plan_lanes(const std::vector<std::string>& devices, int64_t replicas, int threads, std::vector<int> cores,
-                    int64_t local_worker = 0) {
+LanePlan plan_for(const std::vector<std::string>& devices, int64_t replicas, int threads, std::vector<int> cores,
+                  int64_t local_worker = 0) {
   const Host host{.cores = std::move(cores), .local_worker = local_worker};
   return internal::plan_lanes(HostTopology(devices, replicas), host, {threads});
 }
 
 TEST(PlanLanes, DealsReplicasToLanesInBlocks) {
-  const auto plan = plan_lanes(lanes(2), 6, 1, {0, 1});
+  const auto plan = plan_for(lanes(2), 6, 1, {0, 1});
   std::vector<int> lane_of;
   for (int64_t r = 0; r < 6; ++r) lane_of.push_back(plan.lane_of(r));
   EXPECT_EQ(lane_of, (std::vector<int>{0, 0, 0, 1, 1, 1}));
@@ -26,46 +26,46 @@ TEST(PlanLanes, DealsReplicasToLanesInBlocks) {
 }
 
 TEST(PlanLanes, GivesEachLaneACoreOfTheMaskInTurn) {
-  const auto plan = plan_lanes(lanes(3), 0, 1, {2, 5, 6, 9});
+  const auto plan = plan_for(lanes(3), 0, 1, {2, 5, 6, 9});
   EXPECT_EQ(plan.cores, (std::vector<std::vector<int>>{{2}, {5}, {6}}));
   EXPECT_EQ(plan.num_replicas, 3);
 }
 
 TEST(PlanLanes, StartsBehindTheWorkersOfTheSameHost) {
-  EXPECT_EQ(plan_lanes(lanes(2), 2, 1, {0, 1, 2, 3}, 1).cores, (std::vector<std::vector<int>>{{2}, {3}}));
+  EXPECT_EQ(plan_for(lanes(2), 2, 1, {0, 1, 2, 3}, 1).cores, (std::vector<std::vector<int>>{{2}, {3}}));
 }
 
 TEST(PlanLanes, GivesALaneAsManyCoresAsItsReplicasHaveThreads) {
-  EXPECT_EQ(plan_lanes(lanes(2), 2, 2, {0, 1, 2, 3}).cores, (std::vector<std::vector<int>>{{0, 1}, {2, 3}}));
+  EXPECT_EQ(plan_for(lanes(2), 2, 2, {0, 1, 2, 3}).cores, (std::vector<std::vector<int>>{{0, 1}, {2, 3}}));
 }
 
 TEST(PlanLanes, DoesNotPinMoreLanesThanCores) {
-  const auto plan = plan_lanes(lanes(3), 3, 1, {0, 1});
+  const auto plan = plan_for(lanes(3), 3, 1, {0, 1});
   EXPECT_FALSE(plan.pinned());
   EXPECT_TRUE(plan.oversubscribed());
 }
 
 TEST(PlanLanes, UsesAllCoresWhereNothingIsSaid) {
-  const auto plan = plan_lanes({}, 0, 1, {0, 1, 2});
+  const auto plan = plan_for({}, 0, 1, {0, 1, 2});
   EXPECT_EQ(plan.names, lanes(3));
   EXPECT_EQ(plan.num_replicas, 3);
   EXPECT_TRUE(plan.replicas_from_machine);
 }
 
 TEST(PlanLanes, UsesAtMostAsManyLanesAsReplicas) {
-  EXPECT_EQ(plan_lanes({}, 6, 1, {0, 1, 2, 3}).names, lanes(4));
-  EXPECT_EQ(plan_lanes({}, 7, 1, {0, 1, 2, 3}).names, lanes(4));
-  EXPECT_EQ(plan_lanes({}, 3, 1, {0, 1, 2, 3}).names, lanes(3));
-  EXPECT_EQ(plan_lanes({}, 8, 1, {0, 1, 2, 3, 4, 5, 6, 7, 8}).names, lanes(8));
-  EXPECT_FALSE(plan_lanes({}, 6, 1, {0, 1, 2, 3}).replicas_from_machine);
+  EXPECT_EQ(plan_for({}, 6, 1, {0, 1, 2, 3}).names, lanes(4));
+  EXPECT_EQ(plan_for({}, 7, 1, {0, 1, 2, 3}).names, lanes(4));
+  EXPECT_EQ(plan_for({}, 3, 1, {0, 1, 2, 3}).names, lanes(3));
+  EXPECT_EQ(plan_for({}, 8, 1, {0, 1, 2, 3, 4, 5, 6, 7, 8}).names, lanes(8));
+  EXPECT_FALSE(plan_for({}, 6, 1, {0, 1, 2, 3}).replicas_from_machine);
 }
 
-TEST(PlanLanes, TakesAnyLaneNumbers) { EXPECT_EQ(plan_lanes({"cpu:7", "cpu:3"}, 0, 1, {0, 1}).num_lanes(), 2); }
+TEST(PlanLanes, TakesAnyLaneNumbers) { EXPECT_EQ(plan_for({"cpu:7", "cpu:3"}, 0, 1, {0, 1}).num_lanes(), 2); }
 
 TEST(PlanLanes, DealsWhatTheLanesDoNotDivideInBlocksThatDifferByOneTheLargerFirst) {
   for (int num_lanes = 1; num_lanes <= 6; ++num_lanes) {
     for (int64_t replicas = num_lanes; replicas <= 20; ++replicas) {
-      const auto plan = plan_lanes(lanes(num_lanes), replicas, 1, {0, 1});
+      const auto plan = plan_for(lanes(num_lanes), replicas, 1, {0, 1});
       int64_t next = 0;
       for (int lane = 0; lane < num_lanes; ++lane) {
         EXPECT_EQ(plan.first_replica_of(lane), next);
@@ -81,7 +81,7 @@ TEST(PlanLanes, DealsWhatTheLanesDoNotDivideInBlocksThatDifferByOneTheLargerFirs
 
 TEST(PlanLanes, RefusesFewerReplicasThanLanes) {
   try {
-    plan_lanes(lanes(3), 2, 1, {0, 1});
+    plan_for(lanes(3), 2, 1, {0, 1});
     ADD_FAILURE() << "a lane without a replica";
   } catch (const UsageError& error) {
     EXPECT_EQ(error.code(), "LS-LANES");
@@ -105,15 +105,15 @@ TEST(PlanLanes, BeginsAtTheFirstCoreThatItIsTold) {
 }
 
 TEST(PlanLanes, RefusesADeviceTwice) {
-  expect_error<UsageError>([] { plan_lanes({"cpu:1", "cpu:1"}, 0, 1, {0, 1}); }, "LS-LANES", {"device 'cpu:1'"});
-  expect_error<UsageError>([] { plan_lanes({"cpu", "cpu:0"}, 0, 1, {0, 1}); }, "LS-LANES", {"device 'cpu:0'"});
+  expect_error<UsageError>([] { plan_for({"cpu:1", "cpu:1"}, 0, 1, {0, 1}); }, "LS-LANES", {"device 'cpu:1'"});
+  expect_error<UsageError>([] { plan_for({"cpu", "cpu:0"}, 0, 1, {0, 1}); }, "LS-LANES", {"device 'cpu:0'"});
 }
 
 TEST(PlanLanes, RefusesWhatCannotBe) {
-  expect_error<UsageError>([] { plan_lanes(lanes(1), -1, 1, {0}); }, "LS-OPTION", {".replicas", "-1"});
-  expect_error<UsageError>([] { plan_lanes(lanes(1), 1, 0, {0}); }, "LS-OPTION", {".threads_per_replica", "0"});
-  expect_error<UsageError>([] { plan_lanes({"cuda:0"}, 1, 1, {0}); }, "LS-DEVICE", {"device 'cuda:0'"});
-  expect_error<UsageError>([] { plan_lanes({"tpu:0"}, 1, 1, {0}); }, "LS-DEVICE", {"'tpu:0'"});
+  expect_error<UsageError>([] { plan_for(lanes(1), -1, 1, {0}); }, "LS-OPTION", {".replicas", "-1"});
+  expect_error<UsageError>([] { plan_for(lanes(1), 1, 0, {0}); }, "LS-OPTION", {".threads_per_replica", "0"});
+  expect_error<UsageError>([] { plan_for({"cuda:0"}, 1, 1, {0}); }, "LS-DEVICE", {"device 'cuda:0'"});
+  expect_error<UsageError>([] { plan_for({"tpu:0"}, 1, 1, {0}); }, "LS-DEVICE", {"'tpu:0'"});
 }
 
 }  // namespace

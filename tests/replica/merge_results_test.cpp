@@ -1,6 +1,7 @@
 // The result of a merge function reaches each replica as its own tensors.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/ordered_dict.h>
+#include <torch/types.h>
 
 #include <array>
 #include <map>

@@ -1,6 +1,7 @@
 // Breaks each rule about which call is allowed where.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
 
 #include <future>
 #include <limits>

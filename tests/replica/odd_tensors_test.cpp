@@ -1,7 +1,8 @@
 // Tensors that are not plain memory of a common dtype: every collective gives the right values, or refuses them by
 // name.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <limits>
 

@@ -4,7 +4,8 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <sys/wait.h>
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
 #include <unistd.h>
 
 #include <atomic>

@@ -1,6 +1,9 @@
 // Which random numbers a step draws.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "lockstep/replica/random_streams.h"
 #include "tests/support/programs.h"

@@ -1,10 +1,12 @@
 // What a step finds on its thread, and what is left on the caller's.
-#include <gtest/gtest.h>
-#include <sched.h>
-#include <torch/torch.h>
-
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+#include <torch/version.h>
+
 #include <thread>
 
 #include "lockstep/core/torch_compat.h"

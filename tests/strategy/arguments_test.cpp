@@ -1,7 +1,10 @@
 // What users hand to a strategy: arguments of a run, functions and factories that can only be moved or that throw, and
 // batches that they cut or make themselves.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include <atomic>
 

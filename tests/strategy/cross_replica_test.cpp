@@ -1,6 +1,8 @@
 // Strategy::reduce, gather and broadcast: each wrong argument gives the error code that names it.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include <atomic>
 #include <mutex>

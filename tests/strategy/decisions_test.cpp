@@ -1,7 +1,11 @@
 // A strategy is four objects: topologies, placements, reducers and synchronizations that users write, and which of
 // their answers are refused.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <atomic>
 #include <set>

@@ -1,6 +1,7 @@
 // Sums that leave during backward: they change no bit, whatever a program does between backward and its optimizer.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include <cfenv>
 #include <cstdint>

@@ -1,6 +1,8 @@
 // What the gradients of a step cost on the wire, by the form in which they travel.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include <memory>
 #include <string>

@@ -1,6 +1,6 @@
 // Workers of one host that share one copy of weights and slots: what goes wrong on one of them changes nothing.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <exception>
 #include <stdexcept>
@@ -14,12 +14,12 @@ namespace {
 
 using testing::expect_same_in_both_forms;
 using testing::is_shared;
-using testing::Net;
 using testing::run_workers;
+using testing::WavyNet;
 
 TEST(HostUpdateFails, KeepsWhatACompletedStepHasWrittenInARunThatFailsAfterIt) {
   expect_same_in_both_forms([](Strategy& strategy) {
-    const Net net(strategy);
+    const WavyNet net(strategy);
     std::vector<std::string> found;
     for (const bool writes_before : {false, true}) {
       net.step(strategy);
@@ -42,7 +42,7 @@ TEST(HostUpdateFails, KeepsWhatACompletedStepHasWrittenInARunThatFailsAfterIt) {
 
 TEST(HostUpdateFails, ChangesNothingWhereAReplicaFailsBeforeTheStep) {
   run_workers({3, 6, 2}, [](Strategy& strategy) {
-    const Net net(strategy);
+    const WavyNet net(strategy);
     net.step(strategy);
     const std::string before = net.digest();
     for (const int64_t failing : {0, 5}) {
@@ -64,7 +64,7 @@ TEST(HostUpdateFails, ChangesNothingWhereAReplicaFailsBeforeTheStep) {
 TEST(HostUpdateFails, NamesGradientsThatAreNotFiniteOnAllWorkersAndChangesNothing) {
   for (const bool infinite_sum : {false, true}) {
     run_workers({2, 4}, [&](Strategy& strategy) {
-      const Net net(strategy);
+      const WavyNet net(strategy);
       net.step(strategy);
       const std::string before = net.digest();
       const auto error = testing::error_from<ReplicaError>([&] {
@@ -95,7 +95,7 @@ TEST(HostUpdateFails, SkipsAnUpdateOnAllWorkersWhereOneReplicasGradientIsNotFini
   for (const char* form : {"auto", "off"}) {
     const testing::HostMemoryIs scope(form);
     run_workers({2, 4}, [](Strategy& strategy) {
-      const Net net(strategy);
+      const WavyNet net(strategy);
       net.step(strategy);
       const std::string before = net.digest();
       strategy.run([&](ReplicaContext& ctx) {
@@ -116,7 +116,7 @@ TEST(HostUpdateFails, SkipsAnUpdateOnAllWorkersWhereOneReplicasGradientIsNotFini
 TEST(HostUpdateFails, NamesAForeignWriteOfOneWorkerOnAllAndAppliesNothing) {
   for (const int64_t element : {0, 90 * 70 - 1}) {  // of the first and of the last worker's part
     run_workers({2, 4}, [&](Strategy& strategy) {
-      const Net net(strategy);
+      const WavyNet net(strategy);
       net.step(strategy);
       const torch::Tensor c = net.c.read();
       const auto error = testing::error_from<ReplicaError>([&] {
@@ -142,7 +142,7 @@ TEST(HostUpdateFails, NamesAForeignWriteOfOneWorkerOnAllAndAppliesNothing) {
 
 TEST(HostUpdateFails, NamesValuesThatDifferBeforeTheyMeetInOneMemory) {
   run_workers({2, 4}, [](Strategy& strategy) {
-    const Net net(strategy);
+    const WavyNet net(strategy);
     net.step(strategy);
     // What is restored is not compared at once.
     for (const StateItem& item : strategy.state_items()) {
@@ -157,7 +157,7 @@ TEST(HostUpdateFails, NamesValuesThatDifferBeforeTheyMeetInOneMemory) {
 
 TEST(HostUpdateFails, GoesOnWhereOneWorkerAloneHasRestoredTheValueThatAllHave) {
   const auto digests = run_workers({2, 4}, [](Strategy& strategy) {
-    const Net net(strategy);
+    const WavyNet net(strategy);
     net.step(strategy);
     for (const StateItem& item : strategy.state_items()) {
       if (item.name == "b" && strategy.worker_index() == 1) item.write({net.b.read()});
@@ -171,7 +171,7 @@ TEST(HostUpdateFails, GoesOnWhereOneWorkerAloneHasRestoredTheValueThatAllHave) {
 
 TEST(HostUpdateFails, RefusesCountsOfStepsThatDiffer) {
   run_workers({2, 4}, [](Strategy& strategy) {
-    const Net net(strategy);
+    const WavyNet net(strategy);
     net.step(strategy);
     const std::string before = net.digest();
     int64_t written = 0;

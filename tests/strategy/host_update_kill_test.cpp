@@ -1,7 +1,10 @@
 // A worker is killed at each point of a step whose update all workers of the host share: the others have the weights
 // and slots of one completed step.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 #include <unistd.h>
 
 #include <algorithm>

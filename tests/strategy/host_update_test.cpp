@@ -1,6 +1,7 @@
 // Workers of one host that share one copy of weights and slots, of which each updates a part.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include <set>
 #include <string>
@@ -15,13 +16,13 @@ using testing::expect_same_in_both_forms;
 using testing::first_replica;
 using testing::HostMemoryIs;
 using testing::is_shared;
-using testing::Net;
 using testing::run_workers;
 using testing::wave;
+using testing::WavyNet;
 
 TEST(HostUpdate, HasOneCopyOfEverythingForAllWorkers) {
   const auto addresses = run_workers({3, 6, 2}, [](Strategy& strategy) {
-    const Net net(strategy);
+    const WavyNet net(strategy);
     EXPECT_TRUE(testing::has_value(strategy.describe(), "the first step decides"));
     net.step(strategy);
     EXPECT_TRUE(testing::has_value(strategy.describe(), "each worker updates a part of one copy"));
@@ -40,7 +41,7 @@ TEST(HostUpdate, HasOneCopyOfEverythingForAllWorkers) {
 TEST(HostUpdate, IsSwitchedOffByTheEnvironment) {
   const HostMemoryIs off("off");
   run_workers({2, 4}, [](Strategy& strategy) {
-    const Net net(strategy);
+    const WavyNet net(strategy);
     net.step(strategy);
     EXPECT_FALSE(is_shared(strategy));
     EXPECT_TRUE(testing::has_value(strategy.describe(), "LOCKSTEP_HOST_MEMORY is off"));
@@ -51,7 +52,7 @@ TEST(HostUpdate, IsSwitchedOffByTheEnvironment) {
 TEST(HostUpdate, RefusesAnotherWordInTheEnvironment) {
   const HostMemoryIs wrong("sometimes");
   run_workers({2, 2}, [](Strategy& strategy) {
-    testing::expect_error<UsageError>([&] { const Net net(strategy); }, "LS-ENVIRONMENT",
+    testing::expect_error<UsageError>([&] { const WavyNet net(strategy); }, "LS-ENVIRONMENT",
                                       {"LOCKSTEP_HOST_MEMORY", "sometimes"});
     return 0;
   });
@@ -74,7 +75,7 @@ TEST(HostUpdate, IsLeftOutWhereAVariableCannotShareIt) {
 
 TEST(HostUpdate, GivesTheSameBitsWithClippingAndTheCheckOfGradients) {
   expect_same_in_both_forms([](Strategy& strategy) {
-    const Net net(strategy);
+    const WavyNet net(strategy);
     std::vector<std::string> found;
     for (int step = 0; step < 4; ++step) {
       StepOptions options{.check_finite = step % 2 == 1};
@@ -93,7 +94,7 @@ TEST(HostUpdate, GivesTheSameBitsWithClippingAndTheCheckOfGradients) {
 
 TEST(HostUpdate, GivesTheSameBitsWithAbsentAndFrozenGradients) {
   expect_same_in_both_forms([](Strategy& strategy) {
-    const Net net(strategy);
+    const WavyNet net(strategy);
     std::vector<std::string> found;
     for (int step = 0; step < 6; ++step) {
       strategy.run([&](ReplicaContext& ctx) {
@@ -112,7 +113,7 @@ TEST(HostUpdate, GivesTheSameBitsWithAbsentAndFrozenGradients) {
 
 TEST(HostUpdate, LetsEveryOtherWriteStandBetweenSteps) {
   expect_same_in_both_forms([](Strategy& strategy) {
-    const Net net(strategy);
+    const WavyNet net(strategy);
     const Variable counted =
         strategy.make_variable(torch::zeros({3}), {.name = "n", .aggregation = VariableAggregation::kSum});
     const Optimizer second = strategy.make_optimizer({counted}, torch::optim::SGDOptions(0.1));
@@ -183,7 +184,7 @@ TEST(HostUpdate, SharesAgainAfterAWriteAndSaysSo) {
 
 TEST(HostUpdate, TwoOptimizersOfOneVariableShareItsMemory) {
   expect_same_in_both_forms([](Strategy& strategy) {
-    const Net net(strategy);
+    const WavyNet net(strategy);
     const Optimizer second = strategy.make_optimizer({net.c, net.a}, torch::optim::SGDOptions(0.01).momentum(0.9));
     std::vector<std::string> found;
     for (int step = 0; step < 5; ++step) {
@@ -204,7 +205,7 @@ TEST(HostUpdate, TwoOptimizersOfOneVariableShareItsMemory) {
 
 TEST(HostUpdate, AnOptimizerThatUpdatesAllOnEachWorkerLeavesTheSharedMemory) {
   expect_same_in_both_forms([](Strategy& strategy) {
-    const Net net(strategy);
+    const WavyNet net(strategy);
     const Variable half = strategy.make_variable(torch::ones({5}, torch::kBFloat16), {.name = "half"});
     const Optimizer other = strategy.make_optimizer({net.a, half}, torch::optim::SGDOptions(0.25));
     std::vector<std::string> found;
@@ -222,7 +223,7 @@ TEST(HostUpdate, AnOptimizerThatUpdatesAllOnEachWorkerLeavesTheSharedMemory) {
 
 TEST(HostUpdate, LetsTensorsThatTheProgramHasFollow) {
   run_workers({2, 4}, [](Strategy& strategy) {
-    const Net net(strategy);
+    const WavyNet net(strategy);
     torch::Tensor alias;
     strategy.run([&](ReplicaContext& ctx) {
       if (ctx.replica_id() == first_replica(strategy)) alias = net.a.value(ctx).detach().view({-1});
@@ -239,7 +240,7 @@ TEST(HostUpdate, StaysWhereTheOptimizerAndTheStrategyAreGone) {
   const auto kept = run_workers({2, 4}, [](Strategy& strategy) {
     torch::Tensor alias;
     {
-      const Net net(strategy);
+      const WavyNet net(strategy);
       net.step(strategy);
       strategy.run([&](ReplicaContext& ctx) {
         if (ctx.replica_id() == first_replica(strategy)) alias = net.a.value(ctx).detach();

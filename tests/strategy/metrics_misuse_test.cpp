@@ -1,6 +1,6 @@
 // Metrics name each wrong argument, and keep what they had.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cmath>
 

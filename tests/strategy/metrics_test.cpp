@@ -2,7 +2,8 @@
 #include "lockstep/strategy/metrics.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/types.h>
 
 #include <cmath>
 #include <limits>

@@ -5,7 +5,9 @@
 // The other rows of that table are tests of comm/: WorkerFaults (killed, stopped), Rendezvous and NetworkRendezvous (an
 // index twice, a worker that never starts), HostileConnections and HostileInsiders (what strangers send).
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 #include <unistd.h>
 
 #include <cmath>

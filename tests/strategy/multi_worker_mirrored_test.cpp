@@ -1,7 +1,7 @@
 // MultiWorkerMirroredStrategy in processes: the bits of MirroredStrategy on any number of workers, who is who, and what
 // is said where workers do not fit together.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 #include <unistd.h>
 
 #include <chrono>

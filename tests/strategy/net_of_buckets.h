@@ -1,7 +1,9 @@
 // A net whose gradients fill several buckets.
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
 
 namespace lockstep::testing {
 

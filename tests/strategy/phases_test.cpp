@@ -1,6 +1,6 @@
 // What a worker tells the others of where it is in training.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,8 @@
 // Workers that are processes, under each engine: the same training, the same bits, and a worker that dies is named.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 #include <unistd.h>
 
 #include <csignal>

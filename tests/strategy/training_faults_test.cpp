@@ -1,7 +1,9 @@
 // Workers that fail at random moments of real training, in each form of the step: who is named, how soon, and what
 // weights the others have then.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/adamw.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 #include <unistd.h>
 
 #include <chrono>

@@ -1,6 +1,8 @@
 // The forms in which several workers update: each can be asked for, is shown with its bytes, and has the same bits.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/adamw.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 #include <unistd.h>
 
 #include <chrono>

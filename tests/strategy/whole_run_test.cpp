@@ -1,6 +1,8 @@
 // A run is applied whole or not at all, whatever its steps catch, and errors say which call they are of.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include <stdexcept>
 

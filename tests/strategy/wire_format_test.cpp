@@ -1,6 +1,8 @@
 // Sums of gradients that travel between workers as bfloat16.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include <cmath>
 #include <map>

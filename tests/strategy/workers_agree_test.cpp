@@ -1,6 +1,9 @@
 // Values that a program gives on each worker by itself must be equal, and what the chief alone computes reaches all.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <array>
 #include <cstdint>

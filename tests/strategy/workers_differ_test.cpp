@@ -1,7 +1,12 @@
 // Workers whose programs differ: what one worker does otherwise than the others is an error on all of them, before any
 // of them has used the others' values.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include <functional>
 #include <initializer_list>

@@ -1,6 +1,7 @@
 // What goes wrong on one of several workers ends the step on all of them, in the same way, and says where it happened.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 #include <unistd.h>
 
 #include <chrono>

@@ -1,6 +1,8 @@
 // After an error on one worker, wherever it was, all workers go on with the same step: none is a call ahead of another.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/types.h>
 
 #include <chrono>
 #include <cmath>

@@ -1,7 +1,13 @@
 // Workers that are threads of one process: with any number of workers, a strategy's calls work over all replicas and
 // give the bits of one worker.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include <functional>
 #include <map>

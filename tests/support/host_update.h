@@ -2,7 +2,8 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/adamw.h>
+#include <torch/types.h>
 
 #include <functional>
 #include <string>
@@ -35,8 +36,8 @@ inline torch::Tensor wave(int64_t rows, int64_t columns, double phase = 0) {
 }
 
 /// Some variables of several blocks, with an optimizer; each replica's gradients differ.
-struct Net {
-  explicit Net(Strategy& strategy)
+struct WavyNet {
+  explicit WavyNet(Strategy& strategy)
       : a(strategy.make_variable(wave(90, 70), {.name = "a"})),
         b(strategy.make_variable(wave(1, 9, 1).view({9}), {.name = "b"})),
         c(strategy.make_variable(wave(100, 50, 2).to(torch::kDouble), {.name = "c"})),

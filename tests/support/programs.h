@@ -1,7 +1,8 @@
 // Models, data and loops that several tests train.
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/types.h>
 
 #include <cstdint>
 #include <functional>

@@ -1,7 +1,7 @@
 // Workers that are threads of one process, for tests: each runs one body with a strategy of its own.
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <chrono>
 #include <cmath>

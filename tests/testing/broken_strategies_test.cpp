@@ -1,7 +1,7 @@
 // Broken strategies: each breaks one rule of one decision, and the conformance suite names the check that finds it and
 // where to look.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <atomic>

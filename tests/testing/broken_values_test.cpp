@@ -1,7 +1,7 @@
 // Strategies that are right for common values and variables and wrong for others: the conformance suite finds each, and
 // only by the checks of those others.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <atomic>

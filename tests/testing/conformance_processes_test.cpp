@@ -1,6 +1,6 @@
 // The conformance suite on workers that are processes: each runs all checks, and meets the others in each of them.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/utils.h>
 #include <unistd.h>
 
 #include <cstdint>

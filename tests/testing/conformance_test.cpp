@@ -2,7 +2,7 @@
 #include "lockstep/testing/conformance.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <set>
 

@@ -2,7 +2,7 @@
 #include "lockstep/testing/difference.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <limits>
 #include <vector>

@@ -2,7 +2,8 @@
 #include "lockstep/testing/local_workers.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/adamw.h>
+#include <torch/types.h>
 
 #include <functional>
 #include <set>

@@ -1,6 +1,8 @@
 // Values of other dtypes, and the modes under which a call outside of steps computes.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
 
 #include <cmath>
 #include <cstring>

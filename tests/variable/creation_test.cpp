@@ -1,6 +1,10 @@
 // How variables are made: outside of steps and inside, once, whole or not at all, under unique names.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <source_location>
 

@@ -1,6 +1,12 @@
 // What a failed step leaves: every variable as the run found it, but for optimizer steps that were completed.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "lockstep/variable/variable_state.h"
 #include "tests/support/errors.h"

@@ -1,7 +1,14 @@
 // Writes to a mirrored variable that did not come through the library: each is found, named, and stays an error until
 // the variable is assigned or loaded.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "lockstep/variable/mirrored_state.h"
 #include "tests/support/errors.h"

@@ -1,7 +1,10 @@
 // Parameters that appear, or are replaced, after make_module: no optimizer would train them and they would differ on
 // each replica, so they are found.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"

@@ -1,7 +1,7 @@
 // Reads and writes of every kind of variable on every strategy: the matrix of docs/variables.md, whose cells stand in
 // lockstep/testing/conformance_matrix.cpp, and what may be given to a write.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cstring>
 #include <functional>

@@ -1,6 +1,8 @@
 // Tensors that are not plain dense ones: what becomes of them as parameters, as buffers and as values.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include "lockstep/variable/variable_state.h"
 #include "tests/support/errors.h"

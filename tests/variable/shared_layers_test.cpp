@@ -1,6 +1,10 @@
 // Layers, tensors and memory that modules share: refused between replicas, and between two modules of one strategy.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <array>
 

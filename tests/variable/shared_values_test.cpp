@@ -1,6 +1,8 @@
 // Values that share memory with what a call writes: they are read before they are overwritten.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include "lockstep/strategy/state_items.h"
 #include "lockstep/variable/variable_state.h"

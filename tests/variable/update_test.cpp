@@ -1,7 +1,9 @@
 // Strategy::update, update_from, broadcast and on_chief: writes of all replicas at once, from outside or a merge
 // function.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/types.h>
 
 #include "lockstep/core/counted.h"
 #include "lockstep/variable/variable_state.h"

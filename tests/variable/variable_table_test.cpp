@@ -1,8 +1,8 @@
 // The table of variables: it is always short, and complete where that is possible.
 #include "lockstep/variable/variable_table.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <numeric>
 
