@@ -265,7 +265,7 @@ constexpr const char* kReducer =
 constexpr const char* kOrder =
     "look at the strategy's Reducer: it adds in the order of replicas, whatever their addresses and the calls before";
 
-constexpr std::array<StrategyCheck, 9> kChecks{{
+constexpr std::array<StrategyCheck, 9> kCollectivesChecks{{
     {"ReduceIsOfEveryReplicasValueOnce", reduce, kReducer},
     {"ReduceOverAxesIsOfAllElements", reduce_over_axes, kReducer},
     {"ReduceGivesTheSameBitsEachTime", same_bits_each_time, kOrder},
@@ -283,7 +283,7 @@ constexpr std::array<StrategyCheck, 1> kNumbersChecks{{
 
 }  // namespace
 
-std::span<const StrategyCheck> collectives_checks() { return kChecks; }
+std::span<const StrategyCheck> collectives_checks() { return kCollectivesChecks; }
 std::span<const StrategyCheck> numbers_checks() { return kNumbersChecks; }
 
 }  // namespace lockstep::internal

@@ -195,7 +195,7 @@ constexpr const char* kTopology = "look at the strategy's Topology: replicas are
 constexpr const char* kPlacement = "look at the strategy's Placement: each replica stands in exactly one copy";
 constexpr const char* kStrategy = "derive from Strategy and give it decisions; it does the rest";
 
-constexpr std::array<StrategyCheck, 11> kChecks{{
+constexpr std::array<StrategyCheck, 11> kContextsChecks{{
     {"ReplicasAreNumberedFromZero", replicas_are_numbered, kTopology},
     {"ArgumentsReachTheirReplicas", arguments, kTopology},
     {"StepsAreCountedAndNotEvaluations", steps_are_counted, kStrategy},
@@ -211,6 +211,6 @@ constexpr std::array<StrategyCheck, 11> kChecks{{
 
 }  // namespace
 
-std::span<const StrategyCheck> contexts_checks() { return kChecks; }
+std::span<const StrategyCheck> contexts_checks() { return kContextsChecks; }
 
 }  // namespace lockstep::internal

@@ -161,7 +161,7 @@ void modules_begin_alike(Strategy& strategy) {
 constexpr const char* kPlacement =
     "look at the strategy's Placement: it is a function of its arguments, and each replica stands in exactly one copy";
 
-constexpr std::array<StrategyCheck, 6> kChecks{{
+constexpr std::array<StrategyCheck, 6> kCreationChecks{{
     {"VariablesBeginAsOneDevices", initial_values, kPlacement},
     {"AVariableIsMadeOnceInAStep", made_in_a_step, kPlacement},
     {"ATakenNameIsRefusedWithBothPlaces", taken_name, kPlacement},
@@ -172,6 +172,6 @@ constexpr std::array<StrategyCheck, 6> kChecks{{
 
 }  // namespace
 
-std::span<const StrategyCheck> creation_checks() { return kChecks; }
+std::span<const StrategyCheck> creation_checks() { return kCreationChecks; }
 
 }  // namespace lockstep::internal

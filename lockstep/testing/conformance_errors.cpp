@@ -175,7 +175,7 @@ constexpr const char* kFailure =
     "look at the strategy's Placement for variables that are not as they were, at its Topology for replicas that do "
     "not stop";
 
-constexpr std::array<StrategyCheck, 5> kChecks{{
+constexpr std::array<StrategyCheck, 5> kErrorsChecks{{
     {"ACrossReplicaCallInAStepNamesTheRightOne", cross_replica_calls, kRules},
     {"RunsDoNotNest", nested_runs, kRules},
     {"MeetingsThatDifferNameTheReplica", meetings_that_differ, kRules},
@@ -185,6 +185,6 @@ constexpr std::array<StrategyCheck, 5> kChecks{{
 
 }  // namespace
 
-std::span<const StrategyCheck> errors_checks() { return kChecks; }
+std::span<const StrategyCheck> errors_checks() { return kErrorsChecks; }
 
 }  // namespace lockstep::internal

@@ -209,7 +209,7 @@ constexpr const char* kGradients =
     "look at the strategy's Reducer and Placement: gradients of any size and number are added, each replica's once, "
     "and every variable is kept alike, averages and metrics too";
 
-constexpr std::array<ShapeCheck, 1> kChecks{{
+constexpr std::array<ShapeCheck, 1> kFeaturesChecks{{
     {"AllFeaturesGiveTheSameBitsEachTimeAndOnAnyLanes", all_features, kFunctions},
 }};
 constexpr std::array<ShapeCheck, 8> kOneDeviceChecks{{
@@ -225,7 +225,7 @@ constexpr std::array<ShapeCheck, 8> kOneDeviceChecks{{
 
 }  // namespace
 
-std::span<const ShapeCheck> features_checks() { return kChecks; }
+std::span<const ShapeCheck> features_checks() { return kFeaturesChecks; }
 std::span<const ShapeCheck> one_device_features_checks() { return kOneDeviceChecks; }
 
 }  // namespace lockstep::internal

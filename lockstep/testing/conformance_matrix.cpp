@@ -316,7 +316,7 @@ constexpr const char* kTable =
     "docs/variables.md says what each call does; look at the strategy's Placement for "
     "components that are wrong, at its Reducer for aggregates";
 
-constexpr std::array<StrategyCheck, 5> kChecks{{
+constexpr std::array<StrategyCheck, 5> kMatrixChecks{{
     {"EveryCellOfTheMatrixDoesWhatTheTableSays", every_cell, kTable},
     {"AMergeFunctionWritesLikeTheOutside", merge_function, kTable},
     {"PerReplicaValuesGoToTheirComponentsOrMustBeEqual", per_replica_values, kTable},
@@ -326,6 +326,6 @@ constexpr std::array<StrategyCheck, 5> kChecks{{
 
 }  // namespace
 
-std::span<const StrategyCheck> matrix_checks() { return kChecks; }
+std::span<const StrategyCheck> matrix_checks() { return kMatrixChecks; }
 
 }  // namespace lockstep::internal

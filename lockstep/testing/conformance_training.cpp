@@ -176,7 +176,7 @@ constexpr const char* kGradients =
     "look at the strategy's Reducer: gradients are added, each replica's once, and never averaged; a strategy that "
     "trains replicas locally says .one_gradient_rule = false";
 
-constexpr std::array<ShapeCheck, 3> kChecks{{
+constexpr std::array<ShapeCheck, 3> kTrainingChecks{{
     {"TrainingGivesTheSameBitsEachTimeAndOnAnyLanes", same_bits, kFunctions},
     {"EvaluationsMoveNoBit", evaluations_move_no_bit, kFunctions},
     {"TrainingLearns", learns, "look whether gradients reach every component of every parameter"},
@@ -188,7 +188,7 @@ constexpr std::array<ShapeCheck, 2> kOneDeviceChecks{{
 
 }  // namespace
 
-std::span<const ShapeCheck> training_checks() { return kChecks; }
+std::span<const ShapeCheck> training_checks() { return kTrainingChecks; }
 std::span<const ShapeCheck> one_device_checks() { return kOneDeviceChecks; }
 
 }  // namespace lockstep::internal

@@ -190,7 +190,7 @@ constexpr const char* kReducer =
 constexpr const char* kPlacement =
     "look at the strategy's Placement: whatever a variable's size and name, each replica stands in exactly one copy";
 
-constexpr std::array<StrategyCheck, 5> kChecks{{
+constexpr std::array<StrategyCheck, 5> kValuesChecks{{
     {"ReduceTakesValuesHoweverTheyLie", any_layout, kReducer},
     {"ReduceTakesLargeValues", any_size, kReducer},
     {"ReduceTakesEveryDtype", any_dtype, kReducer},
@@ -200,6 +200,6 @@ constexpr std::array<StrategyCheck, 5> kChecks{{
 
 }  // namespace
 
-std::span<const StrategyCheck> values_checks() { return kChecks; }
+std::span<const StrategyCheck> values_checks() { return kValuesChecks; }
 
 }  // namespace lockstep::internal

@@ -110,7 +110,7 @@ void two_jobs(const Trial& trial) {
 constexpr const char* kMeeting =
     "the n-th call of one worker meets the n-th call of each other, whatever the call is and whoever comes first";
 
-constexpr std::array<WorldCheck, 5> kChecks{{
+constexpr std::array<WorldCheck, 5> kWorldCallChecks{{
     {"WorldsKnowTheirIndexAndTheirNumber", indices, "look at what .make gives: [i] is the world of worker i"},
     {"AgreeGivesEveryRecordByWorker", records, "a record is any bytes, also none; the result is in worker order"},
     {"TheNthCallMeetsTheNthOfAllOthers", order, kMeeting},
@@ -120,6 +120,6 @@ constexpr std::array<WorldCheck, 5> kChecks{{
 
 }  // namespace
 
-std::span<const WorldCheck> world_call_checks() { return kChecks; }
+std::span<const WorldCheck> world_call_checks() { return kWorldCallChecks; }
 
 }  // namespace lockstep::internal

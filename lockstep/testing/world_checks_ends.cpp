@@ -227,7 +227,7 @@ void nothing_left(const Trial& trial) {
 constexpr const char* kGone = "whoever destroys a World leaves the run, and the calls of the others name that worker";
 constexpr const char* kPatience = "a call waits for each other worker as long as .make was told, and then names it";
 
-constexpr std::array<WorldCheck, 7> kChecks{{
+constexpr std::array<WorldCheck, 7> kWorldEndChecks{{
     {"AWorkerThatLeavesIsNamedToThoseWhoWait", leaves_while_others_wait, kGone},
     {"AWorkerThatHasLeftIsNamedToThoseWhoCallLater", has_left, kGone},
     {"AWorkerMayLeaveWhenItsLastCallHasReturned", leaves_after_last_call,
@@ -240,6 +240,6 @@ constexpr std::array<WorldCheck, 7> kChecks{{
 
 }  // namespace
 
-std::span<const WorldCheck> world_end_checks() { return kChecks; }
+std::span<const WorldCheck> world_end_checks() { return kWorldEndChecks; }
 
 }  // namespace lockstep::internal

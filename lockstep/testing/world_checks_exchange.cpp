@@ -134,7 +134,7 @@ constexpr const char* kBytes = "from[w] is what worker w gave as to[this worker]
 constexpr const char* kMemory =
     "an exchange writes the bytes of from[w] alone, and reads and writes nothing after it has returned";
 
-constexpr std::array<WorldCheck, 7> kChecks{{
+constexpr std::array<WorldCheck, 7> kWorldExchangeChecks{{
     {"ExchangeMovesMessagesOfAllSizes", sizes, kBytes},
     {"ExchangeMovesTheLargestMessages", largest, kBytes},
     {"ExchangeMovesMessagesOfOneWorkerToAll", one_way, "a worker may have nothing to send, or nothing to receive"},
@@ -146,6 +146,6 @@ constexpr std::array<WorldCheck, 7> kChecks{{
 
 }  // namespace
 
-std::span<const WorldCheck> world_exchange_checks() { return kChecks; }
+std::span<const WorldCheck> world_exchange_checks() { return kWorldExchangeChecks; }
 
 }  // namespace lockstep::internal

@@ -244,7 +244,7 @@ constexpr const char* kFit =
 constexpr const char* kAbort = "abort() ends the calls of all workers, those that wait too, with its worker and reason";
 constexpr const char* kFirst = "keep the first failure, and throw it in every later call";
 
-constexpr std::array<WorldCheck, 10> kChecks{{
+constexpr std::array<WorldCheck, 10> kWorldFailureChecks{{
     {"DifferentSizesEndTheRun", different_sizes, kFit},
     {"AgreementAgainstExchangeEndsTheRun", different_calls, kFit},
     {"AnAbortReachesThoseWhoWaitInAgree", abort_in_agree, kAbort},
@@ -259,6 +259,6 @@ constexpr std::array<WorldCheck, 10> kChecks{{
 
 }  // namespace
 
-std::span<const WorldCheck> world_failure_checks() { return kChecks; }
+std::span<const WorldCheck> world_failure_checks() { return kWorldFailureChecks; }
 
 }  // namespace lockstep::internal

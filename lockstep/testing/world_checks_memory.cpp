@@ -115,7 +115,7 @@ void zero_again(const Trial& trial) {
 
 constexpr const char* kLook = "HostMemory::allocate gives all workers the same new memory, call by call";
 
-constexpr std::array<WorldCheck, 4> kChecks{{
+constexpr std::array<WorldCheck, 4> kWorldMemoryChecks{{
     {"AllOrNoneHaveMemoryOfTheHost", all_or_none, "host_memory() is null on all workers, or on none"},
     {"MemoryOfTheHostIsTheSameForAll", same_for_all, kLook},
     {"MemoryOfTheHostStaysWhileAnyWorkerHasIt", stays_for_others, "memory lives as long as any pointer to it"},
@@ -124,6 +124,6 @@ constexpr std::array<WorldCheck, 4> kChecks{{
 
 }  // namespace
 
-std::span<const WorldCheck> world_memory_checks() { return kChecks; }
+std::span<const WorldCheck> world_memory_checks() { return kWorldMemoryChecks; }
 
 }  // namespace lockstep::internal

@@ -210,7 +210,7 @@ void no_room(const Trial& trial) {
 
 constexpr const char* kArrive = "what is put before a call is in the other's memory when that call has returned there";
 
-constexpr std::array<WorldCheck, 5> kChecks{{
+constexpr std::array<WorldCheck, 5> kWorldWindowChecks{{
     {"AllOrNoneHaveWindows", all_or_none, "windows() is null on all workers, or on none"},
     {"PutsArriveBeforeTheNextCallReturns", before_the_next_call, kArrive},
     {"PutsOfAWorkerArriveInTheirOrder", in_their_order, "the puts of one worker arrive in their order"},
@@ -220,6 +220,6 @@ constexpr std::array<WorldCheck, 5> kChecks{{
 
 }  // namespace
 
-std::span<const WorldCheck> world_window_checks() { return kChecks; }
+std::span<const WorldCheck> world_window_checks() { return kWorldWindowChecks; }
 
 }  // namespace lockstep::internal

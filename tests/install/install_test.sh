@@ -6,6 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/check.sh"
 source=$1 build=$2 libraries=$3 headers=$4
 # Objects that the build has, and the outside program once it is compiled, are not compiled again.
 launcher=$source/tests/install/reuse_object.sh
+unity=$(sed -n 's/^LOCKSTEP_UNITY:BOOL=//p' "$build/CMakeCache.txt")
 export CCACHE_DISABLE=1
 unset LibTorch_ROOT LIBTORCH_ROOT
 
@@ -31,7 +32,8 @@ run_app() {
 # reusing FOLDER: the options of a build that takes objects from there.
 reusing() {
   export reuse_from=$1
-  options=(-DCMAKE_CXX_COMPILER_LAUNCHER="$launcher" -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DLibTorch_ROOT="$headers/..")
+  options=(-DCMAKE_CXX_COMPILER_LAUNCHER="$launcher" -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON
+    -DLOCKSTEP_UNITY="$unity" -DLibTorch_ROOT="$headers/..")
 }
 
 # Installed, shared libraries. Nothing says where LibTorch is: the one that Lockstep was built with is found.
