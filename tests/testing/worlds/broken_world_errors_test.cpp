@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/testing/broken_world.h"
+#include "tests/testing/worlds/broken_world.h"
 
 namespace lockstep {
 namespace {

@@ -128,7 +128,9 @@ INSTANTIATE_TEST_SUITE_P(Threads, WorldConforms, ::testing::ValuesIn(world_check
 INSTANTIATE_TEST_SUITE_P(SharedMemory, WorldConforms, ::testing::ValuesIn(world_checks({.make = shared_memory})),
                          kName);
 INSTANTIATE_TEST_SUITE_P(Tls, WorldConforms, ::testing::ValuesIn(world_checks({.make = network({})})), kName);
-INSTANTIATE_TEST_SUITE_P(Tcp, WorldConforms, ::testing::ValuesIn(world_checks({.make = network({.plaintext = true})})),
+// As tls, but for the cipher.
+INSTANTIATE_TEST_SUITE_P(Tcp, WorldConforms,
+                         ::testing::ValuesIn(world_checks({.make = network({.plaintext = true}), .workers = {2, 8}})),
                          kName);
 // Workers of a host share memory.
 INSTANTIATE_TEST_SUITE_P(
@@ -152,7 +154,8 @@ TEST_P(UcxWorldConforms, To) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ucx, UcxWorldConforms,
-                         ::testing::ValuesIn(world_checks({.make = network({.plug_in = "ucx"})})), kName);
+                         ::testing::ValuesIn(world_checks({.make = network({.plug_in = "ucx"}), .workers = {2, 3, 8}})),
+                         kName);
 
 TEST(WorldConformance, HasEachCheckForEachNumberOfWorkersUnderANameThatTestsCanHave) {
   std::set<std::string> names;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lockstep/comm/windows.h"
-#include "tests/testing/broken_world.h"
+#include "tests/testing/worlds/broken_world.h"
 
 namespace lockstep {
 namespace {

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "lockstep/comm/host_memory.h"
-#include "tests/testing/broken_world.h"
+#include "tests/testing/worlds/broken_world.h"
 
 namespace lockstep {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/testing/broken_world.h"
+#include "tests/testing/worlds/broken_world.h"
 
 namespace lockstep {
 namespace {

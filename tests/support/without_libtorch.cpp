@@ -1,0 +1,32 @@
+// Stands for what the folders cluster and comm use of core/ that knows LibTorch: the text of its errors, and its
+// version.
+#include "lockstep/core/error.h"
+#include "lockstep/core/fingerprint.h"
+
+namespace lockstep {
+
+std::string message_of(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an exception that is not a std::exception";
+  }
+}
+
+}  // namespace lockstep
+
+namespace lockstep::internal {
+
+const std::string& platform_description() {
+  static const std::string description = "no LibTorch";
+  return description;
+}
+
+const std::string& platform_fingerprint() {
+  static const std::string fingerprint = "0000000000000000";
+  return fingerprint;
+}
+
+}  // namespace lockstep::internal
