@@ -65,6 +65,15 @@ std::shared_ptr<std::vector<std::byte>> bytes_for(const Worker& self, int64_t ot
   return bytes;
 }
 
+/// Requires that `got` is what `from` put for `to` in this round. A text is made for a wrong byte only: there are
+/// millions.
+void expect_arrived(std::span<const std::byte> got, int64_t from, int64_t to, uint64_t round) {
+  for (std::size_t at = 0; at < got.size(); ++at) {
+    if (got[at] == pattern(from, to, round, at)) continue;
+    throw Finding(fmt::format("byte {} of {} that worker {} put is another one", at, got.size(), from));
+  }
+}
+
 void all_or_none(const Trial& trial) {
   Job job(trial);
   job.run([](Worker& self) {
@@ -86,11 +95,13 @@ void before_the_next_call(const Trial& trial) {
           std::min<std::size_t>(kSizes[round - 1], static_cast<std::size_t>(trial.conformance->largest_bytes) / 2);
       Opened opened(self, round, size);
       self.agree("all have opened it");
+      std::vector<std::shared_ptr<std::vector<std::byte>>> bytes_of;
+      for (int64_t other = 0; other < self.workers(); ++other) bytes_of.push_back(bytes_for(self, other, round, size));
       constexpr std::size_t kPieces = 5;
       for (std::size_t piece = 0; piece < kPieces; ++piece) {
         for (int64_t other = 0; other < self.workers(); ++other) {
           if (other == self.index()) continue;
-          const auto bytes = bytes_for(self, other, round, size);
+          const auto& bytes = bytes_of[static_cast<std::size_t>(other)];
           const std::size_t begin = size * piece / kPieces;
           const std::size_t end = size * (piece + 1) / kPieces;
           windows->put(round, other, begin, {std::span(*bytes).subspan(begin, end - begin), bytes});
@@ -108,11 +119,7 @@ void before_the_next_call(const Trial& trial) {
         if (other == self.index()) continue;
         expect(opened.arrived(other) == kPieces,
                fmt::format("{} of {} puts of worker {} have arrived", opened.arrived(other), kPieces, other));
-        const std::span<const std::byte> got = opened.of(other);
-        for (std::size_t at = 0; at < size; ++at) {
-          expect(got[at] == pattern(other, self.index(), round, at),
-                 fmt::format("byte {} of {} that worker {} put is another one", at, size, other));
-        }
+        expect_arrived(opened.of(other), other, self.index(), round);
       }
       opened.expect_guards(self.workers());
       opened.close();
