@@ -15,6 +15,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "lockstep/checkpoint/pickle.h"
@@ -104,6 +105,8 @@ NamedTensors read_state_dict(const OpenFile& file, const std::string& what) {
     if (word != "little") throw_damaged(what, fmt::format("has its bytes in the order '{}'", shown(word)));
   }
   std::map<std::string, at::Tensor> storages;
+  // Storages as their conjugate or negative views show them, once each: a small file may name a storage many times.
+  std::map<std::tuple<std::string, bool, bool>, at::Tensor> shown_storages;
   NamedTensors tensors;
   for (const PickledTensor& one : tensors_of_pickle(text, what)) {
     const std::string whose = fmt::format("{}: '{}'", what, shown(one.name));
@@ -136,10 +139,17 @@ NamedTensors read_state_dict(const OpenFile& file, const std::string& what) {
     if (storage->second.scalar_type() != *type || storage->second.numel() != one.elements) {
       throw_damaged(whose, "has a storage that another tensor has as another type or size");
     }
-    at::Tensor tensor = storage->second.as_strided(one.shape, one.strides, one.offset);
-    if (one.is_conj && tensor.is_complex()) tensor = tensor.conj().resolve_conj();
-    if (one.is_neg) tensor = tensor.neg();
-    tensors.emplace_back(one.name, std::move(tensor));
+    if (one.is_neg && *type == at::kBool) throw_damaged(whose, "is the negative of truth values");
+    at::Tensor whole = storage->second;
+    if (one.is_conj || one.is_neg) {
+      at::Tensor& known = shown_storages[{one.storage, one.is_conj, one.is_neg}];
+      if (!known.defined()) {
+        known = one.is_conj && whole.is_complex() ? whole.conj().resolve_conj() : whole;
+        if (one.is_neg) known = known.neg();
+      }
+      whole = known;
+    }
+    tensors.emplace_back(one.name, whole.as_strided(one.shape, one.strides, one.offset));
   }
   return tensors;
 }

@@ -22,7 +22,7 @@ namespace lockstep::internal {
 /// takes part in another one before its next call from outside of steps. So the n-th round of a worker remains the n-th
 /// of all others, wherever in a step the failure was found, and also where the step catches the error.
 ///
-/// One thread at a time uses it, as World says, but for the phase.
+/// One thread at a time uses it, as World says, but for the phase and the mutex.
 class Rounds {
  public:
   explicit Rounds(std::shared_ptr<World> world) : world_(std::move(world)) {}
@@ -32,8 +32,9 @@ class Rounds {
   std::string describe() const { return world_->describe(); }
   /// See World::host_memory.
   HostMemory* host_memory() const { return world_->host_memory(); }
-  /// See World::windows.
+  /// See World::windows. Whoever uses it while replicas run holds the mutex.
   Windows* windows() const { return world_->windows(); }
+  std::mutex& windows_mutex() { return windows_mutex_; }
 
   /// What this worker does now; the others are told. With one worker there is nobody to tell. Any thread may call.
   void set_phase(const WorkerPhase& phase) {
@@ -107,6 +108,7 @@ class Rounds {
   int64_t next_step_ = 0;  // guarded by mutex_
   int inputs_ = 0;         // how many threads wait for a batch; guarded by mutex_
   std::exception_ptr failure_;
+  std::mutex windows_mutex_;
 };
 
 /// Sets a phase, and the one of before at its end.

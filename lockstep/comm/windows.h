@@ -10,7 +10,7 @@
 namespace lockstep {
 
 /// Bytes that travel beside the calls of a World, and so may be on their way while workers compute. One thread at a
-/// time calls it: the one that calls the World. Any thread may call close() at any time.
+/// time calls it, and none while one is in a call of the World. Any thread may call close() at any time.
 ///
 /// What a worker puts before its n-th call of agree() or exchange() is in the others' memory when their n-th call has
 /// returned. It may be there earlier, but only while the worker that owns the memory makes a call or is in progress().

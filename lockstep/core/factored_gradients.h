@@ -3,7 +3,8 @@
 
 namespace lockstep {
 
-/// The choice changes speed and memory, and no bit of any result.
+/// The choice changes speed and memory, and no bit of any result, unless WireFormat::kBFloat16 rounds what travels as
+/// sums: factors travel as they are.
 enum class FactoredGradients {
   kAuto,  // where a backward computes the gradient of a large matrix as one product of few samples
   kOff,

@@ -5,7 +5,8 @@
 
 namespace lockstep {
 
-/// The choice changes speed, memory and what travels between workers, and no bit of any result.
+/// The choice changes speed, memory and what travels between workers, and no bit of any result, unless
+/// WireFormat::kBFloat16 rounds what travels as sums.
 enum class UpdateForm : uint8_t {
   kAuto,        // host memory where workers share some; else factors where these are smaller, and sums otherwise
   kHostMemory,  // workers share the update of one copy that all map; an error where they cannot

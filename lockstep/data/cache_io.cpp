@@ -43,7 +43,7 @@ void refuse_cache(const std::string& path, int error) {
   const fs::path parent = fs::path(path).parent_path();
   const std::string folder = parent.empty() ? "." : parent.string();
   std::string why = std::generic_category().message(error);
-  const char* cure = "give a path in a folder that exists and may be written";
+  const char* cure = "see the system's reason, or call cache() without a path";
   if (error == 0 || error == EISDIR) {
     why = "it is not a plain file";
     cure = "give the path of a file, or of none yet";
@@ -51,8 +51,8 @@ void refuse_cache(const std::string& path, int error) {
     why = fmt::format("there is no folder '{}'", folder);
     cure = "make that folder, or give another path";
   } else if (error == EACCES || error == EPERM || error == EROFS) {
-    why = fmt::format("'{}' may not be written ({})", fs::exists(path, ignored) ? path : folder, why);
-    cure = "give a path that this user may write, or call cache() without one";
+    why = fmt::format("'{}' may not be read or written ({})", fs::exists(path, ignored) ? path : folder, why);
+    cure = "give a path that this user may read and write, or call cache() without one";
   }
   throw DataError("LS-DATA-FILE", fmt::format("the cache '{}' cannot be used: {}", path, why), cure);
 }

@@ -53,8 +53,8 @@ struct DistributeOptions {
   /// as far as they are this process's.
   std::optional<int64_t> prefetch = std::nullopt;
   /// Threads that read ahead, where `prefetch` is above 0; a stream, and a data set with OnError::kSkip, has one. 0:
-  /// one for each core of the process that its lanes leave, and at least one. Several call the functions of the
-  /// pipeline side by side.
+  /// one for each core of the process that no lane uses, and at least one. Several call the functions of the pipeline
+  /// side by side.
   int64_t threads = 1;
 };
 

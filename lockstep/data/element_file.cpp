@@ -145,8 +145,9 @@ void ElementFile::read_places(uint64_t digest) {
 Batch ElementFile::read(int64_t i) const {
   const int64_t place = places_.at(static_cast<std::size_t>(i));
   ElementHead head;
-  const int64_t begin = place + static_cast<int64_t>(sizeof head);
-  if (place >= 0 && begin <= end_ && read_at(file_.get(), &head, sizeof head, place) &&
+  const int64_t last_place = end_ - static_cast<int64_t>(sizeof head);
+  const int64_t begin = place <= last_place ? place + static_cast<int64_t>(sizeof head) : end_;
+  if (place >= 0 && place <= last_place && read_at(file_.get(), &head, sizeof head, place) &&
       head.length <= static_cast<uint64_t>(end_ - begin)) {
     std::string bytes(head.length, '\0');
     if (read_at(file_.get(), bytes.data(), bytes.size(), begin) &&

@@ -2,10 +2,13 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <functional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "lockstep/core/error.h"
 #include "lockstep/data/batch_rows.h"
@@ -305,7 +308,9 @@ Stream interleave(const std::vector<Stream>& streams, const InterleaveOptions& o
   if (streams.empty()) throw UsageError("LS-OPTION", "interleave was given no streams", "give at least one");
   Sources sources;
   for (const Stream& stream : streams) sources.push_back(stream.source());
-  const std::string name = fmt::format("{} streams in turn", sources.size());
+  std::vector<std::string> names;
+  for (const auto& source : sources) names.push_back(source->describe());
+  const std::string name = fmt::format("[{}]", fmt::join(names, "; "));
   return internal::interleaved(std::move(sources), options, internal::InterleavedIds::kNumbered, name);
 }
 

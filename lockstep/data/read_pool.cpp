@@ -28,7 +28,7 @@ int64_t reading_threads(const char* option, int64_t asked, int64_t cores) {
   constexpr int64_t kMost = 1024;
   if (asked < 0 || asked > kMost) {
     throw UsageError("LS-OPTION", fmt::format("{} is {}", option, asked),
-                     fmt::format("give 1 to {}, or 0 for as many as there are cores for it", kMost));
+                     fmt::format("give 1 to {}, or 0 to let the library choose", kMost));
   }
   return asked > 0 ? asked : std::max<int64_t>(cores, 1);
 }

@@ -21,8 +21,8 @@ namespace lockstep::internal {
 /// it, as soon as what they read has come. Reading ahead moves no cursor.
 class StepFeed {
  public:
-  /// Reads on `threads` threads; one, where the work of several steps must not be done at once. `what` names the
-  /// pipeline in the warning that the loop has waited for longer than `patience`.
+  /// Reads on `threads` threads, each a step: 1 where the work of several steps must not be done at once. `what` names
+  /// the pipeline in the warning that the loop has waited for longer than `patience`.
   StepFeed(std::unique_ptr<EpochReader> reader, int64_t depth, int64_t threads, std::string what,
            std::chrono::milliseconds patience = std::chrono::seconds(10));
   ~StepFeed();

@@ -242,15 +242,15 @@ class RecordingReader final : public StreamReader {
     bool is_there = false;
     try {
       is_there = upstream_->next(element);
+      look_for_skipped();
+      if (is_there) {
+        there_ = upstream_->position();
+        ++given_;
+        kept_->to_kept_form(element);
+      }
     } catch (...) {
       recording_.reset();  // an element is missing
       throw;
-    }
-    look_for_skipped();
-    if (is_there) {
-      ++given_;
-      there_ = upstream_->position();
-      kept_->to_kept_form(element);
     }
     record([&] { return is_there ? recording_->add(element) : recording_->finish(); });
     if (!is_there) recording_.reset();

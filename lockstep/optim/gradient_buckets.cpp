@@ -51,6 +51,7 @@ GradientBuckets::GradientBuckets(std::vector<std::shared_ptr<VariableState>> var
       group_(group),
       row_(row),
       windows_(*group.rounds().windows()),
+      mutex_(group.rounds().windows_mutex()),
       worker_(group.rounds().worker_index()),
       num_workers_(group.num_workers()),
       is_wanted_(is_wanted()),
@@ -75,8 +76,9 @@ void GradientBuckets::accumulated(OfReplica& replica, std::size_t i, const at::T
   const ReplicaContext* const context = current_context();
   if (process_.is_in_child() || !context || &ContextAccess::group(*context) != &group_ || group_.evaluating()) return;
   bool is_last = false;
-  if (++replica.counted[i] == replica.expected[i] && !replica.complete[i].defined() && fits(i, gradient)) {
-    // A handle of its own keeps the memory, whatever becomes of .grad(). What is in it may still change.
+  if (++replica.counted[i] == replica.expected[i] && fits(i, gradient)) {
+    // A handle of its own keeps the memory, whatever becomes of .grad(). What is in it may still change. It does not
+    // last until the step: a gradient whose memory has another owner would be copied there.
     replica.complete[i] = gradient.detach();
     // Whoever counts the last one sees the gradients of all.
     is_last = complete_[i].fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<int64_t>(replicas_.size());
@@ -111,6 +113,7 @@ void GradientBuckets::pack(std::size_t i) {
   c10::SmallVector<const void*, 16> gradients;
   for (const OfReplica& one : replicas_) gradients.push_back(address_of(one.complete[i]));
   row_.pack(i, {gradients.data(), gradients.size()});
+  for (OfReplica& one : replicas_) one.complete[i] = at::Tensor();
 }
 
 void GradientBuckets::send_complete() {

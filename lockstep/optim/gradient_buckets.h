@@ -93,15 +93,15 @@ class GradientBuckets {
     std::vector<uint32_t> expected = {};    // by variable: how often backward accumulated before the last step; 0:
                                             // unknown
     std::vector<uint32_t> counted = {};     // and since then
-    std::vector<at::Tensor> complete = {};  // by variable: its gradient, once it is taken to be complete. Read by the
-                                            // thread that counts the last replica in complete_
+    std::vector<at::Tensor> complete = {};  // by variable: its gradient, from when it is taken to be complete until it
+                                            // is packed, by the thread that counts the last replica in complete_
   };
 
   /// After each accumulation, on the replica's thread.
   void accumulated(OfReplica& replica, std::size_t i, const at::Tensor& gradient);
   /// Whether the gradient is memory of the variable's form.
   bool fits(std::size_t i, const at::Tensor& gradient) const;
-  /// Packs the sum of the replicas' gradients, which are complete.
+  /// Packs the sum of the replicas' gradients, which are complete, and lets go of them.
   void pack(std::size_t i);
   // With `mutex_` held, or while all replicas are at rest.
   void send_complete();
@@ -118,7 +118,8 @@ class GradientBuckets {
   const std::vector<std::shared_ptr<VariableState>> variables_;
   const ReplicaGroup& group_;
   SumRow& row_;
-  Windows& windows_;  // while replicas run: guarded by mutex_
+  Windows& windows_;   // while replicas run: guarded by mutex_
+  std::mutex& mutex_;  // that of the group's windows: the buckets of all optimizers use these
   const ProcessMark process_;
   const int64_t worker_;
   const int64_t num_workers_;
@@ -146,7 +147,6 @@ class GradientBuckets {
   int64_t bytes_of_step_ = 0;
 
   // While replicas run: guarded by mutex_.
-  std::mutex mutex_;
   std::vector<char> is_packed_;     // by variable
   std::vector<std::size_t> waits_;  // by bucket: for how many gradients
   std::size_t sent_ = 0;            // buckets whose partial sums have left

@@ -17,6 +17,7 @@ GradientExchange::GradientExchange(std::vector<std::shared_ptr<VariableState>> v
       worker_(group.rounds().worker_index()),
       num_workers_(group.num_workers()),
       form_(form),
+      wire_(wire),
       factors_(variables_, group),
       row_(variables_, group, wire),
       buckets_(GradientBuckets::make(variables_, group, row_)) {}
@@ -41,7 +42,7 @@ void GradientExchange::begin_step(const std::vector<GradientsOnWorkers>& all, st
     const at::Tensor& like = variables_[i]->like();
     bool as_factors = !all[i].factors.empty() && form_ != UpdateForm::kSums;
     if (as_factors && form_ != UpdateForm::kFactors)
-      as_factors = travels_as_factors(like.size(0), like.size(1), all[i].factors);
+      as_factors = travels_as_factors(like.size(0), like.size(1), all[i].factors, wire_);
     (as_factors ? factored_ : summed)[i] = 1;
   }
   factors_.begin_step(all, factored_);

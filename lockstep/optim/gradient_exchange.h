@@ -82,6 +82,7 @@ class GradientExchange {
   const int64_t worker_;
   const int64_t num_workers_;
   const UpdateForm form_;
+  const WireFormat wire_;
 
   FactorExchange factors_;
   std::vector<char> summed_;    // by variable, of the layout

@@ -36,9 +36,10 @@ struct MultiWorkerMirroredOptions {
   Denormals denormals = Denormals::kFlush;  // part of what decides bits
   std::string engine = "auto";              // what moves the bytes between workers: see JoinOptions
   WorkerTimeouts timeouts = {};
-  FactoredGradients factored_gradients = FactoredGradients::kAuto;  // decides speed and memory, and no bits
-  UpdateForm update_form = UpdateForm::kAuto;                       // of all variables; the same holds for it
-  WireFormat wire = WireFormat::kExact;                             // of sums of gradients; part of what decides bits
+  // These two decide speed and memory, and no bits where `wire` is kExact.
+  FactoredGradients factored_gradients = FactoredGradients::kAuto;
+  UpdateForm update_form = UpdateForm::kAuto;  // of all variables
+  WireFormat wire = WireFormat::kExact;        // of sums of gradients; part of what decides bits
 };
 
 /// MirroredStrategy over several workers: the same program runs on each of them, and all members of Strategy mean all

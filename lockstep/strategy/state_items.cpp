@@ -38,7 +38,10 @@ void require_count(const std::string& name, const Tensors& values, std::size_t c
 
 std::string internal::fingerprint_of(const Strategy& strategy) {
   if (!StrategyAccess::rounds_sums(strategy)) return platform_fingerprint();
-  return fmt::format("{}, bfloat16 between {} workers", platform_fingerprint(), strategy.num_workers());
+  // Factors travel as they are, so that what decides which gradients are factors decides bits.
+  return fmt::format("{}, bfloat16 between {} workers, form {}, factors {}", platform_fingerprint(),
+                     strategy.num_workers(), name_of(StrategyAccess::update_form(strategy)),
+                     name_of(StrategyAccess::factoring(strategy)));
 }
 
 StateItem internal::item_of(const std::shared_ptr<VariableState>& variable) {

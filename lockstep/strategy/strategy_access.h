@@ -20,6 +20,8 @@ struct StrategyAccess {
     return strategy.wire_ != WireFormat::kExact && strategy.num_workers() > 1 &&
            strategy.group_->reducer().in_tree_order();
   }
+  static UpdateForm update_form(const Strategy& strategy) { return strategy.update_form_; }
+  static Factoring factoring(const Strategy& strategy) { return strategy.factoring_; }
   static VariableRegistry& registry(const Strategy& strategy) { return *strategy.registry_; }
 };
 

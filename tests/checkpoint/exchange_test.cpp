@@ -16,7 +16,6 @@
 #include <iterator>
 #include <vector>
 
-#include "lockstep/checkpoint/pickle.h"
 #include "lockstep/lockstep.h"
 #include "tests/support/errors.h"
 
@@ -281,99 +280,6 @@ TEST_F(Exchange, FilesThatPythonWroteAreRead) {
   model.load(load_tensors(folder / "state_dict.pt"));
   expect_equal(model.state(), load_tensors(folder / "state_dict.safetensors"));
   expect_error<DataError>([&] { load_tensors(folder / "object.pt"); }, "LS-CHECKPOINT-DAMAGED");
-}
-
-/// The tensors of a pickle of these opcodes.
-std::vector<internal::PickledTensor> tensors_of(const std::string& opcodes) {
-  return internal::tensors_of_pickle("\x80\x02" + opcodes + ".", "the pickle");
-}
-
-std::string text(const std::string& value) {
-  return std::string("X") + static_cast<char>(value.size()) + std::string(3, '\0') + value;
-}
-
-TEST(Pickle, GivesTheTensorsOfNestedDictionaries) {
-  const std::string storage = "(" + text("storage") + "ctorch\nFloatStorage\n" + text("0") + text("cpu") + "K\x06tQ";
-  const std::string tensor = "ctorch._utils\n_rebuild_tensor_v2\n(" + storage +
-                             "K\x01K\x02K\x02\x86K\x02K\x01\x86\x89" + "ccollections\nOrderedDict\n)RtR";
-  const auto found = tensors_of("ccollections\nOrderedDict\n)R(" + text("epoch") + "K\x07" + text("model") + "}(" +
-                                text("w") + tensor + "u" + "u");
-  ASSERT_EQ(found.size(), 1u);
-  EXPECT_EQ(found[0], (internal::PickledTensor{"model.w", "0", "FloatStorage", 6, 1, {2, 2}, {2, 1}}));
-}
-
-TEST(Pickle, GivesTheTensorsOfListsAndTuplesByTheirNumbers) {
-  const std::string storage = "(" + text("storage") + "ctorch\nFloatStorage\n" + text("0") + text("cpu") + "K\x06tQ";
-  const std::string tensor = "ctorch._utils\n_rebuild_tensor_v2\n(" + storage +
-                             "K\x01K\x02K\x02\x86K\x02K\x01\x86\x89" + "ccollections\nOrderedDict\n)RtR";
-  // {"a": [1, t, {"w": t}], "b": (t, (t,))}
-  const auto found = tensors_of("}(" + text("a") + "](K\x01" + tensor + "}" + text("w") + tensor + "se" + text("b") +
-                                tensor + tensor + "\x85\x86u");
-  std::vector<std::string> names;
-  for (const auto& one : found) names.push_back(one.name);
-  EXPECT_EQ(names, (std::vector<std::string>{"a.1", "a.2.w", "b.0", "b.1.0"}));
-  // A long list of numbers that many keys have, beside a tensor; and numbers in lists forty deep.
-  std::string shared = "](";
-  for (int i = 0; i < 100; ++i) shared += "K\x01";
-  std::string dict = "}(" + text("w") + tensor + text("0") + shared + "eq\x07";
-  for (int i = 1; i < 100; ++i) dict += text(std::to_string(i)) + "h\x07";
-  EXPECT_EQ(tensors_of(dict + "u").size(), 1u);
-  std::string deep;
-  for (int i = 0; i < 40; ++i) deep += "](";
-  for (int i = 0; i < 40; ++i) deep += "e";
-  EXPECT_EQ(tensors_of("}(" + text("w") + tensor + text("deep") + deep + "u").size(), 1u);
-  // A list that holds a tensor and itself.
-  const std::string cycle = "}(" + text("a") + "]q\x08(" + tensor + "h\x08" + "eu";
-  expect_error<DataError>([&] { tensors_of(cycle); }, "LS-CHECKPOINT-DAMAGED");
-}
-
-TEST(Pickle, KnowsConjugatesAndNegatives) {
-  const auto tensor = [](const std::string& bits) {
-    return "ctorch._utils\n_rebuild_tensor_v2\n((" + text("storage") + "ctorch\nComplexFloatStorage\n" + text("0") +
-           text("cpu") + "K\x06tQK\x01K\x02\x85K\x01\x85\x89" + "ccollections\nOrderedDict\n)R" + bits + "tR";
-  };
-  const auto of = [&](const std::string& bits) { return tensors_of("}" + text("w") + tensor(bits) + "s").at(0); };
-  EXPECT_TRUE(!of("").is_conj && !of("N").is_conj && !of("}").is_neg);
-  EXPECT_TRUE(of("}" + text("conj") + "\x88s").is_conj);
-  EXPECT_FALSE(of("}" + text("conj") + "\x89s").is_conj);
-  EXPECT_TRUE(of("}(" + text("conj") + "\x88" + text("neg") + "\x88u").is_neg);
-  for (const std::string& bad : {"}" + text("other") + "\x88s", "}" + text("conj") + "K\x01s", std::string("K\x01")})
-    expect_error<DataError>([&] { of(bad); }, "LS-CHECKPOINT-DAMAGED");
-  // Under a key that has no name.
-  expect_error<DataError>([&] { tensors_of("}\x88" + tensor("") + "s"); }, "LS-CHECKPOINT-DAMAGED");
-  EXPECT_TRUE(tensors_of("}\x88K\x01s").empty());
-}
-
-TEST(Pickle, NeverCallsAnything) {
-  for (const std::string& hostile : {
-           std::string("cos\nsystem\n(") + text("true") + "tR",
-           std::string("cbuiltins\neval\n(") + text("1") + "tR",
-           std::string("cposix\nsystem\n(") + text("true") + "tR",
-           std::string("(cos\nsystem\nX\x01") + std::string(3, '\0') + "ao",  // OBJ
-           std::string("(") + text("x") + "ios\nsystem\n",                    // INST
-           std::string("cos\nsystem\n)\x81"),
-           std::string("ctorch\n_utils\n)R"),
-       }) {
-    expect_error<DataError>([&] { tensors_of(hostile); }, "LS-CHECKPOINT-DAMAGED");
-  }
-}
-
-TEST(Pickle, RefusesWhatDoesNotFit) {
-  for (const std::string& bad :
-       {std::string(), std::string("0"), std::string("("), std::string("}}"), std::string("u"), std::string("}s"),
-        std::string("h\x05"), std::string("t"), std::string("\x87"), std::string("}b"), std::string("Q"),
-        std::string("K"), std::string("X\xff\xff\xff\xff"), std::string("\x8a\x09") + std::string(9, 'x')}) {
-    expect_error<DataError>([&] { tensors_of(bad); }, "LS-CHECKPOINT-DAMAGED");
-  }
-  // A dictionary that holds itself.
-  expect_error<DataError>([&] { tensors_of("}q\x01" + text("a") + "h\x01s"); }, "LS-CHECKPOINT-DAMAGED");
-  EXPECT_TRUE(tensors_of("}" + text("a") + "]q\x01h\x01" + "as").empty()) << "a list that holds itself, and no tensor";
-  // Dictionaries that hold the next one twice, thirty deep.
-  std::string doubled = "}q\x1e";
-  for (char n = 29; n > 0; --n) {
-    doubled = std::string("}q") + n + "(" + text("a") + doubled + text("b") + "h" + static_cast<char>(n + 1) + "u";
-  }
-  expect_error<DataError>([&] { tensors_of(doubled); }, "LS-CHECKPOINT-DAMAGED");
 }
 
 }  // namespace

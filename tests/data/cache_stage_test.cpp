@@ -193,7 +193,7 @@ TEST_F(CacheFile, SaysWhyAPathCannotBeUsed) {
   expect_error<DataError>(use(missing), "LS-DATA-FILE", {"'" + missing + "'", "plain file"});
   if (geteuid() != 0) {  // root may write everywhere
     std::filesystem::permissions(missing, std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
-    expect_error<DataError>(use(missing + "/a"), "LS-DATA-FILE", {"'" + missing + "' may not be written"});
+    expect_error<DataError>(use(missing + "/a"), "LS-DATA-FILE", {"'" + missing + "' may not be read or written"});
   }
   std::filesystem::remove_all(missing);
 }

@@ -140,7 +140,11 @@ TEST_F(StreamCacheFile, RefusesAnotherStreamsFile) {
                                     records.skip(5),
                                     records.shard(2, 0),
                                     records.shard(2, 1),
-                                    records.repeat(2)};
+                                    records.repeat(2),
+                                    data::interleave({records.take(2), records}),
+                                    data::interleave({records.take(3), records}),
+                                    data::interleave({records, records}, {.cycle_length = 2}),
+                                    records.take(2).concatenate(records)};
   for (std::size_t i = 0; i < streams.size(); ++i) {
     remove();
     streams[i].cache(path_).read_all();

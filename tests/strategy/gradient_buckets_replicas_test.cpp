@@ -64,6 +64,19 @@ TEST(GradientBuckets, ThatDifferInOneElementTravelOnceMore) {
   }
 }
 
+TEST(GradientBuckets, AreNoOwnersOfGradientsWhenTheStepComes) {
+  // A gradient whose memory has another owner is copied in the step.
+  const auto looked = with(5, [](Program& program, ReplicaContext& ctx, int) {
+    ctx.all_reduce(Reduction::kSum, torch::ones({1}));  // now all replicas have been through their backward
+    for (const auto& parameter : program.net(ctx)->parameters()) {
+      EXPECT_EQ(parameter.grad().storage().use_count(), 1u);
+    }
+  });
+  for (const WorkersCase& one : {WorkersCase{2, 2, 1}, WorkersCase{2, 4, 2}}) {
+    expect_during_backward(expect_bits_of_one_worker(one, looked, "looked at"), kAll);
+  }
+}
+
 TEST(GradientBuckets, OfSeveralSubtreesWaitForTheStep) {
   const auto plain = with(4, [](Program&, ReplicaContext&, int) {});
   expect_during_backward(expect_bits_of_one_worker({3, 8, 2}, plain, "three workers"), 0);

@@ -253,38 +253,59 @@ TEST(GradientBuckets, HaveASwitchThatIsRead) {
                                            "LS-ENVIRONMENT", {"LOCKSTEP_BUCKETS is 'on'"});
 }
 
-/// The same over connections, in the clear and encrypted.
+/// Requires the bits of one worker, and sums that leave during backward, over connections in the clear and encrypted.
+/// `hosts` has the host of each worker.
+void expect_over_connections(const std::string& hosts, int64_t replicas, int lanes, const Steps& steps) {
+  const auto workers = static_cast<int64_t>(hosts.size());
+  const auto expected = run_workers({1, replicas}, [&](Strategy& strategy) {
+                          Kept kept;
+                          steps(strategy, kept);
+                          return values_of(strategy);
+                        }).front();
+  for (const bool plaintext : {true, false}) {
+    const uint16_t port = testing::free_port();
+    std::vector<std::thread> threads;
+    for (int64_t w = 0; w < workers; ++w) {
+      threads.emplace_back([&, w] {
+        OneOfSeveral strategy(
+            testing::join_from_host({.hosts = hosts, .worker = w, .port = port, .plaintext = plaintext}), replicas,
+            lanes, nullptr);
+        Kept kept;
+        steps(strategy, kept);
+        EXPECT_NE(strategy.describe().find(kDuringBackward), std::string::npos) << hosts << ", worker " << w;
+        const Values values = values_of(strategy);
+        ASSERT_EQ(values.size(), expected.size());
+        for (std::size_t i = 0; i < values.size(); ++i)
+          EXPECT_TRUE(torch::equal(values[i], expected[i])) << hosts << ", worker " << w << ", value " << i;
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
 TEST(GradientBuckets, LeaveByConnectionsToo) {
   const auto plain = with(6, [](Program& program, ReplicaContext& ctx, int step) {
     if (step == 4 && ctx.replica_id() == 1) program.net(ctx)->first->weight.grad().data().mul_(0.5);
   });
-  for (const bool plaintext : {true, false}) {
-    for (const std::string hosts : {"01", "012", "0011"}) {
-      const auto workers = static_cast<int64_t>(hosts.size());
-      const auto expected = run_workers({1, workers}, [&](Strategy& strategy) {
-                              Kept kept;
-                              plain(strategy, kept);
-                              return values_of(strategy);
-                            }).front();
-      const uint16_t port = testing::free_port();
-      std::vector<std::thread> threads;
-      for (int64_t w = 0; w < workers; ++w) {
-        threads.emplace_back([&, w] {
-          OneOfSeveral strategy(
-              testing::join_from_host({.hosts = hosts, .worker = w, .port = port, .plaintext = plaintext}), workers, 1,
-              nullptr);
-          Kept kept;
-          plain(strategy, kept);
-          EXPECT_NE(strategy.describe().find(kDuringBackward), std::string::npos) << hosts << ", worker " << w;
-          const Values values = values_of(strategy);
-          ASSERT_EQ(values.size(), expected.size());
-          for (std::size_t i = 0; i < values.size(); ++i)
-            EXPECT_TRUE(torch::equal(values[i], expected[i])) << hosts << ", worker " << w << ", value " << i;
-        });
-      }
-      for (std::thread& thread : threads) thread.join();
-    }
+  for (const std::string hosts : {"01", "012", "0011"}) {
+    expect_over_connections(hosts, static_cast<int64_t>(hosts.size()), 1, plain);
   }
+}
+
+/// One backward completes sums of two optimizers, on the threads of two replicas at the same time.
+TEST(GradientBuckets, OfSeveralOptimizersAndReplicasUseOneConnectionInTurn) {
+  const Steps two = [](Strategy& strategy, Kept& kept) {
+    Program& one = kept.make(strategy, 0.01);
+    Program& other = kept.make(strategy, 0.02);
+    for (int step = 0; step < 12; ++step) {
+      strategy.run([&](ReplicaContext& ctx) {
+        (one.net(ctx)->forward(input(ctx)) * other.net(ctx)->forward(input(ctx))).pow(2).mean().backward();
+        one.optimizer.step(ctx);
+        other.optimizer.step(ctx);
+      });
+    }
+  };
+  expect_over_connections("01", 4, 2, two);
 }
 
 }  // namespace
