@@ -127,7 +127,8 @@ const auto kName = [](const auto& one) { return one.param.name; };
 INSTANTIATE_TEST_SUITE_P(Threads, WorldConforms, ::testing::ValuesIn(world_checks({.make = threads})), kName);
 INSTANTIATE_TEST_SUITE_P(SharedMemory, WorldConforms, ::testing::ValuesIn(world_checks({.make = shared_memory})),
                          kName);
-INSTANTIATE_TEST_SUITE_P(Tls, WorldConforms, ::testing::ValuesIn(world_checks({.make = network({})})), kName);
+INSTANTIATE_TEST_SUITE_P(Tls, WorldConforms,
+                         ::testing::ValuesIn(world_checks({.make = network({}), .workers = {2, 3, 8}})), kName);
 // As tls, but for the cipher.
 INSTANTIATE_TEST_SUITE_P(Tcp, WorldConforms,
                          ::testing::ValuesIn(world_checks({.make = network({.plaintext = true}), .workers = {2, 8}})),
@@ -135,7 +136,7 @@ INSTANTIATE_TEST_SUITE_P(Tcp, WorldConforms,
 // Workers of a host share memory.
 INSTANTIATE_TEST_SUITE_P(
     TwoHosts, WorldConforms,
-    ::testing::ValuesIn(world_checks({.make = network({.host = one_of_two_hosts}), .workers = {3, 4, 8}})), kName);
+    ::testing::ValuesIn(world_checks({.make = network({.host = one_of_two_hosts}), .workers = {3, 8}})), kName);
 INSTANTIATE_TEST_SUITE_P(AllButOneOnAHost, WorldConforms,
                          ::testing::ValuesIn(world_checks(
                              {.make = network({.plaintext = true, .host = host_of_all_but_the_last}), .workers = {4}})),
