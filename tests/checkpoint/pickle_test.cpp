@@ -136,7 +136,8 @@ std::map<std::string, at::Tensor> loaded(const std::string& opcodes, const at::T
 /// The opcodes of a tensor of all six elements of storage "0"; `bits` is its dictionary of conjugate and negative.
 std::string six_of(const std::string& type, const std::string& bits) {
   return "ctorch._utils\n_rebuild_tensor_v2\n((" + text("storage") + "ctorch\n" + type + "\n" + text("0") +
-         text("cpu") + "K\x06tQK\x00K\x06\x85K\x01\x85\x89" + "ccollections\nOrderedDict\n)R" + bits + "tR";
+         text("cpu") + "K\x06tQK" + std::string(1, '\0') + "K\x06\x85K\x01\x85\x89" + "ccollections\nOrderedDict\n)R" +
+         bits + "tR";
 }
 
 TEST(Pickle, OfManyConjugatesOfOneStorageAsksForOneMoreStorage) {
