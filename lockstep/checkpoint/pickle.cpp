@@ -234,7 +234,11 @@ class Machine {
 
   void long_integer() {
     const uint64_t size = number(1);
-    if (size > 8) fail("has an integer of more than 64 bits");
+    if (size > 8) {  // no size, and no key of a tensor
+      take(size);
+      push(Kind::kReal);
+      return;
+    }
     uint64_t value = number(size);
     if (size > 0 && size < 8 && (value >> (8 * size - 1) & 1) != 0) value |= ~uint64_t{0} << (8 * size);
     push_integer(static_cast<int64_t>(value));
@@ -330,6 +334,10 @@ class Machine {
     if (depth > kDepth || ++visited_ > bytes_.size()) fail("nests dictionaries or lists too deep");
     const Value& value = values_[index];
     if (value.kind == Kind::kTensor) {
+      // A tensor that is named many times is copied as often.
+      constexpr std::size_t kCopiesOfAByte = 64;
+      gathered_ += sizeof(PickledTensor) + prefix.size() + 16 * value.tensor->shape.size();
+      if (gathered_ / kCopiesOfAByte > bytes_.size()) fail("names the same tensors too often");
       tensors.push_back(*value.tensor);
       tensors.back().name = prefix;
     }
@@ -361,6 +369,7 @@ class Machine {
   std::map<uint64_t, std::size_t> memo_;
   std::vector<bool> leads_to_tensor_;  // by value: whether there is a tensor in it
   std::size_t visited_ = 0;
+  std::size_t gathered_ = 0;  // bytes of tensors, copied for each of their names
   std::size_t copied_ = 0;
 };
 

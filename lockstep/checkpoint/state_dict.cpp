@@ -175,10 +175,15 @@ void write_state_dict(NewFile& file, const NamedTensors& tensors) {
   require_state_dict(tensors);
   const at::NoGradGuard no_grad;
   c10::Dict<std::string, at::Tensor> dictionary;
+  std::map<const void*, at::ScalarType> type_of_storage;
   for (const auto& [name, value] : tensors) {
-    const at::Tensor dense = plain_and_contiguous(value.detach());
-    // The whole storage is written, which may have other tensors in it.
-    dictionary.insert(name, dense.storage().nbytes() == bytes_in(dense).size() ? dense : dense.clone());
+    at::Tensor dense = plain_and_contiguous(value.detach());
+    // The whole storage is written, which may have other tensors in it; and once, with the dtype of the first tensor.
+    const auto shared = type_of_storage.find(dense.storage().unsafeGetStorageImpl());
+    const bool has_other_type = shared != type_of_storage.end() && shared->second != dense.scalar_type();
+    if (has_other_type || dense.storage().nbytes() != bytes_in(dense).size()) dense = dense.clone();
+    type_of_storage.emplace(dense.storage().unsafeGetStorageImpl(), dense.scalar_type());
+    dictionary.insert(name, dense);
   }
   // torch::pickle_save would name the dictionary's type, by a function that weights_only=True does not allow.
   std::string pickled;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <optional>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "lockstep/checkpoint/strict_json.h"
 
@@ -129,6 +131,13 @@ std::map<std::string, ZipEntry> entries_of_zip(const OpenFile& file, const std::
   }
   if (at != list.size() || entries.size() != directory.entries) {
     throw_damaged(what, "has a list of entries that is not as long as it says");
+  }
+  // Or many entries of few bytes would be read into much memory.
+  std::vector<std::pair<uint64_t, uint64_t>> ranges;
+  for (const auto& [name, entry] : entries) ranges.emplace_back(entry.begin, entry.begin + entry.size);
+  std::sort(ranges.begin(), ranges.end());
+  for (std::size_t i = 1; i < ranges.size(); ++i) {
+    if (ranges[i].first < ranges[i - 1].second) throw_damaged(what, "has entries that lie over each other");
   }
   return entries;
 }

@@ -19,7 +19,7 @@ struct ZipEntry {
 };
 
 /// All entries by name. A DataError (LS-CHECKPOINT-DAMAGED) that begins with `what` where the file is no zip file, is
-/// in parts or encrypted, where an entry does not lie in it, or where two have one name.
+/// in parts or encrypted, where an entry does not lie in it, or where two have one name or lie over each other.
 std::map<std::string, ZipEntry> entries_of_zip(const OpenFile& file, const std::string& what);
 
 }  // namespace lockstep::internal

@@ -14,6 +14,7 @@
 #include "lockstep/data/batch_rows.h"
 #include "lockstep/data/plan.h"
 #include "lockstep/data/stage.h"
+#include "lockstep/data/stage_digest.h"
 
 namespace lockstep {
 
@@ -224,6 +225,11 @@ class ListedStreams final : public StreamSource {
     return files;
   }
   int64_t read_ahead() const override { return sources_.front()->read_ahead(); }
+  uint64_t digest() const override {
+    uint64_t digest = sources_.size();
+    for (const auto& source : sources_) digest = internal::mixed(digest, source->digest());
+    return internal::stage_digest(digest, describe());
+  }
 
  private:
   const Sources sources_;
@@ -282,6 +288,7 @@ class MadeStreams final : public StreamSource {
   }
   std::vector<File> files() const override { return upstream_->files(); }
   int64_t read_ahead() const override { return upstream_->read_ahead(); }
+  uint64_t digest() const override { return internal::stage_digest(upstream_->digest(), describe()); }
 
  private:
   const std::shared_ptr<const StreamSource> upstream_;

@@ -18,6 +18,7 @@
 #include "lockstep/data/batch_rows.h"
 #include "lockstep/data/row_feed.h"
 #include "lockstep/data/stage.h"
+#include "lockstep/data/stage_digest.h"
 
 namespace lockstep {
 
@@ -59,6 +60,7 @@ using internal::PositionParts;
 void SkippedSamples::add(const std::exception_ptr& why) {
   constexpr int64_t kLogged = 8;
   const int64_t before = count_.fetch_add(1);
+  if (all_) return all_->add(why);
   if (before >= kLogged) return;
   internal::log(LogLevel::kWarning, fmt::format("a sample was left out: {}{}", message_of(why),
                                                 before + 1 == kLogged ? " (no more of these are logged)" : ""));
@@ -72,6 +74,7 @@ std::string StreamSource::name_of(int64_t id) const { return fmt::format("sample
 int64_t StreamSource::num_shards() const { return 1; }
 std::vector<StreamSource::File> StreamSource::files() const { return {}; }
 int64_t StreamSource::read_ahead() const { return 0; }
+uint64_t StreamSource::digest() const { return internal::stage_digest(1, describe()); }
 
 const std::shared_ptr<const StreamSource>& Stream::source() const {
   if (source_) return source_;

@@ -90,7 +90,13 @@ class KeptInMemory final : public Kept, public std::enable_shared_from_this<Kept
   std::unique_ptr<Recording> record() override {
     return is_given_up() ? nullptr : std::make_unique<MemoryRecording>(shared_from_this());
   }
-  void to_kept_form(Batch& /*element*/) const override {}
+  void to_kept_form(Batch& element) const override {
+    for_each_tensor(element, [](at::Tensor& tensor) {
+      // Copies of others get other strides.
+      const bool stays = !tensor.defined() || tensor.layout() != at::kStrided || tensor.is_non_overlapping_and_dense();
+      if (!stays) tensor = tensor.clone();
+    });
+  }
 
  private:
   class MemoryRecording final : public Recording {
@@ -135,10 +141,16 @@ class FileRecording final : public Recording {
   const std::unique_ptr<ElementFileWriter> writer_;
 };
 
-/// The file's path, whichever folder the program goes to, and with the target of a link.
+/// The file's path, whichever folder the program goes to, and with the target of a link, which need not be there.
 std::string settled(const std::string& path) {
+  namespace fs = std::filesystem;
   std::error_code error;
-  const std::filesystem::path whole = std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
+  fs::path file = fs::absolute(path, error);
+  constexpr int kMostLinks = 40;  // as the system
+  for (int i = 0; i < kMostLinks && !error && fs::is_symlink(file, error); ++i) {
+    file = file.parent_path() / fs::read_symlink(file, error);
+  }
+  const fs::path whole = fs::weakly_canonical(file, error);
   return error ? path : whole.string();
 }
 
@@ -314,11 +326,12 @@ class CacheStage final : public StreamStage {
     }
     if (auto all = kept_->all()) return std::make_unique<KeptReader>(std::move(all), given);
     StreamPass first;
-    first.skipped = pass.skipped;
+    // Apart from what later stages leave out.
+    if (pass.skipped) first.skipped = std::make_shared<SkippedSamples>(pass.skipped);
     const bool from_the_beginning = there.empty();
     Reader upstream = this->upstream().open(first, there);
     auto reader = std::make_unique<RecordingReader>(kept_, std::move(upstream), from_the_beginning ? 0 : given,
-                                                    std::move(there), pass.skipped, describe());
+                                                    std::move(there), first.skipped, describe());
     if (!from_the_beginning) return reader;
     // A place among kept elements that are there no more: read up to it.
     Batch element;
@@ -334,7 +347,7 @@ class CacheStage final : public StreamStage {
 
 /// What the stream's elements are, as far as it says so.
 uint64_t digest_of(const StreamSource& stream) {
-  uint64_t digest = internal::stage_digest(1, stream.describe());
+  uint64_t digest = stream.digest();
   for (const StreamSource::File& file : stream.files()) digest = internal::mixed(digest, file.digest);
   return digest;
 }

@@ -150,6 +150,9 @@ class ZipStage final : public StreamStage {
     return fmt::format("{} with {} as '{}'", upstream().describe(), second_->describe(), name_);
   }
   int64_t num_shards() const override { return 1; }  // files of both need not correspond
+  uint64_t digest() const override {
+    return internal::stage_digest(internal::mixed(upstream().digest(), second_->digest()), describe());
+  }
   std::vector<File> files() const override {
     std::vector<File> all = upstream().files();
     for (File& file : second_->files()) all.push_back(std::move(file));

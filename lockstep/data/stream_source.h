@@ -6,6 +6,7 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/data/batch.h"
@@ -19,13 +20,20 @@ using StreamPosition = std::vector<int64_t>;
 /// Counts samples that were left out because they could not be read. Any thread.
 class SkippedSamples {
  public:
+  SkippedSamples() = default;
+  /// Those of a part of a pass: they count in `all` too, where it is given.
+  explicit SkippedSamples(std::shared_ptr<SkippedSamples> all) : all_(std::move(all)) {}
   /// Counts one. The first ones are logged, with what was thrown.
   void add(const std::exception_ptr& why);
   int64_t count() const { return count_.load(); }
   /// Sets the count back after samples were read a second time.
-  void set(int64_t count) { count_.store(count); }
+  void set(int64_t count) {
+    const int64_t before = count_.exchange(count);
+    if (all_) all_->set(all_->count() - (before - count));
+  }
 
  private:
+  const std::shared_ptr<SkippedSamples> all_ = nullptr;
   std::atomic<int64_t> count_{0};
 };
 
@@ -68,6 +76,9 @@ class StreamSource {
     uint64_t digest = 0;
   };
   virtual std::vector<File> files() const;
+  /// What its elements are, as far as it can say, without what is in its files: a digest of describe(), and of the
+  /// digests of the streams that it is made of.
+  virtual uint64_t digest() const;
   /// See Source::read_ahead.
   virtual int64_t read_ahead() const;
 };

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/data/stage_digest.h"
 #include "lockstep/data/stream.h"
 
 namespace lockstep::internal {
@@ -20,6 +21,8 @@ class StreamStage : public data::StreamSource {
   /// A stage that gives other ids than its upstream overrides it.
   std::string name_of(int64_t id) const override { return upstream_->name_of(id); }
   std::vector<File> files() const override { return upstream_->files(); }
+  /// A stage of several streams overrides it.
+  uint64_t digest() const override { return stage_digest(upstream_->digest(), describe()); }
   int64_t read_ahead() const override { return upstream_->read_ahead(); }
 
  protected:

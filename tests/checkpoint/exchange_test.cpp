@@ -200,6 +200,19 @@ TEST_F(Exchange, AStateDictionaryIsWrittenWhereTheNameEndsAsTorchs) {
   EXPECT_NE(bytes("pt").substr(0, 2), "PK") << "a name is not an ending";
 }
 
+TEST_F(Exchange, TensorsThatShareMemoryAsOtherTypesKeepTheirOwn) {
+  const at::Tensor numbers = torch::tensor({1.5F, 2.5F});
+  const at::Tensor waves = torch::view_as_complex(torch::arange(4).to(torch::kFloat).view({2, 2}));
+  const Tensors tensors{{"a", numbers},
+                        {"b", numbers.view(torch::kInt)},
+                        {"c", waves},
+                        {"d", torch::view_as_real(waves)},
+                        {"e", torch::view_as_real(waves)}};
+  save_tensors(path("a.pt"), tensors);
+  const Tensors found = load_tensors(path("a.pt"));
+  expect_equal(found, tensors);
+}
+
 TEST_F(Exchange, ATensorWithoutANameComesBack) {
   for (const char* name : {"a.pt", "a.safetensors"}) {
     save_tensors(folder_ / name, {{"", torch::arange(3)}, {"b", torch::arange(2)}});

@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <string>
 #include <utility>
@@ -116,6 +118,29 @@ TEST(Pickle, RefusesWhatDoesNotFit) {
   expect_error<DataError>([&] { tensors_of(doubled); }, "LS-CHECKPOINT-DAMAGED");
 }
 
+TEST(Pickle, PassesOverIntegersOfAnySize) {
+  const std::string large = "\x8a\x09" + std::string(8, '\x05') + std::string(1, '\0');
+  EXPECT_TRUE(tensors_of("}" + text("seed") + large + "s").empty());
+  expect_error<DataError>([&] { tensors_of("}" + text("seed") + "\x8a\x20" + std::string(4, 'x')); },
+                          "LS-CHECKPOINT-DAMAGED");
+}
+
+TEST(Pickle, NamesATensorAsOftenAsItHasBytesFor) {
+  const std::string shape = "(" + [] {
+    std::string sizes;
+    for (int i = 0; i < 60; ++i) sizes += "K\x01";
+    return sizes;
+  }() + "t";
+  const std::string tensor = "ctorch._utils\n_rebuild_tensor_v2\n((" + text("storage") + "ctorch\nFloatStorage\n" +
+                             text("0") + text("cpu") + "K\x06tQK\x01" + shape + shape + "\x89" +
+                             "ccollections\nOrderedDict\n)Rt" + "R";
+  std::string often;
+  for (int i = 0; i < 100'000; ++i) often += "h\x07";
+  expect_error<DataError>(
+      [&] { tensors_of("}" + text(std::string(200, 'k')) + "(" + tensor + "q\x07" + often + "ts"); },
+      "LS-CHECKPOINT-DAMAGED", {"too often"});
+}
+
 /// What a file of torch.save gives whose storage "0" is `storage`.
 std::map<std::string, at::Tensor> loaded(const std::string& opcodes, const at::Tensor& storage) {
   const fs::path file = fs::temp_directory_path() / ("lockstep-pickle-" + std::to_string(getpid()) + ".pt");
@@ -157,6 +182,28 @@ TEST(Pickle, OfANegativeOfTruthValuesIsRefused) {
   const std::string opcodes = "}" + text("w") + six_of("BoolStorage", "}" + text("neg") + "\x88s") + "s";
   expect_error<DataError>([&] { loaded(opcodes, torch::ones({6}, torch::kBool)); }, "LS-CHECKPOINT-DAMAGED",
                           {"'w'", "truth values"});
+}
+
+TEST(Pickle, OfEntriesThatLieOverEachOtherIsRefused) {
+  const fs::path file = fs::temp_directory_path() / ("lockstep-overlap-" + std::to_string(getpid()) + ".pt");
+  {
+    caffe2::serialize::PyTorchStreamWriter writer(file.string());
+    const std::string pickle = "\x80\x02}.";
+    writer.writeRecord("data.pkl", pickle.data(), pickle.size());
+    const std::string bytes(1000, 'x');
+    for (const char* name : {"data/0", "data/1"}) writer.writeRecord(name, bytes.data(), bytes.size());
+    writer.writeEndOfFile();
+  }
+  EXPECT_TRUE(load_tensors(file).empty());
+  std::ifstream in(file, std::ios::binary);
+  std::string zip{std::istreambuf_iterator<char>(in), {}};
+  in.close();
+  // In the list of entries, 42 bytes from the begin of a record stands where the entry lies.
+  const auto place_in_list = [&](const std::string& name) { return zip.rfind("PK\1\2", zip.rfind(name)) + 42; };
+  zip.replace(place_in_list("/data/1"), 4, zip.substr(place_in_list("/data/0"), 4));
+  std::ofstream(file, std::ios::binary) << zip;
+  expect_error<DataError>([&] { load_tensors(file); }, "LS-CHECKPOINT-DAMAGED", {"over each other"});
+  fs::remove(file);
 }
 
 }  // namespace

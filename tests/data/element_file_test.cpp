@@ -144,7 +144,12 @@ TEST_F(StreamCacheFile, RefusesAnotherStreamsFile) {
                                     data::interleave({records.take(2), records}),
                                     data::interleave({records.take(3), records}),
                                     data::interleave({records, records}, {.cycle_length = 2}),
-                                    records.take(2).concatenate(records)};
+                                    records.take(2).concatenate(records),
+                                    records.concatenate(records).take(2),
+                                    records.repeat(2).concatenate(records),
+                                    records.concatenate(records).repeat(2),
+                                    records.batch(3).padded_batch(2),
+                                    records.padded_batch(3).batch(2)};
   for (std::size_t i = 0; i < streams.size(); ++i) {
     remove();
     streams[i].cache(path_).read_all();

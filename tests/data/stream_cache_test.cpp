@@ -7,6 +7,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -113,14 +114,20 @@ TEST_F(StreamCache, GivesTensorsOfTheSameStridesInEachPass) {
   const auto parse = [](const std::string& bytes, const data::RecordPlace& place) {
     Batch sample = parse_number(bytes, place);
     sample.input = torch::rand({1, 3, 4, 4}).to(torch::kFloat, false, false, torch::MemoryFormat::ChannelsLast);
+    sample.more["every other"] = torch::rand({1, 9, 2}).select(2, 0);
+    sample.more["expanded"] = torch::rand({1, 1}).expand({1, 7});
     return sample;
   };
-  const Stream cached = data::from_records(testing::files_of({2}), parse).cache(path_);
-  const auto first = cached.read_all();
-  const auto second = cached.read_all();
-  for (std::size_t i = 0; i < first.size(); ++i) {
-    EXPECT_TRUE(torch::equal(first[i].input, second[i].input));
-    EXPECT_EQ(first[i].input.strides(), second[i].input.strides());
+  for (const std::string& path : {path_, std::string()}) {
+    const Stream cached = data::from_records(testing::files_of({2}), parse).cache(path);
+    const auto first = cached.read_all();
+    const auto second = cached.read_all();
+    for (std::size_t i = 0; i < first.size(); ++i) {
+      EXPECT_TRUE(torch::equal(first[i].input, second[i].input));
+      EXPECT_EQ(first[i].input.strides(), second[i].input.strides());
+      EXPECT_EQ(first[i].more.at("every other").strides(), second[i].more.at("every other").strides());
+      EXPECT_EQ(first[i].more.at("expanded").strides(), second[i].more.at("expanded").strides());
+    }
   }
 }
 
@@ -183,6 +190,40 @@ TEST_F(StreamCache, HasNoElementsWhereSomeWereLeftOut) {
     EXPECT_EQ(data.skipped(), epoch + 1) << "each epoch says that it was left out";
     EXPECT_FALSE(fs::exists(path_));
   }
+}
+
+TEST_F(StreamCache, KeepsItsElementsWhereALaterStageLeavesSomeOut) {
+  for (const std::string& path : {path_, std::string()}) {
+    const auto files = testing::files_of({6});
+    const Stream stream = data::from_records(files, parse_number).cache(path).map([](Batch element) {
+      if (element.target.item<int64_t>() == 3) throw std::runtime_error("a bad one");
+      return element;
+    });
+    const Warnings warnings;
+    OneDeviceStrategy strategy;
+    const auto data = strategy.distribute(stream, {.global_batch = 2, .on_error = OnError::kSkip});
+    files->read = 0;
+    for (int64_t epoch = 0; epoch < 3; ++epoch) {
+      Numbers seen;
+      for (const auto& step : data.epoch(epoch)) {
+        const Numbers part = targets_of({step[ReplicaId(0)]});
+        seen.insert(seen.end(), part.begin(), part.end());
+      }
+      EXPECT_EQ(seen, (Numbers{0, 1, 2, 4, 5}));
+      EXPECT_EQ(data.skipped(), epoch + 1);
+    }
+    EXPECT_EQ(files->read, 6) << "in the first epoch only";
+  }
+}
+
+TEST_F(StreamCache, IsWrittenBehindALinkWhoseTargetIsNotThereYet) {
+  const std::string link = path_ + ".link";
+  fs::remove(link);
+  fs::create_symlink(fs::path(path_).filename(), link);
+  testing::numbers_in({4}).cache(link).read_all();
+  EXPECT_TRUE(fs::is_symlink(link));
+  EXPECT_TRUE(fs::is_regular_file(path_));
+  fs::remove(link);
 }
 
 /// A program's own source may give what the library's sources refuse.
