@@ -234,7 +234,7 @@ class Machine {
 
   void long_integer() {
     const uint64_t size = number(1);
-    if (size > 8) {  // no size, and no key of a tensor
+    if (size > 8) {  // it can be no size and no key, so that its value does not matter
       take(size);
       push(Kind::kReal);
       return;

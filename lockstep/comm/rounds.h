@@ -32,7 +32,7 @@ class Rounds {
   std::string describe() const { return world_->describe(); }
   /// See World::host_memory.
   HostMemory* host_memory() const { return world_->host_memory(); }
-  /// See World::windows. Whoever uses it while replicas run holds the mutex.
+  /// See World::windows. Whoever uses it while replicas run holds windows_mutex(), which any thread may take.
   Windows* windows() const { return world_->windows(); }
   std::mutex& windows_mutex() { return windows_mutex_; }
 

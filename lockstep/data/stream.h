@@ -71,8 +71,8 @@ class Stream {
   /// when it is whole and which later runs read too. Random work before it is that of epoch 0 of seed 0. A path that
   /// cannot be used, and a file of other data, is a DataError. Where the disk is full, or elements are left out
   /// (OnError::kSkip), nothing is kept, and the log says so. One reader at a time writes the file. It tells data apart
-  /// by describe() and by the digests of the stream's files. Of a function it knows the name only: give the function of
-  /// a map another name where it changes, and another path where a function without a name does.
+  /// by StreamSource::digest() and by the digests of the files. Of a function these know the name only: give the
+  /// function of a map another name where it changes, and another path where a function without a name does.
   Stream cache(const std::string& path = {}) const;
   /// See Dataset::prefetch.
   Stream prefetch(int64_t steps) const;

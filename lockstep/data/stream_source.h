@@ -76,8 +76,9 @@ class StreamSource {
     uint64_t digest = 0;
   };
   virtual std::vector<File> files() const;
-  /// What its elements are, as far as it can say, without what is in its files: a digest of describe(), and of the
-  /// digests of the streams that it is made of.
+  /// What its elements are, as far as it can say without its files; caches tell streams apart by it. Of describe(),
+  /// unless it is overridden. A stage of your own that reads other streams mixes in their digests: one text may
+  /// describe two orders of the same stages.
   virtual uint64_t digest() const;
   /// See Source::read_ahead.
   virtual int64_t read_ahead() const;

@@ -14,6 +14,7 @@
 
 #include "lockstep/comm/thread_workers.h"
 #include "lockstep/lockstep.h"
+#include "lockstep/strategy/strategy_access.h"
 #include "tests/strategy/net_of_buckets.h"
 #include "tests/support/errors.h"
 #include "tests/support/factored.h"
@@ -220,6 +221,25 @@ TEST(WireFormat, IsRefusedWithHostMemoryWhereNothingTravels) {
     expect_error<UsageError>([&] { WithOptions(world, UpdateForm::kHostMemory, kRounded); }, "LS-OPTION",
                              {"host memory", "bfloat16"});
   });
+}
+
+TEST(WireFormat, IsPartOfTheFingerprintWithWhatDecidesWhichGradientsAreSums) {
+  const auto fingerprint = [](const WorkersCase& one) {
+    return run_workers(one, [](Strategy& strategy) { return internal::fingerprint_of(strategy); }).front();
+  };
+  const std::string exact = fingerprint({2, 2});
+  EXPECT_EQ(fingerprint({1, 2, 1, kRounded}), exact) << "nothing travels";
+  const std::string two = fingerprint({2, 2, 1, kRounded});
+  EXPECT_NE(two, exact);
+  EXPECT_NE(fingerprint({4, 4, 1, kRounded}), two);
+  {
+    const EnvironmentScope form("LOCKSTEP_UPDATE_FORM", "sums");
+    EXPECT_EQ(fingerprint({2, 2}), exact) << "it decides no bits there";
+    EXPECT_NE(fingerprint({2, 2, 1, kRounded}), two);
+  }
+  const FactoredGradientsAre factored("off");
+  EXPECT_EQ(fingerprint({2, 2}), exact);
+  EXPECT_NE(fingerprint({2, 2, 1, kRounded}), two);
 }
 
 TEST(WireFormat, ThatDiffersIsNamedOnAllWorkers) {
