@@ -1,9 +1,7 @@
 // `lockstep bench wire`: how fast bytes go between workers of this machine, beside a plain copy in memory.
 #include <fmt/format.h>
-#include <netinet/in.h>
 #include <sched.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,8 +20,8 @@
 
 #include "lockstep/comm/join.h"
 #include "lockstep/comm/network/network_world.h"
+#include "lockstep/comm/reserved_port.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/file_descriptor.h"
 #include "tools/bench/bench_report.h"
 #include "tools/console.h"
 #include "tools/whole_file.h"
@@ -113,21 +111,6 @@ struct Buffers {
   std::vector<std::span<const std::byte>> to;
   std::vector<std::span<std::byte>> from;
 };
-
-/// A port of the loopback interface at which nobody listens.
-uint16_t free_port() {
-  const internal::FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  if (bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
-      getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-    throw ClusterError("LS-CLUSTER-SOCKET", fmt::format("no port of 127.0.0.1 is free: {}", std::strerror(errno)),
-                       "look at this host's limits of open files");
-  }
-  return ntohs(address.sin_port);
-}
 
 std::byte pattern(int64_t from, int64_t to, std::size_t i) {
   return static_cast<std::byte>(static_cast<std::size_t>(31 * from + 7 * to) + i % 251);
@@ -236,13 +219,13 @@ int bench_wire(const BenchWireOptions& options) {
                  static_cast<double>(*std::max_element(options.sizes.begin(), options.sizes.end())),
              "--sizes and --workers");
   const std::string job = fmt::format("bench-wire-{}", getpid());
-  const uint16_t port = options.engine == "shared-memory" ? 0 : free_port();
+  const internal::ReservedPort port;
   Workers processes(options.workers);
   const int64_t me = processes.index();
   pin(me);
   std::shared_ptr<World> world;
   try {
-    world = join_workers(options, me, job, port);
+    world = join_workers(options, me, job, port.number());
     TimingOptions timing{.blocks = static_cast<int>(options.blocks), .block_seconds = options.block_seconds};
     std::vector<std::vector<std::string>> table{
         {"to each other worker", "exchange", "GB/s", "a copy of as much", "share"}};

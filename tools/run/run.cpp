@@ -2,12 +2,10 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/random.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,9 +14,11 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/reserved_port.h"
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/oom_kills.h"
@@ -49,19 +49,6 @@ std::string random_hex(std::size_t bytes) {
   std::string text;
   for (std::size_t i = 0; i < bytes; ++i) text += fmt::format("{:02x}", buffer[i]);
   return text;
-}
-
-uint16_t free_port() {
-  const internal::FileDescriptor server(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  auto* const generic = reinterpret_cast<sockaddr*>(&address);
-  socklen_t size = sizeof address;
-  if (!server.is_open() || bind(server.get(), generic, size) != 0 || getsockname(server.get(), generic, &size) != 0) {
-    refuse("no free port was found on 127.0.0.1", "name one: --port P");
-  }
-  return ntohs(address.sin_port);
 }
 
 void check(const RunOptions& options) {
@@ -101,15 +88,15 @@ std::vector<std::string> environment_of_this_process() {
   return result;
 }
 
-/// What each worker of start number `restart` gets. Where the job is this machine's alone, port and secret are new each
-/// time, so that nothing that was left of an earlier start can join.
-std::vector<WorkerPlan> plans_of(const RunOptions& options, const Job& job, int restart) {
+/// What each worker of start number `restart` gets. Where the job is this machine's alone, secret and `port` are new
+/// each time, so that nothing that was left of an earlier start can join.
+std::vector<WorkerPlan> plans_of(const RunOptions& options, const Job& job, int restart, uint16_t port) {
   const std::vector<std::string> outer = environment_of_this_process();
   const auto cores =
       core_shares(options.pin ? internal::cores_of_this_process() : std::vector<int>(), job.share.workers);
   WorkerIdentity worker = {.share = job.share,
                            .chief_host = job.chief_host,
-                           .port = job.port != 0 ? job.port : free_port(),
+                           .port = port,
                            .job_id = job.id,
                            .secret = job.has_own_secret ? "" : random_hex(32),
                            .restart_count = restart,
@@ -206,7 +193,9 @@ int run_attempts(const RunOptions& options, const Job& job, RunReport& report) {
   for (int restart = 0;; ++restart) {
     const std::optional<int64_t> kills_before = internal::oom_kills();
     const Clock::time_point start = Clock::now();
-    const std::vector<WorkerPlan> plans = plans_of(options, job, restart);
+    std::optional<internal::ReservedPort> reserved;  // until all workers have ended
+    if (job.port == 0) reserved.emplace();
+    const std::vector<WorkerPlan> plans = plans_of(options, job, restart, reserved ? reserved->number() : job.port);
     if (options.json.empty()) report.attempts.clear();  // nobody will read them
     report.attempts.push_back({.result = Attempt(settings, signals, watchdog, outputs, grace).run(plans)});
     AttemptReport& attempt = report.attempts.back();
