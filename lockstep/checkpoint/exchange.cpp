@@ -25,6 +25,7 @@ namespace {
 /// The file that gets the new content: a link's target, so that the link stays. Renaming would also replace a device or
 /// a pipe, so these are refused.
 fs::path file_to_replace(const fs::path& file) {
+  if (file.empty()) throw DataError("LS-FILE", "a file to write has no name", "give its path");
   std::error_code error;
   const fs::file_status status = fs::status(file, error);
   if (fs::exists(status) && !fs::is_regular_file(status)) {

@@ -141,8 +141,7 @@ class Machine {
     return values_[tuple.items[i]];
   }
   std::vector<int64_t> integers(const Value& tuple) const {
-    constexpr std::size_t kMostDimensions = 64;
-    if (tuple.items.size() > kMostDimensions) fail("has a tensor of too many dimensions");
+    if (tuple.items.size() > kMostPickledDimensions) fail("has a tensor of too many dimensions");
     std::vector<int64_t> result;
     for (std::size_t i = 0; i < tuple.items.size(); ++i) {
       result.push_back(item(tuple, i, Kind::kInteger, "a size").integer);

@@ -27,6 +27,8 @@ struct PickledTensor {
 /// The longest name of a tensor, in bytes. What one value of a pickle may lead to is bounded, because a pickle can name
 /// one value as often as it likes.
 constexpr std::size_t kLongestPickledName = 1000;
+/// The most dimensions of a tensor.
+constexpr std::size_t kMostPickledDimensions = 64;
 
 /// All tensors of a dictionary, of dictionaries, lists and tuples in it, and of the objects that torch::save of C++
 /// writes. Numbers and texts in it are passed over. A DataError (LS-CHECKPOINT-DAMAGED) that begins with `what` for

@@ -163,6 +163,12 @@ void require_state_dict(const NamedTensors& tensors) {
                                    shown(name), name.size(), kLongestPickledName),
                        "write a safetensors file, or give it a shorter name");
     }
+    if (static_cast<std::size_t>(value.dim()) > kMostPickledDimensions) {
+      throw UsageError("LS-SHAPE",
+                       fmt::format("'{}' has {} dimensions, and files of torch.save are read with up to {}",
+                                   shown(name), value.dim(), kMostPickledDimensions),
+                       "write a safetensors file, or reshape it");
+    }
     if (has_storage(value.scalar_type())) continue;
     throw UsageError("LS-DTYPE",
                      fmt::format("'{}' is of dtype {}, which files of torch.save have no storage for", shown(name),

@@ -35,11 +35,15 @@ void check_operand(const char* call, const at::Tensor& value, std::optional<int6
                    "give its values: value.dequantize()");
 }
 
-at::Tensor plain(const at::Tensor& value) { return value.detach().resolve_conj().resolve_neg(); }
+at::Tensor plain(const at::Tensor& value) {
+  if (value._is_zerotensor()) return value.detach().clone();  // zeros without memory, which a copy of them has
+  return value.detach().resolve_conj().resolve_neg();
+}
 
 at::Tensor plain_and_contiguous(const at::Tensor& value) {
   if (LazyTensor* const lazy = lazy_tensor(value)) lazy->materialize();
-  if (value.is_contiguous() && !value.is_neg() && !value.is_conj()) return value;
+  const bool is_plain = !value.is_neg() && !value.is_conj() && !value._is_zerotensor();
+  if (is_plain && value.is_contiguous()) return value;
   return plain(value).contiguous();
 }
 

@@ -39,6 +39,17 @@ using internal::CallScope;
 using internal::ComputeSettingsGuard;
 using internal::VariableState;
 
+namespace {
+
+/// A cast can make a value that is none of an enumeration's.
+void require_enumerator(bool is_one, const char* option, int value) {
+  if (is_one) return;
+  throw UsageError("LS-OPTION", fmt::format("{} is {}, which has no name", option, value),
+                   "give one of its enumerators");
+}
+
+}  // namespace
+
 /// The part of its strategy that a step can reach.
 class Strategy::Host final : public internal::StepHost {
  public:
@@ -62,6 +73,8 @@ Strategy::Strategy(StrategySetup setup)
     throw UsageError("LS-OPTION", fmt::format(".verify_every is {}", verify_every_),
                      "give a number of runs, or 0 for never");
   }
+  require_enumerator(update_form_ <= UpdateForm::kFactors, ".update_form", static_cast<int>(update_form_));
+  require_enumerator(wire_ <= WireFormat::kBFloat16, ".wire", static_cast<int>(wire_));
   const bool has_others = setup.world && setup.world->num_workers() > 1;
   if (has_others && wire_ != WireFormat::kExact && update_form_ == UpdateForm::kHostMemory) {
     throw UsageError("LS-OPTION",

@@ -234,6 +234,30 @@ TEST_F(Exchange, ANameIsWrittenOnlyWhereItIsReadToo) {
   EXPECT_TRUE(load_tensors(path("a.safetensors")).at(longest + "n").equal(torch::arange(3)));
 }
 
+TEST_F(Exchange, ATensorIsWrittenOnlyWithDimensionsThatAreReadToo) {
+  const std::vector<int64_t> most(64, 1);
+  save_tensors(path("a.pt"), {{"x", torch::ones({1}).reshape(most)}});
+  EXPECT_EQ(load_tensors(path("a.pt")).at("x").dim(), 64);
+  std::vector<int64_t> more(65, 1);
+  expect_error<UsageError>(
+      [&] {
+        save_tensors(path("a.pt"), {{"x", torch::ones({1}).reshape(more)}});
+      },
+      "LS-SHAPE", {"'x'", "65 dimensions", "64"});
+}
+
+TEST_F(Exchange, AFileWithoutANameIsRefused) {
+  expect_error<DataError>([] { save_tensors("", {{"x", torch::ones({1})}}); }, "LS-FILE", {"no name"});
+}
+
+TEST_F(Exchange, ZerosWithoutMemoryAreWrittenAsZeros) {
+  const torch::Tensor zeros = torch::_efficientzerotensor({3}, torch::kFloat);
+  for (const char* const file : {"a.pt", "a.safetensors"}) {
+    save_tensors(path(file), {{"x", zeros}});
+    EXPECT_TRUE(load_tensors(path(file)).at("x").equal(torch::zeros({3}))) << file;
+  }
+}
+
 TEST_F(Exchange, ADtypeThatTorchsFilesDoNotHaveIsRefusedBeforeAnythingIsWritten) {
   write("a.pt", "before");
   for (int i = 0; i < static_cast<int>(at::ScalarType::NumOptions); ++i) {

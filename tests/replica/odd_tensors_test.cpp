@@ -95,6 +95,7 @@ std::vector<std::pair<const char*, Tensor>> not_plain(double of) {
           {"expanded rows", base.expand({4, 3})},
           {"every other", torch::cat({base, base}).slice(0, 0, 6, 2)},
           {"transposed", torch::stack({base, base * 2}).t()},
+          {"zeros without memory", torch::_efficientzerotensor({3}, base.options())},
           {"no dimensions", base[1]},
           {"no elements", base.slice(0, 0, 0)},
           {"no elements in two dimensions", torch::empty({2, 0})},
