@@ -67,7 +67,7 @@ int main(int argc, char** argv) {
     return refuse(error.what(), kEnvironment);
   } catch (const lockstep::ClusterError& error) {
     return refuse(error.what(), kEnvironment);
-  } catch (const std::exception& error) {
-    return refuse(error.what(), kFindings);
+  } catch (...) {  // LibTorch's own errors without their backtrace
+    return refuse(lockstep::message_of(std::current_exception()), kFindings);
   }
 }

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "lockstep/core/error.h"
 #include "lockstep/data/sources.h"
@@ -15,6 +17,17 @@ namespace {
 std::optional<std::string> after(const std::string& prefix, const std::string& name) {
   if (name.rfind(prefix, 0) != 0) return std::nullopt;
   return name.substr(prefix.size());
+}
+
+void require_input_width(const std::string& name, const Dataset& dataset, const std::vector<int64_t>& widths) {
+  if (dataset.size() == 0 || widths.empty()) return;
+  const int64_t first = 0;
+  const int64_t numbers = dataset.read({&first, 1}).input.numel();
+  if (widths.front() == numbers) return;
+  throw UsageError(
+      "LS-FLAG",
+      fmt::format("--widths begins with {}, and a sample of --data {} has {} numbers", widths.front(), name, numbers),
+      fmt::format("let it begin with {}", numbers));
 }
 
 }  // namespace
@@ -40,6 +53,7 @@ TrainData load_data(const std::string& name, ModelOptions& model) {
     return {text.train, text.evaluate, std::move(text.vocabulary)};
   }
   const data::Split split = folder ? data::idx(*folder) : data::digits();
+  if (model.name == "mlp") require_input_width(name, split.train, model.widths);
   return {split.train, split.evaluate, {}};
 }
 

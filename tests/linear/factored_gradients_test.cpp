@@ -8,6 +8,7 @@
 #include <torch/types.h>
 
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -330,47 +331,6 @@ TEST_F(FactoredGradients, ThatATensorWasGivenAsDataAreRefused) {
     other.set_data(weight.grad());
     expect_error<UsageError>([&] { other.add_(1); }, "LS-GRADIENT-WITHOUT-MEMORY");
   });
-}
-
-TEST(FactoredGradientsSwitch, IsAnOptionAndAnEnvironmentVariable) {
-  const auto described = [](const char* set, lockstep::FactoredGradients asked) {
-    const FactoredGradientsAre scope(set);
-    const MirroredStrategy strategy({.replicas = 2, .factored_gradients = asked});
-    return strategy.describe();
-  };
-  using Asked = lockstep::FactoredGradients;
-  EXPECT_TRUE(testing::has_value(described(nullptr, Asked::kAuto), "factored gradients: auto"));
-  EXPECT_TRUE(testing::has_value(described("", Asked::kOff), "factored gradients: off"));
-  EXPECT_TRUE(testing::has_value(described("off", Asked::kAuto), "factored gradients: off"));
-  EXPECT_TRUE(testing::has_value(described("always", Asked::kAuto), "factored gradients: always"));
-  EXPECT_TRUE(testing::has_value(described("always", Asked::kOff), "factored gradients: off"));
-  expect_error<UsageError>([&] { described("on", Asked::kAuto); }, "LS-ENVIRONMENT",
-                           {"LOCKSTEP_FACTORED_GRADIENTS", "'on'"});
-}
-
-TEST(FactoredGradientsSwitch, SaysOfLargeMatricesAloneWhyTheirGradientsAreWritten) {
-  if (!testing::can_factor()) GTEST_SKIP() << "this LibTorch or processor keeps no factors";
-  MirroredStrategy strategy({.replicas = 2});
-  const Variable small = strategy.make_variable(torch::zeros({8, 8}), {.name = "small"});
-  const Variable vector = strategy.make_variable(torch::zeros({1 << 17}), {.name = "vector"});
-  const Variable wide = strategy.make_variable(torch::zeros({512, 512}, torch::kDouble), {.name = "wide"});
-  const Variable large = strategy.make_variable(torch::zeros({512, 512}), {.name = "large"});
-  const Variable free = strategy.make_variable(torch::zeros({512, 512}), {.name = "free"});
-  const Optimizer optimizer =
-      strategy.make_optimizer(std::vector<Variable>{small, vector, wide, large}, torch::optim::SGDOptions(1));
-  std::istringstream lines(strategy.describe());
-  const std::vector<std::pair<std::string, std::string>> expected{
-      {"small", ""}, {"vector", ""}, {"wide", ""}, {"large", "no matrix product so far"}, {"free", ""}};
-  std::size_t found = 0;
-  for (std::string line; std::getline(lines, line);) {
-    for (const auto& [name, why] : expected) {
-      if (line.rfind(name + " ", 0) != 0) continue;
-      ++found;
-      const std::size_t at = line.find("written: ");
-      EXPECT_EQ(at == std::string::npos ? "" : line.substr(at + 9), why) << line;
-    }
-  }
-  EXPECT_EQ(found, expected.size());
 }
 
 TEST(ProductOrder, IsThatOfLibTorchForOtherNumbersTooWhereItSaysSo) {

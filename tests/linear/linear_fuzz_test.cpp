@@ -15,6 +15,7 @@
 
 #include "lockstep/core/log.h"
 #include "lockstep/linear/few_samples_product.h"
+#include "tests/linear/own_strategies.h"
 #include "tests/linear/random_program.h"
 #include "tests/support/factored.h"
 #include "tests/support/programs.h"
@@ -22,8 +23,12 @@
 namespace lockstep {
 namespace {
 
+using testing::Apart;
+using testing::Custom;
 using testing::FactoredGradientsAre;
 using testing::lanes;
+using testing::MixedPlacement;
+using testing::OwnReducer;
 using testing::RandomProgram;
 using torch::Tensor;
 
@@ -49,6 +54,13 @@ std::vector<std::unique_ptr<Strategy>> strategies(const char* factored) {
       MirroredOptions{.devices = lanes(2), .replicas = 4, .copies = Copies::kPerReplica}));
   all.push_back(std::make_unique<CentralStorageStrategy>(
       CentralStorageOptions{.devices = lanes(2), .replicas = 2, .denormals = Denormals::kKeep}));
+  const auto topology = std::make_shared<HostTopology>(lanes(2), 2, /*pinned=*/false);
+  all.push_back(std::make_unique<Custom>(
+      StrategySetup{.name = "Reduced", .topology = topology, .reducer = std::make_shared<OwnReducer>()}));
+  all.push_back(std::make_unique<Custom>(
+      StrategySetup{.name = "Apart", .topology = topology, .synchronization = std::make_shared<Apart>()}));
+  all.push_back(std::make_unique<Custom>(
+      StrategySetup{.name = "Placed", .topology = topology, .placement = std::make_shared<MixedPlacement>()}));
   return all;
 }
 

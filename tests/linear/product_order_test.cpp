@@ -4,15 +4,22 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include <array>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "lockstep/core/fingerprint.h"
 #include "lockstep/core/simd.h"
 #include "lockstep/linear/few_samples_product.h"
+#include "lockstep/lockstep.h"
 #include "lockstep/reduce/factors.h"
+#include "tests/support/factored.h"
+#include "tests/support/programs.h"
 #include "tests/support/worker_processes.h"
 
 namespace lockstep::internal {
@@ -53,6 +60,36 @@ WORKER_BODY(compares) {
   lockstep::testing::report(answers);
 }
 
+/// Trains a layer with factors wherever that can be, and without, and says what describe() says of the gradient.
+WORKER_BODY(trains) {
+  using namespace lockstep;
+  const auto train = [](const char* factored) {
+    const testing::FactoredGradientsAre scope(factored);
+    MirroredStrategy strategy({.devices = testing::lanes(1), .replicas = 2, .seed = 1});
+    const Variable weight =
+        strategy.make_variable(torch::arange(256 * 300, torch::kFloat).sin().view({256, 300}), {.name = "weight"});
+    const Optimizer optimizer = strategy.make_optimizer(std::vector<Variable>{weight}, torch::optim::SGDOptions(0.1));
+    for (int step = 0; step < 3; ++step) {
+      strategy.run([&](ReplicaContext& ctx) {
+        const torch::Tensor x = torch::arange(8 * 300, torch::kFloat).cos().view({8, 300}) + ctx.replica_id().value();
+        x.mm(weight.value(ctx).t()).pow(2).mean().backward();
+        optimizer.step(ctx);
+      });
+    }
+    return std::pair(weight.read(), strategy.describe_variables());
+  };
+  const auto [with, described] = train("always");
+  const auto [without, ignored] = train("off");
+  testing::report(std::string("trained ") + (torch::equal(with, without) ? "alike" : "apart") + ", " +
+                  (described.find("other bits") == std::string::npos ? "factors" : "other bits") + ", " +
+                  platform_fingerprint());
+}
+
+std::string trained_with(const WorkerProcesses::Environment& environment) {
+  WorkerProcesses one("trains", 1, environment);
+  return one.expect(0, "trained ", std::chrono::seconds(120)).text.substr(8);
+}
+
 std::string answers_with(const WorkerProcesses::Environment& environment) {
   WorkerProcesses one("compares", 1, environment);
   return one.expect(0, "answers ", std::chrono::seconds(120)).text.substr(8);
@@ -64,6 +101,17 @@ TEST(ProductOrder, IsAnotherOneForSmallAndLargeShapesWhereMklUsesNoMultiplyAdd) 
   }
   if (!at::hasMKL()) GTEST_SKIP() << "the matrix library is not MKL, of which MKL_CBWR is a setting";
   EXPECT_EQ(answers_with({{"MKL_CBWR", "COMPATIBLE"}}), std::string(2 * shapes().size(), '0'));
+}
+
+TEST(ProductOrder, ThatIsAnotherOneLeavesGradientsInMemoryWithTheSameBits) {
+  if (!lockstep::testing::can_factor()) GTEST_SKIP() << "this LibTorch or processor keeps no factors";
+  if (!at::hasMKL()) GTEST_SKIP() << "the matrix library is not MKL, of which MKL_CBWR is a setting";
+  const std::string usual = trained_with({});
+  const std::string other = trained_with({{"MKL_CBWR", "COMPATIBLE"}});
+  EXPECT_EQ(usual.substr(0, usual.rfind(' ')), "alike, factors,");
+  EXPECT_EQ(other.substr(0, other.rfind(' ')), "alike, other bits,");
+  // Workers of which one adds in another order are told so when they meet.
+  EXPECT_NE(usual.substr(usual.rfind(' ')), other.substr(other.rfind(' ')));
 }
 
 TEST(ProductOrder, OfMklsKernelsForIntelsAvx512IsKnown) {

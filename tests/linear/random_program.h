@@ -14,6 +14,8 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <numeric>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -95,6 +97,9 @@ class RandomProgram {
     for (const Optimizer& optimizer : optimizers_) {
       for (const auto& one : optimizer.state()) result.push_back(one);
     }
+    if (average_) {
+      for (const Variable& one : average_->variables()) result.emplace_back(one.name(), one.read());
+    }
     for (std::size_t r = 0; r < kept.size(); ++r) {
       for (const Tensor& one : kept[r]) result.emplace_back(fmt::format("kept by replica {}", r), one);
     }
@@ -106,6 +111,7 @@ class RandomProgram {
     std::vector<std::vector<int64_t>> rows;    // by replica, of each micro-batch; 0: none
     std::vector<Differentiate> differentiate;  // by micro-batch
     std::vector<Act> acts;                     // by layer
+    std::vector<int64_t> parts;                // by replica, the loss's share of their sum; empty: it is not scaled
     double scale = 1;
     bool hook = false;
     bool overwrite = false;
@@ -146,6 +152,11 @@ class RandomProgram {
     } else {
       add_optimizer(strategy, variables);
     }
+    const bool averages = pick(4) == 0;
+    // What replicas train apart has no average.
+    if (averages && variables.front().synchronization() == VariableSynchronization::kOnWrite) {
+      average_ = strategy.make_moving_average(variables, {.decay = 0.5});
+    }
   }
 
   void add_optimizer(Strategy& strategy, const std::vector<Variable>& variables) {
@@ -176,6 +187,10 @@ class RandomProgram {
     for (const Differentiate how : result.differentiate)
       text_ += fmt::format("differentiate {}\n", static_cast<int>(how));
     for (const Act what : result.acts) text_ += fmt::format("act {}\n", static_cast<int>(what));
+    if (pick(3) == 0) {
+      for (int64_t r = 0; r < replicas; ++r) result.parts.push_back(pick(3));
+      text_ += fmt::format("parts {}\n", fmt::join(result.parts, ", "));
+    }
     result.scale = pick(6) == 0 ? 1e-22 : 1;  // products underflow
     result.hook = pick(8) == 0;
     result.overwrite = pick(2) == 0;
@@ -226,12 +241,18 @@ class RandomProgram {
       const int64_t rows = decisions.rows[r][m];
       if (rows == 0) continue;
       Tensor x = some({rows, in_}, static_cast<double>(step * 100 + static_cast<int>(r * 10 + m))) * decisions.scale;
-      differentiate(ctx, forward(ctx, x).pow(2).mean(), decisions.differentiate[m]);
+      Tensor loss = forward(ctx, x).pow(2).mean();
+      if (!decisions.parts.empty()) {
+        const int64_t all = std::accumulate(decisions.parts.begin(), decisions.parts.end(), int64_t{0});
+        loss = ctx.scale_loss(loss, decisions.parts[r], std::max<int64_t>(all, 1));
+      }
+      differentiate(ctx, loss, decisions.differentiate[m]);
       if (decisions.overwrite) x.fill_(1e30);
     }
     if (decisions.hook) first.remove_hook(hook);
     for (std::size_t l = 0; l < layers_.size(); ++l) act(ctx, l, decisions.acts[l], kept);
     for (const Optimizer& optimizer : optimizers_) optimizer.step(ctx, decisions.options);
+    if (average_) average_->update(ctx);
   }
 
   void differentiate(ReplicaContext& ctx, const Tensor& loss, Differentiate how) const {
@@ -320,6 +341,7 @@ class RandomProgram {
   int64_t in_ = 0;
   std::vector<Layer> layers_;
   std::vector<Optimizer> optimizers_;
+  std::optional<MovingAverage> average_;
 };
 
 }  // namespace lockstep::testing

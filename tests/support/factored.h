@@ -6,13 +6,18 @@
 #include <string>
 
 #include "lockstep/core/torch_compat.h"
+#include "lockstep/linear/product_order.h"
 #include "lockstep/linear/step_products.h"
 #include "lockstep/reduce/factors.h"
 
 namespace lockstep::testing {
 
-/// Whether this LibTorch and this processor can keep gradients as factors at all.
-inline bool can_factor() { return internal::kTellsRunningNode && internal::Factors::available(); }
+/// Whether this LibTorch and this processor can keep gradients as factors at all: also whether the matrix library adds
+/// in an order that is known.
+inline bool can_factor() {
+  return internal::kTellsRunningNode && internal::Factors::available() &&
+         internal::zero_sums_of_libtorch(8, 256, 300).has_value();
+}
 
 /// The environment has `name` as `value`, or not at all where that is null, while the scope lives. Not while other
 /// threads read the environment.

@@ -93,6 +93,18 @@ TEST_F(Train, ReadsAheadWithoutAnEffectOnResults) {
   EXPECT_NE(run("train --model mlp --prefetch -1").code, 0);
 }
 
+TEST_F(Train, FactoredGradientsAreASwitchThatChangesNoBit) {
+  // The first weight is the smallest of which gradients stay factors.
+  const auto digests = [&](const std::string& flag) {
+    const auto json = report("--devices cpu:0 --replicas 2 --widths 784,512,10 --factored-gradients " + flag);
+    return std::vector<nlohmann::json>{json["weights_sha256"], json["optimizer_sha256"]};
+  };
+  EXPECT_EQ(digests("off"), digests("auto"));
+  const Result off = run("train --model mlp --steps 1 --describe --factored-gradients off");
+  EXPECT_NE(off.output.find("factored gradients: off"), std::string::npos) << off.output;
+  EXPECT_EQ(run("train --model mlp --steps 1 --factored-gradients on").code, 2);
+}
+
 TEST_F(Train, CentralStorageGivesTheBitsOfMirrored) {
   const auto digests = [&](const std::string& flags) {
     const auto json = report("--replicas 4 --devices cpu:0,cpu:1 " + flags, "cnn");
@@ -246,6 +258,7 @@ TEST_F(Train, BadFlagsAreOneLineAndExitCodeTwo) {
   expect_refused("--devices cpu:0,,cpu:1", 2, "--devices: element 2 of the 3 of 'cpu:0,,cpu:1' is empty");
   expect_refused("--devices=cpu:0,", 2, "--devices: element 2 of the 2 of 'cpu:0,' is empty");
   expect_refused("--widths ,784,10", 2, "--widths: element 1 of the 3");
+  expect_refused("--model mlp --widths 64,10", 2, "--widths begins with 64, and a sample of --data digits has 784");
   expect_refused("--devices cpu:0,cpu:1 --replicas 1", 2, "LS-LANES");
   expect_refused("--strategy one-device --replicas 2", 2, "one-device");
   expect_refused("--replicas 0", 2, "replicas");
