@@ -17,6 +17,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
+#include "lockstep/linear/factored_weights.h"
 #include "lockstep/variable/variable_state.h"
 
 namespace lockstep::internal {
@@ -234,6 +235,14 @@ void materialize(const at::Tensor& tensor) {
   throw UsageError("LS-GRADIENT-WITHOUT-MEMORY",
                    "a tensor was given, by set_data() or .data, a gradient that is kept as two factors",
                    "use .grad().clone(), or set LOCKSTEP_FACTORED_GRADIENTS=off");
+}
+
+void write_to_memory(const at::Tensor& gradient, VariableState& variable) {
+  if (LazyTensor* const lazy = lazy_tensor(gradient)) lazy->materialize();
+  if (gradient.numel() < FactoredWeights::kFewestElements) return;
+  const GradientForm said = variable.gradient_form();  // of an earlier backward, as this one would have said another
+  if (said == GradientForm::kNoProduct || said == GradientForm::kFactors)
+    variable.set_gradient_form(GradientForm::kOtherwise);
 }
 
 at::Tensor make_factored(std::shared_ptr<const Factors> factors, const std::shared_ptr<VariableState>& variable) {

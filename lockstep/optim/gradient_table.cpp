@@ -10,25 +10,12 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/linear/factored_tensor.h"
-#include "lockstep/linear/factored_weights.h"
 #include "lockstep/optim/absent_gradients.h"
 #include "lockstep/optim/gradient_misfit.h"
 #include "lockstep/reduce/reduce_tensors.h"
 #include "lockstep/replica/replica_group.h"
 
 namespace lockstep::internal {
-
-namespace {
-
-/// The gradient of a large matrix came in memory. Where the backward that computed it has left no word of it, what the
-/// variable says is of an earlier one.
-void note_written(VariableState& variable) {
-  const GradientForm before = variable.gradient_form();
-  if (before == GradientForm::kNoProduct || before == GradientForm::kFactors)
-    variable.set_gradient_form(GradientForm::kOtherwise);
-}
-
-}  // namespace
 
 GradientTable::GradientTable(std::vector<std::shared_ptr<VariableState>> variables, int64_t replicas)
     : variables_(std::move(variables)),
@@ -70,8 +57,7 @@ void GradientTable::collect(int64_t r, bool weightless, bool had_empty_part) {
       factors_[r].push_back(factors);
       return;
     }
-    if (LazyTensor* const lazy = lazy_tensor(gradient)) lazy->materialize();
-    if (tensor.numel() >= FactoredWeights::kFewestElements) note_written(*variables_[i]);
+    write_to_memory(gradient, *variables_[i]);
     // A gradient that shares its memory, perhaps with a weight, could change while the update writes weights.
     const at::Storage& storage = gradient.unsafeGetTensorImpl()->unsafe_storage();
     const bool own_memory = storage.use_count() == 1 && storage.resizable();  // that of at::from_blob is not resizable
