@@ -12,7 +12,7 @@ namespace lockstep::testing {
 
 struct OwnReducer : Reducer {
   std::string describe() const override { return "by a reducer of the program's own"; }
-  Tensor reduce(Reduction reduction, std::span<const Tensor> values) const override {
+  at::Tensor reduce(Reduction reduction, std::span<const at::Tensor> values) const override {
     return tree.reduce(reduction, values);
   }
   TreeReducer tree;

@@ -241,12 +241,15 @@ class RandomProgram {
       const int64_t rows = decisions.rows[r][m];
       if (rows == 0) continue;
       Tensor x = some({rows, in_}, static_cast<double>(step * 100 + static_cast<int>(r * 10 + m))) * decisions.scale;
-      Tensor loss = forward(ctx, x).pow(2).mean();
-      if (!decisions.parts.empty()) {
+      const Tensor loss = forward(ctx, x).pow(2).mean();
+      if (decisions.parts.empty()) {
+        differentiate(ctx, loss, decisions.differentiate[m]);
+      } else {
         const int64_t all = std::accumulate(decisions.parts.begin(), decisions.parts.end(), int64_t{0});
-        loss = ctx.scale_loss(loss, decisions.parts[r], std::max<int64_t>(all, 1));
+        const Tensor scaled = ctx.scale_loss(loss, decisions.parts[r], std::max<int64_t>(all, 1));
+        // For autograd::grad no weight is part of a loss that is scaled to 0.
+        differentiate(ctx, scaled, decisions.parts[r] == 0 ? Differentiate::kBackward : decisions.differentiate[m]);
       }
-      differentiate(ctx, loss, decisions.differentiate[m]);
       if (decisions.overwrite) x.fill_(1e30);
     }
     if (decisions.hook) first.remove_hook(hook);
