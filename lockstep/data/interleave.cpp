@@ -212,6 +212,12 @@ class ListedStreams final : public StreamSource {
     return opened(std::make_unique<ListedChildren>(sources_, numbered_, pass, next.front()), options_, &parts);
   }
   std::string describe() const override { return name_ + in_turn(options_); }
+  std::string name_of(int64_t id) const override {
+    if (!numbered_) return StreamSource::name_of(id);
+    const auto count = static_cast<int64_t>(sources_.size());
+    const int64_t number = (id % count + count) % count;
+    return sources_[static_cast<std::size_t>(number)]->name_of((id - number) / count);
+  }
   int64_t num_shards() const override {
     int64_t fewest = sources_.front()->num_shards();
     for (const auto& source : sources_) fewest = std::min(fewest, source->num_shards());

@@ -16,6 +16,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/data/batch_rows.h"
+#include "lockstep/data/order_probe.h"
 #include "lockstep/data/row_feed.h"
 #include "lockstep/data/stage.h"
 #include "lockstep/data/stage_digest.h"
@@ -218,6 +219,11 @@ class DatasetStream final : public StreamSource {
     return std::make_unique<DatasetReader>(source ? Dataset(std::move(source)) : dataset_, next, pass.skipped);
   }
   std::string describe() const override { return dataset_.source()->describe(); }
+  /// A sample is known by its number where that is the same sample in each epoch.
+  std::string name_of(int64_t id) const override {
+    const Source& source = *dataset_.source();
+    return internal::changes_by_epoch(source) ? StreamSource::name_of(id) : source.name_of(id);
+  }
   std::vector<File> files() const override { return {{describe(), dataset_.source()->digest()}}; }
   int64_t read_ahead() const override { return dataset_.source()->read_ahead(); }
 

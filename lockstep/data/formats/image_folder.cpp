@@ -56,6 +56,7 @@ class ImageSource final : public Source {
   }
 
   std::string describe() const override { return fmt::format("{} images under '{}'", size(), folder_); }
+  std::string name_of(int64_t id) const override { return fmt::format("'{}'", files_[static_cast<std::size_t>(id)]); }
   std::vector<SourceFile> files() const override {
     std::call_once(listed_, [&] { listed_files_ = list(); });
     return listed_files_;
