@@ -106,6 +106,14 @@ TEST_F(Changed, AFileThatWasAddedIsNamed) {
                {"3 samples", "size is 4", "'" + added + "' was added"});
 }
 
+TEST_F(Changed, AnImageThatWasAddedToManyIsNamed) {
+  for (int i = 100; i < 400; ++i) write("cat/" + std::to_string(i) + ".png", "image " + std::to_string(i));
+  const auto make = [&] { return data::image_folder(folder_.string(), {.height = 2, .width = 2}).dataset; };
+  for (const char* name : {"cat/099.png", "cat/250a.png", "cat/400.png"}) {
+    expect_named(make, [&] { write(name, "a new one"); }, {"'" + path(name) + "' was added"});
+  }
+}
+
 TEST_F(Changed, OneOfTwoJoinedDataSetsIsNamed) {
   const std::string file = write("b.bin", std::string(80, 'a'));
   const std::string first = write("a.bin", std::string(80, 'a'));
