@@ -10,6 +10,7 @@
 #include <fstream>
 #include <functional>
 
+#include "lockstep/data/record_files.h"
 #include "tests/data/dealt_numbers.h"
 #include "tests/data/records_in_memory.h"
 #include "tests/support/errors.h"
@@ -26,7 +27,8 @@ using testing::numbers_in;
 class Changed : public testing::ScratchFolder {
  protected:
   /// The cursor of `make()`'s data is taken, `change()` is called, and the cursor is given to `make()`'s data again.
-  static void expect_named(const std::function<Dataset()>& make, const std::function<void()>& change,
+  template <class Make>
+  static void expect_named(const Make& make, const std::function<void()>& change,
                            std::initializer_list<std::string_view> values,
                            const testing::Where& where = testing::Where::current()) {
     MirroredStrategy strategy({.devices = lanes(1)});
@@ -74,6 +76,25 @@ TEST_F(Changed, CifarIsNamed) {
   std::string changed = records;
   changed[4000] = 'x';
   expect_named(make, [&] { write("data_batch_3.bin", changed); }, {path("data_batch_3.bin")});
+}
+
+TEST_F(Changed, IdxIsNamed) {
+  const auto word = [](int value) {
+    return std::string{'\0', '\0', static_cast<char>(value >> 8), static_cast<char>(value)};
+  };
+  for (const char* part : {"train", "t10k"}) {
+    write(std::string(part) + "-images-idx3-ubyte",
+          word(0x803) + word(4) + word(28) + word(28) + std::string(4 * 784, '\1'));
+    write(std::string(part) + "-labels-idx1-ubyte", word(0x801) + word(4) + std::string(4, '\2'));
+  }
+  const auto make = [&] { return data::idx(folder_.string()).train.shuffle(1).take(2); };
+  for (const char* name : {"train-images-idx3-ubyte", "train-labels-idx1-ubyte"}) {
+    const auto change = [&] {
+      std::fstream file(path(name), std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(-1, std::ios::end).put('\3');
+    };
+    expect_named(make, change, {quoted(name)});
+  }
 }
 
 TEST_F(Changed, AnImageIsNamedAndSoAreOtherStages) {
@@ -124,6 +145,22 @@ TEST_F(Changed, OneOfTwoJoinedDataSetsIsNamed) {
       return zips ? one.zip(other) : one.concatenate(other);
     };
     expect_named(make, [&] { write("b.bin", std::string(79, 'a') + (zips ? "c" : "b")); }, {file});
+  }
+}
+
+TEST_F(Changed, AFileOfRecordsIsNamed) {
+  for (const bool of_lines : {true, false}) {
+    const std::string folder = of_lines ? "lines/" : "tf_records/";
+    for (const char* name : {"a", "b", "d"}) write(folder + name, "1\n2\n3\n4\n");
+    const auto make = [&] {
+      const std::vector<std::string> paths{path(folder + "*")};
+      return data::from_records(of_lines ? data::lines(paths) : data::tf_records(paths), testing::parse_number)
+          .shuffle(3);
+    };
+    expect_named(make, [&] { write(folder + "b", "1\n2\n3\n5\n"); }, {quoted(folder + "b") + " has changed"});
+    expect_named(make, [&] { write(folder + "d", "1\n2\n3\n"); }, {quoted(folder + "d") + " has changed"});
+    expect_named(make, [&] { write(folder + "c", "7\n"); }, {"3 files", "has 4", quoted(folder + "c") + " was added"});
+    expect_named(make, [&] { std::filesystem::remove(path(folder + "a")); }, {"4 files", "has 3"});
   }
 }
 
