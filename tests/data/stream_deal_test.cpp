@@ -10,6 +10,7 @@
 #include <set>
 
 #include "tests/data/dealt_numbers.h"
+#include "tests/data/full_disk.h"
 #include "tests/data/records_in_memory.h"
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"
@@ -206,6 +207,36 @@ TEST(Streams, FailOnAllWorkersTogether) {
     return code + " " + std::to_string(data.cursor().position);
   });
   EXPECT_EQ(said, (std::vector<std::string>{"LS-PEER-FAILED 6", "LS-MAP 6"}));
+}
+
+TEST(Streams, WithFewerFilesThanReplicasAreReadByAllAndTheLogSaysSo) {
+  struct Case {
+    int64_t workers;
+    int64_t replicas;
+    std::vector<int64_t> files;
+    std::string parts;
+  };
+  for (const Case& one :
+       std::vector<Case>{{1, 4, {5, 6}, "2 parts"}, {2, 4, {5, 3, 3}, "3 parts"}, {2, 2, {11}, "1 part"}}) {
+    for (const Sharding sharding : {Sharding::kFile, Sharding::kAuto}) {
+      const testing::Warnings said;
+      const auto all = run_workers({one.workers, one.replicas}, [&](Strategy& strategy) {
+        const auto files = testing::files_of(one.files);
+        const Stream stream = data::from_records(files, testing::parse_number);
+        const Steps steps = steps_of(strategy.distribute(stream, {.global_batch = 4, .sharding = sharding}), 0);
+        EXPECT_EQ(files->read, 11) << "each worker reads all";
+        return steps;
+      });
+      EXPECT_EQ(sorted(joined(all)), up_to(11));
+      if (sharding == Sharding::kAuto) {
+        EXPECT_TRUE(said.texts.empty()) << said.texts.front();
+        continue;
+      }
+      ASSERT_EQ(said.texts.size(), static_cast<std::size_t>(one.workers));
+      for (const std::string_view value : {std::string_view(one.parts), std::string_view("Sharding::kData")})
+        EXPECT_TRUE(testing::has_value(said.texts.front(), value)) << said.texts.front();
+    }
+  }
 }
 
 TEST(Streams, AreReadByAllWhereABatchHasNoSampleForAReplica) {
