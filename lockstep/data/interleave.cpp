@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -231,6 +232,14 @@ class ListedStreams final : public StreamSource {
     return files;
   }
   int64_t read_ahead() const override { return sources_.front()->read_ahead(); }
+  /// Of the streams that are open at a time, as many as they can be.
+  int64_t elements_in_memory() const override {
+    std::vector<int64_t> counts;
+    for (const auto& source : sources_) counts.push_back(source->elements_in_memory());
+    std::sort(counts.rbegin(), counts.rend());
+    const auto open = std::min<int64_t>(options_.cycle_length, static_cast<int64_t>(counts.size()));
+    return std::accumulate(counts.begin(), counts.begin() + open, int64_t{0});
+  }
   uint64_t digest() const override {
     uint64_t digest = sources_.size();
     for (const auto& source : sources_) digest = internal::mixed(digest, source->digest());
@@ -294,6 +303,7 @@ class MadeStreams final : public StreamSource {
   }
   std::vector<File> files() const override { return upstream_->files(); }
   int64_t read_ahead() const override { return upstream_->read_ahead(); }
+  int64_t elements_in_memory() const override { return upstream_->elements_in_memory(); }
   uint64_t digest() const override { return internal::stage_digest(upstream_->digest(), describe()); }
 
  private:

@@ -153,6 +153,10 @@ class ShuffleStage final : public StreamStage {
     const std::string seed = seed_ == 0 ? "" : fmt::format(" by seed {}", seed_);
     return fmt::format("{}, shuffled in windows of {}{}", upstream().describe(), window_, seed);
   }
+  int64_t elements_in_memory() const override {
+    constexpr int64_t kMost = int64_t{1} << 40;  // a larger window is as good as this one, and sums stay below 2^63
+    return upstream().elements_in_memory() + std::min(window_, kMost);
+  }
 
  private:
   const int64_t window_;

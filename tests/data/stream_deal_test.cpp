@@ -248,6 +248,24 @@ TEST(Streams, AreReadByAllWhereABatchHasNoSampleForAReplica) {
       "LS-OPTION", {"batch of 2", "3 replicas"});
 }
 
+TEST(Streams, SayHowManyElementsTheirStagesKeep) {
+  MirroredStrategy strategy({.devices = lanes(1), .replicas = 2});
+  const auto same = [](Batch sample) { return sample; };
+  const auto says = [&](const Stream& stream, const DistributeOptions& options, std::string_view value) {
+    const std::string text = strategy.distribute(stream, options).describe();
+    EXPECT_TRUE(testing::has_value(text, value)) << text;
+  };
+  const Stream mapped = numbers_in({9, 9}).map(same, {.threads = 3});  // twelve at once, one of which it gives
+  says(mapped.shuffle(8), {.global_batch = 2, .sharding = Sharding::kData, .prefetch = 1}, "19 elements");
+  says(mapped.shuffle(8), {.global_batch = 2, .sharding = Sharding::kFile}, "38 elements");
+  says(mapped, {.global_batch = 2, .shuffle = true, .sharding = Sharding::kData}, "1035 elements");
+  const Stream windows = numbers_in({9}).shuffle(8);
+  const Stream turns = data::interleave({windows, numbers_in({9}), numbers_in({9}).shuffle(5)}, {.cycle_length = 2});
+  says(turns.zip(windows), {.global_batch = 2, .sharding = Sharding::kData}, "21 elements");
+  const std::string plain = strategy.distribute(numbers_in({9}), {.global_batch = 2}).describe();
+  EXPECT_FALSE(testing::has_value(plain, "its stages keep")) << plain;
+}
+
 TEST(Streams, HaveNoLength) {
   MirroredStrategy strategy({.devices = lanes(1)});
   const auto data = strategy.distribute(numbers_in({3}), {.global_batch = 2});
