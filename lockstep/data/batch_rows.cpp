@@ -30,23 +30,26 @@ bool joins(const at::Tensor& a, const at::Tensor& b) {
                           std::equal(a.sizes().begin() + 1, a.sizes().end(), b.sizes().begin() + 1));
 }
 
-/// Which sample a batch begins with, for messages.
-std::string sample_text(const Batch& batch, const char* otherwise) {
-  if (!batch.ids.defined() || batch.ids.dim() == 0 || batch.ids.size(0) == 0) return otherwise;
-  return fmt::format("sample {}", batch.ids[0].item<int64_t>());
+/// Which sample batch `i` begins with, for messages.
+std::string sample_text(std::span<const Batch> batches, std::size_t i, const SampleNames& names) {
+  const at::Tensor& ids = batches[i].ids;
+  const bool has_ids = ids.defined() && ids.dim() > 0 && ids.size(0) > 0;
+  if (names.ids.empty() && !has_ids) return i == 0 ? "one" : "another";
+  const int64_t id = names.ids.empty() ? ids[0].item<int64_t>() : names.ids[i];
+  return names.name_of ? names.name_of(id) : fmt::format("sample {}", id);
 }
 
-at::Tensor joined(std::span<const Batch> batches, const char* what, const std::string& who,
+at::Tensor joined(std::span<const Batch> batches, const char* what, const std::string& who, const SampleNames& names,
                   const std::function<const at::Tensor&(const Batch&)>& get) {
   const at::Tensor& first = get(batches.front());
   std::vector<at::Tensor> all;
-  for (const Batch& batch : batches) {
-    const at::Tensor& one = get(batch);
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    const at::Tensor& one = get(batches[i]);
     if (!joins(first, one)) {
       throw DataError(
           "LS-SAMPLE-SHAPE",
           fmt::format("{} gives samples of different shapes: the {} is {} in {} and {} in {}", who, what,
-                      text_of(first), sample_text(batches.front(), "one"), text_of(one), sample_text(batch, "another")),
+                      text_of(first), sample_text(batches, 0, names), text_of(one), sample_text(batches, i, names)),
           "give all samples one dtype and shape, in map(), or fill them up with padded_batch()");
     }
     if (one.defined()) all.push_back(one);
@@ -113,20 +116,23 @@ Batch changed(const Batch& batch, const Fn& fn) {
 
 }  // namespace
 
-Batch joined_rows(std::span<const Batch> batches, const std::string& who) {
+Batch joined_rows(std::span<const Batch> batches, const std::string& who, const SampleNames& names) {
   const at::NoGradGuard no_grad;
   const Batch& first = batches.front();
   if (batches.size() == 1) return first;
   Batch result{.global_size = 0};
-  result.input = joined(batches, "input", who, [](const Batch& b) -> const at::Tensor& { return b.input; });
-  result.target = joined(batches, "target", who, [](const Batch& b) -> const at::Tensor& { return b.target; });
-  result.ids = joined(batches, "ids", who, [](const Batch& b) -> const at::Tensor& { return b.ids; });
-  for (const Batch& batch : batches) {
+  result.input = joined(batches, "input", who, names, [](const Batch& b) -> const at::Tensor& { return b.input; });
+  result.target = joined(batches, "target", who, names, [](const Batch& b) -> const at::Tensor& { return b.target; });
+  result.ids = joined(batches, "ids", who, names, [](const Batch& b) -> const at::Tensor& { return b.ids; });
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    const Batch& batch = batches[i];
     const bool alike = batch.more.size() == first.more.size() &&
                        std::all_of(first.more.begin(), first.more.end(),
                                    [&](const auto& named) { return batch.more.count(named.first) == 1; });
     if (!alike) {
-      throw DataError("LS-SAMPLE-SHAPE", fmt::format("{} gives samples with different names in Batch::more", who),
+      throw DataError("LS-SAMPLE-SHAPE",
+                      fmt::format("{} gives samples with different names in Batch::more: {} and {}", who,
+                                  sample_text(batches, 0, names), sample_text(batches, i, names)),
                       "give all samples the same names, in map()");
     }
     result.padding = batch.padding;
@@ -134,22 +140,23 @@ Batch joined_rows(std::span<const Batch> batches, const std::string& who) {
   for (const auto& named : first.more) {
     const std::string& name = named.first;
     result.more[name] =
-        joined(batches, name.c_str(), who, [&](const Batch& b) -> const at::Tensor& { return b.more.at(name); });
+        joined(batches, name.c_str(), who, names, [&](const Batch& b) -> const at::Tensor& { return b.more.at(name); });
   }
   return result;
 }
 
-Batch padded_rows(std::span<const Batch> batches, const data::PadOptions& pad, const std::string& who) {
+Batch padded_rows(std::span<const Batch> batches, const data::PadOptions& pad, const std::string& who,
+                  const SampleNames& names) {
   std::vector<Batch> padded(batches.begin(), batches.end());
   const auto fill_up = [&](const std::function<at::Tensor*(Batch&)>& get) {
     int64_t longest = pad.length;
-    for (Batch& batch : padded) {
-      const at::Tensor* const tensor = get(batch);
+    for (std::size_t i = 0; i < padded.size(); ++i) {
+      const at::Tensor* const tensor = get(padded[i]);
       if (!tensor || !tensor->defined() || tensor->dim() < 2) continue;
       if (pad.length > 0 && tensor->size(1) > pad.length) {
         throw DataError("LS-SAMPLE-SHAPE",
-                        fmt::format("{} has a sample of length {} where PadOptions::length is {}", who, tensor->size(1),
-                                    pad.length),
+                        fmt::format("{} has the length {} in {} where PadOptions::length is {}", who, tensor->size(1),
+                                    sample_text(padded, i, names), pad.length),
                         "give a larger length, or cut samples in map()");
       }
       longest = std::max(longest, tensor->size(1));
@@ -174,7 +181,7 @@ Batch padded_rows(std::span<const Batch> batches, const data::PadOptions& pad, c
       return found == batch.more.end() ? nullptr : &found->second;
     });
   }
-  return joined_rows(padded, who);
+  return joined_rows(padded, who, names);
 }
 
 Batch zipped(Batch first, const Batch& second, const std::string& name) {
@@ -185,14 +192,16 @@ Batch zipped(Batch first, const Batch& second, const std::string& name) {
 }
 
 Batch joined_most(std::vector<Batch> batches, const std::string& who,
+                  const std::function<std::string(int64_t id)>& name_of,
                   FunctionRef<void(const std::exception_ptr&)> leave_out) {
+  const SampleNames names{name_of};
   try {
-    return joined_rows(batches, who);
+    return joined_rows(batches, who, names);
   } catch (const DataError&) {  // which of them do not fit is found out below
   }
   const auto misfit = [&](const Batch& a, const Batch& b) -> std::exception_ptr {
     try {
-      joined_rows(std::vector<Batch>{a, b}, who);
+      joined_rows(std::vector<Batch>{a, b}, who, names);
       return nullptr;
     } catch (const DataError&) {
       return std::current_exception();
@@ -218,7 +227,7 @@ Batch joined_most(std::vector<Batch> batches, const std::string& who,
     const std::exception_ptr why = misfit(most->batches.front(), form->batches.front());
     for (int64_t row = 0; row < form->rows; ++row) leave_out(why);
   }
-  return joined_rows(most->batches, who);
+  return joined_rows(most->batches, who, names);
 }
 
 bool is_plain(const at::Tensor& tensor) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,13 +14,21 @@
 
 namespace lockstep::internal {
 
-/// The rows of several batches, one after the other. Throws a DataError that names `who` where their tensors differ in
-/// names, dtypes or shapes beyond the first dimension. At least one batch.
-Batch joined_rows(std::span<const Batch> batches, const std::string& who);
+/// What messages call the samples of batches that are joined.
+struct SampleNames {
+  std::function<std::string(int64_t id)> name_of = {};  // without it "sample 7"
+  std::span<const int64_t> ids = {};                    // of each batch the first one; without them those in Batch::ids
+};
+
+/// The rows of several batches, one after the other. Throws a DataError that names `who`, and two samples, where their
+/// tensors differ in names, dtypes or shapes beyond the first dimension. At least one batch.
+Batch joined_rows(std::span<const Batch> batches, const std::string& who, const SampleNames& names = {});
 
 /// Joins those batches that agree in dtypes and shapes: of several such groups the one with the most rows, and of
 /// groups of one size the first. `leave_out` is called with a DataError for each row of the others. At least one batch.
+/// Samples are named by Batch::ids.
 Batch joined_most(std::vector<Batch> batches, const std::string& who,
+                  const std::function<std::string(int64_t id)>& name_of,
                   FunctionRef<void(const std::exception_ptr&)> leave_out);
 
 /// Whether a tensor is an ordinary one of the host that needs no gradient, so that its memory is all that it is.
@@ -38,8 +47,9 @@ Batch no_rows(const Batch& like);
 void pad_rows(Batch& batch, int64_t count, const Batch& like);
 
 /// The rows of several batches, which may differ in the size of their second dimension: all are filled up to the
-/// largest, or to `pad.length`. Throws a DataError that names `who` where that does not make them alike.
-Batch padded_rows(std::span<const Batch> batches, const data::PadOptions& pad, const std::string& who);
+/// largest, or to `pad.length`. Throws a DataError as joined_rows() does where that does not make them alike.
+Batch padded_rows(std::span<const Batch> batches, const data::PadOptions& pad, const std::string& who,
+                  const SampleNames& names = {});
 
 /// `first` with the tensors of `second` in `more`, under "<name>/input" and so on.
 Batch zipped(Batch first, const Batch& second, const std::string& name);

@@ -176,6 +176,7 @@ class CacheStage final : public Stage {
  public:
   CacheStage(const Dataset& upstream, std::shared_ptr<Kept> kept) : Stage(upstream), kept_(std::move(kept)) {}
   std::string describe() const override { return fmt::format("cached {}", upstream().describe()); }
+  std::string name_of(int64_t id) const override { return upstream().name_of(id); }
   std::shared_ptr<const Source> at_epoch(const Pass& /*pass*/) const override { return nullptr; }
   Batch read(std::span<const int64_t> ids) const override {
     std::vector<Batch> samples(ids.size());
@@ -189,15 +190,16 @@ class CacheStage final : public Stage {
         places.push_back(i);
       }
     }
+    const internal::SampleNames names{[this](int64_t id) { return name_of(id); }, ids};
     // What is kept is not given away: joining copies it, but for a single sample.
     if (missing.empty() && samples.size() == 1) return internal::copied(std::move(samples.front()));
-    if (missing.empty() && !samples.empty()) return internal::joined_rows(samples, describe());
+    if (missing.empty() && !samples.empty()) return internal::joined_rows(samples, describe(), names);
     const Batch read = read_upstream(missing);
     for (std::size_t m = 0; m < missing.size(); ++m) {
       samples[places[m]] = internal::rows_of(read, static_cast<int64_t>(m), 1);
       kept_->add(missing[m], samples[places[m]]);
     }
-    return missing.size() == ids.size() ? read : internal::joined_rows(samples, describe());
+    return missing.size() == ids.size() ? read : internal::joined_rows(samples, describe(), names);
   }
 
  protected:

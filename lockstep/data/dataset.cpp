@@ -153,6 +153,7 @@ class SliceStage final : public internal::IndexStage {
 }  // namespace
 
 Source::~Source() = default;
+std::string Source::name_of(int64_t id) const { return fmt::format("sample {} of {}", id, describe()); }
 std::shared_ptr<const Source> Source::at_epoch(const Pass& /*pass*/) const { return nullptr; }
 uint64_t Source::digest() const { return 0; }
 std::vector<SourceFile> Source::files() const { return {}; }

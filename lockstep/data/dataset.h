@@ -46,6 +46,8 @@ class Source {
   virtual Batch read(std::span<const int64_t> ids) const = 0;
   /// A few words that name the source in messages.
   virtual std::string describe() const = 0;
+  /// What messages call a sample that it has: "sample 7 of 100 samples in tensors", or the sample's file.
+  virtual std::string name_of(int64_t id) const;
   /// The source as it is in one pass; null where it is the same in all. A source that is read without this, as
   /// Dataset::read does, is that of epoch 0 of seed 0.
   virtual std::shared_ptr<const Source> at_epoch(const Pass& pass) const;

@@ -86,8 +86,10 @@ class Reader final : public EpochReader {
       }
     }
     if (read.empty()) return without_rows();
-    return joined_most(std::move(read), dataset_.source()->describe(),
-                       [&](const std::exception_ptr& error) { skipped_->add(error); });
+    const data::Source& source = *dataset_.source();
+    return joined_most(
+        std::move(read), source.describe(), [&](int64_t id) { return source.name_of(id); },
+        [&](const std::exception_ptr& error) { skipped_->add(error); });
   }
 
   /// A part without rows; undefined where no shape can be found. Deal::next gives it that of another part then.

@@ -88,17 +88,19 @@ class PartsStage : public Stage {
     std::vector<int64_t> ids;   // in the source
     std::vector<int64_t> rows;  // where they stand in what is read
   };
-  /// Reads all parts, of which there is at least one. `count` is how many rows they have together.
-  Batch read_parts(const std::vector<Part>& parts, std::size_t count) const {
+  /// Reads all parts of the samples `ids`. There is at least one.
+  Batch read_parts(const std::vector<Part>& parts, std::span<const int64_t> ids) const {
     std::vector<Batch> read;
-    std::vector<int64_t> from(count);  // the row of the joined parts that stands at a place
+    std::vector<int64_t> firsts;            // of the parts, for messages
+    std::vector<int64_t> from(ids.size());  // the row of the joined parts that stands at a place
     int64_t next = 0;
     for (const Part& part : parts) {
       read.push_back(internal::read_checked(*part.source, part.ids));
       read.back().ids = at::Tensor();
+      if (!part.rows.empty()) firsts.push_back(ids[static_cast<std::size_t>(part.rows.front())]);
       for (const int64_t row : part.rows) from[static_cast<std::size_t>(row)] = next++;
     }
-    const Batch joined = internal::joined_rows(read, describe());
+    const Batch joined = internal::joined_rows(read, describe(), {[this](int64_t id) { return name_of(id); }, firsts});
     return std::is_sorted(from.begin(), from.end()) ? joined : internal::rows_at(joined, from);
   }
 };
@@ -109,6 +111,7 @@ class RepeatStage final : public PartsStage {
       : PartsStage(upstream), count_(count), pass_(pass), once_(upstream.size()) {}
   int64_t size() const override { return once_ * count_; }
   std::string describe() const override { return fmt::format("{} times {}", count_, upstream().describe()); }
+  std::string name_of(int64_t id) const override { return round(id / once_)->name_of(id % once_); }
   uint64_t digest() const override {
     return internal::stage_digest(Stage::digest(), "repeat",
                                   {static_cast<uint64_t>(count_), pass_.seed, static_cast<uint64_t>(pass_.epoch)});
@@ -124,12 +127,7 @@ class RepeatStage final : public PartsStage {
       const int64_t number = ids[i] / once_;
       auto at = std::find(numbers.begin(), numbers.end(), number);
       if (at == numbers.end()) {
-        Pass pass = pass_;
-        // A count of epochs that goes round stays one epoch each.
-        pass.epoch = static_cast<int64_t>(static_cast<uint64_t>(pass_.epoch) * static_cast<uint64_t>(count_) +
-                                          static_cast<uint64_t>(number));
-        auto source = upstream().at_epoch(pass);
-        parts.push_back({source ? std::move(source) : whole().source(), {}, {}});
+        parts.push_back({round(number), {}, {}});
         at = numbers.insert(numbers.end(), number);
       }
       Part& part = parts[static_cast<std::size_t>(at - numbers.begin())];
@@ -137,7 +135,7 @@ class RepeatStage final : public PartsStage {
       part.rows.push_back(static_cast<int64_t>(i));
     }
     if (parts.empty()) return read_upstream({});
-    return read_parts(parts, ids.size());
+    return read_parts(parts, ids);
   }
 
  protected:
@@ -146,6 +144,16 @@ class RepeatStage final : public PartsStage {
   }
 
  private:
+  /// What is before it, as it is the time after `number` others.
+  std::shared_ptr<const Source> round(int64_t number) const {
+    Pass pass = pass_;
+    // A count of epochs that goes round stays one epoch each.
+    pass.epoch = static_cast<int64_t>(static_cast<uint64_t>(pass_.epoch) * static_cast<uint64_t>(count_) +
+                                      static_cast<uint64_t>(number));
+    auto source = upstream().at_epoch(pass);
+    return source ? source : whole().source();
+  }
+
   const int64_t count_;
   const Pass pass_;
   const int64_t once_;
@@ -158,6 +166,9 @@ class ConcatenateStage final : public PartsStage {
   int64_t size() const override { return size_; }
   std::string describe() const override {
     return fmt::format("{} and {}", upstream().describe(), second_.source()->describe());
+  }
+  std::string name_of(int64_t id) const override {
+    return id < border_ ? upstream().name_of(id) : second_.source()->name_of(id - border_);
   }
   uint64_t digest() const override {
     return internal::stage_digest(internal::joined_digest(upstream().digest(), second_.source()->digest()),
@@ -181,7 +192,7 @@ class ConcatenateStage final : public PartsStage {
     std::vector<Part> parts;
     if (!first.ids.empty() || second.ids.empty()) parts.push_back(std::move(first));
     if (!second.ids.empty()) parts.push_back(std::move(second));
-    return read_parts(parts, ids.size());
+    return read_parts(parts, ids);
   }
   std::vector<SourceFile> files() const override {
     return internal::joined_files(upstream().files(), second_.source()->files());
@@ -209,6 +220,7 @@ class ZipStage final : public Stage {
   std::string describe() const override {
     return fmt::format("{} with {}", upstream().describe(), second_.source()->describe());
   }
+  std::string name_of(int64_t id) const override { return upstream().name_of(id); }
   uint64_t digest() const override {
     return internal::stage_digest(internal::joined_digest(upstream().digest(), second_.source()->digest()),
                                   "zip/" + name_);
@@ -254,7 +266,7 @@ class BatchStage final : public Stage {
     std::vector<Batch> groups;
     for (const int64_t id : ids) groups.push_back(group(id));
     if (groups.empty()) groups.push_back(internal::no_rows(as_row(read_padded({}))));
-    return internal::joined_rows(groups, describe());
+    return internal::joined_rows(groups, describe(), {[this](int64_t id) { return name_of(id); }, ids});
   }
 
  protected:
@@ -281,7 +293,8 @@ class BatchStage final : public Stage {
     if (!pad_ || ids.empty()) return read_upstream(ids);
     std::vector<Batch> samples;
     for (const int64_t& id : ids) samples.push_back(read_upstream({&id, 1}));
-    return internal::padded_rows(samples, *pad_, describe());
+    return internal::padded_rows(samples, *pad_, describe(),
+                                 {[this](int64_t id) { return upstream().name_of(id); }, ids});
   }
 
   const int64_t count_;

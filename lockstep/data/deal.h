@@ -57,6 +57,8 @@ class Deal {
   virtual int64_t steps_per_epoch() const = 0;
   virtual std::string describe() const = 0;
   virtual int64_t read_ahead() const = 0;
+  /// How many elements this process's readers of a stream keep beside the steps.
+  virtual int64_t elements_in_memory() const { return 0; }
   /// The place at the beginning of an epoch.
   virtual data::Cursor begin_of(int64_t epoch) const = 0;
   /// Throws unless the cursor is of this data.

@@ -33,15 +33,18 @@ std::string DistributedDataset::describe() const {
   const DistributeOptions& options = deal.options();
   const int64_t ahead = deal.depth();
   const internal::ReplicaGroup& group = deal.group();
+  const int64_t kept = deal.elements_in_memory();
   return fmt::format(
-      "{}; {} a step for {}, {} of them here; {}\n", deal.describe(), internal::counted(options.global_batch, "sample"),
-      internal::counted(group.num_replicas(), "replica"), group.num_local_replicas(),
+      "{}; {} a step for {}, {} of them here; {}{}\n", deal.describe(),
+      internal::counted(options.global_batch, "sample"), internal::counted(group.num_replicas(), "replica"),
+      group.num_local_replicas(),
       ahead == 0
           ? std::string("read when it is asked for")
           : fmt::format("up to {} can be read ahead on {}, so memory has at most {} of "
                         "these replicas' samples",
                         internal::counted(ahead, "step"), internal::counted(deal.num_reading_threads(), "thread"),
-                        internal::counted(ahead + 1, "step")));
+                        internal::counted(ahead + 1, "step")),
+      kept == 0 ? "" : fmt::format(", and its stages keep up to {} in memory", internal::counted(kept, "element")));
 }
 
 DistributedDataset::Epoch DistributedDataset::epoch(int64_t number) const {

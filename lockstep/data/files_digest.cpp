@@ -80,14 +80,15 @@ FilesDigest::FilesDigest(const std::vector<data::SourceFile>& files) {
 std::string FilesDigest::changed_since(uint64_t before, const std::vector<data::SourceFile>& files) const {
   const auto change = static_cast<uint32_t>(both) - static_cast<uint32_t>(before);
   const auto weighted = static_cast<uint32_t>(both >> 32) - static_cast<uint32_t>(before >> 32);
-  for (std::size_t i = 0; i < files.size(); ++i) {
-    if (change * static_cast<uint32_t>(i + 1) == weighted) return fmt::format("'{}' has changed", files[i].name);
-  }
+  // First, because a file that was added at the end looks like one that has changed.
   for (std::size_t i = 0; i < files.size(); ++i) {
     if (change != short_digest(files[i])) continue;
     std::vector<data::SourceFile> others = files;
     others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
     if (FilesDigest(others).both == before) return fmt::format("'{}' was added", files[i].name);
+  }
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    if (change * static_cast<uint32_t>(i + 1) == weighted) return fmt::format("'{}' has changed", files[i].name);
   }
   if (files.front().name == files.back().name) return fmt::format("'{}' has changed", files.front().name);
   return fmt::format("several of the files '{}' to '{}' have changed, or some are missing", files.front().name,

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -212,6 +213,12 @@ class ListedStreams final : public StreamSource {
     return opened(std::make_unique<ListedChildren>(sources_, numbered_, pass, next.front()), options_, &parts);
   }
   std::string describe() const override { return name_ + in_turn(options_); }
+  std::string name_of(int64_t id) const override {
+    if (!numbered_) return StreamSource::name_of(id);
+    const auto count = static_cast<int64_t>(sources_.size());
+    const int64_t number = (id % count + count) % count;
+    return sources_[static_cast<std::size_t>(number)]->name_of((id - number) / count);
+  }
   int64_t num_shards() const override {
     int64_t fewest = sources_.front()->num_shards();
     for (const auto& source : sources_) fewest = std::min(fewest, source->num_shards());
@@ -225,6 +232,14 @@ class ListedStreams final : public StreamSource {
     return files;
   }
   int64_t read_ahead() const override { return sources_.front()->read_ahead(); }
+  /// Of the streams that are open at a time, as many as they can be.
+  int64_t elements_in_memory() const override {
+    std::vector<int64_t> counts;
+    for (const auto& source : sources_) counts.push_back(source->elements_in_memory());
+    std::sort(counts.rbegin(), counts.rend());
+    const auto open = std::min<int64_t>(options_.cycle_length, static_cast<int64_t>(counts.size()));
+    return std::accumulate(counts.begin(), counts.begin() + open, int64_t{0});
+  }
   uint64_t digest() const override {
     uint64_t digest = sources_.size();
     for (const auto& source : sources_) digest = internal::mixed(digest, source->digest());
@@ -288,6 +303,7 @@ class MadeStreams final : public StreamSource {
   }
   std::vector<File> files() const override { return upstream_->files(); }
   int64_t read_ahead() const override { return upstream_->read_ahead(); }
+  int64_t elements_in_memory() const override { return upstream_->elements_in_memory(); }
   uint64_t digest() const override { return internal::stage_digest(upstream_->digest(), describe()); }
 
  private:

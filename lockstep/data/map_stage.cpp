@@ -97,6 +97,7 @@ class MapStage final : public Stage {
       : Stage(upstream), mapping_(std::move(mapping)), pass_(pass) {}
 
   std::string describe() const override { return fmt::format("{} of {}", mapping_->call.name, upstream().describe()); }
+  std::string name_of(int64_t id) const override { return upstream().name_of(id); }
   /// Of the function only the name is known.
   uint64_t digest() const override {
     return internal::stage_digest(Stage::digest(), "map/" + mapping_->call.name,
@@ -131,13 +132,13 @@ class MapStage final : public Stage {
         const int64_t id = some[static_cast<std::size_t>(i)];
         Batch sample = internal::rows_of(rows, i, 1);
         sample.global_size = 1;
-        Batch row = internal::call_map(mapping_->call, random, std::move(sample), id,
-                                       [&] { return fmt::format("sample {} of {}", id, upstream().describe()); });
+        Batch row =
+            internal::call_map(mapping_->call, random, std::move(sample), id, [&] { return upstream().name_of(id); });
         if (!row.target.defined()) row.target = at::empty({1, 0});
         made.put(begin + i, std::move(row));
       }
     });
-    const Batch joined = made.take(describe());
+    const Batch joined = made.take(describe(), {[this](int64_t id) { return name_of(id); }, ids});
     const std::lock_guard<std::mutex> lock(mapping_->mutex);
     if (!mapping_->no_rows) mapping_->no_rows = internal::no_rows(joined);
     return joined;
@@ -169,6 +170,7 @@ class MapRowsStage final : public Stage {
   MapRowsStage(const Dataset& upstream, std::function<Batch(Batch)> fn, std::string name)
       : Stage(upstream), fn_(std::move(fn)), name_(std::move(name)) {}
   std::string describe() const override { return fmt::format("{} of {}", name_, upstream().describe()); }
+  std::string name_of(int64_t id) const override { return upstream().name_of(id); }
   uint64_t digest() const override { return internal::stage_digest(Stage::digest(), "map_rows/" + name_); }
   Batch read(std::span<const int64_t> ids) const override {
     const internal::ReadingScope scope;

@@ -7,8 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/data/batch_rows.h"
-
 namespace lockstep::internal {
 
 namespace {
@@ -63,14 +61,14 @@ void RowCollector::put(int64_t place, Batch row) {
   others_.emplace(place, std::move(row));
 }
 
-Batch RowCollector::take(const std::string& who) {
+Batch RowCollector::take(const std::string& who, const SampleNames& names) {
   if (others_.empty()) return std::move(all_);
   std::vector<Batch> rows;
   for (int64_t place = 0; place < count_; ++place) {
     const auto other = others_.find(place);
     rows.push_back(other != others_.end() ? other->second : internal::rows_of(all_, place, 1));
   }
-  return joined_rows(rows, who);
+  return joined_rows(rows, who, names);
 }
 
 }  // namespace lockstep::internal

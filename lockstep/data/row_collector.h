@@ -8,6 +8,7 @@
 #include <string>
 
 #include "lockstep/data/batch.h"
+#include "lockstep/data/batch_rows.h"
 
 namespace lockstep::internal {
 
@@ -20,7 +21,7 @@ class RowCollector {
   /// Row `place` is the only row of `row`.
   void put(int64_t place, Batch row);
   /// All rows, without ids, when each was put. Throws as joined_rows() does, whatever order they came in.
-  Batch take(const std::string& who);
+  Batch take(const std::string& who, const SampleNames& names);
 
  private:
   bool copy(int64_t place, const Batch& row) const;

@@ -33,7 +33,7 @@ void check_element(const Batch& element, const std::string& who) {
 }
 
 RowFeed::RowFeed(const data::Stream& stream, const data::StreamPass& pass, const StreamPosition& position)
-    : who_(stream.source()->describe()), skipped_(pass.skipped) {
+    : source_(stream.source()), who_(source_->describe()), skipped_(pass.skipped) {
   int64_t used = 0;
   StreamPosition there;
   if (!position.empty()) {
@@ -42,7 +42,7 @@ RowFeed::RowFeed(const data::Stream& stream, const data::StreamPass& pass, const
     there = parts.inner();
     parts.end();
   }
-  reader_ = stream.source()->open(pass, there);
+  reader_ = source_->open(pass, there);
   if (used == 0 || !has_rows()) return;
   if (used > rows_) {
     throw DataError("LS-DATA-CHANGED",
@@ -82,8 +82,9 @@ std::optional<Batch> RowFeed::take(int64_t count) {
     taken_ += some;
   }
   if (pieces.empty()) return std::nullopt;
-  if (!skipped_) return joined_rows(pieces, who_);
-  return joined_most(std::move(pieces), who_, [&](const std::exception_ptr& error) { skipped_->add(error); });
+  const auto name_of = [this](int64_t id) { return source_->name_of(id); };
+  if (!skipped_) return joined_rows(pieces, who_, {name_of});
+  return joined_most(std::move(pieces), who_, name_of, [&](const std::exception_ptr& error) { skipped_->add(error); });
 }
 
 std::optional<Batch> RowFeed::take_element() {

@@ -34,6 +34,7 @@ class RowFeed {
   /// Makes sure that there are rows; false at the end.
   bool has_rows();
 
+  const std::shared_ptr<const data::StreamSource> source_;
   const std::string who_;
   const std::shared_ptr<data::SkippedSamples> skipped_;
   std::unique_ptr<data::StreamReader> reader_;

@@ -11,7 +11,8 @@
 
 namespace lockstep::data {
 
-/// Base of stages. A stage of your own implements read(), describe() and with().
+/// Base of stages. A stage of your own implements read(), describe() and with(), and, where its samples are made of one
+/// each, name_of().
 class Stage : public Source {
  public:
   /// Throws a UsageError for an empty data set.
@@ -49,6 +50,7 @@ class IndexStage : public data::Stage {
  public:
   using Stage::Stage;
   Batch read(std::span<const int64_t> ids) const override;
+  std::string name_of(int64_t id) const override { return upstream().name_of(upstream_id(id)); }
 
  protected:
   virtual int64_t upstream_id(int64_t id) const = 0;

@@ -16,6 +16,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/data/batch_rows.h"
+#include "lockstep/data/order_probe.h"
 #include "lockstep/data/row_feed.h"
 #include "lockstep/data/stage.h"
 #include "lockstep/data/stage_digest.h"
@@ -74,6 +75,7 @@ std::string StreamSource::name_of(int64_t id) const { return fmt::format("sample
 int64_t StreamSource::num_shards() const { return 1; }
 std::vector<StreamSource::File> StreamSource::files() const { return {}; }
 int64_t StreamSource::read_ahead() const { return 0; }
+int64_t StreamSource::elements_in_memory() const { return 0; }
 uint64_t StreamSource::digest() const { return internal::stage_digest(1, describe()); }
 
 const std::shared_ptr<const StreamSource>& Stream::source() const {
@@ -153,6 +155,9 @@ class GeneratorSource final : public StreamSource {
   const std::string name_;
 };
 
+/// Samples that are read at once.
+constexpr int64_t kAtOnce = 64;
+
 class DatasetReader final : public StreamReader {
  public:
   DatasetReader(Dataset dataset, int64_t next, std::shared_ptr<SkippedSamples> skipped)
@@ -176,7 +181,7 @@ class DatasetReader final : public StreamReader {
   void read_some() {
     std::vector<int64_t> ids;
     for (int64_t id = next_; id < std::min(size_, next_ + at_once_); ++id) ids.push_back(id);
-    at_once_ = std::min<int64_t>(at_once_ * 2, 64);  // one that is read for a moment only reads little
+    at_once_ = std::min<int64_t>(at_once_ * 2, kAtOnce);  // one that is read for a moment only reads little
     some_ = Batch();
     try {
       some_ = dataset_.read(ids);
@@ -218,8 +223,14 @@ class DatasetStream final : public StreamSource {
     return std::make_unique<DatasetReader>(source ? Dataset(std::move(source)) : dataset_, next, pass.skipped);
   }
   std::string describe() const override { return dataset_.source()->describe(); }
+  /// A sample is known by its number where that is the same sample in each epoch.
+  std::string name_of(int64_t id) const override {
+    const Source& source = *dataset_.source();
+    return internal::changes_by_epoch(source) ? StreamSource::name_of(id) : source.name_of(id);
+  }
   std::vector<File> files() const override { return {{describe(), dataset_.source()->digest()}}; }
   int64_t read_ahead() const override { return dataset_.source()->read_ahead(); }
+  int64_t elements_in_memory() const override { return std::min(dataset_.size(), kAtOnce); }
 
  private:
   const Dataset dataset_;

@@ -183,6 +183,10 @@ class StreamDeal final : public Deal {
   int64_t steps_per_epoch() const override { refuse("steps_per_epoch()"); }
   std::string describe() const override { return stream_.source()->describe(); }
   int64_t read_ahead() const override { return stream_.source()->read_ahead(); }
+  int64_t elements_in_memory() const override {
+    return stream_.source()->elements_in_memory() *
+           (reading_ == Reading::kByReplica ? group().num_local_replicas() : 1);
+  }
   bool is_parallel() const override { return false; }
 
   data::Cursor begin_of(int64_t epoch) const override {

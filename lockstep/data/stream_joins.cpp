@@ -150,6 +150,9 @@ class ZipStage final : public StreamStage {
     return fmt::format("{} with {} as '{}'", upstream().describe(), second_->describe(), name_);
   }
   int64_t num_shards() const override { return 1; }  // files of both need not correspond
+  int64_t elements_in_memory() const override {
+    return upstream().elements_in_memory() + second_->elements_in_memory();
+  }
   uint64_t digest() const override {
     return internal::stage_digest(internal::mixed(upstream().digest(), second_->digest()), describe());
   }

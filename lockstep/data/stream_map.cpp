@@ -29,6 +29,9 @@ using Named = std::shared_ptr<const StreamSource>;
 
 struct Mapping {
   Mapping(internal::MapCall fn, int64_t threads) : call(std::move(fn)), pool(threads) {}
+  /// How many elements are read and mapped together.
+  int64_t at_once() const { return pool.threads() == 1 ? 1 : 4 * pool.threads(); }
+
   const internal::MapCall call;
   internal::ReadPool pool;
 };
@@ -78,8 +81,7 @@ class MapReader final : public StreamReader {
   };
 
   void read_group() {
-    const int64_t threads = mapping_->pool.threads();
-    const std::size_t wanted = threads == 1 ? 1 : static_cast<std::size_t>(4 * threads);
+    const auto wanted = static_cast<std::size_t>(mapping_->at_once());
     while (made_.size() < wanted) {
       Made made;
       try {
@@ -128,6 +130,7 @@ class MapStage final : public StreamStage {
                                        pass.skipped);
   }
   std::string describe() const override { return fmt::format("{} of {}", mapping_->call.name, upstream().describe()); }
+  int64_t elements_in_memory() const override { return upstream().elements_in_memory() + mapping_->at_once() - 1; }
 
  private:
   const std::shared_ptr<Mapping> mapping_;

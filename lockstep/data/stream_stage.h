@@ -24,6 +24,8 @@ class StreamStage : public data::StreamSource {
   /// A stage of several streams overrides it.
   uint64_t digest() const override { return stage_digest(upstream_->digest(), describe()); }
   int64_t read_ahead() const override { return upstream_->read_ahead(); }
+  /// A stage that keeps elements adds them.
+  int64_t elements_in_memory() const override { return upstream_->elements_in_memory(); }
 
  protected:
   const data::StreamSource& upstream() const { return *upstream_; }

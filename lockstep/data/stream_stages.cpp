@@ -153,6 +153,10 @@ class ShuffleStage final : public StreamStage {
     const std::string seed = seed_ == 0 ? "" : fmt::format(" by seed {}", seed_);
     return fmt::format("{}, shuffled in windows of {}{}", upstream().describe(), window_, seed);
   }
+  int64_t elements_in_memory() const override {
+    constexpr int64_t kMost = int64_t{1} << 40;  // a larger window is as good as this one, and sums stay below 2^63
+    return upstream().elements_in_memory() + std::min(window_, kMost);
+  }
 
  private:
   const int64_t window_;
@@ -161,12 +165,14 @@ class ShuffleStage final : public StreamStage {
 
 class BatchReader final : public StreamReader {
  public:
-  BatchReader(Reader upstream, int64_t count, bool drop, std::optional<PadOptions> pad, std::string who)
+  BatchReader(Reader upstream, int64_t count, bool drop, std::optional<PadOptions> pad, std::string who,
+              std::shared_ptr<const StreamSource> source)
       : upstream_(std::move(upstream)),
         count_(count),
         drop_(drop),
         pad_(pad),
         who_(std::move(who)),
+        source_(std::move(source)),
         position_(upstream_->position()) {}
   bool next(Batch& element) override {
     Batch one;
@@ -176,7 +182,8 @@ class BatchReader final : public StreamReader {
     elements_.clear();
     position_ = upstream_->position();
     if (!gives) return false;
-    element = pad_ ? internal::padded_rows(elements, *pad_, who_) : internal::joined_rows(elements, who_);
+    const internal::SampleNames names{[this](int64_t id) { return source_->name_of(id); }};
+    element = pad_ ? internal::padded_rows(elements, *pad_, who_, names) : internal::joined_rows(elements, who_, names);
     return true;
   }
   StreamPosition position() const override { return position_; }
@@ -187,7 +194,8 @@ class BatchReader final : public StreamReader {
   const bool drop_;
   const std::optional<PadOptions> pad_;
   const std::string who_;
-  StreamPosition position_;  // behind the last whole element
+  const std::shared_ptr<const StreamSource> source_;  // names its samples
+  StreamPosition position_;                           // behind the last whole element
   std::vector<Batch> elements_;
 };
 
@@ -196,7 +204,8 @@ class BatchStage final : public StreamStage {
   BatchStage(const Stream& upstream, int64_t count, bool drop, std::optional<PadOptions> pad)
       : StreamStage(upstream), count_(count), drop_(drop), pad_(pad) {}
   std::unique_ptr<StreamReader> open(const StreamPass& pass, const StreamPosition& position) const override {
-    return std::make_unique<BatchReader>(upstream().open(pass, position), count_, drop_, pad_, describe());
+    return std::make_unique<BatchReader>(upstream().open(pass, position), count_, drop_, pad_, describe(),
+                                         shared_upstream());
   }
   std::string describe() const override {
     std::string padded;

@@ -8,11 +8,13 @@
 #include <memory>
 #include <set>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"
+#include "tests/support/workers.h"
 
 namespace lockstep {
 namespace {
@@ -299,6 +301,34 @@ TEST(DistributedDataset, AStepThatCannotBeReadIsTriedAgain) {
   EXPECT_EQ(it->begin()->ids[0].item<int64_t>(), 0) << "where it was";
   ++it;
   EXPECT_EQ(it->begin()->ids[0].item<int64_t>(), 1);
+}
+
+TEST(DistributedDataset, ASampleThatFailsOnOneWorkerReachesItsLoopAndEndsTheOthers) {
+  const auto fails_on_11 = [](Batch sample) {
+    if (sample.target.item<int64_t>() == 11) throw std::runtime_error("no such colour");
+    return sample;
+  };
+  for (const int64_t prefetch : {0, 3}) {
+    testing::run_workers({2, 2}, [&](Strategy& strategy) {
+      const auto data = strategy.distribute(numbers(40).map(fails_on_11), {.global_batch = 4, .prefetch = prefetch});
+      const auto train = [&] {
+        for (const auto& batch : data.epoch(0)) {
+          strategy.run(batch, [](ReplicaContext& ctx, const Batch& part) {
+            ctx.all_reduce(Reduction::kSum, part.input.sum().view({1}));
+          });
+        }
+      };
+      if (strategy.worker_index() == 1) {
+        expect_error<DataError>(train, "LS-MAP", {"sample 11", "no such colour"});
+      } else {
+        const auto error = testing::error_from<PeerError>(train);
+        EXPECT_EQ(error.code(), "LS-PEER-LOST");
+        EXPECT_EQ(error.failed().worker, 1);
+      }
+      EXPECT_EQ(strategy.step(), 2) << "samples 8 to 11 are of the step that cannot be made";
+      return 0;
+    });
+  }
 }
 
 TEST(DistributedDataset, RefusesWhatCannotBe) {

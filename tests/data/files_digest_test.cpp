@@ -10,6 +10,7 @@
 #include <fstream>
 #include <functional>
 
+#include "lockstep/data/record_files.h"
 #include "tests/data/dealt_numbers.h"
 #include "tests/data/records_in_memory.h"
 #include "tests/support/errors.h"
@@ -26,7 +27,8 @@ using testing::numbers_in;
 class Changed : public testing::ScratchFolder {
  protected:
   /// The cursor of `make()`'s data is taken, `change()` is called, and the cursor is given to `make()`'s data again.
-  static void expect_named(const std::function<Dataset()>& make, const std::function<void()>& change,
+  template <class Make>
+  static void expect_named(const Make& make, const std::function<void()>& change,
                            std::initializer_list<std::string_view> values,
                            const testing::Where& where = testing::Where::current()) {
     MirroredStrategy strategy({.devices = lanes(1)});
@@ -76,6 +78,25 @@ TEST_F(Changed, CifarIsNamed) {
   expect_named(make, [&] { write("data_batch_3.bin", changed); }, {path("data_batch_3.bin")});
 }
 
+TEST_F(Changed, IdxIsNamed) {
+  const auto word = [](int value) {
+    return std::string{'\0', '\0', static_cast<char>(value >> 8), static_cast<char>(value)};
+  };
+  for (const char* part : {"train", "t10k"}) {
+    write(std::string(part) + "-images-idx3-ubyte",
+          word(0x803) + word(4) + word(28) + word(28) + std::string(4 * 784, '\1'));
+    write(std::string(part) + "-labels-idx1-ubyte", word(0x801) + word(4) + std::string(4, '\2'));
+  }
+  const auto make = [&] { return data::idx(folder_.string()).train.shuffle(1).take(2); };
+  for (const char* name : {"train-images-idx3-ubyte", "train-labels-idx1-ubyte"}) {
+    const auto change = [&] {
+      std::fstream file(path(name), std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(-1, std::ios::end).put('\3');
+    };
+    expect_named(make, change, {quoted(name)});
+  }
+}
+
 TEST_F(Changed, AnImageIsNamedAndSoAreOtherStages) {
   for (const char* name : {"cat/1.png", "cat/2.png", "dog/3.png", "dog/4.png"}) write(name, std::string("no image"));
   const auto make = [&] { return data::image_folder(folder_.string(), {.height = 2, .width = 2}).dataset; };
@@ -106,6 +127,14 @@ TEST_F(Changed, AFileThatWasAddedIsNamed) {
                {"3 samples", "size is 4", "'" + added + "' was added"});
 }
 
+TEST_F(Changed, AnImageThatWasAddedToManyIsNamed) {
+  for (int i = 100; i < 400; ++i) write("cat/" + std::to_string(i) + ".png", "image " + std::to_string(i));
+  const auto make = [&] { return data::image_folder(folder_.string(), {.height = 2, .width = 2}).dataset; };
+  for (const char* name : {"cat/099.png", "cat/250a.png", "cat/400.png"}) {
+    expect_named(make, [&] { write(name, "a new one"); }, {"'" + path(name) + "' was added"});
+  }
+}
+
 TEST_F(Changed, OneOfTwoJoinedDataSetsIsNamed) {
   const std::string file = write("b.bin", std::string(80, 'a'));
   const std::string first = write("a.bin", std::string(80, 'a'));
@@ -116,6 +145,22 @@ TEST_F(Changed, OneOfTwoJoinedDataSetsIsNamed) {
       return zips ? one.zip(other) : one.concatenate(other);
     };
     expect_named(make, [&] { write("b.bin", std::string(79, 'a') + (zips ? "c" : "b")); }, {file});
+  }
+}
+
+TEST_F(Changed, AFileOfRecordsIsNamed) {
+  for (const bool of_lines : {true, false}) {
+    const std::string folder = of_lines ? "lines/" : "tf_records/";
+    for (const char* name : {"a", "b", "d"}) write(folder + name, "1\n2\n3\n4\n");
+    const auto make = [&] {
+      const std::vector<std::string> paths{path(folder + "*")};
+      return data::from_records(of_lines ? data::lines(paths) : data::tf_records(paths), testing::parse_number)
+          .shuffle(3);
+    };
+    expect_named(make, [&] { write(folder + "b", "1\n2\n3\n5\n"); }, {quoted(folder + "b") + " has changed"});
+    expect_named(make, [&] { write(folder + "d", "1\n2\n3\n"); }, {quoted(folder + "d") + " has changed"});
+    expect_named(make, [&] { write(folder + "c", "7\n"); }, {"3 files", "has 4", quoted(folder + "c") + " was added"});
+    expect_named(make, [&] { std::filesystem::remove(path(folder + "a")); }, {"4 files", "has 3"});
   }
 }
 

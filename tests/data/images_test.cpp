@@ -266,13 +266,15 @@ TEST_F(ImageFolder, HasAClassForEachFolderInSortedOrder) {
             (Ints{0, 3, 4, 5}));
 }
 
-TEST_F(ImageFolder, NamesTheFileThatIsNoImage) {
+TEST_F(ImageFolder, NamesTheFileThatIsNoImageOrOnWhichAFunctionFails) {
   write("a/1.png", png(noise(4, 4), PNG_COLOR_TYPE_RGB));
   write("a/2.png", png(noise(40, 40), PNG_COLOR_TYPE_RGB).substr(0, 200));
   write("a/3.png", "");
   const Dataset dataset = data::image_folder(folder_.string(), raw(4, 4)).dataset;
   const auto read = [&](int64_t id) { return dataset.read(std::span<const int64_t>(&id, 1)); };
   EXPECT_EQ(read(0).size(), 1);
+  const auto fail = [](const Batch&) -> Batch { throw std::runtime_error("a strange image"); };
+  expect_error<DataError>([&] { dataset.take(1).map(fail).read_all(); }, "LS-MAP", {quoted("a/1.png"), "strange"});
   expect_error<DataError>([&] { read(1); }, "LS-DATA-FILE", {quoted("a/2.png"), "PNG"});
   expect_error<DataError>([&] { read(2); }, "LS-DATA-FILE", {quoted("a/3.png")});
   std::filesystem::remove(path("a/1.png"));

@@ -125,7 +125,7 @@ TEST(Skipping, LeavesOutSamplesOfAnotherShapeThanMostOfTheirPartHave) {
       WorkersCase{2, 2}, [&](Strategy& one) { return targets(one.distribute(numbers(15).map(other), skip)); });
   EXPECT_EQ(sorted(Steps{{by_workers[0], by_workers[1]}}), expected);
   expect_error<DataError>([&] { targets(strategy.distribute(numbers_in({15}).map(other), {.global_batch = 15})); },
-                          "LS-SAMPLE-SHAPE", {"[1, 3] in sample 0", "[1, 5] in sample 4"});
+                          "LS-SAMPLE-SHAPE", {"[1, 3] in record 0 of 'file0'", "[1, 5] in record 4 of 'file0'"});
 }
 
 /// An endless stream of elements in turn: the rows and the width of each.

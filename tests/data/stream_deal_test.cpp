@@ -10,6 +10,7 @@
 #include <set>
 
 #include "tests/data/dealt_numbers.h"
+#include "tests/data/full_disk.h"
 #include "tests/data/records_in_memory.h"
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"
@@ -208,6 +209,36 @@ TEST(Streams, FailOnAllWorkersTogether) {
   EXPECT_EQ(said, (std::vector<std::string>{"LS-PEER-FAILED 6", "LS-MAP 6"}));
 }
 
+TEST(Streams, WithFewerFilesThanReplicasAreReadByAllAndTheLogSaysSo) {
+  struct Case {
+    int64_t workers;
+    int64_t replicas;
+    std::vector<int64_t> files;
+    std::string parts;
+  };
+  for (const Case& one :
+       std::vector<Case>{{1, 4, {5, 6}, "2 parts"}, {2, 4, {5, 3, 3}, "3 parts"}, {2, 2, {11}, "1 part"}}) {
+    for (const Sharding sharding : {Sharding::kFile, Sharding::kAuto}) {
+      const testing::Warnings said;
+      const auto all = run_workers({one.workers, one.replicas}, [&](Strategy& strategy) {
+        const auto files = testing::files_of(one.files);
+        const Stream stream = data::from_records(files, testing::parse_number);
+        const Steps steps = steps_of(strategy.distribute(stream, {.global_batch = 4, .sharding = sharding}), 0);
+        EXPECT_EQ(files->read, 11) << "each worker reads all";
+        return steps;
+      });
+      EXPECT_EQ(sorted(joined(all)), up_to(11));
+      if (sharding == Sharding::kAuto) {
+        EXPECT_TRUE(said.texts.empty()) << said.texts.front();
+        continue;
+      }
+      ASSERT_EQ(said.texts.size(), static_cast<std::size_t>(one.workers));
+      for (const std::string_view value : {std::string_view(one.parts), std::string_view("Sharding::kData")})
+        EXPECT_TRUE(testing::has_value(said.texts.front(), value)) << said.texts.front();
+    }
+  }
+}
+
 TEST(Streams, AreReadByAllWhereABatchHasNoSampleForAReplica) {
   MirroredStrategy strategy({.devices = lanes(1), .replicas = 3});
   const auto data = strategy.distribute(numbers_in({2, 2, 2}), {.global_batch = 2, .sharding = Sharding::kFile});
@@ -215,6 +246,24 @@ TEST(Streams, AreReadByAllWhereABatchHasNoSampleForAReplica) {
   expect_error<UsageError>(
       [&] { strategy.distribute_from_function([](const InputContext&) { return numbers(4); }, {.global_batch = 2}); },
       "LS-OPTION", {"batch of 2", "3 replicas"});
+}
+
+TEST(Streams, SayHowManyElementsTheirStagesKeep) {
+  MirroredStrategy strategy({.devices = lanes(1), .replicas = 2});
+  const auto same = [](Batch sample) { return sample; };
+  const auto says = [&](const Stream& stream, const DistributeOptions& options, std::string_view value) {
+    const std::string text = strategy.distribute(stream, options).describe();
+    EXPECT_TRUE(testing::has_value(text, value)) << text;
+  };
+  const Stream mapped = numbers_in({9, 9}).map(same, {.threads = 3});  // twelve at once, one of which it gives
+  says(mapped.shuffle(8), {.global_batch = 2, .sharding = Sharding::kData, .prefetch = 1}, "19 elements");
+  says(mapped.shuffle(8), {.global_batch = 2, .sharding = Sharding::kFile}, "38 elements");
+  says(mapped, {.global_batch = 2, .shuffle = true, .sharding = Sharding::kData}, "1035 elements");
+  const Stream windows = numbers_in({9}).shuffle(8);
+  const Stream turns = data::interleave({windows, numbers_in({9}), numbers_in({9}).shuffle(5)}, {.cycle_length = 2});
+  says(turns.zip(windows), {.global_batch = 2, .sharding = Sharding::kData}, "21 elements");
+  const std::string plain = strategy.distribute(numbers_in({9}), {.global_batch = 2}).describe();
+  EXPECT_FALSE(testing::has_value(plain, "its stages keep")) << plain;
 }
 
 TEST(Streams, HaveNoLength) {

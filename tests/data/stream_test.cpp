@@ -259,14 +259,28 @@ const std::map<std::string, Stream>& pipelines() {
       sample.input = sample.input + torch::rand({sample.size(), 2});
       return sample;
     };
+    const auto ragged = [](Batch sample) {
+      sample.input = torch::ones({1, sample.target.item<int64_t>() % 4 + 1});
+      return sample;
+    };
     const Stream records = numbers_in({5, 0, 7, 1}, {.cycle_length = 2, .block_length = 2});
+    const Stream pairs = data::from_generator([] {
+      return data::GeneratorFunction([i = int64_t{0}]() mutable -> std::optional<Batch> {
+        if (i == 6) return std::nullopt;
+        return Batch{.input = torch::full({2, 1}, i, torch::kFloat), .target = torch::full({2}, i++, torch::kLong)};
+      });
+    });
     return new std::map<std::string, Stream>{
         {"records", records},
+        {"generator", pairs},
+        {"generator_with_start", counted(7)},
         {"filter", records.filter(odd)},
         {"map", records.map(noise)},
         {"threads", records.map(noise, {.threads = 3})},
         {"shuffle", records.shuffle(4, 1)},
         {"batch", records.batch(3)},
+        {"padded_batch", records.map(ragged).padded_batch(3)},
+        {"prefetch", records.shuffle(4).prefetch(2)},
         {"take", records.take(9)},
         {"skip", records.skip(4)},
         {"shard", records.shard(3, 2)},
@@ -276,6 +290,8 @@ const std::map<std::string, Stream>& pipelines() {
         {"interleave",
          records.interleave([](const Batch& b) { return numbers_in({4}).skip(b.target.item<int64_t>() % 4); },
                             {.cycle_length = 3})},
+        {"interleave_of_several",
+         data::interleave({records, pairs, counted(3)}, {.cycle_length = 2, .block_length = 3})},
         {"cache", records.cache()},
         {"dataset", data::from_dataset(data::from_tensors(torch::rand({20, 2}), torch::arange(20)).shuffle(2))},
         {"all", records.filter(odd).map(noise).shuffle(3, 5).repeat(2).batch(2).map(noise, {.threads = 2}).take(5)}};

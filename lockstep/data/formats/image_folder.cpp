@@ -6,6 +6,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <bit>
 #include <filesystem>
 #include <memory>
 #include <mutex>
@@ -56,6 +57,7 @@ class ImageSource final : public Source {
   }
 
   std::string describe() const override { return fmt::format("{} images under '{}'", size(), folder_); }
+  std::string name_of(int64_t id) const override { return fmt::format("'{}'", files_[static_cast<std::size_t>(id)]); }
   std::vector<SourceFile> files() const override {
     std::call_once(listed_, [&] { listed_files_ = list(); });
     return listed_files_;
@@ -67,16 +69,19 @@ class ImageSource final : public Source {
   }
 
  private:
-  /// Names and sizes of all, and the contents of some: opening a million files would take too long.
+  /// Names and sizes of all, and the contents of some: opening a million files would take too long. A file's name says
+  /// whether it is one of them, so that a new file changes nothing about the others, unless it is the one with which
+  /// half as many are opened.
   std::vector<SourceFile> list() const {
     constexpr std::size_t kSampled = 256;
-    const std::size_t every = (files_.size() + kSampled - 1) / kSampled;
+    const std::size_t every = std::bit_ceil((files_.size() + kSampled - 1) / kSampled);
     std::vector<SourceFile> files(files_.size());
     for (std::size_t i = 0; i < files_.size(); ++i) {
       std::string_view inner = std::string_view(files_[i]).substr(folder_.size());
       inner.remove_prefix(std::min(inner.find_first_not_of('/'), inner.size()));  // "data" and "data/" are one folder
-      uint64_t digest = internal::mixed(XXH3_64bits(inner.data(), inner.size()), sizes_[i]);
-      if (i % every == 0) digest = internal::mixed(digest, internal::digest_of_file(files_[i]));
+      const uint64_t name = XXH3_64bits(inner.data(), inner.size());
+      uint64_t digest = internal::mixed(name, sizes_[i]);
+      if (name % every == 0) digest = internal::mixed(digest, internal::digest_of_file(files_[i]));
       files[i] = {files_[i], digest | 1};
     }
     return files;
