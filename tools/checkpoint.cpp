@@ -14,6 +14,7 @@
 #include "lockstep/checkpoint/checkpoint_folder.h"
 #include "lockstep/checkpoint/exchange.h"
 #include "lockstep/checkpoint/image.h"
+#include "lockstep/checkpoint/saved_values.h"
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/reduce/operands.h"
@@ -93,6 +94,22 @@ std::string difference(const at::Tensor& a, const at::Tensor& b, ordered_json& j
   json["largest_value"] = scale;
   return fmt::format("{} of {} elements, by up to {:.3g} where values are up to {:.3g}", differing, a.numel(), largest,
                      scale);
+}
+
+/// All values but the optimizers', by name: of those that each replica has, the one that they stand for.
+std::map<std::string, at::Tensor> values_of(const CheckpointReader& reader, const std::string& what) {
+  std::map<std::string, at::Tensor> values;
+  std::map<std::string, std::vector<std::size_t>> of_replicas;
+  const auto& tensors = reader.manifest().tensors;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].kind == "mirrored") values.emplace(tensors[i].name, reader.read(i));
+    if (tensors[i].kind == "on-read") of_replicas[tensors[i].name].push_back(i);
+  }
+  for (const auto& [name, places] : of_replicas) {
+    const auto aggregation = internal::aggregation_of(tensors[places.front()].aggregation, what);
+    values.emplace(name, internal::value_of_all(reader.read(places), aggregation));
+  }
+  return values;
 }
 
 }  // namespace
@@ -281,13 +298,18 @@ int diff_checkpoints(const CheckpointCommandOptions& options) {
 int export_checkpoint(const CheckpointCommandOptions& options) {
   const fs::path path = checkpoint_at(options.path);
   const CheckpointReader reader(host_files(), path);
+  const std::map<std::string, at::Tensor> all = values_of(reader, path.string());
+  const std::string begin = options.module.empty() ? "" : options.module + ".";
   std::map<std::string, at::Tensor> weights;
-  for (std::size_t i = 0; i < reader.manifest().tensors.size(); ++i) {
-    const auto& one = reader.manifest().tensors[i];
-    // Of buffers each replica has its own: those of replica 0.
-    if (one.kind == "mirrored" || (one.kind == "on-read" && one.replica <= 0)) {
-      weights.emplace(one.name, reader.read(i));
-    }
+  for (const auto& [name, value] : all) {
+    // An average's name is that of its variable and more.
+    const bool is_average = name.find('/') != std::string::npos && all.contains(name.substr(0, name.rfind('/')));
+    if (!name.starts_with(begin) || (!begin.empty() && is_average)) continue;
+    weights.emplace(name.substr(begin.size()), value);
+  }
+  if (weights.empty() && !begin.empty()) {
+    throw UsageError("LS-FLAG", fmt::format("--module {}: {} has no values of it", options.module, path.string()),
+                     "give the name that make_module was given; `lockstep checkpoint show` lists all names");
   }
   save_tensors(options.file, weights);
   if (options.json) {

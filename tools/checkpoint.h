@@ -6,9 +6,10 @@
 namespace lockstep::tools {
 
 struct CheckpointCommandOptions {
-  std::string path;   // a checkpoint, or a folder with some, of which the newest is meant
-  std::string other;  // of diff
-  std::string file;   // of export
+  std::string path;    // a checkpoint, or a folder with some, of which the newest is meant
+  std::string other;   // of diff
+  std::string file;    // of export
+  std::string module;  // of export: this module's alone; empty: all
   bool json = false;
 };
 
@@ -23,7 +24,7 @@ int show_checkpoint(const CheckpointCommandOptions& options);
 int verify_checkpoints(const CheckpointCommandOptions& options);
 /// What differs between two, and by how much.
 int diff_checkpoints(const CheckpointCommandOptions& options);
-/// The weights of one as a plain safetensors file.
+/// The weights of one as a plain safetensors file, under the names that the module gives them where one is named.
 int export_checkpoint(const CheckpointCommandOptions& options);
 
 }  // namespace lockstep::tools

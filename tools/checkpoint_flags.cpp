@@ -27,9 +27,12 @@ void add_checkpoint(CLI::App& app, Action& chosen) {
   add("diff", "Show which values differ between two checkpoints, and by how much", kOne, diff_checkpoints)
       ->add_option("other", options->other, "another one")
       ->required();
-  add("export", "Write the weights as a plain safetensors file, or as a state dictionary", kOne, export_checkpoint)
-      ->add_option("file", options->file, "the file; PyTorch's torch.load reads one that ends with .pt or .pth")
+  CLI::App* const save =
+      add("export", "Write the weights as a plain safetensors file, or as a state dictionary", kOne, export_checkpoint);
+  save->add_option("file", options->file, "the file; PyTorch's torch.load reads one that ends with .pt or .pth")
       ->required();
+  save->add_option("--module", options->module,
+                   "what this module has, and no averages, under the module's own names (`model`: conv1.weight)");
 }
 
 }  // namespace lockstep::tools
