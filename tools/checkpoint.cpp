@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <map>
@@ -76,7 +77,16 @@ std::string full_name(const std::string& name, int64_t replica) {
   return replica < 0 ? name : fmt::format("{}, replica {}", name, replica);
 }
 
-/// How two tensors differ; empty where their bits are equal.
+/// The largest of some numbers; 0 where there are none.
+double largest(const at::Tensor& numbers) { return numbers.numel() == 0 ? 0 : numbers.max().item<double>(); }
+
+/// JSON has no text for numbers that are not finite.
+ordered_json json_of(double value) {
+  if (std::isfinite(value)) return value;
+  return fmt::format("{}", value);
+}
+
+/// How two tensors differ; empty where their bits are equal. A NaN that both have is no difference.
 std::string difference(const at::Tensor& a, const at::Tensor& b, ordered_json& json) {
   if (internal::same_bits(a, b)) return {};
   if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) {
@@ -84,15 +94,16 @@ std::string difference(const at::Tensor& a, const at::Tensor& b, ordered_json& j
     return fmt::format("{} and {}", internal::shape_text(a), internal::shape_text(b));
   }
   const at::ScalarType wide = a.is_complex() ? at::kComplexDouble : at::kDouble;
-  const at::Tensor change = (a.to(wide) - b.to(wide)).abs();
-  const int64_t differing = a.ne(b).sum().item<int64_t>();
-  const double largest = change.max().item<double>();
-  const double scale = a.to(wide).abs().max().item<double>();
+  const at::Tensor differs = a.ne(b) & ~(a.isnan() & b.isnan());
+  const int64_t differing = differs.sum().item<int64_t>();
+  const at::Tensor sizes = a.to(wide).abs();
+  const double change = largest((a.to(wide) - b.to(wide)).abs().masked_select(differs));
+  const double scale = largest(sizes.masked_select(sizes.isfinite()));
   json["elements"] = a.numel();
   json["differing"] = differing;
-  json["largest_difference"] = largest;
+  json["largest_difference"] = json_of(change);
   json["largest_value"] = scale;
-  return fmt::format("{} of {} elements, by up to {:.3g} where values are up to {:.3g}", differing, a.numel(), largest,
+  return fmt::format("{} of {} elements, by up to {:.3g} where values are up to {:.3g}", differing, a.numel(), change,
                      scale);
 }
 

@@ -1,9 +1,13 @@
-// `lockstep checkpoint`: what it exports for other programs.
+// `lockstep checkpoint`: what it exports, and what it says of checkpoints made by hand.
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "lockstep/checkpoint/exchange.h"
 #include "lockstep/checkpoint/image.h"
@@ -12,7 +16,6 @@
 namespace {
 
 using lockstep::load_tensors;
-using lockstep::internal::Image;
 using lockstep::testing::has;
 using lockstep::testing::run;
 using lockstep::testing::RunProgram;
@@ -84,6 +87,44 @@ TEST_F(CheckpointCommand, AnExportHasTheValueThatReplicasStandForAndAModulesHasN
       saved("odd", {{.kind = "on-read", .name = "m", .replica = 0, .value = one, .aggregation = "most"},
                     {.kind = "on-read", .name = "m", .replica = 1, .value = one, .aggregation = "most"}});
   EXPECT_TRUE(has(run("checkpoint export " + odd + " " + path("x.pt")).output, "'most'"));
+}
+
+TEST_F(CheckpointCommand, ADifferenceIsThatOfTheElementsThatDiffer) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double inf = std::numeric_limits<double>::infinity();
+  const auto mirrored = [](const std::string& name, const torch::Tensor& value) {
+    return lockstep::internal::ImageTensor{.kind = "mirrored", .name = name, .value = value};
+  };
+  const auto doubles = [](const std::vector<double>& values) { return torch::tensor(values, torch::kDouble); };
+  const std::string a =
+      saved("a", {mirrored("equal", doubles({1, nan, inf})), mirrored("finite", doubles({1, 2, -8, nan, inf})),
+                  mirrored("first", doubles({1})), mirrored("form", doubles({1, 2})), mirrored("nan", doubles({1, 2})),
+                  mirrored("infinite", doubles({1, inf})), mirrored("whole", torch::tensor({1, 2, 3}))});
+  const std::string b =
+      saved("b", {mirrored("equal", doubles({1, nan, inf})), mirrored("finite", doubles({1, 4, -7, nan, inf})),
+                  mirrored("form", doubles({1, 2, 3})), mirrored("nan", doubles({1, nan})),
+                  mirrored("infinite", doubles({2, -inf})), mirrored("second", doubles({1})),
+                  mirrored("whole", torch::tensor({1, 2, 6}))});
+  std::map<std::string, nlohmann::json> found;
+  const auto differences = json_of("diff " + a + " " + b, 1)["differences"];
+  for (const auto& one : differences) found[one["name"]] = one;
+  EXPECT_EQ(found.size(), 7u) << "all but the equal one";
+  EXPECT_FALSE(found.contains("equal"));
+  EXPECT_EQ(found["first"]["only_in"], a);
+  EXPECT_EQ(found["second"]["only_in"], b);
+  EXPECT_EQ(found["form"]["forms"], (nlohmann::json{"Double [2]", "Double [3]"}));
+  const auto expect = [&](const char* name, int64_t elements, int64_t differing, const nlohmann::json& difference,
+                          double value) {
+    EXPECT_EQ(found[name]["elements"], elements) << name;
+    EXPECT_EQ(found[name]["differing"], differing) << name;
+    EXPECT_EQ(found[name]["largest_difference"], difference) << name;
+    EXPECT_EQ(found[name]["largest_value"], value) << name;
+  };
+  expect("finite", 5, 2, 2, 8);
+  expect("whole", 3, 1, 3, 3);
+  expect("nan", 2, 1, "nan", 2);
+  expect("infinite", 2, 2, "inf", 1);
+  EXPECT_EQ(run("checkpoint diff " + a + " " + a).code, 0);
 }
 
 }  // namespace
