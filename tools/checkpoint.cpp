@@ -130,7 +130,8 @@ int list_checkpoints(const CheckpointCommandOptions& options) {
     throw DataError("LS-CHECKPOINT-NONE", fmt::format("there is no folder '{}'", options.path),
                     "name the folder of --checkpoint-dir");
   }
-  const auto found = internal::checkpoints_in(host_files(), options.path);
+  const auto found = is_checkpoint(options.path) ? std::vector{internal::look_at_checkpoint(host_files(), options.path)}
+                                                 : internal::checkpoints_in(host_files(), options.path);
   ordered_json json = ordered_json::array();
   std::vector<std::vector<std::string>> rows{{"checkpoint", "step", "bytes", "state"}};
   int code = 0;

@@ -16,7 +16,7 @@ struct CheckpointCommandOptions {
 // Each gives the exit code, and throws the library's errors. A checkpoint that is damaged is a finding of list and
 // verify, and a DataError of the others.
 
-/// The checkpoints of a folder.
+/// The checkpoints of a folder, or one. Of each the manifest and the headers of its files are read.
 int list_checkpoints(const CheckpointCommandOptions& options);
 /// What is in one.
 int show_checkpoint(const CheckpointCommandOptions& options);

@@ -20,7 +20,8 @@ void add_checkpoint(CLI::App& app, Action& chosen) {
     return command;
   };
   constexpr const char* kOne = "a checkpoint, or a folder with checkpoints, of which the newest is meant";
-  add("list", "List the checkpoints in a folder", "the folder", list_checkpoints);
+  add("list", "List the checkpoints in a folder, by their manifests and the headers of their files alone",
+      "the folder, or a checkpoint", list_checkpoints);
   add("show", "Show what is in a checkpoint", kOne, show_checkpoint);
   add("verify", "Read every byte and say whether it is right", "a checkpoint, or a folder with checkpoints",
       verify_checkpoints);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -125,6 +126,17 @@ TEST_F(CheckpointCommand, ADifferenceIsThatOfTheElementsThatDiffer) {
   expect("nan", 2, 1, "nan", 2);
   expect("infinite", 2, 2, "inf", 1);
   EXPECT_EQ(run("checkpoint diff " + a + " " + a).code, 0);
+}
+
+TEST_F(CheckpointCommand, AListOfACheckpointsOwnFolderHasThatOne) {
+  const std::string made = saved("best", {{.kind = "mirrored", .name = "w", .value = torch::ones({3})}});
+  const auto list = json_of("list " + made, 0)["checkpoints"];
+  ASSERT_EQ(list.size(), 1u) << list;
+  EXPECT_EQ(list[0]["path"], made);
+  EXPECT_EQ(list[0]["state"], "whole");
+  EXPECT_TRUE(has(run("checkpoint list " + made).output, "best"));
+  std::filesystem::resize_file(made + "/weights.safetensors", 20);
+  EXPECT_EQ(json_of("list " + made, 1)["checkpoints"][0]["state"], "damaged");
 }
 
 }  // namespace
