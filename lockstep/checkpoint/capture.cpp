@@ -134,6 +134,7 @@ void add_replicas(Image& image, const Strategy& strategy, const std::vector<Repl
                         .name = items[i].name,
                         .replica = static_cast<int64_t>(r),
                         .value = std::move(all[i][r]),
+                        .is_borrowed = strategy.num_workers() == 1,
                         .aggregation = items[i].aggregation});
     }
   }
@@ -186,7 +187,7 @@ Image capture(const Strategy& strategy, const Tracked& tracked) {
       if (item.per_replica) {
         const bool is_variable = item.kind == Kind::kOnRead;
         of_replicas.push_back({image.tensors.size(), kind_text(item.kind), item.name,
-                               is_variable ? aggregation_text(aggregations.at(item.name)) : "", item.read()});
+                               is_variable ? aggregation_text(aggregations.at(item.name)) : "", item.view()});
       } else if (is_tensor(item.kind)) {
         image.tensors.push_back({kind_text(item.kind), item.name, -1, item.view().front(), true});
       } else {
