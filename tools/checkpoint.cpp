@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <map>
@@ -14,6 +15,7 @@
 #include "lockstep/checkpoint/checkpoint_folder.h"
 #include "lockstep/checkpoint/exchange.h"
 #include "lockstep/checkpoint/image.h"
+#include "lockstep/checkpoint/saved_values.h"
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/reduce/operands.h"
@@ -75,7 +77,16 @@ std::string full_name(const std::string& name, int64_t replica) {
   return replica < 0 ? name : fmt::format("{}, replica {}", name, replica);
 }
 
-/// How two tensors differ; empty where their bits are equal.
+/// The largest of some numbers; 0 where there are none.
+double largest(const at::Tensor& numbers) { return numbers.numel() == 0 ? 0 : numbers.max().item<double>(); }
+
+/// JSON has no text for numbers that are not finite.
+ordered_json json_of(double value) {
+  if (std::isfinite(value)) return value;
+  return fmt::format("{}", value);
+}
+
+/// How two tensors differ; empty where their bits are equal. A NaN that both have is no difference.
 std::string difference(const at::Tensor& a, const at::Tensor& b, ordered_json& json) {
   if (internal::same_bits(a, b)) return {};
   if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) {
@@ -83,16 +94,33 @@ std::string difference(const at::Tensor& a, const at::Tensor& b, ordered_json& j
     return fmt::format("{} and {}", internal::shape_text(a), internal::shape_text(b));
   }
   const at::ScalarType wide = a.is_complex() ? at::kComplexDouble : at::kDouble;
-  const at::Tensor change = (a.to(wide) - b.to(wide)).abs();
-  const int64_t differing = a.ne(b).sum().item<int64_t>();
-  const double largest = change.max().item<double>();
-  const double scale = a.to(wide).abs().max().item<double>();
+  const at::Tensor differs = a.ne(b) & ~(a.isnan() & b.isnan());
+  const int64_t differing = differs.sum().item<int64_t>();
+  const at::Tensor sizes = a.to(wide).abs();
+  const double change = largest((a.to(wide) - b.to(wide)).abs().masked_select(differs));
+  const double scale = largest(sizes.masked_select(sizes.isfinite()));
   json["elements"] = a.numel();
   json["differing"] = differing;
-  json["largest_difference"] = largest;
+  json["largest_difference"] = json_of(change);
   json["largest_value"] = scale;
-  return fmt::format("{} of {} elements, by up to {:.3g} where values are up to {:.3g}", differing, a.numel(), largest,
+  return fmt::format("{} of {} elements, by up to {:.3g} where values are up to {:.3g}", differing, a.numel(), change,
                      scale);
+}
+
+/// All values but the optimizers', by name: of those that each replica has, the one that they stand for.
+std::map<std::string, at::Tensor> values_of(const CheckpointReader& reader, const std::string& what) {
+  std::map<std::string, at::Tensor> values;
+  std::map<std::string, std::vector<std::size_t>> of_replicas;
+  const auto& tensors = reader.manifest().tensors;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].kind == "mirrored") values.emplace(tensors[i].name, reader.read(i));
+    if (tensors[i].kind == "on-read") of_replicas[tensors[i].name].push_back(i);
+  }
+  for (const auto& [name, places] : of_replicas) {
+    const auto aggregation = internal::aggregation_of(tensors[places.front()].aggregation, what);
+    values.emplace(name, internal::value_of_all(reader.read(places), aggregation));
+  }
+  return values;
 }
 
 }  // namespace
@@ -102,7 +130,8 @@ int list_checkpoints(const CheckpointCommandOptions& options) {
     throw DataError("LS-CHECKPOINT-NONE", fmt::format("there is no folder '{}'", options.path),
                     "name the folder of --checkpoint-dir");
   }
-  const auto found = internal::checkpoints_in(host_files(), options.path);
+  const auto found = is_checkpoint(options.path) ? std::vector{internal::look_at_checkpoint(host_files(), options.path)}
+                                                 : internal::checkpoints_in(host_files(), options.path);
   ordered_json json = ordered_json::array();
   std::vector<std::vector<std::string>> rows{{"checkpoint", "step", "bytes", "state"}};
   int code = 0;
@@ -281,13 +310,18 @@ int diff_checkpoints(const CheckpointCommandOptions& options) {
 int export_checkpoint(const CheckpointCommandOptions& options) {
   const fs::path path = checkpoint_at(options.path);
   const CheckpointReader reader(host_files(), path);
+  const std::map<std::string, at::Tensor> all = values_of(reader, path.string());
+  const std::string begin = options.module.empty() ? "" : options.module + ".";
   std::map<std::string, at::Tensor> weights;
-  for (std::size_t i = 0; i < reader.manifest().tensors.size(); ++i) {
-    const auto& one = reader.manifest().tensors[i];
-    // Of buffers each replica has its own: those of replica 0.
-    if (one.kind == "mirrored" || (one.kind == "on-read" && one.replica <= 0)) {
-      weights.emplace(one.name, reader.read(i));
-    }
+  for (const auto& [name, value] : all) {
+    // An average's name is that of its variable and more.
+    const bool is_average = name.find('/') != std::string::npos && all.contains(name.substr(0, name.rfind('/')));
+    if (!name.starts_with(begin) || (!begin.empty() && is_average)) continue;
+    weights.emplace(name.substr(begin.size()), value);
+  }
+  if (weights.empty() && !begin.empty()) {
+    throw UsageError("LS-FLAG", fmt::format("--module {}: {} has no values of it", options.module, path.string()),
+                     "give the name that make_module was given; `lockstep checkpoint show` lists all names");
   }
   save_tensors(options.file, weights);
   if (options.json) {

@@ -20,16 +20,20 @@ void add_checkpoint(CLI::App& app, Action& chosen) {
     return command;
   };
   constexpr const char* kOne = "a checkpoint, or a folder with checkpoints, of which the newest is meant";
-  add("list", "List the checkpoints in a folder", "the folder", list_checkpoints);
+  add("list", "List the checkpoints in a folder, by their manifests and the headers of their files alone",
+      "the folder, or a checkpoint", list_checkpoints);
   add("show", "Show what is in a checkpoint", kOne, show_checkpoint);
   add("verify", "Read every byte and say whether it is right", "a checkpoint, or a folder with checkpoints",
       verify_checkpoints);
   add("diff", "Show which values differ between two checkpoints, and by how much", kOne, diff_checkpoints)
       ->add_option("other", options->other, "another one")
       ->required();
-  add("export", "Write the weights as a plain safetensors file, or as a state dictionary", kOne, export_checkpoint)
-      ->add_option("file", options->file, "the file; PyTorch's torch.load reads one that ends with .pt or .pth")
+  CLI::App* const save =
+      add("export", "Write the weights as a plain safetensors file, or as a state dictionary", kOne, export_checkpoint);
+  save->add_option("file", options->file, "the file; PyTorch's torch.load reads one that ends with .pt or .pth")
       ->required();
+  save->add_option("--module", options->module,
+                   "what this module has, and no averages, under the module's own names (`model`: conv1.weight)");
 }
 
 }  // namespace lockstep::tools

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/checkpoint/late_values.h"
+#include "lockstep/checkpoint/saved_values.h"
 #include "lockstep/checkpoint/strict_json.h"
 #include "lockstep/checkpoint/together.h"
 #include "lockstep/core/error.h"
@@ -51,7 +52,7 @@ namespace {
 /// A value whose replica is not known yet: its place in the image, and its values by local replica.
 struct Replicas {
   std::size_t before;  // how many tensors of the image come before it
-  std::string kind, name;
+  std::string kind, name, aggregation;
   std::vector<at::Tensor> mine;
 };
 
@@ -129,7 +130,12 @@ void add_replicas(Image& image, const Strategy& strategy, const std::vector<Repl
   for (std::size_t i = 0; i < items.size(); ++i) {
     for (; next < items[i].before; ++next) merged.push_back(std::move(image.tensors[next]));
     for (std::size_t r = 0; r < all[i].size(); ++r) {
-      merged.push_back({items[i].kind, items[i].name, static_cast<int64_t>(r), std::move(all[i][r])});
+      merged.push_back({.kind = items[i].kind,
+                        .name = items[i].name,
+                        .replica = static_cast<int64_t>(r),
+                        .value = std::move(all[i][r]),
+                        .is_borrowed = strategy.num_workers() == 1,
+                        .aggregation = items[i].aggregation});
     }
   }
   for (; next < image.tensors.size(); ++next) merged.push_back(std::move(image.tensors[next]));
@@ -175,9 +181,13 @@ Image capture(const Strategy& strategy, const Tracked& tracked) {
   all_or_none(strategy, "Checkpoint::save", [&] {
     check_memory(strategy);
     look_for_gradients(strategy);
+    std::map<std::string, VariableAggregation> aggregations;
+    for (const Variable& one : strategy.variables()) aggregations[one.name()] = one.aggregation();
     for (const StateItem& item : strategy.state_items()) {
       if (item.per_replica) {
-        of_replicas.push_back({image.tensors.size(), kind_text(item.kind), item.name, item.read()});
+        const bool is_variable = item.kind == Kind::kOnRead;
+        of_replicas.push_back({image.tensors.size(), kind_text(item.kind), item.name,
+                               is_variable ? aggregation_text(aggregations.at(item.name)) : "", item.view()});
       } else if (is_tensor(item.kind)) {
         image.tensors.push_back({kind_text(item.kind), item.name, -1, item.view().front(), true});
       } else {

@@ -45,6 +45,20 @@ std::map<std::string, bool> manifests_in(Files& files, const fs::path& directory
 
 std::string checkpoint_name(int64_t step) { return fmt::format("{}{:010}", kPrefix, step); }
 
+FoundCheckpoint look_at_checkpoint(Files& files, const fs::path& folder) {
+  FoundCheckpoint one{.path = folder,
+                      .step = step_in(folder.filename().string()).value_or(0),
+                      .has_manifest = files.has(folder / kManifestName)};
+  try {
+    const CheckpointReader reader(files, folder);
+    one.step = reader.manifest().run.step;
+    one.sequence = reader.manifest().run.sequence;
+  } catch (const DataError& error) {
+    one.problem = error.what();
+  }
+  return one;
+}
+
 std::vector<FoundCheckpoint> checkpoints_in(Files& files, const fs::path& directory) {
   // Another job may make one and remove others meanwhile. It must not look as if there were none.
   constexpr int kAttempts = 20;
@@ -53,15 +67,8 @@ std::vector<FoundCheckpoint> checkpoints_in(Files& files, const fs::path& direct
   for (int attempt = 1;; ++attempt) {
     found.clear();
     for (const auto& [name, has_manifest] : manifests) {
-      FoundCheckpoint& one = found.emplace_back(
-          FoundCheckpoint{.path = directory / name, .step = *step_in(name), .has_manifest = has_manifest});
-      try {
-        const CheckpointReader reader(files, one.path);
-        one.step = reader.manifest().run.step;
-        one.sequence = reader.manifest().run.sequence;
-      } catch (const DataError& error) {
-        one.problem = error.what();
-      }
+      found.push_back(look_at_checkpoint(files, directory / name));
+      found.back().has_manifest = has_manifest;
     }
     std::map<std::string, bool> again = manifests_in(files, directory);
     if (again == manifests || attempt == kAttempts) break;

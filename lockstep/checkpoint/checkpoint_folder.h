@@ -21,8 +21,11 @@ struct FoundCheckpoint {
 /// "step-0000000012"
 std::string checkpoint_name(int64_t step);
 
-/// All that have a name of the form above, the whole ones last, from the oldest to the newest. Sizes and headers are
-/// looked at, but not every byte. A DataError (LS-FILE) where the system cannot tell whether one has a manifest.
+/// The checkpoint in this folder, which may have any name. Sizes and headers are looked at, but not every byte.
+FoundCheckpoint look_at_checkpoint(Files& files, const std::filesystem::path& folder);
+
+/// All that have a name of the form above, the whole ones last, from the oldest to the newest, looked at in this
+/// way. A DataError (LS-FILE) where the system cannot tell whether one has a manifest.
 std::vector<FoundCheckpoint> checkpoints_in(Files& files, const std::filesystem::path& directory);
 /// The whole ones of them.
 std::vector<FoundCheckpoint> whole_checkpoints_in(Files& files, const std::filesystem::path& directory);

@@ -18,11 +18,12 @@ namespace lockstep::internal {
 
 /// One value of an item of a run's state.
 struct ImageTensor {
-  std::string kind = {};     // "mirrored", "on-read", "slot"
-  std::string name = {};     // the item's
-  int64_t replica = -1;      // whose value it is; -1: that of all
-  at::Tensor value = {};     // undefined where it was not read
-  bool is_borrowed = false;  // whether it is a variable's own memory, which the next step changes
+  std::string kind = {};         // "mirrored", "on-read", "slot"
+  std::string name = {};         // the item's
+  int64_t replica = -1;          // whose value it is; -1: that of all
+  at::Tensor value = {};         // undefined where it was not read
+  bool is_borrowed = false;      // whether it is a variable's own memory, which the next step changes
+  std::string aggregation = {};  // as in RecordedTensor
 };
 
 struct Image {

@@ -159,7 +159,8 @@ Image load_image(const CheckpointReader& reader, const std::function<bool(const 
       read.push_back(i);
       places.push_back(image.tensors.size());
     }
-    image.tensors.push_back({one.kind, one.name, one.replica});
+    image.tensors.push_back(
+        {.kind = one.kind, .name = one.name, .replica = one.replica, .aggregation = one.aggregation});
   }
   std::vector<at::Tensor> values = reader.read(read);
   for (std::size_t k = 0; k < read.size(); ++k) image.tensors[places[k]].value = std::move(values[k]);

@@ -143,15 +143,10 @@ std::string encode_manifest(const Manifest& manifest) {
   add_list(text, "files", lines);
   lines.clear();
   for (const RecordedTensor& one : manifest.tensors) {
-    lines.push_back(ordered_json{
-        {"kind", one.kind},
-        {"name", one.name},
-        {"replica", one.replica},
-        {"file", one.file},
-        {"key", one.key},
-        {"dtype", one.dtype},
-        {"checksums",
-         one.checksums}}.dump());
+    ordered_json line{{"kind", one.kind}, {"name", one.name},   {"replica", one.replica},    {"file", one.file},
+                      {"key", one.key},   {"dtype", one.dtype}, {"checksums", one.checksums}};
+    if (!one.aggregation.empty()) line["aggregation"] = one.aggregation;
+    lines.push_back(line.dump());
   }
   add_list(text, "tensors", lines);
   lines.clear();
@@ -205,7 +200,8 @@ Manifest decode_manifest(std::string_view text, const std::string& what) {
     manifest.tensors.push_back({text_in(entry, "kind", what), text_in(entry, "name", what),
                                 integer_in(entry, "replica", what), natural_in(entry, "file", what),
                                 text_in(entry, "key", what), text_in(entry, "dtype", what),
-                                checksums_in(entry, format, what)});
+                                checksums_in(entry, format, what),
+                                entry.contains("aggregation") ? text_in(entry, "aggregation", what) : std::string()});
     if (manifest.tensors.back().file >= manifest.files.size())
       throw_damaged(what, "names a file that it does not list");
   }

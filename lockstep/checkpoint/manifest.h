@@ -57,6 +57,7 @@ struct RecordedTensor {
   std::string key = {};                     // the tensor's name in that file
   std::string dtype = {};                   // LibTorch's name: "Float"
   std::vector<std::string> checksums = {};  // of its elements, piece by piece; at least one
+  std::string aggregation = {};             // of an on-read variable: "mean"; empty where it was not recorded
   bool operator==(const RecordedTensor&) const = default;
 };
 

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "lockstep/checkpoint/capture.h"
 #include "lockstep/checkpoint/strict_json.h"
@@ -21,27 +22,17 @@ using Tensors = std::vector<at::Tensor>;
 /// Dtype and shape of a tensor.
 std::string form_of(const at::Tensor& value) { return shape_text(value); }
 
+constexpr std::pair<VariableAggregation, const char*> kAggregations[] = {
+    {VariableAggregation::kNone, "none"},
+    {VariableAggregation::kSum, "sum"},
+    {VariableAggregation::kMean, "mean"},
+    {VariableAggregation::kOnlyFirstReplica, "first"}};
+
 /// The components of other replicas than those that were saved: see RestoreOptions::allow_other_replicas.
 Tensors dealt_anew(const Tensors& saved, int64_t replicas, VariableAggregation aggregation) {
   const at::NoGradGuard no_grad;
-  const at::Tensor& first = saved.front();
-  bool alike = true;
-  bool one_shape = true;
-  for (const at::Tensor& one : saved) {
-    alike = alike && same_bits(one, first);
-    one_shape = one_shape && one.sizes() == first.sizes() && one.scalar_type() == first.scalar_type();
-  }
-  at::Tensor whole = first;
-  const bool adds = aggregation == VariableAggregation::kMean || aggregation == VariableAggregation::kSum;
+  const at::Tensor whole = value_of_all(saved, aggregation);
   const bool is_sum = aggregation == VariableAggregation::kSum;
-  if (adds && one_shape && (is_sum || !alike) && (first.is_floating_point() || is_sum)) {
-    const at::ScalarType wide = first.is_floating_point() ? at::kDouble
-                                : first.is_complex()      ? at::kComplexDouble
-                                                          : at::kLong;
-    at::Tensor sum = at::zeros(first.sizes(), wide);
-    for (const at::Tensor& one : saved) sum += one.to(wide);
-    whole = (is_sum ? sum : sum / static_cast<double>(saved.size())).to(first.scalar_type());
-  }
   Tensors dealt;
   for (int64_t r = 0; r < replicas; ++r) dealt.push_back(is_sum && r > 0 ? at::zeros_like(whole) : whole.clone());
   return dealt;
@@ -53,6 +44,40 @@ bool is_variable(const StateItem& item) {
 }
 
 }  // namespace
+
+const char* aggregation_text(VariableAggregation aggregation) {
+  const auto* const found = std::find_if(std::begin(kAggregations), std::end(kAggregations),
+                                         [&](const auto& one) { return one.first == aggregation; });
+  return found->second;
+}
+
+VariableAggregation aggregation_of(const std::string& text, const std::string& what) {
+  if (text.empty()) return VariableAggregation::kMean;
+  const auto* const found = std::find_if(std::begin(kAggregations), std::end(kAggregations),
+                                         [&](const auto& one) { return one.second == text; });
+  if (found == std::end(kAggregations)) throw_damaged(what, fmt::format("has the aggregation '{}'", shown(text)));
+  return found->first;
+}
+
+at::Tensor value_of_all(const Tensors& saved, VariableAggregation aggregation) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor& first = saved.front();
+  bool alike = true;
+  bool one_shape = true;
+  for (const at::Tensor& one : saved) {
+    alike = alike && same_bits(one, first);
+    one_shape = one_shape && one.sizes() == first.sizes() && one.scalar_type() == first.scalar_type();
+  }
+  const bool adds = aggregation == VariableAggregation::kMean || aggregation == VariableAggregation::kSum;
+  const bool is_sum = aggregation == VariableAggregation::kSum;
+  if (!adds || !one_shape || (!is_sum && (alike || !first.is_floating_point()))) return first;
+  const at::ScalarType wide = first.is_floating_point() ? at::kDouble
+                              : first.is_complex()      ? at::kComplexDouble
+                                                        : at::kLong;
+  at::Tensor sum = at::zeros(first.sizes(), wide);
+  for (const at::Tensor& one : saved) sum += one.to(wide);
+  return (is_sum ? sum : sum / static_cast<double>(saved.size())).to(first.scalar_type());
+}
 
 std::map<KindAndName, Saved> saved_of(const Image& image) {
   std::map<KindAndName, Saved> saved;

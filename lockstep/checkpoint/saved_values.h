@@ -26,6 +26,15 @@ struct Saved {
 
 std::map<KindAndName, Saved> saved_of(const Image& image);
 
+/// "none", "sum", "mean", "first".
+const char* aggregation_text(VariableAggregation aggregation);
+/// Back again. Mean for an empty text: older checkpoints do not say it, and running statistics have it. A DataError
+/// that names `what` for another text.
+VariableAggregation aggregation_of(const std::string& text, const std::string& what);
+
+/// The one value that the values of all replicas stand for: their mean or sum, or that of replica 0.
+at::Tensor value_of_all(const std::vector<at::Tensor>& values, VariableAggregation aggregation);
+
 /// The values that are for this process, of an item that has one for each replica or one for all. Where the checkpoint
 /// is of another number of replicas: see RestoreOptions::allow_other_replicas.
 std::vector<at::Tensor> values_here(const Saved& saved, bool per_replica, const Strategy& strategy,

@@ -37,7 +37,8 @@ void add_file(WritePlan& plan, std::string_view stem, std::string_view kind, con
                                       .replica = given[i]->replica,
                                       .file = plan.files.size(),
                                       .key = named[i].first,
-                                      .dtype = dtype_name(named[i].second.scalar_type())},
+                                      .dtype = dtype_name(named[i].second.scalar_type()),
+                                      .aggregation = given[i]->aggregation},
                          .value = plain_and_contiguous(named[i].second.detach()),
                          .offset = layout.offsets[i]};
     tensor.is_borrowed = given[i]->is_borrowed && tensor.value.is_alias_of(given[i]->value);

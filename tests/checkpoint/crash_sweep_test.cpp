@@ -30,7 +30,10 @@ void save(ModelFiles& files, int64_t step, int64_t keep = 2) {
   internal::remove_old(files, "runs/a", keep, 0);
 }
 
+/// The step of the newest one. What has a manifest is whole.
 int64_t newest(ModelFiles& files) {
+  for (const auto& one : internal::checkpoints_in(files, "runs/a"))
+    EXPECT_TRUE(one.problem.empty() || !one.has_manifest);
   const auto found = internal::whole_checkpoints_in(files, "runs/a");
   if (found.empty()) return -1;
   for (const auto& one : found) EXPECT_EQ(step_in(files, one.path), one.step);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -24,11 +25,12 @@ struct MachineStopped {};
 
 /// What a stop leaves of what was not synced.
 enum class Lost {
-  kAll,       // names and bytes: as it was at the last syncs
-  kNothing,   // everything reached the disk by itself
-  kContents,  // names are there, and bytes that were not synced are zero
-  kHalf,      // names are there, and of bytes that were not synced the first half
-  kNewNames,  // names that were made or given anew are not there, and those that were removed are not either
+  kAll,             // names and bytes: as it was at the last syncs
+  kNothing,         // everything reached the disk by itself
+  kContents,        // names are there, and bytes that were not synced are zero
+  kHalf,            // names are there, and of bytes that were not synced the first half
+  kNewNames,        // names that were made or given anew are not there, and those that were removed are not either
+  kAllButLastName,  // as kAll, but the last change of a name is on the disk: it went there before those of earlier
 };
 
 class ModelFiles : public internal::Files {
@@ -59,10 +61,12 @@ class ModelFiles : public internal::Files {
     if (lost == Lost::kNewNames) {
       std::erase_if(durable_, [&](const auto& one) { return !now_.contains(one.first); });
     }
-    if (lost == Lost::kAll || lost == Lost::kNewNames) now_ = durable_;
+    if (lost == Lost::kAllButLastName && last_change_) last_change_(durable_);
+    const bool loses_all = lost == Lost::kAll || lost == Lost::kNewNames || lost == Lost::kAllButLastName;
+    if (loses_all) now_ = durable_;
     for (auto& [path, node] : now_) {
       if (!node || node->synced == node->bytes) continue;
-      if (lost == Lost::kAll || lost == Lost::kNewNames) node->bytes = node->synced;
+      if (loses_all) node->bytes = node->synced;
       if (lost == Lost::kContents) {
         node->synced.resize(node->bytes.size());
         node->bytes = node->synced;
@@ -76,6 +80,7 @@ class ModelFiles : public internal::Files {
       node->synced = node->bytes;
     }
     durable_ = now_;
+    last_change_ = nullptr;
     locks_.clear();
   }
   /// The bytes of a file, to be damaged.
@@ -93,7 +98,7 @@ class ModelFiles : public internal::Files {
     if (now_.contains(path)) refuse(path, "File exists");
     if (!is_folder_now(path.parent_path())) refuse(path, "No such file or directory");
     auto node = std::make_shared<Node>();
-    now_[path] = node;
+    change([=](Names& names) { names[path] = node; });
     return std::make_unique<Writing>(*this, path, node);
   }
   std::unique_ptr<internal::NewFile> open_to_write(const fs::path& path) override {
@@ -124,7 +129,7 @@ class ModelFiles : public internal::Files {
     if (is_folder_now(folder)) return false;
     make_folder(folder.parent_path());
     call(folder);
-    now_[folder] = nullptr;
+    change([=](Names& names) { names[folder] = nullptr; });
     sync_folder(folder.parent_path());
     return true;
   }
@@ -139,23 +144,31 @@ class ModelFiles : public internal::Files {
   void rename(const fs::path& from, const fs::path& to) override {
     call(from);
     if (!now_.contains(from)) refuse(from, "No such file or directory");
-    now_[to] = now_.at(from);
-    now_.erase(from);
+    change([=, node = now_.at(from)](Names& names) {
+      names[to] = node;
+      names.erase(from);
+    });
   }
   void remove_file(const fs::path& path) override {
     call(path);
-    if (now_.erase(path) == 0) refuse(path, "No such file or directory");
+    if (!now_.contains(path)) refuse(path, "No such file or directory");
+    change([=](Names& names) { names.erase(path); });
   }
   void remove_folder(const fs::path& folder) override {
     call(folder);
     if (!list(folder).empty()) refuse(folder, "Directory not empty");
-    now_.erase(folder);
+    // A disk that has no folder has none of its files either.
+    change([=](Names& names) {
+      std::erase_if(names, [&](const auto& one) { return one.first == folder || one.first.parent_path() == folder; });
+    });
   }
   std::unique_ptr<internal::FileLock> lock(const fs::path& path) override {
     call(path);
     if (!is_folder_now(path.parent_path())) refuse(path, "No such file or directory");
-    std::shared_ptr<Node>& node = now_[path];
-    if (!node) node = std::make_shared<Node>();
+    if (!now_.contains(path)) {
+      change([=, node = std::make_shared<Node>()](Names& names) { names[path] = node; });
+    }
+    const std::shared_ptr<Node> node = now_.at(path);
     if (!locks_.insert(node).second) return nullptr;
     return std::make_unique<Lock>(*this, path, node);
   }
@@ -169,6 +182,7 @@ class ModelFiles : public internal::Files {
     std::string bytes;
     std::string synced;
   };
+  using Names = std::map<fs::path, std::shared_ptr<Node>>;  // null: a folder
   class Writing final : public internal::NewFile {
    public:
     Writing(ModelFiles& files, fs::path path, std::shared_ptr<Node> node)
@@ -241,14 +255,20 @@ class ModelFiles : public internal::Files {
     if (fail_at_ >= 0 && (calls_ == fail_at_ || (for_good_ && calls_ > fail_at_))) refuse(path, reason_);
   }
 
+  void change(std::function<void(Names&)> one) {
+    one(now_);
+    last_change_ = std::move(one);
+  }
+
   void read(const fs::path& path) {
     if (++reads_ != fail_read_at_) return;
     failed_read_ = path;
     refuse(path, reason_);
   }
 
-  std::map<fs::path, std::shared_ptr<Node>> now_;      // null: a folder
-  std::map<fs::path, std::shared_ptr<Node>> durable_;  // the names as of the last sync of their folder
+  Names now_;
+  Names durable_;  // as of the last sync of their folder
+  std::function<void(Names&)> last_change_;
   std::set<std::shared_ptr<Node>> locks_;
   std::atomic<uint64_t> bytes_read_{0};
   std::atomic<int64_t> reads_{0};

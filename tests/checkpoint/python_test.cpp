@@ -98,6 +98,8 @@ TEST(Python, WeightsOfHereGiveTheSameOutputsThereAndBack) {
   const auto outputs = load_tensors(folder / "outputs.pt");
   expect_within(outputs.at("of_export"), here, "weights of here, in Python");
   EXPECT_TRUE(outputs.at("same_weights").item<bool>()) << "a checkpoint's weights are those that were exported";
+  EXPECT_TRUE(outputs.at("same_buffers").item<bool>()) << "and the replicas' buffers have their mean";
+  EXPECT_TRUE(outputs.at("slots_fit").item<bool>());
   EXPECT_TRUE(outputs.at("same_dictionary").item<bool>()) << "a state dictionary has the same weights";
   EXPECT_TRUE(outputs.at("same_types").item<bool>());
   for (const char* file : {"back.pt", "back.safetensors"}) {

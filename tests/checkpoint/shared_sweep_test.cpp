@@ -196,7 +196,10 @@ void save_three(ModelFiles& files) {
   for (const int64_t step : {1, 2, 3}) EXPECT_TRUE(save(files, step));
 }
 
+/// The step of the newest one. What has a manifest is whole.
 int64_t newest(ModelFiles& files) {
+  for (const auto& one : internal::checkpoints_in(files, kDirectory))
+    EXPECT_TRUE(one.problem.empty() || !one.has_manifest);
   const auto found = internal::whole_checkpoints_in(files, kDirectory);
   if (found.empty()) return -1;
   for (const auto& one : found) EXPECT_EQ(step_in(files, one.path), one.step);

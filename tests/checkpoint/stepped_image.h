@@ -13,7 +13,8 @@
 
 namespace lockstep::testing {
 
-inline constexpr Lost kLosses[] = {Lost::kAll, Lost::kNothing, Lost::kContents, Lost::kHalf, Lost::kNewNames};
+inline constexpr Lost kLosses[] = {Lost::kAll,  Lost::kNothing,  Lost::kContents,
+                                   Lost::kHalf, Lost::kNewNames, Lost::kAllButLastName};
 
 /// A small state whose values say which step it is of.
 inline internal::Image image_of(int64_t step) {

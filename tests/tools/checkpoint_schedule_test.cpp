@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <utility>
 
 namespace {
 
@@ -41,6 +42,24 @@ TEST(CheckpointSchedule, ASaveThatTakesLongerThanAMinuteIsNotFollowedAtOnce) {
   EXPECT_EQ(schedule.longest_wait(), 60) << "the one before took less than 0.6 s";
   schedule.saved(70);
   EXPECT_EQ(schedule.longest_wait(), 7000) << "as long as the last one is not known to be faster";
+}
+
+TEST(CheckpointSchedule, ATimeIsWhatPassesBetweenSavesWhateverTheyCost) {
+  for (const auto& [text, seconds] : {std::pair("90s", 90), std::pair("10m", 600), std::pair("2h", 7200)})
+    EXPECT_EQ(CheckpointSchedule(text).longest_wait(), seconds);
+  lockstep::OneDeviceStrategy strategy({.device = "cpu:0"});
+  using Clock = std::chrono::steady_clock;
+  int64_t step = 0;
+  auto last = Clock::now();
+  CheckpointSchedule schedule("1s");
+  for (const double cost : {0.0, 50.0}) {
+    while (!schedule.is_due(strategy, ++step, [&] { return cost; })) {
+      ASSERT_LT(Clock::now() - last, std::chrono::seconds(20));
+    }
+    EXPECT_GE(Clock::now() - last, std::chrono::seconds(1));
+    last = Clock::now();
+    schedule.saved(cost);
+  }
 }
 
 TEST(CheckpointSchedule, StepsAreCounted) {

@@ -29,16 +29,19 @@ TEST_F(TrainCheckpoint, AResumedRunEndsAsTheOneThatNeverStopped) {
   const std::string steps = std::string(kTraining) + "--steps 40 ";
   ASSERT_EQ(run(steps + outputs("whole")).code, 0);
   const std::string saves = " --checkpoint-dir " + path("c") + " --checkpoint-every 7 ";
-  auto result = run(std::string(kTraining) + "--steps 18 --resume" + saves + outputs("parts"));
+  auto result = run(std::string(kTraining) + "--steps 10 --resume" + saves + outputs("parts"));
   EXPECT_EQ(result.code, 0) << result.output;
   EXPECT_TRUE(has(result.output, "there is no checkpoint in " + path("c") + ": starts from the beginning"))
       << result.output;
-  result =
-      run("train --model mlp --replicas 2 --devices cpu:0,cpu:1 --global-batch 700 --learning-rate 1e-3 --seed 3 "
-          "--steps 30 --resume" +
-          saves + outputs("parts"));
-  EXPECT_EQ(result.code, 0) << result.output;
-  EXPECT_TRUE(has(result.output, "goes on after step 18")) << result.output;
+  const std::string training = kTraining;
+  int begin = 10;
+  for (const std::string& command : {training + "--devices cpu:1 ", training + "--strategy central-storage ",
+                                     "run -n 2 -- " LOCKSTEP_PROGRAM " " + training + "--strategy multi-worker "}) {
+    result = run(command + "--steps " + std::to_string(begin + 8) + " --resume" + saves + outputs("parts"));
+    EXPECT_EQ(result.code, 0) << command << result.output;
+    EXPECT_TRUE(has(result.output, "goes on after step " + std::to_string(begin))) << command << result.output;
+    begin += 8;
+  }
   result = run(steps + "--resume" + saves + outputs("parts"));
   EXPECT_EQ(result.code, 0) << result.output;
   expect_same("parts", "whole");

@@ -51,10 +51,16 @@ outputs['same_types'] = torch.tensor(all(
     str(value.dtype) == 'torch.' + name and value.shape == (2, 3) and not value.requires_grad and
     torch.equal(value, torch.arange(6).reshape(2, 3).to(value.dtype)) for name, value in every.items()))
 
-# The weights of a whole checkpoint, whose names begin with the module's.
-saved = load_file(folder / 'checkpoint' / 'weights.safetensors')
-named = {name.removeprefix('model.'): value for name, value in saved.items()}
-outputs['same_weights'] = torch.tensor(all(torch.equal(named[name], value) for name, value in model.named_parameters()))
+# All files of a checkpoint, whose names begin with the module's. Replicas have buffers of their own.
+saved = {path.stem: load_file(path) for path in (folder / 'checkpoint').glob('*.safetensors')}
+outputs['same_weights'] = torch.tensor(all(
+    torch.equal(saved['weights']['model.' + name], value) for name, value in model.named_parameters()))
+outputs['same_buffers'] = torch.tensor(all(
+    torch.allclose((saved['replicas'][f'model.{name}@0'] + saved['replicas'][f'model.{name}@1']) / 2, value.float())
+    for name, value in model.named_buffers()))
+outputs['slots_fit'] = torch.tensor(len(saved) == 3 and all(
+    saved['optimizer'][f'model.{name}/{slot}'].shape == value.shape
+    for name, value in model.named_parameters() for slot in ('exp_avg', 'exp_avg_sq')))
 
 model.train()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

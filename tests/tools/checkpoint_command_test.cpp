@@ -1,0 +1,142 @@
+// `lockstep checkpoint`: what it exports, and what it says of checkpoints made by hand.
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/checkpoint/exchange.h"
+#include "lockstep/checkpoint/image.h"
+#include "tests/tools/run_support.h"
+
+namespace {
+
+using lockstep::load_tensors;
+using lockstep::testing::has;
+using lockstep::testing::run;
+using lockstep::testing::RunProgram;
+
+class CheckpointCommand : public RunProgram {
+ protected:
+  /// Makes a checkpoint with these tensors; gives its path.
+  std::string saved(const std::string& name, std::vector<lockstep::internal::ImageTensor> tensors) const {
+    lockstep::internal::save_image(lockstep::internal::host_files(), path(name),
+                                   {.run = {.replicas = 2, .workers = 1}, .tensors = std::move(tensors)});
+    return path(name);
+  }
+  static nlohmann::json json_of(const std::string& command, int code) {
+    const auto result = run("checkpoint " + command + " --json");
+    EXPECT_EQ(result.code, code) << result.output;
+    return nlohmann::json::parse(result.output, nullptr, false);
+  }
+};
+
+TEST_F(CheckpointCommand, AModulesExportIsThatOfTheTrainingRun) {
+  const auto trained =
+      run("train --model cnn --replicas 4 --devices cpu:0 --global-batch 32 --steps 3 --seed 3 --checkpoint-dir " +
+          path("c") + " --export " + path("train.pt"));
+  ASSERT_EQ(trained.code, 0) << trained.output;
+  const auto exported = run("checkpoint export " + path("c") + " " + path("checkpoint.pt") + " --module model");
+  EXPECT_EQ(exported.code, 0) << exported.output;
+  const auto expected = load_tensors(path("train.pt"));
+  const auto found = load_tensors(path("checkpoint.pt"));
+  EXPECT_TRUE(found.contains("conv1.weight") && found.contains("norm1.running_mean"));
+  EXPECT_EQ(found.size(), expected.size());
+  for (const auto& [name, value] : expected) {
+    ASSERT_TRUE(found.contains(name)) << name;
+    EXPECT_TRUE(torch::equal(found.at(name), value)) << name;
+  }
+}
+
+TEST_F(CheckpointCommand, AnExportHasTheValueThatReplicasStandForAndAModulesHasNothingElse) {
+  const auto one = torch::tensor({1.0F, 2.0F});
+  const auto three = torch::tensor({3.0F, 6.0F});
+  const std::string made =
+      saved("c", {{.kind = "mirrored", .name = "net.w", .value = one},
+                  {.kind = "mirrored", .name = "net.w/average", .value = three},
+                  {.kind = "mirrored", .name = "network.w", .value = three},
+                  {.kind = "slot", .name = "net.w/exp_avg", .value = three},
+                  {.kind = "on-read", .name = "net.mean", .replica = 0, .value = one},
+                  {.kind = "on-read", .name = "net.mean", .replica = 1, .value = three},
+                  {.kind = "on-read", .name = "sum", .replica = 0, .value = one, .aggregation = "sum"},
+                  {.kind = "on-read", .name = "sum", .replica = 1, .value = three, .aggregation = "sum"},
+                  {.kind = "on-read", .name = "first", .replica = 0, .value = one, .aggregation = "first"},
+                  {.kind = "on-read", .name = "first", .replica = 1, .value = three, .aggregation = "first"}});
+  const auto names_and_values = [&](const std::string& flags) {
+    const auto result = run("checkpoint export " + made + " " + path("w.safetensors") + flags);
+    EXPECT_EQ(result.code, 0) << result.output;
+    std::map<std::string, float> firsts;
+    for (const auto& [name, value] : load_tensors(path("w.safetensors"))) firsts[name] = value[1].item<float>();
+    return firsts;
+  };
+  EXPECT_EQ(names_and_values(""), (std::map<std::string, float>{{"first", 2},
+                                                                {"net.mean", 4},  // older checkpoints do not say it
+                                                                {"net.w", 2},
+                                                                {"net.w/average", 6},
+                                                                {"network.w", 6},
+                                                                {"sum", 8}}));
+  EXPECT_EQ(names_and_values(" --module net"), (std::map<std::string, float>{{"mean", 4}, {"w", 2}}));
+  const auto none = run("checkpoint export " + made + " " + path("x.pt") + " --module other");
+  EXPECT_EQ(none.code, 2) << none.output;
+  EXPECT_TRUE(has(none.output, "LS-FLAG") && has(none.output, "--module other")) << none.output;
+  const std::string odd =
+      saved("odd", {{.kind = "on-read", .name = "m", .replica = 0, .value = one, .aggregation = "most"},
+                    {.kind = "on-read", .name = "m", .replica = 1, .value = one, .aggregation = "most"}});
+  EXPECT_TRUE(has(run("checkpoint export " + odd + " " + path("x.pt")).output, "'most'"));
+}
+
+TEST_F(CheckpointCommand, ADifferenceIsThatOfTheElementsThatDiffer) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double inf = std::numeric_limits<double>::infinity();
+  const auto mirrored = [](const std::string& name, const torch::Tensor& value) {
+    return lockstep::internal::ImageTensor{.kind = "mirrored", .name = name, .value = value};
+  };
+  const auto doubles = [](const std::vector<double>& values) { return torch::tensor(values, torch::kDouble); };
+  const std::string a =
+      saved("a", {mirrored("equal", doubles({1, nan, inf})), mirrored("finite", doubles({1, 2, -8, nan, inf})),
+                  mirrored("first", doubles({1})), mirrored("form", doubles({1, 2})), mirrored("nan", doubles({1, 2})),
+                  mirrored("infinite", doubles({1, inf})), mirrored("whole", torch::tensor({1, 2, 3}))});
+  const std::string b =
+      saved("b", {mirrored("equal", doubles({1, nan, inf})), mirrored("finite", doubles({1, 4, -7, nan, inf})),
+                  mirrored("form", doubles({1, 2, 3})), mirrored("nan", doubles({1, nan})),
+                  mirrored("infinite", doubles({2, -inf})), mirrored("second", doubles({1})),
+                  mirrored("whole", torch::tensor({1, 2, 6}))});
+  std::map<std::string, nlohmann::json> found;
+  const auto differences = json_of("diff " + a + " " + b, 1)["differences"];
+  for (const auto& one : differences) found[one["name"]] = one;
+  EXPECT_EQ(found.size(), 7u) << "all but the equal one";
+  EXPECT_FALSE(found.contains("equal"));
+  EXPECT_EQ(found["first"]["only_in"], a);
+  EXPECT_EQ(found["second"]["only_in"], b);
+  EXPECT_EQ(found["form"]["forms"], (nlohmann::json{"Double [2]", "Double [3]"}));
+  const auto expect = [&](const char* name, int64_t elements, int64_t differing, const nlohmann::json& difference,
+                          double value) {
+    EXPECT_EQ(found[name]["elements"], elements) << name;
+    EXPECT_EQ(found[name]["differing"], differing) << name;
+    EXPECT_EQ(found[name]["largest_difference"], difference) << name;
+    EXPECT_EQ(found[name]["largest_value"], value) << name;
+  };
+  expect("finite", 5, 2, 2, 8);
+  expect("whole", 3, 1, 3, 3);
+  expect("nan", 2, 1, "nan", 2);
+  expect("infinite", 2, 2, "inf", 1);
+  EXPECT_EQ(run("checkpoint diff " + a + " " + a).code, 0);
+}
+
+TEST_F(CheckpointCommand, AListOfACheckpointsOwnFolderHasThatOne) {
+  const std::string made = saved("best", {{.kind = "mirrored", .name = "w", .value = torch::ones({3})}});
+  const auto list = json_of("list " + made, 0)["checkpoints"];
+  ASSERT_EQ(list.size(), 1u) << list;
+  EXPECT_EQ(list[0]["path"], made);
+  EXPECT_EQ(list[0]["state"], "whole");
+  EXPECT_TRUE(has(run("checkpoint list " + made).output, "best"));
+  std::filesystem::resize_file(made + "/weights.safetensors", 20);
+  EXPECT_EQ(json_of("list " + made, 1)["checkpoints"][0]["state"], "damaged");
+}
+
+}  // namespace
