@@ -41,6 +41,12 @@ std::vector<std::string> findings_about(const ClusterSpec& spec, const OwnAddres
     findings.push_back(
         fmt::format("{} is {} on this host, which workers on other hosts cannot reach", host, own.address));
   }
+  if (!spec.is_chief() && !own.chief_is_here && spec.secret.is_empty()) {
+    findings.push_back(fmt::format(
+        "the chief, {}, is on another host, and without a secret in LOCKSTEP_SECRET_FILE or LOCKSTEP_SECRET this "
+        "process cannot join it",
+        chief));
+  }
   return findings;
 }
 
@@ -89,6 +95,19 @@ const char* name_of(State state) {
   return "unknown";
 }
 
+/// What this process knows of the workers after an error: that it is here itself, and what a meeting at worker 0 that
+/// failed has shown.
+void mark_by(const Error& error, const ClusterSpec& spec, std::vector<CheckedWorker>& workers) {
+  if (error.code() == "LS-CLUSTER-DIFFERS" || error.code() == "LS-CLUSTER-UNREACHABLE") {
+    const std::string text = error.what();
+    workers.front() = {.state = State::kMissing, .seen = text.substr(0, text.find('\n'))};
+  }
+  if (spec.job == "ps") return;  // which is no worker
+  CheckedWorker& self = workers[static_cast<std::size_t>(spec.worker_index())];
+  self.state = State::kHere;
+  self.seen.clear();
+}
+
 /// Meets all workers of the job, which do the same, and agrees with them a few times.
 CheckResult reach_all(ClusterSpec spec, const ClusterCommandOptions& options) {
   spec.disagreements.clear();  // they have been shown
@@ -114,8 +133,9 @@ CheckResult reach_all(ClusterSpec spec, const ClusterCommandOptions& options) {
     for (std::size_t w = 0; w < error.seen().size(); ++w) {
       result.workers[w] = {.state = error.seen()[w].state, .seen = error.seen()[w].what};
     }
-  } catch (const Error&) {
+  } catch (const Error& error) {
     result.error = std::current_exception();
+    mark_by(error, spec, result.workers);
   }
   return result;
 }

@@ -1,5 +1,5 @@
 // The program `lockstep`: one subcommand for each thing that it does. Exit codes: 0 clean, 1 findings, 2 usage,
-// 3 environment.
+// 3 environment; as a worker of `lockstep run` those of exit_code_of().
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -9,15 +9,13 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/version.h"
+#include "tools/exit_status.h"
 #include "tools/list_flags.h"
 #include "tools/subcommands.h"
 
 namespace {
-
-enum ExitCode { kClean = 0, kFindings = 1, kUsage = 2, kEnvironment = 3 };
 
 /// One line, whatever the parser put into its text.
 int refuse(const std::string& text, int code) {
@@ -53,7 +51,8 @@ int main(int argc, char** argv) {
     const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
     const std::string word = unknown.empty() ? "" : fmt::format(" ('{}' is none)", unknown.front());
     const std::string what = std::string(error.what()).find("subcommand") == std::string::npos ? "" : word;
-    return refuse(fmt::format("{}{}; lockstep --help lists what there is", error.what(), what), kUsage);
+    return refuse(fmt::format("{}{}; lockstep --help lists what there is", error.what(), what),
+                  lockstep::tools::kUsage);
   }
   // What the library says while all is well is in describe(), which is printed anyway.
   lockstep::set_log_sink([](lockstep::LogLevel level, std::string_view line) {
@@ -61,13 +60,8 @@ int main(int argc, char** argv) {
   });
   try {
     return chosen();
-  } catch (const lockstep::UsageError& error) {
-    return refuse(error.what(), kUsage);
-  } catch (const lockstep::DataError& error) {
-    return refuse(error.what(), kEnvironment);
-  } catch (const lockstep::ClusterError& error) {
-    return refuse(error.what(), kEnvironment);
-  } catch (...) {  // LibTorch's own errors without their backtrace
-    return refuse(lockstep::message_of(std::current_exception()), kFindings);
+  } catch (const std::exception& error) {
+    // LibTorch's own errors without their backtrace.
+    return refuse(lockstep::message_of(std::current_exception()), lockstep::tools::exit_status(error));
   }
 }

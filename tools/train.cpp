@@ -19,6 +19,7 @@
 #include "tools/checkpoint_schedule.h"
 #include "tools/console.h"
 #include "tools/disk_error.h"
+#include "tools/exit_status.h"
 #include "tools/models/models.h"
 #include "tools/optimizers.h"
 #include "tools/sample_log.h"
@@ -34,7 +35,8 @@ namespace {
 
 namespace F = torch::nn::functional;
 
-constexpr int kNotWritten = 3;  // the exit code, that of a DataError which ends the program
+/// The exit code, that of a DataError which ends the program.
+int not_written() { return exit_status(kEnvironment, ExitCode::kDataError); }
 
 std::unique_ptr<Strategy> make(const TrainOptions& options, const std::optional<ClusterSpec>& cluster) {
   if (options.engine != "auto" && options.strategy != "multi-worker") {
@@ -226,14 +228,14 @@ int train(const TrainOptions& options) {
   attempt("the log of samples could not be written", [&] { sample_log.commit(); });
   if (failure) {
     std::fputs(fmt::format("lockstep train: {}\n", *failure).c_str(), stderr);
-    return 1;
+    return exit_status(kFindings, ExitCode::kDataError);
   }
   if (report.steps < steps) {
     std::fputs(fmt::format("lockstep train: a worker was asked to stop; all have ended after {}{}\n",
                            internal::counted(report.steps, "step"), saved)
                    .c_str(),
                stderr);
-    return is_all_written ? static_cast<int>(ExitCode::kRestartable) : kNotWritten;
+    return is_all_written ? static_cast<int>(ExitCode::kRestartable) : not_written();
   }
   const Evaluation evaluation = evaluate(*strategy, model, split.evaluate, text ? 64 : 1000);
   report.eval_loss = evaluation.loss;
@@ -256,8 +258,8 @@ int train(const TrainOptions& options) {
       json.commit();
     });
   });
-  if (!is_all_written) return kNotWritten;
-  return report.findings.empty() ? 0 : 1;
+  if (!is_all_written) return not_written();
+  return report.findings.empty() ? kClean : kFindings;
 }
 
 }  // namespace lockstep::tools

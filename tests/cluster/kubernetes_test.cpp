@@ -1,9 +1,13 @@
 // Indexed jobs of Kubernetes.
 #include <gtest/gtest.h>
 
+#include <regex>
+#include <string>
+
 #include "lockstep/cluster/resolve_cluster.h"
 #include "lockstep/core/error.h"
 #include "tests/support/errors.h"
+#include "tests/support/run_program.h"
 
 namespace lockstep {
 namespace {
@@ -55,6 +59,34 @@ TEST(Kubernetes, NamesWhatIsMalformed) {
           resolve({{"JOB_COMPLETION_INDEX", index}, {"LOCKSTEP_NUM_WORKERS", "4"}});
         },
         "LS-CLUSTER-VALUE", {"JOB_COMPLETION_INDEX", index});
+  }
+}
+
+TEST(Kubernetes, TheExampleGivesEachPodItsPlace) {
+  const std::string file = testing::text_of(LOCKSTEP_EXAMPLE_LAUNCHERS "/kubernetes.yaml");
+  Variables variables;
+  const std::regex entry(R"re(- name: (\w+)\n +(?:value: "?([^"\n]+)"?|valueFrom:))re");
+  for (std::sregex_iterator one(file.begin(), file.end(), entry), end; one != end; ++one) {
+    variables[(*one)[1]] = (*one)[2].matched ? (*one)[2].str() : "what the job's secret has";
+  }
+  std::smatch pods;
+  ASSERT_TRUE(std::regex_search(file, pods, std::regex(R"(completions: (\d+)\n +parallelism: \1\n)"))) << file;
+  std::smatch service;
+  ASSERT_TRUE(std::regex_search(file, service, std::regex(R"(kind: Service\nmetadata:\n  name: (\w+)\n)"))) << file;
+  std::smatch job;
+  ASSERT_TRUE(std::regex_search(file, job, std::regex(R"(kind: Job\nmetadata:\n  name: (\w+)\n)"))) << file;
+  const int count = std::stoi(pods[1]);
+  for (int index = 0; index < count; ++index) {
+    variables["JOB_COMPLETION_INDEX"] = std::to_string(index);
+    const ClusterSpec spec = resolve(variables);
+    EXPECT_EQ(spec.source, "Kubernetes");
+    EXPECT_EQ(spec.num_workers(), count);
+    EXPECT_EQ(spec.worker_index(), index);
+    // The first pod's own address: the job's name and index in the service's domain.
+    EXPECT_TRUE(spec.chief_address().starts_with(job[1].str() + "-0." + service[1].str() + ":"))
+        << spec.chief_address();
+    EXPECT_FALSE(spec.secret.is_empty());
+    EXPECT_TRUE(spec.disagreements.empty());
   }
 }
 

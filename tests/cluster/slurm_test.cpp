@@ -1,10 +1,18 @@
 // Slurm: steps, allocations, node lists.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <map>
+#include <regex>
+#include <string>
 
 #include "lockstep/cluster/resolve_cluster.h"
 #include "lockstep/cluster/sources.h"
 #include "lockstep/core/error.h"
 #include "tests/support/errors.h"
+#include "tests/support/run_program.h"
+#include "tests/support/scratch_folder.h"
 
 namespace lockstep {
 namespace {
@@ -127,6 +135,47 @@ TEST(Slurm, NodesAndTasksMustFitTogether) {
           resolve(with(kStep, {{"SLURM_STEP_TASKS_PER_NODE", tasks}}));
         },
         "LS-CLUSTER-SPEC", {tasks, "SLURM_STEP_NUM_TASKS=7"});
+  }
+}
+
+class SlurmExample : public testing::ScratchFolder {};
+
+TEST_F(SlurmExample, GivesEachTaskItsPlace) {
+  const std::string file = testing::text_of(LOCKSTEP_EXAMPLE_LAUNCHERS "/slurm.sh");
+  const std::string secret = write("job.secret", "what the job's file has\n");
+  ASSERT_EQ(chmod(secret.c_str(), 0600), 0);
+  Variables variables;
+  const std::regex assignment(R"(\nexport (\w+)=(\S+))");
+  for (std::sregex_iterator one(file.begin(), file.end(), assignment), end; one != end; ++one) {
+    variables[(*one)[1]] = std::regex_replace((*one)[2].str(), std::regex(R"(\$HOME)"), folder_.string());
+  }
+  std::map<std::string, std::string> flags;
+  const std::regex directive(R"(\n#SBATCH --([\w-]+)=(\S+))");
+  for (std::sregex_iterator one(file.begin(), file.end(), directive), end; one != end; ++one) {
+    flags[(*one)[1]] = (*one)[2];
+  }
+  EXPECT_TRUE(file.ends_with("\nsrun \"$@\"\n")) << "a step of tasks";
+  const int nodes = std::stoi(flags.at("nodes"));
+  const int tasks = std::stoi(flags.at("ntasks-per-node"));
+  // What Slurm gives the tasks of a step with these flags.
+  const std::string all_nodes = "node[1-" + std::to_string(nodes) + "]";
+  for (int task = 0; task < nodes * tasks; ++task) {
+    const ClusterSpec spec =
+        resolve(with(variables, {{"SLURM_JOB_ID", "7"},
+                                 {"SLURM_STEP_ID", "0"},
+                                 {"SLURM_PROCID", std::to_string(task)},
+                                 {"SLURM_LOCALID", std::to_string(task % tasks)},
+                                 {"SLURM_NODEID", std::to_string(task / tasks)},
+                                 {"SLURM_NTASKS", std::to_string(nodes * tasks)},
+                                 {"SLURM_STEP_NUM_TASKS", std::to_string(nodes * tasks)},
+                                 {"SLURM_STEP_NODELIST", all_nodes},
+                                 {"SLURM_STEP_TASKS_PER_NODE", fmt::format("{}(x{})", tasks, nodes)}}));
+    EXPECT_EQ(spec.source, "Slurm");
+    EXPECT_EQ(spec.num_workers(), nodes * tasks);
+    EXPECT_EQ(spec.worker_index(), task);
+    EXPECT_TRUE(spec.chief_address().starts_with("node1:")) << spec.chief_address();
+    EXPECT_EQ(spec.secret.reveal(), "what the job's file has");
+    EXPECT_TRUE(spec.disagreements.empty());
   }
 }
 

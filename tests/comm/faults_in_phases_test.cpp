@@ -129,7 +129,12 @@ TEST_P(FaultsInPhases, AnEndOfTheProgramInACallIsNamed) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Engines, FaultsInPhases, ::testing::Values("shared-memory", "tls"),
+/// Two in the suite, all by scripts/test-faults.
+std::vector<std::string> engines() {
+  if (fault_seeds() > 1) return {"shared-memory", "tls", "tcp", "ucx", "mixed"};
+  return {"shared-memory", "tls"};
+}
+INSTANTIATE_TEST_SUITE_P(Engines, FaultsInPhases, ::testing::ValuesIn(engines()),
                          [](const auto& one) { return one.param == "shared-memory" ? "SharedMemory" : one.param; });
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Workers of several hosts, some of which share one: what moves their bytes, what is left of it, and what happens where
 // memory cannot be shared.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <linux/audit.h>
@@ -15,12 +16,14 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <random>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "lockstep/comm/world.h"
@@ -133,6 +136,33 @@ WORKER_BODY(counts_what_is_left) {
   }
 }
 
+std::map<int, std::string> files_by_number() {
+  std::map<int, std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code ignored;
+    files[std::stoi(entry.path().filename())] = std::filesystem::read_symlink(entry.path(), ignored).string();
+  }
+  return files;
+}
+
+/// Names each file that the World has opened and that a program started by this one would inherit.
+WORKER_BODY(looks_for_files_to_inherit) {
+  const auto before = files_by_number();
+  const auto world = join_by_environment();
+  exchange_and_check(*world);
+  std::string inherited;
+  int opened = 0;
+  for (const auto& [number, name] : files_by_number()) {
+    const int flags = fcntl(number, F_GETFD);
+    if (before.contains(number) || flags < 0) continue;  // the folder itself is closed again
+    ++opened;
+    if ((flags & FD_CLOEXEC) == 0) inherited += " " + name;
+  }
+  report(fmt::format("opened {}", opened > 0 ? "some" : "none"));
+  report("to inherit:" + inherited);
+  world->agree("all have reported");
+}
+
 class MixedWorld : public ::testing::TestWithParam<std::string> {
  protected:
   static std::unique_ptr<WorkerProcesses> start(const std::string& body, const std::string& hosts) {
@@ -215,6 +245,12 @@ TEST_P(MixedWorld, LeavesNeitherFilesNorMemoryAfterAWorkerIsKilled) {
       EXPECT_EQ(workers.wait(w).code, 0) << workers.output(w);
     }
   }
+}
+
+TEST_P(MixedWorld, OpensNoFileThatAnotherProgramInherits) {
+  const auto started = start("looks_for_files_to_inherit", "0011");
+  started->expect_all("opened some");
+  for (const Report& one : started->expect_all("to inherit:")) EXPECT_EQ(one.text, "to inherit:");
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, MixedWorld, ::testing::Values("tls", "tcp"),

@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "lockstep/comm/message.h"
 #include "lockstep/core/log.h"
 #include "tests/comm/faulty_workers.h"
 
@@ -25,6 +26,19 @@ WORKER_BODY(calls_records) {
 WORKER_BODY(exchanges_megabytes) {
   const auto world = join_from_environment();
   call_until_failure(*world, 3'000'001);
+}
+
+/// Gives a record that is a byte too long: it is refused before anything is sent.
+WORKER_BODY(agrees_on_too_much) {
+  const auto world = join_from_environment();
+  require_record_size(kLongestRecord);
+  try {
+    world->agree(std::string(kLongestRecord + 1, 'x'));
+    report("sent it");
+  } catch (const UsageError& error) {
+    report("refused: " + error.code());
+  }
+  report("then got " + world->agree("less").back());
 }
 
 /// Worker 1 is elsewhere, and all others wait for it in a call.
@@ -208,6 +222,13 @@ TEST_P(WorkerFaults, TellHowAWorkerEnded) {
     expect_members(workers, {0, 2}, expected.second, 1, -1, "before its first step");
     EXPECT_TRUE(workers.expect(0, "failed after ").text.find("worker 1 ") != std::string::npos);
   }
+}
+
+TEST_P(WorkerFaults, AreNotCausedByARecordThatIsTooLong) {
+  const auto started = start("agrees_on_too_much");
+  started->expect_all("refused: LS-COUNT");
+  started->expect_all("then got less");
+  for (int64_t w = 0; w < kWorkers; ++w) EXPECT_EQ(started->wait(w).code, 0) << started->output(w);
 }
 
 TEST_P(WorkerFaults, DoNotNameAWorkerWhoseConnectionBreaks) {

@@ -1,4 +1,5 @@
-// How many random moments a test of faults tries: a few in the suite, many by scripts/test-faults.
+// How many random moments a test of faults tries: a few in the suite, many by scripts/test-faults. Where there are
+// many, some tests also take engines and numbers of workers that the suite leaves out.
 #pragma once
 
 #include <cstdint>

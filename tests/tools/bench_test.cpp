@@ -111,6 +111,21 @@ TEST_F(Bench, WireMeasuresTwoWorkersOfAHostInAJobOfSeveralHosts) {
   for (const auto& row : json["sizes"]) expect_spread(row["us"]);
 }
 
+TEST_F(Bench, WireMeasuresEachEngine) {
+  for (const std::string engine : {"shared-memory", "tls", "tcp", "ucx"}) {
+    const std::string flags = "wire --workers 3 --sizes 0,13 --engine " + engine;
+    if (engine == "ucx") {
+      const Result result = run("bench " + flags + " --blocks 1 --block-seconds 0.001");
+      if (result.output.find("LS-CLUSTER-ENGINE") != std::string::npos) GTEST_SKIP() << result.output;
+    }
+    const auto json = report(flags);
+    EXPECT_TRUE(json["describe"].get<std::string>().starts_with(engine + ":")) << json["describe"];
+    ASSERT_EQ(json["sizes"].size(), 2U) << engine;
+    EXPECT_EQ(json["sizes"][1]["bytes"], 13) << engine;
+    for (const auto& row : json["sizes"]) expect_spread(row["us"]);
+  }
+}
+
 TEST_F(Bench, EveryModelTrains) {
   for (const char* model : {"cnn", "resnet18", "gpt --layers 1 --width 16 --heads 2 --context 8"}) {
     EXPECT_GT(

@@ -145,6 +145,41 @@ TEST(ClusterCommand, SaysOfEachWorkerWhatIsKnownWhereOneOfThemDoesNotCome) {
   }
 }
 
+TEST(ClusterCommand, SaysOfAWorkerThatIsRefusedThatItIsHereAndWhatWorker0Said) {
+  for (const std::string engine : {"tls", "shared-memory"}) {
+    const std::string chief = "LOCKSTEP_CHIEF_ADDRESS=127.0.0.1:" + std::to_string(lockstep::testing::free_port());
+    const auto check = [&](const std::string& variables) {
+      return run_with(chief + " " + variables, "--check --json --within 5 --engine " + engine);
+    };
+    auto of_two = std::async(std::launch::async, check, "LOCKSTEP_NUM_WORKERS=2 LOCKSTEP_WORKER_INDEX=0");
+    const Result of_three = check("LOCKSTEP_NUM_WORKERS=3 LOCKSTEP_WORKER_INDEX=1");
+    EXPECT_EQ(of_three.code, 3) << of_three.output;
+    const nlohmann::json workers = json_in(of_three.output).at("check").at("workers");
+    ASSERT_EQ(workers.size(), 3u) << of_three.output;
+    EXPECT_EQ(workers[0].at("state"), "missing") << of_three.output;
+    const std::string seen = workers[0].value("seen", "");
+    EXPECT_NE(seen.find("[LS-CLUSTER-DIFFERS]"), std::string::npos) << of_three.output;
+    EXPECT_EQ(seen.find('\n'), std::string::npos) << of_three.output;
+    EXPECT_EQ(workers[1], nlohmann::json({{"state", "reached"}})) << of_three.output;
+    EXPECT_EQ(workers[2], nlohmann::json({{"state", "unknown"}})) << of_three.output;
+    EXPECT_EQ(json_in(of_two.get().output).at("check").at("workers")[0].at("state"), "reached");
+  }
+}
+
+TEST(ClusterCommand, FindsThatTheChiefIsOnAnotherHostAndThatThereIsNoSecret) {
+  const std::string job = "LOCKSTEP_NUM_WORKERS=2 LOCKSTEP_WORKER_INDEX=1 LOCKSTEP_CHIEF_ADDRESS=198.51.100.7:4000 ";
+  const Result without = run_with(job, "--check --json");
+  const nlohmann::json json = json_in(without.output);
+  if (json.at("address") == "") GTEST_SKIP() << "this machine has no route to another host: " << without.output;
+  ASSERT_EQ(json.at("findings").size(), 1u) << without.output;
+  EXPECT_NE(json.at("findings")[0].get<std::string>().find("198.51.100.7:4000, is on another host"), std::string::npos);
+  EXPECT_EQ(without.code, 3) << "joining fails: " << without.output;
+  EXPECT_EQ(json.at("check").at("workers"), nlohmann::json::parse(R"([{"state": "unknown"}, {"state": "reached"}])"));
+  EXPECT_EQ(run_with(job).code, 1) << "a finding";
+  const Result with = run_with(job + "LOCKSTEP_SECRET=hush-hush-hush-hush");
+  EXPECT_EQ(with.code, 0) << with.output;
+}
+
 TEST(ClusterCommand, RefusesFlagsThatItDoesNotHave) { EXPECT_EQ(run_with("", "--chek").code, 2); }
 
 }  // namespace

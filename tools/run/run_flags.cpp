@@ -56,7 +56,8 @@ void add_run(CLI::App& app, const std::vector<std::string>& program, Action& cho
   run->add_option("-n", options.workers, "workers to start; with --hosts, on each host whose line has no slots")
       ->transform(whole_number(1, kMostLocalWorkers));
   run->add_option("--max-restarts", options.max_restarts,
-                  "when a worker fails, start all again, at most this many times; not after exit codes 2, 126 and 127")
+                  "when a worker fails, start all again, at most this many times; not after exit codes 2, 126 and 127 "
+                  "(command line), 65 (data) and 78 (configuration)")
       ->transform(whole_number(0, 1000000))
       ->capture_default_str();
   run->add_option("--restart-pause", options.restart_pause,

@@ -18,6 +18,7 @@
 #include "lockstep/comm/shared_memory/shared_memory_world.h"
 #include "lockstep/comm/thread_workers.h"
 #include "tests/support/errors.h"
+#include "tests/support/fault_seeds.h"
 #include "tests/support/open_files.h"
 
 namespace lockstep {
@@ -119,6 +120,11 @@ std::string missing(const std::string& plug_in) try {
   return error.what();
 }
 
+/// These in the suite, all by scripts/test-faults.
+std::vector<int64_t> workers(const std::vector<int64_t>& in_the_suite) {
+  return testing::fault_seeds() > 1 ? WorldConformance{}.workers : in_the_suite;
+}
+
 class WorldConforms : public ::testing::TestWithParam<ConformanceCheck> {};
 
 TEST_P(WorldConforms, To) { GetParam().run(); }
@@ -128,19 +134,22 @@ INSTANTIATE_TEST_SUITE_P(Threads, WorldConforms, ::testing::ValuesIn(world_check
 INSTANTIATE_TEST_SUITE_P(SharedMemory, WorldConforms, ::testing::ValuesIn(world_checks({.make = shared_memory})),
                          kName);
 INSTANTIATE_TEST_SUITE_P(Tls, WorldConforms,
-                         ::testing::ValuesIn(world_checks({.make = network({}), .workers = {2, 3, 8}})), kName);
+                         ::testing::ValuesIn(world_checks({.make = network({}), .workers = workers({2, 3, 8})})),
+                         kName);
 // As tls, but for the cipher.
-INSTANTIATE_TEST_SUITE_P(Tcp, WorldConforms,
-                         ::testing::ValuesIn(world_checks({.make = network({.plaintext = true}), .workers = {2, 8}})),
-                         kName);
-// Workers of a host share memory.
 INSTANTIATE_TEST_SUITE_P(
-    TwoHosts, WorldConforms,
-    ::testing::ValuesIn(world_checks({.make = network({.host = one_of_two_hosts}), .workers = {3, 8}})), kName);
-INSTANTIATE_TEST_SUITE_P(AllButOneOnAHost, WorldConforms,
-                         ::testing::ValuesIn(world_checks(
-                             {.make = network({.plaintext = true, .host = host_of_all_but_the_last}), .workers = {4}})),
+    Tcp, WorldConforms,
+    ::testing::ValuesIn(world_checks({.make = network({.plaintext = true}), .workers = workers({2, 8})})), kName);
+// Workers of a host share memory.
+INSTANTIATE_TEST_SUITE_P(TwoHosts, WorldConforms,
+                         ::testing::ValuesIn(world_checks({.make = network({.host = one_of_two_hosts}),
+                                                           .workers = workers({3, 8})})),
                          kName);
+INSTANTIATE_TEST_SUITE_P(
+    AllButOneOnAHost, WorldConforms,
+    ::testing::ValuesIn(world_checks({.make = network({.plaintext = true, .host = host_of_all_but_the_last}),
+                                      .workers = workers({4})})),
+    kName);
 
 class UcxWorldConforms : public WorldConforms {};
 
@@ -154,9 +163,9 @@ TEST_P(UcxWorldConforms, To) {
   GetParam().run();
 }
 
-INSTANTIATE_TEST_SUITE_P(Ucx, UcxWorldConforms,
-                         ::testing::ValuesIn(world_checks({.make = network({.plug_in = "ucx"}), .workers = {2, 3, 8}})),
-                         kName);
+INSTANTIATE_TEST_SUITE_P(
+    Ucx, UcxWorldConforms,
+    ::testing::ValuesIn(world_checks({.make = network({.plug_in = "ucx"}), .workers = workers({2, 3, 8})})), kName);
 
 TEST(WorldConformance, HasEachCheckForEachNumberOfWorkersUnderANameThatTestsCanHave) {
   std::set<std::string> names;
