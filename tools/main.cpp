@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/version.h"
 #include "tools/exit_status.h"
