@@ -48,7 +48,8 @@ struct JoinOptions {
 /// (LS-CLUSTER-LOOK-UP, LS-CLUSTER-INTERFACE), where the system refuses memory or a socket (LS-CLUSTER-MEMORY,
 /// LS-CLUSTER-SOCKET), where an engine's plug-in is missing or cannot work (LS-CLUSTER-ENGINE) or is to be used at a
 /// public address (LS-CLUSTER-PUBLIC), and for a `cluster` that validate() refuses. A UsageError for an engine that
-/// does not exist, for a time out of its bounds (LS-OPTION), and for a parameter server (LS-CLUSTER-NO-WORKER).
+/// does not exist, for a time out of its bounds (LS-OPTION), and for a parameter server (LS-CLUSTER-NO-WORKER). A
+/// PeerError where a worker fails when all are connected, while they settle how their bytes move.
 ///
 /// What the sources of `cluster` say differently (ClusterSpec::disagreements) goes to the log, a line for each
 /// sentence.
