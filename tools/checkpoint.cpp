@@ -86,7 +86,7 @@ ordered_json json_of(double value) {
   return fmt::format("{}", value);
 }
 
-/// How two tensors differ; empty where their bits are equal. A NaN that both have is no difference.
+/// How two tensors differ; empty where their bits are equal. A NaN that both have is no element that differs.
 std::string difference(const at::Tensor& a, const at::Tensor& b, ordered_json& json) {
   if (internal::same_bits(a, b)) return {};
   if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) {
@@ -103,6 +103,7 @@ std::string difference(const at::Tensor& a, const at::Tensor& b, ordered_json& j
   json["differing"] = differing;
   json["largest_difference"] = json_of(change);
   json["largest_value"] = scale;
+  if (differing == 0) return "equal values with other bits: signs of zeros, or NaNs";
   return fmt::format("{} of {} elements, by up to {:.3g} where values are up to {:.3g}", differing, a.numel(), change,
                      scale);
 }

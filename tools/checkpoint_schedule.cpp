@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 namespace lockstep::tools {
 
@@ -14,7 +15,8 @@ constexpr double kUnknown = 60;  // seconds until the next save where the cost o
 
 }  // namespace
 
-CheckpointSchedule::CheckpointSchedule(const std::string& every) {
+CheckpointSchedule::CheckpointSchedule(const std::string& every, std::function<Clock::time_point()> now)
+    : now_(std::move(now)) {
   if (every.empty()) return;
   int64_t number = 0;
   const char* const end = every.data() + every.size();
@@ -39,7 +41,7 @@ int64_t CheckpointSchedule::look(int64_t step, const std::function<double()>& la
     interval_ = std::max(1.0, seconds / kShare);
     before_ = -1;
   }
-  const Clock::time_point now = Clock::now();
+  const Clock::time_point now = now_();
   const double waited = std::chrono::duration<double>(now - last_save_).count();
   if (waited >= interval_) return 0;
   // Half of the way to the next save, by the time of the last steps: to look costs a round of all workers.
@@ -60,7 +62,7 @@ bool CheckpointSchedule::is_due(Strategy& strategy, int64_t step, const std::fun
 }
 
 void CheckpointSchedule::saved(double seconds) {
-  last_save_ = Clock::now();
+  last_save_ = now_();
   if (steps_ > 0 || seconds_ > 0) return;
   // A save that takes longer than the wait would be followed by the next one at once.
   interval_ = std::max(kUnknown, seconds / kShare);

@@ -21,6 +21,7 @@
 #include "lockstep/comm/this_host.h"
 #include "lockstep/core/error.h"
 #include "tools/console.h"
+#include "tools/exit_status.h"
 
 namespace lockstep::tools {
 
@@ -245,7 +246,8 @@ int show_cluster(const ClusterCommandOptions& options) {
   std::fflush(stdout);
   if (no_interface) std::rethrow_exception(no_interface);
   if (checked && checked->error) std::rethrow_exception(checked->error);
-  return spec.disagreements.empty() && findings.empty() ? 0 : 1;
+  const bool is_clean = spec.disagreements.empty() && findings.empty();
+  return is_clean ? kClean : exit_status(kFindings, ExitCode::kConfiguration);
 }
 
 }  // namespace lockstep::tools

@@ -1,5 +1,5 @@
 // The program `lockstep`: one subcommand for each thing that it does. Exit codes: 0 clean, 1 findings, 2 usage,
-// 3 environment; as a worker of `lockstep run` those of exit_code_of().
+// 3 environment; as a worker of `lockstep run` those of exit_code_of(), but 2 after a UsageError.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

@@ -259,7 +259,7 @@ int train(const TrainOptions& options) {
     });
   });
   if (!is_all_written) return not_written();
-  return report.findings.empty() ? kClean : kFindings;
+  return report.findings.empty() ? kClean : exit_status(kFindings, ExitCode::kDataError);
 }
 
 }  // namespace lockstep::tools

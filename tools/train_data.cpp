@@ -24,10 +24,10 @@ void require_input_width(const std::string& name, const Dataset& dataset, const 
   const int64_t first = 0;
   const int64_t numbers = dataset.read({&first, 1}).input.numel();
   if (widths.front() == numbers) return;
-  throw UsageError(
-      "LS-FLAG",
-      fmt::format("--widths begins with {}, and a sample of --data {} has {} numbers", widths.front(), name, numbers),
-      fmt::format("let it begin with {}", numbers));
+  throw UsageError("LS-FLAG",
+                   fmt::format("the model's widths begin with {}, and a sample of --data {} has {} numbers",
+                               widths.front(), name, numbers),
+                   fmt::format("give --widths that begin with {}", numbers));
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ void require_at_rest(const Strategy& strategy, const Tracked& tracked, const cha
 
 /// Collects everything that a run is. All workers call it, and the image has the values of all replicas. Those that all
 /// replicas share are borrowed, and with one worker the others too: the next step, or write, changes them. A
-/// DivergenceError where a foreign write to a variable is found.
+/// DivergenceError where a foreign write to a mirrored variable is found.
 Image capture(const Strategy& strategy, const Tracked& tracked);
 
 /// Whether the patterns want a name: all names where there are no patterns.

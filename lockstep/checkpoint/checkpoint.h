@@ -97,7 +97,8 @@ class Checkpoint {
 
   /// Writes a checkpoint into the folder `path`, which is made where it is not there. When it returns, the checkpoint
   /// is durable. A checkpoint that is there already is replaced at once. Where it throws, the folder has the checkpoint
-  /// of before: a DataError of the disk (LS-FILE), a DivergenceError where a foreign write to a variable is found.
+  /// of before: a DataError of the disk (LS-FILE), a DivergenceError where a foreign write to a mirrored variable is
+  /// found.
   void save(const std::filesystem::path& path) const;
 
   /// Restores the checkpoint in the folder `path`. Where it throws, nothing has changed: a DataError for a folder

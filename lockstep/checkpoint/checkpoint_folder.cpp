@@ -41,14 +41,9 @@ std::map<std::string, bool> manifests_in(Files& files, const fs::path& directory
   return manifests;
 }
 
-}  // namespace
-
-std::string checkpoint_name(int64_t step) { return fmt::format("{}{:010}", kPrefix, step); }
-
-FoundCheckpoint look_at_checkpoint(Files& files, const fs::path& folder) {
-  FoundCheckpoint one{.path = folder,
-                      .step = step_in(folder.filename().string()).value_or(0),
-                      .has_manifest = files.has(folder / kManifestName)};
+FoundCheckpoint look_at(Files& files, const fs::path& folder, bool has_manifest) {
+  FoundCheckpoint one{
+      .path = folder, .step = step_in(folder.filename().string()).value_or(0), .has_manifest = has_manifest};
   try {
     const CheckpointReader reader(files, folder);
     one.step = reader.manifest().run.step;
@@ -59,6 +54,14 @@ FoundCheckpoint look_at_checkpoint(Files& files, const fs::path& folder) {
   return one;
 }
 
+}  // namespace
+
+std::string checkpoint_name(int64_t step) { return fmt::format("{}{:010}", kPrefix, step); }
+
+FoundCheckpoint look_at_checkpoint(Files& files, const fs::path& folder) {
+  return look_at(files, folder, files.has(folder / kManifestName));
+}
+
 std::vector<FoundCheckpoint> checkpoints_in(Files& files, const fs::path& directory) {
   // Another job may make one and remove others meanwhile. It must not look as if there were none.
   constexpr int kAttempts = 20;
@@ -67,8 +70,7 @@ std::vector<FoundCheckpoint> checkpoints_in(Files& files, const fs::path& direct
   for (int attempt = 1;; ++attempt) {
     found.clear();
     for (const auto& [name, has_manifest] : manifests) {
-      found.push_back(look_at_checkpoint(files, directory / name));
-      found.back().has_manifest = has_manifest;
+      found.push_back(look_at(files, directory / name, has_manifest));
     }
     std::map<std::string, bool> again = manifests_in(files, directory);
     if (again == manifests || attempt == kAttempts) break;

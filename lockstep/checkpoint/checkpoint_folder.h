@@ -21,7 +21,8 @@ struct FoundCheckpoint {
 /// "step-0000000012"
 std::string checkpoint_name(int64_t step);
 
-/// The checkpoint in this folder, which may have any name. Sizes and headers are looked at, but not every byte.
+/// The checkpoint in this folder, which may have any name. Sizes and headers are looked at, but not every byte. A
+/// DataError (LS-FILE) where the system cannot tell whether it has a manifest.
 FoundCheckpoint look_at_checkpoint(Files& files, const std::filesystem::path& folder);
 
 /// All that have a name of the form above, the whole ones last, from the oldest to the newest, looked at in this

@@ -60,23 +60,13 @@ VariableAggregation aggregation_of(const std::string& text, const std::string& w
 }
 
 at::Tensor value_of_all(const Tensors& saved, VariableAggregation aggregation) {
-  const at::NoGradGuard no_grad;
   const at::Tensor& first = saved.front();
-  bool alike = true;
-  bool one_shape = true;
-  for (const at::Tensor& one : saved) {
-    alike = alike && same_bits(one, first);
-    one_shape = one_shape && one.sizes() == first.sizes() && one.scalar_type() == first.scalar_type();
-  }
-  const bool adds = aggregation == VariableAggregation::kMean || aggregation == VariableAggregation::kSum;
   const bool is_sum = aggregation == VariableAggregation::kSum;
-  if (!adds || !one_shape || (!is_sum && (alike || !first.is_floating_point()))) return first;
-  const at::ScalarType wide = first.is_floating_point() ? at::kDouble
-                              : first.is_complex()      ? at::kComplexDouble
-                                                        : at::kLong;
-  at::Tensor sum = at::zeros(first.sizes(), wide);
-  for (const at::Tensor& one : saved) sum += one.to(wide);
-  return (is_sum ? sum : sum / static_cast<double>(saved.size())).to(first.scalar_type());
+  const bool one_shape = std::all_of(saved.begin(), saved.end(), [&](const at::Tensor& one) {
+    return one.sizes() == first.sizes() && one.scalar_type() == first.scalar_type();
+  });
+  if (!one_shape || (!is_sum && aggregation != VariableAggregation::kMean)) return first;
+  return reading_of(TreeReducer(), is_sum ? Reduction::kSum : Reduction::kMean, saved);
 }
 
 std::map<KindAndName, Saved> saved_of(const Image& image) {

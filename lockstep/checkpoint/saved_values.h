@@ -32,7 +32,8 @@ const char* aggregation_text(VariableAggregation aggregation);
 /// that names `what` for another text.
 VariableAggregation aggregation_of(const std::string& text, const std::string& what);
 
-/// The one value that the values of all replicas stand for: their mean or sum, or that of replica 0.
+/// The one value that the values of all replicas stand for, with the bits that the variable reads as: their mean or
+/// sum; that of replica 0 where they are not aggregated so, or have several shapes or dtypes.
 at::Tensor value_of_all(const std::vector<at::Tensor>& values, VariableAggregation aggregation);
 
 /// The values that are for this process, of an item that has one for each replica or one for all. Where the checkpoint

@@ -25,7 +25,7 @@ ReservedPort::ReservedPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOE
                         bind(socket_.get(), generic, size) == 0 && getsockname(socket_.get(), generic, &size) == 0;
   if (!has_port) {
     throw ClusterError("LS-CLUSTER-SOCKET", fmt::format("no port of 127.0.0.1 is free: {}", std::strerror(errno)),
-                       "look at this host's limits of open files, or name a port: --port P");
+                       "look at this host's limit of open files (ulimit -n)");
   }
   number_ = ntohs(address.sin_port);
 }

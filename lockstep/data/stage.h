@@ -11,8 +11,8 @@
 
 namespace lockstep::data {
 
-/// Base of stages. A stage of your own implements read(), describe() and with(), and, where its samples are made of one
-/// each, name_of().
+/// Base of stages. A stage of your own implements read(), describe() and with(), and name_of() where each of its
+/// samples is made of one sample of what is before it.
 class Stage : public Source {
  public:
   /// Throws a UsageError for an empty data set.

@@ -82,8 +82,9 @@ class StreamSource {
   virtual uint64_t digest() const;
   /// See Source::read_ahead.
   virtual int64_t read_ahead() const;
-  /// How many elements one of its readers keeps in memory at most: those of windows, and those that the threads of a
-  /// map() make. What cache() keeps is not counted, and neither are streams that a function makes.
+  /// How many elements one of its readers keeps in memory at most: those of windows, those that the threads of a
+  /// map() make, and those that from_dataset() reads at once. What cache() keeps is not counted, and neither are
+  /// streams that a function makes.
   virtual int64_t elements_in_memory() const;
 };
 

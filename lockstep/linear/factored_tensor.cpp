@@ -237,12 +237,13 @@ void materialize(const at::Tensor& tensor) {
                    "use .grad().clone(), or set LOCKSTEP_FACTORED_GRADIENTS=off");
 }
 
-void write_to_memory(const at::Tensor& gradient, VariableState& variable) {
+void require_in_memory(const at::Tensor& gradient, VariableState& variable) {
   if (LazyTensor* const lazy = lazy_tensor(gradient)) lazy->materialize();
   if (gradient.numel() < FactoredWeights::kFewestElements) return;
-  const GradientForm said = variable.gradient_form();  // of an earlier backward, as this one would have said another
+  // An earlier backward has said this: had this one made factors, they would have been used, or read.
+  const GradientForm said = variable.gradient_form();
   if (said == GradientForm::kNoProduct || said == GradientForm::kFactors)
-    variable.set_gradient_form(GradientForm::kOtherwise);
+    variable.set_gradient_form(GradientForm::kOtherProduct);
 }
 
 at::Tensor make_factored(std::shared_ptr<const Factors> factors, const std::shared_ptr<VariableState>& variable) {

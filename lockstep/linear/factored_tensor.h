@@ -38,9 +38,9 @@ at::Tensor make_factored(std::shared_ptr<const Factors> factors, const std::shar
 /// they are. A UsageError for a tensor that was given such a gradient by set_data() or .data.
 void materialize(const at::Tensor& tensor);
 
-/// The update reads the gradient of `variable` from memory: materializes it where it has none. Where the backward that
-/// computed the gradient of a large matrix has left no word of it in the variable, notes that too.
-void write_to_memory(const at::Tensor& gradient, VariableState& variable);
+/// The update reads the gradient of `variable` from memory: materializes it where it has none. Notes in the variable of
+/// a large matrix that it was computed otherwise, unless an earlier backward left a reason why gradients are written.
+void require_in_memory(const at::Tensor& gradient, VariableState& variable);
 
 /// The factors of a tensor that make_factored() made, or of a sum of such tensors, where nobody has looked at it and it
 /// is not transposed; otherwise null.

@@ -57,7 +57,7 @@ void GradientTable::collect(int64_t r, bool weightless, bool had_empty_part) {
       factors_[r].push_back(factors);
       return;
     }
-    write_to_memory(gradient, *variables_[i]);
+    require_in_memory(gradient, *variables_[i]);
     // A gradient that shares its memory, perhaps with a weight, could change while the update writes weights.
     const at::Storage& storage = gradient.unsafeGetTensorImpl()->unsafe_storage();
     const bool own_memory = storage.use_count() == 1 && storage.resizable();  // that of at::from_blob is not resizable

@@ -15,11 +15,11 @@ enum class GradientForm : uint8_t {
   kReduced,
   kLongRows,
   // Decided by each backward that computes it as one product, and by what the program does with the gradient then.
-  kNoProduct,    // there was none so far
-  kManySamples,  // the product had too many
-  kOtherBits,    // the product has bits that the library does not make
-  kOtherwise,    // not as one product with the weight as its second factor, or under autocast, or with create_graph
-  kRead,         // it was kept as factors until an operator read or changed it
+  kNoProduct,     // there was none so far
+  kManySamples,   // the product had too many
+  kOtherBits,     // the product has bits that the library does not make
+  kOtherProduct,  // not one product with the weight as second factor, or computed under autocast or create_graph
+  kRead,          // it was kept as factors until an operator read or changed it
   kFactors,
 };
 
@@ -36,7 +36,7 @@ constexpr const char* text_of(GradientForm form) {
     case GradientForm::kNoProduct: return "written: no matrix product so far";
     case GradientForm::kManySamples: return "written: many samples";
     case GradientForm::kOtherBits: return "written: LibTorch's product has other bits";
-    case GradientForm::kOtherwise: return "written: computed in another way";
+    case GradientForm::kOtherProduct: return "written: not one product with the weight as second factor";
     case GradientForm::kRead: return "written: an operator read it";
     case GradientForm::kFactors: return "factors";
   }

@@ -5,9 +5,8 @@
 #include <torch/types.h>
 
 #include <atomic>
-#include <cstring>
-#include <utility>
 
+#include "lockstep/core/torch_compat.h"
 #include "lockstep/lockstep.h"
 #include "tests/support/programs.h"
 #include "tests/support/scratch_folder.h"
@@ -16,12 +15,12 @@ namespace lockstep {
 namespace {
 
 /// LibTorch's allocator, which counts the bytes of tensors while it is there.
-class CountedMemory final : public c10::Allocator {
+class CountedMemory final : public internal::HostAllocator {
  public:
   CountedMemory() { c10::SetCPUAllocator(this, kPriority); }
   ~CountedMemory() override { c10::SetCPUAllocator(&below_, kPriority); }
 
-  c10::DataPtr allocate(std::size_t bytes) override {
+  c10::DataPtr new_block(std::size_t bytes) const override {
     auto* const block = new Block{below_.allocate(bytes), bytes};
     now() += static_cast<int64_t>(bytes);
     given += static_cast<int64_t>(bytes);
@@ -29,7 +28,6 @@ class CountedMemory final : public c10::Allocator {
     }
     return {block->memory.get(), block, &CountedMemory::free, block->memory.device()};
   }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
 
   /// Counts from here on.
   void restart() { given = 0, before = now().load(), peak = now().load(); }
@@ -52,8 +50,8 @@ class CountedMemory final : public c10::Allocator {
     delete static_cast<Block*>(block);
   }
   c10::Allocator& below_ = *c10::GetCPUAllocator();
-  std::atomic<int64_t> given = 0;
-  std::atomic<int64_t> peak = 0;
+  mutable std::atomic<int64_t> given = 0;
+  mutable std::atomic<int64_t> peak = 0;
   int64_t before = 0;
 };
 

@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <filesystem>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/checkpoint/image.h"
@@ -15,14 +17,16 @@
 
 namespace {
 
+std::atomic<bool> notes = false;  // whether calls are noted: for one test of this program, and no other
 std::mutex noted_mutex;
-std::vector<std::string> noted;  // calls that the system has done: "fsync c", "rename a b"
+std::vector<std::string> noted;  // calls that the system has done: "fsync c", "rename a b"; guarded by noted_mutex
 
 std::string last_part(const std::string& path) { return std::filesystem::path(path).filename().string(); }
 
-int note(int result, const std::string& call) {
+int note(int result, std::string call) {
+  if (result != 0) return result;  // errno stays as it is
   const std::lock_guard lock(noted_mutex);
-  if (result == 0) noted.push_back(call);
+  noted.push_back(std::move(call));
   return result;
 }
 
@@ -35,14 +39,19 @@ Function* next(const char* name) {
 }  // namespace
 
 extern "C" int fsync(int fd) {
+  auto* const call = next<int(int)>("fsync");
+  if (!notes) return call(fd);
   std::error_code ignored;
-  const auto path = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), ignored);
-  return note(next<int(int)>("fsync")(fd), "fsync " + last_part(path));
+  std::string text =
+      "fsync " + last_part(std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), ignored));
+  return note(call(fd), std::move(text));
 }
 
 extern "C" int rename(const char* from, const char* to) noexcept {
-  return note(next<int(const char*, const char*)>("rename")(from, to),
-              "rename " + last_part(from) + " " + last_part(to));
+  auto* const call = next<int(const char*, const char*)>("rename");
+  if (!notes) return call(from, to);
+  std::string text = "rename " + last_part(from) + " " + last_part(to);
+  return note(call(from, to), std::move(text));
 }
 
 namespace lockstep {
@@ -55,7 +64,9 @@ std::vector<std::string> calls_in(const Work& work) {
     const std::lock_guard lock(noted_mutex);
     noted.clear();
   }
+  notes = true;
   work();
+  notes = false;
   const std::lock_guard lock(noted_mutex);
   return noted;
 }

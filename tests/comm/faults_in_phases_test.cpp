@@ -131,7 +131,7 @@ TEST_P(FaultsInPhases, AnEndOfTheProgramInACallIsNamed) {
 
 /// Two in the suite, all by scripts/test-faults.
 std::vector<std::string> engines() {
-  if (fault_seeds() > 1) return {"shared-memory", "tls", "tcp", "ucx", "mixed"};
+  if (all_engines()) return {"shared-memory", "tls", "tcp", "ucx", "mixed"};
   return {"shared-memory", "tls"};
 }
 INSTANTIATE_TEST_SUITE_P(Engines, FaultsInPhases, ::testing::ValuesIn(engines()),

@@ -142,6 +142,8 @@ std::map<int, std::string> files_by_number() {
     std::error_code ignored;
     files[std::stoi(entry.path().filename())] = std::filesystem::read_symlink(entry.path(), ignored).string();
   }
+  // The folder itself is closed again.
+  std::erase_if(files, [](const auto& one) { return fcntl(one.first, F_GETFD) < 0; });
   return files;
 }
 
@@ -154,7 +156,7 @@ WORKER_BODY(looks_for_files_to_inherit) {
   int opened = 0;
   for (const auto& [number, name] : files_by_number()) {
     const int flags = fcntl(number, F_GETFD);
-    if (before.contains(number) || flags < 0) continue;  // the folder itself is closed again
+    if (before.contains(number)) continue;
     ++opened;
     if ((flags & FD_CLOEXEC) == 0) inherited += " " + name;
   }

@@ -15,6 +15,7 @@
 
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/core/simd.h"
+#include "lockstep/core/torch_compat.h"
 #include "lockstep/linear/few_samples_product.h"
 #include "lockstep/lockstep.h"
 #include "lockstep/reduce/factors.h"
@@ -101,6 +102,17 @@ TEST(ProductOrder, IsAnotherOneForSmallAndLargeShapesWhereMklUsesNoMultiplyAdd) 
   }
   if (!at::hasMKL()) GTEST_SKIP() << "the matrix library is not MKL, of which MKL_CBWR is a setting";
   EXPECT_EQ(answers_with({{"MKL_CBWR", "COMPATIBLE"}}), std::string(2 * shapes().size(), '0'));
+}
+
+TEST(ProductOrder, OfMklOnAmdsProcessorsIsKnown) {
+#if defined(__x86_64__)
+  if (!Factors::available() || !kTellsRunningNode || !at::hasMKL() || !__builtin_cpu_is("amd")) {
+    GTEST_SKIP() << "no AMD processor with AVX2 and FMA, no MKL, or a LibTorch that keeps no factors";
+  }
+  EXPECT_EQ(trained_with({}).rfind("alike, factors,", 0), 0u);
+#else
+  GTEST_SKIP() << "this is none of AMD's processors";
+#endif
 }
 
 TEST(ProductOrder, ThatIsAnotherOneLeavesGradientsInMemoryWithTheSameBits) {

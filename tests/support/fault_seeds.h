@@ -18,4 +18,7 @@ inline int64_t fault_seeds(int64_t in_the_suite = 1) {
   return seeds;
 }
 
+/// Whether LOCKSTEP_FAULT_SEEDS is set: then all engines and numbers of workers are tried.
+inline bool all_engines() { return std::getenv("LOCKSTEP_FAULT_SEEDS") != nullptr; }
+
 }  // namespace lockstep::testing

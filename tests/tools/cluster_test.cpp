@@ -148,11 +148,12 @@ TEST(ClusterCommand, SaysOfEachWorkerWhatIsKnownWhereOneOfThemDoesNotCome) {
 TEST(ClusterCommand, SaysOfAWorkerThatIsRefusedThatItIsHereAndWhatWorker0Said) {
   for (const std::string engine : {"tls", "shared-memory"}) {
     const std::string chief = "LOCKSTEP_CHIEF_ADDRESS=127.0.0.1:" + std::to_string(lockstep::testing::free_port());
-    const auto check = [&](const std::string& variables) {
-      return run_with(chief + " " + variables, "--check --json --within 5 --engine " + engine);
+    const auto check = [&](const std::string& variables, const std::string& seconds) {
+      return run_with(chief + " " + variables, "--check --json --within " + seconds + " --engine " + engine);
     };
-    auto of_two = std::async(std::launch::async, check, "LOCKSTEP_NUM_WORKERS=2 LOCKSTEP_WORKER_INDEX=0");
-    const Result of_three = check("LOCKSTEP_NUM_WORKERS=3 LOCKSTEP_WORKER_INDEX=1");
+    // Worker 1 is refused as soon as it has come; worker 0 waits in vain.
+    auto of_two = std::async(std::launch::async, check, "LOCKSTEP_NUM_WORKERS=2 LOCKSTEP_WORKER_INDEX=0", "10");
+    const Result of_three = check("LOCKSTEP_NUM_WORKERS=3 LOCKSTEP_WORKER_INDEX=1", "60");
     EXPECT_EQ(of_three.code, 3) << of_three.output;
     const nlohmann::json workers = json_in(of_three.output).at("check").at("workers");
     ASSERT_EQ(workers.size(), 3u) << of_three.output;

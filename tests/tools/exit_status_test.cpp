@@ -3,6 +3,7 @@
 
 #include <csignal>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/free_port.h"
@@ -50,7 +51,7 @@ TEST(ExitStatus, AConfigurationThatIsWrongIsNotStartedAgain) {
 }
 
 TEST(ExitStatus, AWorkerThatHasLostAnotherOneAsksItsLauncherToStartAgain) {
-  for (const auto& [variable, code] : {std::pair("ALONE=1", 1), std::pair("LOCKSTEP_RESTART_COUNT=0", 75)}) {
+  for (const auto& [variable, code] : {std::pair(std::string("ALONE=1"), 1), std::pair(kStart, 75)}) {
     const std::string chief = "LOCKSTEP_CHIEF_ADDRESS=127.0.0.1:" + std::to_string(lockstep::testing::free_port());
     const auto worker = [&, name = variable](const std::string& index) {
       return std::vector<std::string>{"env",

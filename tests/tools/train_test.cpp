@@ -94,7 +94,7 @@ TEST_F(Train, ReadsAheadWithoutAnEffectOnResults) {
 }
 
 TEST_F(Train, FactoredGradientsAreASwitchThatChangesNoBit) {
-  // The first weight is the smallest of which gradients stay factors.
+  // The first weight is large enough for its gradient to stay factors.
   const auto digests = [&](const std::string& flag) {
     const auto json = report("--devices cpu:0 --replicas 2 --widths 784,512,10 --factored-gradients " + flag);
     return std::vector<nlohmann::json>{json["weights_sha256"], json["optimizer_sha256"]};
@@ -258,7 +258,7 @@ TEST_F(Train, BadFlagsAreOneLineAndExitCodeTwo) {
   expect_refused("--devices cpu:0,,cpu:1", 2, "--devices: element 2 of the 3 of 'cpu:0,,cpu:1' is empty");
   expect_refused("--devices=cpu:0,", 2, "--devices: element 2 of the 2 of 'cpu:0,' is empty");
   expect_refused("--widths ,784,10", 2, "--widths: element 1 of the 3");
-  expect_refused("--model mlp --widths 64,10", 2, "--widths begins with 64, and a sample of --data digits has 784");
+  expect_refused("--model mlp --widths 64,10", 2, "widths begin with 64, and a sample of --data digits has 784");
   expect_refused("--devices cpu:0,cpu:1 --replicas 1", 2, "LS-LANES");
   expect_refused("--strategy one-device --replicas 2", 2, "one-device");
   expect_refused("--replicas 0", 2, "replicas");

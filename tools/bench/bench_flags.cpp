@@ -105,7 +105,8 @@ void add_bench(CLI::App& app, Action& chosen) {
   const auto wire = std::make_shared<BenchWireOptions>();
   CLI::App* wire_app = bench->add_subcommand("wire", "Bytes between workers that are processes of this machine");
   wire_app->footer(
-      "Beside each exchange stands memcpy of as many bytes; bench/compare has ucx_perftest and Open MPI beside it.");
+      "Each exchange is shown beside a memcpy of as many bytes. bench/compare compares it with ucx_perftest and Open "
+      "MPI.");
   wire_app->add_option("--workers", wire->workers, "processes")->transform(whole_number(2, 64))->capture_default_str();
   wire_app->add_option("--engine", wire->engine, "what moves the bytes")
       ->check(CLI::IsMember({"shared-memory", "tls", "tcp", "ucx"}))

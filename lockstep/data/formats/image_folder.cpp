@@ -69,9 +69,9 @@ class ImageSource final : public Source {
   }
 
  private:
-  /// Names and sizes of all, and the contents of some: opening a million files would take too long. A file's name says
-  /// whether it is one of them, so that a new file changes nothing about the others, unless it is the one with which
-  /// half as many are opened.
+  /// Names and sizes of all, and the contents of some: opening a million files would take too long. A file's name
+  /// decides whether its contents are read. So a new file changes nothing about the others, unless with it only half as
+  /// many are read.
   std::vector<SourceFile> list() const {
     constexpr std::size_t kSampled = 256;
     const std::size_t every = std::bit_ceil((files_.size() + kSampled - 1) / kSampled);

@@ -122,7 +122,7 @@ std::string missing(const std::string& plug_in) try {
 
 /// These in the suite, all by scripts/test-faults.
 std::vector<int64_t> workers(const std::vector<int64_t>& in_the_suite) {
-  return testing::fault_seeds() > 1 ? WorldConformance{}.workers : in_the_suite;
+  return testing::all_engines() ? WorldConformance{}.workers : in_the_suite;
 }
 
 class WorldConforms : public ::testing::TestWithParam<ConformanceCheck> {};
