@@ -11,7 +11,9 @@
 #include "lockstep/checkpoint/capture.h"
 #include "lockstep/checkpoint/strict_json.h"
 #include "lockstep/checkpoint/tensor_file.h"
+#include "lockstep/reduce/across_replicas.h"
 #include "lockstep/reduce/operands.h"
+#include "lockstep/reduce/reducer.h"
 
 namespace lockstep::internal {
 

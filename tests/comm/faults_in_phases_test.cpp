@@ -10,6 +10,7 @@
 namespace lockstep::internal {
 namespace {
 
+using lockstep::testing::all_engines;
 using lockstep::testing::Ending;
 using lockstep::testing::fault_seeds;
 using Clock = std::chrono::steady_clock;
