@@ -131,8 +131,10 @@ int list_checkpoints(const CheckpointCommandOptions& options) {
     throw DataError("LS-CHECKPOINT-NONE", fmt::format("there is no folder '{}'", options.path),
                     "name the folder of --checkpoint-dir");
   }
-  const auto found = is_checkpoint(options.path) ? std::vector{internal::look_at_checkpoint(host_files(), options.path)}
-                                                 : internal::checkpoints_in(host_files(), options.path);
+  const fs::path given(options.path);
+  const fs::path folder = given.has_filename() ? given : given.parent_path();  // "runs/" is "runs"
+  const auto found = is_checkpoint(folder) ? std::vector{internal::look_at_checkpoint(host_files(), folder)}
+                                           : internal::checkpoints_in(host_files(), folder);
   ordered_json json = ordered_json::array();
   std::vector<std::vector<std::string>> rows{{"checkpoint", "step", "bytes", "state"}};
   int code = 0;

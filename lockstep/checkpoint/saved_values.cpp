@@ -64,10 +64,12 @@ VariableAggregation aggregation_of(const std::string& text, const std::string& w
 at::Tensor value_of_all(const Tensors& saved, VariableAggregation aggregation) {
   const at::Tensor& first = saved.front();
   const bool is_sum = aggregation == VariableAggregation::kSum;
+  // Other variables have no mean; a module's own counts, of which older checkpoints say nothing, are replica 0's.
+  const bool is_mean = aggregation == VariableAggregation::kMean && first.is_floating_point();
   const bool one_shape = std::all_of(saved.begin(), saved.end(), [&](const at::Tensor& one) {
     return one.sizes() == first.sizes() && one.scalar_type() == first.scalar_type();
   });
-  if (!one_shape || (!is_sum && aggregation != VariableAggregation::kMean)) return first;
+  if (!one_shape || (!is_sum && !is_mean)) return first;
   return reading_of(TreeReducer(), is_sum ? Reduction::kSum : Reduction::kMean, saved);
 }
 

@@ -33,7 +33,8 @@ const char* aggregation_text(VariableAggregation aggregation);
 VariableAggregation aggregation_of(const std::string& text, const std::string& what);
 
 /// The one value that the values of all replicas stand for, with the bits that the variable reads as: their mean or
-/// sum; that of replica 0 where they are not aggregated so, or have several shapes or dtypes.
+/// sum; that of replica 0 where they are not aggregated so, have several shapes or dtypes, or are to be averaged and
+/// are no floating-point numbers.
 at::Tensor value_of_all(const std::vector<at::Tensor>& values, VariableAggregation aggregation);
 
 /// The values that are for this process, of an item that has one for each replica or one for all. Where the checkpoint

@@ -53,7 +53,8 @@ TEST(CheckpointSchedule, ATimeIsWhatPassesBetweenSavesWhateverTheyCost) {
   int64_t step = 0;
   for (const double cost : {0.0, 50.0}) {
     const auto last = now;
-    while (!schedule.is_due(strategy, ++step, [&] { return cost; })) now += std::chrono::milliseconds(250);
+    do now += std::chrono::milliseconds(250);
+    while (!schedule.is_due(strategy, ++step, [&] { return cost; }));
     EXPECT_GE(now - last, std::chrono::seconds(90));
     EXPECT_LT(now - last, std::chrono::seconds(92));
     schedule.saved(cost);
