@@ -132,7 +132,7 @@ TEST(FactoredGradientsFuzz, NoBitAndNoFindingDependsOnFactorsOrProductsOfOurOwn)
           << program.text();
     }
   }
-  EXPECT_GT(factored, int64_t{programs} / 4);
+  EXPECT_GT(factored, int64_t{programs} / 6);  // many programs look at their gradients, and one strategy keeps none
   EXPECT_GT(compared, programs * 9 / 10) << fmt::format("{}", fmt::join(errors, ", "));
   if (internal::few_samples_products()) {
     EXPECT_GT(internal::num_few_samples_products(), products_before);

@@ -138,6 +138,7 @@ TEST_F(CheckpointCommand, AListOfACheckpointsOwnFolderHasThatOne) {
   EXPECT_EQ(list[0]["path"], made);
   EXPECT_EQ(list[0]["state"], "whole");
   EXPECT_TRUE(has(run("checkpoint list " + made).output, "best"));
+  EXPECT_TRUE(has(run("checkpoint list " + made + "/").output, "best"));
   std::filesystem::resize_file(made + "/weights.safetensors", 20);
   EXPECT_EQ(json_of("list " + made, 1)["checkpoints"][0]["state"], "damaged");
 }
