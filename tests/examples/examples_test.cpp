@@ -105,7 +105,8 @@ TEST(Examples, AreInTheIndexAndTestedHere) {
   for (const auto& entry : std::filesystem::directory_iterator(kSources)) {
     if (!entry.is_directory()) continue;
     const std::string folder = entry.path().filename().string();
-    EXPECT_TRUE(tested.contains(folder)) << folder;
+    // No programs: the tests of the cluster resolve what its files set.
+    if (folder != "launchers") EXPECT_TRUE(tested.contains(folder)) << folder;
     EXPECT_NE(index.find("(" + folder + "/)"), std::string::npos) << folder << " is not in examples/README.md";
   }
 }
