@@ -16,7 +16,7 @@ namespace lockstep::internal {
 
 namespace {
 
-using Variables = std::array<std::pair<const char*, const char*>, 6>;
+using Variables = std::array<std::pair<const char*, const char*>, 7>;
 
 struct PlugIn {
   const char* engine;
@@ -26,7 +26,8 @@ struct PlugIn {
 
 constexpr std::array<PlugIn, 2> kPlugIns{{
     // UCX would take over signals of the program, change malloc() and mmap() to watch its memory, and warn of each
-    // message that nobody takes because the run has ended.
+    // message that nobody takes because the run has ended. Over TCP its puts may end a process whose peer is killed, by
+    // an assertion of UCX's own (seen with 1.13, tcp_ep.c).
     {"ucx",
      "UCX (libucx-dev)",
      {{{"UCX_ERROR_SIGNALS", ""},
@@ -34,7 +35,8 @@ constexpr std::array<PlugIn, 2> kPlugIns{{
        {"UCX_LOG_LEVEL", "error"},
        {"UCX_MEM_EVENTS", "no"},
        {"UCX_MEM_MALLOC_HOOKS", "no"},
-       {"UCX_MEM_MMAP_HOOK_MODE", "none"}}}},
+       {"UCX_MEM_MMAP_HOOK_MODE", "none"},
+       {"UCX_TCP_PUT_ENABLE", "n"}}}},
     {"mpi", "MPI (libopenmpi-dev)", {}},
 }};
 

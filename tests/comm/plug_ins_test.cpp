@@ -18,8 +18,9 @@ using testing::report;
 using testing::WorkerProcesses;
 
 constexpr std::pair<const char*, const char*> kOfUcx[] = {
-    {"UCX_ERROR_SIGNALS", ""}, {"UCX_HANDLE_ERRORS", "none"},  {"UCX_LOG_LEVEL", "fatal"},
-    {"UCX_MEM_EVENTS", "no"},  {"UCX_MEM_MALLOC_HOOKS", "no"}, {"UCX_MEM_MMAP_HOOK_MODE", "none"}};
+    {"UCX_ERROR_SIGNALS", ""},  {"UCX_HANDLE_ERRORS", "none"},  {"UCX_LOG_LEVEL", "fatal"},
+    {"UCX_MEM_EVENTS", "no"},   {"UCX_MEM_MALLOC_HOOKS", "no"}, {"UCX_MEM_MMAP_HOOK_MODE", "none"},
+    {"UCX_TCP_PUT_ENABLE", "n"}};
 
 void handle(int) {}
 
