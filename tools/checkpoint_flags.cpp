@@ -33,7 +33,8 @@ void add_checkpoint(CLI::App& app, Action& chosen) {
   save->add_option("file", options->file, "the file; PyTorch's torch.load reads one that ends with .pt or .pth")
       ->required();
   save->add_option("--module", options->module,
-                   "what this module has, and no averages, under the module's own names (`model`: conv1.weight)");
+                   "what this module has, and no averages, under the module's own names (`model`: conv1.weight)")
+      ->check([](const std::string& name) { return std::string(name.empty() ? "the name of a module is empty" : ""); });
 }
 
 }  // namespace lockstep::tools

@@ -17,6 +17,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/linear/factored_tensor.h"
 #include "lockstep/linear/product_order.h"
+#include "tests/linear/some_numbers.h"
 #include "tests/support/autocast.h"
 #include "tests/support/errors.h"
 #include "tests/support/factored.h"
@@ -28,11 +29,8 @@ namespace {
 using testing::expect_error;
 using testing::FactoredGradientsAre;
 using testing::lanes;
+using testing::some;
 using torch::Tensor;
-
-Tensor some(at::IntArrayRef sizes, double phase) {
-  return torch::arange(c10::multiply_integers(sizes), torch::kFloat).mul(0.7).add(phase).sin().view(sizes);
-}
 
 class FactoredGradients : public ::testing::Test {
  protected:

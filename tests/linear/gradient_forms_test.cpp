@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tests/linear/own_strategies.h"
+#include "tests/linear/some_numbers.h"
 #include "tests/support/errors.h"
 #include "tests/support/factored.h"
 #include "tests/support/programs.h"
@@ -23,11 +24,8 @@ namespace {
 using testing::expect_error;
 using testing::FactoredGradientsAre;
 using testing::lanes;
+using testing::some;
 using torch::Tensor;
-
-Tensor numbers(at::IntArrayRef sizes, double phase) {
-  return torch::arange(c10::multiply_integers(sizes), torch::kFloat).mul(0.7).add(phase).sin().view(sizes);
-}
 
 TEST(FactoredGradientsSwitch, IsAnOptionAndAnEnvironmentVariable) {
   const auto described = [](const char* set, lockstep::FactoredGradients asked) {
@@ -87,7 +85,7 @@ using Make = std::function<Tensor(const Tensor& weight)>;  // the loss
 std::string form_after(
     Strategy& strategy, const Make& make, at::IntArrayRef sizes = {512, 512},
     const std::function<void(Tensor&)>& before_step = [](Tensor&) {}) {
-  const Variable weight = strategy.make_variable(numbers(sizes, 0), {.name = "w"});
+  const Variable weight = strategy.make_variable(some(sizes, 0), {.name = "w"});
   const Optimizer optimizer = strategy.make_optimizer(std::vector<Variable>{weight}, torch::optim::SGDOptions(0.1));
   strategy.run([&](ReplicaContext& ctx) {
     Tensor own = weight.value(ctx);
@@ -102,7 +100,7 @@ TEST(FactoredGradientsSwitch, SaysOfALargeMatrixWhatBecameOfItsLastGradient) {
   if (!testing::can_factor()) GTEST_SKIP() << "this LibTorch or processor keeps no factors";
   const FactoredGradientsAre unset(nullptr);
   const auto linear = [](int64_t samples) {
-    return [samples](const Tensor& w) { return numbers({samples, w.size(1)}, 1).mm(w.t()); };
+    return [samples](const Tensor& w) { return some({samples, w.size(1)}, 1).mm(w.t()); };
   };
   const auto mirrored = [](lockstep::FactoredGradients asked = {}) {
     return std::make_unique<MirroredStrategy>(MirroredOptions{.replicas = 2, .factored_gradients = asked});
@@ -118,7 +116,7 @@ TEST(FactoredGradientsSwitch, SaysOfALargeMatrixWhatBecameOfItsLastGradient) {
       "written: an operator read it");
   EXPECT_EQ(form_after(*mirrored(),
                        [](const Tensor& w) {
-                         return w.mm(numbers({w.size(1), 8}, 1));
+                         return w.mm(some({w.size(1), 8}, 1));
                        }),
             "written: not one product with the weight as second factor");
   EXPECT_EQ(form_after(*mirrored(), [](const Tensor& w) { return w.pow(2); }),
@@ -137,12 +135,12 @@ TEST(FactoredGradientsSwitch, SaysOfAGradientThatIsComputedInAnotherWayThanBefor
   if (!testing::can_factor()) GTEST_SKIP() << "this LibTorch or processor keeps no factors";
   const FactoredGradientsAre unset(nullptr);
   MirroredStrategy strategy({.replicas = 2});
-  const Variable weight = strategy.make_variable(numbers({512, 512}, 0), {.name = "w"});
+  const Variable weight = strategy.make_variable(some({512, 512}, 0), {.name = "w"});
   const Optimizer optimizer = strategy.make_optimizer(std::vector<Variable>{weight}, torch::optim::SGDOptions(0.1));
   for (const bool is_product : {true, false, true}) {
     strategy.run([&](ReplicaContext& ctx) {
       const Tensor w = weight.value(ctx);
-      (is_product ? numbers({8, 512}, 1).mm(w.t()) : w).pow(2).sum().backward();
+      (is_product ? some({8, 512}, 1).mm(w.t()) : w).pow(2).sum().backward();
       optimizer.step(ctx);
     });
     EXPECT_EQ(form_of(strategy, "w"),
@@ -163,8 +161,8 @@ TEST(FactoredGradientsSwitch, IsAnOptionOfEveryStrategy) {
 TEST(FactoredGradientsOf, EachProductOfALayerStayFactors) {
   if (!testing::can_factor()) GTEST_SKIP() << "this LibTorch or processor keeps no factors";
   const FactoredGradientsAre unset(nullptr);
-  const Tensor x = numbers({8, 512}, 1);
-  const Tensor bias = numbers({512}, 2);
+  const Tensor x = some({8, 512}, 1);
+  const Tensor bias = some({512}, 2);
   const std::vector<std::pair<const char*, Make>> products{
       {"linear", [&](const Tensor& w) { return torch::linear(x, w); }},
       {"linear with bias", [&](const Tensor& w) { return torch::linear(x, w, bias); }},

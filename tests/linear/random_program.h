@@ -23,14 +23,11 @@
 
 #include "lockstep/lockstep.h"
 #include "lockstep/variable/variable_state.h"
+#include "tests/linear/some_numbers.h"
 
 namespace lockstep::testing {
 
 using torch::Tensor;
-
-inline Tensor some(at::IntArrayRef sizes, double phase) {
-  return torch::arange(c10::multiply_integers(sizes), torch::kFloat).mul(0.7).add(phase).sin().view(sizes);
-}
 
 /// How a layer multiplies.
 enum class Multiply { kLinear, kLinearWithoutBias, kLinear3d, kMm, kMmTransposed, kAddmm, kMatmul3d, kEmbedding };

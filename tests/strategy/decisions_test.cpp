@@ -68,10 +68,6 @@ TEST(Topology, ThatBreaksTheRulesOfLanesIsRefused) {
   expect_refused({.devices = {"cpu:0", "cpu:1"}, .replicas = 2, .cores = {{0}}}, "LS-LANES",
                  {"cores", "lanes [cpu:0, cpu:1]"});
   expect_error<UsageError>([] { Custom({}); }, "LS-OPTION", {"name"});
-  expect_error<UsageError>([] { Custom({.name = "Mine", .update_form = static_cast<UpdateForm>(9)}); }, "LS-OPTION",
-                           {".update_form is 9"});
-  expect_error<UsageError>([] { Custom({.name = "Mine", .wire = static_cast<WireFormat>(9)}); }, "LS-OPTION",
-                           {".wire is 9"});
 }
 
 struct PairPlacement : Placement {

@@ -161,6 +161,11 @@ TEST(UpdateForms, ThatDifferAreNamedOnAllWorkers) {
   }
 }
 
+TEST(UpdateForms, WithoutANameAreRefused) {
+  testing::expect_error<UsageError>([] { MultiWorkerMirroredStrategy({.update_form = static_cast<UpdateForm>(9)}); },
+                                    "LS-OPTION", {".update_form is 9"});
+}
+
 TEST(UpdateForms, RefuseAnotherWordInTheEnvironment) {
   const EnvironmentScope form("LOCKSTEP_UPDATE_FORM", "slices");
   testing::expect_error<UsageError>([] { MirroredStrategy strategy({.devices = {"cpu:0"}}); }, "LS-ENVIRONMENT",

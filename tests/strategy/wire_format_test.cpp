@@ -215,6 +215,11 @@ void on_two_workers(const Body& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
+TEST(WireFormat, WithoutANameIsRefused) {
+  expect_error<UsageError>([] { MultiWorkerMirroredStrategy({.wire = static_cast<WireFormat>(9)}); }, "LS-OPTION",
+                           {".wire is 9"});
+}
+
 TEST(WireFormat, IsRefusedWithHostMemoryWhereNothingTravels) {
   EXPECT_NO_THROW(WithOptions(nullptr, UpdateForm::kHostMemory, kRounded)) << "one worker has no forms";
   on_two_workers([](const std::shared_ptr<World>& world) {

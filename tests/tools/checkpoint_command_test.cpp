@@ -87,6 +87,7 @@ TEST_F(CheckpointCommand, AnExportHasTheValueThatReplicasStandForAndAModulesHasN
   const auto none = run("checkpoint export " + made + " " + path("x.pt") + " --module other");
   EXPECT_EQ(none.code, 2) << none.output;
   EXPECT_TRUE(has(none.output, "LS-FLAG") && has(none.output, "--module other")) << none.output;
+  EXPECT_EQ(run("checkpoint export " + made + " " + path("x.pt") + " --module ''").code, 2) << "an unset variable";
   const std::string odd =
       saved("odd", {{.kind = "on-read", .name = "m", .replica = 0, .value = one, .aggregation = "most"},
                     {.kind = "on-read", .name = "m", .replica = 1, .value = one, .aggregation = "most"}});
