@@ -52,6 +52,13 @@ std::unique_ptr<Strategy> make(const TrainOptions& options, const std::optional<
         fmt::format("--wire {} was given, and nothing travels with --strategy {}", options.wire, options.strategy),
         "use --strategy multi-worker");
   }
+  const Slots slots = options.slots == "whole" ? Slots::kWhole : Slots::kSliced;
+  if (slots != Slots::kWhole && options.strategy != "multi-worker") {
+    throw UsageError(
+        "LS-FLAG",
+        fmt::format("--slots {} was given, and --strategy {} has one worker", options.slots, options.strategy),
+        "use --strategy multi-worker");
+  }
   return make_strategy(options.strategy, {.devices = options.devices,
                                           .replicas = options.replicas,
                                           .seed = options.seed,
@@ -60,7 +67,8 @@ std::unique_ptr<Strategy> make(const TrainOptions& options, const std::optional<
                                                                                            : FactoredGradients::kOff,
                                           .cluster = cluster,
                                           .engine = options.engine,
-                                          .wire = wire});
+                                          .wire = wire,
+                                          .slots = slots});
 }
 
 /// Loss and accuracy over a whole data set, each target once: a label, or a character of text.
@@ -241,6 +249,7 @@ int train(const TrainOptions& options) {
   report.eval_loss = evaluation.loss;
   report.eval_accuracy = evaluation.accuracy;
   describe_run(report, options, *strategy);
+  optimizer.gather_slots();
   digest_state(report, *strategy);
   if (!options.export_file.empty()) {
     const auto weights = model.state();

@@ -177,6 +177,7 @@ Image capture(const Strategy& strategy, const Tracked& tracked) {
                .replicas = strategy.num_replicas(),
                .workers = strategy.num_workers(),
                .step = strategy.step()};
+  StrategyAccess::gather_slots(strategy);
   std::vector<Replicas> of_replicas;
   all_or_none(strategy, "Checkpoint::save", [&] {
     check_memory(strategy);

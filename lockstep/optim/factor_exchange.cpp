@@ -39,15 +39,13 @@ void grow(at::Tensor& memory, int64_t elements) {
 
 }  // namespace
 
-bool travels_as_factors(int64_t rows, int64_t columns, std::span<const FactorsOutline> factors, WireFormat wire) {
+bool travels_as_factors(int64_t rows, int64_t columns, std::span<const FactorsOutline> factors, int64_t sums) {
   int64_t samples = 0;
   for (const FactorsOutline& one : factors) {
     for (const FactorsOutline::Term& term : one.terms) samples += term.samples;
   }
   if (samples == 0 || samples > kMostSamplesOfAll) return false;
-  // All workers together send each sample's factors W - 1 times, or all sums and partial sums, once each W - 1 times.
-  const int64_t elements_of_sums = 2 * rows * columns;
-  return samples * (rows + columns) < (wire == WireFormat::kBFloat16 ? elements_of_sums / 2 : elements_of_sums);
+  return samples * (rows + columns) < sums;  // all workers together send each sample's factors W - 1 times
 }
 
 FactorExchange::FactorExchange(std::vector<std::shared_ptr<VariableState>> variables, const ReplicaGroup& group)

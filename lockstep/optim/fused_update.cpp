@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -109,18 +108,6 @@ FusedUpdate::FusedUpdate(std::vector<UpdateTarget> targets, ReplicaRange replica
   }
 }
 
-int64_t FusedUpdate::blocks_in(const std::vector<UpdateTarget>& targets) {
-  int64_t blocks = 0;
-  for (const UpdateTarget& target : targets) blocks += blocks_of(target.variable->bytes());
-  return blocks;
-}
-
-bool FusedUpdate::has_block(std::size_t i, int64_t block) const {
-  const Place place{i, block};
-  return lane_begin_[static_cast<std::size_t>(range_.first)] <= place &&
-         place < lane_begin_[static_cast<std::size_t>(range_.first + range_.count)];
-}
-
 void FusedUpdate::begin_step() {
   const uint64_t now = VariableMemory::bindings();
   if (std::exchange(bindings_, now) == now && !is_shared_) return;
@@ -178,14 +165,22 @@ void FusedUpdate::for_each_block(const GradientTable& gradients, int lane, const
 
 void FusedUpdate::measure(const GradientTable& gradients, int lane) {
   lanes_[lane].is_measured = false;
-  run(gradients, lane, 1, false);
+  run(gradients, lane, {});
 }
 
 void FusedUpdate::update(const GradientTable& gradients, int lane, double clip, bool is_measured) {
   lanes_[lane].foreign_writes.clear();
   lanes_[lane].is_measured = is_measured;
-  run(gradients, lane, clip, true);
+  run(gradients, lane, {.update = true, .clip = clip});
   if (streams_) end_stream_copies();
+}
+
+void FusedUpdate::prepare(const GradientTable& gradients, int lane, double clip, bool is_measured,
+                          FunctionRef<char*(std::size_t, int64_t)> place) {
+  lanes_[lane].foreign_writes.clear();
+  lanes_[lane].is_measured = is_measured;
+  lanes_[lane].written.resize(static_cast<std::size_t>((1 + kMaxSlots) * kBlockBytes));
+  run(gradients, lane, {.update = true, .clip = clip, .prepared = &place});
 }
 
 template <class T>
@@ -199,21 +194,20 @@ const void* const* FusedUpdate::row(const GradientTable& gradients, int lane, st
   return row.data();
 }
 
-void FusedUpdate::run(const GradientTable& gradients, int lane, double clip, bool update) {
+void FusedUpdate::run(const GradientTable& gradients, int lane, const Pass& pass) {
   for (FactorBlocks& made : lanes_[lane].made) made.restart();
   for_each_block(gradients, lane, [&](std::size_t i, int64_t block) {
     switch (targets_[i].type) {
-      case at::kDouble: return run_block<double>(gradients, lane, i, block, clip, update);
-      case at::kHalf: return run_half_block<at::Half>(gradients, lane, i, block, clip, update);
-      case at::kBFloat16: return run_half_block<at::BFloat16>(gradients, lane, i, block, clip, update);
-      default: return run_block<float>(gradients, lane, i, block, clip, update);
+      case at::kDouble: return run_block<double>(gradients, lane, i, block, pass);
+      case at::kHalf: return run_half_block<at::Half>(gradients, lane, i, block, pass);
+      case at::kBFloat16: return run_half_block<at::BFloat16>(gradients, lane, i, block, pass);
+      default: return run_block<float>(gradients, lane, i, block, pass);
     }
   });
 }
 
 template <class T>
-void FusedUpdate::run_block(const GradientTable& gradients, int lane, std::size_t i, int64_t block, double clip,
-                            bool update) {
+void FusedUpdate::run_block(const GradientTable& gradients, int lane, std::size_t i, int64_t block, const Pass& pass) {
   const Target& target = targets_[i];
   constexpr auto kSize = static_cast<int64_t>(sizeof(T));
   const int64_t offset = block * (kBlockBytes / kSize);
@@ -224,20 +218,20 @@ void FusedUpdate::run_block(const GradientTable& gradients, int lane, std::size_
   work.gradient = sum.left;
   work.right_gradient = sum.right;
   work.count = count;
-  if (update) {
+  if (pass.update) {
     const int64_t begin = offset * kSize;
     char* written = lanes_[lane].written.data();
     const auto place_of = [&](char* memory) {
-      return streams_ ? std::exchange(written, written + kBlockBytes) : memory + begin;
+      return streams_ || pass.prepared ? std::exchange(written, written + kBlockBytes) : memory + begin;
     };
     work.weights = target.weights + begin;
-    work.new_weights = place_of(target.new_weights);
+    work.new_weights = pass.prepared ? (*pass.prepared)(i, begin) : place_of(target.new_weights);
     for (int s = 0; s < kMaxSlots && target.slots[s]; ++s) {
       work.slots[s] = target.slots[s] + begin;
       work.new_slots[s] = place_of(target.new_slots[s]);
     }
     work.coefficients = target.coefficients;
-    work.clip = clip;
+    work.clip = pass.clip;
     update_block<T>(target.kind)(work);
     if (streams_) {
       const auto bytes = static_cast<std::size_t>(count * kSize);
@@ -245,7 +239,7 @@ void FusedUpdate::run_block(const GradientTable& gradients, int lane, std::size_
       for (int s = 0; s < kMaxSlots && target.slots[s]; ++s)
         stream_copy(target.new_slots[s] + begin, work.new_slots[s], bytes);
     }
-    compare_and_copy(lane, i, block, work.checksum_read, work.checksum_written);
+    compare_and_copy(lane, i, block, work.checksum_read, pass.prepared ? nullptr : &work.checksum_written);
   } else {
     measure_block<T>()(work);
   }
@@ -253,8 +247,8 @@ void FusedUpdate::run_block(const GradientTable& gradients, int lane, std::size_
 }
 
 template <class Half>
-void FusedUpdate::run_half_block(const GradientTable& gradients, int lane, std::size_t i, int64_t block, double clip,
-                                 bool update) {
+void FusedUpdate::run_half_block(const GradientTable& gradients, int lane, std::size_t i, int64_t block,
+                                 const Pass& pass) {
   // Everything is computed in float32 and rounded once, when it is stored.
   const Target& target = targets_[i];
   constexpr int64_t kElements = kBlockBytes / static_cast<int64_t>(sizeof(Half));
@@ -262,7 +256,7 @@ void FusedUpdate::run_half_block(const GradientTable& gradients, int lane, std::
   const int64_t last = std::min(first + kElements, target.bytes / static_cast<int64_t>(sizeof(Half)));
   char* const weights = target.new_weights + first * static_cast<int64_t>(sizeof(Half));  // where the old ones are
   const int64_t bytes = (last - first) * static_cast<int64_t>(sizeof(Half));
-  const uint64_t read = update ? checksum(weights, bytes) : 0;
+  const uint64_t read = pass.update ? checksum(weights, bytes) : 0;
   double squares = 0;
   for (int64_t offset = first; offset < last; offset += kSumBlock) {
     const int64_t count = std::min(kSumBlock, last - offset);
@@ -287,7 +281,7 @@ void FusedUpdate::run_half_block(const GradientTable& gradients, int lane, std::
     work.gradient = sum.left;
     work.right_gradient = sum.right;
     work.count = count;
-    if (update) {
+    if (pass.update) {
       const auto narrow = [&](const void* from, char* to) {
         Half* const values = reinterpret_cast<Half*>(to) + offset;
         for (int64_t j = 0; j < count; ++j) values[j] = static_cast<Half>(static_cast<const float*>(from)[j]);
@@ -297,7 +291,7 @@ void FusedUpdate::run_half_block(const GradientTable& gradients, int lane, std::
       for (int s = 0; s < kMaxSlots && target.slots[s]; ++s)
         work.slots[s] = work.new_slots[s] = widen_at(target.slots[s]);
       work.coefficients = target.coefficients;
-      work.clip = clip;
+      work.clip = pass.clip;
       update_block<float>(target.kind)(work);
       narrow(work.new_weights, target.new_weights);
       for (int s = 0; s < kMaxSlots && target.slots[s]; ++s) narrow(work.new_slots[s], target.new_slots[s]);
@@ -306,17 +300,20 @@ void FusedUpdate::run_half_block(const GradientTable& gradients, int lane, std::
     }
     squares += work.sum_of_squares;
   }
-  if (update) compare_and_copy(lane, i, block, read, checksum(weights, bytes));
+  if (pass.update) {
+    const uint64_t written = checksum(weights, bytes);
+    compare_and_copy(lane, i, block, read, &written);
+  }
   if (!lanes_[lane].is_measured) square(target.first_block + block) = squares;
 }
 
-void FusedUpdate::compare_and_copy(int lane, std::size_t i, int64_t block, uint64_t read, uint64_t written) {
+void FusedUpdate::compare_and_copy(int lane, std::size_t i, int64_t block, uint64_t read, const uint64_t* written) {
   const Target& target = targets_[i];
   if (!target.checksums) return;
   // Invariant: a kept checksum is that of the block as the library last left it, so a difference is a foreign write.
   constexpr std::size_t kNone = ~std::size_t{0};
   std::size_t foreign = target.checksums[block] != read ? 0 : kNone;  // the first copy that is not as it was left
-  target.new_checksums[block] = written;
+  if (written) target.new_checksums[block] = *written;
   if (!target.one_copy) {
     VariableState& variable = *owners_[i].variable;
     const int64_t offset = block * kBlockBytes;
@@ -324,46 +321,13 @@ void FusedUpdate::compare_and_copy(int lane, std::size_t i, int64_t block, uint6
     for (std::size_t copy = 1; copy < variable.copies().size(); ++copy) {
       char* const to = memory_of(variable.copies()[copy]) + offset;
       if (foreign == kNone && variable.checksums(copy)[block] != checksum(to, bytes)) foreign = copy;
+      if (!written) continue;
       std::memcpy(to, target.new_weights + offset, static_cast<std::size_t>(bytes));
-      variable.checksums(copy)[block] = written;
+      variable.checksums(copy)[block] = *written;
     }
   }
   std::vector<ForeignWrite>& found = lanes_[lane].foreign_writes;
   if (foreign != kNone && (found.empty() || found.back().target != i)) found.push_back({i, foreign});
-}
-
-double FusedUpdate::global_norm() const {
-  double total = 0;
-  for (const Target& target : targets_) {
-    if (!target.coefficients) continue;
-    const int64_t end = target.first_block + blocks_of(target.bytes);
-    for (int64_t block = target.first_block; block < end; ++block) total += square(block);
-  }
-  return std::sqrt(total);
-}
-
-std::vector<FusedUpdate::ForeignWrite> FusedUpdate::take_foreign_writes() {
-  std::vector<ForeignWrite> all;
-  for (LaneWork& work : lanes_) {
-    all.insert(all.end(), work.foreign_writes.begin(), work.foreign_writes.end());
-    work.foreign_writes.clear();
-  }
-  std::sort(all.begin(), all.end());
-  const auto same_target = [](const ForeignWrite& a, const ForeignWrite& b) { return a.target == b.target; };
-  all.erase(std::unique(all.begin(), all.end(), same_target), all.end());
-  return all;
-}
-
-std::vector<std::size_t> FusedUpdate::variables_not_finite() const {
-  std::vector<std::size_t> found;
-  for (std::size_t i = 0; i < targets_.size(); ++i) {
-    if (!present(i)) continue;
-    const int64_t end = targets_[i].first_block + blocks_of(targets_[i].bytes);
-    bool finite = true;
-    for (int64_t block = targets_[i].first_block; block < end; ++block) finite = finite && std::isfinite(square(block));
-    if (!finite) found.push_back(i);
-  }
-  return found;
 }
 
 }  // namespace lockstep::internal

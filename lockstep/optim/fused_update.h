@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "lockstep/core/function_ref.h"
 #include "lockstep/optim/gradient_table.h"
 #include "lockstep/optim/update_block.h"
 #include "lockstep/variable/variable_state.h"
@@ -58,6 +59,8 @@ class FusedUpdate {
   static int64_t blocks_in(const std::vector<UpdateTarget>& targets);
   /// Whether this process's lanes have that block of target i.
   bool has_block(std::size_t i, int64_t block) const;
+  /// The first block of a lane's share, counted over all targets; `lane` is one of all, or the number of all.
+  int64_t first_block_of_lane(int lane) const;
 
   /// Call as a step begins, and where the update is shared, with the coefficients set. Looks up the memory of variables
   /// and slots again where any may have moved since the last step.
@@ -72,6 +75,12 @@ class FusedUpdate {
   /// Does the lane's part of the update, with the gradients times `clip`; computes the norm in the same pass.
   /// Where `is_measured`, measure() has computed it in this step, and other workers may be reading it.
   void update(const GradientTable& gradients, int lane, double clip, bool is_measured);
+  /// Does what update() does, but changes no value, slot or checksum: it writes new weights to `place(target, offset in
+  /// bytes)`, where there is room for a block. update() with the same arguments writes the same bits.
+  void prepare(const GradientTable& gradients, int lane, double clip, bool is_measured,
+               FunctionRef<char*(std::size_t, int64_t)> place);
+  /// The squares of each block, from the last pass: the lanes of this process have written theirs.
+  std::span<double> squares() { return is_shared_ ? shared_squares_ : std::span<double>(own_squares_); }
   /// The norm of the whole gradient, before `clip`, from the last measure or update of all lanes.
   double global_norm() const;
 
@@ -113,7 +122,7 @@ class FusedUpdate {
     std::vector<FactorBlocks> made;  // blocks of gradients that are factors, by replica
     std::vector<char> scratch;       // rows of kSumBlock elements, for sums
     std::vector<char> converted;     // blocks of half-precision values as float
-    std::vector<char> written;       // a block's new weights and slots, where these then go past the caches
+    std::vector<char> written;       // a block's new weights and slots, where these go past the caches, or nowhere
     std::vector<ForeignWrite> foreign_writes;
     bool is_measured = false;  // the squares of this step are there
   };
@@ -128,18 +137,25 @@ class FusedUpdate {
   void for_each_block(const GradientTable& gradients, int lane, const Visit& visit);
   /// Prefetches the beginning of target i's memory and of its gradients.
   void fetch(const GradientTable& gradients, std::size_t i) const;
+  /// What a lane does with its blocks.
+  struct Pass {
+    bool update = false;  // else it measures
+    double clip = 1;
+    const FunctionRef<char*(std::size_t, int64_t)>* prepared = nullptr;  // of prepare()
+  };
   template <class T>
-  void run_block(const GradientTable& gradients, int lane, std::size_t i, int64_t block, double clip, bool update);
+  void run_block(const GradientTable& gradients, int lane, std::size_t i, int64_t block, const Pass& pass);
   template <class Half>
-  void run_half_block(const GradientTable& gradients, int lane, std::size_t i, int64_t block, double clip, bool update);
-  void run(const GradientTable& gradients, int lane, double clip, bool update);
+  void run_half_block(const GradientTable& gradients, int lane, std::size_t i, int64_t block, const Pass& pass);
+  void run(const GradientTable& gradients, int lane, const Pass& pass);
   /// Elements [offset, offset + count) of variable i's leaves, by replica; null: absent. Valid until the lane's next
   /// call.
   template <class T>
   const void* const* row(const GradientTable& gradients, int lane, std::size_t i, int64_t offset, int64_t count);
-  /// After a block of the first copy was updated: `read` and `written` are the checksums of its bytes before and after.
-  /// Notes a foreign write where `read` is not the checksum that was kept, and copies the block to the other copies.
-  void compare_and_copy(int lane, std::size_t i, int64_t block, uint64_t read, uint64_t written);
+  /// After a block of the first copy was read: `read` is the checksum of its bytes then. Notes a foreign write where
+  /// that is not the checksum that was kept. Where the block was updated, `*written` is the checksum of its bytes now;
+  /// else null. Then copies the block to the other copies.
+  void compare_and_copy(int lane, std::size_t i, int64_t block, uint64_t read, const uint64_t* written);
 
   void look_up(std::size_t i);
   double& square(int64_t block) { return (is_shared_ ? shared_squares_.data() : own_squares_.data())[block]; }

@@ -10,6 +10,15 @@
 
 namespace lockstep::internal {
 
+namespace {
+
+/// All workers together send partial sums of each gradient, and its sum, once each W - 1 times.
+int64_t elements_of_sums(const at::Tensor& like, WireFormat wire) {
+  return wire == WireFormat::kBFloat16 ? like.numel() : 2 * like.numel();
+}
+
+}  // namespace
+
 GradientExchange::GradientExchange(std::vector<std::shared_ptr<VariableState>> variables, const ReplicaGroup& group,
                                    UpdateForm form, WireFormat wire)
     : variables_(std::move(variables)),
@@ -42,7 +51,7 @@ void GradientExchange::begin_step(const std::vector<GradientsOnWorkers>& all, st
     const at::Tensor& like = variables_[i]->like();
     bool as_factors = !all[i].factors.empty() && form_ != UpdateForm::kSums;
     if (as_factors && form_ != UpdateForm::kFactors)
-      as_factors = travels_as_factors(like.size(0), like.size(1), all[i].factors, wire_);
+      as_factors = travels_as_factors(like.size(0), like.size(1), all[i].factors, elements_of_sums(like, wire_));
     (as_factors ? factored_ : summed)[i] = 1;
   }
   factors_.begin_step(all, factored_);

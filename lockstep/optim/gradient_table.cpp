@@ -177,17 +177,29 @@ std::vector<int64_t> GradientTable::replicas_not_finite(std::size_t i) const {
 bool GradientTable::sum_is_finite(std::size_t i, const ReplicaGroup& group) const {
   const at::NoGradGuard no_grad;
   if (is_wide(i)) return at::isfinite(reduced_[i]).all().item<bool>();
-  if (!exchanged_.empty()) {
-    std::vector<at::Tensor> values;
-    for (std::size_t at = i; at < exchanged_.size(); at += variables_.size()) {
-      values.push_back(exchanged_[at].present() ? tensor_of(exchanged_[at], i) : at::Tensor());
-    }
-    const at::Tensor total = fold_summands(Reduction::kSum, values);
-    return !total.defined() || at::isfinite(total).all().item<bool>();
-  }
+  if (!exchanged_.empty()) return sum_is_finite(i, 0, variables_[i]->like().numel());
   // The fused update adds half-precision gradients in float32.
   const bool wide = variables_[i]->like().scalar_type() == at::kDouble;
   return at::isfinite(sum(i, group, wide ? at::kDouble : at::kFloat)).all().item<bool>();
+}
+
+bool GradientTable::sum_is_finite(std::size_t i, int64_t offset, int64_t count) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor& like = variables_[i]->like();
+  std::vector<at::Tensor> values;
+  for (std::size_t at = i; at < exchanged_.size(); at += variables_.size()) {
+    const Leaf& leaf = exchanged_[at];
+    if (const Factors* factors = leaf.factors()) {
+      values.push_back(factors->product().flatten().narrow(0, offset, count));
+    } else if (leaf.present()) {
+      auto* const memory = static_cast<const char*>(leaf.memory()) + offset * static_cast<int64_t>(like.element_size());
+      values.push_back(at::from_blob(const_cast<char*>(memory), {count}, like.options()));
+    } else {
+      values.emplace_back();
+    }
+  }
+  const at::Tensor total = fold_summands(Reduction::kSum, values);
+  return !total.defined() || at::isfinite(total).all().item<bool>();
 }
 
 Gradients GradientTable::gradients_here(std::size_t i) const {

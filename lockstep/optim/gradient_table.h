@@ -95,6 +95,8 @@ class GradientTable {
   /// Whether the sum over replicas is finite everywhere. Call when all have collected, and with all leaves set where
   /// begin_exchange() was called.
   bool sum_is_finite(std::size_t i, const ReplicaGroup& group) const;
+  /// The same for elements [offset, offset + count) in the order of memory, of leaves that were set and have these.
+  bool sum_is_finite(std::size_t i, int64_t offset, int64_t count) const;
 
  private:
   /// What collect() found out about the gradients that a replica does not have.

@@ -110,6 +110,7 @@ class MovingAverageState {
   }
   void move_average(std::size_t i, double keep) const {
     VariableState& variable = *variables_[i];
+    variable.require_whole("MovingAverage::update");
     variable.check_memory();  // a foreign write must not get into an average
     const at::Tensor& value = variable.copies().front();
     averages_[i].state().as_mirrored().change([&](at::Tensor& average) {

@@ -60,9 +60,15 @@ void Optimizer::set_learning_rate(double value, int64_t group) const {
 
 const std::vector<Variable>& Optimizer::slots() const { return here().slots(); }
 
+void Optimizer::gather_slots() const {
+  const CallScope call(*here().group(), "Optimizer::gather_slots", kBetweenSteps, internal::Workers::kAll, name());
+  here().gather_slots();
+}
+
 std::map<std::string, at::Tensor> Optimizer::state() const {
   const CallScope call(*here().group(), "Optimizer::state", "use slots() with value(ctx)", internal::Workers::kAll,
                        name());
+  here().gather_slots();
   return here().state();
 }
 

@@ -106,10 +106,14 @@ class Optimizer {
   /// another living optimizer was made over the variable before, "<variable>/<name>/<slot>", with this optimizer's
   /// name.
   const std::vector<Variable>& slots() const;
+  /// A call of all workers, for slots of which each worker has slices alone (Slots::kSliced): makes them whole, so that
+  /// they can be read, until the next step of this optimizer. They take the memory of whole slots meanwhile. Does
+  /// nothing for other slots. Outside of steps.
+  void gather_slots() const;
   /// Copies of all slots as "<variable>/<slot>", whatever the optimizer's name; each variable's number of updates as
   /// "<variable>/step", an int64 without dimensions; each group's learning rate as "learning_rate/<group>", a double
   /// without dimensions. Of variables that replicas train locally it has the means of the slots, so that a resume from
-  /// them does not give the same bits. Outside of steps.
+  /// them does not give the same bits. A call of all workers; it gathers slots. Outside of steps.
   std::map<std::string, at::Tensor> state() const;
   /// Sets what state() of an optimizer over variables of the same names and shapes gave: all of it; or nothing, with a
   /// UsageError that lists everything missing, unexpected or unfit. A state without any learning rate, as earlier

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "lockstep/core/error.h"
+#include "lockstep/memory/lazy_zeros.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/variable_state.h"
 
@@ -45,7 +46,7 @@ void check_variables(const ReplicaGroup& group, const std::vector<std::shared_pt
 /// A slot of a variable: one memory for all replicas, however many copies the variable has; for a variable that is
 /// trained locally, one memory for each replica.
 std::shared_ptr<VariableState> make_slot(const VariableState& variable, const SlotSpec& spec, std::string name,
-                                         const Placement& placement) {
+                                         const Placement& placement, bool sliced) {
   const c10::InferenceMode normal(false);  // a tensor of inference mode could not be loaded
   const at::NoGradGuard no_grad;
   const bool local = variable.is_trained_locally();
@@ -53,8 +54,13 @@ std::shared_ptr<VariableState> make_slot(const VariableState& variable, const Sl
   for (int64_t r = 0; r < variable.num_components(); ++r) {
     const at::Tensor& like = variable.like();
     const bool own = local || r == 0;
-    components.push_back(own ? at::empty_strided(like.sizes(), like.strides(), like.options()).fill_(spec.initial)
-                             : components.front());
+    if (!own) {
+      components.push_back(components.front());
+    } else if (sliced) {
+      components.push_back(lazy_zeros_like(like));
+    } else {
+      components.push_back(at::empty_strided(like.sizes(), like.strides(), like.options()).fill_(spec.initial));
+    }
   }
   VariableOptions options{.name = std::move(name), .trainable = false};
   options.synchronization = local ? VariableSynchronization::kOnRead : VariableSynchronization::kOnWrite;
@@ -88,13 +94,14 @@ std::vector<std::shared_ptr<VariableState>> variables_of(const ReplicaGroup& of,
 
 std::vector<UpdateTarget> make_targets(const std::vector<RuleGroup>& groups,
                                        FunctionRef<std::string(const VariableState&)> prefix_of,
-                                       const Placement& placement) {
+                                       const Placement& placement, bool sliced) {
   std::vector<UpdateTarget> targets;
   for (const RuleGroup& group : groups) {
     for (const Variable& variable : group.variables) {
       UpdateTarget target{variable.shared_state(), {}, group.rule->kind()};
       for (const SlotSpec& spec : group.rule->slots()) {
-        target.slots.push_back(make_slot(*target.variable, spec, prefix_of(*target.variable) + spec.name, placement));
+        target.slots.push_back(
+            make_slot(*target.variable, spec, prefix_of(*target.variable) + spec.name, placement, sliced));
       }
       targets.push_back(std::move(target));
     }

@@ -27,9 +27,9 @@ struct RuleGroup {
 std::vector<std::shared_ptr<VariableState>> variables_of(const ReplicaGroup& of, const std::vector<RuleGroup>& groups);
 
 /// Each variable with its slots. Makes the slots, in the memory that `placement` says; `prefix_of` says how the names
-/// of a variable's slots begin.
+/// of a variable's slots begin. Where `sliced`, slots are zeros that take no memory yet: see sliced_slots.h.
 std::vector<UpdateTarget> make_targets(const std::vector<RuleGroup>& groups,
                                        FunctionRef<std::string(const VariableState&)> prefix_of,
-                                       const Placement& placement);
+                                       const Placement& placement, bool sliced);
 
 }  // namespace lockstep::internal

@@ -56,7 +56,7 @@ class StepMeeting final : public Meeting {
     stages_.push_back(once<&Self::begin>("begin"));
     const bool across = optimizer_.group_->num_workers() > 1;
     if (reduces && !across) stages_.push_back(on_each_lane<&Self::reduce>("reduce"));
-    if (optimizer_.exchange_ || optimizer_.host_) {
+    if (optimizer_.exchange_ || optimizer_.host_ || optimizer_.sliced_) {
       stages_.push_back(on_each_lane<&Self::pack>("pack"));
       stages_.push_back(once<&Self::send>("send"));
     }
@@ -65,10 +65,15 @@ class StepMeeting final : public Meeting {
       stages_.push_back(once<&Self::send_sums>("send sums"));
       if (optimizer_.asked_form_.wire != WireFormat::kExact) stages_.push_back(on_each_lane<&Self::unpack>("unpack"));
     }
-    if (reduces && across && !optimizer_.host_) stages_.push_back(once<&Self::reduce_across>("reduce across workers"));
+    if (reduces && across && !optimizer_.host_ && !optimizer_.sliced_)
+      stages_.push_back(once<&Self::reduce_across>("reduce across workers"));
     if (measures_) {
       stages_.push_back(on_each_lane<&Self::measure>("measure"));
       stages_.push_back(once<&Self::check>("check"));
+    }
+    if (optimizer_.sliced_) {
+      stages_.push_back(on_each_lane<&Self::prepare>("prepare"));
+      stages_.push_back(once<&Self::vote>("vote"));
     }
     stages_.push_back(on_each_lane<&Self::update>("update"));
     if (optimizer_.host_ || !optimizer_.form_is_decided_) {
@@ -86,10 +91,12 @@ class StepMeeting final : public Meeting {
   void reduce(int lane, int num_lanes) { optimizer_.reduce(lane, num_lanes); }
   void pack(int lane, int num_lanes) {
     if (optimizer_.host_) return optimizer_.host_->gradients().pack(optimizer_.gradients_, lane, num_lanes);
+    if (optimizer_.sliced_) return optimizer_.sliced_->pack(optimizer_.gradients_, lane, num_lanes);
     optimizer_.exchange_->pack(optimizer_.gradients_, lane, num_lanes);
   }
   void send() {
     if (optimizer_.host_) return optimizer_.end_pack();
+    if (optimizer_.sliced_) return optimizer_.sliced_->send(optimizer_.gradients_);
     optimizer_.exchange_->send(optimizer_.gradients_);
   }
   void add(int lane, int num_lanes) {
@@ -109,18 +116,21 @@ class StepMeeting final : public Meeting {
         lane, [&](OptimizerState::Part& part, int own_lane) { part.update.measure(optimizer_.gradients_, own_lane); });
   }
   void check() {
-    if (optimizer_.host_) optimizer_.end_measure();
+    optimizer_.end_measure();
     optimizer_.check_finite(options_);
     if (options_.clip_global_norm) optimizer_.clip_to(*options_.clip_global_norm);
   }
-  void update(int lane, int) {
+  void prepare(int lane, int num_lanes) {
+    if (!optimizer_.is_skipped_) optimizer_.prepare(lane, num_lanes, measures_);
+  }
+  void update(int lane, int num_lanes) {
+    const bool is_measured = measures_ || optimizer_.sliced_;
     optimizer_.for_each_part(lane, [&](OptimizerState::Part& part, int own_lane) {
-      part.update.update(optimizer_.gradients_, own_lane, part.clip, measures_);
+      part.update.update(optimizer_.gradients_, own_lane, part.clip, is_measured);
     });
+    if (optimizer_.sliced_ && !optimizer_.is_skipped_) optimizer_.sliced_->commit(lane, num_lanes);
   }
-  void vote() {
-    if (optimizer_.host_) optimizer_.host_->vote(optimizer_.parts_.front().update);
-  }
+  void vote() { optimizer_.vote(); }
   void move(int lane, int num_lanes) {
     if (optimizer_.host_) optimizer_.host_->move(optimizer_.parts_.front().update, lane, num_lanes);
   }
@@ -136,60 +146,6 @@ class StepMeeting final : public Meeting {
   const bool measures_;
   mutable c10::SmallVector<Stage, 14> stages_;  // of the leading meeting
 };
-
-OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<RuleGroup> groups, std::string name,
-                               const Placement& placement, Factoring factoring, UpdateForm form, WireFormat wire,
-                               FunctionRef<bool(const VariableState&)> has_optimizer)
-    : group_(std::move(group)),
-      name_(std::move(name)),
-      variables_(variables_of(*group_, groups)),
-      counts_(variables_.front()->counts()),
-      digest_(OptimizerDigest::of(variables_, groups)),
-      steps_(variables_.size(), 0),
-      gradients_(variables_, group_->num_local_replicas()),
-      asked_form_(AskedForm::of(form, wire)),
-      local_(variables_.front()->is_trained_locally()),
-      watch_(variables_, group_->num_local_replicas(), group_->num_replicas() > 1 && !local_),
-      factored_(variables_, factoring),
-      replicas_(static_cast<std::size_t>(group_->num_local_replicas())) {
-  const auto prefix_of = [&](const VariableState& variable) {
-    return variable.name() + (has_optimizer(variable) ? "/" + name_ + "/" : "/");
-  };
-  const std::vector<UpdateTarget> targets = make_targets(groups, prefix_of, placement);
-  for (const UpdateTarget& target : targets) {
-    first_slot_.push_back(slots_.size());
-    for (const auto& slot : target.slots) {
-      slots_.emplace_back(slot);
-      const std::string own = slot->name().substr(slot->name().rfind('/'));
-      named_slots_.push_back({target.variable->name() + own, slots_.back()});
-    }
-  }
-  first_slot_.push_back(slots_.size());
-  const int64_t replicas = group_->num_local_replicas();
-  if (local_) {
-    const auto factor = static_cast<double>(group_->num_replicas());
-    for (int64_t r = 0; r < replicas; ++r) parts_.push_back({FusedUpdate(targets, {r, 1}, 1), factor});
-  } else {
-    if (group_->num_workers() > 1 && group_->reducer().in_tree_order()) {
-      exchange_.emplace(variables_, *group_, asked_form_.form, asked_form_.wire);
-      form_is_decided_ = false;
-    }
-    parts_.push_back({FusedUpdate(targets, {0, num_leaves()}, group_->plan().num_lanes()), 1});
-  }
-  for (RuleGroup& one : groups) {
-    rule_of_.insert(rule_of_.end(), one.variables.size(), rules_.size());
-    rules_.push_back(std::move(one.rule));
-  }
-  for (int64_t r = 0; r < replicas; ++r) {
-    // Earlier losses do not concern this optimizer, unless their gradients are already there.
-    const bool waiting = std::any_of(variables_.begin(), variables_.end(), [&](const auto& variable) {
-      return variable->component(r).unsafeGetTensorImpl()->grad().defined();
-    });
-    if (!waiting) replicas_[static_cast<std::size_t>(r)].consumed = ContextAccess::scale_calls(group_->context(r));
-  }
-}
-
-OptimizerState::~OptimizerState() { take_before(); }
 
 StepInfo OptimizerState::step(const ReplicaContext& context, const StepOptions& options,
                               const std::source_location& place) {

@@ -11,7 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/agreement.h"
 #include "lockstep/core/function_ref.h"
+#include "lockstep/core/slots.h"
 #include "lockstep/linear/factored_weights.h"
 #include "lockstep/optim/fused_update.h"
 #include "lockstep/optim/gradient_exchange.h"
@@ -23,6 +25,7 @@
 #include "lockstep/optim/optimizer_digest.h"
 #include "lockstep/optim/optimizer_slots.h"
 #include "lockstep/optim/saved_state.h"
+#include "lockstep/optim/sliced_update.h"
 #include "lockstep/optim/update_rule.h"
 #include "lockstep/replica/replica_context.h"
 
@@ -32,10 +35,11 @@ class ReplicaGroup;
 
 class OptimizerState {
  public:
-  /// Throws the UsageErrors of variables_of(). `has_optimizer` says whether another living optimizer updates a
-  /// variable: then the names of the variable's slots have this optimizer's name in them.
+  /// Throws the UsageErrors of variables_of(), and one (LS-UPDATE-FORM) where slots are to be sliced and cannot be.
+  /// `has_optimizer` says whether another living optimizer updates a variable: then the names of the variable's slots
+  /// have this optimizer's name in them.
   OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<RuleGroup> groups, std::string name,
-                 const Placement& placement, Factoring factoring, UpdateForm form, WireFormat wire,
+                 const Placement& placement, Factoring factoring, UpdateForm form, WireFormat wire, Slots slots,
                  FunctionRef<bool(const VariableState&)> has_optimizer);
   ~OptimizerState();
 
@@ -54,6 +58,7 @@ class OptimizerState {
   void set_steps(std::size_t i, int64_t steps);
   const std::vector<Variable>& slots() const { return slots_; }
   std::map<std::string, at::Tensor> state() const;
+  void gather_slots();
   void load(const std::map<std::string, at::Tensor>& state);
   const std::shared_ptr<ReplicaGroup>& group() const { return group_; }
   /// How several workers update the variables, for describe(); empty where nothing is to be said.
@@ -110,6 +115,10 @@ class OptimizerState {
   void end_exchange();
   void end_pack();
   void end_measure();
+  void prepare(int lane, int num_lanes, bool is_measured);
+  void vote();
+  /// Says in a proposal how often the variables of this step have been updated, which must be equal on all workers.
+  void tell_counts(Proposal& mine) const;
   void clip_to(double norm);
   /// Throws on all workers, or skips the update on all, where a gradient is not finite on any.
   void check_finite(const StepOptions& options);
@@ -134,8 +143,9 @@ class OptimizerState {
   GradientTable gradients_;
   std::optional<GradientExchange> exchange_;  // with several workers whose gradients are added in tree order
   const AskedForm asked_form_;
-  bool form_is_decided_ = true;       // else by the first step, with exchange_
-  std::unique_ptr<HostUpdate> host_;  // in place of exchange_, where the workers share the update
+  bool form_is_decided_ = true;           // else by the first step, with exchange_
+  std::unique_ptr<HostUpdate> host_;      // in place of exchange_, where the workers share the update
+  std::unique_ptr<SlicedUpdate> sliced_;  // in place of exchange_, where slots are sliced
   std::string why_not_shared_;
   const bool local_;  // variables are trained locally: each replica updates its own component by its own gradient
   /// Variables that all replicas share have one part. Variables that are trained locally have one part for each

@@ -65,7 +65,10 @@ std::vector<NotFinite> OptimizerState::gradients_not_finite() const {
       one.replicas.push_back(static_cast<uint64_t>(group_->first_replica() + r));
     }
     // Squares overflow long before gradients do, so the gradients and the sum themselves decide.
-    one.in_sum = one.replicas.empty() && !local_ && !gradients_.sum_is_finite(i, *group_);
+    const auto sum_is_finite = [&] {
+      return sliced_ ? sliced_->own_sum_is_finite(gradients_, i) : gradients_.sum_is_finite(i, *group_);
+    };
+    one.in_sum = one.replicas.empty() && !local_ && !sum_is_finite();
     if (one.in_sum || !one.replicas.empty()) found.push_back(std::move(one));
   }
   return found;

@@ -39,12 +39,13 @@ void require_own_options(const std::string& name, const StrategyOptions& options
     const char* strategy;  // which has it
   };
   const StrategyOptions defaults;
-  const std::array<Option, 5> all{{
+  const std::array<Option, 6> all{{
       {".storage", options.storage != defaults.storage, "central-storage"},
       {".engine", options.engine != defaults.engine, "multi-worker"},
       {".timeouts", options.timeouts != defaults.timeouts, "multi-worker"},
       {".update_form", options.update_form != defaults.update_form, "multi-worker"},
       {".wire", options.wire != defaults.wire, "multi-worker"},
+      {".slots", options.slots != defaults.slots, "multi-worker"},
   }};
   for (const Option& option : all) {
     if (!option.is_given || name == option.strategy) continue;
@@ -101,7 +102,8 @@ std::unique_ptr<Strategy> make_strategy(const std::string& name, StrategyOptions
                                    .timeouts = options.timeouts,
                                    .factored_gradients = options.factored_gradients,
                                    .update_form = options.update_form,
-                                   .wire = options.wire});
+                                   .wire = options.wire,
+                                   .slots = options.slots});
   }
   if (name == "central-storage") {
     if (options.copies == Copies::kPerReplica) {

@@ -28,8 +28,9 @@ struct StrategyOptions {
   std::optional<ClusterSpec> cluster = std::nullopt;  // this and the next two are of multi-worker
   std::string engine = "auto";
   WorkerTimeouts timeouts = {};
-  UpdateForm update_form = UpdateForm::kAuto;  // this and the next one are of multi-worker
+  UpdateForm update_form = UpdateForm::kAuto;  // this and the next two are of multi-worker
   WireFormat wire = WireFormat::kExact;
+  Slots slots = Slots::kWhole;
 };
 
 /// "one-device", "mirrored", "multi-worker" or "central-storage". A UsageError for another name, and for an option

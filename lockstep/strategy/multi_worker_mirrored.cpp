@@ -52,7 +52,8 @@ StrategySetup setup_of(MultiWorkerMirroredOptions options) {
           .denormals = options.denormals,
           .factored_gradients = options.factored_gradients,
           .update_form = options.update_form,
-          .wire = options.wire};
+          .wire = options.wire,
+          .slots = options.slots};
 }
 
 }  // namespace

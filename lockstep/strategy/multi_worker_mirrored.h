@@ -11,6 +11,7 @@
 #include "lockstep/comm/timeouts.h"
 #include "lockstep/core/denormals.h"
 #include "lockstep/core/factored_gradients.h"
+#include "lockstep/core/slots.h"
 #include "lockstep/core/update_form.h"
 #include "lockstep/core/wire_format.h"
 #include "lockstep/strategy/mirrored.h"
@@ -40,6 +41,7 @@ struct MultiWorkerMirroredOptions {
   FactoredGradients factored_gradients = FactoredGradients::kAuto;
   UpdateForm update_form = UpdateForm::kAuto;  // of all variables
   WireFormat wire = WireFormat::kExact;        // of sums of gradients; part of what decides bits
+  Slots slots = Slots::kWhole;                 // kSliced divides the memory of optimizers' slots by the workers
 };
 
 /// MirroredStrategy over several workers: the same program runs on each of them, and all members of Strategy mean all

@@ -8,6 +8,7 @@
 #include "lockstep/comm/world.h"
 #include "lockstep/core/denormals.h"
 #include "lockstep/core/factored_gradients.h"
+#include "lockstep/core/slots.h"
 #include "lockstep/core/update_form.h"
 #include "lockstep/core/wire_format.h"
 #include "lockstep/reduce/reducer.h"
@@ -34,6 +35,7 @@ struct StrategySetup {
   FactoredGradients factored_gradients = FactoredGradients::kAuto;
   UpdateForm update_form = UpdateForm::kAuto;  // with several workers
   WireFormat wire = WireFormat::kExact;        // the same
+  Slots slots = Slots::kWhole;                 // the same
 };
 
 }  // namespace lockstep

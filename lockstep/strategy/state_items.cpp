@@ -44,11 +44,18 @@ std::string internal::fingerprint_of(const Strategy& strategy) {
                      name_of(StrategyAccess::factoring(strategy)));
 }
 
+void internal::StrategyAccess::gather_slots(const Strategy& strategy) {
+  for (const auto& weak : strategy.optimizers_) {
+    if (const auto optimizer = weak.lock()) optimizer->gather_slots();
+  }
+}
+
 StateItem internal::item_of(const std::shared_ptr<VariableState>& variable) {
   const bool one_value = variable->on_write();
   const Kind kind = variable->is_slot() ? Kind::kSlot : one_value ? Kind::kMirrored : Kind::kOnRead;
   const auto view = [variable, one_value]() -> Tensors {
     const at::NoGradGuard no_grad;
+    variable->require_whole("a state item");
     if (one_value) return {variable->as_mirrored().own_value().detach()};
     Tensors components;
     for (int64_t r = 0; r < variable->num_components(); ++r) components.push_back(variable->component(r).detach());

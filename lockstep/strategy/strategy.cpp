@@ -66,6 +66,7 @@ Strategy::Strategy(StrategySetup setup)
       verify_every_(setup.verify_every),
       factoring_(internal::factoring(setup.factored_gradients)),
       update_form_(internal::update_form(setup.update_form)),
+      slots_(internal::slots(setup.slots)),
       wire_(setup.wire) {
   if (name_.empty())
     throw UsageError("LS-OPTION", "a strategy has no name", "give it one: StrategySetup{.name = \"MyStrategy\"}");
@@ -75,6 +76,7 @@ Strategy::Strategy(StrategySetup setup)
   }
   require_enumerator(update_form_ <= UpdateForm::kFactors, ".update_form", static_cast<int>(update_form_));
   require_enumerator(wire_ <= WireFormat::kBFloat16, ".wire", static_cast<int>(wire_));
+  require_enumerator(slots_ <= Slots::kSliced, ".slots", static_cast<int>(slots_));
   const bool has_others = setup.world && setup.world->num_workers() > 1;
   if (has_others && wire_ != WireFormat::kExact && update_form_ == UpdateForm::kHostMemory) {
     throw UsageError("LS-OPTION",
@@ -82,6 +84,15 @@ Strategy::Strategy(StrategySetup setup)
                                  "travel as {}",
                                  name_, internal::name_of(wire_)),
                      "leave .wire out, or ask for another form");
+  }
+  if (has_others && slots_ == Slots::kSliced &&
+      (wire_ != WireFormat::kExact || update_form_ == UpdateForm::kHostMemory)) {
+    throw UsageError("LS-OPTION",
+                     fmt::format("{} was asked for sliced slots, and for {}", name_,
+                                 wire_ != WireFormat::kExact
+                                     ? fmt::format("sums that travel as {}", internal::name_of(wire_))
+                                     : "an update in host memory, of which all workers of the host have one copy"),
+                     "leave one of the two out");
   }
   internal::use_step_products();
   if (!setup.topology) setup.topology = std::make_shared<HostTopology>();
@@ -100,11 +111,11 @@ Strategy::Strategy(StrategySetup setup)
   internal::agree_on_call(*rounds, {.call = name_}, [&](internal::Proposal& mine) {
     plan = internal::plan_lanes(*setup.topology, machine, {setup.threads_per_replica, setup.denormals});
     mine.detail =
-        fmt::format("{}, seed {}, {} threads for each replica, denormals {}, {}{}, fingerprint {}", name_, setup.seed,
+        fmt::format("{}, seed {}, {} threads for each replica, denormals {}, {}{}{}, fingerprint {}", name_, setup.seed,
                     setup.threads_per_replica, setup.denormals == Denormals::kFlush ? "flushed" : "kept",
                     setup.reducer ? setup.reducer->describe() : TreeReducer().describe(),
                     wire_ == WireFormat::kExact ? "" : fmt::format(", sums travel as {}", internal::name_of(wire_)),
-                    internal::platform_fingerprint());
+                    slots_ == Slots::kWhole ? "" : ", slots are sliced", internal::platform_fingerprint());
     mine.name = mine.detail;
   });
   if (plan.replicas_from_machine) {
@@ -277,7 +288,7 @@ Optimizer Strategy::make_optimizer_from(const std::vector<Rule>& rules, const Op
   for (const Rule& rule : rules) groups.push_back({rule.variables, std::visit(rule_of, rule.options)});
   auto state =
       std::make_shared<internal::OptimizerState>(group_, std::move(groups), std::move(name), registry_->placement(),
-                                                 factoring_, update_form_, wire_, has_optimizer);
+                                                 factoring_, update_form_, wire_, slots_, has_optimizer);
   const auto waiting = registry_->waiting();
   if (waiting) waiting->check_order(state->name(), state->slots());
   registry_->add_together(state->slots());

@@ -22,6 +22,7 @@
 #include "lockstep/core/ids.h"
 #include "lockstep/core/per_replica.h"
 #include "lockstep/core/sent_value.h"
+#include "lockstep/core/slots.h"
 #include "lockstep/core/update_form.h"
 #include "lockstep/core/wire_format.h"
 #include "lockstep/data/distributed_dataset.h"
@@ -364,6 +365,7 @@ class Strategy {
   const int64_t verify_every_;
   const internal::Factoring factoring_;
   const UpdateForm update_form_;
+  const Slots slots_;
   const WireFormat wire_;
   class Host;
   std::unique_ptr<Host> host_;

@@ -22,6 +22,8 @@ struct StrategyAccess {
   }
   static UpdateForm update_form(const Strategy& strategy) { return strategy.update_form_; }
   static Factoring factoring(const Strategy& strategy) { return strategy.factoring_; }
+  /// A call of all workers: makes sliced slots whole, until the next step of their optimizer.
+  static void gather_slots(const Strategy& strategy);
   static VariableRegistry& registry(const Strategy& strategy) { return *strategy.registry_; }
 };
 

@@ -57,6 +57,7 @@ void MirroredState::bind(std::vector<at::Tensor> copies) {
 at::Tensor MirroredState::read() const {
   const at::NoGradGuard no_grad;
   require_sound();
+  require_whole("Variable::read");
   return copies().front().clone();
 }
 
@@ -69,6 +70,7 @@ void MirroredState::write(const at::Tensor& value) {
 
 void MirroredState::change(FunctionRef<void(at::Tensor&)> fn) {
   require_own_value("a change");
+  require_whole("a change");
   check_memory();
   set(fn);
 }
@@ -110,11 +112,13 @@ void MirroredState::set(FunctionRef<void(at::Tensor&)> fn) {
   const bool sound = !damaged_.load(std::memory_order_relaxed);
   if (group()->running() && !before_.defined() && sound) {
     before_ = copies().front().clone();
+    before_is_sliced_ = is_sliced_;
     ++counts()->written;
   }
   leave_halves();
   for (at::Tensor copy : copies()) fn(copy);
   settle();
+  is_sliced_ = false;
 }
 
 void MirroredState::leave_halves() {
@@ -147,6 +151,7 @@ void MirroredState::undo() {
   leave_halves();
   for (const at::Tensor& copy : copies()) copy_bytes(copy, before);
   settle();
+  is_sliced_ = before_is_sliced_;
 }
 
 void MirroredState::without_throwing(FunctionRef<void()> fn, const char* failure) noexcept {

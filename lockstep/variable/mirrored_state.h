@@ -50,6 +50,13 @@ class MirroredState final : public VariableState {
   /// Moves the value to memory of this worker alone, if it is not there.
   void leave_halves();
 
+  // A slot of which this worker has its own slices alone: optim/sliced_slots.h. Every write of all of it makes it
+  // whole.
+
+  bool is_sliced() const override { return is_sliced_; }
+  void set_sliced() { is_sliced_ = true; }
+  void set_whole() { is_sliced_ = false; }
+
   void keep_step() override { take_before(); }
   void end_run() noexcept override { take_before(); }
   /// Puts back the value before the first write of a sound variable since the run began, or since its last completed
@@ -91,7 +98,9 @@ class MirroredState final : public VariableState {
   std::string replicas_of(std::size_t copy) const;
 
   at::Tensor before_;  // the value that undo_run() puts back; undefined where nothing was written
-  at::Tensor own_;     // the variable's own value, while another stands in for it
+  bool before_is_sliced_ = false;
+  bool is_sliced_ = false;
+  at::Tensor own_;  // the variable's own value, while another stands in for it
   std::atomic<bool> damaged_{false};
   mutable std::mutex damage_mutex_;
   std::string damage_;  // guarded by damage_mutex_

@@ -303,7 +303,8 @@ void VariableRegistry::drop_gradients() const noexcept {
 
 void VariableRegistry::add_mirrored(ValueDigests& digests) const {
   for (const auto& variable : variables_) {
-    if (variable->on_write()) digests.add(variable->name(), variable->copies().front());
+    if (!variable->on_write() || variable->is_sliced()) continue;
+    digests.add(variable->name(), variable->copies().front());
   }
 }
 

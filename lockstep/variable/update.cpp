@@ -24,6 +24,7 @@ thread_local const UpdateScope* updating = nullptr;
 std::vector<at::Tensor> values_to_change(VariableState& variable, bool for_each_replica) {
   std::vector<at::Tensor> values;
   if (variable.on_write()) {
+    variable.require_whole("Strategy::update");
     variable.check_memory();  // a foreign write must not become part of the new value
     const std::size_t count =
         for_each_replica ? static_cast<std::size_t>(variable.num_components()) : variable.copies().size();

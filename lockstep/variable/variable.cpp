@@ -78,7 +78,9 @@ class OutsideCall {
 
 /// Call before a write that reads the present value: a foreign write must not become part of the new value.
 void check_before_change(VariableState& variable, Write write) {
-  if (write != Write::kAssign) variable.check_memory();
+  if (write == Write::kAssign) return;
+  variable.require_whole(name_of(write));
+  variable.check_memory();
 }
 
 /// The index of the context's local replica. Throws a UsageError where the context belongs to another strategy or is
@@ -288,6 +290,7 @@ PerReplica<at::Tensor> Variable::components() const {
   const VariableState& variable = state();
   const OutsideCall call(variable, "Variable::components", "use value(ctx)", Workers::kThis);
   variable.require_sound();
+  variable.require_whole("Variable::components");
   std::vector<at::Tensor> copies;
   for (int64_t r = 0; r < variable.num_components(); ++r) copies.push_back(variable.component(r).detach().clone());
   return PerReplica<at::Tensor>(std::move(copies), variable.group()->first_replica());
@@ -312,6 +315,7 @@ void Variable::assign_sub(const PerReplica<at::Tensor>& values) const {
 at::Tensor Variable::value(const ReplicaContext& context) const {
   const int64_t r = local_index(state(), context, "Variable::value");
   state().require_sound();
+  state().require_whole("Variable::value");
   return state().component(r);
 }
 

@@ -61,12 +61,21 @@ OnReadState& VariableState::as_on_read() {
 std::string VariableState::where() const {
   if (is_in_halves())
     return fmt::format("{}, of all workers", origin_.devices.empty() ? "cpu" : origin_.devices.front());
+  if (is_sliced()) return fmt::format("{}, in slices", origin_.devices.empty() ? "cpu" : origin_.devices.front());
   if (origin_.devices.empty()) return like_.device().str();
   std::vector<std::string> distinct;
   for (const std::string& device : origin_.devices) {
     if (std::find(distinct.begin(), distinct.end(), device) == distinct.end()) distinct.push_back(device);
   }
   return fmt::format("{}", fmt::join(distinct, ", "));
+}
+
+void VariableState::require_whole(const char* call) const {
+  if (!is_sliced()) return;
+  throw UsageError(
+      "LS-SLOT-SLICED",
+      fmt::format("{} was asked for all of slot '{}', of which this worker has its slices alone", call, name()),
+      "call Optimizer::gather_slots() on all workers before, or do not ask for sliced slots");
 }
 
 namespace {

@@ -118,6 +118,10 @@ class VariableState {
   virtual void check_memory() {}
   /// Throws the UsageError of a `call` that needs the variable's own value while another stands in. Any thread.
   virtual void require_own_value(const char* /*call*/) const {}
+  /// Whether it is a slot of which this worker has slices alone: see optim/sliced_slots.h.
+  virtual bool is_sliced() const { return false; }
+  /// Throws the UsageError of a `call` that needs all of such a slot. Any thread.
+  void require_whole(const char* call) const;
 
  protected:
   /// `components[r]` is local replica r's tensor. `memory` is empty, or the library's memory of all components.

@@ -188,14 +188,14 @@ TEST(TravelsAsFactors, WhereTheseAreSmallerThanTheSumsAndOfFewSamples) {
     }
     return all;
   };
-  EXPECT_TRUE(internal::travels_as_factors(1024, 1024, of({8, 8}), WireFormat::kExact));
-  EXPECT_TRUE(internal::travels_as_factors(1024, 1024, of({8, 0, 8}), WireFormat::kExact));
-  EXPECT_FALSE(internal::travels_as_factors(1024, 1024, of({0, 0}), WireFormat::kExact)) << "nothing to send";
-  EXPECT_FALSE(internal::travels_as_factors(1024, 1024, of({128, 128}), WireFormat::kExact))
+  EXPECT_TRUE(internal::travels_as_factors(1024, 1024, of({8, 8}), 2 * 1024 * 1024));
+  EXPECT_TRUE(internal::travels_as_factors(1024, 1024, of({8, 0, 8}), 2 * 1024 * 1024));
+  EXPECT_FALSE(internal::travels_as_factors(1024, 1024, of({0, 0}), 2 * 1024 * 1024)) << "nothing to send";
+  EXPECT_FALSE(internal::travels_as_factors(1024, 1024, of({128, 128}), 2 * 1024 * 1024))
       << "the products take too long";
-  EXPECT_FALSE(internal::travels_as_factors(16, 16, of({8, 8}), WireFormat::kExact)) << "as large as the sums";
-  EXPECT_TRUE(internal::travels_as_factors(64, 64, of({24, 24}), WireFormat::kExact));
-  EXPECT_FALSE(internal::travels_as_factors(64, 64, of({24, 24}), WireFormat::kBFloat16)) << "sums take half the bytes";
+  EXPECT_FALSE(internal::travels_as_factors(16, 16, of({8, 8}), 2 * 16 * 16)) << "as large as the sums";
+  EXPECT_TRUE(internal::travels_as_factors(64, 64, of({24, 24}), 2 * 64 * 64));
+  EXPECT_FALSE(internal::travels_as_factors(64, 64, of({24, 24}), 64 * 64)) << "sums take half the bytes";
 }
 
 }  // namespace

@@ -12,13 +12,13 @@
 namespace lockstep {
 namespace {
 
-using testing::expect_same_in_both_forms;
+using testing::expect_same_in_all_forms;
 using testing::is_shared;
 using testing::run_workers;
 using testing::WavyNet;
 
 TEST(HostUpdateFails, KeepsWhatACompletedStepHasWrittenInARunThatFailsAfterIt) {
-  expect_same_in_both_forms([](Strategy& strategy) {
+  expect_same_in_all_forms([](Strategy& strategy) {
     const WavyNet net(strategy);
     std::vector<std::string> found;
     for (const bool writes_before : {false, true}) {

@@ -1,5 +1,5 @@
-// A worker is killed at each point of a step whose update all workers of the host share: the others have the weights
-// and slots of one completed step.
+// A worker is killed at each point of a step whose update workers share or divide: the others have the weights and
+// slots of one completed step.
 #include <gtest/gtest.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
@@ -87,10 +87,12 @@ struct Model {
       optimizer.step(ctx, {.clip_global_norm = 1});
     });
   }
-  /// Of weights and slots; calls no other worker.
-  std::string digest() const {
+  /// Of weights, and of slots unless these are sliced; calls no other worker.
+  std::string digest(bool sliced) const {
     std::vector<std::pair<std::string, torch::Tensor>> named{{"weight", weight.read()}, {"bias", bias.read()}};
-    for (const Variable& slot : optimizer.slots()) named.emplace_back(slot.name(), slot.read());
+    for (const Variable& slot : optimizer.slots()) {
+      if (!sliced) named.emplace_back(slot.name(), slot.read());
+    }
     return sha256_of(named);
   }
 
@@ -99,40 +101,61 @@ struct Model {
   Optimizer optimizer;
 };
 
+/// Whether the slices that this worker has of its slots are those of `whole`: everything else is zero.
+bool has_slices_of(const Model& mine, const Model& whole) {
+  int64_t elements = 0;
+  for (std::size_t s = 0; s < mine.optimizer.slots().size(); ++s) {
+    const torch::Tensor& own = mine.optimizer.slots()[s].state().copies().front();
+    if (!((own == whole.optimizer.slots()[s].read()) | (own == 0)).all().item<bool>()) return false;
+    elements += own.count_nonzero().item<int64_t>();
+  }
+  return elements >= 2 * 2048;  // each worker has one block of both slots of the weight at least
+}
+
 WORKER_BODY(trains_beside_one_that_dies) {
   torch::set_num_threads(1);
+  const bool sliced = std::string(std::getenv("LOCKSTEP_SLOTS")) == "sliced";
   const auto world = std::make_shared<MortalWorld>(join(resolve_cluster(), {.engine = "shared-memory"}));
   OneOfSeveral strategy(world, kReplicas, 1, nullptr);
   const Model model(strategy);
   for (int step = 0; step < kStepsBefore; ++step) model.step(strategy);
-  if (!testing::has_value(strategy.describe(), ", of all workers"))
-    throw std::runtime_error("the update is not shared");
+  if (!testing::has_value(strategy.describe(), sliced ? ", in slices" : ", of all workers"))
+    throw std::runtime_error("the update is neither shared nor divided");
   if (std::to_string(world->worker_index()) == std::getenv("DIES"))
     world->die(std::atoi(std::getenv("CALL")), std::string(std::getenv("WHEN")) == "after");
   try {
     for (int step = kStepsBefore; step < kSteps; ++step) model.step(strategy);
     report("no worker has died");
   } catch (const Error&) {
-    report("survived " + std::to_string(strategy.step()) + " " + model.digest());
+    report("survived " + std::to_string(strategy.step()) + " " + model.digest(sliced));
+    if (!sliced) return;
+    OneOfSeveral alone(nullptr, kReplicas, 1, nullptr);
+    const Model whole(alone);
+    while (whole.digest(true) != model.digest(true) && alone.step() < kSteps) whole.step(alone);
+    report(has_slices_of(model, whole) ? "slices of that step" : "slices of another step");
   }
 }
 
 /// Digests after 0, 1, 2... steps of one worker.
-std::vector<std::string> expected_digests() {
+std::vector<std::string> expected_digests(bool sliced) {
   OneOfSeveral strategy(nullptr, kReplicas, 1, nullptr);
   const Model model(strategy);
-  std::vector<std::string> all{model.digest()};
+  std::vector<std::string> all{model.digest(sliced)};
   for (int step = 0; step < kSteps; ++step) {
     model.step(strategy);
-    all.push_back(model.digest());
+    all.push_back(model.digest(sliced));
   }
   return all;
 }
 
-TEST(HostUpdateKill, LeavesTheOthersWithOneCompletedStepWhereverAWorkerDies) {
-  const std::vector<std::string> expected = expected_digests();
-  constexpr int kCallsOfAStep = 7;  // the meeting, gradients, places, packed, measured, the vote, the end
-  std::map<int64_t, int> seen;      // how often survivors had the weights of so many steps
+/// Kills one of three workers before and after each of its calls in a step.
+void kill_at_each_call_of_a_step(const char* slots) {
+  const bool sliced = std::string(slots) == "sliced";
+  const std::vector<std::string> expected = expected_digests(sliced);
+  // Shared: the meeting, gradients, places, packed, measured, the vote, the end. Divided: the meeting, gradients, sums,
+  // squares, new weights, the vote, the end.
+  constexpr int kCallsOfAStep = 7;
+  std::map<int64_t, int> seen;  // how often survivors had the weights of so many steps
   for (int call = 1; call <= kCallsOfAStep; ++call) {
     for (const char* when : {"before", "after"}) {
       const int64_t dies = call % 3;
@@ -142,7 +165,8 @@ TEST(HostUpdateKill, LeavesTheOthersWithOneCompletedStepWhereverAWorkerDies) {
             {"LOCKSTEP_WORKER_INDEX", std::to_string(w)},
             {"LOCKSTEP_LOCAL_WORKER", std::to_string(w)},
             {"LOCKSTEP_CHIEF_ADDRESS", "127.0.0.1:" + std::to_string(4000)},
-            {"LOCKSTEP_JOB_ID", "kill-test-" + std::to_string(getpid()) + "-" + std::to_string(call) + when},
+            {"LOCKSTEP_JOB_ID", "kill-test-" + std::to_string(getpid()) + "-" + std::to_string(call) + when + slots},
+            {"LOCKSTEP_SLOTS", slots},
             {"LOCKSTEP_SECRET", "a secret of the test"},
             {"DIES", std::to_string(dies)},
             {"CALL", std::to_string(call)},
@@ -150,7 +174,9 @@ TEST(HostUpdateKill, LeavesTheOthersWithOneCompletedStepWhereverAWorkerDies) {
       });
       std::vector<std::string> found;
       for (int64_t w = 0; w < 3; ++w) {
-        if (w != dies) found.push_back(workers.expect(w, "survived ", std::chrono::seconds(120)).text);
+        if (w == dies) continue;
+        found.push_back(workers.expect(w, "survived ", std::chrono::seconds(120)).text);
+        if (sliced) workers.expect(w, "slices of that step", std::chrono::seconds(120));
       }
       EXPECT_EQ(found.front(), found.back()) << "survivors differ: killed " << when << " call " << call;
       const std::string digest = found.front().substr(found.front().rfind(' ') + 1);
@@ -164,6 +190,10 @@ TEST(HostUpdateKill, LeavesTheOthersWithOneCompletedStepWhereverAWorkerDies) {
   EXPECT_GT(seen[kStepsBefore], 0);
   EXPECT_GT(seen[kStepsBefore + 1], 0);
 }
+
+TEST(HostUpdateKill, LeavesTheOthersWithOneCompletedStepWhereverAWorkerDies) { kill_at_each_call_of_a_step("whole"); }
+
+TEST(SlicedSlotsKill, LeavesTheOthersWithOneCompletedStepWhereverAWorkerDies) { kill_at_each_call_of_a_step("sliced"); }
 
 /// How many kilobytes this process maps together with others, of files that have no name.
 int64_t shared_kilobytes() {

@@ -1,4 +1,4 @@
-// For tests of updates that workers of one host share: some variables, and a comparison with one worker.
+// For tests of the forms in which several workers update: some variables, and a comparison with one worker.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,6 +22,12 @@ inline constexpr const char* kShared = ", of all workers";
 class HostMemoryIs : EnvironmentScope {
  public:
   explicit HostMemoryIs(const char* value) : EnvironmentScope("LOCKSTEP_HOST_MEMORY", value) {}
+};
+
+/// LOCKSTEP_SLOTS is `value` while the scope lives.
+class SlotsAre : EnvironmentScope {
+ public:
+  explicit SlotsAre(const char* value) : EnvironmentScope("LOCKSTEP_SLOTS", value) {}
 };
 
 inline bool is_shared(Strategy& strategy) { return has_value(strategy.describe(), kShared); }
@@ -59,8 +65,9 @@ struct WavyNet {
     for (const Variable& slot : optimizer.slots()) variables.push_back(slot);
     return variables;
   }
-  /// A digest of weights and slots.
+  /// A digest of weights and slots. A call of all workers.
   std::string digest() const {
+    optimizer.gather_slots();
     std::vector<std::pair<std::string, torch::Tensor>> named;
     for (const Variable& one : all()) named.emplace_back(one.name(), one.read());
     return sha256_of(named);
@@ -72,14 +79,23 @@ struct WavyNet {
   Optimizer optimizer;
 };
 
-/// What `program` returns must be the same on one worker, and on every worker of several, in both forms.
-inline void expect_same_in_both_forms(const std::function<std::vector<std::string>(Strategy&)>& program) {
+/// What `program` returns must be the same on one worker, and on every worker of several: in host memory, where each
+/// worker updates all, and, where `can_slice`, with sliced slots.
+inline void expect_same_in_all_forms(const std::function<std::vector<std::string>(Strategy&)>& program,
+                                     bool can_slice = true) {
   const auto expected = run_workers({1, 4}, program).front();
   EXPECT_FALSE(expected.empty());
-  for (const char* form : {"auto", "off"}) {
-    const HostMemoryIs scope(form);
+  struct Form {
+    const char* host_memory;
+    const char* slots;
+  };
+  for (const Form& form : {Form{"auto", "whole"}, Form{"off", "whole"}, Form{"auto", "sliced"}}) {
+    if (!can_slice && std::string(form.slots) == "sliced") continue;
+    const HostMemoryIs memory(form.host_memory);
+    const SlotsAre slots(form.slots);
     for (const WorkersCase& one : {WorkersCase{2, 4, 2}, {3, 4, 1}, {4, 4, 1}}) {
-      for (const auto& found : run_workers(one, program)) EXPECT_EQ(found, expected) << one << ", " << form;
+      for (const auto& found : run_workers(one, program))
+        EXPECT_EQ(found, expected) << one << ", host memory " << form.host_memory << ", slots " << form.slots;
     }
   }
 }

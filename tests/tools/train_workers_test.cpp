@@ -63,11 +63,11 @@ TEST_F(TrainWorkers, GiveTheDigestsOfOneProcessOnMnist) {
   const std::string flags = "--data idx:" + (std::filesystem::path(shared) / "mnist-10k").string() +
                             " --model cnn --replicas 2 --devices cpu:0 --steps 40 ";
   const auto [expected, samples] = train(0, flags);
-  for (const char* engine : {"shared-memory", "tcp"}) {
-    const auto [found, log] = train(2, flags + "--engine " + engine);
+  for (const char* how : {"--engine shared-memory", "--engine tcp", "--engine tcp --slots sliced"}) {
+    const auto [found, log] = train(2, flags + how);
     for (const char* key : {"samples", "train_loss", "eval_loss", "eval_accuracy", "weights_sha256", "optimizer_sha256",
                             "state_sha256"}) {
-      EXPECT_EQ(found[key], expected[key]) << key << ", engine " << engine;
+      EXPECT_EQ(found[key], expected[key]) << key << ", " << how;
     }
     EXPECT_EQ(sorted_lines(log), sorted_lines(samples));
   }
@@ -81,10 +81,13 @@ TEST_F(TrainWorkers, PrintOneTableAndOneProgress) {
   EXPECT_EQ(lockstep::testing::count_of(result.output, "workers are connected by"), 1u) << result.output;
 }
 
-TEST_F(TrainWorkers, AreToldThatAnEngineNeedsThem) {
-  const auto result = run("train --engine tls --steps 1");
-  EXPECT_EQ(result.code, 2) << result.output;
-  EXPECT_NE(result.output.find("--strategy multi-worker"), std::string::npos) << result.output;
+TEST_F(TrainWorkers, AreToldThatAnEngineAndSlicedSlotsNeedThem) {
+  for (const char* flag : {"--engine tls", "--slots sliced"}) {
+    const auto result = run(std::string("train --steps 1 ") + flag);
+    EXPECT_EQ(result.code, 2) << result.output;
+    for (const char* text : {flag, "--strategy multi-worker"})
+      EXPECT_NE(result.output.find(text), std::string::npos) << text << " in " << result.output;
+  }
 }
 
 TEST_F(TrainWorkers, EndAllWhereOneOfThemIsAskedToStop) {
