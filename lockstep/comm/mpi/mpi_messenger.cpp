@@ -39,6 +39,7 @@ struct Process {
   bool has_failed = false;
   bool has_communicator = false;
   MPI_Comm communicator = MPI_COMM_NULL;  // of all workers, and of no other part of the program
+  int64_t runs = 0;                       // that have begun to connect
 };
 Process process;
 
@@ -110,12 +111,16 @@ class MpiMessenger final : public Messenger {
     int size = 0;
     check(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
     check(MPI_Comm_size(MPI_COMM_WORLD, &size));
-    if (rank == me_ && size == static_cast<int>(moving_.size())) return {};
+    if (rank == me_ && size == static_cast<int>(moving_.size())) return std::to_string(process.runs);
     throw std::runtime_error("it is rank " + std::to_string(rank) + " of " + std::to_string(size) +
                              " of MPI, which must be its index and the number of workers");
   }
 
-  void connect(const std::vector<std::string>& /*addresses*/) override {
+  void connect(const std::vector<std::string>& addresses) override {
+    // Who leaves a run does not take the last messages that come, and MPI keeps them: the next run has another tag. The
+    // workers may have begun different numbers of runs, where one of them could not join, and take the largest.
+    for (const std::string& runs : addresses) process.runs = std::max<int64_t>(process.runs, std::stoll(runs));
+    tag_ = static_cast<int>(process.runs++ % kTags);
     if (!process.has_communicator) check(MPI_Comm_idup(MPI_COMM_WORLD, &process.communicator, &connecting_));
   }
 
@@ -150,7 +155,7 @@ class MpiMessenger final : public Messenger {
     one.state = State::kMoving;
     one.moving_there = &moving_[static_cast<std::size_t>(worker)];
     ++*one.moving_there;
-    const int error = MPI_Isend(one.memory.data(), static_cast<int>(one.size), MPI_BYTE, static_cast<int>(worker), kTag,
+    const int error = MPI_Isend(one.memory.data(), static_cast<int>(one.size), MPI_BYTE, static_cast<int>(worker), tag_,
                                 process.communicator, &requests_[one.index]);
     if (error != MPI_SUCCESS) finish(one, error);
   }
@@ -159,7 +164,7 @@ class MpiMessenger final : public Messenger {
     auto& one = static_cast<MpiMessage&>(message);
     one.state = State::kMoving;
     const int error = MPI_Irecv(one.memory.data(), static_cast<int>(one.memory.size()), MPI_BYTE,
-                                static_cast<int>(worker), kTag, process.communicator, &requests_[one.index]);
+                                static_cast<int>(worker), tag_, process.communicator, &requests_[one.index]);
     if (error != MPI_SUCCESS) finish(one, error);
   }
 
@@ -213,7 +218,7 @@ class MpiMessenger final : public Messenger {
   }
 
  private:
-  static constexpr int kTag = 1;
+  static constexpr int64_t kTags = 32768;  // every MPI has so many
   static constexpr std::chrono::microseconds kShortestPause{50};
   static constexpr std::chrono::microseconds kLongestPause{1000};
 
@@ -224,6 +229,7 @@ class MpiMessenger final : public Messenger {
   }
 
   const int64_t me_;
+  int tag_ = 0;                  // of this run's messages
   std::vector<int64_t> moving_;  // by worker: messages that go there
   MPI_Request connecting_ = MPI_REQUEST_NULL;
   std::deque<MpiMessage> messages_;
