@@ -93,7 +93,7 @@ void two_jobs(const Trial& trial) {
   Job first(trial);
   Job second(trial, {}, " of the second job");
   second.start([](Worker& self) { any_calls(self, 2, 150); });
-  std::latch begun(trial.workers);
+  Latch begun(trial, trial.workers);
   first.run([&](Worker& self) {
     any_calls(self, 3, 50);
     self.begin(begun);

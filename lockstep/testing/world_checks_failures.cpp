@@ -21,7 +21,7 @@ void different_sizes(const Trial& trial) {
     const int64_t sent = std::min(one.sent, trial.conformance->largest_bytes);
     const int64_t sender = 0;
     const int64_t receiver = trial.workers - 1;
-    std::latch begun(trial.workers);
+    Latch begun(trial, trial.workers);
     Job job(trial);
     job.run([&](Worker& self) {
       const auto size = [&](int64_t from, int64_t to) {
@@ -45,7 +45,7 @@ void different_calls(const Trial& trial) {
   for (int64_t turn = 2; turn < 2 * trial.workers; ++turn) {
     const int64_t agreeing = turn / 2;
     const auto bytes = static_cast<std::size_t>(turn % 2 * 40);
-    std::latch begun(trial.workers);
+    Latch begun(trial, trial.workers);
     Job job(trial);
     job.run([&](Worker& self) {
       Messages messages(self, {.size = [&](int64_t, int64_t) { return bytes; }}, 1);
@@ -71,8 +71,8 @@ void abort_while(const Trial& trial, Waiting waiting) {
     const int64_t culprit = turn % trial.workers;
     const std::string reason = fmt::format("no more memory, {}", turn);
     const int64_t most = std::min<int64_t>(trial.conformance->largest_bytes, (int64_t{8} << 20) / trial.workers);
-    std::latch begun(trial.workers);
-    std::latch ready(trial.workers);
+    Latch begun(trial, trial.workers);
+    Latch ready(trial, trial.workers);
     Job job(trial);
     job.run([&](Worker& self) {
       Random random(static_cast<uint64_t>(turn));
@@ -108,8 +108,8 @@ void abort_in_exchange(const Trial& trial) { abort_while(trial, Waiting::kInExch
 void abort_before(const Trial& trial) { abort_while(trial, Waiting::kNotYet); }
 
 void first_reason(const Trial& trial) {
-  std::latch begun(trial.workers);
-  std::latch over(trial.workers);
+  Latch begun(trial, trial.workers);
+  Latch over(trial, trial.workers);
   Job job(trial);
   job.run([&](Worker& self) {
     self.begin(begun);
@@ -129,7 +129,7 @@ void first_reason(const Trial& trial) {
 /// All workers abort at the same time. Each learns of one of these aborts, and then stays with it.
 void aborts_at_once(const Trial& trial) {
   for (uint64_t turn = 0; turn < 10; ++turn) {
-    std::latch begun(trial.workers);
+    Latch begun(trial, trial.workers);
     Job job(trial);
     job.run([&](Worker& self) {
       Random random(turn * 64 + static_cast<uint64_t>(self.index()));
@@ -198,7 +198,7 @@ void abort_beside_calls(const Trial& trial) {
 /// A call to which nobody comes is ended by its own worker, from another thread.
 void abort_beside_a_wait(const Trial& trial) {
   for (int64_t culprit = 0; culprit < trial.workers; ++culprit) {
-    std::latch over(trial.workers);
+    Latch over(trial, trial.workers);
     Job job(trial);
     job.run([&](Worker& self) {
       std::thread aborting;
@@ -226,7 +226,7 @@ void abort_beside_a_wait(const Trial& trial) {
 }
 
 void abort_at_the_end(const Trial& trial) {
-  std::latch left(trial.workers);
+  Latch left(trial, trial.workers);
   Job job(trial);
   job.run([&](Worker& self) {
     self.agree("the last");

@@ -1,7 +1,6 @@
 // Conformance of worlds: memory that all workers map. A world without it has nothing to keep here.
 #include <algorithm>
 #include <array>
-#include <latch>
 #include <memory>
 #include <string>
 #include <vector>
@@ -73,7 +72,7 @@ void same_for_all(const Trial& trial) {
 /// What one worker lets go of stays for the others, also when its world is gone.
 void stays_for_others(const Trial& trial) {
   Job job(trial);
-  std::latch left(trial.workers - 1);
+  Latch left(trial, trial.workers - 1);
   job.run([&](Worker& self) {
     HostMemory* const memory = self.world().host_memory();
     if (!memory) return;

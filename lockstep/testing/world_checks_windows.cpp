@@ -1,7 +1,6 @@
 // Conformance of worlds: bytes that are put into windows. A world without windows has nothing to keep here.
 #include <algorithm>
 #include <array>
-#include <latch>
 #include <memory>
 #include <string>
 #include <vector>
@@ -194,7 +193,7 @@ void lost_where_closed(const Trial& trial) {
 
 void no_room(const Trial& trial) {
   for (const std::size_t offset : {std::size_t{0}, std::size_t{51}, std::size_t{101}, ~std::size_t{0} - 10}) {
-    std::latch begun(trial.workers);
+    Latch begun(trial, trial.workers);
     Job job(trial);
     job.run([&](Worker& self) {
       Windows* const windows = self.world().windows();

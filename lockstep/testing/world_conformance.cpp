@@ -5,15 +5,9 @@
 
 #include "lockstep/testing/world_job.h"
 
-namespace lockstep::testing {
+namespace lockstep::internal {
 
 namespace {
-
-using internal::Trial;
-using internal::WorldCheck;
-
-/// With smaller messages the checks would not test what they are for.
-constexpr int64_t kLeastBytes = 65536;
 
 /// How a check ended. The thread of a check that hangs keeps it.
 struct Outcome {
@@ -34,11 +28,22 @@ bool wait_for_end(Outcome& outcome, const Trial& trial) {
   }
 }
 
-/// Runs the check on a thread of its own, so that one that hangs can be left behind, with all that it refers to.
-void run_check(const Trial& trial, const WorldCheck& check) {
+}  // namespace
+
+std::vector<WorldCheck> all_world_checks() {
+  std::vector<WorldCheck> all;
+  for (const auto checks : {world_call_checks(), world_exchange_checks(), world_failure_checks(), world_memory_checks(),
+                            world_window_checks(), world_end_checks()}) {
+    all.insert(all.end(), checks.begin(), checks.end());
+  }
+  return all;
+}
+
+/// The check runs on a thread of its own, so that one that hangs can be left behind, with all that it refers to.
+void run_world_check(const Trial& trial, const WorldCheck& check) {
   const auto outcome = std::make_shared<Outcome>();
   std::thread thread([outcome, trial, check] {
-    const std::exception_ptr found = internal::thrown_by([&] { check.run(trial); });
+    const std::exception_ptr found = thrown_by([&] { check.run(trial); });
     const std::lock_guard<std::mutex> lock(outcome->mutex);
     outcome->over = true;
     outcome->found = found;
@@ -48,12 +53,27 @@ void run_check(const Trial& trial, const WorldCheck& check) {
   if (wait_for_end(*outcome, trial)) {
     thread.join();
     found = outcome->found;
+    try {
+      if (found) std::rethrow_exception(found);
+    } catch (const NotInThisProcess&) {  // which is no finding
+      throw;
+    } catch (...) {
+    }
   } else {
     thread.detach();
-    found = std::make_exception_ptr(internal::Finding("the check hangs: " + trial.activity->text()));
+    found = std::make_exception_ptr(Finding("the check hangs: " + trial.activity->text()));
   }
-  if (found) internal::throw_found("LS-NO-WORLD", fmt::format("{} workers", trial.workers), found, check.look_at);
+  if (found) throw_found("LS-NO-WORLD", fmt::format("{} workers", trial.workers), found, check.look_at);
 }
+
+}  // namespace lockstep::internal
+
+namespace lockstep::testing {
+
+namespace {
+
+/// With smaller messages the checks would not test what they are for.
+constexpr int64_t kLeastBytes = 65536;
 
 }  // namespace
 
@@ -76,13 +96,10 @@ std::vector<ConformanceCheck> world_checks(const WorldConformance& conformance) 
   const auto shared = std::make_shared<const WorldConformance>(conformance);
   std::vector<ConformanceCheck> all;
   for (const int64_t count : workers) {
-    for (const auto checks :
-         {internal::world_call_checks(), internal::world_exchange_checks(), internal::world_failure_checks(),
-          internal::world_memory_checks(), internal::world_window_checks(), internal::world_end_checks()}) {
-      for (const WorldCheck& check : checks) {
-        all.push_back({fmt::format("{}_{}Workers", check.name, count),
-                       [shared, count, check] { run_check({.conformance = shared, .workers = count}, check); }});
-      }
+    for (const internal::WorldCheck& check : internal::all_world_checks()) {
+      all.push_back({fmt::format("{}_{}Workers", check.name, count), [shared, count, check] {
+                       internal::run_world_check({.conformance = shared, .workers = count}, check);
+                     }});
     }
   }
   return all;

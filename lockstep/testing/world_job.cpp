@@ -62,13 +62,13 @@ bool names(std::string_view text, int64_t worker) {
 
 }  // namespace
 
-Worker::Worker(std::shared_ptr<World> world, int64_t index, int64_t workers, std::string who,
-               std::shared_ptr<Activity> activity)
+Worker::Worker(std::shared_ptr<World> world, int64_t index, std::string who, const Trial& trial)
     : world_(std::move(world)),
       index_(index),
-      workers_(workers),
+      workers_(trial.workers),
       who_(std::move(who)),
-      activity_(std::move(activity)) {}
+      activity_(trial.activity),
+      process_(trial.process) {}
 
 std::vector<std::string> Worker::agree(const std::string& mine) {
   note("is in agree()");
@@ -87,6 +87,7 @@ void Worker::exchange(To to, From from) {
 
 void Worker::abort(const std::string& reason) noexcept {
   note("is in abort()");
+  note_failed_run();
   world_->abort(reason);
   note("is between calls");
 }
@@ -97,17 +98,17 @@ void Worker::leave() {
   note("has left");
 }
 
-void Worker::begin(std::latch& all) {
+void Worker::begin(Latch& all) {
   agree("the first call");
   arrive_and_wait(all);
 }
 
-void Worker::arrive_and_wait(std::latch& latch) {
+void Worker::arrive_and_wait(Latch& latch) {
   latch.count_down();
   wait(latch);
 }
 
-void Worker::wait(std::latch& latch) {
+void Worker::wait(Latch& latch) {
   note("waits for the check's other threads");
   latch.wait();
   note("is between calls");
@@ -115,6 +116,7 @@ void Worker::wait(std::latch& latch) {
 
 PeerError Worker::error_of(const char* what, FunctionRef<void()> call) const {
   const std::exception_ptr found = thrown_by(call);
+  note_failed_run();
   const std::string whose = fmt::format("{} of {}", what, who_);
   note("is between calls");
   expect_error<PeerError>(whose, "a PeerError", found, {});
@@ -147,7 +149,18 @@ void Worker::expect_over(const PeerError& error) {
 }
 
 Job::Job(const Trial& trial, std::optional<std::chrono::milliseconds> patience, const char* name)
-    : activity_(trial.activity) {
+    : activity_(trial.activity), process_(trial.process) {
+  if (process_) {
+    activity_->note("the check", "waits for the other processes", 0);
+    const auto world = process_->begin_job(patience.value_or(trial.conformance->patience));
+    activity_->note("the check", "waits for its worker", 0);
+    is_skipped_ = !world;
+    for (int64_t w = 0; w < trial.workers; ++w) {
+      workers_.push_back(std::make_unique<Worker>(w == process_->index() ? world : nullptr, w,
+                                                  fmt::format("worker {}{}", w, name), trial));
+    }
+    return;
+  }
   const auto& conformance = *trial.conformance;
   activity_->note("the check", "makes the worlds of a job", 0);
   auto worlds = conformance.make(trial.workers, patience.value_or(conformance.patience));
@@ -156,8 +169,8 @@ Job::Job(const Trial& trial, std::optional<std::chrono::milliseconds> patience, 
   for (auto& world : worlds) {
     expect(world != nullptr, "a world that .make gave is null");
     const auto index = static_cast<int64_t>(workers_.size());
-    workers_.push_back(std::make_unique<Worker>(std::move(world), index, trial.workers,
-                                                fmt::format("worker {}{}", index, name), activity_));
+    workers_.push_back(
+        std::make_unique<Worker>(std::move(world), index, fmt::format("worker {}{}", index, name), trial));
   }
 }
 
@@ -165,11 +178,13 @@ Job::~Job() {
   join();
   activity_->note("the check", "destroys the worlds that are left", 0);
   workers_.clear();
+  if (process_ && !is_skipped_) process_->end_job();
   activity_->note("the check", "goes on", 0);
 }
 
 void Job::start(std::function<void(Worker&)> body) {
   for (auto& worker : workers_) {
+    if (process_ && !worker->has_world()) continue;
     threads_.emplace_back([this, body, &self = *worker] {
       try {
         self.note("begins");
@@ -182,6 +197,7 @@ void Job::start(std::function<void(Worker&)> body) {
           const std::lock_guard<std::mutex> lock(mutex_);
           if (!thrown_) thrown_ = found;
         }
+        if (process_) process_->note_failed_check();
         if (self.has_world()) self.abort("a check has failed on this worker");
         self.note("has failed");
       }
@@ -192,6 +208,12 @@ void Job::start(std::function<void(Worker&)> body) {
 void Job::finish() {
   join();
   if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
+  if (process_ && !is_skipped_) process_->meet();
+}
+
+void Job::leave(int64_t index) {
+  workers_[static_cast<std::size_t>(index)]->leave();
+  if (process_ && !is_skipped_) process_->meet();
 }
 
 void Job::join() {

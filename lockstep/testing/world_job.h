@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <latch>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -22,6 +21,7 @@
 #include "lockstep/comm/world.h"
 #include "lockstep/testing/finding.h"
 #include "lockstep/testing/world_conformance.h"
+#include "lockstep/testing/world_process.h"
 
 namespace lockstep::internal {
 
@@ -56,6 +56,8 @@ struct Trial {
   std::shared_ptr<const testing::WorldConformance> conformance;
   int64_t workers = 2;
   std::shared_ptr<Activity> activity = std::make_shared<Activity>();
+  /// Where workers are processes: the one that runs this. Null where they are threads, and then `.make` makes worlds.
+  std::shared_ptr<OwnProcess> process = {};
 };
 
 /// A claim about worlds. `run` throws where it does not hold.
@@ -71,6 +73,11 @@ std::span<const WorldCheck> world_failure_checks();   // calls that do not fit, 
 std::span<const WorldCheck> world_memory_checks();    // memory that all workers map
 std::span<const WorldCheck> world_window_checks();    // bytes that are put into windows
 std::span<const WorldCheck> world_end_checks();       // workers that leave or do not come, and what is left of worlds
+
+/// All of them, in the order in which they run.
+std::vector<WorldCheck> all_world_checks();
+/// Runs a check, and ends with a DivergenceError where the claim does not hold, or where nothing happens for too long.
+void run_world_check(const Trial& trial, const WorldCheck& check);
 
 /// Numbers that look random and are the same in each run.
 class Random {
@@ -93,7 +100,8 @@ class Worker {
   using To = std::span<const std::span<const std::byte>>;
   using From = std::span<const std::span<std::byte>>;
 
-  Worker(std::shared_ptr<World> world, int64_t index, int64_t workers, std::string who, std::shared_ptr<Activity>);
+  /// Of `trial`; the world is null where the worker is another process.
+  Worker(std::shared_ptr<World> world, int64_t index, std::string who, const Trial& trial);
 
   int64_t index() const { return index_; }
   int64_t workers() const { return workers_; }
@@ -106,10 +114,10 @@ class Worker {
   /// Destroys the world.
   void leave();
   /// Makes a first call, and waits until it has returned everywhere. A failure that follows cannot reach that call.
-  void begin(std::latch& all);
+  void begin(Latch& all);
   /// Waits for other threads of the check: for all that the latch counts.
-  void arrive_and_wait(std::latch& latch);
-  void wait(std::latch& latch);
+  void arrive_and_wait(Latch& latch);
+  void wait(Latch& latch);
 
   /// The PeerError of a call, with a code and the name of a worker in it. A Finding where the call throws anything
   /// else.
@@ -127,10 +135,15 @@ class Worker {
   const int64_t workers_;
   const std::string who_;
   const std::shared_ptr<Activity> activity_;
+  const std::shared_ptr<OwnProcess> process_;
   int64_t calls_ = 0;
+
+  void note_failed_run() const {
+    if (process_) process_->note_failed_run();
+  }
 };
 
-/// New worlds, and a thread for each.
+/// New worlds, and a thread for each. Where workers are processes, one world and its thread.
 class Job {
  public:
   /// `name` tells its workers from those of another job: "worker 2 of the second job".
@@ -148,12 +161,15 @@ class Job {
     finish();
   }
 
-  Worker& worker(int64_t index) { return *workers_[static_cast<std::size_t>(index)]; }
+  /// Destroys this worker's world, on this thread. Nobody goes on before it is destroyed.
+  void leave(int64_t index);
 
  private:
   void join();
 
   const std::shared_ptr<Activity> activity_;
+  const std::shared_ptr<OwnProcess> process_;
+  bool is_skipped_ = false;  // earlier processes had it
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::thread> threads_;
   std::mutex mutex_;
