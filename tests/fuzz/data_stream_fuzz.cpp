@@ -43,9 +43,17 @@ struct Result {
   std::string problem;
   std::string window;  // what is in the memory of window 1
   uint64_t puts = 0;
-
-  bool operator==(const Result&) const = default;
 };
+
+/// Whether both mean the same. Where something wrong follows the last message of a call, it is found in that call if it
+/// is read together with it, and in the next one if it comes later.
+bool is_same(const Result& whole, const Result& pieces) {
+  const std::size_t calls = whole.problem.empty() ? pieces.calls.size() : whole.calls.size();
+  return pieces.calls.size() >= calls &&
+         std::equal(whole.calls.begin(), whole.calls.end(), pieces.calls.begin(),
+                    pieces.calls.begin() + static_cast<std::ptrdiff_t>(calls)) &&
+         pieces.problem == whole.problem && pieces.window == whole.window && pieces.puts == whole.puts;
+}
 
 constexpr std::size_t kCalls = 4;
 
@@ -95,7 +103,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data) + 1 + kCalls, size - 1 - kCalls);
   const Result whole = make_calls(plan, bytes, std::max<std::size_t>(bytes.size(), 4096));
   const Result pieces = make_calls(plan, bytes, std::size_t{1} + data[0]);
-  check(whole == pieces, "pieces of a stream mean the same as the whole");
+  check(is_same(whole, pieces), "pieces of a stream mean the same as the whole");
   check(whole.problem.size() < 300, "a problem is a sentence");
   return 0;
 }
