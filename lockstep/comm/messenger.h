@@ -29,8 +29,8 @@ struct MessengerSetup {
 };
 
 /// Moves messages between this worker and the others. Those from one worker to another one arrive in their order. One
-/// thread at a time calls it, and nothing but address() and connect() may wait. A plug-in uses nothing of the library,
-/// and where it fails it throws std::runtime_error or gives a message the state kFailed.
+/// thread at a time calls it, and nothing but address() and connect() may wait for long. A plug-in uses nothing of the
+/// library, and where it fails it throws std::runtime_error or gives a message the state kFailed.
 class Messenger {
  public:
   virtual ~Messenger() = default;
@@ -38,7 +38,10 @@ class Messenger {
   /// What moves the bytes and who may read them on their way, as World::describe().
   virtual std::string describe() const = 0;
 
-  /// What the others must know to reach this worker. Called once, when all workers have met.
+  /// Whether address() may be called. To be called on all workers, when all have met, until it holds on each of them: a
+  /// worker may need the other ones to call it, too. Waits for some milliseconds at most.
+  virtual bool is_ready() { return true; }
+  /// What the others must know to reach this worker. Called once.
   virtual std::string address() = 0;
   /// Begins to connect with the others, whose addresses are given by worker. Called once, before the first message.
   virtual void connect(const std::vector<std::string>& addresses) = 0;
@@ -70,7 +73,7 @@ class Messenger {
 };
 
 /// The one function of a plug-in. Its name changes with this header, so that no plug-in of another version is used.
-inline constexpr const char* kMessengerFunction = "lockstep_messenger_1";
+inline constexpr const char* kMessengerFunction = "lockstep_messenger_2";
 using MessengerFunction = Messenger*(const MessengerSetup&);
 
 }  // namespace lockstep::internal

@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <span>
@@ -85,10 +86,18 @@ class MpiJob {
     }
     return true;
   }
+  /// One that has ended and that nobody has waited for does not live.
+  static bool is_alive(const WorkerPlace& one) {
+    std::ifstream file(fmt::format("/proc/{}/stat", one.pid.load()));
+    std::string line;
+    std::getline(file, line);
+    return one.pid != 0 && !line.empty() && line.compare(line.rfind(')') + 2, 1, "Z") != 0;
+  }
   /// The exit code of mpirun, or minus the signal.
   int wait() { return launcher_->wait(); }
   std::string output() const { return launcher_->output() + launcher_->errors(); }
   void signal(int64_t worker, int number) const { kill(static_cast<pid_t>(place(worker).pid), number); }
+  void signal_launcher(int number) const { launcher_->signal(number); }
   void kill_workers() const {
     for (const WorkerPlace& one : places()) {
       if (one.pid != 0) kill(static_cast<pid_t>(one.pid), SIGKILL);
@@ -102,8 +111,7 @@ class MpiJob {
     do {
       left.clear();
       for (const WorkerPlace& one : places()) {
-        if (one.pid != 0 && kill(static_cast<pid_t>(one.pid), 0) == 0)
-          left.push_back(fmt::format("process {}", one.pid.load()));
+        if (is_alive(one)) left.push_back(fmt::format("process {}", one.pid.load()));
       }
       for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
         if (entry.path().filename() != "page") left.push_back(entry.path().string());
@@ -115,7 +123,7 @@ class MpiJob {
   }
 
  private:
-  static constexpr std::chrono::seconds kLongest{150};
+  static constexpr std::chrono::seconds kLongest{180};
 
   static std::string new_folder() {
     std::string name = (std::filesystem::temp_directory_path() / "lockstep-mpi-XXXXXX").string();

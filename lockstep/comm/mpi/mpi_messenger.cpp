@@ -1,12 +1,18 @@
 // The plug-in liblockstep_mpi.so: messages by MPI, in jobs that mpirun or srun has started.
 #include <mpi.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <condition_variable>
+#include <csignal>
 #include <cstdlib>
 #include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -56,19 +62,71 @@ void finalize_at_exit(int status, void* /*unused*/) {
   MPI_Finalize();
 }
 
-void begin_mpi() {
+/// MPI_Init_thread() on a thread of its own, which may stay there for ever: it waits for all ranks, also for one that
+/// has died.
+class Beginning {
+ public:
+  Beginning() {
+    // MPI's own threads have this mask too: signals go to those of the program.
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    std::thread([state = state_] {
+      int threads = MPI_THREAD_SINGLE;
+      const int error = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &threads);
+      const std::lock_guard<std::mutex> lock(state->mutex);
+      state->error = error;
+      state->is_over = true;
+      state->changed.notify_all();
+    }).detach();
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+  bool is_over_within(std::chrono::milliseconds time) {
+    std::unique_lock<std::mutex> lock(state_->mutex);
+    return state_->changed.wait_for(lock, time, [&] { return state_->is_over; });
+  }
+  int error() {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    return state_->error;
+  }
+
+ private:
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool is_over = false;
+    int error = MPI_SUCCESS;
+  };
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+/// Whether MPI has begun. Waits for it for some milliseconds.
+bool has_begun() {
+  static std::optional<Beginning> beginning;
+  static bool is_begun_here = false;
   int is_begun = 0;
-  MPI_Initialized(&is_begun);
-  int threads = MPI_THREAD_SINGLE;
-  if (is_begun == 0) {
+  if (!beginning) {
+    MPI_Initialized(&is_begun);
+    if (is_begun != 0) return true;  // by the program
     const auto is_set = [](const char* name) { return std::getenv(name) != nullptr; };
     if (!is_set("OMPI_COMM_WORLD_SIZE") && !is_set("PMI_SIZE") && !is_set("PMIX_RANK")) {
       throw std::runtime_error("it was started neither by mpirun nor by srun --mpi");
     }
-    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &threads));
+    beginning.emplace();
+  }
+  if (!beginning->is_over_within(std::chrono::milliseconds(5))) return false;
+  check(beginning->error());
+  if (!std::exchange(is_begun_here, true)) {
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     on_exit(finalize_at_exit, nullptr);
   }
+  return true;
+}
+
+void require_threads() {
+  int threads = MPI_THREAD_SINGLE;
   check(MPI_Query_thread(&threads));
   // A World is called by one thread at a time, and not always by the same one.
   if (threads < MPI_THREAD_SERIALIZED) {
@@ -105,8 +163,10 @@ class MpiMessenger final : public Messenger {
            "neither encrypted nor authenticated by Lockstep";
   }
 
+  bool is_ready() override { return has_begun(); }
+
   std::string address() override {
-    begin_mpi();
+    require_threads();
     int rank = -1;
     int size = 0;
     check(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
@@ -242,6 +302,6 @@ class MpiMessenger final : public Messenger {
 
 }  // namespace
 
-extern "C" Messenger* lockstep_messenger_1(const MessengerSetup& setup) { return new MpiMessenger(setup); }
+extern "C" Messenger* lockstep_messenger_2(const MessengerSetup& setup) { return new MpiMessenger(setup); }
 
 }  // namespace lockstep::internal

@@ -109,32 +109,47 @@ class NetworkWorld final : public World, private Windows {
 
   /// Gives the bytes of calls to the messenger, on all workers or on none. Why not; empty where it does.
   std::string move_to(std::shared_ptr<Messenger> messenger) {
-    const auto address = [&] {
-      if (!messenger) throw std::runtime_error("it has no plug-in, or no device for it");
-      return messenger->address();
+    // Each step is repeated on all workers until it is done on all of them. Between two of them they make a call, which
+    // ends where a worker is lost.
+    auto end = CallWait::Clock::now() + kLongestConnectAll;
+    const auto repeat = [&](const std::function<std::string()>& step) {
+      std::vector<std::string> missing(members_.size());
+      std::string problem;
+      do {
+        problem = all_do(step, missing);
+      } while (problem.empty() &&
+               std::any_of(missing.begin(), missing.end(), [](const std::string& one) { return !one.empty(); }));
+      return problem;
     };
+    const auto go_on_until = [&](bool is_done, const std::string& what_is_not) {
+      if (is_done) return std::string();
+      if (CallWait::Clock::now() < end) return std::string("not yet");
+      throw std::runtime_error(fmt::format("{} after {} s", what_is_not, kLongestConnectAll.count()));
+    };
+    const auto get_ready = [&] {
+      if (!messenger) throw std::runtime_error("it has no plug-in, or no device for it");
+      return go_on_until(messenger->is_ready(), "it has not begun");
+    };
+    std::string problem = repeat(get_ready);
+    if (!problem.empty()) return problem;
     std::vector<std::string> addresses(members_.size());
+    const auto address = [&] { return messenger->address(); };
     const auto connect = [&] {
       messenger->connect(addresses);
       return std::string();
     };
-    std::string problem = all_do(address, addresses);
+    problem = all_do(address, addresses);
     if (!problem.empty()) return problem;
-    const auto end = CallWait::Clock::now() + kLongestConnectAll;
-    std::vector<std::string> missing(members_.size());
-    problem = all_do(connect, missing);
-    // All go on together: a worker may need another one to go on, too.
+    end = CallWait::Clock::now() + kLongestConnectAll;
+    std::vector<std::string> nothing(members_.size());
+    problem = all_do(connect, nothing);
+    if (!problem.empty()) return problem;
     const auto go_on = [&] {
       const std::vector<int64_t> others = messenger->unconnected();
-      if (others.empty()) return std::string();
-      if (CallWait::Clock::now() < end) return std::string("not yet");
-      throw std::runtime_error(fmt::format("it is not connected with workers {} after {} s", fmt::join(others, ", "),
-                                           kLongestConnectAll.count()));
+      return go_on_until(others.empty(), fmt::format("it is not connected with workers {}", fmt::join(others, ", ")));
     };
-    do {
-      if (problem.empty()) problem = all_do(go_on, missing);
-      if (!problem.empty()) return problem;
-    } while (std::any_of(missing.begin(), missing.end(), [](const std::string& one) { return !one.empty(); }));
+    problem = repeat(go_on);
+    if (!problem.empty()) return problem;
     for (auto& stream : data_) {
       if (!stream) continue;
       carry(stream, std::make_unique<MessageChannel>(messenger, stream->other(), num_workers()));

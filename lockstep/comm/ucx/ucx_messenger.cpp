@@ -278,6 +278,6 @@ class UcxMessenger final : public Messenger {
 
 }  // namespace
 
-extern "C" Messenger* lockstep_messenger_1(const MessengerSetup& setup) { return new UcxMessenger(setup); }
+extern "C" Messenger* lockstep_messenger_2(const MessengerSetup& setup) { return new UcxMessenger(setup); }
 
 }  // namespace lockstep::internal
