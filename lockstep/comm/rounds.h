@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/comm/world.h"
+#include "lockstep/core/unwinding.h"
 
 namespace lockstep::internal {
 
@@ -89,11 +90,11 @@ class Rounds {
   }
 
   friend class InputScope;
-  void count_input(int change) {
+  void count_input(int change, bool tells = true) {
     if (alone_) return;
     const std::lock_guard<std::mutex> lock(mutex_);
     inputs_ += change;
-    tell_phase();
+    if (tells) tell_phase();
   }
   void tell_phase() {
     using Kind = WorkerPhase::Kind;
@@ -127,16 +128,18 @@ class PhaseScope {
 };
 
 /// While it lives, a thread of this worker waits for its next batch. That is told where the worker does nothing else: a
-/// data set may be read on one thread while another one makes a call of the strategy.
+/// data set may be read on one thread while another one makes a call of the strategy. Where an exception ends the wait,
+/// the others hear that this worker failed there, if it leaves: what it told stays until its next phase.
 class InputScope {
  public:
   explicit InputScope(Rounds& rounds) : rounds_(rounds) { rounds_.count_input(1); }
-  ~InputScope() { rounds_.count_input(-1); }
+  ~InputScope() { rounds_.count_input(-1, !unwinding_.is_on()); }
   InputScope(const InputScope&) = delete;
   InputScope& operator=(const InputScope&) = delete;
 
  private:
   Rounds& rounds_;
+  const Unwinding unwinding_;
 };
 
 }  // namespace lockstep::internal
