@@ -50,7 +50,7 @@ std::string common_outcome(MpiJob& job) {
     outcome = fmt::format("failed: mpirun has ended with code {}", code);
   }
   const std::vector<std::string> left = job.left();
-  if (!left.empty()) outcome = fmt::format("failed: it has left {}", fmt::join(left, ", "));
+  if (!left.empty()) outcome = fmt::format("failed: it has left {}; {}", fmt::join(left, ", "), outcome);
   if (outcome.starts_with("failed") || outcome.starts_with("it said")) outcome += "\n" + job.output();
   return outcome;
 }

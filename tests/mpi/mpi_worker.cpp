@@ -136,6 +136,7 @@ void run(std::span<char*> words) {
 
 int main(int argc, char** argv) try {
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // where the test is killed, and mpirun with it
+  std::signal(SIGUSR1, SIG_IGN);     // by which MPICH's launcher tells ranks that one has died; they would die of it
   if (argc < 5) throw std::invalid_argument("mpi_worker is started by its tests");
   lockstep::run(std::span(argv, static_cast<std::size_t>(argc)));
   return 0;
