@@ -38,7 +38,7 @@ std::string common_outcome(MpiJob& job) {
     have_all_said = job.wait_for(w, &testing::WorkerPlace::has_said, std::chrono::seconds(120)) && have_all_said;
   }
   // A worker that has left such a run before it failed may wait for the others in MPI_Finalize() as long as it may.
-  if (job.has_failed_run() || !have_all_said) job.kill_workers();
+  if (job.has_failed_run() || !have_all_said) job.kill_all();
   const int code = job.wait();
   std::string outcome;
   for (const testing::WorkerPlace& one : job.places()) {

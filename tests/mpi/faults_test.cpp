@@ -53,7 +53,7 @@ void expect_one_reason(MpiJob& job, int64_t culprit, const std::string& words, i
 
 /// Nothing of the job is left when its workers have ended.
 void expect_nothing_left(MpiJob& job) {
-  job.kill_workers();  // one stands still, and mpirun waits for it
+  job.kill_all();  // one may stand still
   job.wait();
   EXPECT_EQ(fmt::format("{}", fmt::join(job.left(), ", ")), "");
 }

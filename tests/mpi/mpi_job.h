@@ -97,15 +97,19 @@ class MpiJob {
   int wait() { return launcher_->wait(); }
   std::string output() const { return launcher_->output() + launcher_->errors(); }
   void signal(int64_t worker, int number) const { kill(static_cast<pid_t>(place(worker).pid), number); }
-  void signal_launcher(int number) const { launcher_->signal(number); }
+  /// The workers, and the launcher: where it was told to leave the others alone, it may wait for dead ranks for ever.
+  void kill_all() const {
+    kill_workers();
+    launcher_->signal(SIGKILL);
+  }
   void kill_workers() const {
     for (const WorkerPlace& one : places()) {
       if (one.pid != 0) kill(static_cast<pid_t>(one.pid), SIGKILL);
     }
   }
 
-  /// Workers that live, and their files, when mpirun has ended. Its own folder is not looked for: Open MPI 4.1's may
-  /// crash where it leaves the others alone, and scripts/test-launchers looks for it where it does not.
+  /// Workers that live when mpirun has ended. Files of MPI are mpirun's to remove: scripts/test-launchers looks for
+  /// them where nobody kills it.
   std::vector<std::string> left() const {
     std::vector<std::string> left;
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
@@ -113,10 +117,6 @@ class MpiJob {
       left.clear();
       for (const WorkerPlace& one : places()) {
         if (is_alive(one)) left.push_back(fmt::format("process {}", one.pid.load()));
-      }
-      for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
-        const std::string name = entry.path().filename();
-        if (name != "page" && !name.starts_with("ompi.")) left.push_back(entry.path().string());
       }
       if (left.empty()) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
