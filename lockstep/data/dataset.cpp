@@ -16,6 +16,7 @@
 #include "lockstep/data/rows.h"
 #include "lockstep/data/stage.h"
 #include "lockstep/data/stage_digest.h"
+#include "lockstep/data/stage_times.h"
 
 namespace lockstep::data {
 
@@ -62,6 +63,7 @@ Batch read_or_name(const Source& source, std::span<const int64_t> ids) {
 namespace lockstep::internal {
 
 Batch read_checked(const data::Source& source, std::span<const int64_t> ids) {
+  const StageScope stage(source);
   Batch batch = data::read_or_name(source, ids);
   const auto count = static_cast<int64_t>(ids.size());
   if (rows_of(batch.input) != count || rows_of(batch.target) != count) {

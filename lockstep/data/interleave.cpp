@@ -16,6 +16,7 @@
 #include "lockstep/data/plan.h"
 #include "lockstep/data/stage.h"
 #include "lockstep/data/stage_digest.h"
+#include "lockstep/data/stage_times.h"
 
 namespace lockstep {
 
@@ -184,7 +185,7 @@ class ListedChildren final : public Children {
 
  private:
   Child at(int64_t number, const StreamPosition& position) const {
-    auto reader = sources_[static_cast<std::size_t>(number)]->open(pass_, position);
+    auto reader = internal::open_stage(sources_[static_cast<std::size_t>(number)], pass_, position);
     if (numbered_) {
       reader = std::make_unique<NumberedReader>(std::move(reader), number, static_cast<int64_t>(sources_.size()));
     }
@@ -258,13 +259,16 @@ class MadeChildren final : public Children {
  public:
   MadeChildren(std::shared_ptr<const StreamSource> upstream, std::function<Stream(const Batch&)> fn,
                const StreamPass& pass, const StreamPosition& position)
-      : upstream_(std::move(upstream)), fn_(std::move(fn)), pass_(pass), reader_(upstream_->open(pass, position)) {}
+      : upstream_(std::move(upstream)),
+        fn_(std::move(fn)),
+        pass_(pass),
+        reader_(internal::open_stage(upstream_, pass, position)) {}
   Child next() override {
     const StreamPosition before = reader_->position();
     return made(*reader_, before, {});
   }
   Child again(const StreamPosition& key, const StreamPosition& position) override {
-    Child child = made(*upstream_->open(pass_, key), key, position);
+    Child child = made(*internal::open_stage(upstream_, pass_, key), key, position);
     if (child.reader) return child;
     throw DataError(
         "LS-DATA-CHANGED",
@@ -277,7 +281,7 @@ class MadeChildren final : public Children {
   Child made(StreamReader& reader, const StreamPosition& key, const StreamPosition& position) const {
     Batch element;
     if (!reader.next(element)) return {};
-    return {fn_(element).source()->open(pass_, position), key};
+    return {internal::open_stage(fn_(element).source(), pass_, position), key};
   }
 
   const std::shared_ptr<const StreamSource> upstream_;

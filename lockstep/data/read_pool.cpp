@@ -11,6 +11,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/thread_limits.h"
+#include "lockstep/data/stage_times.h"
 #include "lockstep/replica/compute_settings.h"
 #include "lockstep/replica/cores.h"
 
@@ -41,11 +42,12 @@ int64_t mapping_threads(int64_t asked) {
 struct ReadPool::Job {
   Job(int64_t all, FunctionRef<void(int64_t)> each) : count(all), task(each) {}
 
-  /// Takes tasks until none is left; returns when those that it took have ended.
-  void help() {
+  /// Takes tasks until none is left; returns when those that it took have ended. They count for the stage `place`.
+  void help(const StageReading::Place& place) {
     for (int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) {
       std::exception_ptr failure;
       try {
+        const StageReading reading(place);  // ends before the task does: then the stage's times may be gone
         task(i);
       } catch (...) {
         failure = std::current_exception();
@@ -61,6 +63,7 @@ struct ReadPool::Job {
 
   const int64_t count;
   const FunctionRef<void(int64_t)> task;
+  const StageReading::Place caller = StageReading::here();
   std::atomic<int64_t> next{0};
   std::mutex mutex;
   std::condition_variable all_ended;
@@ -82,11 +85,12 @@ void ReadPool::run(int64_t count, FunctionRef<void(int64_t)> task) {
     jobs_.push_back(job);
   }
   monitor_->changed.notify_all();
-  job->help();
+  job->help({});  // it counts already
   {
     const std::lock_guard<std::mutex> lock(monitor_->mutex);
     std::erase(jobs_, job);
   }
+  const StageScope waits = StageScope::waiting();
   std::unique_lock<std::mutex> lock(job->mutex);
   job->all_ended.wait(lock, [&] { return job->ended == job->count; });
   if (job->error) std::rethrow_exception(job->error);
@@ -110,7 +114,7 @@ void ReadPool::work() {
     if (ends_) return;
     const std::shared_ptr<Job> job = jobs_.front();
     lock.unlock();
-    job->help();
+    job->help(job->caller);
     lock.lock();
     std::erase(jobs_, job);
   }

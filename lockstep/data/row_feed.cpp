@@ -9,6 +9,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/data/batch_rows.h"
 #include "lockstep/data/rows.h"
+#include "lockstep/data/stage_times.h"
 
 namespace lockstep::internal {
 
@@ -42,7 +43,7 @@ RowFeed::RowFeed(const data::Stream& stream, const data::StreamPass& pass, const
     there = parts.inner();
     parts.end();
   }
-  reader_ = source_->open(pass, there);
+  reader_ = open_stage(source_, pass, there);
   if (used == 0 || !has_rows()) return;
   if (used > rows_) {
     throw DataError("LS-DATA-CHANGED",

@@ -41,6 +41,7 @@ StepFeed::~StepFeed() {
 
 LocalStep StepFeed::read(const EpochReader::Work& work) {
   const ReadingScope scope;
+  const StageReading reading({.times = &times_});
   if (work) return work();
   LocalStep end;
   end.end = true;
@@ -92,8 +93,11 @@ void StepFeed::work() {
 }
 
 void StepFeed::wait_for_first(std::unique_lock<std::mutex>& lock) {
+  const auto is_there = [&] { return !slots_.empty() && slots_.front()->done; };
+  if (is_there()) return;
+  times_.restart();
   std::chrono::milliseconds waited{0};
-  while (!monitor_->changed.wait_for(lock, patience_, [&] { return !slots_.empty() && slots_.front()->done; })) {
+  while (!monitor_->changed.wait_for(lock, patience_, is_there)) {
     waited += patience_;
     warn_of_stall(waited);
   }
@@ -103,6 +107,7 @@ void StepFeed::wait_for_first(std::unique_lock<std::mutex>& lock) {
 LocalStep StepFeed::read_here() {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
+  times_.restart();
   LocalStep step = read(reader_->claim());
   const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin);
   if (waited >= patience_) warn_of_stall(waited);
@@ -111,8 +116,10 @@ LocalStep StepFeed::read_here() {
 
 void StepFeed::warn_of_stall(std::chrono::milliseconds waited) const {
   const double seconds = std::chrono::duration<double>(waited).count();
+  const std::string slowest = times_.slowest();
   log(LogLevel::kWarning,
-      fmt::format("input stall: a step has waited {:.{}f} s for {}", seconds, seconds < 10 ? 3 : 0, what_));
+      fmt::format("input stall: a step has waited {:.{}f} s for {}{}{}", seconds, seconds < 10 ? 3 : 0, what_,
+                  slowest.empty() ? "" : "; its slowest stage is ", slowest));
 }
 
 LocalStep StepFeed::next() {

@@ -14,6 +14,7 @@
 #include "lockstep/core/forks.h"
 #include "lockstep/data/deal.h"
 #include "lockstep/data/monitor.h"
+#include "lockstep/data/stage_times.h"
 
 namespace lockstep::internal {
 
@@ -22,7 +23,8 @@ namespace lockstep::internal {
 class StepFeed {
  public:
   /// Reads on `threads` threads, each a step: 1 where the work of several steps must not be done at once. `what` names
-  /// the pipeline in the warning that the loop has waited for longer than `patience`.
+  /// the pipeline in the warning that the loop has waited for longer than `patience`, which names its slowest stage
+  /// too.
   StepFeed(std::unique_ptr<EpochReader> reader, int64_t depth, int64_t threads, std::string what,
            std::chrono::milliseconds patience = std::chrono::seconds(10));
   ~StepFeed();
@@ -45,13 +47,14 @@ class StepFeed {
   void wait_for_first(std::unique_lock<std::mutex>& lock);
   LocalStep read_here();
   void warn_of_stall(std::chrono::milliseconds waited) const;
-  static LocalStep read(const EpochReader::Work& work);
+  LocalStep read(const EpochReader::Work& work);
 
   const std::unique_ptr<EpochReader> reader_;
   const std::size_t depth_;
   const std::string what_;
   const std::chrono::milliseconds patience_;
   const ProcessMark process_;
+  StageTimes times_;  // since the loop began to wait
   std::unique_ptr<Monitor> monitor_ = std::make_unique<Monitor>();
   std::deque<std::shared_ptr<Slot>> slots_;  // claimed, in order; guarded by the monitor
   bool over_ = false;                        // nothing is claimed any more; guarded by the monitor

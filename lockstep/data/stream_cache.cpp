@@ -329,7 +329,7 @@ class CacheStage final : public StreamStage {
     // Apart from what later stages leave out.
     if (pass.skipped) first.skipped = std::make_shared<SkippedSamples>(pass.skipped);
     const bool from_the_beginning = there.empty();
-    Reader upstream = this->upstream().open(first, there);
+    Reader upstream = open_upstream(first, there);
     auto reader = std::make_unique<RecordingReader>(kept_, std::move(upstream), from_the_beginning ? 0 : given,
                                                     std::move(there), first.skipped, describe());
     if (!from_the_beginning) return reader;

@@ -59,7 +59,7 @@ class RepeatReader final : public StreamReader {
     StreamPass pass = pass_;
     const uint64_t before = static_cast<uint64_t>(pass.pass.epoch) * static_cast<uint64_t>(count_.value_or(1));
     pass.pass.epoch = static_cast<int64_t>(before + static_cast<uint64_t>(round_));
-    return source_->open(pass, position);
+    return internal::open_stage(source_, pass, position);
   }
 
   const std::shared_ptr<const StreamSource> source_;
@@ -144,7 +144,7 @@ class ZipStage final : public StreamStage {
       second = parts.inner();
       parts.end();
     }
-    return std::make_unique<ZipReader>(upstream().open(pass, first), second_->open(pass, second), name_);
+    return std::make_unique<ZipReader>(open_upstream(pass, first), internal::open_stage(second_, pass, second), name_);
   }
   std::string describe() const override {
     return fmt::format("{} with {} as '{}'", upstream().describe(), second_->describe(), name_);

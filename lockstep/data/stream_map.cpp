@@ -126,7 +126,7 @@ class MapStage final : public StreamStage {
   std::unique_ptr<StreamReader> open(const StreamPass& pass, const StreamPosition& position) const override {
     StreamPass before = pass;
     ++before.pass.maps_after;
-    return std::make_unique<MapReader>(upstream().open(before, position), mapping_, pass.pass, shared_upstream(),
+    return std::make_unique<MapReader>(open_upstream(before, position), mapping_, pass.pass, shared_upstream(),
                                        pass.skipped);
   }
   std::string describe() const override { return fmt::format("{} of {}", mapping_->call.name, upstream().describe()); }
@@ -180,7 +180,7 @@ class FilterStage final : public StreamStage {
   FilterStage(const Stream& upstream, std::function<bool(const Batch&)> keep)
       : StreamStage(upstream), keep_(std::move(keep)) {}
   std::unique_ptr<StreamReader> open(const StreamPass& pass, const StreamPosition& position) const override {
-    return std::make_unique<FilterReader>(upstream().open(pass, position), keep_, shared_upstream(), pass.skipped);
+    return std::make_unique<FilterReader>(open_upstream(pass, position), keep_, shared_upstream(), pass.skipped);
   }
   std::string describe() const override { return fmt::format("some elements of {}", upstream().describe()); }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/data/stage_digest.h"
+#include "lockstep/data/stage_times.h"
 #include "lockstep/data/stream.h"
 
 namespace lockstep::internal {
@@ -30,6 +31,11 @@ class StreamStage : public data::StreamSource {
  protected:
   const data::StreamSource& upstream() const { return *upstream_; }
   const std::shared_ptr<const data::StreamSource>& shared_upstream() const { return upstream_; }
+  /// A reader of the upstream, which counts as a stage.
+  std::unique_ptr<data::StreamReader> open_upstream(const data::StreamPass& pass,
+                                                    const data::StreamPosition& position) const {
+    return open_stage(upstream_, pass, position);
+  }
 
  private:
   const std::shared_ptr<const data::StreamSource> upstream_;

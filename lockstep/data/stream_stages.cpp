@@ -58,12 +58,12 @@ class CountingStage final : public StreamStage {
   CountingStage(const Stream& upstream, int64_t end, std::function<bool(int64_t)> wanted, std::string what)
       : StreamStage(upstream), end_(end), wanted_(std::move(wanted)), what_(std::move(what)) {}
   std::unique_ptr<StreamReader> open(const StreamPass& pass, const StreamPosition& position) const override {
-    if (position.empty()) return std::make_unique<CountingReader>(upstream().open(pass, {}), 0, end_, wanted_);
+    if (position.empty()) return std::make_unique<CountingReader>(open_upstream(pass, {}), 0, end_, wanted_);
     PositionParts parts(position, describe());
     const int64_t read = parts.number();
     const StreamPosition there = parts.inner();
     parts.end();
-    return std::make_unique<CountingReader>(upstream().open(pass, there), read, end_, wanted_);
+    return std::make_unique<CountingReader>(open_upstream(pass, there), read, end_, wanted_);
   }
   std::string describe() const override { return fmt::format("{} of {}", what_, upstream().describe()); }
   int64_t num_shards() const override { return 1; }  // it counts over all files
@@ -139,13 +139,13 @@ class ShuffleStage final : public StreamStage {
   std::unique_ptr<StreamReader> open(const StreamPass& pass, const StreamPosition& position) const override {
     const uint64_t seed = internal::mixed(seed_, static_cast<uint64_t>(pass.shard_index));
     if (position.empty())
-      return std::make_unique<ShuffleReader>(upstream().open(pass, {}), window_, seed, pass.pass.epoch);
+      return std::make_unique<ShuffleReader>(open_upstream(pass, {}), window_, seed, pass.pass.epoch);
     PositionParts parts(position, describe());
     const int64_t number = parts.number();
     const int64_t given = parts.number();
     const StreamPosition start = parts.inner();
     parts.end();
-    auto reader = std::make_unique<ShuffleReader>(upstream().open(pass, start), window_, seed, pass.pass.epoch);
+    auto reader = std::make_unique<ShuffleReader>(open_upstream(pass, start), window_, seed, pass.pass.epoch);
     reader->restore(number, given, pass.skipped.get());
     return reader;
   }
@@ -204,7 +204,7 @@ class BatchStage final : public StreamStage {
   BatchStage(const Stream& upstream, int64_t count, bool drop, std::optional<PadOptions> pad)
       : StreamStage(upstream), count_(count), drop_(drop), pad_(pad) {}
   std::unique_ptr<StreamReader> open(const StreamPass& pass, const StreamPosition& position) const override {
-    return std::make_unique<BatchReader>(upstream().open(pass, position), count_, drop_, pad_, describe(),
+    return std::make_unique<BatchReader>(open_upstream(pass, position), count_, drop_, pad_, describe(),
                                          shared_upstream());
   }
   std::string describe() const override {
