@@ -265,7 +265,7 @@ class BatchStage final : public Stage {
   Batch read(std::span<const int64_t> ids) const override {
     std::vector<Batch> groups;
     for (const int64_t id : ids) groups.push_back(group(id));
-    if (groups.empty()) groups.push_back(internal::no_rows(as_row(read_padded({}))));
+    if (groups.empty()) return no_groups();
     return internal::joined_rows(groups, describe(), {[this](int64_t id) { return name_of(id); }, ids});
   }
 
@@ -282,6 +282,20 @@ class BatchStage final : public Stage {
     });
     return group;
   }
+  /// No rows of the shape that the first group has. Of samples of different lengths only PadOptions::length is known.
+  Batch no_groups() const {
+    Batch none = read_upstream({});
+    const int64_t samples = samples_ == 0 ? count_ : std::min(count_, samples_);
+    for_each_tensor(none, [&](at::Tensor& tensor) {
+      if (!tensor.defined()) return;
+      std::vector<int64_t> sizes = tensor.sizes().vec();
+      sizes.front() = samples;
+      if (pad_ && pad_->length > 0 && sizes.size() > 1) sizes[1] = pad_->length;
+      sizes.insert(sizes.begin(), 0);
+      tensor = at::empty(sizes, tensor.options());
+    });
+    return none;
+  }
   Batch group(int64_t id) const {
     const internal::Span span = internal::batch_span(samples_, count_, id);
     std::vector<int64_t> ids;
@@ -290,7 +304,7 @@ class BatchStage final : public Stage {
   }
   /// The samples of a group. Those of different lengths can only be read one by one.
   Batch read_padded(const std::vector<int64_t>& ids) const {
-    if (!pad_ || ids.empty()) return read_upstream(ids);
+    if (!pad_) return read_upstream(ids);
     std::vector<Batch> samples;
     for (const int64_t& id : ids) samples.push_back(read_upstream({&id, 1}));
     return internal::padded_rows(samples, *pad_, describe(),

@@ -88,7 +88,7 @@ struct Mapping {
   const internal::MapCall call;
   internal::ReadPool pool;
   std::mutex mutex;
-  std::optional<Batch> no_rows;  // a result without rows, once one is known; guarded by mutex
+  std::optional<Batch> no_rows;  // of the form that sample 0 has, once it was made; guarded by mutex
 };
 
 class MapStage final : public Stage {
@@ -139,8 +139,10 @@ class MapStage final : public Stage {
       }
     });
     const Batch joined = made.take(describe(), {[this](int64_t id) { return name_of(id); }, ids});
-    const std::lock_guard<std::mutex> lock(mapping_->mutex);
-    if (!mapping_->no_rows) mapping_->no_rows = internal::no_rows(joined);
+    if (std::find(ids.begin(), ids.end(), kFirst) != ids.end()) {
+      const std::lock_guard<std::mutex> lock(mapping_->mutex);
+      if (!mapping_->no_rows) mapping_->no_rows = internal::no_rows(joined);
+    }
     return joined;
   }
 
@@ -150,15 +152,16 @@ class MapStage final : public Stage {
   }
 
  private:
+  /// Its form tells those of results, whichever are read first: a last group of batch() has fewer rows.
+  static constexpr int64_t kFirst = 0;
+
   /// The dtypes and shapes of results are known from a sample only.
   Batch without_rows() const {
     {
       const std::lock_guard<std::mutex> lock(mapping_->mutex);
       if (mapping_->no_rows) return *mapping_->no_rows;
     }
-    if (size() == 0) return read_upstream({});
-    const int64_t first = 0;
-    return internal::no_rows(read({&first, 1}));
+    return size() == 0 ? read_upstream({}) : internal::no_rows(read({&kFirst, 1}));
   }
 
   const std::shared_ptr<Mapping> mapping_;
