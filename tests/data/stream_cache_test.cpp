@@ -74,6 +74,24 @@ TEST_F(StreamCache, ServesLaterRunsWithTheSameElements) {
   EXPECT_FALSE(fs::exists(path_ + ".part"));
 }
 
+TEST_F(StreamCache, BehindTakeIsKeptAndBeforeTakeOnlyWhereItAsksForTheEnd) {
+  const auto files = testing::files_of({5});
+  const Stream records = data::from_records(files, parse_number);
+  const Stream all = records.cache(path_).take(5);
+  for (int epoch = 0; epoch < 2; ++epoch) EXPECT_EQ(targets_of(all.read_all()), up_to(5));
+  EXPECT_EQ(files->read, 10) << "take(5) does not ask whether there is a sixth one";
+  EXPECT_FALSE(fs::exists(path_));
+  files->read = 0;
+  const Stream more = records.cache(path_).take(6);
+  for (int epoch = 0; epoch < 2; ++epoch) EXPECT_EQ(targets_of(more.read_all()), up_to(5));
+  EXPECT_EQ(files->read, 5);
+  const Stream first = records.take(3).cache(path_ + "2");
+  files->read = 0;
+  for (int epoch = 0; epoch < 2; ++epoch) EXPECT_EQ(targets_of(first.read_all()), up_to(3));
+  EXPECT_EQ(files->read, 3);
+  fs::remove(path_ + "2");
+}
+
 TEST_F(StreamCache, IsServedToTheSameHandleInItsNextEpoch) {
   const auto files = testing::files_of({5});
   const Stream cached = data::from_records(files, parse_number).cache(path_);
