@@ -15,6 +15,9 @@ struct PartDigest {
   int64_t rows = 0;
 };
 
+/// What workers tell each other of batches without a Batch::origin. It is short enough to need no memory.
+inline constexpr const char* kOwnBatches = "its own batches";
+
 /// Reports the first two replicas that were given the same, as a finding about `subject` at `step`. `parts` are those
 /// of all replicas, in their order.
 void report_repeated_input(Findings& findings, const std::string& subject, int64_t step,

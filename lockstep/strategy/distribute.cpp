@@ -138,7 +138,8 @@ void Strategy::watch(const PerReplica<Batch>& batches) {
   };
   // Batches with an origin were dealt, and run itself compares how.
   if (num_workers() > 1 && batches.begin()->origin.empty()) {
-    const CallScope call(*group_, "Strategy::run", "do the work in the step itself: runs do not nest");
+    const CallScope call(*group_, "Strategy::run", "do the work in the step itself: runs do not nest",
+                         internal::Workers::kAll, internal::kOwnBatches);
     call.require_outermost();
     const auto all =
         internal::agree_on_call(group_->rounds(), {.call = "Strategy::run", .name = "first batches", .step = step()},

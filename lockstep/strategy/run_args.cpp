@@ -4,6 +4,7 @@
 
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
+#include "lockstep/data/repeated_input.h"
 
 namespace lockstep::internal {
 
@@ -43,9 +44,9 @@ void check_batches(const char* call, const PerReplica<Batch>& batches) {
 }
 
 void add_origin(std::string& origins, const PerReplica<Batch>& batches) {
-  if (batches.empty() || batches.begin()->origin.empty()) return;
+  if (batches.empty()) return;
   if (!origins.empty()) origins += " and ";
-  origins += batches.begin()->origin;
+  origins += batches.begin()->origin.empty() ? kOwnBatches : batches.begin()->origin.c_str();
 }
 
 }  // namespace lockstep::internal

@@ -237,6 +237,24 @@ TEST(WorkersDiffer, WithoutHarmInBatchesOfTheirOwn) {
   });
 }
 
+TEST(WorkersDiffer, WhereOneGivesBatchesOfItsOwnInTheFirstStepAndLater) {
+  for (const int64_t steps_before : {0, 1}) {
+    testing::expect_error_on_all<UsageError>({3, 3, 1},
+                                             [=](Strategy& strategy) {
+                                               const auto data = distributed(strategy, 12, {.global_batch = 4});
+                                               for (int64_t step = 0; step < steps_before; ++step)
+                                                 sum_of(strategy, batch_of(data, 0, 0));
+                                               const auto own = strategy.per_replica([](ReplicaId) {
+                                                 return Batch{.input = torch::ones({2}), .global_size = 6};
+                                               });
+                                               sum_of(strategy, is_last(strategy) ? own : batch_of(data, 0, 0));
+                                             },
+                                             "LS-WORKER-ORDER",
+                                             {"workers 0 to 1 came to Strategy::run of 'samples at 0 to 3 of epoch 0",
+                                              "worker 2 came to Strategy::run of 'its own batches'"});
+  }
+}
+
 TEST(WorkersDiffer, InNothingThatOneWorkerHasToCompare) {
   MirroredStrategy strategy({.devices = {"cpu:0"}, .replicas = 2});
   EXPECT_EQ(batch_of(distributed(strategy, 12, {.global_batch = 4}), 0, 0)[ReplicaId(0)].origin, "");
