@@ -1,7 +1,9 @@
 #include "tools/train_data.h"
 
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -30,6 +32,32 @@ void require_input_width(const std::string& name, const Dataset& dataset, const 
                    fmt::format("give --widths that begin with {}", numbers));
 }
 
+/// The largest target; -1 where there is none.
+int64_t largest_target(const Dataset& dataset) {
+  constexpr int64_t kAtOnce = 1024;
+  int64_t largest = -1;
+  for (int64_t begin = 0; begin < dataset.size(); begin += kAtOnce) {
+    std::vector<int64_t> ids;
+    for (int64_t id = begin; id < std::min(dataset.size(), begin + kAtOnce); ++id) ids.push_back(id);
+    largest = std::max(largest, dataset.read(ids).target.max().item<int64_t>());
+  }
+  return largest;
+}
+
+void require_classes(const std::string& name, const data::Split& split, const ModelOptions& model) {
+  constexpr int64_t kOfOtherModels = 10;
+  const bool is_mlp = model.name == "mlp";
+  if (is_mlp && model.widths.empty()) return;
+  const int64_t classes = is_mlp ? model.widths.back() : kOfOtherModels;
+  const int64_t largest = std::max(largest_target(split.train), largest_target(split.evaluate));
+  if (largest < classes) return;
+  throw UsageError(
+      "LS-FLAG",
+      fmt::format("--model {} chooses among {} classes, and --data {} has the classes 0 to {}",
+                  is_mlp ? "mlp by its --widths" : model.name, classes, name, largest),
+      fmt::format("give {}--widths that end with at least {}", is_mlp ? "" : "--model mlp, and ", largest + 1));
+}
+
 }  // namespace
 
 TrainData load_data(const std::string& name, ModelOptions& model) {
@@ -54,6 +82,7 @@ TrainData load_data(const std::string& name, ModelOptions& model) {
   }
   const data::Split split = folder ? data::idx(*folder) : data::digits();
   if (model.name == "mlp") require_input_width(name, split.train, model.widths);
+  require_classes(name, split, model);
   return {split.train, split.evaluate, {}};
 }
 

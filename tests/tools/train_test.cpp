@@ -259,6 +259,7 @@ TEST_F(Train, BadFlagsAreOneLineAndExitCodeTwo) {
   expect_refused("--devices=cpu:0,", 2, "--devices: element 2 of the 2 of 'cpu:0,' is empty");
   expect_refused("--widths ,784,10", 2, "--widths: element 1 of the 3");
   expect_refused("--model mlp --widths 64,10", 2, "widths begin with 64, and a sample of --data digits has 784");
+  expect_refused("--model mlp --widths 784,16,9", 2, "[LS-FLAG] give --widths that end with at least 10");
   expect_refused("--devices cpu:0,cpu:1 --replicas 1", 2, "LS-LANES");
   expect_refused("--strategy one-device --replicas 2", 2, "one-device");
   expect_refused("--replicas 0", 2, "replicas");
