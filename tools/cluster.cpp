@@ -233,7 +233,7 @@ int show_cluster(const ClusterCommandOptions& options) {
   }
   const std::vector<std::string> findings = no_interface ? std::vector<std::string>() : findings_about(spec, own);
   if (!options.json) print(spec, own, findings);
-  std::fflush(stdout);  // the others may take their time
+  flush_output();  // the others may take their time
   std::optional<CheckResult> checked;
   if (options.check && !no_interface) checked = reach_all(spec, options);
   if (options.json) {
@@ -243,7 +243,7 @@ int show_cluster(const ClusterCommandOptions& options) {
   } else if (checked) {
     print(*checked);
   }
-  std::fflush(stdout);
+  flush_output();
   if (no_interface) std::rethrow_exception(no_interface);
   if (checked && checked->error) std::rethrow_exception(checked->error);
   const bool is_clean = spec.disagreements.empty() && findings.empty();

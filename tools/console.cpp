@@ -4,8 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <iostream>
+
+#include "lockstep/core/error.h"
 
 namespace lockstep::tools {
 
@@ -14,6 +19,8 @@ namespace {
 constexpr std::chrono::milliseconds kRedraw{100};
 constexpr std::chrono::seconds kLine{10};
 constexpr int kBarWidth = 30;
+
+int lost_output = 0;  // why something that was printed has not arrived
 
 bool is_terminal() {
   const char* term = std::getenv("TERM");
@@ -81,7 +88,7 @@ void print_table(const std::vector<std::pair<std::string, std::string>>& rows) {
   std::size_t width = 0;
   for (const auto& [name, value] : rows) width = std::max(width, name.size());
   for (const auto& [name, value] : rows) std::fputs(fmt::format("{:<{}}  {}\n", name, width, value).c_str(), stdout);
-  std::fflush(stdout);
+  flush_output();
 }
 
 void print_columns(const std::vector<std::vector<std::string>>& rows) {
@@ -97,7 +104,22 @@ void print_columns(const std::vector<std::vector<std::string>>& rows) {
     }
     std::fputs((line + "\n").c_str(), stdout);
   }
-  std::fflush(stdout);
+  flush_output();
+}
+
+void flush_output() {
+  errno = 0;
+  if (std::fflush(stdout) != 0 && lost_output == 0) lost_output = errno;
+  std::cout.flush();
+}
+
+void finish_output() {
+  flush_output();
+  if (lost_output == 0 && std::ferror(stdout) == 0 && std::cout) return;
+  throw DataError("LS-FILE",
+                  std::string("what was to be printed could not be written to standard output: ") +
+                      std::strerror(lost_output == 0 ? EIO : lost_output),
+                  "make room on its disk, or send it somewhere else");
 }
 
 }  // namespace lockstep::tools

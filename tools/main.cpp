@@ -12,6 +12,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/version.h"
+#include "tools/console.h"
 #include "tools/exit_status.h"
 #include "tools/list_flags.h"
 #include "tools/subcommands.h"
@@ -24,6 +25,22 @@ int refuse(const std::string& text, int code) {
   for (char& c : line) c = c == '\n' ? ' ' : c;
   std::fputs(fmt::format("lockstep: {}\n", line).c_str(), stderr);
   return code;
+}
+
+int refuse(const std::exception& error) {
+  // LibTorch's own errors without their backtrace.
+  return refuse(lockstep::message_of(std::current_exception()), lockstep::tools::exit_status(error));
+}
+
+/// The code with which the program ends. What was printed and has not arrived is an error, unless there is another one.
+int ended(int code) {
+  try {
+    lockstep::tools::finish_output();
+    return code;
+  } catch (const std::exception& error) {
+    const int lost = refuse(error);
+    return code == lockstep::tools::kClean ? lost : code;
+  }
 }
 
 }  // namespace
@@ -46,7 +63,7 @@ int main(int argc, char** argv) {
     std::reverse(words.begin(), words.end());  // as the parser wants them
     app.parse(std::move(words));
   } catch (const CLI::Success& done) {
-    return app.exit(done);  // --help and --version
+    return ended(app.exit(done));  // --help and --version
   } catch (const CLI::ParseError& error) {
     // The parser does not name the word that it could not place.
     const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
@@ -60,9 +77,8 @@ int main(int argc, char** argv) {
     if (level != lockstep::LogLevel::kInfo) std::fputs(fmt::format("lockstep: {}\n", line).c_str(), stderr);
   });
   try {
-    return chosen();
+    return ended(chosen());
   } catch (const std::exception& error) {
-    // LibTorch's own errors without their backtrace.
-    return refuse(lockstep::message_of(std::current_exception()), lockstep::tools::exit_status(error));
+    return refuse(error);
   }
 }

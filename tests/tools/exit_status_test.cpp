@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,6 +40,37 @@ TEST(ExitStatus, TellsALauncherWhetherToStartAgain) {
   EXPECT_EQ(codes(with({"--engine", "tls"})), (std::vector<int>{2, 2})) << "flags that do not fit";
   EXPECT_EQ(codes(with({"--data", "idx:/nowhere"})), (std::vector<int>{3, 65})) << "data";
   EXPECT_EQ(codes(with({"--optimizer", "sgd", "--learning-rate", "1e25"})), (std::vector<int>{1, 65})) << "the loss";
+}
+
+class CheckpointStatus : public lockstep::testing::RunProgram {};
+
+TEST_F(CheckpointStatus, OfADamagedOneTellsALauncherNotToStartAgain) {
+  ASSERT_EQ(run_to_end({LOCKSTEP_PROGRAM, "train", "--model", "mlp", "--devices", "cpu:0", "--steps", "1",
+                        "--checkpoint-dir", path("c")})
+                .code,
+            0);
+  std::filesystem::resize_file(path("c") + "/step-0000000001/weights.safetensors", 20);
+  for (const char* command : {"verify", "list"}) {
+    const std::vector<std::string> words = {"checkpoint", command, path("c")};
+    EXPECT_EQ(run_with("ALONE=1", words).code, 1) << command;
+    EXPECT_EQ(run_with(kStart, words).code, 65) << command;
+  }
+}
+
+TEST_F(CheckpointStatus, AndThatOfOthersSaysThatWhatWasPrintedIsLost) {
+  const auto lost = [](const std::string& command) {
+    return lockstep::testing::run_program("f() { " LOCKSTEP_PROGRAM " \"$@\" 2>&1 >/dev/full; }; f", command);
+  };
+  std::filesystem::create_directories(path("c"));
+  for (const std::string& command :
+       {std::string("--help"), std::string("cluster"), std::string("cluster --json"), "checkpoint list " + path("c"),
+        "checkpoint list --json " + path("c"), std::string("train --model mlp --devices cpu:0 --steps 1")}) {
+    const auto result = lost(command);
+    EXPECT_EQ(result.code, 3) << command << "\n" << result.output;
+    EXPECT_TRUE(has(result.output, "standard output: No space left on device [LS-FILE]")) << result.output;
+  }
+  EXPECT_EQ(lost("checkpoint verify " + path("c")).code, 3) << "its own error";
+  EXPECT_FALSE(has(lost("checkpoint verify " + path("c")).output, "standard output"));
 }
 
 TEST(ExitStatus, AConfigurationThatIsWrongIsNotStartedAgain) {
