@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/file_descriptor.h"
 
 namespace lockstep::tools {
 
@@ -51,8 +52,12 @@ void SampleLog::open(std::ios::openmode mode) {
 }
 
 void SampleLog::fail() const {
-  throw DataError("LS-FILE", "'" + path_ + "' cannot be written: " + std::strerror(errno),
-                  "choose a folder that exists and is yours, with room on its disk");
+  const int error = errno;
+  const ErrorCode code = internal::is_out_of_descriptors(error) ? ErrorCode("LS-FILE-LIMIT") : ErrorCode("LS-FILE");
+  throw DataError(code, "'" + path_ + "' cannot be written: " + internal::text_of_open_error(error),
+                  internal::is_out_of_descriptors(error)
+                      ? internal::kMoreDescriptors
+                      : "choose a folder that exists and is yours, with room on its disk");
 }
 
 void SampleLog::go_on_at(int64_t step) {

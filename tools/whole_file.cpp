@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/file_descriptor.h"
 
 namespace lockstep::tools {
 
@@ -19,8 +20,11 @@ WholeFile::WholeFile(std::string path) : path_(std::move(path)) {
   }
   stream_.open(path_ + ".part", std::ios::binary | std::ios::trunc);
   if (!stream_) {
-    throw DataError("LS-FILE", "'" + path_ + "' cannot be written: " + std::strerror(errno),
-                    "choose a folder that exists and is yours");
+    const int error = errno;
+    const ErrorCode code = internal::is_out_of_descriptors(error) ? ErrorCode("LS-FILE-LIMIT") : ErrorCode("LS-FILE");
+    throw DataError(code, "'" + path_ + "' cannot be written: " + internal::text_of_open_error(error),
+                    internal::is_out_of_descriptors(error) ? internal::kMoreDescriptors
+                                                           : "choose a folder that exists and is yours");
   }
   open_ = true;
 }

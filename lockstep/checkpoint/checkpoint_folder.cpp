@@ -49,6 +49,7 @@ FoundCheckpoint look_at(Files& files, const fs::path& folder, bool has_manifest)
     one.step = reader.manifest().run.step;
     one.sequence = reader.manifest().run.sequence;
   } catch (const DataError& error) {
+    if (!says_of_file(error)) throw;
     one.problem = error.what();
   }
   return one;

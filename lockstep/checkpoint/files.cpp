@@ -26,6 +26,10 @@ constexpr int64_t kWritingThreads = 2;
 constexpr int64_t kMostReadingThreads = 8;
 
 [[noreturn]] void fail(const fs::path& path, const char* what, int error) {
+  if (is_out_of_descriptors(error)) {
+    throw DataError("LS-FILE-LIMIT", fmt::format("'{}' {}: {}", path.string(), what, text_of_open_error(error)),
+                    kMoreDescriptors);
+  }
   const char* const remedy = error == ENOSPC || error == EDQUOT    ? "make room on the disk, or choose another one"
                              : error == EACCES || error == EROFS   ? "choose a folder that you may write to"
                              : error == ENOENT || error == ENOTDIR ? "look at the path"
@@ -218,6 +222,8 @@ class HostFiles final : public Files {
 };
 
 }  // namespace
+
+bool says_of_file(const DataError& error) { return error.code() != "LS-FILE-LIMIT"; }
 
 Files& host_files() {
   static HostFiles files;

@@ -11,6 +11,10 @@
 #include <string>
 #include <vector>
 
+namespace lockstep {
+class DataError;
+}
+
 namespace lockstep::internal {
 
 /// A file that is being written. What was written is durable once sync() has returned, and its name once the folder is
@@ -31,6 +35,10 @@ class OpenFile {
   /// Fills `bytes` from `offset`. A DataError where the file has fewer.
   virtual void read(uint64_t offset, std::span<std::byte> bytes) const = 0;
 };
+
+/// Whether an error that came of reading a file means that the file, or its disk, is not as it should be. It does not
+/// where this process could not open any other file either (LS-FILE-LIMIT).
+bool says_of_file(const DataError& error);
 
 /// Held until it is destroyed, or until the process ends in any way.
 class FileLock {

@@ -88,7 +88,8 @@ class FirstWholeReader {
       try {
         reader_.emplace(files_, folder);
         return Opened(encode_manifest(reader_->manifest()), folder.string());
-      } catch (const DataError&) {
+      } catch (const DataError& error) {
+        if (!says_of_file(error)) throw;
         keep(std::current_exception());
       }
     }
@@ -127,7 +128,8 @@ class FirstWholeReader {
     all_or_none(strategy_, kCall, [&] {
       try {
         image = read();
-      } catch (const DataError&) {
+      } catch (const DataError& error) {
+        if (!says_of_file(error)) throw;
         damage = std::current_exception();
       }
     });
@@ -151,7 +153,8 @@ class FirstWholeReader {
           ids.emplace_back(std::move(one.kind), std::move(one.name), one.replica, one.value.defined());
           if (one.value.defined()) values.push_back(std::move(one.value));
         }
-      } catch (const DataError&) {
+      } catch (const DataError& error) {
+        if (!says_of_file(error)) throw;
         keep(std::current_exception());
         return std::tuple(std::move(ids), std::move(values), false);
       }

@@ -3,9 +3,22 @@
 
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
+#include <string>
 #include <utility>
 
 namespace lockstep::internal {
+
+/// Whether a call has failed because this process, or the system, has no file descriptor left: it says nothing of the
+/// file.
+inline bool is_out_of_descriptors(int error) { return error == EMFILE || error == ENFILE; }
+/// What one can do about that.
+inline constexpr const char* kMoreDescriptors = "raise the limit of open files (ulimit -n), or close some first";
+/// The system's reason why a file was not opened.
+inline std::string text_of_open_error(int error) {
+  return std::string(is_out_of_descriptors(error) ? "no file descriptor is left: " : "") + std::strerror(error);
+}
 
 /// Closes its descriptor, if it has one, when it is destroyed or assigned to.
 class FileDescriptor {

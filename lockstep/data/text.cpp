@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/file_descriptor.h"
 #include "lockstep/data/files_digest.h"
 #include "lockstep/data/sources.h"
 #include "lockstep/data/stage_digest.h"
@@ -28,8 +30,12 @@ std::string read_file(const std::string& path) {
     throw DataError("LS-DATA-FILE", fmt::format("'{}' is not a plain file", path), "give a file of text");
   }
   std::ifstream in(path, std::ios::binary);
-  if (!in)
-    throw DataError("LS-DATA-FILE", fmt::format("'{}' cannot be opened", path), "check that it exists and may be read");
+  if (!in) {
+    const int error = errno;
+    throw DataError(
+        "LS-DATA-FILE", fmt::format("'{}' cannot be opened: {}", path, internal::text_of_open_error(error)),
+        internal::is_out_of_descriptors(error) ? internal::kMoreDescriptors : "check that it exists and may be read");
+  }
   std::string bytes;
   while (in) {
     const std::size_t before = bytes.size();

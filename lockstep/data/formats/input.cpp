@@ -134,8 +134,9 @@ InputFile::InputFile(std::string path) : path_(std::move(path)) {
   // A pipe would wait for its writer.
   file_ = FileDescriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file_.is_open()) {
-    throw DataError("LS-DATA-FILE", fmt::format("'{}' cannot be opened: {}", path_, text_of_errno(errno)),
-                    "check that it exists and may be read");
+    const int error = errno;
+    throw DataError("LS-DATA-FILE", fmt::format("'{}' cannot be opened: {}", path_, text_of_open_error(error)),
+                    is_out_of_descriptors(error) ? kMoreDescriptors : "check that it exists and may be read");
   }
   struct stat status {};
   if (::fstat(file_.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
