@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "lockstep/checkpoint/content_checksum.h"
+#include "lockstep/checkpoint/saved_values.h"
 #include "lockstep/checkpoint/strict_json.h"
 #include "lockstep/core/error.h"
 
@@ -202,6 +203,7 @@ Manifest decode_manifest(std::string_view text, const std::string& what) {
                                 text_in(entry, "key", what), text_in(entry, "dtype", what),
                                 checksums_in(entry, format, what),
                                 entry.contains("aggregation") ? text_in(entry, "aggregation", what) : std::string()});
+    aggregation_of(manifest.tensors.back().aggregation, what);  // throws where there is none of this name
     if (manifest.tensors.back().file >= manifest.files.size())
       throw_damaged(what, "names a file that it does not list");
   }
