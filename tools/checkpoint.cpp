@@ -2,12 +2,15 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -20,6 +23,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/reduce/operands.h"
 #include "tools/console.h"
+#include "tools/exit_status.h"
 
 namespace lockstep::tools {
 
@@ -34,16 +38,41 @@ using nlohmann::ordered_json;
 
 void print(const ordered_json& json) {
   std::fputs((json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n").c_str(), stdout);
-  std::fflush(stdout);
+  flush_output();
 }
 
 bool is_checkpoint(const fs::path& path) { return host_files().has(path / internal::kManifestName); }
+
+/// "runs/" is "runs".
+fs::path folder_at(const std::string& path) {
+  const fs::path given(path);
+  return given.has_filename() ? given : given.parent_path();
+}
+
+/// Whether it is the folder of a checkpoint that is being saved, or whose save was interrupted.
+bool is_begun_checkpoint(const fs::path& folder) {
+  if (is_checkpoint(folder)) return false;
+  const bool is_empty = host_files().list(folder).empty();
+  const bool has_name = folder.filename().string().starts_with("step-");
+  return is_empty ? has_name : internal::has_only_remains(host_files(), folder);
+}
+
+/// What a checkpoint lacks that is not complete.
+std::string missing_text(const fs::path& folder) {
+  const std::vector<std::string> names = host_files().list(folder);
+  return fmt::format("'{}' has no {}, which a save writes last; it has {}", folder.string(), internal::kManifestName,
+                     names.empty() ? "no file at all" : fmt::format("{}", fmt::join(names, ", ")));
+}
 
 /// The checkpoint that a path means.
 fs::path checkpoint_at(const std::string& path) {
   if (is_checkpoint(path)) return path;
   const auto found = internal::whole_checkpoints_in(host_files(), path);
   if (!found.empty()) return found.back().path;
+  if (fs::is_directory(path) && is_begun_checkpoint(folder_at(path))) {
+    throw DataError("LS-CHECKPOINT-NONE", "the checkpoint is not complete: " + missing_text(folder_at(path)),
+                    "let its save end, or take another one of the folder around it");
+  }
   throw DataError("LS-CHECKPOINT-NONE", fmt::format("'{}' is no checkpoint, and has no whole one in it", path),
                   "name a checkpoint's folder, or the folder of --checkpoint-dir");
 }
@@ -61,6 +90,9 @@ uint64_t bytes_of(const fs::path& folder) {
   for (const auto& one : fs::directory_iterator(folder, ignored)) bytes += one.is_regular_file() ? one.file_size() : 0;
   return bytes;
 }
+
+/// The exit code where a checkpoint is damaged.
+int damaged() { return exit_status(kFindings, ExitCode::kDataError); }
 
 /// The first line of an error's text.
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
@@ -124,6 +156,34 @@ std::map<std::string, at::Tensor> values_of(const CheckpointReader& reader, cons
   return values;
 }
 
+/// The names of the moving averages' variables. One of the name A has `<variable>/A` for each variable that it
+/// averages, of the variable's shape, and `<the first one>/A_updates`, which counts.
+std::set<std::string> averages_in(const CheckpointReader& reader, const std::map<std::string, at::Tensor>& all) {
+  constexpr std::string_view kCount = "_updates";
+  std::set<std::string> mirrored;
+  for (const auto& one : reader.manifest().tensors) {
+    if (one.kind == "mirrored") mirrored.insert(one.name);
+  }
+  const auto is_average = [&](const std::string& variable, const std::string& end) {
+    if (!mirrored.contains(variable) || !mirrored.contains(variable + end)) return false;
+    const at::Tensor& average = all.at(variable + end);
+    return average.is_floating_point() && average.sizes() == all.at(variable).sizes();
+  };
+  std::set<std::string> averages;
+  for (const std::string& count : mirrored) {
+    if (!count.ends_with(kCount) || all.at(count).scalar_type() != at::kLong || all.at(count).dim() != 0) continue;
+    for (std::size_t slash = count.find('/'); slash != std::string::npos; slash = count.find('/', slash + 1)) {
+      const std::string end = count.substr(slash, count.size() - kCount.size() - slash);  // "/A"
+      if (!is_average(count.substr(0, slash), end)) continue;
+      averages.insert(count);
+      for (const std::string& variable : mirrored) {
+        if (is_average(variable, end)) averages.insert(variable + end);
+      }
+    }
+  }
+  return averages;
+}
+
 }  // namespace
 
 int list_checkpoints(const CheckpointCommandOptions& options) {
@@ -131,20 +191,23 @@ int list_checkpoints(const CheckpointCommandOptions& options) {
     throw DataError("LS-CHECKPOINT-NONE", fmt::format("there is no folder '{}'", options.path),
                     "name the folder of --checkpoint-dir");
   }
-  const fs::path given(options.path);
-  const fs::path folder = given.has_filename() ? given : given.parent_path();  // "runs/" is "runs"
-  const auto found = is_checkpoint(folder) ? std::vector{internal::look_at_checkpoint(host_files(), folder)}
-                                           : internal::checkpoints_in(host_files(), folder);
+  const fs::path folder = folder_at(options.path);
+  const bool is_one = is_checkpoint(folder) || is_begun_checkpoint(folder);
+  const auto found = is_one ? std::vector{internal::look_at_checkpoint(host_files(), folder)}
+                            : internal::checkpoints_in(host_files(), folder);
   ordered_json json = ordered_json::array();
   std::vector<std::vector<std::string>> rows{{"checkpoint", "step", "bytes", "state"}};
+  std::vector<std::string> problems;  // as lines
   int code = 0;
   for (const FoundCheckpoint& one : found) {
     const bool is_begun = !one.problem.empty() && !is_checkpoint(one.path);
     const char* const state = one.problem.empty() ? "whole" : is_begun ? "not complete" : "damaged";
-    if (!one.problem.empty() && !is_begun) code = 1;
+    const std::string problem = is_begun ? missing_text(one.path) : first_line(one.problem);
+    if (!problem.empty() && !is_begun) code = damaged();
+    if (!problem.empty()) problems.push_back(fmt::format("{}: {}\n", state, problem));
     rows.push_back({one.path.filename().string(), std::to_string(one.step), size_text(bytes_of(one.path)), state});
     json.push_back({{"path", one.path.string()}, {"step", one.step}, {"bytes", bytes_of(one.path)}, {"state", state}});
-    if (!one.problem.empty()) json.back()["problem"] = first_line(one.problem);
+    if (!problem.empty()) json.back()["problem"] = problem;
   }
   if (options.json) {
     print({{"directory", options.path}, {"checkpoints", std::move(json)}});
@@ -155,12 +218,8 @@ int list_checkpoints(const CheckpointCommandOptions& options) {
     return code;
   }
   print_columns(rows);
-  for (const FoundCheckpoint& one : found) {
-    if (!one.problem.empty() && is_checkpoint(one.path)) {
-      std::fputs(fmt::format("damaged: {}\n", first_line(one.problem)).c_str(), stdout);
-    }
-  }
-  std::fflush(stdout);
+  for (const std::string& line : problems) std::fputs(line.c_str(), stdout);
+  flush_output();
   return code;
 }
 
@@ -212,7 +271,7 @@ int show_checkpoint(const CheckpointCommandOptions& options) {
   for (const auto& [name, text] : run.data) rows.push_back({name, "data", text});
   for (const auto& [name, text] : run.values) rows.push_back({name, "value", text});
   print_columns(rows);
-  std::fflush(stdout);
+  flush_output();
   return 0;
 }
 
@@ -237,8 +296,9 @@ int verify_checkpoints(const CheckpointCommandOptions& options) {
         bytes += static_cast<uint64_t>(reader.read(i).nbytes());  // one at a time
       }
     } catch (const DataError& error) {
+      if (!internal::says_of_file(error)) throw;
       problem = first_line(error.what());
-      code = 1;
+      code = damaged();
     }
     json.push_back({{"path", path.string()}, {"whole", problem.empty()}});
     if (!problem.empty()) json.back()["problem"] = problem;
@@ -249,7 +309,7 @@ int verify_checkpoints(const CheckpointCommandOptions& options) {
     std::fputs(text.c_str(), stdout);
   }
   if (options.json) print({{"checkpoints", std::move(json)}});
-  std::fflush(stdout);
+  flush_output();
   return code;
 }
 
@@ -306,7 +366,7 @@ int diff_checkpoints(const CheckpointCommandOptions& options) {
   } else {
     print_columns(rows);
   }
-  std::fflush(stdout);
+  flush_output();
   return code;
 }
 
@@ -316,10 +376,9 @@ int export_checkpoint(const CheckpointCommandOptions& options) {
   const std::map<std::string, at::Tensor> all = values_of(reader, path.string());
   const std::string begin = options.module.empty() ? "" : options.module + ".";
   std::map<std::string, at::Tensor> weights;
+  const std::set<std::string> averages = averages_in(reader, all);
   for (const auto& [name, value] : all) {
-    // An average's name is that of its variable and more.
-    const bool is_average = name.find('/') != std::string::npos && all.contains(name.substr(0, name.rfind('/')));
-    if (!name.starts_with(begin) || (!begin.empty() && is_average)) continue;
+    if (!name.starts_with(begin) || (!begin.empty() && averages.contains(name))) continue;
     weights.emplace(name.substr(begin.size()), value);
   }
   if (weights.empty() && !begin.empty()) {

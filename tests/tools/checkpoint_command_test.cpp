@@ -1,5 +1,6 @@
 // `lockstep checkpoint`: what it exports, and what it says of checkpoints made by hand.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <torch/types.h>
 
 #include <filesystem>
@@ -19,6 +20,7 @@ namespace {
 using lockstep::load_tensors;
 using lockstep::testing::has;
 using lockstep::testing::run;
+using lockstep::testing::run_to_end;
 using lockstep::testing::RunProgram;
 
 class CheckpointCommand : public RunProgram {
@@ -59,6 +61,8 @@ TEST_F(CheckpointCommand, AnExportHasTheValueThatReplicasStandForAndAModulesHasN
   const std::string made =
       saved("c", {{.kind = "mirrored", .name = "net.w", .value = one},
                   {.kind = "mirrored", .name = "net.w/average", .value = three},
+                  {.kind = "mirrored", .name = "net.w/average_updates", .value = torch::tensor(7)},
+                  {.kind = "mirrored", .name = "net.w/own", .value = three},
                   {.kind = "mirrored", .name = "network.w", .value = three},
                   {.kind = "slot", .name = "net.w/exp_avg", .value = three},
                   {.kind = "on-read", .name = "net.mean", .replica = 0, .value = one},
@@ -73,7 +77,8 @@ TEST_F(CheckpointCommand, AnExportHasTheValueThatReplicasStandForAndAModulesHasN
     const auto result = run("checkpoint export " + made + " " + path("w.safetensors") + flags);
     EXPECT_EQ(result.code, 0) << result.output;
     std::map<std::string, float> firsts;
-    for (const auto& [name, value] : load_tensors(path("w.safetensors"))) firsts[name] = value[1].item<float>();
+    for (const auto& [name, value] : load_tensors(path("w.safetensors")))
+      firsts[name] = value.flatten()[-1].item<float>();
     return firsts;
   };
   EXPECT_EQ(names_and_values(""), (std::map<std::string, float>{{"count", 4},  // numbers without a mean are replica 0's
@@ -81,17 +86,69 @@ TEST_F(CheckpointCommand, AnExportHasTheValueThatReplicasStandForAndAModulesHasN
                                                                 {"net.mean", 4},  // older checkpoints do not say it
                                                                 {"net.w", 2},
                                                                 {"net.w/average", 6},
+                                                                {"net.w/average_updates", 7},
+                                                                {"net.w/own", 6},
                                                                 {"network.w", 6},
                                                                 {"sum", 8}}));
-  EXPECT_EQ(names_and_values(" --module net"), (std::map<std::string, float>{{"mean", 4}, {"w", 2}}));
+  EXPECT_EQ(names_and_values(" --module net"), (std::map<std::string, float>{{"mean", 4}, {"w", 2}, {"w/own", 6}}))
+      << "of names with a slash only moving averages are left out";
   const auto none = run("checkpoint export " + made + " " + path("x.pt") + " --module other");
   EXPECT_EQ(none.code, 2) << none.output;
   EXPECT_TRUE(has(none.output, "LS-FLAG") && has(none.output, "--module other")) << none.output;
   EXPECT_EQ(run("checkpoint export " + made + " " + path("x.pt") + " --module ''").code, 2) << "an unset variable";
+}
+
+TEST_F(CheckpointCommand, AnAggregationThatIsNotKnownIsDamageInEachCommand) {
+  const auto one = torch::tensor({1.0F, 2.0F});
   const std::string odd =
       saved("odd", {{.kind = "on-read", .name = "m", .replica = 0, .value = one, .aggregation = "most"},
                     {.kind = "on-read", .name = "m", .replica = 1, .value = one, .aggregation = "most"}});
+  for (const auto& [command, code] : {std::pair("list ", 1), std::pair("verify ", 1), std::pair("show ", 3)}) {
+    const auto result = run(std::string("checkpoint ") + command + odd);
+    EXPECT_EQ(result.code, code) << result.output;
+    EXPECT_TRUE(has(result.output, "'most'")) << result.output;
+  }
   EXPECT_TRUE(has(run("checkpoint export " + odd + " " + path("x.pt")).output, "'most'"));
+}
+
+TEST_F(CheckpointCommand, WhatAnIncompleteCheckpointLacksIsNamed) {
+  const std::string made = saved("c/step-0000000007", {{.kind = "mirrored", .name = "w", .value = torch::ones({3})}});
+  const std::string list_around = path("c");
+  std::filesystem::remove(made + "/manifest.json");
+  for (const std::string& given : {made, made + "/", list_around}) {
+    const auto list = json_of("list " + given, 0)["checkpoints"];
+    ASSERT_EQ(list.size(), 1u) << list;
+    EXPECT_EQ(list[0]["state"], "not complete");
+    EXPECT_EQ(list[0]["step"], 7);
+    for (const std::string& text : {list[0]["problem"].get<std::string>(), run("checkpoint list " + given).output}) {
+      EXPECT_TRUE(has(text, "has no manifest.json") && has(text, "weights.safetensors")) << text;
+    }
+  }
+  const auto verified = run("checkpoint verify " + made);
+  EXPECT_EQ(verified.code, 3) << verified.output;
+  EXPECT_TRUE(has(verified.output, "is not complete") && has(verified.output, "manifest.json")) << verified.output;
+  std::filesystem::remove(made + "/weights.safetensors");
+  EXPECT_TRUE(has(run("checkpoint list " + made).output, "it has no file at all"));
+  std::filesystem::create_directories(path("d"));
+  EXPECT_TRUE(has(run("checkpoint list " + path("d")).output, "there is no checkpoint in"));
+}
+
+TEST_F(CheckpointCommand, WithoutAFileDescriptorNothingIsCalledDamaged) {
+  const std::string made = saved("c/step-0000000007", {{.kind = "mirrored", .name = "w", .value = torch::ones({3})},
+                                                       {.kind = "slot", .name = "w/m", .value = torch::ones({3})}});
+  for (const std::string command : {"verify", "list", "show", "export"}) {
+    std::vector<std::string> words{LOCKSTEP_PROGRAM, "checkpoint", command, path("c")};
+    if (command == "export") words.push_back(path("x.pt"));
+    const auto ended = run_to_end(words, [] {
+      constexpr rlimit kThreeStreamsAndOne{4, 4};
+      setrlimit(RLIMIT_NOFILE, &kThreeStreamsAndOne);
+    });
+    EXPECT_EQ(ended.code, 3) << ended.errors;
+    EXPECT_TRUE(has(ended.errors, "no file descriptor is left") && has(ended.errors, "[LS-FILE-LIMIT]") &&
+                has(ended.errors, "ulimit -n"))
+        << ended.errors;
+    EXPECT_FALSE(has(ended.errors, "damaged") || has(ended.output, "damaged")) << ended.errors << ended.output;
+  }
 }
 
 TEST_F(CheckpointCommand, ADifferenceIsThatOfTheElementsThatDiffer) {
