@@ -28,7 +28,7 @@ void add_train(CLI::App& app, Action& chosen) {
   train->add_option("--wire", options.wire, "in which numbers gradients travel between the workers of multi-worker")
       ->check(CLI::IsMember({"exact", "bfloat16"}))
       ->capture_default_str();
-  train->add_option("--slots", options.slots, "whether each worker of multi-worker has all slots of the optimizer")
+  train->add_option("--slots", options.slots, "what each worker of multi-worker has of the optimizer's slots")
       ->check(CLI::IsMember({"whole", "sliced"}))
       ->capture_default_str();
   train->add_option("--devices", options.devices, "lanes, such as cpu:0,cpu:1; by default as many as cores")

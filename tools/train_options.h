@@ -15,7 +15,7 @@ struct TrainOptions {
   std::string strategy = "mirrored";
   std::string engine = "auto";  // between the workers of multi-worker
   std::string wire = "exact";   // or bfloat16: the numbers of sums between them
-  std::string slots = "whole";  // or sliced: which slots each of them has
+  std::string slots = "whole";  // or sliced: what each of them has of the slots
   std::vector<std::string> devices;
   int64_t replicas = 0;
   int64_t threads_per_replica = 1;

@@ -11,8 +11,8 @@ inline constexpr int64_t kBlockBytes = 8192;
 /// How many blocks hold `bytes` bytes; the last one may be short.
 constexpr int64_t blocks_of(int64_t bytes) { return (bytes + kBlockBytes - 1) / kBlockBytes; }
 
-/// The checksum of `bytes` bytes. It equals the checksum that the fused update keeps of the same memory. Values of
-/// different processes cannot be compared.
+/// The checksum of `bytes` bytes. It equals the checksum that the fused update keeps of the same memory. Checksums
+/// of processes with different vector instructions (simd()) cannot be compared.
 uint64_t checksum(const void* memory, int64_t bytes);
 
 }  // namespace lockstep::internal

@@ -5,10 +5,10 @@
 
 namespace lockstep {
 
-/// The choice changes memory and speed, and no bit of any result.
+/// The choice changes memory and speed, and no bit of any result. (kSliced: others call it sharded optimizer state.)
 enum class Slots : uint8_t {
-  kWhole,   // every worker has all of them; or, with UpdateForm::kHostMemory, all workers of the host have one copy
-  kSliced,  // every worker updates a slice of each variable, and has the slots of that slice alone
+  kWhole,   // on every worker; or, where workers of a host share the update, once for all of them
+  kSliced,  // each worker updates a part of the variables' blocks, and has the slots of this part alone
 };
 
 namespace internal {

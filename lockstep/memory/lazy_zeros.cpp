@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <new>
 
 namespace lockstep::internal {
@@ -22,13 +23,9 @@ at::Tensor lazy_zeros_like(const at::Tensor& like) {
   if (bytes <= kLargestOrdinary) return at::empty_strided(like.sizes(), like.strides(), like.options()).zero_();
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
-  try {
-    const auto unmap = [bytes](void* mapped) { munmap(mapped, bytes); };
-    return at::from_blob(memory, like.sizes(), like.strides(), unmap, like.options().requires_grad(false));
-  } catch (...) {
-    munmap(memory, bytes);
-    throw;
-  }
+  const std::shared_ptr<void> mapping(memory, [bytes](void* mapped) { munmap(mapped, bytes); });
+  const auto keep = [mapping](void*) {};
+  return at::from_blob(memory, like.sizes(), like.strides(), keep, like.options().requires_grad(false));
 }
 
 void clear_lazily(const at::Tensor& tensor, int64_t begin, int64_t bytes) {
@@ -41,7 +38,7 @@ void clear_lazily(const at::Tensor& tensor, int64_t begin, int64_t bytes) {
   };
   char* const first_page = ceiling(first);
   char* const end_page = end - reinterpret_cast<uintptr_t>(end) % page;
-  // Pages of the C library's heap are zeroed in place: what lies there is not this function's to give back.
+  // A small tensor lies in memory of LibTorch's allocator, beside other things: its bytes are zeroed in place.
   const bool is_mapped = tensor.nbytes() > kLargestOrdinary;
   if (!is_mapped || first_page >= end_page ||
       madvise(first_page, static_cast<std::size_t>(end_page - first_page), MADV_DONTNEED) != 0) {

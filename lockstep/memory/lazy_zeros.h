@@ -12,7 +12,8 @@ namespace lockstep::internal {
 /// where the system gives no addresses.
 at::Tensor lazy_zeros_like(const at::Tensor& like);
 
-/// Makes bytes [begin, begin + bytes) of such a tensor zero again. Whole pages go back to the system.
+/// `tensor` is what lazy_zeros_like() gave, whole and not a view. Makes its bytes [begin, begin + bytes) zero again,
+/// and gives whole pages back to the system. No other thread uses these bytes.
 void clear_lazily(const at::Tensor& tensor, int64_t begin, int64_t bytes);
 
 }  // namespace lockstep::internal

@@ -39,13 +39,14 @@ void grow(at::Tensor& memory, int64_t elements) {
 
 }  // namespace
 
-bool travels_as_factors(int64_t rows, int64_t columns, std::span<const FactorsOutline> factors, int64_t sums) {
+bool travels_as_factors(int64_t rows, int64_t columns, std::span<const FactorsOutline> factors,
+                        int64_t elements_of_sums) {
   int64_t samples = 0;
   for (const FactorsOutline& one : factors) {
     for (const FactorsOutline::Term& term : one.terms) samples += term.samples;
   }
   if (samples == 0 || samples > kMostSamplesOfAll) return false;
-  return samples * (rows + columns) < sums;  // all workers together send each sample's factors W - 1 times
+  return samples * (rows + columns) < elements_of_sums;  // all workers together send each sample's factors W - 1 times
 }
 
 FactorExchange::FactorExchange(std::vector<std::shared_ptr<VariableState>> variables, const ReplicaGroup& group)

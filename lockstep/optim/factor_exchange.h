@@ -20,11 +20,11 @@ class ReplicaGroup;
 class VariableState;
 
 /// Whether the gradient of a matrix of [rows, columns] elements travels as the replicas' factors rather than as sums.
-/// Every worker then makes the gradients of all replicas from the same factors, so it does the arithmetic of all
-/// workers; in return it sends little, and no worker writes or adds up the gradient before the update. `factors` is
-/// GradientsOnWorkers::factors. `sums` is how much all workers together would send W - 1 times for the sums: in float32
-/// numbers, as which factors travel.
-bool travels_as_factors(int64_t rows, int64_t columns, std::span<const FactorsOutline> factors, int64_t sums);
+/// Every worker then makes what it updates from the factors of all replicas. In return it sends little, and no worker
+/// writes the gradient before the update. `factors` is GradientsOnWorkers::factors. `elements_of_sums` says what sums
+/// would cost: all workers together would send W - 1 times so many float32 numbers.
+bool travels_as_factors(int64_t rows, int64_t columns, std::span<const FactorsOutline> factors,
+                        int64_t elements_of_sums);
 
 /// Each function is called on every worker, on one thread, while all replicas are at rest. The factors are sent to the
 /// other workers; or, on one host, packed into memory that all workers map, and read there.

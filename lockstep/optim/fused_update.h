@@ -23,6 +23,9 @@ struct UpdateTarget {
   UpdateKind kind;
 };
 
+/// Their variables, in order.
+std::vector<std::shared_ptr<VariableState>> variables_of(const std::vector<UpdateTarget>& targets);
+
 /// The local replicas whose gradients are added, and whose components the sum updates.
 struct ReplicaRange {
   int64_t first;
@@ -36,12 +39,14 @@ struct LaneRange {
   int all;
 };
 
-/// Lanes call `measure` and `update` side by side, each for its share of blocks. All else is called while all replicas
-/// are at rest.
+/// Lanes call `measure`, `prepare` and `update` side by side, each for its share of blocks. All else is called while
+/// all replicas are at rest.
 ///
-/// An update of this process alone writes the new values over the old ones. One that all workers of a host share
-/// (host_update.h) reads each value where it is, and writes the new one into the next half of the variable's or slot's
-/// memory; it has one copy of each. Half precision is not among its dtypes.
+/// There are three kinds. An update of this process alone writes the new values over the old ones. One that all workers
+/// of a host share (host_update.h) reads each value where it is, and writes the new one into the next half of the
+/// variable's or slot's memory; it has one copy of each. One that workers divide (sliced_update.h) has the blocks of
+/// this worker alone: prepare() computes their new weights, and update() then writes them over the old ones. Half
+/// precision is not among the dtypes of the second and third kind.
 ///
 /// Invariant: a block is kBlockBytes of one variable, and one lane handles it as a whole. So no sum, norm or checksum
 /// depends on the number of lanes, and no two lanes write the same bytes.
@@ -50,8 +55,8 @@ class FusedUpdate {
   /// Updates all copies of an on-write variable. Of a variable that is trained locally, it updates the component of
   /// replica `replicas.first` alone.
   FusedUpdate(std::vector<UpdateTarget> targets, ReplicaRange replicas, int lanes);
-  /// An update that all workers of the host share, each by its own lanes. `squares` has a place for each block, in
-  /// memory that all of them map.
+  /// An update of which this process has the lanes `lanes`. Where all workers of the host share it, `squares` has a
+  /// place for each block, in memory that all of them map. Where workers divide it, `squares` is empty.
   FusedUpdate(std::vector<UpdateTarget> targets, ReplicaRange replicas, LaneRange lanes, std::span<double> squares);
 
   const std::vector<UpdateTarget>& targets() const { return owners_; }
@@ -75,8 +80,9 @@ class FusedUpdate {
   /// Does the lane's part of the update, with the gradients times `clip`; computes the norm in the same pass.
   /// Where `is_measured`, measure() has computed it in this step, and other workers may be reading it.
   void update(const GradientTable& gradients, int lane, double clip, bool is_measured);
-  /// Does what update() does, but changes no value, slot or checksum: it writes new weights to `place(target, offset in
-  /// bytes)`, where there is room for a block. update() with the same arguments writes the same bits.
+  /// Does what update() does, but changes no value, slot or checksum: it writes each block's new weights to
+  /// `place(target, offset of the block in bytes)`, where there is room for them. update() with the same arguments then
+  /// writes the same bits. For an update that workers divide.
   void prepare(const GradientTable& gradients, int lane, double clip, bool is_measured,
                FunctionRef<char*(std::size_t, int64_t)> place);
   /// The squares of each block, from the last pass: the lanes of this process have written theirs.

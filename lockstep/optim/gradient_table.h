@@ -95,7 +95,8 @@ class GradientTable {
   /// Whether the sum over replicas is finite everywhere. Call when all have collected, and with all leaves set where
   /// begin_exchange() was called.
   bool sum_is_finite(std::size_t i, const ReplicaGroup& group) const;
-  /// The same for elements [offset, offset + count) in the order of memory, of leaves that were set and have these.
+  /// Whether elements [offset, offset + count), in the order of memory, of the sum of all leaves are finite. Call
+  /// between begin_exchange() and end_exchange(), with all leaves set; a leaf needs to have these elements alone.
   bool sum_is_finite(std::size_t i, int64_t offset, int64_t count) const;
 
  private:

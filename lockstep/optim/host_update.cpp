@@ -32,12 +32,6 @@ void for_each_state(const UpdateTarget& target, const Visit& visit) {
   for (const auto& slot : target.slots) visit(slot->as_mirrored());
 }
 
-std::vector<std::shared_ptr<VariableState>> variables_of(const std::vector<UpdateTarget>& targets) {
-  std::vector<std::shared_ptr<VariableState>> variables;
-  for (const UpdateTarget& target : targets) variables.push_back(target.variable);
-  return variables;
-}
-
 /// Why this worker cannot share the update; empty where it can.
 std::string obstacle(const ReplicaGroup& group, const std::vector<UpdateTarget>& targets, const AskedForm& asked) {
   if (asked.form == UpdateForm::kSums || asked.form == UpdateForm::kFactors)

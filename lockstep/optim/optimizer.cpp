@@ -66,8 +66,7 @@ void Optimizer::gather_slots() const {
 }
 
 std::map<std::string, at::Tensor> Optimizer::state() const {
-  const CallScope call(*here().group(), "Optimizer::state", "use slots() with value(ctx)", internal::Workers::kAll,
-                       name());
+  const CallScope call(*here().group(), "Optimizer::state", kBetweenSteps, internal::Workers::kAll, name());
   here().gather_slots();
   return here().state();
 }

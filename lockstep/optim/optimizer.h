@@ -105,6 +105,7 @@ class Optimizer {
   /// What the optimizer keeps for its variables, named "<variable>/<slot>" with torch::optim's names of slots. Where
   /// another living optimizer was made over the variable before, "<variable>/<name>/<slot>", with this optimizer's
   /// name.
+  /// With Slots::kSliced they can be read after gather_slots() only (LS-SLOT-SLICED).
   const std::vector<Variable>& slots() const;
   /// A call of all workers, for slots of which each worker has slices alone (Slots::kSliced): makes them whole, so that
   /// they can be read, until the next step of this optimizer. They take the memory of whole slots meanwhile. Does

@@ -20,7 +20,7 @@ int64_t OptimizerState::num_leaves() const {
 }
 
 void OptimizerState::decide_form() {
-  if (!exchange_ && !host_ && !sliced_ && group_->num_workers() > 1 && asked_form_.form == UpdateForm::kHostMemory) {
+  if (!exchange_ && !host_ && group_->num_workers() > 1 && asked_form_.form == UpdateForm::kHostMemory) {
     throw UsageError("LS-UPDATE-FORM",
                      fmt::format("the update of '{}' is asked for host memory, which workers cannot share: {}", name_,
                                  local_ ? "each replica trains variables of its own"
@@ -43,7 +43,7 @@ void OptimizerState::decide_form() {
 std::string OptimizerState::form() const {
   if (group_->num_workers() == 1 || local_) return {};
   if (host_) return "each worker updates a part of one copy, in memory that all workers map";
-  if (sliced_) return "each worker updates a slice of each variable, and has the slots of its slices alone";
+  if (sliced_) return "each worker updates a part of all blocks, and has the slots of this part alone";
   if (!form_is_decided_) return "the first step decides whether workers share the update";
   if (!exchange_) return "every worker updates all, because sums are added by a reducer of the program's own";
   return fmt::format("every worker updates all, because {}", why_not_shared_);
@@ -53,9 +53,11 @@ OptimizerState::FormOfVariable OptimizerState::form_of(std::size_t i) const {
   if (group_->num_workers() == 1 || local_ || !form_is_decided_) return {};
   if (host_) return {"host memory", 0};
   if (sliced_) {
+    using enum SlicedUpdate::Travelled::As;
+    if (!sliced_->has_sent()) return {};
     const auto travelled = sliced_->travelled(i);
-    if (travelled.bytes == 0) return {"nothing in the last step", 0};
-    return {travelled.as_factors ? "slices, from factors" : "slices", travelled.bytes};
+    if (travelled.as == kNothing) return {"nothing in the last step", 0};
+    return {travelled.as == kFactors ? "slices, from factors" : "slices", travelled.bytes};
   }
   if (!exchange_ || !exchange_->takes(i)) return {"sums, one by one", -1};
   using enum GradientExchange::Travelled::As;
@@ -70,16 +72,19 @@ std::string OptimizerState::report() const { return exchange_ ? exchange_->repor
 
 void OptimizerState::begin_exchange(const StepOptions& options) {
   if (!local_ && !group_->reduces_in_tree_order()) gradients_.begin_exchange(num_leaves());
-  std::vector<char> present(variables_.size());
-  for (std::size_t i = 0; i < present.size(); ++i) present[i] = gradients_.present(i) ? 1 : 0;
+  const auto present = [&] {
+    std::vector<char> of_step(variables_.size());
+    for (std::size_t i = 0; i < of_step.size(); ++i) of_step[i] = gradients_.present(i) ? 1 : 0;
+    return of_step;
+  };
   if (host_) {
-    host_->begin_step(present);
+    host_->begin_step(present());
     // A gradient that is not finite is looked for in all blocks.
     host_->gradients().begin_step(gradients_.told().gradients, parts_.front().update,
                                   options.check_finite || options.skip_non_finite);
     return;
   }
-  if (sliced_) sliced_->begin_step(gradients_.told().gradients, present);
+  if (sliced_) sliced_->begin_step(gradients_.told().gradients, present());
   if (exchange_) exchange_->begin_step(gradients_.told().gradients, gradients_.told().reports);
   if (local_ || group_->num_workers() == 1) return;
   // Another optimizer of the same variables may be shared.
@@ -130,7 +135,7 @@ void OptimizerState::prepare(int lane, int num_lanes, bool is_measured) {
   sliced_->prepare(part.update, gradients_, lane, num_lanes, part.clip, is_measured);
 }
 
-void OptimizerState::end_measure() {
+void OptimizerState::share_norm() {
   if (sliced_) return sliced_->share_squares(parts_.front().update);
   if (!host_) return;
   agree_on_call(group_->rounds(), {.call = "the norm of an update", .name = name_, .step = group_->step()},

@@ -116,7 +116,7 @@ class StepMeeting final : public Meeting {
         lane, [&](OptimizerState::Part& part, int own_lane) { part.update.measure(optimizer_.gradients_, own_lane); });
   }
   void check() {
-    optimizer_.end_measure();
+    optimizer_.share_norm();
     optimizer_.check_finite(options_);
     if (options_.clip_global_norm) optimizer_.clip_to(*options_.clip_global_norm);
   }
@@ -124,7 +124,7 @@ class StepMeeting final : public Meeting {
     if (!optimizer_.is_skipped_) optimizer_.prepare(lane, num_lanes, measures_);
   }
   void update(int lane, int num_lanes) {
-    const bool is_measured = measures_ || optimizer_.sliced_;
+    const bool is_measured = measures_ || optimizer_.sliced_;  // or prepare() has measured
     optimizer_.for_each_part(lane, [&](OptimizerState::Part& part, int own_lane) {
       part.update.update(optimizer_.gradients_, own_lane, part.clip, is_measured);
     });

@@ -114,8 +114,11 @@ class OptimizerState {
   void reduce(int lane, int num_lanes);
   void end_exchange();
   void end_pack();
-  void end_measure();
+  /// All workers get what they need for the norm of all gradients.
+  void share_norm();
+  /// Where slots are sliced: computes the new weights of a lane's part of the own slices.
   void prepare(int lane, int num_lanes, bool is_measured);
+  /// All workers say that they can go on. Throws on all where one cannot.
   void vote();
   /// Says in a proposal how often the variables of this step have been updated, which must be equal on all workers.
   void tell_counts(Proposal& mine) const;

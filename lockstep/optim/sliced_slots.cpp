@@ -34,7 +34,7 @@ SlicedSlots::SlicedSlots(const ReplicaGroup& group, const std::vector<UpdateTarg
 
 void SlicedSlots::slice() {
   for (const Slot& slot : slots_) {
-    if (slot.mirrored().is_sliced()) continue;
+    if (!slot.mirrored().is_filled()) continue;
     const Slice own = slices_.of(slot.target, worker_);
     const at::Tensor& all = slot.state->copies().front();
     clear_lazily(all, 0, own.begin);
@@ -53,7 +53,7 @@ void SlicedSlots::for_each_slice(std::size_t first, std::size_t end, int64_t wor
 }
 
 void SlicedSlots::gather() {
-  constexpr int64_t kMessages = int64_t{16} << 20;  // bytes of all workers' messages, about
+  constexpr int64_t kTogether = int64_t{16} << 20;  // bytes of slots, about
   const auto is_sliced = [](const Slot& slot) { return slot.mirrored().is_sliced(); };
   const auto fill_in = [&](Proposal& mine) {
     mine.signature = static_cast<uint64_t>(std::count_if(slots_.begin(), slots_.end(), is_sliced));
@@ -61,15 +61,35 @@ void SlicedSlots::gather() {
   };
   agree_on_call(group_.rounds(), {.call = "Optimizer::gather_slots", .name = name_, .step = group_.step()}, fill_in);
   if (std::none_of(slots_.begin(), slots_.end(), is_sliced)) return;
+  for (const Slot& slot : slots_) slot.mirrored().set_filled();
   for (std::size_t first = 0; first < slots_.size();) {
     std::size_t end = first;
-    for (int64_t bytes = 0; end < slots_.size() && (end == first || bytes < kMessages); ++end) {
+    for (int64_t bytes = 0; end < slots_.size() && (end == first || bytes < kTogether); ++end) {
       bytes += slots_[end].state->bytes();
     }
-    exchange(first, end);
+    if (end - first == 1) {
+      exchange_in_place(slots_[first]);
+    } else {
+      exchange(first, end);
+    }
     first = end;
   }
   for (const Slot& slot : slots_) slot.mirrored().set_whole();
+}
+
+void SlicedSlots::exchange_in_place(const Slot& slot) {
+  std::vector<std::span<const std::byte>> to(static_cast<std::size_t>(slices_.num_workers()));
+  std::vector<std::span<std::byte>> from(to.size());
+  const auto bytes_of = [&](int64_t worker) {
+    const Slice slice = slices_.of(slot.target, worker);
+    return std::span(reinterpret_cast<std::byte*>(slot.memory()) + slice.begin, static_cast<std::size_t>(slice.bytes));
+  };
+  for (int64_t w = 0; w < slices_.num_workers(); ++w) {
+    if (w == worker_) continue;
+    to[static_cast<std::size_t>(w)] = bytes_of(worker_);
+    from[static_cast<std::size_t>(w)] = bytes_of(w);
+  }
+  group_.rounds().exchange(to, from);
 }
 
 void SlicedSlots::exchange(std::size_t first, std::size_t end) {

@@ -29,8 +29,9 @@ class SlicedSlots {
 
   /// A step begins: slots that were made whole are sliced again.
   void slice();
-  /// A call of all workers: makes all slots whole. Sends each worker's slices to all others, in messages of about 16
-  /// MiB. Throws what the World throws; then slots stay sliced.
+  /// A call of all workers: makes all slots whole. Sends each worker's slices to all others: small slots together,
+  /// about 16 MiB at a time; a larger one by itself and in place. Throws a UsageError where another worker has other
+  /// slots sliced, and what the World throws; then slots stay sliced.
   void gather();
 
  private:
@@ -44,6 +45,7 @@ class SlicedSlots {
   template <class Visit>
   void for_each_slice(std::size_t first, std::size_t end, int64_t worker, const Visit& visit) const;
   void exchange(std::size_t first, std::size_t end);
+  void exchange_in_place(const Slot& slot);
 
   const ReplicaGroup& group_;
   const Slices& slices_;

@@ -23,12 +23,6 @@ namespace lockstep::internal {
 
 namespace {
 
-std::vector<std::shared_ptr<VariableState>> variables_of(const std::vector<UpdateTarget>& targets) {
-  std::vector<std::shared_ptr<VariableState>> variables;
-  for (const UpdateTarget& target : targets) variables.push_back(target.variable);
-  return variables;
-}
-
 void grow(at::Tensor& memory, int64_t bytes) {
   if (!memory.defined() || memory.numel() < bytes) memory = at::zeros({bytes}, at::kByte);
 }
@@ -73,6 +67,7 @@ SlicedUpdate::SlicedUpdate(const ReplicaGroup& group, const FusedUpdate& update,
 
 void SlicedUpdate::begin_step(const std::vector<GradientsOnWorkers>& all, const std::vector<char>& present) {
   slots_.slice();
+  sent_ = Sent::kNothing;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     foreign_writes_.clear();
@@ -83,7 +78,8 @@ void SlicedUpdate::begin_step(const std::vector<GradientsOnWorkers>& all, const 
     if (all[i].gradients != Gradients::kSome) continue;
     const at::Tensor& like = targets_[i].variable->like();
     bool as_factors = !all[i].factors.empty() && form_ != UpdateForm::kSums;
-    // Sums do not come back, and new weights do in either form.
+    // No sum is sent back, so that sums cost half of what they cost where every worker updates all. New weights travel
+    // in both forms.
     if (as_factors && form_ != UpdateForm::kFactors)
       as_factors = travels_as_factors(like.size(0), like.size(1), all[i].factors, like.numel());
     (as_factors ? factored_ : summed)[i] = 1;
@@ -118,11 +114,14 @@ void SlicedUpdate::list_pieces() {
   }
 }
 
+std::span<const SlicedUpdate::Piece> SlicedUpdate::share_of(int lane, int num_lanes) const {
+  const Block own = block_of(static_cast<int64_t>(pieces_.size()), num_lanes, lane);
+  return std::span(pieces_).subspan(static_cast<std::size_t>(own.first), static_cast<std::size_t>(own.count));
+}
+
 void SlicedUpdate::pack(const GradientTable& gradients, int lane, int num_lanes) {
   partial_sums_.restart(lane);
-  const Block own = block_of(static_cast<int64_t>(pieces_.size()), num_lanes, lane);
-  for (int64_t p = own.first; p < own.end(); ++p) {
-    const Piece& piece = pieces_[static_cast<std::size_t>(p)];
+  for (const Piece& piece : share_of(lane, num_lanes)) {
     if (!sums_.takes(piece.variable)) continue;
     if (targets_[piece.variable].variable->like().scalar_type() == at::kDouble) {
       pack_piece<double>(gradients, lane, piece);
@@ -135,12 +134,10 @@ void SlicedUpdate::pack(const GradientTable& gradients, int lane, int num_lanes)
 template <class T>
 void SlicedUpdate::pack_piece(const GradientTable& gradients, int lane, const Piece& piece) {
   constexpr auto kSize = static_cast<int64_t>(sizeof(T));
-  const std::vector<Subtree>& own = partial_sums_.subtrees(worker_);
-  const int64_t place =
-      sums_.place(piece.variable, piece.worker) + piece.begin - slices_.of(piece.variable, piece.worker).begin;
-  auto* to = static_cast<char*>(of(theirs_, piece.worker).data_ptr()) + place;
+  auto* to = static_cast<char*>(of(theirs_, piece.worker).data_ptr()) +
+             sums_.place_of(piece.variable, piece.worker, piece.begin);
   const auto copy = [](void* target, const void* from, std::size_t bytes) { std::memcpy(target, from, bytes); };
-  for (const Subtree& subtree : own) {
+  for (const Subtree& subtree : partial_sums_.subtrees(worker_)) {
     partial_sums_.write(gradients, lane, piece.variable, piece.begin / kSize, piece.bytes / kSize, subtree,
                         reinterpret_cast<T*>(to), copy);
     to += sums_.bytes(piece.worker);
@@ -151,6 +148,7 @@ void SlicedUpdate::send(GradientTable& gradients) {
   if (factors_.has_any()) factors_.send(gradients);
   exchange([&](int64_t w) { return bytes_of(of(theirs_, w), sums_.bytes(w) * subtrees_of(worker_)); },
            [&](int64_t w) { return bytes_of(of(arrived_, w), sums_.bytes(worker_) * subtrees_of(w)); });
+  sent_ = Sent::kGradients;
   const Block own = block_of(group_.num_replicas(), num_workers_, worker_);
   for (std::size_t i = 0; i < targets_.size(); ++i) {
     const Slice slice = slices_.of(i, worker_);
@@ -161,7 +159,7 @@ void SlicedUpdate::send(GradientTable& gradients) {
     for (int64_t w = 0; w < num_workers_; ++w) {
       if (w == worker_) continue;
       auto at = reinterpret_cast<uintptr_t>(of(arrived_, w).data_ptr()) +
-                static_cast<uintptr_t>(sums_.place(i, worker_)) - static_cast<uintptr_t>(slice.begin);
+                static_cast<uintptr_t>(sums_.place_of(i, worker_, 0));
       for (const Subtree& subtree : partial_sums_.subtrees(w)) {
         gradients.set_leaf(i, subtree.first, Leaf(reinterpret_cast<const void*>(at)));
         at += static_cast<uintptr_t>(sums_.bytes(worker_));
@@ -196,11 +194,10 @@ void SlicedUpdate::share_squares(FusedUpdate& update) {
 void SlicedUpdate::prepare(FusedUpdate& update, const GradientTable& gradients, int lane, int num_lanes, double clip,
                            bool is_measured) {
   const auto place = [&](std::size_t i, int64_t offset) {
-    return static_cast<char*>(own_.data_ptr()) + weights_.place(i, worker_) + offset - slices_.of(i, worker_).begin;
+    return static_cast<char*>(own_.data_ptr()) + weights_.place_of(i, worker_, offset);
   };
   update.prepare(gradients, lane, clip, is_measured, place);
-  const Block own = block_of(static_cast<int64_t>(pieces_.size()), num_lanes, lane);
-  for (int64_t p = own.first; p < own.end(); ++p) check_piece(pieces_[static_cast<std::size_t>(p)]);
+  for (const Piece& piece : share_of(lane, num_lanes)) check_piece(piece);
 }
 
 void SlicedUpdate::check_piece(const Piece& piece) {
@@ -224,6 +221,7 @@ void SlicedUpdate::vote(FusedUpdate& update, FunctionRef<void(Proposal&)> tell) 
   };
   std::ranges::copy(squares_of(update, worker_), squares_in(own_, worker_).begin());
   exchange([&](int64_t) { return message(own_, worker_); }, [&](int64_t w) { return message(of(theirs_, w), w); });
+  sent_ = Sent::kAll;
   for (int64_t w = 0; w < num_workers_; ++w) {
     if (w != worker_) std::ranges::copy(squares_in(of(theirs_, w), w), squares_of(update, w).begin());
   }
@@ -235,10 +233,9 @@ void SlicedUpdate::vote(FusedUpdate& update, FunctionRef<void(Proposal&)> tell) 
   const auto all = agree_on_call(group_.rounds(),
                                  {.call = "new values of an update", .name = name_, .step = group_.step()}, fill_in);
   // New weights would cover what workers had before: nobody would find it later.
-  std::map<std::string, std::string> weights;  // by vector instructions
+  std::map<std::string, std::string> digests;  // by vector instructions
   for (const Proposal& one : all) {
-    const std::size_t end = one.data.find(' ');
-    const auto [first, fresh] = weights.emplace(one.data.substr(0, end), one.data);
+    const auto first = digests.emplace(one.data.substr(0, one.data.rfind(' ')), one.data).first;
     if (first->second != one.data) return compare_weights();
   }
 }
@@ -249,9 +246,9 @@ void SlicedUpdate::require_no_foreign_write(FusedUpdate& update) {
     const std::lock_guard<std::mutex> lock(mutex_);
     found.insert(found.end(), foreign_writes_.begin(), foreign_writes_.end());
   }
+  std::ranges::sort(found);  // lanes find them in any order
   for (const auto& [i, copy] : found) targets_[i].variable->as_mirrored().damaged_in_memory(copy);
-  const auto first = std::min_element(found.begin(), found.end());
-  if (first != found.end()) targets_[first->target].variable->require_sound();  // throws
+  if (!found.empty()) targets_[found.front().target].variable->require_sound();  // throws
 }
 
 std::string SlicedUpdate::digest_of_weights() const {
@@ -279,13 +276,10 @@ void SlicedUpdate::compare_weights() const {
 }
 
 void SlicedUpdate::commit(int lane, int num_lanes) const {
-  const Block own = block_of(static_cast<int64_t>(pieces_.size()), num_lanes, lane);
-  for (int64_t p = own.first; p < own.end(); ++p) {
-    const Piece& piece = pieces_[static_cast<std::size_t>(p)];
+  for (const Piece& piece : share_of(lane, num_lanes)) {
     VariableState& variable = *targets_[piece.variable].variable;
-    const int64_t place =
-        weights_.place(piece.variable, piece.worker) + piece.begin - slices_.of(piece.variable, piece.worker).begin;
-    const auto* const from = static_cast<const char*>(of(theirs_, piece.worker).data_ptr()) + place;
+    const auto* const from = static_cast<const char*>(of(theirs_, piece.worker).data_ptr()) +
+                             weights_.place_of(piece.variable, piece.worker, piece.begin);
     const uint64_t written = checksum(from, piece.bytes);
     for (std::size_t copy = 0; copy < variable.copies().size(); ++copy) {
       auto* const to = static_cast<char*>(const_cast<void*>(address_of(variable.copies()[copy])));
@@ -302,10 +296,11 @@ bool SlicedUpdate::own_sum_is_finite(const GradientTable& gradients, std::size_t
 }
 
 SlicedUpdate::Travelled SlicedUpdate::travelled(std::size_t i) const {
-  if (!weights_.takes(i)) return {};
+  if (sent_ == Sent::kNothing || !weights_.takes(i)) return {};
   const int64_t own = slices_.of(i, worker_).bytes;
-  Travelled travelled{.as_factors = factored_[i] != 0, .bytes = own * (num_workers_ - 1)};
-  if (travelled.as_factors) travelled.bytes += factors_.bytes_sent_of(i);
+  Travelled travelled{.as = factored_[i] ? Travelled::As::kFactors : Travelled::As::kSums};
+  if (sent_ == Sent::kAll) travelled.bytes += own * (num_workers_ - 1);
+  if (factored_[i]) travelled.bytes += factors_.bytes_sent_of(i);
   if (sums_.takes(i)) travelled.bytes += (targets_[i].variable->bytes() - own) * subtrees_of(worker_);
   return travelled;
 }

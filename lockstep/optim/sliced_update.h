@@ -1,4 +1,4 @@
-// An update that workers divide: each updates a slice of every variable, and has the slots of that slice alone.
+// An update that workers divide: each updates a part of the variables' blocks, and has the slots of this part alone.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -25,10 +25,10 @@ namespace lockstep::internal {
 class ReplicaGroup;
 
 /// Every worker has all weights. In a step each one gets the others' partial sums of its slices (or their factors),
-/// computes the new weights of its slices, and sends them to all. Nothing is written over until all workers have
-/// everything: then they vote, and each writes all new weights, and the slots of its slices. So a step is applied whole
-/// or not at all. The new slots are not kept meanwhile, which would take as much memory again: a worker computes its
-/// slices a second time, with the same bits.
+/// computes the new weights of its slices, and sends them to all. No weight, and nothing of the own slices of slots, is
+/// written until all workers have everything: then they vote, and each writes all new weights, and the slots of its
+/// slices. So a step is applied whole or not at all. The new slots are not kept meanwhile, which would take as much
+/// memory again: a worker computes its slices a second time, with the same bits.
 ///
 /// Each function is called on every worker, in the order below. pack(), prepare() and commit() are called by each lane
 /// for its share; all else is called on one thread, while all replicas are at rest.
@@ -66,9 +66,11 @@ class SlicedUpdate {
   bool own_sum_is_finite(const GradientTable& gradients, std::size_t i) const;
   /// How variable i's gradients came in the last step, and how many bytes this worker sent for it.
   struct Travelled {
-    bool as_factors = false;
+    enum class As : uint8_t { kNothing, kSums, kFactors } as = As::kNothing;
     int64_t bytes = 0;
   };
+  /// Whether a step has sent anything yet that travelled() speaks of.
+  bool has_sent() const { return sent_ != Sent::kNothing; }
   Travelled travelled(std::size_t i) const;
 
  private:
@@ -80,12 +82,13 @@ class SlicedUpdate {
     int64_t worker;  // that updates it
   };
   void list_pieces();
+  std::span<const Piece> share_of(int lane, int num_lanes) const;
   template <class T>
   void pack_piece(const GradientTable& gradients, int lane, const Piece& piece);
   void check_piece(const Piece& piece);
   /// Throws the DivergenceError of a foreign write that prepare() has found.
   void require_no_foreign_write(FusedUpdate& update);
-  /// A digest of the weights as the last step left them, which workers with equal vector instructions can compare.
+  /// A digest of the weights as the library last left them, which workers with equal vector instructions can compare.
   std::string digest_of_weights() const;
   /// Throws a DivergenceError, on all workers, that names a variable of which workers had different weights.
   void compare_weights() const;
@@ -110,10 +113,11 @@ class SlicedUpdate {
 
   PartialSums partial_sums_;
   FactorExchange factors_;
-  std::vector<char> factored_;  // by variable, of the step
-  SliceRow sums_;               // what travels as partial sums
-  SliceRow weights_;            // what travels as new weights: all that the step updates
-  std::vector<Piece> pieces_;   // of the other workers' slices of what the step updates
+  enum class Sent : uint8_t { kNothing, kGradients, kAll } sent_ = Sent::kNothing;  // by the last step
+  std::vector<char> factored_;                                                      // by variable, of the step
+  SliceRow sums_;                                                                   // what travels as partial sums
+  SliceRow weights_;           // what travels as new weights: all that the step updates
+  std::vector<Piece> pieces_;  // of the other workers' slices of what the step updates
   // By worker: what this worker sends of its partial sums, by subtree; then the new weights that come back, and
   // squares.
   std::vector<at::Tensor> theirs_;

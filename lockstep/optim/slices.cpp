@@ -37,9 +37,9 @@ void SliceRow::lay_out(const Slices& slices, std::vector<char> taken) {
   places_.assign(taken_.size() * bytes_.size(), 0);
   for (std::size_t i = 0; i < taken_.size(); ++i) {
     for (std::size_t w = 0; taken_[i] != 0 && w < bytes_.size(); ++w) {
-      places_[i * bytes_.size() + w] = bytes_[w];
-      const int64_t bytes = slices.of(i, static_cast<int64_t>(w)).bytes;
-      bytes_[w] += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+      const Slice slice = slices.of(i, static_cast<int64_t>(w));
+      places_[i * bytes_.size() + w] = bytes_[w] - slice.begin;
+      bytes_[w] += (slice.bytes + kAlignment - 1) / kAlignment * kAlignment;
     }
   }
 }

@@ -21,7 +21,7 @@ struct Slice {
 /// do, and may be empty. The cut follows from the variables and the number of workers alone.
 class Slices {
  public:
-  /// `lanes_of_all` says which lanes this process has in `update`, if all workers had as many.
+  /// Which lanes this process has in an update, as if all workers had as many. The cut does not depend on `lanes`.
   static LaneRange lanes_of(int64_t worker, int64_t num_workers, int lanes);
   /// `update` was made with lanes_of().
   Slices(const FusedUpdate& update, int64_t num_workers, int lanes);
@@ -41,21 +41,22 @@ class Slices {
 /// Where the slices of some variables lie in a message that has one worker's slices, one after another.
 class SliceRow {
  public:
+  /// `taken[i]` says whether variable i travels.
   void lay_out(const Slices& slices, std::vector<char> taken);
 
   const std::vector<char>& taken() const { return taken_; }
   bool takes(std::size_t i) const { return i < taken_.size() && taken_[i] != 0; }
   /// How long the message of a worker's slices is.
   int64_t bytes(int64_t worker) const { return bytes_[static_cast<std::size_t>(worker)]; }
-  /// Where a worker's slice of variable i begins in it, at a multiple of 64.
-  int64_t place(std::size_t i, int64_t worker) const {
-    return places_[i * bytes_.size() + static_cast<std::size_t>(worker)];
+  /// Where byte `offset` of variable i lies in it, which is in the worker's slice. A slice begins at a multiple of 64.
+  int64_t place_of(std::size_t i, int64_t worker, int64_t offset) const {
+    return places_[i * bytes_.size() + static_cast<std::size_t>(worker)] + offset;
   }
 
  private:
   std::vector<char> taken_;
   std::vector<int64_t> bytes_;   // by worker
-  std::vector<int64_t> places_;  // by variable, then worker
+  std::vector<int64_t> places_;  // by variable, then worker: of byte 0, which may be before the message
 };
 
 }  // namespace lockstep::internal

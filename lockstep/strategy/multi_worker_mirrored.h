@@ -37,11 +37,11 @@ struct MultiWorkerMirroredOptions {
   Denormals denormals = Denormals::kFlush;  // part of what decides bits
   std::string engine = "auto";              // what moves the bytes between workers: see JoinOptions
   WorkerTimeouts timeouts = {};
-  // These two decide speed and memory, and no bits where `wire` is kExact.
+  // These four decide speed and memory, and no bits where `wire` is kExact.
   FactoredGradients factored_gradients = FactoredGradients::kAuto;
   UpdateForm update_form = UpdateForm::kAuto;  // of all variables
   WireFormat wire = WireFormat::kExact;        // of sums of gradients; part of what decides bits
-  Slots slots = Slots::kWhole;                 // kSliced divides the memory of optimizers' slots by the workers
+  Slots slots = Slots::kWhole;                 // kSliced: each worker has a part of the optimizers' slots
 };
 
 /// MirroredStrategy over several workers: the same program runs on each of them, and all members of Strategy mean all

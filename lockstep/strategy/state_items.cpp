@@ -55,7 +55,7 @@ StateItem internal::item_of(const std::shared_ptr<VariableState>& variable) {
   const Kind kind = variable->is_slot() ? Kind::kSlot : one_value ? Kind::kMirrored : Kind::kOnRead;
   const auto view = [variable, one_value]() -> Tensors {
     const at::NoGradGuard no_grad;
-    variable->require_whole("a state item");
+    variable->require_whole("StateItem::read");
     if (one_value) return {variable->as_mirrored().own_value().detach()};
     Tensors components;
     for (int64_t r = 0; r < variable->num_components(); ++r) components.push_back(variable->component(r).detach());

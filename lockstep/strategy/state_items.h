@@ -25,7 +25,8 @@ struct StateItem {
   };
   std::string name;  // unique among the items of its kind
   Kind kind = Kind::kNumber;
-  /// Copies of the values. Outside of steps, as long as the strategy lives.
+  /// Copies of the values. Outside of steps, as long as the strategy lives. Of a sliced slot, read() and view() throw a
+  /// UsageError (LS-SLOT-SLICED) until Optimizer::gather_slots().
   std::function<std::vector<at::Tensor>()> read;
   /// Sets the values that read() gave, in this process or another. A UsageError where they do not fit, or a DataError
   /// for a cursor of a data set of another size; then nothing of this item has changed. Outside of steps, as long as

@@ -92,7 +92,7 @@ Strategy::Strategy(StrategySetup setup)
                                  wire_ != WireFormat::kExact
                                      ? fmt::format("sums that travel as {}", internal::name_of(wire_))
                                      : "an update in host memory, of which all workers of the host have one copy"),
-                     "leave one of the two out");
+                     "leave .slots whole, and LOCKSTEP_SLOTS unset");
   }
   internal::use_step_products();
   if (!setup.topology) setup.topology = std::make_shared<HostTopology>();
@@ -110,12 +110,13 @@ Strategy::Strategy(StrategySetup setup)
   internal::LanePlan plan;
   internal::agree_on_call(*rounds, {.call = name_}, [&](internal::Proposal& mine) {
     plan = internal::plan_lanes(*setup.topology, machine, {setup.threads_per_replica, setup.denormals});
-    mine.detail =
-        fmt::format("{}, seed {}, {} threads for each replica, denormals {}, {}{}{}, fingerprint {}", name_, setup.seed,
-                    setup.threads_per_replica, setup.denormals == Denormals::kFlush ? "flushed" : "kept",
-                    setup.reducer ? setup.reducer->describe() : TreeReducer().describe(),
-                    wire_ == WireFormat::kExact ? "" : fmt::format(", sums travel as {}", internal::name_of(wire_)),
-                    slots_ == Slots::kWhole ? "" : ", slots are sliced", internal::platform_fingerprint());
+    mine.detail = fmt::format(
+        "{}, seed {}, {} threads for each replica, denormals {}, {}{}{}, fingerprint {}", name_, setup.seed,
+        setup.threads_per_replica, setup.denormals == Denormals::kFlush ? "flushed" : "kept",
+        setup.reducer ? setup.reducer->describe() : TreeReducer().describe(),
+        wire_ == WireFormat::kExact ? "" : fmt::format(", sums travel as {}", internal::name_of(wire_)),
+        slots_ == Slots::kWhole ? "" : fmt::format(", slots are sliced, form {}", internal::name_of(update_form_)),
+        internal::platform_fingerprint());
     mine.name = mine.detail;
   });
   if (plan.replicas_from_machine) {

@@ -70,13 +70,14 @@ void MirroredState::write(const at::Tensor& value) {
 
 void MirroredState::change(FunctionRef<void(at::Tensor&)> fn) {
   require_own_value("a change");
-  require_whole("a change");
+  require_whole("a change of the value");
   check_memory();
   set(fn);
 }
 
 void MirroredState::stand_in(const at::Tensor& value) {
   require_own_value("a second swap");
+  require_whole("MovingAverage::swap");
   check_memory();  // its own value is kept as the library left it, or not at all
   const ComputeSettingsGuard settings(group()->plan().compute);
   const at::NoGradGuard no_grad;
@@ -118,7 +119,7 @@ void MirroredState::set(FunctionRef<void(at::Tensor&)> fn) {
   leave_halves();
   for (at::Tensor copy : copies()) fn(copy);
   settle();
-  is_sliced_ = false;
+  set_whole();
 }
 
 void MirroredState::leave_halves() {
@@ -152,6 +153,7 @@ void MirroredState::undo() {
   for (const at::Tensor& copy : copies()) copy_bytes(copy, before);
   settle();
   is_sliced_ = before_is_sliced_;
+  is_filled_ = true;
 }
 
 void MirroredState::without_throwing(FunctionRef<void()> fn, const char* failure) noexcept {

@@ -50,12 +50,15 @@ class MirroredState final : public VariableState {
   /// Moves the value to memory of this worker alone, if it is not there.
   void leave_halves();
 
-  // A slot of which this worker has its own slices alone: optim/sliced_slots.h. Every write of all of it makes it
-  // whole.
+  // A slot of which this worker has its own slices alone: optim/sliced_slots.h, which calls the setters while all
+  // replicas are at rest. Every write of all of it makes it whole.
 
   bool is_sliced() const override { return is_sliced_; }
-  void set_sliced() { is_sliced_ = true; }
-  void set_whole() { is_sliced_ = false; }
+  void set_sliced() { is_sliced_ = true, is_filled_ = false; }
+  void set_whole() { is_sliced_ = false, is_filled_ = true; }
+  /// Whether the other workers' slices may take memory, though the slot may be sliced.
+  bool is_filled() const { return is_filled_; }
+  void set_filled() { is_filled_ = true; }
 
   void keep_step() override { take_before(); }
   void end_run() noexcept override { take_before(); }
@@ -97,9 +100,10 @@ class MirroredState final : public VariableState {
   /// "on replica 1", or "on one of the replicas 0, 1, which share it".
   std::string replicas_of(std::size_t copy) const;
 
-  at::Tensor before_;  // the value that undo_run() puts back; undefined where nothing was written
-  bool before_is_sliced_ = false;
+  at::Tensor before_;              // the value that undo_run() puts back; undefined where nothing was written
+  bool before_is_sliced_ = false;  // whether before_ has this worker's slices alone
   bool is_sliced_ = false;
+  bool is_filled_ = true;
   at::Tensor own_;  // the variable's own value, while another stands in for it
   std::atomic<bool> damaged_{false};
   mutable std::mutex damage_mutex_;

@@ -74,8 +74,8 @@ void VariableState::require_whole(const char* call) const {
   if (!is_sliced()) return;
   throw UsageError(
       "LS-SLOT-SLICED",
-      fmt::format("{} was asked for all of slot '{}', of which this worker has its slices alone", call, name()),
-      "call Optimizer::gather_slots() on all workers before, or do not ask for sliced slots");
+      fmt::format("{} needs all of slot '{}', of which this worker has its own slices alone", call, name()),
+      "call Optimizer::gather_slots() on all workers before");
 }
 
 namespace {

@@ -44,17 +44,19 @@ TEST(SlicedSlotsFails, RefuseToBeReadUntilTheyAreGathered) {
     }
     testing::expect_step_error<UsageError>([&] { strategy.run([&](ReplicaContext& ctx) { (void)slot.value(ctx); }); },
                                            "LS-SLOT-SLICED", {slot.name()});
-    EXPECT_ANY_THROW(slot.assign_add(torch::ones({90, 70})));
-    EXPECT_ANY_THROW(strategy.update(slot, [](torch::Tensor& value) { value.mul_(2); }));
-    EXPECT_ANY_THROW(strategy.make_moving_average({slot}));
+    refused([&] { slot.assign_add(torch::ones({90, 70})); });
+    refused([&] { strategy.update(slot, [](torch::Tensor& value) { value.mul_(2); }); });
+    refused([&] { strategy.make_moving_average({slot}); });
     net.optimizer.gather_slots();
     const torch::Tensor value = slot.read();
     EXPECT_GT(value.abs().min().item<float>(), 0) << "all of it";
     slot.assign_add(torch::zeros({90, 70}));
     net.optimizer.gather_slots();
     EXPECT_TRUE(torch::equal(slot.read(), value));
+    const MovingAverage average = strategy.make_moving_average({slot});
     net.step(strategy);
     refused([&] { (void)slot.read(); });
+    refused([&] { const auto swapped = average.swap(); });
     return 0;
   });
 }
@@ -92,20 +94,23 @@ TEST(SlicedSlotsFails, AreRefusedWhereWorkersCannotDivideAnUpdate) {
   }
 }
 
-TEST(SlicedSlotsFails, ThatDifferBetweenWorkersAreNamedOnAll) {
-  ThreadWorkers workers(2, std::chrono::seconds(60));
-  std::vector<std::thread> threads;
-  for (int64_t w = 0; w < 2; ++w) {
-    threads.emplace_back([w, world = workers.world(w)] {
-      const StrategySetup setup{.name = "Custom",
-                                .topology = std::make_shared<HostTopology>(testing::lanes(1), 2, false),
-                                .world = world,
-                                .slots = w == 0 ? Slots::kWhole : Slots::kSliced};
-      expect_error<UsageError>([&] { testing::Custom strategy(setup); }, "LS-WORKER-ORDER",
-                               {"worker 0", "worker 1", "slots are sliced"});
-    });
+TEST(SlicedSlotsFails, ThatDifferBetweenWorkersAreNamedOnAllAsFormsOfTheirUpdateAre) {
+  for (const bool by_form : {false, true}) {
+    ThreadWorkers workers(2, std::chrono::seconds(60));
+    std::vector<std::thread> threads;
+    for (int64_t w = 0; w < 2; ++w) {
+      threads.emplace_back([&, w, world = workers.world(w)] {
+        const StrategySetup setup{.name = "Custom",
+                                  .topology = std::make_shared<HostTopology>(testing::lanes(1), 2, false),
+                                  .world = world,
+                                  .update_form = by_form && w == 0 ? UpdateForm::kSums : UpdateForm::kAuto,
+                                  .slots = !by_form && w == 0 ? Slots::kWhole : Slots::kSliced};
+        expect_error<UsageError>([&] { testing::Custom strategy(setup); }, "LS-WORKER-ORDER",
+                                 {"worker 0", "worker 1", "slots are sliced", "form auto"});
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
   }
-  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(SlicedSlotsFails, RefuseAnotherWordInTheEnvironmentAndANumberWithoutAName) {

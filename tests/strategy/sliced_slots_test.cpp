@@ -117,8 +117,41 @@ TEST(SlicedSlots, TakeAWorkersPartOfTheMemoryUntilTheyAreGathered) {
     EXPECT_GE(resident(0), kKilobytes);
     step();
     EXPECT_LE(resident(0), kKilobytes / 4 + kHugePages) << "the next step gives it back";
+    const torch::Tensor zeros = torch::zeros({kElements});
+    (void)testing::error_from<ReplicaError>([&] {
+      strategy.run([&](ReplicaContext& ctx) {
+        ctx.merge_call([&](Strategy&) { optimizer.slots()[0].assign(zeros); });
+        throw std::runtime_error("after the assignment");
+      });
+    });
+    step();
+    EXPECT_LE(resident(0), kKilobytes / 4 + kHugePages) << "a run that was rolled back gives it back too";
     return 0;
   });
+}
+
+TEST(SlicedSlots, OfAllSizesAreGathered) {
+  const auto program = [](Strategy& strategy) {
+    std::vector<Variable> variables;
+    for (const int64_t elements : {7, 5 << 20, 0, 3000, 6 << 20, 1}) {
+      variables.push_back(strategy.make_variable(torch::arange(elements).to(torch::kFloat).sin(),
+                                                 {.name = "v" + std::to_string(variables.size())}));
+    }
+    const Optimizer optimizer = strategy.make_optimizer(variables, torch::optim::SGDOptions(0.1).momentum(0.9));
+    strategy.run([&](ReplicaContext& ctx) {
+      auto loss = torch::zeros({});
+      for (const Variable& one : variables) loss = loss + one.value(ctx).pow(2).sum();
+      loss.backward();
+      optimizer.step(ctx);
+    });
+    optimizer.gather_slots();
+    std::vector<std::pair<std::string, torch::Tensor>> named;
+    for (const Variable& slot : optimizer.slots()) named.emplace_back(slot.name(), slot.read());
+    return sha256_of(named);
+  };
+  const std::string expected = run_workers({1, 3}, program).front();
+  const SlotsAre sliced("sliced");
+  for (const std::string& found : run_workers({3, 3}, program)) EXPECT_EQ(found, expected);
 }
 
 TEST(SlicedSlots, AreShownWithTheBytesOfAStep) {
@@ -126,13 +159,14 @@ TEST(SlicedSlots, AreShownWithTheBytesOfAStep) {
   run_workers({2, 4}, [](Strategy& strategy) {
     const Variable matrix = strategy.make_variable(torch::ones({64, 64}), {.name = "matrix"});
     const Optimizer optimizer = strategy.make_optimizer({matrix}, torch::optim::SGDOptions(0.5).momentum(0.9));
+    EXPECT_FALSE(testing::has_value(strategy.describe(), "  update  ")) << "before the first step";
     strategy.run([&](ReplicaContext& ctx) {
       matrix.value(ctx).pow(2).sum().backward();
       optimizer.step(ctx);
     });
     // A partial sum of the other's half of 16 KiB, and new weights of the own half.
     for (const char* text :
-         {"'optimizer': each worker updates a slice of each variable", "cpu, in slices", "  slices  16.0 KiB"})
+         {"'optimizer': each worker updates a part of all blocks", "cpu, in slices", "  slices  16.0 KiB"})
       EXPECT_TRUE(testing::has_value(strategy.describe(), text)) << text << " in " << strategy.describe();
     return 0;
   });

@@ -1,14 +1,21 @@
-// What an update says of itself: who has which block, and what its last pass has found.
+// What can be asked of an update: who has which block, and what its last pass has found.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "lockstep/core/checksum.h"
 #include "lockstep/optim/fused_update.h"
 
 namespace lockstep::internal {
+
+std::vector<std::shared_ptr<VariableState>> variables_of(const std::vector<UpdateTarget>& targets) {
+  std::vector<std::shared_ptr<VariableState>> variables;
+  for (const UpdateTarget& target : targets) variables.push_back(target.variable);
+  return variables;
+}
 
 int64_t FusedUpdate::blocks_in(const std::vector<UpdateTarget>& targets) {
   int64_t blocks = 0;
