@@ -271,6 +271,7 @@ RestoreInfo apply(const Image& image, const Strategy& strategy, const Tracked& t
     planner.add_idle_patterns(plan, tracked);
     check(plan, image, strategy, options, what);
   });
+  StrategyAccess::gather_slots(strategy);  // what a failure puts back is the value of all of a slot
   if (!plan.loads.empty()) {  // a load function may read the variables, and may fail: so they come before it
     for (Write& one : plan.writes) one.shared = nullptr;
   }

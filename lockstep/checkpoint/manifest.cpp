@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "lockstep/checkpoint/aggregation_names.h"
 #include "lockstep/checkpoint/content_checksum.h"
-#include "lockstep/checkpoint/saved_values.h"
 #include "lockstep/checkpoint/strict_json.h"
 #include "lockstep/core/error.h"
 
@@ -203,7 +203,8 @@ Manifest decode_manifest(std::string_view text, const std::string& what) {
                                 text_in(entry, "key", what), text_in(entry, "dtype", what),
                                 checksums_in(entry, format, what),
                                 entry.contains("aggregation") ? text_in(entry, "aggregation", what) : std::string()});
-    aggregation_of(manifest.tensors.back().aggregation, what);  // throws where there is none of this name
+    if (const std::string& word = manifest.tensors.back().aggregation; !is_aggregation_name(word))
+      throw_damaged(what, fmt::format("has the aggregation '{}'", shown(word)));
     if (manifest.tensors.back().file >= manifest.files.size())
       throw_damaged(what, "names a file that it does not list");
   }

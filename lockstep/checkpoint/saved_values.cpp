@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "lockstep/checkpoint/aggregation_names.h"
 #include "lockstep/checkpoint/capture.h"
 #include "lockstep/checkpoint/strict_json.h"
 #include "lockstep/checkpoint/tensor_file.h"
@@ -23,12 +24,6 @@ using Tensors = std::vector<at::Tensor>;
 
 /// Dtype and shape of a tensor.
 std::string form_of(const at::Tensor& value) { return shape_text(value); }
-
-constexpr std::pair<VariableAggregation, const char*> kAggregations[] = {
-    {VariableAggregation::kNone, "none"},
-    {VariableAggregation::kSum, "sum"},
-    {VariableAggregation::kMean, "mean"},
-    {VariableAggregation::kOnlyFirstReplica, "first"}};
 
 /// The components of other replicas than those that were saved: see RestoreOptions::allow_other_replicas.
 Tensors dealt_anew(const Tensors& saved, int64_t replicas, VariableAggregation aggregation) {
@@ -48,17 +43,14 @@ bool is_variable(const StateItem& item) {
 }  // namespace
 
 const char* aggregation_text(VariableAggregation aggregation) {
-  const auto* const found = std::find_if(std::begin(kAggregations), std::end(kAggregations),
-                                         [&](const auto& one) { return one.first == aggregation; });
-  return found->second;
+  return kAggregationNames.at(static_cast<std::size_t>(aggregation)).data();
 }
 
 VariableAggregation aggregation_of(const std::string& text, const std::string& what) {
   if (text.empty()) return VariableAggregation::kMean;
-  const auto* const found = std::find_if(std::begin(kAggregations), std::end(kAggregations),
-                                         [&](const auto& one) { return one.second == text; });
-  if (found == std::end(kAggregations)) throw_damaged(what, fmt::format("has the aggregation '{}'", shown(text)));
-  return found->first;
+  const auto* const found = std::find(kAggregationNames.begin(), kAggregationNames.end(), text);
+  if (found == kAggregationNames.end()) throw_damaged(what, fmt::format("has the aggregation '{}'", shown(text)));
+  return static_cast<VariableAggregation>(found - kAggregationNames.begin());
 }
 
 at::Tensor value_of_all(const Tensors& saved, VariableAggregation aggregation) {

@@ -87,6 +87,7 @@ class MovingAverageState {
     SwapScope scope;
     for (std::size_t i = 0; i < variables_.size(); ++i) {
       variables_[i]->require_own_value("a second swap");
+      variables_[i]->require_whole("MovingAverage::swap");
       averages_[i].state().check_memory();
     }
     for (std::size_t i = 0; i < variables_.size(); ++i) {

@@ -61,12 +61,14 @@ void Optimizer::set_learning_rate(double value, int64_t group) const {
 const std::vector<Variable>& Optimizer::slots() const { return here().slots(); }
 
 void Optimizer::gather_slots() const {
-  const CallScope call(*here().group(), "Optimizer::gather_slots", kBetweenSteps, internal::Workers::kAll, name());
+  internal::UpdateScope::require_none("Optimizer::gather_slots");
+  const CallScope call(*here().group(), "Optimizer::gather_slots", "gather slots between runs", internal::Workers::kAll,
+                       name());
   here().gather_slots();
 }
 
 std::map<std::string, at::Tensor> Optimizer::state() const {
-  const CallScope call(*here().group(), "Optimizer::state", kBetweenSteps, internal::Workers::kAll, name());
+  const CallScope call(*here().group(), "Optimizer::state", "call it between runs", internal::Workers::kAll, name());
   here().gather_slots();
   return here().state();
 }

@@ -239,7 +239,16 @@ TEST_F(SavedSlicedSlots, AreSavedWholeAndRestoredOnAnyNumberOfWorkers) {
   const auto train = [](Strategy& strategy, const std::string& from, const std::string& to) {
     const WavyNet net(strategy);
     Checkpoint checkpoint(strategy);
-    if (!from.empty()) checkpoint.restore(from);
+    int tracked = 0;  // a restore reads all state before it lets the program read a value of its own
+    checkpoint.track(
+        "tracked", [&] { return std::to_string(tracked); },
+        [&](const std::string& text) { tracked = std::stoi(text); });
+    if (!from.empty()) {
+      net.step(strategy);  // slots are sliced where it restores
+      checkpoint.restore(from);
+      EXPECT_EQ(tracked, 17);
+    }
+    tracked = 17;
     for (int step = 0; step < 3; ++step) net.step(strategy);
     if (!to.empty()) checkpoint.save(to);
     net.step(strategy);  // the slots are sliced again

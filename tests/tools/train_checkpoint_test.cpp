@@ -35,12 +35,14 @@ TEST_F(TrainCheckpoint, AResumedRunEndsAsTheOneThatNeverStopped) {
       << result.output;
   const std::string training = kTraining;
   int begin = 10;
-  for (const std::string& command : {training + "--devices cpu:1 ", training + "--strategy central-storage ",
-                                     "run -n 2 -- " LOCKSTEP_PROGRAM " " + training + "--strategy multi-worker "}) {
-    result = run(command + "--steps " + std::to_string(begin + 8) + " --resume" + saves + outputs("parts"));
+  for (const std::string& command :
+       {training + "--devices cpu:1 ", training + "--strategy central-storage ",
+        "run -n 2 -- " LOCKSTEP_PROGRAM " " + training + "--strategy multi-worker ",
+        "run -n 2 -- " LOCKSTEP_PROGRAM " " + training + "--strategy multi-worker --engine tcp --slots sliced "}) {
+    result = run(command + "--steps " + std::to_string(begin + 6) + " --resume" + saves + outputs("parts"));
     EXPECT_EQ(result.code, 0) << command << result.output;
     EXPECT_TRUE(has(result.output, "goes on after step " + std::to_string(begin))) << command << result.output;
-    begin += 8;
+    begin += 6;
   }
   result = run(steps + "--resume" + saves + outputs("parts"));
   EXPECT_EQ(result.code, 0) << result.output;
