@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "lockstep/comm/join.h"
+#include "lockstep/variable/variable_state.h"
 #include "tests/support/free_port.h"
 #include "tests/support/worker_processes.h"
 #include "tests/support/workers.h"
