@@ -2,26 +2,22 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <set>
-#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "lockstep/checkpoint/checkpoint_folder.h"
-#include "lockstep/checkpoint/exchange.h"
 #include "lockstep/checkpoint/image.h"
-#include "lockstep/checkpoint/saved_values.h"
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/reduce/operands.h"
+#include "tools/checkpoint_paths.h"
 #include "tools/console.h"
 #include "tools/exit_status.h"
 
@@ -35,47 +31,6 @@ using internal::CheckpointReader;
 using internal::FoundCheckpoint;
 using internal::host_files;
 using nlohmann::ordered_json;
-
-void print(const ordered_json& json) {
-  std::fputs((json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n").c_str(), stdout);
-  flush_output();
-}
-
-bool is_checkpoint(const fs::path& path) { return host_files().has(path / internal::kManifestName); }
-
-/// "runs/" is "runs".
-fs::path folder_at(const std::string& path) {
-  const fs::path given(path);
-  return given.has_filename() ? given : given.parent_path();
-}
-
-/// Whether it is the folder of a checkpoint that is being saved, or whose save was interrupted.
-bool is_begun_checkpoint(const fs::path& folder) {
-  if (is_checkpoint(folder)) return false;
-  const bool is_empty = host_files().list(folder).empty();
-  const bool has_name = folder.filename().string().starts_with("step-");
-  return is_empty ? has_name : internal::has_only_remains(host_files(), folder);
-}
-
-/// What a checkpoint lacks that is not complete.
-std::string missing_text(const fs::path& folder) {
-  const std::vector<std::string> names = host_files().list(folder);
-  return fmt::format("'{}' has no {}, which a save writes last; it has {}", folder.string(), internal::kManifestName,
-                     names.empty() ? "no file at all" : fmt::format("{}", fmt::join(names, ", ")));
-}
-
-/// The checkpoint that a path means.
-fs::path checkpoint_at(const std::string& path) {
-  if (is_checkpoint(path)) return path;
-  const auto found = internal::whole_checkpoints_in(host_files(), path);
-  if (!found.empty()) return found.back().path;
-  if (fs::is_directory(path) && is_begun_checkpoint(folder_at(path))) {
-    throw DataError("LS-CHECKPOINT-NONE", "the checkpoint is not complete: " + missing_text(folder_at(path)),
-                    "let its save end, or take another one of the folder around it");
-  }
-  throw DataError("LS-CHECKPOINT-NONE", fmt::format("'{}' is no checkpoint, and has no whole one in it", path),
-                  "name a checkpoint's folder, or the folder of --checkpoint-dir");
-}
 
 std::string size_text(uint64_t bytes) {
   if (bytes < 10'000) return fmt::format("{} B", bytes);
@@ -140,50 +95,6 @@ std::string difference(const at::Tensor& a, const at::Tensor& b, ordered_json& j
                      scale);
 }
 
-/// All values but the optimizers', by name: of those that each replica has, the one that they stand for.
-std::map<std::string, at::Tensor> values_of(const CheckpointReader& reader, const std::string& what) {
-  std::map<std::string, at::Tensor> values;
-  std::map<std::string, std::vector<std::size_t>> of_replicas;
-  const auto& tensors = reader.manifest().tensors;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].kind == "mirrored") values.emplace(tensors[i].name, reader.read(i));
-    if (tensors[i].kind == "on-read") of_replicas[tensors[i].name].push_back(i);
-  }
-  for (const auto& [name, places] : of_replicas) {
-    const auto aggregation = internal::aggregation_of(tensors[places.front()].aggregation, what);
-    values.emplace(name, internal::value_of_all(reader.read(places), aggregation));
-  }
-  return values;
-}
-
-/// The names of the moving averages' variables. One of the name A has `<variable>/A` for each variable that it
-/// averages, of the variable's shape, and `<the first one>/A_updates`, which counts.
-std::set<std::string> averages_in(const CheckpointReader& reader, const std::map<std::string, at::Tensor>& all) {
-  constexpr std::string_view kCount = "_updates";
-  std::set<std::string> mirrored;
-  for (const auto& one : reader.manifest().tensors) {
-    if (one.kind == "mirrored") mirrored.insert(one.name);
-  }
-  const auto is_average = [&](const std::string& variable, const std::string& end) {
-    if (!mirrored.contains(variable) || !mirrored.contains(variable + end)) return false;
-    const at::Tensor& average = all.at(variable + end);
-    return average.is_floating_point() && average.sizes() == all.at(variable).sizes();
-  };
-  std::set<std::string> averages;
-  for (const std::string& count : mirrored) {
-    if (!count.ends_with(kCount) || all.at(count).scalar_type() != at::kLong || all.at(count).dim() != 0) continue;
-    for (std::size_t slash = count.find('/'); slash != std::string::npos; slash = count.find('/', slash + 1)) {
-      const std::string end = count.substr(slash, count.size() - kCount.size() - slash);  // "/A"
-      if (!is_average(count.substr(0, slash), end)) continue;
-      averages.insert(count);
-      for (const std::string& variable : mirrored) {
-        if (is_average(variable, end)) averages.insert(variable + end);
-      }
-    }
-  }
-  return averages;
-}
-
 }  // namespace
 
 int list_checkpoints(const CheckpointCommandOptions& options) {
@@ -210,7 +121,7 @@ int list_checkpoints(const CheckpointCommandOptions& options) {
     if (!problem.empty()) json.back()["problem"] = problem;
   }
   if (options.json) {
-    print({{"directory", options.path}, {"checkpoints", std::move(json)}});
+    print_json({{"directory", options.path}, {"checkpoints", std::move(json)}});
     return code;
   }
   if (found.empty()) {
@@ -254,7 +165,7 @@ int show_checkpoint(const CheckpointCommandOptions& options) {
     }
     for (const auto& [name, text] : run.data) json["data"][name] = ordered_json::parse(text);
     for (const auto& [name, text] : run.values) json["values"][name] = ordered_json::parse(text);
-    print(json);
+    print_json(json);
     return 0;
   }
   print_table({{"checkpoint", path.string()},
@@ -308,7 +219,7 @@ int verify_checkpoints(const CheckpointCommandOptions& options) {
                                  : fmt::format("{}: damaged: {}\n", path.string(), problem);
     std::fputs(text.c_str(), stdout);
   }
-  if (options.json) print({{"checkpoints", std::move(json)}});
+  if (options.json) print_json({{"checkpoints", std::move(json)}});
   flush_output();
   return code;
 }
@@ -360,7 +271,7 @@ int diff_checkpoints(const CheckpointCommandOptions& options) {
   });
   const int code = rows.size() > 1 ? 1 : 0;
   if (options.json) {
-    print({{"first", paths[0].string()}, {"second", paths[1].string()}, {"differences", std::move(json)}});
+    print_json({{"first", paths[0].string()}, {"second", paths[1].string()}, {"differences", std::move(json)}});
   } else if (code == 0) {
     std::fputs("both have the same values, bit for bit\n", stdout);
   } else {
@@ -368,35 +279,6 @@ int diff_checkpoints(const CheckpointCommandOptions& options) {
   }
   flush_output();
   return code;
-}
-
-int export_checkpoint(const CheckpointCommandOptions& options) {
-  const fs::path path = checkpoint_at(options.path);
-  const CheckpointReader reader(host_files(), path);
-  const std::map<std::string, at::Tensor> all = values_of(reader, path.string());
-  const std::string begin = options.module.empty() ? "" : options.module + ".";
-  std::map<std::string, at::Tensor> weights;
-  const std::set<std::string> averages = averages_in(reader, all);
-  for (const auto& [name, value] : all) {
-    if (!name.starts_with(begin) || (!begin.empty() && averages.contains(name))) continue;
-    weights.emplace(name.substr(begin.size()), value);
-  }
-  if (weights.empty() && !begin.empty()) {
-    throw UsageError("LS-FLAG", fmt::format("--module {}: {} has no values of it", options.module, path.string()),
-                     "give the name that make_module was given; `lockstep checkpoint show` lists all names");
-  }
-  save_tensors(options.file, weights);
-  if (options.json) {
-    ordered_json names = ordered_json::array();
-    for (const auto& [name, value] : weights) names.push_back(name);
-    print({{"path", path.string()}, {"file", options.file}, {"tensors", std::move(names)}});
-  } else {
-    std::fputs(fmt::format("{}: {} of {}\n", options.file,
-                           internal::counted(static_cast<int64_t>(weights.size()), "tensor"), path.string())
-                   .c_str(),
-               stdout);
-  }
-  return 0;
 }
 
 }  // namespace lockstep::tools

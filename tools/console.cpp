@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <nlohmann/json.hpp>
 
 #include "lockstep/core/error.h"
 
@@ -104,6 +105,11 @@ void print_columns(const std::vector<std::vector<std::string>>& rows) {
     }
     std::fputs((line + "\n").c_str(), stdout);
   }
+  flush_output();
+}
+
+void print_json(const nlohmann::ordered_json& json) {
+  std::fputs((json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n").c_str(), stdout);
   flush_output();
 }
 

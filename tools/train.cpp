@@ -39,26 +39,15 @@ namespace F = torch::nn::functional;
 int not_written() { return exit_status(kEnvironment, ExitCode::kDataError); }
 
 std::unique_ptr<Strategy> make(const TrainOptions& options, const std::optional<ClusterSpec>& cluster) {
-  if (options.engine != "auto" && options.strategy != "multi-worker") {
-    throw UsageError(
-        "LS-FLAG",
-        fmt::format("--engine {} was given and --strategy {} has one worker", options.engine, options.strategy),
-        "use --strategy multi-worker");
-  }
-  const WireFormat wire = options.wire == "exact" ? WireFormat::kExact : WireFormat::kBFloat16;
-  if (wire != WireFormat::kExact && options.strategy != "multi-worker") {
-    throw UsageError(
-        "LS-FLAG",
-        fmt::format("--wire {} was given, and nothing travels with --strategy {}", options.wire, options.strategy),
-        "use --strategy multi-worker");
-  }
-  const Slots slots = options.slots == "whole" ? Slots::kWhole : Slots::kSliced;
-  if (slots != Slots::kWhole && options.strategy != "multi-worker") {
-    throw UsageError(
-        "LS-FLAG",
-        fmt::format("--slots {} was given, and --strategy {} has one worker", options.slots, options.strategy),
-        "use --strategy multi-worker");
-  }
+  const auto require_workers = [&](const char* flag, const std::string& value, const char* otherwise) {
+    if (value == otherwise || options.strategy == "multi-worker") return;
+    throw UsageError("LS-FLAG",
+                     fmt::format("{} {} was given, and --strategy {} has one worker", flag, value, options.strategy),
+                     "use --strategy multi-worker");
+  };
+  require_workers("--engine", options.engine, "auto");
+  require_workers("--wire", options.wire, "exact");
+  require_workers("--slots", options.slots, "whole");
   return make_strategy(options.strategy, {.devices = options.devices,
                                           .replicas = options.replicas,
                                           .seed = options.seed,
@@ -67,8 +56,8 @@ std::unique_ptr<Strategy> make(const TrainOptions& options, const std::optional<
                                                                                            : FactoredGradients::kOff,
                                           .cluster = cluster,
                                           .engine = options.engine,
-                                          .wire = wire,
-                                          .slots = slots});
+                                          .wire = options.wire == "exact" ? WireFormat::kExact : WireFormat::kBFloat16,
+                                          .slots = options.slots == "whole" ? Slots::kWhole : Slots::kSliced});
 }
 
 /// Loss and accuracy over a whole data set, each target once: a label, or a character of text.

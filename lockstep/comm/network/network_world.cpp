@@ -1,7 +1,6 @@
 #include "lockstep/comm/network/network_world.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -9,14 +8,13 @@
 #include <atomic>
 #include <chrono>
 #include <ctime>
-#include <functional>
-#include <stdexcept>
 #include <utility>
 #include <vector>
 
 #include "lockstep/comm/call_wait.h"
 #include "lockstep/comm/exits.h"
 #include "lockstep/comm/message.h"
+#include "lockstep/comm/network/connect_messengers.h"
 #include "lockstep/comm/network/control.h"
 #include "lockstep/comm/network/host_rendezvous.h"
 #include "lockstep/comm/network/message_channel.h"
@@ -26,6 +24,7 @@
 #include "lockstep/comm/window_table.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/forks.h"
+#include "lockstep/core/function_ref.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/unwinding.h"
 
@@ -109,46 +108,10 @@ class NetworkWorld final : public World, private Windows {
 
   /// Gives the bytes of calls to the messenger, on all workers or on none. Why not; empty where it does.
   std::string move_to(std::shared_ptr<Messenger> messenger) {
-    // Each step is repeated on all workers until it is done on all of them. Between two of them they make a call, which
-    // ends where a worker is lost.
-    auto end = CallWait::Clock::now() + kLongestConnectAll;
-    const auto repeat = [&](const std::function<std::string()>& step) {
-      std::vector<std::string> missing(members_.size());
-      std::string problem;
-      do {
-        problem = all_do(step, missing);
-      } while (problem.empty() &&
-               std::any_of(missing.begin(), missing.end(), [](const std::string& one) { return !one.empty(); }));
-      return problem;
+    const auto on_all = [&](FunctionRef<std::string()> part, std::vector<std::string>& results) {
+      return all_do(part, results);
     };
-    const auto go_on_until = [&](bool is_done, const std::string& what_is_not) {
-      if (is_done) return std::string();
-      if (CallWait::Clock::now() < end) return std::string("not yet");
-      throw std::runtime_error(fmt::format("{} after {} s", what_is_not, kLongestConnectAll.count()));
-    };
-    const auto get_ready = [&] {
-      if (!messenger) throw std::runtime_error("it has no plug-in, or no device for it");
-      return go_on_until(messenger->is_ready(), "it has not begun");
-    };
-    std::string problem = repeat(get_ready);
-    if (!problem.empty()) return problem;
-    std::vector<std::string> addresses(members_.size());
-    const auto address = [&] { return messenger->address(); };
-    const auto connect = [&] {
-      messenger->connect(addresses);
-      return std::string();
-    };
-    problem = all_do(address, addresses);
-    if (!problem.empty()) return problem;
-    end = CallWait::Clock::now() + kLongestConnectAll;
-    std::vector<std::string> nothing(members_.size());
-    problem = all_do(connect, nothing);
-    if (!problem.empty()) return problem;
-    const auto go_on = [&] {
-      const std::vector<int64_t> others = messenger->unconnected();
-      return go_on_until(others.empty(), fmt::format("it is not connected with workers {}", fmt::join(others, ", ")));
-    };
-    problem = repeat(go_on);
+    const std::string problem = connect_messengers(messenger.get(), num_workers(), on_all);
     if (!problem.empty()) return problem;
     for (auto& stream : data_) {
       if (!stream) continue;
@@ -224,7 +187,7 @@ class NetworkWorld final : public World, private Windows {
 
   /// Every worker does its part, and gets what all parts gave, by worker. Why a worker could not; empty where all
   /// could.
-  std::string all_do(const std::function<std::string()>& part, std::vector<std::string>& results) {
+  std::string all_do(FunctionRef<std::string()> part, std::vector<std::string>& results) {
     const std::string done = "done: ";
     std::string mine;
     try {
