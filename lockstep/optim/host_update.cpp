@@ -16,10 +16,10 @@
 #include "lockstep/core/checksum.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/simd.h"
+#include "lockstep/optim/compare_values.h"
 #include "lockstep/optim/optimizer_digest.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/mirrored_state.h"
-#include "lockstep/variable/value_digests.h"
 
 namespace lockstep::internal {
 
@@ -220,26 +220,10 @@ void HostUpdate::begin_step(const std::vector<char>& present) {
     states[i]->leave_halves();
     all_in_halves = false;
   }
-  if (!all_in_halves) compare_values(present);
-}
-
-void HostUpdate::compare_values(const std::vector<char>& present) const {
+  if (all_in_halves) return;
   // Each worker reads only its blocks of the values of this step: what the others have must be the same.
-  ValueDigests digests(group_);
-  const auto fill_in = [&](Proposal& mine) {
-    for (std::size_t i = 0; i < targets_.size(); ++i) {
-      if (!present[i]) continue;
-      for_each_state(targets_[i], [&](MirroredState& one) {
-        if (one.is_in_halves()) return;
-        one.check_memory();
-        digests.add(one.name(), one.copies().front());
-      });
-    }
-    digests.fill_in(mine);
-  };
-  const auto all =
-      agree_on_call(group_.rounds(), {.call = "values of an update", .name = name_, .step = group_.step()}, fill_in);
-  digests.require_equal(all, "optimizer.step");
+  std::erase_if(states, [](const MirroredState* one) { return one->is_in_halves(); });
+  compare_values(group_, name_, states);
 }
 
 void HostUpdate::vote(FusedUpdate& update) const {

@@ -63,7 +63,6 @@ class HostUpdate {
  private:
   HostUpdate(const ReplicaGroup& group, const std::vector<UpdateTarget>& targets, std::string name, LaneRange lanes);
   void make_room();
-  void compare_values(const std::vector<char>& present) const;
 
   const ReplicaGroup& group_;
   const std::vector<UpdateTarget> targets_;

@@ -52,15 +52,14 @@ std::string OptimizerState::form() const {
 OptimizerState::FormOfVariable OptimizerState::form_of(std::size_t i) const {
   if (group_->num_workers() == 1 || local_ || !form_is_decided_) return {};
   if (host_) return {"host memory", 0};
+  using enum GradientExchange::Travelled::As;
   if (sliced_) {
-    using enum SlicedUpdate::Travelled::As;
     if (!sliced_->has_sent()) return {};
     const auto travelled = sliced_->travelled(i);
     if (travelled.as == kNothing) return {"nothing in the last step", 0};
     return {travelled.as == kFactors ? "slices, from factors" : "slices", travelled.bytes};
   }
   if (!exchange_ || !exchange_->takes(i)) return {"sums, one by one", -1};
-  using enum GradientExchange::Travelled::As;
   const auto travelled = exchange_->travelled(i);
   if (travelled.as == kNothing) return {"nothing in the last step", 0};
   if (travelled.as == kFactors) return {"factors", travelled.bytes};
@@ -68,7 +67,10 @@ OptimizerState::FormOfVariable OptimizerState::form_of(std::size_t i) const {
   return {fmt::format("sums{}{}", numbers, travelled.during_backward ? ", during backward" : ""), travelled.bytes};
 }
 
-std::string OptimizerState::report() const { return exchange_ ? exchange_->report() : std::string(); }
+std::string OptimizerState::report() const {
+  if (sliced_) return sliced_->report();
+  return exchange_ ? exchange_->report() : std::string();
+}
 
 void OptimizerState::begin_exchange(const StepOptions& options) {
   if (!local_ && !group_->reduces_in_tree_order()) gradients_.begin_exchange(num_leaves());
@@ -84,7 +86,7 @@ void OptimizerState::begin_exchange(const StepOptions& options) {
                                   options.check_finite || options.skip_non_finite);
     return;
   }
-  if (sliced_) sliced_->begin_step(gradients_.told().gradients, present());
+  if (sliced_) sliced_->begin_step(gradients_.told(), present());
   if (exchange_) exchange_->begin_step(gradients_.told().gradients, gradients_.told().reports);
   if (local_ || group_->num_workers() == 1) return;
   // Another optimizer of the same variables may be shared.

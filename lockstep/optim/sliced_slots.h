@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,11 +28,15 @@ class SlicedSlots {
   SlicedSlots(const ReplicaGroup& group, const std::vector<UpdateTarget>& targets,
               const std::vector<std::vector<double>>& initial, const Slices& slices, std::string name);
 
-  /// A step begins: slots that were made whole are sliced again.
-  void slice();
-  /// A call of all workers: makes all slots whole. Sends each worker's slices to all others: small slots together,
-  /// about 16 MiB at a time; a larger one by itself and in place. Throws a UsageError where another worker has other
-  /// slots sliced, and what the World throws; then slots stay sliced.
+  /// What the other workers need of this one for slice(): a letter.
+  std::string report() const;
+  /// A step begins, and all workers call it with the reports of all: slots that were made whole are sliced again. Those
+  /// that a program has written since the last step are compared first: a DivergenceError, the same on all workers,
+  /// names one that was not written on all of them, or not with the same value; then nothing is sliced.
+  void slice(std::span<const std::string> reports);
+  /// A call of all workers: makes all slots whole. Sends each worker's slices to all others: small slots together, up
+  /// to 16 MiB at a time; a larger one by itself and in place. Throws a UsageError where another worker has other slots
+  /// sliced, and what the World throws; then a slot that was sliced may stay so.
   void gather();
 
  private:
@@ -39,13 +44,16 @@ class SlicedSlots {
     std::shared_ptr<VariableState> state;
     std::size_t target;
     MirroredState& mirrored() const { return state->as_mirrored(); }
-    char* memory() const { return static_cast<char*>(state->copies().front().data_ptr()); }
   };
-  /// Calls visit(slot, worker's slice, its place in the worker's message) for slots [first, end).
-  template <class Visit>
-  void for_each_slice(std::size_t first, std::size_t end, int64_t worker, const Visit& visit) const;
-  void exchange(std::size_t first, std::size_t end);
-  void exchange_in_place(const Slot& slot);
+  void compare_written() const;
+  static std::vector<std::vector<Slot>> in_groups(const std::vector<Slot>& slots);
+  static int64_t bytes_of(const std::vector<Slot>& slots);
+  std::span<std::byte> slice_of(const Slot& slot, int64_t worker) const;
+  /// Sends `part_of(this worker)` to each other worker w, and fills `part_of(w)`.
+  template <class Part>
+  void exchange(const Part& part_of) const;
+  /// `messages` has room for all of these slots.
+  void exchange_together(const std::vector<Slot>& slots, std::span<std::byte> messages) const;
 
   const ReplicaGroup& group_;
   const Slices& slices_;

@@ -14,10 +14,11 @@
 #include "lockstep/core/checksum.h"
 #include "lockstep/core/simd.h"
 #include "lockstep/core/torch_compat.h"
+#include "lockstep/optim/compare_values.h"
 #include "lockstep/optim/gradient_table.h"
 #include "lockstep/optim/optimizer_digest.h"
 #include "lockstep/replica/replica_group.h"
-#include "lockstep/variable/value_digests.h"
+#include "lockstep/variable/mirrored_state.h"
 
 namespace lockstep::internal {
 
@@ -65,8 +66,9 @@ SlicedUpdate::SlicedUpdate(const ReplicaGroup& group, const FusedUpdate& update,
       theirs_(static_cast<std::size_t>(num_workers_)),
       arrived_(theirs_.size()) {}
 
-void SlicedUpdate::begin_step(const std::vector<GradientsOnWorkers>& all, const std::vector<char>& present) {
-  slots_.slice();
+void SlicedUpdate::begin_step(const ToldOfGradients& told, const std::vector<char>& present) {
+  slots_.slice(told.reports);
+  const std::vector<GradientsOnWorkers>& all = told.gradients;
   sent_ = Sent::kNothing;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -263,16 +265,11 @@ std::string SlicedUpdate::digest_of_weights() const {
 }
 
 void SlicedUpdate::compare_weights() const {
-  ValueDigests digests(group_);
-  const auto fill_in = [&](Proposal& mine) {
-    for (std::size_t i = 0; i < targets_.size(); ++i) {
-      if (weights_.takes(i)) digests.add(targets_[i].variable->name(), targets_[i].variable->copies().front());
-    }
-    digests.fill_in(mine);
-  };
-  const auto all =
-      agree_on_call(group_.rounds(), {.call = "values of an update", .name = name_, .step = group_.step()}, fill_in);
-  digests.require_equal(all, "optimizer.step");
+  std::vector<MirroredState*> weights;
+  for (std::size_t i = 0; i < targets_.size(); ++i) {
+    if (weights_.takes(i)) weights.push_back(&targets_[i].variable->as_mirrored());
+  }
+  compare_values(group_, name_, weights);
 }
 
 void SlicedUpdate::commit(int lane, int num_lanes) const {

@@ -16,6 +16,8 @@
 #include "lockstep/core/update_form.h"
 #include "lockstep/optim/factor_exchange.h"
 #include "lockstep/optim/fused_update.h"
+#include "lockstep/optim/gradient_exchange.h"
+#include "lockstep/optim/gradients_on_workers.h"
 #include "lockstep/optim/partial_sums.h"
 #include "lockstep/optim/sliced_slots.h"
 #include "lockstep/optim/slices.h"
@@ -43,9 +45,11 @@ class SlicedUpdate {
 
   SlicedSlots& slots() { return slots_; }
 
-  /// `all` has the gradients of each variable, and stays until the step ends. `present[i]` says whether the step
-  /// updates variable i.
-  void begin_step(const std::vector<GradientsOnWorkers>& all, const std::vector<char>& present);
+  /// What the other workers need of this one for begin_step(), beside what gradients its replicas have.
+  std::string report() const { return slots_.report(); }
+  /// `told` is of all workers, and stays until the step ends. `present[i]` says whether the step updates variable i.
+  /// Throws what SlicedSlots::slice() throws.
+  void begin_step(const ToldOfGradients& told, const std::vector<char>& present);
   void pack(const GradientTable& gradients, int lane, int num_lanes);
   /// Sends factors and partial sums, and gives `gradients` what the own slices add. Throws what the World throws.
   void send(GradientTable& gradients);
@@ -65,10 +69,7 @@ class SlicedUpdate {
   /// Whether the sum of variable i's gradients is finite in the own slice. Between send() and the end of the step.
   bool own_sum_is_finite(const GradientTable& gradients, std::size_t i) const;
   /// How variable i's gradients came in the last step, and how many bytes this worker sent for it.
-  struct Travelled {
-    enum class As : uint8_t { kNothing, kSums, kFactors } as = As::kNothing;
-    int64_t bytes = 0;
-  };
+  using Travelled = GradientExchange::Travelled;
   /// Whether a step has sent anything yet that travelled() speaks of.
   bool has_sent() const { return sent_ != Sent::kNothing; }
   Travelled travelled(std::size_t i) const;

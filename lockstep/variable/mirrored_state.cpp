@@ -113,13 +113,13 @@ void MirroredState::set(FunctionRef<void(at::Tensor&)> fn) {
   const bool sound = !damaged_.load(std::memory_order_relaxed);
   if (group()->running() && !before_.defined() && sound) {
     before_ = copies().front().clone();
-    before_is_sliced_ = is_sliced_;
+    before_is_sliced_ = is_sliced();
     ++counts()->written;
   }
   leave_halves();
   for (at::Tensor copy : copies()) fn(copy);
   settle();
-  set_whole();
+  slicing_ = Slicing::kWritten;
 }
 
 void MirroredState::leave_halves() {
@@ -152,8 +152,7 @@ void MirroredState::undo() {
   leave_halves();
   for (const at::Tensor& copy : copies()) copy_bytes(copy, before);
   settle();
-  is_sliced_ = before_is_sliced_;
-  is_filled_ = true;
+  slicing_ = before_is_sliced_ ? Slicing::kFilled : Slicing::kWritten;
 }
 
 void MirroredState::without_throwing(FunctionRef<void()> fn, const char* failure) noexcept {

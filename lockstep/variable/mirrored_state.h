@@ -16,6 +16,14 @@
 
 namespace lockstep::internal {
 
+/// What a worker has of a value: all of it, but for a slot that workers divide (optim/sliced_slots.h).
+enum class Slicing : uint8_t {
+  kWritten,   // all of it, as the library wrote it on this worker
+  kGathered,  // all of it, as the owners of its slices have it
+  kSliced,    // this worker's own slices; the others are zeros that take no memory
+  kFilled,    // this worker's own slices; the others mean nothing, and may take memory
+};
+
 /// One or more copies in memory of the library. Components of several replicas may lie in one copy, each as a tensor of
 /// its own, with its own gradient and version counter.
 ///
@@ -50,15 +58,10 @@ class MirroredState final : public VariableState {
   /// Moves the value to memory of this worker alone, if it is not there.
   void leave_halves();
 
-  // A slot of which this worker has its own slices alone: optim/sliced_slots.h, which calls the setters while all
-  // replicas are at rest. Every write of all of it makes it whole.
-
-  bool is_sliced() const override { return is_sliced_; }
-  void set_sliced() { is_sliced_ = true, is_filled_ = false; }
-  void set_whole() { is_sliced_ = false, is_filled_ = true; }
-  /// Whether the other workers' slices may take memory, though the slot may be sliced.
-  bool is_filled() const { return is_filled_; }
-  void set_filled() { is_filled_ = true; }
+  /// SlicedSlots alone sets it, while all replicas are at rest. Every write of the value makes it kWritten.
+  Slicing slicing() const { return slicing_; }
+  void set_slicing(Slicing slicing) { slicing_ = slicing; }
+  bool is_sliced() const override { return slicing_ == Slicing::kSliced || slicing_ == Slicing::kFilled; }
 
   void keep_step() override { take_before(); }
   void end_run() noexcept override { take_before(); }
@@ -102,8 +105,7 @@ class MirroredState final : public VariableState {
 
   at::Tensor before_;              // the value that undo_run() puts back; undefined where nothing was written
   bool before_is_sliced_ = false;  // whether before_ has this worker's slices alone
-  bool is_sliced_ = false;
-  bool is_filled_ = true;
+  Slicing slicing_ = Slicing::kWritten;
   at::Tensor own_;  // the variable's own value, while another stands in for it
   std::atomic<bool> damaged_{false};
   mutable std::mutex damage_mutex_;

@@ -75,7 +75,7 @@ void VariableState::require_whole(const char* call) const {
   throw UsageError(
       "LS-SLOT-SLICED",
       fmt::format("{} needs all of slot '{}', of which this worker has its own slices alone", call, name()),
-      "call Optimizer::gather_slots() on all workers before");
+      "call Optimizer::gather_slots() on all workers before; where the optimizer is gone, let go of its slots too");
 }
 
 namespace {

@@ -62,32 +62,35 @@ TEST(HostUpdateFails, ChangesNothingWhereAReplicaFailsBeforeTheStep) {
 }
 
 TEST(HostUpdateFails, NamesGradientsThatAreNotFiniteOnAllWorkersAndChangesNothing) {
-  for (const bool infinite_sum : {false, true}) {
-    run_workers({2, 4}, [&](Strategy& strategy) {
-      const WavyNet net(strategy);
-      net.step(strategy);
-      const std::string before = net.digest();
-      const auto error = testing::error_from<ReplicaError>([&] {
-        strategy.run([&](ReplicaContext& ctx) {
-          auto loss = net.loss(ctx);
-          // Either one replica's gradient is NaN, or all are finite and their sum is not.
-          if (infinite_sum) loss = loss + (net.a.value(ctx).sum() * 3e38f).to(torch::kDouble);
-          if (!infinite_sum && ctx.replica_id() == 3) loss = loss * NAN;
-          loss.backward();
-          net.optimizer.step(ctx, {.check_finite = true});
-        });
+  const auto program = [](Strategy& strategy, bool infinite_sum) {
+    const WavyNet net(strategy);
+    net.step(strategy);
+    const std::string before = net.digest();
+    const auto error = testing::error_from<ReplicaError>([&] {
+      strategy.run([&](ReplicaContext& ctx) {
+        auto loss = net.loss(ctx);
+        // Either one replica's gradient is NaN; or all are finite and their sum is not, in one worker's blocks alone.
+        if (infinite_sum) loss = loss + (net.a.value(ctx)[0].sum() * 3e38f).to(torch::kDouble);
+        if (!infinite_sum && ctx.replica_id() == 3) loss = loss * NAN;
+        loss.backward();
+        net.optimizer.step(ctx, {.check_finite = true});
       });
-      if (infinite_sum) {
-        testing::expect_error<NonFiniteError>([&] { std::rethrow_if_nested(error); }, "LS-NOT-FINITE", {"'a'", "sum"});
-      } else {
-        testing::expect_error<NonFiniteError>([&] { std::rethrow_if_nested(error); }, "LS-NOT-FINITE",
-                                              {"'a' on replica 3 (worker 1)", "step 1"});
-      }
-      EXPECT_EQ(net.digest(), before);
-      net.step(strategy);
-      EXPECT_NE(net.digest(), before);
-      return 0;
     });
+    if (infinite_sum) {
+      testing::expect_error<NonFiniteError>([&] { std::rethrow_if_nested(error); }, "LS-NOT-FINITE", {"'a'", "sum"});
+    } else {
+      testing::expect_error<NonFiniteError>([&] { std::rethrow_if_nested(error); }, "LS-NOT-FINITE",
+                                            {"'a' on replica 3 (worker 1)", "step 1"});
+    }
+    EXPECT_EQ(net.digest(), before);
+    net.step(strategy);
+    EXPECT_NE(net.digest(), before);
+    return 0;
+  };
+  for (const char* slots : {"whole", "sliced"}) {
+    const testing::SlotsAre scope(slots);
+    for (const bool infinite_sum : {false, true})
+      run_workers({2, 4}, [&](Strategy& strategy) { return program(strategy, infinite_sum); });
   }
 }
 
