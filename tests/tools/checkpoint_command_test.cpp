@@ -1,7 +1,9 @@
 // `lockstep checkpoint`: what it exports, and what it says of checkpoints made by hand.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <torch/types.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <limits>
@@ -140,6 +142,8 @@ TEST_F(CheckpointCommand, WithoutAFileDescriptorNothingIsCalledDamaged) {
     std::vector<std::string> words{LOCKSTEP_PROGRAM, "checkpoint", command, path("c")};
     if (command == "export") words.push_back(path("x.pt"));
     const auto ended = run_to_end(words, [] {
+      // Whoever started the test may have left it other descriptors; the program must not inherit them.
+      for (int fd = STDERR_FILENO + 1; fd < 1024; ++fd) fcntl(fd, F_SETFD, FD_CLOEXEC);
       constexpr rlimit kThreeStreamsAndOne{4, 4};
       setrlimit(RLIMIT_NOFILE, &kThreeStreamsAndOne);
     });
