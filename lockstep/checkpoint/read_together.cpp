@@ -74,9 +74,10 @@ class FirstWholeReader {
     auto [opened, is_left, first_text] = strategy_.on_chief([&] {
       std::optional<Opened> found = open_next();
       const bool has_found = found.has_value();
-      return std::tuple(std::move(found).value_or(Opened()), has_found, first_ ? message_of(first_) : std::string());
+      return std::tuple(std::move(found).value_or(Opened()), has_found,
+                        first_ ? text_of_failure(strategy_, kCall, first_) : std::string());
     });
-    if (!first_ && !first_text.empty()) keep_other(fmt::format("{} failed on worker 0: {}", kCall, first_text));
+    if (!first_ && !first_text.empty()) keep_other(first_text);
     if (!is_left) std::rethrow_exception(first_);
     return opened;
   }
@@ -133,9 +134,7 @@ class FirstWholeReader {
         damage = std::current_exception();
       }
     });
-    const std::string found = texts_of_all(
-        strategy_,
-        damage ? fmt::format("{} failed on worker {}: {}", kCall, strategy_.worker_index(), message_of(damage)) : "");
+    const std::string found = texts_of_all(strategy_, damage ? text_of_failure(strategy_, kCall, damage) : "");
     if (found.empty()) return image;
     if (damage) keep(damage);
     if (!damage) keep_other(found);
@@ -185,10 +184,7 @@ class FirstWholeReader {
     if (!first_) first_ = std::move(error);
   }
 
-  void keep_other(const std::string& text) {
-    keep(std::make_exception_ptr(
-        PeerError("LS-PEER-FAILED", text.substr(0, text.find('\n')), "look at that worker's own message")));
-  }
+  void keep_other(const std::string& text) { keep(std::make_exception_ptr(error_of_first_failure(strategy_, text))); }
 
   const Strategy& strategy_;
   Files& files_;

@@ -2,12 +2,15 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <exception>
+#include <sstream>
 #include <string>
 #include <utility>
 
+#include "lockstep/comm/this_host.h"
 #include "lockstep/core/error.h"
 #include "lockstep/strategy/strategy_access.h"
 
@@ -32,6 +35,22 @@ std::string texts_of_all(const Strategy& strategy, const std::string& mine) {
   return {static_cast<const char*>(all.data_ptr()), static_cast<std::size_t>(all.numel())};
 }
 
+std::string text_of_failure(const Strategy& strategy, const char* call, const std::exception_ptr& error) {
+  return fmt::format("{}\t{}\t{}\t{} failed on worker {}: {}", strategy.worker_index(), getpid(), host_name(), call,
+                     strategy.worker_index(), message_of(error));
+}
+
+PeerError error_of_first_failure(const Strategy& strategy, const std::string& texts) {
+  std::istringstream in(texts.substr(0, texts.find('\n')));
+  const WorkerPhase phase = StrategyAccess::rounds(strategy).phase();
+  PeerError::Failed failed{.phase = describe(phase), .step = phase.step, .noticed = PeerError::Noticed::kFailed};
+  in >> failed.worker >> failed.process >> std::ws;
+  std::getline(in, failed.host, '\t');
+  std::string text;
+  std::getline(in, text);
+  return {"LS-PEER-FAILED", text, "look at that worker's own message", std::move(failed)};
+}
+
 void all_or_none(const Strategy& strategy, const char* call, FunctionRef<void()> work) {
   if (strategy.num_workers() == 1) return work();
   std::exception_ptr own;
@@ -40,12 +59,12 @@ void all_or_none(const Strategy& strategy, const char* call, FunctionRef<void()>
     work();
   } catch (...) {
     own = std::current_exception();
-    text = fmt::format("{} failed on worker {}: {}", call, strategy.worker_index(), message_of(own));
+    text = text_of_failure(strategy, call, own);
   }
   const std::string found = texts_of_all(strategy, text);
   if (own) std::rethrow_exception(own);
   if (found.empty()) return;
-  throw PeerError("LS-PEER-FAILED", found.substr(0, found.find('\n')), "look at that worker's own message");
+  throw error_of_first_failure(strategy, found);
 }
 
 std::vector<at::Tensor> bytes_of_all_replicas(const Strategy& strategy, const std::vector<at::Tensor>& mine) {

@@ -126,10 +126,10 @@ TEST_P(WorkerPhasesBesideSteps, AreToldOfAWorkerThatFailsInThem) {
       const std::string call = place == "save" ? "Checkpoint::save" : "Checkpoint::restore";
       EXPECT_NE(failed.text.find(call + " failed on worker 1: its own mistake"), std::string::npos) << failed.text;
     } else {
-      EXPECT_EQ(workers.expect(w, "worker ").text,
-                fmt::format("worker 1, process {}, step 2, {}", workers.pid(1), phases.at(place)));
       EXPECT_NE(failed.text.find(words.at(how)), std::string::npos) << failed.text;
     }
+    EXPECT_EQ(workers.expect(w, "worker ").text,
+              fmt::format("worker 1, process {}, step 2, {}", workers.pid(1), phases.at(place)));
     EXPECT_EQ(workers.wait(w, std::chrono::seconds(10)).code, 0) << workers.output(w);
   }
   if (how == "stop") workers.signal(1, SIGKILL);
