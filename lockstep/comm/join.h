@@ -26,7 +26,7 @@ struct JoinOptions {
   /// - "auto": shared memory where all workers run on one host and under one user. Otherwise "tls". Where
   ///   ClusterSpec::trusted_network says so, "ucx" if all workers have it and a device with RDMA, and otherwise "tcp".
   /// Where workers are on several hosts and "tls" or "tcp" connects them, those of one host and one user exchange bytes
-  /// through memory that only they map.
+  /// through memory that only they map, and have HostMemory.
   /// "ucx" and "mpi" are plug-ins: libraries beside this one, which are built where UCX and MPI are found.
   std::string engine = "auto";
   WorkerTimeouts timeouts = {};

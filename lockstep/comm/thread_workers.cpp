@@ -34,14 +34,23 @@ class ThreadWorkers::Hub {
     std::vector<Bytes> bytes = {};
   };
 
-  Hub(int64_t workers, std::chrono::milliseconds patience)
+  Hub(int64_t workers, std::chrono::milliseconds patience, std::vector<int64_t> hosts)
       : patience_(patience),
+        hosts_(std::move(hosts)),
         offers_(static_cast<std::size_t>(workers)),
         phases_(static_cast<std::size_t>(workers)),
         puts_(workers),
         gone_(static_cast<std::size_t>(workers)) {}
 
   int64_t size() const { return static_cast<int64_t>(offers_.size()); }
+  /// As HostMemory::workers().
+  std::vector<int64_t> workers_of_host(int64_t worker) const {
+    std::vector<int64_t> workers;
+    for (int64_t w = 0; w < size(); ++w) {
+      if (host_of(w) == host_of(worker)) workers.push_back(w);
+    }
+    return workers;
+  }
 
   /// One round. `take` is called when all workers have put down their offers; no offer changes while it runs.
   template <class Take>
@@ -71,7 +80,8 @@ class ThreadWorkers::Hub {
   std::shared_ptr<std::byte> allocate(int64_t worker, std::size_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const uint64_t call = allocations_[static_cast<std::size_t>(worker)]++;
-    Extent& extent = extents_[call];
+    const std::pair<int64_t, uint64_t> key{host_of(worker), call};
+    Extent& extent = extents_[key];
     if (!extent.memory) extent = {zeros(bytes), bytes, 0};
     if (extent.bytes != bytes) {
       throw InternalError(
@@ -80,7 +90,7 @@ class ThreadWorkers::Hub {
           "please report it");
     }
     std::shared_ptr<std::byte> memory = extent.memory;
-    if (++extent.taken == size()) extents_.erase(call);
+    if (++extent.taken == workers_of_host(worker).size()) extents_.erase(key);
     return memory;
   }
 
@@ -102,11 +112,11 @@ class ThreadWorkers::Hub {
   }
 
  private:
-  /// Memory for all workers, until all have it.
+  /// Memory for all workers of a host, until all have it.
   struct Extent {
     std::shared_ptr<std::byte> memory;
     std::size_t bytes = 0;
-    int64_t taken = 0;
+    std::size_t taken = 0;
   };
   static std::shared_ptr<std::byte> zeros(std::size_t bytes) {
     constexpr std::size_t kPage = 4096;
@@ -116,6 +126,8 @@ class ThreadWorkers::Hub {
     std::memset(memory, 0, length);
     return {memory, [](std::byte* one) { std::free(one); }};
   }
+
+  int64_t host_of(int64_t worker) const { return hosts_.empty() ? 0 : hosts_[static_cast<std::size_t>(worker)]; }
 
   // Called with mutex_ held.
   template <class Take>
@@ -202,6 +214,7 @@ class ThreadWorkers::Hub {
   }
 
   const std::chrono::milliseconds patience_;
+  const std::vector<int64_t> hosts_;     // by worker; empty: all on one
   const internal::ProcessMark process_;  // where the workers' threads are
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -216,7 +229,7 @@ class ThreadWorkers::Hub {
   uint64_t half_ = 0;
   internal::RunFailure failure_;
   std::vector<uint64_t> allocations_ = std::vector<uint64_t>(offers_.size());  // by worker: how many it has made
-  std::map<uint64_t, Extent> extents_;                                         // by the number of the call
+  std::map<std::pair<int64_t, uint64_t>, Extent> extents_;                     // by host and number of the call
 };
 
 namespace {
@@ -264,6 +277,7 @@ class ThreadWorld final : public World, private HostMemory, private Windows {
   void abort(const std::string& reason) noexcept override { hub_->abort(worker_, reason); }
 
  private:
+  std::vector<int64_t> workers() const override { return hub_->workers_of_host(worker_); }
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override {
     ++allocations_;
     return hub_->allocate(worker_, bytes);
@@ -295,11 +309,15 @@ class ThreadWorld final : public World, private HostMemory, private Windows {
 
 }  // namespace
 
-ThreadWorkers::ThreadWorkers(int64_t workers, std::chrono::milliseconds patience) {
+ThreadWorkers::ThreadWorkers(int64_t workers, std::chrono::milliseconds patience, std::vector<int64_t> hosts) {
   if (workers < 1) {
     throw UsageError("LS-OPTION", fmt::format("{} workers were asked for", workers), "ask for at least one");
   }
-  hub_ = std::make_shared<Hub>(workers, patience);
+  if (!hosts.empty() && static_cast<int64_t>(hosts.size()) != workers) {
+    throw UsageError("LS-OPTION", fmt::format("hosts of {} workers were given for {}", hosts.size(), workers),
+                     "give the host of each worker, or none");
+  }
+  hub_ = std::make_shared<Hub>(workers, patience, std::move(hosts));
 }
 
 ThreadWorkers::~ThreadWorkers() = default;

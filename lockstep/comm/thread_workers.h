@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "lockstep/comm/world.h"
 
@@ -15,7 +16,11 @@ class ThreadWorkers {
  public:
   /// Throws a UsageError for fewer than one worker. A call that waits for another worker longer than `patience` throws
   /// a PeerError.
-  explicit ThreadWorkers(int64_t workers, std::chrono::milliseconds patience = std::chrono::seconds(30));
+  ///
+  /// `hosts` says on which host each worker is taken to be: by worker, a number that the workers of one host share.
+  /// Only they then have memory in common. Empty: all are on one host. Throws a UsageError where it has another size.
+  explicit ThreadWorkers(int64_t workers, std::chrono::milliseconds patience = std::chrono::seconds(30),
+                         std::vector<int64_t> hosts = {});
   ~ThreadWorkers();
   ThreadWorkers(const ThreadWorkers&) = delete;
   ThreadWorkers& operator=(const ThreadWorkers&) = delete;

@@ -45,8 +45,8 @@ class World {
   /// entry for each worker.
   virtual void exchange(std::span<const std::span<const std::byte>> to, std::span<const std::span<std::byte>> from) = 0;
 
-  /// What gives memory that all workers map, where all are on one host and the World has it; otherwise null. The same
-  /// answer on all workers. Owned by the World.
+  /// What gives memory that all workers of this worker's host map, where the World has it; otherwise null, and then on
+  /// all workers. Owned by the World.
   virtual HostMemory* host_memory() { return nullptr; }
 
   /// What lets bytes travel while workers compute, where the World has it; otherwise null. The same answer on all

@@ -86,7 +86,7 @@ void LocalWorkers::run(const std::function<void(Strategy&)>& body) const {
   const auto count = static_cast<std::size_t>(options_.workers);
   std::vector<std::exception_ptr> errors(count);
   {
-    ThreadWorkers team(options_.workers, options_.patience);
+    ThreadWorkers team(options_.workers, options_.patience, options_.hosts);
     std::vector<std::jthread> threads;  // before an error here passes on, all have ended
     for (std::size_t w = 0; w < count; ++w) {
       threads.emplace_back([&, w, world = team.world(static_cast<int64_t>(w))]() mutable {

@@ -18,13 +18,15 @@ struct LocalWorkersOptions {
   int lanes = 1;         // of each worker
   uint64_t seed = 0;
   std::chrono::milliseconds patience = std::chrono::seconds(30);  // of a worker that waits for another one
+  /// By worker, a number that the workers of one host share; empty: all are on one host. It decides no bit.
+  std::vector<int64_t> hosts = {};
 };
 
 /// Workers that are threads of the test, without a network. Each has a strategy that computes what a
 /// MultiWorkerMirroredStrategy computes, in every bit, but pins no core.
 class LocalWorkers {
  public:
-  /// Throws a UsageError for fewer than one of anything.
+  /// Throws a UsageError for fewer than one of anything, and for hosts of another number of workers.
   explicit LocalWorkers(LocalWorkersOptions options = {});
 
   /// Calls `body(strategy)` on every worker at the same time, each on a thread of its own, and returns when all have

@@ -70,7 +70,7 @@ struct WorldCheck {
 std::span<const WorldCheck> world_call_checks();      // who meets whom, and what agree() returns
 std::span<const WorldCheck> world_exchange_checks();  // which bytes arrive, and what stays untouched
 std::span<const WorldCheck> world_failure_checks();   // calls that do not fit, and abort()
-std::span<const WorldCheck> world_memory_checks();    // memory that all workers map
+std::span<const WorldCheck> world_memory_checks();    // memory that the workers of a host map
 std::span<const WorldCheck> world_window_checks();    // bytes that are put into windows
 std::span<const WorldCheck> world_end_checks();       // workers that leave or do not come, and what is left of worlds
 

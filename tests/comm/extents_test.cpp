@@ -28,8 +28,8 @@ int64_t bytes_in(const Segment& segment) {
 struct Pair {
   Segment mine = Segment::create(2);
   Segment theirs = Segment::map(mine.file(), 2);
-  Extents own = Extents(mine.file(), mine.length(), 2);
-  Extents other = Extents(theirs.file(), theirs.length(), 2);
+  Extents own = Extents(mine.file(), mine.length(), {0, 1});
+  Extents other = Extents(theirs.file(), theirs.length(), {0, 1});
 };
 
 TEST(Extents, AreGivenAtOnceAndGivenBackWhenAllHaveLetGo) {

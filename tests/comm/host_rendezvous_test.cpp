@@ -96,6 +96,44 @@ TEST(HostRendezvous, GivesMemoryToEachTwoWorkersOfAHostAndToNoOthers) {
   }
 }
 
+TEST(HostRendezvous, GivesOneMemoryToAllWorkersOfAHostAndAnotherToEachHost) {
+  for (const std::string hosts : {"0011", "0101", "011", "01020"}) {
+    Workers run(hosts);
+    run.go_to_others();
+    run.give_and_take();
+    std::vector<std::unique_ptr<HostMemory>> memories;
+    std::vector<std::shared_ptr<std::byte>> pieces;
+    for (std::size_t w = 0; w < hosts.size(); ++w) {
+      EXPECT_EQ(run.rendezvous[w].missing_host_memory(run.outcomes), "");
+      memories.push_back(run.rendezvous[w].host_memory(run.outcomes));
+      ASSERT_NE(memories.back(), nullptr);
+      pieces.push_back(memories.back()->allocate(100));
+      pieces.back().get()[w] = std::byte{7};
+    }
+    for (std::size_t w = 0; w < hosts.size(); ++w) {
+      std::vector<int64_t> same;
+      for (std::size_t other = 0; other < hosts.size(); ++other) {
+        const bool is_same = hosts[w] == hosts[other];
+        if (is_same) same.push_back(static_cast<int64_t>(other));
+        EXPECT_EQ(pieces[w].get()[other], is_same ? std::byte{7} : std::byte{0}) << hosts << w << other;
+      }
+      EXPECT_EQ(memories[w]->workers(), same);
+    }
+  }
+}
+
+TEST(HostRendezvous, GivesNoHostMemoryWhereOneWorkerHasNone) {
+  Workers run("0011");
+  run.go_to_others();
+  for (HostRendezvous& one : run.rendezvous) one.give_memory();
+  for (std::size_t w : {0, 1, 2}) run.rendezvous[w].take_memory();  // and worker 3 does not
+  for (HostRendezvous& one : run.rendezvous) run.outcomes.push_back(one.outcome());
+  for (HostRendezvous& one : run.rendezvous) {
+    EXPECT_EQ(one.host_memory(run.outcomes), nullptr);
+    EXPECT_NE(one.missing_host_memory(run.outcomes).find("worker 3"), std::string::npos);
+  }
+}
+
 TEST(HostRendezvous, GivesNothingToStrangers) {
   Workers run("0001");
   const Proof of_another_pair = hmac(run.key, "lockstep memory, worker 2 to worker 0");

@@ -41,10 +41,13 @@ struct WorkersCase {
   int64_t replicas = 8;
   int lanes = 1;
   WireFormat wire = WireFormat::kExact;
+  std::vector<int64_t> hosts = {};  // by worker; empty: all are on one
 };
 
 inline std::ostream& operator<<(std::ostream& out, const WorkersCase& one) {
-  return out << one.replicas << " replicas on " << one.workers << " workers of " << one.lanes << " lanes";
+  out << one.replicas << " replicas on " << one.workers << " workers of " << one.lanes << " lanes";
+  for (const int64_t host : one.hosts) out << (&host == one.hosts.data() ? " on hosts " : ", ") << host;
+  return out;
 }
 
 /// A value by worker.
@@ -58,7 +61,7 @@ auto run_workers(const WorkersCase& one, const Body& body, const std::shared_ptr
   using T = std::invoke_result_t<const Body&, Strategy&>;
   PerWorker<T> results(static_cast<std::size_t>(one.workers));
   PerWorker<std::exception_ptr> errors(results.size());
-  ThreadWorkers workers(one.workers, std::chrono::seconds(60));
+  ThreadWorkers workers(one.workers, std::chrono::seconds(60), one.hosts);
   std::vector<std::thread> threads;
   for (int64_t w = 0; w < one.workers; ++w) {
     threads.emplace_back([&, w, world = workers.world(w)]() mutable {

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "lockstep/comm/shared_memory/extents.h"
 #include "lockstep/comm/shared_memory/local_socket.h"
 
 namespace lockstep::internal {
@@ -27,6 +28,14 @@ std::string place_of(int64_t worker, const std::string& key) {
 Proof proof_of_pair(int64_t from, int64_t to, const std::string& key) {
   return hmac(key, fmt::format("lockstep memory, worker {} to worker {}", from, to));
 }
+
+/// Of the message that brings the host memory.
+Proof proof_of_host_memory(int64_t from, int64_t to, const std::string& key) {
+  return hmac(key, fmt::format("lockstep host memory, worker {} to worker {}", from, to));
+}
+
+/// SharedMemory has no empty files: the first page of the host memory is unused.
+constexpr std::size_t kBegin = 4096;
 
 /// The part of `text` that stands for worker `index`: texts of all workers, by worker, one in each line.
 std::string_view line_of(std::string_view text, int64_t index) {
@@ -53,6 +62,7 @@ HostRendezvous::HostRendezvous(const std::vector<Member>& members, int64_t self,
     if (is_here && member.worker != self) others_.try_emplace(member.worker);
   }
   ring_size_ = ring_size_of(static_cast<int64_t>(others_.size()) + 1);
+  if (is_first()) make_host_memory();
   if (others_.empty() || others_.rbegin()->first < self) return;
   std::string problem;
   try {
@@ -129,6 +139,7 @@ void HostRendezvous::welcome(FileDescriptor connection) {
     const RendezvousMessage answer{.kind = Kind::kWelcome, .proof = proof_of_pair(self_, worker, key_)};
     if (!send(connection, answer, memory.file())) throw std::runtime_error("it has gone");
     memory.close_file();
+    if (is_first()) give_host_memory(connection, worker);
     other.channel = std::make_unique<MemoryChannel>(std::move(memory), 0, std::move(connection));
   });
 }
@@ -145,19 +156,49 @@ void HostRendezvous::take_memory() {
         throw std::runtime_error("it gave no memory");
       }
       PairMemory memory = PairMemory::map(received.file.get(), ring_size_);
+      if (worker == others_.begin()->first) take_host_memory(other.connection, worker);
       other.channel = std::make_unique<MemoryChannel>(std::move(memory), 1, std::move(other.connection));
     });
   }
 }
 
+void HostRendezvous::make_host_memory() {
+  try {
+    host_memory_.emplace(SharedMemory::create(kBegin));
+  } catch (const std::exception& error) {
+    no_host_memory_ = error.what();
+  }
+}
+
+void HostRendezvous::give_host_memory(const FileDescriptor& connection, int64_t worker) const {
+  if (!host_memory_) return;
+  send(connection, {.kind = Kind::kWelcome, .proof = proof_of_host_memory(self_, worker, key_)}, host_memory_->file());
+}
+
+void HostRendezvous::take_host_memory(const FileDescriptor& connection, int64_t worker) {
+  try {
+    const Received received = receive(connection);
+    const auto& message = received.message;
+    if (!message || message->kind != Kind::kWelcome || !received.file.is_open() ||
+        !equal(message->proof, proof_of_host_memory(worker, self_, key_))) {
+      return;
+    }
+    host_memory_.emplace(SharedMemory::map(received.file.get(), kBegin));
+  } catch (const std::exception& error) {
+    no_host_memory_ = error.what();
+  }
+}
+
 std::string HostRendezvous::outcome() const {
+  const auto one_line = [](const std::string& text) { return text.substr(0, std::min(text.find('\n'), kLongestText)); };
   std::vector<std::string> lines;
   for (const Member& member : members_) {
     const auto found = others_.find(member.worker);
     std::string line;
     if (found != others_.end()) line = found->second.channel ? std::string(kShared) : found->second.problem;
-    lines.push_back(line.substr(0, std::min(line.find('\n'), kLongestText)));
+    lines.push_back(one_line(line));
   }
+  lines.push_back(host_memory_ ? std::string(kShared) : one_line(no_host_memory_));
   return fmt::format("{}", fmt::join(lines, "\n"));
 }
 
@@ -177,6 +218,22 @@ std::unique_ptr<MemoryChannel> HostRendezvous::channel(int64_t other, const std:
   return std::move(found->second.channel);
 }
 
+std::string HostRendezvous::missing_host_memory(const std::vector<std::string>& outcomes) const {
+  for (std::size_t w = 0; w < outcomes.size(); ++w) {
+    const std::string_view line = line_of(outcomes[w], static_cast<int64_t>(outcomes.size()));
+    if (line != kShared) return fmt::format("worker {} has no memory in common with its host: {}", w, line);
+  }
+  return {};
+}
+
+std::unique_ptr<HostMemory> HostRendezvous::host_memory(const std::vector<std::string>& outcomes) const {
+  if (!missing_host_memory(outcomes).empty()) return nullptr;
+  std::vector<int64_t> workers{self_};
+  for (const auto& [worker, other] : others_) workers.push_back(worker);
+  std::sort(workers.begin(), workers.end());
+  return std::make_unique<Extents>(host_memory_->file(), kBegin, std::move(workers));
+}
+
 std::string HostRendezvous::missing(const std::vector<std::string>& outcomes) const {
   std::vector<int64_t> workers;
   std::string first;
@@ -189,6 +246,37 @@ std::string HostRendezvous::missing(const std::vector<std::string>& outcomes) co
   if (workers.empty()) return {};
   return fmt::format("worker {} shares no memory with worker{} {} of its host, and uses the network in its place: {}",
                      self_, workers.size() == 1 ? "" : "s", fmt::join(workers, ", "), first);
+}
+
+SharedOnHost share_on_host(const std::vector<Member>& members, int64_t self, const std::string& key,
+                           FunctionRef<std::vector<std::string>(const std::string&)> agree) {
+  HostRendezvous rendezvous(members, self, key);
+  // Each agreement waits until all have made the step before it.
+  agree("waits at its place");
+  rendezvous.go_to_others();
+  agree("has gone to the others");
+  rendezvous.give_memory();
+  agree("has given memory");
+  rendezvous.take_memory();
+  const std::vector<std::string> outcomes = agree(rendezvous.outcome());
+  SharedOnHost shared{.description = "; workers of one host exchange bytes through memory that only they map"};
+  for (const Member& member : members) shared.channels.push_back(rendezvous.channel(member.worker, outcomes));
+  shared.host_memory = rendezvous.host_memory(outcomes);
+  std::string missing = rendezvous.missing(outcomes);
+  if (!missing.empty()) {
+    shared.description += ", but for some that could not";
+    shared.warnings.push_back(std::move(missing));
+  }
+  if (shared.host_memory) return shared;
+  shared.description += "; no host has one copy of its values";
+  if (self == 0) {
+    shared.warnings.push_back(
+        fmt::format("no host has one copy of weights and slots for its workers, because {}; look at the limits of "
+                    "memory and of open "
+                    "files there",
+                    rendezvous.missing_host_memory(outcomes)));
+  }
+  return shared;
 }
 
 }  // namespace lockstep::internal

@@ -102,6 +102,7 @@ class NetworkWorld final : public World, private Windows {
     });
   }
 
+  HostMemory* host_memory() override { return host_memory_.get(); }
   Windows* windows() override { return this; }
 
   std::string describe() const override { return messenger_ ? messenger_->describe() : description_; }
@@ -121,29 +122,19 @@ class NetworkWorld final : public World, private Windows {
     return {};
   }
 
-  /// Gives the bytes between workers of a host to memory that both map, where some share a host and not all do. Where
-  /// two cannot share memory, their connection stays.
+  /// Gives the bytes between workers of a host to memory that both map, and gets memory that all of the host map, where
+  /// some share a host and not all do. Where two cannot share memory, their connection stays.
   void share_memory() {
     if (!is_mixed(members_)) return;
-    HostRendezvous rendezvous(members_, worker_, key_);
-    // Each agreement waits until all have made the step before it.
-    agree("waits at its place");
-    rendezvous.go_to_others();
-    agree("has gone to the others");
-    rendezvous.give_memory();
-    agree("has given memory");
-    rendezvous.take_memory();
-    const std::vector<std::string> outcomes = agree(rendezvous.outcome());
+    SharedOnHost shared = share_on_host(members_, worker_, key_, [&](const std::string& mine) { return agree(mine); });
     for (auto& stream : data_) {
       if (!stream) continue;
-      auto channel = rendezvous.channel(stream->other(), outcomes);
+      auto& channel = shared.channels[static_cast<std::size_t>(stream->other())];
       if (channel) carry(stream, std::move(channel));
     }
-    description_ += "; workers of one host exchange bytes through memory that only they map";
-    const std::string missing = rendezvous.missing(outcomes);
-    if (missing.empty()) return;
-    description_ += ", but for some that could not";
-    log(LogLevel::kWarning, missing);
+    host_memory_ = std::move(shared.host_memory);
+    description_ += shared.description;
+    for (const std::string& warning : shared.warnings) log(LogLevel::kWarning, warning);
   }
 
   void set_phase(const WorkerPhase& phase) noexcept override { state_->set_phase(encode(phase)); }
@@ -354,7 +345,8 @@ class NetworkWorld final : public World, private Windows {
   const Unwinding unwinding_;
   std::unique_ptr<NetworkRendezvous> rendezvous_;  // first: what follows uses its context
   const std::vector<Member> members_;
-  std::shared_ptr<Messenger> messenger_;  // null where the connections move the bytes
+  std::shared_ptr<Messenger> messenger_;     // null where the connections move the bytes
+  std::unique_ptr<HostMemory> host_memory_;  // where some workers share a host, and not all of them
   WindowTable windows_;
   std::vector<std::unique_ptr<DataStream>> data_;  // by worker; null for this one
   const int64_t worker_;

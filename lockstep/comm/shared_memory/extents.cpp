@@ -73,14 +73,15 @@ class Extent {
 
 }  // namespace
 
-Extents::Extents(int file, std::size_t begin, int64_t workers)
+Extents::Extents(int file, std::size_t begin, std::vector<int64_t> workers)
     : file_(std::make_shared<const FileDescriptor>(fcntl(file, F_DUPFD_CLOEXEC, 0))),
-      workers_(workers),
+      workers_(std::move(workers)),
       next_(static_cast<off_t>((begin + kPage - 1) / kPage * kPage)) {}
 
 std::shared_ptr<std::byte> Extents::allocate(std::size_t bytes) {
   ++calls_;
-  // The system would give page after page until it has none for anybody. All workers are on this host, so all refuse.
+  // The system would give page after page until it has none for anybody. All workers that map the file are on this
+  // host, so all of them refuse, and all keep the same next_.
   const auto all = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   if (bytes > all) {
     errno = ENOMEM;
@@ -88,7 +89,7 @@ std::shared_ptr<std::byte> Extents::allocate(std::size_t bytes) {
   }
   const std::size_t length = kPage + (bytes + kPage - 1) / kPage * kPage;
   const off_t offset = std::exchange(next_, next_ + static_cast<off_t>(length));
-  const auto extent = std::make_shared<Extent>(file_, offset, length, workers_);
+  const auto extent = std::make_shared<Extent>(file_, offset, length, static_cast<int64_t>(workers_.size()));
   return {extent, extent->values()};
 }
 

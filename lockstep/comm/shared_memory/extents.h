@@ -1,4 +1,4 @@
-// Memory for values, in the file that all workers of a host map, behind what they need to meet.
+// Memory for values, in a file that all workers of a host map, behind what they need to meet.
 #pragma once
 
 #include <sys/types.h>
@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "lockstep/comm/host_memory.h"
 #include "lockstep/core/file_descriptor.h"
@@ -17,15 +18,18 @@ namespace lockstep::internal {
 /// last worker that lets go of it gives its pages back.
 class Extents final : public HostMemory {
  public:
-  /// `file` is the segment's, of which the first `begin` bytes are taken; it stays the caller's.
-  Extents(int file, std::size_t begin, int64_t workers);
+  /// `file` was made by SharedMemory, and its first `begin` bytes are taken; it stays the caller's. `workers` map it:
+  /// see HostMemory::workers().
+  Extents(int file, std::size_t begin, std::vector<int64_t> workers);
+
+  std::vector<int64_t> workers() const override { return workers_; }
 
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override;
   uint64_t calls() const override { return calls_; }
 
  private:
   const std::shared_ptr<const FileDescriptor> file_;  // what allocate() has given may outlive this object
-  const int64_t workers_;
+  const std::vector<int64_t> workers_;
   off_t next_;
   uint64_t calls_ = 0;
 };

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "lockstep/comm/call_wait.h"
@@ -26,11 +27,17 @@ namespace {
 
 using std::chrono::milliseconds;
 
+std::vector<int64_t> all_workers(int64_t count) {
+  std::vector<int64_t> workers(static_cast<std::size_t>(count));
+  std::iota(workers.begin(), workers.end(), int64_t{0});
+  return workers;
+}
+
 class SharedMemoryWorld final : public World {
  public:
   SharedMemoryWorld(RendezvousResult team, int64_t worker, const WorkerTimeouts& timeouts)
       : segment_(std::move(team.segment)),
-        extents_(segment_.file(), segment_.length(), segment_.workers()),
+        extents_(segment_.file(), segment_.length(), all_workers(segment_.workers())),
         worker_(worker),
         timeouts_(timeouts),
         spins_(sysconf(_SC_NPROCESSORS_ONLN) >= segment_.workers() ? 4000 : 50),

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <vector>
 
 #include "lockstep/comm/host_memory.h"
 #include "tests/testing/worlds/broken_world.h"
@@ -24,6 +25,15 @@ class PassesMemoryOn : public PassesOn, protected HostMemory {
  protected:
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override { return inner_->host_memory()->allocate(bytes); }
   uint64_t calls() const override { return inner_->host_memory()->calls(); }
+  std::vector<int64_t> workers() const override { return inner_->host_memory()->workers(); }
+};
+
+class KnowsOnlyItself final : public PassesMemoryOn {
+ public:
+  using PassesMemoryOn::PassesMemoryOn;
+  std::vector<int64_t> workers() const override {
+    return worker_index() == 0 ? std::vector<int64_t>{0} : PassesMemoryOn::workers();
+  }
 };
 
 class EachHasItsOwn final : public PassesMemoryOn {
@@ -59,6 +69,7 @@ TEST(BrokenHostMemory, IsFound) {
   expect_found(worlds_of<EachHasItsOwn>(), {"MemoryOfTheHostIsTheSameForAll", "MemoryOfTheHostIsZeroAtFirst"},
                {"byte"});
   expect_found(worlds_of<OnlyTheChiefHasSome>(), {"AllOrNoneHaveMemoryOfTheHost"}, {"some workers"});
+  expect_found(worlds_of<KnowsOnlyItself>(), {"WorkersOfAHostNameTheSameWorkers"}, {"workers() is"});
   expect_found(worlds_of<IsNotZero>(), {"MemoryOfTheHostIsTheSameForAll"}, {"byte 0"});
 }
 
