@@ -8,8 +8,9 @@ namespace lockstep {
 /// The choice changes speed, memory and what travels between workers, and no bit of any result, unless
 /// WireFormat::kBFloat16 rounds what travels as sums.
 enum class UpdateForm : uint8_t {
-  kAuto,        // host memory where workers share some; else factors where these are smaller, and sums otherwise
-  kHostMemory,  // workers share the update of one copy that all map; an error where they cannot
+  kAuto,  // host memory where workers share hosts; between hosts, and otherwise, factors where these are smaller than
+          // sums
+  kHostMemory,  // the workers of each host share the update of its one copy; an error where no two workers can
   kSums,        // every worker updates all, and all gradients travel as sums
   kFactors,     // every worker updates all; a gradient that is kept as factors travels as factors, others as sums
 };

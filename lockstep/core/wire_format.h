@@ -10,7 +10,7 @@ namespace lockstep {
 enum class WireFormat : uint8_t {
   kExact,  // float32, as they are: the bits of one worker
   /// bfloat16: half the bytes. Each worker's partial sums are rounded to 8 significant bits, and so are the sums of
-  /// all. Results then depend on the number of workers, and not on lanes or engines; workers of one host do not share
+  /// all. Results then depend on the number of workers, and not on lanes or engines; workers of a host do not share
   /// the update (UpdateForm::kHostMemory is refused).
   kBFloat16,
 };

@@ -89,6 +89,14 @@ int64_t FactorExchange::elements_of(int64_t worker) const {
   return elements;
 }
 
+std::vector<int64_t> FactorExchange::elements_by_variable(int64_t worker) const {
+  std::vector<int64_t> elements(variables_.size());
+  for_each_outline(worker, [&](std::size_t i, int64_t, const FactorsOutline& outline) {
+    elements[i] += internal::elements_of(outline, variables_[i]->like());
+  });
+  return elements;
+}
+
 void FactorExchange::pack(const GradientTable& gradients, float* to) const {
   const auto pack = [&](const at::Tensor& factor) {
     std::memcpy(to, address_of(factor), static_cast<std::size_t>(factor.numel()) * sizeof(float));

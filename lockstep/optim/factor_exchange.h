@@ -1,4 +1,4 @@
-// Gradients that are never written, on several workers: every replica's factors travel to every worker.
+// Gradients that are never written, on several workers: every replica's factors reach every worker.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -22,12 +22,13 @@ class VariableState;
 /// Whether the gradient of a matrix of [rows, columns] elements travels as the replicas' factors rather than as sums.
 /// Every worker then makes what it updates from the factors of all replicas. In return it sends little, and no worker
 /// writes the gradient before the update. `factors` is GradientsOnWorkers::factors. `elements_of_sums` says what sums
-/// would cost: all workers together would send W - 1 times so many float32 numbers.
+/// would cost: all workers together would send W - 1 times so many float32 numbers. Between hosts whose workers share
+/// memory, both cost H - 1 times as much, with H the number of hosts.
 bool travels_as_factors(int64_t rows, int64_t columns, std::span<const FactorsOutline> factors,
                         int64_t elements_of_sums);
 
 /// Each function is called on every worker, on one thread, while all replicas are at rest. The factors are sent to the
-/// other workers; or, on one host, packed into memory that all workers map, and read there.
+/// other workers; or packed into memory that the workers of a host map, and read there.
 class FactorExchange {
  public:
   /// For these variables, in this order, on all workers. `group` outlives it.
@@ -40,6 +41,8 @@ class FactorExchange {
   void send(const GradientTable& gradients);
   /// How many elements a worker packs.
   int64_t elements_of(int64_t worker) const;
+  /// The same of each variable.
+  std::vector<int64_t> elements_by_variable(int64_t worker) const;
   /// Packs the own replicas' factors to `to`, dense float32 at a multiple of 64 bytes.
   void pack(const GradientTable& gradients, float* to) const;
   /// Takes what another worker packs, or has packed, into `memory`. Nothing is read yet.

@@ -176,7 +176,7 @@ class FusedUpdate {
   std::vector<Target> targets_;
   std::vector<Place> lane_begin_;  // by lane of all, in ascending order; the last entry is the end of the last share
   std::vector<LaneWork> lanes_;    // of this process
-  // The squares of each block: where the update is shared, in memory that all workers map.
+  // The squares of each block: where the update is shared, in memory that the host's workers map.
   std::vector<double> own_squares_;
   const std::span<double> shared_squares_;
 };

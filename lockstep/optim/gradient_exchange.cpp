@@ -112,7 +112,7 @@ void GradientExchange::send_sums() {
   if (buckets_) buckets_->end_step();
 }
 
-GradientExchange::Travelled GradientExchange::travelled(std::size_t i) const {
+Travelled GradientExchange::travelled(std::size_t i) const {
   if (i < factored_.size() && factored_[i]) return {Travelled::As::kFactors, factors_.bytes_sent_of(i)};
   if (i >= summed_.size() || !summed_[i]) return {};
   // Partial sums of what others own, and to each of them the sum of what this worker owns.

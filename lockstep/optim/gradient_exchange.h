@@ -14,6 +14,7 @@
 #include "lockstep/optim/gradient_buckets.h"
 #include "lockstep/optim/gradients_on_workers.h"
 #include "lockstep/optim/sum_row.h"
+#include "lockstep/optim/travelled.h"
 
 namespace lockstep::internal {
 
@@ -63,12 +64,6 @@ class GradientExchange {
   int64_t bytes_sent() const { return bytes_sent_ + factors_.bytes_sent() + (buckets_ ? buckets_->bytes_sent() : 0); }
 
   /// How variable i travelled in the last step.
-  struct Travelled {
-    enum class As : uint8_t { kNothing, kSums, kFactors } as = As::kNothing;
-    int64_t bytes = 0;             // that this worker sent; sums without the gaps between variables
-    bool during_backward = false;  // all of it
-    bool is_rounded = false;       // to bfloat16
-  };
   Travelled travelled(std::size_t i) const;
 
  private:

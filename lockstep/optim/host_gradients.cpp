@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "lockstep/comm/agreement.h"
@@ -27,26 +28,59 @@ int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * 
 
 }  // namespace
 
-HostGradients::HostGradients(std::vector<std::shared_ptr<VariableState>> variables, const ReplicaGroup& group)
+HostGradients::HostGradients(std::vector<std::shared_ptr<VariableState>> variables, const ReplicaGroup& group,
+                             Hosts hosts)
     : variables_(std::move(variables)),
       group_(group),
+      hosts_(std::move(hosts)),
       worker_(group.rounds().worker_index()),
       num_workers_(group.num_workers()),
+      host_(hosts_.host_of(worker_)),
       partial_sums_(group),
-      factors_(variables_, group) {}
+      factors_(variables_, group) {
+  if (hosts_.count() > 1) sums_between_hosts_.emplace(hosts_, partial_sums_, group_);
+}
 
 void HostGradients::begin_step(const std::vector<GradientsOnWorkers>& all, const FusedUpdate& update, bool whole) {
+  travelled_.clear();  // unknown until the step has begun
   std::vector<char> factored(variables_.size());
   std::vector<char> summed(variables_.size());
   for (std::size_t i = 0; i < variables_.size(); ++i) {
-    if (all[i].gradients == Gradients::kSome) (all[i].factors.empty() ? summed : factored)[i] = 1;
+    if (all[i].gradients != Gradients::kSome) continue;
+    bool as_factors = !all[i].factors.empty();
+    if (as_factors && sums_between_hosts_) {
+      const at::Tensor& like = variables_[i]->like();
+      as_factors = travels_as_factors(like.size(0), like.size(1), all[i].factors, 2 * like.numel());
+    }
+    (as_factors ? factored : summed)[i] = 1;
   }
   factors_.begin_step(all, factored);
-  if (summed != summed_ || whole != whole_) lay_out(std::move(summed), update, whole);
-  make_room();
+  // All blocks are packed: the owner of a slice is not the worker that updates its blocks.
+  whole = whole || sums_between_hosts_;
+  const bool is_new_layout = summed != summed_ || whole != whole_;
+  if (is_new_layout) lay_out(std::move(summed), update, whole);
+  make_room(is_new_layout);
   for (int64_t w = 0; w < num_workers_; ++w) {
     const int64_t elements = factors_.elements_of(w);
     if (w != worker_ && elements > 0) factors_.unpack(w, at::from_blob(factors_of(w), {elements}, at::kFloat));
+  }
+  if (!sums_between_hosts_) return;
+  sums_between_hosts_->begin_step(memory_between_hosts());
+  note_travelled(factored);
+}
+
+void HostGradients::note_travelled(const std::vector<char>& factored) {
+  using enum Travelled::As;
+  const std::vector<int64_t> elements = factors_.elements_by_variable(worker_);
+  travelled_.assign(variables_.size(), {});
+  for (std::size_t i = 0; i < variables_.size(); ++i) {
+    if (factored[i]) {
+      const int64_t bytes = elements[i] * static_cast<int64_t>(sizeof(float));
+      travelled_[i] = {.as = kFactors, .bytes = bytes * (hosts_.count() - 1)};
+    } else if (summed_[i]) {
+      const int64_t begin = places_[i];
+      travelled_[i] = {.as = kSums, .bytes = sums_between_hosts_->bytes_sent(begin, begin + variables_[i]->bytes())};
+    }
   }
 }
 
@@ -55,54 +89,102 @@ void HostGradients::lay_out(std::vector<char> summed, const FusedUpdate& update,
   places_.assign(variables_.size(), 0);
   pieces_.clear();
   sum_bytes_ = 0;
+  std::vector<SumsBetweenHosts::RowPiece> of_row;
   for (std::size_t i = 0; i < variables_.size(); ++i) {
     if (!summed[i]) continue;
     places_[i] = sum_bytes_;
     const at::Tensor& like = variables_[i]->like();
-    const int64_t elements = kBlockBytes / static_cast<int64_t>(like.element_size());
+    const auto size = static_cast<int64_t>(like.element_size());
+    const int64_t elements = kBlockBytes / size;
     for (int64_t block = 0; block * elements < like.numel(); ++block) {
       const int64_t offset = block * elements;
-      if (whole || !update.has_block(i, block))
-        pieces_.push_back({i, offset, std::min(elements, like.numel() - offset)});
+      const int64_t count = std::min(elements, like.numel() - offset);
+      if (whole || !update.has_block(i, block)) pieces_.push_back({i, offset, count});
+      if (sums_between_hosts_) of_row.push_back({like.scalar_type() == at::kDouble, count, sum_bytes_ + offset * size});
     }
     sum_bytes_ += aligned(variables_[i]->bytes());
   }
+  if (sums_between_hosts_) sums_between_hosts_->lay_out(std::move(of_row), sum_bytes_);
   streams_ = static_cast<std::size_t>(sum_bytes_) > kStreamedBytes;
   whole_ = whole;
   summed_ = std::move(summed);
 }
 
-void HostGradients::make_room() {
-  int64_t bytes = 0;
-  for (int64_t w = 0; w < num_workers_; ++w) {
-    bytes += sum_bytes_ * static_cast<int64_t>(partial_sums_.subtrees(w).size());
-    bytes += aligned(factors_.elements_of(w) * static_cast<int64_t>(sizeof(float)));
+int64_t HostGradients::bytes_of_step() const {
+  int64_t most = 0;
+  for (int64_t h = 0; h < hosts_.count(); ++h) {
+    int64_t sums = sums_between_hosts_ ? 1 : 0;
+    for (const int64_t w : hosts_.workers_of(h)) sums += static_cast<int64_t>(partial_sums_.subtrees(w).size());
+    most = std::max(most, sums * sum_bytes_);
   }
-  if (bytes <= room_) return;
+  for (int64_t w = 0; w < num_workers_; ++w)
+    most += aligned(factors_.elements_of(w) * static_cast<int64_t>(sizeof(float)));
+  return most;
+}
+
+void HostGradients::make_room(bool is_new_layout) {
+  // Every host allocates as much as the host that needs most. So all workers decide alike whether memory must grow.
+  const int64_t bytes = bytes_of_step();
+  const bool grows = bytes > room_;
+  if (!grows && !(sums_between_hosts_ && is_new_layout)) return;
   // All workers come here in the same step, and where one of them gets no memory, none has it.
-  room_ = 0;
-  memory_.reset();
+  if (grows) {
+    room_ = 0;
+    memory_.reset();
+  }
   std::shared_ptr<std::byte> memory;
   // A worker that had made another call of the memory would get another piece of it.
   HostMemory& of_host = *group_.rounds().host_memory();
   const uint64_t place = OptimizerDigest().with(of_host.calls()).with(static_cast<uint64_t>(bytes)).value();
-  agree_on_call(group_.rounds(), {.call = "memory of gradients", .signature = place, .step = group_.step()},
-                [&](Proposal&) { memory = of_host.allocate(static_cast<std::size_t>(bytes)); });
+  const auto get = [&](Proposal&) {
+    if (grows) memory = of_host.allocate(static_cast<std::size_t>(bytes));
+    if (sums_between_hosts_) sums_between_hosts_->make_room();
+  };
+  try {
+    agree_on_call(group_.rounds(), {.call = "memory of gradients", .signature = place, .step = group_.step()}, get);
+  } catch (...) {
+    summed_.clear();
+    throw;
+  }
+  if (!grows) return;
   memory_ = std::move(memory);
   room_ = bytes;
 }
 
 std::byte* HostGradients::sums_of(int64_t worker, std::size_t subtree) const {
   auto before = static_cast<int64_t>(subtree);
-  for (int64_t w = 0; w < worker; ++w) before += static_cast<int64_t>(partial_sums_.subtrees(w).size());
+  for (const int64_t w : hosts_.workers_of(host_)) {
+    if (w < worker) before += static_cast<int64_t>(partial_sums_.subtrees(w).size());
+  }
   return memory_.get() + before * sum_bytes_;
 }
 
 float* HostGradients::factors_of(int64_t worker) const {
-  std::byte* at = sums_of(num_workers_, 0);
+  std::byte* at = sums() + (sums_between_hosts_ ? sum_bytes_ : 0);
   for (int64_t w = 0; w < worker; ++w) at += aligned(factors_.elements_of(w) * static_cast<int64_t>(sizeof(float)));
   return reinterpret_cast<float*>(at);
 }
+
+SumsBetweenHosts::Memory HostGradients::memory_between_hosts() const {
+  SumsBetweenHosts::Memory memory{.partial_sums = {}, .sums = sums()};
+  for (const int64_t w : hosts_.workers_of(host_)) {
+    memory.partial_sums.emplace_back();
+    for (std::size_t s = 0; s < partial_sums_.subtrees(w).size(); ++s)
+      memory.partial_sums.back().push_back(sums_of(w, s));
+  }
+  return memory;
+}
+
+void HostGradients::send_factors() {
+  if (!factors_.has_any()) return;
+  const auto place_of = [&](int64_t w) {
+    const std::size_t bytes = static_cast<std::size_t>(factors_.elements_of(w)) * sizeof(float);
+    return std::span(reinterpret_cast<std::byte*>(factors_of(w)), bytes);
+  };
+  sums_between_hosts_->send_to_other_hosts(place_of(worker_), place_of);
+}
+
+Travelled HostGradients::travelled(std::size_t i) const { return i < travelled_.size() ? travelled_[i] : Travelled(); }
 
 void HostGradients::pack(const GradientTable& gradients, int lane, int num_lanes) {
   if (lane == 0 && factors_.has_any()) factors_.pack(gradients, factors_of(worker_));
@@ -136,6 +218,13 @@ void HostGradients::pack_piece(const GradientTable& gradients, int lane, const P
 }
 
 void HostGradients::set_leaves(GradientTable& gradients) const {
+  if (sums_between_hosts_) {
+    // A sum stands as the leaf of the first replica.
+    for (std::size_t i = 0; i < variables_.size(); ++i) {
+      if (summed_[i]) gradients.set_leaf(i, 0, Leaf(sums() + places_[i]));
+    }
+    return factors_.set_leaves(gradients);
+  }
   const Block own = block_of(group_.num_replicas(), num_workers_, worker_);
   for (std::size_t i = 0; i < variables_.size(); ++i) {
     if (!summed_[i]) continue;

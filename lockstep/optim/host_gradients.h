@@ -4,11 +4,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "lockstep/optim/factor_exchange.h"
 #include "lockstep/optim/gradients_on_workers.h"
+#include "lockstep/optim/hosts.h"
 #include "lockstep/optim/partial_sums.h"
+#include "lockstep/optim/sums_between_hosts.h"
+#include "lockstep/optim/travelled.h"
 
 namespace lockstep::internal {
 
@@ -17,26 +21,38 @@ class GradientTable;
 class ReplicaGroup;
 class VariableState;
 
-/// Nothing travels: what other workers need lies in memory that all map. That is each worker's partial sums, one for
-/// each maximal subtree of its block of replicas, of the blocks that other workers update; or, where every replica
-/// keeps a gradient as factors, the factors. So each gradient is added up, or made from its factors, once for each
-/// host.
+/// Inside a host nothing travels: what other workers need lies in memory that all workers of the host map. That is each
+/// worker's partial sums, one for each maximal subtree of its block of replicas, of the blocks that other workers
+/// update; or, where every replica keeps a gradient as factors, the factors. So each gradient is added up, or made from
+/// its factors, once for each host.
+///
+/// With several hosts, sums travel between them (sums_between_hosts.h), or factors where these are smaller: each worker
+/// sends those of its replicas to its partner on every other host, which receives them into the memory of that host.
 ///
 /// Each function is called on every worker, in the order below. pack() is called by each lane for its share; all else
 /// is called on one thread, while all replicas are at rest.
 class HostGradients {
  public:
   /// For these variables, in this order, on all workers. `group` outlives it.
-  HostGradients(std::vector<std::shared_ptr<VariableState>> variables, const ReplicaGroup& group);
+  HostGradients(std::vector<std::shared_ptr<VariableState>> variables, const ReplicaGroup& group, Hosts hosts);
 
   /// `all` has the gradients of each variable, and stays until the step ends; `update` says which blocks are this
   /// worker's. Where `whole`, other workers may read all blocks. Throws a ClusterError where there is no memory, and
   /// then on all workers.
   void begin_step(const std::vector<GradientsOnWorkers>& all, const FusedUpdate& update, bool whole);
-  /// Afterwards all workers have to meet before the leaves are read.
+  /// Afterwards all workers have to meet.
   void pack(const GradientTable& gradients, int lane, int num_lanes);
+
+  /// Null where there is one host. Otherwise the sums travel behind the factors, and have to before set_leaves().
+  SumsBetweenHosts* sums_between_hosts() { return sums_between_hosts_ ? &*sums_between_hosts_ : nullptr; }
+  /// Where there are several hosts. Throws what the World throws.
+  void send_factors();
+
   /// Gives `gradients` what the update adds. It refers to memory that stays until the next begin_step().
   void set_leaves(GradientTable& gradients) const;
+
+  /// How variable i travelled between hosts in the last step.
+  Travelled travelled(std::size_t i) const;
 
  private:
   /// A block of one variable.
@@ -47,29 +63,41 @@ class HostGradients {
   };
 
   void lay_out(std::vector<char> summed, const FusedUpdate& update, bool whole);
+  /// How many bytes the sums of this step take on the host that needs most, and the factors.
+  int64_t bytes_of_step() const;
+  void note_travelled(const std::vector<char>& factored);
   /// Gets memory for the sums and factors of this step. Throws on all workers where one of them gets none.
-  void make_room();
-  /// Where a worker's sum of a subtree begins.
+  void make_room(bool is_new_layout);
+  SumsBetweenHosts::Memory memory_between_hosts() const;
+  /// Where a sum of a subtree begins, of a worker of this host.
   std::byte* sums_of(int64_t worker, std::size_t subtree) const;
+  /// Behind them: where the sums over all replicas begin, if there are several hosts.
+  std::byte* sums() const { return sums_of(num_workers_, 0); }
   float* factors_of(int64_t worker) const;
   template <class T>
   void pack_piece(const GradientTable& gradients, int lane, const Piece& piece);
 
   const std::vector<std::shared_ptr<VariableState>> variables_;
   const ReplicaGroup& group_;
+  const Hosts hosts_;
   const int64_t worker_;
   const int64_t num_workers_;
+  const int64_t host_;
 
   PartialSums partial_sums_;
   FactorExchange factors_;
-  std::vector<char> summed_;           // by variable, of the layout
-  bool whole_ = false;                 // of the layout
-  std::vector<int64_t> places_;        // by variable: its first byte within a sum
-  int64_t sum_bytes_ = 0;              // of one sum of all variables
-  std::vector<Piece> pieces_;          // that this worker packs
-  bool streams_ = false;               // sums go past the caches
-  std::shared_ptr<std::byte> memory_;  // by worker: its sums, by subtree; then by worker: its factors
-  int64_t room_ = 0;                   // bytes of memory_
+  std::optional<SumsBetweenHosts> sums_between_hosts_;  // where there are several
+  std::vector<Travelled> travelled_;                    // by variable, of the last step that has begun
+  std::vector<char> summed_;                            // by variable, of the layout
+  bool whole_ = false;                                  // of the layout
+  std::vector<int64_t> places_;                         // by variable: its first byte within a sum
+  int64_t sum_bytes_ = 0;                               // of one sum of all variables
+  std::vector<Piece> pieces_;                           // that this worker packs
+  bool streams_ = false;                                // sums go past the caches
+  // By worker of this host: its sums, by subtree; then, where there are several hosts, the sums over all replicas; then
+  // by worker of any host: its factors.
+  std::shared_ptr<std::byte> memory_;
+  int64_t room_ = 0;  // bytes that every host has for it
 };
 
 }  // namespace lockstep::internal

@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <istream>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -36,7 +38,7 @@ void for_each_state(const UpdateTarget& target, const Visit& visit) {
 std::string obstacle(const ReplicaGroup& group, const std::vector<UpdateTarget>& targets, const AskedForm& asked) {
   if (asked.form == UpdateForm::kSums || asked.form == UpdateForm::kFactors)
     return fmt::format("it is asked for {}", name_of(asked.form));
-  // Nothing would travel, and be rounded: results would depend on what connects the workers.
+  // Inside a host nothing would travel and be rounded: results would depend on which workers share a host.
   if (asked.wire != WireFormat::kExact) return fmt::format("sums travel as {}", name_of(asked.wire));
   if (!asked.host_memory) return "LOCKSTEP_HOST_MEMORY is off";
   if (!group.rounds().host_memory()) return "the workers have no memory in common";
@@ -49,8 +51,47 @@ std::string obstacle(const ReplicaGroup& group, const std::vector<UpdateTarget>&
   return FusedUpdate::blocks_in(targets) == 0 ? "there is nothing to update" : "";
 }
 
+/// What a worker tells the others before they decide.
+struct ToldOfForm {
+  int lanes = 0;
+  int64_t host = 0;           // its host's first worker
+  std::string loops = {};     // its set of vector instructions, on which checksums depend
+  std::string obstacle = {};  // why it cannot share the update; empty where it can
+};
+
+std::string encode(const ToldOfForm& told) {
+  return fmt::format("{}\n{}\n{}\n{}", told.lanes, told.host, told.loops, told.obstacle);
+}
+
+ToldOfForm decode_told(const std::string& data) {
+  std::istringstream in(data);
+  ToldOfForm told;
+  in >> told.lanes >> told.host >> std::ws;
+  std::getline(in, told.loops);
+  std::getline(in, told.obstacle, '\0');
+  return told;
+}
+
+/// Why the workers do not share the update, by what all of them told; empty where they do. This is the one function
+/// that decides.
+std::string why_not_shared(const std::vector<ToldOfForm>& all, const Hosts& hosts, UpdateForm asked) {
+  for (std::size_t w = 0; w < all.size(); ++w) {
+    const int64_t first = hosts.workers_of(hosts.host_of(static_cast<int64_t>(w))).front();
+    std::string why = all[w].obstacle;
+    if (why.empty() && all[w].loops != all[static_cast<std::size_t>(first)].loops)
+      why = fmt::format("it has other vector instructions than worker {} of its host", first);
+    if (!why.empty()) return fmt::format("on worker {} {}", w, why);
+  }
+  if (hosts.count() == 1) return {};
+  if (hosts.count() == hosts.num_workers()) return "no two workers share a host";
+  // Where most hosts have one worker, little is saved, and all would lose what overlaps with backward.
+  if (asked == UpdateForm::kAuto && 2 * hosts.count() > hosts.num_workers())
+    return fmt::format("{} workers are on {} hosts, fewer than two on each", hosts.num_workers(), hosts.count());
+  return {};
+}
+
 // What a worker says of a value as a step begins.
-constexpr char kInHalves = 'h';  // it lies in the memory of all
+constexpr char kInHalves = 'h';  // it lies in the memory of its host
 constexpr char kOut = 'o';       // in the worker's own memory
 
 /// Lays out pieces one after another.
@@ -82,13 +123,13 @@ Places place(Layout& layout, MirroredState& state) {
   return places;
 }
 
-void give(const Places& places, const std::shared_ptr<std::byte>& memory) {
+void give(const Places& places, const std::shared_ptr<std::byte>& memory, const std::vector<int64_t>& replicas) {
   std::array<HostHalves::Half, 2> halves;
   for (std::size_t h = 0; h < halves.size(); ++h) {
     halves[h].values = memory.get() + places.values[h];
     if (!places.state->is_slot()) halves[h].checksums = reinterpret_cast<uint64_t*>(memory.get() + places.checksums[h]);
   }
-  places.state->give_halves(c10::make_intrusive<HostHalves>(memory, halves));
+  places.state->give_halves(c10::make_intrusive<HostHalves>(memory, halves, replicas));
 }
 
 }  // namespace
@@ -105,33 +146,25 @@ AskedForm AskedForm::of(UpdateForm form, WireFormat wire) {
 
 std::unique_ptr<HostUpdate> HostUpdate::agree(const ReplicaGroup& group, const std::vector<UpdateTarget>& targets,
                                               const std::string& name, const AskedForm& asked, std::string& why_not) {
-  // Checksums depend on the set of vector instructions.
-  const std::string loops = name_of(simd());
   const auto fill_in = [&](Proposal& mine) {
     mine.signature = static_cast<uint64_t>(asked.form);
     mine.detail = fmt::format("the form of '{}', which is asked for {}", name, name_of(asked.form));
-    mine.data = fmt::format("{}\n{}\n{}", group.plan().num_lanes(), loops, obstacle(group, targets, asked));
+    HostMemory* const memory = group.rounds().host_memory();
+    const std::vector<int64_t> workers = memory ? memory->workers() : std::vector<int64_t>();
+    mine.data = encode({.lanes = group.plan().num_lanes(),
+                        .host = workers.empty() ? 0 : workers.front(),
+                        .loops = name_of(simd()),
+                        .obstacle = obstacle(group, targets, asked)});
   };
-  const auto all =
-      agree_on_call(group.rounds(), {.call = "the form of an update", .name = name, .step = group.step()}, fill_in);
-  const auto part = [](const std::string& data, int index) {
-    std::size_t begin = 0;
-    for (int i = 0; i < index; ++i) begin = data.find('\n', begin) + 1;
-    return data.substr(begin, index < 2 ? data.find('\n', begin) - begin : std::string::npos);
-  };
-  LaneRange lanes{0, 0, 0};
-  why_not.clear();
-  for (std::size_t w = 0; w < all.size(); ++w) {
-    const int count = std::atoi(part(all[w].data, 0).c_str());
-    if (static_cast<int64_t>(w) == group.rounds().worker_index()) {
-      lanes.first = lanes.all;
-      lanes.count = count;
-    }
-    lanes.all += count;
-    std::string why = part(all[w].data, 2);
-    if (why.empty() && part(all[w].data, 1) != part(all.front().data, 1)) why = "it has other vector instructions";
-    if (!why.empty() && why_not.empty()) why_not = fmt::format("on worker {} {}", w, why);
+  std::vector<ToldOfForm> all;
+  std::vector<int64_t> numbers;
+  for (const Proposal& one :
+       agree_on_call(group.rounds(), {.call = "the form of an update", .name = name, .step = group.step()}, fill_in)) {
+    all.push_back(decode_told(one.data));
+    numbers.push_back(all.back().host);
   }
+  const Hosts hosts(numbers);
+  why_not = why_not_shared(all, hosts, asked.form);
   if (!why_not.empty() && asked.form == UpdateForm::kHostMemory) {
     throw UsageError(
         "LS-UPDATE-FORM",
@@ -139,16 +172,27 @@ std::unique_ptr<HostUpdate> HostUpdate::agree(const ReplicaGroup& group, const s
         "ask for another form, or for auto: see docs/multi-worker.md");
   }
   if (!why_not.empty()) return nullptr;
-  return std::unique_ptr<HostUpdate>(new HostUpdate(group, targets, name, lanes));
+  LaneRange lanes{0, 0, 0};
+  const int64_t self = group.rounds().worker_index();
+  for (const int64_t w : hosts.workers_of(hosts.host_of(self))) {
+    const int count = all[static_cast<std::size_t>(w)].lanes;
+    if (w == self) {
+      lanes.first = lanes.all;
+      lanes.count = count;
+    }
+    lanes.all += count;
+  }
+  return std::unique_ptr<HostUpdate>(new HostUpdate(group, targets, name, hosts, lanes));
 }
 
 HostUpdate::HostUpdate(const ReplicaGroup& group, const std::vector<UpdateTarget>& targets, std::string name,
-                       LaneRange lanes)
+                       Hosts hosts, LaneRange lanes)
     : group_(group),
       targets_(targets),
       name_(std::move(name)),
+      hosts_(std::move(hosts)),
       lanes_(lanes),
-      gradients_(variables_of(targets), group) {
+      gradients_(variables_of(targets), group, hosts_) {
   make_room();
 }
 
@@ -196,13 +240,15 @@ void HostUpdate::make_room() {
       }
     }
   });
-  for (const Places& one : variables) give(one, memory);
-  for (const Places& one : slots) give(one, slots_memory_);
+  const std::vector<int64_t> replicas =
+      hosts_.replicas(hosts_.host_of(group_.rounds().worker_index()), group_.num_replicas());
+  for (const Places& one : variables) give(one, memory, replicas);
+  for (const Places& one : slots) give(one, slots_memory_, replicas);
   squares_ = {reinterpret_cast<double*>(slots_memory_.get() + squares), static_cast<std::size_t>(blocks)};
 }
 
 void HostUpdate::begin_step(const std::vector<char>& present) {
-  // Where a value has left the memory of all on one worker, it leaves it on every worker.
+  // Where a value has left the memory of a host on one worker, it leaves it on every worker.
   std::vector<MirroredState*> states;
   for (std::size_t i = 0; i < targets_.size(); ++i) {
     if (present[i]) for_each_state(targets_[i], [&](MirroredState& one) { states.push_back(&one); });
@@ -236,12 +282,14 @@ void HostUpdate::vote(FusedUpdate& update) const {
   const auto all = agree_on_call(group_.rounds(),
                                  {.call = "new values of an update", .name = name_, .step = group_.step()}, fill_in);
   std::size_t first = targets_.size();
-  for (const Proposal& one : all) {
-    for (std::size_t at = 0; at + sizeof(uint64_t) <= one.data.size(); at += sizeof(uint64_t)) {
+  for (std::size_t w = 0; w < all.size(); ++w) {
+    const std::string& data = all[w].data;
+    for (std::size_t at = 0; at + sizeof(uint64_t) <= data.size(); at += sizeof(uint64_t)) {
       uint64_t number = 0;
-      std::memcpy(&number, one.data.data() + at, sizeof number);
+      std::memcpy(&number, data.data() + at, sizeof number);
       if (number >= targets_.size()) continue;
-      targets_[number].variable->as_mirrored().damaged_in_memory();
+      const int64_t host = hosts_.host_of(static_cast<int64_t>(w));
+      targets_[number].variable->as_mirrored().damaged_in_memory_of(hosts_.replicas(host, group_.num_replicas()));
       first = std::min<std::size_t>(first, number);
     }
   }

@@ -42,6 +42,9 @@ void OptimizerState::decide_form() {
 
 std::string OptimizerState::form() const {
   if (group_->num_workers() == 1 || local_) return {};
+  if (sums_between_hosts())
+    return "each worker updates a part of its host's copy, in memory that the host's workers map; sums and factors "
+           "travel between hosts";
   if (host_) return "each worker updates a part of one copy, in memory that all workers map";
   if (sliced_) return "each worker updates a part of all blocks, and has the slots of this part alone";
   if (!form_is_decided_) return "the first step decides whether workers share the update";
@@ -51,8 +54,14 @@ std::string OptimizerState::form() const {
 
 OptimizerState::FormOfVariable OptimizerState::form_of(std::size_t i) const {
   if (group_->num_workers() == 1 || local_ || !form_is_decided_) return {};
-  if (host_) return {"host memory", 0};
-  using enum GradientExchange::Travelled::As;
+  using enum Travelled::As;
+  if (host_ && !sums_between_hosts()) return {"host memory", 0};
+  if (host_) {
+    const auto travelled = host_->gradients().travelled(i);
+    if (travelled.as == kNothing) return {"nothing in the last step", 0};
+    return {fmt::format("host memory, {} between hosts", travelled.as == kFactors ? "factors" : "sums"),
+            travelled.bytes};
+  }
   if (sliced_) {
     if (!sliced_->has_sent()) return {};
     const auto travelled = sliced_->travelled(i);
@@ -125,7 +134,12 @@ void OptimizerState::vote() {
 void OptimizerState::end_pack() {
   agree_on_call(group_->rounds(), {.call = "gradients of an update", .name = name_, .step = group_->step()},
                 [this](Proposal& mine) { tell_counts(mine); });
+  if (sums_between_hosts()) return host_->gradients().send_factors();
   host_->gradients().set_leaves(gradients_);
+}
+
+SumsBetweenHosts* OptimizerState::sums_between_hosts() const {
+  return host_ ? host_->gradients().sums_between_hosts() : nullptr;
 }
 
 void OptimizerState::gather_slots() {
@@ -144,7 +158,12 @@ void OptimizerState::share_norm() {
                 [](Proposal&) {});
 }
 
-void OptimizerState::end_exchange() {
+void OptimizerState::finish_sums() {
+  if (SumsBetweenHosts* const sums = sums_between_hosts()) {
+    sums->send_sums();
+    host_->gradients().set_leaves(gradients_);
+  }
+  if (!exchange_) return;
   exchange_->send_sums();
   exchange_->set_leaves(gradients_);
 }

@@ -60,7 +60,13 @@ class StepMeeting final : public Meeting {
       stages_.push_back(on_each_lane<&Self::pack>("pack"));
       stages_.push_back(once<&Self::send>("send"));
     }
-    if (optimizer_.exchange_) {  // in the first step this may turn out not to be needed
+    // In the first step some of what follows may turn out not to be needed.
+    const bool has_several_hosts = optimizer_.sums_between_hosts() || !optimizer_.form_is_decided_;
+    if (has_several_hosts) {
+      stages_.push_back(on_each_lane<&Self::combine>("combine"));
+      stages_.push_back(once<&Self::send_partial_sums>("send partial sums"));
+    }
+    if (optimizer_.exchange_ || has_several_hosts) {
       stages_.push_back(on_each_lane<&Self::add>("add"));
       stages_.push_back(once<&Self::send_sums>("send sums"));
       if (optimizer_.asked_form_.wire != WireFormat::kExact) stages_.push_back(on_each_lane<&Self::unpack>("unpack"));
@@ -99,12 +105,17 @@ class StepMeeting final : public Meeting {
     if (optimizer_.sliced_) return optimizer_.sliced_->send(optimizer_.gradients_);
     optimizer_.exchange_->send(optimizer_.gradients_);
   }
+  void combine(int lane, int num_lanes) {
+    if (SumsBetweenHosts* const sums = optimizer_.sums_between_hosts()) sums->combine(lane, num_lanes);
+  }
+  void send_partial_sums() {
+    if (SumsBetweenHosts* const sums = optimizer_.sums_between_hosts()) sums->send_partial_sums();
+  }
   void add(int lane, int num_lanes) {
     if (optimizer_.exchange_) optimizer_.exchange_->add(lane, num_lanes);
+    if (SumsBetweenHosts* const sums = optimizer_.sums_between_hosts()) sums->add(lane, num_lanes);
   }
-  void send_sums() {
-    if (optimizer_.exchange_) optimizer_.end_exchange();
-  }
+  void send_sums() { optimizer_.finish_sums(); }
   void unpack(int lane, int num_lanes) {
     if (optimizer_.exchange_) optimizer_.exchange_->unpack(lane, num_lanes);
   }
@@ -144,7 +155,7 @@ class StepMeeting final : public Meeting {
   const StepOptions options_;
   const std::source_location place_;
   const bool measures_;
-  mutable c10::SmallVector<Stage, 14> stages_;  // of the leading meeting
+  mutable c10::SmallVector<Stage, 16> stages_;  // of the leading meeting
 };
 
 StepInfo OptimizerState::step(const ReplicaContext& context, const StepOptions& options,

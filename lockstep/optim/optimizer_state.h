@@ -112,8 +112,10 @@ class OptimizerState {
   std::string report() const;
   void begin_exchange(const StepOptions& options);
   void reduce(int lane, int num_lanes);
-  void end_exchange();
+  void finish_sums();
   void end_pack();
+  /// Of an update that the workers of each host share, where there are several hosts; otherwise null.
+  SumsBetweenHosts* sums_between_hosts() const;
   /// All workers get what they need for the norm of all gradients.
   void share_norm();
   /// Where slots are sliced: computes the new weights of a lane's part of the own slices.
@@ -147,7 +149,7 @@ class OptimizerState {
   std::optional<GradientExchange> exchange_;  // with several workers whose gradients are added in tree order
   const AskedForm asked_form_;
   bool form_is_decided_ = true;           // else by the first step, with exchange_
-  std::unique_ptr<HostUpdate> host_;      // in place of exchange_, where the workers share the update
+  std::unique_ptr<HostUpdate> host_;      // in place of exchange_, where workers of a host share the update
   std::unique_ptr<SlicedUpdate> sliced_;  // in place of exchange_, where slots are sliced
   std::string why_not_shared_;
   const bool local_;  // variables are trained locally: each replica updates its own component by its own gradient

@@ -292,7 +292,7 @@ bool SlicedUpdate::own_sum_is_finite(const GradientTable& gradients, std::size_t
   return own.bytes == 0 || gradients.sum_is_finite(i, own.begin / size, own.bytes / size);
 }
 
-SlicedUpdate::Travelled SlicedUpdate::travelled(std::size_t i) const {
+Travelled SlicedUpdate::travelled(std::size_t i) const {
   if (sent_ == Sent::kNothing || !weights_.takes(i)) return {};
   const int64_t own = slices_.of(i, worker_).bytes;
   Travelled travelled{.as = factored_[i] ? Travelled::As::kFactors : Travelled::As::kSums};

@@ -80,7 +80,7 @@ Strategy::Strategy(StrategySetup setup)
   const bool has_others = setup.world && setup.world->num_workers() > 1;
   if (has_others && wire_ != WireFormat::kExact && update_form_ == UpdateForm::kHostMemory) {
     throw UsageError("LS-OPTION",
-                     fmt::format("{} was asked for an update in host memory, where nothing travels, and for sums that "
+                     fmt::format("{} was asked for an update in host memory, which has no such form, and for sums that "
                                  "travel as {}",
                                  name_, internal::name_of(wire_)),
                      "leave .wire out, or ask for another form");

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 namespace lockstep::internal {
 
@@ -20,15 +21,18 @@ class HostHalves final : public c10::intrusive_ptr_target {
     uint64_t* checksums = nullptr;  // of each block; null where foreign writes are not looked for
   };
 
-  /// Both halves lie in `memory`, which other variables may have a part of.
-  HostHalves(std::shared_ptr<std::byte> memory, std::array<Half, 2> halves)
-      : memory_(std::move(memory)), halves_(halves) {}
+  /// Both halves lie in `memory`, which other variables may have a part of. `replicas` are those of the host's workers.
+  HostHalves(std::shared_ptr<std::byte> memory, std::array<Half, 2> halves, std::vector<int64_t> replicas)
+      : memory_(std::move(memory)), halves_(halves), replicas_(std::move(replicas)) {}
 
   const Half& operator[](int half) const { return halves_[static_cast<std::size_t>(half)]; }
+  /// Whose value it is.
+  const std::vector<int64_t>& replicas() const { return replicas_; }
 
  private:
   const std::shared_ptr<std::byte> memory_;
   const std::array<Half, 2> halves_;
+  const std::vector<int64_t> replicas_;
 };
 
 }  // namespace lockstep::internal

@@ -6,7 +6,6 @@
 #include <fmt/ranges.h>
 
 #include <cstring>
-#include <numeric>
 #include <utility>
 
 #include "lockstep/core/error.h"
@@ -195,22 +194,23 @@ void MirroredState::check_memory() {
   }
 }
 
-std::string MirroredState::replicas_of(std::size_t copy) const {
+std::vector<int64_t> MirroredState::replicas_of(std::size_t copy) const {
+  if (is_in_halves()) return memory_.replicas_of_halves();
   std::vector<int64_t> replicas = memory_.replicas_of(copy);
   for (int64_t& replica : replicas) replica += group()->first_replica();
-  if (is_in_halves()) {
-    replicas.resize(static_cast<std::size_t>(group()->num_replicas()));
-    std::iota(replicas.begin(), replicas.end(), int64_t{0});
-  }
-  if (replicas.size() == 1) return fmt::format("on replica {}", replicas.front());
-  return fmt::format("on one of the replicas {}, which share it", fmt::join(replicas, ", "));
+  return replicas;
 }
 
-void MirroredState::damaged_in_memory(std::size_t copy) {
+void MirroredState::damaged_in_memory(std::size_t copy) { damaged_in_memory_of(replicas_of(copy)); }
+
+void MirroredState::damaged_in_memory_of(const std::vector<int64_t>& replicas) {
+  const std::string where = replicas.size() == 1
+                                ? fmt::format("on replica {}", replicas.front())
+                                : fmt::format("on one of the replicas {}, which share it", fmt::join(replicas, ", "));
   mark_damaged(
       fmt::format("its memory was written by something other than Lockstep (through .data(), a raw pointer, or "
                   "torch::optim::SGD), {}",
-                  replicas_of(copy)));
+                  where));
 }
 
 void MirroredState::mark_damaged(std::string_view cause) {

@@ -85,7 +85,9 @@ class MirroredState final : public VariableState {
   }
   void check_memory() override;
   /// Marks the variable as damaged by a foreign write into the memory of a copy. Any thread.
-  void damaged_in_memory(std::size_t copy = 0);
+  void damaged_in_memory(std::size_t copy);
+  /// The same for a copy that `replicas` share. They may belong to other workers.
+  void damaged_in_memory_of(const std::vector<int64_t>& replicas);
 
  private:
   [[noreturn]] void throw_not_as_left(int64_t r) override;
@@ -100,8 +102,7 @@ class MirroredState final : public VariableState {
   /// Takes before_ away.
   at::Tensor take_before() noexcept;
   void mark_damaged(std::string_view cause);
-  /// "on replica 1", or "on one of the replicas 0, 1, which share it".
-  std::string replicas_of(std::size_t copy) const;
+  std::vector<int64_t> replicas_of(std::size_t copy) const;
 
   at::Tensor before_;              // the value that undo_run() puts back; undefined where nothing was written
   bool before_is_sliced_ = false;  // whether before_ has this worker's slices alone

@@ -61,6 +61,8 @@ class VariableMemory {
   void give_halves(c10::intrusive_ptr<HostHalves> halves) { halves_ = std::move(halves); }
   /// Whether the value lies in a half.
   bool is_in_halves() const { return is_in_halves_; }
+  /// The replicas of the host's workers, whose value lies in the halves. Only where has_halves().
+  const std::vector<int64_t>& replicas_of_halves() const { return halves_->replicas(); }
   /// The half that the next step of an optimizer writes. Nobody reads it before move_to_next_half().
   const HostHalves::Half& next_half() const { return (*halves_)[1 - half_]; }
   /// From now on the value is what was written into next_half(). All tensors over the copy follow. Addresses that

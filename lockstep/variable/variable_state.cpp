@@ -60,7 +60,7 @@ OnReadState& VariableState::as_on_read() {
 
 std::string VariableState::where() const {
   if (is_in_halves())
-    return fmt::format("{}, of all workers", origin_.devices.empty() ? "cpu" : origin_.devices.front());
+    return fmt::format("{}, of the host's workers", origin_.devices.empty() ? "cpu" : origin_.devices.front());
   if (is_sliced()) return fmt::format("{}, in slices", origin_.devices.empty() ? "cpu" : origin_.devices.front());
   if (origin_.devices.empty()) return like_.device().str();
   std::vector<std::string> distinct;

@@ -22,6 +22,8 @@
 #include "lockstep/comm/join.h"
 #include "lockstep/variable/variable_state.h"
 #include "tests/support/free_port.h"
+#include "tests/support/host_update.h"
+#include "tests/support/hosts.h"
 #include "tests/support/worker_processes.h"
 #include "tests/support/workers.h"
 
@@ -116,11 +118,18 @@ bool has_slices_of(const Model& mine, const Model& whole) {
 WORKER_BODY(trains_beside_one_that_dies) {
   torch::set_num_threads(1);
   const bool sliced = std::string(std::getenv("LOCKSTEP_SLOTS")) == "sliced";
-  const auto world = std::make_shared<MortalWorld>(join(resolve_cluster(), {.engine = "shared-memory"}));
+  const std::string hosts = std::getenv("HOSTS");
+  const auto join_job = [&] {
+    if (hosts.empty()) return join(resolve_cluster(), {.engine = "shared-memory"});
+    return testing::join_from_host({.hosts = hosts,
+                                    .worker = testing::my_worker_index(),
+                                    .port = static_cast<uint16_t>(std::stoi(std::getenv("PORT")))});
+  };
+  const auto world = std::make_shared<MortalWorld>(join_job());
   OneOfSeveral strategy(world, kReplicas, 1, nullptr);
   const Model model(strategy);
   for (int step = 0; step < kStepsBefore; ++step) model.step(strategy);
-  if (!testing::has_value(strategy.describe(), sliced ? ", in slices" : ", of all workers"))
+  if (!testing::has_value(strategy.describe(), sliced ? ", in slices" : testing::kShared))
     throw std::runtime_error("the update is neither shared nor divided");
   if (std::to_string(world->worker_index()) == std::getenv("DIES"))
     world->die(std::atoi(std::getenv("CALL")), std::string(std::getenv("WHEN")) == "after");
@@ -149,17 +158,19 @@ std::vector<std::string> expected_digests(bool sliced) {
   return all;
 }
 
-/// Kills one of three workers before and after each of its calls in a step.
-void kill_at_each_call_of_a_step(const char* slots) {
+/// Kills one of three workers before and after each of its calls in a step. `hosts` names the host of each worker;
+/// where it is empty, all share the memory of one.
+void kill_at_each_call_of_a_step(const char* slots, const char* hosts = "") {
   const bool sliced = std::string(slots) == "sliced";
   const std::vector<std::string> expected = expected_digests(sliced);
   // Shared: the meeting, gradients, places, packed, measured, the vote, the end. Divided: the meeting, gradients, sums,
-  // squares, new weights, the vote, the end.
-  constexpr int kCallsOfAStep = 7;
+  // squares, new weights, the vote, the end. Between hosts, partial sums and sums come behind what is packed.
+  const int kCallsOfAStep = *hosts ? 9 : 7;
   std::map<int64_t, int> seen;  // how often survivors had the weights of so many steps
   for (int call = 1; call <= kCallsOfAStep; ++call) {
     for (const char* when : {"before", "after"}) {
       const int64_t dies = call % 3;
+      const std::string port = std::to_string(testing::free_port());
       WorkerProcesses workers("trains_beside_one_that_dies", 3, [&](int64_t w) {
         return WorkerProcesses::Environment{
             {"LOCKSTEP_NUM_WORKERS", "3"},
@@ -168,6 +179,9 @@ void kill_at_each_call_of_a_step(const char* slots) {
             {"LOCKSTEP_CHIEF_ADDRESS", "127.0.0.1:" + std::to_string(4000)},
             {"LOCKSTEP_JOB_ID", "kill-test-" + std::to_string(getpid()) + "-" + std::to_string(call) + when + slots},
             {"LOCKSTEP_SLOTS", slots},
+            {"HOSTS", hosts},
+            {"LOCKSTEP_UPDATE_FORM", sliced ? "auto" : "host-memory"},
+            {"PORT", port},
             {"LOCKSTEP_SECRET", "a secret of the test"},
             {"DIES", std::to_string(dies)},
             {"CALL", std::to_string(call)},
@@ -195,6 +209,10 @@ void kill_at_each_call_of_a_step(const char* slots) {
 TEST(HostUpdateKill, LeavesTheOthersWithOneCompletedStepWhereverAWorkerDies) { kill_at_each_call_of_a_step("whole"); }
 
 TEST(SlicedSlotsKill, LeavesTheOthersWithOneCompletedStepWhereverAWorkerDies) { kill_at_each_call_of_a_step("sliced"); }
+
+TEST(SeveralHostsKill, LeavesTheOthersWithOneCompletedStepWhereverAWorkerDies) {
+  kill_at_each_call_of_a_step("whole", "001");
+}
 
 /// How many kilobytes this process maps together with others, of files that have no name.
 int64_t shared_kilobytes() {

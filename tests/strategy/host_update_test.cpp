@@ -220,7 +220,7 @@ TEST(HostUpdate, AnOptimizerThatUpdatesAllOnEachWorkerLeavesTheSharedMemory) {
         }
         return found;
       },
-      /*can_slice=*/false);
+      /*can_ask=*/false);
 }
 
 TEST(HostUpdate, LetsTensorsThatTheProgramHasFollow) {

@@ -110,6 +110,13 @@ TEST_P(SameBits, OnEveryNumberOfWorkersInEachForm) {
       }
     }
   }
+  if (plan.replicas < 4) return;
+  for (const char* factored : {"off", "always"}) {
+    const testing::FactoredGradientsAre factoring(factored);
+    const testing::WorkersCase hosts{.workers = 4, .replicas = plan.replicas, .hosts = {0, 0, 1, 1}};
+    for (const Outcome& found : testing::run_workers(hosts, [&](Strategy& one) { return train(one, plan); }))
+      EXPECT_EQ(found, expected) << plan << ", factors " << factored << hosts;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Plans, SameBits, ::testing::ValuesIn(plans()));

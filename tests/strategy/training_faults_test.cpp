@@ -23,6 +23,7 @@
 #include "lockstep/comm/join.h"
 #include "tests/support/fault_seeds.h"
 #include "tests/support/free_port.h"
+#include "tests/support/hosts.h"
 #include "tests/support/worker_processes.h"
 #include "tests/support/workers.h"
 
@@ -104,6 +105,19 @@ struct Training {
   Optimizer optimizer;
 };
 
+/// By the engine of the test; "mixed" are two hosts, of which the first has two workers.
+std::shared_ptr<World> join_job() {
+  const WorkerTimeouts timeouts{.lost = kLost, .patience = kPatience};
+  const std::string engine = std::getenv("ENGINE");
+  if (engine != "mixed") return join(resolve_cluster(), {.engine = engine, .timeouts = timeouts});
+  const std::string chief = std::getenv("LOCKSTEP_CHIEF_ADDRESS");
+  return testing::join_from_host(
+      {.hosts = std::string("0011").substr(0, static_cast<std::size_t>(number_of("LOCKSTEP_NUM_WORKERS"))),
+       .worker = testing::my_worker_index(),
+       .port = static_cast<uint16_t>(std::stoi(chief.substr(chief.find(':') + 1))),
+       .timeouts = timeouts});
+}
+
 /// Trains until it fails. Worker FAILS does HOW at PLACE of step kFirst, or tells the test that it has come to that
 /// step, and the test does it.
 WORKER_BODY(trains_until_a_fault) {
@@ -111,9 +125,7 @@ WORKER_BODY(trains_until_a_fault) {
   const std::string how = std::getenv("HOW");
   const std::string fault_at = std::getenv("PLACE");
   const bool fails = testing::my_worker_index() == number_of("FAILS");
-  OneOfSeveral strategy(
-      join(resolve_cluster(), {.engine = std::getenv("ENGINE"), .timeouts = {.lost = kLost, .patience = kPatience}}),
-      kReplicas, 1, nullptr);
+  OneOfSeveral strategy(join_job(), kReplicas, 1, nullptr);
   const Training training(strategy);
   int64_t made = 0;
   const auto fault = [&](const std::string& place) {
@@ -182,6 +194,7 @@ class TrainingFaults : public ::testing::TestWithParam<Form> {
                                           {"LOCKSTEP_CHIEF_ADDRESS", "127.0.0.1:" + std::to_string(port)},
                                           {"LOCKSTEP_JOB_ID", job_},
                                           {"LOCKSTEP_SECRET", "a secret of the test"},
+                                          {"LOCKSTEP_UPDATE_FORM", is_mixed() ? "host-memory" : "auto"},
                                           {"HOW", how},
                                           {"FAILS", std::to_string(fails)},
                                           {"PLACE", place}};
@@ -256,8 +269,11 @@ class TrainingFaults : public ::testing::TestWithParam<Form> {
       EXPECT_TRUE(digest_of(one) == expected().after(made) || digest_of(one) == expected().after(made + 1)) << one;
     }
   }
+  static bool is_mixed() { return std::string(GetParam().engine) == "mixed"; }
   /// Whether a fault that only waiting finds would be the same test a second time.
-  static bool waits_as_sums() { return fault_seeds() == 1 && std::string(GetParam().name) == "Factors"; }
+  static bool waits_as_sums() {
+    return fault_seeds() == 1 && (std::string(GetParam().factored) == "always" || is_mixed());
+  }
   /// Every process of the job has been waited for, and no name of it is left on this host.
   void expect_nothing_left() const { EXPECT_EQ(text_of_file("/proc/net/unix").find(job_), std::string::npos) << job_; }
   static std::string process_of(const WorkerProcesses& workers, int64_t worker) {
@@ -334,7 +350,8 @@ TEST_P(TrainingFaults, ASlowWorkerIsWaitedForAndNobodyIsNamed) {
 
 INSTANTIATE_TEST_SUITE_P(Forms, TrainingFaults,
                          ::testing::Values(Form{"HostMemory", "shared-memory", "off"}, Form{"Sums", "tcp", "off"},
-                                           Form{"Factors", "tcp", "always"}),
+                                           Form{"Factors", "tcp", "always"}, Form{"SeveralHosts", "mixed", "off"},
+                                           Form{"FactorsBetweenHosts", "mixed", "always"}),
                          [](const auto& one) { return std::string(one.param.name); });
 
 }  // namespace

@@ -16,7 +16,11 @@
 
 namespace lockstep::testing {
 
-inline constexpr const char* kShared = ", of all workers";
+inline constexpr const char* kShared = ", of the host's workers";
+
+/// By worker, its host: several hosts, of which some have several workers.
+inline const std::vector<std::vector<int64_t>> kHostLayouts{
+    {0, 0, 1}, {0, 1, 0}, {0, 0, 1, 1}, {0, 1, 1, 0}, {0, 0, 1, 2}};
 
 /// LOCKSTEP_HOST_MEMORY is `value` while the scope lives.
 class HostMemoryIs : EnvironmentScope {
@@ -79,24 +83,28 @@ struct WavyNet {
   Optimizer optimizer;
 };
 
-/// What `program` returns must be the same on one worker, and on every worker of several: in host memory, where each
-/// worker updates all, and, where `can_slice`, with sliced slots.
+/// What `program` returns must be the same on one worker, and on every worker of several: in host memory, of one host
+/// and of several, where each worker updates all, and with sliced slots. Without `can_ask`, an optimizer of it cannot
+/// have each form, so that none is asked for.
 inline void expect_same_in_all_forms(const std::function<std::vector<std::string>(Strategy&)>& program,
-                                     bool can_slice = true) {
+                                     bool can_ask = true) {
   const auto expected = run_workers({1, 4}, program).front();
   EXPECT_FALSE(expected.empty());
-  struct Form {
-    const char* host_memory;
-    const char* slots;
+  const auto expect_same = [&](const WorkersCase& one, const char* host_memory, const char* slots) {
+    const HostMemoryIs memory(host_memory);
+    const SlotsAre divided(slots);
+    for (const auto& found : run_workers(one, program))
+      EXPECT_EQ(found, expected) << one << ", host memory " << host_memory << ", slots " << slots;
   };
-  for (const Form& form : {Form{"auto", "whole"}, Form{"off", "whole"}, Form{"auto", "sliced"}}) {
-    if (!can_slice && std::string(form.slots) == "sliced") continue;
-    const HostMemoryIs memory(form.host_memory);
-    const SlotsAre slots(form.slots);
-    for (const WorkersCase& one : {WorkersCase{2, 4, 2}, {3, 4, 1}, {4, 4, 1}}) {
-      for (const auto& found : run_workers(one, program))
-        EXPECT_EQ(found, expected) << one << ", host memory " << form.host_memory << ", slots " << form.slots;
-    }
+  for (const WorkersCase& one : {WorkersCase{2, 4, 2}, {3, 4, 1}, {4, 4, 1}}) {
+    expect_same(one, "auto", "whole");
+    expect_same(one, "off", "whole");
+    if (can_ask) expect_same(one, "auto", "sliced");
+  }
+  // Where most hosts have one worker, the form has to be asked for.
+  for (const auto& hosts : kHostLayouts) {
+    const EnvironmentScope form("LOCKSTEP_UPDATE_FORM", can_ask ? "host-memory" : "auto");
+    expect_same({.workers = static_cast<int64_t>(hosts.size()), .replicas = 4, .hosts = hosts}, "auto", "whole");
   }
 }
 
