@@ -24,7 +24,8 @@ class Contestant:
     share_goal: float = None     # of Lockstep itself: the share of the machine's bandwidth, at least
     optional: bool = False       # left out by --quick
     environment: dict = field(default_factory=dict)
-    network: str = None          # each rank on a host of its own, which sends at most so fast: "1gbit"
+    network: str = None          # ranks are on hosts, each of which sends at most so fast: "1gbit"
+    ranks_of_host: int = 1       # where there is a network
 
 
 @dataclass
@@ -151,6 +152,29 @@ def wire(key, title, size):
     ]
 
 
+PAIRS = [
+    ("pairs-mlp", "training: MLP 784-1024-1024-10, batch 32", "mlp:" + MLP, 32),
+    ("pairs-mlp-large", "training: MLP of 4 x 4096x4096, batch 8", "mlp:" + MLP_LARGE, 8),
+    ("pairs-resnet18", "training: resnet18, batch 16", "resnet18", 16),
+    ("pairs-gpt", "training: gpt, context 128, batch 8", "gpt", 8),
+]
+
+
+def pairs(key, title, model, batch, rate):
+    """Two hosts of one core and two workers each: whether the workers of a host should share its update."""
+    ours = ["train", *(["--model", "mlp", "--widths", model[4:]] if "mlp:" in model else ["--model", model]), "--batch", str(batch),
+            "--strategy", "multi-worker", "--replicas", "4", "--no-calibration", *devices(1)]
+
+    def lockstep(name, **environment):
+        return Contestant(name, "lockstep", ["bench", *ours], ranks=4, network=rate, ranks_of_host=2, environment=environment)
+    return Row(f"{key}-{rate}", f"{title}: 2 hosts of two workers, {rate[:-4]} Gbit/s", [
+        lockstep("Lockstep, tcp"),
+        lockstep("Lockstep, each worker updates all", LOCKSTEP_HOST_MEMORY="off"),
+        Contestant("PyTorch DDP, Gloo", "torch_train", ["ddp", "--model", model, "--batch", str(batch), "--world", "4"], ranks=4,
+                   variants=[["--bucket-mb", "25"], ["--bucket-mb", "5"], ["--bucket-mb", "100"]], network=rate, ranks_of_host=2),
+    ])
+
+
 def inputs(key, title, work, lanes, batch, alone, loaders=None, quick=False):
     """Reading alone, on as many threads or processes as lanes. `alone`: LibTorch's DataLoader, or a library by itself."""
     flags = ["--threads", str(lanes), "--batch", str(batch)]
@@ -208,6 +232,7 @@ def rows(lanes):
         workers("workers-resnet18", "training: resnet18, batch 16", lanes, "resnet18", 16, 1.1),
         workers("workers-gpt", "training: gpt, context 128, batch 8", lanes, "gpt", 8, 1.1),
         *(hosts(*model, rate, goal) for *model, fast, slow in HOSTS for rate, goal in (("10gbit", fast), ("1gbit", slow))),
+        *(pairs(*model, rate) for model in PAIRS for rate in ("10gbit", "1gbit")),
         more_replicas("replicas-mlp", "training: MLP 784-1024-1024-10", lanes, mlp, 32, 1.1),
         more_replicas("replicas-resnet18", "training: resnet18", lanes, ["--model", "resnet18"], 16, 0.98),
         more_replicas("replicas-gpt", "training: gpt, context 128", lanes, ["--model", "gpt"], 8, 0.98, memory=True),

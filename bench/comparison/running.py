@@ -126,9 +126,10 @@ def reports_of(lines):
 
 
 def run_on_hosts(contestant, command, env):
-    """One rank on each host."""
+    """The first ranks are on the first host."""
     from .network import PORT, Network  # needs root and Linux; the other rows do not
-    with Network(contestant.ranks, contestant.network) as network:
+    hosts = contestant.ranks // contestant.ranks_of_host
+    with Network(hosts, contestant.network, contestant.ranks_of_host) as network:
         if contestant.program == "lockstep":
             return run_lockstep([network.inside(rank, command) for rank in range(contestant.ranks)], env, None)
         env = {**env, "OMP_NUM_THREADS": "1"}
