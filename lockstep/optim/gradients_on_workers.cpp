@@ -20,9 +20,11 @@ namespace lockstep::internal {
 
 namespace {
 
-// What a worker tells begins with a letter for each variable. For each variable with kFactors follow its local
-// replicas: the modes and the number of terms, and a word for each term, its samples and whether its zeros are signed.
-// The report is the rest.
+// What a worker tells begins with a letter for itself, and a letter for each variable. For each variable with kFactors
+// follow its local replicas: the modes and the number of terms, and a word for each term, its samples and whether its
+// zeros are signed. The report is the rest.
+constexpr char kMakesFactors = 'm';    // it has loops that make gradients from factors
+constexpr char kMakesNone = 'n';       // it has none: no gradient can travel as factors
 constexpr char kFirstGradients = '0';  // the Gradients as a digit
 constexpr char kFactors = 'x';         // kSome, and all of them are kept as factors
 constexpr char kFrozen = 'f';          // kNone, and the variable is frozen
@@ -94,12 +96,12 @@ ToldOfGradients gradients_on_workers(const ReplicaGroup& group,
                                      const GradientTable& local, std::string_view report, FunctionRef<void()> check) {
   const auto fill_in = [&](Proposal& mine) {
     check();
-    mine.data.clear();
+    mine.data = Factors::available() ? kMakesFactors : kMakesNone;
     for (std::size_t i = 0; i < variables.size(); ++i) {
       mine.data += letter_of(local, *variables[i], i, group.num_local_replicas());
     }
     for (std::size_t i = 0; i < variables.size(); ++i) {
-      if (mine.data[i] != kFactors) continue;
+      if (mine.data[1 + i] != kFactors) continue;
       for (int64_t r = 0; r < group.num_local_replicas(); ++r)
         append_outline(mine.data, local.own_leaf(i, r).factors());
     }
@@ -115,11 +117,12 @@ ToldOfGradients gradients_on_workers(const ReplicaGroup& group,
   for (std::size_t w = 0; w < all.size(); ++w) {
     const std::string& data = all[w].data;
     Reader reader{data};
-    reader.sound = data.size() >= variables.size();
-    if (reader.sound) reader.data.remove_prefix(variables.size());
+    reader.sound = data.size() >= 1 + variables.size() && (data[0] == kMakesFactors || data[0] == kMakesNone);
+    if (reader.sound) reader.data.remove_prefix(1 + variables.size());
+    if (reader.sound && data[0] == kMakesNone) std::fill(all_factors.begin(), all_factors.end(), 0);
     const Block block = block_of(group.num_replicas(), group.num_workers(), static_cast<int64_t>(w));
     for (std::size_t i = 0; i < variables.size() && reader.sound; ++i) {
-      const char letter = data[i];
+      const char letter = data[1 + i];
       (letter == kFrozen ? frozen : trained)[i] = static_cast<int64_t>(w);
       Gradients theirs = Gradients::kNone;
       if (letter == kFactors) {

@@ -161,6 +161,37 @@ TEST(UpdateForms, ThatDifferAreNamedOnAllWorkers) {
   }
 }
 
+/// The second of two replicas has no gradient in the step.
+std::string digest_after_a_step(Strategy& strategy) {
+  const Layer layer(strategy);
+  strategy.run([&](ReplicaContext& ctx) {
+    const torch::Tensor x = torch::arange(2 * Layer::kColumns).to(torch::kFloat).cos().view({2, Layer::kColumns});
+    if (ctx.replica_id() == 0) torch::linear(x, layer.weight.value(ctx), layer.bias.value(ctx)).pow(2).sum().backward();
+    layer.optimizer.step(ctx);
+  });
+  return sha256_of({{"weight", layer.weight.read()}, {"bias", layer.bias.read()}});
+}
+
+WORKER_BODY(steps_with_its_own_loops) {
+  torch::set_num_threads(1);
+  InForm strategy(join(resolve_cluster(), {.engine = "shared-memory"}), UpdateForm::kAuto);
+  testing::report("digest " + digest_after_a_step(strategy));
+}
+
+TEST(UpdateForms, SendNoFactorsToAWorkerThatHasNoLoopsForThem) {
+  if (!testing::can_factor()) GTEST_SKIP() << "this LibTorch or processor keeps no factors";
+  const FactoredGradientsAre factored("always");
+  testing::WorkerProcesses workers("steps_with_its_own_loops", 2, [&](int64_t w) {
+    return testing::WorkerProcesses::Environment{
+        {"LOCKSTEP_SIMD", w == 1 ? "plain" : "avx512"}, {"LOCKSTEP_NUM_WORKERS", "2"},
+        {"LOCKSTEP_WORKER_INDEX", std::to_string(w)},   {"LOCKSTEP_LOCAL_WORKER", std::to_string(w)},
+        {"LOCKSTEP_CHIEF_ADDRESS", "127.0.0.1:4000"},   {"LOCKSTEP_JOB_ID", "loops-" + std::to_string(getpid())},
+        {"LOCKSTEP_SECRET", "a secret of the test"}};
+  });
+  const std::string expected = "digest " + testing::run_workers({1, 2}, digest_after_a_step).front();
+  for (const auto& one : workers.expect_all("digest ", std::chrono::seconds(60))) EXPECT_EQ(one.text, expected);
+}
+
 TEST(UpdateForms, WithoutANameAreRefused) {
   testing::expect_error<UsageError>([] { MultiWorkerMirroredStrategy({.update_form = static_cast<UpdateForm>(9)}); },
                                     "LS-OPTION", {".update_form is 9"});
