@@ -44,7 +44,8 @@ PeerError error_of_first_failure(const Strategy& strategy, const std::string& te
   std::istringstream in(texts.substr(0, texts.find('\n')));
   const WorkerPhase phase = StrategyAccess::rounds(strategy).phase();
   PeerError::Failed failed{.phase = describe(phase), .step = phase.step, .noticed = PeerError::Noticed::kFailed};
-  in >> failed.worker >> failed.process >> std::ws;
+  in >> failed.worker >> failed.process;
+  in.ignore(1);
   std::getline(in, failed.host, '\t');
   std::string text;
   std::getline(in, text);

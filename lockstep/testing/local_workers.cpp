@@ -74,6 +74,11 @@ std::vector<Recording> on_workers(const TrainingProgram& program, const CompareW
 }  // namespace
 
 LocalWorkers::LocalWorkers(LocalWorkersOptions options) : options_(std::move(options)) {
+  const auto hosts = static_cast<int64_t>(options_.hosts.size());
+  if (hosts > 0 && hosts != options_.workers) {
+    throw UsageError("LS-OPTION", fmt::format("hosts of {} workers were given for {}", hosts, options_.workers),
+                     "give the host of each worker, or none");
+  }
   if (options_.workers >= 1 && options_.lanes >= 1 && options_.replicas >= 1) return;
   throw UsageError(
       "LS-OPTION",

@@ -162,9 +162,17 @@ void HostRendezvous::take_memory() {
   }
 }
 
+std::vector<int64_t> HostRendezvous::workers_of_host() const {
+  std::vector<int64_t> workers{self_};
+  for (const auto& [worker, other] : others_) workers.push_back(worker);
+  std::sort(workers.begin(), workers.end());
+  return workers;
+}
+
 void HostRendezvous::make_host_memory() {
   try {
-    host_memory_.emplace(SharedMemory::create(kBegin));
+    beginning_.emplace(SharedMemory::create(kBegin));
+    host_memory_ = std::make_unique<Extents>(beginning_->file(), kBegin, workers_of_host());
   } catch (const std::exception& error) {
     no_host_memory_ = error.what();
   }
@@ -172,7 +180,7 @@ void HostRendezvous::make_host_memory() {
 
 void HostRendezvous::give_host_memory(const FileDescriptor& connection, int64_t worker) const {
   if (!host_memory_) return;
-  send(connection, {.kind = Kind::kWelcome, .proof = proof_of_host_memory(self_, worker, key_)}, host_memory_->file());
+  send(connection, {.kind = Kind::kWelcome, .proof = proof_of_host_memory(self_, worker, key_)}, beginning_->file());
 }
 
 void HostRendezvous::take_host_memory(const FileDescriptor& connection, int64_t worker) {
@@ -183,7 +191,8 @@ void HostRendezvous::take_host_memory(const FileDescriptor& connection, int64_t 
         !equal(message->proof, proof_of_host_memory(worker, self_, key_))) {
       return;
     }
-    host_memory_.emplace(SharedMemory::map(received.file.get(), kBegin));
+    const SharedMemory beginning = SharedMemory::map(received.file.get(), kBegin);
+    host_memory_ = std::make_unique<Extents>(beginning.file(), kBegin, workers_of_host());
   } catch (const std::exception& error) {
     no_host_memory_ = error.what();
   }
@@ -226,12 +235,8 @@ std::string HostRendezvous::missing_host_memory(const std::vector<std::string>& 
   return {};
 }
 
-std::unique_ptr<HostMemory> HostRendezvous::host_memory(const std::vector<std::string>& outcomes) const {
-  if (!missing_host_memory(outcomes).empty()) return nullptr;
-  std::vector<int64_t> workers{self_};
-  for (const auto& [worker, other] : others_) workers.push_back(worker);
-  std::sort(workers.begin(), workers.end());
-  return std::make_unique<Extents>(host_memory_->file(), kBegin, std::move(workers));
+std::unique_ptr<HostMemory> HostRendezvous::host_memory(const std::vector<std::string>& outcomes) {
+  return missing_host_memory(outcomes).empty() ? std::move(host_memory_) : nullptr;
 }
 
 std::string HostRendezvous::missing(const std::vector<std::string>& outcomes) const {

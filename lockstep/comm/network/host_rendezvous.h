@@ -45,7 +45,8 @@ class HostRendezvous {
   /// called once for each.
   std::unique_ptr<MemoryChannel> channel(int64_t other, const std::vector<std::string>& outcomes);
   /// The memory of this host, as HostMemory says. Null on all workers where `outcomes` say that one of them has none.
-  std::unique_ptr<HostMemory> host_memory(const std::vector<std::string>& outcomes) const;
+  /// To be called once.
+  std::unique_ptr<HostMemory> host_memory(const std::vector<std::string>& outcomes);
   /// Why it is null, in the words of one worker that has none; empty where it is not.
   std::string missing_host_memory(const std::vector<std::string>& outcomes) const;
   /// One line that says with whom this worker shares no memory though it is on the same host; empty where there is
@@ -65,6 +66,7 @@ class HostRendezvous {
   /// Whether this worker makes the host memory, which the others of its host get from it.
   bool is_first() const { return others_.empty() || self_ < others_.begin()->first; }
   void make_host_memory();
+  std::vector<int64_t> workers_of_host() const;
   void give_host_memory(const FileDescriptor& connection, int64_t worker) const;
   void take_host_memory(const FileDescriptor& connection, int64_t worker);
   /// Why both have no memory by what this worker and the other one say; empty where they have.
@@ -75,7 +77,8 @@ class HostRendezvous {
   const std::string key_;
   std::map<int64_t, Other> others_;  // of this host, by worker
   std::size_t ring_size_ = 0;
-  std::optional<SharedMemory> host_memory_;  // the beginning of its file
+  std::optional<SharedMemory> beginning_;  // of the file of the host memory; only on the first worker
+  std::unique_ptr<HostMemory> host_memory_;
   std::string no_host_memory_ = "the first worker of its host gave it none";
   FileDescriptor listener_;
 };

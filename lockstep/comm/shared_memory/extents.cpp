@@ -76,7 +76,12 @@ class Extent {
 Extents::Extents(int file, std::size_t begin, std::vector<int64_t> workers)
     : file_(std::make_shared<const FileDescriptor>(fcntl(file, F_DUPFD_CLOEXEC, 0))),
       workers_(std::move(workers)),
-      next_(static_cast<off_t>((begin + kPage - 1) / kPage * kPage)) {}
+      next_(static_cast<off_t>((begin + kPage - 1) / kPage * kPage)) {
+  if (file_->is_open()) return;
+  throw ClusterError("LS-CLUSTER-MEMORY",
+                     fmt::format("the system gives no memory that workers can share (fcntl): {}", std::strerror(errno)),
+                     "look at this host's limit of open files");
+}
 
 std::shared_ptr<std::byte> Extents::allocate(std::size_t bytes) {
   ++calls_;

@@ -19,7 +19,7 @@ namespace lockstep::internal {
 class Extents final : public HostMemory {
  public:
   /// `file` was made by SharedMemory, and its first `begin` bytes are taken; it stays the caller's. `workers` map it:
-  /// see HostMemory::workers().
+  /// see HostMemory::workers(). A ClusterError (LS-CLUSTER-MEMORY) where the system opens no file any more.
   Extents(int file, std::size_t begin, std::vector<int64_t> workers);
 
   std::vector<int64_t> workers() const override { return workers_; }
