@@ -256,6 +256,7 @@ TEST(GradientBuckets, HaveASwitchThatIsRead) {
 /// Requires the bits of one worker, and sums that leave during backward, over connections in the clear and encrypted.
 /// `hosts` has the host of each worker.
 void expect_over_connections(const std::string& hosts, int64_t replicas, int lanes, const Steps& steps) {
+  const EnvironmentScope memory("LOCKSTEP_HOST_MEMORY", "off");
   const auto workers = static_cast<int64_t>(hosts.size());
   const auto expected = run_workers({1, replicas}, [&](Strategy& strategy) {
                           Kept kept;
