@@ -35,7 +35,7 @@ class Network:
         each, replicas of all hosts would be pinned to the same one, because a host sees no other."""
         cores = sorted(os.sched_getaffinity(0))
         host = rank // self.workers_of_host
-        variables = {"LOCKSTEP_NUM_WORKERS": self.count, "LOCKSTEP_WORKER_INDEX": rank, "LOCKSTEP_LOCAL_WORKER": rank,
+        variables = {"LOCKSTEP_NUM_WORKERS": self.count, "LOCKSTEP_WORKER_INDEX": rank, "LOCKSTEP_LOCAL_WORKER": rank % self.workers_of_host,
                      "LOCKSTEP_CHIEF_ADDRESS": f"10.77.0.1:{PORT}", "LOCKSTEP_SECRET": namespaces.secret,
                      "LOCKSTEP_TRUSTED_NETWORK": 1, "GLOO_SOCKET_IFNAME": "eth0"}
         return ["nsenter", f"--target={self.hosts.host(host + 1).holder.pid}", "--net", "--",

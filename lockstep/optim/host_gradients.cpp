@@ -42,8 +42,7 @@ HostGradients::HostGradients(std::vector<std::shared_ptr<VariableState>> variabl
 }
 
 void HostGradients::begin_step(const std::vector<GradientsOnWorkers>& all, const FusedUpdate& update, bool whole) {
-  travelled_.clear();  // unknown until the step has begun
-  std::vector<char> factored(variables_.size());
+  factored_.assign(variables_.size(), 0);
   std::vector<char> summed(variables_.size());
   for (std::size_t i = 0; i < variables_.size(); ++i) {
     if (all[i].gradients != Gradients::kSome) continue;
@@ -52,9 +51,13 @@ void HostGradients::begin_step(const std::vector<GradientsOnWorkers>& all, const
       const at::Tensor& like = variables_[i]->like();
       as_factors = travels_as_factors(like.size(0), like.size(1), all[i].factors, 2 * like.numel());
     }
-    (as_factors ? factored : summed)[i] = 1;
+    (as_factors ? factored_ : summed)[i] = 1;
   }
-  factors_.begin_step(all, factored);
+  factors_.begin_step(all, factored_);
+  factor_elements_ = factors_.elements_by_variable(worker_);
+  factor_places_.assign(1, 0);
+  for (int64_t w = 0; w < num_workers_; ++w)
+    factor_places_.push_back(factor_places_.back() + aligned(bytes_of_factors(w)));
   // All blocks are packed: the owner of a slice is not the worker that updates its blocks.
   whole = whole || sums_between_hosts_;
   const bool is_new_layout = summed != summed_ || whole != whole_;
@@ -63,24 +66,6 @@ void HostGradients::begin_step(const std::vector<GradientsOnWorkers>& all, const
   for (int64_t w = 0; w < num_workers_; ++w) {
     const int64_t elements = factors_.elements_of(w);
     if (w != worker_ && elements > 0) factors_.unpack(w, at::from_blob(factors_of(w), {elements}, at::kFloat));
-  }
-  if (!sums_between_hosts_) return;
-  sums_between_hosts_->begin_step(memory_between_hosts());
-  note_travelled(factored);
-}
-
-void HostGradients::note_travelled(const std::vector<char>& factored) {
-  using enum Travelled::As;
-  const std::vector<int64_t> elements = factors_.elements_by_variable(worker_);
-  travelled_.assign(variables_.size(), {});
-  for (std::size_t i = 0; i < variables_.size(); ++i) {
-    if (factored[i]) {
-      const int64_t bytes = elements[i] * static_cast<int64_t>(sizeof(float));
-      travelled_[i] = {.as = kFactors, .bytes = bytes * (hosts_.count() - 1)};
-    } else if (summed_[i]) {
-      const int64_t begin = places_[i];
-      travelled_[i] = {.as = kSums, .bytes = sums_between_hosts_->bytes_sent(begin, begin + variables_[i]->bytes())};
-    }
   }
 }
 
@@ -117,9 +102,11 @@ int64_t HostGradients::bytes_of_step() const {
     for (const int64_t w : hosts_.workers_of(h)) sums += static_cast<int64_t>(partial_sums_.subtrees(w).size());
     most = std::max(most, sums * sum_bytes_);
   }
-  for (int64_t w = 0; w < num_workers_; ++w)
-    most += aligned(factors_.elements_of(w) * static_cast<int64_t>(sizeof(float)));
-  return most;
+  return most + factor_places_.back();
+}
+
+int64_t HostGradients::bytes_of_factors(int64_t worker) const {
+  return factors_.elements_of(worker) * static_cast<int64_t>(sizeof(float));
 }
 
 void HostGradients::make_room(bool is_new_layout) {
@@ -146,9 +133,11 @@ void HostGradients::make_room(bool is_new_layout) {
     summed_.clear();
     throw;
   }
-  if (!grows) return;
-  memory_ = std::move(memory);
-  room_ = bytes;
+  if (grows) {
+    memory_ = std::move(memory);
+    room_ = bytes;
+  }
+  if (sums_between_hosts_) sums_between_hosts_->set_memory(memory_between_hosts());
 }
 
 std::byte* HostGradients::sums_of(int64_t worker, std::size_t subtree) const {
@@ -160,9 +149,8 @@ std::byte* HostGradients::sums_of(int64_t worker, std::size_t subtree) const {
 }
 
 float* HostGradients::factors_of(int64_t worker) const {
-  std::byte* at = sums() + (sums_between_hosts_ ? sum_bytes_ : 0);
-  for (int64_t w = 0; w < worker; ++w) at += aligned(factors_.elements_of(w) * static_cast<int64_t>(sizeof(float)));
-  return reinterpret_cast<float*>(at);
+  std::byte* const first = sums() + (sums_between_hosts_ ? sum_bytes_ : 0);
+  return reinterpret_cast<float*>(first + factor_places_[static_cast<std::size_t>(worker)]);
 }
 
 SumsBetweenHosts::Memory HostGradients::memory_between_hosts() const {
@@ -178,13 +166,21 @@ SumsBetweenHosts::Memory HostGradients::memory_between_hosts() const {
 void HostGradients::send_factors() {
   if (!factors_.has_any()) return;
   const auto place_of = [&](int64_t w) {
-    const std::size_t bytes = static_cast<std::size_t>(factors_.elements_of(w)) * sizeof(float);
-    return std::span(reinterpret_cast<std::byte*>(factors_of(w)), bytes);
+    return std::span(reinterpret_cast<std::byte*>(factors_of(w)), static_cast<std::size_t>(bytes_of_factors(w)));
   };
   sums_between_hosts_->send_to_other_hosts(place_of(worker_), place_of);
 }
 
-Travelled HostGradients::travelled(std::size_t i) const { return i < travelled_.size() ? travelled_[i] : Travelled(); }
+Travelled HostGradients::travelled(std::size_t i) const {
+  using enum Travelled::As;
+  if (!sums_between_hosts_) return {};
+  if (i < factored_.size() && factored_[i]) {
+    const int64_t bytes = factor_elements_[i] * static_cast<int64_t>(sizeof(float));
+    return {.as = kFactors, .bytes = bytes * (hosts_.count() - 1)};
+  }
+  if (i >= summed_.size() || !summed_[i]) return {};
+  return {.as = kSums, .bytes = sums_between_hosts_->bytes_sent(places_[i], places_[i] + variables_[i]->bytes())};
+}
 
 void HostGradients::pack(const GradientTable& gradients, int lane, int num_lanes) {
   if (lane == 0 && factors_.has_any()) factors_.pack(gradients, factors_of(worker_));

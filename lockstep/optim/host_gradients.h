@@ -51,7 +51,7 @@ class HostGradients {
   /// Gives `gradients` what the update adds. It refers to memory that stays until the next begin_step().
   void set_leaves(GradientTable& gradients) const;
 
-  /// How variable i travelled between hosts in the last step.
+  /// How variable i travelled between hosts in the last step that has begun.
   Travelled travelled(std::size_t i) const;
 
  private:
@@ -65,7 +65,7 @@ class HostGradients {
   void lay_out(std::vector<char> summed, const FusedUpdate& update, bool whole);
   /// How many bytes the sums of this step take on the host that needs most, and the factors.
   int64_t bytes_of_step() const;
-  void note_travelled(const std::vector<char>& factored);
+  int64_t bytes_of_factors(int64_t worker) const;
   /// Gets memory for the sums and factors of this step. Throws on all workers where one of them gets none.
   void make_room(bool is_new_layout);
   SumsBetweenHosts::Memory memory_between_hosts() const;
@@ -87,13 +87,15 @@ class HostGradients {
   PartialSums partial_sums_;
   FactorExchange factors_;
   std::optional<SumsBetweenHosts> sums_between_hosts_;  // where there are several
-  std::vector<Travelled> travelled_;                    // by variable, of the last step that has begun
-  std::vector<char> summed_;                            // by variable, of the layout
-  bool whole_ = false;                                  // of the layout
-  std::vector<int64_t> places_;                         // by variable: its first byte within a sum
-  int64_t sum_bytes_ = 0;                               // of one sum of all variables
-  std::vector<Piece> pieces_;                           // that this worker packs
-  bool streams_ = false;                                // sums go past the caches
+  std::vector<char> factored_;                          // by variable, of the last step that has begun
+  std::vector<int64_t> factor_elements_;                // by variable, of the same step: those that this worker packs
+  std::vector<int64_t> factor_places_;  // by worker: its factors' first byte behind those of the first; then the end
+  std::vector<char> summed_;            // by variable, of the layout
+  bool whole_ = false;                  // of the layout
+  std::vector<int64_t> places_;         // by variable: its first byte within a sum
+  int64_t sum_bytes_ = 0;               // of one sum of all variables
+  std::vector<Piece> pieces_;           // that this worker packs
+  bool streams_ = false;                // sums go past the caches
   // By worker of this host: its sums, by subtree; then, where there are several hosts, the sums over all replicas; then
   // by worker of any host: its factors.
   std::shared_ptr<std::byte> memory_;

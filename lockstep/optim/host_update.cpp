@@ -157,13 +157,13 @@ std::unique_ptr<HostUpdate> HostUpdate::agree(const ReplicaGroup& group, const s
                         .obstacle = obstacle(group, targets, asked)});
   };
   std::vector<ToldOfForm> all;
-  std::vector<int64_t> numbers;
+  std::vector<int64_t> host_ids;
   for (const Proposal& one :
        agree_on_call(group.rounds(), {.call = "the form of an update", .name = name, .step = group.step()}, fill_in)) {
     all.push_back(decode_told(one.data));
-    numbers.push_back(all.back().host);
+    host_ids.push_back(all.back().host);
   }
-  const Hosts hosts(numbers);
+  const Hosts hosts(host_ids);
   why_not = why_not_shared(all, hosts, asked.form);
   if (!why_not.empty() && asked.form == UpdateForm::kHostMemory) {
     throw UsageError(

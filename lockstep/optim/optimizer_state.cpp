@@ -61,12 +61,12 @@ class StepMeeting final : public Meeting {
       stages_.push_back(once<&Self::send>("send"));
     }
     // In the first step some of what follows may turn out not to be needed.
-    const bool has_several_hosts = optimizer_.sums_between_hosts() || !optimizer_.form_is_decided_;
-    if (has_several_hosts) {
+    const bool may_have_several_hosts = optimizer_.sums_between_hosts() || !optimizer_.form_is_decided_;
+    if (may_have_several_hosts) {
       stages_.push_back(on_each_lane<&Self::combine>("combine"));
       stages_.push_back(once<&Self::send_partial_sums>("send partial sums"));
     }
-    if (optimizer_.exchange_ || has_several_hosts) {
+    if (optimizer_.exchange_ || may_have_several_hosts) {
       stages_.push_back(on_each_lane<&Self::add>("add"));
       stages_.push_back(once<&Self::send_sums>("send sums"));
       if (optimizer_.asked_form_.wire != WireFormat::kExact) stages_.push_back(on_each_lane<&Self::unpack>("unpack"));

@@ -19,16 +19,13 @@ SumsBetweenHosts::SumsBetweenHosts(const Hosts& hosts, const PartialSums& partia
       group_(group),
       worker_(group.rounds().worker_index()),
       host_(hosts.host_of(worker_)) {
-  for (int64_t h = 0; h < hosts.count(); ++h) subtrees_.push_back(hosts.subtrees(h, group.num_replicas()));
-}
-
-bool SumsBetweenHosts::is_partner_of(int64_t worker) const {
-  return hosts_.host_of(worker) != host_ && hosts_.partner(host_, worker) == worker_;
-}
-
-bool SumsBetweenHosts::has_partner(int64_t worker) const {
-  const int64_t host = hosts_.host_of(worker);
-  return host != host_ && hosts_.partner(host, worker_) == worker;
+  for (int64_t h = 0; h < hosts.count(); ++h) {
+    subtrees_.push_back(hosts.subtrees(h, group.num_replicas()));
+    partners_.push_back(h == host_ ? -1 : hosts.partner(h, worker_));
+  }
+  for (int64_t w = 0; w < hosts.num_workers(); ++w) {
+    if (hosts.host_of(w) != host_ && hosts.partner(host_, w) == worker_) owners_.push_back(w);
+  }
 }
 
 void SumsBetweenHosts::lay_out(std::vector<RowPiece> pieces, int64_t bytes) {
@@ -48,10 +45,11 @@ void SumsBetweenHosts::lay_out(std::vector<RowPiece> pieces, int64_t bytes) {
     while (end < pieces_.size() && (w + 1 == workers || pieces_[end].place < bytes / workers * (w + 1))) ++end;
     slices_.push_back({first, end, place_of(first), place_of(end) - place_of(first)});
     first = end;
-    if (!is_partner_of(w)) continue;
-    for (std::size_t p = slices_.back().first; p < end; ++p) to_combine_.push_back({p, w});
+  }
+  for (const int64_t w : owners_) {
+    for (std::size_t p = slice(w).first; p < slice(w).end; ++p) to_combine_.push_back({p, w});
     outgoing_places_[static_cast<std::size_t>(w)] = outgoing_bytes_;
-    outgoing_bytes_ += slices_.back().bytes * static_cast<int64_t>(subtrees(host_).size());
+    outgoing_bytes_ += slice(w).bytes * static_cast<int64_t>(subtrees(host_).size());
   }
   for (int64_t h = 0; h < hosts_.count(); ++h) {
     if (h == host_) continue;
@@ -104,49 +102,52 @@ void SumsBetweenHosts::combine(int lane, int num_lanes) {
 }
 
 template <class T>
+void SumsBetweenHosts::set_own_inputs(int64_t place, const Subtree& within, std::span<const T*> inputs) const {
+  const std::vector<int64_t>& workers = hosts_.workers_of(host_);
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    const std::vector<Subtree>& parts = partial_sums_.subtrees(workers[i]);
+    for (std::size_t s = 0; s < parts.size(); ++s) {
+      const int64_t at = parts[s].first - within.first;
+      if (at < 0 || at >= within.count) continue;
+      inputs[static_cast<std::size_t>(at)] = reinterpret_cast<const T*>(memory_.partial_sums[i][s] + place);
+    }
+  }
+}
+
+template <class T>
 void SumsBetweenHosts::combine_piece(const PieceToCombine& one) {
   static const TreeSum<T> sum_of = tree_sum<T>();
   const RowPiece& piece = pieces_[one.piece];
-  const std::vector<int64_t>& workers = hosts_.workers_of(host_);
   c10::SmallVector<const T*, 16> inputs;
   for (std::size_t k = 0; k < subtrees(host_).size(); ++k) {
     const Subtree& whole = subtrees(host_)[k];
-    // Each worker's partial sum stands as the value of its subtree's first replica.
     inputs.assign(static_cast<std::size_t>(whole.count), nullptr);
-    for (std::size_t i = 0; i < workers.size(); ++i) {
-      const std::vector<Subtree>& parts = partial_sums_.subtrees(workers[i]);
-      for (std::size_t s = 0; s < parts.size(); ++s) {
-        const int64_t at = parts[s].first - whole.first;
-        if (at < 0 || at >= whole.count) continue;
-        inputs[static_cast<std::size_t>(at)] = reinterpret_cast<const T*>(memory_.partial_sums[i][s] + piece.place);
-      }
-    }
+    set_own_inputs<T>(piece.place, whole, {inputs.data(), inputs.size()});
     const T* const sum = sum_of(inputs.data(), whole.count, 0, piece.count, scratch_for<T>(whole.count));
     std::memcpy(outgoing(one.owner, k) + (piece.place - slice(one.owner).begin), sum,
                 static_cast<std::size_t>(piece.count) * sizeof(T));
   }
 }
 
-void SumsBetweenHosts::exchange(PlaceOf to_of, PlaceOf from_of) const {
+void SumsBetweenHosts::send_partial_sums() {
+  if (pieces_.empty()) return;
   std::vector<std::span<const std::byte>> to(static_cast<std::size_t>(hosts_.num_workers()));
   std::vector<std::span<std::byte>> from(to.size());
-  for (int64_t w = 0; w < hosts_.num_workers(); ++w) {
-    if (hosts_.host_of(w) == host_) continue;
-    to[static_cast<std::size_t>(w)] = to_of(w);
-    from[static_cast<std::size_t>(w)] = from_of(w);
+  for (const int64_t w : owners_) to[static_cast<std::size_t>(w)] = all_outgoing(w);
+  for (int64_t h = 0; h < hosts_.count(); ++h) {
+    if (h != host_) from[static_cast<std::size_t>(partners_[static_cast<std::size_t>(h)])] = all_incoming(h);
   }
   group_.rounds().exchange(to, from);
 }
 
-void SumsBetweenHosts::send_partial_sums() {
-  if (pieces_.empty()) return;
-  exchange([&](int64_t w) { return is_partner_of(w) ? all_outgoing(w) : std::span<std::byte>(); },
-           [&](int64_t w) { return has_partner(w) ? all_incoming(hosts_.host_of(w)) : std::span<std::byte>(); });
-}
-
 void SumsBetweenHosts::send_to_other_hosts(std::span<std::byte> mine, PlaceOf place_of) const {
-  exchange([&](int64_t w) { return has_partner(w) ? mine : std::span<std::byte>(); },
-           [&](int64_t w) { return is_partner_of(w) ? place_of(w) : std::span<std::byte>(); });
+  std::vector<std::span<const std::byte>> to(static_cast<std::size_t>(hosts_.num_workers()));
+  std::vector<std::span<std::byte>> from(to.size());
+  for (const int64_t partner : partners_) {
+    if (partner >= 0) to[static_cast<std::size_t>(partner)] = mine;
+  }
+  for (const int64_t w : owners_) from[static_cast<std::size_t>(w)] = place_of(w);
+  group_.rounds().exchange(to, from);
 }
 
 void SumsBetweenHosts::add(int lane, int num_lanes) {
@@ -166,6 +167,7 @@ template <class T>
 void SumsBetweenHosts::add_piece(const RowPiece& piece) {
   static const TreeSum<T> sum_of = tree_sum<T>();
   const int64_t replicas = group_.num_replicas();
+  // Each partial sum stands as the value of its subtree's first replica.
   c10::SmallVector<const T*, 16> inputs(static_cast<std::size_t>(replicas), nullptr);
   for (int64_t h = 0; h < hosts_.count(); ++h) {
     if (h == host_) continue;
@@ -174,14 +176,7 @@ void SumsBetweenHosts::add_piece(const RowPiece& piece) {
           reinterpret_cast<const T*>(incoming(h, k) + (piece.place - slice(worker_).begin));
     }
   }
-  const std::vector<int64_t>& workers = hosts_.workers_of(host_);
-  for (std::size_t i = 0; i < workers.size(); ++i) {
-    const std::vector<Subtree>& parts = partial_sums_.subtrees(workers[i]);
-    for (std::size_t s = 0; s < parts.size(); ++s) {
-      inputs[static_cast<std::size_t>(parts[s].first)] =
-          reinterpret_cast<const T*>(memory_.partial_sums[i][s] + piece.place);
-    }
-  }
+  set_own_inputs<T>(piece.place, {0, replicas}, {inputs.data(), inputs.size()});
   const T* const sum = sum_of(inputs.data(), replicas, 0, piece.count, scratch_for<T>(replicas));
   std::memcpy(memory_.sums + piece.place, sum, static_cast<std::size_t>(piece.count) * sizeof(T));
 }
@@ -196,9 +191,7 @@ int64_t SumsBetweenHosts::bytes_sent(int64_t begin, int64_t end) const {
     return std::max<int64_t>(std::min(end, one.begin + one.bytes) - std::max(begin, one.begin), 0);
   };
   int64_t bytes = within(slice(worker_)) * (hosts_.count() - 1);
-  for (int64_t w = 0; w < hosts_.num_workers(); ++w) {
-    if (is_partner_of(w)) bytes += within(slice(w)) * static_cast<int64_t>(subtrees(host_).size());
-  }
+  for (const int64_t w : owners_) bytes += within(slice(w)) * static_cast<int64_t>(subtrees(host_).size());
   return bytes;
 }
 

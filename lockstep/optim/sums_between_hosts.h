@@ -38,7 +38,7 @@ class SumsBetweenHosts {
     int64_t count;  // of elements
     int64_t place;  // of its first byte in the row
   };
-  /// The memory of a step, which all workers of this host map. Each pointer is to a whole row.
+  /// The memory of the sums, which all workers of this host map. Each pointer is to a whole row.
   struct Memory {
     std::vector<std::vector<const std::byte*>> partial_sums;  // by worker of this host, then by subtree of its replicas
     std::byte* sums = nullptr;
@@ -51,7 +51,8 @@ class SumsBetweenHosts {
   void lay_out(std::vector<RowPiece> pieces, int64_t bytes);
   /// Gets memory for what this worker sends and gets.
   void make_room();
-  void begin_step(Memory memory) { memory_ = std::move(memory); }
+  /// What the following steps use, until it is called again.
+  void set_memory(Memory memory) { memory_ = std::move(memory); }
 
   /// All workers of the host have put their partial sums into the memory before.
   void combine(int lane, int num_lanes);
@@ -70,13 +71,6 @@ class SumsBetweenHosts {
   void send_to_other_hosts(std::span<std::byte> mine, PlaceOf place_of) const;
 
  private:
-  /// Whether this worker is the partner of `worker` on this host.
-  bool is_partner_of(int64_t worker) const;
-  /// Whether `worker` is the partner of this worker on another host.
-  bool has_partner(int64_t worker) const;
-  /// With each worker w of another host: sends `to_of(w)` to it, and fills `from_of(w)`. Either may be empty.
-  void exchange(PlaceOf to_of, PlaceOf from_of) const;
-
   /// The pieces [first, end) of the row.
   struct Slice {
     std::size_t first = 0;
@@ -97,6 +91,10 @@ class SumsBetweenHosts {
   std::span<std::byte> all_outgoing(int64_t owner) const;
   std::span<std::byte> all_incoming(int64_t host) const;
   std::span<std::byte> sums_of(int64_t owner) const;
+  /// Puts this host's partial sums at `place` of the row to the first replicas of their subtrees, as far as these are
+  /// among the replicas `within`, of which the first one has inputs[0].
+  template <class T>
+  void set_own_inputs(int64_t place, const Subtree& within, std::span<const T*> inputs) const;
   template <class T>
   void combine_piece(const PieceToCombine& one);
   template <class T>
@@ -108,6 +106,8 @@ class SumsBetweenHosts {
   const int64_t worker_;
   const int64_t host_;
   std::vector<std::vector<Subtree>> subtrees_;  // by host
+  std::vector<int64_t> owners_;                 // workers of other hosts whose partner this one is
+  std::vector<int64_t> partners_;               // by host: this worker's partner there; -1 on its own
 
   std::vector<RowPiece> pieces_;
   std::vector<Slice> slices_;  // by worker

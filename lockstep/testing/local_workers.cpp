@@ -74,12 +74,11 @@ std::vector<Recording> on_workers(const TrainingProgram& program, const CompareW
 }  // namespace
 
 LocalWorkers::LocalWorkers(LocalWorkersOptions options) : options_(std::move(options)) {
-  const auto hosts = static_cast<int64_t>(options_.hosts.size());
-  if (hosts > 0 && hosts != options_.workers) {
-    throw UsageError("LS-OPTION", fmt::format("hosts of {} workers were given for {}", hosts, options_.workers),
-                     "give the host of each worker, or none");
+  const bool has_one_of_each = options_.workers >= 1 && options_.lanes >= 1 && options_.replicas >= 1;
+  if (has_one_of_each) {
+    static_cast<void>(ThreadWorkers(options_.workers, options_.patience, options_.hosts));  // throws for other hosts
+    return;
   }
-  if (options_.workers >= 1 && options_.lanes >= 1 && options_.replicas >= 1) return;
   throw UsageError(
       "LS-OPTION",
       fmt::format("{} on {} of {} were asked for", internal::counted(options_.replicas, "replica"),

@@ -174,6 +174,11 @@ TEST(ThreadWorkers, AgreementAgainstExchangeIsAnErrorForAll) {
 
 TEST(ThreadWorkers, RefuseNumbersThatAreNone) {
   testing::expect_error<UsageError>([] { ThreadWorkers(0); }, "LS-OPTION", {"0 workers"});
+  testing::expect_error<UsageError>(
+      [] {
+        ThreadWorkers(3, std::chrono::seconds(1), {0, 0});
+      },
+      "LS-OPTION", {"hosts of 2 workers", "for 3"});
   testing::expect_error<UsageError>([] { ThreadWorkers(2).world(2); }, "LS-OPTION", {"worker 2 of 2"});
   testing::expect_error<UsageError>([] { ThreadWorkers(2).world(-1); }, "LS-OPTION", {"worker -1 of 2"});
 }

@@ -119,25 +119,7 @@ TEST(HostUpdateFails, SkipsAnUpdateOnAllWorkersWhereOneReplicasGradientIsNotFini
 TEST(HostUpdateFails, NamesAForeignWriteOfOneWorkerOnAllAndAppliesNothing) {
   for (const int64_t element : {0, 90 * 70 - 1}) {  // of the first and of the last worker's part
     run_workers({2, 4}, [&](Strategy& strategy) {
-      const WavyNet net(strategy);
-      net.step(strategy);
-      const torch::Tensor c = net.c.read();
-      const auto error = testing::error_from<ReplicaError>([&] {
-        strategy.run([&](ReplicaContext& ctx) {
-          ctx.all_reduce(Reduction::kSum, torch::ones({1}));
-          if (ctx.replica_id() == 3) net.a.value(ctx).data_ptr<float>()[element] = 7;
-          ctx.all_reduce(Reduction::kSum, torch::ones({1}));
-          net.loss(ctx).backward();
-          net.optimizer.step(ctx);
-        });
-      });
-      testing::expect_error<DivergenceError>([&] { std::rethrow_if_nested(error); }, "LS-FOREIGN-WRITE",
-                                             {"variable 'a'", "0, 1, 2, 3"});
-      EXPECT_TRUE(torch::equal(net.c.read(), c)) << "the step was applied in part";
-      net.a.assign(torch::ones({90, 70}));  // sound again
-      net.step(strategy);
-      EXPECT_FALSE(torch::equal(net.c.read(), c));
-      EXPECT_TRUE(is_shared(strategy));
+      testing::expect_foreign_write_is_named(strategy, 3, element, "0, 1, 2, 3");
       return 0;
     });
   }

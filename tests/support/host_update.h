@@ -5,6 +5,7 @@
 #include <torch/optim/adamw.h>
 #include <torch/types.h>
 
+#include <exception>
 #include <functional>
 #include <string>
 #include <utility>
@@ -106,6 +107,29 @@ inline void expect_same_in_all_forms(const std::function<std::vector<std::string
     const EnvironmentScope form("LOCKSTEP_UPDATE_FORM", can_ask ? "host-memory" : "auto");
     expect_same({.workers = static_cast<int64_t>(hosts.size()), .replicas = 4, .hosts = hosts}, "auto", "whole");
   }
+}
+
+/// Replica `writer` writes an element of a variable in a step of a WavyNet whose update is shared. All workers must get
+/// the error that names `replicas`, and apply nothing; and they can go on.
+inline void expect_foreign_write_is_named(Strategy& strategy, int64_t writer, int64_t element, const char* replicas) {
+  const WavyNet net(strategy);
+  net.step(strategy);
+  const torch::Tensor c = net.c.read();
+  const auto error = error_from<ReplicaError>([&] {
+    strategy.run([&](ReplicaContext& ctx) {
+      ctx.all_reduce(Reduction::kSum, torch::ones({1}));
+      if (ctx.replica_id() == writer) net.a.value(ctx).data_ptr<float>()[element] = 7;
+      ctx.all_reduce(Reduction::kSum, torch::ones({1}));
+      net.loss(ctx).backward();
+      net.optimizer.step(ctx);
+    });
+  });
+  expect_error<DivergenceError>([&] { std::rethrow_if_nested(error); }, "LS-FOREIGN-WRITE", {"variable 'a'", replicas});
+  EXPECT_TRUE(torch::equal(net.c.read(), c)) << "the step was applied in part";
+  net.a.assign(torch::ones({90, 70}));  // sound again
+  net.step(strategy);
+  EXPECT_FALSE(torch::equal(net.c.read(), c));
+  EXPECT_TRUE(is_shared(strategy));
 }
 
 }  // namespace lockstep::testing

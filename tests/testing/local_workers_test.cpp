@@ -103,5 +103,9 @@ TEST(LocalWorkers, AreAtLeastOne) {
   expect_error<UsageError>([] { LocalWorkers({.workers = 0}); }, "LS-OPTION", {"0 workers"});
 }
 
+TEST(LocalWorkers, AreEachOnAHostOrNoneIsGiven) {
+  expect_error<UsageError>([] { LocalWorkers({.workers = 3, .hosts = {0, 0}}); }, "LS-OPTION", {"hosts of 2 workers"});
+}
+
 }  // namespace
 }  // namespace lockstep
