@@ -111,7 +111,7 @@ class Reader final : public EpochReader {
       try {
         row_ = dataset_.read({&id, 1});
       } catch (const DataError&) {
-        continue;  // it is counted where its turn comes
+        if (!says_of_sample(std::current_exception())) throw;  // otherwise it is counted where its turn comes
       }
     }
     return row_;

@@ -51,9 +51,9 @@ class FileReader final : public StreamReader {
         element = parsed(bytes, place);
         return true;
       } catch (const DataError& error) {
-        ends_where_it_stays(error.what());
         if (!skipped_) throw;
         skipped_->add(std::current_exception());
+        ends_where_it_stays(error.what());
       }
     }
     return false;
@@ -77,7 +77,7 @@ class FileReader final : public StreamReader {
   /// A reader that cannot get past a place gives the same error again. Where errors are skipped, the rest of its file
   /// is left out.
   void ends_where_it_stays(const std::string& error) {
-    if (skipped_ && (!reader_ || error == last_error_)) ended_ = true;
+    if (!reader_ || error == last_error_) ended_ = true;
     last_error_ = error;
   }
 

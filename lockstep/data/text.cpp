@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/file_descriptor.h"
 #include "lockstep/data/files_digest.h"
+#include "lockstep/data/formats/input.h"
 #include "lockstep/data/sources.h"
 #include "lockstep/data/stage_digest.h"
 
@@ -30,12 +30,7 @@ std::string read_file(const std::string& path) {
     throw DataError("LS-DATA-FILE", fmt::format("'{}' is not a plain file", path), "give a file of text");
   }
   std::ifstream in(path, std::ios::binary);
-  if (!in) {
-    const int error = errno;
-    throw DataError(
-        "LS-DATA-FILE", fmt::format("'{}' cannot be opened: {}", path, internal::text_of_open_error(error)),
-        internal::is_out_of_descriptors(error) ? internal::kMoreDescriptors : "check that it exists and may be read");
-  }
+  if (!in) internal::refuse_to_open(path, errno);
   std::string bytes;
   while (in) {
     const std::size_t before = bytes.size();

@@ -3,6 +3,7 @@
 #include <torch/types.h>
 
 #include <functional>
+#include <new>
 #include <optional>
 #include <set>
 #include <stdexcept>
@@ -13,7 +14,9 @@
 #include "tests/data/dealt_numbers.h"
 #include "tests/data/records_in_memory.h"
 #include "tests/support/errors.h"
+#include "tests/support/open_files.h"
 #include "tests/support/programs.h"
+#include "tests/support/scratch_folder.h"
 #include "tests/support/workers.h"
 
 namespace lockstep {
@@ -191,6 +194,60 @@ TEST(Skipping, GivesEmptyBatchesWhereNothingCanBeRead) {
     EXPECT_EQ(steps, 2);
     EXPECT_EQ(data.skipped(), 3);
   }
+}
+
+/// Reads the rest of an epoch in steps of two; before the second step something is short.
+class SkippingWhatIsShort : public testing::ScratchFolder {
+ protected:
+  template <class Data, class Short>
+  void expect_read_later(const Data& data, const Short& while_it_is_short) const {
+    MirroredStrategy strategy({.devices = lanes(1)});
+    const auto dealt = strategy.distribute(data, {.global_batch = 2, .on_error = OnError::kSkip});
+    auto it = dealt.epoch(0).begin();
+    while_it_is_short([&] { ++it; });
+    int64_t samples = 0;
+    for (; it != dealt.epoch(0).end(); ++it) samples += it->begin()->size();
+    EXPECT_EQ(samples, 6);
+    EXPECT_EQ(dealt.skipped(), 0);
+  }
+};
+
+TEST_F(SkippingWhatIsShort, FilesThatCannotBeOpenedForLackOfDescriptorsAreReadLater) {
+  std::vector<std::string> paths;
+  for (const char* const name : {"a", "b", "c"}) paths.push_back(write(name, "1\n2\n"));
+  const auto without_files = [](const auto& step) {
+    const testing::NoFiles none;
+    expect_error<DataError>(step, "LS-FILE-LIMIT", {"ulimit -n"});
+  };
+  const auto lines = data::from_records(data::lines(paths), [](const std::string& text, const data::RecordPlace&) {
+    return Batch{.input = torch::full({1, 1}, std::stod(text))};
+  });
+  expect_read_later(lines, without_files);
+  // In a map, the lack is the reason within the error.
+  int64_t number = 0;
+  const auto opens = [paths, &number](Batch sample) {
+    if (++number > 2) data::lines({paths[0]})->open(0, {});
+    return sample;
+  };
+  expect_read_later(numbers(6).map(opens), [](const auto& step) {
+    const testing::NoFiles none;
+    expect_error<DataError>(step, "LS-MAP", {"no file descriptor is left"});
+  });
+}
+
+TEST_F(SkippingWhatIsShort, SamplesForWhichThereIsNoMemoryAreReadLater) {
+  bool is_short = false;
+  const auto allocates = [&](Batch sample) {
+    if (is_short) throw std::bad_alloc();
+    return sample;
+  };
+  const auto without_memory = [&](const auto& step) {
+    is_short = true;
+    expect_error<DataError>(step, "LS-MAP", {"bad_alloc"});
+    is_short = false;
+  };
+  expect_read_later(numbers(6).map(allocates), without_memory);
+  expect_read_later(numbers_in({6}).map(allocates), without_memory);
 }
 
 }  // namespace

@@ -88,8 +88,9 @@ class GzipBytes final : public ByteSource {
  private:
   static gzFile gzdopen_checked(const std::string& path) {
     const InputFile checked(path);  // is plain, and can be read
+    errno = 0;
     if (gzFile file = gzopen(path.c_str(), "rb")) return file;
-    throw DataError("LS-DATA-FILE", fmt::format("'{}' cannot be opened", path), "check that it exists and may be read");
+    refuse_to_open(path, errno == 0 ? ENOMEM : errno);  // zlib leaves errno alone only where memory is short
   }
 
   std::string path_;
@@ -130,14 +131,16 @@ std::unique_ptr<ByteSource> open_source(const std::string& path, int64_t offset)
 
 }  // namespace
 
+void refuse_to_open(const std::string& path, int error) {
+  const std::string what = fmt::format("'{}' cannot be opened: {}", path, text_of_open_error(error));
+  if (is_out_of_descriptors(error)) throw DataError("LS-FILE-LIMIT", what, kMoreDescriptors);
+  throw DataError("LS-DATA-FILE", what, "check that it exists and may be read");
+}
+
 InputFile::InputFile(std::string path) : path_(std::move(path)) {
   // A pipe would wait for its writer.
   file_ = FileDescriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file_.is_open()) {
-    const int error = errno;
-    throw DataError("LS-DATA-FILE", fmt::format("'{}' cannot be opened: {}", path_, text_of_open_error(error)),
-                    is_out_of_descriptors(error) ? kMoreDescriptors : "check that it exists and may be read");
-  }
+  if (!file_.is_open()) refuse_to_open(path_, errno);
   struct stat status {};
   if (::fstat(file_.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
     throw DataError("LS-DATA-FILE", fmt::format("'{}' is not a plain file", path_), "give a file");
