@@ -12,6 +12,7 @@
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/data/batch_rows.h"
+#include "lockstep/data/pinned_reader.h"
 #include "lockstep/data/read_pool.h"
 #include "lockstep/data/sample_bytes.h"
 #include "lockstep/data/step_feed.h"
@@ -89,6 +90,7 @@ Deal::Deal(DistributeOptions options, std::shared_ptr<ReplicaGroup> group)
     throw UsageError("LS-OPTION", fmt::format("distribute was given .prefetch = {}", *options_.prefetch),
                      "give a number of steps from 0");
   }
+  if (options_.pin_memory) require_gpu_to_pin_for();
 }
 
 int64_t Deal::num_reading_threads() const {
@@ -99,7 +101,9 @@ int64_t Deal::num_reading_threads() const {
 }
 
 std::shared_ptr<StepFeed> Deal::feed(const data::Cursor& at) const {
-  return std::make_shared<StepFeed>(open(at), depth(), num_reading_threads(), describe());
+  std::unique_ptr<EpochReader> reader = open(at);
+  if (options_.pin_memory) reader = pinned(std::move(reader));
+  return std::make_shared<StepFeed>(std::move(reader), depth(), num_reading_threads(), describe());
 }
 
 LocalStep Deal::read(StepFeed& feed) const {

@@ -56,6 +56,11 @@ struct DistributeOptions {
   /// one for each core of the process that no lane uses, and at least one. Several call the functions of the pipeline
   /// side by side.
   int64_t threads = 1;
+  /// Batches come in host memory that is pinned, from which a GPU copies fastest, and beside the program with
+  /// `tensor.to(device, non_blocking)`. Whoever reads a step copies it there; reading ahead hides that. LibTorch's
+  /// allocator keeps the memory and uses it again. A UsageError where LibTorch sees no GPU (libtorch_cuda is not
+  /// linked, or there is none). Tensors that are not dense, or need a gradient, stay where they are.
+  bool pin_memory = false;
 };
 
 /// What distribute_from_function() tells its function: which worker it is called on.

@@ -35,7 +35,7 @@ std::string DistributedDataset::describe() const {
   const internal::ReplicaGroup& group = deal.group();
   const int64_t kept = deal.elements_in_memory();
   return fmt::format(
-      "{}; {} a step for {}, {} of them here; {}{}\n", deal.describe(),
+      "{}; {} a step for {}, {} of them here; {}{}{}\n", deal.describe(),
       internal::counted(options.global_batch, "sample"), internal::counted(group.num_replicas(), "replica"),
       group.num_local_replicas(),
       ahead == 0
@@ -44,7 +44,8 @@ std::string DistributedDataset::describe() const {
                         "these replicas' samples",
                         internal::counted(ahead, "step"), internal::counted(deal.num_reading_threads(), "thread"),
                         internal::counted(ahead + 1, "step")),
-      kept == 0 ? "" : fmt::format(", and its stages keep up to {} in memory", internal::counted(kept, "element")));
+      kept == 0 ? "" : fmt::format(", and its stages keep up to {} in memory", internal::counted(kept, "element")),
+      options.pin_memory ? "; batches are in pinned memory" : "");
 }
 
 DistributedDataset::Epoch DistributedDataset::epoch(int64_t number) const {
