@@ -14,6 +14,7 @@
 
 #include "lockstep/checkpoint/capture.h"
 #include "lockstep/checkpoint/late_values.h"
+#include "lockstep/checkpoint/restored_slices.h"
 #include "lockstep/checkpoint/saved_values.h"
 #include "lockstep/checkpoint/strict_json.h"
 #include "lockstep/checkpoint/together.h"
@@ -242,11 +243,11 @@ void prepare_shared(const std::vector<Write>& writes) {
 }
 
 /// Writes them, on all cores.
-void write_shared(const std::vector<Write>& writes) {
+void write_shared(const std::vector<Write>& writes, const RestoredSlices& slices) {
   ReadPool pool(static_cast<int64_t>(cores_of_this_process().size()));
   pool.run(static_cast<int64_t>(writes.size()), [&](int64_t i) {
     const Write& one = writes[static_cast<std::size_t>(i)];
-    if (one.shared != nullptr) one.item.write(one.values);
+    if (one.shared != nullptr && !slices.write(one.item, one.values.front())) one.item.write(one.values);
   });
 }
 
@@ -261,8 +262,8 @@ void drop_gradients(const Strategy& strategy, const std::vector<Write>& writes) 
 
 }  // namespace
 
-RestoreInfo apply(const Image& image, const Strategy& strategy, const Tracked& tracked, const RestoreOptions& options,
-                  const std::string& what) {
+RestoreInfo apply(const Image& image, const Strategy& strategy, const Tracked& tracked, const RestoredSlices& slices,
+                  const RestoreOptions& options, const std::string& what) {
   RestorePlan plan;
   all_or_none(strategy, "Checkpoint::restore", [&] {
     Planner planner(image, strategy, options);
@@ -271,9 +272,9 @@ RestoreInfo apply(const Image& image, const Strategy& strategy, const Tracked& t
     planner.add_idle_patterns(plan, tracked);
     check(plan, image, strategy, options, what);
   });
-  StrategyAccess::gather_slots(strategy);  // what a failure puts back is the value of all of a slot
   if (!plan.loads.empty()) {  // a load function may read the variables, and may fail: so they come before it
     for (Write& one : plan.writes) one.shared = nullptr;
+    StrategyAccess::gather_slots(strategy);  // what a failure puts back is the value of all of a slot
   }
   std::vector<std::function<void()>> undo;
   try {
@@ -305,7 +306,7 @@ RestoreInfo apply(const Image& image, const Strategy& strategy, const Tracked& t
     }
     throw;
   }
-  write_shared(plan.writes);
+  write_shared(plan.writes, slices);
   drop_gradients(strategy, plan.writes);
   // A restore before this one has nothing to give any more.
   wait_for_later(strategy, options.restore_on_create ? std::move(plan.late) : Late(), what);

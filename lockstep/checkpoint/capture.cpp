@@ -17,6 +17,7 @@
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/core/log.h"
 #include "lockstep/data/read_pool.h"
+#include "lockstep/optim/sliced_slots.h"
 #include "lockstep/replica/cores.h"
 #include "lockstep/strategy/strategy_access.h"
 #include "lockstep/variable/variable_state.h"
@@ -108,6 +109,18 @@ void look_for_gradients(const Strategy& strategy) {
   });
 }
 
+/// The slots of which each worker has its slices alone, in their memory. Where these are not bytes in the order in
+/// which a checkpoint has them, they are made whole, and there are none.
+std::map<std::string, at::Tensor> sliced_slots(const Strategy& strategy) {
+  std::map<std::string, at::Tensor> sliced;
+  for (const auto& slots : StrategyAccess::sliced_slots(strategy)) sliced.merge(slots->sliced());
+  const bool are_in_order =
+      std::all_of(sliced.begin(), sliced.end(), [](const auto& slot) { return slot.second.is_contiguous(); });
+  if (are_in_order) return sliced;
+  StrategyAccess::gather_slots(strategy);
+  return {};
+}
+
 /// Puts the values of all replicas into the image, at their places.
 void add_replicas(Image& image, const Strategy& strategy, const std::vector<Replicas>& items) {
   const std::size_t local = items.empty() ? 0 : items.front().mine.size();
@@ -177,7 +190,7 @@ Image capture(const Strategy& strategy, const Tracked& tracked) {
                .replicas = strategy.num_replicas(),
                .workers = strategy.num_workers(),
                .step = strategy.step()};
-  StrategyAccess::gather_slots(strategy);
+  const std::map<std::string, at::Tensor> sliced = sliced_slots(strategy);
   std::vector<Replicas> of_replicas;
   all_or_none(strategy, "Checkpoint::save", [&] {
     check_memory(strategy);
@@ -190,7 +203,9 @@ Image capture(const Strategy& strategy, const Tracked& tracked) {
         of_replicas.push_back({image.tensors.size(), kind_text(item.kind), item.name,
                                is_variable ? aggregation_text(aggregations.at(item.name)) : "", item.view()});
       } else if (is_tensor(item.kind)) {
-        image.tensors.push_back({kind_text(item.kind), item.name, -1, item.view().front(), true});
+        const auto slot = item.kind == Kind::kSlot ? sliced.find(item.name) : sliced.end();
+        const at::Tensor value = slot == sliced.end() ? item.view().front() : slot->second;
+        image.tensors.push_back({kind_text(item.kind), item.name, -1, value, true});
       } else {
         image.run.numbers.push_back(numbers_of(item, item.read().front()));
       }

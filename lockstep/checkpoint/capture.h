@@ -38,6 +38,8 @@ struct Tracked {
   Home process = {};
 };
 
+class RestoredSlices;
+
 /// "mirrored", "on-read", "slot", "step-count", "learning-rate", "number", "cursor".
 const char* kind_text(StateItem::Kind kind);
 
@@ -49,15 +51,17 @@ data::Cursor cursor_of(const std::string& text, const std::string& what);
 void require_at_rest(const Strategy& strategy, const Tracked& tracked, const char* call);
 
 /// Collects everything that a run is. All workers call it, and the image has the values of all replicas. Those that all
-/// replicas share are borrowed, and with one worker the others too: the next step, or write, changes them. A
-/// DivergenceError where a foreign write to a mirrored variable is found.
+/// replicas share are borrowed, and with one worker the others too: the next step, or write, changes them. Of a sliced
+/// slot it has the memory, in which only this worker's slice has a meaning: see FilledSlots. A DivergenceError where a
+/// foreign write to a mirrored variable is found.
 Image capture(const Strategy& strategy, const Tracked& tracked);
 
 /// Whether the patterns want a name: all names where there are no patterns.
 bool is_wanted(const std::vector<std::string>& patterns, const std::string& name);
 
-/// Sets everything from `image`, which is the same on all workers, or changes nothing and throws.
-RestoreInfo apply(const Image& image, const Strategy& strategy, const Tracked& tracked, const RestoreOptions& options,
-                  const std::string& what);
+/// Sets everything from `image`, which is the same on all workers but for what `slices` says is needed, or changes
+/// nothing and throws.
+RestoreInfo apply(const Image& image, const Strategy& strategy, const Tracked& tracked, const RestoredSlices& slices,
+                  const RestoreOptions& options, const std::string& what);
 
 }  // namespace lockstep::internal

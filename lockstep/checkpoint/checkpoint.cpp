@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 
 #include "lockstep/checkpoint/checkpoint_access.h"
+#include "lockstep/checkpoint/filled_slots.h"
 #include "lockstep/checkpoint/late_values.h"
 #include "lockstep/checkpoint/read_together.h"
+#include "lockstep/checkpoint/restored_slices.h"
 #include "lockstep/checkpoint/strict_json.h"
 #include "lockstep/checkpoint/together.h"
 #include "lockstep/core/error.h"
@@ -54,6 +56,7 @@ void Checkpoint::save(const fs::path& path) const {
   internal::require_at_rest(*strategy_, *tracked_, "Checkpoint::save");
   const auto phase = internal::told_phase(*strategy_, WorkerPhase::Kind::kSave);
   const internal::Image image = internal::capture(*strategy_, *tracked_);  // nothing trains while it is written
+  const internal::FilledSlots filled(*strategy_, image, {0});
   strategy_->on_chief([&] { internal::save_image(*files_, path, image); });
 }
 
@@ -67,8 +70,12 @@ RestoreInfo internal::CheckpointAccess::restore_first(const Checkpoint& checkpoi
   const Strategy& strategy = *checkpoint.strategy_;
   require_at_rest(strategy, *checkpoint.tracked_, "Checkpoint::restore");
   const auto phase = told_phase(strategy, WorkerPhase::Kind::kRestore);
-  const auto [image, what] = read_first_whole(strategy, *checkpoint.files_, folders, options, list_again);
-  return apply(image, strategy, *checkpoint.tracked_, options, what);
+  const RestoredSlices slices(strategy, *checkpoint.tracked_);
+  const NeededBytes needed = [&](const RecordedTensor& saved, const TensorPlace& place) {
+    return slices.needed(saved, place);
+  };
+  const auto [image, what] = read_first_whole(strategy, *checkpoint.files_, folders, options, needed, list_again);
+  return apply(image, strategy, *checkpoint.tracked_, slices, options, what);
 }
 
 }  // namespace lockstep

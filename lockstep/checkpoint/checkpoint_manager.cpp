@@ -14,6 +14,7 @@
 #include "lockstep/checkpoint/background_save.h"
 #include "lockstep/checkpoint/checkpoint_access.h"
 #include "lockstep/checkpoint/checkpoint_folder.h"
+#include "lockstep/checkpoint/filled_slots.h"
 #include "lockstep/checkpoint/folder_claim.h"
 #include "lockstep/checkpoint/shared_save.h"
 #include "lockstep/checkpoint/snapshot.h"
@@ -143,6 +144,7 @@ fs::path CheckpointManager::save() {
   const fs::path folder = options_.directory / internal::checkpoint_name(strategy.step());
   internal::Image image = internal::capture(strategy, CheckpointAccess::tracked(checkpoint_));
   const std::vector<int64_t>& writers = saving_->claim.writers();
+  const internal::FilledSlots filled(strategy, image, writers);  // until this worker's share is copied, or written
   const auto number = static_cast<uint64_t>(writers.size() == 1 ? 0 : strategy.on_chief([&]() -> int64_t {
     internal::SharedSave::clean(CheckpointAccess::files(checkpoint_), options_.directory);
     return static_cast<int64_t>(internal::new_save_number());

@@ -39,6 +39,14 @@ void save_image(Files& files, const std::filesystem::path& folder, const Image& 
 /// A DataError where the folder has no whole checkpoint: LS-CHECKPOINT-NONE without a manifest, LS-CHECKPOINT-DAMAGED.
 Manifest read_manifest(Files& files, const std::filesystem::path& folder);
 
+/// Some bytes of a tensor; by default all.
+struct ByteRange {
+  uint64_t begin = 0;
+  uint64_t end = UINT64_MAX;
+};
+/// Which bytes of a saved tensor are needed.
+using NeededBytes = std::function<ByteRange(const RecordedTensor&, const TensorPlace&)>;
+
 /// A checkpoint whose files are open: their sizes and headers are right, and have exactly the tensors of the manifest.
 /// A DataError otherwise. One that is replaced while its files are being opened is opened anew.
 class CheckpointReader {
@@ -52,8 +60,9 @@ class CheckpointReader {
   std::string form(std::size_t i) const;
   /// Reads tensor `i`. A DataError where its bytes do not have its checksums.
   at::Tensor read(std::size_t i) const { return read(std::vector<std::size_t>{i}).front(); }
-  /// Reads several, piece by piece, by as many threads as the files are good for.
-  std::vector<at::Tensor> read(const std::vector<std::size_t>& wanted) const;
+  /// Reads several, piece by piece, by as many threads as the files are good for. With `needed`, pieces without a byte
+  /// that is needed are left out: they take no time, and what the value has there means nothing.
+  std::vector<at::Tensor> read(const std::vector<std::size_t>& wanted, const NeededBytes& needed = {}) const;
 
  private:
   void open_files(Files& files);
@@ -66,9 +75,9 @@ class CheckpointReader {
 };
 
 /// Everything of a checkpoint, with the tensors whose names `wants` accepts. Of those that `reads` does not accept, the
-/// values are not read.
+/// values are not read; `needed` as in CheckpointReader::read().
 Image load_image(const CheckpointReader& reader, const std::function<bool(const std::string&)>& wants,
-                 const std::function<bool(const RecordedTensor&)>& reads);
+                 const std::function<bool(const RecordedTensor&)>& reads, const NeededBytes& needed = {});
 /// All of it.
 Image load_image(Files& files, const std::filesystem::path& folder);
 

@@ -112,7 +112,8 @@ std::string CheckpointReader::form(std::size_t i) const {
   return fmt::format("{} [{}]", dtype, fmt::join(shape, ", "));
 }
 
-std::vector<at::Tensor> CheckpointReader::read(const std::vector<std::size_t>& wanted) const {
+std::vector<at::Tensor> CheckpointReader::read(const std::vector<std::size_t>& wanted,
+                                               const NeededBytes& needed) const {
   struct Piece {
     std::size_t tensor;  // its place in `wanted`
     uint64_t begin, end;
@@ -123,10 +124,12 @@ std::vector<at::Tensor> CheckpointReader::read(const std::vector<std::size_t>& w
   for (const std::size_t i : wanted) {
     const RecordedTensor& one = manifest_.tensors[i];
     const uint64_t bytes = places_[i]->end - places_[i]->begin;
+    const ByteRange range = needed ? needed(one, *places_[i]) : ByteRange();
     for (std::size_t p = 0; p < one.checksums.size(); ++p) {
       const uint64_t begin = p * manifest_.piece_bytes;
-      pieces.push_back(
-          {values.size(), begin, begin + std::min(manifest_.piece_bytes, bytes - begin), &one.checksums[p]});
+      const uint64_t end = begin + std::min(manifest_.piece_bytes, bytes - begin);
+      if (range.end <= begin || end <= range.begin) continue;
+      pieces.push_back({values.size(), begin, end, &one.checksums[p]});
     }
     values.push_back(files_[one.file].memory_for(*places_[i], one.dtype));
   }
@@ -148,7 +151,7 @@ std::vector<at::Tensor> CheckpointReader::read(const std::vector<std::size_t>& w
 }
 
 Image load_image(const CheckpointReader& reader, const std::function<bool(const std::string&)>& wants,
-                 const std::function<bool(const RecordedTensor&)>& reads) {
+                 const std::function<bool(const RecordedTensor&)>& reads, const NeededBytes& needed) {
   Image image{.run = reader.manifest().run};
   std::vector<std::size_t> read;    // by their places in the manifest
   std::vector<std::size_t> places;  // where they go in the image
@@ -162,7 +165,7 @@ Image load_image(const CheckpointReader& reader, const std::function<bool(const 
     image.tensors.push_back(
         {.kind = one.kind, .name = one.name, .replica = one.replica, .aggregation = one.aggregation});
   }
-  std::vector<at::Tensor> values = reader.read(read);
+  std::vector<at::Tensor> values = reader.read(read, needed);
   for (std::size_t k = 0; k < read.size(); ++k) image.tensors[places[k]].value = std::move(values[k]);
   return image;
 }

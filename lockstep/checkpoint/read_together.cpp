@@ -31,10 +31,12 @@ constexpr const char* kCall = "Checkpoint::restore";
 
 class FirstWholeReader {
  public:
-  FirstWholeReader(const Strategy& strategy, Files& files, const RestoreOptions& options, const ListFolders& list_again)
+  FirstWholeReader(const Strategy& strategy, Files& files, const RestoreOptions& options, const NeededBytes& needed,
+                   const ListFolders& list_again)
       : strategy_(strategy),
         files_(files),
         options_(options),
+        needed_(needed),
         list_again_(list_again),
         passes_over_(options.allow_unexpected && !options.restore_on_create) {
     if (!passes_over_) return;
@@ -50,7 +52,7 @@ class FirstWholeReader {
       const bool all_see = texts_of_all(strategy_, opens_the_same(text, path) ? "" : "no").empty();
       std::optional<Image> image;
       if (all_see) {
-        image = where_all_can([&] { return load_image(*reader_, wanted(), read_here(manifest)); });
+        image = where_all_can([&] { return load_image(*reader_, wanted(), read_here(manifest), needed_); });
       } else {
         image = from_chief(manifest);
       }
@@ -189,6 +191,7 @@ class FirstWholeReader {
   const Strategy& strategy_;
   Files& files_;
   const RestoreOptions& options_;
+  const NeededBytes& needed_;
   const ListFolders& list_again_;
   const bool passes_over_;         // what the program has no place for, without reading it
   std::set<KindAndName> here_;     // what it has, where it matters
@@ -213,9 +216,9 @@ void agree_on_options(const Strategy& strategy, const RestoreOptions& options) {
 }  // namespace
 
 NamedImage read_first_whole(const Strategy& strategy, Files& files, const std::vector<fs::path>& folders,
-                            const RestoreOptions& options, const ListFolders& list_again) {
+                            const RestoreOptions& options, const NeededBytes& needed, const ListFolders& list_again) {
   agree_on_options(strategy, options);
-  return FirstWholeReader(strategy, files, options, list_again).first_whole(folders);
+  return FirstWholeReader(strategy, files, options, needed, list_again).first_whole(folders);
 }
 
 }  // namespace lockstep::internal

@@ -28,7 +28,9 @@ using ListFolders = std::function<std::vector<std::filesystem::path>()>;
 /// folders that it gives and that were not tried follow. Where none is whole, the error is that of the first one: a
 /// DataError on the worker that found it, and a PeerError that quotes it on the others. A UsageError (LS-WORKER-ORDER)
 /// where workers give different options.
+/// Where each worker reads what it needs, it reads the bytes of a tensor that are `needed` alone.
 NamedImage read_first_whole(const Strategy& strategy, Files& files, const std::vector<std::filesystem::path>& folders,
-                            const RestoreOptions& options, const ListFolders& list_again = {});
+                            const RestoreOptions& options, const NeededBytes& needed,
+                            const ListFolders& list_again = {});
 
 }  // namespace lockstep::internal

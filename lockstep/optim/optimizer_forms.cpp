@@ -146,6 +146,8 @@ void OptimizerState::gather_slots() {
   if (sliced_) sliced_->slots().gather();
 }
 
+SlicedSlots* OptimizerState::sliced_slots() { return sliced_ ? &sliced_->slots() : nullptr; }
+
 void OptimizerState::prepare(int lane, int num_lanes, bool is_measured) {
   Part& part = parts_.front();
   sliced_->prepare(part.update, gradients_, lane, num_lanes, part.clip, is_measured);

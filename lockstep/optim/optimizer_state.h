@@ -59,6 +59,8 @@ class OptimizerState {
   const std::vector<Variable>& slots() const { return slots_; }
   std::map<std::string, at::Tensor> state() const;
   void gather_slots();
+  /// Where slots are sliced; otherwise null.
+  SlicedSlots* sliced_slots();
   void load(const std::map<std::string, at::Tensor>& state);
   const std::shared_ptr<ReplicaGroup>& group() const { return group_; }
   /// How several workers update the variables, for describe(); empty where nothing is to be said.

@@ -39,6 +39,7 @@ SlicedSlots::SlicedSlots(const ReplicaGroup& group, const std::vector<UpdateTarg
         at::from_blob(slice_of(slot, worker_).data(), {own.bytes / size}, all.options()).fill_(initial[i][s]);
       }
       slot.mirrored().set_slicing(Slicing::kSliced);
+      by_name_.emplace(slot.state->name(), slots_.size() - 1);
     }
   }
 }
@@ -53,12 +54,16 @@ void SlicedSlots::slice(std::span<const std::string> reports) {
   if (std::any_of(reports.begin(), reports.end(), has_written)) compare_written();
   for (const Slot& slot : slots_) {
     if (slot.mirrored().slicing() == Slicing::kSliced) continue;
-    const Slice own = slices_.of(slot.target, worker_);
-    const at::Tensor& all = slot.state->copies().front();
-    clear_lazily(all, 0, own.begin);
-    clear_lazily(all, own.end(), slot.state->bytes() - own.end());
+    clear_others(slot);
     slot.mirrored().set_slicing(Slicing::kSliced);
   }
+}
+
+void SlicedSlots::clear_others(const Slot& slot) const {
+  const Slice own = slices_.of(slot.target, worker_);
+  const at::Tensor& all = slot.state->copies().front();
+  clear_lazily(all, 0, own.begin);
+  clear_lazily(all, own.end(), slot.state->bytes() - own.end());
 }
 
 void SlicedSlots::compare_written() const {
@@ -100,33 +105,79 @@ std::vector<std::vector<SlicedSlots::Slot>> SlicedSlots::in_groups(const std::ve
 }
 
 void SlicedSlots::gather() {
+  const auto all_of = [this](int64_t, const std::string& name) {
+    return Slice{0, slots_[by_name_.at(name)].state->bytes()};
+  };
+  for (const Slot& slot : send("Optimizer::gather_slots", all_of)) slot.mirrored().set_slicing(Slicing::kGathered);
+}
+
+std::map<std::string, at::Tensor> SlicedSlots::sliced() const {
+  std::map<std::string, at::Tensor> found;
+  for (const Slot& slot : slots_) {
+    if (slot.mirrored().is_sliced()) found.emplace(slot.state->name(), slot.state->copies().front());
+  }
+  return found;
+}
+
+void SlicedSlots::fill(Wanted wanted) { send("Checkpoint::save", wanted); }
+
+void SlicedSlots::drop_filled() noexcept {
+  for (const Slot& slot : slots_) {
+    if (slot.mirrored().slicing() != Slicing::kFilled) continue;
+    clear_others(slot);
+    slot.mirrored().set_slicing(Slicing::kSliced);
+  }
+}
+
+std::map<std::string, SlicedSlots::Own> SlicedSlots::own() const {
+  std::map<std::string, Own> all;
+  for (const Slot& slot : slots_)
+    all.emplace(slot.state->name(), Own{slices_.of(slot.target, worker_), slot.state->copies().front()});
+  return all;
+}
+
+void SlicedSlots::write_own(const std::string& name, const at::Tensor& value) {
+  const Slot& slot = slots_[by_name_.at(name)];
+  const Slice own = slices_.of(slot.target, worker_);
+  slot.mirrored().write_bytes(
+      own.begin, {static_cast<const std::byte*>(value.data_ptr()) + own.begin, static_cast<std::size_t>(own.bytes)});
+  clear_others(slot);
+  slot.mirrored().set_slicing(Slicing::kSliced);
+}
+
+std::vector<SlicedSlots::Slot> SlicedSlots::send(const char* call, Wanted wanted) {
+  std::vector<Slot> sliced;
   std::vector<std::vector<Slot>> groups;
-  std::vector<std::byte> messages;  // of all workers
+  std::vector<std::byte> messages;
   const auto fill_in = [&](Proposal& mine) {
-    std::vector<Slot> sliced;
     OptimizerDigest which;
     for (const Slot& slot : slots_) {
       which = which.with(uint64_t{slot.mirrored().is_sliced()});
-      if (slot.mirrored().is_sliced()) sliced.push_back(slot);
+      if (!slot.mirrored().is_sliced()) continue;
+      sliced.push_back(slot);
+      for (int64_t w = 0; w < slices_.num_workers(); ++w) {
+        const Slice part = wanted(w, slot.state->name());
+        which = which.with(static_cast<uint64_t>(part.begin)).with(static_cast<uint64_t>(part.bytes));
+      }
     }
     groups = in_groups(sliced);
-    int64_t bytes = 0;
-    for (const auto& group : groups) bytes = std::max(bytes, group.size() > 1 ? bytes_of(group) : 0);
-    messages.resize(static_cast<std::size_t>(bytes));  // where one worker has no memory, all learn it here
+    std::size_t bytes = 0;
+    for (const auto& group : groups) bytes = std::max(bytes, group.size() > 1 ? bytes_of_messages(group, wanted) : 0);
+    messages.resize(bytes);  // where one worker has no memory, all learn it here
     mine.signature = which.value();
-    mine.detail = fmt::format("gather_slots of '{}', of whose {} slots {} are whole here", name_, slots_.size(),
-                              slots_.size() - sliced.size());
+    mine.detail = fmt::format("{} with the slots of '{}', of whose {} slots {} are whole here", call, name_,
+                              slots_.size(), slots_.size() - sliced.size());
   };
-  agree_on_call(group_.rounds(), {.call = "Optimizer::gather_slots", .name = name_, .step = group_.step()}, fill_in);
+  agree_on_call(group_.rounds(), {.call = call, .name = name_, .step = group_.step()}, fill_in);
   for (const auto& group : groups) {
     for (const Slot& slot : group) slot.mirrored().set_slicing(Slicing::kFilled);
     if (group.size() == 1) {
-      exchange([&](int64_t worker) { return slice_of(group.front(), worker); });
+      exchange([&](int64_t from, int64_t to) { return part_of(group.front(), from, to, wanted); });
     } else {
-      exchange_together(group, messages);
+      exchange_together(group, wanted, messages);
     }
-    for (const Slot& slot : group) slot.mirrored().set_slicing(Slicing::kGathered);
   }
+  return sliced;
 }
 
 std::span<std::byte> SlicedSlots::slice_of(const Slot& slot, int64_t worker) const {
@@ -141,38 +192,68 @@ int64_t SlicedSlots::bytes_of(const std::vector<Slot>& slots) {
   return bytes;
 }
 
+std::span<std::byte> SlicedSlots::part_of(const Slot& slot, int64_t from, int64_t to, Wanted wanted) const {
+  const Slice has = slices_.of(slot.target, from);
+  const Slice wants = wanted(to, slot.state->name());
+  const int64_t begin = std::max(has.begin, wants.begin);
+  const int64_t end = std::min(has.end(), wants.end());
+  if (begin >= end) return {};
+  return slice_of(slot, from)
+      .subspan(static_cast<std::size_t>(begin - has.begin), static_cast<std::size_t>(end - begin));
+}
+
 template <class Part>
-void SlicedSlots::exchange(const Part& part_of) const {
+void SlicedSlots::exchange(const Part& part) const {
   std::vector<std::span<const std::byte>> to(static_cast<std::size_t>(slices_.num_workers()));
   std::vector<std::span<std::byte>> from(to.size());
   for (int64_t w = 0; w < slices_.num_workers(); ++w) {
     if (w == worker_) continue;
-    to[static_cast<std::size_t>(w)] = part_of(worker_);
-    from[static_cast<std::size_t>(w)] = part_of(w);
+    to[static_cast<std::size_t>(w)] = part(worker_, w);
+    from[static_cast<std::size_t>(w)] = part(w, worker_);
   }
   group_.rounds().exchange(to, from);
 }
 
-void SlicedSlots::exchange_together(const std::vector<Slot>& slots, std::span<std::byte> messages) const {
-  // One message after another, and in each the worker's slices.
-  std::vector<std::span<std::byte>> parts;
-  for (int64_t w = 0; w < slices_.num_workers(); ++w) {
-    std::size_t bytes = 0;
-    for (const Slot& slot : slots) bytes += slice_of(slot, w).size();
-    parts.push_back(messages.first(bytes));
-    messages = messages.subspan(bytes);
-  }
-  const auto part_of = [&](int64_t worker) { return parts[static_cast<std::size_t>(worker)]; };
-  std::byte* packed = part_of(worker_).data();
-  for (const Slot& slot : slots) packed = std::ranges::copy(slice_of(slot, worker_), packed).out;
-  exchange(part_of);
+std::size_t SlicedSlots::bytes_of_messages(const std::vector<Slot>& slots, Wanted wanted) const {
+  std::size_t bytes = 0;
   for (int64_t w = 0; w < slices_.num_workers(); ++w) {
     if (w == worker_) continue;
-    const std::byte* arrived = part_of(w).data();
+    for (const Slot& slot : slots)
+      bytes += part_of(slot, worker_, w, wanted).size() + part_of(slot, w, worker_, wanted).size();
+  }
+  return bytes;
+}
+
+void SlicedSlots::exchange_together(const std::vector<Slot>& slots, Wanted wanted,
+                                    std::span<std::byte> messages) const {
+  // One message after another: to each worker the parts of all slots, and from each.
+  std::vector<std::span<std::byte>> to(static_cast<std::size_t>(slices_.num_workers()));
+  std::vector<std::span<std::byte>> from(to.size());
+  const auto message = [&](int64_t sender, int64_t receiver) {
+    std::size_t bytes = 0;
+    for (const Slot& slot : slots) bytes += part_of(slot, sender, receiver, wanted).size();
+    const std::span<std::byte> first = messages.first(bytes);
+    messages = messages.subspan(bytes);
+    return first;
+  };
+  for (int64_t w = 0; w < slices_.num_workers(); ++w) {
+    if (w == worker_) continue;
+    const auto at = static_cast<std::size_t>(w);
+    to[at] = message(worker_, w);
+    std::byte* packed = to[at].data();
+    for (const Slot& slot : slots) packed = std::ranges::copy(part_of(slot, worker_, w, wanted), packed).out;
+    from[at] = message(w, worker_);
+  }
+  exchange([&](int64_t sender, int64_t receiver) {
+    return sender == worker_ ? to[static_cast<std::size_t>(receiver)] : from[static_cast<std::size_t>(sender)];
+  });
+  for (int64_t w = 0; w < slices_.num_workers(); ++w) {
+    if (w == worker_) continue;
+    const std::byte* arrived = from[static_cast<std::size_t>(w)].data();
     for (const Slot& slot : slots) {
-      const std::span<std::byte> slice = slice_of(slot, w);
-      std::copy_n(arrived, slice.size(), slice.begin());
-      arrived += slice.size();
+      const std::span<std::byte> part = part_of(slot, w, worker_, wanted);
+      std::copy_n(arrived, part.size(), part.begin());
+      arrived += part.size();
     }
   }
 }

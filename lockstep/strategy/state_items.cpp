@@ -50,6 +50,15 @@ void internal::StrategyAccess::gather_slots(const Strategy& strategy) {
   }
 }
 
+std::vector<std::shared_ptr<internal::SlicedSlots>> internal::StrategyAccess::sliced_slots(const Strategy& strategy) {
+  std::vector<std::shared_ptr<SlicedSlots>> all;
+  for (const auto& weak : strategy.optimizers_) {
+    const auto optimizer = weak.lock();
+    if (optimizer && optimizer->sliced_slots() != nullptr) all.emplace_back(optimizer, optimizer->sliced_slots());
+  }
+  return all;
+}
+
 StateItem internal::item_of(const std::shared_ptr<VariableState>& variable) {
   const bool one_value = variable->on_write();
   const Kind kind = variable->is_slot() ? Kind::kSlot : one_value ? Kind::kMirrored : Kind::kOnRead;

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/strategy/state_items.h"
@@ -10,6 +11,8 @@
 #include "lockstep/variable/registry.h"
 
 namespace lockstep::internal {
+
+class SlicedSlots;
 
 struct StrategyAccess {
   static const ReplicaGroup& group(const Strategy& strategy) { return *strategy.group_; }
@@ -24,6 +27,8 @@ struct StrategyAccess {
   static Factoring factoring(const Strategy& strategy) { return strategy.factoring_; }
   /// A call of all workers: makes sliced slots whole, until the next step of their optimizer.
   static void gather_slots(const Strategy& strategy);
+  /// The slots of each living optimizer whose slots are sliced.
+  static std::vector<std::shared_ptr<SlicedSlots>> sliced_slots(const Strategy& strategy);
   static VariableRegistry& registry(const Strategy& strategy) { return *strategy.registry_; }
 };
 

@@ -67,6 +67,13 @@ void MirroredState::write(const at::Tensor& value) {
   set([&](at::Tensor& copy) { copy.copy_(source); });
 }
 
+void MirroredState::write_bytes(int64_t begin, std::span<const std::byte> bytes) {
+  require_own_value("a write");
+  set([&](at::Tensor& copy) {
+    if (!bytes.empty()) std::memcpy(static_cast<std::byte*>(copy.data_ptr()) + begin, bytes.data(), bytes.size());
+  });
+}
+
 void MirroredState::change(FunctionRef<void(at::Tensor&)> fn) {
   require_own_value("a change");
   require_whole("a change of the value");

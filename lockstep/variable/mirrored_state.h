@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,6 +42,8 @@ class MirroredState final : public VariableState {
   at::Tensor read() const override;
   /// Sets every copy; a damaged variable is sound again.
   void write(const at::Tensor& value) override;
+  /// Of a slot of which this worker has its own slices alone: sets these bytes. A damaged slot is sound again.
+  void write_bytes(int64_t begin, std::span<const std::byte> bytes);
   /// Changes the value by `fn`, which is called on each copy and must do the same to all. Throws the DivergenceError
   /// of a foreign write; then `fn` was not called.
   void change(FunctionRef<void(at::Tensor&)> fn);

@@ -1,6 +1,5 @@
 // Slots of which each worker has its slices alone: the same bits, less memory.
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
@@ -8,7 +7,6 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 #include <torch/utils.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -20,14 +18,15 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/variable/variable_state.h"
 #include "tests/support/host_update.h"
-#include "tests/support/scratch_folder.h"
+#include "tests/support/resident.h"
 
 namespace lockstep {
 namespace {
 
+using testing::kHugePages;
+using testing::resident_kilobytes;
 using testing::run_workers;
 using testing::SlotsAre;
 using testing::wave;
@@ -78,20 +77,8 @@ TEST(SlicedSlots, GiveTheSameBitsWithEveryRule) {
   }
 }
 
-/// How many kilobytes of a tensor's memory the system has given to this process.
-int64_t resident_kilobytes(const torch::Tensor& tensor) {
-  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const uintptr_t begin = reinterpret_cast<uintptr_t>(tensor.data_ptr()) / page * page;
-  const uintptr_t end = reinterpret_cast<uintptr_t>(tensor.data_ptr()) + tensor.nbytes();
-  std::vector<unsigned char> is_there((end - begin + page - 1) / page);
-  if (mincore(reinterpret_cast<void*>(begin), end - begin, is_there.data()) != 0) throw std::runtime_error("mincore");
-  const auto pages = std::count_if(is_there.begin(), is_there.end(), [](unsigned char one) { return (one & 1) != 0; });
-  return static_cast<int64_t>(static_cast<uintptr_t>(pages) * page / 1024);
-}
-
 constexpr int64_t kElements = 16 << 20;
 constexpr int64_t kKilobytes = kElements * 4 / 1024;
-constexpr int64_t kHugePages = 3 * 2048;  // kilobytes that the system may give beyond what was written
 
 TEST(SlicedSlots, TakeAWorkersPartOfTheMemoryUntilTheyAreGathered) {
   const SlotsAre sliced("sliced");
@@ -231,45 +218,6 @@ TEST(SlicedSlots, GoOnFromWhatWasAssignedAndFromAStateOfAnyNumberOfWorkers) {
     return found;
   };
   testing::expect_same_in_all_forms(program);
-}
-
-class SavedSlicedSlots : public testing::ScratchFolder {};
-
-TEST_F(SavedSlicedSlots, AreSavedWholeAndRestoredOnAnyNumberOfWorkers) {
-  const auto train = [](Strategy& strategy, const std::string& from, const std::string& to) {
-    const WavyNet net(strategy);
-    Checkpoint checkpoint(strategy);
-    int tracked = 0;  // a restore reads all state before it lets the program read a value of its own
-    checkpoint.track(
-        "tracked", [&] { return std::to_string(tracked); },
-        [&](const std::string& text) { tracked = std::stoi(text); });
-    if (!from.empty()) {
-      net.step(strategy);  // slots are sliced where it restores
-      checkpoint.restore(from);
-      EXPECT_EQ(tracked, 17);
-    }
-    tracked = 17;
-    for (int step = 0; step < 3; ++step) net.step(strategy);
-    if (!to.empty()) checkpoint.save(to);
-    net.step(strategy);  // the slots are sliced again
-    return net.digest();
-  };
-  const auto run = [&](const WorkersCase& one, const char* slots, const std::string& from, const std::string& to) {
-    const SlotsAre scope(slots);
-    const auto found = run_workers(one, [&](Strategy& strategy) { return train(strategy, from, to); });
-    for (const std::string& other : found) EXPECT_EQ(other, found.front());
-    return found.front();
-  };
-  const std::string whole = path("whole");
-  const std::string sliced = path("sliced");
-  const std::string expected = run({1, 4}, "whole", "", whole);
-  EXPECT_EQ(run({3, 4}, "sliced", "", sliced), expected);
-  const std::string resumed = run({1, 4}, "whole", whole, "");
-  for (const std::string& from : {whole, sliced}) {
-    EXPECT_EQ(run({2, 4, 2}, "sliced", from, ""), resumed) << from;
-    EXPECT_EQ(run({4, 4}, "whole", from, ""), resumed) << from;
-    EXPECT_EQ(run({1, 4}, "sliced", from, ""), resumed) << from;
-  }
 }
 
 TEST(SlicedSlots, OfOneWorkerAreWhole) {
