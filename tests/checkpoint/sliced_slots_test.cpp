@@ -1,6 +1,7 @@
 // Checkpoints of runs whose slots are sliced: no worker needs whole slots for them.
 #include <gtest/gtest.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
 #include <torch/types.h>
 
 #include <filesystem>
