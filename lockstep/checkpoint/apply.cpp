@@ -272,9 +272,10 @@ RestoreInfo apply(const Image& image, const Strategy& strategy, const Tracked& t
     planner.add_idle_patterns(plan, tracked);
     check(plan, image, strategy, options, what);
   });
+  // What a failure puts back is the value of all of a slot.
+  if (slices.needs_whole_slots()) StrategyAccess::gather_slots(strategy);
   if (!plan.loads.empty()) {  // a load function may read the variables, and may fail: so they come before it
     for (Write& one : plan.writes) one.shared = nullptr;
-    StrategyAccess::gather_slots(strategy);  // what a failure puts back is the value of all of a slot
   }
   std::vector<std::function<void()>> undo;
   try {

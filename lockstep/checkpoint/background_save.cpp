@@ -131,6 +131,14 @@ void BackgroundSave::give_up() {
   error_ = nullptr;
 }
 
+void BackgroundSave::abandon() {
+  constexpr std::chrono::seconds kGrace(5);
+  deadline_->abandon();
+  if (!has_ended_within(kGrace)) return;  // its disk hangs; the next call, or the destructor, waits for it
+  join();
+  error_ = nullptr;
+}
+
 void BackgroundSave::join() {
   if (thread_.joinable()) thread_.join();
 }

@@ -43,6 +43,8 @@ class BackgroundSave {
   void wait();
   /// Ends the job as soon as that is possible, and forgets its error.
   void give_up();
+  /// The job must not make a checkpoint any more. Returns when it has ended, after some seconds at the latest.
+  void abandon();
 
   /// Any thread.
   void set_last_seconds(double seconds) { seconds_ = seconds; }

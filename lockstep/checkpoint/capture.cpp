@@ -109,13 +109,17 @@ void look_for_gradients(const Strategy& strategy) {
   });
 }
 
-/// The slots of which each worker has its slices alone, in their memory. Where these are not bytes in the order in
-/// which a checkpoint has them, they are made whole, and there are none.
+/// The memory of slots of which each worker has only its slices. Where one of them is not contiguous, its bytes are not
+/// in the order in which a checkpoint has them: then all are made whole, and there are none.
 std::map<std::string, at::Tensor> sliced_slots(const Strategy& strategy) {
   std::map<std::string, at::Tensor> sliced;
-  for (const auto& slots : StrategyAccess::sliced_slots(strategy)) sliced.merge(slots->sliced());
-  const bool are_in_order =
-      std::all_of(sliced.begin(), sliced.end(), [](const auto& slot) { return slot.second.is_contiguous(); });
+  bool are_in_order = true;
+  for (const auto& slots : StrategyAccess::sliced_slots(strategy)) {
+    for (const SlicedSlots::Own& one : slots->own()) {
+      are_in_order = are_in_order && one.memory.is_contiguous();
+      if (one.is_sliced) sliced.emplace(one.name, one.memory);
+    }
+  }
   if (are_in_order) return sliced;
   StrategyAccess::gather_slots(strategy);
   return {};

@@ -15,6 +15,8 @@
 
 namespace lockstep::internal {
 
+class RestoredSlices;
+
 /// The process in which an object was made.
 class Home {
  public:
@@ -38,8 +40,6 @@ struct Tracked {
   Home process = {};
 };
 
-class RestoredSlices;
-
 /// "mirrored", "on-read", "slot", "step-count", "learning-rate", "number", "cursor".
 const char* kind_text(StateItem::Kind kind);
 
@@ -59,8 +59,8 @@ Image capture(const Strategy& strategy, const Tracked& tracked);
 /// Whether the patterns want a name: all names where there are no patterns.
 bool is_wanted(const std::vector<std::string>& patterns, const std::string& name);
 
-/// Sets everything from `image`, which is the same on all workers but for what `slices` says is needed, or changes
-/// nothing and throws.
+/// Sets everything from `image`, which is equal on all workers, but of a slot in `slices` each worker has only the
+/// bytes that it needs. Where it throws, it has changed nothing.
 RestoreInfo apply(const Image& image, const Strategy& strategy, const Tracked& tracked, const RestoredSlices& slices,
                   const RestoreOptions& options, const std::string& what);
 

@@ -10,6 +10,7 @@
 #include "lockstep/checkpoint/restored_slices.h"
 #include "lockstep/checkpoint/strict_json.h"
 #include "lockstep/checkpoint/together.h"
+#include "lockstep/checkpoint/write_checkpoint.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {
@@ -56,8 +57,10 @@ void Checkpoint::save(const fs::path& path) const {
   internal::require_at_rest(*strategy_, *tracked_, "Checkpoint::save");
   const auto phase = internal::told_phase(*strategy_, WorkerPhase::Kind::kSave);
   const internal::Image image = internal::capture(*strategy_, *tracked_);  // nothing trains while it is written
-  const internal::FilledSlots filled(*strategy_, image, {0});
-  strategy_->on_chief([&] { internal::save_image(*files_, path, image); });
+  internal::WritePlan plan;
+  internal::all_or_none(*strategy_, "Checkpoint::save", [&] { plan = internal::plan_of(image); });
+  const internal::FilledSlots filled(*strategy_, plan, {0});
+  strategy_->on_chief([&] { internal::save_plan(*files_, path, image.run, plan); });
 }
 
 RestoreInfo Checkpoint::restore(const fs::path& path, const RestoreOptions& options) const {

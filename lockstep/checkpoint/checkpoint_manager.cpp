@@ -50,9 +50,10 @@ struct CheckpointManager::Saving {
   }
 
   using Time = std::chrono::steady_clock::time_point;
-  /// The job that writes the share of writer `index` of `image`. With `.async` training may go on when it returns. The
+  /// The job that writes the share of writer `index` of `plan`. With `.async` training may go on when it returns. The
   /// call of save() began at `begin`.
-  std::function<void()> prepare(const fs::path& folder, internal::Image image, uint64_t number, std::size_t index,
+  std::function<void()> prepare(const fs::path& folder, internal::RunRecord run,
+                                std::shared_ptr<internal::WritePlan> plan, uint64_t number, std::size_t index,
                                 Time begin);
 
   Files& files;
@@ -62,7 +63,8 @@ struct CheckpointManager::Saving {
   internal::BackgroundSave background;
 };
 
-std::function<void()> CheckpointManager::Saving::prepare(const fs::path& folder, internal::Image image, uint64_t number,
+std::function<void()> CheckpointManager::Saving::prepare(const fs::path& folder, internal::RunRecord run,
+                                                         std::shared_ptr<internal::WritePlan> plan, uint64_t number,
                                                          std::size_t index, Time begin) {
   const auto deadline = background.new_deadline();
   std::shared_ptr<internal::SharedSave> shared;
@@ -70,19 +72,23 @@ std::function<void()> CheckpointManager::Saving::prepare(const fs::path& folder,
   if (writers.size() > 1) {
     shared = std::make_shared<internal::SharedSave>(files, options.directory, number, writers, index, deadline);
   }
-  const auto plan = std::make_shared<internal::WritePlan>(internal::plan_of(image));
   const auto mine = std::make_shared<internal::PlannedBytes>();
   mine->share = shared ? shared->share(*plan) : internal::share_of(*plan, 0, 1);
   mine->bytes = internal::bytes_of(*plan, mine->share);
   if (options.async) snapshot.take(*plan, *mine);
   if (index > 0) return [shared = std::move(shared), plan, mine, folder] { shared->write(folder, *plan, *mine); };
-  return [this, shared = std::move(shared), plan, mine, folder, run = std::move(image.run), begin]() mutable {
+  return [this, shared = std::move(shared), plan, mine, folder, run = std::move(run), begin, deadline]() mutable {
     const auto earlier = internal::whole_checkpoints_in(files, options.directory);
     run.sequence = earlier.empty() ? 1 : earlier.back().sequence + 1;
     const internal::OtherWriters others{
         .save = shared ? shared->number() : 0,
         .wait = [&](const internal::GiveChecksums& give) { shared->wait_for_others(folder, *plan, give); }};
-    internal::write_checkpoint(files, folder, run, *plan, *mine, shared ? &others : nullptr);
+    const auto require_wanted = [&] {
+      if (!deadline->is_abandoned()) return;
+      throw PeerError(internal::kShareCode, fmt::format("the save of '{}' was given up", folder.string()),
+                      "look at the error that its call threw");
+    };
+    internal::write_checkpoint(files, folder, run, *plan, *mine, shared ? &others : nullptr, require_wanted);
     background.set_last_seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     if (shared) shared->end();
     internal::remove_old(files, options.directory, options.keep, options.keep_every, folder);
@@ -142,9 +148,15 @@ fs::path CheckpointManager::save() {
   saving_->claim.take(strategy);
   const auto begin = std::chrono::steady_clock::now();
   const fs::path folder = options_.directory / internal::checkpoint_name(strategy.step());
-  internal::Image image = internal::capture(strategy, CheckpointAccess::tracked(checkpoint_));
+  internal::RunRecord run;
+  const auto plan = std::make_shared<internal::WritePlan>();
+  {
+    const internal::Image image = internal::capture(strategy, CheckpointAccess::tracked(checkpoint_));
+    internal::all_or_none(strategy, "CheckpointManager::save", [&] { *plan = internal::plan_of(image); });
+    run = image.run;
+  }
   const std::vector<int64_t>& writers = saving_->claim.writers();
-  const internal::FilledSlots filled(strategy, image, writers);  // until this worker's share is copied, or written
+  const internal::FilledSlots filled(strategy, *plan, writers);  // until this worker's share is copied, or written
   const auto number = static_cast<uint64_t>(writers.size() == 1 ? 0 : strategy.on_chief([&]() -> int64_t {
     internal::SharedSave::clean(CheckpointAccess::files(checkpoint_), options_.directory);
     return static_cast<int64_t>(internal::new_save_number());
@@ -154,7 +166,8 @@ fs::path CheckpointManager::save() {
     internal::all_or_none(strategy, "CheckpointManager::save", [&] {
       const auto me = std::find(writers.begin(), writers.end(), strategy.worker_index());
       if (me == writers.end()) return;
-      job = saving_->prepare(folder, std::move(image), number, static_cast<std::size_t>(me - writers.begin()), begin);
+      const auto index = static_cast<std::size_t>(me - writers.begin());
+      job = saving_->prepare(folder, std::move(run), plan, number, index, begin);
     });
     // All have their marks now, so nobody takes a worker that has not begun for one that has ended.
     internal::all_or_none(strategy, "CheckpointManager::save", [&] {
@@ -164,7 +177,13 @@ fs::path CheckpointManager::save() {
     saving_->background.give_up();
     throw;
   }
-  if (!options_.async) saving_->wait();
+  if (options_.async) return folder;
+  try {
+    saving_->wait();
+  } catch (...) {
+    saving_->background.abandon();  // it reads what `filled` drops, and what the next step changes
+    throw;
+  }
   return folder;
 }
 

@@ -1,12 +1,9 @@
 #include "lockstep/checkpoint/filled_slots.h"
 
-#include <algorithm>
 #include <map>
 #include <string>
 
 #include "lockstep/checkpoint/capture.h"
-#include "lockstep/checkpoint/together.h"
-#include "lockstep/checkpoint/write_plan.h"
 #include "lockstep/strategy/strategy_access.h"
 
 namespace lockstep::internal {
@@ -28,23 +25,27 @@ std::map<std::string, Slice> slots_in(const WritePlan& plan, const Share& share)
 
 }  // namespace
 
-FilledSlots::FilledSlots(const Strategy& strategy, const Image& image, const std::vector<int64_t>& writers)
-    : slots_(StrategyAccess::sliced_slots(strategy)) {
+FilledSlots::FilledSlots(const Strategy& strategy) : slots_(StrategyAccess::sliced_slots(strategy)) {}
+
+FilledSlots::FilledSlots(const Strategy& strategy, const WritePlan& plan, const std::vector<int64_t>& writers)
+    : FilledSlots(strategy) {
   if (slots_.empty()) return;
-  std::vector<std::map<std::string, Slice>> of_worker(static_cast<std::size_t>(strategy.num_workers()));
-  all_or_none(strategy, "Checkpoint::save", [&] {
-    const WritePlan plan = plan_of(image);
-    for (std::size_t k = 0; k < writers.size(); ++k) {
-      const Share share = share_of(plan, static_cast<int64_t>(k), static_cast<int64_t>(writers.size()));
-      of_worker[static_cast<std::size_t>(writers[k])] = slots_in(plan, share);
+  std::map<int64_t, std::map<std::string, Slice>> of_writer;
+  for (std::size_t k = 0; k < writers.size(); ++k) {
+    const Share share = share_of(plan, static_cast<int64_t>(k), static_cast<int64_t>(writers.size()));
+    of_writer[writers[k]] = slots_in(plan, share);
+  }
+  for (const auto& slots : slots_) {
+    const std::vector<SlicedSlots::Own> all = slots->own();
+    SlicedSlots::Wanted wanted(static_cast<std::size_t>(strategy.num_workers()), std::vector<Slice>(all.size()));
+    for (const auto& [writer, of_name] : of_writer) {
+      for (std::size_t s = 0; s < all.size(); ++s) {
+        const auto found = of_name.find(all[s].name);
+        if (found != of_name.end()) wanted[static_cast<std::size_t>(writer)][s] = found->second;
+      }
     }
-  });
-  const auto wanted = [&](int64_t worker, const std::string& name) {
-    const auto& slots = of_worker[static_cast<std::size_t>(worker)];
-    const auto found = slots.find(name);
-    return found == slots.end() ? Slice() : found->second;
-  };
-  for (const auto& slots : slots_) slots->fill(wanted);
+    slots->fill(wanted);
+  }
 }
 
 FilledSlots::~FilledSlots() {

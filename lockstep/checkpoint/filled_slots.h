@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/checkpoint/image.h"
+#include "lockstep/checkpoint/write_plan.h"
 #include "lockstep/optim/sliced_slots.h"
 #include "lockstep/strategy/strategy.h"
 
@@ -15,14 +15,16 @@ namespace lockstep::internal {
 /// a save needs memory for the slots of one share, not for whole ones.
 class FilledSlots {
  public:
-  /// A call of all workers, where there are slots that are sliced in steps. `writers[k]` writes share k of the plan of
-  /// the image. Throws as plan_of() does, and what the World throws.
-  FilledSlots(const Strategy& strategy, const Image& image, const std::vector<int64_t>& writers);
+  /// A call of all workers, with the same arguments, where there are slots that workers slice. `plan` refers to the
+  /// memory of the slots; `writers[k]` writes share k of it. Throws what the World throws.
+  FilledSlots(const Strategy& strategy, const WritePlan& plan, const std::vector<int64_t>& writers);
   ~FilledSlots();
   FilledSlots(const FilledSlots&) = delete;
   FilledSlots& operator=(const FilledSlots&) = delete;
 
  private:
+  explicit FilledSlots(const Strategy& strategy);  // so that the destructor runs where fill() throws
+
   std::vector<std::shared_ptr<SlicedSlots>> slots_;
 };
 

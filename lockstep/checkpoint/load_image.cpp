@@ -128,7 +128,8 @@ std::vector<at::Tensor> CheckpointReader::read(const std::vector<std::size_t>& w
     for (std::size_t p = 0; p < one.checksums.size(); ++p) {
       const uint64_t begin = p * manifest_.piece_bytes;
       const uint64_t end = begin + std::min(manifest_.piece_bytes, bytes - begin);
-      if (range.end <= begin || end <= range.begin) continue;
+      const bool is_needed = !needed || (range.begin < range.end && range.begin < end && begin < range.end);
+      if (!is_needed) continue;
       pieces.push_back({values.size(), begin, end, &one.checksums[p]});
     }
     values.push_back(files_[one.file].memory_for(*places_[i], one.dtype));

@@ -35,10 +35,17 @@ class Deadline {
   void set_in(std::chrono::milliseconds time) {
     at_ = (std::chrono::steady_clock::now() + time).time_since_epoch().count();
   }
+  /// The save must not become a checkpoint any more: what it reads may change while it is written.
+  void abandon() {
+    is_abandoned_ = true;
+    set_in(std::chrono::milliseconds(0));
+  }
+  bool is_abandoned() const { return is_abandoned_; }
   bool is_over() const { return std::chrono::steady_clock::now().time_since_epoch().count() >= at_; }
 
  private:
   std::atomic<std::chrono::steady_clock::rep> at_{std::chrono::steady_clock::duration::max().count()};
+  std::atomic<bool> is_abandoned_{false};
 };
 
 /// One worker's part in such a save. Made on the thread that saves, used on the one that writes.

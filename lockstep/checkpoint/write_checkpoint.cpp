@@ -130,13 +130,17 @@ std::string encoded(const Manifest& manifest) {
 }  // namespace
 
 void save_image(Files& files, const fs::path& folder, const Image& image) {
-  const WritePlan plan = plan_of(image);
+  save_plan(files, folder, image.run, plan_of(image));
+}
+
+void save_plan(Files& files, const fs::path& folder, const RunRecord& run, const WritePlan& plan) {
   const Share all = share_of(plan, 0, 1);
-  write_checkpoint(files, folder, image.run, plan, {all, bytes_of(plan, all)}, nullptr);
+  write_checkpoint(files, folder, run, plan, {all, bytes_of(plan, all)}, nullptr);
 }
 
 void write_checkpoint(Files& files, const fs::path& folder, const RunRecord& run, const WritePlan& plan,
-                      const PlannedBytes& mine, const OtherWriters* others) {
+                      const PlannedBytes& mine, const OtherWriters* others,
+                      const std::function<void()>& require_wanted) {
   Manifest manifest{.run = run};
   encoded(manifest);  // with plan_of(), refuses before anything is written
   for (const PlannedTensor& one : plan.tensors) manifest.tensors.push_back(one.recorded);
@@ -183,6 +187,7 @@ void write_checkpoint(Files& files, const fs::path& folder, const RunRecord& run
       file->sync();
     }
     files.sync_folder(folder);  // the names of the data files, before that of the manifest
+    if (require_wanted) require_wanted();
     made.clear();
     files.rename(part, folder / kManifestName);
     files.sync_folder(folder);

@@ -19,9 +19,14 @@ struct OtherWriters {
   std::function<void(const GiveChecksums&)> wait;
 };
 
+/// Writes a whole plan. The contract is that of save_image().
+void save_plan(Files& files, const std::filesystem::path& folder, const RunRecord& run, const WritePlan& plan);
+
 /// Writes what the chief, or a worker that writes alone, writes of a checkpoint: `mine`, everything around the pieces,
-/// and the manifest, when the others have written theirs (null: there are none). The contract is that of save_image().
+/// and the manifest, when the others have written theirs (null: there are none). `require_wanted` is called before the
+/// manifest gets its name; where it throws, there is no new checkpoint. The contract is that of save_image().
 void write_checkpoint(Files& files, const std::filesystem::path& folder, const RunRecord& run, const WritePlan& plan,
-                      const PlannedBytes& mine, const OtherWriters* others);
+                      const PlannedBytes& mine, const OtherWriters* others,
+                      const std::function<void()>& require_wanted = {});
 
 }  // namespace lockstep::internal

@@ -107,9 +107,9 @@ class Optimizer {
   /// name.
   /// With Slots::kSliced they can be read after gather_slots() only (LS-SLOT-SLICED).
   const std::vector<Variable>& slots() const;
-  /// A call of all workers, for slots of which each worker has slices alone (Slots::kSliced): makes them whole, so that
-  /// they can be read, until the next step of this optimizer. They take the memory of whole slots meanwhile. Does
-  /// nothing for other slots. Outside of steps.
+  /// A call of all workers, for slots of which each worker has only its slices (Slots::kSliced): makes them whole, so
+  /// that they can be read, until the next step of this optimizer, or a restore. They take the memory of whole slots
+  /// meanwhile. Does nothing for other slots. Outside of steps.
   void gather_slots() const;
   /// Copies of all slots as "<variable>/<slot>", whatever the optimizer's name; each variable's number of updates as
   /// "<variable>/step", an int64 without dimensions; each group's learning rate as "learning_rate/<group>", a double

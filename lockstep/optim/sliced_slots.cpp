@@ -31,7 +31,7 @@ SlicedSlots::SlicedSlots(const ReplicaGroup& group, const std::vector<UpdateTarg
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < targets.size(); ++i) {
     for (std::size_t s = 0; s < targets[i].slots.size(); ++s) {
-      const Slot& slot = slots_.emplace_back(Slot{targets[i].slots[s], i});
+      const Slot& slot = slots_.emplace_back(Slot{targets[i].slots[s], i, slots_.size()});
       if (initial[i][s] != 0) {
         const Slice own = slices_.of(i, worker_);
         const at::Tensor& all = slot.state->copies().front();
@@ -39,7 +39,6 @@ SlicedSlots::SlicedSlots(const ReplicaGroup& group, const std::vector<UpdateTarg
         at::from_blob(slice_of(slot, worker_).data(), {own.bytes / size}, all.options()).fill_(initial[i][s]);
       }
       slot.mirrored().set_slicing(Slicing::kSliced);
-      by_name_.emplace(slot.state->name(), slots_.size() - 1);
     }
   }
 }
@@ -92,9 +91,9 @@ void SlicedSlots::compare_written() const {
 std::vector<std::vector<SlicedSlots::Slot>> SlicedSlots::in_groups(const std::vector<Slot>& slots) {
   constexpr int64_t kTogether = int64_t{16} << 20;  // bytes
   std::vector<std::vector<Slot>> groups;
-  int64_t bytes = kTogether;
+  int64_t bytes = 0;  // of the last group
   for (const Slot& slot : slots) {
-    if (bytes + slot.state->bytes() > kTogether) {
+    if (groups.empty() || bytes + slot.state->bytes() > kTogether) {
       groups.emplace_back();
       bytes = 0;
     }
@@ -105,21 +104,23 @@ std::vector<std::vector<SlicedSlots::Slot>> SlicedSlots::in_groups(const std::ve
 }
 
 void SlicedSlots::gather() {
-  const auto all_of = [this](int64_t, const std::string& name) {
-    return Slice{0, slots_[by_name_.at(name)].state->bytes()};
-  };
-  for (const Slot& slot : send("Optimizer::gather_slots", all_of)) slot.mirrored().set_slicing(Slicing::kGathered);
+  std::vector<Slice> all;
+  for (const Slot& slot : slots_) all.push_back({0, slot.state->bytes()});
+  const Wanted by_all(static_cast<std::size_t>(slices_.num_workers()), all);
+  for (const Slot& slot : exchange_wanted("Optimizer::gather_slots", by_all))
+    slot.mirrored().set_slicing(Slicing::kGathered);
 }
 
-std::map<std::string, at::Tensor> SlicedSlots::sliced() const {
-  std::map<std::string, at::Tensor> found;
+std::vector<SlicedSlots::Own> SlicedSlots::own() const {
+  std::vector<Own> all;
   for (const Slot& slot : slots_) {
-    if (slot.mirrored().is_sliced()) found.emplace(slot.state->name(), slot.state->copies().front());
+    all.push_back({slot.state->name(), slot.state->copies().front(), slices_.of(slot.target, worker_),
+                   slot.mirrored().is_sliced()});
   }
-  return found;
+  return all;
 }
 
-void SlicedSlots::fill(Wanted wanted) { send("Checkpoint::save", wanted); }
+void SlicedSlots::fill(const Wanted& wanted) { exchange_wanted("Checkpoint::save", wanted); }
 
 void SlicedSlots::drop_filled() noexcept {
   for (const Slot& slot : slots_) {
@@ -129,23 +130,16 @@ void SlicedSlots::drop_filled() noexcept {
   }
 }
 
-std::map<std::string, SlicedSlots::Own> SlicedSlots::own() const {
-  std::map<std::string, Own> all;
-  for (const Slot& slot : slots_)
-    all.emplace(slot.state->name(), Own{slices_.of(slot.target, worker_), slot.state->copies().front()});
-  return all;
-}
-
-void SlicedSlots::write_own(const std::string& name, const at::Tensor& value) {
-  const Slot& slot = slots_[by_name_.at(name)];
-  const Slice own = slices_.of(slot.target, worker_);
-  slot.mirrored().write_bytes(
+void SlicedSlots::write_own(std::size_t slot, const at::Tensor& value) {
+  const Slot& one = slots_[slot];
+  const Slice own = slices_.of(one.target, worker_);
+  one.mirrored().write_bytes(
       own.begin, {static_cast<const std::byte*>(value.data_ptr()) + own.begin, static_cast<std::size_t>(own.bytes)});
-  clear_others(slot);
-  slot.mirrored().set_slicing(Slicing::kSliced);
+  clear_others(one);
+  one.mirrored().set_slicing(Slicing::kSliced);
 }
 
-std::vector<SlicedSlots::Slot> SlicedSlots::send(const char* call, Wanted wanted) {
+std::vector<SlicedSlots::Slot> SlicedSlots::exchange_wanted(const char* call, const Wanted& wanted) {
   std::vector<Slot> sliced;
   std::vector<std::vector<Slot>> groups;
   std::vector<std::byte> messages;
@@ -155,8 +149,8 @@ std::vector<SlicedSlots::Slot> SlicedSlots::send(const char* call, Wanted wanted
       which = which.with(uint64_t{slot.mirrored().is_sliced()});
       if (!slot.mirrored().is_sliced()) continue;
       sliced.push_back(slot);
-      for (int64_t w = 0; w < slices_.num_workers(); ++w) {
-        const Slice part = wanted(w, slot.state->name());
+      for (const std::vector<Slice>& of_worker : wanted) {
+        const Slice part = of_worker[slot.place];
         which = which.with(static_cast<uint64_t>(part.begin)).with(static_cast<uint64_t>(part.bytes));
       }
     }
@@ -186,15 +180,9 @@ std::span<std::byte> SlicedSlots::slice_of(const Slot& slot, int64_t worker) con
   return {memory + slice.begin, static_cast<std::size_t>(slice.bytes)};
 }
 
-int64_t SlicedSlots::bytes_of(const std::vector<Slot>& slots) {
-  int64_t bytes = 0;
-  for (const Slot& slot : slots) bytes += slot.state->bytes();
-  return bytes;
-}
-
-std::span<std::byte> SlicedSlots::part_of(const Slot& slot, int64_t from, int64_t to, Wanted wanted) const {
+std::span<std::byte> SlicedSlots::part_of(const Slot& slot, int64_t from, int64_t to, const Wanted& wanted) const {
   const Slice has = slices_.of(slot.target, from);
-  const Slice wants = wanted(to, slot.state->name());
+  const Slice wants = wanted[static_cast<std::size_t>(to)][slot.place];
   const int64_t begin = std::max(has.begin, wants.begin);
   const int64_t end = std::min(has.end(), wants.end());
   if (begin >= end) return {};
@@ -214,7 +202,7 @@ void SlicedSlots::exchange(const Part& part) const {
   group_.rounds().exchange(to, from);
 }
 
-std::size_t SlicedSlots::bytes_of_messages(const std::vector<Slot>& slots, Wanted wanted) const {
+std::size_t SlicedSlots::bytes_of_messages(const std::vector<Slot>& slots, const Wanted& wanted) const {
   std::size_t bytes = 0;
   for (int64_t w = 0; w < slices_.num_workers(); ++w) {
     if (w == worker_) continue;
@@ -224,7 +212,7 @@ std::size_t SlicedSlots::bytes_of_messages(const std::vector<Slot>& slots, Wante
   return bytes;
 }
 
-void SlicedSlots::exchange_together(const std::vector<Slot>& slots, Wanted wanted,
+void SlicedSlots::exchange_together(const std::vector<Slot>& slots, const Wanted& wanted,
                                     std::span<std::byte> messages) const {
   // One message after another: to each worker the parts of all slots, and from each.
   std::vector<std::span<std::byte>> to(static_cast<std::size_t>(slices_.num_workers()));

@@ -3,13 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "lockstep/core/function_ref.h"
 #include "lockstep/optim/fused_update.h"
 #include "lockstep/optim/slices.h"
 #include "lockstep/variable/mirrored_state.h"
@@ -43,52 +41,53 @@ class SlicedSlots {
 
   // For a checkpoint, which needs a part of the others' slices alone. The slots stay sliced.
 
-  /// The memory of the slots that are sliced, by name. Only the own slices have a meaning, and what fill() gave.
-  std::map<std::string, at::Tensor> sliced() const;
-  /// A call of all workers, with the same `wanted`: each worker w gets the bytes `wanted(w, name)` of the slots that
-  /// are sliced, as gather() gets all of them. Throws as gather() does.
-  using Wanted = FunctionRef<Slice(int64_t worker, const std::string& name)>;
-  void fill(Wanted wanted);
-  /// Forgets what fill() gave, and gives its memory back.
-  void drop_filled() noexcept;
-  /// This worker's slice of each slot, and the memory of the whole slot, by name.
+  /// A slot, by its place among all.
   struct Own {
-    Slice slice;
-    at::Tensor memory;
+    std::string name;
+    at::Tensor memory;  // of the whole slot
+    Slice slice;        // this worker's
+    bool is_sliced;     // otherwise all of the memory has a meaning
   };
-  std::map<std::string, Own> own() const;
+  std::vector<Own> own() const;
+  /// Which bytes each worker wants, by worker and slot.
+  using Wanted = std::vector<std::vector<Slice>>;
+  /// A call of all workers, with the same `wanted`: each worker gets the bytes that it wants of the slots that are
+  /// sliced, in their memory. Throws as gather() does.
+  void fill(const Wanted& wanted);
+  /// Forgets what fill() has got, and gives its memory back.
+  void drop_filled() noexcept;
   /// Sets this worker's slice of a slot to these bytes of `value`, which is contiguous and has the slot's dtype and
   /// shape, and makes the slot sliced. Different slots may be written at once on several threads.
-  void write_own(const std::string& name, const at::Tensor& value);
+  void write_own(std::size_t slot, const at::Tensor& value);
 
  private:
   struct Slot {
     std::shared_ptr<VariableState> state;
     std::size_t target;
+    std::size_t place;  // among all slots
     MirroredState& mirrored() const { return state->as_mirrored(); }
   };
   void compare_written() const;
   static std::vector<std::vector<Slot>> in_groups(const std::vector<Slot>& slots);
-  static int64_t bytes_of(const std::vector<Slot>& slots);
   std::span<std::byte> slice_of(const Slot& slot, int64_t worker) const;
   void clear_others(const Slot& slot) const;
-  /// Sends what is `wanted` of the slots that are sliced, and gives them. `call` is for messages.
-  std::vector<Slot> send(const char* call, Wanted wanted);
+  /// Each worker gets the bytes that it wants of the sliced slots, which are returned. `call` names the call in
+  /// messages.
+  std::vector<Slot> exchange_wanted(const char* call, const Wanted& wanted);
   /// What worker `from` sends to worker `to` of a slot.
-  std::span<std::byte> part_of(const Slot& slot, int64_t from, int64_t to, Wanted wanted) const;
+  std::span<std::byte> part_of(const Slot& slot, int64_t from, int64_t to, const Wanted& wanted) const;
   /// Sends `part(this worker, w)` to each other worker w, and fills `part(w, this worker)`.
   template <class Part>
   void exchange(const Part& part) const;
   /// How many bytes exchange_together() needs.
-  std::size_t bytes_of_messages(const std::vector<Slot>& slots, Wanted wanted) const;
-  void exchange_together(const std::vector<Slot>& slots, Wanted wanted, std::span<std::byte> messages) const;
+  std::size_t bytes_of_messages(const std::vector<Slot>& slots, const Wanted& wanted) const;
+  void exchange_together(const std::vector<Slot>& slots, const Wanted& wanted, std::span<std::byte> messages) const;
 
   const ReplicaGroup& group_;
   const Slices& slices_;
   const std::string name_;
   const int64_t worker_;
   std::vector<Slot> slots_;
-  std::map<std::string, std::size_t> by_name_;  // their places
 };
 
 }  // namespace lockstep::internal

@@ -22,7 +22,9 @@ enum class Slicing : uint8_t {
   kWritten,   // all of it, as the library wrote it on this worker
   kGathered,  // all of it, as the owners of its slices have it
   kSliced,    // this worker's own slices; the others are zeros that take no memory
-  kFilled,    // this worker's own slices; the others mean nothing, and may take memory
+  // This worker's own slices, and of the others what SlicedSlots::fill() has got; the rest means nothing, and all may
+  // take memory.
+  kFilled,
 };
 
 /// One or more copies in memory of the library. Components of several replicas may lie in one copy, each as a tensor of
@@ -42,7 +44,8 @@ class MirroredState final : public VariableState {
   at::Tensor read() const override;
   /// Sets every copy; a damaged variable is sound again.
   void write(const at::Tensor& value) override;
-  /// Of a slot of which this worker has its own slices alone: sets these bytes. A damaged slot is sound again.
+  /// Sets these bytes of a slot, whose other bytes mean nothing: the caller sets the slicing afterwards. A damaged slot
+  /// is sound again.
   void write_bytes(int64_t begin, std::span<const std::byte> bytes);
   /// Changes the value by `fn`, which is called on each copy and must do the same to all. Throws the DivergenceError
   /// of a foreign write; then `fn` was not called.
