@@ -8,6 +8,8 @@
 #include <system_error>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/file_descriptor.h"
+#include "lockstep/data/formats/input.h"
 
 namespace lockstep::internal {
 
@@ -38,6 +40,7 @@ bool write_at(int file, const void* from, std::size_t count, int64_t offset) {
 }
 
 void refuse_cache(const std::string& path, int error) {
+  if (is_out_of_descriptors(error) || error == ENOMEM) refuse_to_open(path, error);
   namespace fs = std::filesystem;
   std::error_code ignored;
   const fs::path parent = fs::path(path).parent_path();

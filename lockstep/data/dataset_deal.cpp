@@ -13,6 +13,7 @@
 #include "lockstep/data/deal.h"
 #include "lockstep/data/files_digest.h"
 #include "lockstep/data/plan.h"
+#include "lockstep/data/sample_error.h"
 #include "lockstep/data/stage.h"
 #include "lockstep/replica/replica_group.h"
 
@@ -111,7 +112,7 @@ class Reader final : public EpochReader {
       try {
         row_ = dataset_.read({&id, 1});
       } catch (const DataError&) {
-        if (!says_of_sample(std::current_exception())) throw;  // otherwise it is counted where its turn comes
+        if (!is_about_sample(std::current_exception())) throw;  // otherwise it is counted where its turn comes
       }
     }
     return row_;

@@ -101,6 +101,10 @@ int64_t Deal::num_reading_threads() const {
 }
 
 std::shared_ptr<StepFeed> Deal::feed(const data::Cursor& at) const {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    skipped_in_pass_ = 0;  // the new reader counts from 0
+  }
   std::unique_ptr<EpochReader> reader = open(at);
   if (options_.pin_memory) reader = pinned(std::move(reader));
   return std::make_shared<StepFeed>(std::move(reader), depth(), num_reading_threads(), describe());

@@ -31,7 +31,9 @@ enum class Sharding {
 /// What happens where a sample cannot be read: a record that is damaged, a map() that throws.
 enum class OnError {
   kThrow,  // a DataError that names the sample reaches the caller of the iterator
-  kSkip,   // the sample is left out, counted in DistributedDataset::skipped(), and logged
+  /// The sample is left out, counted in DistributedDataset::skipped(), and logged. A lack of memory or of file
+  /// descriptors is not about a sample: it is thrown as with kThrow, and the next ++ of the iterator reads again.
+  kSkip,
 };
 
 struct DistributeOptions {
@@ -56,10 +58,10 @@ struct DistributeOptions {
   /// one for each core of the process that no lane uses, and at least one. Several call the functions of the pipeline
   /// side by side.
   int64_t threads = 1;
-  /// Batches come in host memory that is pinned, from which a GPU copies fastest, and beside the program with
-  /// `tensor.to(device, non_blocking)`. Whoever reads a step copies it there; reading ahead hides that. LibTorch's
-  /// allocator keeps the memory and uses it again. A UsageError where LibTorch sees no GPU (libtorch_cuda is not
-  /// linked, or there is none). Tensors that are not dense, or need a gradient, stay where they are.
+  /// Batches lie in pinned host memory. A GPU copies from it fastest, and with `.to(device, /*non_blocking=*/true)`
+  /// while the program goes on. The thread that reads a step copies it there, so reading ahead hides that. LibTorch's
+  /// allocator keeps the memory and uses it again. A UsageError where LibTorch sees no CUDA GPU: there is none, or
+  /// libtorch_cuda is not linked. Tensors that are not dense, or need a gradient, stay where they are.
   bool pin_memory = false;
 };
 

@@ -25,6 +25,7 @@ uint64_t digest_of_file(const std::string& path) {
   const auto size = std::filesystem::file_size(path, failed);
   if (failed) return 0;
   std::ifstream in(path, std::ios::binary);
+  if (!in) return 0;
   uint64_t digest = mixed(size, 1);
   char bytes[kSampled];
   for (const uint64_t at :

@@ -1,5 +1,4 @@
-// Batches in memory that is pinned for a GPU: a copy to the GPU from such memory needs no copy on the way, and runs
-// beside the program where it is told to (`.to(device, /*non_blocking=*/true)`).
+// Batches in pinned host memory, from which a GPU copies without another copy on the way.
 #pragma once
 
 #include <memory>
@@ -8,7 +7,7 @@
 
 namespace lockstep::internal {
 
-/// Throws a UsageError unless LibTorch sees a GPU of CUDA's.
+/// Throws a UsageError unless LibTorch sees a CUDA GPU.
 void require_gpu_to_pin_for();
 
 /// The same steps with their batches copied to pinned memory, by whichever thread reads the step. LibTorch's allocator

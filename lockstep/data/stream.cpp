@@ -11,7 +11,6 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
-#include <new>
 #include <utility>
 
 #include "lockstep/core/error.h"
@@ -19,27 +18,13 @@
 #include "lockstep/data/batch_rows.h"
 #include "lockstep/data/order_probe.h"
 #include "lockstep/data/row_feed.h"
+#include "lockstep/data/sample_error.h"
 #include "lockstep/data/stage.h"
 #include "lockstep/data/stage_digest.h"
 
 namespace lockstep {
 
 namespace internal {
-
-bool says_of_sample(const std::exception_ptr& why) {
-  try {
-    std::rethrow_exception(why);
-  } catch (const std::bad_alloc&) {
-    return false;
-  } catch (const std::exception& error) {
-    const auto* const data = dynamic_cast<const DataError*>(&error);
-    if (data != nullptr && data->code() == "LS-FILE-LIMIT") return false;
-    const auto* const nested = dynamic_cast<const std::nested_exception*>(&error);
-    return nested == nullptr || nested->nested_ptr() == nullptr || says_of_sample(nested->nested_ptr());
-  } catch (...) {
-    return true;
-  }
-}
 
 void append(data::StreamPosition& position, const data::StreamPosition& inner) {
   position.push_back(static_cast<int64_t>(inner.size()));
@@ -76,7 +61,7 @@ using internal::PositionParts;
 
 void SkippedSamples::add(const std::exception_ptr& why) {
   constexpr int64_t kLogged = 8;
-  if (!internal::says_of_sample(why)) std::rethrow_exception(why);
+  if (!internal::is_about_sample(why)) std::rethrow_exception(why);
   const int64_t before = count_.fetch_add(1);
   if (all_) return all_->add(why);
   if (before >= kLogged) return;

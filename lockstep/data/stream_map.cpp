@@ -14,6 +14,7 @@
 #include "lockstep/data/batch_rows.h"
 #include "lockstep/data/map_call.h"
 #include "lockstep/data/read_pool.h"
+#include "lockstep/data/sample_error.h"
 #include "lockstep/data/stream_stage.h"
 
 namespace lockstep::data {
@@ -151,7 +152,7 @@ class FilterReader final : public StreamReader {
         if (keep_(element)) return true;
         continue;
       } catch (...) {
-        if (!skipped_) rethrow(first_id(element));
+        if (!skipped_ || !internal::is_about_sample(std::current_exception())) rethrow(first_id(element));
         skipped_->add(std::current_exception());
       }
     }

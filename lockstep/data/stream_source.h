@@ -12,15 +12,6 @@
 #include "lockstep/data/batch.h"
 #include "lockstep/data/dataset.h"
 
-namespace lockstep::internal {
-
-/// Whether an exception that reading a sample has thrown says something of the sample. It does not where this process
-/// had no memory, or no file descriptor (LS-FILE-LIMIT), left: the sample may be read another time, or by another
-/// worker.
-bool says_of_sample(const std::exception_ptr& why);
-
-}  // namespace lockstep::internal
-
 namespace lockstep::data {
 
 /// Where a reader of a stream is: a few numbers, whose meaning is the source's own. None: at the beginning.
@@ -32,8 +23,8 @@ class SkippedSamples {
   SkippedSamples() = default;
   /// Those of a part of a pass: they count in `all` too, where it is given.
   explicit SkippedSamples(std::shared_ptr<SkippedSamples> all) : all_(std::move(all)) {}
-  /// Counts one. The first ones are logged, with what was thrown. Throws it again, and counts nothing, where it says
-  /// nothing of the sample: this process has no memory or no file descriptor left.
+  /// Counts one. The first ones are logged, with what was thrown. Where that is a lack of memory or of file
+  /// descriptors, and so not about the sample, it is thrown again, and nothing is counted.
   void add(const std::exception_ptr& why);
   int64_t count() const { return count_.load(); }
   /// Sets the count back after samples were read a second time.

@@ -48,6 +48,7 @@ TEST_P(PinnedMemoryOnAGpu, HoldsEachBatchWithTheSameBits) {
         if (part.size() > 0) {
           EXPECT_TRUE(part.input.is_pinned());
           EXPECT_TRUE(part.target.is_pinned());
+          EXPECT_TRUE(part.ids.is_pinned());
           EXPECT_TRUE(part.more.at("twice").is_pinned());
           const torch::Tensor there = part.input.to(at::kCUDA, /*non_blocking=*/true);
           EXPECT_TRUE(torch::equal(there.cpu(), same->input));

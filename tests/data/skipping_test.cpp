@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <atomic>
 #include <functional>
 #include <new>
 #include <optional>
@@ -237,17 +238,49 @@ TEST_F(SkippingWhatIsShort, FilesThatCannotBeOpenedForLackOfDescriptorsAreReadLa
 
 TEST_F(SkippingWhatIsShort, SamplesForWhichThereIsNoMemoryAreReadLater) {
   bool is_short = false;
-  const auto allocates = [&](Batch sample) {
+  const auto while_short = [&](const char* text) {
+    return [&is_short, text](const auto& step) {
+      is_short = true;
+      expect_error<DataError>(step, "LS-MAP", {text});
+      is_short = false;
+    };
+  };
+  const auto fails = [&](Batch sample) {
     if (is_short) throw std::bad_alloc();
     return sample;
   };
-  const auto without_memory = [&](const auto& step) {
-    is_short = true;
-    expect_error<DataError>(step, "LS-MAP", {"bad_alloc"});
-    is_short = false;
+  const auto allocates = [&](Batch sample) {
+    if (is_short) sample.input = torch::empty({int64_t{1} << 50});
+    return sample;
   };
-  expect_read_later(numbers(6).map(allocates), without_memory);
-  expect_read_later(numbers_in({6}).map(allocates), without_memory);
+  expect_read_later(numbers(6).map(fails), while_short("bad_alloc"));
+  expect_read_later(numbers_in({6}).map(fails), while_short("bad_alloc"));
+  expect_read_later(numbers(6).map(allocates), while_short("allocate memory"));
+  const auto keeps = [&](const Batch&) { return is_short ? throw std::bad_alloc() : true; };
+  expect_read_later(numbers_in({6}).filter(keeps), while_short("bad_alloc"));
+}
+
+TEST(Skipping, CountsOnBothSidesOfALackOfMemory) {
+  for (const int64_t prefetch : {0, 2}) {
+    const auto counts = run_workers(WorkersCase{2, 2}, [&](Strategy& strategy) {
+      std::atomic<bool> is_short = true;
+      const auto bad = [&](Batch sample) {
+        const int64_t number = sample.target.item<int64_t>();
+        if (number == 1 || number == 9) throw std::runtime_error("no such colour");
+        if (number == 6 && is_short.exchange(false)) throw std::bad_alloc();
+        return sample;
+      };
+      const auto data = strategy.distribute(numbers_in({12}).map(bad),
+                                            {.global_batch = 4, .on_error = OnError::kSkip, .prefetch = prefetch});
+      auto it = data.epoch(0).begin();
+      EXPECT_THROW(++it, Error);
+      int64_t samples = 0;
+      for (; it != data.epoch(0).end(); ++it) samples += it->begin()->global_size;
+      return std::pair{samples, data.skipped()};
+    });
+    EXPECT_EQ(counts[0], (std::pair<int64_t, int64_t>{10, 2})) << prefetch << " steps ahead";
+    EXPECT_EQ(counts[1], counts[0]);
+  }
 }
 
 }  // namespace

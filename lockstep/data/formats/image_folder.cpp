@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/file_descriptor.h"
 #include "lockstep/data/files.h"
 #include "lockstep/data/files_digest.h"
 #include "lockstep/data/formats/image_decoder.h"
@@ -118,6 +119,11 @@ bool is_image_name(const fs::path& path) {
                   "give a folder that has one folder of images for each class");
 }
 
+[[noreturn]] void cannot_be_listed(const std::string& folder, const std::error_code& error) {
+  if (internal::is_out_of_descriptors(error.value())) internal::refuse_to_open(folder, error.value());
+  unreadable(folder, fmt::format("cannot be listed: {}", error.message()));
+}
+
 /// The folders in a folder, sorted.
 std::vector<std::string> folders_in(const std::string& folder) {
   std::vector<std::string> names;
@@ -126,7 +132,7 @@ std::vector<std::string> folders_in(const std::string& folder) {
     std::error_code ignored;
     if (it->is_directory(ignored)) names.push_back(it->path().filename().string());
   }
-  if (error) unreadable(folder, fmt::format("cannot be listed: {}", error.message()));
+  if (error) cannot_be_listed(folder, error);
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -144,7 +150,7 @@ std::vector<std::string> images_under(const fs::path& folder, int64_t& others) {
       ++others;
     }
   }
-  if (error) unreadable(folder.string(), fmt::format("cannot be listed: {}", error.message()));
+  if (error) cannot_be_listed(folder.string(), error);
   std::sort(paths.begin(), paths.end());
   return paths;
 }

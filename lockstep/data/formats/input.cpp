@@ -18,6 +18,7 @@ namespace lockstep::internal {
 
 namespace {
 
+constexpr const char* kMoreMemory = "give this process more memory, or read fewer steps ahead";
 constexpr std::size_t kBuffer = 1 << 18;
 constexpr std::size_t kPiece = 1 << 20;  // memory grows by what was read, a piece at a time
 
@@ -65,6 +66,8 @@ class GzipBytes final : public ByteSource {
       const char* const text = gzerror(file_.get(), &code);
       if (got == 0 && code == Z_OK) break;
       position_ += static_cast<int64_t>(done);
+      if (code == Z_MEM_ERROR)
+        throw DataError("LS-FILE-LIMIT", fmt::format("'{}' cannot be decompressed: {}", path_, text), kMoreMemory);
       throw DataError("LS-DATA-FILE",
                       fmt::format("'{}' is damaged at byte {} of its contents: {}", path_, position_,
                                   code == Z_BUF_ERROR ? "it is cut off" : text),
@@ -134,6 +137,7 @@ std::unique_ptr<ByteSource> open_source(const std::string& path, int64_t offset)
 void refuse_to_open(const std::string& path, int error) {
   const std::string what = fmt::format("'{}' cannot be opened: {}", path, text_of_open_error(error));
   if (is_out_of_descriptors(error)) throw DataError("LS-FILE-LIMIT", what, kMoreDescriptors);
+  if (error == ENOMEM) throw DataError("LS-FILE-LIMIT", what, kMoreMemory);
   throw DataError("LS-DATA-FILE", what, "check that it exists and may be read");
 }
 

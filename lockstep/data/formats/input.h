@@ -13,7 +13,7 @@
 namespace lockstep::internal {
 
 /// Throws the DataError of a file that could not be opened, with errno's `error`: LS-FILE-LIMIT where no file
-/// descriptor is left, which says nothing of the file, and else LS-DATA-FILE.
+/// descriptor or no memory is left, which says nothing of the file, and otherwise LS-DATA-FILE.
 [[noreturn]] void refuse_to_open(const std::string& path, int error);
 
 /// A plain file that is open for reading at any place. Any number of threads may read at once.

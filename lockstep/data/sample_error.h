@@ -1,0 +1,13 @@
+// Which exceptions say that a sample is damaged.
+#pragma once
+
+#include <exception>
+
+namespace lockstep::internal {
+
+/// Whether an exception that reading a sample has thrown is about the sample. It is not where this process had no
+/// memory, or no file descriptor, left: the sample may be read another time, or by another worker. What the exception
+/// was thrown for, std::nested_exception, counts too.
+bool is_about_sample(const std::exception_ptr& error);
+
+}  // namespace lockstep::internal
