@@ -67,6 +67,17 @@ TEST_F(RunEnd, TheExitCodeIsThatOfTheFirstFailure) {
   EXPECT_EQ(run_to_end(command({"-n", "1"}, "kill -SEGV $$")).code, 128 + SIGSEGV);
 }
 
+TEST_F(RunEnd, TheErrorOfAWorkerCountsAlsoWhereOneThatLostItEndsBefore) {
+  const std::string gate = fifo("gate");
+  const std::string script = "if [ $RANK = 0 ]; then read line < " + gate +
+                             "; exit 75; fi; trap 'echo wrong data >&2; exit 65' TERM; tail -f /dev/null & echo > " +
+                             gate + "; wait";
+  const Ended ended = run_to_end(command({"-n", "2", "--max-restarts", "3"}, script));
+  EXPECT_EQ(ended.code, 65) << "not 75, after which the job would be started again";
+  EXPECT_TRUE(has(last_line_of(ended.errors), "worker 1 ")) << ended.errors;
+  EXPECT_TRUE(has(ended.errors, "[1] wrong data")) << ended.errors;
+}
+
 TEST_F(RunEnd, AProgramThatCannotBeStartedIsNamed) {
   const Ended missing = run_to_end({LOCKSTEP_PROGRAM, "run", "-n", "2", "--max-restarts", "9", "./nowhere"});
   EXPECT_EQ(missing.code, 127);

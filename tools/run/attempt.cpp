@@ -173,6 +173,12 @@ void Attempt::ended(std::size_t place, int status) {
     ++result_.failed_later;
     return;
   }
+  if (only_lost_another(*result_.first_failure) && says_its_own_error(end) && !result_.was_asked_first) {
+    // Who loses a peer may end before the peer does.
+    result_.first_failure = end;
+    ++result_.failed_later;
+    return;
+  }
   const bool by_signal = end.kind == WorkerEnd::Kind::kSignalled;
   const bool was_stopped =
       by_signal && (end.value == SIGTERM || end.value == SIGKILL || end.value == result_.end_signal);

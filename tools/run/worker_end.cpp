@@ -68,6 +68,16 @@ bool was_killed_from_outside(const WorkerEnd& end) {
          end.value != SIGTERM;
 }
 
+bool only_lost_another(const WorkerEnd& end) {
+  return end.kind == WorkerEnd::Kind::kExited && end.value == static_cast<int>(ExitCode::kRestartable);
+}
+
+bool says_its_own_error(const WorkerEnd& end) {
+  constexpr std::array<ExitCode, 3> kOwn = {ExitCode::kDataError, ExitCode::kBug, ExitCode::kConfiguration};
+  return end.kind == WorkerEnd::Kind::kExited &&
+         std::find(kOwn.begin(), kOwn.end(), static_cast<ExitCode>(end.value)) != kOwn.end();
+}
+
 bool is_restartable(const WorkerEnd& end) {
   const int code = exit_code_of(end);
   constexpr std::array<int, 5> kFinal = {2, 126, 127, static_cast<int>(ExitCode::kDataError),
