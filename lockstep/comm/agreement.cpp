@@ -167,7 +167,8 @@ void require_agreement(std::span<const Proposal> proposals, int64_t worker) {
   PeerError::Failed failed{.worker = agreement.worker,
                            .phase = fmt::format("in step {}", proposal.step),
                            .step = proposal.step,
-                           .noticed = PeerError::Noticed::kFailed};
+                           .noticed = PeerError::Noticed::kFailed,
+                           .replica = proposal.replica};
   const std::size_t host = proposal.data.find(' ');
   if (host != std::string::npos) {
     const char* const end = proposal.data.data() + host;

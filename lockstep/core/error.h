@@ -93,6 +93,7 @@ class PeerError : public Error {
     std::string phase = {};  // what it did when it was last heard: "in step 12, at its meeting 3"; empty: not known
     int64_t step = -1;       // of that phase; -1: not known
     Noticed noticed = Noticed::kUnknown;
+    int64_t replica = -1;  // of all, whose exception it was; -1: no single one, or not known
   };
 
   using Error::Error;
@@ -146,7 +147,8 @@ class ReplicaError : public Error, public std::nested_exception {
   /// sorted by replica. `evaluation` is true where Strategy::evaluate failed, after `step` completed runs.
   ReplicaError(int64_t step, std::vector<Failure> failures, bool evaluation = false);
 
-  /// The lowest replica that failed.
+  /// The lowest replica that failed, on this worker. Where none has, the one on another worker whose failure ended the
+  /// step, if it is known which: then its PeerError is the only failure.
   ReplicaId replica() const { return failures_.front().replica; }
   /// The step that failed: how many runs of the strategy were completed before it.
   int64_t step() const { return step_; }

@@ -141,6 +141,34 @@ RandomScope::~RandomScope() {
   if (!key_was_included_) c10::impl::tls_set_dispatch_key_included(kStepKey, false);
 }
 
+namespace {
+
+at::Tensor state_of(at::Generator generator) {
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  return generator.get_state();
+}
+
+}  // namespace
+
+DefaultGeneratorGuard::DefaultGeneratorGuard()
+    : seed_(at::detail::getDefaultCPUGenerator().current_seed()),
+      before_(state_of(at::detail::getDefaultCPUGenerator())) {}
+
+DefaultGeneratorGuard::~DefaultGeneratorGuard() {
+  try {
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    const uint64_t seed = generator.current_seed();
+    // The same seed again begins the same numbers again.
+    if (seed == seed_) {
+      const at::Tensor now = state_of(generator);
+      if (now.equal(before_) || !now.equal(state_of(at::detail::createCPUGenerator(seed)))) return;
+    }
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    generator.set_state(before_);
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): without memory the generator stays as it is
+  }
+}
+
 int intercept_random_operators() {
   static const int count = register_kernels();
   return count;

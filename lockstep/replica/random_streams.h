@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Generator.h>
+#include <ATen/core/TensorBody.h>
 #include <c10/core/DispatchKey.h>
 
 #include <cstdint>
@@ -72,6 +73,21 @@ class RandomScope {
  private:
   RandomStream* outer_;
   bool key_was_included_;
+};
+
+/// Puts LibTorch's default generator back at its end, if the program has seeded it meanwhile (torch::manual_seed): what
+/// a factory does leaves the caller's generator as it was. What other threads draw from it stays drawn, unless it was
+/// seeded.
+class DefaultGeneratorGuard {
+ public:
+  DefaultGeneratorGuard();
+  ~DefaultGeneratorGuard();
+  DefaultGeneratorGuard(const DefaultGeneratorGuard&) = delete;
+  DefaultGeneratorGuard& operator=(const DefaultGeneratorGuard&) = delete;
+
+ private:
+  const uint64_t seed_;
+  const at::Tensor before_;
 };
 
 /// Makes sure that LibTorch's random operators are intercepted, and returns how many are. Any thread may call.

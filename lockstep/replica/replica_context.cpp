@@ -107,6 +107,16 @@ at::Tensor ReplicaContext::all_reduce(Reduction reduction, const at::Tensor& val
   return internal::all_reduce(*this, reduction, value, place);
 }
 
+at::Tensor ReplicaContext::all_reduce_number(Reduction reduction, int64_t value,
+                                             const std::source_location& place) const {
+  return all_reduce(reduction, at::scalar_tensor(value, at::kLong), place);
+}
+
+at::Tensor ReplicaContext::all_reduce_number(Reduction reduction, double value,
+                                             const std::source_location& place) const {
+  return all_reduce(reduction, at::scalar_tensor(value, at::kDouble), place);
+}
+
 std::vector<at::Tensor> ReplicaContext::all_reduce(Reduction reduction, const std::vector<at::Tensor>& values,
                                                    const std::source_location& place) const {
   check_is_current("all_reduce");

@@ -94,6 +94,14 @@ class ReplicaContext {
   /// Meets once for the whole list.
   std::vector<at::Tensor> all_reduce(Reduction reduction, const std::vector<at::Tensor>& values,
                                      const std::source_location& place = std::source_location::current()) const;
+  /// Of a number: the result is a tensor without dimensions, of int64 or float64, without gradient.
+  template <class Number>
+  requires std::is_arithmetic_v<Number> at::Tensor all_reduce(
+      Reduction reduction, Number value, const std::source_location& place = std::source_location::current())
+  const {
+    using Wide = std::conditional_t<std::is_floating_point_v<Number>, double, int64_t>;
+    return all_reduce_number(reduction, static_cast<Wide>(value), place);
+  }
   /// Meets. All replicas' tensors, joined along `axis` in replica order; they may differ in size along `axis` only.
   /// Differentiable like all_reduce.
   at::Tensor all_gather(const at::Tensor& value, int64_t axis = 0,
@@ -107,9 +115,10 @@ class ReplicaContext {
   /// any replica: there the strategy's own calls (reduce, gather, Variable::read) are allowed. Each replica gets what
   /// `fn` returns, or its component where `fn` returns a PerReplica, with tensors of its own, without gradient: a
   /// tensor that anything else refers to, or shares memory with, is copied. Tensors are found in standard containers,
-  /// torch::OrderedDict, tuples, optionals and a Batch, and in a struct of the program where a function
-  /// `for_each_tensor(Struct&, fn)` beside it calls `fn` on each member with tensors. A PerReplica with another number
-  /// of values than this process has replicas is a UsageError. Random operators in `fn` draw from a separate stream.
+  /// torch::OrderedDict, tuples, optionals, variants, torch::data::Example and a Batch, and in a struct of the program
+  /// where a function `for_each_tensor(Struct&, fn)` beside it calls `fn` on each member with tensors. A PerReplica
+  /// with another number of values than this process has replicas is a UsageError. Random operators in `fn` draw from a
+  /// separate stream.
   template <class Fn, class... Args>
   auto merge_call(Fn&& fn, Args&&... args) const {
     constexpr bool kCallable = std::is_invocable_v<Fn&, Strategy&, PerReplica<std::decay_t<Args>>...>;
@@ -145,6 +154,8 @@ class ReplicaContext {
   at::Generator shared_random() const;
 
  private:
+  at::Tensor all_reduce_number(Reduction reduction, int64_t value, const std::source_location& place) const;
+  at::Tensor all_reduce_number(Reduction reduction, double value, const std::source_location& place) const;
   friend class internal::ReplicaGroup;
   friend struct internal::ContextAccess;
   template <class Fn, class... Args>

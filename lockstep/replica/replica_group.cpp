@@ -164,8 +164,34 @@ void ReplicaGroup::restart_streams(int64_t r) {
   streams_[r].shared.restart(state_.shared_stream());
 }
 
+namespace {
+
+/// The replica of another worker whose failure an exception tells of; -1 where there is none.
+int64_t replica_elsewhere(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const PeerError& one) {
+    return one.failed().replica;
+  } catch (...) {
+    return -1;
+  }
+}
+
+}  // namespace
+
 void ReplicaGroup::throw_replica_error(std::span<const std::exception_ptr> errors) const {
   std::vector<ReplicaError::Failure> failures;
+  // Where no replica here has failed itself, the one that has is named.
+  const auto is_own = [](const std::exception_ptr& error) { return error && replica_elsewhere(error) < 0; };
+  if (std::none_of(errors.begin(), errors.end(), is_own)) {
+    const auto first = std::find_if(errors.begin(), errors.end(), [](const auto& error) { return error != nullptr; });
+    failures.push_back({ReplicaId(replica_elsewhere(*first)), message_of(*first), *first});
+    try {
+      std::rethrow_exception(*first);
+    } catch (...) {
+      throw ReplicaError(state_.step, std::move(failures), state_.evaluates());
+    }
+  }
   for (std::size_t r = 0; r < errors.size(); ++r) {
     if (!errors[r]) continue;
     ReplicaError::Failure failure{block_.id_of(static_cast<int64_t>(r)), message_of(errors[r]), errors[r]};
@@ -185,14 +211,17 @@ void ReplicaGroup::throw_replica_error(std::span<const std::exception_ptr> error
   }
 }
 
+void CallScope::refuse_in_step(const char* call, const char* inside) {
+  if (!current) return;
+  throw UsageError("LS-INSIDE-STEP",
+                   fmt::format("{} was called inside a step, by replica {} at step {}", call,
+                               current->replica_id().value(), current->step()),
+                   fmt::format("inside a step {}", inside));
+}
+
 CallScope::CallScope(ReplicaGroup& group, const char* call, const char* inside, Workers workers, std::string_view name)
     : group_(group), call_(call) {
-  if (current) {
-    throw UsageError("LS-INSIDE-STEP",
-                     fmt::format("{} was called inside a step, by replica {} at step {}", call,
-                                 current->replica_id().value(), current->step()),
-                     fmt::format("inside a step {}", inside));
-  }
+  refuse_in_step(call, inside);
   if (alone == &group && workers == Workers::kAll) {
     throw UsageError("LS-INSIDE-CHIEF", fmt::format("{} was called inside on_chief, which one worker runs alone", call),
                      "call it before on_chief, on all workers, and use what it gave");

@@ -133,6 +133,8 @@ class CallScope {
   CallScope(ReplicaGroup& group, const char* call, const char* inside, Workers workers = Workers::kAll,
             std::string_view name = {});
   ~CallScope();
+  /// Throws the UsageError of a call inside a step.
+  static void refuse_in_step(const char* call, const char* inside);
   CallScope(const CallScope&) = delete;
   CallScope& operator=(const CallScope&) = delete;
 

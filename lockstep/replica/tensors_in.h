@@ -1,5 +1,6 @@
-// Finds the tensors in a value, at any depth: in standard containers, torch::OrderedDict, tuples, pairs and optionals,
-// and in structs that name their tensors. So each replica gets its own tensors from a merge function.
+// Finds the tensors in a value, at any depth: in standard containers, torch::OrderedDict, tuples, pairs, optionals,
+// variants and torch::data::Example, and in structs that name their tensors. So each replica gets its own tensors from
+// a merge function.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -7,6 +8,7 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <variant>
 
 namespace lockstep::internal {
 
@@ -39,6 +41,18 @@ concept Optional = requires(T& value) {
   *value;
 };
 
+template <class T>
+concept Variant = requires {
+  typename std::variant_size<T>::type;
+};
+
+/// torch::data::Example, and what looks like it.
+template <class T>
+concept HasDataAndTarget = requires(T& value) {
+  requires std::is_lvalue_reference_v<decltype((value.data))>;
+  requires std::is_lvalue_reference_v<decltype((value.target))>;
+};
+
 /// A struct with a function `for_each_tensor(Struct&, fn)` beside it, which calls `fn` on each of its members that is a
 /// tensor or has tensors.
 template <class T>
@@ -63,6 +77,11 @@ void visit_tensors([[maybe_unused]] T& value, [[maybe_unused]] const Fn& fn) {
     std::apply([&](auto&... each) { (visit_tensors(each, fn), ...); }, value);
   } else if constexpr (Optional<T>) {
     if (value.has_value()) visit_tensors(*value, fn);
+  } else if constexpr (Variant<T>) {
+    std::visit([&](auto& alternative) { visit_tensors(alternative, fn); }, value);
+  } else if constexpr (HasDataAndTarget<T>) {
+    visit_tensors(value.data, fn);
+    visit_tensors(value.target, fn);
   }
 }
 

@@ -39,13 +39,14 @@ void require_own_options(const std::string& name, const StrategyOptions& options
     const char* strategy;  // which has it
   };
   const StrategyOptions defaults;
-  const std::array<Option, 6> all{{
+  const std::array<Option, 7> all{{
       {".storage", options.storage != defaults.storage, "central-storage"},
       {".engine", options.engine != defaults.engine, "multi-worker"},
       {".timeouts", options.timeouts != defaults.timeouts, "multi-worker"},
       {".update_form", options.update_form != defaults.update_form, "multi-worker"},
       {".wire", options.wire != defaults.wire, "multi-worker"},
       {".slots", options.slots != defaults.slots, "multi-worker"},
+      {".device", options.device != defaults.device, "one-device"},
   }};
   for (const Option& option : all) {
     if (!option.is_given || name == option.strategy) continue;
@@ -63,6 +64,7 @@ std::unique_ptr<Strategy> make_strategy(const std::string& name, StrategyOptions
     require_own_options(name, options);
   }
   if (name == "one-device") {
+    if (!options.device.empty()) options.devices.push_back(options.device);
     if (options.devices.size() > 1 || options.replicas > 1) {
       throw UsageError("LS-OPTION",
                        fmt::format("one-device was asked for {} and {}",

@@ -31,6 +31,7 @@ struct StrategyOptions {
   UpdateForm update_form = UpdateForm::kAuto;  // this and the next two are of multi-worker
   WireFormat wire = WireFormat::kExact;
   Slots slots = Slots::kWhole;
+  std::string device = {};  // of one-device, in place of .devices
 };
 
 /// "one-device", "mirrored", "multi-worker" or "central-storage". A UsageError for another name, and for an option

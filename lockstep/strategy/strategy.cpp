@@ -35,6 +35,10 @@
 
 namespace lockstep {
 
+void Strategy::require_outside_of_step(const char* call, const char* inside) {
+  internal::CallScope::refuse_in_step(call, inside);
+}
+
 using internal::CallScope;
 using internal::ComputeSettingsGuard;
 using internal::VariableState;
@@ -219,6 +223,7 @@ std::shared_ptr<internal::ModuleBinding> Strategy::bind_modules(
   const auto make = [&](internal::Proposal& mine) {
     registry_->require_fresh_module(options.name, place);
     std::vector<std::shared_ptr<torch::nn::Module>> modules;
+    const internal::DefaultGeneratorGuard callers;
     for (int64_t r = 0; r < num_local_replicas(); ++r) {
       internal::RandomStream stream;
       stream.restart(internal::StreamKey::of_module(group_->seed(), options.name));

@@ -139,6 +139,7 @@ class Strategy {
   /// `fn(ReplicaId)` once for each replica of this process, on the calling thread.
   template <std::invocable<ReplicaId> Fn>
   auto per_replica(Fn&& fn) const {
+    require_outside_of_step("Strategy::per_replica", "use ctx.replica_id(): the step runs once for each replica");
     using T = std::decay_t<std::invoke_result_t<Fn&, ReplicaId>>;
     std::vector<T> values;
     for (int64_t r = 0; r < num_local_replicas(); ++r) values.push_back(fn(ReplicaId(first_replica() + r)));
@@ -147,6 +148,7 @@ class Strategy {
   /// The values of this process's replicas, in replica order.
   template <class T>
   std::vector<T> local_results(const PerReplica<T>& values) const {
+    require_outside_of_step("Strategy::local_results", "each replica has its own value; merge_call gives all of them");
     return std::vector<T>(values.begin(), values.end());
   }
   /// Calls `fn()` once, on the chief, and gives every worker the result. What `fn` throws is thrown on the chief, and a
@@ -326,6 +328,8 @@ class Strategy {
   DistributedDataset distribute_own(const Stream& stream, DistributeOptions options) const;
   InputContext input_context() const;
   void require_free_name(const DistributeOptions& options) const;
+  /// Throws the UsageError of a call inside a step, where `inside` says what to do.
+  static void require_outside_of_step(const char* call, const char* inside);
   /// Adds a finding where replicas got the same samples. All workers call it where these have no Batch::origin.
   void watch(const PerReplica<Batch>& batches);
   template <class T>

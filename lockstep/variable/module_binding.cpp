@@ -265,6 +265,7 @@ std::vector<at::Tensor> ModuleBinding::fitting(const std::map<std::string, at::T
 std::map<std::string, at::Tensor> ModuleBinding::state() const {
   check_registered();
   std::map<std::string, at::Tensor> result;
+  for (const Variable& one : variables_) one.state().check_memory();
   for (const Name& name : names_) result.emplace(name.in_module, variables_[name.variable].state().read());
   return result;
 }
@@ -282,6 +283,7 @@ void ModuleBinding::copy_to(torch::nn::Module& module) const {
                      fmt::format("the factory of module '{}' now makes {} where it made {}", name_, there, here),
                      kFactoryRule);
   }
+  for (const Variable& one : variables_) one.state().check_memory();
   for (std::size_t i = 0; i < targets.size(); ++i) {
     at::Tensor target = targets[i].tensor;
     const at::Tensor value = variables_[names_[i].variable].state().read();

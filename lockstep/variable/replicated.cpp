@@ -57,6 +57,7 @@ void export_into(const ModuleBinding& binding, FunctionRef<torch::nn::Module&()>
   const at::AutoGradMode gradient(with_gradient);
   RandomStream stream;
   stream.restart(StreamKey::of_module(binding.group()->seed(), binding.name()));
+  const DefaultGeneratorGuard callers;
   const RandomScope scope(stream);
   binding.copy_to(make());
 }

@@ -283,13 +283,14 @@ at::Tensor Variable::read() const {
   if (const UpdateScope* update = UpdateScope::of(variable)) return update->value().detach().clone();
   const Workers workers = variable.on_write() ? Workers::kThis : Workers::kAll;
   const OutsideCall call(variable, "Variable::read", "use value(ctx)", workers);
+  variable.check_memory();
   return variable.read();
 }
 
 PerReplica<at::Tensor> Variable::components() const {
-  const VariableState& variable = state();
+  VariableState& variable = state();
   const OutsideCall call(variable, "Variable::components", "use value(ctx)", Workers::kThis);
-  variable.require_sound();
+  variable.check_memory();
   variable.require_whole("Variable::components");
   std::vector<at::Tensor> copies;
   for (int64_t r = 0; r < variable.num_components(); ++r) copies.push_back(variable.component(r).detach().clone());

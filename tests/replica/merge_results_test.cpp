@@ -1,5 +1,6 @@
 // The result of a merge function reaches each replica as its own tensors.
 #include <gtest/gtest.h>
+#include <torch/data/example.h>
 #include <torch/ordered_dict.h>
 #include <torch/types.h>
 
@@ -7,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <variant>
 
 #include "tests/support/programs.h"
 
@@ -76,6 +78,15 @@ TEST_P(MergeResults, ContainersOfTensorsAtAnyDepth) {
   expect_own([&] { return std::vector{std::optional(std::pair(one, std::vector{one}))}; },
              [](auto& v) {
                return std::vector{v[0]->first, v[0]->second[0]};
+             });
+}
+
+TEST_P(MergeResults, VariantsAndExamples) {
+  using Either = std::variant<int, Tensor>;
+  expect_own([] { return Either(torch::ones({3})); }, [](Either& either) { return std::vector{std::get<1>(either)}; });
+  expect_own([] { return torch::data::Example<>(torch::ones({3}), torch::ones({3})); },
+             [](torch::data::Example<>& one) {
+               return std::vector{one.data, one.target};
              });
 }
 

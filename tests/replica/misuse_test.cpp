@@ -44,6 +44,8 @@ TEST_P(Misuse, ACrossReplicaCallInsideAStepIsRefusedByName) {
                         "Strategy::make_module");
   expect_refused_inside([&] { strategy_.variables(); }, "Strategy::variables");
   expect_refused_inside([&] { strategy_.on_chief([] { return 1; }); }, "Strategy::on_chief");
+  expect_refused_inside([&] { strategy_.per_replica([](ReplicaId) { return 1; }); }, "Strategy::per_replica");
+  expect_refused_inside([&] { strategy_.local_results(ones_); }, "Strategy::local_results");
 }
 
 TEST_P(Misuse, ANestedRunIsRefused) {

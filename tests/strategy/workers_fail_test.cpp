@@ -41,8 +41,9 @@ TEST(Workers, FailTogetherWhereOneReplicaThrows) {
     step(false);
     const auto error = testing::error_from<ReplicaError>([&] { step(true); });
     EXPECT_EQ(error.step(), 1);
+    EXPECT_EQ(error.replica(), 3) << "on worker " << strategy.worker_index();
+    EXPECT_EQ(error.failures().size(), 1u);
     if (strategy.worker_index() == 1) {
-      EXPECT_EQ(error.replica(), 3);
       EXPECT_THROW(std::rethrow_if_nested(error), std::out_of_range);
     } else {
       testing::expect_error<PeerError>([&] { std::rethrow_if_nested(error); }, "LS-PEER-FAILED",
@@ -52,6 +53,7 @@ TEST(Workers, FailTogetherWhereOneReplicaThrows) {
       EXPECT_EQ(peer.failed().step, 1);
       EXPECT_EQ(peer.failed().process, getpid());
       EXPECT_EQ(peer.failed().noticed, PeerError::Noticed::kFailed);
+      EXPECT_EQ(peer.failed().replica, 3);
     }
     EXPECT_EQ(variable.read()[0].item<float>(), 6);  // as the last completed run left it
     EXPECT_EQ(strategy.step(), 1);

@@ -10,6 +10,9 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <functional>
+#include <vector>
+
 #include "lockstep/variable/mirrored_state.h"
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"
@@ -124,6 +127,24 @@ TEST_P(ForeignWrites, AWriteThroughARawPointerIsFoundAtTheNextUpdate) {
     linear->weight.data_ptr<float>()[4899] = -linear->weight.data_ptr<float>()[4899];
   });
   expect_found(error, {"variable 'model.weight'"});
+}
+
+TEST_P(ForeignWrites, AreFoundWhereTheValueIsReadWithoutAnUpdateBetween) {
+  const auto write = stock<torch::optim::SGD>(torch::optim::SGDOptions(0.1));
+  Variable weight;
+  for (const Variable& one : model_.variables()) {
+    if (one.name() == "model.weight") weight = one;
+  }
+  const std::vector<std::function<void()>> reads{[&] { weight.read(); }, [&] { weight.components(); },
+                                                 [&] { model_.state(); }, [&] { model_.export_module(); }};
+  for (const auto& read : reads) {
+    good_step();
+    run_with(write);
+    expect_error<DivergenceError>(read, "LS-FOREIGN-WRITE", {"variable 'model.weight'"});
+    for (const Variable& variable : model_.variables()) variable.assign(torch::zeros(variable.sizes()));
+    EXPECT_NO_THROW(read());
+    for (int i = 0; i < 2; ++i) good_step();  // so that the next write is not in a run that verifies
+  }
 }
 
 TEST_P(ForeignWrites, AWriteInPlaceIsFoundInTheSameRun) {
