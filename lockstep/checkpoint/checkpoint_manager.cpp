@@ -85,7 +85,7 @@ std::function<void()> CheckpointManager::Saving::prepare(const fs::path& folder,
         .wait = [&](const internal::GiveChecksums& give) { shared->wait_for_others(folder, *plan, give); }};
     const auto require_wanted = [&] {
       if (!deadline->is_abandoned()) return;
-      throw PeerError(internal::kShareCode, fmt::format("the save of '{}' was given up", folder.string()),
+      throw PeerError("LS-CHECKPOINT-SHARE", fmt::format("the save of '{}' was given up", folder.string()),
                       "look at the error that its call threw");
     };
     internal::write_checkpoint(files, folder, run, *plan, *mine, shared ? &others : nullptr, require_wanted);

@@ -388,13 +388,6 @@ TEST(CentralStorage, KeepsOneCopyInItsStorageWhereReplicasReadIt) {
   expect_refused("", "LS-DEVICE", "''");
 }
 
-TEST(OneDevice, TakesADeviceAsItsOwnOptionsDo) {
-  expect_parts(make_strategy("one-device", {.device = "cpu:1"})->describe(), {"cpu:1"});
-  expect_error<UsageError>([] { make_strategy("one-device", {.devices = lanes(1), .device = "cpu:1"}); }, "LS-OPTION",
-                           {"2 devices"});
-  expect_error<UsageError>([] { make_strategy("mirrored", {.device = "cpu:1"}); }, "LS-OPTION", {".device"});
-}
-
 TEST(CentralStorage, IsKnownByName) {
   const auto strategy = make_strategy("central-storage", {.devices = lanes(1), .replicas = 3, .storage = "cpu"});
   EXPECT_EQ(strategy->name(), "CentralStorageStrategy");

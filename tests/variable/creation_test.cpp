@@ -77,31 +77,6 @@ TEST_P(Creation, TakesATensorOrAFunctionThatIsCalledOnceUnderTheStreamOfItsName)
   EXPECT_EQ(c.dtype(), torch::kDouble);
 }
 
-TEST_P(Creation, LeavesTheCallersGeneratorAlsoWhereAFunctionSeedsIt) {
-  const auto next_numbers = [&](const std::function<void()>& between) {
-    torch::manual_seed(7);
-    torch::rand({3});
-    between();
-    return torch::rand({4});
-  };
-  const Tensor expected = next_numbers([] {});
-  for (const int64_t seed : {7, 123}) {
-    const auto seeded = [seed] {
-      torch::manual_seed(static_cast<uint64_t>(seed));
-      return torch::nn::Linear(2, 2);
-    };
-    EXPECT_TRUE(torch::equal(
-        next_numbers([&] { strategy_->make_module(seeded, {.name = "m" + std::to_string(seed)}); }), expected))
-        << seed;
-    EXPECT_TRUE(torch::equal(next_numbers([&] {
-                               strategy_->make_variable([&] { return seeded()->weight.detach(); },
-                                                        {.name = "v" + std::to_string(seed)});
-                             }),
-                             expected))
-        << seed;
-  }
-}
-
 TEST_P(Creation, InAStepTheFirstUseMakesTheVariableAndLaterUsesGiveIt) {
   std::atomic<int> calls{0};
   const auto step = [&](ReplicaContext& ctx) {
