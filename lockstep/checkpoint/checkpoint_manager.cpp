@@ -83,12 +83,8 @@ std::function<void()> CheckpointManager::Saving::prepare(const fs::path& folder,
     const internal::OtherWriters others{
         .save = shared ? shared->number() : 0,
         .wait = [&](const internal::GiveChecksums& give) { shared->wait_for_others(folder, *plan, give); }};
-    const auto require_wanted = [&] {
-      if (!deadline->is_abandoned()) return;
-      throw PeerError("LS-CHECKPOINT-SHARE", fmt::format("the save of '{}' was given up", folder.string()),
-                      "look at the error that its call threw");
-    };
-    internal::write_checkpoint(files, folder, run, *plan, *mine, shared ? &others : nullptr, require_wanted);
+    internal::write_checkpoint(files, folder, run, *plan, *mine, shared ? &others : nullptr,
+                               [&] { deadline->require_wanted(folder); });
     background.set_last_seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     if (shared) shared->end();
     internal::remove_old(files, options.directory, options.keep, options.keep_every, folder);

@@ -45,6 +45,12 @@ void remove_if_possible(Files& files, const fs::path& path) {
 
 }  // namespace
 
+void Deadline::require_wanted(const fs::path& folder) const {
+  if (!is_abandoned_) return;
+  throw PeerError("LS-CHECKPOINT-SHARE", fmt::format("the save of '{}' was given up", folder.string()),
+                  "look at the error that its call threw");
+}
+
 SharedSave::SharedSave(Files& files, fs::path directory, uint64_t number, std::vector<int64_t> writers,
                        std::size_t index, std::shared_ptr<const Deadline> deadline)
     : files_(files),
@@ -98,6 +104,7 @@ void SharedSave::write(const fs::path& folder, const WritePlan& plan, const Plan
   std::string text;
   for (const std::string& checksum : write_pieces(files_, plan, mine, parts)) text += checksum + "\n";
   for (const auto& part : parts) part->sync();
+  deadline_->require_wanted(folder);
   const fs::path unfinished = path(WriterFile::kNewRecord, index_);
   files_.create(unfinished)->write(0, std::as_bytes(std::span(text)));
   files_.rename(unfinished, path(WriterFile::kRecord, index_));

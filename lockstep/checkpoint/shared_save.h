@@ -40,7 +40,8 @@ class Deadline {
     is_abandoned_ = true;
     set_in(std::chrono::milliseconds(0));
   }
-  bool is_abandoned() const { return is_abandoned_; }
+  /// A PeerError where the save was abandoned.
+  void require_wanted(const std::filesystem::path& folder) const;
   bool is_over() const { return std::chrono::steady_clock::now().time_since_epoch().count() >= at_; }
 
  private:
@@ -60,7 +61,7 @@ class SharedSave {
   Share share(const WritePlan& plan) const { return share_of(plan, static_cast<int64_t>(index_), num_writers()); }
 
   /// Of the others: writes `mine` into the files that the chief makes in `folder`, and leaves the record. A PeerError
-  /// where the chief has ended the save, and the DataErrors of the disk.
+  /// where the chief has ended the save, or this worker has abandoned it, and the DataErrors of the disk.
   void write(const std::filesystem::path& folder, const WritePlan& plan, const PlannedBytes& mine);
 
   /// Of the chief: returns when all others have written and synced their pieces, and gives their checksums. A PeerError

@@ -61,9 +61,9 @@ Image some_image() {
 
 /// One writer: its part, and what it writes.
 struct Writer {
-  Writer(const fs::path& directory, std::size_t index, std::vector<int64_t> writers = {0, 2, 5})
-      : plan(internal::plan_of(some_image())),
-        save(internal::host_files(), directory, 17, std::move(writers), index, deadline) {
+  Writer(const fs::path& directory, std::size_t index, std::vector<int64_t> writers = {0, 2, 5},
+         internal::Files& files = internal::host_files())
+      : plan(internal::plan_of(some_image())), save(files, directory, 17, std::move(writers), index, deadline) {
     mine.share = save.share(plan);
     mine.bytes = internal::bytes_of(plan, mine.share);
   }
@@ -118,6 +118,32 @@ TEST_F(SharedSaveTest, AWorkerThatFailsEndsTheSaveAndIsNamed) {
   internal::load_image(internal::host_files(), folder_ / "c");
   SharedSave::clean(internal::host_files(), folder_);
   EXPECT_EQ(names(), std::vector<std::string>{"c"});
+}
+
+/// Files during whose writing the save is abandoned.
+class AbandoningFiles final : public testing::ForwardedFiles {
+ public:
+  std::unique_ptr<internal::NewFile> open_to_write(const Path& path) override {
+    if (deadline) deadline->abandon();
+    return ForwardedFiles::open_to_write(path);
+  }
+  std::shared_ptr<Deadline> deadline;
+};
+
+TEST_F(SharedSaveTest, AWorkerThatAbandonsTheSaveLeavesNoRecordAndThereIsNoCheckpoint) {
+  AbandoningFiles files;
+  Writer chief(folder_, 0, {0, 5});
+  auto other = std::make_unique<Writer>(folder_, 1, std::vector<int64_t>{0, 5}, files);
+  files.deadline = other->deadline;
+  std::thread all([&] {
+    expect_error<PeerError>([&] { chief.write_all(folder_ / "c"); }, "LS-CHECKPOINT-SHARE",
+                            {"worker 5", "ended, or failed"});
+  });
+  expect_error<PeerError>([&] { other->save.write(folder_ / "c", other->plan, other->mine); }, "LS-CHECKPOINT-SHARE",
+                          {"given up"});
+  other.reset();
+  all.join();
+  EXPECT_FALSE(fs::exists(folder_ / "c" / "manifest.json"));
 }
 
 TEST_F(SharedSaveTest, AChiefThatFailsBeforeItHasMadeTheFilesEndsTheOthers) {
