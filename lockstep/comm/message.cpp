@@ -9,7 +9,7 @@ namespace lockstep::internal {
 std::string objection_to(const MessageHead& head, const ExpectedMessage& expected, int64_t from, int64_t to) {
   using Kind = MessageHead::Kind;
   const bool is_known = head.kind == Kind::kRecord || head.kind == Kind::kBytes;
-  if (!is_known || head.call != expected.call || (head.kind == Kind::kRecord && head.size > kLongestRecord)) {
+  if (!is_known || head.call != expected.call || (head.kind == Kind::kRecord && head.size > expected.longest)) {
     return fmt::format("worker {} sent what worker {} does not understand", from, to);
   }
   if (head.kind != expected.kind) {

@@ -26,7 +26,8 @@ struct MessageHead {
 struct ExpectedMessage {
   MessageHead::Kind kind = MessageHead::Kind::kRecord;
   uint64_t call = 0;
-  std::optional<uint64_t> size = {};  // of kBytes; a record may have any
+  std::optional<uint64_t> size = {};  // of kBytes
+  uint64_t longest = kLongestRecord;  // of kRecord
 };
 
 /// Why `head`, which worker `from` sent to worker `to`, is not what that one expects; empty where it is.

@@ -3,13 +3,14 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <optional>
 
 namespace lockstep::internal {
 
 namespace {
 
 constexpr std::string_view kMark = "failure ";
+/// As a phase; encode(WorkerPhase) does not make it.
+constexpr uint64_t kUnknownPhase = ~uint64_t{0};
 
 /// Takes a number and the character after it from the beginning of `rest`.
 template <class Number>
@@ -24,8 +25,9 @@ std::optional<Number> take_number(std::string_view& rest) {
 }  // namespace
 
 std::string encode(const RunFailure& failure) {
-  return fmt::format("{}{} {} {} {} {}\n{}", kMark, failure.worker, failure.process, encode(failure.phase),
-                     static_cast<int>(failure.noticed), failure.host, failure.text);
+  return fmt::format("{}{} {} {} {} {}\n{}", kMark, failure.worker, failure.process,
+                     failure.phase ? encode(*failure.phase) : kUnknownPhase, static_cast<int>(failure.noticed),
+                     failure.host, failure.text);
 }
 
 RunFailure decode_failure(std::string_view bytes) {
@@ -44,15 +46,15 @@ RunFailure decode_failure(std::string_view bytes) {
           .process = *process,
           .host = std::string(bytes.substr(0, host)),
           .noticed = static_cast<PeerError::Noticed>(*noticed),
-          .phase = decode_phase(*phase)};
+          .phase = *phase == kUnknownPhase ? std::nullopt : std::optional(decode_phase(*phase))};
 }
 
 PeerError error_of(const RunFailure& failure, const std::string& text) {
   PeerError::Failed failed{
       .worker = failure.worker, .host = failure.host, .process = failure.process, .noticed = failure.noticed};
-  if (failure.worker >= 0) {
-    failed.phase = describe(failure.phase);
-    if (failure.phase.kind != WorkerPhase::Kind::kStarting) failed.step = failure.phase.step;
+  if (failure.worker >= 0 && failure.phase) {
+    failed.phase = describe(*failure.phase);
+    if (failure.phase->kind != WorkerPhase::Kind::kStarting) failed.step = failure.phase->step;
   }
   return {"LS-PEER-LOST", text.empty() ? failure.text : text,
           "look at that worker's own message, and start the run again", std::move(failed)};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -17,7 +18,7 @@ struct RunFailure {
   int64_t process = 0;  // 0: not known
   std::string host = {};
   PeerError::Noticed noticed = PeerError::Noticed::kUnknown;
-  WorkerPhase phase = {};  // of the worker, as it was last known
+  std::optional<WorkerPhase> phase = {};  // of the worker, as it was last known
 
   bool operator==(const RunFailure&) const = default;
 };

@@ -176,7 +176,7 @@ class ThreadWorkers::Hub {
       failure_ = {.text = why, .worker = worker, .process = getpid(), .host = {}, .noticed = noticed};
       if (worker >= 0) {
         failure_.phase = internal::decode_phase(phases_[static_cast<std::size_t>(worker)].load());
-        failure_.text += fmt::format("; worker {} was {}", worker, internal::describe(failure_.phase));
+        failure_.text += fmt::format("; worker {} was {}", worker, internal::describe(*failure_.phase));
       }
     }
     changed_.notify_all();

@@ -13,9 +13,9 @@ namespace lockstep {
 /// time calls it, and none while one is in a call of the World. Any thread may call close() at any time.
 ///
 /// What a worker puts before its n-th call of agree() or exchange() is in the others' memory when their n-th call has
-/// returned. It may be there earlier, but only while the worker that owns the memory makes a call or is in progress().
-/// The puts of one worker arrive in their order. Nothing here waits, and no error is thrown for another worker: it is
-/// thrown by the next call of the World.
+/// returned, if that is exchange(), or else their next exchange(). It may be there earlier, but only while the worker
+/// that owns the memory makes a call or is in progress(). The puts of one worker arrive in their order. Nothing here
+/// waits, and no error is thrown for another worker: it is thrown by the next call of the World.
 ///
 /// A window is a number. What is put into a window that the other worker has not opened, or has closed, is lost.
 class Windows {

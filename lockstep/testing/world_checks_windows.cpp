@@ -82,7 +82,13 @@ void all_or_none(const Trial& trial) {
 }
 
 /// In each round all put bytes into the windows of all, in pieces; some look after them meanwhile, and others do not.
-void before_the_next_call(const Trial& trial) {
+/// The call after which all puts are there.
+void exchange_after_puts(Worker& self, uint64_t round) {
+  Messages(self, {.size = [](int64_t from, int64_t) { return static_cast<std::size_t>(100 * from); }}, round)
+      .exchange(self);
+}
+
+void before_the_next_exchange(const Trial& trial) {
   static constexpr std::array<std::size_t, 9> kSizes{1, 7, 1000, 16'000, 65'537, 300'001, 0, 3, 1'000'003};
   Job job(trial);
   job.run([&](Worker& self) {
@@ -108,12 +114,8 @@ void before_the_next_call(const Trial& trial) {
         if (random.below(2) == 0) windows->progress();
         if (random.below(4) == 0) linger(random, std::chrono::microseconds(200));
       }
-      if (round % 2 == 0) {
-        self.agree("after the puts");
-      } else {
-        Messages(self, {.size = [&](int64_t from, int64_t) { return static_cast<std::size_t>(100 * from); }}, round)
-            .exchange(self);
-      }
+      if (round % 2 == 0) self.agree("after the puts");
+      exchange_after_puts(self, round);
       for (int64_t other = 0; other < self.workers(); ++other) {
         if (other == self.index()) continue;
         expect(opened.arrived(other) == kPieces,
@@ -149,7 +151,7 @@ void in_their_order(const Trial& trial) {
         windows->put(1, other, 0, {*bytes, bytes});
       }
     }
-    self.agree("after the puts");
+    exchange_after_puts(self, 1);
     for (int64_t other = 0; other < self.workers(); ++other) {
       if (other == self.index()) continue;
       const std::span<const std::byte> got = opened.of(other);
@@ -177,7 +179,7 @@ void lost_where_closed(const Trial& trial) {
       windows->put(1, other, 0, {*bytes, bytes});
       windows->put(77, other, 5, {*bytes, bytes});
     }
-    self.agree("after the puts");
+    exchange_after_puts(self, 1);
     for (int64_t other = 0; other < self.workers(); ++other) {
       if (other == self.index()) continue;
       const bool is_lost = self.index() == 0;
@@ -204,9 +206,9 @@ void no_room(const Trial& trial) {
         const auto bytes = bytes_for(self, 0, 0, offset == 0 ? 101 : 50);
         windows->put(1, 0, offset, {*bytes, bytes});
       }
-      const PeerError error = self.error_of("agree() after a put that has no room", [&] {
-        self.agree("after the put");
-        self.agree("and once more");
+      const PeerError error = self.error_of("exchange() after a put that has no room", [&] {
+        exchange_after_puts(self, 1);
+        exchange_after_puts(self, 2);
       });
       opened.expect_guards(self.workers());
       self.expect_over(error);
@@ -214,11 +216,11 @@ void no_room(const Trial& trial) {
   }
 }
 
-constexpr const char* kArrive = "what is put before a call is in the other's memory when that call has returned there";
+constexpr const char* kArrive = "what is put before an exchange is in the other's memory when that has returned there";
 
 constexpr std::array<WorldCheck, 5> kWorldWindowChecks{{
     {"AllOrNoneHaveWindows", all_or_none, "windows() is null on all workers, or on none"},
-    {"PutsArriveBeforeTheNextCallReturns", before_the_next_call, kArrive},
+    {"PutsArriveBeforeTheNextExchangeReturns", before_the_next_exchange, kArrive},
     {"PutsOfAWorkerArriveInTheirOrder", in_their_order, "the puts of one worker arrive in their order"},
     {"PutsIntoClosedWindowsAreLost", lost_where_closed, "bytes for a window that is not open are read and dropped"},
     {"PutsWithoutRoomEndTheRun", no_room, "bytes are compared with the memory's size before they are written"},

@@ -132,7 +132,7 @@ TEST_P(FaultsInPhases, AnEndOfTheProgramInACallIsNamed) {
 
 /// Two in the suite, all by scripts/test-faults.
 std::vector<std::string> engines() {
-  if (all_engines()) return {"shared-memory", "tls", "tcp", "ucx", "mixed"};
+  if (all_engines()) return {"shared-memory", "tls", "tcp", "ucx", "mixed", "rounds"};
   return {"shared-memory", "tls"};
 }
 INSTANTIATE_TEST_SUITE_P(Engines, FaultsInPhases, ::testing::ValuesIn(engines()),

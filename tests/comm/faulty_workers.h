@@ -52,7 +52,8 @@ inline std::shared_ptr<World> join_network(const std::string& engine, const Work
                  .own_address = "127.0.0.1",
                  .secret = "a secret of the test",
                  .must_match = "test",
-                 .plaintext = engine == "tcp"};
+                 .plaintext = engine == "tcp",
+                 .most_direct = engine == "rounds" ? 0 : kMostDirect};
   // Two hosts: workers 0 and 1 of three share memory.
   if (engine == "mixed") job.host_id = 2 * job.worker_index <= job.num_workers ? "a" : "b";
   if (job.worker_index != 0) job.chief_port = port_of_chief = static_cast<uint16_t>(std::stoi(next_word()));

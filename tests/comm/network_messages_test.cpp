@@ -23,12 +23,15 @@ namespace {
 
 using Pair = std::pair<std::string, std::string>;
 
-constexpr std::array<int, 16> kKinds = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 16, 17, 18, 19, 20, 21};
+constexpr std::array<int, 18> kKinds = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 16, 17, 18, 19, 20, 21, 22, 23};
 
 Frame any_frame() {
   return {.kind = static_cast<Frame::Kind>(*rc::gen::elementOf(kKinds)),
           .number = *rc::gen::arbitrary<uint64_t>(),
-          .calls = {.taken = *rc::gen::arbitrary<uint64_t>(), .returned = *rc::gen::arbitrary<uint64_t>()},
+          .calls = {.taken = *rc::gen::arbitrary<uint64_t>(),
+                    .returned = *rc::gen::arbitrary<uint64_t>(),
+                    .begun = *rc::gen::arbitrary<uint64_t>()},
+          .about = *rc::gen::arbitrary<int64_t>(),
           .text = *rc::gen::string<std::string>()};
 }
 
@@ -49,7 +52,7 @@ RC_GTEST_PROP(Frame, ComesBackHoweverTheStreamIsCut, ()) {
 }
 
 TEST(Frame, ComesBackByteByByteAndAtItsLongest) {
-  const Frame longest{.kind = Frame::Kind::kEnd, .number = 7, .text = std::string(kLongestFrame - 25, 'x')};
+  const Frame longest{.kind = Frame::Kind::kEnd, .number = 7, .text = std::string(kLongestFrame - 41, 'x')};
   const std::string bytes = encode(longest);
   FrameReader reader;
   reader.add(std::string_view(bytes).substr(0, bytes.size() - 1));
@@ -83,7 +86,7 @@ void expect_refused(const std::string& bytes) {
 }
 
 TEST(Frame, IsRefusedWhereItsLengthIsNone) {
-  for (const uint32_t length : {0U, 1U, 24U}) expect_refused(with_length(length));
+  for (const uint32_t length : {0U, 1U, 40U}) expect_refused(with_length(length));
 }
 
 TEST(Frame, IsRefusedByItsLengthAloneAndWithoutMemoryForIt) {

@@ -265,7 +265,8 @@ TEST_P(WorkerFaults, AreNotSeenWhereEightWorkersShareFewCores) {
   for (int64_t w = 0; w < kMany; ++w) EXPECT_EQ(workers.wait(w).code, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Engines, WorkerFaults, ::testing::Values("shared-memory", "tls", "tcp", "ucx", "mixed"),
+INSTANTIATE_TEST_SUITE_P(Engines, WorkerFaults,
+                         ::testing::Values("shared-memory", "tls", "tcp", "ucx", "mixed", "rounds"),
                          [](const auto& one) { return one.param == "shared-memory" ? "SharedMemory" : one.param; });
 
 }  // namespace

@@ -73,16 +73,20 @@ Result make_calls(const std::array<uint8_t, kCalls>& plan, std::string_view byte
   const std::vector<std::byte> sent(100);
   for (std::size_t call = 0; call < kCalls; ++call) {
     std::string got;
+    stream.begin(call + 1);
     if (plan[call] == 0) {
-      stream.begin(MessageHead::Kind::kRecord, call + 1, sent, got);
+      stream.send(MessageHead::Kind::kRecord, sent);
+      stream.expect(got);
     } else {
       got.resize(plan[call] == 255 ? 20'000 : plan[call] - std::size_t{1});
-      stream.begin(MessageHead::Kind::kBytes, call + 1, sent, std::as_writable_bytes(std::span(got)));
+      stream.send(MessageHead::Kind::kBytes, sent);
+      stream.expect(std::as_writable_bytes(std::span(got)));
     }
     if (!advance_until([&] { return stream.has_received() && stream.has_sent(); })) break;
     check(got.size() <= kLongestRecord, "a record is bounded");
     result.calls.push_back(got);
     stream.send_taken();
+    stream.expect_taken();
     if (!advance_until([&] { return stream.is_taken() && stream.has_sent(); })) break;
   }
   while (stream.advance() && stream.problem().empty()) {  // what was put after the last call

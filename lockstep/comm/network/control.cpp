@@ -39,9 +39,11 @@ Control::Control(asio::io_context& context, Team team, int64_t worker, milliseco
       tick_(heartbeat_interval(lost)),
       state_(state),
       phases_(static_cast<int64_t>(members_.size())),
+      calls_(static_cast<int64_t>(members_.size())),
       datagrams_(std::move(team.datagrams)),
       keys_(team.keys),
       peers_(members_.size()),
+      are_all_neighbours_(static_cast<int64_t>(members_.size()) <= team.most_direct),
       end_of_run_(static_cast<int64_t>(members_.size()), worker,
                   {.freeze = [this] { return state_.freeze(); },
                    .send = [this](int64_t to, const Frame& frame) { tell(to, frame); },
@@ -54,7 +56,11 @@ Control::Control(asio::io_context& context, Team team, int64_t worker, milliseco
   for (std::size_t w = 0; w < peers_.size(); ++w) {
     peers_[w].connection = std::move(team.connections[w]);
     if (static_cast<int64_t>(w) == worker_) continue;
+    peers_[w].is_neighbour = are_all_neighbours_;
     asio::co_spawn(context_, listen(static_cast<int64_t>(w)), rethrow);
+  }
+  for (const int64_t w : Dissemination(static_cast<int64_t>(members_.size()), worker_).partners()) {
+    peers_[static_cast<std::size_t>(w)].is_neighbour = true;
   }
   datagrams_->start(members_, worker_, team.datagram_key, [this](int64_t from, const Frame& frame) {
     Peer& peer = peers_[static_cast<std::size_t>(from)];
@@ -104,11 +110,25 @@ void Control::notice(const std::string& reason, int64_t failed, Noticed how) {
 std::string Control::failure_of(int64_t worker, Noticed how, std::string text) const {
   if (worker < 0) return encode(RunFailure{.text = std::move(text), .noticed = how});
   const Member& member = members_[static_cast<std::size_t>(worker)];
-  RunFailure failure{.worker = worker, .process = member.process, .host = member.host, .noticed = how};
-  failure.phase = worker == worker_ ? decode_phase(state_.phase()) : phases_.phase(worker);
-  failure.text = fmt::format("{}; worker {} was {}", text, worker,
-                             worker == worker_ ? describe(failure.phase) : phases_.describe(worker));
+  RunFailure failure{
+      .text = std::move(text), .worker = worker, .process = member.process, .host = member.host, .noticed = how};
+  std::string phase;
+  if (worker == worker_) {
+    failure.phase = decode_phase(state_.phase());
+    phase = describe(*failure.phase);
+  } else if (const Peer& peer = peers_[static_cast<std::size_t>(worker)]; peer.is_neighbour || peer.is_watched) {
+    failure.phase = phases_.phase(worker);
+    phase = phases_.describe(worker);
+  }
+  if (failure.phase) failure.text += fmt::format("; worker {} was {}", worker, phase);
   return encode(failure);
+}
+
+void Control::wait_for(std::vector<int64_t> workers) {
+  asio::post(context_, [this, workers = std::move(workers)] {
+    for (Peer& peer : peers_) peer.is_awaited = false;
+    for (const int64_t w : workers) peers_[static_cast<std::size_t>(w)].is_awaited = true;
+  });
 }
 
 void Control::notice_broken(int64_t worker, const std::string& how) {
@@ -157,7 +177,7 @@ void Control::tell(int64_t worker, const Frame& frame) {
   if (connection.is_open()) {
     connection.send(frame);
   } else {
-    datagrams_->send_to(worker, frame);
+    datagrams_->send(frame, {&worker, 1});
   }
 }
 
@@ -185,9 +205,16 @@ asio::awaitable<void> Control::listen(int64_t worker) {
     if (answer == Answer::kGone) {
       const std::string& here = members_[static_cast<std::size_t>(worker_)].host_id;
       const std::string why = members_[static_cast<std::size_t>(worker)].host_id == here ? oom_watch_.text() : "";
-      co_return lose(
-          worker, Gone::kDead, peer.calls,
-          failure_of(worker, Noticed::kGone, fmt::format("{} is gone: it was killed or crashed{}", name, why)));
+      const std::string reason =
+          failure_of(worker, Noticed::kGone, fmt::format("{} is gone: it was killed or crashed{}", name, why));
+      if (!peer.is_neighbour) {  // its neighbours know what it did, and say so first
+        peer.is_over = true;
+        end_of_run_.set_gone(worker, Gone::kDead, peer.calls);
+        asio::steady_timer pause(context_, 2 * tick_);
+        co_await pause.async_wait(use_awaitable);
+        if (has_left_) co_return;
+      }
+      co_return lose(worker, Gone::kDead, peer.calls, reason);
     }
     // This worker may have been too slow itself, and asks once more before it says so.
     if (answer == Answer::kHere || is_asked_again) {
@@ -243,23 +270,56 @@ void Control::receive(int64_t worker, const Frame& frame) {
   if (frame.kind == Kind::kHeartbeat) {
     peers_[static_cast<std::size_t>(worker)].calls = frame.calls;
     phases_.see(worker, frame.number);
+    calls_.see(worker, frame.calls.begun, frame.about);
   }
+  if (frame.kind == Kind::kAsk) {
+    tell(worker, heartbeat());
+    datagrams_->send(heartbeat(), {&worker, 1});
+  }
+  if (frame.kind == Kind::kSilent) suspect(frame.about);
   end_of_run_.receive(worker, frame);
+}
+
+Frame Control::heartbeat() const {
+  return {.kind = Kind::kHeartbeat, .number = state_.phase(), .calls = state_.calls(), .about = state_.waits_for()};
+}
+
+/// Decides from whom something must be heard now.
+void Control::watch() {
+  const bool must_end = !end_of_run_.reason().empty();
+  for (std::size_t w = 0; w < peers_.size(); ++w) {
+    Peer& peer = peers_[w];
+    const bool was_watched = peer.is_watched;
+    peer.is_watched =
+        peer.connection && !peer.is_over && (peer.is_neighbour || peer.is_awaited || peer.is_suspect || must_end);
+    if (!peer.is_watched || was_watched || peer.is_suspect) continue;
+    peer.has_been_heard = false;
+    peer.silent_ticks = -1;  // this tick does not count
+  }
 }
 
 asio::awaitable<void> Control::beat() {
   asio::steady_timer timer(context_);
   auto next = asio::steady_timer::clock_type::now();
   while (!has_left_) {
-    const Frame heartbeat{.kind = Kind::kHeartbeat, .number = state_.phase(), .calls = state_.calls()};
-    for (std::size_t w = 0; w < peers_.size(); ++w) {
-      const Peer& peer = peers_[w];
-      if (!peer.connection || peer.is_over) continue;
-      peer.connection->send(heartbeat);
-      // A datagram may have been lost, and what was on its way when a connection broke.
-      if (!peer.connection->is_open()) end_of_run_.ask_again(static_cast<int64_t>(w));
+    watch();
+    const Frame beat = heartbeat();
+    const Frame ask{.kind = Kind::kAsk};
+    for (const bool asks : {false, true}) {
+      told_.clear();
+      for (std::size_t w = 0; w < peers_.size(); ++w) {
+        const Peer& peer = peers_[w];
+        // Who knows that the run must end sends heartbeats to all by itself.
+        const bool is_asked = !peer.is_neighbour && end_of_run_.reason().empty();
+        if (!peer.is_watched || is_asked != asks) continue;
+        peer.connection->send(asks ? ask : beat);
+        // A datagram may have been lost, and what was on its way when a connection broke.
+        if (!peer.connection->is_open()) end_of_run_.ask_again(static_cast<int64_t>(w));
+        told_.push_back(static_cast<int64_t>(w));
+      }
+      if (!end_of_run_.has_ended()) datagrams_->send(asks ? ask : beat, told_);
     }
-    datagrams_->send(end_of_run_.has_ended() ? end_of_run_.end_frame() : heartbeat);
+    if (end_of_run_.has_ended()) datagrams_->send(end_of_run_.end_frame());
     check_heartbeats();
     // After a time in which nothing ran, no tick is made up for.
     next = std::max(next + tick_, asio::steady_timer::clock_type::now() + tick_ / 2);
@@ -271,9 +331,10 @@ asio::awaitable<void> Control::beat() {
 void Control::check_heartbeats() {
   for (std::size_t w = 0; w < peers_.size(); ++w) {
     Peer& peer = peers_[w];
-    if (!peer.connection || peer.is_over) continue;
+    if (!peer.is_watched || peer.is_over) continue;
+    if (peer.has_been_heard) peer.is_suspect = false;
     peer.silent_ticks = std::exchange(peer.has_been_heard, false) ? 0 : peer.silent_ticks + 1;
-    if (peer.silent_ticks < lost_ / tick_) continue;
+    if (peer.silent_ticks < most_silent_ticks()) continue;
     peer.silent_ticks = 0;
     const Member& self = members_[static_cast<std::size_t>(worker_)];
     const std::string stop = members_[w].host_id == self.host_id ? stop_of(members_[w].process) : "";
@@ -283,7 +344,23 @@ void Control::check_heartbeats() {
                     fmt::format("{} is frozen or cut off: worker {} has heard nothing from it for {:.1f} s{}{}",
                                 members_[w].name(), worker_, std::chrono::duration<double>(lost_).count(),
                                 stop.empty() ? "" : "; ", stop)));
+    if (are_all_neighbours_) continue;
+    const Frame silent{.kind = Kind::kSilent, .about = worker};
+    for (std::size_t other = 0; other < peers_.size(); ++other) {
+      if (peers_[other].connection && !peers_[other].is_over && other != w) peers_[other].connection->send(silent);
+    }
+    datagrams_->send(silent);
   }
+}
+
+/// Another worker has heard nothing from this one for too long. A neighbour of it counts for itself.
+void Control::suspect(int64_t worker) {
+  if (worker < 0 || worker >= static_cast<int64_t>(peers_.size())) return;
+  Peer& peer = peers_[static_cast<std::size_t>(worker)];
+  if (!peer.connection || peer.is_over || peer.is_neighbour) return;
+  peer.is_suspect = true;
+  peer.has_been_heard = false;
+  peer.silent_ticks = std::max(peer.silent_ticks, most_silent_ticks() - std::max(most_silent_ticks() / 5, 1) - 1);
 }
 
 }  // namespace lockstep::internal

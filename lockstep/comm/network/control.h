@@ -11,18 +11,25 @@
 #include "lockstep/comm/network/asio.h"
 #include "lockstep/comm/network/connection.h"
 #include "lockstep/comm/network/datagrams.h"
+#include "lockstep/comm/network/dissemination.h"
 #include "lockstep/comm/network/end_of_run.h"
 #include "lockstep/comm/network/members.h"
 #include "lockstep/comm/network/run_state.h"
+#include "lockstep/comm/network/seen_calls.h"
 #include "lockstep/comm/run_failure.h"
 #include "lockstep/comm/seen_phases.h"
 #include "lockstep/core/oom_kills.h"
 
 namespace lockstep::internal {
 
-/// A thread that exchanges heartbeats with every other worker, by TCP and as datagrams, answers at the listener, and
-/// ends the run together with the others (EndOfRun) where one of them is gone, frozen or cut off, or where this worker
-/// asks for it.
+/// A thread that exchanges heartbeats with other workers, by TCP and as datagrams, answers at the listener, and ends
+/// the run together with the others (EndOfRun) where one of them is gone, frozen or cut off, or where this worker asks
+/// for it.
+///
+/// Each worker hears the heartbeats of its *neighbours*: up to `most_direct` workers of all others, and of more the
+/// partners of a Dissemination, whose number grows with log W. Others it asks for heartbeats while it waits for them in
+/// a call. When the run must end, all hear all. What one neighbour finds silent it tells all, who then ask that worker
+/// and give it a fifth of `lost` for an answer.
 ///
 /// A worker is gone when its connection breaks, however its process ended, and nobody listens at its address any more.
 /// Where it can still be reached, or gives no answer, the run ends because of the connection, and datagrams take the
@@ -37,6 +44,7 @@ class Control {
     std::unique_ptr<Datagrams> datagrams;
     const TlsContext& keys;
     std::string datagram_key;  // the same for all workers, and for no other run
+    int64_t most_direct = kMostDirect;
   };
 
   /// `context` has no thread yet; it, the keys and `state` outlive the control.
@@ -55,12 +63,19 @@ class Control {
   void notice_broken(int64_t worker, const std::string& how);
   /// The program ends while the run goes on. Waits a moment until the others have been told.
   void leave_at_exit();
+  /// For whom this worker waits in a call: they are asked for heartbeats until the next such call.
+  void wait_for(std::vector<int64_t> workers);
   /// What the others do, by their heartbeats.
   const SeenPhases& phases() const { return phases_; }
+  const SeenCalls& calls() const { return calls_; }
 
  private:
   struct Peer {
     std::shared_ptr<Connection> connection;
+    bool is_neighbour = false;
+    bool is_awaited = false;     // in a call of this worker
+    bool is_suspect = false;     // another worker hears nothing from it
+    bool is_watched = false;     // it is expected to let hear from it
     bool has_been_heard = true;  // since the last tick
     int silent_ticks = 0;
     Calls calls = {};       // by its last heartbeat
@@ -75,7 +90,11 @@ class Control {
   asio::awaitable<void> beat();
   void tell(int64_t worker, const Frame& frame);
   void receive(int64_t worker, const Frame& frame);
+  Frame heartbeat() const;
+  void watch();
   void check_heartbeats();
+  void suspect(int64_t worker);
+  int most_silent_ticks() const { return static_cast<int>(lost_ / tick_); }
   void lose(int64_t worker, EndOfRun::Gone how, const Calls& calls, const std::string& reason);
   std::string failure_of(int64_t worker, PeerError::Noticed how, std::string text) const;
   void leave(bool at_exit);
@@ -90,9 +109,12 @@ class Control {
   RunState& state_;
   const OomWatch oom_watch_;
   SeenPhases phases_;
+  SeenCalls calls_;
   const std::unique_ptr<Datagrams> datagrams_;
   const TlsContext& keys_;
   std::vector<Peer> peers_;  // by worker; used by the thread only, as are those below
+  const bool are_all_neighbours_;
+  std::vector<int64_t> told_;  // in this tick
   EndOfRun end_of_run_;
   bool has_left_ = false;
   std::thread thread_;

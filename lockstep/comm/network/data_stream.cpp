@@ -20,9 +20,21 @@ constexpr int kMostTransfers = 32;
 DataStream::DataStream(int64_t self, int64_t other, std::unique_ptr<Channel> channel)
     : self_(self), other_(other), channel_(std::move(channel)), inbox_(kInboxBytes) {}
 
-void DataStream::begin_sending(MessageHead::Kind kind, uint64_t call, std::span<const std::byte> bytes) {
+void DataStream::begin(uint64_t call) {
   call_ = call;
-  const MessageHead head{kind, call, bytes.size()};
+  small_.clear();
+  small_sent_ = 0;
+  bytes_ = {};
+  sent_ = 0;
+  must_flush_ = false;
+  place_ = {};
+  got_ = 0;
+  expects_head_ = false;
+  expects_taken_ = false;
+}
+
+void DataStream::send(MessageHead::Kind kind, std::span<const std::byte> bytes) {
+  const MessageHead head{kind, call_, bytes.size()};
   const std::size_t beside = std::min(bytes.size(), kBytesBesideHead);
   small_.resize(sizeof(head) + beside);
   std::memcpy(small_.data(), &head, sizeof(head));
@@ -30,23 +42,23 @@ void DataStream::begin_sending(MessageHead::Kind kind, uint64_t call, std::span<
   small_sent_ = 0;
   bytes_ = bytes;
   sent_ = beside;
+}
+
+void DataStream::expect(MessageHead::Kind kind, std::span<std::byte> place, std::string* record, uint64_t longest) {
   kind_ = kind;
-  is_head_here_ = false;
-  got_ = 0;
-  must_flush_ = false;
-}
-
-void DataStream::begin(MessageHead::Kind kind, uint64_t call, std::span<const std::byte> bytes,
-                       std::span<std::byte> place) {
   place_ = place;
-  record_ = nullptr;
-  begin_sending(kind, call, bytes);
+  record_ = record;
+  longest_ = longest;
+  expects_head_ = true;
+  got_ = 0;
 }
 
-void DataStream::begin(MessageHead::Kind kind, uint64_t call, std::span<const std::byte> bytes, std::string& record) {
-  place_ = {};
-  record_ = &record;
-  begin_sending(kind, call, bytes);
+void DataStream::expect(std::span<std::byte> place) {
+  expect(MessageHead::Kind::kBytes, place, nullptr, kLongestRecord);
+}
+
+void DataStream::expect(std::string& record, uint64_t longest) {
+  expect(MessageHead::Kind::kRecord, {}, &record, longest);
 }
 
 void DataStream::put(uint64_t window, uint64_t offset, Windows::Bytes bytes) {
@@ -117,7 +129,7 @@ bool DataStream::read_some() {
     if (incoming_put_.left == 0) end_put();
     return !is_broken_by(transfer) && transfer.state == Transfer::State::kDone;
   }
-  const bool is_in_message = !incoming_put_.is_on && is_head_here_ && got_ < place_.size();
+  const bool is_in_message = !incoming_put_.is_on && !has_received() && has_begun();
   if (is_in_message && inbox_begin_ == inbox_end_) {
     const Transfer transfer = channel_->read(place_.subspan(got_));
     got_ += transfer.bytes;
@@ -127,7 +139,7 @@ bool DataStream::read_some() {
     std::memmove(inbox_.data(), inbox_.data() + inbox_begin_, inbox_end_ - inbox_begin_);
     inbox_end_ -= std::exchange(inbox_begin_, 0);
   }
-  if (inbox_end_ == inbox_.size()) return false;  // of a later call, whose turn comes
+  if (inbox_end_ == inbox_.size()) return false;  // nothing of it is expected yet
   const Transfer transfer = channel_->read(std::span(inbox_).subspan(inbox_end_));
   inbox_end_ += transfer.bytes;
   if (is_broken_by(transfer) || transfer.state != Transfer::State::kDone) return false;
@@ -135,7 +147,7 @@ bool DataStream::read_some() {
   return true;
 }
 
-/// Looks at what is in the inbox, up to the first message of a later call.
+/// Looks at what is in the inbox, up to the first message that is not expected yet.
 void DataStream::parse() {
   while (problem_.empty()) {
     if (incoming_put_.is_on) {
@@ -149,7 +161,7 @@ void DataStream::parse() {
       if (incoming_put_.left == 0) end_put();
       continue;
     }
-    if (is_head_here_ && got_ < place_.size()) {
+    if (has_begun() && !has_received()) {
       const std::size_t count = std::min(inbox_end_ - inbox_begin_, place_.size() - got_);
       if (count == 0) return;
       std::memcpy(place_.data() + got_, inbox_.data() + inbox_begin_, count);
@@ -168,15 +180,14 @@ void DataStream::parse() {
       begin_put(head, offset);
       continue;
     }
-    if (call_ == 0) return;  // of the first call, whose turn comes
-    if (head.kind == MessageHead::Kind::kTaken && is_head_here_ && head.call == call_ && head.size == 0) {
-      taken_ = call_;
-    } else if (!is_head_here_) {
+    if (expects_head_) {
       read_head(head);
-    } else {
-      if (is_taken() && head.call == call_ + 1) return;
-      problem_ = objection_to({}, {.call = call_}, other_, self_);
+    } else if (!expects_taken_) {
       return;
+    } else if (head.kind == MessageHead::Kind::kTaken && head.call == call_ && head.size == 0) {
+      expects_taken_ = false;
+    } else {
+      problem_ = objection_to({}, {.call = call_}, other_, self_);
     }
     inbox_begin_ += sizeof(head);
   }
@@ -195,7 +206,7 @@ void DataStream::end_put() {
 }
 
 void DataStream::read_head(const MessageHead& head) {
-  ExpectedMessage expected{.kind = kind_, .call = call_};
+  ExpectedMessage expected{.kind = kind_, .call = call_, .longest = longest_};
   if (!record_) expected.size = place_.size();
   problem_ = objection_to(head, expected, other_, self_);
   if (!problem_.empty()) return;
@@ -203,7 +214,7 @@ void DataStream::read_head(const MessageHead& head) {
     record_->resize(head.size);
     place_ = std::as_writable_bytes(std::span(*record_));
   }
-  is_head_here_ = true;
+  expects_head_ = false;
 }
 
 }  // namespace lockstep::internal

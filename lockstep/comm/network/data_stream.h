@@ -31,25 +31,34 @@ class DataStream {
   /// Sends the bytes to a window of the other worker, before all that a later call sends. Between calls.
   void put(uint64_t window, uint64_t offset, Windows::Bytes bytes);
 
-  /// Begins a call: `bytes` go to the other worker, and what comes goes to `place`, whose size it must have, or to
-  /// `record`, which gets its size. All of them live until the call is over or has failed.
-  void begin(MessageHead::Kind kind, uint64_t call, std::span<const std::byte> bytes, std::span<std::byte> place);
-  void begin(MessageHead::Kind kind, uint64_t call, std::span<const std::byte> bytes, std::string& record);
-  /// Tells the other worker that this one has taken the call: all that every worker sent it.
+  /// Begins a call, in which each of what follows happens at most once, and in this order for each direction. What has
+  /// come before it is expected waits.
+  void begin(uint64_t call);
+  /// The bytes live until has_sent().
+  void send(MessageHead::Kind kind, std::span<const std::byte> bytes);
+  /// Bytes go to `place`, whose size they must have, and a record to `record`, which gets its size. Each lives until
+  /// has_received(), or until the call has failed.
+  void expect(std::span<std::byte> place);
+  void expect(std::string& record, uint64_t longest = kLongestRecord);
+  /// Tells the other worker that this one has taken the call: all that was sent to it.
   void send_taken();
+  void expect_taken() { expects_taken_ = true; }
 
   /// Moves what can be moved, up to a bound. True where it stopped there, and there may be more of which poll() does
   /// not know.
   bool advance();
 
-  /// Whether all of the other's part of the call is here.
-  bool has_received() const { return is_head_here_ && got_ == place_.size(); }
-  /// Whether the other worker has come to the call.
-  bool has_begun() const { return is_head_here_; }
-  /// Whether the other worker has taken the call.
-  bool is_taken() const { return taken_ >= call_; }
+  /// Whether all of the message that was expected is here.
+  bool has_received() const { return !expects_head_ && got_ == place_.size(); }
+  /// Whether its beginning is here: the other worker has come to the call.
+  bool has_begun() const { return !expects_head_; }
+  /// Whether the other worker has said that it has taken the call, where that was expected.
+  bool is_taken() const { return !expects_taken_; }
   /// Whether all that this worker has to say in the call is on its way.
   bool has_sent() const { return has_written() && !must_flush_; }
+
+  /// Whether something that was put is not on its way yet.
+  bool has_puts() const { return !outgoing_puts_.empty(); }
 
   int64_t other() const { return other_; }
   /// What the other worker has done wrong, such as a message of another size; empty while all is well.
@@ -63,8 +72,8 @@ class DataStream {
   }
 
  private:
-  bool has_written() const { return sent_ == bytes_.size() && small_sent_ == small_.size() && outgoing_puts_.empty(); }
-  void begin_sending(MessageHead::Kind kind, uint64_t call, std::span<const std::byte> bytes);
+  bool has_written() const { return sent_ == bytes_.size() && small_sent_ == small_.size() && !has_puts(); }
+  void expect(MessageHead::Kind kind, std::span<std::byte> place, std::string* record, uint64_t longest);
   bool write_some();
   bool read_some();
   void parse();
@@ -104,16 +113,17 @@ class DataStream {
   std::size_t sent_ = 0;
   bool must_flush_ = false;  // nobody may move the bytes on after the call
 
-  // What comes in: bytes that are read and not looked at, then the place of the call.
+  // What comes in: bytes that are read and not looked at, then the place of what is expected.
   std::vector<std::byte> inbox_;
   std::size_t inbox_begin_ = 0;
   std::size_t inbox_end_ = 0;
   MessageHead::Kind kind_ = MessageHead::Kind::kRecord;
   std::span<std::byte> place_;
   std::string* record_ = nullptr;
-  bool is_head_here_ = false;
+  uint64_t longest_ = 0;  // bytes of the record
+  bool expects_head_ = false;
+  bool expects_taken_ = false;
   std::size_t got_ = 0;
-  uint64_t taken_ = 0;  // calls that the other worker has taken
 };
 
 }  // namespace lockstep::internal

@@ -50,8 +50,10 @@ void Datagrams::send(const Frame& frame) {
   for (const udp::endpoint& endpoint : endpoints_) send_bytes(datagram, endpoint);
 }
 
-void Datagrams::send_to(int64_t worker, const Frame& frame) {
-  if (!endpoints_.empty()) send_bytes(datagram_of(frame), endpoints_[static_cast<std::size_t>(worker)]);
+void Datagrams::send(const Frame& frame, std::span<const int64_t> workers) {
+  if (endpoints_.empty() || workers.empty()) return;
+  const std::string datagram = datagram_of(frame);
+  for (const int64_t worker : workers) send_bytes(datagram, endpoints_[static_cast<std::size_t>(worker)]);
 }
 
 void Datagrams::send_bytes(const std::string& datagram, const udp::endpoint& endpoint) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,10 +29,9 @@ class Datagrams {
   /// Begins to receive; `heard` gets the worker and what it says. `key` is the same for all workers of the run.
   void start(const std::vector<Member>& members, int64_t self, const std::string& key,
              std::function<void(int64_t worker, const Frame& frame)> heard);
-  /// To every other worker. The frame has at most kLongestReason bytes of text.
+  /// To every other worker, or to these. The frame has at most kLongestReason bytes of text.
   void send(const Frame& frame);
-  /// To one worker alone.
-  void send_to(int64_t worker, const Frame& frame);
+  void send(const Frame& frame, std::span<const int64_t> workers);
 
  private:
   std::string datagram_of(const Frame& frame);

@@ -6,11 +6,11 @@ namespace lockstep::internal {
 
 namespace {
 
-/// length of all after it (4 bytes), kind (1), number (8), calls (16), text
+/// length of all after it (4 bytes), kind (1), number (8), calls (24), about (8), text
 constexpr std::size_t kLengthBytes = 4;
-constexpr std::size_t kFixedBytes = 25;
+constexpr std::size_t kFixedBytes = 41;
 
-bool is_known(uint8_t kind) { return (kind >= 1 && kind <= 10) || (kind >= 16 && kind <= 21); }
+bool is_known(uint8_t kind) { return (kind >= 1 && kind <= 10) || (kind >= 16 && kind <= 23); }
 
 }  // namespace
 
@@ -22,6 +22,8 @@ std::string encode(const Frame& frame) {
   std::memcpy(bytes.data() + kLengthBytes + 1, &frame.number, 8);
   std::memcpy(bytes.data() + kLengthBytes + 9, &frame.calls.taken, 8);
   std::memcpy(bytes.data() + kLengthBytes + 17, &frame.calls.returned, 8);
+  std::memcpy(bytes.data() + kLengthBytes + 25, &frame.calls.begun, 8);
+  std::memcpy(bytes.data() + kLengthBytes + 33, &frame.about, 8);
   return bytes + frame.text;
 }
 
@@ -38,6 +40,8 @@ std::optional<Frame> FrameReader::next() {
   std::memcpy(&frame.number, bytes_.data() + kLengthBytes + 1, 8);
   std::memcpy(&frame.calls.taken, bytes_.data() + kLengthBytes + 9, 8);
   std::memcpy(&frame.calls.returned, bytes_.data() + kLengthBytes + 17, 8);
+  std::memcpy(&frame.calls.begun, bytes_.data() + kLengthBytes + 25, 8);
+  std::memcpy(&frame.about, bytes_.data() + kLengthBytes + 33, 8);
   frame.text.assign(bytes_, kLengthBytes + kFixedBytes, length - kFixedBytes);
   bytes_.erase(0, kLengthBytes + length);
   return frame;

@@ -14,6 +14,7 @@ namespace lockstep::internal {
 struct Calls {
   uint64_t taken = 0;     // it has all that the others sent it in these calls
   uint64_t returned = 0;  // it knows that all workers have taken these calls, and has returned from them
+  uint64_t begun = 0;     // it has come to these calls
 
   bool operator==(const Calls&) const = default;
 };
@@ -23,7 +24,7 @@ struct Frame {
     // While workers join. A connection begins with kJoin or kAttach.
     kJoin = 1,      // to worker 0: a Joiner
     kRefused = 2,   // from worker 0: a Refusal as number, and why
-    kMembers = 3,   // from worker 0, when all are here: all Members
+    kMembers = 3,   // from worker 0, when all are here: all Members; without a text: worker `about` sends them
     kFailed = 4,    // to worker 0: why this worker cannot be connected with the others
     kReady = 5,     // to worker 0: this worker is connected with all others
     kGo = 6,        // from worker 0: all are
@@ -33,16 +34,19 @@ struct Frame {
     kProbed = 10,   // the answer: who is here
 
     // As long as the run lasts.
-    kHeartbeat = 16,  // calls: the worker's; number: its phase
+    kHeartbeat = 16,  // calls: the worker's; number: its phase; about: for whom it waits in a call, or -1
     kEnding = 17,     // to the arbiter: the run must end, and why
     kFreeze = 18,     // from the arbiter: take no more calls; why
     kFrozen = 19,     // the answer: the worker's calls
     kEnd = 20,        // calls.taken: so many calls count; why the run has ended; number: the arbiter that says so
     kLeft = 21,       // the worker takes part no longer: its calls, and why
+    kAsk = 22,        // from a worker that wants a heartbeat now
+    kSilent = 23,     // the sender has not heard worker `about` for as long as a worker may be silent
   };
   Kind kind = Kind::kHeartbeat;
   uint64_t number = 0;
   Calls calls = {};
+  int64_t about = -1;  // a worker
   std::string text = {};
 
   bool operator==(const Frame&) const = default;

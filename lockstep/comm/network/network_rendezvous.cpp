@@ -103,6 +103,8 @@ void NetworkRendezvous::welcome(const std::shared_ptr<Connection>& connection, c
     asio::co_spawn(context_, serve_joiner(connection, frame), rethrow);
   } else if (frame.kind == Kind::kAttach) {
     asio::co_spawn(context_, serve_attachment(connection, frame), rethrow);
+  } else if (frame.kind == Kind::kMembers && job_.worker_index != 0) {
+    asio::co_spawn(context_, take_members(connection, frame), rethrow);
   } else if (frame.kind == Kind::kProbe) {
     connection->send({.kind = Kind::kProbed, .text = mine_.member.name()});
     connection->close_after(seconds(1));

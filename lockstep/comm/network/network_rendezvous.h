@@ -14,6 +14,7 @@
 #include "lockstep/comm/network/connection.h"
 #include "lockstep/comm/network/data_stream.h"
 #include "lockstep/comm/network/datagrams.h"
+#include "lockstep/comm/network/dissemination.h"
 #include "lockstep/comm/network/event.h"
 #include "lockstep/comm/network/listener.h"
 #include "lockstep/comm/network/members.h"
@@ -52,6 +53,8 @@ struct NetworkJob {
   /// For tests: in which time all who have come connect to each other. Then each other worker tells worker 0 whom it
   /// lacks, and waits a little longer for what worker 0 tells all.
   std::chrono::milliseconds longest_connect_all = kLongestConnectAll;
+  /// For tests: with more workers than this, records, heartbeats and the list of members go along a Dissemination.
+  int64_t most_direct = kMostDirect;
   /// For tests: the host on which the worker says that it is, in place of host_id().
   std::string host_id = {};
 };
@@ -67,7 +70,7 @@ struct NetworkTeam {
 /// Brings a worker together with all others. One thread uses it; it waits there.
 class NetworkRendezvous {
  public:
-  /// A worker has two connections with each other one, and worker 0 tells all addresses in one frame.
+  /// A worker has two connections with each other one, and all addresses are one frame.
   static constexpr int64_t kMostWorkers = 2048;
 
   /// Listens. A ClusterError (LS-CLUSTER-SOCKET) where the system refuses, where it allows fewer open files than the
@@ -129,13 +132,20 @@ class NetworkRendezvous {
   asio::awaitable<std::shared_ptr<Connection>> reach_chief(Progress& progress);
   asio::awaitable<bool> join_chief(std::shared_ptr<Connection> connection, Progress& progress);
   asio::awaitable<void> listen_to_chief();
+  asio::awaitable<void> take_members(std::shared_ptr<Connection> connection, Frame frame);
+  asio::awaitable<void> wait_for_members(int64_t from);
+  asio::awaitable<void> pass_members_on();
   asio::awaitable<void> attach_to_all();
   std::string lacking_text() const;
+  std::string chief_name() const;
+  std::string unreachable_text(int64_t worker, const std::string& problem) const;
   asio::awaitable<void> attach(int64_t worker, Attachment::Purpose purpose, Event::Clock::time_point end);
   asio::awaitable<std::string> attach_in_time(int64_t worker, Attachment::Purpose purpose,
                                               Event::Clock::time_point end);
 
   // All.
+  /// Whether the list of members goes along a tree.
+  bool relays() const { return job_.num_workers > job_.most_direct; }
   asio::awaitable<void> serve_attachment(std::shared_ptr<Connection> connection, Frame frame);
   void add_data(int64_t worker, const std::shared_ptr<Connection>& connection);
   bool is_connected_with_all() const;
@@ -148,6 +158,7 @@ class NetworkRendezvous {
   Joiner mine_;
   Event changed_;  // something of what follows has changed
   Members members_;
+  std::string not_passed_on_;                  // why the members could not be passed on; empty where they could
   std::vector<std::optional<Joined>> joined_;  // by worker
   std::vector<std::string> seen_;              // by worker: what was seen of one that is missing
   std::vector<bool> is_probed_;                // by worker: now

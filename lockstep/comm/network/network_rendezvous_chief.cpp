@@ -86,7 +86,12 @@ asio::awaitable<void> NetworkRendezvous::gather(Progress& progress) {
   const std::string text = encode(members_);
   for (const auto& joined : joined_) {
     if (!joined) continue;
-    joined->connection->send({.kind = Kind::kMembers, .text = text});
+    const int64_t parent = relays() ? parent_in_tree(joined->member.worker) : 0;
+    if (parent != 0) {
+      joined->connection->send({.kind = Kind::kMembers, .about = parent});
+      continue;
+    }
+    joined->connection->send({.kind = Kind::kMembers, .about = 0, .text = text});
     joined->connection->close_after(kLongestConnect);
     // One that is gone by now is found by whoever waits for it to be ready.
     try {

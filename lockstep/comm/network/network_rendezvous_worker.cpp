@@ -78,6 +78,7 @@ asio::awaitable<void> NetworkRendezvous::go_to_chief(Progress& progress) {
     const std::shared_ptr<Connection> connection = co_await reach_chief(progress);
     has_joined = co_await join_chief(connection, progress);
   }
+  if (relays()) co_await pass_members_on();
 }
 
 /// Whether all have come; not where worker 0 has gone before.
@@ -131,13 +132,79 @@ asio::awaitable<bool> NetworkRendezvous::join_chief(std::shared_ptr<Connection> 
   }
   if (answer->kind == Kind::kRefused) throw_refused(answer->number, answer->text);
   std::optional<Members> members = answer->kind == Kind::kMembers ? decode_members(answer->text) : std::nullopt;
-  if (!members || !is_list_of(*members, job_.num_workers)) {
+  const bool is_sent_by_another =
+      answer->kind == Kind::kMembers && answer->about > 0 && answer->about < job_.worker_index && answer->text.empty();
+  if (!is_sent_by_another && (!members || !is_list_of(*members, job_.num_workers))) {
     throw_refused(kDiffers, fmt::format("worker 0 at {} sent an invalid message", connection->remote()));
   }
-  members_ = std::move(*members);
   control_[0] = connection;
-  changed_.notify();
+  asio::co_spawn(context_, listen_to_chief(), rethrow);
+  if (is_sent_by_another) {
+    co_await wait_for_members(answer->about);
+  } else {
+    members_ = std::move(*members);
+    changed_.notify();
+  }
   co_return true;
+}
+
+/// Another worker passes the members on. It may come before worker 0 has said that it will.
+asio::awaitable<void> NetworkRendezvous::take_members(std::shared_ptr<Connection> connection, Frame frame) {
+  std::optional<Members> members = decode_members(frame.text);
+  // That of an earlier run has another process in this worker's place.
+  const bool is_ours = members && is_list_of(*members, job_.num_workers) &&
+                       members->all[static_cast<std::size_t>(job_.worker_index)] == mine_.member;
+  if (!is_ours || (!members_.all.empty() && members_.session != members->session)) {
+    listener_.refuse(*connection);
+    co_return;
+  }
+  if (members_.all.empty()) members_ = std::move(*members);
+  changed_.notify();
+  connection->send({.kind = Kind::kAttached, .number = static_cast<uint64_t>(job_.worker_index)});
+  connection->close_after(seconds(1));
+}
+
+asio::awaitable<void> NetworkRendezvous::wait_for_members(int64_t from) {
+  const Clock::time_point end = Clock::now() + job_.longest_connect_all;
+  while (members_.all.empty() && failure_.empty() && Clock::now() < end) co_await changed_.wait(end);
+  if (!members_.all.empty()) co_return;
+  if (failure_.empty()) {
+    failure_ = fmt::format("{} has not got the list of all workers from worker {} in {} s", mine_.member.name(), from,
+                           std::chrono::duration<double>(job_.longest_connect_all).count());
+    control_[0]->send({.kind = Kind::kFailed, .text = failure_});
+    try {
+      co_await control_[0]->flush();
+    } catch (const ConnectionError&) {  // then worker 0 misses this one
+    }
+  }
+  throw_refused(kUnreachable, failure_);
+}
+
+/// Tells the members to those who hear them from this worker. Worker 0 learns where that failed when all get connected.
+asio::awaitable<void> NetworkRendezvous::pass_members_on() {
+  const std::string text = encode(members_);
+  for (const int64_t worker : children_in_tree(job_.num_workers, job_.worker_index)) {
+    const Member& member = members_.all[static_cast<std::size_t>(worker)];
+    const Clock::time_point end = Clock::now() + kLongestConnect;
+    std::string problem;
+    while (true) {
+      try {
+        const auto left = std::max(std::chrono::ceil<milliseconds>(end - Clock::now()), milliseconds(1));
+        const auto connection = co_await Connection::to(member.address, member.port, tls_, left);
+        connection->send({.kind = Kind::kMembers, .about = job_.worker_index, .text = text});
+        connection->close_after(left);
+        const Frame answer = co_await connection->read();
+        connection->close();
+        problem = answer.kind == Kind::kAttached ? "" : "another worker is there";
+        break;
+      } catch (const ConnectionError& error) {
+        problem = error.what();
+        if (Clock::now() >= end || !failure_.empty()) break;
+      }
+      co_await changed_.wait(Clock::now() + milliseconds(50));  // it is busy
+    }
+    if (!problem.empty() && not_passed_on_.empty()) not_passed_on_ = unreachable_text(worker, problem);
+  }
 }
 
 /// Waits for worker 0's last word about the connections.
@@ -150,10 +217,20 @@ asio::awaitable<void> NetworkRendezvous::listen_to_chief() {
       failure_ = frame.kind == Kind::kRefused ? frame.text : "worker 0 sent an invalid message";
     }
   } catch (const ConnectionError& error) {
-    failure_ = fmt::format("the connection to {} was lost while the workers were being connected: {}",
-                           members_.all[0].name(), error.what());
+    failure_ = fmt::format("the connection to {} was lost while the workers were being connected: {}", chief_name(),
+                           error.what());
   }
   changed_.notify();
+}
+
+std::string NetworkRendezvous::chief_name() const {
+  return members_.all.empty() ? "worker 0 at " + control_[0]->remote() : members_.all[0].name();
+}
+
+std::string NetworkRendezvous::unreachable_text(int64_t worker, const std::string& problem) const {
+  const Member& other = members_.all[static_cast<std::size_t>(worker)];
+  return fmt::format("{} cannot reach {} at {}, port {}: {}", mine_.member.name(), other.name(), other.address,
+                     other.port, problem);
 }
 
 asio::awaitable<void> NetworkRendezvous::attach(int64_t worker, Purpose purpose, Clock::time_point end) {
@@ -193,9 +270,7 @@ asio::awaitable<std::string> NetworkRendezvous::attach_in_time(int64_t worker, P
     co_await changed_.wait(Clock::now() + pause);
     pause = std::min(2 * pause, milliseconds(500));
   }
-  const Member& other = members_.all[static_cast<std::size_t>(worker)];
-  co_return fmt::format("{} cannot reach {} at {}, port {}: {}", mine_.member.name(), other.name(), other.address,
-                        other.port, problem);
+  co_return unreachable_text(worker, problem);
 }
 
 /// With whom this worker is not connected; empty where it is with all.
@@ -213,10 +288,9 @@ std::string NetworkRendezvous::lacking_text() const {
 }
 
 asio::awaitable<void> NetworkRendezvous::attach_to_all() {
-  asio::co_spawn(context_, listen_to_chief(), rethrow);
   const Clock::time_point due = Clock::now() + job_.longest_connect_all;
   const Clock::time_point end = due + 2 * kGrace;
-  std::string mine;  // why this worker is not connected with all
+  std::string mine = not_passed_on_;  // why this worker is not connected with all
   for (int64_t w = 0; w < job_.worker_index && mine.empty(); ++w) {
     if (w > 0) mine = co_await attach_in_time(w, Purpose::kControl, due);
     if (mine.empty()) mine = co_await attach_in_time(w, Purpose::kData, due);

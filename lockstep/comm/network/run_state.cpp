@@ -17,6 +17,11 @@ RunState::RunState() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
                      "look at this host's limits of open files");
 }
 
+void RunState::begin(uint64_t call) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  calls_.begun = call;
+}
+
 bool RunState::take(uint64_t call) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (is_frozen_) return false;

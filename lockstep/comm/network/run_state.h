@@ -18,6 +18,8 @@ class RunState {
   /// A ClusterError (LS-CLUSTER-SOCKET) where the system gives no event.
   RunState();
 
+  /// This worker has come to `call`.
+  void begin(uint64_t call);
   /// This worker has all that the others sent in `call`. False where it is frozen: then end() comes, and decides.
   bool take(uint64_t call);
   /// All workers have taken `call`. False as before.
@@ -26,6 +28,9 @@ class RunState {
   /// What this worker does, as encode(WorkerPhase) gives it.
   void set_phase(uint64_t phase) { phase_.store(phase, std::memory_order_relaxed); }
   uint64_t phase() const { return phase_.load(std::memory_order_relaxed); }
+  /// For whom this worker waits in its call, as far as it knows; -1: nobody. The others learn it by its heartbeats.
+  void set_waits_for(int64_t worker) { waits_for_.store(worker, std::memory_order_relaxed); }
+  int64_t waits_for() const { return waits_for_.load(std::memory_order_relaxed); }
   /// Nothing is taken or finished after this. How far this worker is.
   Calls freeze();
   /// The first end stays.
@@ -37,6 +42,7 @@ class RunState {
 
  private:
   std::atomic<uint64_t> phase_ = 0;
+  std::atomic<int64_t> waits_for_ = -1;
   mutable std::mutex mutex_;
   Calls calls_;  // guarded by mutex_, as are those below
   bool is_frozen_ = false;

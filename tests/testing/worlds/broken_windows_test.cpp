@@ -99,8 +99,9 @@ class DropsWhatHasNoRoom final : public PassesWindowsOn {
 
 TEST(BrokenWindows, AreFound) {
   expect_found(worlds_of<OnlyTheChiefHasWindows>(), {"AllOrNoneHaveWindows"}, {"some workers"});
-  expect_found(worlds_of<IsOnePutLate>(), {"PutsArriveBeforeTheNextCallReturns", "PutsOfAWorkerArriveInTheirOrder"});
-  expect_found(worlds_of<ChangesAByte>(), {"PutsArriveBeforeTheNextCallReturns"}, {"byte"});
+  expect_found(worlds_of<IsOnePutLate>(),
+               {"PutsArriveBeforeTheNextExchangeReturns", "PutsOfAWorkerArriveInTheirOrder"});
+  expect_found(worlds_of<ChangesAByte>(), {"PutsArriveBeforeTheNextExchangeReturns"}, {"byte"});
   expect_found(worlds_of<NeverCloses>(), {"PutsIntoClosedWindowsAreLost"}, {"closed window"});
   expect_found(worlds_of<DropsWhatHasNoRoom>(), {"PutsWithoutRoomEndTheRun"});
 }

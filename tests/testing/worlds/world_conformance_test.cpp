@@ -64,6 +64,7 @@ Worlds shared_memory(int64_t workers, std::chrono::milliseconds patience) {
 struct Network {
   bool plaintext = false;
   std::string plug_in = {};
+  int64_t most_direct = internal::kMostDirect;
   /// The host on which a worker says that it is; this machine where there is none.
   std::function<std::string(int64_t worker, int64_t workers)> host = {};
 };
@@ -80,6 +81,7 @@ Worlds make_network(int64_t workers, std::chrono::milliseconds patience, const N
                                 .own_address = "127.0.0.1",
                                 .secret = "a secret of this test",
                                 .plaintext = how.plaintext,
+                                .most_direct = how.most_direct,
                                 .host_id = how.host ? how.host(worker, workers) : std::string()};
   };
   const auto connect = [&](std::unique_ptr<internal::NetworkRendezvous> network) {
@@ -136,6 +138,10 @@ INSTANTIATE_TEST_SUITE_P(SharedMemory, WorldConforms, ::testing::ValuesIn(world_
 INSTANTIATE_TEST_SUITE_P(Tls, WorldConforms,
                          ::testing::ValuesIn(world_checks({.make = network({}), .workers = workers({2, 3, 8})})),
                          kName);
+// As more workers do.
+INSTANTIATE_TEST_SUITE_P(
+    TlsInRounds, WorldConforms,
+    ::testing::ValuesIn(world_checks({.make = network({.most_direct = 0}), .workers = workers({2, 3, 7})})), kName);
 // As tls, but for the cipher.
 INSTANTIATE_TEST_SUITE_P(
     Tcp, WorldConforms,
