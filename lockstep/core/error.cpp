@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <new>
 #include <optional>
 #include <set>
 
@@ -122,6 +123,8 @@ std::string message_of(const std::exception_ptr& exception) {
   } catch (const c10::Error& error) {
     std::string text = error.what_without_backtrace();
     return text.substr(0, text.find("\nException raised from"));
+  } catch (const std::bad_alloc& error) {
+    return std::string("no memory: ") + error.what();
   } catch (const std::exception& error) {
     return error.what();
   } catch (...) {

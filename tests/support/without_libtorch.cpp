@@ -1,5 +1,7 @@
 // Stands for what the folders cluster and comm use of core/ that knows LibTorch: the text of its errors, and its
 // version.
+#include <new>
+
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"
 
@@ -8,6 +10,8 @@ namespace lockstep {
 std::string message_of(const std::exception_ptr& exception) {
   try {
     std::rethrow_exception(exception);
+  } catch (const std::bad_alloc& error) {
+    return std::string("no memory: ") + error.what();
   } catch (const std::exception& error) {
     return error.what();
   } catch (...) {
