@@ -116,6 +116,17 @@ void FusedUpdate::begin_step() {
   }
 }
 
+void FusedUpdate::expect_factors(std::size_t i) {
+  const at::Tensor& like = owners_[i].variable->like();
+  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
+    const auto first = static_cast<std::size_t>(range_.first) + lane;
+    const Place end = lane_begin_[first + 1];
+    if (i < lane_begin_[first].target || i > end.target || (i == end.target && end.block == 0)) continue;
+    for (FactorBlocks& made : lanes_[lane].made)
+      made.reserve(like.size(0), like.size(1), kBlockBytes / static_cast<int64_t>(sizeof(float)));
+  }
+}
+
 void FusedUpdate::look_up(std::size_t i) {
   const UpdateTarget& owner = owners_[i];
   Target& target = targets_[i];
@@ -267,13 +278,13 @@ void FusedUpdate::run_half_block(const GradientTable& gradients, int lane, std::
       buffer += kSumBlock;
       return to;
     };
-    std::vector<const void*> wide;
-    wide.reserve(static_cast<std::size_t>(replicas_.count));
+    std::vector<const void*>& wide = lanes_[lane].row;
     for (int64_t r = 0; r < replicas_.count; ++r) {
       FactorBlocks& made = lanes_[lane].made[static_cast<std::size_t>(r)];
       const Leaf leaf = gradients.leaf(i, replicas_.first + r);
       const bool is_wide = gradients.is_wide(i) || !leaf.present();
-      wide.push_back(is_wide ? leaf.block<float>(offset, count, made) : widen(leaf.block<Half>(offset, count, made)));
+      wide[static_cast<std::size_t>(r)] =
+          is_wide ? leaf.block<float>(offset, count, made) : widen(leaf.block<Half>(offset, count, made));
     }
     const Sum<float> sum =
         sum_of<float>(wide.data(), replicas_.count, count, reinterpret_cast<float*>(lanes_[lane].scratch.data()));

@@ -73,6 +73,8 @@ class FusedUpdate {
   /// The numbers by which the next step updates target i; null leaves the target unchanged. The caller keeps
   /// `*coefficients` alive until the step ends.
   void set_coefficients(std::size_t i, const Coefficients* coefficients) { targets_[i].coefficients = coefficients; }
+  /// Gets the memory in which gradients of target i are made from factors, so that update() needs none for them.
+  void expect_factors(std::size_t i);
   bool present(std::size_t i) const { return targets_[i].coefficients != nullptr; }
 
   /// Computes the lane's part of the squared norm of the summed gradients. Writes no weights, slots or checksums.

@@ -46,6 +46,9 @@ class GradientExchange {
   std::string report() const;
   /// `all` has the gradients of each variable, and stays until the step ends; `reports` are those of all workers.
   void begin_step(const std::vector<GradientsOnWorkers>& all, std::span<const std::string> reports);
+  /// Whether any variable, or variable i, travels as factors in this step.
+  bool has_factors() const { return factors_.has_any(); }
+  bool has_factors(std::size_t i) const { return factored_[i] != 0; }
   void pack(const GradientTable& gradients, int lane, int num_lanes);
   /// Sends factors and partial sums. Throws what the World throws.
   void send(const GradientTable& gradients);

@@ -202,6 +202,13 @@ bool GradientTable::sum_is_finite(std::size_t i, int64_t offset, int64_t count) 
   return !total.defined() || at::isfinite(total).all().item<bool>();
 }
 
+bool GradientTable::has_factors(std::size_t i) const {
+  for (int64_t r = 0; r < replicas_; ++r) {
+    if (own_leaf(i, r).factors()) return true;
+  }
+  return false;
+}
+
 Gradients GradientTable::gradients_here(std::size_t i) const {
   Gradients found = Gradients::kNone;
   for (int64_t r = 0; r < replicas_; ++r) {

@@ -4,6 +4,7 @@
 
 #include <ATen/core/TensorBody.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string_view>
@@ -87,6 +88,11 @@ class GradientTable {
   }
   /// Which gradients of variable i the local replicas have.
   Gradients gradients_here(std::size_t i) const;
+  /// Whether any gradient of the local replicas, or of variable i, is kept as factors.
+  bool has_factors() const {
+    return std::any_of(factors_.begin(), factors_.end(), [](const auto& of_replica) { return !of_replica.empty(); });
+  }
+  bool has_factors(std::size_t i) const;
   /// What agree_on_presence() was told of all workers.
   const ToldOfGradients& told() const { return told_; }
   /// For a message: the local replicas whose gradient of variable i is not finite everywhere. Call when all have

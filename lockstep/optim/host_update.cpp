@@ -65,6 +65,7 @@ std::string encode(const ToldOfForm& told) {
 
 ToldOfForm decode_told(const std::string& data) {
   std::istringstream in(data);
+  in.exceptions(std::ios::badbit);  // else it hides that there was no memory, and this worker alone decides otherwise
   ToldOfForm told;
   in >> told.lanes >> told.host >> std::ws;
   std::getline(in, told.loops);

@@ -97,10 +97,19 @@ void OptimizerState::begin_exchange(const StepOptions& options) {
   }
   if (sliced_) sliced_->begin_step(gradients_.told(), present());
   if (exchange_) exchange_->begin_step(gradients_.told().gradients, gradients_.told().reports);
+  expect_factors();
   if (local_ || group_->num_workers() == 1) return;
   // Another optimizer of the same variables may be shared.
   for (const auto& variable : variables_) {
     if (variable->is_in_halves()) variable->as_mirrored().leave_halves();
+  }
+}
+
+void OptimizerState::expect_factors() {
+  if (host_ || sliced_ || !(exchange_ ? exchange_->has_factors() : gradients_.has_factors())) return;
+  for (std::size_t i = 0; i < variables_.size(); ++i) {
+    if (exchange_ ? !exchange_->has_factors(i) : !gradients_.has_factors(i)) continue;
+    for (Part& part : parts_) part.update.expect_factors(i);
   }
 }
 

@@ -113,6 +113,9 @@ class OptimizerState {
   /// What the other workers need of this one for begin_exchange().
   std::string report() const;
   void begin_exchange(const StepOptions& options);
+  /// Gets the memory in which the update makes gradients from factors. Once all workers have the sums there is no vote
+  /// any more, and the update of each is whole or not at all.
+  void expect_factors();
   void reduce(int lane, int num_lanes);
   void finish_sums();
   void end_pack();

@@ -96,6 +96,17 @@ at::Tensor Factors::first_rows(int64_t count) const {
   return result;
 }
 
+int64_t FactorBlocks::rows_for(int64_t count, int64_t columns) const {
+  const int64_t needed = std::max((count + columns - 1) / columns, room_ / columns);
+  return (needed + kLeftGroup - 1) / kLeftGroup * kLeftGroup;
+}
+
+void FactorBlocks::reserve(int64_t rows, int64_t columns, int64_t count) {
+  // Before a block's elements are those of its group of rows, and as many elements as a block has may be kept.
+  const int64_t made = std::min(rows_for(count + kLeftGroup * columns, columns), rows) * columns;
+  values_.reserve(static_cast<std::size_t>(count + made));
+}
+
 const float* FactorBlocks::block(const Factors& factors, int64_t offset, int64_t count) {
   const int64_t columns = factors.columns();
   if (factors_ != &factors || offset < begin_ || offset > end_) {
@@ -110,9 +121,7 @@ const float* FactorBlocks::block(const Factors& factors, int64_t offset, int64_t
     }
     begin_ = end_ - kept;
     const int64_t row = end_ / columns;
-    const int64_t needed = std::max((offset + count - end_ + columns - 1) / columns, room_ / columns);
-    const int64_t groups = (needed + kLeftGroup - 1) / kLeftGroup;
-    const int64_t rows = std::min(groups * kLeftGroup, factors.rows() - row);
+    const int64_t rows = std::min(rows_for(offset + count - end_, columns), factors.rows() - row);
     const auto size = static_cast<std::size_t>(kept + rows * columns);
     if (values_.size() < size) values_.resize(size);
     factors.fill_rows(row, rows, values_.data() + kept);

@@ -79,12 +79,17 @@ class FactorBlocks {
   /// part of the right factor is used while it is in a cache.
   explicit FactorBlocks(int64_t room) : room_(room) {}
 
+  /// Gets memory for all blocks of up to `count` elements of a matrix of that shape. block() then needs none.
+  void reserve(int64_t rows, int64_t columns, int64_t count);
   /// Elements [offset, offset + count) of the matrix in the order of its rows. Valid until the next call.
   const float* block(const Factors& factors, int64_t offset, int64_t count);
   /// Call before the first block of a step: other factors may lie where earlier ones lay.
   void restart() { factors_ = nullptr; }
 
  private:
+  /// How many rows are made together so that there are `count` elements more.
+  int64_t rows_for(int64_t count, int64_t columns) const;
+
   int64_t room_;
   const Factors* factors_ = nullptr;
   // Elements [begin_, end_) of the matrix are in values_. end_ is the begin of a group of rows, or the matrix's end.
