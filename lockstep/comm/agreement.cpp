@@ -40,7 +40,7 @@ class Reader {
       value |= uint64_t{static_cast<unsigned char>(bytes[static_cast<std::size_t>(i)])} << (8 * i);
     return value;
   }
-  std::string text() { return std::string(take(word())); }
+  std::string_view text() { return take(word()); }
   void end() const {
     if (!rest_.empty()) refuse();
   }
@@ -102,6 +102,25 @@ std::string who_did_what(std::span<const Proposal> proposals) {
   return text;
 }
 
+/// What decode() gives. Takes no memory where each text fits into that of `proposal`.
+void decode_into(Proposal& proposal, std::string_view bytes, int64_t worker) {
+  Reader reader(bytes, worker);
+  if (reader.word() != kFormat) reader.refuse();
+  const uint64_t state = reader.word();
+  if (state > static_cast<uint64_t>(Proposal::State::kFailed)) reader.refuse();
+  proposal.state = static_cast<Proposal::State>(state);
+  proposal.call = reader.text();
+  proposal.name = reader.text();
+  proposal.signature = reader.word();
+  proposal.step = static_cast<int64_t>(reader.word());
+  proposal.replica = static_cast<int64_t>(reader.word());
+  proposal.detail = reader.text();
+  proposal.places.clear();
+  for (uint64_t left = reader.word(); left > 0; --left) proposal.places.emplace_back(reader.text());
+  proposal.data = reader.text();
+  reader.end();
+}
+
 }  // namespace
 
 std::string encode(const Proposal& proposal) {
@@ -121,21 +140,8 @@ std::string encode(const Proposal& proposal) {
 }
 
 Proposal decode(std::string_view bytes, int64_t worker) {
-  Reader reader(bytes, worker);
-  if (reader.word() != kFormat) reader.refuse();
   Proposal proposal;
-  const uint64_t state = reader.word();
-  if (state > static_cast<uint64_t>(Proposal::State::kFailed)) reader.refuse();
-  proposal.state = static_cast<Proposal::State>(state);
-  proposal.call = reader.text();
-  proposal.name = reader.text();
-  proposal.signature = reader.word();
-  proposal.step = static_cast<int64_t>(reader.word());
-  proposal.replica = static_cast<int64_t>(reader.word());
-  proposal.detail = reader.text();
-  for (uint64_t left = reader.word(); left > 0; --left) proposal.places.push_back(reader.text());
-  proposal.data = reader.text();
-  reader.end();
+  decode_into(proposal, bytes, worker);
   return proposal;
 }
 
@@ -181,12 +187,18 @@ void require_agreement(std::span<const Proposal> proposals, int64_t worker) {
 }
 
 std::vector<Proposal> propose(Rounds& rounds, const Proposal& mine, const std::exception_ptr& own) {
-  Proposal told = mine;
-  if (told.state == Proposal::State::kFailed) told.data = fmt::format("{} {}", getpid(), host_name());
-  auto all = rounds.agree(encode(told), [&](const std::vector<std::string>& records) {
-    std::vector<Proposal> proposals;
-    for (std::size_t w = 0; w < records.size(); ++w) proposals.push_back(decode(records[w], static_cast<int64_t>(w)));
-    require_agreement(proposals, rounds.worker_index());
+  auto all = rounds.or_end_run([&] {
+    Proposal told = mine;
+    if (told.state == Proposal::State::kFailed) told.data = fmt::format("{} {}", getpid(), host_name());
+    const std::string record = encode(told);
+    // The others mostly say the same, in texts of the same length. Then no memory is needed any more once the records
+    // are there, and all workers decide alike: where one could not read a vote, it would not do what all others do.
+    std::vector<Proposal> proposals(static_cast<std::size_t>(rounds.num_workers()), told);
+    rounds.agree(record, [&](const std::vector<std::string>& records) {
+      for (std::size_t w = 0; w < records.size(); ++w)
+        decode_into(proposals.at(w), records[w], static_cast<int64_t>(w));
+      require_agreement(proposals, rounds.worker_index());
+    });
     return proposals;
   });
   if (own) rounds.fail(own);
@@ -206,7 +218,7 @@ std::vector<Proposal> agree_on_call(Rounds& rounds, Proposal mine, FunctionRef<v
   }
   if (own) {
     mine.state = Proposal::State::kFailed;
-    mine.detail = message_of(own);
+    rounds.or_end_run([&] { mine.detail = message_of(own); });
   }
   // Within a step, a save or a restore that phase says more.
   using Kind = WorkerPhase::Kind;

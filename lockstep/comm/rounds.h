@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/comm/world.h"
+#include "lockstep/core/error.h"
 #include "lockstep/core/unwinding.h"
 
 namespace lockstep::internal {
@@ -71,10 +72,27 @@ class Rounds {
   /// before, nothing is sent, and that failure is thrown.
   template <class Read>
   std::invoke_result_t<const Read&, const std::vector<std::string>&> agree(const std::string& mine, const Read& read) {
-    return unless_failed([&] { return read(world_->agree(mine)); });
+    return unless_failed([&] { return or_end_run([&] { return read(world_->agree(mine)); }); });
   }
   void exchange(std::span<const std::span<const std::byte>> to, std::span<const std::span<std::byte>> from) {
-    unless_failed([&] { world_->exchange(to, from); });
+    unless_failed([&] { or_end_run([&] { world_->exchange(to, from); }); });
+  }
+
+  /// Does `work`, which stands between a round and what all workers do after it without another agreement: an exchange,
+  /// or an update. They cannot be told of a failure there, because they wait for bytes or have gone on. So an exception
+  /// of this worker alone, as where it has no memory, ends the run for all (World::abort). An Error does not: it
+  /// follows from what all have agreed on, and they throw it too. Lanes may call it side by side.
+  template <class Work>
+  std::invoke_result_t<const Work&> or_end_run(const Work& work) {
+    if (alone_) return work();
+    try {
+      return work();
+    } catch (const Error&) {
+      throw;
+    } catch (...) {
+      if (!failure_) end_run(std::current_exception());
+      throw;
+    }
   }
 
  private:
@@ -86,6 +104,14 @@ class Rounds {
     } catch (...) {
       failure_ = std::current_exception();
       throw;
+    }
+  }
+
+  void end_run(const std::exception_ptr& error) noexcept {
+    try {
+      world_->abort(message_of(error));
+    } catch (...) {
+      world_->abort("no memory");  // not even for the message
     }
   }
 

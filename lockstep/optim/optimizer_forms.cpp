@@ -151,6 +151,8 @@ SumsBetweenHosts* OptimizerState::sums_between_hosts() const {
   return host_ ? host_->gradients().sums_between_hosts() : nullptr;
 }
 
+bool OptimizerState::exchanges() const { return exchange_ || sliced_ || sums_between_hosts(); }
+
 void OptimizerState::gather_slots() {
   if (sliced_) sliced_->slots().gather();
 }

@@ -57,33 +57,33 @@ class StepMeeting final : public Meeting {
     const bool across = optimizer_.group_->num_workers() > 1;
     if (reduces && !across) stages_.push_back(on_each_lane<&Self::reduce>("reduce"));
     if (optimizer_.exchange_ || optimizer_.host_ || optimizer_.sliced_) {
-      stages_.push_back(on_each_lane<&Self::pack>("pack"));
-      stages_.push_back(once<&Self::send>("send"));
+      stages_.push_back(on_each_lane<&Self::lane_or_end_run<&Self::pack>>("pack"));
+      stages_.push_back(once<&Self::or_end_run<&Self::send>>("send"));
     }
     // In the first step some of what follows may turn out not to be needed.
     const bool may_have_several_hosts = optimizer_.sums_between_hosts() || !optimizer_.form_is_decided_;
     if (may_have_several_hosts) {
-      stages_.push_back(on_each_lane<&Self::combine>("combine"));
-      stages_.push_back(once<&Self::send_partial_sums>("send partial sums"));
+      stages_.push_back(on_each_lane<&Self::lane_or_end_run<&Self::combine>>("combine"));
+      stages_.push_back(once<&Self::or_end_run<&Self::send_partial_sums>>("send partial sums"));
     }
     if (optimizer_.exchange_ || may_have_several_hosts) {
-      stages_.push_back(on_each_lane<&Self::add>("add"));
-      stages_.push_back(once<&Self::send_sums>("send sums"));
+      stages_.push_back(on_each_lane<&Self::lane_or_end_run<&Self::add>>("add"));
+      stages_.push_back(once<&Self::or_end_run<&Self::send_sums>>("send sums"));
       if (optimizer_.asked_form_.wire != WireFormat::kExact) stages_.push_back(on_each_lane<&Self::unpack>("unpack"));
     }
     if (reduces && across && !optimizer_.host_ && !optimizer_.sliced_)
-      stages_.push_back(once<&Self::reduce_across>("reduce across workers"));
+      stages_.push_back(once<&Self::or_end_run<&Self::reduce_across>>("reduce across workers"));
     if (measures_) {
-      stages_.push_back(on_each_lane<&Self::measure>("measure"));
-      stages_.push_back(once<&Self::check>("check"));
+      stages_.push_back(on_each_lane<&Self::lane_or_end_run<&Self::measure>>("measure"));
+      stages_.push_back(once<&Self::or_end_run<&Self::check>>("check"));
     }
     if (optimizer_.sliced_) {
-      stages_.push_back(on_each_lane<&Self::prepare>("prepare"));
-      stages_.push_back(once<&Self::vote>("vote"));
+      stages_.push_back(on_each_lane<&Self::lane_or_end_run<&Self::prepare>>("prepare"));
+      stages_.push_back(once<&Self::or_end_run<&Self::vote>>("vote"));
     }
-    stages_.push_back(on_each_lane<&Self::update>("update"));
+    stages_.push_back(on_each_lane<&Self::lane_or_end_run<&Self::update>>("update"));
     if (optimizer_.host_ || !optimizer_.form_is_decided_) {
-      stages_.push_back(once<&Self::vote>("vote"));
+      stages_.push_back(once<&Self::or_end_run<&Self::vote>>("vote"));
       stages_.push_back(on_each_lane<&Self::move>("move"));
     }
     stages_.push_back(on_each_lane<&Self::settle>("settle"));
@@ -92,8 +92,24 @@ class StepMeeting final : public Meeting {
   }
 
  private:
+  // Stages that the other workers need for an exchange, or after the last one. See Rounds::or_end_run.
+  template <auto Member>
+  void or_end_run() {
+    if (!optimizer_.exchanges()) return (this->*Member)();
+    optimizer_.group_->rounds().or_end_run([&] { (this->*Member)(); });
+  }
+  template <auto Member>
+  void lane_or_end_run(int lane, int num_lanes) {
+    if (!optimizer_.exchanges()) return (this->*Member)(lane, num_lanes);
+    optimizer_.group_->rounds().or_end_run([&] { (this->*Member)(lane, num_lanes); });
+  }
+
   void compare(int lane, int) { optimizer_.exchange_->compare(optimizer_.gradients_, lane); }
-  void begin() { optimizer_.begin_step(options_); }
+  void begin() {
+    // In each form of several workers it takes decisions for later steps too: how memory is laid out, and who has it.
+    if (optimizer_.local_) return optimizer_.begin_step(options_);
+    optimizer_.group_->rounds().or_end_run([&] { optimizer_.begin_step(options_); });
+  }
   void reduce(int lane, int num_lanes) { optimizer_.reduce(lane, num_lanes); }
   void pack(int lane, int num_lanes) {
     if (optimizer_.host_) return optimizer_.host_->gradients().pack(optimizer_.gradients_, lane, num_lanes);

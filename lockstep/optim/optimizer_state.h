@@ -121,6 +121,9 @@ class OptimizerState {
   void end_pack();
   /// Of an update that the workers of each host share, where there are several hosts; otherwise null.
   SumsBetweenHosts* sums_between_hosts() const;
+  /// Whether bytes travel between workers in a step, and no function of the program takes part. Otherwise a worker that
+  /// fails tells the others: they come to an agreement next.
+  bool exchanges() const;
   /// All workers get what they need for the norm of all gradients.
   void share_norm();
   /// Where slots are sliced: computes the new weights of a lane's part of the own slices.

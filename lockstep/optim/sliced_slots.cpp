@@ -163,14 +163,16 @@ std::vector<SlicedSlots::Slot> SlicedSlots::exchange_wanted(const char* call, co
                               slots_.size(), slots_.size() - sliced.size());
   };
   agree_on_call(group_.rounds(), {.call = call, .name = name_, .step = group_.step()}, fill_in);
-  for (const auto& group : groups) {
-    for (const Slot& slot : group) slot.mirrored().set_slicing(Slicing::kFilled);
-    if (group.size() == 1) {
-      exchange([&](int64_t from, int64_t to) { return part_of(group.front(), from, to, wanted); });
-    } else {
-      exchange_together(group, wanted, messages);
+  group_.rounds().or_end_run([&] {
+    for (const auto& group : groups) {
+      for (const Slot& slot : group) slot.mirrored().set_slicing(Slicing::kFilled);
+      if (group.size() == 1) {
+        exchange([&](int64_t from, int64_t to) { return part_of(group.front(), from, to, wanted); });
+      } else {
+        exchange_together(group, wanted, messages);
+      }
     }
-  }
+  });
   return sliced;
 }
 

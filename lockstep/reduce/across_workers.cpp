@@ -116,16 +116,19 @@ std::vector<std::vector<at::Tensor>> gather_dense(Rounds& rounds, const std::vec
     }
     return empty;
   });
-  std::vector<std::vector<std::byte>> received(workers);
-  const std::vector<std::byte> sent = packed(mine);
-  std::vector<std::span<const std::byte>> to(workers, sent);
-  std::vector<std::span<std::byte>> from(workers);
-  for (std::size_t w = 0; w < workers; ++w) {
-    if (w == here) continue;
-    received[w].resize(bytes_of(all[w]));
-    from[w] = received[w];
-  }
-  rounds.exchange(to, from);
+  std::vector<std::vector<std::byte>> received;
+  rounds.or_end_run([&] {
+    received.resize(workers);
+    const std::vector<std::byte> sent = packed(mine);
+    std::vector<std::span<const std::byte>> to(workers, sent);
+    std::vector<std::span<std::byte>> from(workers);
+    for (std::size_t w = 0; w < workers; ++w) {
+      if (w == here) continue;
+      received[w].resize(bytes_of(all[w]));
+      from[w] = received[w];
+    }
+    rounds.exchange(to, from);
+  });
   for (std::size_t w = 0; w < workers; ++w) {
     if (w != here) unpack(received[w], all[w]);
   }

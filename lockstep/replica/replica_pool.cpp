@@ -286,30 +286,31 @@ void ReplicaPool::decide_from(const RoundRecord& record, std::exception_ptr erro
   }
 }
 
-void ReplicaPool::tell_workers(const RoundRecord& record) {
-  Proposal mine = proposal_of(record, arrivals_, step_);
-  std::exception_ptr own;
-  for (std::size_t r = 0; r < replicas_.size() && !own; ++r) {
-    if (!replicas_[r].error) continue;
-    own = replicas_[r].error;
-    mine.replica = first_ + static_cast<int64_t>(r);
-  }
-  if (!own && record.state == RoundRecord::State::kDifferent) own = different_meetings(arrivals_, first_);
-  if (!own && aborted_.load(std::memory_order_acquire)) own = reason_to_abort();
-  if (own) {
-    mine.state = Proposal::State::kFailed;
-    mine.detail = message_of(own);
-  }
-  WorkerPhase phase = rounds_->phase();
-  phase.is_meeting = true;
-  phase.meeting = record.state == RoundRecord::State::kMeeting ? arrivals_.front().meetings : 0;
-  rounds_->set_phase(phase);
-  try {
+void ReplicaPool::tell_workers(const RoundRecord& record) try {
+  // A worker that fails before the others have its proposal, or before it has read theirs, cannot tell them.
+  rounds_->or_end_run([&] {
+    Proposal mine = proposal_of(record, arrivals_, step_);
+    std::exception_ptr own;
+    for (std::size_t r = 0; r < replicas_.size() && !own; ++r) {
+      if (!replicas_[r].error) continue;
+      own = replicas_[r].error;
+      mine.replica = first_ + static_cast<int64_t>(r);
+    }
+    if (!own && record.state == RoundRecord::State::kDifferent) own = different_meetings(arrivals_, first_);
+    if (!own && aborted_.load(std::memory_order_acquire)) own = reason_to_abort();
+    if (own) {
+      mine.state = Proposal::State::kFailed;
+      mine.detail = message_of(own);
+    }
+    WorkerPhase phase = rounds_->phase();
+    phase.is_meeting = true;
+    phase.meeting = record.state == RoundRecord::State::kMeeting ? arrivals_.front().meetings : 0;
+    rounds_->set_phase(phase);
     const std::vector<Proposal> all = propose(*rounds_, mine, own);
     if (!own) rounds_->fail(order_.note(record, arrivals_, all));  // equal on all workers
-  } catch (...) {
-    // It is rounds_->failure().
-  }
+  });
+} catch (...) {
+  rounds_->fail(std::current_exception());  // or what it was before: the first failure stays
 }
 
 void ReplicaPool::carry_out_single_stages() {

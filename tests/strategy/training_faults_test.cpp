@@ -24,6 +24,7 @@
 #include "tests/support/fault_seeds.h"
 #include "tests/support/free_port.h"
 #include "tests/support/hosts.h"
+#include "tests/support/scarce_memory.h"
 #include "tests/support/worker_processes.h"
 #include "tests/support/workers.h"
 
@@ -71,9 +72,10 @@ struct Training {
         bias(strategy.make_variable(torch::arange(64).to(torch::kFloat).cos(), {.name = "bias"})),
         optimizer(strategy.make_optimizer({weight, bias}, torch::optim::AdamWOptions(0.01))) {}
 
-  /// Calls fault(place) at each place of the step, on the thread of the first replica of this worker.
+  /// Calls fault(place) at each place of the step, on the thread of the first replica of this worker. Where `memory` is
+  /// given, that of the optimizer's step.
   template <class Fault>
-  void step(Strategy& strategy, const Fault& fault) const {
+  void step(Strategy& strategy, const Fault& fault, testing::ScarceMemory* memory = nullptr) const {
     fault("before");
     const int64_t first = *strategy.per_replica([](ReplicaId r) { return r.value(); }).begin();
     strategy.run([&](ReplicaContext& ctx) {
@@ -88,7 +90,10 @@ struct Training {
         fault("merge");
         return 0;
       });
-      optimizer.step(ctx, {.clip_global_norm = 1});
+      {
+        const testing::ScarceMemory::Scope scope(memory);
+        optimizer.step(ctx, {.clip_global_norm = 1});
+      }
       if (is_first) fault("updated");
     });
     fault("after");
@@ -119,7 +124,7 @@ std::shared_ptr<World> join_job() {
 }
 
 /// Trains until it fails. Worker FAILS does HOW at PLACE of step kFirst, or tells the test that it has come to that
-/// step, and the test does it.
+/// step, and the test does it. Where HOW is "scarce", PLACE says which allocation of its optimizer's step fails.
 WORKER_BODY(trains_until_a_fault) {
   torch::set_num_threads(1);
   const std::string how = std::getenv("HOW");
@@ -127,6 +132,7 @@ WORKER_BODY(trains_until_a_fault) {
   const bool fails = testing::my_worker_index() == number_of("FAILS");
   OneOfSeveral strategy(join_job(), kReplicas, 1, nullptr);
   const Training training(strategy);
+  testing::ScarceMemory memory(how == "scarce" ? std::stoll(fault_at) : 0);
   int64_t made = 0;
   const auto fault = [&](const std::string& place) {
     if (!fails || made != kFirst || place != fault_at) return;
@@ -138,7 +144,9 @@ WORKER_BODY(trains_until_a_fault) {
   };
   try {
     while (how != "slow" || made < 2 * kFirst) {
-      training.step(strategy, fault);
+      const bool is_scarce = fails && how == "scarce" && made == kFirst;
+      if (is_scarce) report("the fault comes");
+      training.step(strategy, fault, is_scarce ? &memory : nullptr);
       ++made;
     }
     report("made " + std::to_string(made) + " " + training.digest());
@@ -328,6 +336,20 @@ TEST_P(TrainingFaults, AnExceptionIsToldToAllAndTheyHaveACompletedStep) {
       "exception", seconds(2),
       [&](const auto& place) { return is_between_steps(place) ? "ended by an exception" : "a mistake of the program"; },
       [&](const auto& place) { return is_between_steps(place) ? 3 : 0; });
+}
+
+TEST_P(TrainingFaults, AWorkerWithoutMemoryIsNamedAndTheOthersHaveACompletedStep) {
+  std::mt19937 random(7);
+  for (int64_t seed = 0; seed < fault_seeds() && !HasFailure(); ++seed) {
+    const int64_t fails = (seed + 2) % kWorkers;
+    const std::string allocation = std::to_string(1 + random() % 40);  // each form makes more
+    SCOPED_TRACE("allocation " + allocation);
+    const auto workers = start("scarce", fails, allocation);
+    const Time when = workers->expect(fails, "the fault comes", seconds(120)).when;
+    expect_named(*workers, {{fails, "no memory"}}, when, seconds(2));
+    EXPECT_EQ(workers->wait(fails).code, 0) << workers->output(fails);
+    expect_nothing_left();
+  }
 }
 
 TEST_P(TrainingFaults, AWorkerThatNeverComesIsNamedAndTheOthersHaveACompletedStep) {

@@ -158,7 +158,7 @@ class SharedMemoryWorld final : public World {
   } catch (const Error&) {
     throw;
   } catch (const std::exception&) {  // no memory for a record
-    segment_.end(worker_, "a worker had no memory for what the others sent");
+    abort("it had no memory for what the others sent");
     throw;
   }
 
