@@ -11,9 +11,9 @@
 #include <functional>
 #include <memory>
 #include <new>
-#include <optional>
 #include <ostream>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -35,6 +35,9 @@ void* scarce(std::size_t bytes) {
 // Of the whole program; they are as the standard ones where no test lets an allocation fail.
 void* operator new(std::size_t bytes) { return scarce(bytes); }
 void* operator new[](std::size_t bytes) { return scarce(bytes); }
+// What may fail without an exception is not of interest, and has to fit the functions that free it.
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return std::malloc(bytes == 0 ? 1 : bytes); }
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept { return std::malloc(bytes == 0 ? 1 : bytes); }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
