@@ -111,7 +111,6 @@ ToldOfGradients gradients_on_workers(const ReplicaGroup& group,
   std::vector<GradientsOnWorkers> anywhere(variables.size());
   std::vector<std::string> reports;
   std::vector<char> all_factors(variables.size(), 1);
-  for (GradientsOnWorkers& one : anywhere) one.factors.resize(static_cast<std::size_t>(group.num_replicas()));
   std::vector<int64_t> frozen(variables.size(), -1);
   std::vector<int64_t> trained(variables.size(), -1);
   for (std::size_t w = 0; w < all.size(); ++w) {
@@ -127,6 +126,7 @@ ToldOfGradients gradients_on_workers(const ReplicaGroup& group,
       Gradients theirs = Gradients::kNone;
       if (letter == kFactors) {
         theirs = Gradients::kSome;
+        anywhere[i].factors.resize(static_cast<std::size_t>(group.num_replicas()));
         for (int64_t r = block.first; r < block.end(); ++r) {
           anywhere[i].factors[static_cast<std::size_t>(r)] = reader.outline();
         }
