@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a step's control traffic costs with many workers: the protocol of lockstep/comm/network, message by message.
 
-A step over a network has three agreements and two exchanges (docs/multi-worker.md). At the end of each of these calls
+A step over a network has five agreements and two exchanges: bench/many_workers counts them. At the end of each of these calls
 all workers tell each other that they have taken it. Up to 16 workers send a record, and then "taken", to each other
 one. With more of them records and "taken" go in rounds of doubling distance (lockstep/comm/network/dissemination.h). A
 worker sends and receives one message at a time. Each worker sends heartbeats to those with whom it deals in rounds, by
@@ -19,7 +19,7 @@ import heapq
 import json
 import random
 
-AGREEMENTS = 3  # of a step: the meeting, which gradients, the end
+AGREEMENTS = 5  # of a step: its begin, the meeting, which gradients, the end of all replicas, the end
 EXCHANGES = 2  # partial sums, sums
 MOST_DIRECT = 16
 TICK = 0.25  # seconds between heartbeats where .timeouts.lost is 5 s

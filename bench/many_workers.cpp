@@ -1,5 +1,6 @@
 // Measures what the number of workers costs one of them in a step, beside what travels: a World in which all others say
-// what this one says, at once. So what is left is to make, read and compare what each of so many workers tells.
+// what this one says, at once. In a run that does nothing, what is left is to make, read and compare what each of so
+// many workers tells, in three agreements. A step has two more, and adds the partial sums of all workers.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <torch/optim/sgd.h>
@@ -86,6 +87,8 @@ int main(int argc, char** argv) {
     Replicated<std::shared_ptr<Classifier>> model;
     Optimizer optimizer;
     std::vector<double> seconds = {};
+    std::vector<double> empty = {};
+    std::string calls = {};
   };
   std::vector<Job> jobs;
   for (const int64_t count : workers) {
@@ -105,19 +108,30 @@ int main(int argc, char** argv) {
     }
     return std::chrono::duration<double>(Clock::now() - start).count() / steps;
   };
-  for (Job& job : jobs) seconds_per_step(job);
+  const auto seconds_per_empty_run = [&](const Job& job) {
+    const auto start = Clock::now();
+    for (int i = 0; i < steps; ++i) job.strategy->run([](ReplicaContext&) {});
+    return std::chrono::duration<double>(Clock::now() - start).count() / steps;
+  };
+  for (Job& job : jobs) {
+    seconds_per_step(job);
+    job.world->agreements = job.world->exchanges = 0;
+  }
   for (int i = 0; i < blocks; ++i) {
     for (Job& job : jobs) job.seconds.push_back(seconds_per_step(job));
   }
+  for (Job& job : jobs)
+    job.calls = fmt::format("{:.1f} agreements and {:.1f} exchanges", 1.0 * job.world->agreements / (steps * blocks),
+                            1.0 * job.world->exchanges / (steps * blocks));
+  for (int i = 0; i < blocks; ++i) {
+    for (Job& job : jobs) job.empty.push_back(seconds_per_empty_run(job));
+  }
   std::vector<std::pair<std::string, std::string>> rows;
-  const double first = summarize(jobs.front().seconds).median;
-  const int made = steps * (blocks + 1);
   for (std::size_t i = 0; i < jobs.size(); ++i) {
-    const double median = summarize(jobs[i].seconds).median;
-    rows.emplace_back(fmt::format("{} workers", workers[i]),
-                      fmt::format("{:8.3f} ms of a step, {:+.3f} ms; {:.1f} agreements and {:.1f} exchanges",
-                                  1e3 * median, 1e3 * (median - first), 1.0 * jobs[i].world->agreements / made,
-                                  1.0 * jobs[i].world->exchanges / made));
+    rows.emplace_back(
+        fmt::format("{} workers", workers[i]),
+        fmt::format("{:8.3f} ms of an empty run, {:8.3f} ms of a step, with {}", 1e3 * summarize(jobs[i].empty).median,
+                    1e3 * summarize(jobs[i].seconds).median, jobs[i].calls));
   }
   print_table(rows);
   return 0;

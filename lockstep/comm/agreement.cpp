@@ -41,6 +41,12 @@ class Reader {
     return value;
   }
   std::string_view text() { return take(word()); }
+  /// How many texts follow.
+  uint64_t count() {
+    const uint64_t texts = word();
+    if (texts > rest_.size() / sizeof(uint64_t)) refuse();
+    return texts;
+  }
   void end() const {
     if (!rest_.empty()) refuse();
   }
@@ -115,8 +121,8 @@ void decode_into(Proposal& proposal, std::string_view bytes, int64_t worker) {
   proposal.step = static_cast<int64_t>(reader.word());
   proposal.replica = static_cast<int64_t>(reader.word());
   proposal.detail = reader.text();
-  proposal.places.clear();
-  for (uint64_t left = reader.word(); left > 0; --left) proposal.places.emplace_back(reader.text());
+  proposal.places.resize(reader.count());
+  for (std::string& place : proposal.places) place = reader.text();
   proposal.data = reader.text();
   reader.end();
 }
@@ -223,7 +229,11 @@ std::vector<Proposal> agree_on_call(Rounds& rounds, Proposal mine, FunctionRef<v
   }
   if (own) {
     mine.state = Proposal::State::kFailed;
-    rounds.or_end_run([&] { mine.detail = message_of(own); });
+    try {
+      rounds.or_end_run([&] { mine.detail = message_of(own); });
+    } catch (...) {
+      std::rethrow_exception(own);  // the run has ended for the others
+    }
   }
   // Within a step, a save or a restore that phase says more.
   using Kind = WorkerPhase::Kind;

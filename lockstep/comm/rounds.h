@@ -80,13 +80,17 @@ class Rounds {
 
   /// Does `work`, which stands between a round and what all workers do after it without another agreement: an exchange,
   /// or an update. They cannot be told of a failure there, because they wait for bytes or have gone on. So an exception
-  /// of this worker alone, as where it has no memory, ends the run for all (World::abort). An Error does not: it
-  /// follows from what all have agreed on, and they throw it too. Lanes may call it side by side.
+  /// of this worker alone, as where it has no memory, ends the run for all (World::abort). An Error does not, unless it
+  /// is an InternalError: it follows from what all have agreed on, and they throw it too. Lanes may call it side by
+  /// side.
   template <class Work>
   std::invoke_result_t<const Work&> or_end_run(const Work& work) {
     if (alone_) return work();
     try {
       return work();
+    } catch (const InternalError&) {
+      if (!failure_) end_run(std::current_exception());
+      throw;
     } catch (const Error&) {
       throw;
     } catch (...) {

@@ -81,13 +81,13 @@ void all_or_none(const Trial& trial) {
   });
 }
 
-/// In each round all put bytes into the windows of all, in pieces; some look after them meanwhile, and others do not.
 /// The call after which all puts are there.
 void exchange_after_puts(Worker& self, uint64_t round) {
   Messages(self, {.size = [](int64_t from, int64_t) { return static_cast<std::size_t>(100 * from); }}, round)
       .exchange(self);
 }
 
+/// In each round all put bytes into the windows of all, in pieces; some look after them meanwhile, and others do not.
 void before_the_next_exchange(const Trial& trial) {
   static constexpr std::array<std::size_t, 9> kSizes{1, 7, 1000, 16'000, 65'537, 300'001, 0, 3, 1'000'003};
   Job job(trial);
@@ -126,6 +126,30 @@ void before_the_next_exchange(const Trial& trial) {
       opened.close();
       self.agree("all have looked");
     }
+  });
+}
+
+/// One worker puts more than any buffer holds, while the one whose memory it is waits in agree().
+void hold_up_no_agreement(const Trial& trial) {
+  if (trial.workers < 2) return;
+  const auto size =
+      std::min<std::size_t>(std::size_t{24} << 20, static_cast<std::size_t>(trial.conformance->largest_bytes));
+  Job job(trial);
+  job.run([&](Worker& self) {
+    Windows* const windows = self.world().windows();
+    if (!windows) return;
+    Opened opened(self, 1, self.index() == 1 ? size : 1);
+    self.agree("all have opened it");
+    if (self.index() == 0) {
+      const auto bytes = bytes_for(self, 1, 0, size);
+      windows->put(1, 1, 0, {*bytes, bytes});
+    }
+    self.agree("after the put");
+    self.agree("and once more");
+    exchange_after_puts(self, 1);
+    if (self.index() == 1) expect_arrived(opened.of(0), 0, 1, 0);
+    opened.expect_guards(self.workers());
+    self.agree("all have looked");
   });
 }
 
@@ -218,9 +242,10 @@ void no_room(const Trial& trial) {
 
 constexpr const char* kArrive = "what is put before an exchange is in the other's memory when that has returned there";
 
-constexpr std::array<WorldCheck, 5> kWorldWindowChecks{{
+constexpr std::array<WorldCheck, 6> kWorldWindowChecks{{
     {"AllOrNoneHaveWindows", all_or_none, "windows() is null on all workers, or on none"},
     {"PutsArriveBeforeTheNextExchangeReturns", before_the_next_exchange, kArrive},
+    {"PutsHoldUpNoAgreement", hold_up_no_agreement, "agree() waits for no put, whoever comes first"},
     {"PutsOfAWorkerArriveInTheirOrder", in_their_order, "the puts of one worker arrive in their order"},
     {"PutsIntoClosedWindowsAreLost", lost_where_closed, "bytes for a window that is not open are read and dropped"},
     {"PutsWithoutRoomEndTheRun", no_room, "bytes are compared with the memory's size before they are written"},

@@ -117,8 +117,11 @@ TEST(GatheredRecords, AreReadFromWhatTheyMakeAlone) {
 
 RC_GTEST_PROP(GatheredRecords, RefuseOrReadAnyBytes, (std::string bytes)) {
   GatheredRecords one(8, 6, "");
-  const auto count = *rc::gen::inRange<int64_t>(1, 8);
-  if (one.add(bytes, count)) RC_ASSERT(one.message(count + 1).size() >= sizeof(uint64_t));
+  const auto count = *rc::gen::inRange<int64_t>(1, 6);
+  if (!one.add(bytes, count)) return;
+  GatheredRecords other(8, 5, "x");
+  RC_ASSERT(other.add(one.message(count + 1), count + 1));
+  RC_ASSERT(other.message(count + 2).ends_with(one.message(count + 1)));
 }
 
 TEST(TreeOfMembers, ReachesEachWorkerOnceByItsParentAndNobodyHasMoreChildrenThanTheLogarithm) {

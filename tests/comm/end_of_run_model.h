@@ -57,8 +57,9 @@ class Simulation {
     if (faults.stop) faults_.push_back(&Simulation::stop);
     if (faults.reset) faults_.push_back(&Simulation::reset);
     if (faults.false_alarm) faults_.push_back(&Simulation::raise_false_alarm);
-    const auto count = 2 + below(5);
     is_in_rounds_ = below(2) == 0;
+    // Of nine workers in rounds each has strangers; runs of so many take long.
+    const auto count = is_in_rounds_ && below(8) == 0 ? 9 : 2 + below(5);
     longest_run_ = 1 + below(4);
     faults_to_come_ = below(count + 1);
     steps_between_faults_ = std::array<uint64_t, 3>{10, 100, 1000}[below(3)];
@@ -265,7 +266,8 @@ class Simulation {
     // The moment at which a worker tells on that the run has ended is the one at which a fault can do most harm.
     const bool has_just_ended = !had_ended && workers_[w]->end_of_run->has_ended();
     if (has_just_ended && faults_to_come_ > 0 && below(8) != 0) happen_to(w);
-    if (below(8) == 0) beat(any_worker());
+    // A heartbeat is as many items as there are others, and each step takes one.
+    if (below(2 * workers_.size()) == 0) beat(any_worker());
   }
 
   // Faults. The last worker stays.

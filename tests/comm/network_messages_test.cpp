@@ -23,7 +23,7 @@ namespace {
 
 using Pair = std::pair<std::string, std::string>;
 
-constexpr std::array<int, 18> kKinds = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 16, 17, 18, 19, 20, 21, 22, 23};
+constexpr std::array<int, 19> kKinds = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 16, 17, 18, 19, 20, 21, 22, 23};
 
 Frame any_frame() {
   return {.kind = static_cast<Frame::Kind>(*rc::gen::elementOf(kKinds)),

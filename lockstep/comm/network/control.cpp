@@ -116,7 +116,7 @@ std::string Control::failure_of(int64_t worker, Noticed how, std::string text) c
   if (worker == worker_) {
     failure.phase = decode_phase(state_.phase());
     phase = describe(*failure.phase);
-  } else if (const Peer& peer = peers_[static_cast<std::size_t>(worker)]; peer.is_neighbour || peer.is_watched) {
+  } else if (const Peer& peer = peers_[static_cast<std::size_t>(worker)]; peer.is_neighbour || peer.is_known) {
     failure.phase = phases_.phase(worker);
     phase = phases_.describe(worker);
   }
@@ -124,7 +124,7 @@ std::string Control::failure_of(int64_t worker, Noticed how, std::string text) c
   return encode(failure);
 }
 
-void Control::wait_for(std::vector<int64_t> workers) {
+void Control::ask(std::vector<int64_t> workers) {
   asio::post(context_, [this, workers = std::move(workers)] {
     for (Peer& peer : peers_) peer.is_awaited = false;
     for (const int64_t w : workers) peers_[static_cast<std::size_t>(w)].is_awaited = true;
@@ -137,7 +137,7 @@ void Control::notice_broken(int64_t worker, const std::string& how) {
     const auto timer = std::make_shared<asio::steady_timer>(context_, 2 * tick_);
     timer->async_wait([this, timer, worker, how](std::error_code) {
       const Peer& peer = peers_[static_cast<std::size_t>(worker)];
-      if (peer.is_over || peer.is_asked) return;
+      if (peer.is_over || peer.is_probed) return;
       end_of_run_.notice(
           failure_of(worker, Noticed::kConnection,
                      fmt::format("the connection for data between worker {} and {} broke ({}); both are alive", worker_,
@@ -197,7 +197,7 @@ asio::awaitable<void> Control::listen(int64_t worker) {
   }
   if (peer.is_over || has_left_) co_return;
   // That of a process that has ended breaks; so does one that the network resets, between two that live.
-  peer.is_asked = true;
+  peer.is_probed = true;
   bool is_asked_again = false;
   while (!end_of_run_.has_ended()) {
     const Answer answer = co_await ask(worker);
@@ -269,6 +269,7 @@ void Control::receive(int64_t worker, const Frame& frame) {
   if (frame.kind == Kind::kLeft) return lose(worker, Gone::kLeft, frame.calls, frame.text);
   if (frame.kind == Kind::kHeartbeat) {
     peers_[static_cast<std::size_t>(worker)].calls = frame.calls;
+    peers_[static_cast<std::size_t>(worker)].is_known = true;
     phases_.see(worker, frame.number);
     calls_.see(worker, frame.calls.begun, frame.about);
   }
@@ -276,7 +277,7 @@ void Control::receive(int64_t worker, const Frame& frame) {
     tell(worker, heartbeat());
     datagrams_->send(heartbeat(), {&worker, 1});
   }
-  if (frame.kind == Kind::kSilent) suspect(frame.about);
+  if (frame.kind == Kind::kSilent) suspect(frame.about, frame.calls);
   end_of_run_.receive(worker, frame);
 }
 
@@ -286,12 +287,13 @@ Frame Control::heartbeat() const {
 
 /// Decides from whom something must be heard now.
 void Control::watch() {
-  const bool must_end = !end_of_run_.reason().empty();
+  const bool must_end = !end_of_run_.reason().empty() && !end_of_run_.has_ended();
   for (std::size_t w = 0; w < peers_.size(); ++w) {
     Peer& peer = peers_[w];
     const bool was_watched = peer.is_watched;
     peer.is_watched =
         peer.connection && !peer.is_over && (peer.is_neighbour || peer.is_awaited || peer.is_suspect || must_end);
+    if (!peer.is_watched) peer.is_known = false;
     if (!peer.is_watched || was_watched || peer.is_suspect) continue;
     peer.has_been_heard = false;
     peer.silent_ticks = -1;  // this tick does not count
@@ -309,9 +311,7 @@ asio::awaitable<void> Control::beat() {
       told_.clear();
       for (std::size_t w = 0; w < peers_.size(); ++w) {
         const Peer& peer = peers_[w];
-        // Who knows that the run must end sends heartbeats to all by itself.
-        const bool is_asked = !peer.is_neighbour && end_of_run_.reason().empty();
-        if (!peer.is_watched || is_asked != asks) continue;
+        if (!peer.is_watched || peer.is_neighbour == asks) continue;
         peer.connection->send(asks ? ask : beat);
         // A datagram may have been lost, and what was on its way when a connection broke.
         if (!peer.connection->is_open()) end_of_run_.ask_again(static_cast<int64_t>(w));
@@ -344,8 +344,8 @@ void Control::check_heartbeats() {
                     fmt::format("{} is frozen or cut off: worker {} has heard nothing from it for {:.1f} s{}{}",
                                 members_[w].name(), worker_, std::chrono::duration<double>(lost_).count(),
                                 stop.empty() ? "" : "; ", stop)));
-    if (are_all_neighbours_) continue;
-    const Frame silent{.kind = Kind::kSilent, .about = worker};
+    if (are_all_neighbours_ || !peer.is_neighbour) continue;
+    const Frame silent{.kind = Kind::kSilent, .calls = peer.calls, .about = worker};
     for (std::size_t other = 0; other < peers_.size(); ++other) {
       if (peers_[other].connection && !peers_[other].is_over && other != w) peers_[other].connection->send(silent);
     }
@@ -354,10 +354,12 @@ void Control::check_heartbeats() {
 }
 
 /// Another worker has heard nothing from this one for too long. A neighbour of it counts for itself.
-void Control::suspect(int64_t worker) {
+void Control::suspect(int64_t worker, const Calls& calls) {
   if (worker < 0 || worker >= static_cast<int64_t>(peers_.size())) return;
   Peer& peer = peers_[static_cast<std::size_t>(worker)];
   if (!peer.connection || peer.is_over || peer.is_neighbour) return;
+  peer.calls.taken = std::max(peer.calls.taken, calls.taken);
+  peer.calls.returned = std::max(peer.calls.returned, calls.returned);
   peer.is_suspect = true;
   peer.has_been_heard = false;
   peer.silent_ticks = std::max(peer.silent_ticks, most_silent_ticks() - std::max(most_silent_ticks() / 5, 1) - 1);

@@ -28,8 +28,8 @@ namespace lockstep::internal {
 ///
 /// Each worker hears the heartbeats of its *neighbours*: up to `most_direct` workers of all others, and of more the
 /// partners of a Dissemination, whose number grows with log W. Others it asks for heartbeats while it waits for them in
-/// a call. When the run must end, all hear all. What one neighbour finds silent it tells all, who then ask that worker
-/// and give it a fifth of `lost` for an answer.
+/// a call, and all others while the run must end. A worker that hears nothing from a neighbour for `lost` tells all.
+/// They ask that neighbour, and give it a fifth of `lost` to answer.
 ///
 /// A worker is gone when its connection breaks, however its process ended, and nobody listens at its address any more.
 /// Where it can still be reached, or gives no answer, the run ends because of the connection, and datagrams take the
@@ -63,8 +63,8 @@ class Control {
   void notice_broken(int64_t worker, const std::string& how);
   /// The program ends while the run goes on. Waits a moment until the others have been told.
   void leave_at_exit();
-  /// For whom this worker waits in a call: they are asked for heartbeats until the next such call.
-  void wait_for(std::vector<int64_t> workers);
+  /// These workers are asked for heartbeats until this is called again: this worker waits for them in a call.
+  void ask(std::vector<int64_t> workers);
   /// What the others do, by their heartbeats.
   const SeenPhases& phases() const { return phases_; }
   const SeenCalls& calls() const { return calls_; }
@@ -76,11 +76,12 @@ class Control {
     bool is_awaited = false;     // in a call of this worker
     bool is_suspect = false;     // another worker hears nothing from it
     bool is_watched = false;     // it is expected to let hear from it
+    bool is_known = false;       // what it does, since it is watched
     bool has_been_heard = true;  // since the last tick
     int silent_ticks = 0;
-    Calls calls = {};       // by its last heartbeat
-    bool is_over = false;   // it is gone, or takes part no longer
-    bool is_asked = false;  // its connection broke, and whether it is gone is not known yet
+    Calls calls = {};        // by its last heartbeat
+    bool is_over = false;    // it is gone, or takes part no longer
+    bool is_probed = false;  // its connection broke, and whether it is gone is not known yet
   };
   /// What came of the question whether a worker is still there.
   enum class Answer : uint8_t { kHere, kGone, kNone };
@@ -93,7 +94,7 @@ class Control {
   Frame heartbeat() const;
   void watch();
   void check_heartbeats();
-  void suspect(int64_t worker);
+  void suspect(int64_t worker, const Calls& calls);
   int most_silent_ticks() const { return static_cast<int>(lost_ / tick_); }
   void lose(int64_t worker, EndOfRun::Gone how, const Calls& calls, const std::string& reason);
   std::string failure_of(int64_t worker, PeerError::Noticed how, std::string text) const;

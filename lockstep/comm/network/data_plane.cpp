@@ -77,7 +77,7 @@ std::vector<std::string> DataPlane::agree(const std::string& mine) {
       one->send(Kind::kRecord, std::as_bytes(std::span(mine)));
       one->expect(all[static_cast<std::size_t>(one->other())]);
     }
-    return wait_for(others_);
+    return wait_for({others_});
   });
   return all;
 }
@@ -90,7 +90,7 @@ void DataPlane::exchange(std::span<const std::span<const std::byte>> to, std::sp
       one->send(Kind::kBytes, to[w]);
       one->expect(from[w]);
     }
-    return wait_for(others_);
+    return wait_for({others_});
   });
 }
 
@@ -105,6 +105,7 @@ void DataPlane::call(FunctionRef<bool()> move) {
   throw_if_ended(calls_ + 1);
   state_.begin(++calls_);
   is_in_call_ = true;
+  std::erase_if(with_puts_, [](const DataStream* one) { return !one->has_puts(); });
   try {
     if (move() && state_.take(calls_) && tell_taken() && state_.finish(calls_)) {
       is_in_call_ = false;
@@ -131,7 +132,7 @@ bool DataPlane::gather(const std::string& mine, std::vector<std::string>& all) {
     const std::array<DataStream*, 2> both{&stream(dissemination_.to(round)), &stream(dissemination_.from(round))};
     both[0]->send(Kind::kRecord, std::as_bytes(std::span(sent)));
     both[1]->expect(received, GatheredRecords::longest_message(count, kLongestRecord));
-    if (!wait_for(both)) return false;
+    if (!wait_for({.streams = both, .is_round = true})) return false;
     if (gathered.add(received, count)) continue;
     control_.notice(objection_to({}, {}, both[1]->other(), worker_), both[1]->other(), Noticed::kMessage);
     return false;
@@ -147,14 +148,14 @@ bool DataPlane::tell_taken() {
       one->send_taken();
       one->expect_taken();
     }
-    return wait_for(others_);
+    return wait_for({others_});
   }
   // Who hears "taken" in a round hears it of all from whom the sender has heard it before.
   for (int round = 0; round < dissemination_.num_rounds(); ++round) {
     const std::array<DataStream*, 2> both{&stream(dissemination_.to(round)), &stream(dissemination_.from(round))};
     both[0]->send_taken();
     both[1]->expect_taken();
-    if (!wait_for(both)) return false;
+    if (!wait_for({.streams = both, .is_round = true})) return false;
   }
   return true;
 }
@@ -176,18 +177,19 @@ bool DataPlane::advance(DataStream& stream, bool& has_more) {
 }
 
 /// Moves bytes until nothing moves any more on these streams. False where the run ends before.
-bool DataPlane::wait_for(std::span<DataStream* const> streams) {
-  const std::chrono::duration<double> tells_after =
-      std::min({timeouts_.lost, timeouts_.stalled, timeouts_.patience}) / 2;
+bool DataPlane::wait_for(const Wait& waits) {
+  const auto heartbeat = heartbeat_interval(timeouts_.lost);
+  std::chrono::duration<double> tells_at = std::min({timeouts_.lost, timeouts_.stalled, timeouts_.patience}) / 2;
   CallWait wait(timeouts_);
   auto spin_end = CallWait::Clock::now() + spin_;
   bool has_told = false;
   while (true) {
     bool has_more = false;
-    for (DataStream* const one : streams) {
+    for (DataStream* const one : waits.streams) {
       if (!is_done(*one) && !advance(*one, has_more)) return false;
     }
-    if (std::all_of(streams.begin(), streams.end(), [](const DataStream* one) { return is_done(*one); })) {
+    const auto is_over = [](const DataStream* one) { return is_done(*one); };
+    if (std::all_of(waits.streams.begin(), waits.streams.end(), is_over)) {
       if (has_told) tell_for_whom_it_waits({});
       return true;
     }
@@ -195,39 +197,41 @@ bool DataPlane::wait_for(std::span<DataStream* const> streams) {
     for (DataStream* const one : with_puts_) {
       if (one->has_puts() && !advance(*one, ignored)) return false;
     }
+    auto longest = CallWait::Clock::duration::max();
     switch (wait.count()) {
-      case CallWait::Verdict::kGoOn: break;
+      case CallWait::Verdict::kGoOn: longest = wait.longest_sleep(); break;
       case CallWait::Verdict::kWarn:
         log(LogLevel::kWarning, fmt::format("worker {} has waited {:.0f} s: {}", worker_, wait.seconds(),
-                                            missing_text(who_is_missing(streams))));
+                                            missing_text(who_is_missing(waits))));
+        longest = wait.longest_sleep();
         break;
       case CallWait::Verdict::kGiveUp:
-        if (!give_up(streams, wait.seconds())) break;
-        return false;
+        if (give_up(waits, wait.seconds())) return false;
+        break;
+    }
+    if (relays_) {
+      longest = std::min<CallWait::Clock::duration>(longest, heartbeat);
+      if (wait.seconds() >= tells_at.count()) {
+        has_told = true;
+        tells_at = std::chrono::duration<double>(wait.seconds()) + heartbeat;
+        tell_for_whom_it_waits(waits);
+      }
     }
     // Also where there is more to move, the end of the run is looked for.
     const bool may_sleep = !has_more && CallWait::Clock::now() >= spin_end;
-    auto longest = may_sleep ? wait.longest_sleep() : CallWait::Clock::duration::zero();
-    if (relays_) {
-      longest = std::min<CallWait::Clock::duration>(longest, heartbeat_interval(timeouts_.lost));
-      if (wait.seconds() >= tells_after.count()) {
-        has_told = true;
-        tell_for_whom_it_waits(who_is_missing(streams).workers);
-      }
-    }
-    if (sleep(streams, longest)) return false;
+    if (sleep(waits, may_sleep ? longest : CallWait::Clock::duration::zero())) return false;
     if (may_sleep) spin_end = CallWait::Clock::now() + spin_;
   }
 }
 
 /// Sleeps until bytes can be moved. True where the run has ended.
-bool DataPlane::sleep(std::span<DataStream* const> streams, CallWait::Clock::duration longest) {
+bool DataPlane::sleep(const Wait& wait, CallWait::Clock::duration longest) {
   files_.assign(1, {.fd = state_.event(), .events = POLLIN, .revents = 0});
   std::chrono::nanoseconds time = std::min<std::chrono::nanoseconds>(longest, std::chrono::minutes(1));
   const auto watch = [&](DataStream& one) {
     if (time.count() > 0) time = std::min(time, one.watch(files_));
   };
-  for (DataStream* const one : streams) {
+  for (DataStream* const one : wait.streams) {
     if (!is_done(*one)) watch(*one);
   }
   for (DataStream* const one : with_puts_) {
@@ -240,34 +244,42 @@ bool DataPlane::sleep(std::span<DataStream* const> streams, CallWait::Clock::dur
 }
 
 /// False where another worker knows better who is missing: it gives up, or in the end this one does.
-bool DataPlane::give_up(std::span<DataStream* const> streams, double seconds) {
-  const Missing missing = who_is_missing(streams);
+bool DataPlane::give_up(const Wait& wait, double seconds) {
+  const Missing missing = who_is_missing(wait);
   const std::chrono::duration<double> end = timeouts_.patience + timeouts_.lost;
-  if (missing.have_come && is_round(streams) && seconds < end.count()) return false;
+  if (missing.have_come && wait.is_round && seconds < end.count()) return false;
   control_.notice(fmt::format("after {:.1f} s {}", seconds, missing_text(missing)),
                   missing.workers.empty() ? -1 : missing.workers.front(), Noticed::kAbsent);
   return true;
 }
 
-/// Those who wait for this worker learn by its heartbeats for whom it waits, and those who are missing are asked for
-/// theirs.
-void DataPlane::tell_for_whom_it_waits(std::vector<int64_t> missing) {
+/// Those who wait for this worker learn by its heartbeats for whom it waits. Whoever has sent nothing since this worker
+/// told that last is asked for heartbeats.
+void DataPlane::tell_for_whom_it_waits(const Wait& wait) {
+  std::vector<int64_t> missing;
+  if (!wait.streams.empty()) missing = who_is_missing(wait).workers;
   state_.set_waits_for(missing.empty() ? -1 : missing.front());
-  control_.wait_for(std::move(missing));
+  if (!wait.is_round) {
+    bytes_read_.resize(members_.size());
+    std::erase_if(missing, [&](int64_t w) {
+      return std::exchange(bytes_read_[static_cast<std::size_t>(w)], stream(w).bytes_read()) != stream(w).bytes_read();
+    });
+  }
+  control_.ask(std::move(missing));
 }
 
 /// Who has not come to this call, or else whoever has come and not finished it.
-DataPlane::Missing DataPlane::who_is_missing(std::span<DataStream* const> streams) const {
+DataPlane::Missing DataPlane::who_is_missing(const Wait& wait) const {
   Missing missing;
   const auto all_where = [&](auto is_missing) {
-    for (const DataStream* const one : streams) {
+    for (const DataStream* const one : wait.streams) {
       if (is_missing(*one)) missing.workers.push_back(one->other());
     }
     return !missing.workers.empty();
   };
   if (all_where([](const DataStream& one) { return !one.has_begun(); })) {
-    // Of two that exchange their records in rounds, the other one may have come and wait itself.
-    if (!is_round(streams)) return missing;
+    if (!wait.is_round) return missing;
+    // The other one may have come, and wait itself.
     const int64_t culprit = control_.calls().who_holds_up(missing.workers.front(), calls_);
     missing.have_come = culprit < 0 || culprit == worker_;
     if (!missing.have_come) missing.workers = {culprit};

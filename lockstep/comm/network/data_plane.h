@@ -53,6 +53,11 @@ class DataPlane final : public Windows {
   uint64_t arrived(uint64_t window, int64_t worker) const override { return windows_.arrived(window, worker); }
 
  private:
+  /// What this worker waits for: streams on which something moves. Of two in a round, one brings and one takes.
+  struct Wait {
+    std::span<DataStream* const> streams;
+    bool is_round = false;
+  };
   /// Who keeps this worker waiting. They have come to the call or not.
   struct Missing {
     std::vector<int64_t> workers;
@@ -64,13 +69,12 @@ class DataPlane final : public Windows {
   bool tell_taken();
   void begin_with_all();
   DataStream& stream(int64_t worker) { return *streams_[static_cast<std::size_t>(worker)]; }
-  bool wait_for(std::span<DataStream* const> streams);
+  bool wait_for(const Wait& wait);
   bool advance(DataStream& stream, bool& has_more);
-  bool sleep(std::span<DataStream* const> streams, CallWait::Clock::duration longest);
-  bool give_up(std::span<DataStream* const> streams, double seconds);
-  void tell_for_whom_it_waits(std::vector<int64_t> missing);
-  bool is_round(std::span<DataStream* const> streams) const { return streams.data() != others_.data(); }
-  Missing who_is_missing(std::span<DataStream* const> streams) const;
+  bool sleep(const Wait& wait, CallWait::Clock::duration longest);
+  bool give_up(const Wait& wait, double seconds);
+  void tell_for_whom_it_waits(const Wait& wait);
+  Missing who_is_missing(const Wait& wait) const;
   std::string missing_text(const Missing& missing) const;
   void wait_for_end();
   void throw_if_ended(uint64_t call);
@@ -89,6 +93,7 @@ class DataPlane final : public Windows {
   std::vector<std::unique_ptr<DataStream>> streams_;  // by worker; null for this one
   std::vector<DataStream*> others_;                   // all of them
   std::vector<DataStream*> with_puts_;                // what was put may not be on its way yet
+  std::vector<uint64_t> bytes_read_;                  // by worker, when this one told last for whom it waits
   uint64_t calls_ = 0;
   bool is_in_call_ = false;  // or the last one has failed: streams still refer to memory of its caller
   std::atomic<bool> has_failed_ = false;

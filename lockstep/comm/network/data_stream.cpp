@@ -119,19 +119,25 @@ bool DataStream::write_some_of_put() {
   return !is_broken_by(transfer) && transfer.state == Transfer::State::kDone;
 }
 
+Transfer DataStream::read(std::span<std::byte> place) {
+  const Transfer transfer = channel_->read(place);
+  bytes_read_ += transfer.bytes;
+  return transfer;
+}
+
 bool DataStream::read_some() {
   parse();
   if (!broken_.empty() || !problem_.empty()) return false;
   if (incoming_put_.is_on && incoming_put_.place.owner && inbox_begin_ == inbox_end_) {
     const std::span<std::byte> memory = incoming_put_.place.memory;
-    const Transfer transfer = channel_->read(memory.last(incoming_put_.left));
+    const Transfer transfer = read(memory.last(incoming_put_.left));
     incoming_put_.left -= transfer.bytes;
     if (incoming_put_.left == 0) end_put();
     return !is_broken_by(transfer) && transfer.state == Transfer::State::kDone;
   }
   const bool is_in_message = !incoming_put_.is_on && !has_received() && has_begun();
   if (is_in_message && inbox_begin_ == inbox_end_) {
-    const Transfer transfer = channel_->read(place_.subspan(got_));
+    const Transfer transfer = read(place_.subspan(got_));
     got_ += transfer.bytes;
     return !is_broken_by(transfer) && transfer.state == Transfer::State::kDone;
   }
@@ -140,7 +146,7 @@ bool DataStream::read_some() {
     inbox_end_ -= std::exchange(inbox_begin_, 0);
   }
   if (inbox_end_ == inbox_.size()) return false;  // nothing of it is expected yet
-  const Transfer transfer = channel_->read(std::span(inbox_).subspan(inbox_end_));
+  const Transfer transfer = read(std::span(inbox_).subspan(inbox_end_));
   inbox_end_ += transfer.bytes;
   if (is_broken_by(transfer) || transfer.state != Transfer::State::kDone) return false;
   parse();

@@ -54,11 +54,14 @@ class DataStream {
   bool has_begun() const { return !expects_head_; }
   /// Whether the other worker has said that it has taken the call, where that was expected.
   bool is_taken() const { return !expects_taken_; }
-  /// Whether all that this worker has to say in the call is on its way.
-  bool has_sent() const { return has_written() && !must_flush_; }
+  /// Whether all that this worker has to say in the call is on its way. What it has put before goes out before that; on
+  /// a stream on which it says nothing it may still be here, because the other worker may not look for it.
+  bool has_sent() const { return sent_ == bytes_.size() && small_sent_ == small_.size() && !must_flush_; }
 
   /// Whether something that was put is not on its way yet.
   bool has_puts() const { return !outgoing_puts_.empty(); }
+  /// How many bytes have come, of whatever.
+  uint64_t bytes_read() const { return bytes_read_; }
 
   int64_t other() const { return other_; }
   /// What the other worker has done wrong, such as a message of another size; empty while all is well.
@@ -76,6 +79,7 @@ class DataStream {
   void expect(MessageHead::Kind kind, std::span<std::byte> place, std::string* record, uint64_t longest);
   bool write_some();
   bool read_some();
+  Transfer read(std::span<std::byte> place);
   void parse();
   void read_head(const MessageHead& head);
   void begin_put(const MessageHead& head, uint64_t offset);
@@ -124,6 +128,7 @@ class DataStream {
   bool expects_head_ = false;
   bool expects_taken_ = false;
   std::size_t got_ = 0;
+  uint64_t bytes_read_ = 0;
 };
 
 }  // namespace lockstep::internal

@@ -9,8 +9,8 @@
 
 namespace lockstep::internal {
 
-/// Up to so many workers send each record to each other one: that is one hop, and no more messages than the hops of
-/// more workers are.
+/// Up to so many workers each send their record to each other one. That is one hop, and takes about as long as the
+/// rounds would (docs/scaling.md).
 inline constexpr int64_t kMostDirect = 16;
 
 /// The rounds in which W workers gather what each of them has, in a ring: in round k a worker sends what it has to the

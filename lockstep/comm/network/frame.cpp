@@ -10,7 +10,7 @@ namespace {
 constexpr std::size_t kLengthBytes = 4;
 constexpr std::size_t kFixedBytes = 41;
 
-bool is_known(uint8_t kind) { return (kind >= 1 && kind <= 10) || (kind >= 16 && kind <= 23); }
+bool is_known(uint8_t kind) { return (kind >= 1 && kind <= 11) || (kind >= 16 && kind <= 23); }
 
 }  // namespace
 

@@ -24,7 +24,7 @@ struct Frame {
     // While workers join. A connection begins with kJoin or kAttach.
     kJoin = 1,      // to worker 0: a Joiner
     kRefused = 2,   // from worker 0: a Refusal as number, and why
-    kMembers = 3,   // from worker 0, when all are here: all Members; without a text: worker `about` sends them
+    kMembers = 3,   // when all are here: all Members, from worker 0 or a worker to which it has given them
     kFailed = 4,    // to worker 0: why this worker cannot be connected with the others
     kReady = 5,     // to worker 0: this worker is connected with all others
     kGo = 6,        // from worker 0: all are
@@ -32,6 +32,7 @@ struct Frame {
     kAttached = 8,  // the answer
     kProbe = 9,     // from someone who only looks whether this worker can be reached
     kProbed = 10,   // the answer: who is here
+    kAllHere = 11,  // from worker 0: worker `about` will send the Members, whose session this is
 
     // As long as the run lasts.
     kHeartbeat = 16,  // calls: the worker's; number: its phase; about: for whom it waits in a call, or -1
@@ -41,7 +42,7 @@ struct Frame {
     kEnd = 20,        // calls.taken: so many calls count; why the run has ended; number: the arbiter that says so
     kLeft = 21,       // the worker takes part no longer: its calls, and why
     kAsk = 22,        // from a worker that wants a heartbeat now
-    kSilent = 23,     // the sender has not heard worker `about` for as long as a worker may be silent
+    kSilent = 23,     // the sender has not heard its neighbour `about` for too long; calls: the last that it heard
   };
   Kind kind = Kind::kHeartbeat;
   uint64_t number = 0;

@@ -94,7 +94,8 @@ class NetworkRendezvous {
   /// A worker with another secret, number of workers or build than worker 0 gets LS-CLUSTER-DIFFERS at once, and one
   /// whose index another process has LS-CLUSTER-TAKEN, while the others go on waiting. Where worker 0 is in a run
   /// already, which an earlier start of the job may have left, a worker waits for the next one. Every ten seconds a
-  /// line in the log says who is missing and what was seen of it.
+  /// line in the log says who is missing and what was seen of it. LS-CLUSTER-UNREACHABLE on all where the list of all
+  /// workers does not come to one of them.
   Members meet(std::chrono::milliseconds join);
 
   /// Connects every worker with every other one, after meet(). A ClusterError (LS-CLUSTER-UNREACHABLE) on all of them
@@ -158,6 +159,7 @@ class NetworkRendezvous {
   Joiner mine_;
   Event changed_;  // something of what follows has changed
   Members members_;
+  std::string announced_;                      // the session whose members another worker sends; empty: none yet
   std::string not_passed_on_;                  // why the members could not be passed on; empty where they could
   std::vector<std::optional<Joined>> joined_;  // by worker
   std::vector<std::string> seen_;              // by worker: what was seen of one that is missing

@@ -88,10 +88,10 @@ asio::awaitable<void> NetworkRendezvous::gather(Progress& progress) {
     if (!joined) continue;
     const int64_t parent = relays() ? parent_in_tree(joined->member.worker) : 0;
     if (parent != 0) {
-      joined->connection->send({.kind = Kind::kMembers, .about = parent});
+      joined->connection->send({.kind = Kind::kAllHere, .about = parent, .text = members_.session});
       continue;
     }
-    joined->connection->send({.kind = Kind::kMembers, .about = 0, .text = text});
+    joined->connection->send({.kind = Kind::kMembers, .text = text});
     joined->connection->close_after(kLongestConnect);
     // One that is gone by now is found by whoever waits for it to be ready.
     try {

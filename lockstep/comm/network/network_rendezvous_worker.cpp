@@ -83,6 +83,8 @@ asio::awaitable<void> NetworkRendezvous::go_to_chief(Progress& progress) {
 
 /// Whether all have come; not where worker 0 has gone before.
 asio::awaitable<bool> NetworkRendezvous::join_chief(std::shared_ptr<Connection> connection, Progress& progress) {
+  members_ = {};  // of an earlier worker 0, which has gone
+  announced_.clear();
   connection->send({.kind = Kind::kJoin, .text = encode(mine_)});
   connection->close_after(std::chrono::ceil<milliseconds>(progress.end() - Clock::now()) + kGrace);
   const auto waits = std::make_shared<bool>(true);
@@ -132,14 +134,15 @@ asio::awaitable<bool> NetworkRendezvous::join_chief(std::shared_ptr<Connection> 
   }
   if (answer->kind == Kind::kRefused) throw_refused(answer->number, answer->text);
   std::optional<Members> members = answer->kind == Kind::kMembers ? decode_members(answer->text) : std::nullopt;
-  const bool is_sent_by_another =
-      answer->kind == Kind::kMembers && answer->about > 0 && answer->about < job_.worker_index && answer->text.empty();
+  const bool is_sent_by_another = answer->kind == Kind::kAllHere && !answer->text.empty();
   if (!is_sent_by_another && (!members || !is_list_of(*members, job_.num_workers))) {
     throw_refused(kDiffers, fmt::format("worker 0 at {} sent an invalid message", connection->remote()));
   }
   control_[0] = connection;
   asio::co_spawn(context_, listen_to_chief(), rethrow);
   if (is_sent_by_another) {
+    announced_ = answer->text;
+    changed_.notify();
     co_await wait_for_members(answer->about);
   } else {
     members_ = std::move(*members);
@@ -148,13 +151,15 @@ asio::awaitable<bool> NetworkRendezvous::join_chief(std::shared_ptr<Connection> 
   co_return true;
 }
 
-/// Another worker passes the members on. It may come before worker 0 has said that it will.
+/// Another worker passes the members on.
 asio::awaitable<void> NetworkRendezvous::take_members(std::shared_ptr<Connection> connection, Frame frame) {
   std::optional<Members> members = decode_members(frame.text);
-  // That of an earlier run has another process in this worker's place.
-  const bool is_ours = members && is_list_of(*members, job_.num_workers) &&
+  // It may come before worker 0 has said that it will, and late, of an earlier worker 0.
+  const Clock::time_point end = Clock::now() + kLongestConnect;
+  while (announced_.empty() && Clock::now() < end) co_await changed_.wait(end);
+  const bool is_ours = members && members->session == announced_ && is_list_of(*members, job_.num_workers) &&
                        members->all[static_cast<std::size_t>(job_.worker_index)] == mine_.member;
-  if (!is_ours || (!members_.all.empty() && members_.session != members->session)) {
+  if (!is_ours) {
     listener_.refuse(*connection);
     co_return;
   }
@@ -191,7 +196,7 @@ asio::awaitable<void> NetworkRendezvous::pass_members_on() {
       try {
         const auto left = std::max(std::chrono::ceil<milliseconds>(end - Clock::now()), milliseconds(1));
         const auto connection = co_await Connection::to(member.address, member.port, tls_, left);
-        connection->send({.kind = Kind::kMembers, .about = job_.worker_index, .text = text});
+        connection->send({.kind = Kind::kMembers, .text = text});
         connection->close_after(left);
         const Frame answer = co_await connection->read();
         connection->close();

@@ -166,7 +166,7 @@ TEST(BrokenWorld, IsReportedWithEachCheckThatFailed) {
   const std::string text =
       testing::message_from<DivergenceError>([] { testing::expect_world_conformance(worlds_of<SwapsRecords>()); });
   for (const char* part :
-       {"of 40 checks of the conformance suite failed", "\n  AgreeGivesEveryRecordByWorker_2Workers: 2 workers: ",
+       {"of 41 checks of the conformance suite failed", "\n  AgreeGivesEveryRecordByWorker_2Workers: 2 workers: ",
         "\n  TheNthCallMeetsTheNthOfAllOthers_2Workers: ", "begin with the first"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n  in: " << text;
   }
