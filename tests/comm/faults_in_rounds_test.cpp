@@ -1,8 +1,6 @@
 // Faults among workers that send their records in rounds, and of which each hears the heartbeats of some only.
-#include <cstdlib>
 #include <set>
 #include <string>
-#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -16,16 +14,6 @@ namespace {
 using lockstep::testing::fault_seeds;
 
 constexpr int64_t kMany = 9;
-
-/// Each call has megabytes, or a record where HOW says so.
-WORKER_BODY(calls_in_a_step) {
-  const auto world = join_from_environment();
-  world->set_phase({.kind = WorkerPhase::Kind::kStep, .step = 7, .meeting = 1});
-  world->agree("all are in their step");
-  call_until_failure(*world, std::string_view(std::getenv("HOW")) == "records" ? 0 : 3'000'001);
-}
-
-constexpr const char* kPhase = "in step 7, after its meeting 1";
 
 class FaultsInRounds : public WorkerFaults {};
 
@@ -47,14 +35,14 @@ TEST_P(FaultsInRounds, AreOfWorkersThatAreNotAllNeighbours) {
 TEST_P(FaultsInRounds, NameAFrozenWorkerOnAllOthersInTime) {
   constexpr int64_t kLostMs = 2000;
   for (const int64_t frozen : {0, 1, 5, 8}) {
-    const auto started = start("calls_in_a_step", {.lost_ms = kLostMs, .workers = kMany, .how = "records"});
+    const auto started = start("calls_records", {.lost_ms = kLostMs, .workers = kMany});
     WorkerProcesses& workers = *started;
     workers.expect_all("in the middle");
     const Time when = workers.signal(frozen, SIGSTOP);
     // Worker 0 decides, and where it does not hear this worker's heartbeats, it has a fifth of the time to answer.
     expect_one_reason(workers, all_but(frozen, kMany), fmt::format("worker {} (process", frozen), when,
                       milliseconds(2 * kLostMs));
-    expect_members(workers, all_but(frozen, kMany), PeerError::Noticed::kSilent, frozen, 7, kPhase);
+    expect_members(workers, all_but(frozen, kMany), PeerError::Noticed::kSilent, frozen, -1, "before its first step");
     workers.signal(frozen, SIGCONT);
     EXPECT_NE(workers.expect(frozen, "failed after ").text.find(fmt::format("worker {} (process", frozen)),
               std::string::npos);
@@ -65,7 +53,7 @@ TEST_P(FaultsInRounds, NameAFrozenWorkerOnAllOthersInTime) {
 TEST_P(FaultsInRounds, NameSeveralThatFreezeAtOnceAsOnAHostThatIsSwitchedOff) {
   constexpr int64_t kLostMs = 2000;
   for (const std::set<int64_t>& frozen : {std::set<int64_t>{0, 1, 2}, {3, 4, 5}, {1, 4, 7}}) {
-    const auto started = start("calls_in_a_step", {.lost_ms = kLostMs, .workers = kMany, .how = "records"});
+    const auto started = start("calls_records", {.lost_ms = kLostMs, .workers = kMany});
     WorkerProcesses& workers = *started;
     workers.expect_all("in the middle");
     Time when;
@@ -82,16 +70,16 @@ TEST_P(FaultsInRounds, NameSeveralThatFreezeAtOnceAsOnAHostThatIsSwitchedOff) {
   }
 }
 
-TEST_P(FaultsInRounds, NameAKilledWorkerAndItsPhaseOnAllOthers) {
+TEST_P(FaultsInRounds, NameAKilledWorkerOnAllOthers) {
   for (int64_t seed = 0; seed < fault_seeds() + 3; ++seed) {
     const int64_t killed = (4 * seed) % kMany;
-    const auto started = start("calls_in_a_step", {.workers = kMany, .how = seed % 2 == 0 ? "records" : "megabytes"});
+    const auto started = start(seed % 2 == 0 ? "calls_records" : "exchanges_megabytes", {.workers = kMany});
     WorkerProcesses& workers = *started;
     workers.expect_all("in the middle");
     const Time when = workers.signal(killed, SIGKILL);
     expect_one_reason(workers, all_but(killed, kMany),
                       fmt::format("worker {} (process {}", killed, workers.pid(killed)), when, seconds(3));
-    expect_members(workers, all_but(killed, kMany), PeerError::Noticed::kGone, killed, 7, kPhase);
+    expect_members(workers, all_but(killed, kMany), PeerError::Noticed::kGone, killed, -1, "before its first step");
     if (HasFailure()) return;
   }
 }
@@ -104,6 +92,10 @@ TEST_P(FaultsInRounds, LetAllOthersNameTheOneThatHasNotCome) {
     EXPECT_NE(line.find("worker 1 has not come to call"), std::string::npos) << line;
     EXPECT_NE(line.find("worker 1 is in step 42, after its meeting 2, for "), std::string::npos) << line;
   }
+  // Whoever finds it gone may be none of its neighbours; these say what it did.
+  const Time when = workers.signal(1, SIGKILL);
+  expect_one_reason(workers, all_but(1, kMany), "worker 1 was in step 42, after its meeting 2", when, seconds(3));
+  expect_members(workers, all_but(1, kMany), PeerError::Noticed::kGone, 1, 42, "in step 42, after its meeting 2");
 }
 
 TEST_P(FaultsInRounds, GiveUpForTheOneThatHasNotCome) {
