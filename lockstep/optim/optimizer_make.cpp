@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/torch_compat.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/variable_state.h"
@@ -98,6 +99,7 @@ OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<
     });
     if (!waiting) replicas_[static_cast<std::size_t>(r)].consumed = ContextAccess::scale_calls(group_->context(r));
   }
+  forget_autocast_weights();  // for the first time it takes memory, which the end of a step must not need
 }
 
 OptimizerState::~OptimizerState() { take_before(); }

@@ -32,10 +32,10 @@ Control::Control(asio::io_context& context, Team team, int64_t worker, milliseco
       members_(std::move(team.members)),
       worker_(worker),
       lost_(lost),
-      failure_text_(encode(RunFailure{.text = fmt::format("{} failed in its control plane: it had no memory",
-                                                          members_[static_cast<std::size_t>(worker)].name()),
-                                      .worker = worker,
-                                      .noticed = Noticed::kFailed})),
+      failure_text_(
+          encode(RunFailure{.text = fmt::format("{} had no memory", members_[static_cast<std::size_t>(worker)].name()),
+                            .worker = worker,
+                            .noticed = Noticed::kFailed})),
       tick_(heartbeat_interval(lost)),
       state_(state),
       phases_(static_cast<int64_t>(members_.size())),
@@ -120,7 +120,8 @@ std::string Control::failure_of(int64_t worker, Noticed how, std::string text) c
     failure.phase = phases_.phase(worker);
     phase = phases_.describe(worker);
   }
-  if (failure.phase) failure.text += fmt::format("; worker {} was {}", worker, phase);
+  // Who is absent has been told of with what it does.
+  if (failure.phase && how != Noticed::kAbsent) failure.text += fmt::format("; worker {} was {}", worker, phase);
   return encode(failure);
 }
 
@@ -304,6 +305,7 @@ asio::awaitable<void> Control::beat() {
   asio::steady_timer timer(context_);
   auto next = asio::steady_timer::clock_type::now();
   while (!has_left_) {
+    if (has_no_memory_.exchange(false)) end_of_run_.notice(failure_text_);
     watch();
     const Frame beat = heartbeat();
     const Frame ask{.kind = Kind::kAsk};

@@ -1,6 +1,7 @@
 // The control plane of a run: which workers are alive, and how the run ends.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -59,6 +60,8 @@ class Control {
   /// Ends the run, for this reason unless there was one before. Where it is a failure of worker `failed`, what is known
   /// of that worker is added.
   void notice(const std::string& reason, int64_t failed = -1, PeerError::Noticed how = PeerError::Noticed::kUnknown);
+  /// Ends the run because this worker has no memory. Needs none itself, and takes up to a heartbeat longer.
+  void notice_no_memory() noexcept { has_no_memory_ = true; }
   /// The connection for data with this worker broke. Where the worker itself is not gone, that ends the run.
   void notice_broken(int64_t worker, const std::string& how);
   /// The program ends while the run goes on. Waits a moment until the others have been told.
@@ -118,6 +121,7 @@ class Control {
   std::vector<int64_t> told_;  // in this tick
   EndOfRun end_of_run_;
   bool has_left_ = false;
+  std::atomic<bool> has_no_memory_ = false;
   std::thread thread_;
 };
 

@@ -57,12 +57,12 @@ void DataPlane::carry(int64_t other, std::unique_ptr<Channel> channel) {
   place = std::move(next);
 }
 
-void DataPlane::abort(const std::string& reason) noexcept try {
+void DataPlane::abort(std::string_view reason) noexcept try {
   has_failed_ = true;
   state_.freeze();  // a call of this worker that begins now fails
   control_.notice(fmt::format("worker {} aborted the run: {}", worker_, reason), worker_, Noticed::kAborted);
 } catch (const std::exception&) {  // no memory for the text
-  control_.notice({});
+  control_.notice_no_memory();
 }
 
 std::vector<std::string> DataPlane::agree(const std::string& mine) {
@@ -103,17 +103,15 @@ void DataPlane::begin_with_all() {
 void DataPlane::call(FunctionRef<bool()> move) {
   if (process_.is_in_child()) process_.throw_forked("worker", worker_, worker_);
   throw_if_ended(calls_ + 1);
-  state_.begin(++calls_);
   is_in_call_ = true;
   std::erase_if(with_puts_, [](const DataStream* one) { return !one->has_puts(); });
   try {
-    if (move() && state_.take(calls_) && tell_taken() && state_.finish(calls_)) {
+    if (state_.begin(++calls_) && move() && state_.take(calls_) && tell_taken() && state_.finish(calls_)) {
       is_in_call_ = false;
       return;
     }
   } catch (const std::bad_alloc&) {
-    control_.notice(fmt::format("worker {} had no memory for what the others sent", worker_), worker_,
-                    Noticed::kFailed);
+    control_.notice_no_memory();
     wait_for_end();
     throw;
   }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/comm/call_wait.h"
@@ -37,7 +38,7 @@ class DataPlane final : public Windows {
   // See World.
   std::vector<std::string> agree(const std::string& mine);
   void exchange(std::span<const std::span<const std::byte>> to, std::span<const std::span<std::byte>> from);
-  void abort(const std::string& reason) noexcept;
+  void abort(std::string_view reason) noexcept;
 
   /// From now on the channel carries what goes between this worker and the other one. Between calls.
   void carry(int64_t other, std::unique_ptr<Channel> channel);

@@ -17,9 +17,11 @@ RunState::RunState() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
                      "look at this host's limits of open files");
 }
 
-void RunState::begin(uint64_t call) {
+bool RunState::begin(uint64_t call) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (is_frozen_) return false;
   calls_.begun = call;
+  return true;
 }
 
 bool RunState::take(uint64_t call) {

@@ -18,8 +18,8 @@ class RunState {
   /// A ClusterError (LS-CLUSTER-SOCKET) where the system gives no event.
   RunState();
 
-  /// This worker has come to `call`.
-  void begin(uint64_t call);
+  /// This worker has come to `call`. False where it is frozen: then it sends nothing, and end() comes.
+  bool begin(uint64_t call);
   /// This worker has all that the others sent in `call`. False where it is frozen: then end() comes, and decides.
   bool take(uint64_t call);
   /// All workers have taken `call`. False as before.

@@ -16,6 +16,7 @@
 #include "lockstep/comm/shared_memory/monitor.h"
 #include "lockstep/comm/shared_memory/ring_stream.h"
 #include "lockstep/comm/shared_memory/segment.h"
+#include "lockstep/comm/this_host.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/forks.h"
 #include "lockstep/core/log.h"
@@ -40,6 +41,12 @@ class SharedMemoryWorld final : public World {
         extents_(segment_.file(), segment_.length(), all_workers(segment_.workers())),
         worker_(worker),
         timeouts_(timeouts),
+        no_memory_(encode(RunFailure{
+            .text = fmt::format("worker {} (process {} on host {}) had no memory", worker, getpid(), host_name()),
+            .worker = worker,
+            .process = getpid(),
+            .host = host_name(),
+            .noticed = PeerError::Noticed::kFailed})),
         spins_(sysconf(_SC_NPROCESSORS_ONLN) >= segment_.workers() ? 4000 : 50),
         monitor_(std::make_unique<Monitor>(segment_, worker, std::move(team.peers), timeouts.lost)) {
     segment_.worker(worker_).process.store(getpid());
@@ -105,7 +112,7 @@ class SharedMemoryWorld final : public World {
     segment_.end(worker_, monitor_->failure_of(worker_, PeerError::Noticed::kAborted,
                                                fmt::format("worker {} aborted the run: {}", worker_, reason)));
   } catch (const std::exception&) {  // no memory for the text
-    segment_.end(worker_, "a worker aborted the run, and had no memory for its reason");
+    segment_.end(worker_, no_memory_);
   }
 
  private:
@@ -158,7 +165,7 @@ class SharedMemoryWorld final : public World {
   } catch (const Error&) {
     throw;
   } catch (const std::exception&) {  // no memory for a record
-    abort("it had no memory for what the others sent");
+    segment_.end(worker_, no_memory_);
     throw;
   }
 
@@ -231,7 +238,8 @@ class SharedMemoryWorld final : public World {
   Extents extents_;
   const int64_t worker_;
   const WorkerTimeouts timeouts_;
-  const int spins_;  // before it sleeps
+  const std::string no_memory_;  // why this worker ends the run where it has none for a text
+  const int spins_;              // before it sleeps
   std::unique_ptr<Monitor> monitor_;
 };
 
