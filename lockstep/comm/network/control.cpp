@@ -201,7 +201,7 @@ asio::awaitable<void> Control::listen(int64_t worker) {
   peer.is_probed = true;
   bool is_asked_again = false;
   while (!end_of_run_.has_ended()) {
-    const Answer answer = co_await ask(worker);
+    const Answer answer = co_await probe(worker);
     if (peer.is_over || has_left_) co_return;
     if (answer == Answer::kGone) {
       const std::string& here = members_[static_cast<std::size_t>(worker_)].host_id;
@@ -233,7 +233,7 @@ asio::awaitable<void> Control::listen(int64_t worker) {
 }
 
 /// A process that ends may still accept connections for a moment, and drops them then.
-asio::awaitable<Control::Answer> Control::ask(int64_t worker) {
+asio::awaitable<Control::Answer> Control::probe(int64_t worker) {
   using Clock = asio::steady_timer::clock_type;
   const Member& member = members_[static_cast<std::size_t>(worker)];
   const auto end = Clock::now() + kLongestQuestion;

@@ -90,7 +90,7 @@ class Control {
   enum class Answer : uint8_t { kHere, kGone, kNone };
 
   asio::awaitable<void> listen(int64_t worker);
-  asio::awaitable<Answer> ask(int64_t worker);
+  asio::awaitable<Answer> probe(int64_t worker);
   asio::awaitable<void> beat();
   void tell(int64_t worker, const Frame& frame);
   void receive(int64_t worker, const Frame& frame);
@@ -121,7 +121,7 @@ class Control {
   std::vector<int64_t> told_;  // in this tick
   EndOfRun end_of_run_;
   bool has_left_ = false;
-  std::atomic<bool> has_no_memory_ = false;
+  std::atomic<bool> has_no_memory_ = false;  // set by any thread
   std::thread thread_;
 };
 

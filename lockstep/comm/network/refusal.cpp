@@ -13,9 +13,10 @@ void throw_refused(uint64_t refusal, const std::string& text) {
   if (refusal == kTaken) {
     throw ClusterError("LS-CLUSTER-TAKEN", text, "end the other process, or give each worker an index of its own");
   }
-  throw ClusterError(
-      "LS-CLUSTER-UNREACHABLE", text,
-      "open the firewalls between the hosts, or choose the network that connects them by LOCKSTEP_INTERFACE");
+  throw ClusterError("LS-CLUSTER-UNREACHABLE", text,
+                     "if that worker has ended, look at its own message; otherwise open the firewalls between the "
+                     "hosts, or choose the "
+                     "network that connects them by LOCKSTEP_INTERFACE");
 }
 
 }  // namespace lockstep::internal
