@@ -104,10 +104,11 @@ configure_with() {
   cmake --preset "$preset" -B "$build_dir" -DLibTorch_ROOT="$libtorch_root" "$@"
 }
 
-# build_with PRESET WHICH: everything from a bare machine to a finished build in $build_dir.
+# build_with PRESET WHICH [TARGET...]: everything from a bare machine to a finished build in $build_dir, of all or of
+# these targets.
 build_with() {
   configure_with "$1" "$2" "$1"
-  cmake --build "$build_dir" --parallel "$(jobs)"
+  cmake --build "$build_dir" --parallel "$(jobs)" ${3:+--target "${@:3}"}
 }
 
 # jobs: one for each core, as far as memory goes: a file that includes all of LibTorch takes 1.5 GB to compile.

@@ -113,7 +113,7 @@ class Simulation {
 
   struct Worker {
     explicit Worker(uint64_t workers) : data(workers), taken(workers), heard(workers) {}
-    RunState state;
+    NetworkRunState state;
     std::unique_ptr<EndOfRun> end_of_run;
     bool is_here = true;
     bool has_left = false;

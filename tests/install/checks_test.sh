@@ -31,6 +31,24 @@ broken lockstep/optim/update_rules.inc 's/-> new weights/-> strategy\/run.cpp/' 
 broken lockstep/replica/replica_pool.cpp 's/^$/\n\n\n\n\n\n\n\n\n\n\n\n\n\n/' 'more than 1800 lines' check-walk
 broken ARCHITECTURE.md 's/(lockstep\/optim\/fused_update.cpp)//' 'does not name optim/fused_update.cpp' check-walk
 
+expect 0 '^[0-9]+ classes, 0 names' scripts/check-names
+broken lockstep/comm/shared_memory/monitor.h 's/WorkerMonitor/Monitor/' 'internal::Monitor .*2 times' check-names
+broken lockstep/core/log.cpp '$a namespace lockstep::internal { template <class T> requires(sizeof(T) > 1) struct alignas(8) Turn final : T {\n' 'internal::Turn .*2 times' check-names
+broken lockstep/core/log.cpp '$a namespace lockstep { enum class Kind { kA }; class [[nodiscard]] Kind { struct Inner {}; }; }' 'lockstep::Kind .*2 times' check-names
+# None of these is a second class of its name.
+cp lockstep/core/log.cpp "$scratch/before"
+cat >>lockstep/core/log.cpp <<'TEXT'
+namespace lockstep::internal {
+namespace { struct Turn {}; }
+class Monitor;  // struct Monitor {
+const char* const text = R"(struct Monitor {)"; /* struct Monitor { */
+struct Owner { struct Turn {}; };
+inline int here() { struct Monitor {}; return 1'000'000 + '{' + "struct Turn {\""[0]; }
+}
+TEXT
+expect 0 '^[0-9]+ classes, 0 names' scripts/check-names
+cp "$scratch/before" lockstep/core/log.cpp
+
 sed -i 's/^strict=0.*/strict=1/' scripts/check-errors
 echo 'throw UsageError("LS-NOBODY-SAYS-IT", fact, remedy);' >lockstep/core/extra.cpp
 printf 'throw UsageError(\n    fmt::format("no code"), remedy);\n' >>lockstep/core/extra.cpp

@@ -27,7 +27,7 @@ constexpr milliseconds kPauseBeforeNextQuestion{10};
 
 }  // namespace
 
-Control::Control(asio::io_context& context, Team team, int64_t worker, milliseconds lost, RunState& state)
+Control::Control(asio::io_context& context, Team team, int64_t worker, milliseconds lost, NetworkRunState& state)
     : context_(context),
       members_(std::move(team.members)),
       worker_(worker),

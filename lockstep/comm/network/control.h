@@ -49,7 +49,7 @@ class Control {
   };
 
   /// `context` has no thread yet; it, the keys and `state` outlive the control.
-  Control(asio::io_context& context, Team team, int64_t worker, std::chrono::milliseconds lost, RunState& state);
+  Control(asio::io_context& context, Team team, int64_t worker, std::chrono::milliseconds lost, NetworkRunState& state);
   /// Tells the others that this worker takes part no longer, and waits for no answer.
   ~Control();
   Control(const Control&) = delete;
@@ -110,7 +110,7 @@ class Control {
   const std::chrono::milliseconds lost_;
   const std::string failure_text_;
   const std::chrono::milliseconds tick_;
-  RunState& state_;
+  NetworkRunState& state_;
   const OomWatch oom_watch_;
   SeenPhases phases_;
   SeenCalls calls_;

@@ -32,7 +32,7 @@ bool is_done(const DataStream& stream) { return stream.has_received() && stream.
 
 DataPlane::DataPlane(const std::vector<Member>& members, int64_t worker,
                      std::vector<std::unique_ptr<DataStream>> streams, const WorkerTimeouts& timeouts,
-                     int64_t most_direct, RunState& state, Control& control)
+                     int64_t most_direct, NetworkRunState& state, Control& control)
     : members_(members),
       worker_(worker),
       timeouts_(timeouts),

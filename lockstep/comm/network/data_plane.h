@@ -33,7 +33,7 @@ class DataPlane final : public Windows {
  public:
   /// `members`, `state` and `control` outlive it.
   DataPlane(const std::vector<Member>& members, int64_t worker, std::vector<std::unique_ptr<DataStream>> streams,
-            const WorkerTimeouts& timeouts, int64_t most_direct, RunState& state, Control& control);
+            const WorkerTimeouts& timeouts, int64_t most_direct, NetworkRunState& state, Control& control);
 
   // See World.
   std::vector<std::string> agree(const std::string& mine);
@@ -88,7 +88,7 @@ class DataPlane final : public Windows {
   const CallWait::Clock::duration spin_;  // before it sleeps
   const Dissemination dissemination_;
   const bool relays_;  // records go in rounds
-  RunState& state_;
+  NetworkRunState& state_;
   Control& control_;
   WindowTable windows_;
   std::vector<std::unique_ptr<DataStream>> streams_;  // by worker; null for this one

@@ -33,7 +33,7 @@ class NetworkWorld final : public World {
                          ? "tcp: every connection is authenticated by the job's secret, and its bytes are not encrypted"
                          : "tls: every connection is authenticated by the job's secret, and encrypted (TLS 1.3)"),
         key_(rendezvous_->job().secret + team.members.session),
-        state_(std::make_unique<RunState>()),
+        state_(std::make_unique<NetworkRunState>()),
         control_(std::make_unique<Control>(rendezvous_->context(),
                                            Control::Team{.members = members_,
                                                          .connections = std::move(team.control),
@@ -145,7 +145,7 @@ class NetworkWorld final : public World {
   const int64_t worker_;
   std::string description_;
   const std::string key_;  // of this run: its workers know it, and nobody else
-  std::unique_ptr<RunState> state_;
+  std::unique_ptr<NetworkRunState> state_;
   std::unique_ptr<Control> control_;
   DataPlane data_plane_;
 };

@@ -11,45 +11,45 @@
 
 namespace lockstep::internal {
 
-RunState::RunState() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+NetworkRunState::NetworkRunState() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (event_.is_open()) return;
   throw ClusterError("LS-CLUSTER-SOCKET", fmt::format("no event for a run (eventfd): {}", std::strerror(errno)),
                      "look at this host's limits of open files");
 }
 
-bool RunState::begin(uint64_t call) {
+bool NetworkRunState::begin(uint64_t call) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (is_frozen_) return false;
   calls_.begun = call;
   return true;
 }
 
-bool RunState::take(uint64_t call) {
+bool NetworkRunState::take(uint64_t call) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (is_frozen_) return false;
   calls_.taken = call;
   return true;
 }
 
-bool RunState::finish(uint64_t call) {
+bool NetworkRunState::finish(uint64_t call) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (is_frozen_) return false;
   calls_.returned = call;
   return true;
 }
 
-Calls RunState::calls() const {
+Calls NetworkRunState::calls() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return calls_;
 }
 
-Calls RunState::freeze() {
+Calls NetworkRunState::freeze() {
   const std::lock_guard<std::mutex> lock(mutex_);
   is_frozen_ = true;
   return calls_;
 }
 
-void RunState::set_end(const RunEnd& end) {
+void NetworkRunState::set_end(const RunEnd& end) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (end_) return;
@@ -60,7 +60,7 @@ void RunState::set_end(const RunEnd& end) {
   [[maybe_unused]] const ssize_t written = write(event_.get(), &one, sizeof(one));
 }
 
-std::optional<RunEnd> RunState::end() const {
+std::optional<RunEnd> NetworkRunState::end() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return end_;
 }

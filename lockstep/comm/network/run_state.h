@@ -13,10 +13,10 @@
 namespace lockstep::internal {
 
 /// How far a worker's calls are, and whether the run has ended. Every member may be called on any thread.
-class RunState {
+class NetworkRunState {
  public:
   /// A ClusterError (LS-CLUSTER-SOCKET) where the system gives no event.
-  RunState();
+  NetworkRunState();
 
   /// This worker has come to `call`. False where it is frozen: then it sends nothing, and end() comes.
   bool begin(uint64_t call);

@@ -29,8 +29,8 @@ std::string name_of(const PeerConnection& peer) {
 
 }  // namespace
 
-Monitor::Monitor(const Segment& segment, int64_t worker, std::vector<PeerConnection> peers,
-                 std::chrono::milliseconds lost)
+WorkerMonitor::WorkerMonitor(const Segment& segment, int64_t worker, std::vector<PeerConnection> peers,
+                             std::chrono::milliseconds lost)
     : segment_(segment),
       worker_(worker),
       lost_(lost),
@@ -51,7 +51,7 @@ Monitor::Monitor(const Segment& segment, int64_t worker, std::vector<PeerConnect
   }
 }
 
-Monitor::~Monitor() {
+WorkerMonitor::~WorkerMonitor() {
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = write(stop_.get(), &one, sizeof(one));
   thread_.join();
@@ -59,12 +59,12 @@ Monitor::~Monitor() {
   for (const Watched& other : watched_) shutdown(other.peer.connection.get(), SHUT_RDWR);
 }
 
-const SeenPhases& Monitor::phases() {
+const SeenPhases& WorkerMonitor::phases() {
   for (int64_t w = 0; w < segment_.workers(); ++w) phases_.see(w, segment_.worker(w).phase.load());
   return phases_;
 }
 
-std::string Monitor::failure_of(int64_t failed, Noticed how, const std::string& text) {
+std::string WorkerMonitor::failure_of(int64_t failed, Noticed how, const std::string& text) {
   RunFailure failure{.text = text, .worker = failed, .noticed = how};
   if (failed < 0) return encode(failure);
   const SeenPhases& seen = phases();
@@ -75,7 +75,7 @@ std::string Monitor::failure_of(int64_t failed, Noticed how, const std::string& 
   return encode(failure);
 }
 
-void Monitor::end_by(const PeerConnection& gone) {
+void WorkerMonitor::end_by(const PeerConnection& gone) {
   const std::string who = name_of(gone);
   switch (segment_.worker(gone.worker).presence.load()) {
     case Presence::kLeft:
@@ -89,7 +89,7 @@ void Monitor::end_by(const PeerConnection& gone) {
                                    fmt::format("{} is gone: it was killed or crashed{}", who, oom_watch_.text())));
 }
 
-void Monitor::watch() try {
+void WorkerMonitor::watch() try {
   std::vector<pollfd> files{{.fd = stop_.get(), .events = POLLIN, .revents = 0}};
   for (const Watched& one : watched_) {
     files.push_back({.fd = one.peer.connection.get(), .events = POLLIN, .revents = 0});
@@ -117,7 +117,7 @@ void Monitor::watch() try {
   segment_.end(worker_, {});
 }
 
-void Monitor::check_heartbeats() {
+void WorkerMonitor::check_heartbeats() {
   for (Watched& one : watched_) {
     if (one.silent_ticks < 0) continue;  // its connection broke
     if (segment_.worker(one.peer.worker).presence.load() != Presence::kHere) {

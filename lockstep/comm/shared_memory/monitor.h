@@ -22,13 +22,14 @@ namespace lockstep::internal {
 /// A worker is gone when its connection breaks: at once, however its process ended. It is frozen when it has sent no
 /// heartbeat for `lost`, counted in this worker's own ticks, so that a machine or a process that stood still for a
 /// while blames nobody.
-class Monitor {
+class WorkerMonitor {
  public:
   /// `segment` outlives the monitor.
-  Monitor(const Segment& segment, int64_t worker, std::vector<PeerConnection> peers, std::chrono::milliseconds lost);
-  ~Monitor();
-  Monitor(const Monitor&) = delete;
-  Monitor& operator=(const Monitor&) = delete;
+  WorkerMonitor(const Segment& segment, int64_t worker, std::vector<PeerConnection> peers,
+                std::chrono::milliseconds lost);
+  ~WorkerMonitor();
+  WorkerMonitor(const WorkerMonitor&) = delete;
+  WorkerMonitor& operator=(const WorkerMonitor&) = delete;
 
   /// What all workers do, as it stands in the memory now. Any thread.
   const SeenPhases& phases();

@@ -6,14 +6,15 @@
 
 namespace lockstep::internal {
 
-Sending::Sending(const Segment& segment, int64_t from, int64_t to, MessageHead head, std::span<const std::byte> bytes)
+RingSending::RingSending(const Segment& segment, int64_t from, int64_t to, MessageHead head,
+                         std::span<const std::byte> bytes)
     : segment_(&segment),
       ring_(segment.ring(from, to), segment.ring_bytes(from, to), segment.ring_size()),
       to_(to),
       head_(head),
       bytes_(bytes) {}
 
-bool Sending::advance() {
+bool RingSending::advance() {
   if (is_over()) return false;
   std::size_t room = ring_.room();
   if (!is_head_sent_) {
@@ -32,7 +33,8 @@ bool Sending::advance() {
   return true;
 }
 
-Receiving::Receiving(const Segment& segment, int64_t from, int64_t to, uint64_t call, std::span<std::byte> place)
+RingReceiving::RingReceiving(const Segment& segment, int64_t from, int64_t to, uint64_t call,
+                             std::span<std::byte> place)
     : segment_(&segment),
       ring_(segment.ring(from, to), segment.ring_bytes(from, to), segment.ring_size()),
       from_(from),
@@ -42,13 +44,13 @@ Receiving::Receiving(const Segment& segment, int64_t from, int64_t to, uint64_t 
       place_(place),
       record_(nullptr) {}
 
-Receiving::Receiving(const Segment& segment, int64_t from, int64_t to, uint64_t call, std::string& record)
-    : Receiving(segment, from, to, call, std::span<std::byte>()) {
+RingReceiving::RingReceiving(const Segment& segment, int64_t from, int64_t to, uint64_t call, std::string& record)
+    : RingReceiving(segment, from, to, call, std::span<std::byte>()) {
   kind_ = MessageHead::Kind::kRecord;
   record_ = &record;
 }
 
-bool Receiving::advance(std::string& problem) {
+bool RingReceiving::advance(std::string& problem) {
   if (is_over()) return false;
   std::size_t there = ring_.there();
   if (ring_.is_damaged(there)) {

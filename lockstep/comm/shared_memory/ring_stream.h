@@ -13,9 +13,9 @@
 namespace lockstep::internal {
 
 /// What one call sends to one worker. `segment` and `bytes` live longer.
-class Sending {
+class RingSending {
  public:
-  Sending(const Segment& segment, int64_t from, int64_t to, MessageHead head, std::span<const std::byte> bytes);
+  RingSending(const Segment& segment, int64_t from, int64_t to, MessageHead head, std::span<const std::byte> bytes);
 
   bool is_over() const { return is_head_sent_ && sent_ == bytes_.size(); }
   /// Writes what fits, at most one piece; false where nothing does.
@@ -33,12 +33,12 @@ class Sending {
 
 /// What one call receives from one worker: into the caller's memory, or into a record of any length. All that it is
 /// given lives longer.
-class Receiving {
+class RingReceiving {
  public:
   /// Into `place`, whose size the message must have.
-  Receiving(const Segment& segment, int64_t from, int64_t to, uint64_t call, std::span<std::byte> place);
+  RingReceiving(const Segment& segment, int64_t from, int64_t to, uint64_t call, std::span<std::byte> place);
   /// Into `record`, which gets the message's size.
-  Receiving(const Segment& segment, int64_t from, int64_t to, uint64_t call, std::string& record);
+  RingReceiving(const Segment& segment, int64_t from, int64_t to, uint64_t call, std::string& record);
 
   bool is_over() const { return is_head_read_ && got_ == place_.size(); }
   /// Takes what is there, at most one piece; false where nothing is. `problem` gets what is wrong with it, if anything.

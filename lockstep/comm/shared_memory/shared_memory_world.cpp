@@ -48,7 +48,7 @@ class SharedMemoryWorld final : public World {
             .host = host_name(),
             .noticed = PeerError::Noticed::kFailed})),
         spins_(sysconf(_SC_NPROCESSORS_ONLN) >= segment_.workers() ? 4000 : 50),
-        monitor_(std::make_unique<Monitor>(segment_, worker, std::move(team.peers), timeouts.lost)) {
+        monitor_(std::make_unique<WorkerMonitor>(segment_, worker, std::move(team.peers), timeouts.lost)) {
     segment_.worker(worker_).process.store(getpid());
     // The others report that the program has ended, and not a crash.
     at_exit(this, [area = &segment_.worker(worker_)] { area->presence.store(Presence::kExited); });
@@ -124,8 +124,8 @@ class SharedMemoryWorld final : public World {
     const uint64_t call = self.begun.load(std::memory_order_relaxed) + 1;
     require_alive(call);
     self.begun.store(call);
-    std::vector<Sending> sendings;
-    std::vector<Receiving> receivings;
+    std::vector<RingSending> sendings;
+    std::vector<RingReceiving> receivings;
     for (int64_t step = 1; step < num_workers(); ++step) {
       // Each worker begins with another one, so that they do not all go to the same.
       const int64_t to = (worker_ + step) % num_workers();
@@ -138,8 +138,8 @@ class SharedMemoryWorld final : public World {
     // Whether something moved; over when nothing is left to move.
     const auto move = [&] {
       bool moved = false;
-      for (Sending& one : sendings) moved |= one.advance();
-      for (Receiving& one : receivings) moved |= one.advance(problem);
+      for (RingSending& one : sendings) moved |= one.advance();
+      for (RingReceiving& one : receivings) moved |= one.advance(problem);
       return moved;
     };
     const auto is_over = [&] {
@@ -240,7 +240,7 @@ class SharedMemoryWorld final : public World {
   const WorkerTimeouts timeouts_;
   const std::string no_memory_;  // why this worker ends the run where it has none for a text
   const int spins_;              // before it sleeps
-  std::unique_ptr<Monitor> monitor_;
+  std::unique_ptr<WorkerMonitor> monitor_;
 };
 
 }  // namespace

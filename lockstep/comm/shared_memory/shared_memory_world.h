@@ -10,7 +10,7 @@
 namespace lockstep::internal {
 
 /// Joins the job (see rendezvous) and gives its World. While it lives, a thread watches the other workers, and a
-/// worker that is gone or frozen ends the run for all, with one text on all (see Monitor).
+/// worker that is gone or frozen ends the run for all, with one text on all (see WorkerMonitor).
 ///
 /// The n-th call of agree() or exchange() succeeds on all workers or on none: it has succeeded when every worker has
 /// taken all that it was sent, which stands in the shared memory, whoever dies next.
