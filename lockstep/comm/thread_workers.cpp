@@ -19,6 +19,7 @@
 #include "lockstep/comm/window_table.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/forks.h"
+#include "lockstep/core/warm_up.h"
 
 namespace lockstep {
 
@@ -317,6 +318,7 @@ ThreadWorkers::ThreadWorkers(int64_t workers, std::chrono::milliseconds patience
     throw UsageError("LS-OPTION", fmt::format("hosts of {} workers were given for {}", hosts.size(), workers),
                      "give the host of each worker, or none");
   }
+  internal::warm_up_math();  // the program starts a thread for each of them
   hub_ = std::make_shared<Hub>(workers, patience, std::move(hosts));
 }
 

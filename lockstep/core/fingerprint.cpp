@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "lockstep/core/simd.h"
+#include "lockstep/core/warm_up.h"
 
 namespace lockstep::internal {
 
@@ -59,6 +60,7 @@ at::Tensor numbers(int64_t rows, int64_t columns, double phase) {
 }  // namespace
 
 uint64_t matrix_product_digest() {
+  warm_up_math();  // a product before makes it likelier that two threads disturb each other
   // Whatever modes the caller is in, the products are LibTorch's plain ones.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);

@@ -11,6 +11,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/thread_limits.h"
+#include "lockstep/core/warm_up.h"
 #include "lockstep/data/stage_times.h"
 #include "lockstep/replica/compute_settings.h"
 #include "lockstep/replica/cores.h"
@@ -98,6 +99,7 @@ void ReadPool::run(int64_t count, FunctionRef<void(int64_t)> task) {
 
 /// Where a thread cannot be started, the pool works with fewer.
 void ReadPool::start() {
+  warm_up_math();
   threads_ = std::make_unique<std::vector<std::thread>>();
   try {
     for (int64_t i = 0; i < threads_wanted_; ++i) threads_->emplace_back([this] { work(); });

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lockstep/core/log.h"
+#include "lockstep/core/warm_up.h"
 #include "lockstep/data/read_pool.h"
 #include "lockstep/memory/tensor_cache.h"
 
@@ -17,6 +18,7 @@ StepFeed::StepFeed(std::unique_ptr<EpochReader> reader, int64_t depth, int64_t t
                    std::chrono::milliseconds patience)
     : reader_(std::move(reader)), depth_(static_cast<std::size_t>(depth)), what_(std::move(what)), patience_(patience) {
   if (depth == 0) return;
+  warm_up_math();
   try {
     for (int64_t i = 0; i < std::min(threads, depth); ++i) start_thread();
   } catch (const std::system_error&) {

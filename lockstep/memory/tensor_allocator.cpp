@@ -12,6 +12,8 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
+#include "lockstep/core/warm_up.h"
+#include "lockstep/memory/first_tensor.h"
 #include "lockstep/memory/memory_limit.h"
 #include "lockstep/memory/tensor_cache.h"
 
@@ -71,6 +73,8 @@ TensorAllocator& allocator() {
 
 State install() {
   const TensorCacheSetting setting = tensor_cache_setting(std::getenv(kVariable));
+  // The first strategy has warmed up.
+  if (c10::GetCPUAllocator() == first_tensor_allocator()) c10::SetCPUAllocator(c10::GetDefaultCPUAllocator(), 0);
   if (!setting.on) return State::kOff;
   if (c10::GetCPUAllocator() != c10::GetDefaultCPUAllocator()) return State::kOtherStays;
   // A model that fits leaves far less than half of the memory idle. Three quarters leave room for memory that is not a
@@ -109,6 +113,7 @@ TensorCacheSetting tensor_cache_setting(const char* text) {
 }
 
 void install_tensor_allocator() {
+  warm_up_math();  // what is installed does not do it
   // Where install() throws, the next call tries again, so that every strategy of a program with a wrong value is
   // refused.
   static const State once = [] {

@@ -11,6 +11,7 @@
 #include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/thread_limits.h"
+#include "lockstep/core/warm_up.h"
 #include "lockstep/replica/compute_settings.h"
 #include "lockstep/replica/pinning.h"
 
@@ -45,6 +46,7 @@ ReplicaPool::ReplicaPool(LanePlan plan, ReplicaId first, Rounds* rounds)
 ReplicaPool::~ReplicaPool() { end_threads(); }
 
 void ReplicaPool::start_threads() {
+  warm_up_math();
   for (int64_t r = 1; r < plan_.num_replicas; ++r) {
     try {
       replicas_[r].thread = std::thread([this, r] { thread_main(r); });

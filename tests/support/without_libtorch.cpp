@@ -1,9 +1,10 @@
-// Stands for what the folders cluster and comm use of core/ that knows LibTorch: the text of its errors, and its
-// version.
+// Stands for what the folders cluster and comm use of core/ that knows LibTorch: the text of its errors, its version,
+// and its first calls.
 #include <new>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"
+#include "lockstep/core/warm_up.h"
 
 namespace lockstep {
 
@@ -32,5 +33,7 @@ const std::string& platform_fingerprint() {
   static const std::string fingerprint = "0000000000000000";
   return fingerprint;
 }
+
+void warm_up_math() {}
 
 }  // namespace lockstep::internal
