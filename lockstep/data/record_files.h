@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,14 +21,24 @@ namespace lockstep::data {
 /// How records are read.
 struct RecordOptions {
   int64_t max_bytes = int64_t{1} << 28;  // a larger record is a bad one: no length in a file decides about memory
+
+  // Of tar_samples() only.
+  /// How many samples of an archive may be incomplete at a time: the next file may belong to any of them. With 1 the
+  /// files of a sample lie side by side. A sample is given when it is the first one and this many others have begun, so
+  /// a reader keeps up to this many in memory; with more than 1, going to a place reads the archive from its beginning.
+  int64_t window = 1;
+  /// What each sample must have; it may have others. Without it, all samples have the fields that the first ones have:
+  /// all those of the first 8 samples of the first archive that has any. An empty list: any fields.
+  std::optional<std::vector<std::string>> fields = std::nullopt;
 };
 
 // Each function takes the files in the order given. A path with *, ? or [...] stands for all files that match, sorted
-// by their bytes, and "part-{000..012}.tar" for a path for each number. A file whose name ends with .gz or .tgz is
-// decompressed; offsets then count what is compressed in it, and opening it at a place reads what lies before again. A
-// UsageError names an empty list and a limit below 1, a DataError a pattern that nothing matches and a file that is not
-// there. What is wrong with a single record is a DataError LS-DATA-RECORD of next(); where it says that the rest of the
-// file cannot be read, next() gives false from then on.
+// by their bytes, and "part-{000..012}.tar" for a path for each number. A file that begins as one of gzip does is
+// decompressed, whatever its name; offsets then count what is compressed in it, and opening it at a place reads what
+// lies before again. A UsageError names an empty list and options that are out of range, a DataError a pattern that
+// nothing matches, a file that is not there, and one that is compressed in another way. What is wrong with a single
+// record is a DataError LS-DATA-RECORD of next(). Where a file is cut off or damaged, next() gives all records before
+// that place, and then the error; where it says that the rest cannot be read, next() gives false from then on.
 
 /// Each line is a record, without its end, "\n" or "\r\n"; an empty line is one too. The last line may have no end.
 std::shared_ptr<const RecordFiles> lines(const std::vector<std::string>& paths, const RecordOptions& options = {});
@@ -36,9 +47,11 @@ std::shared_ptr<const RecordFiles> lines(const std::vector<std::string>& paths, 
 std::shared_ptr<const RecordFiles> tf_records(const std::vector<std::string>& paths, const RecordOptions& options = {});
 
 /// Tar archives (ustar, GNU's and pax' long names). Files that lie side by side and have one name up to its first dot
-/// form a sample: "a/7.jpg" and "a/7.cls" are the fields "jpg" and "cls" of the sample "a/7". Files without a dot in
-/// their last name, or with one at its beginning, belong to no sample and are passed over, as are folders and links.
-/// The record is what parse_tar_sample() takes apart.
+/// form a sample: "a/7.jpg" and "a/7.cls" are the fields "jpg" and "cls" of the sample "a/7". A name may begin with
+/// "./" or not. A sample that lacks a field, or has one that the others do not have, is a bad record, and so is a file
+/// that comes for a sample of its archive that was given before: the message names both places. Files without a dot in
+/// their last name, hidden ones and what file managers leave ("._7.jpg", "Thumbs.db", all in "__MACOSX") belong to no
+/// sample and are passed over, as are folders and links. The record is what parse_tar_sample() takes apart.
 std::shared_ptr<const RecordFiles> tar_samples(const std::vector<std::string>& paths,
                                                const RecordOptions& options = {});
 

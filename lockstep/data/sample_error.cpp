@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "lockstep/core/error.h"
+#include "lockstep/data/formats/readers.h"
 
 namespace lockstep::internal {
 
@@ -25,6 +26,16 @@ bool is_about_sample(const std::exception_ptr& error) {
     return outer == nullptr || outer->nested_ptr() == nullptr || is_about_sample(outer->nested_ptr());
   } catch (...) {
     return true;
+  }
+}
+
+bool loses_rest(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const RestOfFileError&) {
+    return true;
+  } catch (...) {
+    return false;
   }
 }
 

@@ -10,4 +10,8 @@ namespace lockstep::internal {
 /// was thrown for, std::nested_exception, counts too.
 bool is_about_sample(const std::exception_ptr& error);
 
+/// Whether a reader of records could not go on, so that the rest of its file is lost, and nobody knows how much that
+/// is.
+bool loses_rest(const std::exception_ptr& error);
+
 }  // namespace lockstep::internal

@@ -64,9 +64,12 @@ void SkippedSamples::add(const std::exception_ptr& why) {
   if (!internal::is_about_sample(why)) std::rethrow_exception(why);
   const int64_t before = count_.fetch_add(1);
   if (all_) return all_->add(why);
-  if (before >= kLogged) return;
-  internal::log(LogLevel::kWarning, fmt::format("a sample was left out: {}{}", message_of(why),
-                                                before + 1 == kLogged ? " (no more of these are logged)" : ""));
+  const bool is_rest = internal::loses_rest(why);
+  if (before >= kLogged && !is_rest) return;
+  internal::log(LogLevel::kWarning,
+                fmt::format("{} was left out{}: {}{}", is_rest ? "the rest of a file" : "a sample",
+                            is_rest ? ", and counts as one sample" : "", message_of(why),
+                            before + 1 == kLogged ? " (of more samples only rests of files are logged)" : ""));
 }
 
 StreamReader::~StreamReader() = default;

@@ -5,6 +5,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/data/batch_rows.h"
 #include "lockstep/data/files_digest.h"
+#include "lockstep/data/formats/readers.h"
 #include "lockstep/data/interleave.h"
 #include "lockstep/data/stream.h"
 #include "lockstep/data/stream_stage.h"
@@ -52,7 +54,7 @@ class FileReader final : public StreamReader {
         return true;
       } catch (const DataError& error) {
         if (!skipped_) throw;
-        skipped_->add(std::current_exception());
+        skipped_->add(reader_ ? std::current_exception() : of_whole_file(error));
         ends_where_it_stays(error.what());
       }
     }
@@ -72,6 +74,17 @@ class FileReader final : public StreamReader {
     std::string bytes;
     if (last_) reader->next(bytes);
     reader_ = std::move(reader);
+  }
+
+  /// What is thrown where the file cannot even be opened. A lack of memory or of file descriptors stays what it is.
+  std::exception_ptr of_whole_file(const DataError& error) const {
+    if (error.code() == "LS-FILE-LIMIT") return std::current_exception();
+    const std::string what = error.what();
+    return std::make_exception_ptr(internal::RestOfFileError(
+        "LS-DATA-FILE",
+        fmt::format("no record of '{}' can be read, and how many it has is not known: {}",
+                    records_->files->files()[static_cast<std::size_t>(file_)], what.substr(0, what.find('\n'))),
+        error.remedy()));
   }
 
   /// A reader that cannot get past a place gives the same error again. Where errors are skipped, the rest of its file

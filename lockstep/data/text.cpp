@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <filesystem>
-#include <fstream>
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -20,29 +18,6 @@
 namespace lockstep::data {
 
 namespace {
-
-constexpr std::size_t kPiece = 1 << 20;  // memory grows by what was read, a piece at a time
-
-std::string read_file(const std::string& path) {
-  std::error_code ignored;
-  // Devices and pipes may never end.
-  if (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored)) {
-    throw DataError("LS-DATA-FILE", fmt::format("'{}' is not a plain file", path), "give a file of text");
-  }
-  std::ifstream in(path, std::ios::binary);
-  if (!in) internal::refuse_to_open(path, errno);
-  std::string bytes;
-  while (in) {
-    const std::size_t before = bytes.size();
-    bytes.resize(before + kPiece);
-    in.read(bytes.data() + before, static_cast<std::streamsize>(kPiece));
-    bytes.resize(before + static_cast<std::size_t>(in.gcount()));
-  }
-  if (in.bad())
-    throw DataError("LS-DATA-FILE", fmt::format("'{}' cannot be read beyond byte {}", path, bytes.size()),
-                    "get the file again");
-  return bytes;
-}
 
 /// The windows of the bytes [begin, end) of a text, whose bytes were replaced by their numbers in the vocabulary.
 class WindowSource final : public Source {
@@ -93,7 +68,7 @@ class WindowSource final : public Source {
 Text text(const std::string& path, int64_t context) {
   if (context < 1)
     throw UsageError("LS-OPTION", fmt::format("text was given a context of {}", context), "give at least 1");
-  std::string bytes = read_file(path);
+  std::string bytes = internal::bytes_of_file(path, INT64_MAX - 1);
   const std::size_t cut = bytes.size() - bytes.size() / 10;
   // A window needs one byte more than it has: the target of its last byte.
   const auto fits = [&](std::size_t part) { return part > static_cast<uint64_t>(context); };

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <new>
@@ -15,6 +16,7 @@
 #include "tests/data/dealt_numbers.h"
 #include "tests/data/records_in_memory.h"
 #include "tests/support/errors.h"
+#include "tests/support/gzip.h"
 #include "tests/support/open_files.h"
 #include "tests/support/programs.h"
 #include "tests/support/scratch_folder.h"
@@ -258,6 +260,41 @@ TEST_F(SkippingWhatIsShort, SamplesForWhichThereIsNoMemoryAreReadLater) {
   expect_read_later(numbers(6).map(allocates), while_short("allocate memory"));
   const auto keeps = [&](const Batch&) { return is_short ? throw std::bad_alloc() : true; };
   expect_read_later(numbers_in({6}).filter(keeps), while_short("bad_alloc"));
+}
+
+class SkippingRests : public testing::ScratchFolder {};
+
+TEST_F(SkippingRests, OfDamagedFilesCountAsOneEachAndAreAlwaysSaid) {
+  const std::string packed = testing::gzip_member("0\n1\n2\n3\n");
+  std::vector<std::string> paths;
+  std::string all_bad;
+  for (int i = 0; i < 10; ++i) all_bad += "no number\n";
+  paths.push_back(write("bad", all_bad));
+  paths.push_back(write("behind.gz", packed + "garbage" + packed));
+  paths.push_back(write("cut.gz", packed.substr(0, packed.size() - 3)));
+  paths.push_back(write("other.zst", "\x28\xb5\x2f\xfd"));
+  paths.push_back(write("good.gz", packed + packed));
+  std::vector<std::string> lines;
+  set_log_sink([&](LogLevel level, std::string_view line) {
+    if (level == LogLevel::kWarning) lines.emplace_back(line);
+  });
+  MirroredStrategy strategy({.devices = lanes(1)});
+  const auto parse = [](const std::string& text, const data::RecordPlace&) {
+    return Batch{.input = torch::zeros({1, 1}), .target = torch::full({1}, std::stoll(text), torch::kLong)};
+  };
+  const auto data = strategy.distribute(data::from_records(data::lines(paths), parse),
+                                        {.global_batch = 4, .on_error = OnError::kSkip});
+  int64_t samples = 0;
+  for (const auto& batch : data.epoch(0)) samples += batch.begin()->global_size;
+  set_log_sink({});
+  EXPECT_EQ(samples, 4 + 4 + 8);
+  EXPECT_EQ(data.skipped(), 10 + 1 + 1 + 1);
+  for (const char* name : {"behind.gz", "cut.gz", "other.zst"}) {
+    const auto says = [&](const std::string& line) {
+      return line.find(quoted(name)) != std::string::npos && line.find("is not known") != std::string::npos;
+    };
+    EXPECT_EQ(std::count_if(lines.begin(), lines.end(), says), 1) << name;
+  }
 }
 
 TEST(Skipping, CountsOnBothSidesOfALackOfMemory) {

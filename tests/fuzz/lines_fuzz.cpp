@@ -4,7 +4,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   using namespace lockstep;
   const std::string text(reinterpret_cast<const char*>(data), size);
-  const auto all = fuzz::read_all(&internal::make_line_reader, text, 20);
+  const auto all = fuzz::read_all(fuzz::at_place(&internal::make_line_reader), text, 20);
   for (const fuzz::Read& line : all) {
     const std::size_t begin = static_cast<std::size_t>(line.place.offset);
     fuzz::check(begin == 0 || text[begin - 1] == '\n', "a line begins behind another one");

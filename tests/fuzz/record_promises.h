@@ -1,6 +1,7 @@
 // What each reader of records promises, whatever the bytes are.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,7 +11,17 @@
 
 namespace lockstep::fuzz {
 
-using MakeReader = std::unique_ptr<data::RecordReader> (*)(internal::Input, const data::RecordPlace&, int64_t);
+/// Makes a reader of these bytes, at a place.
+using MakeReader =
+    std::function<std::unique_ptr<data::RecordReader>(const std::string& bytes, const data::RecordPlace&, int64_t)>;
+
+/// Of a format whose readers are given the input at the place.
+inline MakeReader at_place(std::unique_ptr<data::RecordReader> (*make)(internal::Input, const data::RecordPlace&,
+                                                                       int64_t)) {
+  return [make](const std::string& bytes, const data::RecordPlace& at, int64_t max_bytes) {
+    return make(internal::Input("input", bytes, at.offset), at, max_bytes);
+  };
+}
 
 /// A record, or none for a bad one.
 struct Read {
@@ -20,9 +31,9 @@ struct Read {
 };
 
 /// Reads `bytes` from a place to the end. Each call of next() gets further, and the reader ends.
-inline std::vector<Read> read_from(MakeReader make, const std::string& bytes, const data::RecordPlace& at,
+inline std::vector<Read> read_from(const MakeReader& make, const std::string& bytes, const data::RecordPlace& at,
                                    int64_t max_bytes) {
-  const auto reader = make(internal::Input("input", bytes, at.offset), at, max_bytes);
+  const auto reader = make(bytes, at, max_bytes);
   std::vector<Read> all;
   bool more = true;
   while (more) {
@@ -44,7 +55,7 @@ inline std::vector<Read> read_from(MakeReader make, const std::string& bytes, co
 }
 
 /// The same from the beginning; what is read from a record's place is what was read.
-inline std::vector<Read> read_all(MakeReader make, const std::string& bytes, int64_t max_bytes) {
+inline std::vector<Read> read_all(const MakeReader& make, const std::string& bytes, int64_t max_bytes) {
   std::vector<Read> all = read_from(make, bytes, {}, max_bytes);
   if (all.empty()) return all;
   const std::size_t middle = all.size() / 2;

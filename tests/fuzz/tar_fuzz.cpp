@@ -8,9 +8,13 @@ namespace {
 
 constexpr std::size_t kBlock = 512;
 
-void check_samples(const std::string& archive) {
+void check_samples(const std::string& archive, int64_t window) {
   using namespace lockstep;
-  for (const fuzz::Read& one : fuzz::read_all(&internal::make_tar_reader, archive, 3000)) {
+  const auto make = [window](const std::string& bytes, const data::RecordPlace& at, int64_t max_bytes) {
+    return internal::make_tar_reader(internal::Input("input", bytes, 0), at,
+                                     {.max_bytes = max_bytes, .window = window});
+  };
+  for (const fuzz::Read& one : fuzz::read_all(make, archive, 3000)) {
     if (!one.good) continue;
     fuzz::check(one.bytes.size() <= 3000, "the limit is kept");
     const data::TarSample sample = data::parse_tar_sample(one.bytes);
@@ -26,7 +30,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* given, std::size_t size) {
   using namespace lockstep;
   std::string bytes(reinterpret_cast<const char*>(given), size);
   fuzz::is_value_or_data_error([&] { data::parse_tar_sample(bytes); });
-  check_samples(bytes);
+  check_samples(bytes, 1);
   // In short: each block of an archive is 64 bytes of the input, at the places that matter.
   std::string archive;
   for (std::size_t at = 0; at < size; at += 64) {
@@ -43,6 +47,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* given, std::size_t size) {
     }
     archive += block;
   }
-  check_samples(archive);
+  check_samples(archive, 1);
+  check_samples(archive, 2);
   return 0;
 }

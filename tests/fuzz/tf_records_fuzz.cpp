@@ -22,7 +22,7 @@ std::string framed(const std::string& bytes, uint64_t length) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   using namespace lockstep;
   const std::string bytes(reinterpret_cast<const char*>(data), size);
-  fuzz::read_all(&internal::make_tf_record_reader, bytes, 100);
+  fuzz::read_all(fuzz::at_place(&internal::make_tf_record_reader), bytes, 100);
   // Each record: a byte that is its size, one that says what is wrong with it, and its data.
   std::string file;
   std::vector<std::string> good;
@@ -40,7 +40,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
     file += frame;
   }
   std::size_t found = 0;
-  for (const fuzz::Read& one : fuzz::read_all(&internal::make_tf_record_reader, file, 100)) {
+  for (const fuzz::Read& one : fuzz::read_all(fuzz::at_place(&internal::make_tf_record_reader), file, 100)) {
     if (!one.good) continue;
     fuzz::check(found < good.size() && one.bytes == good[found], "what is read is what was written");
     ++found;

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,17 +12,19 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/data/formats/compression.h"
+#include "lockstep/data/formats/gzip_bytes.h"
 
 namespace lockstep::internal {
 
 namespace {
 
-constexpr const char* kMoreMemory = "give this process more memory, or read fewer steps ahead";
 constexpr std::size_t kBuffer = 1 << 18;
 constexpr std::size_t kPiece = 1 << 20;  // memory grows by what was read, a piece at a time
 
 std::string text_of_errno(int error) { return std::generic_category().message(error); }
 
+/// The bytes that a file had when it was opened: a record at the end of one that grows would be a part of a record.
 class FileBytes final : public ByteSource {
  public:
   FileBytes(const std::string& path, int64_t offset) : file_(path), offset_(offset) {
@@ -32,8 +33,11 @@ class FileBytes final : public ByteSource {
                     fmt::format("'{}' has {} bytes, and byte {} was to be read", path, file_.size(), offset),
                     "the file changed: get it again, or begin at its start");
   }
+  const InputFile& file() const { return file_; }
   std::size_t read(char* to, std::size_t count) override {
-    const std::size_t got = file_.read_at(offset_, to, count);
+    const auto left = static_cast<std::size_t>(std::max<int64_t>(file_.size() - offset_, 0));
+    const std::size_t got = file_.read_at(offset_, to, std::min(count, left));
+    if (got == 0 && count > 0) check_end(left == 0);
     offset_ += static_cast<int64_t>(got);
     return got;
   }
@@ -45,60 +49,16 @@ class FileBytes final : public ByteSource {
   }
 
  private:
+  void check_end(bool is_expected) const {
+    char more = 0;
+    if (is_expected && file_.read_at(offset_, &more, 1) == 0) return;
+    throw InputError(fmt::format("'{}' had {} bytes when it was opened, and now {} byte {}", file_.path(), file_.size(),
+                                 is_expected ? "goes on behind" : "ends before", offset_),
+                     "let nothing write to it while it is in use");
+  }
+
   const InputFile file_;
   int64_t offset_;
-};
-
-/// Decompresses; zlib finds out whether the file is compressed at all.
-class GzipBytes final : public ByteSource {
- public:
-  explicit GzipBytes(const std::string& path) : path_(path), file_(gzdopen_checked(path), &gzclose) {}
-  std::size_t read(char* to, std::size_t count) override {
-    std::size_t done = 0;
-    while (done < count) {
-      const auto wanted = static_cast<unsigned>(std::min(count - done, kPiece));
-      const int got = gzread(file_.get(), to + done, wanted);
-      if (got > 0) {
-        done += static_cast<std::size_t>(got);
-        continue;
-      }
-      int code = Z_OK;
-      const char* const text = gzerror(file_.get(), &code);
-      if (got == 0 && code == Z_OK) break;
-      position_ += static_cast<int64_t>(done);
-      if (code == Z_MEM_ERROR)
-        throw DataError("LS-FILE-LIMIT", fmt::format("'{}' cannot be decompressed: {}", path_, text), kMoreMemory);
-      throw DataError("LS-DATA-FILE",
-                      fmt::format("'{}' is damaged at byte {} of its contents: {}", path_, position_,
-                                  code == Z_BUF_ERROR ? "it is cut off" : text),
-                      "get the file again");
-    }
-    position_ += static_cast<int64_t>(done);
-    return done;
-  }
-  uint64_t skip(uint64_t count) override {
-    std::string piece(static_cast<std::size_t>(std::min<uint64_t>(count, kPiece)), '\0');
-    uint64_t done = 0;
-    while (done < count) {
-      const auto wanted = static_cast<std::size_t>(std::min<uint64_t>(count - done, kPiece));
-      const std::size_t got = read(piece.data(), wanted);
-      done += got;
-      if (got < wanted) break;
-    }
-    return done;
-  }
-
- private:
-  static gzFile gzdopen_checked(const std::string& path) {
-    const InputFile checked(path);  // is plain, and can be read
-    errno = 0;
-    if (gzFile file = gzopen(path.c_str(), "rb")) return file;
-    refuse_to_open(path, errno == 0 ? ENOMEM : errno);  // zlib leaves errno alone only where memory is short
-  }
-
-  std::string path_;
-  std::unique_ptr<gzFile_s, int (*)(gzFile)> file_;
-  int64_t position_ = 0;
 };
 
 class MemoryBytes final : public ByteSource {
@@ -122,9 +82,18 @@ class MemoryBytes final : public ByteSource {
   std::size_t offset_;
 };
 
-std::unique_ptr<ByteSource> open_source(const std::string& path, int64_t offset) {
-  if (!path.ends_with(".gz") && !path.ends_with(".tgz")) return std::make_unique<FileBytes>(path, offset);
-  auto source = std::make_unique<GzipBytes>(path);
+Compression compression_in(const InputFile& file) {
+  char first[kDecidingBytes];
+  return compression_of({first, file.read_at(0, first, sizeof first)}, file.path());
+}
+
+std::unique_ptr<ByteSource> open_source(const std::string& path, int64_t offset, IsPlain is_plain) {
+  auto begin = std::make_unique<FileBytes>(path, 0);
+  char first[kDecidingBytes];
+  const std::size_t got = begin->file().read_at(0, first, sizeof first);
+  if (is_plain != nullptr && is_plain({first, got})) return std::make_unique<FileBytes>(path, offset);
+  if (compression_of({first, got}, path) == Compression::kNone) return std::make_unique<FileBytes>(path, offset);
+  auto source = gzip_contents(path, std::move(begin));
   const uint64_t there = source->skip(static_cast<uint64_t>(offset));
   if (there == static_cast<uint64_t>(offset)) return source;
   throw DataError("LS-DATA-FILE",
@@ -160,10 +129,9 @@ std::size_t InputFile::read_at(int64_t offset, char* to, std::size_t count) cons
     if (got > 0) {
       done += static_cast<std::size_t>(got);
     } else if (errno != EINTR) {
-      throw DataError("LS-DATA-FILE",
-                      fmt::format("'{}' cannot be read at byte {}: {}", path_, offset + static_cast<int64_t>(done),
-                                  text_of_errno(errno)),
-                      "look at the disk, or get the file again");
+      throw InputError(fmt::format("'{}' cannot be read at byte {}: {}", path_, offset + static_cast<int64_t>(done),
+                                   text_of_errno(errno)),
+                       "look at the disk, or get the file again");
     }
   }
   return done;
@@ -172,6 +140,9 @@ std::size_t InputFile::read_at(int64_t offset, char* to, std::size_t count) cons
 std::string bytes_of_file(const std::string& path, int64_t most) {
   const InputFile file(path);
   std::string bytes;
+  if (compression_in(file) == Compression::kGzip) {
+    if (Input(path).append(bytes, static_cast<uint64_t>(most) + 1) <= static_cast<uint64_t>(most)) return bytes;
+  }
   for (std::size_t got = 0; bytes.size() <= static_cast<std::size_t>(most);) {
     // One byte more than there should be, to see the end; a piece at a time, so that memory grows with what is read.
     const auto left = static_cast<std::size_t>(std::max<int64_t>(file.size() - static_cast<int64_t>(got), 0)) + 1;
@@ -185,18 +156,29 @@ std::string bytes_of_file(const std::string& path, int64_t most) {
   throw DataError("LS-DATA-FILE", fmt::format("'{}' has more than {} bytes", path, most), "give a smaller file");
 }
 
-Input::Input(const std::string& path, int64_t offset)
-    : name_(path), source_(open_source(path, offset)), buffer_(kBuffer, '\0'), offset_(offset) {}
+FileContents::FileContents(const std::string& path) : file_(path) {
+  if (compression_in(file_) == Compression::kGzip) unpacked_ = bytes_of_file(path, INT64_MAX - 1);
+}
+
+std::size_t FileContents::read_at(int64_t offset, char* to, std::size_t count) const {
+  if (!unpacked_) return file_.read_at(offset, to, count);
+  const std::size_t begin = std::min(static_cast<std::size_t>(offset), unpacked_->size());
+  return unpacked_->copy(to, count, begin);
+}
+
+Input::Input(const std::string& path, int64_t offset, IsPlain is_plain)
+    : name_(path), source_(open_source(path, offset, is_plain)), capacity_(kBuffer), offset_(offset) {}
 
 Input::Input(std::string name, std::string bytes, int64_t offset)
     : name_(std::move(name)),
       source_(std::make_unique<MemoryBytes>(std::move(bytes), static_cast<std::size_t>(offset))),
-      buffer_(4096, '\0'),
+      capacity_(4096),
       offset_(offset) {}
 
 std::string_view Input::peek() {
   if (begin_ == end_) {
     begin_ = end_ = 0;
+    buffer_.resize(capacity_);
     end_ = source_->read(buffer_.data(), buffer_.size());
   }
   return {buffer_.data() + begin_, end_ - begin_};
@@ -206,7 +188,7 @@ std::size_t Input::read(char* to, std::size_t count) {
   std::size_t done = 0;
   while (done < count) {
     std::size_t got = 0;
-    if (begin_ == end_ && count - done >= buffer_.size()) {
+    if (begin_ == end_ && count - done >= capacity_) {
       got = source_->read(to + done, count - done);
     } else {
       const std::string_view there = peek();

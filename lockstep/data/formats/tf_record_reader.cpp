@@ -54,6 +54,10 @@ class TfRecordReader final : public ReaderBase {
 
 }  // namespace
 
+bool is_tf_record(std::string_view first) {
+  return first.size() >= 12 && masked_crc32c(first.substr(0, 8)) == little_endian(first.data() + 8, 4);
+}
+
 std::unique_ptr<data::RecordReader> make_tf_record_reader(Input input, const data::RecordPlace& at, int64_t max_bytes) {
   return std::make_unique<TfRecordReader>(std::move(input), at, max_bytes);
 }
