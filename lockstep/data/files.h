@@ -60,15 +60,19 @@ Dataset tokens(const std::string& path, const TokenOptions& options = {});
 /// Images in folders, and what the folders are called.
 struct ImageFolder {
   Dataset dataset = {};
-  std::vector<std::string> classes = {};  // names of the folders, sorted by their bytes: class 0 is the first
+  std::vector<std::string> classes = {};  // names of the folders, as ImageOptions::classes or sorted: class 0 is first
   std::vector<std::string> files = {};    // sample i's file
   int64_t passed_over = 0;                // files whose name does not end with .png, .jpg or .jpeg
 };
 
 /// PNG and JPEG files under a folder that has one folder for each class, and files in these at any depth. Inputs are
 /// [n, 3, height, width], red, green and blue; targets int64 [n]. Samples are sorted by class, then by path. An image
-/// is read, decoded and scaled when it is asked for; any number of threads may read. A DataError names an image that
-/// cannot be decoded, as it does a class without images and a folder without classes.
+/// is read, decoded and scaled when it is asked for; any number of threads may read. What lies beside data is neither a
+/// class nor a sample: hidden folders and files, lock files, thumbnails and what file managers leave (".git",
+/// "._1.jpg",
+/// "__MACOSX", "@eaDir", "lost+found"); a folder that `.classes` names is always a class. A DataError names an image
+/// that cannot be decoded, as it does a class without images, a folder without classes, and with `.classes` each folder
+/// that is not among them and each class without a folder. Which class has which number is part of the digest.
 ImageFolder image_folder(const std::string& folder, const ImageOptions& options = {});
 
 }  // namespace lockstep::data

@@ -88,6 +88,9 @@ std::string FilesDigest::changed_since(uint64_t before, const std::vector<data::
     others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
     if (FilesDigest(others).both == before) return fmt::format("'{}' was added", files[i].name);
   }
+  if (change == 0) {
+    return fmt::format("the files '{}' to '{}' have come into another order", files.front().name, files.back().name);
+  }
   for (std::size_t i = 0; i < files.size(); ++i) {
     if (change * static_cast<uint32_t>(i + 1) == weighted) return fmt::format("'{}' has changed", files[i].name);
   }

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -24,11 +25,14 @@ struct ImageOptions {
   std::array<float, 3> mean = {0.485f, 0.456f, 0.406f};
   std::array<float, 3> stddev = {0.229f, 0.224f, 0.225f};
   int64_t max_pixels = int64_t{1} << 26;  // an image that says it has more is refused before memory is taken
+  /// Of image_folder(): what the folders must be called, class 0 first; none: the folders that are there, sorted by
+  /// their bytes. Give the classes of one split for the others, so that a number means the same class in all of them.
+  std::vector<std::string> classes = {};
 };
 
 /// A PNG or JPEG file's bytes as [3, height, width], as image_folder() gives it: float32, or uint8 without
-/// `.normalize`. Throws a DataError where they cannot be decoded, and a UsageError for options that contradict each
-/// other.
+/// `.normalize`. `.classes` is not looked at. Throws a DataError where they cannot be decoded, and a UsageError for
+/// options that contradict each other.
 at::Tensor decode_image(std::string_view file, const ImageOptions& options = {});
 
 // Random work. An image is [..., height, width]; what stands before, such as channels, is treated alike. Each call

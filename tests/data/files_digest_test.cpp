@@ -109,6 +109,15 @@ TEST_F(Changed, AnImageIsNamedAndSoAreOtherStages) {
   expect_named(make, [&] { write("dog/5.png", "a new one"); }, {"4 samples", folder_.string()});
 }
 
+TEST_F(Changed, TheOrderOfClassesIsNoticed) {
+  for (const char* name : {"cat/1.png", "cat/2.png", "dog/3.png"}) write(name, std::string("no image"));
+  std::vector<std::string> classes{"cat", "dog"};
+  const auto make = [&] {
+    return data::image_folder(folder_.string(), {.height = 2, .width = 2, .classes = classes}).dataset;
+  };
+  expect_named(make, [&] { classes = {"dog", "cat"}; }, {path("dog/3.png"), path("cat/2.png"), "order"});
+}
+
 TEST_F(Changed, AFileThatWasAddedIsNamed) {
   const auto csv = [&](const char* name, const std::string& rows) { return write(name, "a,b\n" + rows); };
   const std::string first = csv("1.csv", "1,2\n3,4\n");

@@ -10,10 +10,12 @@
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "lockstep/cluster/named_text.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/file_descriptor.h"
 #include "lockstep/data/files.h"
@@ -21,6 +23,7 @@
 #include "lockstep/data/formats/image_decoder.h"
 #include "lockstep/data/formats/image_to_tensor.h"
 #include "lockstep/data/formats/input.h"
+#include "lockstep/data/formats/side_files.h"
 #include "lockstep/data/stage_digest.h"
 
 namespace lockstep::data {
@@ -34,11 +37,12 @@ constexpr int64_t kLargestFile = int64_t{1} << 30;
 class ImageSource final : public Source {
  public:
   ImageSource(std::string folder, std::vector<std::string> files, std::vector<uint64_t> sizes,
-              std::vector<int64_t> classes, const ImageOptions& options)
+              std::vector<int64_t> classes, uint64_t order, const ImageOptions& options)
       : folder_(std::move(folder)),
         files_(std::move(files)),
         sizes_(std::move(sizes)),
         classes_(std::move(classes)),
+        order_(order),
         options_(options),
         decode_(options, "image_folder") {}
 
@@ -64,9 +68,12 @@ class ImageSource final : public Source {
     return listed_files_;
   }
   uint64_t digest() const override {
-    return internal::stage_digest(internal::digest_of(files()), "image_folder",
-                                  {static_cast<uint64_t>(options_.height), static_cast<uint64_t>(options_.width),
-                                   static_cast<uint64_t>(options_.fit), options_.normalize ? 1u : 0u});
+    const uint64_t digest =
+        internal::stage_digest(internal::digest_of(files()), "image_folder",
+                               {static_cast<uint64_t>(options_.height), static_cast<uint64_t>(options_.width),
+                                static_cast<uint64_t>(options_.fit), options_.normalize ? 1u : 0u});
+    // Sorted classes are known by the files' names, so cursors of before there was .classes stay valid.
+    return order_ == 0 ? digest : internal::stage_digest(digest, "classes", {order_});
   }
 
  private:
@@ -102,6 +109,7 @@ class ImageSource final : public Source {
   const std::vector<std::string> files_;
   const std::vector<uint64_t> sizes_;  // in bytes
   const std::vector<int64_t> classes_;
+  const uint64_t order_;  // of the classes; 0 where they are sorted
   const ImageOptions options_;
   const internal::ImageToTensor decode_;
   mutable std::once_flag listed_;
@@ -124,17 +132,62 @@ bool is_image_name(const fs::path& path) {
   unreadable(folder, fmt::format("cannot be listed: {}", error.message()));
 }
 
-/// The folders in a folder, sorted.
-std::vector<std::string> folders_in(const std::string& folder) {
+/// The folders in a folder, sorted; what lies beside data only where it is one of `classes`.
+std::vector<std::string> folders_in(const std::string& folder, const std::vector<std::string>& classes) {
   std::vector<std::string> names;
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     std::error_code ignored;
-    if (it->is_directory(ignored)) names.push_back(it->path().filename().string());
+    std::string name = it->path().filename().string();
+    const bool is_named = std::find(classes.begin(), classes.end(), name) != classes.end();
+    if (!is_named && internal::is_beside_data(name)) continue;
+    if (it->is_directory(ignored)) names.push_back(std::move(name));
   }
   if (error) cannot_be_listed(folder, error);
   std::sort(names.begin(), names.end());
   return names;
+}
+
+/// Throws a UsageError for names that cannot be those of folders, or are there twice.
+void check_names(const std::vector<std::string>& classes) {
+  std::set<std::string> names;
+  for (const std::string& name : classes) {
+    const bool is_name = !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos;
+    if (is_name && names.insert(name).second) continue;
+    throw UsageError("LS-OPTION",
+                     fmt::format("image_folder was given the class {} in .classes{}", internal::in_quotes(name),
+                                 is_name ? " twice" : ", which is no name of a folder"),
+                     "give the name of each class's folder once");
+  }
+}
+
+/// Throws a DataError where there are other folders than classes.
+void compare_classes(const std::string& folder, const std::vector<std::string>& folders,
+                     const std::vector<std::string>& classes) {
+  const auto others = [](const std::vector<std::string>& some, const std::vector<std::string>& all) {
+    std::string text;
+    for (const std::string& one : some) {
+      if (std::find(all.begin(), all.end(), one) == all.end())
+        text += (text.empty() ? "" : ", ") + internal::in_quotes(one);
+    }
+    return text;
+  };
+  const std::string without_folder = others(classes, folders);
+  const std::string not_named = others(folders, classes);
+  if (without_folder.empty() && not_named.empty()) return;
+  std::string what = fmt::format("'{}'", folder);
+  if (!without_folder.empty()) what += fmt::format(" has no folder for what is in .classes: {}", without_folder);
+  if (!not_named.empty())
+    what +=
+        fmt::format("{} has folders that are not in .classes: {}", without_folder.empty() ? "" : ", and", not_named);
+  throw DataError("LS-DATA-FILE", what, "give all classes of all splits in .classes, or correct the folders");
+}
+
+uint64_t digest_of_order(const std::vector<std::string>& classes) {
+  if (std::is_sorted(classes.begin(), classes.end())) return 0;
+  uint64_t digest = classes.size();
+  for (const std::string& name : classes) digest = internal::mixed(digest, XXH3_64bits(name.data(), name.size()));
+  return digest | 1;
 }
 
 /// The images in a folder, at any depth, sorted; counts the other files.
@@ -143,6 +196,10 @@ std::vector<std::string> images_under(const fs::path& folder, int64_t& others) {
   std::error_code error;
   for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     std::error_code ignored;
+    if (internal::is_beside_data(it->path().filename().string())) {
+      it.disable_recursion_pending();
+      continue;
+    }
     if (!it->is_regular_file(ignored)) continue;
     if (is_image_name(it->path())) {
       paths.push_back(it->path().string());
@@ -159,7 +216,12 @@ std::vector<std::string> images_under(const fs::path& folder, int64_t& others) {
 
 ImageFolder image_folder(const std::string& folder, const ImageOptions& options) {
   ImageFolder result;
-  result.classes = folders_in(folder);
+  check_names(options.classes);
+  result.classes = folders_in(folder, options.classes);
+  if (!options.classes.empty()) {
+    compare_classes(folder, result.classes, options.classes);
+    result.classes = options.classes;
+  }
   if (result.classes.empty()) unreadable(folder, "has no folders in it");
   std::vector<int64_t> classes;
   for (std::size_t c = 0; c < result.classes.size(); ++c) {
@@ -174,8 +236,8 @@ ImageFolder image_folder(const std::string& folder, const ImageOptions& options)
     std::error_code ignored;  // what cannot be read is said when it is read
     sizes.push_back(fs::file_size(file, ignored));
   }
-  result.dataset =
-      Dataset(std::make_shared<ImageSource>(folder, result.files, std::move(sizes), std::move(classes), options));
+  result.dataset = Dataset(std::make_shared<ImageSource>(folder, result.files, std::move(sizes), std::move(classes),
+                                                         digest_of_order(result.classes), options));
   return result;
 }
 
