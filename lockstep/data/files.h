@@ -46,12 +46,17 @@ enum class TokenType : uint8_t { kUInt8, kUInt16, kUInt32, kInt32, kInt64 };
 
 struct TokenOptions {
   TokenType dtype = TokenType::kUInt16;
-  int64_t context = 1024;  // tokens of a sample
-  int64_t header = 0;      // bytes at the file's beginning that are no tokens
-  int64_t vocabulary = 0;  // tokens are below it; 0: not checked
+  int64_t context = 1024;   // tokens of a sample
+  int64_t header = 0;       // bytes at the file's beginning that are no tokens
+  int64_t vocabulary = 0;   // tokens are from 0 to below it; 0: not checked
+  bool check_dtype = true;  // a file that looks like tokens of another dtype is refused
 };
 
-/// Windows of tokens from a file that holds nothing but them, in little-endian. Inputs are int64 [n, context], targets
+/// Windows of tokens from a file that holds nothing but them, in little-endian. Throws a UsageError for a vocabulary
+/// that the dtype cannot hold. A DataError names the file, the byte and the value of a token that is not in the
+/// vocabulary: of a file of up to 64 MiB at once, of a larger one at the latest when it is read. A file that looks like
+/// tokens of another width or byte order is a DataError: one of 32-bit tokens has, read as 16 bits, a 0 at each second
+/// place. Inputs are int64 [n, context], targets
 /// the same, one token further. Windows lie side by side, so that an epoch predicts each token once; the tokens at the
 /// end that do not fill a window are left out. The file is read as samples are asked for; one that is cut off meanwhile
 /// is a DataError. Any number of threads may read.

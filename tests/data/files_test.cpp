@@ -4,8 +4,10 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <thread>
 
+#include "tests/support/gzip.h"
 #include "tests/support/scratch_folder.h"
 
 namespace lockstep {
@@ -229,6 +231,121 @@ TEST_F(Tokens, ThatAreWrongAreNamed) {
   expect_error<UsageError>([&] { data::tokens(path("tokens.bin"), {.context = 0}); }, "LS-OPTION", {".context 0"});
   expect_error<DataError>([&] { data::tokens(path("nowhere")); }, "LS-DATA-FILE", {quoted("nowhere")});
   expect_error<DataError>([&] { data::tokens(write("empty", ""), {.context = 1}); }, "LS-DATA-FILE", {"0 tokens"});
+}
+
+TEST_F(Tokens, OfAVocabularyThatTheDtypeCannotHoldAreRefused) {
+  using data::TokenType;
+  const auto with = [&](TokenType dtype, int64_t vocabulary) {
+    return data::tokens(file<int64_t>(16),
+                        {.dtype = dtype, .context = 1, .vocabulary = vocabulary, .check_dtype = false});
+  };
+  expect_error<UsageError>([&] { with(TokenType::kUInt8, 257); }, "LS-OPTION", {".vocabulary of 257", "256"});
+  expect_error<UsageError>([&] { with(TokenType::kUInt16, 65537); }, "LS-OPTION", {".vocabulary of 65537", "65536"});
+  expect_error<UsageError>([&] { with(TokenType::kInt32, (int64_t{1} << 31) + 1); }, "LS-OPTION", {"2147483648"});
+  expect_error<UsageError>([&] { with(TokenType::kUInt32, (int64_t{1} << 32) + 1); }, "LS-OPTION", {"4294967296"});
+  with(TokenType::kUInt8, 256);
+  with(TokenType::kUInt16, 65536);
+  with(TokenType::kUInt32, int64_t{1} << 32);
+  with(TokenType::kInt64, INT64_MAX);
+}
+
+TEST_F(Tokens, BeyondTheVocabularyAreRefusedBeforeAnyIsRead) {
+  EXPECT_EQ(data::tokens(file<uint16_t>(60000), {.context = 7, .vocabulary = 60000}).size(), 8571);
+  expect_error<DataError>([&] { data::tokens(file<uint16_t>(60000), {.context = 7, .vocabulary = 59999}); },
+                          "LS-DATA-FILE", {quoted("tokens.bin"), "token 59999", "byte 119998", "vocabulary has 59999"});
+  std::string bytes(40, '\0');
+  bytes.replace(12, 4, "\xff\xff\xff\xff");
+  write("i32.bin", std::string(8, 'h') + bytes);
+  const data::TokenOptions options{.dtype = data::TokenType::kInt32, .context = 2, .header = 8, .vocabulary = 5};
+  expect_error<DataError>([&] { data::tokens(path("i32.bin"), options); }, "LS-DATA-FILE", {"token -1", "byte 20"});
+  // What is written later is found when it is read.
+  const Dataset dataset = data::tokens(file<uint16_t>(100), {.context = 4, .vocabulary = 100});
+  std::fstream(path("tokens.bin"), std::ios::in | std::ios::out | std::ios::binary).seekp(20).write("\xe8\x03", 2);
+  expect_error<DataError>([&] { dataset.read_all(); }, "LS-DATA-FILE", {"token 1000", "byte 20"});
+}
+
+TEST_F(Tokens, OfAnotherWidthOrByteOrderAreFound) {
+  using data::TokenType;
+  const auto expect_found = [&](const std::string& bytes, TokenType dtype, std::string_view what,
+                                const testing::Where& where = testing::Where::current()) {
+    write("tokens.bin", bytes);
+    expect_error<DataError>([&] { data::tokens(path("tokens.bin"), {.dtype = dtype, .context = 2}); }, "LS-DATA-FILE",
+                            {quoted("tokens.bin"), what}, where);
+    data::tokens(path("tokens.bin"), {.dtype = dtype, .context = 2, .check_dtype = false});
+  };
+  const auto numbers = [](int64_t count, int64_t below, int width, bool big_endian = false) {
+    std::string text;
+    uint64_t state = 3;
+    for (int64_t i = 0; i < count; ++i) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      const uint64_t value = (state >> 33) % static_cast<uint64_t>(below);
+      for (int k = 0; k < width; ++k) text += static_cast<char>(value >> 8 * (big_endian ? width - 1 - k : k) & 0xff);
+    }
+    return text;
+  };
+  for (const int64_t below : {60, 50257, 128000, 256000}) {
+    for (const int64_t count : {40, 1000, 200000}) {
+      expect_found(numbers(count, below, 4), TokenType::kUInt16, "tokens of 4 bytes");
+      expect_found(numbers(count, below, 8), TokenType::kUInt16, "tokens of 8 bytes");
+      expect_found(numbers(count, below, 8), TokenType::kUInt32, "tokens of 8 bytes");
+      expect_found(numbers(count, below, 4), TokenType::kUInt8, "tokens of 4 bytes");
+      expect_found(numbers(count, below, 4, true), TokenType::kInt32, "big-endian");
+      expect_found(numbers(count, below, 8, true), TokenType::kInt64, "big-endian");
+      // Right ones are taken.
+      write("tokens.bin", numbers(count, below, 4));
+      data::tokens(path("tokens.bin"), {.dtype = TokenType::kUInt32, .context = 2, .vocabulary = below});
+      data::tokens(path("tokens.bin"), {.dtype = TokenType::kInt32, .context = 2});
+      write("tokens.bin", numbers(count, below, 8));
+      data::tokens(path("tokens.bin"), {.dtype = TokenType::kInt64, .context = 2});
+    }
+  }
+  expect_found(numbers(100, 200, 2), TokenType::kUInt8, "tokens of 2 bytes");
+  expect_found(numbers(100, 200, 2, true), TokenType::kUInt16, "big-endian");
+  expect_found(numbers(100, 50257, 2), TokenType::kUInt32, "narrower tokens");
+  for (const int64_t below : {2, 4, 16, 60, 256, 5000, 50257, 65536}) {
+    for (const int64_t count : {12, 64, 100000}) {
+      write("tokens.bin", numbers(count, below, 2));
+      data::tokens(path("tokens.bin"), {.context = 2});
+      if (below > 256) continue;
+      write("tokens.bin", numbers(count, below, 1));
+      data::tokens(path("tokens.bin"), {.dtype = TokenType::kUInt8, .context = 2});
+    }
+  }
+  expect_error<DataError>(
+      [&] {
+        data::tokens(write("a.npy", std::string("\x93NUMPY\1\0\x76\0", 10) + numbers(200, 9, 2)), {.context = 2});
+      },
+      "LS-DATA-FILE", {quoted("a.npy"), "128 bytes"});
+  data::tokens(path("a.npy"), {.context = 2, .header = 128});
+}
+
+TEST_F(Tokens, MayBeCompressed) {
+  const std::string plain = file<uint16_t>(100);
+  std::ifstream in(plain, std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(in)), {});
+  const Dataset dataset = data::tokens(write("packed.bin", testing::gzip_member(bytes)), {.context = 3});
+  EXPECT_TRUE(at::equal(dataset.read_all().target, data::tokens(plain, {.context = 3}).read_all().target));
+  write("packed.bin", testing::gzip_member(bytes) + "x");
+  expect_error<DataError>([&] { data::tokens(path("packed.bin"), {.context = 3}); }, "LS-DATA-FILE",
+                          {quoted("packed.bin")});
+}
+
+class CompressedFiles : public testing::ScratchFolder {};
+
+TEST_F(CompressedFiles, OfEachFormatAreReadWhateverTheirNamesAndToTheirEnds) {
+  using testing::gzip_member;
+  const std::string rows = "a,b\n1,2\n3,4\n";
+  const std::string text(1000, 'x');
+  const std::string two = gzip_member(rows.substr(0, 7)) + gzip_member(rows.substr(7));
+  EXPECT_EQ(data::csv(write("rows.csv", two)).size(), 2);
+  EXPECT_EQ(data::text(write("a.txt", gzip_member(text)), 10).train.size(), 89);
+  for (const std::string& behind : {std::string("more"), two.substr(0, 30)}) {
+    expect_error<DataError>([&] { data::csv(write("rows.csv", two + behind)); }, "LS-DATA-FILE", {quoted("rows.csv")});
+    expect_error<DataError>([&] { data::text(write("a.txt", gzip_member(text) + behind), 10); }, "LS-DATA-FILE",
+                            {quoted("a.txt")});
+  }
+  expect_error<DataError>([&] { data::csv(write("rows.csv", "\x28\xb5\x2f\xfd")); }, "LS-DATA-FILE", {"zstd"});
+  expect_error<DataError>([&] { data::text(write("a.txt", "\x28\xb5\x2f\xfd"), 10); }, "LS-DATA-FILE", {"zstd"});
 }
 
 TEST_F(Tokens, OfAFileThatIsCutOffMeanwhileAreAnError) {

@@ -2,20 +2,27 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/data/files.h"
 #include "lockstep/data/files_digest.h"
 #include "lockstep/data/formats/input.h"
+#include "lockstep/data/formats/token_guess.h"
 #include "lockstep/data/stage_digest.h"
 
 namespace lockstep::data {
 
 namespace {
+
+constexpr int64_t kSampled = 1 << 16;               // bytes
+constexpr int64_t kWholeAtOnce = int64_t{1} << 26;  // bytes of tokens that are all looked at before the first is used
 
 int64_t width_of(TokenType type) {
   switch (type) {
@@ -26,6 +33,12 @@ int64_t width_of(TokenType type) {
     case TokenType::kInt64: return 8;
   }
   throw UsageError("LS-OPTION", fmt::format("tokens was given .dtype {}", static_cast<int>(type)), "give a TokenType");
+}
+
+/// How many different tokens a dtype holds; INT64_MAX where they are more.
+int64_t most_of(TokenType type) {
+  if (type == TokenType::kInt64) return INT64_MAX;
+  return int64_t{1} << (8 * width_of(type) - (type == TokenType::kInt32 ? 1 : 0));
 }
 
 template <class T>
@@ -52,6 +65,7 @@ class TokenSource final : public Source {
   TokenSource(const std::string& path, const TokenOptions& options)
       : file_(path), options_(options), width_(width_of(options.dtype)) {
     const int64_t bytes = file_.size() - options.header;
+    if (options.check_dtype) check_header();
     if (bytes < 0 || bytes % width_ != 0) {
       throw DataError(
           "LS-DATA-FILE",
@@ -61,11 +75,14 @@ class TokenSource final : public Source {
     }
     // A window needs one token more than it has: the target of its last one.
     size_ = (bytes / width_ - 1) / options.context;
-    if (bytes / width_ > options.context) return;
-    throw DataError(
-        "LS-DATA-FILE",
-        fmt::format("'{}' has {} tokens, too few for a window of {}", path, bytes / width_, options.context),
-        "give a longer file, or a smaller .context");
+    if (bytes / width_ <= options.context) {
+      throw DataError(
+          "LS-DATA-FILE",
+          fmt::format("'{}' has {} tokens, too few for a window of {}", path, bytes / width_, options.context),
+          "give a longer file, or a smaller .context");
+    }
+    if (options.check_dtype) check_dtype(bytes);
+    if (options.vocabulary > 0) check_vocabulary(bytes);
   }
 
   int64_t size() const override { return size_; }
@@ -105,6 +122,59 @@ class TokenSource final : public Source {
   }
 
  private:
+  /// Bytes of tokens, from `offset` among them on.
+  std::string piece(int64_t offset, int64_t count) const {
+    std::string bytes(static_cast<std::size_t>(count), '\0');
+    bytes.resize(file_.read_at(options_.header + offset, bytes.data(), bytes.size()));
+    return bytes;
+  }
+
+  void check_header() const {
+    char begin[16];
+    const int64_t header = internal::known_header({begin, file_.read_at(0, begin, sizeof begin)});
+    if (options_.header >= header) return;
+    throw DataError("LS-DATA-FILE",
+                    fmt::format("'{}' has a header of {} bytes before its tokens, and .header is {}", file_.path(),
+                                header, options_.header),
+                    fmt::format("give .header = {}, and the .dtype that it names", header));
+  }
+
+  /// By the tokens at the beginning, in the middle and at the end.
+  void check_dtype(int64_t bytes) const {
+    std::string sample;
+    for (const int64_t at : {int64_t{0}, bytes / 2, bytes - kSampled}) {
+      const int64_t begin = std::max<int64_t>(at, static_cast<int64_t>(sample.size())) / 8 * 8;
+      if (begin < bytes) sample += piece(begin, std::min(kSampled, bytes - begin) / 8 * 8);
+    }
+    const auto other = internal::other_tokens(
+        sample, {.width = static_cast<int>(width_),
+                 .is_signed = options_.dtype == TokenType::kInt32 || options_.dtype == TokenType::kInt64,
+                 .vocabulary = options_.vocabulary,
+                 .bytes = bytes});
+    if (!other) return;
+    throw DataError("LS-DATA-FILE",
+                    fmt::format("'{}' was to be read as {} tokens of {}, and looks like {}", file_.path(),
+                                bytes / width_, internal::counted(width_, "byte"), *other),
+                    "check .dtype and .header; where they are right, give .check_dtype = false");
+  }
+
+  /// All tokens, or of a large file those at the beginning and at the end; the others when they are read.
+  void check_vocabulary(int64_t bytes) const {
+    const int64_t end_of_first = bytes <= kWholeAtOnce ? bytes : kSampled;
+    check_range(0, end_of_first);
+    if (end_of_first < bytes) check_range((bytes - kSampled) / width_ * width_, bytes);
+  }
+
+  void check_range(int64_t begin, int64_t end) const {
+    std::vector<int64_t> tokens(static_cast<std::size_t>(kSampled / width_));
+    for (int64_t at = begin; at < end; at += kSampled) {
+      const std::string bytes = piece(at, std::min(kSampled, end - at));
+      const auto count = static_cast<int64_t>(bytes.size()) / width_;
+      widen(options_.dtype, bytes.data(), count, tokens.data());
+      check(tokens.data(), count, options_.header + at);
+    }
+  }
+
   void check(const int64_t* tokens, int64_t count, int64_t offset) const {
     if (options_.vocabulary == 0) return;
     for (int64_t i = 0; i < count; ++i) {
@@ -116,7 +186,7 @@ class TokenSource final : public Source {
     }
   }
 
-  const internal::InputFile file_;
+  const internal::FileContents file_;
   const TokenOptions options_;
   const int64_t width_;
   int64_t size_ = 0;
@@ -130,6 +200,13 @@ Dataset tokens(const std::string& path, const TokenOptions& options) {
                      fmt::format("tokens was given .context {}, .header {} and .vocabulary {}", options.context,
                                  options.header, options.vocabulary),
                      "give a context of at least 1, and no negative numbers");
+  }
+  if (options.vocabulary > most_of(options.dtype)) {
+    throw UsageError(
+        "LS-OPTION",
+        fmt::format("tokens was given a .vocabulary of {}, and tokens of {} are below {}", options.vocabulary,
+                    internal::counted(width_of(options.dtype), "byte"), most_of(options.dtype)),
+        "check .vocabulary, or give the .dtype that the file was written with");
   }
   return Dataset(std::make_shared<TokenSource>(path, options));
 }
