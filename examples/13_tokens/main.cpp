@@ -29,7 +29,7 @@ int main() {
 
   lockstep::MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}, .replicas = 2, .seed = 7});
 
-  // A sample is a window of 16 tokens; its targets are the same, one token further. The file is never read as a whole.
+  // A sample is a window of 16 tokens; its targets are the same, one token further. The file is never kept in memory.
   const auto windows =
       lockstep::data::tokens(file, {.dtype = lockstep::data::TokenType::kUInt16, .context = 16, .vocabulary = 11});
   const auto train = strategy.distribute(windows, {.global_batch = 32, .shuffle = true, .prefetch = 4});
