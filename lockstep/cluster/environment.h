@@ -27,6 +27,8 @@ class Environment {
   /// The value as a decimal number from `least` to `most`, both at least 0; nothing where the variable is not set.
   /// Anything else is a ClusterError (LS-CLUSTER-VALUE) that names the variable, its value, the place and the bounds.
   std::optional<int64_t> integer(const std::string& name, int64_t least, int64_t most) const;
+  /// All of them, by name; also those whose value is empty.
+  const Variables& variables() const { return variables_; }
 
  private:
   Variables variables_;

@@ -1,4 +1,5 @@
 // LOCKSTEP_*: what a user or `lockstep run` sets.
+#include "lockstep/cluster/other_launchers.h"
 #include "lockstep/cluster/sources.h"
 
 namespace lockstep::internal {
@@ -14,6 +15,7 @@ std::optional<ClusterSpec> lockstep_variables(const Environment& environment) {
       return spec;
     }
     if (environment.has("JOB_COMPLETION_INDEX") || environment.has("PMIX_RANK")) return std::nullopt;
+    if (!name_of_other_launcher(environment).empty()) return std::nullopt;
   }
   // The chief's address, the local worker and so on hold whichever source wins: resolve_cluster() reads them.
   return rank_and_size(environment, "LOCKSTEP_WORKER_INDEX", "LOCKSTEP_NUM_WORKERS");

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 
+#include "lockstep/cluster/other_launchers.h"
 #include "lockstep/cluster/sources.h"
 
 namespace lockstep::internal {
@@ -40,7 +41,9 @@ std::optional<ClusterSpec> pmix(const Environment& environment) {
   if (std::any_of(better.begin(), better.end(), [&](const char* name) { return environment.has(name); })) {
     return std::nullopt;
   }
-  if (!environment.has("PMIX_RANK") || !environment.has("PMIX_NAMESPACE")) return std::nullopt;
+  if (!environment.has("PMIX_RANK") || !name_of_other_launcher(environment).empty()) return std::nullopt;
+  // What a user says of a process that is meant to be alone.
+  if (environment.get("LOCKSTEP_NUM_WORKERS") == "1") return std::nullopt;
   require(environment, shown(environment, "PMIX_RANK"), {"LOCKSTEP_NUM_WORKERS"});
   ClusterSpec spec = rank_and_size(environment, "PMIX_RANK", "LOCKSTEP_NUM_WORKERS");
   spec.job_id = job_id_of(environment, {"PMIX_NAMESPACE"});

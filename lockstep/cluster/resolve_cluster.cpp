@@ -9,6 +9,7 @@
 #include "lockstep/cluster/address.h"
 #include "lockstep/cluster/disagreements.h"
 #include "lockstep/cluster/named_text.h"
+#include "lockstep/cluster/other_launchers.h"
 #include "lockstep/cluster/sources.h"
 #include "lockstep/core/error.h"
 
@@ -46,7 +47,7 @@ std::optional<ClusterSpec> from_options(const ClusterOptions& options) {
   return spec;
 }
 
-std::vector<Source> sources_of(const ClusterOptions& options) {
+std::vector<Source> sources_of(const ClusterOptions& options, const Environment& environment) {
   std::vector<Source> sources = {{"options", [&](const Environment&) { return from_options(options); }}};
   for (const auto& resolver : options.resolvers) {
     if (!resolver) {
@@ -61,6 +62,7 @@ std::vector<Source> sources_of(const ClusterOptions& options) {
                                    {"Open MPI", internal::open_mpi},
                                    {"PMI", internal::pmi},
                                    {"Slurm", internal::slurm},
+                                   {internal::name_of_other_launcher(environment), internal::other_launcher},
                                    {"PMIx", internal::pmix},
                                    {"Kubernetes", internal::kubernetes}};
   sources.insert(sources.end(), own.begin(), own.end());
@@ -120,6 +122,11 @@ void compare_count(ClusterSpec& winner, const Environment& environment) {
   compare(winner, said, environment);
 }
 
+/// Whether the program or its user has said that this process is alone.
+bool is_meant_to_be_alone(const ClusterOptions& options, const Environment& environment) {
+  return options.num_workers == 1 || environment.get("LOCKSTEP_NUM_WORKERS") == "1";
+}
+
 /// The value of an option, otherwise of its variable; with a name for messages. Nothing where neither is given.
 std::optional<NamedText> given(const std::optional<std::string>& option, const char* option_name,
                                const Environment& environment, const char* variable) {
@@ -157,7 +164,9 @@ void apply_chief_address(ClusterSpec& winner, const std::vector<ClusterSpec>& ot
     winner.origins.chief_port.clear();
     return;
   }
-  std::string unused;  // why another source's address is
+  // Why no address is known, and why another source's is not used.
+  std::string unused =
+      winner.chief_address().empty() && !winner.origins.chief_host.empty() ? "; " + winner.origins.chief_host : "";
   for (const ClusterSpec& other : others) {
     if (!winner.chief_address().empty() || other.chief_address().empty()) continue;
     if (!same_place(winner, other)) {
@@ -169,10 +178,11 @@ void apply_chief_address(ClusterSpec& winner, const std::vector<ClusterSpec>& ot
     winner.origins.chief_port = other.origins.chief_port;
   }
   if (winner.job != "ps" && winner.num_workers() > 1 && winner.chief_address().empty()) {
-    throw ClusterError("LS-CLUSTER-INCOMPLETE",
-                       fmt::format("{} says {} workers, and no source that agrees says where the chief is{}",
-                                   winner.source, winner.num_workers(), unused),
-                       "set LOCKSTEP_CHIEF_ADDRESS to worker 0's host:port, on each worker");
+    throw ClusterError(
+        "LS-CLUSTER-INCOMPLETE",
+        fmt::format("{} says {} workers ({}, {}), and no source that agrees says where the chief is{}", winner.source,
+                    winner.num_workers(), winner.origins.num_workers, winner.origins.worker_index, unused),
+        "set LOCKSTEP_CHIEF_ADDRESS to worker 0's host:port, on each worker");
   }
 }
 
@@ -224,7 +234,7 @@ ClusterSpec resolve_cluster(const ClusterOptions& options) {
 }
 
 ClusterSpec resolve_cluster(const ClusterOptions& options, const Environment& environment) {
-  Answers answers = ask(sources_of(options), environment);
+  Answers answers = ask(sources_of(options, environment), environment);
   if (answers.specs.empty()) {
     ClusterSpec alone = internal::workers(1, 0);
     alone.source = "alone";
@@ -238,6 +248,10 @@ ClusterSpec resolve_cluster(const ClusterOptions& options, const Environment& en
   for (const ClusterSpec& other : others) compare(winner, other, environment);
   compare_count(winner, environment);
   winner.disagreements.insert(winner.disagreements.end(), answers.unreadable.begin(), answers.unreadable.end());
+  if (winner.job == "worker" && winner.num_workers() == 1 && winner.disagreements.empty() &&
+      !is_meant_to_be_alone(options, environment)) {
+    winner.disagreements = internal::signs_of_other_hosts(winner, environment);
+  }
   apply_local_worker(winner, options, environment);
   apply_job_id(winner, others, options, environment);
   winner.secret = secret_of(options, environment);

@@ -36,12 +36,13 @@ struct ClusterOptions {
 };
 
 /// Who this process is. The first source that applies wins: the options, their resolvers, LOCKSTEP_*, TF_CONFIG,
-/// torchrun, PET_*, Open MPI, PMI, Slurm, PMIx, Kubernetes; otherwise the process is alone. docs/cluster.md has the
-/// variables of each, and when it applies.
+/// torchrun, PET_*, Open MPI, PMI, Slurm, Flux and others, PMIx, Kubernetes; otherwise the process is alone.
+/// docs/cluster.md has the variables of each, and when it applies.
 ///
 /// A ClusterError where the winner's values are malformed (LS-CLUSTER-VALUE), incomplete (LS-CLUSTER-INCOMPLETE) or
 /// contradict each other (LS-CLUSTER-SPEC), where the winner describes one worker and another source several
-/// (LS-CLUSTER-ONE-WORKER; not where the options say so), and for the secret (LS-CLUSTER-SECRET). Whatever else other
+/// (LS-CLUSTER-ONE-WORKER; not where the options say so), and for the secret (LS-CLUSTER-SECRET). Also where nothing
+/// applies, and a variable says that this process is one of several (LS-CLUSTER-INCOMPLETE). Whatever else other
 /// sources say differently stands in ClusterSpec::disagreements. The result is valid, and one of several workers has
 /// the chief's address.
 ///

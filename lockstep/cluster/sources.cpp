@@ -1,19 +1,29 @@
 #include "lockstep/cluster/sources.h"
 
 #include <fmt/format.h>
-
-#include <algorithm>
+#include <fmt/ranges.h>
 
 #include "lockstep/core/error.h"
 
 namespace lockstep::internal {
 
 void require(const Environment& environment, const std::string& present, std::initializer_list<const char*> needed) {
-  for (const char* name : needed) {
+  for (const std::string name : needed) {
     if (environment.has(name)) continue;
+    const char* other = name.starts_with("LOCKSTEP_") ? "" : ", or LOCKSTEP_NUM_WORKERS and LOCKSTEP_WORKER_INDEX";
     throw ClusterError("LS-CLUSTER-INCOMPLETE", fmt::format("{} is set, and {} is not", present, name),
-                       fmt::format("set {} as well, on each worker", name));
+                       fmt::format("set {} as well{}, on each worker", name, other));
   }
+}
+
+void throw_one_of_several(const std::vector<std::string>& seen) {
+  throw ClusterError(
+      "LS-CLUSTER-INCOMPLETE",
+      fmt::format("the environment says that this process is one of several ({}), and not which of how "
+                  "many: this worker would train alone",
+                  fmt::join(seen, ", ")),
+      "set LOCKSTEP_NUM_WORKERS and LOCKSTEP_WORKER_INDEX, on each worker, and LOCKSTEP_CHIEF_ADDRESS to "
+      "worker 0's host:port; or LOCKSTEP_NUM_WORKERS=1, where it is meant to be alone");
 }
 
 ClusterSpec workers(int64_t count, int64_t index) {
@@ -78,63 +88,6 @@ std::string job_id_of(const Environment& environment, std::initializer_list<cons
     if (id.empty()) id = environment.get(name).value_or("");
   }
   return id;
-}
-
-bool is_above_one(const std::optional<std::string>& text) {
-  if (!text || !std::all_of(text->begin(), text->end(), [](char c) { return c >= '0' && c <= '9'; })) return false;
-  const std::size_t first = text->find_first_not_of('0');
-  return first != std::string::npos && text->substr(first) != "1";
-}
-
-namespace {
-
-/// A count of several workers, where what would say which of them this process is is missing.
-void require_no_count_alone(const Environment& environment) {
-  for (const char* count : {"WORLD_SIZE", "LOCAL_WORLD_SIZE"}) {
-    if (!is_above_one(environment.get(count))) continue;
-    // An indexed job of Kubernetes has the index, and lacks only the chief.
-    const bool has_index = environment.has("RANK") || environment.has("JOB_COMPLETION_INDEX");
-    const char* missing = !has_index ? "RANK" : environment.has("WORLD_SIZE") ? "MASTER_ADDR" : "WORLD_SIZE";
-    throw ClusterError(
-        "LS-CLUSTER-INCOMPLETE",
-        fmt::format("{} is set, and {} is not: this worker would train alone", shown(environment, count), missing),
-        fmt::format("start the program by its launcher, which sets RANK, WORLD_SIZE and MASTER_ADDR; or unset {}, "
-                    "where it is meant to be alone",
-                    count));
-  }
-}
-
-}  // namespace
-
-std::vector<std::string> signs_of_others(const Environment& environment) {
-  const std::optional<std::string> size = environment.get("WORLD_SIZE");
-  const bool several = size && *size != "1";
-  const bool described =
-      environment.has("MASTER_ADDR") ? environment.has("RANK") || several : environment.has("RANK") && several;
-  if (described) {
-    const char* present = environment.has("MASTER_ADDR") ? "MASTER_ADDR" : "WORLD_SIZE";
-    require(environment, shown(environment, present), {"RANK", "WORLD_SIZE", "MASTER_ADDR"});
-  }
-  if (environment.has("LOCKSTEP_CHIEF_ADDRESS")) {
-    require(environment, shown(environment, "LOCKSTEP_CHIEF_ADDRESS"),
-            {"LOCKSTEP_NUM_WORKERS", "LOCKSTEP_WORKER_INDEX"});
-  }
-  require_no_count_alone(environment);
-  std::vector<std::string> signs;
-  for (const char* tasks : {"SLURM_NTASKS", "SLURM_NPROCS", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"}) {
-    const std::optional<std::string> count = environment.get(tasks);
-    if (!count || *count == "1") continue;
-    signs.push_back(
-        fmt::format("{} is of a Slurm allocation for several tasks, and srun did not start this program: it is alone",
-                    shown(environment, tasks)));
-    break;
-  }
-  if (environment.has("JOB_COMPLETION_INDEX")) {
-    signs.push_back(
-        fmt::format("{} is of a Kubernetes job, and LOCKSTEP_NUM_WORKERS does not say of how many workers: it is alone",
-                    shown(environment, "JOB_COMPLETION_INDEX")));
-  }
-  return signs;
 }
 
 }  // namespace lockstep::internal

@@ -4,7 +4,7 @@
 // and throws a ClusterError where it applies and its variables are malformed or incomplete. When it applies stands at
 // each declaration. A variable that other programs use too, such as RANK, makes no source apply by itself: a program
 // that is alone must not fail because of it. A launcher's own variable, such as OMPI_COMM_WORLD_RANK, does. A count of
-// several workers is an error where nothing says which of them this process is.
+// several workers is an error where nothing says which of them this process is, and so is a rank without a count.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@
 namespace lockstep::internal {
 
 /// LOCKSTEP_NUM_WORKERS and LOCKSTEP_WORKER_INDEX. Applies where one of them is set; both must be, but for one worker.
-/// Where the index is missing and JOB_COMPLETION_INDEX or PMIX_RANK is set, it leaves the count to that source.
+/// Where the index is missing and JOB_COMPLETION_INDEX, PMIX_RANK or a rank of other_launchers.h is set, it leaves the
+/// count to that source.
 std::optional<ClusterSpec> lockstep_variables(const Environment& environment);
 
 /// TF_CONFIG. Applies where it has a cluster, or a task that is not the first one of its job, which without a cluster
@@ -47,9 +48,9 @@ std::optional<ClusterSpec> pmi(const Environment& environment);
 /// the step is not the shell of sbatch or salloc; then all must be.
 std::optional<ClusterSpec> slurm(const Environment& environment);
 
-/// PMIX_RANK, with the count from LOCKSTEP_NUM_WORKERS. Applies where PMIX_RANK and PMIX_NAMESPACE are set, the
-/// variables of Open MPI, PMI and a step of Slurm are not, and LOCKSTEP_WORKER_INDEX is not; then the count must be
-/// set.
+/// PMIX_RANK, with the count from LOCKSTEP_NUM_WORKERS. Applies where PMIX_RANK is set, the variables of Open MPI, PMI,
+/// a step of Slurm and the launchers of other_launchers.h are not, and LOCKSTEP_WORKER_INDEX is not; then the count
+/// must be set. Gives nothing where it is 1.
 std::optional<ClusterSpec> pmix(const Environment& environment);
 
 /// JOB_COMPLETION_INDEX of a Kubernetes job, with the count from LOCKSTEP_NUM_WORKERS, otherwise WORLD_SIZE where
@@ -58,9 +59,16 @@ std::optional<ClusterSpec> pmix(const Environment& environment);
 std::optional<ClusterSpec> kubernetes(const Environment& environment);
 
 /// For a process that no source applies to: throws LS-CLUSTER-INCOMPLETE where the variables that are set are no
-/// accident, such as RANK and MASTER_ADDR without WORLD_SIZE, or a WORLD_SIZE above 1. Otherwise a sentence for each
-/// sign of other workers that may be one, such as a Slurm allocation of several tasks.
+/// accident, such as RANK and MASTER_ADDR without WORLD_SIZE, a WORLD_SIZE above 1, or a rank whose count nobody tells.
+/// Otherwise a sentence for each sign of other workers that may be one, such as a Slurm allocation of several tasks.
 std::vector<std::string> signs_of_others(const Environment& environment);
+
+/// For a description of one worker, which nobody has asked for by LOCKSTEP_NUM_WORKERS=1: a sentence where a scheduler
+/// has given several hosts to the job.
+std::vector<std::string> signs_of_other_hosts(const ClusterSpec& one, const Environment& environment);
+
+/// Throws LS-CLUSTER-INCOMPLETE with these variables, "PALS_RANKID=1", and those of Lockstep that help.
+[[noreturn]] void throw_one_of_several(const std::vector<std::string>& seen);
 
 /// Whether the text is a whole number above 1.
 bool is_above_one(const std::optional<std::string>& text);

@@ -86,16 +86,18 @@ std::vector<std::string> addresses_of(const std::string& path, const json& tasks
   return addresses;
 }
 
-void read_cluster(ClusterSpec& spec, const json& config) {
+/// False where there is none.
+bool read_cluster(ClusterSpec& spec, const json& config) {
   // Kubeflow calls it sparseCluster where it tells a worker only its own address and those of the parameter servers.
   const char* key = config.contains("cluster") ? "cluster" : "sparseCluster";
   const json cluster = member(config, key);
-  if (cluster.is_null()) return;
+  if (cluster.is_null()) return false;
   if (!cluster.is_object()) wrong(key, cluster, "an object from job to addresses");
   for (const auto& [job, tasks] : cluster.items()) {
     std::vector<std::string> addresses = addresses_of(fmt::format("{}.{}", key, in_quotes(job)), tasks);
     if (!addresses.empty()) spec.jobs[job] = std::move(addresses);
   }
+  return true;
 }
 
 /// False where no task is given.
@@ -147,9 +149,16 @@ std::optional<ClusterSpec> tf_config(const Environment& environment) {
                        R"("index": 0}}, or unset it)");
   }
   ClusterSpec spec;
-  read_cluster(spec, config);
+  const bool has_cluster = read_cluster(spec, config);
   const bool has_task = read_task(spec, config);
   if (spec.jobs.empty() && spec.job != "evaluator") {
+    if (has_cluster && has_task) {
+      throw ClusterError("LS-CLUSTER-SPEC",
+                         fmt::format("the cluster's description by TF_CONFIG contradicts itself: this process is task "
+                                     "{} of {}, and the cluster has no task of this job",
+                                     spec.task, in_quotes(spec.job)),
+                         "list the addresses of all tasks in cluster, or unset TF_CONFIG");
+    }
     if (spec.task == 0) return std::nullopt;
     throw ClusterError("LS-CLUSTER-INCOMPLETE",
                        fmt::format("TF_CONFIG has the task {} {}, and no cluster", in_quotes(spec.job), spec.task),

@@ -85,7 +85,7 @@ TEST(LockstepVariables, ACountThatNoIndexBelongsToIsAnError) {
       [] {
         resolve({{"LOCKSTEP_NUM_WORKERS", "4"}, {"PMIX_RANK", "1"}});
       },
-      "LS-CLUSTER-ONE-WORKER", {"LOCKSTEP_NUM_WORKERS=4"});
+      "LS-CLUSTER-INCOMPLETE", {"PMIx", "LOCKSTEP_NUM_WORKERS=4", "LOCKSTEP_CHIEF_ADDRESS"});
 }
 
 TEST(LockstepVariables, TheLocalWorkerAloneIsNoCluster) {

@@ -68,8 +68,9 @@ TEST(Slurm, ThePortOfAJobNeverChanges) {
 
 TEST(Slurm, OnlyTheChiefIsKnownWhereTasksAreNotInBlocks) {
   const Variables rows[] = {with(kStep, {{"SLURM_DISTRIBUTION", "cyclic"}}),
+                            with(kStep, {{"SLURM_DISTRIBUTION", "plane=2"}}),
                             with(kStep, {{"SLURM_PROCID", "1"}, {"SLURM_NODEID", "1"}, {"SLURM_LOCALID", "0"}}),
-                            with(kStep, {{"SLURM_LOCALID", "1"}})};
+                            with(kStep, {{"SLURM_PROCID", "6"}, {"SLURM_NODEID", "2"}, {"SLURM_LOCALID", "1"}})};
   for (const Variables& variables : rows) {
     const ClusterSpec spec = resolve(variables);
     EXPECT_TRUE(spec.chief_address().starts_with("gpu01:")) << spec.chief_address();
@@ -107,6 +108,32 @@ TEST(Slurm, AnAllocationWithoutAStepIsAloneAndSaysSo) {
   EXPECT_TRUE(resolve({{"SLURM_JOB_ID", "7"}, {"SLURM_NTASKS", "1"}}).disagreements.empty());
 }
 
+TEST(Slurm, OneTaskInAnAllocationOfSeveralHostsIsSaid) {
+  const Variables step = {{"SLURM_JOB_ID", "1"},           {"SLURM_STEP_ID", "0"},       {"SLURM_PROCID", "0"},
+                          {"SLURM_STEP_NUM_TASKS", "1"},   {"SLURM_NTASKS", "1"},        {"SLURM_LOCALID", "0"},
+                          {"SLURM_STEP_NODELIST", "n1"},   {"SLURM_JOB_NUM_NODES", "4"}, {"SLURM_NNODES", "4"},
+                          {"SLURM_JOB_NODELIST", "n[1-4]"}};
+  const ClusterSpec spec = resolve(step);
+  EXPECT_EQ(spec.source, "Slurm");
+  ASSERT_EQ(spec.disagreements.size(), 1u);
+  for (const char* value : {"SLURM_JOB_NUM_NODES=4", "SLURM_STEP_NUM_TASKS=1"}) {
+    EXPECT_NE(spec.disagreements[0].find(value), std::string::npos) << spec.disagreements[0];
+  }
+  EXPECT_TRUE(resolve(with(step, {{"SLURM_JOB_NUM_NODES", "1"}, {"SLURM_NNODES", "1"}})).disagreements.empty());
+  EXPECT_TRUE(resolve_cluster({.num_workers = 1}, Environment(step)).disagreements.empty()) << "meant to be alone";
+  EXPECT_EQ(resolve({{"PBS_NUM_NODES", "2"}}).disagreements.size(), 1u);
+  EXPECT_EQ(resolve({{"LSB_MCPU_HOSTS", "a 4 b 4"}}).disagreements.size(), 1u);
+  EXPECT_TRUE(resolve({{"LSB_MCPU_HOSTS", "a 4"}}).disagreements.empty());
+}
+
+TEST(Slurm, ATaskWhoseStepIsNotToldIsRefused) {
+  expect_error<ClusterError>(
+      [] {
+        resolve({{"SLURM_JOB_ID", "7"}, {"SLURM_PROCID", "3"}, {"SLURM_NTASKS", "4"}});
+      },
+      "LS-CLUSTER-INCOMPLETE", {"SLURM_PROCID=3", "LOCKSTEP_NUM_WORKERS"});
+}
+
 TEST(Slurm, NamesWhatIsMissing) {
   for (const char* name : {"SLURM_PROCID", "SLURM_STEP_NODELIST"}) {
     Variables variables = kStep;
@@ -135,6 +162,76 @@ TEST(Slurm, NodesAndTasksMustFitTogether) {
           resolve(with(kStep, {{"SLURM_STEP_TASKS_PER_NODE", tasks}}));
         },
         "LS-CLUSTER-SPEC", {tasks, "SLURM_STEP_NUM_TASKS=7"});
+  }
+}
+
+/// Four tasks on three nodes as a file of hosts deals them, so that task 0 is on node 2 of the sorted list.
+Variables task_by_file(int task) {
+  const char* node[] = {"2", "0", "1", "0"};
+  const char* name[] = {"n3", "n1", "n2", "n1"};
+  const char* local[] = {"0", "0", "0", "1"};
+  return {{"SLURM_JOB_ID", "7"},
+          {"SLURM_STEP_ID", "0"},
+          {"SLURM_STEP_NUM_TASKS", "4"},
+          {"SLURM_STEP_NODELIST", "n[1-3]"},
+          {"SLURM_STEP_TASKS_PER_NODE", "2,1(x2)"},
+          {"SLURM_PROCID", std::to_string(task)},
+          {"SLURM_NODEID", node[task]},
+          {"SLURMD_NODENAME", name[task]},
+          {"SLURM_LOCALID", local[task]}};
+}
+
+TEST(Slurm, WhereTaskZeroIsNotKnownEveryTaskSaysSoAtOnce) {
+  for (int task = 0; task < 4; ++task) {
+    for (const Variables& how :
+         {Variables{{"SLURM_DISTRIBUTION", "arbitrary"}}, Variables{{"SLURM_HOSTFILE", "/nonexistent"}},
+          Variables{{"SLURM_DISTRIBUTION", "arbitrary"}, {"SLURM_HOSTFILE", "/nonexistent"}}}) {
+      const Variables variables = with(task_by_file(task), how);
+      expect_error<ClusterError>([&] { resolve(variables); }, "LS-CLUSTER-INCOMPLETE",
+                                 {"SLURM_STEP_NODELIST=n[1-3]", how.begin()->first, "LOCKSTEP_CHIEF_ADDRESS"});
+      const ClusterSpec spec = resolve(with(variables, {{"LOCKSTEP_CHIEF_ADDRESS", "n3:4000"}}));
+      EXPECT_EQ(spec.chief_address(), "n3:4000");
+      EXPECT_TRUE(spec.disagreements.empty()) << spec.disagreements.front();
+    }
+  }
+  // On one host it is there, however the tasks are dealt.
+  const ClusterSpec spec = resolve(
+      with(task_by_file(1),
+           {{"SLURM_STEP_NODELIST", "n1"}, {"SLURM_STEP_TASKS_PER_NODE", "4"}, {"SLURM_DISTRIBUTION", "arbitrary"}}));
+  EXPECT_TRUE(spec.chief_address().starts_with("n1:")) << spec.chief_address();
+}
+
+TEST(Slurm, APlaceThatNoDealingInBlocksOrInTurnGivesIsDoubted) {
+  // Task 0 on another node than the first, the first task of the first node, and a node that the list has elsewhere.
+  for (const Variables& place : {Variables{{"SLURM_PROCID", "0"}, {"SLURM_NODEID", "2"}},
+                                 Variables{{"SLURM_PROCID", "4"}, {"SLURM_NODEID", "0"}},
+                                 Variables{{"SLURM_PROCID", "5"}, {"SLURM_NODEID", "1"}, {"SLURM_LOCALID", "0"}},
+                                 Variables{{"SLURMD_NODENAME", "gpu01"}}}) {
+    expect_error<ClusterError>([&] { resolve(with(kStep, place)); }, "LS-CLUSTER-INCOMPLETE",
+                               {"SLURM_NODEID", "LOCKSTEP_CHIEF_ADDRESS"});
+  }
+  EXPECT_TRUE(resolve(with(kStep, {{"SLURMD_NODENAME", "cpu7.cluster"}})).chief_address().starts_with("gpu01:"));
+}
+
+class SlurmHostFile : public testing::ScratchFolder {};
+
+TEST_F(SlurmHostFile, TellsWhereEachTaskIs) {
+  for (const char* text : {"n3\nn1\nn2\nn1\n", "# hosts\n\nn3\n n1 \nn[2,1]\nn9\n", "n3*1\nn1,n2\nn1*7"}) {
+    const std::string file = write("hosts", text);
+    std::vector<std::string> chief;
+    for (int task = 0; task < 4; ++task) {
+      const ClusterSpec spec = resolve(with(task_by_file(task), {{"SLURM_HOSTFILE", file}}));
+      const int port = internal::port_of_job("7.0");
+      EXPECT_EQ(spec.jobs.at("worker"),
+                (std::vector<std::string>{fmt::format("n3:{}", port), fmt::format("n1:{}", port),
+                                          fmt::format("n2:{}", port), fmt::format("n1:{}", port + 1)}))
+          << text;
+    }
+  }
+  // A file that is not this step's.
+  for (const char* text : {"n1\nn2\nn3\nn1\n", "n3\nn1\nn2\n", "n3\nn1\nn4\nn1\n"}) {
+    const Variables variables = with(task_by_file(0), {{"SLURM_HOSTFILE", write("hosts", text)}});
+    expect_error<ClusterError>([&] { resolve(variables); }, "LS-CLUSTER-INCOMPLETE", {"LOCKSTEP_CHIEF_ADDRESS"});
   }
 }
 

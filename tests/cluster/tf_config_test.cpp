@@ -71,6 +71,22 @@ TEST(TfConfig, WithoutAClusterSaysNothing) {
   EXPECT_EQ(resolve(R"({"task": {"type": "evaluator", "index": 0}})").job, "evaluator");
 }
 
+TEST(TfConfig, ATaskThatTheClusterDoesNotHaveIsRefused) {
+  for (const char* text : {R"({"cluster": {"worker": []}, "task": {"type": "worker", "index": 0}})",
+                           R"({"cluster": {"worker": []}, "task": {"type": "worker", "index": "0"}})",
+                           R"({"cluster": {"worker": {}}, "task": {"type": "worker", "index": 0}})",
+                           R"({"cluster": {"worker": [], "ps": []}, "task": {"type": "ps", "index": 0}})",
+                           R"({"cluster": {}, "task": {"type": "worker", "index": 0}})",
+                           R"({"sparseCluster": {"worker": []}, "task": {"type": "worker", "index": 0}})",
+                           R"({"cluster": {"worker": ["a:1"], "chief": []}, "task": {"type": "chief", "index": 0}})",
+                           R"({"cluster": {"ps": ["a:1"]}, "task": {"type": "worker", "index": 0}})",
+                           R"({"cluster": {"worker": ["a:1"], "chief": ["b:1", "c:1"]},)"
+                           R"( "task": {"type": "worker", "index": 0}})"}) {
+    expect_error<ClusterError>([&] { resolve(text); }, "LS-CLUSTER-SPEC", {"TF_CONFIG"});
+  }
+  EXPECT_EQ(resolve(R"({"cluster": {"worker": []}, "task": {"type": "evaluator", "index": 0}})").job, "evaluator");
+}
+
 TEST(TfConfig, OneOfSeveralTasksWithoutAClusterIsAnError) {
   expect_error<ClusterError>([] { resolve(R"({"task": {"type": "worker", "index": 1}})"); }, "LS-CLUSTER-INCOMPLETE",
                              {"'worker' 1", "no cluster"});

@@ -118,8 +118,7 @@ TEST(Torchrun, ACountOfSeveralWorkersWithoutAPlaceIsAnError) {
 }
 
 TEST(Torchrun, AVariableThatOthersUseTooDoesNotBreakAProgramThatIsAlone) {
-  const Variables rows[] = {{{"RANK", "3"}},
-                            {{"RANK", "colonel"}},
+  const Variables rows[] = {{{"RANK", "colonel"}},
                             {{"WORLD_SIZE", "1"}},
                             {{"WORLD_SIZE", "01"}},
                             {{"WORLD_SIZE", "0"}},

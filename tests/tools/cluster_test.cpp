@@ -82,6 +82,14 @@ TEST(ClusterCommand, AMalformedVariableIsOneLineAndAWrongEnvironment) {
   EXPECT_NE(result.output.find("LOCKSTEP_NUM_WORKERS is 'four'"), std::string::npos) << result.output;
 }
 
+TEST(ClusterCommand, SaysWhereOneTaskIsAloneInAnAllocationOfSeveralHosts) {
+  const Result result = run_with(
+      "SLURM_JOB_ID=1 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_NODELIST=localhost "
+      "SLURM_JOB_NUM_NODES=4");
+  EXPECT_EQ(result.code, 1) << result.output;
+  EXPECT_NE(result.output.find("SLURM_JOB_NUM_NODES=4"), std::string::npos) << result.output;
+}
+
 TEST(ClusterCommand, NeverPrintsTheSecret) {
   for (const char* flags : {"", "--json"}) {
     const Result result = run_with("LOCKSTEP_SECRET=hush-hush-hush-hush", flags);

@@ -26,9 +26,26 @@ class Run : public RunProgram {};
 TEST_F(Run, EachWorkerGetsTheVariablesOfLockstepAndOfTorchrun) {
   const std::string script = "env -0 > " + path("") + "$LOCKSTEP_WORKER_INDEX";
   const auto prepare = [] {
-    for (const char* name : {"TF_CONFIG", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID",
-                             "SLURM_STEP_NODELIST", "PET_NNODES", "TORCHELASTIC_USE_AGENT_STORE", "NODE_RANK",
-                             "JOB_COMPLETION_INDEX", "LOCKSTEP_SECRET_FILE", "RANK", "LOCKSTEP_SECRET"}) {
+    for (const char* name : {"TF_CONFIG",
+                             "OMPI_COMM_WORLD_RANK",
+                             "PMI_RANK",
+                             "PMIX_RANK",
+                             "SLURM_PROCID",
+                             "SLURM_STEP_NODELIST",
+                             "PET_NNODES",
+                             "PALS_RANKID",
+                             "FLUX_TASK_RANK",
+                             "ALPS_APP_PE",
+                             "JSM_NAMESPACE_RANK",
+                             "MP_CHILD",
+                             "MPIRUN_RANK",
+                             "PMI_ID",
+                             "TORCHELASTIC_USE_AGENT_STORE",
+                             "NODE_RANK",
+                             "JOB_COMPLETION_INDEX",
+                             "LOCKSTEP_SECRET_FILE",
+                             "RANK",
+                             "LOCKSTEP_SECRET"}) {
       setenv(name, "of another launcher", 1);
     }
     setenv("OMP_NUM_THREADS", "3", 1);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lockstep/cluster/address.h"
+#include "lockstep/cluster/other_launchers.h"
 
 namespace lockstep::tools {
 
@@ -16,7 +17,7 @@ namespace {
 
 /// Variables that say which worker of which job a process is, set by launchers that the launcher itself may run under.
 /// A name that ends in '*' stands for all that begin so.
-constexpr std::array<std::string_view, 23> kOfOtherJobs = {
+constexpr std::array<std::string_view, 28> kOfOtherJobs = {
     "TF_CONFIG",
     "TORCHELASTIC_*",
     "NODE_RANK",
@@ -29,6 +30,11 @@ constexpr std::array<std::string_view, 23> kOfOtherJobs = {
     "MV2_COMM_WORLD_*",
     "HOROVOD_*",
     "JSM_NAMESPACE_*",
+    "PALS_*",
+    "ALPS_*",
+    "FLUX_TASK_*",
+    "FLUX_JOB_SIZE",
+    "FLUX_JOB_NNODES",
     "SLURM_PROCID",
     "SLURM_LOCALID",
     "SLURM_NODEID",
@@ -93,8 +99,8 @@ std::vector<std::string> worker_environment(const std::vector<std::string>& oute
   for (const std::string& variable : outer) {
     const std::string_view name = std::string_view(variable).substr(0, variable.find('='));
     const bool is_own = std::any_of(own.begin(), own.end(), [&](const auto& entry) { return entry.first == name; });
-    const bool is_of_other =
-        contains(kOfOtherJobs, name) || (!worker.secret.empty() && contains(kOfSeveralHosts, name));
+    const bool is_of_other = contains(kOfOtherJobs, name) || internal::is_of_other_launcher(name) ||
+                             (!worker.secret.empty() && contains(kOfSeveralHosts, name));
     if (!is_own && !is_of_other) result.push_back(variable);
   }
   for (const auto& [name, value] : own) result.push_back(fmt::format("{}={}", name, value));
