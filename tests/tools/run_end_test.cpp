@@ -78,6 +78,67 @@ TEST_F(RunEnd, TheErrorOfAWorkerCountsAlsoWhereOneThatLostItEndsBefore) {
   EXPECT_TRUE(has(ended.errors, "[1] wrong data")) << ended.errors;
 }
 
+TEST_F(RunEnd, TheErrorOfAWorkerThatNobodyHasToStopCountsWhereThoseThatLostItEndBefore) {
+  // Workers 0 and 2 end first. Worker 1, which has failed, does not catch SIGTERM, and ends once the launcher has seen
+  // their ends.
+  const std::string gate = fifo("gate");
+  for (const char* code : {"65", "70", "1"}) {
+    const std::string script = "[ $RANK = 1 ] || exit 75; read line < " + gate + "; echo bug >&2; exit " + code;
+    StartedProgram program(command({"-n", "3"}, script));
+    program.read_until([&] { return count_of(program.errors(), "exited with code 75") == 1; });
+    const int writer = open(gate.c_str(), O_WRONLY | O_CLOEXEC);
+    EXPECT_EQ(write(writer, "go\n", 3), 3);
+    close(writer);
+    EXPECT_EQ(std::to_string(program.wait()), code);
+    EXPECT_TRUE(has(last_line_of(program.errors()), "worker 1 ")) << program.errors();
+    EXPECT_TRUE(has(program.errors(), "lockstep run: what worker 1 wrote")) << program.errors();
+  }
+}
+
+TEST_F(RunEnd, SurvivorsOfAKillSayWhatTheySawBeforeTheyAreStopped) {
+  // They do not catch SIGTERM, and speak once the launcher has seen the kill.
+  const std::string gate = fifo("gate");
+  const std::string script = "[ $RANK = 1 ] && kill -9 $$; read line < " + gate + "$RANK; echo lost it >&2; exit 75";
+  const std::string gates[] = {fifo("gate0"), fifo("gate2")};
+  StartedProgram program(command({"-n", "3"}, script));
+  program.read_until_errors_have("was killed by SIGKILL");
+  for (const std::string& one : gates) {
+    const int writer = open(one.c_str(), O_WRONLY | O_CLOEXEC);
+    EXPECT_EQ(write(writer, "go\n", 3), 3);
+    close(writer);
+  }
+  EXPECT_EQ(program.wait(), 128 + SIGKILL);
+  for (const char* words : {"[0] lost it", "[2] lost it"}) EXPECT_TRUE(has(program.errors(), words)) << words;
+  EXPECT_TRUE(has(last_line_of(program.errors()), "worker 1 ")) << program.errors();
+}
+
+TEST_F(RunEnd, AWorkerThatEndsAsItWasAskedToTakesNobodyWithIt) {
+  // Worker 0 ends at once, and worker 1 saves for longer than the grace.
+  const std::string gate = fifo("gate");
+  const std::string script = "trap 'if [ $RANK = 0 ]; then exit 75; fi; read line < " + gate +
+                             "; echo saved; exit 75' TERM; tail -f /dev/null & echo ready; while :; do wait; done";
+  StartedProgram program(command({"-n", "2", "--grace", "0", "--json", path("report")}, script));
+  program.read_until([&] { return count_of(program.output(), "ready") == 2; });
+  program.signal(SIGTERM);
+  program.read_until_errors_have("worker 0 ");
+  const int writer = open(gate.c_str(), O_WRONLY | O_CLOEXEC);  // waits for worker 1
+  EXPECT_EQ(write(writer, "go\n", 3), 3);
+  close(writer);
+  EXPECT_EQ(program.wait(), 75);
+  EXPECT_TRUE(has(program.output(), "[1] saved")) << program.output() << program.errors();
+  EXPECT_FALSE(has(program.errors(), "SIGKILL")) << program.errors();
+}
+
+TEST_F(RunEnd, AFailureAfterAStopStillEndsTheOthersAndNamesTheFlag) {
+  const std::string script =
+      "trap 'if [ $RANK = 0 ]; then exit 70; fi' TERM; tail -f /dev/null & echo ready; while :; do wait; done";
+  StartedProgram program(command({"-n", "2", "--grace", "0.1"}, script));
+  program.read_until([&] { return count_of(program.output(), "ready") == 2; });
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait(), 70);
+  EXPECT_TRUE(has(program.errors(), "1 worker did not end within --grace, 0.1 s: SIGKILL")) << program.errors();
+}
+
 TEST_F(RunEnd, AProgramThatCannotBeStartedIsNamed) {
   const Ended missing = run_to_end({LOCKSTEP_PROGRAM, "run", "-n", "2", "--max-restarts", "9", "./nowhere"});
   EXPECT_EQ(missing.code, 127);

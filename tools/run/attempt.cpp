@@ -8,6 +8,7 @@
 #include <csignal>
 #include <utility>
 
+#include "lockstep/core/counted.h"
 #include "tools/run/descendants.h"
 #include "tools/run/process_state.h"
 
@@ -29,8 +30,14 @@ pollfd to_read(const WorkerOutput& output) {
   return output.is_open() && output.has_room() ? pollfd{output.fd(), POLLIN, 0} : kNothing;
 }
 
-/// For poll(): until `when`, rounded up, or without end.
-int milliseconds_until(const std::optional<Clock::time_point>& when) {
+/// How long others have at most to end by themselves after a worker's failure.
+constexpr std::chrono::milliseconds kToEndByThemselves = std::chrono::seconds(2);
+
+double seconds_of(std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1000; }
+
+/// For poll(): until the first of both, rounded up, or without end.
+int milliseconds_until(const std::optional<Clock::time_point>& one, const std::optional<Clock::time_point>& other) {
+  const std::optional<Clock::time_point> when = one && other ? std::min(one, other) : one ? one : other;
   if (!when) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(*when - Clock::now()).count();
   return static_cast<int>(std::clamp<int64_t>(left, 0, 1000000000));
@@ -62,6 +69,10 @@ Attempt::Attempt(const StartSettings& settings, SignalQueue& signals, Watchdog& 
 AttemptResult Attempt::run(const std::vector<WorkerPlan>& plans) {
   start(plans);
   while (alive_ > 0) wait();
+  if (!result_.first_failure && ended_as_asked_) {
+    result_.first_failure = ended_as_asked_;
+    result_.was_asked_first = true;
+  }
   clear_away();
   drain();
   if (result_.first_failure) {
@@ -99,13 +110,19 @@ void Attempt::wait() {
     polled_.push_back(to_read(worker.output));
     polled_.push_back(to_read(worker.errors));
   }
-  const int ready = poll(polled_.data(), polled_.size(), milliseconds_until(kill_at_));
+  const int ready = poll(polled_.data(), polled_.size(), milliseconds_until(stop_at_, kill_at_));
   if (ready < 0) return;
   handle_signals();
   read_outputs();
   outputs_.output->flush();
   outputs_.errors->flush();
-  if (kill_at_ && Clock::now() >= *kill_at_) kill_all();
+  if (alive_ == 0) return;
+  if (stop_at_ && Clock::now() >= *stop_at_) begin_grace();
+  if (kill_at_ && Clock::now() >= *kill_at_) {
+    say(fmt::format("{} did not end within --grace, {} s: SIGKILL",
+                    internal::counted(static_cast<int64_t>(alive_), "worker"), seconds_of(grace_)));
+    kill_all();
+  }
 }
 
 void Attempt::read_outputs() {
@@ -154,35 +171,64 @@ void Attempt::ended(std::size_t place, int status) {
   // An empty group's number may come to mean another group.
   if (kill(-worker.process.pid, 0) != 0) watchdog_.remove(worker.process.pid);
   if (!end.failed()) return;
-  if (!result_.first_failure) {
-    result_.first_failure = end;
-    result_.was_asked_first = result_.end_signal != 0;
-    result_.was_killed = sent_kill_;
-    result_.stopped = static_cast<int>(alive_);
-    for (Worker& other : workers_) other.was_exiting = other.alive && process_state(other.process.pid).is_exiting;
-    if (alive_ == 0 || sent_kill_) return;
-    say(fmt::format("{}; stopping {} other{}", text_of(end, settings_.command->front()), alive_,
-                    alive_ == 1 ? "" : "s"));
-    begin_grace();
+  if (!result_.first_failure && result_.end_signal != 0 && !sent_kill_ && only_lost_another(end)) {
+    // It has saved and ended. The others may still be saving, and end in their own time as well.
+    if (!ended_as_asked_) ended_as_asked_ = end;
+    if (alive_ > 0) {
+      say(fmt::format("{}, as {} asked it to; {} may go on", text_of(end, settings_.command->front()),
+                      signal_text(result_.end_signal), internal::counted(static_cast<int64_t>(alive_), "other")));
+    }
     return;
   }
-  if (worker.was_exiting && was_killed_from_outside(end) && !was_killed_from_outside(*result_.first_failure) &&
-      !result_.was_asked_first) {
-    // Others see a dying worker's connections close before the launcher sees its end, and may end before it.
+  if (!result_.first_failure) return take_first_failure(end);
+  if (is_nearer_to_the_cause(worker, end)) {
     result_.first_failure = end;
     ++result_.failed_later;
-    return;
-  }
-  if (only_lost_another(*result_.first_failure) && says_its_own_error(end) && !result_.was_asked_first) {
-    // Who loses a peer may end before the peer does.
-    result_.first_failure = end;
-    ++result_.failed_later;
+    if (stop_at_) stop_after(std::min(grace_, kToEndByThemselves));
     return;
   }
   const bool by_signal = end.kind == WorkerEnd::Kind::kSignalled;
   const bool was_stopped =
       by_signal && (end.value == SIGTERM || end.value == SIGKILL || end.value == result_.end_signal);
   if (!was_stopped) ++result_.failed_later;
+}
+
+void Attempt::take_first_failure(const WorkerEnd& end) {
+  result_.first_failure = end;
+  result_.was_asked_first = result_.end_signal != 0;
+  result_.was_killed = sent_kill_;
+  result_.stopped = static_cast<int>(alive_);
+  for (Worker& other : workers_) other.was_exiting = other.alive && process_state(other.process.pid).is_exiting;
+  if (alive_ == 0 || sent_kill_) return;
+  const bool has_run = end.kind == WorkerEnd::Kind::kExited || end.kind == WorkerEnd::Kind::kSignalled;
+  if (result_.was_asked_first || !has_run) {
+    begin_grace();
+    say(fmt::format("{}; stopping {}, which have --grace, {} s", text_of(end, settings_.command->front()),
+                    internal::counted(static_cast<int64_t>(alive_), "other"), seconds_of(grace_)));
+    return;
+  }
+  // A worker that lost another one has ended before it: that one has the cause to tell. And after any other failure,
+  // the others are about to say where they were.
+  stop_after(only_lost_another(end) ? grace_ : std::min(grace_, kToEndByThemselves));
+  say(fmt::format("{}; {} may end by themselves, and get SIGTERM after {} s", text_of(end, settings_.command->front()),
+                  internal::counted(static_cast<int64_t>(alive_), "other"),
+                  seconds_of(only_lost_another(end) ? grace_ : std::min(grace_, kToEndByThemselves))));
+}
+
+bool Attempt::is_nearer_to_the_cause(const Worker& worker, const WorkerEnd& end) const {
+  const WorkerEnd& first = *result_.first_failure;
+  if (result_.was_asked_first) return false;
+  // Others see a dying worker's connections close before the launcher sees its end, and may end before it.
+  if (worker.was_exiting && was_killed_from_outside(end) && !was_killed_from_outside(first)) return true;
+  // Who loses a peer may end before the peer does. What was told to stop no longer tells what it would have ended with,
+  // but by an error of its own.
+  if (!only_lost_another(first) || only_lost_another(end)) return false;
+  return !sent_stop_ || says_its_own_error(end);
+}
+
+void Attempt::stop_after(std::chrono::milliseconds time) {
+  const Clock::time_point when = Clock::now() + time;
+  if (!stop_at_ || when < *stop_at_) stop_at_ = when;
 }
 
 void Attempt::end_job(int signal) {
@@ -193,6 +239,10 @@ void Attempt::end_job(int signal) {
   result_.end_signal = signal;
   if (alive_ > 0) say(fmt::format("{} goes to all workers; another one kills them", signal_text(signal)));
   send_to_all(signal);
+  if (!result_.first_failure || !stop_at_) return;
+  // They were to be stopped soon in any case.
+  stop_at_.reset();
+  kill_at_ = Clock::now() + grace_;
 }
 
 void Attempt::send_to_all(int signal) {
@@ -204,12 +254,15 @@ void Attempt::send_to_all(int signal) {
 
 void Attempt::begin_grace() {
   if (result_.end_signal == 0) send_to_all(SIGTERM);  // otherwise they were asked already
+  sent_stop_ = true;
+  stop_at_.reset();
   kill_at_ = Clock::now() + grace_;
 }
 
 void Attempt::kill_all() {
   send_to_all(SIGKILL);
   sent_kill_ = true;
+  stop_at_.reset();
   kill_at_.reset();
 }
 

@@ -55,7 +55,9 @@ struct WorkerPlan {
 
 class Attempt {
  public:
-  /// All references and the sinks must live longer. `grace` is the time between SIGTERM and SIGKILL.
+  /// All references and the sinks must live longer. `grace` is the time between SIGTERM and SIGKILL. Before SIGTERM the
+  /// others have that time, but 2 s at most, to end by themselves and to say what they have seen; the whole of it where
+  /// the first one ended with the exit code that says that another one failed.
   Attempt(const StartSettings& settings, SignalQueue& signals, Watchdog& watchdog, Outputs outputs,
           std::chrono::milliseconds grace);
 
@@ -85,6 +87,10 @@ class Attempt {
   void ended(std::size_t place, int status);
   void end_job(int signal);
   void send_to_all(int signal);
+  void take_first_failure(const WorkerEnd& end);
+  /// Whether this end, which came after another worker's, says more about the cause.
+  bool is_nearer_to_the_cause(const Worker& worker, const WorkerEnd& end) const;
+  void stop_after(std::chrono::milliseconds time);
   void begin_grace();
   void kill_all();
   /// Kills what the workers have left behind.
@@ -102,7 +108,11 @@ class Attempt {
   std::vector<Worker> workers_;
   std::size_t alive_ = 0;
   std::size_t first_to_read_ = 0;
+  /// A worker that ended as the signal had asked it to, with the exit code that lets the job go on later.
+  std::optional<WorkerEnd> ended_as_asked_;
+  std::optional<std::chrono::steady_clock::time_point> stop_at_;
   std::optional<std::chrono::steady_clock::time_point> kill_at_;
+  bool sent_stop_ = false;
   bool sent_kill_ = false;
   std::vector<pollfd> polled_;
   AttemptResult result_;
