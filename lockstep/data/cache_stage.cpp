@@ -172,11 +172,10 @@ class KeptNowhere final : public Kept {
   void add(int64_t /*id*/, const Batch& /*sample*/) override {}
 };
 
-class CacheStage final : public Stage {
+class CacheStage final : public internal::EachStage {
  public:
-  CacheStage(const Dataset& upstream, std::shared_ptr<Kept> kept) : Stage(upstream), kept_(std::move(kept)) {}
+  CacheStage(const Dataset& upstream, std::shared_ptr<Kept> kept) : EachStage(upstream), kept_(std::move(kept)) {}
   std::string describe() const override { return fmt::format("cached {}", upstream().describe()); }
-  std::string name_of(int64_t id) const override { return upstream().name_of(id); }
   std::shared_ptr<const Source> at_epoch(const Pass& /*pass*/) const override { return nullptr; }
   Batch read(std::span<const int64_t> ids) const override {
     std::vector<Batch> samples(ids.size());
@@ -190,7 +189,8 @@ class CacheStage final : public Stage {
         places.push_back(i);
       }
     }
-    const internal::SampleNames names{[this](int64_t id) { return name_of(id); }, ids};
+    const std::vector<int64_t> known = ids_at(ids);
+    const internal::SampleNames names{[this](int64_t id) { return name_of(id); }, known};
     // What is kept is not given away: joining copies it, but for a single sample.
     if (missing.empty() && samples.size() == 1) return internal::copied(std::move(samples.front()));
     if (missing.empty() && !samples.empty()) return internal::joined_rows(samples, describe(), names);

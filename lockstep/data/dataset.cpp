@@ -82,11 +82,17 @@ Batch read_checked(const data::Source& source, std::span<const int64_t> ids) {
   return batch;
 }
 
-Batch IndexStage::read(std::span<const int64_t> ids) const {
+std::vector<int64_t> IndexStage::upstream_ids(std::span<const int64_t> ids) const {
   std::vector<int64_t> moved;
   moved.reserve(ids.size());
   for (const int64_t id : ids) moved.push_back(upstream_id(id));
-  return read_upstream(moved);
+  return moved;
+}
+
+Batch IndexStage::read(std::span<const int64_t> ids) const { return read_upstream(upstream_ids(ids)); }
+
+std::vector<int64_t> IndexStage::ids_at(std::span<const int64_t> places) const {
+  return upstream().ids_at(upstream_ids(places));
 }
 
 void check_count(const char* call, int64_t count, int64_t least) {
@@ -160,6 +166,8 @@ std::shared_ptr<const Source> Source::at_epoch(const Pass& /*pass*/) const { ret
 uint64_t Source::digest() const { return 0; }
 std::vector<SourceFile> Source::files() const { return {}; }
 int64_t Source::read_ahead() const { return 0; }
+std::vector<int64_t> Source::ids_at(std::span<const int64_t> places) const { return {places.begin(), places.end()}; }
+int64_t Source::id_bound() const { return size(); }
 
 int64_t Stage::size() const { return Dataset(upstream_).size(); }
 uint64_t Stage::digest() const { return upstream_->digest(); }
@@ -199,7 +207,14 @@ Batch Dataset::read(std::span<const int64_t> ids) const {
                      count == 0 ? "it is empty" : fmt::format("choose samples from 0 to {}", count - 1));
   }
   Batch batch = internal::read_checked(*source_, ids);
-  batch.ids = internal::ids_tensor(ids);
+  const std::vector<int64_t> kept = source_->ids_at(ids);
+  if (kept.size() != ids.size()) {
+    throw DataError(
+        "LS-SOURCE",
+        fmt::format("{} was asked for the ids of {} and gave {}", source_->describe(), text_of_ids(ids), kept.size()),
+        "its ids_at() must give one id for each place");
+  }
+  batch.ids = internal::ids_tensor(kept);
   batch.global_size = static_cast<int64_t>(ids.size());
   return batch;
 }

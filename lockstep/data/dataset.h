@@ -46,7 +46,7 @@ class Source {
   virtual Batch read(std::span<const int64_t> ids) const = 0;
   /// A few words that name the source in messages.
   virtual std::string describe() const = 0;
-  /// What messages call a sample that it has: "sample 7 of 100 samples in tensors", or the sample's file.
+  /// What messages call the sample with this id: "sample 7 of 100 samples in tensors", or the sample's file.
   virtual std::string name_of(int64_t id) const;
   /// The source as it is in one pass; null where it is the same in all. A source that is read without this, as
   /// Dataset::read does, is that of epoch 0 of seed 0.
@@ -59,6 +59,12 @@ class Source {
   virtual std::vector<SourceFile> files() const;
   /// How many steps the iterators of a DistributedDataset read ahead: what prefetch() said; 0 without it.
   virtual int64_t read_ahead() const;
+  /// The ids of the samples at these places, each in [0, size()). read() is asked for places. The id says which sample
+  /// it is, through all stages and in all epochs: Batch::ids has it, and a map() draws by it. Without this it is the
+  /// place.
+  virtual std::vector<int64_t> ids_at(std::span<const int64_t> places) const;
+  /// A number above all ids: size(), where ids are places.
+  virtual int64_t id_bound() const;
 };
 
 /// A function of map(): makes a sample from a sample, both of one row, [1, ...]. It draws random numbers from the
@@ -99,19 +105,21 @@ inline constexpr bool kTakesGenerator = std::is_invocable_r_v<Batch, Fn&, Batch,
 /// A handle to a source; copies refer to the same source. A default-constructed one is empty: its members throw a
 /// UsageError.
 ///
-/// Stages give a new data set and leave this one as it is. Samples of the new one are numbered from 0, and are read
-/// when they are asked for. A stage takes the size of what is before it when it is made. A count below 0, and a shard
-/// index outside of [0, count), is a UsageError.
+/// Stages give a new data set and leave this one as it is. Samples of the new one have places from 0, by which they are
+/// read when they are asked for, and keep the ids that they had before it: Batch::ids says which sample of the first
+/// source one is, wherever it stands. A group of batch() has the id of its first sample, a zip() those of the first
+/// data set. What concatenate() and repeat() add has ids of its own, behind those before it. A stage takes the size of
+/// what is before it when it is made. A count below 0, and a shard index outside of [0, count), is a UsageError.
 class Dataset {
  public:
   Dataset() = default;
   explicit Dataset(std::shared_ptr<const Source> source) : source_(std::move(source)) {}
   /// The number of samples. Throws a DataError where the source gives a negative one.
   int64_t size() const;
-  /// The samples `ids` in that order, with their `ids`; `global_size` is their number. Throws a UsageError for an id
-  /// outside of [0, size()). An error of the library that the source throws reaches the caller as it is. Where the
-  /// source throws another exception, does not give one row of input and of target for each id, or gives other ids, a
-  /// DataError names it.
+  /// The samples at the places `ids`, in that order, with their ids; `global_size` is their number. Throws a UsageError
+  /// for a place outside of [0, size()). An error of the library that the source throws reaches the caller as it is.
+  /// Where the source throws another exception, does not give one row of input and of target for each id, or gives
+  /// other ids, a DataError names it.
   Batch read(std::span<const int64_t> ids) const;
   /// All samples in order.
   Batch read_all() const;
@@ -176,7 +184,7 @@ Dataset from_tensors(const at::Tensor& input, const at::Tensor& target);
 /// The same with further tensors, which stand in Batch::more.
 Dataset from_tensors(const at::Tensor& input, const at::Tensor& target, const std::map<std::string, at::Tensor>& more);
 
-/// The samples [begin, end) of another data set, numbered from 0. Throws a UsageError where it does not have them.
+/// The samples at [begin, end) of another data set, with their ids. Throws a UsageError where it does not have them.
 Dataset slice(const Dataset& dataset, int64_t begin, int64_t end);
 
 }  // namespace data

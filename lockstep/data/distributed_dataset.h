@@ -39,7 +39,8 @@ struct LedgerEntry {
   /// What the replicas of two workers have used together; `order` is that of both.
   LedgerEntry operator+(const LedgerEntry& other) const;
   /// Whether the ids are 0 to `size` - 1, each once. Ids of a stream may be other numbers, such as those of records of
-  /// several files: for them compare `samples` and `ids` of two runs.
+  /// several files, and so may those of a part of a data set, which are its ids in the whole: for them compare
+  /// `samples` and `ids` of two runs.
   bool has_each_once(int64_t size) const;
 };
 

@@ -91,13 +91,12 @@ struct Mapping {
   std::optional<Batch> no_rows;  // of the form that sample 0 has, once it was made; guarded by mutex
 };
 
-class MapStage final : public Stage {
+class MapStage final : public internal::EachStage {
  public:
   MapStage(const Dataset& upstream, std::shared_ptr<Mapping> mapping, Pass pass)
-      : Stage(upstream), mapping_(std::move(mapping)), pass_(pass) {}
+      : EachStage(upstream), mapping_(std::move(mapping)), pass_(pass) {}
 
   std::string describe() const override { return fmt::format("{} of {}", mapping_->call.name, upstream().describe()); }
-  std::string name_of(int64_t id) const override { return upstream().name_of(id); }
   /// Of the function only the name is known.
   uint64_t digest() const override {
     return internal::stage_digest(Stage::digest(), "map/" + mapping_->call.name,
@@ -120,16 +119,18 @@ class MapStage final : public Stage {
     const int64_t threads = mapping_->pool.threads();
     const int64_t each = threads == 1 ? count : std::clamp<int64_t>(count / (4 * threads), 1, kMost);
     const int64_t tasks = (count + each - 1) / each;
+    const std::vector<int64_t> kept = ids_at(ids);
     internal::RowCollector made(count);
     mapping_->pool.run(tasks, [&](int64_t task) {
       const int64_t begin = task * each;
       const int64_t size = std::min(each, count - begin);
       const auto some = ids.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(size));
       Batch rows = read_upstream(some);
-      rows.ids = internal::ids_tensor(some);
+      const auto known = std::span(kept).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(size));
+      rows.ids = internal::ids_tensor(known);
       internal::SampleRandom random(pass_);
       for (int64_t i = 0; i < size; ++i) {
-        const int64_t id = some[static_cast<std::size_t>(i)];
+        const int64_t id = known[static_cast<std::size_t>(i)];
         Batch sample = internal::rows_of(rows, i, 1);
         sample.global_size = 1;
         Batch row =
@@ -138,7 +139,7 @@ class MapStage final : public Stage {
         made.put(begin + i, std::move(row));
       }
     });
-    const Batch joined = made.take(describe(), {[this](int64_t id) { return name_of(id); }, ids});
+    const Batch joined = made.take(describe(), {[this](int64_t id) { return name_of(id); }, kept});
     if (std::find(ids.begin(), ids.end(), kFirst) != ids.end()) {
       const std::lock_guard<std::mutex> lock(mapping_->mutex);
       if (!mapping_->no_rows) mapping_->no_rows = internal::no_rows(joined);
@@ -168,17 +169,16 @@ class MapStage final : public Stage {
   const Pass pass_;
 };
 
-class MapRowsStage final : public Stage {
+class MapRowsStage final : public internal::EachStage {
  public:
   MapRowsStage(const Dataset& upstream, std::function<Batch(Batch)> fn, std::string name)
-      : Stage(upstream), fn_(std::move(fn)), name_(std::move(name)) {}
+      : EachStage(upstream), fn_(std::move(fn)), name_(std::move(name)) {}
   std::string describe() const override { return fmt::format("{} of {}", name_, upstream().describe()); }
-  std::string name_of(int64_t id) const override { return upstream().name_of(id); }
   uint64_t digest() const override { return internal::stage_digest(Stage::digest(), "map_rows/" + name_); }
   Batch read(std::span<const int64_t> ids) const override {
     const internal::ReadingScope scope;
     Batch rows = read_upstream(ids);
-    rows.ids = internal::ids_tensor(ids);
+    rows.ids = internal::ids_tensor(ids_at(ids));
     rows.global_size = static_cast<int64_t>(ids.size());
     Batch made = fn_(std::move(rows));
     made.padding = 0;

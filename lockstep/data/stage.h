@@ -6,13 +6,15 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "lockstep/data/dataset.h"
 
 namespace lockstep::data {
 
-/// Base of stages. A stage of your own implements read(), describe() and with(), and name_of() where each of its
-/// samples is made of one sample of what is before it.
+/// Base of stages. A stage of your own implements read(), describe() and with(). Where each of its samples is made of
+/// one sample of what is before it, it hands ids_at(), id_bound() and name_of() on, so that samples keep their ids;
+/// otherwise ids are places.
 class Stage : public Source {
  public:
   /// Throws a UsageError for an empty data set.
@@ -50,10 +52,25 @@ class IndexStage : public data::Stage {
  public:
   using Stage::Stage;
   Batch read(std::span<const int64_t> ids) const override;
-  std::string name_of(int64_t id) const override { return upstream().name_of(upstream_id(id)); }
+  std::string name_of(int64_t id) const override { return upstream().name_of(id); }
+  std::vector<int64_t> ids_at(std::span<const int64_t> places) const override;
+  int64_t id_bound() const override { return upstream().id_bound(); }
 
  protected:
+  /// Where the sample at a place is in the upstream source.
   virtual int64_t upstream_id(int64_t id) const = 0;
+
+ private:
+  std::vector<int64_t> upstream_ids(std::span<const int64_t> ids) const;
+};
+
+/// A stage whose sample at a place is made of the one at the same place of its upstream source.
+class EachStage : public data::Stage {
+ public:
+  using Stage::Stage;
+  std::string name_of(int64_t id) const override { return upstream().name_of(id); }
+  std::vector<int64_t> ids_at(std::span<const int64_t> places) const override { return upstream().ids_at(places); }
+  int64_t id_bound() const override { return upstream().id_bound(); }
 };
 
 /// Throws the UsageError of a count below `least`.

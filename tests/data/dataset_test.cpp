@@ -83,7 +83,7 @@ TEST(Source, OfASliceIsLookedAtToo) {
     return Batch{rows(count), rows(count), torch::full({count}, ids[0], torch::kLong)};
   }));
   const Dataset part = data::slice(whole, 2, 4);
-  EXPECT_EQ(part.read(std::vector<int64_t>{1}).ids[0].item<int64_t>(), 1) << "3 of the whole";
+  EXPECT_EQ(part.read(std::vector<int64_t>{1}).ids[0].item<int64_t>(), 3) << "its id in the whole";
   expect_error<DataError>(
       [&] {
         part.read(std::vector<int64_t>{0, 1});
