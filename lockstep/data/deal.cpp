@@ -37,11 +37,20 @@ constexpr const char* kCall = "DistributedDataset::Iterator";
 constexpr const char* kThreads = "DistributeOptions::threads";
 
 uint64_t digest_of_id(int64_t id) { return mixed(static_cast<uint64_t>(id), 0x6c65646765720001u); }
+[[noreturn]] void refuse_part() {
+  throw PeerError("LS-PEER-MESSAGE", "another worker's part of a step of a data set cannot be read",
+                  "start all workers with the same build of Lockstep");
+}
+
 
 }  // namespace
 
 std::string LocalStep::summary() const {
-  data::StreamPosition numbers{samples, skipped, static_cast<int64_t>(digest), end ? 1 : 0,
+  data::StreamPosition numbers{samples,
+                               skipped,
+                               static_cast<int64_t>(digest),
+                               end ? 1 : 0,
+                               lacks_filler ? 1 : 0,
                                static_cast<int64_t>(positions.size())};
   for (const data::StreamPosition& position : positions) append(numbers, position);
   data::StreamPosition digests;
@@ -59,13 +68,9 @@ std::string LocalStep::summary() const {
 
 LocalStep LocalStep::from_summary(const std::string& bytes) {
   uint64_t count = 0;
-  const auto refuse = [] {
-    throw PeerError("LS-PEER-MESSAGE", "another worker's part of a step of a data set cannot be read",
-                    "start all workers with the same build of Lockstep");
-  };
-  if (bytes.size() < sizeof count) refuse();
+  if (bytes.size() < sizeof count) refuse_part();
   std::memcpy(&count, bytes.data(), sizeof count);
-  if (count > (bytes.size() - sizeof count) / sizeof(int64_t)) refuse();
+  if (count > (bytes.size() - sizeof count) / sizeof(int64_t)) refuse_part();
   data::StreamPosition numbers(count);
   std::memcpy(numbers.data(), bytes.data() + sizeof count, count * sizeof(int64_t));
   PositionParts parts(numbers, "a step of a data set");
@@ -74,6 +79,7 @@ LocalStep LocalStep::from_summary(const std::string& bytes) {
   step.samples = parts.number();
   step.skipped = parts.number();
   step.digest = static_cast<uint64_t>(parts.number(kAny));
+  step.lacks_filler = parts.number() != 0;
   step.end = parts.number() != 0;
   for (int64_t left = parts.number(); left > 0; --left) step.positions.push_back(parts.inner());
   const data::StreamPosition digests = parts.inner();
@@ -130,9 +136,25 @@ std::vector<LocalStep> Deal::agreed(StepFeed& feed, LocalStep& mine) const {
   for (const Proposal& one : all) steps.push_back(LocalStep::from_summary(one.data));
   return steps;
 }
+  share_filler(mine, steps);
 
 std::optional<PerReplica<Batch>> Deal::next(StepFeed& feed, data::Cursor& behind) const {
   LocalStep mine;
+/// Where a replica has nothing to pad with, the first row of the step comes from the worker that has it: what is in a
+/// padded part must not depend on which replicas share a worker.
+void Deal::share_filler(const LocalStep& mine, std::vector<LocalStep>& all) const {
+  const auto first = std::find_if(all.begin(), all.end(), [](const LocalStep& one) { return one.samples > 0; });
+  const bool is_lacking = std::any_of(all.begin(), all.end(), [](const LocalStep& one) { return one.lacks_filler; });
+  if (!is_lacking || first == all.end()) return;
+  const auto worker = static_cast<std::size_t>(first - all.begin());
+  const Proposal proposal{.call = "a row to pad with", .name = options_.name, .step = group_->step()};
+  const auto told = agree_on_call(group_->rounds(), proposal, [&](Proposal& own) {
+    if (static_cast<std::size_t>(group_->rounds().worker_index()) == worker) own.data = bytes_of(*mine.filler);
+  });
+  first->filler = sample_of(told[worker].data);
+  if (!first->filler) refuse_part();
+}
+
   const std::vector<LocalStep> all = agreed(feed, mine);
   const bool over = std::all_of(all.begin(), all.end(), [](const LocalStep& one) { return one.end; });
   if (over) return std::nullopt;
@@ -142,6 +164,9 @@ std::optional<PerReplica<Batch>> Deal::next(StepFeed& feed, data::Cursor& behind
   }
   for (const LocalStep& one : all) {
     if (!mine.like) mine.like = one.like;
+  // Shapes may differ from step to step: those of the first rows of this one do not depend on who holds them.
+  const auto known = std::find_if(all.begin(), all.end(), [](const LocalStep& one) { return one.samples > 0; });
+  if (known != all.end() && known->like) mine.like = known->like;
   }
   merge(mine, all, behind);
   if (mine.end) return std::nullopt;

@@ -25,8 +25,12 @@ struct LocalStep {
   int64_t skipped = 0;                               // samples that were left out since the pass began
   uint64_t digest = 0;                               // of the rows, where every worker has read all of them
   std::vector<PartDigest> part_digests = {};         // of the first step of a pass that is watched
-  std::optional<Batch> like = {};  // rows, or no rows, of the dtypes and shapes of the data, once they are known
-  bool end = false;                // there was nothing to read
+  /// Rows, or no rows, of the dtypes and shapes of the data, once they are known: those of this step where it has rows.
+  std::optional<Batch> like = {};
+  /// A row with which parts without rows are padded (Remainder::kPad): the first one of the step, over all workers.
+  std::optional<Batch> filler = {};
+  bool lacks_filler = false;  // a part is padded that has no row of its own, and workers know different rows
+  bool end = false;           // there was nothing to read
 
   /// What the other workers need of it.
   std::string summary() const;
@@ -103,6 +107,7 @@ class Deal {
   void note(const PerReplica<Batch>& step, const data::Cursor& before, const data::Cursor& behind,
             int64_t skipped) const;
 
+  void share_filler(const LocalStep& mine, std::vector<LocalStep>& all) const;
   const DistributeOptions options_;
   const std::shared_ptr<ReplicaGroup> group_;
   const uint64_t seed_;

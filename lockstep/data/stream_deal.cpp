@@ -112,7 +112,8 @@ class Reader final : public EpochReader {
     }
     for (const RowFeed& feed : feeds_) step.positions.push_back(feed.position());
     step.skipped = skipped_ ? skipped_->count() : 0;
-    step.like = like_;
+    if (!step.like) step.like = like_;
+    if (pads()) find_filler(step);
     if (watched_ && first_) {
       for (const Batch& part : step.parts) {
         step.part_digests.push_back({part.size() > 0 ? digest_of(part) : 0, part.size()});
@@ -120,6 +121,18 @@ class Reader final : public EpochReader {
     }
     first_ = false;
     return step;
+  }
+
+  bool pads() const { return options_.remainder == Remainder::kPad && options_.global_batch > 0; }
+
+  /// The first row of this process's parts, where that is not known yet.
+  void find_filler(LocalStep& step) const {
+    const auto has_rows = [](const Batch& part) { return part.size() > 0; };
+    if (!step.filler) {
+      const auto first = std::find_if(step.parts.begin(), step.parts.end(), has_rows);
+      if (first != step.parts.end()) step.filler = rows_of(*first, 0, 1);
+    }
+    step.lacks_filler = reading_ != Reading::kWhole && !std::all_of(step.parts.begin(), step.parts.end(), has_rows);
   }
 
   /// With Remainder::kDrop a part that is not full is left out.
@@ -132,7 +145,7 @@ class Reader final : public EpochReader {
   }
 
   void add(LocalStep& step, std::optional<Batch> rows) {
-    if (rows && !like_) like_ = no_rows(*rows);
+    if (rows && rows->size() > 0 && !step.like) step.like = like_ = no_rows(*rows);
     if (rows) step.samples += rows->size();
     step.parts.push_back(rows ? std::move(*rows) : Batch());
   }
@@ -145,7 +158,8 @@ class Reader final : public EpochReader {
     step.end = count == 0;
     step.global_size = count;
     if (step.end) return;
-    if (!like_) like_ = no_rows(*rows);
+    step.like = like_ = no_rows(*rows);
+    if (pads()) step.filler = rows_of_copied(*rows, {0, 1});
     if (compared_) step.digest = mixed(digest_of(rows->ids), digest_of(*rows)) | 1;
     // Padding counts as rows where parts are cut, as in a data set.
     const int64_t size = options_.remainder == Remainder::kPad ? options_.global_batch : count;
@@ -243,7 +257,12 @@ class StreamDeal final : public Deal {
     }
     if (mine.parts.empty()) mine.parts.resize(static_cast<std::size_t>(group().num_local_replicas()));
     mine.end = false;  // others may have samples
-    if (options().remainder == Remainder::kPad && options().global_batch > 0) pad(mine);
+    if (options().remainder == Remainder::kPad && options().global_batch > 0) {
+      for (const LocalStep& one : all) {
+        if (one.filler) mine.filler = one.filler;
+      }
+      pad(mine);
+    }
     std::vector<StreamPosition> positions;
     if (reading_ == Reading::kWhole) {
       positions = mine.positions;
@@ -313,29 +332,14 @@ class StreamDeal final : public Deal {
                           "same on all");
   }
 
+  /// With copies of the part's own first row, or, where it has none, of the first one of all replicas. Both follow from
+  /// the order of the samples alone.
   void pad(LocalStep& step) const {
     int64_t replica = group().first_replica().value();
     for (Batch& part : step.parts) {
       const int64_t size = part_of({0, options().global_batch}, replica++, group().num_replicas()).size();
-      if (part.size() < size) fill_up(part, size - part.size(), step);
+      if (part.size() < size) pad_rows(part, size - part.size(), part.size() > 0 ? part : step.filler.value());
     }
-  }
-
-  /// With copies of a row that is there, or with zeros where this process has none.
-  static void fill_up(Batch& part, int64_t count, const LocalStep& step) {
-    if (part.size() > 0) return pad_rows(part, count, part);
-    for (const Batch& other : step.parts) {
-      if (other.samples() > 0) return pad_rows(part, count, other);
-    }
-    if (!step.like) return;
-    Batch zeros = *step.like;
-    for_each_tensor(zeros, [](at::Tensor& tensor) {
-      if (!tensor.defined()) return;
-      std::vector<int64_t> sizes = tensor.sizes().vec();
-      sizes[0] = 1;
-      tensor = at::zeros(sizes, tensor.options());
-    });
-    pad_rows(part, count, zeros);
   }
 
   const data::Stream stream_;

@@ -9,6 +9,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/replica/collectives.h"
 #include "lockstep/replica/loss_weight.h"
+#include "lockstep/replica/padding_check.h"
 #include "lockstep/replica/replica_group.h"
 
 namespace lockstep {
@@ -94,9 +95,23 @@ at::Tensor ReplicaContext::scale_loss(const at::Tensor& mean_loss, Count part, C
   if (!group_.evaluating()) {
     ++scale_calls_.all;
     if (part.value() > 0) ++scale_calls_.weighted;
+    look_for_padding_in(mean_loss);
   }
   if (part.value() == 0) return internal::zero_that_keeps_graph(mean_loss);
   return part.value() == whole.value() ? mean_loss : internal::weighted_loss(mean_loss, part.value() / whole.value());
+}
+
+void ReplicaContext::look_for_padding_in(const at::Tensor& loss) const {
+  if (share_.batches != 1 || padding_ == 0) return;
+  if (!internal::depends_on_padding(loss, share_.part + padding_, share_.part)) return;
+  group_.findings().add("LS-PADDING-COUNTED", "", group_.step(), [&] {
+    return fmt::format(
+        "step {}: replica {} was given {} and {} of padding (Remainder::kPad), and its loss depends on the padding, so "
+        "that it is no mean over the samples; take the losses of all rows, and write "
+        "ctx.scale_loss(batch.mean(losses))",
+        group_.step(), group_.first_replica() + local_index_, internal::counted(share_.part, "sample"),
+        internal::counted(padding_, "row"));
+  });
 }
 
 int64_t ReplicaContext::global_batch_size() const { return the_batch("global_batch_size()").whole; }

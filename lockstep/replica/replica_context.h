@@ -172,6 +172,8 @@ class ReplicaContext {
   /// Throws the UsageError of a context that is used where it is not valid.
   void check_is_current(const char* call) const;
   const Share& the_batch(const char* call) const;
+  /// Adds a finding where a loss depends on rows of padding.
+  void look_for_padding_in(const at::Tensor& loss) const;
   void merge(internal::Meeting& meeting) const;
   Variable find_or_make(const std::string& name, const std::function<at::Tensor()>& initial,
                         const VariableOptions& options, const std::source_location& place) const;
@@ -183,6 +185,7 @@ class ReplicaContext {
   Share share_;
   mutable internal::ScaleCalls scale_calls_;  // in training: an evaluation has no gradients
   internal::ScaleCalls scale_calls_dropped_;  // the calls up to the last drop of gradients, by a failed run
+  int64_t padding_ = 0;                       // rows of the Batch of share_ that are no samples
 };
 
 }  // namespace lockstep

@@ -181,9 +181,10 @@ struct ContextAccess {
   /// Whether run() was given a Batch.
   static bool has_batch(const ReplicaContext& context) { return context.share_.batches > 0; }
   /// Tells a context which part of the batch is its replica's; `batches` is how many Batch arguments run() was given.
-  static void set_share(ReplicaContext& context, int batches, int64_t part, int64_t whole) {
+  static void set_share(ReplicaContext& context, int batches, int64_t part, int64_t whole, int64_t padding) {
     context.share_ = {batches, part, whole};
   }
 };
 
 }  // namespace lockstep::internal
+    context.padding_ = padding;

@@ -124,7 +124,7 @@ void Strategy::finish_step() {
 }
 
 void Strategy::set_share(ReplicaContext& context, const internal::BatchShare& share) {
-  ContextAccess::set_share(context, share.batches, share.part, share.whole);
+  ContextAccess::set_share(context, share.batches, share.part, share.whole, share.padding);
 }
 
 }  // namespace lockstep

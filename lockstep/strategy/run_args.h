@@ -36,6 +36,7 @@ const T& component_of(const T& argument, int64_t) {
 }
 template <class T>
 const T& component_of(const PerReplica<T>& argument, int64_t r) {
+  int64_t padding = 0;
   return *(argument.begin() + r);
 }
 
@@ -49,10 +50,10 @@ template <class T>
 void add_share(BatchShare& share, const T& argument, int64_t r, int64_t num_replicas) {
   if constexpr (std::is_same_v<T, PerReplica<Batch>>) {
     const Batch& batch = component_of(argument, r);
-    share = {share.batches + 1, batch.samples(), batch.global_size};
+    share = {share.batches + 1, batch.samples(), batch.global_size, batch.padding};
   } else if constexpr (std::is_same_v<T, Batch>) {
     // Every replica works on the same samples, so its weight is 1 / num_replicas: each sample counts once in all.
-    share = {share.batches + 1, argument.samples(), argument.samples() * num_replicas};
+    share = {share.batches + 1, argument.samples(), argument.samples() * num_replicas, argument.padding};
   }
 }
 
