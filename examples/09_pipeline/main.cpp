@@ -56,6 +56,7 @@ int main() {
   std::string saved;
   for (const auto& batch : data.epoch(0)) {
     print(batch);
+    data.used();                                                        // in place of a run() that is given the batch
     if (saved.empty()) saved = lockstep::data::to_json(data.cursor());  // a job that is stopped after its first step
   }
   std::cout << "each sample once: " << (data.ledger().front().has_each_once(24) ? "yes" : "no") << "\n";

@@ -32,16 +32,15 @@ namespace internal {
 
 namespace {
 
-constexpr std::size_t kLedgerEpochs = 64;
 constexpr const char* kCall = "DistributedDataset::Iterator";
 constexpr const char* kThreads = "DistributeOptions::threads";
 
 uint64_t digest_of_id(int64_t id) { return mixed(static_cast<uint64_t>(id), 0x6c65646765720001u); }
+
 [[noreturn]] void refuse_part() {
   throw PeerError("LS-PEER-MESSAGE", "another worker's part of a step of a data set cannot be read",
                   "start all workers with the same build of Lockstep");
 }
-
 
 }  // namespace
 
@@ -79,8 +78,8 @@ LocalStep LocalStep::from_summary(const std::string& bytes) {
   step.samples = parts.number();
   step.skipped = parts.number();
   step.digest = static_cast<uint64_t>(parts.number(kAny));
-  step.lacks_filler = parts.number() != 0;
   step.end = parts.number() != 0;
+  step.lacks_filler = parts.number() != 0;
   for (int64_t left = parts.number(); left > 0; --left) step.positions.push_back(parts.inner());
   const data::StreamPosition digests = parts.inner();
   for (std::size_t i = 0; i + 1 < digests.size(); i += 2)
@@ -90,7 +89,10 @@ LocalStep LocalStep::from_summary(const std::string& bytes) {
 }
 
 Deal::Deal(DistributeOptions options, std::shared_ptr<ReplicaGroup> group)
-    : options_(std::move(options)), group_(std::move(group)), seed_(options_.seed.value_or(group_->seed())) {
+    : options_(std::move(options)),
+      group_(std::move(group)),
+      seed_(options_.seed.value_or(group_->seed())),
+      handed_out_(group_->batch_uses()) {
   reading_threads(kThreads, options_.threads, 1);
   if (options_.prefetch && (*options_.prefetch < 0 || *options_.prefetch > 1 << 20)) {
     throw UsageError("LS-OPTION", fmt::format("distribute was given .prefetch = {}", *options_.prefetch),
@@ -134,12 +136,10 @@ std::vector<LocalStep> Deal::agreed(StepFeed& feed, LocalStep& mine) const {
   });
   std::vector<LocalStep> steps;
   for (const Proposal& one : all) steps.push_back(LocalStep::from_summary(one.data));
+  share_filler(mine, steps);
   return steps;
 }
-  share_filler(mine, steps);
 
-std::optional<PerReplica<Batch>> Deal::next(StepFeed& feed, data::Cursor& behind) const {
-  LocalStep mine;
 /// Where a replica has nothing to pad with, the first row of the step comes from the worker that has it: what is in a
 /// padded part must not depend on which replicas share a worker.
 void Deal::share_filler(const LocalStep& mine, std::vector<LocalStep>& all) const {
@@ -155,6 +155,8 @@ void Deal::share_filler(const LocalStep& mine, std::vector<LocalStep>& all) cons
   if (!first->filler) refuse_part();
 }
 
+std::optional<PerReplica<Batch>> Deal::next(StepFeed& feed, data::Cursor& behind) const {
+  LocalStep mine;
   const std::vector<LocalStep> all = agreed(feed, mine);
   const bool over = std::all_of(all.begin(), all.end(), [](const LocalStep& one) { return one.end; });
   if (over) return std::nullopt;
@@ -162,11 +164,11 @@ void Deal::share_filler(const LocalStep& mine, std::vector<LocalStep>& all) cons
     mine.global_size = 0;
     for (const LocalStep& one : all) mine.global_size += one.samples;
   }
-  for (const LocalStep& one : all) {
-    if (!mine.like) mine.like = one.like;
   // Shapes may differ from step to step: those of the first rows of this one do not depend on who holds them.
   const auto known = std::find_if(all.begin(), all.end(), [](const LocalStep& one) { return one.samples > 0; });
   if (known != all.end() && known->like) mine.like = known->like;
+  for (const LocalStep& one : all) {
+    if (!mine.like) mine.like = one.like;
   }
   merge(mine, all, behind);
   if (mine.end) return std::nullopt;
@@ -174,6 +176,8 @@ void Deal::share_filler(const LocalStep& mine, std::vector<LocalStep>& all) cons
   for (Batch& part : mine.parts) {
     if (!part.input.defined() && mine.like) part = no_rows(*mine.like);
     if (!part.ids.defined()) part.ids = ids_tensor({});
+    // A batch is known by this memory, which an element of a stream may share with other batches.
+    if (part.ids.storage().use_count() > 1) part.ids = part.ids.clone();
     part.global_size = mine.global_size;
     part.origin = origin;
   }
@@ -236,14 +240,11 @@ void Deal::note(const PerReplica<Batch>& step, const data::Cursor& before, const
     used.order += order;
   }
   const std::lock_guard<std::mutex> lock(mutex_);
-  data::LedgerEntry& entry = ledger_[behind.epoch];
-  entry.epoch = behind.epoch;
-  entry = entry + used;
-  if (ledger_.size() > kLedgerEpochs) ledger_.erase(ledger_.begin());
-  const bool same_pass = next_ && next_->epoch == behind.epoch && skipped >= skipped_in_pass_;
+  handed_out_.give(step, before, behind, used);
+  const bool same_pass = last_epoch_ == behind.epoch && skipped >= skipped_in_pass_;
   skipped_ += same_pass ? skipped - skipped_in_pass_ : skipped;
   skipped_in_pass_ = skipped;
-  next_ = behind;
+  last_epoch_ = behind.epoch;
 }
 
 std::optional<data::Cursor> Deal::start_of(int64_t epoch) const {
@@ -257,8 +258,40 @@ std::optional<data::Cursor> Deal::start_of(int64_t epoch) const {
 
 data::Cursor Deal::cursor() const {
   data::Cursor present = begin_of(0);
+  HandedOut::Place place;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    place = handed_out_.place();
+  }
+  report(place.doubt);
+  return std::move(place.cursor).value_or(std::move(present));
+}
+
+void Deal::pass(const PerReplica<Batch>& step) const {
+  const auto doubt = [&] {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return handed_out_.pass(step);
+  }();
+  report(doubt);
+}
+
+void Deal::use_all() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return next_.value_or(std::move(present));
+  handed_out_.use_all();
+}
+
+void Deal::report(HandedOut::Doubt doubt) const {
+  if (doubt == HandedOut::Doubt::kNone) return;
+  group_->findings().add("LS-BATCH-HELD", options_.name, group_->step(), [&] {
+    const std::string data = options_.name.empty() ? describe() : fmt::format("'{}'", options_.name);
+    return fmt::format(
+        "step {}: a cursor of {} was taken while the loop held a batch that no run was given, and {}; pass batches to "
+        "run() as arguments, or call used() on the data set when they were used",
+        group_->step(), data,
+        doubt == HandedOut::Doubt::kHeld
+            ? "it counts as used, because batches before it went by without a run, or nothing is trained by run()"
+            : "the loop went on without one, so that who continues at that cursor gets that batch again");
+  });
 }
 
 void Deal::seek(const data::Cursor& cursor) const {
@@ -275,7 +308,9 @@ void Deal::seek(const data::Cursor& cursor) const {
                      "distribute the data set with the .shuffle that the cursor came from");
   }
   const std::lock_guard<std::mutex> lock(mutex_);
-  start_ = next_ = cursor;
+  start_ = cursor;
+  handed_out_.seek(cursor);
+  last_epoch_ = cursor.epoch;
   skipped_in_pass_ = 0;
 }
 
@@ -286,9 +321,7 @@ int64_t Deal::skipped() const {
 
 std::vector<data::LedgerEntry> Deal::ledger() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<data::LedgerEntry> all;
-  for (const auto& [epoch, entry] : ledger_) all.push_back(entry);
-  return all;
+  return handed_out_.ledger();
 }
 
 }  // namespace internal

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/data/distributed_dataset.h"
+#include "lockstep/data/handed_out.h"
 #include "lockstep/data/repeated_input.h"
 
 namespace lockstep::internal {
@@ -72,6 +72,10 @@ class Deal {
 
   /// The next step of all workers, from what `feed` has read; nothing at the end. `behind` becomes the place behind it.
   std::optional<PerReplica<Batch>> next(StepFeed& feed, data::Cursor& behind) const;
+  /// The loop goes on to the step after this one.
+  void pass(const PerReplica<Batch>& step) const;
+  /// All steps that were given are used.
+  void use_all() const;
   std::shared_ptr<StepFeed> feed(const data::Cursor& at) const;
   /// How many steps are read ahead, and on how many threads.
   int64_t depth() const { return options_.prefetch.value_or(read_ahead()); }
@@ -103,20 +107,21 @@ class Deal {
   /// Batch::origin of the step between two places.
   std::string origin_of(const data::Cursor& before, const data::Cursor& behind) const;
   std::vector<LocalStep> agreed(StepFeed& feed, LocalStep& mine) const;
+  void share_filler(const LocalStep& mine, std::vector<LocalStep>& all) const;
   void watch(const std::vector<LocalStep>& all, int64_t epoch) const;
   void note(const PerReplica<Batch>& step, const data::Cursor& before, const data::Cursor& behind,
             int64_t skipped) const;
+  void report(HandedOut::Doubt doubt) const;
 
-  void share_filler(const LocalStep& mine, std::vector<LocalStep>& all) const;
   const DistributeOptions options_;
   const std::shared_ptr<ReplicaGroup> group_;
   const uint64_t seed_;
   mutable std::mutex mutex_;
   mutable std::optional<data::Cursor> start_;  // of the last seek(); guarded by mutex_
-  mutable std::optional<data::Cursor> next_;   // behind what was given last; guarded by mutex_
+  mutable HandedOut handed_out_;               // guarded by mutex_
+  mutable std::optional<int64_t> last_epoch_;  // of what was given last, or of the last seek(); guarded by mutex_
   mutable int64_t skipped_ = 0;                // guarded by mutex_
-  mutable int64_t skipped_in_pass_ = 0;        // the part of it that the pass of `next_` has; guarded by mutex_
-  mutable std::map<int64_t, data::LedgerEntry> ledger_;             // by epoch; guarded by mutex_
+  mutable int64_t skipped_in_pass_ = 0;        // the part of it that the present pass has; guarded by mutex_
   mutable std::optional<std::pair<int64_t, uint64_t>> last_first_;  // an epoch, and a digest of its first step
 };
 

@@ -24,6 +24,7 @@ int64_t DistributedDataset::size() const { return deal().size(); }
 int64_t DistributedDataset::global_batch() const { return deal().options().global_batch; }
 int64_t DistributedDataset::steps_per_epoch() const { return deal().steps_per_epoch(); }
 Cursor DistributedDataset::cursor() const { return deal().cursor(); }
+void DistributedDataset::used() const { deal().use_all(); }
 void DistributedDataset::seek(const Cursor& cursor) const { deal().seek(cursor); }
 int64_t DistributedDataset::skipped() const { return deal().skipped(); }
 std::vector<LedgerEntry> DistributedDataset::ledger() const { return deal().ledger(); }
@@ -67,6 +68,7 @@ DistributedDataset::Iterator::Iterator(std::shared_ptr<const internal::Deal> dea
 
 DistributedDataset::Iterator& DistributedDataset::Iterator::operator++() {
   if (!deal_ || ended_) return *this;  // the end, or moved from
+  deal_->pass(current_);
   try {
     if (!feed_.steps || feed_.steps->is_lost()) feed_.steps = deal_->feed(behind_);
     std::optional<PerReplica<Batch>> step = deal_->next(*feed_.steps, behind_);

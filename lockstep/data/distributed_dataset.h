@@ -29,7 +29,8 @@ class StepFeed;
 
 namespace data {
 
-/// What this process's replicas have used of an epoch: a proof that each sample was used once.
+/// What this process's replicas have used of an epoch, as DistributedDataset::cursor() counts it: a proof that each
+/// sample was used once.
 struct LedgerEntry {
   int64_t epoch = 0;
   int64_t steps = 0;
@@ -112,9 +113,15 @@ class DistributedDataset {
   /// The steps of epoch `number`, counted from 0: those after the place of the last seek(). Throws a UsageError for a
   /// negative number.
   Epoch epoch(int64_t number) const;
-  /// The place behind the batch that an iterator gave last, so the batch that a loop holds counts as used. What was
-  /// read ahead does not count. All iterators move this one cursor. Call from any thread.
+  /// The place behind the batch that was used last. A batch is used when a run that was given it, or a copy of it, has
+  /// completed, when used() was called, or when the loop went on and nobody holds it any more. So before run(), and
+  /// where it has thrown, the batch that a loop holds is not used, nor is what was evaluated or read ahead. Where
+  /// batches go by without a run, or the strategy has no optimizer, the library cannot know: the batch that the loop
+  /// holds counts as used, and a finding says so. All iterators move this one cursor. Call from any thread.
   Cursor cursor() const;
+  /// Says that all batches that iterators have given were used: for loops that use batches without run(), or in which a
+  /// step captures them. From then on a batch that the loop holds is not used until it is called again. Any thread.
+  void used() const;
   /// Continues at `cursor`: from now on its epoch begins there, earlier epochs have no steps, and later ones are whole.
   /// Iterators that exist go on as before. A UsageError for negative numbers, another seed or another `.shuffle`, a
   /// DataError for another size or other data; then nothing has changed. Call from any thread.

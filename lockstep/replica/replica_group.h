@@ -13,6 +13,7 @@
 #include "lockstep/core/function_ref.h"
 #include "lockstep/core/ids.h"
 #include "lockstep/reduce/reducer.h"
+#include "lockstep/replica/batch_uses.h"
 #include "lockstep/replica/lanes.h"
 #include "lockstep/replica/random_streams.h"
 #include "lockstep/replica/replica_block.h"
@@ -88,6 +89,8 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
 
   /// The findings in the program's steps.
   Findings& findings() { return findings_; }
+  /// Which batches of data sets were given to runs.
+  BatchUses& batch_uses() { return batch_uses_; }
 
   ReplicaContext& context(int64_t local_index) { return *contexts_[local_index]; }
   RandomStream& stream(int64_t local_index) { return streams_[local_index].own; }
@@ -118,6 +121,7 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   bool stop_requested_ = false;
   std::atomic<const void*> caller_{nullptr};  // the thread whose call is under way
   Findings findings_;
+  BatchUses batch_uses_;
 };
 
 /// Which workers take part in a call.
@@ -183,8 +187,8 @@ struct ContextAccess {
   /// Tells a context which part of the batch is its replica's; `batches` is how many Batch arguments run() was given.
   static void set_share(ReplicaContext& context, int batches, int64_t part, int64_t whole, int64_t padding) {
     context.share_ = {batches, part, whole};
+    context.padding_ = padding;
   }
 };
 
 }  // namespace lockstep::internal
-    context.padding_ = padding;

@@ -123,6 +123,8 @@ void Strategy::finish_step() {
   for (const auto& [variable, mean] : averages) variable->write(mean);
 }
 
+internal::BatchUses& Strategy::batch_uses() const { return group_->batch_uses(); }
+
 void Strategy::set_share(ReplicaContext& context, const internal::BatchShare& share) {
   ContextAccess::set_share(context, share.batches, share.part, share.whole, share.padding);
 }

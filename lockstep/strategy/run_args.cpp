@@ -4,6 +4,7 @@
 
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
+#include "lockstep/data/handed_out.h"
 #include "lockstep/data/repeated_input.h"
 
 namespace lockstep::internal {
@@ -41,6 +42,10 @@ void check_batches(const char* call, const PerReplica<Batch>& batches) {
       "LS-BATCH",
       fmt::format("{}() was given {} whose Batch::global_size is {}", call, counted(samples, "sample"), whole),
       kRemedy);
+}
+
+void add_key(std::vector<BatchKey>& keys, const Batch& batch) {
+  if (const BatchKey key = key_of(batch)) keys.push_back(key);
 }
 
 void add_origin(std::string& origins, const PerReplica<Batch>& batches) {

@@ -2,14 +2,20 @@
 // whole, and a tuple counts as several arguments.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "lockstep/core/per_replica.h"
 #include "lockstep/data/batch.h"
+#include "lockstep/replica/batch_uses.h"
 #include "lockstep/replica/merge_meeting.h"
 
 namespace lockstep::internal {
@@ -22,11 +28,15 @@ void check_argument_size(const char* call, std::size_t size, int64_t num_local_r
 /// samples. A global size of 0 means that none was given; the calls that need it check it.
 void check_batches(const char* call, const PerReplica<Batch>& batches);
 
+/// Adds what a part of a batch is known by (key_of).
+void add_key(std::vector<BatchKey>& keys, const Batch& batch);
+
 /// What the Batch arguments of a run say about one replica's share of the work.
 struct BatchShare {
   int batches = 0;
   int64_t part = 0;
   int64_t whole = 0;
+  int64_t padding = 0;
 };
 
 /// The part of one argument that local replica r gets.
@@ -36,7 +46,6 @@ const T& component_of(const T& argument, int64_t) {
 }
 template <class T>
 const T& component_of(const PerReplica<T>& argument, int64_t r) {
-  int64_t padding = 0;
   return *(argument.begin() + r);
 }
 
@@ -61,6 +70,50 @@ void add_share(BatchShare& share, const T& argument, int64_t r, int64_t num_repl
 void add_origin(std::string& origins, const PerReplica<Batch>& batches);
 template <class T>
 void add_origin(std::string& /*origins*/, const T& /*argument*/) {}
+
+/// Finds the batches in an argument, also in containers of the standard library, and adds what they are known by.
+template <class T>
+struct BatchesIn {
+  static void add(std::vector<BatchKey>& /*keys*/, const T& /*value*/) {}
+};
+template <>
+struct BatchesIn<Batch> {
+  static void add(std::vector<BatchKey>& keys, const Batch& batch) { add_key(keys, batch); }
+};
+template <class T>
+struct BatchesInEach {
+  template <class Values>
+  static void add(std::vector<BatchKey>& keys, const Values& values) {
+    for (const auto& value : values) BatchesIn<T>::add(keys, value);
+  }
+};
+template <class T>
+struct BatchesIn<PerReplica<T>> : BatchesInEach<T> {};
+template <class T>
+struct BatchesIn<std::vector<T>> : BatchesInEach<T> {};
+template <class T, std::size_t N>
+struct BatchesIn<std::array<T, N>> : BatchesInEach<T> {};
+template <class T>
+struct BatchesIn<std::optional<T>> {
+  static void add(std::vector<BatchKey>& keys, const std::optional<T>& value) {
+    if (value) BatchesIn<T>::add(keys, *value);
+  }
+};
+template <class A, class B>
+struct BatchesIn<std::pair<A, B>> {
+  static void add(std::vector<BatchKey>& keys, const std::pair<A, B>& both) {
+    BatchesIn<std::remove_const_t<A>>::add(keys, both.first);
+    BatchesIn<B>::add(keys, both.second);
+  }
+};
+template <class Key, class T>
+struct BatchesIn<std::map<Key, T>> : BatchesInEach<std::pair<const Key, T>> {};
+template <class... T>
+struct BatchesIn<std::tuple<T...>> {
+  static void add(std::vector<BatchKey>& keys, const std::tuple<T...>& values) {
+    std::apply([&](const auto&... each) { (BatchesIn<std::decay_t<decltype(each)>>::add(keys, each), ...); }, values);
+  }
+};
 
 template <class T>
 struct IsTuple : std::false_type {};

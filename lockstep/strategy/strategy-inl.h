@@ -55,6 +55,10 @@ auto Strategy::check_and_run(Mode mode, const Refs& args, Fn& fn) {
     if (mode == Mode::kStep && step() == 0) std::apply([&](const auto&... each) { (watch(each), ...); }, args);
     std::string origins;
     std::apply([&](const auto&... each) { (internal::add_origin(origins, each), ...); }, args);
+    std::vector<internal::BatchKey> keys;
+    std::apply([&](const auto&... each) { (internal::BatchesIn<std::decay_t<decltype(each)>>::add(keys, each), ...); },
+               args);
+    const internal::RunBatches given(batch_uses(), keys, mode == Mode::kEvaluate);
     return run_and_collect(mode, origins, [&](ReplicaContext& context, int64_t r) -> decltype(auto) {
       return std::apply(
           [&](const auto&... each) -> decltype(auto) {

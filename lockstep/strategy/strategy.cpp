@@ -299,6 +299,7 @@ Optimizer Strategy::make_optimizer_from(const std::vector<Rule>& rules, const Op
   if (waiting) waiting->check_order(state->name(), state->slots());
   registry_->add_together(state->slots());
   optimizers_.push_back(state);
+  group_->batch_uses().note_optimizer();
   next_optimizer_ = next;
   if (waiting) waiting->give_to_items(state_items());
   return Optimizer(std::move(state));

@@ -335,6 +335,7 @@ class Strategy {
   template <class T>
   void watch(const T& /*argument*/) {}
   static void set_share(ReplicaContext& context, const internal::BatchShare& share);
+  internal::BatchUses& batch_uses() const;
   int64_t num_local_replicas() const;
   ReplicaId first_replica() const;
   void run_on_chief(internal::FunctionRef<void()> body) const;
