@@ -2,6 +2,7 @@
 // gives the same bits. Which function comes first in the process is chosen by a number.
 #include "tests/first_calls/first_calls.h"
 
+#include <ATen/core/grad_mode.h>
 #include <torch/nn/functional/activation.h>
 #include <torch/types.h>
 
@@ -117,7 +118,7 @@ std::vector<Results> on_readers(std::size_t first) {
                         .map(
                             [&](lockstep::Batch sample) {
                               both.arrive_and_wait();
-                              const torch::AutoGradMode gradients(true);
+                              const at::AutoGradMode gradients(true);
                               all[static_cast<std::size_t>(sample.target.item<int64_t>())] = compute(first);
                               return sample;
                             },
