@@ -92,6 +92,7 @@ std::span<const std::exception_ptr> ReplicaPool::run(FunctionRef<void(int64_t)> 
       replica.stopped = false;
     }
     run_number_.store(number + 1, std::memory_order_relaxed);
+    run_began_.store(coarse_now(), std::memory_order_relaxed);
     running_.store(true, std::memory_order_release);
     starts_.advance();
     // When all lanes have ended, the last replica of lane 0 gives the lane back to this thread.
@@ -125,19 +126,13 @@ void ReplicaPool::thread_main(int64_t r) {
   const ThreadCacheScope cache(caches_[lane].cache());
   set_compute_settings_of_this_thread(plan_.compute);
   const Patience patience = plan_.oversubscribed() ? kImpatient : kPatientBetweenRuns;
-  // Between runs no thread is late. A run in which this replica waits for its first turn for a whole interval is
-  // reported.
-  uint32_t run_at_last_look = 0;
-  const auto waits_for_first_turn = [&] {
-    const uint32_t run = run_number_.load(std::memory_order_relaxed);
-    if (running() && std::exchange(run_at_last_look, run) == run) stalled();
-  };
+  const auto look = [this] { return look_from_first_turn(); };
   for (uint32_t seen = 0;;) {
     if (opens_lane) {
       starts_.wait_while(seen, patience, kIdle);
       seen = starts_.now();
     } else {
-      replicas_[r].turn.take(waits_for_first_turn);
+      replicas_[r].turn.take_looking(look);
     }
     if (ending_.load(std::memory_order_relaxed)) return;
     sleep_for_good_if_abandoned();

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -34,6 +35,16 @@ class ReplicaStopped final : public std::exception {
  public:
   const char* what() const noexcept override { return "this replica's step was stopped because another one failed"; }
 };
+
+/// Milliseconds of a clock that takes a few nanoseconds to read and advances every few milliseconds.
+int64_t coarse_now();
+
+/// How long a wait is to last on when the run that it is for has lasted `run`: until that is `interval`. Nothing where
+/// it is over, and a report is due.
+inline std::optional<std::chrono::milliseconds> left_until_stall(std::chrono::milliseconds run,
+                                                                 std::chrono::milliseconds interval) {
+  return run < interval ? std::optional(interval - run) : std::nullopt;
+}
 
 /// The replica threads of one strategy in this process. The first local replica runs on the thread that calls `run`;
 /// every other replica has its own thread, from construction to destruction (docs/threads.md).
@@ -134,6 +145,9 @@ class ReplicaPool {
   void sleep_for_good_if_abandoned() const;
   /// Calls report_stall once for each interval, however many threads wait.
   void stalled() const;
+  /// A replica that waits for its first turn since before the run: reports the run once it has lasted stall_interval(),
+  /// and returns when to look again. Between runs no thread is late.
+  std::chrono::milliseconds look_from_first_turn() const;
   void report_stall() const;
 
   const LanePlan plan_;
@@ -148,13 +162,14 @@ class ReplicaPool {
   std::atomic<bool> ending_{false};
   std::atomic<bool> running_{false};
   std::atomic<bool> abandoned_{false};
+  std::atomic<int64_t> run_began_{0};            // in milliseconds of coarse_now()
   mutable std::atomic<int64_t> last_report_{0};  // of a stall, in milliseconds
 
   // Invariant: run() writes these before starts_ advances, and the replica threads read them afterwards.
   const FunctionRef<void(int64_t)>* body_ = nullptr;
   CallerState caller_;
-  std::atomic<uint32_t> run_number_{0};  // atomic only for threads that wait for their first turn
-  bool runs_are_brief_ = false;          // the last one that was timed
+  std::atomic<uint32_t> run_number_{0};
+  bool runs_are_brief_ = false;  // the last one that was timed
 
   // Invariant: one thread writes these while all lanes are in the barrier, and all threads read them after it. run()
   // also writes some of them, between runs.

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <ctime>
 #include <string>
 
 #include "lockstep/core/log.h"
@@ -17,6 +18,21 @@ int64_t now_in_milliseconds() {
 }
 
 }  // namespace
+
+int64_t coarse_now() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return int64_t{1000} * now.tv_sec + now.tv_nsec / 1'000'000;
+}
+
+std::chrono::milliseconds ReplicaPool::look_from_first_turn() const {
+  using std::chrono::milliseconds;
+  if (!running()) return stall_interval();
+  const milliseconds run(coarse_now() - run_began_.load(std::memory_order_relaxed));
+  if (const auto left = left_until_stall(run, stall_interval())) return *left;
+  stalled();
+  return stall_interval();
+}
 
 void ReplicaPool::stalled() const {
   const int64_t now = now_in_milliseconds();

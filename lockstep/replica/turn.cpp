@@ -33,10 +33,9 @@ void set_stall_interval(std::chrono::milliseconds interval) {
   interval_ms.store(interval.count(), std::memory_order_relaxed);
 }
 
-bool futex_wait(const std::atomic<uint32_t>& word, uint32_t value) {
+bool futex_wait(const std::atomic<uint32_t>& word, uint32_t value, std::chrono::milliseconds longest) {
   static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t), "a futex is a 32-bit word");
-  const int64_t interval = interval_ms.load(std::memory_order_relaxed);
-  const timespec limit{interval / 1000, interval % 1000 * 1000000};
+  const timespec limit{longest.count() / 1000, longest.count() % 1000 * 1000000};
   const long result = syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, &limit, nullptr, 0);
   return result == 0 || errno != ETIMEDOUT;
 }
@@ -51,8 +50,16 @@ void Turn::give() {
 }
 
 void Turn::take(OnStall on_stall) {
+  take_looking([&] {
+    on_stall();
+    return stall_interval();
+  });
+}
+
+void Turn::take_looking(OnLook look) {
+  std::chrono::milliseconds longest = stall_interval();
   while (given_.load(std::memory_order_acquire) == 0) {
-    if (!futex_wait(given_, 0)) on_stall();
+    if (!futex_wait(given_, 0, longest)) longest = look();
   }
   given_.store(0, std::memory_order_relaxed);
 }
@@ -75,7 +82,7 @@ void Epoch::wait_while(uint32_t seen, Patience patience, OnStall on_stall) {
   }
   sleepers_.fetch_add(1, std::memory_order_seq_cst);
   while (value_.load(std::memory_order_seq_cst) == seen) {
-    if (!futex_wait(value_, seen)) on_stall();
+    if (!futex_wait(value_, seen, stall_interval())) on_stall();
   }
   sleepers_.fetch_sub(1, std::memory_order_relaxed);
 }

@@ -19,9 +19,13 @@ using OnStall = FunctionRef<void()>;
 std::chrono::milliseconds stall_interval();
 void set_stall_interval(std::chrono::milliseconds interval);
 
+/// Called each time a wait has lasted another while, stall_interval() at first; returns how long the next one is. Must
+/// not throw.
+using OnLook = FunctionRef<std::chrono::milliseconds()>;
+
 /// Sleeps until `word` is no longer `value` or another thread wakes it; spurious returns are possible. Returns false
-/// where it slept for stall_interval().
-bool futex_wait(const std::atomic<uint32_t>& word, uint32_t value);
+/// where it slept for `longest`.
+bool futex_wait(const std::atomic<uint32_t>& word, uint32_t value, std::chrono::milliseconds longest);
 void futex_wake(const std::atomic<uint32_t>& word, int count);
 
 /// The right to run inside a lane, given to one replica.
@@ -31,6 +35,7 @@ class alignas(64) Turn {
   void give();
   /// Sleeps until it is given, and takes it.
   void take(OnStall on_stall);
+  void take_looking(OnLook look);
 
  private:
   std::atomic<uint32_t> given_{0};

@@ -86,6 +86,15 @@ TEST(ReplicaThreads, ExitInsideAStepEndsTheProcess) {
   }
 }
 
+TEST(ReplicaThreads, AWaitForTheFirstTurnCountsFromTheBeginOfTheRun) {
+  using std::chrono::milliseconds;
+  const milliseconds interval(30'000);
+  EXPECT_EQ(internal::left_until_stall(milliseconds(0), interval), interval);
+  EXPECT_EQ(internal::left_until_stall(milliseconds(29'000), interval), milliseconds(1'000));
+  EXPECT_EQ(internal::left_until_stall(interval, interval), std::nullopt);
+  EXPECT_EQ(internal::left_until_stall(milliseconds(45'000), interval), std::nullopt);
+}
+
 TEST(ReplicaThreads, AWaitForTheFirstTurnIsReported) {
   internal::set_stall_interval(std::chrono::milliseconds(20));
   std::mutex mutex;
