@@ -41,13 +41,6 @@ bool may_be_called(Node& node) {
   return std::none_of(kLong.begin(), kLong.end(), [&](std::string_view one) { return name.rfind(one, 0) == 0; });
 }
 
-bool has_rows(const Edge& edge, int64_t rows) {
-  const auto& metadata = edge.function->input_metadata(edge.input_nr);
-  if (metadata.is_nested_tensor()) return false;
-  const auto sizes = metadata.shape_as_dim_vector();
-  return !sizes.empty() && sizes[0] == rows;
-}
-
 /// The last part of a loss's graph, back to products and functions of the program, and the tensors of so many rows in
 /// it.
 class LastOperators {
@@ -67,7 +60,9 @@ class LastOperators {
     while (!ready.empty()) {
       Node* const node = ready.front();
       ready.pop_front();
-      const variable_list made = (*node)(std::move(given_[node]));
+      variable_list& given = given_[node];
+      given.resize(node->num_inputs());  // undefined where no gradient came
+      const variable_list made = (*node)(std::move(given));
       const auto& edges = node->next_edges();
       for (std::size_t i = 0; i < edges.size(); ++i) {
         if (i < made.size() && edges[i].is_valid()) give(edges[i], made[i]);
@@ -87,7 +82,6 @@ class LastOperators {
   void visit(const Edge& edge) {
     if (!edge.is_valid()) return;
     if (edge.function->next_edges().empty()) return;  // a parameter
-    if (has_rows(edge, rows_) && !has_hooks(*edge.function)) with_rows_[{edge.function.get(), edge.input_nr}];
     const auto known = waits_for_.find(edge.function.get());
     if (known != waits_for_.end()) {
       ++known->second;
@@ -102,8 +96,9 @@ class LastOperators {
     const auto& metadata = edge.function->input_metadata(edge.input_nr);
     if (!metadata.is_same_shape(gradient)) gradient = metadata.reduce_grad(gradient);
     const auto add = [&](at::Tensor& sum) { sum = sum.defined() ? sum + gradient : gradient; };
-    const auto found = with_rows_.find({edge.function.get(), edge.input_nr});
-    if (found != with_rows_.end()) add(found->second);
+    const bool has_rows = !gradient.is_nested() && gradient.dim() > 0 && gradient.size(0) == rows_;
+    const bool is_parameter = edge.function->next_edges().empty();
+    if (has_rows && !is_parameter && !has_hooks(*edge.function)) add(with_rows_[{edge.function.get(), edge.input_nr}]);
     if (!is_inside(edge)) return;
     variable_list& inputs = given_[edge.function.get()];
     inputs.resize(edge.function->num_inputs());
