@@ -35,7 +35,7 @@ struct CheckpointManager::Saving {
   Saving(const Checkpoint& checkpoint, const CheckpointManagerOptions& given)
       : files(CheckpointAccess::files(checkpoint)),
         options(given),
-        claim(files, options.directory, options.all_workers_write),
+        claim(files, options.directory, options.all_workers_write, options.require_protection),
         background(checkpoint.strategy()) {}
 
   /// All workers: returns when a save that is under way has ended, and throws its error. Then who writes is found out
@@ -118,6 +118,7 @@ CheckpointManager::CheckpointManager(Checkpoint checkpoint, CheckpointManagerOpt
   if (options_.keep_every < 0)
     refuse(fmt::format(".keep_every is {}", options_.keep_every), "give a number of steps, or 0 for none");
   saving_ = std::make_unique<Saving>(checkpoint_, options_);
+  saving_->claim.look_at_protection(checkpoint_.strategy());
 }
 
 CheckpointManager::~CheckpointManager() = default;

@@ -19,6 +19,9 @@ struct CheckpointManagerOptions {
   // Each worker that sees the folder writes its share of a checkpoint, and copies no more than that. If false, the
   // chief alone writes.
   bool all_workers_write = true;
+  // Refuses a folder whose file system has no locks, or no call that makes files or names durable. If false, the log
+  // says once what is not protected, and saving goes on.
+  bool require_protection = false;
 };
 
 /// Checkpoints named "step-0000000012" in a folder. All workers make the same calls, outside of steps; those that see
@@ -26,7 +29,9 @@ struct CheckpointManagerOptions {
 /// uses it. Neither copied nor moved. The strategy must outlive it.
 class CheckpointManager {
  public:
-  /// A UsageError without a directory, and for a `.keep` below 1 or a `.keep_every` below 0.
+  /// A UsageError without a directory, and for a `.keep` below 1 or a `.keep_every` below 0. The chief finds out what
+  /// the folder's file system cannot protect: a warning, or with `.require_protection` a DataError
+  /// (LS-CHECKPOINT-UNPROTECTED) on all workers.
   CheckpointManager(Checkpoint checkpoint, CheckpointManagerOptions options);
   /// Waits for a save that is under way. The log has its error, which nobody else will ask for.
   ~CheckpointManager();

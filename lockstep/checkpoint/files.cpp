@@ -37,6 +37,15 @@ constexpr int64_t kMostReadingThreads = 8;
   throw DataError("LS-FILE", fmt::format("'{}' {}: {}", path.string(), what, std::strerror(error)), remedy);
 }
 
+/// Whether a lock or a sync has failed because the file system has no such call. Network file systems without a lock
+/// manager say ENOLCK, FUSE and others the rest.
+bool is_unsupported(int error) {
+  return error == EOPNOTSUPP || error == ENOTSUP || error == ENOSYS || error == EINVAL || error == ENOLCK ||
+         error == ENOTTY;
+}
+/// Of a folder: some file systems open one for reading, and sync only what was opened for writing.
+bool is_unsupported_of_folder(int error) { return is_unsupported(error) || error == EBADF || error == EISDIR; }
+
 /// Calls `call` again as long as a signal interrupts it.
 template <class Call>
 auto uninterrupted(const Call& call) {
@@ -69,7 +78,9 @@ class HostNewFile final : public NewFile {
     ::sync_file_range(fd_.get(), begin, size, SYNC_FILE_RANGE_WRITE);
   }
   void sync() override {
-    if (uninterrupted([&] { return ::fsync(fd_.get()); }) != 0) fail(path_, "could not be written to the disk", errno);
+    if (uninterrupted([&] { return ::fsync(fd_.get()); }) != 0 && !is_unsupported(errno)) {
+      fail(path_, "could not be written to the disk", errno);
+    }
   }
 
  private:
@@ -112,7 +123,9 @@ class HostOpenFile final : public OpenFile {
 
 class HostLock final : public FileLock {
  public:
-  HostLock(fs::path path, FileDescriptor fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+  HostLock(fs::path path, FileDescriptor fd, bool is_held)
+      : path_(std::move(path)), fd_(std::move(fd)), is_held_(is_held) {}
+  bool is_held() const override { return is_held_; }
   bool is_in_place() const override {
     struct stat mine = {};
     struct stat named = {};
@@ -123,6 +136,7 @@ class HostLock final : public FileLock {
  private:
   const fs::path path_;
   const FileDescriptor fd_;  // closing it gives the lock back
+  const bool is_held_;
 };
 
 class HostFiles final : public Files {
@@ -168,10 +182,9 @@ class HostFiles final : public Files {
     return true;
   }
   void sync_folder(const fs::path& folder) override {
-    const FileDescriptor fd(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const FileDescriptor fd = opened_folder(folder);
     if (!fd.is_open()) fail(folder, "could not be opened", errno);
-    // Some file systems have no such call for folders, and say so by EINVAL.
-    if (uninterrupted([&] { return ::fsync(fd.get()); }) != 0 && errno != EINVAL) {
+    if (uninterrupted([&] { return ::fsync(fd.get()); }) != 0 && !is_unsupported_of_folder(errno)) {
       fail(folder, "could not be written to the disk", errno);
     }
   }
@@ -189,11 +202,10 @@ class HostFiles final : public Files {
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
       FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
       if (!fd.is_open()) fail(path, "could not be opened", errno);
-      if (uninterrupted([&] { return ::flock(fd.get(), LOCK_EX | LOCK_NB); }) != 0) {
-        if (errno == EWOULDBLOCK) return nullptr;
-        fail(path, "could not be locked", errno);
-      }
-      auto lock = std::make_unique<HostLock>(path, std::move(fd));
+      const bool is_held = uninterrupted([&] { return ::flock(fd.get(), LOCK_EX | LOCK_NB); }) == 0;
+      if (!is_held && errno == EWOULDBLOCK) return nullptr;
+      if (!is_held && !is_unsupported(errno)) fail(path, "could not be locked", errno);
+      auto lock = std::make_unique<HostLock>(path, std::move(fd), is_held);
       if (lock->is_in_place()) return lock;  // otherwise it was removed in between
     }
     fail(path, "could not be locked", ENOENT);
@@ -206,6 +218,25 @@ class HostFiles final : public Files {
     }
     return uninterrupted([&] { return ::flock(fd.get(), LOCK_EX | LOCK_NB); }) != 0 && errno == EWOULDBLOCK;
   }
+  std::optional<MissingProtection> missing_protection(const fs::path& probe) override {
+    MissingProtection missing;
+    const auto reason = [](const char* call) { return fmt::format("{}: {}", call, std::strerror(errno)); };
+    const FileDescriptor file(
+        uninterrupted([&] { return ::open(probe.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666); }));
+    if (!file.is_open()) return std::nullopt;
+    if (uninterrupted([&] { return ::flock(file.get(), LOCK_EX | LOCK_NB); }) != 0 && is_unsupported(errno)) {
+      missing.lock = reason("flock");
+    }
+    if (uninterrupted([&] { return ::fsync(file.get()); }) != 0 && is_unsupported(errno))
+      missing.sync = reason("fsync");
+    ::unlink(probe.c_str());
+    const FileDescriptor folder = opened_folder(probe.parent_path());
+    if (folder.is_open() && uninterrupted([&] { return ::fsync(folder.get()); }) != 0 &&
+        is_unsupported_of_folder(errno)) {
+      missing.sync_folder = reason("fsync of a folder");
+    }
+    return missing;
+  }
 
  private:
   /// False where there is nothing of this name, and only then.
@@ -213,6 +244,10 @@ class HostFiles final : public Files {
     if (uninterrupted([&] { return ::lstat(path.c_str(), &status); }) == 0) return true;
     if (errno != ENOENT && errno != ENOTDIR) fail(path, "could not be looked at", errno);
     return false;
+  }
+  static FileDescriptor opened_folder(const fs::path& folder) {
+    return FileDescriptor(uninterrupted(
+        [&] { return ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   }
   static fs::path parent_of(const fs::path& folder) {
     fs::path above = folder.parent_path();

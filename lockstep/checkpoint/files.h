@@ -24,7 +24,7 @@ class NewFile {
   virtual ~NewFile() = default;
   /// Several threads may write at once, each its own bytes. Other processes may write other bytes of the file.
   virtual void write(uint64_t offset, std::span<const std::byte> bytes) = 0;
-  virtual void sync() = 0;  // of what this object has written
+  virtual void sync() = 0;  // of what this object has written, where the file system can do that
 };
 
 /// A file that is read in any order.
@@ -47,6 +47,16 @@ class FileLock {
   /// Whether the file that is locked still has its name: where the folder was removed and made again, another job can
   /// lock the new file.
   virtual bool is_in_place() const = 0;
+  /// False where the file system has no locks: then nobody is kept away.
+  virtual bool is_held() const { return true; }
+};
+
+/// What the file system of a folder cannot do: the system's reason ("flock: Operation not supported"), or nothing where
+/// it can. An error of a disk is no such reason.
+struct MissingProtection {
+  std::string lock = {};         // of a file
+  std::string sync = {};         // of a file's bytes
+  std::string sync_folder = {};  // of the names in it
 };
 
 /// Every member throws a DataError (LS-FILE) that names the path and the system's reason. The object may be used on any
@@ -74,17 +84,22 @@ class Files {
   /// Makes a folder and those above it; one that is there already is no error. Gives whether it was made. Its name is
   /// durable when this returns.
   virtual bool make_folder(const std::filesystem::path& folder) = 0;
-  /// Makes the names in a folder durable, or their absence.
+  /// Makes the names in a folder durable, or their absence, where the file system can do that.
   virtual void sync_folder(const std::filesystem::path& folder) = 0;
   /// Gives a file another name in the same folder; a file that had the name is replaced, at once and as a whole.
   virtual void rename(const std::filesystem::path& from, const std::filesystem::path& to) = 0;
   virtual void remove_file(const std::filesystem::path& path) = 0;
   virtual void remove_folder(const std::filesystem::path& folder) = 0;  // an empty one
   /// Locks a file, which it makes where it is not there; null where another process, or another lock of this one, holds
-  /// it.
+  /// it. Where the file system has no locks, one that is not held.
   virtual std::unique_ptr<FileLock> lock(const std::filesystem::path& path) = 0;
   /// Whether anybody holds the lock of a file; false where there is no such file.
   virtual bool is_locked(const std::filesystem::path& path) = 0;
+  /// Finds it out by a file of this name, which nobody else uses, and removes that file. Nothing where the file cannot
+  /// be made: then it is not known.
+  virtual std::optional<MissingProtection> missing_protection(const std::filesystem::path& /*probe*/) {
+    return MissingProtection();
+  }
 };
 
 /// This machine's.

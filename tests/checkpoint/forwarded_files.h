@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,9 @@ class ForwardedFiles : public internal::Files {
   void remove_folder(const Path& folder) override { files_.remove_folder(folder); }
   std::unique_ptr<internal::FileLock> lock(const Path& path) override { return files_.lock(path); }
   bool is_locked(const Path& path) override { return files_.is_locked(path); }
+  std::optional<internal::MissingProtection> missing_protection(const Path& probe) override {
+    return files_.missing_protection(probe);
+  }
 
  private:
   internal::Files& files_ = internal::host_files();
