@@ -57,6 +57,36 @@ TensorPlace place_of(const std::string& name, const json& entry, const std::stri
   return place;
 }
 
+/// Where the JSON object that begins a text ends: behind the brace that closes it. The whole text where none does.
+std::size_t end_of_object(std::string_view text) {
+  int depth = 0;
+  bool is_in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (is_in_string) {
+      if (c == '\\') ++i;
+      is_in_string = c != '"';
+    } else if (c == '"') {
+      is_in_string = true;
+    } else if (c == '{' || c == '[') {
+      ++depth;
+    } else if ((c == '}' || c == ']') && --depth == 0) {
+      return i + 1;
+    }
+  }
+  return text.size();
+}
+
+/// The format pads its header with spaces, and has nothing else behind the object: other bytes there are of nobody, and
+/// readers differ in what they do with them.
+void require_padding(std::string_view text, std::size_t end, const std::string& what) {
+  const std::size_t other = text.find_first_not_of(' ', end);
+  if (other == std::string_view::npos) return;
+  throw_damaged(what, fmt::format("has the byte {:#04x} at byte {}, behind the JSON object of its header, where only "
+                                  "spaces may be",
+                                  static_cast<unsigned char>(text[other]), kLengthBytes + other));
+}
+
 }  // namespace
 
 uint64_t element_size(std::string_view dtype) {
@@ -113,7 +143,9 @@ uint64_t header_length(std::span<const unsigned char, kLengthBytes> first, uint6
 
 TensorFileHeader decode_header(std::string_view text, uint64_t data_bytes, const std::string& what) {
   if (text.empty() || text.front() != '{') throw_damaged(what, "has a header that is not a JSON object");
-  const json object = parse_object(text, what + ": its header", 4);
+  const std::size_t end = end_of_object(text);
+  require_padding(text, end, what);
+  const json object = parse_object(text.substr(0, end), what + ": its header", 4);
   TensorFileHeader header;
   for (const auto& [name, entry] : object.items()) {
     if (name == kMetadata) {

@@ -33,6 +33,10 @@ bool is_utf8(std::string_view text) {
 }
 
 json parse_object(std::string_view text, const std::string& what, std::size_t depth) {
+  // The parser takes one for the text's end, and would leave unread what follows.
+  if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos) {
+    throw_damaged(what, fmt::format("has a zero at byte {}, which JSON does not have", zero));
+  }
   std::vector<std::set<std::string>> keys;  // of each object that is open
   const auto look = [&](int level, json::parse_event_t event, json& parsed) {
     using Event = json::parse_event_t;

@@ -69,6 +69,18 @@ TEST(Safetensors, WhatIsNotStrictlyAFileIsRefused) {
   }
 }
 
+TEST(Safetensors, BytesBehindTheHeadersObjectAreRefusedWithTheirPlace) {
+  const std::string one = R"({"a}\"":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
+  EXPECT_EQ(decoded(one + "   ", 8).tensors.size(), 1u);
+  for (const std::string& behind : {std::string(1, '\0'), std::string("\0{}", 3), std::string("\n"), std::string("{}"),
+                                    std::string("\t"), std::string("x"), one, std::string("\xef\xbb\xbf")}) {
+    const std::string place = "at byte " + std::to_string(8 + one.size() + 2) + ",";
+    expect_error<DataError>([&] { decoded(one + "  " + behind, 8); }, "LS-CHECKPOINT-DAMAGED", {"the file", place});
+  }
+  // Also within the object a zero ends nothing.
+  expect_error<DataError>([&] { decoded("{" + std::string(1, '\0') + "}", 0); }, "LS-CHECKPOINT-DAMAGED");
+}
+
 TEST(Safetensors, ALengthBeyondTheFileIsRefused) {
   const auto length = [](uint64_t claimed, uint64_t file) {
     unsigned char bytes[8];
