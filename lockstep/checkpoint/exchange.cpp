@@ -110,20 +110,25 @@ std::map<std::string, at::Tensor> load_tensors(const fs::path& file, const Renam
                     fmt::format("{} is in the format that torch.save had before PyTorch 1.6", what),
                     "load it in a newer PyTorch and save it again: torch.save(torch.load(file), file)");
   }
+  std::map<std::string, std::string> mapped;  // by the name in the file
+  const auto wants = [&](const std::string& name) {
+    if (!rename) return true;
+    return !mapped.try_emplace(name, rename(name)).first->second.empty();
+  };
   if (first.starts_with("PK\3\4")) {
-    tensors = internal::read_state_dict(*opened, what);
+    tensors = internal::read_state_dict(*opened, what, wants);
   } else {
     const internal::TensorFile whole(std::move(opened), what);
     for (const internal::TensorPlace& place : whole.header().tensors) {
+      if (!wants(place.name)) continue;
       tensors.emplace_back(place.name, whole.read(place, complex_dtype(whole.header(), place.name)));
     }
   }
   std::map<std::string, at::Tensor> named;
   for (auto& [name, value] : tensors) {
-    const std::string mapped = rename ? rename(name) : name;
-    if (rename && mapped.empty()) continue;
-    if (!named.emplace(mapped, std::move(value)).second) {
-      throw UsageError("LS-NAME", fmt::format("{} has two tensors that are named '{}'", what, internal::shown(mapped)),
+    const std::string& given = rename ? mapped.at(name) : name;
+    if (!named.emplace(given, std::move(value)).second) {
+      throw UsageError("LS-NAME", fmt::format("{} has two tensors that are named '{}'", what, internal::shown(given)),
                        "let the function that names them give each a name of its own");
     }
   }

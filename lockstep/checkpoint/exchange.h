@@ -9,20 +9,34 @@
 #include <map>
 #include <string>
 
+#include "lockstep/optim/optimizer.h"
+
 namespace lockstep {
 
 /// Gives a tensor's name in the program for its name in a file; an empty one leaves the tensor out.
 using Rename = std::function<std::string(const std::string&)>;
 
-/// Reads a safetensors file, or a state dictionary that Python's torch.save wrote (a zip file, the default since
-/// PyTorch 1.6; an older file is a DataError, LS-CHECKPOINT-VERSION). Of the pickle in such a file only what builds a
-/// dictionary of tensors is understood; everything else, and so every call of other code, is a DataError
-/// (LS-CHECKPOINT-DAMAGED), and nothing is ever run. Sizes are compared with the file before memory is asked for. A
-/// tensor in a nested dictionary, a list or a tuple has all keys and numbers in its name: "layers.0.weight". A
-/// UsageError (LS-NAME) where two tensors get one name.
+/// Reads a safetensors file, or what Python's torch.save wrote (a zip file, the default since PyTorch 1.6; an older
+/// file is a DataError, LS-CHECKPOINT-VERSION): a dictionary, a list or a tuple of tensors, which may have anything
+/// beside them. Nothing of the pickle in such a file is ever run. A tensor in a nested dictionary, a list or a tuple
+/// has all keys and numbers in its name: "layers.0.weight". Objects of classes are not looked into; a warning names
+/// those with tensors in them. Sizes are compared with the file before memory is asked for. A tensor that is left out
+/// by its name is not read, and may be of any kind; another one that is not dense, or of a dtype that this version of
+/// LibTorch does not have, is a DataError (LS-CHECKPOINT-DAMAGED) that names it and its type. A UsageError (LS-NAME)
+/// where two tensors get one name.
 ///
 ///     model.load(lockstep::load_tensors("model.pt"));
 std::map<std::string, at::Tensor> load_tensors(const std::filesystem::path& file, const Rename& rename = {});
+
+/// Reads the state of an optimizer of PyTorch, as Optimizer::load takes it: a file of torch::save(optimizer, file) of
+/// C++, or Python's optimizer.state_dict(); where that stands in a dictionary, `key` says under which key. Its
+/// parameters are the variables of `optimizer`, in its groups and in their order. A parameter that had no gradient yet
+/// gets slots of zeros. A UsageError (LS-STATE-MISFIT) where parameters, groups or slots are others, and the DataErrors
+/// of load_tensors(). A call of all workers, each of which reads the file. Outside of steps.
+///
+///     optimizer.load(lockstep::load_optimizer_state("adam.pt", optimizer));
+std::map<std::string, at::Tensor> load_optimizer_state(const std::filesystem::path& file, const Optimizer& optimizer,
+                                                       const std::string& key = "");
 
 /// Writes a state dictionary as torch.save does where the name of `file` ends with ".pt" or ".pth", and a safetensors
 /// file otherwise. The file appears under its name when it is whole and on the disk. A link stays, and the file that it

@@ -18,10 +18,10 @@
 #include <tuple>
 #include <utility>
 
-#include "lockstep/checkpoint/pickle.h"
 #include "lockstep/checkpoint/strict_json.h"
 #include "lockstep/checkpoint/zip_file.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
 #include "lockstep/reduce/operands.h"
 
 namespace lockstep::internal {
@@ -44,9 +44,25 @@ constexpr std::array<std::pair<std::string_view, at::ScalarType>, 12> kStorages{
      {"ComplexFloatStorage", at::kComplexFloat},
      {"ComplexDoubleStorage", at::kComplexDouble}}};
 
-std::optional<at::ScalarType> type_of(std::string_view storage) {
+/// Dtypes that have no storage of their own, by Python's and by LibTorch's name: not every version has all of them.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kUntyped{
+    {{"torch.uint16", "UInt16"},
+     {"torch.uint32", "UInt32"},
+     {"torch.uint64", "UInt64"},
+     {"torch.float8_e4m3fn", "Float8_e4m3fn"},
+     {"torch.float8_e5m2", "Float8_e5m2"},
+     {"torch.float8_e4m3fnuz", "Float8_e4m3fnuz"},
+     {"torch.float8_e5m2fnuz", "Float8_e5m2fnuz"},
+     {"torch.float8_e8m0fnu", "Float8_e8m0fnu"}}};
+
+std::optional<at::ScalarType> type_of(std::string_view pickled) {
   for (const auto& [name, type] : kStorages) {
-    if (name == storage) return type;
+    if (name == pickled) return type;
+  }
+  for (const auto& [name, torch] : kUntyped) {
+    for (int i = 0; name == pickled && i < static_cast<int>(at::ScalarType::NumOptions); ++i) {
+      if (torch == c10::toString(static_cast<at::ScalarType>(i))) return static_cast<at::ScalarType>(i);
+    }
   }
   return std::nullopt;
 }
@@ -90,28 +106,76 @@ bool is_expanded(const PickledTensor& tensor) {
 
 }  // namespace
 
-NamedTensors read_state_dict(const OpenFile& file, const std::string& what) {
-  const std::map<std::string, ZipEntry> entries = entries_of_zip(file, what);
-  const auto pickle = std::find_if(entries.begin(), entries.end(), [](const auto& one) {
+namespace {
+
+/// The entries of a file of torch.save, and the pickle in it.
+struct SavedPickle {
+  std::map<std::string, ZipEntry> entries = {};
+  std::string folder = {};
+  std::string text = {};
+};
+
+SavedPickle pickle_in(const OpenFile& file, const std::string& what) {
+  SavedPickle found{.entries = entries_of_zip(file, what)};
+  const auto pickle = std::find_if(found.entries.begin(), found.entries.end(), [](const auto& one) {
     return one.first.ends_with(kPickle) && one.first.find('/') == one.first.size() - kPickle.size();
   });
-  if (pickle == entries.end()) throw_damaged(what, "has no data.pkl: it is no file of torch.save");
-  const std::string folder = pickle->first.substr(0, pickle->first.size() - kPickle.size());
-  std::string text(pickle->second.size, '\0');
-  read_entry(file, pickle->second, std::as_writable_bytes(std::span(text)), what + ": data.pkl");
-  if (const auto order = entries.find(folder + "/byteorder"); order != entries.end()) {
+  if (pickle == found.entries.end()) throw_damaged(what, "has no data.pkl: it is no file of torch.save");
+  found.folder = pickle->first.substr(0, pickle->first.size() - kPickle.size());
+  found.text.resize(pickle->second.size);
+  read_entry(file, pickle->second, std::as_writable_bytes(std::span(found.text)), what + ": data.pkl");
+  if (const auto order = found.entries.find(found.folder + "/byteorder"); order != found.entries.end()) {
     std::string word(std::min<uint64_t>(order->second.size, 16), '\0');
     file.read(order->second.begin, std::as_writable_bytes(std::span(word)));
     if (word != "little") throw_damaged(what, fmt::format("has its bytes in the order '{}'", shown(word)));
   }
+  return found;
+}
+
+/// With tensors of an object one may have thought to read all.
+void warn_of_objects(const std::vector<PickledObject>& objects, const std::string& what) {
+  if (objects.empty()) return;
+  constexpr std::size_t kShown = 5;
+  std::string text;
+  for (std::size_t i = 0; i < objects.size() && i < kShown; ++i) {
+    text += fmt::format("{}'{}' of type '{}'", i == 0 ? "" : ", ", shown(objects[i].name), objects[i].type);
+  }
+  log(LogLevel::kWarning, fmt::format("{}: the tensors in {}{} are not read: only dictionaries, lists and tuples are "
+                                      "looked into",
+                                      what, text, objects.size() > kShown ? ", ..." : ""));
+}
+
+}  // namespace
+
+std::map<std::string, PickledValue> read_values(const OpenFile& file, const std::string& what) {
+  return values_of_pickle(pickle_in(file, what).text, what);
+}
+
+NamedTensors read_state_dict(const OpenFile& file, const std::string& what,
+                             const std::function<bool(const std::string&)>& wants) {
+  const SavedPickle saved = pickle_in(file, what);
+  PickleContents contents = contents_of_pickle(saved.text, what);
+  warn_of_objects(contents.passed_over, what);
   std::map<std::string, at::Tensor> storages;
   // Storages as their conjugate or negative views show them, once each: a small file may name a storage many times.
   std::map<std::tuple<std::string, bool, bool>, at::Tensor> shown_storages;
   NamedTensors tensors;
-  for (const PickledTensor& one : tensors_of_pickle(text, what)) {
+  for (PickledTensor& one : contents.tensors) {
+    if (!wants(one.name)) continue;
     const std::string whose = fmt::format("{}: '{}'", what, shown(one.name));
     const std::optional<at::ScalarType> type = type_of(one.type);
-    if (!type) throw_damaged(whose, fmt::format("is of the unknown type '{}'", shown(one.type)));
+    if (!one.odd.empty() || !type) {
+      throw DataError("LS-CHECKPOINT-DAMAGED",
+                      fmt::format("{} is of the type '{}', which cannot be read", whose,
+                                  shown(one.odd.empty() ? one.type : one.odd)),
+                      "save it as a dense tensor of another dtype, or leave it out by the function that names tensors");
+    }
+    if (one.type.starts_with("torch.")) {  // its storage counts bytes
+      if (one.elements % static_cast<int64_t>(c10::elementSize(*type)) != 0) {
+        throw_damaged(whose, "has no storage of the size that it needs");
+      }
+      one.elements /= static_cast<int64_t>(c10::elementSize(*type));
+    }
     if (!lies_in(one)) throw_damaged(whose, "has elements that are not in its storage");
     if (is_expanded(one)) {
       throw DataError(
@@ -121,9 +185,9 @@ NamedTensors read_state_dict(const OpenFile& file, const std::string& what) {
     }
     auto storage = storages.find(one.storage);
     if (storage == storages.end()) {
-      const auto entry = entries.find(fmt::format("{}/data/{}", folder, one.storage));
+      const auto entry = saved.entries.find(fmt::format("{}/data/{}", saved.folder, one.storage));
       const uint64_t element = c10::elementSize(*type);
-      if (entry == entries.end() || one.elements < 0 || entry->second.size % element != 0 ||
+      if (entry == saved.entries.end() || one.elements < 0 || entry->second.size % element != 0 ||
           entry->second.size / element != static_cast<uint64_t>(one.elements)) {
         throw_damaged(whose, "has no storage of the size that it needs");
       }

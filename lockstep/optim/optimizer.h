@@ -124,6 +124,8 @@ class Optimizer {
 
   /// For the library's own use.
   explicit Optimizer(std::shared_ptr<internal::OptimizerState> state) : state_(std::move(state)) {}
+  /// The same; a UsageError of an empty handle.
+  internal::OptimizerState& shared_state() const { return here(); }
 
  private:
   double read_learning_rate(int64_t group) const;

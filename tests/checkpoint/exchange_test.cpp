@@ -1,6 +1,7 @@
 // Files of other programs: plain safetensors, and what torch.save and torch::save write.
 #include "lockstep/checkpoint/exchange.h"
 
+#include <caffe2/serialize/inline_container.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -316,7 +317,58 @@ TEST_F(Exchange, FilesThatPythonWroteAreRead) {
       strategy.make_module([] { return torch::nn::Sequential(torch::nn::Linear(3, 2), torch::nn::BatchNorm1d(2)); });
   model.load(load_tensors(folder / "state_dict.pt"));
   expect_equal(model.state(), load_tensors(folder / "state_dict.safetensors"));
-  expect_error<DataError>([&] { load_tensors(folder / "object.pt"); }, "LS-CHECKPOINT-DAMAGED");
+  expect_error<DataError>([&] { load_tensors(folder / "object.pt"); }, "LS-CHECKPOINT-DAMAGED",
+                          {"torch.nn.modules.container.Sequential"});
+}
+
+TEST_F(Exchange, OfAWholeTrainingGivesTheTensorsBesideEverythingElse) {
+  std::vector<std::string> warnings;
+  set_log_sink([&](LogLevel level, std::string_view line) {
+    if (level == LogLevel::kWarning) warnings.emplace_back(line);
+  });
+  const struct Quiet {
+    ~Quiet() { set_log_sink({}); }
+  } quiet;
+  const at::Tensor first = torch::arange(4).to(torch::kFloat).view({2, 2});
+  for (const char* name : {"training-2.pt", "training-4.pt"}) {
+    const fs::path file = fs::path(LOCKSTEP_FROM_PYTHON) / name;
+    warnings.clear();
+    expect_equal(load_tensors(file), {{"model.weight", first},
+                                      {"model.bias", first.flatten() + 4},
+                                      {"states.weight", first},
+                                      {"optimizer.state.0.momentum_buffer", first + 8}});
+    ASSERT_EQ(warnings.size(), 1u) << name;
+    for (const char* part : {"'ema'", "'my_code.Ema'"}) EXPECT_NE(warnings[0].find(part), std::string::npos) << part;
+    const auto of_model = [](const std::string& one) { return one.starts_with("model.") ? one.substr(6) : ""; };
+    expect_equal(load_tensors(file, of_model), {{"weight", first}, {"bias", first.flatten() + 4}});
+  }
+}
+
+TEST_F(Exchange, WhatIsLeftOutByItsNameMayBeOfAnyKind) {
+  // A sparse tensor, and one of a dtype that nobody knows, beside a plain one.
+  const auto text = [](const std::string& value) {
+    return std::string("X") + static_cast<char>(value.size()) + std::string(3, '\0') + value;
+  };
+  const auto tensor = [&](const std::string& storage) {
+    return "ctorch._utils\n_rebuild_tensor_v2\n((" + text("storage") + "ctorch\n" + storage + "\n" + text("0") +
+           text("cpu") + "K\x01tQK" + std::string(1, '\0') + "K\x01\x85K\x01\x85\x89N" + "tR";
+  };
+  caffe2::serialize::PyTorchStreamWriter writer(path("a.pt").string());
+  const std::string pickle = "\x80\x02}(" + text("plain") + tensor("FloatStorage") + text("odd") +
+                             tensor("StrangeStorage") + text("sparse") +
+                             "ctorch._utils\n_rebuild_sparse_tensor\n(NNtR" + "u.";
+  writer.writeRecord("data.pkl", pickle.data(), pickle.size());
+  const float one = 1;
+  writer.writeRecord("data/0", &one, sizeof one);
+  writer.writeEndOfFile();
+  for (const auto& [wanted, part] :
+       {std::pair("odd", "StrangeStorage"), std::pair("sparse", "_rebuild_sparse_tensor")}) {
+    const auto only = [wanted = std::string(wanted)](const std::string& name) { return name == wanted ? name : ""; };
+    expect_error<DataError>([&] { load_tensors(path("a.pt"), only); }, "LS-CHECKPOINT-DAMAGED",
+                            {std::string("'") + wanted + "'", part});
+  }
+  const auto plain = [](const std::string& name) { return name == "plain" ? name : ""; };
+  expect_equal(load_tensors(path("a.pt"), plain), {{"plain", torch::ones({1})}});
 }
 
 }  // namespace

@@ -8,9 +8,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <iterator>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,7 +29,7 @@ using testing::expect_error;
 
 /// The tensors of a pickle of these opcodes.
 std::vector<internal::PickledTensor> tensors_of(const std::string& opcodes) {
-  return internal::tensors_of_pickle("\x80\x02" + opcodes + ".", "the pickle");
+  return internal::contents_of_pickle("\x80\x02" + opcodes + ".", "the pickle").tensors;
 }
 
 std::string text(const std::string& value) {
@@ -81,9 +83,117 @@ TEST(Pickle, KnowsConjugatesAndNegatives) {
   EXPECT_TRUE(of("}(" + text("conj") + "\x88" + text("neg") + "\x88u").is_neg);
   for (const std::string& bad : {"}" + text("other") + "\x88s", "}" + text("conj") + "K\x01s", std::string("K\x01")})
     expect_error<DataError>([&] { of(bad); }, "LS-CHECKPOINT-DAMAGED");
-  // Under a key that has no name.
-  expect_error<DataError>([&] { tensors_of("}\x88" + tensor("") + "s"); }, "LS-CHECKPOINT-DAMAGED");
-  EXPECT_TRUE(tensors_of("}\x88K\x01s").empty());
+}
+
+/// A tensor of the storage "0".
+std::string a_tensor() {
+  return "ctorch._utils\n_rebuild_tensor_v2\n((" + text("storage") + "ctorch\nFloatStorage\n" + text("0") +
+         text("cpu") + "K\x06tQK\x01K\x02\x85K\x01\x85\x89" + "ccollections\nOrderedDict\n)RtR";
+}
+
+std::vector<std::string> names_of(const std::string& opcodes) {
+  std::vector<std::string> names;
+  for (const auto& one : tensors_of(opcodes)) names.push_back(one.name);
+  return names;
+}
+
+using Names = std::vector<std::string>;
+
+TEST(Pickle, GivesTheTensorsWhateverStandsBesideThem) {
+  const std::string deep_config = [] {  // dictionaries without a tensor, deeper than any that has one
+    std::string all = "}";
+    for (int i = 0; i < 60; ++i) all = "}" + text("c") + all + "s";
+    return all;
+  }();
+  for (const std::string& beside : {
+           std::string("cargparse\nNamespace\n)\x81}") + text("lr") + "K\x01sb",    // an object with attributes
+           std::string("cmy.code\nState\n)\x81}") + text("w") + a_tensor() + "sb",  // with a tensor in them
+           std::string("cos\nsystem\n(") + text("true") + "tR",                     // a call
+           std::string("(cos\nsystem\n") + text("true") + "o",                      // OBJ
+           std::string("(") + text("true") + "ios\nsystem\n",                       // INST
+           std::string("cnumpy.core.multiarray\nscalar\n(cnumpy\ndtype\n(") + text("f8") + "K\x01K\x01tR(K\x03" +
+               text("<") + "NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x01tbc_codecs\nencode\n(" + text("12345678") +
+               text("latin1") + "tRtR",
+           std::string("ctorch\nSize\n((K\x02K\x03ttR"),
+           std::string("ctorch\ndevice\n(") + text("cuda") + "K\x01tR",
+           std::string("ctorch\nfloat32\n"),
+           std::string("c__builtin__\nset\n(](K\x01K\x02"
+                       "etR"),
+           std::string("\x8f(K\x01K\x02\x90"),  // a set of protocol 4
+           std::string("(K\x01\x91"),           // a frozenset
+           std::string("cbuiltins\ncomplex\n(G") + std::string(8, 'a') + "G" + std::string(8, 'b') + "tR",
+           std::string("C\x03"
+                       "abc"),  // bytes
+           std::string("B\x03") + std::string(3, '\0') + "abc",
+           std::string("cpathlib\nPosixPath\n(") + text("/") + text("a") + "tR",
+           std::string("cdatetime\ndatetime\n(C\x0a"
+                       "1234567890tR"),
+           std::string("cmy.code\nDataclass\n)}\x92}b"),  // NEWOBJ_EX
+           std::string("\x8c\x02my\x8c\x01"
+                       "C\x93)R"),  // STACK_GLOBAL
+           std::string("V\xc3\xa4\n"),
+           std::string("S'old'\n"),
+           std::string("I12\n"),
+           std::string("L12L\n"),
+           std::string("F1.5\n"),
+           std::string("\x82\x01"),
+           std::string("(K\x01"
+                       "2l"),
+           std::string("K\x01"
+                       "0N"),
+           std::string("(K\x01K\x02"
+                       "1N"),
+           deep_config,
+       }) {
+    EXPECT_EQ(names_of("}(" + text("before") + beside + text("w") + a_tensor() + text("after") + beside + "u"),
+              Names{"w"})
+        << beside;
+  }
+}
+
+TEST(Pickle, GivesTheTensorsOfEveryKindOfDictionary) {
+  const std::string pair = text("w") + a_tensor();
+  for (const std::string& dictionary : {
+           std::string("ccollections\ndefaultdict\n(c__builtin__\nlist\ntR") + pair + "s",
+           std::string("ccollections\nCounter\n(}") + pair + "stR",
+           std::string("ccollections\nOrderedDict\n(](") + pair + "\x86" + "etR",
+           std::string("ccollections\nOrderedDict\n)\x81") + pair + "s",
+           std::string("cmy.code\nStateDict\n)\x81") + pair + "s}" + text("extra") + "K\x01sb",  // derives from dict
+           std::string("cmy.code\nStateDict\n)R") + pair + "s",
+           "(" + pair + "d",
+       }) {
+    EXPECT_EQ(names_of("}" + text("model") + dictionary + "s"), Names{"model.w"}) << dictionary;
+  }
+  // Attributes of a dictionary are no items of it.
+  EXPECT_EQ(names_of("ccollections\nOrderedDict\n)R" + pair + "s}" + text("other") + a_tensor() + "sb"), Names{"w"});
+  EXPECT_EQ(names_of("](" + a_tensor() + "K\x01" + a_tensor() + "e"), (Names{"0", "2"}));
+  EXPECT_EQ(names_of("(\x88" + a_tensor() + "N" + a_tensor() + "K\x05" + a_tensor() + "(K\x01" + text("a") + "t" +
+                     a_tensor() + "d"),
+            (Names{"True", "None", "5", "(1, a)"}));
+}
+
+TEST(Pickle, NamesTheKeyAndTheTypeOfWhatCannotBeRead) {
+  const auto refused = [](const std::string& opcodes, std::initializer_list<std::string_view> parts) {
+    expect_error<DataError>([&] { tensors_of(opcodes); }, "LS-CHECKPOINT-DAMAGED", parts);
+  };
+  const std::string object = "cmy.code\nNet\n)\x81}" + text("w") + a_tensor() + "sb";
+  refused(object, {"my.code.Net"});
+  refused("}" + text("model") + object + "s", {"'model'", "my.code.Net"});
+  refused("K\x01", {"'int'"});
+  const auto beside =
+      internal::contents_of_pickle("\x80\x02}(" + text("w") + a_tensor() + text("ema") + object + "u.", "the pickle");
+  EXPECT_EQ(beside.tensors.size(), 1u);
+  ASSERT_EQ(beside.passed_over.size(), 1u);
+  EXPECT_EQ(beside.passed_over[0], (internal::PickledObject{"ema", "my.code.Net"}));
+}
+
+TEST(Pickle, GivesNumbersTruthValuesAndTextsByTheirNames) {
+  const auto values = internal::values_of_pickle("\x80\x02}(" + text("step") + "K\x07" + text("on") + "\x88" +
+                                                     text("lr") + "G" + std::string("\x3f\xe0\0\0\0\0\0\0", 8) +
+                                                     text("groups") + "](" + text("a") + "e" + "u.",
+                                                 "the pickle");
+  EXPECT_EQ(values, (std::map<std::string, internal::PickledValue>{
+                        {"step", int64_t{7}}, {"on", true}, {"lr", 0.5}, {"groups.0", std::string("a")}}));
 }
 
 TEST(Pickle, NeverCallsAnything) {
@@ -107,11 +217,12 @@ TEST(Pickle, RefusesWhatDoesNotFit) {
         std::string("K"), std::string("X\xff\xff\xff\xff"), std::string("\x8a\x09") + std::string(9, 'x')}) {
     expect_error<DataError>([&] { tensors_of(bad); }, "LS-CHECKPOINT-DAMAGED");
   }
-  // A dictionary that holds itself.
-  expect_error<DataError>([&] { tensors_of("}q\x01" + text("a") + "h\x01s"); }, "LS-CHECKPOINT-DAMAGED");
+  // A dictionary that holds a tensor and itself.
+  expect_error<DataError>([&] { tensors_of("}q\x01(" + text("w") + a_tensor() + text("a") + "h\x01u"); },
+                          "LS-CHECKPOINT-DAMAGED");
   EXPECT_TRUE(tensors_of("}" + text("a") + "]q\x01h\x01" + "as").empty()) << "a list that holds itself, and no tensor";
-  // Dictionaries that hold the next one twice, thirty deep.
-  std::string doubled = "}q\x1e";
+  // Dictionaries that hold the next one twice, thirty deep, and a tensor in the last one.
+  std::string doubled = "}q\x1e" + text("w") + a_tensor() + "s";
   for (char n = 29; n > 0; --n) {
     doubled = std::string("}q") + n + "(" + text("a") + doubled + text("b") + "h" + static_cast<char>(n + 1) + "u";
   }

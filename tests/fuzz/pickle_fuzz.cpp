@@ -28,9 +28,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   using namespace lockstep;
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   try {
-    for (const auto& tensor : internal::tensors_of_pickle(bytes, "the pickle")) {
+    for (const auto& tensor : internal::contents_of_pickle(bytes, "the pickle").tensors) {
       fuzz::check(tensor.name.size() <= size * 33 && tensor.shape.size() <= size,
                   "a tensor is no longer than its pickle");
+    }
+  } catch (const DataError& error) {
+    fuzz::check_message(error);
+  }
+  try {
+    for (const auto& [name, value] : internal::values_of_pickle(bytes, "the pickle")) {
+      fuzz::check(name.size() <= internal::kLongestPickledName, "a name is not longer than tensors' names");
     }
   } catch (const DataError& error) {
     fuzz::check_message(error);
