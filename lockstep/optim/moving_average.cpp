@@ -11,6 +11,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/replica/meeting.h"
 #include "lockstep/replica/replica_group.h"
+#include "lockstep/variable/derived_states.h"
 #include "lockstep/variable/mirrored_state.h"
 #include "lockstep/variable/registry.h"
 #include "lockstep/variable/update.h"
@@ -57,7 +58,7 @@ at::ScalarType type_of_average(at::ScalarType type) {
 
 }  // namespace
 
-class MovingAverageState {
+class MovingAverageState final : public DerivedState {
  public:
   MovingAverageState(std::shared_ptr<ReplicaGroup> group, VariableRegistry& registry,
                      const std::vector<Variable>& variables, MovingAverageOptions options,
@@ -83,6 +84,23 @@ class MovingAverageState {
   }
 
   void update(const ReplicaContext& context);
+  /// Where all variables were loaded, the next update is the first one.
+  void start_anew(const std::set<const VariableState*>& loaded) override {
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < variables_.size(); ++i) {
+      if (!loaded.contains(variables_[i].get())) continue;
+      VariableState& average = averages_[i].state();
+      average.write(variables_[i]->read().to(average.like().scalar_type()));
+      ++count;
+    }
+    if (count == variables_.size()) updates_.state().write(at::zeros({}, at::kLong));
+  }
+  std::vector<std::string> made_from(const VariableState& variable) const override {
+    for (std::size_t i = 0; i < variables_.size(); ++i) {
+      if (variables_[i].get() == &variable) return {averages_[i].name()};
+    }
+    return {};
+  }
   SwapScope swap() const {
     SwapScope scope;
     for (std::size_t i = 0; i < variables_.size(); ++i) {
@@ -191,7 +209,9 @@ SwapScope::~SwapScope() {
 MovingAverage::MovingAverage(std::shared_ptr<internal::ReplicaGroup> group, internal::VariableRegistry& registry,
                              const std::vector<Variable>& variables, const MovingAverageOptions& options,
                              const std::source_location& place)
-    : state_(std::make_shared<internal::MovingAverageState>(std::move(group), registry, variables, options, place)) {}
+    : state_(std::make_shared<internal::MovingAverageState>(std::move(group), registry, variables, options, place)) {
+  registry.derived()->add(state_);
+}
 
 internal::MovingAverageState& MovingAverage::state() const {
   if (state_) return *state_;

@@ -43,7 +43,10 @@ class [[nodiscard]] SwapScope {
 ///
 /// An average is a mirrored variable of the strategy, float32 where its variable is of half precision, and the
 /// variable's dtype otherwise. A failed run leaves it as it was. It needs no all-reduce, because replicas have the same
-/// weights. Buffers, such as batch normalisation's statistics, have no averages, and a swap leaves them as they are.
+/// weights. Where Replicated::load gives a variable other values, its average gets them too; where it does so for all
+/// variables of a MovingAverage, the next update is the first one. Variable::assign leaves averages as they are, and so
+/// does a restore that has none (RestoreInfo::left_old). Buffers, such as batch normalisation's statistics, have no
+/// averages, and a swap leaves them as they are.
 class MovingAverage {
  public:
   /// An empty handle, for members of classes: until it is given a value, every use is a UsageError.

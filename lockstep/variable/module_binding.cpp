@@ -9,17 +9,13 @@
 #include <algorithm>
 #include <map>
 
-#include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/module_tensors.h"
 #include "lockstep/variable/placement.h"
 #include "lockstep/variable/registry.h"
-#include "lockstep/variable/update.h"
-#include "lockstep/variable/value_digests.h"
 #include "lockstep/variable/variable_state.h"
-#include "lockstep/variable/written_memory.h"
 
 namespace lockstep::internal {
 
@@ -97,7 +93,8 @@ ModuleBinding::ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string na
       name_(std::move(name)),
       place_(place),
       modules_(std::move(modules)),
-      modes_(modules_.size()) {
+      modes_(modules_.size()),
+      derived_(registry.derived()) {
   if (name_.empty()) {
     throw UsageError("LS-NAME", "make_module was given an empty .name", "leave it out, or name it");
   }
@@ -203,63 +200,14 @@ const ModuleBinding::Name* ModuleBinding::find(const std::string& in_module) con
   return found == names_.end() ? nullptr : &*found;
 }
 
-void ModuleBinding::load(const std::map<std::string, at::Tensor>& named) const {
-  UpdateScope::require_none("Replicated::load");
-  std::vector<at::Tensor> values;
-  ValueDigests digests(*group_);
-  // All that can fail happens before the first write, on all workers.
-  const auto all = agree_on_call(group_->rounds(), {.call = "Replicated::load", .name = name_, .step = group_->step()},
-                                 [&](Proposal& mine) {
-                                   values = fitting(named);
-                                   for (std::size_t i = 0; i < variables_.size(); ++i) {
-                                     digests.add(variables_[i].name(), values[i]);
-                                   }
-                                   digests.fill_in(mine);
-                                 });
-  digests.require_equal(all, "Replicated::load");
-  for (std::size_t i = 0; i < variables_.size(); ++i) variables_[i].assign(values[i]);
-}
-
-std::vector<at::Tensor> ModuleBinding::fitting(const std::map<std::string, at::Tensor>& named) const {
-  check_registered();
-  for (const Variable& variable : variables_) variable.state().require_own_value("Replicated::load");
-  // All names begin with the module's, or none, because a module "a" may have a submodule "a".
-  const std::string prefix = name_ + ".";
-  const bool prefixed = std::all_of(named.begin(), named.end(), [&](const auto& item) {
-    return item.first.starts_with(prefix) && find(item.first.substr(prefix.size()));
-  });
-  std::vector<const at::Tensor*> values(variables_.size(), nullptr);
-  std::vector<std::string> problems;
-  for (const auto& [key, value] : named) {
-    const Name* name = find(prefixed ? key.substr(prefix.size()) : key);
-    if (!name) {
-      problems.push_back(fmt::format("unexpected '{}'", key));
-      continue;
-    }
-    const at::Tensor*& slot = values[name->variable];
-    const Misfit found = misfit(variables_[name->variable].state(), value);
-    if (!found.fits()) {
-      problems.push_back(fmt::format("'{}' {}", key, found.why));
-    } else if (slot && slot->defined() && !same_bits(*slot, value)) {
-      problems.push_back(fmt::format("'{}' is another name of a tensor that was given with other values", key));
-    }
-    slot = &value;
-  }
+std::map<std::string, std::string> ModuleBinding::other_names() const {
+  std::map<std::string, std::string> names;
   for (const Name& name : names_) {
-    if (!values[name.variable]) problems.push_back(fmt::format("missing '{}'", name.in_module));
+    const std::string full = name_ + "." + name.in_module;
+    const std::string& own = variables_[name.variable].name();
+    if (full != own) names.emplace(full, own);
   }
-  if (!problems.empty()) {
-    throw UsageError("LS-STATE-MISFIT",
-                     fmt::format("the tensors given to module '{}' do not fit: {}", name_, fmt::join(problems, ", ")),
-                     "give exactly the names and shapes that state() gives; nothing was loaded");
-  }
-  std::vector<at::Tensor> converted;
-  WrittenMemory written;
-  for (std::size_t i = 0; i < variables_.size(); ++i) {
-    converted.push_back(written.copied_if_inside(value_for(variables_[i].state(), *values[i], "Replicated::load")));
-    written.add(variables_[i].state());
-  }
-  return converted;
+  return names;
 }
 
 std::map<std::string, at::Tensor> ModuleBinding::state() const {

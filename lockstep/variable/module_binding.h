@@ -9,9 +9,11 @@
 #include <memory>
 #include <source_location>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "lockstep/variable/load_options.h"
 #include "lockstep/variable/variable.h"
 
 namespace torch::nn {
@@ -20,6 +22,7 @@ class Module;
 
 namespace lockstep::internal {
 
+class DerivedStates;
 class ReplicaGroup;
 class VariableRegistry;
 
@@ -52,11 +55,14 @@ class ModuleBinding {
   /// bound. Call outside of steps, or while all replicas are at rest.
   void check_registered() const;
 
-  /// Sets all variables from tensors that are named like the module's parameters and buffers. Either all of these names
-  /// begin with the module's name, or none. Throws a UsageError that lists missing and unexpected names and what does
-  /// not fit, and a UsageError while another value stands in for a variable's own; then nothing has changed. A buffer
-  /// accepts the shape that it was made with and the shape that it has now.
-  void load(const std::map<std::string, at::Tensor>& named) const;
+  /// Sets all variables from tensors that are named like the module's parameters and buffers; see Replicated::load for
+  /// what may stand before all names. Throws a UsageError that lists missing and unexpected names and what does not
+  /// fit, and a UsageError while another value stands in for a variable's own; then nothing has changed. A buffer
+  /// accepts the shape that it was made with and the shape that it has now. What was made from the variables starts
+  /// anew.
+  LoadInfo load(const std::map<std::string, at::Tensor>& named, const LoadOptions& options) const;
+  /// Full names of tensors that are registered twice: by each name but the variable's own, the variable's.
+  std::map<std::string, std::string> other_names() const;
   /// Copies of all values by name within the module, aliases included.
   std::map<std::string, at::Tensor> state() const;
   /// Copies all values into `module`; a UsageError where its names, shapes or dtypes differ.
@@ -73,8 +79,15 @@ class ModuleBinding {
     std::size_t variable;   // index in variables_
   };
   const Name* find(const std::string& in_module) const;
-  /// A value for each variable, as it can hold it. Throws what load() throws.
-  std::vector<at::Tensor> fitting(const std::map<std::string, at::Tensor>& named) const;
+  /// The module's name for a given one, where it has that. torch.compile's "_orig_mod." counts for nothing.
+  const Name* find_given(std::string_view given) const;
+  /// What stands before all given names and is no part of the module's names.
+  std::string prefix_of(const std::map<std::string, at::Tensor>& named) const;
+  /// "'backbone.' stands before 3 of the names": what else stands before names that would fit without it; or nothing.
+  std::string strange_prefix(const std::vector<std::string>& unexpected) const;
+  /// A value for each variable, as it can hold it; an undefined one for what was not given. Throws what load() throws.
+  std::vector<at::Tensor> fitting(const std::map<std::string, at::Tensor>& named, const LoadOptions& options,
+                                  LoadInfo& info) const;
 
   const std::shared_ptr<ReplicaGroup> group_;
   const std::string name_;
@@ -85,6 +98,7 @@ class ModuleBinding {
   /// By replica, used by that replica's thread. While the replica evaluates: each submodule of its module, and whether
   /// the submodule was in training mode.
   std::vector<std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>>> modes_;
+  const std::shared_ptr<DerivedStates> derived_;  // of the strategy
 };
 
 }  // namespace lockstep::internal

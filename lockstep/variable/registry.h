@@ -13,6 +13,7 @@
 
 #include "lockstep/core/function_ref.h"
 #include "lockstep/variable/component_table.h"
+#include "lockstep/variable/derived_states.h"
 #include "lockstep/variable/module_binding.h"
 #include "lockstep/variable/on_read_state.h"
 #include "lockstep/variable/placement.h"
@@ -39,6 +40,8 @@ class VariableRegistry {
   /// The values that wait for what is made from now on; null: none. Shared, because they take themselves away.
   const std::shared_ptr<WaitingValues>& waiting() const { return waiting_; }
   void set_waiting(std::shared_ptr<WaitingValues> values) { waiting_ = std::move(values); }
+  /// What is made from variables' values. Shared, because modules may outlive the strategy.
+  const std::shared_ptr<DerivedStates>& derived() const { return derived_; }
 
   /// Makes a variable from `initial()`, which is called once, under the random stream of (seed, name); `place` is the
   /// user's line. Throws the UsageErrors of Strategy::make_variable and the exceptions of `initial`; then nothing was
@@ -118,6 +121,7 @@ class VariableRegistry {
   std::vector<std::shared_ptr<ModuleBinding>> modules_;
   std::unordered_set<std::string> like_fresh_;  // all names that were ever given and that fresh_name could give
   int64_t next_number_ = 0;                     // of fresh_name
+  const std::shared_ptr<DerivedStates> derived_ = std::make_shared<DerivedStates>();
 };
 
 /// Whether LibTorch adds numbers of this dtype: not bool, 8-bit floating point, or unsigned integers above 8 bits.

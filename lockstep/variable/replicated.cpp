@@ -40,11 +40,12 @@ std::map<std::string, at::Tensor> module_state(const ModuleBinding& binding) {
   return binding.state();
 }
 
-void load_module(const ModuleBinding& binding, const std::map<std::string, at::Tensor>& named) {
+LoadInfo load_module(const ModuleBinding& binding, const std::map<std::string, at::Tensor>& named,
+                     const LoadOptions& options) {
   const CallScope call(*binding.group(), "Replicated::load", "use Variable::assign(ctx, value)", Workers::kAll,
                        binding.name());
   const ComputeSettingsGuard settings(binding.group()->plan().compute);
-  binding.load(named);
+  return binding.load(named, options);
 }
 
 void export_into(const ModuleBinding& binding, FunctionRef<torch::nn::Module&()> make) {

@@ -12,6 +12,7 @@
 
 #include "lockstep/core/function_ref.h"
 #include "lockstep/replica/replica_context.h"
+#include "lockstep/variable/load_options.h"
 #include "lockstep/variable/module_binding.h"
 #include "lockstep/variable/variable.h"
 
@@ -53,7 +54,8 @@ class Bound : public M {
 int64_t module_index(const ModuleBinding& binding, const ReplicaContext& context);
 
 std::map<std::string, at::Tensor> module_state(const ModuleBinding& binding);
-void load_module(const ModuleBinding& binding, const std::map<std::string, at::Tensor>& named);
+LoadInfo load_module(const ModuleBinding& binding, const std::map<std::string, at::Tensor>& named,
+                     const LoadOptions& options);
 /// Copies the bound module's values into the module that `make` makes. `make` runs under the random stream that the
 /// bound module's initial values came from.
 void export_into(const ModuleBinding& binding, FunctionRef<torch::nn::Module&()> make);
@@ -96,10 +98,17 @@ class Replicated {
   /// steps.
   std::map<std::string, at::Tensor> state() const { return internal::module_state(*binding()); }
 
-  /// Sets all replicas from tensors named as in state(), with or without the module's name before all of them. Throws a
-  /// UsageError that lists every missing and unexpected name and every tensor that does not fit, and a UsageError while
-  /// an average is swapped in; then nothing has changed. Outside of steps.
-  void load(const std::map<std::string, at::Tensor>& named) const { internal::load_module(*binding(), named); }
+  /// Sets all replicas from tensors named as in state(). Before all of the names may stand the module's name, "module."
+  /// as PyTorch's DDP has it, or both; torch.compile's "_orig_mod." may stand anywhere. Of a tensor with several names
+  /// one suffices. Throws a UsageError (LS-STATE-MISFIT) that lists missing and unexpected names, every tensor that
+  /// does not fit, and two names of one tensor that were given different values, and a UsageError while an average is
+  /// swapped in; then nothing has changed. Moving averages of what is loaded start anew from it; an optimizer's slots
+  /// stay, as Optimizer::load sets them. Outside of steps.
+  ///
+  ///     model.load(lockstep::load_tensors("backbone.pt"), {.allow_missing = true});
+  LoadInfo load(const std::map<std::string, at::Tensor>& named, const LoadOptions& options = {}) const {
+    return internal::load_module(*binding(), named, options);
+  }
 
   /// A fresh module from the factory with the present values, independent of this one. Outside of steps.
   M export_module() const {

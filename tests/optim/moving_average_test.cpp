@@ -9,7 +9,9 @@
 #include <torch/types.h>
 
 #include <cmath>
+#include <map>
 #include <optional>
+#include <string>
 
 #include "lockstep/testing/local_replicas.h"
 #include "tests/support/autocast.h"
@@ -61,6 +63,37 @@ TEST_P(MovingAverageOf, CopiesFirstAndFollowsThen) {
   }
   for (const Tensor& component : ema.variables()[0].components()) EXPECT_TRUE(torch::equal(component, average(ema)));
   EXPECT_EQ(ema.updates(), 5);
+}
+
+TEST_P(MovingAverageOf, AModuleStartsAnewWhereOtherWeightsAreLoaded) {
+  const auto model = strategy_->make_module([] { return nn::Linear(2, 2); });
+  const auto optimizer = strategy_->make_optimizer(model, torch::optim::SGDOptions(0.1));
+  const auto ema = strategy_->make_moving_average(model, {.decay = 0.5});
+  const auto step = [&] {
+    strategy_->run([&](ReplicaContext& ctx) {
+      for (auto& parameter : model(ctx)->parameters()) parameter.mutable_grad() = torch::ones_like(parameter);
+      optimizer.step(ctx);
+      ema.update(ctx);
+    });
+  };
+  const std::map<std::string, Tensor> ones{{"weight", torch::ones({2, 2})}, {"bias", torch::ones({2})}};
+  const auto swapped_in = [&] {
+    const auto scope = ema.swap();
+    return model.state();
+  };
+  model.load(ones);
+  EXPECT_TRUE(swapped_in().at("weight").equal(ones.at("weight"))) << "before the first update";
+  for (int i = 0; i < 3; ++i) step();
+  ASSERT_FALSE(swapped_in().at("weight").equal(ones.at("weight")));
+  model.load({{"weight", ones.at("weight")}}, {.allow_missing = true});
+  EXPECT_TRUE(swapped_in().at("weight").equal(ones.at("weight")));
+  EXPECT_FALSE(swapped_in().at("bias").equal(ones.at("bias"))) << "what was not loaded has its own average";
+  EXPECT_EQ(ema.updates(), 3) << "which goes on";
+  model.load(ones);
+  EXPECT_TRUE(swapped_in().at("bias").equal(ones.at("bias")));
+  EXPECT_EQ(ema.updates(), 0);
+  step();
+  EXPECT_TRUE(swapped_in().at("bias").equal(model.state().at("bias"))) << "the first update copies";
 }
 
 TEST_P(MovingAverageOf, OfEqualWeightsStaysExactlyEqual) {
@@ -291,7 +324,7 @@ TEST_P(MovingAverageOf, IsSeenUnderAutocastToo) {
   // Autocast caches casted weights; after a swap, the cache of before would be silently stale.
   const auto model = strategy_->make_module([] { return nn::Linear(4, 4); });
   const auto ema = strategy_->make_moving_average(model);
-  model.load({{"weight", torch::ones({4, 4})}, {"bias", torch::zeros({4})}});
+  for (const Variable& one : model.variables()) one.assign(torch::ones(one.sizes()));  // the average stays
   using testing::set_autocast;
   const auto output = [&] {
     return strategy_->evaluate([&](ReplicaContext& ctx) { return model(ctx)->forward(torch::ones({1, 4})); });
