@@ -88,6 +88,12 @@ int export_checkpoint(const CheckpointCommandOptions& options) {
     if (!name.starts_with(begin) || (!begin.empty() && averages.contains(name))) continue;
     weights.emplace(name.substr(begin.size()), value);
   }
+  for (const auto& [other, own] : reader.manifest().run.other_names) {
+    // A module's load_state_dict wants a tied tensor under each of its names.
+    if (!begin.empty() && other.starts_with(begin) && all.contains(own)) {
+      weights.emplace(other.substr(begin.size()), all.at(own));
+    }
+  }
   if (weights.empty() && !begin.empty()) {
     throw UsageError("LS-FLAG", fmt::format("--module {}: {} has no values of it", options.module, path.string()),
                      "give the name that make_module was given; `lockstep checkpoint show` lists all names");

@@ -17,6 +17,7 @@
 #include "lockstep/checkpoint/restored_slices.h"
 #include "lockstep/checkpoint/saved_values.h"
 #include "lockstep/checkpoint/strict_json.h"
+#include "lockstep/checkpoint/tied_names.h"
 #include "lockstep/checkpoint/together.h"
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
@@ -66,16 +67,18 @@ class Planner {
   Planner(const Image& image, const Strategy& strategy, const RestoreOptions& options)
       : image_(image), strategy_(strategy), options_(options), saved_(saved_of(image)) {
     for (const Variable& one : strategy.variables()) variables_.emplace(one.name(), one);
+    tied_.add(other_names_of(strategy));
+    tied_.add(image.run.other_names);
   }
 
   void add_items(RestorePlan& plan) {
     std::set<KindAndName> here;
     for (StateItem& item : strategy_.state_items()) {
-      const KindAndName key{kind_text(item.kind), item.name};
-      here.insert(key);
-      if (!is_wanted(options_.only, item.name)) continue;
-      const auto found = saved_.find(key);
-      if (found == saved_.end() || found->second.values.empty()) {
+      const std::vector<std::string> names = tied_.all(item.name);
+      for (const std::string& name : names) here.emplace(kind_text(item.kind), name);
+      if (!tied_.are_wanted(options_.only, item.name)) continue;
+      const auto found = saved_under(names, item.kind, plan);
+      if (found == saved_.end()) {
         plan.missing.push_back(item.name);
         continue;
       }
@@ -93,7 +96,7 @@ class Planner {
       }
     }
     for (auto& [key, value] : saved_) {
-      if (here.contains(key) || !is_wanted(options_.only, key.second)) continue;
+      if (here.contains(key) || !tied_.are_wanted(options_.only, key.second)) continue;
       plan.unexpected.push_back(key.second);
       plan.late.items.emplace(key, std::move(value));
     }
@@ -104,6 +107,9 @@ class Planner {
     std::set<std::string> names;
     for (const StateItem& item : strategy_.state_items()) names.insert(item.name);
     for (const auto& [key, value] : saved_) names.insert(key.second);
+    for (const std::string& name : std::set(names)) {
+      for (std::string& other : tied_.all(name)) names.insert(std::move(other));
+    }
     for (const auto* const texts : {&image_.run.data, &image_.run.values}) {
       for (const auto& [name, text] : *texts) names.insert(name);
     }
@@ -144,6 +150,25 @@ class Planner {
   }
 
  private:
+  using SavedItems = std::map<KindAndName, Saved>;
+
+  /// What the checkpoint has of an item under any of its names. Where it has several values of one tensor, they must be
+  /// equal; of slots, which differ wherever weights were not tied, the first name's count.
+  SavedItems::iterator saved_under(const std::vector<std::string>& names, StateItem::Kind kind, RestorePlan& plan) {
+    auto first = saved_.end();
+    for (const std::string& name : names) {
+      const auto found = saved_.find({kind_text(kind), name});
+      if (found == saved_.end() || found->second.values.empty()) continue;
+      if (first == saved_.end()) {
+        first = found;
+      } else if (kind == StateItem::Kind::kMirrored && !same_bits(first->second.values[0], found->second.values[0])) {
+        plan.misfits.push_back(fmt::format("'{}' and '{}' are names of one tensor, and have different values in it",
+                                           shown(first->first.second), shown(name)));
+      }
+    }
+    return first;
+  }
+
   std::string misfit_of(const StateItem& item, const Saved& saved, const Tensors& values) const {
     const auto variable = variables_.find(item.name);
     std::string misfit = misfit_text(item, saved, values, variable == variables_.end() ? nullptr : &variable->second);
@@ -158,6 +183,7 @@ class Planner {
   const RestoreOptions& options_;
   std::map<KindAndName, Saved> saved_;
   std::map<std::string, Variable> variables_;
+  TiedNames tied_;
 };
 
 void check(RestorePlan& plan, const Image& image, const Strategy& strategy, const RestoreOptions& options,
@@ -251,6 +277,45 @@ void write_shared(const std::vector<Write>& writes, const RestoredSlices& slices
   });
 }
 
+/// The averages and slots that were not written although their variables were: they belong to the old values. Slots of
+/// an optimizer that has not updated the variable yet are as they should be.
+Names left_old(const Strategy& strategy, const std::vector<Write>& writes) {
+  std::set<std::string> written;
+  for (const Write& one : writes) written.insert(one.item.name);
+  Names old;
+  for (const Variable& one : strategy.variables()) {
+    if (!written.contains(one.name())) continue;
+    for (std::string& name : StrategyAccess::registry(strategy).derived()->made_from(one.state())) {
+      if (!written.contains(name)) old.push_back(std::move(name));
+    }
+  }
+  const std::vector<StateItem> items = strategy.state_items();
+  std::map<std::string, int64_t> updates;  // by "<variable>" or "<variable>/<optimizer>"
+  for (const StateItem& item : items) {
+    if (item.kind != StateItem::Kind::kStepCount) continue;
+    updates[item.name.substr(0, item.name.rfind('/'))] = item.read().front().item<int64_t>();
+  }
+  for (const StateItem& item : items) {
+    if (item.kind != StateItem::Kind::kSlot || written.contains(item.name)) continue;
+    const std::string whose = item.name.substr(0, item.name.rfind('/'));
+    const auto count = updates.find(whose);
+    const bool is_used = count == updates.end() || count->second > 0;
+    if (is_used && (written.contains(whose) || written.contains(whose.substr(0, whose.rfind('/'))))) {
+      old.push_back(item.name);
+    }
+  }
+  return old;
+}
+
+void warn_of_old(const Strategy& strategy, const Names& old, const std::string& what) {
+  if (old.empty() || !strategy.is_chief()) return;
+  std::string text;
+  add_names(text, "averages and slots", old);
+  log(LogLevel::kWarning, fmt::format("{} has set variables and not what was made from their old values: {}; restore "
+                                      "these too, or make them anew",
+                                      what, text));
+}
+
 /// Drops the gradients of the variables that were written: they belong to the old values.
 void drop_gradients(const Strategy& strategy, const std::vector<Write>& writes) {
   std::set<std::string> written;
@@ -312,7 +377,12 @@ RestoreInfo apply(const Image& image, const Strategy& strategy, const Tracked& t
   // A restore before this one has nothing to give any more.
   wait_for_later(strategy, options.restore_on_create ? std::move(plan.late) : Late(), what);
   warn(image, strategy, what);
-  return {.step = image.run.step, .missing = std::move(plan.missing), .unexpected = std::move(plan.unexpected)};
+  Names old = left_old(strategy, plan.writes);
+  warn_of_old(strategy, old, what);
+  return {.step = image.run.step,
+          .missing = std::move(plan.missing),
+          .unexpected = std::move(plan.unexpected),
+          .left_old = std::move(old)};
 }
 
 }  // namespace lockstep::internal

@@ -184,6 +184,12 @@ void Home::require_here(const char* call) const {
 
 Home::Home() : process_(getpid()) {}
 
+std::map<std::string, std::string> other_names_of(const Strategy& strategy) {
+  std::map<std::string, std::string> names;
+  for (const auto& module : StrategyAccess::registry(strategy).modules()) names.merge(module->other_names());
+  return names;
+}
+
 Image capture(const Strategy& strategy, const Tracked& tracked) {
   require_at_rest(strategy, tracked, "Checkpoint::save");
   Image image;
@@ -193,7 +199,8 @@ Image capture(const Strategy& strategy, const Tracked& tracked) {
                .strategy = strategy.name(),
                .replicas = strategy.num_replicas(),
                .workers = strategy.num_workers(),
-               .step = strategy.step()};
+               .step = strategy.step(),
+               .other_names = other_names_of(strategy)};
   const std::map<std::string, at::Tensor> sliced = sliced_slots(strategy);
   std::vector<Replicas> of_replicas;
   all_or_none(strategy, "Checkpoint::save", [&] {

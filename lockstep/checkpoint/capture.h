@@ -50,6 +50,9 @@ data::Cursor cursor_of(const std::string& text, const std::string& what);
 /// next, and in a forked child of the process in which `tracked` was made.
 void require_at_rest(const Strategy& strategy, const Tracked& tracked, const char* call);
 
+/// Of all modules: by each further name of a tensor that a module has under several, the variable's.
+std::map<std::string, std::string> other_names_of(const Strategy& strategy);
+
 /// Collects everything that a run is. All workers call it, and the image has the values of all replicas. Those that all
 /// replicas share are borrowed, and with one worker the others too: the next step, or write, changes them. Of a sliced
 /// slot it has the memory, in which only this worker's slice has a meaning: see FilledSlots. A DivergenceError where a

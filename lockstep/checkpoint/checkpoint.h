@@ -44,7 +44,8 @@ struct RestoreOptions {
   /// component of an on-read variable becomes the mean of the saved ones, or replica 0's where the variable does not
   /// aggregate by kMean; of a kSum the first replica gets the sum, and the others get 0.
   bool allow_other_replicas = false;
-  /// Restores only what has a name that fits one of these patterns: `*` stands for any text, `?` for one character.
+  /// Restores only what has a name that fits one of these patterns: `*` stands for any text, `?` for one character. Of
+  /// a tensor that a module has under several names, any of them counts.
   /// Everything else stays as it is, the step too. Empty: everything. A pattern that fits no name, of the program or of
   /// the checkpoint, is a UsageError.
   std::vector<std::string> only = {};
@@ -59,6 +60,9 @@ struct RestoreInfo {
   int64_t step = 0;                          // of the checkpoint
   std::vector<std::string> missing = {};     // what the program has and the checkpoint lacks
   std::vector<std::string> unexpected = {};  // what the checkpoint has and the program lacks, or has not made yet
+  // Moving averages of variables that were restored, and slots of optimizers that have updated them, which were not
+  // restored themselves: they belong to the values of before. The log names them too.
+  std::vector<std::string> left_old = {};
 };
 
 /// Saves and restores the state of a strategy: variables of every kind with each replica's component, slots, step

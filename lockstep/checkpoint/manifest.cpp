@@ -61,6 +61,16 @@ std::map<std::string, std::string> texts_in(const json& object, const char* key,
   return texts;
 }
 
+std::map<std::string, std::string> names_in(const json& member, const std::string& what) {
+  if (!member.is_object()) throw_damaged(what, "has 'other_names' that are no object");
+  std::map<std::string, std::string> names;
+  for (const auto& [other, own] : member.items()) {
+    if (!own.is_string()) throw_damaged(what, "has 'other_names' with something else among them");
+    names[other] = own.get<std::string>();
+  }
+  return names;
+}
+
 RecordedNumbers numbers_of(const json& entry, const std::string& what) {
   RecordedNumbers numbers{.kind = text_in(entry, "kind", what), .name = text_in(entry, "name", what)};
   if (entry.contains("real")) {
@@ -161,6 +171,11 @@ std::string encode_manifest(const Manifest& manifest) {
     lines.push_back(line.dump());
   }
   add_list(text, "numbers", lines);
+  if (!run.other_names.empty()) {
+    std::map<std::string, std::string> quoted;
+    for (const auto& [other, own] : run.other_names) quoted.emplace(other, text_of(own));
+    add_texts(text, "other_names", quoted, ",\n");
+  }
   add_texts(text, "data", run.data, ",\n");
   add_texts(text, "values", run.values, "}\n");
   return std::string(kBeforeChecksum) + content_checksum(text) + std::string(kAfterChecksum) + text;
@@ -209,6 +224,7 @@ Manifest decode_manifest(std::string_view text, const std::string& what) {
       throw_damaged(what, "names a file that it does not list");
   }
   for (const json& entry : array_in(object, "numbers", what)) run.numbers.push_back(numbers_of(entry, what));
+  if (object.contains("other_names")) run.other_names = names_in(object["other_names"], what);
   run.data = texts_in(object, "data", what);
   run.values = texts_in(object, "values", what);
   require_all_replicas(manifest, what);

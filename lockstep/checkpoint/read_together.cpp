@@ -15,6 +15,7 @@
 
 #include "lockstep/checkpoint/capture.h"
 #include "lockstep/checkpoint/saved_values.h"
+#include "lockstep/checkpoint/tied_names.h"
 #include "lockstep/checkpoint/together.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
@@ -39,6 +40,7 @@ class FirstWholeReader {
         needed_(needed),
         list_again_(list_again),
         passes_over_(options.allow_unexpected && !options.restore_on_create) {
+    here_tied_.add(other_names_of(strategy));
     if (!passes_over_) return;
     for (const StateItem& item : strategy.state_items()) here_.emplace(kind_text(item.kind), item.name);
   }
@@ -49,6 +51,8 @@ class FirstWholeReader {
       const auto [text, path] = next_on_all();
       const std::string what = fmt::format("the checkpoint '{}'", path);
       const Manifest manifest = decode_manifest(text, what);
+      tied_ = here_tied_;
+      tied_.add(manifest.run.other_names);
       const bool all_see = texts_of_all(strategy_, opens_the_same(text, path) ? "" : "no").empty();
       std::optional<Image> image;
       if (all_see) {
@@ -171,9 +175,15 @@ class FirstWholeReader {
   }
 
   std::function<bool(const std::string&)> wanted() const {
-    return [this](const std::string& name) { return is_wanted(options_.only, name); };
+    return [this](const std::string& name) { return tied_.are_wanted(options_.only, name); };
   }
-  bool has_place(const RecordedTensor& one) const { return !passes_over_ || here_.contains({one.kind, one.name}); }
+  bool has_place(const RecordedTensor& one) const {
+    if (!passes_over_) return true;
+    const std::vector<std::string> names = tied_.all(one.name);
+    return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+      return here_.contains({one.kind, name});
+    });
+  }
   Reads read_here(const Manifest& manifest) const {
     const ReplicaBlock block = StrategyAccess::group(strategy_).block();
     const bool is_dealt_anew = manifest.run.replicas != block.all;
@@ -195,6 +205,8 @@ class FirstWholeReader {
   const ListFolders& list_again_;
   const bool passes_over_;         // what the program has no place for, without reading it
   std::set<KindAndName> here_;     // what it has, where it matters
+  TiedNames here_tied_;            // of the program
+  TiedNames tied_;                 // and of the checkpoint that is looked at
   std::vector<fs::path> folders_;  // of the chief, as the next two
   std::size_t next_ = 0;           // the first that was not tried
   int lists_ = 0;

@@ -100,6 +100,23 @@ TEST_F(CheckpointCommand, AnExportHasTheValueThatReplicasStandForAndAModulesHasN
   EXPECT_EQ(run("checkpoint export " + made + " " + path("x.pt") + " --module ''").code, 2) << "an unset variable";
 }
 
+TEST_F(CheckpointCommand, AModulesExportHasATiedTensorUnderEachOfItsNames) {
+  lockstep::internal::Image image{
+      .run = {.replicas = 2, .workers = 1, .other_names = {{"net.out.weight", "net.in.weight"}}},
+      .tensors = {{.kind = "mirrored", .name = "net.in.weight", .value = torch::tensor({1.0F, 2.0F})}}};
+  lockstep::internal::save_image(lockstep::internal::host_files(), path("c"), image);
+  for (const char* file : {"w.safetensors", "w.pt"}) {
+    const auto result = run("checkpoint export " + path("c") + " " + path(file) + " --module net");
+    EXPECT_EQ(result.code, 0) << result.output;
+    const auto found = load_tensors(path(file));
+    ASSERT_EQ(found.size(), 2u) << file;
+    for (const char* name : {"in.weight", "out.weight"}) {
+      ASSERT_TRUE(found.contains(name)) << file;
+      EXPECT_TRUE(torch::equal(found.at(name), image.tensors[0].value)) << name;
+    }
+  }
+}
+
 TEST_F(CheckpointCommand, AnAggregationThatIsNotKnownIsDamageInEachCommand) {
   const auto one = torch::tensor({1.0F, 2.0F});
   const std::string odd =
