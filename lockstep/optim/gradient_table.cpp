@@ -61,7 +61,7 @@ void GradientTable::collect(int64_t r, bool weightless, bool had_empty_part) {
     // A gradient that shares its memory, perhaps with a weight, could change while the update writes weights.
     const at::Storage& storage = gradient.unsafeGetTensorImpl()->unsafe_storage();
     const bool own_memory = storage.use_count() == 1 && storage.resizable();  // that of at::from_blob is not resizable
-    if (own_memory && gradient.strides() == tensor.strides() && !gradient.is_neg()) {
+    if (own_memory && gradient.strides() == tensor.strides() && !gradient.is_neg() && !gradient.is_conj()) {
       leaf = Leaf(address_of(gradient));
     } else {
       const at::NoGradGuard no_grad;
@@ -124,7 +124,7 @@ void GradientTable::check_frozen() const {
 
 at::Tensor GradientTable::tensor_of(const Leaf& leaf, std::size_t i) const {
   if (const Factors* factors = leaf.factors()) return factors->product();
-  const at::Tensor& like = variables_[i]->like();
+  const at::Tensor& like = variables_[i]->numbers();
   return at::from_blob(const_cast<void*>(leaf.memory()), like.sizes(), like.strides(), like.options());
 }
 
@@ -146,17 +146,17 @@ at::Tensor GradientTable::sum(std::size_t i, const ReplicaGroup& group, at::Scal
     if (own.present()) {
       values.push_back(tensor_of(own, i).to(type));
     } else {
-      values.push_back(absent_is_nothing ? at::Tensor() : at::zeros_like(variables_[i]->like(), type));
+      values.push_back(absent_is_nothing ? at::Tensor() : at::zeros_like(variables_[i]->numbers(), type));
     }
   }
   const at::Tensor total = group.reduce(Reduction::kSum, values);
-  return total.defined() ? total.to(type) : at::zeros_like(variables_[i]->like(), type);
+  return total.defined() ? total.to(type) : at::zeros_like(variables_[i]->numbers(), type);
 }
 
 void GradientTable::reduce(std::size_t i, const ReplicaGroup& group) {
   if (!present(i)) return;
   const at::NoGradGuard no_grad;
-  const at::Tensor& like = variables_[i]->like();
+  const at::Tensor& like = variables_[i]->numbers();
   const at::ScalarType own = like.scalar_type();
   const at::ScalarType type = group.reducer().in_tree_order() ? accumulation_type_of(own) : own;
   reduced_[i] = sum(i, group, type);
@@ -177,15 +177,15 @@ std::vector<int64_t> GradientTable::replicas_not_finite(std::size_t i) const {
 bool GradientTable::sum_is_finite(std::size_t i, const ReplicaGroup& group) const {
   const at::NoGradGuard no_grad;
   if (is_wide(i)) return at::isfinite(reduced_[i]).all().item<bool>();
-  if (!exchanged_.empty()) return sum_is_finite(i, 0, variables_[i]->like().numel());
+  if (!exchanged_.empty()) return sum_is_finite(i, 0, variables_[i]->numbers().numel());
   // The fused update adds half-precision gradients in float32.
-  const bool wide = variables_[i]->like().scalar_type() == at::kDouble;
+  const bool wide = variables_[i]->numbers().scalar_type() == at::kDouble;
   return at::isfinite(sum(i, group, wide ? at::kDouble : at::kFloat)).all().item<bool>();
 }
 
 bool GradientTable::sum_is_finite(std::size_t i, int64_t offset, int64_t count) const {
   const at::NoGradGuard no_grad;
-  const at::Tensor& like = variables_[i]->like();
+  const at::Tensor& like = variables_[i]->numbers();
   std::vector<at::Tensor> values;
   for (std::size_t at = i; at < exchanged_.size(); at += variables_.size()) {
     const Leaf& leaf = exchanged_[at];

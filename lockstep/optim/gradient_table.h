@@ -66,7 +66,7 @@ class GradientTable {
   /// Whether the elements of variable i's leaf are float32 though the variable's are in half precision.
   bool is_wide(std::size_t i) const {
     return !reduced_.empty() && reduced_[i].defined() &&
-           reduced_[i].scalar_type() != variables_[i]->like().scalar_type();
+           reduced_[i].scalar_type() != variables_[i]->numbers().scalar_type();
   }
   void end_exchange();
 

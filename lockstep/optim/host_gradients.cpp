@@ -78,7 +78,7 @@ void HostGradients::lay_out(std::vector<char> summed, const FusedUpdate& update,
   for (std::size_t i = 0; i < variables_.size(); ++i) {
     if (!summed[i]) continue;
     places_[i] = sum_bytes_;
-    const at::Tensor& like = variables_[i]->like();
+    const at::Tensor& like = variables_[i]->numbers();
     const auto size = static_cast<int64_t>(like.element_size());
     const int64_t elements = kBlockBytes / size;
     for (int64_t block = 0; block * elements < like.numel(); ++block) {
@@ -188,7 +188,7 @@ void HostGradients::pack(const GradientTable& gradients, int lane, int num_lanes
   const Block own = block_of(static_cast<int64_t>(pieces_.size()), num_lanes, lane);
   for (int64_t p = own.first; p < own.end(); ++p) {
     const Piece& piece = pieces_[static_cast<std::size_t>(p)];
-    if (variables_[piece.variable]->like().scalar_type() == at::kDouble) {
+    if (variables_[piece.variable]->numbers().scalar_type() == at::kDouble) {
       pack_piece<double>(gradients, lane, piece);
     } else {
       pack_piece<float>(gradients, lane, piece);

@@ -33,7 +33,8 @@ void check_variables(const ReplicaGroup& group, const std::vector<std::shared_pt
       refuse(
           "LS-VARIABLE-KIND",
           fmt::format("is {}", variable->on_write() || local ? c10::toString(type) : "sync-on-read"),
-          "leave it out of the list: optimizers update mirrored variables of float64, float32, bfloat16 and float16");
+          "leave it out of the list: optimizers update mirrored variables of float64, float32, bfloat16, "
+          "float16, complex128 and complex64");
     }
     if (local != variables.front()->is_trained_locally()) {
       refuse("LS-VARIABLE-KIND",
@@ -59,7 +60,8 @@ std::shared_ptr<VariableState> make_slot(const VariableState& variable, const Sl
     } else if (sliced) {
       components.push_back(lazy_zeros_like(like));
     } else {
-      components.push_back(at::empty_strided(like.sizes(), like.strides(), like.options()).fill_(spec.initial));
+      components.push_back(at::empty_strided(like.sizes(), like.strides(), like.options()));
+      as_numbers(components.back()).fill_(spec.initial);
     }
   }
   VariableOptions options{.name = std::move(name), .trainable = false};

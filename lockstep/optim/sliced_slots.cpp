@@ -34,7 +34,7 @@ SlicedSlots::SlicedSlots(const ReplicaGroup& group, const std::vector<UpdateTarg
       const Slot& slot = slots_.emplace_back(Slot{targets[i].slots[s], i, slots_.size()});
       if (initial[i][s] != 0) {
         const Slice own = slices_.of(i, worker_);
-        const at::Tensor& all = slot.state->copies().front();
+        const at::Tensor& all = slot.state->numbers();
         const auto size = static_cast<int64_t>(all.element_size());
         at::from_blob(slice_of(slot, worker_).data(), {own.bytes / size}, all.options()).fill_(initial[i][s]);
       }

@@ -81,7 +81,7 @@ SumRow::SumRow(std::vector<std::shared_ptr<VariableState>> variables, const Repl
       arrived_(static_cast<std::size_t>(num_workers_)) {}
 
 bool SumRow::is_rounded(std::size_t i) const {
-  return wire_ == WireFormat::kBFloat16 && variables_[i]->like().scalar_type() == at::kFloat;
+  return wire_ == WireFormat::kBFloat16 && variables_[i]->numbers().scalar_type() == at::kFloat;
 }
 
 int64_t SumRow::bytes(std::size_t i) const {
@@ -92,7 +92,7 @@ int64_t SumRow::bytes(std::size_t i) const {
 template <class Work>
 void SumRow::with_types(std::size_t i, const Work& work) const {
   if (is_rounded(i)) return work(float{}, Bfloat16{});
-  if (variables_[i]->like().scalar_type() == at::kDouble) return work(double{}, double{});
+  if (variables_[i]->numbers().scalar_type() == at::kDouble) return work(double{}, double{});
   work(float{}, float{});
 }
 
@@ -108,7 +108,7 @@ void SumRow::lay_out(const std::vector<std::size_t>& order, std::size_t in_bucke
   for (std::size_t k = 0; k < order.size(); ++k) {
     const std::size_t i = order[k];
     places_[i] = bytes_;
-    const int64_t elements = variables_[i]->like().numel();
+    const int64_t elements = variables_[i]->numbers().numel();
     const int64_t size = elements == 0 ? 0 : bytes(i) / elements;
     for (int64_t offset = 0; offset < elements; offset += kSumBlock) {
       const int64_t count = std::min(kSumBlock, elements - offset);
@@ -240,7 +240,7 @@ void SumRow::for_each_sum(std::size_t i, std::span<const void* const> gradients,
                           const Visit& visit) const {
   static const TreeSum<T> sum_of = tree_sum<T>();
   const auto replicas = static_cast<int64_t>(gradients.size());
-  const int64_t elements = variables_[i]->like().numel();
+  const int64_t elements = variables_[i]->numbers().numel();
   auto* const packed = reinterpret_cast<Wire*>(bytes_of(packed_) + places_[i]);
   c10::SmallVector<const T*, 16> inputs;
   for (const void* const gradient : gradients) inputs.push_back(static_cast<const T*>(gradient));

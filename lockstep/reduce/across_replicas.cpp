@@ -115,8 +115,9 @@ at::Tensor reading_of(const Reducer& reducer, Reduction reduction, std::span<con
                   [&](const at::Tensor& other) { return same_bits(first, other); })) {
     return first.detach().clone();
   }
+  const at::ScalarType type = first.is_complex() ? at::kComplexDouble : at::kDouble;
   std::vector<at::Tensor> wide;
-  for (const at::Tensor& one : components) wide.push_back(one.detach().to(at::kDouble));
+  for (const at::Tensor& one : components) wide.push_back(one.detach().to(type));
   return reduce_by(reducer, reduction, wide).to(first.scalar_type());
 }
 

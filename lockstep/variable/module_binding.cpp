@@ -31,7 +31,9 @@ void check_equal(const std::string& module, const Registered& first, const Regis
 }
 
 VariableAggregation aggregation_of_buffer(const at::Tensor& buffer) {
-  return is_trainable_type(buffer.scalar_type()) ? VariableAggregation::kMean : VariableAggregation::kOnlyFirstReplica;
+  const at::ScalarType type = buffer.scalar_type();
+  const bool has_mean = is_trainable_type(type) && at::isFloatingType(type);
+  return has_mean ? VariableAggregation::kMean : VariableAggregation::kOnlyFirstReplica;
 }
 
 /// Where a tensor of a module lives.

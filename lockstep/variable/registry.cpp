@@ -80,7 +80,7 @@ VariableOptions resolved(VariableOptions options, at::ScalarType type) {
       refuse("LS-DTYPE", "aggregation kSum", "choose kOnlyFirstReplica, or a dtype that can be added");
       break;
     case kMean:
-      if (is_trainable_type(type)) break;
+      if (is_trainable_type(type) && !at::isComplexType(type)) break;
       refuse("LS-DTYPE", "aggregation kMean", "choose kOnlyFirstReplica, or a floating-point dtype of 16 bits or more");
       break;
     default:

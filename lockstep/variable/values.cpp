@@ -148,8 +148,18 @@ at::Tensor value_for(const VariableState& variable, const at::Tensor& value, con
 }
 
 bool is_trainable_type(at::ScalarType type) {
-  return type == at::kFloat || type == at::kDouble || type == at::kHalf || type == at::kBFloat16;
+  switch (type) {
+    case at::kFloat:
+    case at::kDouble:
+    case at::kHalf:
+    case at::kBFloat16:
+    case at::kComplexFloat:
+    case at::kComplexDouble: return true;
+    default: return false;
+  }
 }
+
+at::Tensor as_numbers(const at::Tensor& tensor) { return tensor.is_complex() ? at::view_as_real(tensor) : tensor; }
 
 void fill_with_additive_identity(at::Tensor& values) {
   const at::NoGradGuard no_grad;

@@ -32,8 +32,13 @@ Misfit misfit(const VariableState& variable, const at::Tensor& value);
 /// may be the memory of `value` itself. Throws a UsageError that names the variable and the call where it is a misfit.
 at::Tensor value_for(const VariableState& variable, const at::Tensor& value, const char* call);
 
-/// Whether an optimizer of the library can train a variable of this dtype: float16, bfloat16, float32 and float64.
+/// Whether an optimizer of the library can train a variable of this dtype: float16, bfloat16, float32 and float64, and
+/// the complex numbers of float32 and float64.
 bool is_trainable_type(at::ScalarType type);
+
+/// The memory of complex numbers as pairs of real ones ([..., 2]), as at::view_as_real; other tensors as they are. An
+/// update computes with these: real and imaginary parts are numbers of their own, as in torch.optim of Python.
+at::Tensor as_numbers(const at::Tensor& tensor);
 
 /// Fills with the number whose addition changes no bit: zero for integers and bool, negative zero for other dtypes,
 /// because x + -0.0 has the bits of x even where x is -0.0.
