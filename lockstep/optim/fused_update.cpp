@@ -74,7 +74,7 @@ FusedUpdate::FusedUpdate(std::vector<UpdateTarget> targets, ReplicaRange replica
     Target& target = targets_.emplace_back();
     target.bytes = variable.bytes();
     target.first_block = blocks;
-    target.type = variable.numbers().scalar_type();
+    target.type = variable.number_type();
     target.kind = owner.kind;
     target.one_copy = variable.copies().size() <= 1;
     blocks += blocks_of(target.bytes);

@@ -91,6 +91,8 @@ class FusedUpdate {
   std::span<double> squares() { return is_shared_ ? shared_squares_ : std::span<double>(own_squares_); }
   /// The norm of the whole gradient, before `clip`, from the last measure or update of all lanes.
   double global_norm() const;
+  /// Its square, which is that of the dense gradients alone.
+  double sum_of_squares() const;
 
   /// A variable whose memory was not as the library had left it, and the first of its copies that differs.
   struct ForeignWrite {

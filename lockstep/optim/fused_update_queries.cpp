@@ -35,14 +35,16 @@ int64_t FusedUpdate::first_block_of_lane(int lane) const {
   return targets_.empty() ? 0 : targets_.back().first_block + blocks_of(targets_.back().bytes);
 }
 
-double FusedUpdate::global_norm() const {
+double FusedUpdate::global_norm() const { return std::sqrt(sum_of_squares()); }
+
+double FusedUpdate::sum_of_squares() const {
   double total = 0;
   for (const Target& target : targets_) {
     if (!target.coefficients) continue;
     const int64_t end = target.first_block + blocks_of(target.bytes);
     for (int64_t block = target.first_block; block < end; ++block) total += square(block);
   }
-  return std::sqrt(total);
+  return total;
 }
 
 std::vector<FusedUpdate::ForeignWrite> FusedUpdate::take_foreign_writes() {

@@ -105,8 +105,8 @@ bool GradientBuckets::fits(std::size_t i, const at::Tensor& gradient) const {
   const at::Tensor& like = variables_[i]->like();
   return in_row_[i] && variables_[i]->bytes() > 0 && gradient.defined() && gradient.layout() == at::kStrided &&
          gradient.device().is_cpu() && gradient.scalar_type() == like.scalar_type() &&
-         gradient.sizes() == like.sizes() && gradient.strides() == like.strides() && !gradient.is_neg() && !gradient.is_conj() &&
-         !factors_of(gradient);
+         gradient.sizes() == like.sizes() && gradient.strides() == like.strides() && !gradient.is_neg() &&
+         !gradient.is_conj() && !factors_of(gradient);
 }
 
 void GradientBuckets::pack(std::size_t i) {

@@ -32,7 +32,7 @@ GradientExchange::GradientExchange(std::vector<std::shared_ptr<VariableState>> v
       buckets_(GradientBuckets::make(variables_, group, row_)) {}
 
 bool GradientExchange::takes(std::size_t i) const {
-  const at::ScalarType type = variables_[i]->numbers().scalar_type();
+  const at::ScalarType type = variables_[i]->number_type();
   return type == at::kFloat || type == at::kDouble;
 }
 

@@ -17,13 +17,16 @@
 
 namespace lockstep::internal {
 
-GradientTable::GradientTable(std::vector<std::shared_ptr<VariableState>> variables, int64_t replicas)
+GradientTable::GradientTable(std::vector<std::shared_ptr<VariableState>> variables, int64_t replicas,
+                             std::vector<SparseSupport> sparse)
     : variables_(std::move(variables)),
       replicas_(replicas),
       leaves_(variables_.size() * static_cast<std::size_t>(replicas)),
       has_(leaves_.size()),
       converted_(static_cast<std::size_t>(replicas)),
       factors_(static_cast<std::size_t>(replicas)),
+      rows_(static_cast<std::size_t>(replicas)),
+      sparse_(std::move(sparse)),
       absent_(static_cast<std::size_t>(replicas)),
       named_(variables_.size()) {
   for (const auto& variable : variables_) components_.add(*variable);
@@ -48,6 +51,7 @@ void GradientTable::collect(int64_t r, bool weightless, bool had_empty_part) {
       }
       return;
     }
+    if (gradient.layout() == at::kSparse) return collect_sparse(i, r, gradient, weightless);
     if (!fits(gradient, tensor)) throw_misfit(*variables_[i], gradient, r);
     if (weightless) return;
     const std::shared_ptr<const Factors> factors = factors_of(gradient);
@@ -64,19 +68,30 @@ void GradientTable::collect(int64_t r, bool weightless, bool had_empty_part) {
     if (own_memory && gradient.strides() == tensor.strides() && !gradient.is_neg() && !gradient.is_conj()) {
       leaf = Leaf(address_of(gradient));
     } else {
-      const at::NoGradGuard no_grad;
-      at::Tensor same_layout = at::empty_strided(tensor.sizes(), tensor.strides(), gradient.options());
-      same_layout.copy_(gradient);
-      leaf = Leaf(address_of(same_layout));
-      converted_[r].push_back(std::move(same_layout));
+      keep_copy(i, r, gradient);
     }
   });
   absent_[r] = absent;
 }
 
+void GradientTable::keep_copy(std::size_t i, int64_t r, const at::Tensor& gradient) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor& like = variables_[i]->like();
+  at::Tensor same_layout = at::empty_strided(like.sizes(), like.strides(), like.options());
+  same_layout.copy_(gradient);
+  leaves_[slot(i, r)] = Leaf(address_of(same_layout));
+  converted_[r].push_back(std::move(same_layout));
+}
+
 void GradientTable::agree_on_presence(const ReplicaGroup& group, bool across_workers, std::string_view report) {
-  if (!across_workers) return check_frozen();
-  told_ = gradients_on_workers(group, variables_, *this, report, [&] { check_frozen(); });
+  if (across_workers) {
+    told_ = gradients_on_workers(group, variables_, *this, report, [&] { check_frozen(); });
+  } else {
+    check_frozen();
+  }
+  has_rows_ = std::ranges::any_of(told_.gradients, &GradientsOnWorkers::in_rows) ||
+              std::ranges::any_of(rows_, [](const auto& of_replica) { return !of_replica.empty(); });
+  if (has_rows_) write_other_rows();
 }
 
 void GradientTable::log_absent() {
@@ -169,7 +184,11 @@ std::vector<int64_t> GradientTable::replicas_not_finite(std::size_t i) const {
   std::vector<int64_t> found;
   for (int64_t r = 0; r < replicas_; ++r) {
     const Leaf& own = leaves_[slot(i, r)];
-    if (own.present() && !at::isfinite(tensor_of(own, i)).all().item<bool>()) found.push_back(r);
+    const std::shared_ptr<const Rows> rows = in_rows(i) ? own_rows(i, r) : nullptr;
+    at::Tensor numbers;
+    if (own.present()) numbers = tensor_of(own, i);
+    if (rows) numbers = rows->values;
+    if (numbers.defined() && !at::isfinite(numbers).all().item<bool>()) found.push_back(r);
   }
   return found;
 }
@@ -179,7 +198,7 @@ bool GradientTable::sum_is_finite(std::size_t i, const ReplicaGroup& group) cons
   if (is_wide(i)) return at::isfinite(reduced_[i]).all().item<bool>();
   if (!exchanged_.empty()) return sum_is_finite(i, 0, variables_[i]->numbers().numel());
   // The fused update adds half-precision gradients in float32.
-  const bool wide = variables_[i]->numbers().scalar_type() == at::kDouble;
+  const bool wide = variables_[i]->number_type() == at::kDouble;
   return at::isfinite(sum(i, group, wide ? at::kDouble : at::kFloat)).all().item<bool>();
 }
 
@@ -200,22 +219,6 @@ bool GradientTable::sum_is_finite(std::size_t i, int64_t offset, int64_t count) 
   }
   const at::Tensor total = fold_summands(Reduction::kSum, values);
   return !total.defined() || at::isfinite(total).all().item<bool>();
-}
-
-bool GradientTable::has_factors(std::size_t i) const {
-  for (int64_t r = 0; r < replicas_; ++r) {
-    if (own_leaf(i, r).factors()) return true;
-  }
-  return false;
-}
-
-Gradients GradientTable::gradients_here(std::size_t i) const {
-  Gradients found = Gradients::kNone;
-  for (int64_t r = 0; r < replicas_; ++r) {
-    if (own_leaf(i, r).present()) return Gradients::kSome;
-    if (has_[slot(i, r)]) found = Gradients::kOfZero;
-  }
-  return found;
 }
 
 }  // namespace lockstep::internal

@@ -1,4 +1,4 @@
-// From backward to leaves: each replica's gradient of each variable, in memory or as factors.
+// From backward to leaves: each replica's gradient of each variable, in memory, as factors or as rows.
 // Walk: the user's step function -> here -> optim/optimizer_state.cpp
 #pragma once
 
@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "lockstep/optim/gradients_on_workers.h"
+#include "lockstep/optim/sparse_support.h"
 #include "lockstep/reduce/leaf.h"
+#include "lockstep/reduce/rows.h"
 #include "lockstep/variable/component_table.h"
 #include "lockstep/variable/variable_state.h"
 
@@ -25,14 +27,19 @@ class ReplicaGroup;
 /// Invariant: from collect(r) to release(i, r), a leaf of replica r that is present has dense elements in the
 /// variable's own dtype and strides, which the replica's .grad(), `converted_` or `factors_` keeps alive. After that,
 /// no leaf of replica r is read before the next collect(r) has set it.
+///
+/// A sparse gradient is kept as rows, and its leaf is absent, where the rule has an update of rows alone and every
+/// gradient of the variable in this step is sparse, on all replicas of all workers. Otherwise it is written to memory.
 class GradientTable {
  public:
-  GradientTable(std::vector<std::shared_ptr<VariableState>> variables, int64_t replicas);
+  /// `sparse` says by variable what its rule does with sparse gradients.
+  GradientTable(std::vector<std::shared_ptr<VariableState>> variables, int64_t replicas,
+                std::vector<SparseSupport> sparse);
 
   /// Notes where local replica r's gradients lie; call from its thread. Where `weightless`, the replica's gradients
   /// count as zero. Where `had_empty_part`, its absent gradients are expected and not logged. Throws a UsageError that
-  /// names the variable for a sparse gradient and for one of another shape, dtype or device, and a DivergenceError for
-  /// a variable with a foreign write.
+  /// names the variable for a sparse gradient that its rule does not take and for one of another shape, dtype or
+  /// device, and a DivergenceError for a variable with a foreign write.
   void collect(int64_t r, bool weightless, bool had_empty_part);
   /// Call when all replicas have collected and are at rest. Throws a UsageError that names the variable where some
   /// replicas froze it and others did not, on this worker or on another. Where `across_workers`, workers tell each
@@ -50,6 +57,7 @@ class GradientTable {
   void release_kept(int64_t r) {
     converted_[r].clear();
     factors_[r].clear();
+    rows_[r].clear();
   }
 
   // For a strategy's own reducer, and for several workers: what the update adds is made before it. Call when all have
@@ -65,8 +73,7 @@ class GradientTable {
   void reduce(std::size_t i, const ReplicaGroup& group);
   /// Whether the elements of variable i's leaf are float32 though the variable's are in half precision.
   bool is_wide(std::size_t i) const {
-    return !reduced_.empty() && reduced_[i].defined() &&
-           reduced_[i].scalar_type() != variables_[i]->numbers().scalar_type();
+    return !reduced_.empty() && reduced_[i].defined() && reduced_[i].scalar_type() != variables_[i]->number_type();
   }
   void end_exchange();
 
@@ -93,6 +100,15 @@ class GradientTable {
     return std::any_of(factors_.begin(), factors_.end(), [](const auto& of_replica) { return !of_replica.empty(); });
   }
   bool has_factors(std::size_t i) const;
+  /// Whether the gradients of this step, or of variable i, are kept as rows. Call after agree_on_presence().
+  bool has_rows() const { return has_rows_; }
+  bool in_rows(std::size_t i) const {
+    return has_rows_ && (told_.gradients.empty() ? in_rows_here(i) : told_.gradients[i].in_rows);
+  }
+  /// Whether the local replicas have a gradient of variable i, and all that they have are sparse.
+  bool in_rows_here(std::size_t i) const;
+  /// Local replica r's rows of variable i, or null.
+  std::shared_ptr<const Rows> own_rows(std::size_t i, int64_t r) const;
   /// What agree_on_presence() was told of all workers.
   const ToldOfGradients& told() const { return told_; }
   /// For a message: the local replicas whose gradient of variable i is not finite everywhere. Call when all have
@@ -115,6 +131,12 @@ class GradientTable {
   /// By replica, then variable: replicas collect at the same time, each into adjacent slots.
   std::size_t slot(std::size_t i, int64_t r) const { return static_cast<std::size_t>(r) * variables_.size() + i; }
   void check_frozen() const;
+  /// Keeps a sparse gradient as rows, or writes it.
+  void collect_sparse(std::size_t i, int64_t r, const at::Tensor& gradient, bool weightless);
+  /// Makes a copy in the variable's layout the leaf.
+  void keep_copy(std::size_t i, int64_t r, const at::Tensor& gradient);
+  /// Writes what was kept as rows of variables whose other gradients are not.
+  void write_other_rows();
   std::vector<int64_t> replicas_without(std::size_t i) const;
   /// A present leaf of variable i as a tensor.
   at::Tensor tensor_of(const Leaf& leaf, std::size_t i) const;
@@ -128,6 +150,13 @@ class GradientTable {
   std::vector<char> has_;                           // by slot; not bool, since replicas write side by side
   std::vector<std::vector<at::Tensor>> converted_;  // by replica: gradients that had another memory layout
   std::vector<std::vector<std::shared_ptr<const Factors>>> factors_;  // by replica: gradients that are not written
+  struct RowsOfVariable {
+    std::size_t variable;
+    std::shared_ptr<const Rows> rows;
+  };
+  std::vector<std::vector<RowsOfVariable>> rows_;  // by replica: its sparse gradients, ascending by variable
+  bool has_rows_ = false;
+  const std::vector<SparseSupport> sparse_;  // by variable
   ToldOfGradients told_;
   std::vector<Leaf> exchanged_;      // by slot, between begin_exchange() and end_exchange(); else empty
   std::vector<at::Tensor> reduced_;  // by variable: what reduce() has made

@@ -22,16 +22,20 @@ namespace {
 
 // What a worker tells begins with a letter for itself, and a letter for each variable. For each variable with kFactors
 // follow its local replicas: the modes and the number of terms, and a word for each term, its samples and whether its
-// zeros are signed. The report is the rest.
+// zeros are signed. For each variable with kRows follows for each local replica how many rows it has. The report is the
+// rest.
 constexpr char kMakesFactors = 'm';    // it has loops that make gradients from factors
 constexpr char kMakesNone = 'n';       // it has none: no gradient can travel as factors
 constexpr char kFirstGradients = '0';  // the Gradients as a digit
 constexpr char kFactors = 'x';         // kSome, and all of them are kept as factors
+constexpr char kRows = 'r';            // kSome, and all of them are kept as rows
+constexpr char kRowsOfZero = 'z';      // kOfZero, and all of them are kept as rows
 constexpr char kFrozen = 'f';          // kNone, and the variable is frozen
 
 char letter_of(const GradientTable& local, const VariableState& variable, std::size_t i, int64_t replicas) {
   const Gradients own = local.gradients_here(i);
   if (own == Gradients::kNone) return variable.component(0).requires_grad() ? kFirstGradients : kFrozen;
+  if (local.in_rows_here(i)) return own == Gradients::kSome ? kRows : kRowsOfZero;
   if (own == Gradients::kSome) {
     bool all = true;
     for (int64_t r = 0; r < replicas; ++r) {
@@ -101,9 +105,12 @@ ToldOfGradients gradients_on_workers(const ReplicaGroup& group,
       mine.data += letter_of(local, *variables[i], i, group.num_local_replicas());
     }
     for (std::size_t i = 0; i < variables.size(); ++i) {
-      if (mine.data[1 + i] != kFactors) continue;
-      for (int64_t r = 0; r < group.num_local_replicas(); ++r)
-        append_outline(mine.data, local.own_leaf(i, r).factors());
+      for (int64_t r = 0; r < group.num_local_replicas(); ++r) {
+        if (mine.data[1 + i] == kFactors) append_outline(mine.data, local.own_leaf(i, r).factors());
+        if (mine.data[1 + i] != kRows) continue;
+        const std::shared_ptr<const Rows> rows = local.own_rows(i, r);
+        append(mine.data, rows ? static_cast<uint32_t>(rows->count()) : 0);
+      }
     }
     mine.data += report;
   };
@@ -111,6 +118,7 @@ ToldOfGradients gradients_on_workers(const ReplicaGroup& group,
   std::vector<GradientsOnWorkers> anywhere(variables.size());
   std::vector<std::string> reports;
   std::vector<char> all_factors(variables.size(), 1);
+  std::vector<char> all_rows(variables.size(), 1);
   std::vector<int64_t> frozen(variables.size(), -1);
   std::vector<int64_t> trained(variables.size(), -1);
   for (std::size_t w = 0; w < all.size(); ++w) {
@@ -130,11 +138,24 @@ ToldOfGradients gradients_on_workers(const ReplicaGroup& group,
         for (int64_t r = block.first; r < block.end(); ++r) {
           anywhere[i].factors[static_cast<std::size_t>(r)] = reader.outline();
         }
+        all_rows[i] = 0;
+      } else if (letter == kRows || letter == kRowsOfZero) {
+        theirs = letter == kRows ? Gradients::kSome : Gradients::kOfZero;
+        anywhere[i].in_rows = true;
+        anywhere[i].row_counts.resize(static_cast<std::size_t>(group.num_replicas()));
+        const at::Tensor& like = variables[i]->like();
+        for (int64_t r = block.first; letter == kRows && r < block.end(); ++r) {
+          const uint32_t count = reader.word();
+          reader.sound = reader.sound && like.dim() > 0 && count <= like.size(0);
+          anywhere[i].row_counts[static_cast<std::size_t>(r)] = count;
+        }
+        if (letter == kRows) all_factors[i] = 0;
       } else if (letter != kFrozen) {
         const int digit = letter - kFirstGradients;
         reader.sound = digit >= 0 && digit <= static_cast<int>(Gradients::kSome);
         if (reader.sound) theirs = static_cast<Gradients>(digit);
         if (theirs == Gradients::kSome) all_factors[i] = 0;
+        if (theirs != Gradients::kNone) all_rows[i] = 0;
       }
       anywhere[i].gradients = std::max(anywhere[i].gradients, theirs);
     }
@@ -147,6 +168,7 @@ ToldOfGradients gradients_on_workers(const ReplicaGroup& group,
   }
   for (std::size_t i = 0; i < variables.size(); ++i) {
     if (!all_factors[i] || !have_equal_modes(anywhere[i].factors)) anywhere[i].factors.clear();
+    if (!all_rows[i]) anywhere[i].in_rows = false;
     if (frozen[i] < 0 || trained[i] < 0) continue;
     throw UsageError("LS-FROZEN-UNLIKE",
                      fmt::format("variable '{}' is frozen on worker {} and not on worker {}", variables[i]->name(),

@@ -40,6 +40,9 @@ struct GradientsOnWorkers {
   Gradients gradients = Gradients::kNone;
   /// By replica of all workers, where every gradient that is to be added is kept as factors; otherwise empty.
   std::vector<FactorsOutline> factors;
+  /// Whether every gradient is sparse and kept as rows; `row_counts` then has by replica of all workers how many.
+  bool in_rows = false;
+  std::vector<uint32_t> row_counts;
 };
 
 /// What all workers tell each other before a step.

@@ -188,7 +188,7 @@ void HostGradients::pack(const GradientTable& gradients, int lane, int num_lanes
   const Block own = block_of(static_cast<int64_t>(pieces_.size()), num_lanes, lane);
   for (int64_t p = own.first; p < own.end(); ++p) {
     const Piece& piece = pieces_[static_cast<std::size_t>(p)];
-    if (variables_[piece.variable]->numbers().scalar_type() == at::kDouble) {
+    if (variables_[piece.variable]->number_type() == at::kDouble) {
       pack_piece<double>(gradients, lane, piece);
     } else {
       pack_piece<float>(gradients, lane, piece);

@@ -43,7 +43,7 @@ std::string obstacle(const ReplicaGroup& group, const std::vector<UpdateTarget>&
   if (!asked.host_memory) return "LOCKSTEP_HOST_MEMORY is off";
   if (!group.rounds().host_memory()) return "the workers have no memory in common";
   for (const UpdateTarget& target : targets) {
-    const at::ScalarType type = target.variable->numbers().scalar_type();
+    const at::ScalarType type = target.variable->number_type();
     if (type != at::kFloat && type != at::kDouble)
       return fmt::format("'{}' is {}", target.variable->name(), c10::toString(type));
     if (target.variable->copies().size() > 1) return fmt::format("'{}' has several copies", target.variable->name());

@@ -43,7 +43,7 @@ void check(const ReplicaGroup& group, const std::vector<Variable>& variables, co
     if (state.group().get() != &group)
       refuse("LS-OTHER-STRATEGY", "belongs to another strategy", "make both with the same strategy");
     if (!seen.insert(&state).second) refuse("LS-VARIABLE-TWICE", "is listed twice", "give each variable once");
-    if (!state.on_write() || !at::isFloatingType(state.numbers().scalar_type())) {
+    if (!state.on_write() || !at::isFloatingType(state.number_type())) {
       refuse("LS-VARIABLE-KIND",
              fmt::format("is {}", state.on_write() ? c10::toString(state.like().scalar_type()) : "sync-on-read"),
              "leave it out of the list: averages are of mirrored variables of floating-point or complex dtypes");

@@ -79,9 +79,11 @@ class Optimizer {
   Optimizer() = default;
 
   /// Meets the other replicas, which call it with equal options; inside a step, on the replica's thread. Consumes the
-  /// gradients of its variables: backwards before it accumulate, and after it each .grad() is undefined. Sparse
-  /// gradients are a UsageError. A DivergenceError names a variable with a foreign write; see docs/variables.md. A step
-  /// that throws before its update began has applied nothing.
+  /// gradients of its variables: backwards before it accumulate, and after it each .grad() is undefined. Of a variable
+  /// whose gradients are all sparse it updates the rows that any replica has, by SGD, Adagrad or, for AdamOptions, the
+  /// rule of torch.optim.SparseAdam; other rules throw a UsageError for sparse gradients. A DivergenceError names a
+  /// variable with a foreign write; see docs/variables.md. A step that throws before its update began has applied
+  /// nothing.
   StepInfo step(const ReplicaContext& context, StepOptions options = {},
                 const std::source_location& place = std::source_location::current()) const;
   /// Drops this replica's gradients of the optimizer's variables, so that the next step has none that another loss left

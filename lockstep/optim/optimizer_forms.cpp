@@ -54,6 +54,7 @@ std::string OptimizerState::form() const {
 
 OptimizerState::FormOfVariable OptimizerState::form_of(std::size_t i) const {
   if (group_->num_workers() == 1 || local_ || !form_is_decided_) return {};
+  if (row_exchange_ && row_exchange_->has(i)) return {"rows", row_exchange_->bytes_sent(i)};
   using enum Travelled::As;
   if (host_ && !sums_between_hosts()) return {"host memory", 0};
   if (host_) {
@@ -83,26 +84,63 @@ std::string OptimizerState::report() const {
 
 void OptimizerState::begin_exchange(const StepOptions& options) {
   if (!local_ && !group_->reduces_in_tree_order()) gradients_.begin_exchange(num_leaves());
+  begin_rows();
   const auto present = [&] {
     std::vector<char> of_step(variables_.size());
-    for (std::size_t i = 0; i < of_step.size(); ++i) of_step[i] = gradients_.present(i) ? 1 : 0;
+    for (std::size_t i = 0; i < of_step.size(); ++i)
+      of_step[i] = gradients_.present(i) && !gradients_.in_rows(i) ? 1 : 0;
     return of_step;
   };
+  std::vector<GradientsOnWorkers> not_in_rows;
+  if (gradients_.has_rows()) {
+    not_in_rows = gradients_.told().gradients;
+    for (GradientsOnWorkers& one : not_in_rows) {
+      if (one.in_rows) one = {};
+    }
+  }
+  const auto& told = gradients_.has_rows() ? not_in_rows : gradients_.told().gradients;
   if (host_) {
     host_->begin_step(present());
     // A gradient that is not finite is looked for in all blocks.
-    host_->gradients().begin_step(gradients_.told().gradients, parts_.front().update,
-                                  options.check_finite || options.skip_non_finite);
+    host_->gradients().begin_step(told, parts_.front().update, options.check_finite || options.skip_non_finite);
     return;
   }
   if (sliced_) sliced_->begin_step(gradients_.told(), present());
-  if (exchange_) exchange_->begin_step(gradients_.told().gradients, gradients_.told().reports);
+  if (exchange_) exchange_->begin_step(told, gradients_.told().reports);
   expect_factors();
   if (local_ || group_->num_workers() == 1) return;
   // Another optimizer of the same variables may be shared.
   for (const auto& variable : variables_) {
     if (variable->is_in_halves()) variable->as_mirrored().leave_halves();
   }
+}
+
+void OptimizerState::begin_rows() {
+  if (row_exchange_) row_exchange_->exchange(gradients_, gradients_.told().gradients);
+  for (std::size_t i = 0; host_ && gradients_.has_rows() && i < variables_.size(); ++i) {
+    if (!gradients_.in_rows(i)) continue;
+    // A step writes all of a value from one half into the other. Rows are written where they are.
+    variables_[i]->as_mirrored().leave_halves();
+    for (std::size_t s = first_slot_[i]; s < first_slot_[i + 1]; ++s) slots_[s].state().as_mirrored().leave_halves();
+  }
+}
+
+void OptimizerState::add_rows(std::size_t i, int64_t step) {
+  const Coefficients coefficients = rules_[rule_of_[i]]->row_coefficients(step);
+  for (std::size_t p = 0; p < parts_.size(); ++p) {
+    Part& part = parts_[p];
+    const auto first = static_cast<int64_t>(p);  // its replica, where variables are trained locally
+    const ReplicaRange replicas = local_ ? ReplicaRange{first, 1} : ReplicaRange{0, group_->num_local_replicas()};
+    part.update.set_coefficients(i, nullptr);
+    part.rows.add(i, part.update.targets()[i], first, coefficients, rows_of(i, replicas));
+  }
+}
+
+std::vector<std::shared_ptr<const Rows>> OptimizerState::rows_of(std::size_t i, const ReplicaRange& replicas) const {
+  if (row_exchange_) return row_exchange_->rows(i);
+  std::vector<std::shared_ptr<const Rows>> rows;
+  for (int64_t r = replicas.first; r < replicas.first + replicas.count; ++r) rows.push_back(gradients_.own_rows(i, r));
+  return rows;
 }
 
 void OptimizerState::expect_factors() {
@@ -115,6 +153,7 @@ void OptimizerState::expect_factors() {
 
 void OptimizerState::reduce(int lane, int num_lanes) {
   for (auto i = static_cast<std::size_t>(lane); i < variables_.size(); i += static_cast<std::size_t>(num_lanes)) {
+    if (gradients_.in_rows(i)) continue;
     if (!exchange_ || !exchange_->takes(i)) gradients_.reduce(i, *group_);
   }
 }

@@ -40,6 +40,25 @@ std::vector<std::vector<double>> initial_slots(const std::vector<RuleGroup>& gro
   return initial;
 }
 
+/// By variable. Rows are kept where this process updates all of a variable, from sums in tree order.
+std::vector<SparseSupport> sparse_support(const ReplicaGroup& group, const std::vector<RuleGroup>& groups,
+                                          bool slices) {
+  std::vector<SparseSupport> all;
+  for (const RuleGroup& one : groups) {
+    SparseSupport of_rule = one.rule->sparse();
+    const bool has_rows = group.reducer().in_tree_order() && !slices;
+    if (of_rule.rows && !has_rows) {
+      // Sums of squares of a dense gradient have another order: slots would decide about bits.
+      of_rule = {.rows = false, .dense = of_rule.dense && !slices, .refused = {}};
+      of_rule.refused = fmt::format("{} with {}", one.rule->name(), slices ? "sliced slots" : "a reducer of one's own");
+    }
+    all.insert(all.end(), one.variables.size(), of_rule);
+  }
+  return all;
+}
+
+bool are_sliced(const ReplicaGroup& group, Slots slots) { return slots == Slots::kSliced && group.num_workers() > 1; }
+
 }  // namespace
 
 OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<RuleGroup> groups, std::string name,
@@ -51,7 +70,7 @@ OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<
       counts_(variables_.front()->counts()),
       digest_(OptimizerDigest::of(variables_, groups)),
       steps_(variables_.size(), 0),
-      gradients_(variables_, group_->num_local_replicas()),
+      gradients_(variables_, group_->num_local_replicas(), sparse_support(*group_, groups, are_sliced(*group_, slots))),
       asked_form_(AskedForm::of(form, wire)),
       local_(variables_.front()->is_trained_locally()),
       watch_(variables_, group_->num_local_replicas(), group_->num_replicas() > 1 && !local_),
@@ -60,7 +79,7 @@ OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<
   const auto prefix_of = [&](const VariableState& variable) {
     return variable.name() + (has_optimizer(variable) ? "/" + name_ + "/" : "/");
   };
-  const bool slices = slots == Slots::kSliced && group_->num_workers() > 1;
+  const bool slices = are_sliced(*group_, slots);
   if (slices) require_sliceable(*group_, variables_, name_);
   const std::vector<UpdateTarget> targets = make_targets(groups, prefix_of, placement, slices);
   for (const UpdateTarget& target : targets) {
@@ -73,6 +92,7 @@ OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<
   }
   first_slot_.push_back(slots_.size());
   const int64_t replicas = group_->num_local_replicas();
+  if (!local_ && group_->num_workers() > 1) row_exchange_.emplace(variables_, *group_);
   if (local_) {
     const auto factor = static_cast<double>(group_->num_replicas());
     for (int64_t r = 0; r < replicas; ++r) parts_.push_back({FusedUpdate(targets, {r, 1}, 1), factor});

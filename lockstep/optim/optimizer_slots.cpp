@@ -30,11 +30,10 @@ void check_variables(const ReplicaGroup& group, const std::vector<std::shared_pt
     const at::ScalarType type = variable->like().scalar_type();
     const bool local = variable->is_trained_locally();
     if (!(variable->on_write() || local) || !is_trainable_type(type)) {
-      refuse(
-          "LS-VARIABLE-KIND",
-          fmt::format("is {}", variable->on_write() || local ? c10::toString(type) : "sync-on-read"),
-          "leave it out of the list: optimizers update mirrored variables of float64, float32, bfloat16, "
-          "float16, complex128 and complex64");
+      refuse("LS-VARIABLE-KIND",
+             fmt::format("is {}", variable->on_write() || local ? c10::toString(type) : "sync-on-read"),
+             "leave it out of the list: optimizers update mirrored variables of float64, float32, bfloat16, "
+             "float16, complex128 and complex64");
     }
     if (local != variables.front()->is_trained_locally()) {
       refuse("LS-VARIABLE-KIND",

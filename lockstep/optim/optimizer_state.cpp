@@ -139,8 +139,10 @@ class StepMeeting final : public Meeting {
     if (!optimizer_.host_) optimizer_.reduce(0, 1);
   }
   void measure(int lane, int) {
-    optimizer_.for_each_part(
-        lane, [&](OptimizerState::Part& part, int own_lane) { part.update.measure(optimizer_.gradients_, own_lane); });
+    optimizer_.for_each_part(lane, [&](OptimizerState::Part& part, int own_lane) {
+      part.update.measure(optimizer_.gradients_, own_lane);
+      part.rows.measure(own_lane);
+    });
   }
   void check() {
     optimizer_.share_norm();
@@ -162,6 +164,9 @@ class StepMeeting final : public Meeting {
     if (optimizer_.host_) optimizer_.host_->move(optimizer_.parts_.front().update, lane, num_lanes);
   }
   void settle(int lane, int) {
+    // Rows are written where they are: here nothing can fail any more, on this worker or another.
+    optimizer_.for_each_part(lane,
+                             [](OptimizerState::Part& part, int own_lane) { part.rows.update(own_lane, part.clip); });
     const LanePlan& plan = optimizer_.group_->plan();
     for (int64_t k = 0; k < plan.num_replicas_of(lane); ++k) optimizer_.settle(plan.first_replica_of(lane) + k);
   }
@@ -217,7 +222,7 @@ void OptimizerState::for_each_part(int lane, const Fn& fn) {
 void OptimizerState::clip_to(double norm) {
   // torch::nn::utils::clip_grad_norm_'s factor. One that is NaN stays NaN: a comparison with it is false.
   for (Part& part : parts_) {
-    const double factor = norm / (part.factor * part.update.global_norm() + 1e-6);
+    const double factor = norm / (part.factor * part.global_norm() + 1e-6);
     part.clip = part.factor * (factor > 1 ? 1 : factor);
   }
 }
@@ -238,6 +243,7 @@ void OptimizerState::begin_step(const StepOptions& options) {
   begin_exchange(options);
   // Most variables have been updated equally often: their numbers are computed once.
   coefficients_.clear();
+  for (Part& part : parts_) part.rows.begin(local_ ? 1 : group_->plan().num_lanes());
   int64_t known_step = -1;
   std::size_t known_rule = 0;
   for (std::size_t i = 0; i < variables_.size(); ++i) {
@@ -246,6 +252,10 @@ void OptimizerState::begin_step(const StepOptions& options) {
       continue;
     }
     const int64_t next = steps_[i] + 1;
+    if (gradients_.in_rows(i)) {
+      add_rows(i, next);
+      continue;
+    }
     if (next != known_step || rule_of_[i] != known_rule) {
       known_step = next;
       known_rule = rule_of_[i];
@@ -260,9 +270,8 @@ void OptimizerState::begin_step(const StepOptions& options) {
 }
 
 void OptimizerState::settle(int64_t r) {
-  const FusedUpdate& update = parts_.front().update;
   gradients_.components().for_each(OfSettle(), r, [&](std::size_t i, Component& component) {
-    if (update.present(i)) {
+    if (updates(i)) {
       component.updated();
       if (host_) component.moved();
     }
@@ -275,7 +284,7 @@ void OptimizerState::end_step() {
   bool applied = false;
   const bool something_kept = local_ || counts_->written > 0;
   for (std::size_t i = 0; i < variables_.size(); ++i) {
-    if (!parts_.front().update.present(i)) continue;
+    if (!updates(i)) continue;
     ++steps_[i];
     applied = true;
     if (!something_kept) continue;
@@ -286,11 +295,17 @@ void OptimizerState::end_step() {
   gradients_.end_exchange();
   if (applied) forget_autocast_weights();
   for (Part& part : parts_) {
-    if (!is_skipped_) part.info.global_norm = part.factor * part.update.global_norm();
+    if (!is_skipped_) part.info.global_norm = part.factor * part.global_norm();
     part.info.applied = applied;
   }
-  if (local_ || host_) return;  // foreign writes are looked for where replicas must be equal; host_ has looked
-  const auto foreign = parts_.front().update.take_foreign_writes();
+  auto foreign = parts_.front().rows.take_foreign_writes();
+  for (Part& part : parts_) part.rows.skip();
+  if (local_) return;  // foreign writes are looked for where replicas must be equal
+  if (!host_) {        // which has looked for those of its own
+    const auto others = parts_.front().update.take_foreign_writes();
+    foreign.insert(foreign.end(), others.begin(), others.end());
+    std::ranges::sort(foreign);
+  }
   for (const auto& [i, copy] : foreign) variables_[i]->as_mirrored().damaged_in_memory(copy);
   if (!foreign.empty()) variables_[foreign.front().target]->require_sound();  // throws, in every replica
 }

@@ -2,6 +2,7 @@
 // them.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -24,6 +25,8 @@
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/optim/optimizer_digest.h"
 #include "lockstep/optim/optimizer_slots.h"
+#include "lockstep/optim/row_exchange.h"
+#include "lockstep/optim/row_update.h"
 #include "lockstep/optim/saved_state.h"
 #include "lockstep/optim/sliced_update.h"
 #include "lockstep/optim/update_rule.h"
@@ -113,6 +116,18 @@ class OptimizerState {
   /// What the other workers need of this one for begin_exchange().
   std::string report() const;
   void begin_exchange(const StepOptions& options);
+  /// The rows of sparse gradients: brings those of all workers here, and moves what they belong to out of the memory
+  /// that workers share.
+  void begin_rows();
+  /// Lets the update have the rows of variable i, as its `step`-th update.
+  void add_rows(std::size_t i, int64_t step);
+  /// Which rows the update adds for variable i: by replica.
+  std::vector<std::shared_ptr<const Rows>> rows_of(std::size_t i, const ReplicaRange& replicas) const;
+  /// Whether the step under way updates variable i.
+  bool updates(std::size_t i) const {
+    const Part& part = parts_.front();
+    return part.update.present(i) || (!part.rows.is_empty() && part.rows.has(i));
+  }
   /// Gets the memory in which the update makes gradients from factors. Once all workers have the sums there is no vote
   /// any more, and the update of each is whole or not at all.
   void expect_factors();
@@ -155,6 +170,7 @@ class OptimizerState {
   std::optional<Before> before_;
   GradientTable gradients_;
   std::optional<GradientExchange> exchange_;  // with several workers whose gradients are added in tree order
+  std::optional<RowExchange> row_exchange_;   // with several workers, but where variables are trained locally
   const AskedForm asked_form_;
   bool form_is_decided_ = true;           // else by the first step, with exchange_
   std::unique_ptr<HostUpdate> host_;      // in place of exchange_, where workers of a host share the update
@@ -168,6 +184,8 @@ class OptimizerState {
     double factor;       // of the gradient: 1; the number of replicas where trained locally, as each loss has its share
     double clip = 1;     // of the step under way; `factor` is part of it
     StepInfo info = {};  // written in the meeting, read by the replicas after it
+    RowUpdate rows = {};
+    double global_norm() const { return std::sqrt(update.sum_of_squares() + rows.sum_of_squares()); }
   };
   std::deque<Part> parts_;
   std::deque<Coefficients> coefficients_;  // of the step under way; the parts point to them

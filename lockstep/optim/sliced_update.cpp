@@ -46,7 +46,7 @@ std::string SlicedUpdate::obstacle(const ReplicaGroup& group,
                                    const std::vector<std::shared_ptr<VariableState>>& variables) {
   if (!group.reducer().in_tree_order()) return "sums are added by a reducer of the program's own";
   for (const auto& variable : variables) {
-    const at::ScalarType type = variable->numbers().scalar_type();
+    const at::ScalarType type = variable->number_type();
     if (variable->is_trained_locally()) return "each replica trains variables of its own";
     if (type != at::kFloat && type != at::kDouble)
       return fmt::format("'{}' is {}", variable->name(), c10::toString(type));
@@ -128,7 +128,7 @@ void SlicedUpdate::pack(const GradientTable& gradients, int lane, int num_lanes)
   partial_sums_.restart(lane);
   for (const Piece& piece : share_of(lane, num_lanes)) {
     if (!sums_.takes(piece.variable)) continue;
-    if (targets_[piece.variable].variable->numbers().scalar_type() == at::kDouble) {
+    if (targets_[piece.variable].variable->number_type() == at::kDouble) {
       pack_piece<double>(gradients, lane, piece);
     } else {
       pack_piece<float>(gradients, lane, piece);

@@ -56,6 +56,8 @@ std::vector<NotFinite> OptimizerState::gradients_not_finite() const {
   for (const Part& part : parts_) {
     const std::vector<std::size_t> found = part.update.variables_not_finite();
     suspects.insert(found.begin(), found.end());
+    const std::vector<std::size_t> in_rows = part.rows.variables_not_finite();
+    suspects.insert(in_rows.begin(), in_rows.end());
   }
   std::vector<NotFinite> found;
   for (const std::size_t i : suspects) {
@@ -66,6 +68,7 @@ std::vector<NotFinite> OptimizerState::gradients_not_finite() const {
     }
     // Squares overflow long before gradients do, so the gradients and the sum themselves decide.
     const auto sum_is_finite = [&] {
+      if (gradients_.in_rows(i)) return parts_.front().rows.sum_is_finite(i);
       return sliced_ ? sliced_->own_sum_is_finite(gradients_, i) : gradients_.sum_is_finite(i, *group_);
     };
     one.in_sum = one.replicas.empty() && !local_ && !sum_is_finite();
@@ -120,7 +123,8 @@ void OptimizerState::check_finite(const StepOptions& options) {
 
 void OptimizerState::skip_update() {
   for (Part& part : parts_) {
-    part.info.global_norm = part.factor * part.update.global_norm();
+    part.info.global_norm = part.factor * part.global_norm();
+    part.rows.skip();
     for (std::size_t i = 0; i < variables_.size(); ++i) part.update.set_coefficients(i, nullptr);
   }
   is_skipped_ = true;

@@ -81,7 +81,7 @@ SumRow::SumRow(std::vector<std::shared_ptr<VariableState>> variables, const Repl
       arrived_(static_cast<std::size_t>(num_workers_)) {}
 
 bool SumRow::is_rounded(std::size_t i) const {
-  return wire_ == WireFormat::kBFloat16 && variables_[i]->numbers().scalar_type() == at::kFloat;
+  return wire_ == WireFormat::kBFloat16 && variables_[i]->number_type() == at::kFloat;
 }
 
 int64_t SumRow::bytes(std::size_t i) const {
@@ -92,7 +92,7 @@ int64_t SumRow::bytes(std::size_t i) const {
 template <class Work>
 void SumRow::with_types(std::size_t i, const Work& work) const {
   if (is_rounded(i)) return work(float{}, Bfloat16{});
-  if (variables_[i]->numbers().scalar_type() == at::kDouble) return work(double{}, double{});
+  if (variables_[i]->number_type() == at::kDouble) return work(double{}, double{});
   work(float{}, float{});
 }
 

@@ -29,6 +29,12 @@ void check_fraction(const char* optimizer, const char* option, double value) {
   require(value >= 0 && value < 1, optimizer, option, value, "give a number from 0 to below 1");
 }
 
+/// For a rule that LibTorch lets have sparse gradients without weight decay alone.
+SparseSupport without_decay(const char* optimizer, double weight_decay, SparseSupport support) {
+  if (weight_decay == 0) return support;
+  return {.refused = std::string(optimizer) + " with weight_decay"};
+}
+
 class SgdRule final : public UpdateRule {
  public:
   explicit SgdRule(const torch::optim::SGDOptions& options) : UpdateRule(options.lr()), options_(options) {
@@ -55,6 +61,11 @@ class SgdRule final : public UpdateRule {
     c.take_first = step == 1 ? 1 : 1 - options_.dampening();
     c.momentum = options_.momentum();
     return c;
+  }
+  SparseSupport sparse() const override {
+    // The buffer moves all rows that ever had a gradient.
+    const bool rows = options_.momentum() == 0;
+    return without_decay(name(), options_.weight_decay(), {.rows = rows, .dense = true, .refused = {}});
   }
 
  private:
@@ -95,6 +106,18 @@ class AdamRule final : public UpdateRule {
     c.epsilon = options_.eps();
     return c;
   }
+  SparseSupport sparse() const override {
+    if (kDecoupled) return {.refused = name()};
+    if (options_.amsgrad()) return {.refused = std::string(name()) + " with amsgrad"};
+    return without_decay(name(), options_.weight_decay(), {.rows = true, .dense = false, .refused = {}});
+  }
+  /// torch.optim.SparseAdam's: epsilon is added before the second bias correction, and not after it.
+  Coefficients row_coefficients(int64_t step, double learning_rate) const override {
+    Coefficients c = coefficients(step, learning_rate);
+    c.learning_rate /= c.root_scale;
+    c.root_scale = 1;
+    return c;
+  }
 
  private:
   const Options options_;
@@ -131,6 +154,7 @@ class RmspropRule final : public UpdateRule {
     c.epsilon = options_.eps();
     return c;
   }
+  SparseSupport sparse() const override { return {.refused = name()}; }
 
  private:
   const torch::optim::RMSpropOptions options_;
@@ -153,6 +177,9 @@ class AdagradRule final : public UpdateRule {
     c.weight_decay = options_.weight_decay();
     c.epsilon = options_.eps();
     return c;
+  }
+  SparseSupport sparse() const override {
+    return without_decay(name(), options_.weight_decay(), {.rows = true, .dense = true, .refused = {}});
   }
 
  private:

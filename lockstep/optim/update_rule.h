@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/optim/rule_options.h"
+#include "lockstep/optim/sparse_support.h"
 #include "lockstep/optim/update_block.h"
 
 namespace lockstep::internal {
@@ -28,6 +29,12 @@ class UpdateRule {
   /// The numbers of a variable's `step`-th update, counted from 1.
   Coefficients coefficients(int64_t step) const { return coefficients(step, learning_rate_); }
   virtual Coefficients coefficients(int64_t step, double learning_rate) const = 0;
+  virtual SparseSupport sparse() const = 0;
+  /// The numbers of an update of the rows that a sparse gradient has; only where sparse().rows.
+  Coefficients row_coefficients(int64_t step) const { return row_coefficients(step, learning_rate_); }
+  virtual Coefficients row_coefficients(int64_t step, double learning_rate) const {
+    return coefficients(step, learning_rate);
+  }
 
   double learning_rate() const { return learning_rate_; }
   void set_learning_rate(double learning_rate) { learning_rate_ = learning_rate; }

@@ -41,7 +41,6 @@ VariableState::VariableState(std::shared_ptr<ReplicaGroup> group, std::shared_pt
                              Watch watch, Origin origin)
     : components_(watched(std::move(components), watch)),
       like_(component(0).variable_data()),
-      numbers_(as_numbers(like_)),
       memory_(std::move(memory)),
       on_write_(options.synchronization == VariableSynchronization::kOnWrite),
       group_(std::move(group)),

@@ -57,7 +57,8 @@ class VariableState {
   /// Dtype and layout as created. A component may have been changed by other code since.
   const at::Tensor& like() const { return like_; }
   /// The same as the numbers that an update computes with: see as_numbers().
-  const at::Tensor& numbers() const { return numbers_; }
+  at::Tensor numbers() const { return as_numbers(like_); }
+  at::ScalarType number_type() const { return c10::toRealValueType(like_.scalar_type()); }
   int64_t bytes() const { return like_.numel() * static_cast<int64_t>(like_.element_size()); }
 
   /// For describe(). Any thread.
@@ -138,7 +139,6 @@ class VariableState {
   // A step looks at these members of each variable, so they come first.
   std::vector<Component> components_;
   at::Tensor like_;
-  at::Tensor numbers_;
   VariableMemory memory_;
 
  private:

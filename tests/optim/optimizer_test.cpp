@@ -3,6 +3,7 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
@@ -150,10 +151,10 @@ TEST_P(OptimizerOf, ABackwardThroughAGraphFromBeforeTheUpdateThrows) {
   EXPECT_NE(text.find("modified by an inplace operation"), std::string::npos) << text;
 }
 
-TEST_P(OptimizerOf, ASparseGradientIsRefusedByName) {
+TEST_P(OptimizerOf, ASparseGradientThatTheRuleDoesNotTakeIsRefusedByName) {
   const auto model =
       strategy_.make_module([] { return torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 2).sparse(true)); });
-  const auto optimizer = strategy_.make_optimizer(model, optim::SGDOptions(0.1));
+  const auto optimizer = strategy_.make_optimizer(model, optim::AdamWOptions(0.1));
   const auto step = [&](ReplicaContext& ctx) {
     model(ctx)->forward(torch::ones({2}, torch::kLong)).sum().backward();
     optimizer.step(ctx);
@@ -161,7 +162,7 @@ TEST_P(OptimizerOf, ASparseGradientIsRefusedByName) {
   const auto error = error_from<ReplicaError>([&] { strategy_.run(step); });
   const std::string replica = "replica " + std::to_string(error.replica().value());
   expect_error<UsageError>([&] { std::rethrow_if_nested(error); }, "LS-NOT-DENSE",
-                           {"variable 'model.weight'", "sparse gradient", replica});
+                           {"variable 'model.weight'", "sparse gradient", replica, "AdamW"});
 }
 
 TEST_P(OptimizerOf, AGradientInAnotherMemoryLayoutIsTheSameGradient) {
