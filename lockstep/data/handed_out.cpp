@@ -93,6 +93,7 @@ void HandedOut::use_all() {
 }
 
 void HandedOut::seek(const data::Cursor& cursor) {
+  settle();  // what was used before does not move the place afterwards
   // Where it goes on at the step that the loop holds, that may still be used.
   if (!open_.empty() && cursor == open_.front().before) {
     for (Step& one : open_) one.asked = false;

@@ -103,6 +103,23 @@ TEST(Used, IsNoBatchAtWhichALoopEnds) {
   }
 }
 
+TEST(Used, BatchesMoveNoCursorThatIsSoughtAfterwards) {
+  Trainer trainer;
+  for (const auto& batch : trainer.data.epoch(0)) {
+    trainer.run(batch);
+    if (trainer.strategy.step() == 2) break;
+  }
+  data::Cursor cursor = trainer.data.cursor();
+  cursor.position = 4;  // before the batch that was used last
+  for (const auto& batch : trainer.data.epoch(1)) {
+    trainer.run(batch);
+    if (trainer.strategy.step() == 4) break;
+  }
+  cursor.epoch = 1;
+  trainer.data.seek(cursor);
+  EXPECT_EQ(trainer.place(), 4);
+}
+
 TEST(Used, IsABatchAlsoWhereARunIsGivenACopyOrAChangedOne) {
   Trainer trainer;
   int64_t step = 0;
