@@ -222,15 +222,14 @@ std::shared_ptr<internal::ModuleBinding> Strategy::bind_modules(
   internal::ValueDigests initial(*group_);
   const auto make = [&](internal::Proposal& mine) {
     registry_->require_fresh_module(options.name, place);
-    std::vector<std::shared_ptr<torch::nn::Module>> modules;
     const internal::DefaultGeneratorGuard callers;
-    for (int64_t r = 0; r < num_local_replicas(); ++r) {
+    const auto next_replicas = [&] {
       internal::RandomStream stream;
       stream.restart(internal::StreamKey::of_module(group_->seed(), options.name));
       const internal::RandomScope scope(stream);
-      modules.push_back(next());
-    }
-    binding = std::make_shared<internal::ModuleBinding>(group_, options.name, std::move(modules), *registry_, place);
+      return next();
+    };
+    binding = std::make_shared<internal::ModuleBinding>(group_, options.name, next_replicas, *registry_, place);
     std::string kinds;
     for (const Variable& variable : binding->variables()) {
       initial.add(variable.name(), variable.state().component(0));

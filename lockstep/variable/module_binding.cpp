@@ -56,10 +56,23 @@ Home home_of(const Registered& tensor, const std::string& module, int64_t index,
 }
 
 /// Whether a tensor that is not registered shares the parameter's memory on some replica, such as a transpose that the
-/// module's constructor has kept. It shows the weights only as long as the parameter stays in that memory.
+/// module's constructor has kept. It shows the weights only as long as the parameter stays in that memory. Components
+/// of several replicas may lie in one memory.
 bool has_alias(const std::vector<at::Tensor>& components) {
-  return std::any_of(components.begin(), components.end(),
-                     [](const at::Tensor& one) { return one.numel() > 0 && one.storage().use_count() > 1; });
+  return std::any_of(components.begin(), components.end(), [&](const at::Tensor& one) {
+    if (one.numel() == 0) return false;
+    const auto shares = [&](const at::Tensor& other) { return other.storage().is_alias_of(one.storage()); };
+    return static_cast<std::ptrdiff_t>(one.storage().use_count()) >
+           std::count_if(components.begin(), components.end(), shares);
+  });
+}
+
+/// The replica whose memory local replica r's component is to have, if the placement's copies are in `copies`.
+int64_t holder_of(int64_t r, const std::vector<VariableCopy>& copies) {
+  for (const VariableCopy& copy : copies) {
+    if (std::find(copy.replicas.begin(), copy.replicas.end(), r) != copy.replicas.end()) return copy.replicas.front();
+  }
+  return r;
 }
 
 /// "parameter 'a' was" or "parameters 'a', 'b' were"
@@ -89,55 +102,71 @@ VariableOptions options_of(const Registered& tensor, const std::string& module, 
 }  // namespace
 
 ModuleBinding::ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string name,
-                             std::vector<std::shared_ptr<torch::nn::Module>> modules, VariableRegistry& registry,
+                             FunctionRef<std::shared_ptr<torch::nn::Module>()> next, VariableRegistry& registry,
                              const std::source_location& place)
-    : group_(std::move(group)),
-      name_(std::move(name)),
-      place_(place),
-      modules_(std::move(modules)),
-      modes_(modules_.size()),
-      derived_(registry.derived()) {
+    : group_(std::move(group)), name_(std::move(name)), place_(place), derived_(registry.derived()) {
   if (name_.empty()) {
     throw UsageError("LS-NAME", "make_module was given an empty .name", "leave it out, or name it");
   }
+  const bool with_gradient = at::GradMode::is_enabled();
   const at::NoGradGuard no_grad;
   const int64_t first_replica = group_->first_replica();
-  for (std::size_t r = 0; r < modules_.size(); ++r) {
-    if (!modules_[r]) {
+  const auto count = static_cast<std::size_t>(group_->num_local_replicas());
+  modes_.resize(count);
+  std::vector<std::vector<Registered>> all;
+  std::vector<std::size_t> distinct;  // in all[0], each tensor once
+  std::vector<Home> homes;            // by `distinct`
+  std::vector<bool> is_early;         // by all[0]: whether other replicas' may be put into one memory early
+  SharesNothing shares_nothing(name_, first_replica);
+  registry.forget_unused();  // a layer of a model that is gone may be used again
+  for (std::size_t r = 0; r < count; ++r) {
+    const int64_t replica = first_replica + static_cast<int64_t>(r);
+    {
+      // The factory may build graphs, and does so under the caller's mode.
+      const at::AutoGradMode callers(with_gradient);
+      modules_.push_back(next());
+    }
+    if (!modules_.back()) {
       throw UsageError("LS-FACTORY",
-                       fmt::format("the factory of module '{}' returned nothing for replica {}", name_,
-                                   first_replica + static_cast<int64_t>(r)),
+                       fmt::format("the factory of module '{}' returned nothing for replica {}", name_, replica),
                        kFactoryRule);
     }
+    all.push_back(registered_in(*modules_.back()));
+    std::vector<Registered>& mine = all.back();
+    check_kinds(name_, mine, replica);
+    check_alike(name_, all.front(), first_replica, mine, replica);
+    // This comes before what is shared: the replicas of another model may have been given one memory.
+    check_others_memory(name_, mine, replica, registry.variables());
+    shares_nothing.add(*modules_.back(), mine);
+    check_no_aliases(name_, mine);
+    if (r == 0) {
+      std::map<const at::TensorImpl*, std::size_t> known;  // to find aliases
+      int64_t index = registry.num_placed();
+      for (std::size_t i = 0; i < mine.size(); ++i) {
+        const auto [variable, fresh] = known.try_emplace(mine[i].tensor.unsafeGetTensorImpl(), distinct.size());
+        names_.push_back({mine[i].name, variable->second});
+        is_early.push_back(fresh && is_alone_in_memory(mine[i]));
+        if (!fresh) continue;
+        distinct.push_back(i);
+        registry.require_fresh_variable(name_ + "." + mine[i].name, place_);
+        homes.push_back(home_of(mine[i], name_, index, registry, group_->plan().lanes()));
+        if (!mine[i].is_buffer) ++index;
+      }
+      continue;
+    }
+    for (const std::size_t i : distinct) check_equal(name_, all.front()[i], mine[i], first_replica, r);
+    // What was compared makes room for the next replica's.
+    std::vector<bool> is_given(mine.size(), false);
+    for (std::size_t k = 0; k < distinct.size(); ++k) {
+      const std::size_t i = distinct[k];
+      const auto holder = static_cast<std::size_t>(holder_of(static_cast<int64_t>(r), homes[k].copies));
+      is_given[i] = holder < r && is_early[i] && is_alone_in_memory(mine[i]) &&
+                    mine[i].tensor.strides() == all[holder][i].tensor.strides();
+      if (is_given[i]) mine[i].tensor.set_data(all[holder][i].tensor.variable_data());
+    }
+    shares_nothing.forget_last(is_given);
   }
-  std::vector<std::vector<Registered>> all;
-  for (const auto& module : modules_) all.push_back(registered_in(*module));
-  check_kinds(name_, all, first_replica);
-  check_alike(name_, all, first_replica);
-  registry.forget_unused();  // a layer of a model that is gone may be used again
-  // This comes before check_share_nothing: the replicas of another model may have been given one memory.
-  check_others_memory(name_, all, first_replica, registry.variables());
-  check_share_nothing(name_, modules_, all, first_replica);
-  for (const auto& tensors : all) check_no_aliases(name_, tensors);
-
-  std::vector<std::size_t> distinct;                   // in all[0], each tensor once
-  std::map<const at::TensorImpl*, std::size_t> known;  // the first module's tensors, to find aliases
-  for (std::size_t i = 0; i < all[0].size(); ++i) {
-    const Registered& first = all[0][i];
-    const auto [variable, fresh] = known.try_emplace(first.tensor.unsafeGetTensorImpl(), distinct.size());
-    names_.push_back({first.name, variable->second});
-    if (!fresh) continue;
-    distinct.push_back(i);
-    registry.require_fresh_variable(name_ + "." + first.name, place_);
-    for (std::size_t r = 1; r < all.size(); ++r) check_equal(name_, first, all[r][i], first_replica, r);
-  }
-  std::vector<Home> homes;
-  int64_t index = registry.num_placed();
-  for (const std::size_t i : distinct) {
-    homes.push_back(home_of(all[0][i], name_, index, registry, group_->plan().lanes()));
-    if (!all[0][i].is_buffer) ++index;
-  }
-  // Nothing has changed so far, and nothing is refused from here on.
+  // Nothing is refused from here on.
   for (std::size_t r = 0; r < all.size(); ++r) {
     const std::vector<std::string> stale = own_memory(all[r], all.front());
     if (r > 0 || stale.empty()) continue;
@@ -153,7 +182,15 @@ ModuleBinding::ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string na
     std::vector<at::Tensor> components;
     for (const auto& registered : all) components.push_back(registered[distinct[k]].tensor);
     VariableState::Origin origin{.place = place_, .local = home.local};
-    if (has_alias(components)) home.copies = one_for_each_replica(home.copies);
+    if (has_alias(components)) {
+      home.copies = one_for_each_replica(home.copies);
+      for (std::size_t r = 1; r < components.size(); ++r) {
+        const auto shares = [&](const at::Tensor& other) { return other.is_alias_of(components[r]); };
+        const bool is_given =
+            std::any_of(components.begin(), components.begin() + static_cast<std::ptrdiff_t>(r), shares);
+        if (is_given) components[r].set_data(components[r].variable_data().clone());
+      }
+    }
     for (const VariableCopy& copy : home.copies) {
       origin.devices.push_back(copy.device);
       const at::Tensor memory = components[static_cast<std::size_t>(copy.replicas.front())].variable_data();

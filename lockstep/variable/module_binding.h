@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/function_ref.h"
 #include "lockstep/variable/load_options.h"
 #include "lockstep/variable/variable.h"
 
@@ -29,15 +30,18 @@ class VariableRegistry;
 /// The modules of one Replicated and the variables behind them.
 class ModuleBinding {
  public:
-  /// `modules[r]` is local replica r's module, fresh from the factory; `place` is the user's line. Throws a UsageError
-  /// where the modules are not alike, where two of them share a module or a tensor, where one shares a tensor or memory
-  /// with a living variable of `registry`, where a tensor is not dense or not in the host's memory, where a parameter
-  /// shares elements with another tensor, or where another variable of `registry` has the name; and a DivergenceError
-  /// where initial values differ. Both errors name the variable and the replica, and no module has changed then.
+  /// `next()` gives each local replica's module in turn, fresh from the factory; `place` is the user's line. Throws a
+  /// UsageError where the modules are not alike, where two of them share a module or a tensor, where one shares a
+  /// tensor or memory with a living variable of `registry`, where a tensor is not dense or not in the host's memory,
+  /// where a parameter shares elements with another tensor, or where another variable of `registry` has the name; and a
+  /// DivergenceError where initial values differ. Both errors name the variable and the replica.
+  ///
   /// Afterwards each parameter has dense memory that no other variable shares, the parameters of all replicas are
-  /// equal, and those that the registry's placement puts into one copy lie in one memory.
+  /// equal, and those that the registry's placement puts into one copy lie in one memory. A parameter that has been
+  /// compared is put there before next() is called again, so that at most two modules' parameters are in memory for one
+  /// copy; but not one that is a view, or whose memory another tensor shows.
   ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string name,
-                std::vector<std::shared_ptr<torch::nn::Module>> modules, VariableRegistry& registry,
+                FunctionRef<std::shared_ptr<torch::nn::Module>()> next, VariableRegistry& registry,
                 const std::source_location& place);
 
   const std::string& name() const { return name_; }
@@ -92,7 +96,7 @@ class ModuleBinding {
   const std::shared_ptr<ReplicaGroup> group_;
   const std::string name_;
   const std::source_location place_;
-  const std::vector<std::shared_ptr<torch::nn::Module>> modules_;
+  std::vector<std::shared_ptr<torch::nn::Module>> modules_;
   std::vector<Variable> variables_;
   std::vector<Name> names_;
   /// By replica, used by that replica's thread. While the replica evaluates: each submodule of its module, and whether

@@ -57,13 +57,6 @@ bool share_an_element(const at::Tensor& a, const at::Tensor& b) {
   return bytes_of(b, mask, begin).any().item<bool>();
 }
 
-/// A range of memory and whose it is.
-struct OwnedRange {
-  AddressRange where;
-  std::size_t owner;
-  std::size_t item;  // which of the owner's
-};
-
 /// Two ranges of different owners that overlap, the lower owner's first, or nothing. Which of
 /// several such pairs it is depends on their addresses. Takes time in proportion to n log n.
 std::optional<std::pair<OwnedRange, OwnedRange>> overlap_of_two_owners(std::vector<OwnedRange> ranges) {
@@ -180,56 +173,56 @@ std::string text_of(const std::string& name, const at::Tensor& tensor) {
   return fmt::format("{} {} [{}]", name, c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
 }
 
-void check_kinds(const std::string& module, const std::vector<std::vector<Registered>>& all, int64_t first_replica) {
-  for (std::size_t r = 0; r < all.size(); ++r) {
-    for (const Registered& one : all[r]) {
-      const Misfit found = unsuited(one.tensor);
-      if (found.fits()) continue;
-      throw UsageError(found.code,
-                       fmt::format("{} '{}.{}' of replica {} {}", one.is_buffer ? "buffer" : "parameter", module,
-                                   one.name, first_replica + static_cast<int64_t>(r), found.why),
-                       "let the factory make it a dense tensor in the host's memory");
-    }
+void check_kinds(const std::string& module, const std::vector<Registered>& tensors, int64_t replica) {
+  for (const Registered& one : tensors) {
+    const Misfit found = unsuited(one.tensor);
+    if (found.fits()) continue;
+    throw UsageError(found.code,
+                     fmt::format("{} '{}.{}' of replica {} {}", one.is_buffer ? "buffer" : "parameter", module,
+                                 one.name, replica, found.why),
+                     "let the factory make it a dense tensor in the host's memory");
   }
 }
 
-void check_alike(const std::string& module, const std::vector<std::vector<Registered>>& all, int64_t first_replica) {
-  for (std::size_t r = 1; r < all.size(); ++r) {
-    const std::size_t count = std::max(all[0].size(), all[r].size());
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::string here = i < all[0].size() ? signature(all[0][i]) : "nothing";
-      const std::string there = i < all[r].size() ? signature(all[r][i]) : "nothing";
-      if (here == there) continue;
-      throw UsageError("LS-FACTORY",
-                       fmt::format("module '{}' differs between replicas: replica {} has {} where replica {} has {}",
-                                   module, first_replica, here, first_replica + static_cast<int64_t>(r), there),
-                       kFactoryRule);
-    }
-  }
-}
-
-void check_share_nothing(const std::string& module, const std::vector<std::shared_ptr<torch::nn::Module>>& modules,
-                         const std::vector<std::vector<Registered>>& all, int64_t first_replica) {
-  const auto refuse = [&](std::size_t r, std::size_t s, const std::string& what) {
+void check_alike(const std::string& module, const std::vector<Registered>& first, int64_t first_replica,
+                 const std::vector<Registered>& tensors, int64_t replica) {
+  const std::size_t count = std::max(first.size(), tensors.size());
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::string here = i < first.size() ? signature(first[i]) : "nothing";
+    const std::string there = i < tensors.size() ? signature(tensors[i]) : "nothing";
+    if (here == there) continue;
     throw UsageError("LS-FACTORY",
-                     fmt::format("replicas {} and {} share {} of module '{}'", first_replica + static_cast<int64_t>(r),
-                                 first_replica + static_cast<int64_t>(s), what, module),
+                     fmt::format("module '{}' differs between replicas: replica {} has {} where replica {} has {}",
+                                 module, first_replica, here, replica, there),
+                     kFactoryRule);
+  }
+}
+
+void SharesNothing::add(const torch::nn::Module& module, const std::vector<Registered>& tensors) {
+  const std::size_t r = count_++;
+  const auto refuse = [&](std::size_t owner, const std::string& what) {
+    throw UsageError("LS-FACTORY",
+                     fmt::format("replicas {} and {} share {} of module '{}'", first_ + static_cast<int64_t>(owner),
+                                 first_ + static_cast<int64_t>(r), what, module_),
                      kFactoryRule);
   };
-  std::unordered_map<const torch::nn::Module*, std::size_t> owners;
-  std::vector<OwnedRange> ranges;
-  for (std::size_t r = 0; r < modules.size(); ++r) {
-    for (const auto& part : modules[r]->modules()) {
-      const std::size_t owner = owners.try_emplace(part.get(), r).first->second;
-      if (owner != r) refuse(owner, r, "a module (" + part->name() + ")");
-    }
-    for (std::size_t i = 0; i < all[r].size(); ++i)
-      ranges.push_back({address_range_of_storage(all[r][i].tensor), r, i});
+  for (const auto& part : module.modules()) {
+    const std::size_t owner = owners_.try_emplace(part.get(), r).first->second;
+    if (owner != r) refuse(owner, "a module (" + part->name() + ")");
   }
-  if (const auto overlap = overlap_of_two_owners(std::move(ranges))) {
-    const auto& [first, second] = *overlap;
-    refuse(first.owner, second.owner, "the tensor " + all[second.owner][second.item].name);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const at::Tensor& tensor = tensors[i].tensor;
+    ranges_.push_back({address_range_of_storage(tensor), r, i});
+    if (tensor.numel() == 0) continue;
+    const std::size_t owner = owners_.try_emplace(tensor.unsafeGetTensorImpl(), r).first->second;
+    if (owner != r) refuse(owner, "the tensor " + tensors[i].name);
   }
+  const auto overlap = overlap_of_two_owners(ranges_);
+  if (overlap) refuse(overlap->first.owner, "the tensor " + tensors[overlap->second.item].name);
+}
+
+void SharesNothing::forget_last(const std::vector<bool>& is_given) {
+  std::erase_if(ranges_, [&](const OwnedRange& range) { return range.owner + 1 == count_ && is_given[range.item]; });
 }
 
 void check_no_aliases(const std::string& module, const std::vector<Registered>& tensors) {
@@ -249,25 +242,20 @@ void check_no_aliases(const std::string& module, const std::vector<Registered>& 
   }
 }
 
-void check_others_memory(const std::string& module, const std::vector<std::vector<Registered>>& all,
-                         int64_t first_replica, const std::vector<std::shared_ptr<VariableState>>& others) {
-  const std::size_t count = all.front().size();
+void check_others_memory(const std::string& module, const std::vector<Registered>& tensors, int64_t replica,
+                         const std::vector<std::shared_ptr<VariableState>>& others) {
   const auto refuse = [&](std::size_t item, const VariableState& other) {
     throw UsageError(
         "LS-FACTORY",
         fmt::format("variable '{}.{}' would share its tensor or memory, on replica {}, with variable '{}'", module,
-                    all[item / count][item % count].name, first_replica + static_cast<int64_t>(item / count),
-                    other.name()),
+                    tensors[item].name, replica, other.name()),
         "let each factory make its own layers; for a layer that two models use, make one module that contains both");
   };
   std::unordered_map<const at::TensorImpl*, std::size_t> ours;
   std::vector<OwnedRange> ranges;
-  for (std::size_t r = 0; r < all.size(); ++r) {
-    for (std::size_t i = 0; i < count; ++i) {
-      const at::Tensor& tensor = all[r][i].tensor;
-      ours.emplace(tensor.unsafeGetTensorImpl(), r * count + i);
-      ranges.push_back({address_range_of(tensor), 1, r * count + i});
-    }
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    ours.emplace(tensors[i].tensor.unsafeGetTensorImpl(), i);
+    ranges.push_back({address_range_of(tensors[i].tensor), 1, i});
   }
   for (std::size_t v = 0; v < others.size(); ++v) {
     for (int64_t r = 0; r < others[v]->num_components(); ++r) {
@@ -279,6 +267,12 @@ void check_others_memory(const std::string& module, const std::vector<std::vecto
   }
   if (const auto overlap = overlap_of_two_owners(std::move(ranges)))
     refuse(overlap->second.item, *others[overlap->first.item]);
+}
+
+bool is_alone_in_memory(const Registered& one) {
+  if (one.is_buffer || one.tensor.numel() == 0 || !is_plain_leaf(one.tensor) || !can_stay(one.tensor)) return false;
+  const at::Storage& storage = one.tensor.storage();
+  return storage.use_count() == 1 && storage.resizable();  // memory of from_blob, or of a file, cannot be resized
 }
 
 std::vector<std::string> own_memory(std::vector<Registered>& tensors, const std::vector<Registered>& firsts) {

@@ -7,7 +7,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
+
+#include "lockstep/variable/written_memory.h"
 
 namespace torch::nn {
 class Module;
@@ -33,22 +37,50 @@ std::string text_of(const std::string& name, const at::Tensor& tensor);
 /// The remedy in errors about a factory of modules: what it must do.
 extern const char* const kFactoryRule;
 
-// Checks of what a factory made; `all[r]` are local replica r's tensors. Each throws a UsageError that names the module
-// and the tensor, and replicas where they matter.
+// Checks of what a factory made for a replica. Each throws a UsageError that names the module and the tensor, and
+// replicas where they matter.
 
 /// Each tensor is strided, not nested, not quantized, and in the host's memory.
-void check_kinds(const std::string& module, const std::vector<std::vector<Registered>>& all, int64_t first_replica);
-/// Replicas have the same names, shapes and dtypes.
-void check_alike(const std::string& module, const std::vector<std::vector<Registered>>& all, int64_t first_replica);
-/// Replicas share neither submodules nor memory, be it under different storages (torch::from_blob).
-void check_share_nothing(const std::string& module, const std::vector<std::shared_ptr<torch::nn::Module>>& modules,
-                         const std::vector<std::vector<Registered>>& all, int64_t first_replica);
+void check_kinds(const std::string& module, const std::vector<Registered>& tensors, int64_t replica);
+/// The replica has the names, shapes and dtypes of the first one.
+void check_alike(const std::string& module, const std::vector<Registered>& first, int64_t first_replica,
+                 const std::vector<Registered>& tensors, int64_t replica);
 /// No tensor is, or shares memory with, a component of the `others`: the strategy's other living variables.
-void check_others_memory(const std::string& module, const std::vector<std::vector<Registered>>& all,
-                         int64_t first_replica, const std::vector<std::shared_ptr<VariableState>>& others);
+void check_others_memory(const std::string& module, const std::vector<Registered>& tensors, int64_t replica,
+                         const std::vector<std::shared_ptr<VariableState>>& others);
+
+/// A range of memory and whose it is.
+struct OwnedRange {
+  AddressRange where;
+  std::size_t owner;
+  std::size_t item;  // which of the owner's
+};
+
+/// Replicas share neither submodules nor memory, be it under different storages (torch::from_blob).
+class SharesNothing {
+ public:
+  SharesNothing(std::string module, int64_t first_replica) : module_(std::move(module)), first_(first_replica) {}
+  /// The next local replica's module. Throws a UsageError that names both replicas where it shares something with one
+  /// before. The modules that were added must live as long as this object.
+  void add(const torch::nn::Module& module, const std::vector<Registered>& tensors);
+  /// Those tensors of the replica that was added last have been given another replica's memory, by `is_given`[item].
+  void forget_last(const std::vector<bool>& is_given);
+
+ private:
+  const std::string module_;
+  const int64_t first_;
+  std::size_t count_ = 0;                                // replicas so far
+  std::unordered_map<const void*, std::size_t> owners_;  // of submodules, and of tensors with elements
+  std::vector<OwnedRange> ranges_;
+};
+
 /// No parameter shares an element with another tensor of the module. Parts of one tensor (chunk, split) are allowed:
 /// they share a storage, but no element.
 void check_no_aliases(const std::string& module, const std::vector<Registered>& tensors);
+
+/// Whether nothing but this parameter shows its memory, which belongs to an allocator, and own_memory() would leave it
+/// where it is. Such a parameter can be given other memory of the same values before all modules have been made.
+bool is_alone_in_memory(const Registered& one);
 
 /// Moves parameters of a replica's module to new memory; they keep their values. A parameter is moved where it is not
 /// dense, has a conjugate or negative bit, is a view of a part of a storage, shares its storage with another registered
