@@ -94,6 +94,22 @@ std::string to_string(const Address& address) {
   return ipv6 ? fmt::format("[{}]:{}", address.host, address.port) : fmt::format("{}:{}", address.host, address.port);
 }
 
+bool needs_zone(const std::string& host) {
+  in6_addr bytes;
+  return inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), &bytes) == 1 && IN6_IS_ADDR_LINKLOCAL(&bytes);
+}
+
+std::string zone_of(const std::string& host) {
+  const std::size_t percent = host.find('%');
+  return percent == std::string::npos ? "" : host.substr(percent + 1);
+}
+
+std::string without_zone(const std::string& host) { return needs_zone(host) ? host.substr(0, host.find('%')) : host; }
+
+std::string in_zone(const std::string& host, const std::string& zone) {
+  return needs_zone(host) && !zone.empty() ? without_zone(host) + "%" + zone : host;
+}
+
 bool is_ip_number(const std::string& host) { return ip_bytes(host).has_value(); }
 
 bool hosts_differ(const std::string& a, const std::string& b) {

@@ -26,6 +26,16 @@ std::string parse_host(const NamedText& value);
 /// "host:port", with brackets around an IPv6 host.
 std::string to_string(const Address& address);
 
+/// Whether it is an IPv6 number that means another host on each network: fe80::/10, with or without a zone.
+bool needs_zone(const std::string& host);
+/// The zone of an IPv6 number, "eth0" of "fe80::1%eth0"; empty where there is none. It is the name of an interface of
+/// the host that uses the number, and means nothing to other hosts.
+std::string zone_of(const std::string& host);
+/// The number as other hosts may hear it: "fe80::1". Every other host as it is.
+std::string without_zone(const std::string& host);
+/// The number as this host uses it: with this zone, in place of any other, where it needs one and `zone` is not empty.
+std::string in_zone(const std::string& host, const std::string& zone);
+
 /// Whether the host is an IPv4 or IPv6 number.
 bool is_ip_number(const std::string& host);
 

@@ -126,6 +126,21 @@ bool is_wildcard(const std::string& address) {
   return inet_pton(AF_INET6, address.c_str(), &v6) == 1 && IN6_IS_ADDR_UNSPECIFIED(&v6);
 }
 
+std::string in_own_zone(const std::string& host, const std::string& interface_name,
+                        const std::vector<InterfaceAddress>& interfaces) {
+  if (!needs_zone(host)) return host;
+  if (!interface_name.empty()) return in_zone(host, interface_name);
+  std::set<std::string> possible;
+  for (const InterfaceAddress& one : interfaces) {
+    if (one.name == zone_of(host)) return host;
+    if (needs_zone(one.address)) possible.insert(one.name);
+  }
+  if (possible.size() == 1) return in_zone(host, *possible.begin());
+  refuse(fmt::format("{} means another host on each network, and this host has {} interfaces that may lead to it",
+                     in_quotes(host), possible.size()),
+         {interfaces, {}, {}});
+}
+
 std::vector<InterfaceAddress> network_interfaces() {
   ifaddrs* first = nullptr;
   if (getifaddrs(&first) != 0) {
@@ -186,7 +201,7 @@ OwnAddress choose_interface(const ClusterSpec& spec, const NetworkView& view) {
 OwnAddress choose_interface(const ClusterSpec& spec, std::chrono::milliseconds longest) {
   NetworkView view{network_interfaces(), {}, route_source};
   const std::string chief = chief_host(spec);
-  if (!chief.empty()) view.chief = look_up(chief, longest);
+  if (!chief.empty()) view.chief = look_up(in_own_zone(chief, spec.interface_name, view.interfaces), longest);
   return choose_interface(spec, view);
 }
 

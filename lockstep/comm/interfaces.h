@@ -28,6 +28,13 @@ bool is_private(const std::string& address);
 /// Whether it stands for all addresses of a host: 0.0.0.0 and ::.
 bool is_wildcard(const std::string& address);
 
+/// A host as this one reaches it. An IPv6 number that needs a zone (fe80::1) gets that of this host, whatever zone it
+/// was given on another one: `interface_name` where that is not empty, the zone that it has where this host has an
+/// interface of that name, or the only interface with such an address. A ClusterError (LS-CLUSTER-INTERFACE) where
+/// these are several, or none. Every other host stays as it is.
+std::string in_own_zone(const std::string& host, const std::string& interface_name,
+                        const std::vector<InterfaceAddress>& interfaces);
+
 /// The numbers of a host, in the order in which the system gives them, without duplicates. It waits for `longest` at
 /// most. A ClusterError (LS-CLUSTER-LOOK-UP) where the name is not known, or the answer takes longer.
 std::vector<std::string> look_up(const std::string& host, std::chrono::milliseconds longest);

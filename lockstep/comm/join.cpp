@@ -104,7 +104,9 @@ internal::NetworkJob network_job(const ClusterSpec& cluster, const JoinOptions& 
   internal::NetworkJob job{
       .num_workers = cluster.num_workers(),
       .worker_index = cluster.worker_index(),
-      .chief = internal::look_up(chief.host, std::min<milliseconds>(left_of(progress), seconds(10))),
+      .chief =
+          internal::look_up(internal::in_own_zone(chief.host, cluster.interface_name, internal::network_interfaces()),
+                            std::min<milliseconds>(left_of(progress), seconds(10))),
       .chief_port = chief.port,
       .chief_name = internal::is_ip_number(chief.host) ? "" : chief.host,
       .own_address = own.address,

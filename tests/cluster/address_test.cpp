@@ -70,6 +70,18 @@ RC_GTEST_PROP(Address, IsReadAsItIsWritten, ()) {
   RC_ASSERT(parse_address({"A", to_string(number)}) == number);
 }
 
+TEST(Address, AZoneBelongsToTheHostThatUsesIt) {
+  EXPECT_TRUE(needs_zone("fe80::1") && needs_zone("fe80::1%eth0") && needs_zone("FEBF::1"));
+  EXPECT_FALSE(needs_zone("fd00::1") || needs_zone("::1") || needs_zone("169.254.0.1") || needs_zone("fe80.example"));
+  EXPECT_EQ(zone_of("fe80::1%eth0"), "eth0");
+  EXPECT_EQ(zone_of("fe80::1"), "");
+  EXPECT_EQ(without_zone("fe80::1%eth0"), "fe80::1");
+  EXPECT_EQ(without_zone("node1"), "node1");
+  EXPECT_EQ(in_zone("fe80::1%eth0", "ens3"), "fe80::1%ens3");
+  EXPECT_EQ(in_zone("fe80::1%eth0", ""), "fe80::1%eth0");
+  EXPECT_EQ(in_zone("10.0.0.1", "ens3"), "10.0.0.1");
+}
+
 TEST(Address, HostsDifferOnlyWhereThatIsCertain) {
   EXPECT_TRUE(hosts_differ("node1", "node2"));
   EXPECT_TRUE(hosts_differ("node1", "node10"));

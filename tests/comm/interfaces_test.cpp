@@ -121,6 +121,22 @@ TEST(LookUp, TakesNumbersAndNames) {
   EXPECT_TRUE(std::all_of(numbers.begin(), numbers.end(), is_loopback));
 }
 
+TEST(Interfaces, GiveALinkLocalNumberTheZoneOfThisHost) {
+  const std::vector<InterfaceAddress> one = {{"lo", "::1"}, {"ens3", "fe80::7%ens3"}, {"ens3", "fd00::7"}};
+  EXPECT_EQ(in_own_zone("fe80::1%eth0", "", one), "fe80::1%ens3");  // eth0 is another host's
+  EXPECT_EQ(in_own_zone("fe80::1", "", one), "fe80::1%ens3");
+  EXPECT_EQ(in_own_zone("fe80::1%eth0", "ib0", one), "fe80::1%ib0");
+  EXPECT_EQ(in_own_zone("fe80::1%eth0", "", kInterfaces), "fe80::1%eth0");
+  EXPECT_EQ(in_own_zone("fe80::1", "tun0", kInterfaces), "fe80::1%tun0");
+  for (const char* other : {"fd00::1", "::1", "10.0.0.1", "169.254.0.1", "node1"}) {
+    EXPECT_EQ(in_own_zone(other, "eth0", kInterfaces), other);
+  }
+  for (const char* unclear : {"fe80::1", "fe80::1%wlan0"}) {
+    expect_error<ClusterError>([&] { in_own_zone(unclear, "", kInterfaces); }, "LS-CLUSTER-INTERFACE",
+                               {"'" + std::string(unclear) + "'", "2 interfaces", "eth0", "tun0"});
+  }
+}
+
 TEST(LookUp, GivesUpInTimeAndNamesTheHost) {
   // No answer can be there after no time, and a name that does not exist is an error as well.
   expect_error<ClusterError>([] { look_up("no-such-host.invalid", std::chrono::milliseconds(0)); },

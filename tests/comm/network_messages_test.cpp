@@ -152,6 +152,19 @@ RC_GTEST_PROP(Joiner, ComesBackFromItsText, ()) {
   RC_ASSERT(back->expected == joiner.expected);
 }
 
+TEST(Members, HaveTheZoneOfTheHostThatUsesThem) {
+  const Joiner joiner{.member = {.address = "fe80::1%eth0"}, .num_workers = 2};
+  EXPECT_EQ(encode(joiner).find("eth0"), std::string::npos) << encode(joiner);
+  Members members{.all = {joiner.member, {.address = "10.0.0.1"}, {.address = "fd00::1"}}};
+  std::optional<Members> there = decode_members(encode(members));
+  ASSERT_TRUE(there.has_value());
+  EXPECT_EQ(there->all[0].address, "fe80::1");
+  set_zone(there->all, "ens3");
+  EXPECT_EQ(there->all[0].address, "fe80::1%ens3");
+  EXPECT_EQ(there->all[1].address, "10.0.0.1");
+  EXPECT_EQ(there->all[2].address, "fd00::1");
+}
+
 RC_GTEST_PROP(Members, ComeBackFromTheirText, ()) {
   Members members{.all = {}, .session = any_text()};
   for (int count = *rc::gen::inRange(0, 5); count > 0; --count) members.all.push_back(any_member());

@@ -203,8 +203,9 @@ TEST(NetworkRendezvous, LetsAWorkerOfTheNextStartWaitWhileTheChiefIsInARun) {
 TEST(NetworkRendezvous, NamesTheAddressThatAnotherProgramHas) {
   const auto other = std::make_unique<NetworkRendezvous>(job_of(0, 2));
   const uint16_t port = other->port();
-  expect_error<ClusterError>([&] { std::make_unique<NetworkRendezvous>(job_of(0, 2, port)); }, "LS-CLUSTER-SOCKET",
-                             {"worker 0", "127.0.0.1", std::to_string(port), "Address already in use"});
+  expect_error<ClusterError>(
+      [&] { std::make_unique<NetworkRendezvous>(job_of(0, 2, port)); }, "LS-CLUSTER-SOCKET",
+      {"worker 0", "127.0.0.1", std::to_string(port), "Address already in use", "process " + std::to_string(getpid())});
   NetworkJob elsewhere = job_of(0, 2);
   elsewhere.own_address = "192.0.2.1";
   expect_error<ClusterError>([&] { std::make_unique<NetworkRendezvous>(elsewhere); }, "LS-CLUSTER-SOCKET",

@@ -42,6 +42,16 @@ TEST(HostsFile, HasAHostInEachLineAndPerhapsItsSlots) {
   EXPECT_EQ(parse("\n#\nnode1\n")[0].line, 3u);
 }
 
+TEST(HostsFile, MayBeginWithTheMarkOfUtf8ButIsNoUtf16) {
+  expect_hosts("\xef\xbb\xbfnode1:2\nnode2", {{"node1", 2}, {"node2", 0}});
+  expect_hosts("\xef\xbb\xbf# all\nnode1", {{"node1", 0}});
+  const std::string utf16("n\0o\0d\0e\0\n\0", 10);
+  for (const std::string& text : {"\xff\xfe" + utf16, "\xfe\xff" + utf16.substr(1), utf16, utf16.substr(1, 8)}) {
+    expect_error<UsageError>([&] { parse(text); }, "LS-HOSTS", {"hosts", "UTF-16"});
+  }
+  expect_error<UsageError>([] { parse("\xef\xbb\xbf"); }, "LS-HOSTS", {"names no host"});
+}
+
 TEST(HostsFile, NamesThePlaceOfEachMistake) {
   const auto expect_refused = [](const std::string& text, const std::string& place, const std::string& what) {
     SCOPED_TRACE(text);

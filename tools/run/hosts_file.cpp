@@ -102,6 +102,12 @@ std::vector<Word> words_of(std::string_view line) {
   return words;
 }
 
+/// By its mark, in either order of bytes, or because one of its first two bytes is 0.
+bool is_utf16(std::string_view text) {
+  if (text.size() < 2) return false;
+  return text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff") || (text[0] == '\0') != (text[1] == '\0');
+}
+
 bool is_same_host(const std::string& a, const std::string& b) {
   if (internal::is_ip_number(a) && internal::is_ip_number(b)) return !internal::hosts_differ(a, b);
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
@@ -118,7 +124,13 @@ std::vector<HostLine> parse_hosts(const std::string& name, const std::string& te
   std::vector<HostLine> hosts;
   std::vector<Word> places;  // by host
   std::size_t line = 0;
-  for (std::string_view rest = text; !rest.empty();) {
+  if (is_utf16(text)) {
+    throw UsageError("LS-HOSTS", fmt::format("{} is a text in UTF-16", name), "save it as UTF-8, or as plain ASCII");
+  }
+  constexpr std::string_view kMark = "\xef\xbb\xbf";  // of UTF-8: some editors write it
+  std::string_view rest = text;
+  if (rest.starts_with(kMark)) rest.remove_prefix(kMark.size());
+  while (!rest.empty()) {
     const std::size_t end = std::min(rest.find('\n'), rest.size());
     const std::vector<Word> words = words_of(rest.substr(0, end));
     rest.remove_prefix(std::min(end + 1, rest.size()));

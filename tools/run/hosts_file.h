@@ -18,10 +18,11 @@ struct HostLine {
 };
 
 /// The hosts of a file in their order; `name` is the file's, for messages. A line is "host", "host:slots" or "host
-/// slots=K", where an IPv6 number stands in brackets; '#' begins a comment. A UsageError (LS-HOSTS) names the line and
+/// slots=K", where an IPv6 number stands in brackets; '#' begins a comment. The byte order mark of UTF-8 is skipped. A
+/// UsageError (LS-HOSTS) names the line and
 /// the column, counted in bytes from 1:
 ///
-/// - a line that is none of these, and a file without any host;
+/// - a line that is none of these, a file without any host, and a text in UTF-16, of which it names no line;
 /// - a host that two lines name;
 /// - a loopback address beside a host that has another one: it would mean a different host on each host.
 std::vector<HostLine> parse_hosts(const std::string& name, const std::string& text);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lockstep/comm/network/endpoint.h"
+#include "lockstep/comm/port_holder.h"
 #include "lockstep/comm/socket_address.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
@@ -35,10 +36,13 @@ const char* text_of(Kind kind) {
 }
 
 [[noreturn]] void throw_cannot_listen(const std::string& who, const std::string& address, uint16_t port, int error) {
-  throw ClusterError(
-      "LS-CLUSTER-SOCKET", fmt::format("{} cannot listen at {}, port {}: {}", who, address, port, std::strerror(error)),
-      error == EADDRINUSE ? "end the other program that listens there, or give this worker another port"
-                          : "correct the address, or set LOCKSTEP_INTERFACE to an interface of this host");
+  const std::string holder = error == EADDRINUSE ? port_holder(port) : "";
+  throw ClusterError("LS-CLUSTER-SOCKET",
+                     fmt::format("{} cannot listen at {}, port {}: {}{}{}", who, address, port, std::strerror(error),
+                                 holder.empty() ? "" : "; the port is used by ", holder),
+                     error == EADDRINUSE
+                         ? "end the other program that listens there, or give this worker another port"
+                         : "correct the address, or set LOCKSTEP_INTERFACE to an interface of this host");
 }
 
 /// The first byte of every TLS handshake.

@@ -24,7 +24,7 @@ json to_json(const Member& member) {
           {"process", member.process},
           {"host", member.host},
           {"host_id", member.host_id},
-          {"address", member.address},
+          {"address", without_zone(member.address)},
           {"port", member.port},
           {"datagram_port", member.datagram_port}};
 }
@@ -116,6 +116,10 @@ std::optional<Attachment> decode_attachment(const std::string& text) {
     return {};
   }
   return attachment;
+}
+
+void set_zone(std::vector<Member>& members, const std::string& zone) {
+  for (Member& member : members) member.address = in_zone(member.address, zone);
 }
 
 std::string objection_to(const Joiner& joiner, const Joiner& chief) {

@@ -14,7 +14,7 @@ struct Member {
   int64_t process = 0;
   std::string host = {};     // its name, for messages
   std::string host_id = {};  // equal for two workers that can share memory
-  std::string address = {};  // of its listener: a number
+  std::string address = {};  // of its listener: a number; it travels without a zone, which each host has for itself
   uint16_t port = 0;
   uint16_t datagram_port = 0;  // 0: it receives none
 
@@ -55,6 +55,9 @@ std::string encode(const Attachment& attachment);
 std::optional<Joiner> decode_joiner(const std::string& text);
 std::optional<Members> decode_members(const std::string& text);
 std::optional<Attachment> decode_attachment(const std::string& text);
+
+/// Gives the members' addresses the zone by which this host reaches the others, where they need one.
+void set_zone(std::vector<Member>& members, const std::string& zone);
 
 /// Why a process does not fit to worker 0, or an empty text. `chief` is what worker 0 itself would say.
 std::string objection_to(const Joiner& joiner, const Joiner& chief);

@@ -7,6 +7,7 @@
 #include <exception>
 #include <utility>
 
+#include "lockstep/cluster/address.h"
 #include "lockstep/comm/network/refusal.h"
 #include "lockstep/comm/this_host.h"
 #include "lockstep/core/error.h"
@@ -38,10 +39,19 @@ NetworkJob checked(NetworkJob job) {
   return job;
 }
 
+std::string zone_of_job(const NetworkJob& job) {
+  std::string zone = zone_of(job.own_address);
+  for (const std::string& number : job.chief) {
+    if (zone.empty()) zone = zone_of(number);
+  }
+  return zone;
+}
+
 }  // namespace
 
 NetworkRendezvous::NetworkRendezvous(NetworkJob job)
     : job_(checked(std::move(job))),
+      zone_(zone_of_job(job_)),
       tls_(job_.secret, job_.id),
       listener_(context_, job_.own_address, job_.worker_index == 0 ? job_.chief_port : job_.own_port, tls_,
                 fmt::format("worker {}", job_.worker_index)),
@@ -58,7 +68,7 @@ NetworkRendezvous::NetworkRendezvous(NetworkJob job)
                       .process = getpid(),
                       .host = host_name(),
                       .host_id = job_.host_id.empty() ? host_id() : job_.host_id,
-                      .address = job_.own_address,
+                      .address = without_zone(job_.own_address),
                       .port = listener_.port(),
                       .datagram_port = datagrams_->port()},
            .num_workers = job_.num_workers,

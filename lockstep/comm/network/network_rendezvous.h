@@ -153,6 +153,7 @@ class NetworkRendezvous {
 
   asio::io_context context_{1};  // first: it is destroyed after all that uses it
   const NetworkJob job_;
+  const std::string zone_;  // by which this host reaches addresses that need one
   const TlsContext tls_;
   Listener listener_;
   std::unique_ptr<Datagrams> datagrams_;

@@ -84,6 +84,7 @@ asio::awaitable<void> NetworkRendezvous::gather(Progress& progress) {
     if (joined) members_.all.push_back(joined->member);
   }
   const std::string text = encode(members_);
+  set_zone(members_.all, zone_);
   for (const auto& joined : joined_) {
     if (!joined) continue;
     const int64_t parent = relays() ? parent_in_tree(joined->member.worker) : 0;

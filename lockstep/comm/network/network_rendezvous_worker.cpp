@@ -146,6 +146,7 @@ asio::awaitable<bool> NetworkRendezvous::join_chief(std::shared_ptr<Connection> 
     co_await wait_for_members(answer->about);
   } else {
     members_ = std::move(*members);
+    set_zone(members_.all, zone_);
     changed_.notify();
   }
   co_return true;
@@ -163,7 +164,10 @@ asio::awaitable<void> NetworkRendezvous::take_members(std::shared_ptr<Connection
     listener_.refuse(*connection);
     co_return;
   }
-  if (members_.all.empty()) members_ = std::move(*members);
+  if (members_.all.empty()) {
+    members_ = std::move(*members);
+    set_zone(members_.all, zone_);
+  }
   changed_.notify();
   connection->send({.kind = Kind::kAttached, .number = static_cast<uint64_t>(job_.worker_index)});
   connection->close_after(seconds(1));

@@ -1,0 +1,96 @@
+#include "lockstep/comm/port_holder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <system_error>
+
+namespace lockstep::internal {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint32_t kListening = 10;
+
+std::string text_of(const fs::path& path) {
+  std::ifstream file(path);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+std::vector<std::string_view> words_of(std::string_view line) {
+  std::vector<std::string_view> words;
+  while (true) {
+    const std::size_t begin = line.find_first_not_of(" \t");
+    if (begin == std::string_view::npos) return words;
+    const std::size_t end = std::min(line.find_first_of(" \t", begin), line.size());
+    words.push_back(line.substr(begin, end - begin));
+    line.remove_prefix(end);
+  }
+}
+
+std::optional<uint64_t> number(std::string_view text, int base) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
+  return error == std::errc{} && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
+}
+
+/// The process that has a file "socket:[INODE]", among those that this one may look into.
+std::optional<std::string> process_with(const std::string& socket, const fs::path& proc) {
+  std::error_code none;
+  for (fs::directory_iterator process(proc, none), end; process != end; process.increment(none)) {
+    const std::string id = process->path().filename();
+    if (!number(id, 10)) continue;
+    std::error_code refused;
+    for (fs::directory_iterator file(process->path() / "fd", refused); file != end; file.increment(refused)) {
+      std::error_code gone;
+      if (fs::read_symlink(file->path(), gone) != socket || gone) continue;
+      std::string name = text_of(process->path() / "comm");
+      name.erase(std::find(name.begin(), name.end(), '\n'), name.end());
+      return name.empty() ? fmt::format("process {}", id) : fmt::format("process {} ({})", id, name);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<PortSocket> sockets_at(std::string_view table, uint16_t port) {
+  std::vector<PortSocket> found;
+  while (!table.empty()) {
+    const std::size_t end = std::min(table.find('\n'), table.size());
+    // Number, own address, other address, state, queues, timer, retransmits, user, timeout, inode.
+    const std::vector<std::string_view> words = words_of(table.substr(0, end));
+    table.remove_prefix(std::min(end + 1, table.size()));
+    if (words.size() < 10 || words[1].find(':') == std::string_view::npos) continue;
+    const auto own_port = number(words[1].substr(words[1].rfind(':') + 1), 16);
+    const auto state = number(words[3], 16);
+    const auto user = number(words[7], 10);
+    const auto inode = number(words[9], 10);
+    if (!own_port || *own_port != port || !state || !user || !inode) continue;
+    found.push_back({*inode, static_cast<uint32_t>(*user), *state == kListening});
+  }
+  std::stable_partition(found.begin(), found.end(), [](const PortSocket& one) { return one.listens; });
+  return found;
+}
+
+std::string port_holder(uint16_t port, const std::filesystem::path& proc) {
+  std::vector<PortSocket> sockets;
+  for (const char* table : {"net/tcp", "net/tcp6"}) {
+    const std::vector<PortSocket> some = sockets_at(text_of(proc / table), port);
+    sockets.insert(sockets.end(), some.begin(), some.end());
+  }
+  std::stable_partition(sockets.begin(), sockets.end(), [](const PortSocket& one) { return one.listens; });
+  for (const PortSocket& one : sockets) {
+    if (one.inode == 0) continue;  // no process has it any more
+    if (auto process = process_with(fmt::format("socket:[{}]", one.inode), proc)) return *process;
+    return fmt::format("a process of user {}", one.user);
+  }
+  return sockets.empty() ? "" : "a connection that is being closed";
+}
+
+}  // namespace lockstep::internal
