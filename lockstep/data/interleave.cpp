@@ -8,6 +8,7 @@
 #include <functional>
 #include <numeric>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -29,6 +30,12 @@ using data::StreamReader;
 using data::StreamSource;
 using internal::append;
 using internal::PositionParts;
+
+/// Of streams that are read in turn: caches that hold them in the order of earlier versions have another digest.
+uint64_t order_digest(uint64_t streams, std::string_view kind, const InterleaveOptions& options) {
+  if (options.cycle_length == 1) return internal::stage_digest(streams, kind);
+  return internal::stage_digest(streams, kind, {2});
+}
 
 /// How streams are read in turn, for descriptions, which tell other elements apart.
 std::string in_turn(const InterleaveOptions& options) {
@@ -53,6 +60,20 @@ class Children {
   virtual StreamPosition position() const = 0;
 };
 
+/// Behind the children's position in a reader's. Earlier versions gave a stream's place away within its turn, and wrote
+/// no mark here.
+constexpr int64_t kEndedStreamsPassOn = -2;
+
+[[noreturn]] void refuse_earlier(int64_t cycle_length) {
+  throw UsageError(
+      "LS-STATE-MISFIT",
+      fmt::format("a cursor was saved by an earlier version, which read {} streams in turn in another order",
+                  cycle_length),
+      "finish the epoch with that version, or begin an epoch: its cursor has the position 0 and no stream");
+}
+
+/// Places for streams, visited in turn. The turn of a place ends with its block, or where its stream ends; a place
+/// without a stream gets the next one when it is visited.
 class InterleaveReader final : public StreamReader {
  public:
   InterleaveReader(std::unique_ptr<Children> children, const InterleaveOptions& options)
@@ -60,33 +81,40 @@ class InterleaveReader final : public StreamReader {
 
   void restore(PositionParts& parts) {
     started_ = true;
-    turn_ = static_cast<std::size_t>(parts.number());
+    const int64_t mark = parts.number(kEndedStreamsPassOn);
+    // Invariant: with one place the order, and what the numbers mean, are those of earlier versions.
+    const bool is_earlier = mark != kEndedStreamsPassOn;
+    if (is_earlier && options_.cycle_length > 1) refuse_earlier(options_.cycle_length);
+    turn_ = is_earlier ? mark : parts.number();
     given_ = parts.number();
-    const int64_t open = parts.number();
-    for (int64_t i = 0; i < open; ++i) {
+    const int64_t places = parts.number();
+    if (turn_ < 0 || turn_ >= options_.cycle_length || turn_ > places || places > options_.cycle_length) parts.refuse();
+    for (int64_t place = 0; place < places; ++place) {
+      if (!is_earlier && parts.number() == 0) {
+        places_.emplace_back();
+        continue;
+      }
       const StreamPosition key = parts.inner();
-      open_.push_back(children_->again(key, parts.inner()));
+      places_.push_back(children_->again(key, parts.inner()));
+      ++open_;
     }
   }
 
   bool next(Batch& element) override {
-    if (!started_) {
-      started_ = true;
-      while (static_cast<int64_t>(open_.size()) < options_.cycle_length && open_next(open_.size())) continue;
-    }
-    while (!open_.empty()) {
-      if (turn_ >= open_.size()) turn_ = 0;
-      if (open_[turn_].reader->next(element)) {
-        if (++given_ >= options_.block_length) {
-          given_ = 0;
-          turn_ = (turn_ + 1) % open_.size();
-        }
+    started_ = true;
+    while (!ended_ || open_ > 0) {
+      if (!has_stream(turn_) && !open_next()) {
+        pass_on();
+        continue;
+      }
+      Child& child = places_[static_cast<std::size_t>(turn_)];
+      if (child.reader->next(element)) {
+        if (++given_ >= options_.block_length) pass_on();
         return true;
       }
-      given_ = 0;
-      open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(turn_));
-      open_next(turn_);
-      // Otherwise the turn is that of the one behind it, which has its place now.
+      child = {};
+      --open_;
+      pass_on();
     }
     return false;
   }
@@ -95,8 +123,10 @@ class InterleaveReader final : public StreamReader {
     if (!started_) return {};
     StreamPosition position;
     append(position, children_->position());
-    position.insert(position.end(), {static_cast<int64_t>(turn_), given_, static_cast<int64_t>(open_.size())});
-    for (const Child& child : open_) {
+    position.insert(position.end(), {kEndedStreamsPassOn, turn_, given_, static_cast<int64_t>(places_.size())});
+    for (const Child& child : places_) {
+      position.push_back(child.reader ? 1 : 0);
+      if (!child.reader) continue;
       append(position, child.key);
       append(position, child.reader->position());
     }
@@ -104,19 +134,37 @@ class InterleaveReader final : public StreamReader {
   }
 
  private:
-  bool open_next(std::size_t place) {
+  bool has_stream(int64_t place) const {
+    return place < static_cast<int64_t>(places_.size()) && places_[static_cast<std::size_t>(place)].reader;
+  }
+
+  /// Gives the present place the next stream; false where there is none.
+  bool open_next() {
+    if (ended_) return false;
     Child child = children_->next();
-    if (!child.reader) return false;
-    open_.insert(open_.begin() + static_cast<std::ptrdiff_t>(place), std::move(child));
+    ended_ = !child.reader;
+    if (ended_) return false;
+    if (turn_ == static_cast<int64_t>(places_.size())) places_.emplace_back();
+    places_[static_cast<std::size_t>(turn_)] = std::move(child);
+    ++open_;
     return true;
+  }
+
+  void pass_on() {
+    given_ = 0;
+    // After the last stream no place is added.
+    const int64_t count = ended_ ? static_cast<int64_t>(places_.size()) : options_.cycle_length;
+    turn_ = turn_ + 1 < count ? turn_ + 1 : 0;
   }
 
   const std::unique_ptr<Children> children_;
   const InterleaveOptions options_;
   bool started_ = false;
-  std::vector<Child> open_;
-  std::size_t turn_ = 0;
-  int64_t given_ = 0;  // elements of the present turn
+  bool ended_ = false;         // the streams have ended
+  std::vector<Child> places_;  // at most cycle_length, added as they are visited
+  int64_t open_ = 0;           // places with a stream
+  int64_t turn_ = 0;           // the present place; at most one behind the last
+  int64_t given_ = 0;          // elements of the present turn
 };
 
 /// Opens a reader at a position, the beginning included.
@@ -178,7 +226,7 @@ class ListedChildren final : public Children {
     PositionParts parts(key, "a list of streams");
     const int64_t number = parts.number();
     parts.end();
-    if (number >= static_cast<int64_t>(sources_.size())) PositionParts({}, "a list of streams").number();
+    if (number >= static_cast<int64_t>(sources_.size())) parts.refuse();
     return at(number, position);
   }
   StreamPosition position() const override { return {next_}; }
@@ -210,7 +258,7 @@ class ListedStreams final : public StreamSource {
       return opened(std::make_unique<ListedChildren>(sources_, numbered_, pass, 0), options_, nullptr);
     PositionParts parts(position, describe());
     const StreamPosition next = parts.inner();
-    if (next.size() != 1 || next.front() < 0) PositionParts({}, describe()).number();
+    if (next.size() != 1 || next.front() < 0) parts.refuse();
     return opened(std::make_unique<ListedChildren>(sources_, numbered_, pass, next.front()), options_, &parts);
   }
   std::string describe() const override { return name_ + in_turn(options_); }
@@ -244,7 +292,7 @@ class ListedStreams final : public StreamSource {
   uint64_t digest() const override {
     uint64_t digest = sources_.size();
     for (const auto& source : sources_) digest = internal::mixed(digest, source->digest());
-    return internal::stage_digest(digest, describe());
+    return order_digest(digest, describe(), options_);
   }
 
  private:
@@ -308,7 +356,7 @@ class MadeStreams final : public StreamSource {
   std::vector<File> files() const override { return upstream_->files(); }
   int64_t read_ahead() const override { return upstream_->read_ahead(); }
   int64_t elements_in_memory() const override { return upstream_->elements_in_memory(); }
-  uint64_t digest() const override { return internal::stage_digest(upstream_->digest(), describe()); }
+  uint64_t digest() const override { return order_digest(upstream_->digest(), describe(), options_); }
 
  private:
   const std::shared_ptr<const StreamSource> upstream_;

@@ -17,6 +17,7 @@
 namespace lockstep {
 namespace data {
 
+/// The order is tf.data's: a stream that ends ends its turn, and its place gets the next stream when its turn comes.
 struct InterleaveOptions {
   int64_t cycle_length = 1;  // how many streams are read in turn; 1: one after the other
   int64_t block_length = 1;  // how many elements of one before the turn passes on

@@ -104,10 +104,10 @@ class PositionParts {
   data::StreamPosition inner();
   /// Throws where something is left.
   void end() const;
-
- private:
+  /// Throws that error.
   [[noreturn]] void refuse() const;
 
+ private:
   const data::StreamPosition& position_;
   const std::string who_;
   std::size_t next_ = 0;

@@ -33,7 +33,7 @@ Numbers up_to(int64_t count) {
 
 TEST(RecordStreams, ComeInTheOrderOfFilesOrInTurn) {
   EXPECT_EQ(elements_of(numbers_in({3, 0, 4})), up_to(7));
-  EXPECT_EQ(elements_of(numbers_in({3, 1, 2}, {.cycle_length = 2})), (Numbers{0, 3, 1, 4, 2, 5}));
+  EXPECT_EQ(elements_of(numbers_in({3, 1, 2}, {.cycle_length = 2})), (Numbers{0, 3, 1, 2, 4, 5}));
   EXPECT_EQ(elements_of(numbers_in({4, 4}, {.cycle_length = 2, .block_length = 3})), (Numbers{0, 1, 2, 4, 5, 6, 3, 7}));
   const auto all = numbers_in({2, 3}).read_all();
   std::set<int64_t> ids;
