@@ -3,12 +3,16 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
+#include "lockstep/core/ids.h"
+#include "lockstep/core/per_replica.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/replica/replica_context.h"
 #include "lockstep/strategy/run_args.h"
@@ -27,8 +31,15 @@ namespace internal {
 template <class T>
 T never();
 
+/// Whether `Fn` has one signature. A generic lambda has none: asking whether it takes some arguments compiles its body
+/// with them, and where that fails, the program does not compile.
+template <class Fn>
+concept OneSignature = !std::is_class_v<Fn> || requires {
+  typename std::type_identity_t<decltype(&Fn::operator())>;
+};
+
 /// Whether `Fn` is a step function for the arguments of run(), given as a tuple of references; otherwise, what it
-/// lacks.
+/// lacks, if that can be found out.
 template <class Fn, class Refs>
 struct StepFunction;
 template <class Fn, class... T>
@@ -37,12 +48,48 @@ struct StepFunction<Fn, std::tuple<const T&...>> {
   using Component = std::remove_cvref_t<decltype(component_of(std::declval<const Argument&>(), int64_t{}))>;
 
   static constexpr bool kFits = std::is_invocable_v<Fn&, ReplicaContext&, const Component<T>&...>;
-  static constexpr bool kLacksContext = !kFits && std::is_invocable_v<Fn&, const Component<T>&...>;
-  static constexpr bool kLacksArguments =
-      !kFits && !kLacksContext && sizeof...(T) > 0 && std::is_invocable_v<Fn&, ReplicaContext&>;
+
+  /// Whether it takes these arguments instead. `if constexpr`, because an operand of && is instantiated in any case.
+  template <class... Other>
+  static constexpr bool takes_instead() {
+    if constexpr (!kFits && OneSignature<Fn>) {
+      return std::is_invocable_v<Fn&, Other...>;
+    } else {
+      return false;
+    }
+  }
+  static constexpr bool kLacksContext = takes_instead<const Component<T>&...>();
+  static constexpr bool kLacksArguments = !kLacksContext && sizeof...(T) > 0 && takes_instead<ReplicaContext&>();
   static constexpr bool kWritesArguments =
-      !kFits && !kLacksContext && !kLacksArguments && std::is_invocable_v<Fn&, ReplicaContext&, Component<T>&...>;
+      !kLacksContext && !kLacksArguments && takes_instead<ReplicaContext&, Component<T>&...>();
   static constexpr bool kOther = !kFits && !kLacksContext && !kLacksArguments && !kWritesArguments;
+};
+
+/// What run() gives for what a step returns: a PerReplica, or for a tuple a tuple of them.
+template <class Result>
+struct OfReplicas {
+  using Value = Result;  // as it is kept for each replica
+  static auto from(std::vector<Value> values, ReplicaId first) { return PerReplica<Value>(std::move(values), first); }
+};
+template <class... T>
+struct OfReplicas<std::tuple<T...>> {
+  using Value = std::tuple<std::remove_cvref_t<T>...>;
+  static auto from(std::vector<Value> values, ReplicaId first) {
+    return [&]<std::size_t... I>(std::index_sequence<I...>) {
+      return std::tuple<PerReplica<std::remove_cvref_t<T>>...>(taken<I>(values, first)...);
+    }
+    (std::index_sequence_for<T...>());
+  }
+
+ private:
+  template <std::size_t I>
+  static auto taken(std::vector<Value>& values, ReplicaId first) {
+    using One = std::tuple_element_t<I, Value>;
+    std::vector<One> all;
+    all.reserve(values.size());
+    for (Value& value : values) all.push_back(std::move(std::get<I>(value)));
+    return PerReplica<One>(std::move(all), first);
+  }
 };
 
 /// A module holder, or a shared_ptr to a module.

@@ -80,17 +80,18 @@ auto Strategy::run_and_collect(Mode mode, std::string_view origins, const Call& 
   if constexpr (std::is_void_v<Result>) {
     run_replicas(mode, origins, [&](ReplicaContext& context, int64_t r) { call(context, r); });
   } else {
+    using All = internal::OfReplicas<Result>;
     struct Slot {  // its own struct, so that replicas never share a word, as in a vector of bool
-      std::optional<Result> value;
+      std::optional<typename All::Value> value;
     };
     std::vector<Slot> slots(static_cast<std::size_t>(num_local_replicas()));
     run_replicas(mode, origins, [&](ReplicaContext& context, int64_t r) {
       slots[static_cast<std::size_t>(r)].value.emplace(call(context, r));
     });
-    std::vector<Result> results;
+    std::vector<typename All::Value> results;
     results.reserve(slots.size());
     for (Slot& slot : slots) results.push_back(std::move(*slot.value));  // NOLINT(bugprone-unchecked-optional-access)
-    return PerReplica<Result>(std::move(results), first_replica());
+    return All::from(std::move(results), first_replica());
   }
 }
 

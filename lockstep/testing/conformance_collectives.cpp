@@ -229,13 +229,13 @@ void optimizer_steps_by_the_sum(Strategy& strategy) {
   const Variable of_none = strategy.make_variable(at::ones({3}), {.name = "of_none"});
   const auto optimizer =
       strategy.make_optimizer(std::vector<Variable>{all, of_last, of_none}, torch::optim::SGDOptions(0.5));
-  const auto infos = strategy.run([&](ReplicaContext& ctx) {
+  const auto [applied, norms, kept] = strategy.run([&](ReplicaContext& ctx) {
     at::Tensor loss = all.value(ctx).sum() * static_cast<double>(ctx.replica_id() + 1);
     if (ctx.replica_id() + 1 == n) loss = loss + of_last.value(ctx).sum() * 4;
     loss.backward();
     const StepInfo info = optimizer.step(ctx);
-    const bool kept = all.value(ctx).grad().defined() || of_last.value(ctx).grad().defined();
-    return std::tuple(info.applied, info.global_norm, kept);
+    const bool has_gradient = all.value(ctx).grad().defined() || of_last.value(ctx).grad().defined();
+    return std::tuple(info.applied, info.global_norm, has_gradient);
   });
   const auto sum = static_cast<double>(n * (n + 1)) / 2;
   expect_tensor("a variable whose replicas have the gradients 1, 2, ..., after a step of SGD(0.5),", all.read(),
@@ -243,12 +243,12 @@ void optimizer_steps_by_the_sum(Strategy& strategy) {
   expect_tensor("one of which the last replica alone has a gradient, 4,", of_last.read(), at::full({3}, -1.0));
   expect_tensor("one of which none has a gradient", of_none.read(), at::ones({3}));
   const double norm = std::sqrt(3 * (sum * sum + 16));
-  for (const auto& [applied, global_norm, kept] : infos) {
-    expect(applied, "StepInfo says that the step was not applied");
-    expect(std::abs(global_norm - norm) <= 1e-5 * norm,
-           fmt::format("StepInfo's global_norm is {}, expected {}", global_norm, norm));
-    expect(!kept, "the step left a gradient");
+  for (const bool is_applied : applied) expect(is_applied, "StepInfo says that the step was not applied");
+  for (const double found : norms) {
+    expect(std::abs(found - norm) <= 1e-5 * norm,
+           fmt::format("StepInfo's global_norm is {}, expected {}", found, norm));
   }
+  for (const bool has_gradient : kept) expect(!has_gradient, "the step left a gradient");
 }
 
 void all_of_any_number(Strategy& strategy) {

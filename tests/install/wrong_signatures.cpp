@@ -27,6 +27,8 @@ void steps(Strategy& strategy, const lockstep::PerReplica<Batch>& batch) {
   strategy.run(batch, [](ReplicaContext&, int) {});                   // expect: one parameter for each argument
   strategy.run([](ReplicaContext&, const Batch&) {}, batch);          // expect: stands last in run
   strategy.evaluate(batch, 3, [](ReplicaContext&, const Batch&) {});  // expect: one parameter for each argument
+  strategy.run(batch, [](auto&) {});                                  // expect: one parameter for each argument
+  strategy.run(batch, [](const auto& ctx, auto part, auto) {});       // expect: one parameter for each argument
   strategy.run(batch, [](ReplicaContext& ctx, const Batch& part) {
     ctx.merge_call([](Strategy&) {}, part.input);  // expect: merge_call must be callable as fn(Strategy&
   });
