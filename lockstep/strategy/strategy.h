@@ -90,8 +90,8 @@ class Strategy {
 
   /// `run(fn)` or `run(arguments..., fn)`. Calls `fn(ctx, arguments...)` once for each replica of this process, each on
   /// its own thread, under the caller's grad mode and the rest of its at::ThreadLocalState. Gives a PerReplica of what
-  /// the calls returned, also with one replica; nothing where `fn` returns nothing. The first local replica runs on the
-  /// caller's thread.
+  /// the calls returned, also with one replica; where `fn` returns a std::tuple, a std::tuple of a PerReplica for each
+  /// element; nothing where `fn` returns nothing. The first local replica runs on the caller's thread.
   ///
   /// An argument that is a PerReplica gives each replica its component; any other argument reaches each replica whole.
   /// Both are const references. A std::tuple is expanded into several arguments, each by this rule. Where workers give

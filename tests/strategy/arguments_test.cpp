@@ -7,6 +7,11 @@
 #include <torch/types.h>
 
 #include <atomic>
+#include <memory>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "lockstep/core/counted.h"
 #include "tests/support/errors.h"
@@ -55,6 +60,57 @@ TEST_P(Arguments, ABatchBesideOthersStillGivesTheShare) {
     });
     EXPECT_NEAR(strategy_.reduce(Reduction::kSum, losses).item<double>(), 3, 1e-6);
   }
+}
+
+TEST_P(Arguments, OfAGenericStepAreThoseOfTheRunAndNoOthers) {
+  const auto own = strategy_.per_replica([](ReplicaId r) { return r.value(); });
+  // Their bodies do not compile with other arguments.
+  const auto named = [](ReplicaContext& ctx, int64_t mine, double half) {
+    return ctx.replica_id().value() + mine + half;
+  };
+  const auto variadic = [&](auto&&... args) { return named(args...); };
+  EXPECT_EQ(strategy_.run(own, 0.5, variadic)[replicas() - 1], 2.0 * static_cast<double>(replicas() - 1) + 0.5);
+  EXPECT_EQ(strategy_.evaluate(std::tuple(own, 0.5), variadic)[0], 0.5);
+  EXPECT_EQ(strategy_.run([](auto&&... args) { return (args.replica_id().value() + ...); })[0], 0);
+  EXPECT_EQ(strategy_.run(own, [](auto& ctx, auto&&... rest) { return ctx.num_replicas() + (rest + ...); })[0],
+            replicas());
+  EXPECT_EQ(strategy_.run(own, [](auto& ctx, const auto& mine) { return ctx.replica_id() == mine; })[0], true);
+  auto mutable_step = [calls = 0](auto&&... args) mutable { return ++calls, static_cast<int>(sizeof...(args)); };
+  EXPECT_EQ(OneDeviceStrategy().run(own[0], 3, mutable_step)[0], 3);
+}
+
+struct Moved {
+  explicit Moved(int64_t what) : kept(std::make_unique<int64_t>(what)) {}
+  std::unique_ptr<int64_t> kept;
+};
+
+TEST_P(Arguments, ATupleThatStepsReturnBecomesATupleOfPerReplica) {
+  const auto [ids, even, moved] = strategy_.run([](ReplicaContext& ctx) {
+    const int64_t id = ctx.replica_id().value();
+    return std::tuple(torch::full({2}, id), id % 2 == 0, Moved(10 * id));
+  });
+  static_assert(std::is_same_v<decltype(ids), const PerReplica<Tensor>>);
+  static_assert(std::is_same_v<decltype(even), const PerReplica<bool>>);
+  ASSERT_EQ(ids.size(), static_cast<std::size_t>(replicas()));
+  for (int64_t r = 0; r < replicas(); ++r) {
+    EXPECT_EQ(ids[r].sum().item<int64_t>(), 2 * r);
+    EXPECT_EQ(even[r], r % 2 == 0);
+    EXPECT_EQ(*moved[r].kept, 10 * r);
+  }
+  EXPECT_EQ(strategy_.reduce(Reduction::kSum, ids)[0].item<int64_t>(), replicas() * (replicas() - 1) / 2);
+  // References become values, as they do where one alone is returned.
+  std::vector<double> sums(static_cast<std::size_t>(replicas()));
+  const std::tuple<PerReplica<double>, PerReplica<double>> twice = strategy_.evaluate([&](ReplicaContext& ctx) {
+    double& sum = sums[static_cast<std::size_t>(ctx.replica_id().value())];
+    sum = 1.5;
+    return std::tie(sum, sum);
+  });
+  sums.assign(sums.size(), 0);
+  EXPECT_EQ(std::get<1>(twice)[replicas() - 1], 1.5);
+  EXPECT_EQ(std::get<0>(strategy_.run([](ReplicaContext&) { return std::tuple(7); }))[0], 7);
+  static_assert(std::is_same_v<decltype(strategy_.run([](ReplicaContext&) { return std::tuple<>(); })), std::tuple<>>);
+  EXPECT_EQ(strategy_.run([](ReplicaContext&) { return std::tuple<>(); }), std::tuple<>());
+  EXPECT_EQ(strategy_.run([](ReplicaContext&) { return std::pair(1, 2); })[0].second, 2) << "a pair is one value";
 }
 
 TEST_P(Arguments, FunctionsMayBeMoveOnlyConstOrPlain) {
