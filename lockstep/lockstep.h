@@ -51,4 +51,5 @@
 #include "lockstep/strategy/strategy.h"               // IWYU pragma: export
 #include "lockstep/variable/placement.h"              // IWYU pragma: export
 #include "lockstep/variable/replicated.h"             // IWYU pragma: export
+#include "lockstep/variable/summary.h"                // IWYU pragma: export
 #include "lockstep/variable/variable.h"               // IWYU pragma: export

@@ -49,6 +49,8 @@ class ModuleBinding {
   const std::shared_ptr<ReplicaGroup>& group() const { return group_; }
   /// Parameters first, then buffers, each in order of registration. A tensor that is registered twice is listed once.
   const std::vector<Variable>& variables() const { return variables_; }
+  /// That of this process's first replica.
+  const torch::nn::Module& first_module() const { return *modules_.front(); }
   /// Throws a DivergenceError for the first parameter that is damaged. Any thread.
   void require_sound() const;
   /// Whether local replica r's module is `module`. Any thread.
