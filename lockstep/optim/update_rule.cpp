@@ -108,7 +108,7 @@ class AdamRule final : public UpdateRule {
   }
   SparseSupport sparse() const override {
     if (kDecoupled) return {.refused = name()};
-    if (options_.amsgrad()) return {.refused = std::string(name()) + " with amsgrad"};
+    if (options_.amsgrad()) return {.refused = "Adam with amsgrad"};
     return without_decay(name(), options_.weight_decay(), {.rows = true, .dense = false, .refused = {}});
   }
   /// torch.optim.SparseAdam's: epsilon is added before the second bias correction, and not after it.
