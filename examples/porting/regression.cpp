@@ -38,12 +38,16 @@ int main() {
   int64_t since_best = 0;
   int64_t epoch = 0;
   for (; epoch < 300 && since_best < 10; ++epoch) {
-    if (epoch > 0 && epoch % 20 == 0) optimizer.set_learning_rate(optimizer.learning_rate() * 0.5);  // StepLR(20, 0.5)
     for (const auto& batch : train.epoch(epoch)) {
       strategy.run(batch, [&](lockstep::ReplicaContext& ctx, const lockstep::Batch& part) {
         ctx.scale_loss(torch::mse_loss(model(ctx)->forward(part.input), part.target)).backward();
         optimizer.step(ctx);
       });
+    }
+    if (epoch > 0 && epoch % 20 == 0) {  // torch::optim::StepLR(optimizer, 20, 0.5), called here as step()
+      for (int64_t g = 0; g < optimizer.num_groups(); ++g) {
+        optimizer.set_learning_rate(optimizer.learning_rate(g) * 0.5, g);
+      }
     }
     const double loss = validation_loss();
     ++since_best;

@@ -79,7 +79,11 @@ class Planner {
       if (!tied_.are_wanted(options_.only, item.name)) continue;
       const auto found = saved_under(names, item.kind, plan);
       if (found == saved_.end()) {
-        plan.missing.push_back(item.name);
+        if (item.made_with) {
+          plan.writes.push_back({item, {at::scalar_tensor(*item.made_with, at::kDouble)}});
+        } else {
+          plan.missing.push_back(item.name);
+        }
         continue;
       }
       const auto variable = variables_.find(item.name);

@@ -36,6 +36,7 @@ const char* kind_text(Kind kind) {
     case Kind::kLearningRate: return "learning-rate";
     case Kind::kNumber: return "number";
     case Kind::kCursor: return "cursor";
+    case Kind::kOption: return "option";
   }
   throw InternalError("LS-INTERNAL", "an item of a run's state has no kind", "please report this");
 }
@@ -209,6 +210,7 @@ Image capture(const Strategy& strategy, const Tracked& tracked) {
     std::map<std::string, VariableAggregation> aggregations;
     for (const Variable& one : strategy.variables()) aggregations[one.name()] = one.aggregation();
     for (const StateItem& item : strategy.state_items()) {
+      if (item.made_with && item.read().front().item<double>() == *item.made_with) continue;
       if (item.per_replica) {
         const bool is_variable = item.kind == Kind::kOnRead;
         of_replicas.push_back({image.tensors.size(), kind_text(item.kind), item.name,

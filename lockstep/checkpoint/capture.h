@@ -40,7 +40,7 @@ struct Tracked {
   Home process = {};
 };
 
-/// "mirrored", "on-read", "slot", "step-count", "learning-rate", "number", "cursor".
+/// "mirrored", "on-read", "slot", "step-count", "learning-rate", "number", "cursor", "option".
 const char* kind_text(StateItem::Kind kind);
 
 /// The cursor that data::to_json() wrote. A DataError that names `what` for a text that is none.

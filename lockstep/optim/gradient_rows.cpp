@@ -19,7 +19,7 @@ void GradientTable::collect_sparse(std::size_t i, int64_t r, const at::Tensor& g
   const at::NoGradGuard no_grad;
   const at::Tensor& like = variables_[i]->like();
   if (!fits_but_for_layout(gradient, like)) throw_misfit(*variables_[i], gradient, r);
-  const SparseSupport& support = sparse_[i];
+  const SparseSupport support = sparse_(i);
   const bool as_rows = support.rows && is_of_rows(gradient) && like.is_contiguous();
   if (!as_rows && !support.dense) {
     throw_not_dense(

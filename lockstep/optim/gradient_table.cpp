@@ -18,7 +18,7 @@
 namespace lockstep::internal {
 
 GradientTable::GradientTable(std::vector<std::shared_ptr<VariableState>> variables, int64_t replicas,
-                             std::vector<SparseSupport> sparse)
+                             std::function<SparseSupport(std::size_t)> sparse)
     : variables_(std::move(variables)),
       replicas_(replicas),
       leaves_(variables_.size() * static_cast<std::size_t>(replicas)),

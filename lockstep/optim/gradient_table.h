@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -32,9 +33,9 @@ class ReplicaGroup;
 /// gradient of the variable in this step is sparse, on all replicas of all workers. Otherwise it is written to memory.
 class GradientTable {
  public:
-  /// `sparse` says by variable what its rule does with sparse gradients.
+  /// `sparse` says of a variable what its rule, with its present settings, does with sparse gradients.
   GradientTable(std::vector<std::shared_ptr<VariableState>> variables, int64_t replicas,
-                std::vector<SparseSupport> sparse);
+                std::function<SparseSupport(std::size_t)> sparse);
 
   /// Notes where local replica r's gradients lie; call from its thread. Where `weightless`, the replica's gradients
   /// count as zero. Where `had_empty_part`, its absent gradients are expected and not logged. Throws a UsageError that
@@ -156,7 +157,7 @@ class GradientTable {
   };
   std::vector<std::vector<RowsOfVariable>> rows_;  // by replica: its sparse gradients, ascending by variable
   bool has_rows_ = false;
-  const std::vector<SparseSupport> sparse_;  // by variable
+  const std::function<SparseSupport(std::size_t)> sparse_;  // of a variable
   ToldOfGradients told_;
   std::vector<Leaf> exchanged_;      // by slot, between begin_exchange() and end_exchange(); else empty
   std::vector<at::Tensor> reduced_;  // by variable: what reduce() has made

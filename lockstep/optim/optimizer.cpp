@@ -1,5 +1,7 @@
 #include "lockstep/optim/optimizer.h"
 
+#include <vector>
+
 #include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "lockstep/optim/optimizer_state.h"
@@ -9,19 +11,12 @@
 namespace lockstep {
 
 using internal::CallScope;
+using internal::RuleSettings;
+using internal::UpdateRule;
 
 namespace {
 
-constexpr const char* kBetweenSteps = "read or set the learning rate between runs";
-
-/// Where one worker refuses the rate, none sets it.
-void check_on_all_workers(const internal::OptimizerState& optimizer, const CallScope& call, double rate) {
-  if (!call.is_agreed()) return internal::check_learning_rate(rate);
-  internal::ReplicaGroup& group = *optimizer.group();
-  internal::agree_on_call(group.rounds(),
-                          {.call = "Optimizer::set_learning_rate", .name = optimizer.name(), .step = group.step()},
-                          [&](internal::Proposal&) { internal::check_learning_rate(rate); });
-}
+constexpr const char* kBetweenSteps = "read or set options between runs";
 
 }  // namespace
 
@@ -44,18 +39,88 @@ double Optimizer::read_learning_rate(int64_t group) const {
   return here().learning_rate(group);
 }
 
-void Optimizer::set_learning_rate(double value) const {
-  internal::UpdateScope::require_none("Optimizer::set_learning_rate");
-  const CallScope call(*here().group(), "Optimizer::set_learning_rate", kBetweenSteps, internal::Workers::kAll, name());
-  check_on_all_workers(here(), call, value);
-  for (int64_t group = 0; group < here().num_groups(); ++group) here().set_learning_rate(value, group);
+int64_t Optimizer::num_groups() const { return here().num_groups(); }
+
+double Optimizer::momentum(int64_t group) const {
+  const CallScope call(*here().group(), "Optimizer::momentum", kBetweenSteps, internal::Workers::kThis);
+  return here().rule(group).settings().momentum;
 }
 
+double Optimizer::weight_decay(int64_t group) const {
+  const CallScope call(*here().group(), "Optimizer::weight_decay", kBetweenSteps, internal::Workers::kThis);
+  return here().rule(group).settings().weight_decay;
+}
+
+void Optimizer::set_in_groups(const char* call, std::optional<int64_t> group,
+                              internal::FunctionRef<RuleSettings(const UpdateRule&)> changed) const {
+  internal::UpdateScope::require_none(call);
+  internal::OptimizerState& state = here();
+  const CallScope scope(*state.group(), call, kBetweenSteps, internal::Workers::kAll, name());
+  const int64_t first = group.value_or(0);
+  const int64_t end = group ? first + 1 : state.num_groups();
+  std::vector<RuleSettings> settings;
+  const auto check = [&] {
+    for (int64_t g = first; g < end; ++g) settings.push_back(changed(state.rule(g)));
+  };
+  // Where a worker or a group refuses the value, none sets it.
+  if (scope.is_agreed()) {
+    internal::ReplicaGroup& workers = *state.group();
+    internal::agree_on_call(workers.rounds(), {.call = call, .name = name(), .step = workers.step()},
+                            [&](internal::Proposal&) { check(); });
+  } else {
+    check();
+  }
+  for (int64_t g = first; g < end; ++g) state.set(settings[static_cast<std::size_t>(g - first)], g);
+}
+
+namespace {
+
+auto with_learning_rate(double value) {
+  return [value](const UpdateRule& rule) {
+    internal::check_learning_rate(value);
+    RuleSettings settings = rule.settings();
+    settings.learning_rate = value;
+    return settings;
+  };
+}
+
+auto with_momentum(double value) {
+  return [value](const UpdateRule& rule) {
+    rule.check_momentum(value);
+    RuleSettings settings = rule.settings();
+    settings.momentum = value;
+    return settings;
+  };
+}
+
+auto with_weight_decay(double value) {
+  return [value](const UpdateRule& rule) {
+    rule.check_weight_decay(value);
+    RuleSettings settings = rule.settings();
+    settings.weight_decay = value;
+    return settings;
+  };
+}
+
+}  // namespace
+
+void Optimizer::set_learning_rate(double value) const {
+  set_in_groups("Optimizer::set_learning_rate", std::nullopt, with_learning_rate(value));
+}
 void Optimizer::set_learning_rate(double value, int64_t group) const {
-  internal::UpdateScope::require_none("Optimizer::set_learning_rate");
-  const CallScope call(*here().group(), "Optimizer::set_learning_rate", kBetweenSteps, internal::Workers::kAll, name());
-  check_on_all_workers(here(), call, value);
-  here().set_learning_rate(value, group);
+  set_in_groups("Optimizer::set_learning_rate", group, with_learning_rate(value));
+}
+void Optimizer::set_momentum(double value) const {
+  set_in_groups("Optimizer::set_momentum", std::nullopt, with_momentum(value));
+}
+void Optimizer::set_momentum(double value, int64_t group) const {
+  set_in_groups("Optimizer::set_momentum", group, with_momentum(value));
+}
+void Optimizer::set_weight_decay(double value) const {
+  set_in_groups("Optimizer::set_weight_decay", std::nullopt, with_weight_decay(value));
+}
+void Optimizer::set_weight_decay(double value, int64_t group) const {
+  set_in_groups("Optimizer::set_weight_decay", group, with_weight_decay(value));
 }
 
 const std::vector<Variable>& Optimizer::slots() const { return here().slots(); }

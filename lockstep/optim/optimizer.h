@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/function_ref.h"
 #include "lockstep/variable/variable.h"
 
 namespace lockstep {
@@ -20,7 +21,9 @@ class ReplicaContext;
 
 namespace internal {
 class OptimizerState;
-}
+struct RuleSettings;
+class UpdateRule;
+}  // namespace internal
 
 /// Variables with their own options, for make_optimizer. The options hold as a whole: some versions of torch::optim
 /// take options that look untouched from the optimizer's defaults, this library does not. The defaults hold for a group
@@ -103,6 +106,22 @@ class Optimizer {
   void set_learning_rate(double value) const;
   /// Sets one group's.
   void set_learning_rate(double value, int64_t group) const;
+  /// The groups that it was made with; 1 where it was made without groups. Any time.
+  int64_t num_groups() const;
+
+  // Options of torch::optim that can be set between steps, as the learning rate: of all groups, or of one. They hold
+  // from the next step on, are part of state(), and a run that fails undoes what a merge function set in it.
+
+  /// 0 where the rule has none (Adam, AdamW, Adagrad).
+  double momentum(int64_t group = 0) const;
+  /// Of SGD and RMSprop that were made with a momentum above 0; a UsageError for other rules, and for a number that is
+  /// negative or not finite. With 0 the buffer stays as it is; SGD with dampening refuses it.
+  void set_momentum(double value) const;
+  void set_momentum(double value, int64_t group) const;
+  double weight_decay(int64_t group = 0) const;
+  /// A UsageError for a number that is negative or not finite.
+  void set_weight_decay(double value) const;
+  void set_weight_decay(double value, int64_t group) const;
 
   /// What the optimizer keeps for its variables, named "<variable>/<slot>" with torch::optim's names of slots. Where
   /// another living optimizer was made over the variable before, "<variable>/<name>/<slot>", with this optimizer's
@@ -115,12 +134,14 @@ class Optimizer {
   void gather_slots() const;
   /// Copies of all slots as "<variable>/<slot>", whatever the optimizer's name; each variable's number of updates as
   /// "<variable>/step", an int64 without dimensions; each group's learning rate as "learning_rate/<group>", a double
-  /// without dimensions. Of variables that replicas train locally it has the means of the slots, so that a resume from
-  /// them does not give the same bits. A call of all workers; it gathers slots. Outside of steps.
+  /// without dimensions, and its "weight_decay/<group>" and "momentum/<group>", where these are not what the options
+  /// say from which it was made. Of variables that replicas train locally it has the means of the slots, so that a
+  /// resume from them does not give the same bits. A call of all workers; it gathers slots. Outside of steps.
   std::map<std::string, at::Tensor> state() const;
   /// Sets what state() of an optimizer over variables of the same names and shapes gave: all of it; or nothing, with a
   /// UsageError that lists everything missing, unexpected or unfit. A state without any learning rate, as earlier
-  /// versions saved, leaves the rates as they are. What a merge function loads in a run that fails is rolled back,
+  /// versions saved, leaves the rates as they are. A weight decay or momentum that is not in it becomes that of the
+  /// options. What a merge function loads in a run that fails is rolled back,
   /// except for what a completed step has changed since. Outside of steps.
   void load(const std::map<std::string, at::Tensor>& state) const;
 
@@ -131,6 +152,8 @@ class Optimizer {
 
  private:
   double read_learning_rate(int64_t group) const;
+  void set_in_groups(const char* call, std::optional<int64_t> group,
+                     internal::FunctionRef<internal::RuleSettings(const internal::UpdateRule&)> changed) const;
   internal::OptimizerState& here() const;
 
   std::shared_ptr<internal::OptimizerState> state_;

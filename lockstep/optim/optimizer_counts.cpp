@@ -1,5 +1,5 @@
-// What a program changes of an optimizer beside its step: step counts and learning rates, which a failed run rolls
-// back, and gradients that it drops.
+// What a program changes of an optimizer beside its step: step counts and settings, which a failed run rolls back,
+// and gradients that it drops.
 #include <fmt/format.h>
 
 #include "lockstep/core/error.h"
@@ -16,16 +16,15 @@ void OptimizerState::zero_grad(const ReplicaContext& context) {
   replicas_[static_cast<std::size_t>(r)].consumed = ContextAccess::scale_calls(context);
 }
 
-UpdateRule& OptimizerState::rule(int64_t group) const {
+const UpdateRule& OptimizerState::rule(int64_t group) const {
   if (group >= 0 && group < num_groups()) return *rules_[static_cast<std::size_t>(group)];
   throw UsageError("LS-OPTION", fmt::format("group {} was asked for, and the optimizer has {}", group, num_groups()),
                    fmt::format("choose a group from 0 to {}", num_groups() - 1));
 }
 
-void OptimizerState::set_learning_rate(double value, int64_t group) {
-  UpdateRule& one = rule(group);
+void OptimizerState::set(const RuleSettings& settings, int64_t group) {
   keep_before();
-  one.set_learning_rate(value);
+  rules_[static_cast<std::size_t>(group)]->set(settings);
 }
 
 void OptimizerState::set_steps(std::size_t i, int64_t steps) {
@@ -41,7 +40,7 @@ void OptimizerState::set_steps(std::size_t i, int64_t steps) {
 void OptimizerState::keep_before() {
   if (!group_->running() || before_) return;
   before_.emplace(Before{steps_, {}});
-  for (const auto& one : rules_) before_->rates.push_back(one->learning_rate());
+  for (const auto& one : rules_) before_->settings.push_back(one->settings());
   ++counts_->written;
 }
 
@@ -54,7 +53,7 @@ void OptimizerState::undo_run() {
   if (exchange_) exchange_->forget_gradients();
   if (!before_) return;
   steps_ = before_->steps;
-  for (std::size_t g = 0; g < rules_.size(); ++g) rules_[g]->set_learning_rate(before_->rates[g]);
+  for (std::size_t g = 0; g < rules_.size(); ++g) rules_[g]->set(before_->settings[g]);
   take_before();
 }
 

@@ -22,9 +22,12 @@ OptimizerDigest OptimizerDigest::with(double more) const {
   return with(bits);
 }
 
-OptimizerDigest OptimizerDigest::with_rates(const std::vector<std::unique_ptr<UpdateRule>>& rules) const {
+OptimizerDigest OptimizerDigest::with_settings(const std::vector<std::unique_ptr<UpdateRule>>& rules) const {
   OptimizerDigest digest = *this;
-  for (const auto& rule : rules) digest = digest.with(rule->learning_rate());
+  for (const auto& rule : rules) {
+    const RuleSettings& now = rule->settings();
+    digest = digest.with(now.learning_rate).with(now.weight_decay).with(now.momentum);
+  }
   return digest;
 }
 

@@ -20,8 +20,8 @@ class OptimizerDigest {
 
   OptimizerDigest with(uint64_t more) const;
   OptimizerDigest with(double more) const;
-  /// With the learning rates, which can change after the optimizer was made.
-  OptimizerDigest with_rates(const std::vector<std::unique_ptr<UpdateRule>>& rules) const;
+  /// With the settings, which can change after the optimizer was made.
+  OptimizerDigest with_settings(const std::vector<std::unique_ptr<UpdateRule>>& rules) const;
   uint64_t value() const { return value_; }
 
  private:

@@ -12,12 +12,24 @@
 
 namespace lockstep::internal {
 
+namespace {
+
+at::Tensor tensor_of(const std::vector<RuleSettings>& groups) {
+  std::vector<double> numbers;
+  for (const RuleSettings& one : groups) {
+    numbers.insert(numbers.end(), {one.learning_rate, one.weight_decay, one.momentum});
+  }
+  return at::tensor(numbers, at::kDouble);
+}
+
+}  // namespace
+
 std::map<std::string, at::Tensor> OptimizerState::state() const {
   SavedState values;
   values.steps = steps_;
   for (const NamedSlot& slot : named_slots_) values.slots.push_back(slot.variable.state().read());
-  for (const auto& one : rules_) values.rates.push_back(one->learning_rate());
-  return named_state(values, named_slots_, variables_);
+  for (const auto& one : rules_) values.settings.push_back(one->settings());
+  return named_state(values, named_slots_, variables_, rules_);
 }
 
 void OptimizerState::load(const std::map<std::string, at::Tensor>& state) {
@@ -27,12 +39,12 @@ void OptimizerState::load(const std::map<std::string, at::Tensor>& state) {
                                  [&](Proposal& mine) {
                                    for (const Variable& slot : slots_)
                                      slot.state().require_own_value("Optimizer::load");
-                                   values = values_of(state, named_slots_, variables_, num_groups(), name_);
+                                   values = values_of(state, named_slots_, variables_, rules_, name_);
                                    for (std::size_t s = 0; s < slots_.size(); ++s) {
                                      if (slots_[s].state().on_write()) digests.add(slots_[s].name(), values.slots[s]);
                                    }
                                    digests.add("step counts", at::tensor(values.steps, at::kLong));
-                                   digests.add("learning rates", at::tensor(values.rates, at::kDouble));
+                                   digests.add("learning rates and other options", tensor_of(values.settings));
                                    digests.fill_in(mine);
                                  });
   digests.require_equal(all, "Optimizer::load");
@@ -40,7 +52,7 @@ void OptimizerState::load(const std::map<std::string, at::Tensor>& state) {
   keep_before();
   for (std::size_t s = 0; s < slots_.size(); ++s) slots_[s].state().write(values.slots[s]);
   steps_ = std::move(values.steps);
-  for (std::size_t g = 0; g < values.rates.size(); ++g) rules_[g]->set_learning_rate(values.rates[g]);
+  for (std::size_t g = 0; g < rules_.size(); ++g) rules_[g]->set(values.settings[g]);
 }
 
 }  // namespace lockstep::internal

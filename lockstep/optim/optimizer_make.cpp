@@ -40,21 +40,15 @@ std::vector<std::vector<double>> initial_slots(const std::vector<RuleGroup>& gro
   return initial;
 }
 
-/// By variable. Rows are kept where this process updates all of a variable, from sums in tree order.
-std::vector<SparseSupport> sparse_support(const ReplicaGroup& group, const std::vector<RuleGroup>& groups,
-                                          bool slices) {
-  std::vector<SparseSupport> all;
-  for (const RuleGroup& one : groups) {
-    SparseSupport of_rule = one.rule->sparse();
-    const bool has_rows = group.reducer().in_tree_order() && !slices;
-    if (of_rule.rows && !has_rows) {
-      // Sums of squares of a dense gradient have another order: slots would decide about bits.
-      of_rule = {.rows = false, .dense = of_rule.dense && !slices, .refused = {}};
-      of_rule.refused = fmt::format("{} with {}", one.rule->name(), slices ? "sliced slots" : "a reducer of one's own");
-    }
-    all.insert(all.end(), one.variables.size(), of_rule);
-  }
-  return all;
+/// Rows are kept where this process updates all of a variable, from sums in tree order.
+SparseSupport sparse_support(const ReplicaGroup& group, const UpdateRule& rule, bool slices) {
+  SparseSupport support = rule.sparse();
+  const bool has_rows = group.reducer().in_tree_order() && !slices;
+  if (!support.rows || has_rows) return support;
+  // Sums of squares of a dense gradient have another order: slots would decide about bits.
+  support = {.rows = false, .dense = support.dense && !slices, .refused = {}};
+  support.refused = fmt::format("{} with {}", rule.name(), slices ? "sliced slots" : "a reducer of one's own");
+  return support;
 }
 
 bool are_sliced(const ReplicaGroup& group, Slots slots) { return slots == Slots::kSliced && group.num_workers() > 1; }
@@ -70,7 +64,10 @@ OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<
       counts_(variables_.front()->counts()),
       digest_(OptimizerDigest::of(variables_, groups)),
       steps_(variables_.size(), 0),
-      gradients_(variables_, group_->num_local_replicas(), sparse_support(*group_, groups, are_sliced(*group_, slots))),
+      gradients_(variables_, group_->num_local_replicas(),
+                 [this, slices = are_sliced(*group_, slots)](std::size_t i) {
+                   return sparse_support(*group_, *rules_[rule_of_[i]], slices);
+                 }),
       asked_form_(AskedForm::of(form, wire)),
       local_(variables_.front()->is_trained_locally()),
       watch_(variables_, group_->num_local_replicas(), group_->num_replicas() > 1 && !local_),

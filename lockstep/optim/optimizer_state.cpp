@@ -32,7 +32,7 @@ class StepMeeting final : public Meeting {
     const double clip = options_.clip_global_norm.value_or(0);
     const uint64_t flags = (options_.check_finite ? 1u : 0u) + (options_.loss_scaled_by_hand ? 2u : 0u) +
                            (options_.gradients_changed_on_purpose ? 4u : 0u) + (options_.skip_non_finite ? 8u : 0u);
-    return optimizer_.digest_.with(flags).with(clip).with_rates(optimizer_.rules_).value();
+    return optimizer_.digest_.with(flags).with(clip).with_settings(optimizer_.rules_).value();
   }
   std::string describe() const override {
     std::vector<std::string> options;
@@ -41,9 +41,8 @@ class StepMeeting final : public Meeting {
     if (options_.loss_scaled_by_hand) options.emplace_back("loss_scaled_by_hand");
     if (options_.gradients_changed_on_purpose) options.emplace_back("gradients_changed_on_purpose");
     if (options_.skip_non_finite) options.emplace_back("skip_non_finite");
-    return fmt::format("optimizer.step({}) of '{}', {} of learning rate {} for '{}' and {} more variables",
-                       fmt::join(options, ", "), optimizer_.name_, optimizer_.rules_.front()->name(),
-                       optimizer_.rules_.front()->learning_rate(), optimizer_.variables_.front()->name(),
+    return fmt::format("optimizer.step({}) of '{}', {} for '{}' and {} more variables", fmt::join(options, ", "),
+                       optimizer_.name_, optimizer_.rules_.front()->describe(), optimizer_.variables_.front()->name(),
                        optimizer_.variables_.size() - 1);
   }
 

@@ -50,7 +50,10 @@ class OptimizerState {
   StepInfo step(const ReplicaContext& context, const StepOptions& options, const std::source_location& place);
   void zero_grad(const ReplicaContext& context);
   double learning_rate(int64_t group) const { return rule(group).learning_rate(); }
-  void set_learning_rate(double value, int64_t group);
+  /// A UsageError where there is no such group.
+  const UpdateRule& rule(int64_t group) const;
+  /// Sets what the rule was asked about before.
+  void set(const RuleSettings& settings, int64_t group);
   int64_t num_groups() const { return static_cast<int64_t>(rules_.size()); }
   const std::string& name() const { return name_; }
   /// In the order of the groups.
@@ -76,8 +79,7 @@ class OptimizerState {
   };
   FormOfVariable form_of(std::size_t i) const;
 
-  // Step counts and rates that load() and set_learning_rate() changed in a run, from a merge function. Not while
-  // replicas run.
+  // Step counts and settings that load() and setters changed in a run, from a merge function. Not while replicas run.
 
   /// After a run that failed: rolls them back, except for the counts of variables that a completed step has updated
   /// since. Keeps nothing of the run's gradients.
@@ -93,16 +95,15 @@ class OptimizerState {
     bool unscaled = false;               // it was given a Batch and scaled no loss
     std::optional<std::size_t> changed;  // a variable whose gradient is not what backward left
   };
-  /// Step counts and rates as they were before this run changed them.
+  /// Step counts and settings as they were before this run changed them.
   struct Before {
     std::vector<int64_t> steps;
-    std::vector<double> rates;
+    std::vector<RuleSettings> settings;
   };
 
   void check_context(const ReplicaContext& context, const char* call) const;
   /// How many replicas' leaves the update adds.
   int64_t num_leaves() const;
-  UpdateRule& rule(int64_t group) const;
   void keep_before();
   void take_before();
   void report_findings(const StepOptions& options);

@@ -19,7 +19,9 @@ namespace {
 constexpr int64_t kMostSteps = int64_t{1} << 53;  // rules compute in double, which holds each count up to this one
 
 std::string step_name(const VariableState& variable) { return variable.name() + "/step"; }
-std::string rate_name(int64_t group) { return fmt::format("learning_rate/{}", group); }
+std::string rate_name(std::size_t group) { return fmt::format("learning_rate/{}", group); }
+std::string decay_name(std::size_t group) { return fmt::format("weight_decay/{}", group); }
+std::string momentum_name(std::size_t group) { return fmt::format("momentum/{}", group); }
 
 /// Why `value` is not one number of that type, as the end of a sentence; empty where it is.
 std::string misfit_of_number(const at::Tensor& value, at::ScalarType type) {
@@ -67,31 +69,38 @@ std::string misfit_of_step(const at::Tensor& value) {
   return step >= 0 && step <= kMostSteps ? "" : fmt::format("is {}, which is no count of steps", step);
 }
 
-std::string misfit_of_rate(const at::Tensor& value) {
+std::string misfit_of_setting(const at::Tensor& value, const char* what) {
   const std::string why = misfit_of_number(value, at::kDouble);
   if (!why.empty()) return why;
-  const auto rate = value.item<double>();
-  return rate >= 0 && std::isfinite(rate) ? "" : fmt::format("is {}, which is no learning rate", rate);
+  const auto number = value.item<double>();
+  return number >= 0 && std::isfinite(number) ? "" : fmt::format("is {}, which is no {}", number, what);
 }
 
 }  // namespace
 
 std::map<std::string, at::Tensor> named_state(const SavedState& state, std::span<const NamedSlot> slots,
-                                              std::span<const std::shared_ptr<VariableState>> variables) {
+                                              std::span<const std::shared_ptr<VariableState>> variables,
+                                              std::span<const std::unique_ptr<UpdateRule>> rules) {
   std::map<std::string, at::Tensor> named;
   for (std::size_t s = 0; s < slots.size(); ++s) named.emplace(slots[s].name, state.slots[s]);
   for (std::size_t i = 0; i < variables.size(); ++i) {
     named.emplace(step_name(*variables[i]), at::scalar_tensor(state.steps[i], at::kLong));
   }
-  for (std::size_t g = 0; g < state.rates.size(); ++g) {
-    named.emplace(rate_name(static_cast<int64_t>(g)), at::scalar_tensor(state.rates[g], at::kDouble));
+  for (std::size_t g = 0; g < rules.size(); ++g) {
+    const RuleSettings& now = state.settings[g];
+    const RuleSettings& made = rules[g]->made_with();
+    named.emplace(rate_name(g), at::scalar_tensor(now.learning_rate, at::kDouble));
+    if (now.weight_decay != made.weight_decay) {
+      named.emplace(decay_name(g), at::scalar_tensor(now.weight_decay, at::kDouble));
+    }
+    if (now.momentum != made.momentum) named.emplace(momentum_name(g), at::scalar_tensor(now.momentum, at::kDouble));
   }
   return named;
 }
 
 SavedState values_of(const std::map<std::string, at::Tensor>& named, std::span<const NamedSlot> slots,
-                     std::span<const std::shared_ptr<VariableState>> variables, int64_t groups,
-                     const std::string& optimizer) {
+                     std::span<const std::shared_ptr<VariableState>> variables,
+                     std::span<const std::unique_ptr<UpdateRule>> rules, const std::string& optimizer) {
   Reader reader(named);
   std::vector<const at::Tensor*> found;
   SavedState state;
@@ -104,11 +113,21 @@ SavedState values_of(const std::map<std::string, at::Tensor>& named, std::span<c
         reader.take(step_name(*variable), [](const at::Tensor& value) { return misfit_of_step(value); });
     state.steps.push_back(step ? step->item<int64_t>() : 0);
   }
+  const auto take = [&](double& setting, const std::string& name, const char* what) {
+    const at::Tensor* value = reader.take(name, [what](const at::Tensor& one) { return misfit_of_setting(one, what); });
+    if (value != nullptr) setting = value->item<double>();
+  };
   bool has_rates = false;
-  for (int64_t g = 0; g < groups; ++g) has_rates = has_rates || named.contains(rate_name(g));
-  for (int64_t g = 0; has_rates && g < groups; ++g) {
-    const at::Tensor* rate = reader.take(rate_name(g), [](const at::Tensor& value) { return misfit_of_rate(value); });
-    state.rates.push_back(rate ? rate->item<double>() : 0);
+  for (std::size_t g = 0; g < rules.size(); ++g) has_rates = has_rates || named.contains(rate_name(g));
+  for (std::size_t g = 0; g < rules.size(); ++g) {
+    RuleSettings settings = rules[g]->made_with();
+    settings.learning_rate = rules[g]->learning_rate();
+    if (has_rates) take(settings.learning_rate, rate_name(g), "learning rate");
+    if (named.contains(decay_name(g))) take(settings.weight_decay, decay_name(g), "weight decay");
+    if (rules[g]->takes_momentum() && named.contains(momentum_name(g))) {
+      take(settings.momentum, momentum_name(g), "momentum");
+    }
+    state.settings.push_back(settings);
   }
   if (const auto problems = reader.problems(); !problems.empty()) {
     throw UsageError(

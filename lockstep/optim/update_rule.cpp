@@ -35,9 +35,28 @@ SparseSupport without_decay(const char* optimizer, double weight_decay, SparseSu
   return {.refused = std::string(optimizer) + " with weight_decay"};
 }
 
+/// The settings of options without a momentum.
+template <class Options>
+RuleSettings settings_of(const Options& options) {
+  return {.learning_rate = options.lr(), .weight_decay = options.weight_decay()};
+}
+template <class Options>
+RuleSettings with_momentum(const Options& options) {
+  return {.learning_rate = options.lr(), .weight_decay = options.weight_decay(), .momentum = options.momentum()};
+}
+
+/// Of a rule that has a momentum, and a slot for it where it was made with one above 0.
+void check_momentum_of(const UpdateRule& rule, double momentum) {
+  if (rule.takes_momentum()) return check_not_negative(rule.name(), "momentum", momentum);
+  throw UsageError(
+      "LS-OPTION",
+      fmt::format("a momentum was set of {}, which was made without one and so has no buffer for it", rule.name()),
+      "make the optimizer with a momentum above 0; then 0 can be set too");
+}
+
 class SgdRule final : public UpdateRule {
  public:
-  explicit SgdRule(const torch::optim::SGDOptions& options) : UpdateRule(options.lr()), options_(options) {
+  explicit SgdRule(const torch::optim::SGDOptions& options) : UpdateRule(with_momentum(options)), options_(options) {
     check_not_negative(name(), "momentum", options.momentum());
     check_not_negative(name(), "weight_decay", options.weight_decay());
     require(!options.nesterov() || (options.momentum() > 0 && options.dampening() == 0), name(),
@@ -52,20 +71,28 @@ class SgdRule final : public UpdateRule {
     if (options_.momentum() == 0) return {};
     return {{"momentum_buffer"}};
   }
+  bool takes_momentum() const override { return made_with().momentum != 0; }
+  void check_momentum(double momentum) const override {
+    check_momentum_of(*this, momentum);
+    // torch::optim puts the first gradient into the buffer without dampening, also where updates without a momentum
+    // came before.
+    require(momentum != 0 || options_.dampening() == 0, name(), "momentum 0 with dampening", options_.dampening(),
+            "set a momentum above 0, or make the optimizer without dampening");
+  }
   Coefficients coefficients(int64_t step, double learning_rate) const override {
     Coefficients c;
     c.learning_rate = learning_rate;
-    c.weight_decay = options_.weight_decay();
+    c.weight_decay = settings().weight_decay;
     // The first update puts the gradient itself into the buffer, without dampening.
-    c.keep_first = step == 1 ? 0 : options_.momentum();
+    c.keep_first = step == 1 ? 0 : settings().momentum;
     c.take_first = step == 1 ? 1 : 1 - options_.dampening();
-    c.momentum = options_.momentum();
+    c.momentum = settings().momentum;
     return c;
   }
   SparseSupport sparse() const override {
     // The buffer moves all rows that ever had a gradient.
     const bool rows = options_.momentum() == 0;
-    return without_decay(name(), options_.weight_decay(), {.rows = rows, .dense = true, .refused = {}});
+    return without_decay(name(), settings().weight_decay, {.rows = rows, .dense = true, .refused = {}});
   }
 
  private:
@@ -76,7 +103,7 @@ class SgdRule final : public UpdateRule {
 template <class Options, bool kDecoupled>
 class AdamRule final : public UpdateRule {
  public:
-  explicit AdamRule(const Options& options) : UpdateRule(options.lr()), options_(options) {
+  explicit AdamRule(const Options& options) : UpdateRule(settings_of(options)), options_(options) {
     check_fraction(name(), "betas[0]", std::get<0>(options.betas()));
     check_fraction(name(), "betas[1]", std::get<1>(options.betas()));
     check_not_negative(name(), "eps", options.eps());
@@ -97,7 +124,7 @@ class AdamRule final : public UpdateRule {
     const auto t = static_cast<double>(step);
     Coefficients c;
     c.learning_rate = learning_rate / (1 - std::pow(beta1, t));
-    c.weight_decay = kDecoupled ? 1 - learning_rate * options_.weight_decay() : options_.weight_decay();
+    c.weight_decay = kDecoupled ? 1 - learning_rate * settings().weight_decay : settings().weight_decay;
     c.keep_first = beta1;
     c.take_first = 1 - beta1;
     c.keep_second = beta2;
@@ -109,7 +136,7 @@ class AdamRule final : public UpdateRule {
   SparseSupport sparse() const override {
     if (kDecoupled) return {.refused = name()};
     if (options_.amsgrad()) return {.refused = "Adam with amsgrad"};
-    return without_decay(name(), options_.weight_decay(), {.rows = true, .dense = false, .refused = {}});
+    return without_decay(name(), settings().weight_decay, {.rows = true, .dense = false, .refused = {}});
   }
   /// torch.optim.SparseAdam's: epsilon is added before the second bias correction, and not after it.
   Coefficients row_coefficients(int64_t step, double learning_rate) const override {
@@ -125,7 +152,8 @@ class AdamRule final : public UpdateRule {
 
 class RmspropRule final : public UpdateRule {
  public:
-  explicit RmspropRule(const torch::optim::RMSpropOptions& options) : UpdateRule(options.lr()), options_(options) {
+  explicit RmspropRule(const torch::optim::RMSpropOptions& options)
+      : UpdateRule(with_momentum(options)), options_(options) {
     check_not_negative(name(), "alpha", options.alpha());
     check_not_negative(name(), "eps", options.eps());
     check_not_negative(name(), "momentum", options.momentum());
@@ -144,13 +172,15 @@ class RmspropRule final : public UpdateRule {
     if (options_.momentum() > 0) slots.push_back({"momentum_buffer"});
     return slots;
   }
+  bool takes_momentum() const override { return made_with().momentum > 0; }
+  void check_momentum(double momentum) const override { check_momentum_of(*this, momentum); }
   Coefficients coefficients(int64_t, double learning_rate) const override {
     Coefficients c;
     c.learning_rate = learning_rate;
-    c.weight_decay = options_.weight_decay();
+    c.weight_decay = settings().weight_decay;
     c.keep_second = options_.alpha();
     c.take_second = 1 - options_.alpha();
-    c.momentum = options_.momentum();
+    c.momentum = settings().momentum;
     c.epsilon = options_.eps();
     return c;
   }
@@ -162,7 +192,8 @@ class RmspropRule final : public UpdateRule {
 
 class AdagradRule final : public UpdateRule {
  public:
-  explicit AdagradRule(const torch::optim::AdagradOptions& options) : UpdateRule(options.lr()), options_(options) {
+  explicit AdagradRule(const torch::optim::AdagradOptions& options)
+      : UpdateRule(settings_of(options)), options_(options) {
     check_not_negative(name(), "lr_decay", options.lr_decay());
     check_not_negative(name(), "weight_decay", options.weight_decay());
     check_not_negative(name(), "initial_accumulator_value", options.initial_accumulator_value());
@@ -174,12 +205,12 @@ class AdagradRule final : public UpdateRule {
   Coefficients coefficients(int64_t step, double learning_rate) const override {
     Coefficients c;
     c.learning_rate = learning_rate / (1 + static_cast<double>(step - 1) * options_.lr_decay());
-    c.weight_decay = options_.weight_decay();
+    c.weight_decay = settings().weight_decay;
     c.epsilon = options_.eps();
     return c;
   }
   SparseSupport sparse() const override {
-    return without_decay(name(), options_.weight_decay(), {.rows = true, .dense = true, .refused = {}});
+    return without_decay(name(), settings().weight_decay, {.rows = true, .dense = true, .refused = {}});
   }
 
  private:
@@ -193,6 +224,22 @@ std::unique_ptr<UpdateRule> make_checked(const Options& options) {
 }
 
 }  // namespace
+
+std::string UpdateRule::describe() const {
+  std::string text = fmt::format("{} of learning rate {}", name(), now_.learning_rate);
+  if (now_.weight_decay != made_with_.weight_decay) text += fmt::format(", weight decay {}", now_.weight_decay);
+  if (now_.momentum != made_with_.momentum) text += fmt::format(", momentum {}", now_.momentum);
+  return text;
+}
+
+void UpdateRule::check_momentum(double /*momentum*/) const {
+  throw UsageError("LS-OPTION", fmt::format("a momentum was set of {}, which has none", name()),
+                   fmt::format("set what {} has: its learning rate and its weight decay", name()));
+}
+
+void UpdateRule::check_weight_decay(double weight_decay) const {
+  check_not_negative(name(), "weight_decay", weight_decay);
+}
 
 void check_learning_rate(double learning_rate) { check_not_negative("an optimizer", "learning rate", learning_rate); }
 

@@ -18,7 +18,15 @@ struct SlotSpec {
   double initial = 0;
 };
 
-/// All results depend on the options alone, but for the learning rate, which can be set.
+/// The options that can be set between steps.
+struct RuleSettings {
+  double learning_rate = 0;
+  double weight_decay = 0;
+  double momentum = 0;  // 0 in rules that have none
+  friend bool operator==(const RuleSettings&, const RuleSettings&) = default;
+};
+
+/// All results depend on the options alone, but for the settings.
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
@@ -27,23 +35,37 @@ class UpdateRule {
   virtual UpdateKind kind() const = 0;
   virtual std::vector<SlotSpec> slots() const = 0;
   /// The numbers of a variable's `step`-th update, counted from 1.
-  Coefficients coefficients(int64_t step) const { return coefficients(step, learning_rate_); }
+  Coefficients coefficients(int64_t step) const { return coefficients(step, now_.learning_rate); }
   virtual Coefficients coefficients(int64_t step, double learning_rate) const = 0;
   virtual SparseSupport sparse() const = 0;
   /// The numbers of an update of the rows that a sparse gradient has; only where sparse().rows.
-  Coefficients row_coefficients(int64_t step) const { return row_coefficients(step, learning_rate_); }
+  Coefficients row_coefficients(int64_t step) const { return row_coefficients(step, now_.learning_rate); }
   virtual Coefficients row_coefficients(int64_t step, double learning_rate) const {
     return coefficients(step, learning_rate);
   }
 
-  double learning_rate() const { return learning_rate_; }
-  void set_learning_rate(double learning_rate) { learning_rate_ = learning_rate; }
+  double learning_rate() const { return now_.learning_rate; }
+  void set_learning_rate(double learning_rate) { now_.learning_rate = learning_rate; }
+  const RuleSettings& settings() const { return now_; }
+  /// Those of the options that it was made from.
+  const RuleSettings& made_with() const { return made_with_; }
+  /// None is checked.
+  void set(const RuleSettings& settings) { now_ = settings; }
+  /// Its name, its learning rate, and which other settings are not those it was made with.
+  std::string describe() const;
+  /// Whether a momentum can be set: the rule has one, and was made with the slot for it.
+  virtual bool takes_momentum() const { return false; }
+  /// A UsageError for a momentum that cannot be set; it says what can.
+  virtual void check_momentum(double momentum) const;
+  /// A UsageError for a number that is negative or not finite.
+  void check_weight_decay(double weight_decay) const;
 
  protected:
-  explicit UpdateRule(double learning_rate) : learning_rate_(learning_rate) {}
+  explicit UpdateRule(const RuleSettings& settings) : made_with_(settings), now_(settings) {}
 
  private:
-  double learning_rate_;
+  const RuleSettings made_with_;
+  RuleSettings now_;
 };
 
 /// LibTorch's options as a rule; a UsageError, naming the option, for values that torch::optim refuses.

@@ -142,6 +142,32 @@ StateItem item_of(const std::string& name, const DistributedDataset& data) {
   return {name, Kind::kCursor, read, write};
 }
 
+/// Learning rates, weight decays and, where they can be set, momentums of an optimizer's groups.
+void add_settings(std::vector<StateItem>& items, const std::shared_ptr<OptimizerState>& optimizer) {
+  using internal::RuleSettings;
+  for (int64_t g = 0; g < optimizer->num_groups(); ++g) {
+    const internal::UpdateRule& rule = optimizer->rule(g);
+    const auto add = [&](const char* what, Kind kind, double RuleSettings::*setting, auto check) {
+      items.push_back(number<double>(
+          fmt::format("{}/{}/{}", optimizer->name(), what, g), kind,
+          [optimizer, g, setting] { return optimizer->rule(g).settings().*setting; },
+          [optimizer, g, setting, check](double value) {
+            check(optimizer->rule(g), value);
+            RuleSettings settings = optimizer->rule(g).settings();
+            settings.*setting = value;
+            optimizer->set(settings, g);
+          }));
+      if (kind == Kind::kOption) items.back().made_with = rule.made_with().*setting;
+    };
+    add("learning_rate", Kind::kLearningRate, &RuleSettings::learning_rate, [](const auto&, double) {});
+    add("weight_decay", Kind::kOption, &RuleSettings::weight_decay,
+        [](const auto& of, double value) { of.check_weight_decay(value); });
+    if (!rule.takes_momentum()) continue;
+    add("momentum", Kind::kOption, &RuleSettings::momentum,
+        [](const auto& of, double value) { of.check_momentum(value); });
+  }
+}
+
 }  // namespace
 
 std::vector<StateItem> Strategy::state_items() const {
@@ -175,12 +201,7 @@ std::vector<StateItem> Strategy::state_items() const {
           first ? variable + "/step" : fmt::format("{}/{}/step", variable, optimizer->name()), Kind::kStepCount,
           [optimizer, i] { return optimizer->steps(i); }, [optimizer, i](int64_t n) { optimizer->set_steps(i, n); }));
     }
-    for (int64_t g = 0; g < optimizer->num_groups(); ++g) {
-      items.push_back(number<double>(
-          fmt::format("{}/learning_rate/{}", optimizer->name(), g), Kind::kLearningRate,
-          [optimizer, g] { return optimizer->learning_rate(g); },
-          [optimizer, g](double rate) { optimizer->set_learning_rate(rate, g); }));
-    }
+    add_settings(items, optimizer);
   }
   for (const auto& [name, weak] : named_data_sets_) {
     if (const auto deal = weak.lock()) items.push_back(item_of(name, DistributedDataset(deal)));

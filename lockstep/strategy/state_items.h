@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct StateItem {
     kLearningRate,  // of one group of an optimizer: a float64 without dimensions
     kNumber,        // of the strategy: an int64 without dimensions
     kCursor,        // of a data set that has a name: the values of data::Cursor, in their order, as one row of int64
+    kOption,        // of one group of an optimizer: its weight decay or momentum, a float64 without dimensions
   };
   std::string name;  // unique among the items of its kind
   Kind kind = Kind::kNumber;
@@ -37,6 +39,8 @@ struct StateItem {
   /// The values of read(), in the memory in which the run keeps them: nobody may write them, and the next step or write
   /// changes them. Empty for numbers and cursors.
   std::function<std::vector<at::Tensor>()> view = {};
+  /// Of an option: what the optimizer was made with. A checkpoint has an option only where it is something else.
+  std::optional<double> made_with = std::nullopt;
 };
 
 }  // namespace lockstep

@@ -277,6 +277,22 @@ TEST_P(SparseGradients, AreRefusedByRulesThatLibTorchRefuses) {
   refused(optim::SGDOptions(0.1).weight_decay(0.1), "SGD with weight_decay");
 }
 
+TEST_P(SparseGradients, AreRefusedOnceAWeightDecayIsSet) {
+  const auto model = strategy_->make_module([] { return table_of(true); });
+  const auto optimizer = strategy_->make_optimizer(model, optim::AdagradOptions(0.1));
+  const auto step = [&] {
+    strategy_->run(strategy_->split(ids_of(0)), [&](ReplicaContext& ctx, const Batch& b) {
+      ctx.scale_loss(loss_of(model(ctx)->forward(b.input))).backward();
+      optimizer.step(ctx);
+    });
+  };
+  step();
+  optimizer.set_weight_decay(0.1);
+  expect_step_error<UsageError>(step, "LS-NOT-DENSE", {"'model.weight'", "Adagrad with weight_decay", "SparseAdam"});
+  optimizer.set_weight_decay(0);
+  step();
+}
+
 TEST_P(SparseGradients, OfAVariableMayHaveRowsOfSeveralDimensions) {
   const Variable v = strategy_->make_variable(torch::zeros({4, 2, 3}), {.name = "v"});
   const auto optimizer = strategy_->make_optimizer(std::vector<Variable>{v}, optim::SGDOptions(1));
