@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "lockstep/comm/equal_texts.h"
 #include "lockstep/comm/rounds.h"
 #include "lockstep/comm/this_host.h"
 #include "lockstep/core/error.h"
@@ -89,23 +90,55 @@ std::string action_with_digest_of(const Proposal& one) {
   return fmt::format("{}, where all of its arguments have the digest {:016x}", whole_action_of(one), one.signature);
 }
 
+/// The first arguments in which two long texts of one call differ; empty where they need not be searched for.
+std::string first_difference_of(const Proposal& a, const Proposal& b) {
+  constexpr std::size_t kShort = 100;  // bytes, in which a reader sees it
+  if (a.call != b.call || a.name != b.name || a.detail == b.detail || a.detail.size() < kShort) return "";
+  const auto next = [](std::string_view& rest) {
+    const std::string_view part = rest.substr(0, rest.find(", "));
+    rest.remove_prefix(std::min(rest.size(), part.size() + 2));
+    return part;
+  };
+  std::string_view rest_a = a.detail;
+  std::string_view rest_b = b.detail;
+  while (!rest_a.empty() || !rest_b.empty()) {
+    const std::string_view part_a = next(rest_a);
+    const std::string_view part_b = next(rest_b);
+    if (part_a != part_b) return fmt::format("; they differ first in '{}' and '{}'", part_a, part_b);
+  }
+  return "";
+}
+
 std::string who_did_what(std::span<const Proposal> proposals) {
   const std::string first = action_of(proposals.front());
   const bool alike = std::all_of(proposals.begin(), proposals.end(), [&](const Proposal& one) {
     return one.state == Proposal::State::kMeets && one.step == proposals.front().step && action_of(one) == first;
   });
   const auto text_of = alike ? action_with_digest_of : whole_action_of;
-  std::string text;
-  for (std::size_t w = 0; w < proposals.size();) {
+  struct Side {
+    std::string action;
+    std::vector<int64_t> workers;
+  };
+  constexpr std::size_t kMostSides = 4;
+  std::vector<Side> sides;
+  std::size_t others = 0;
+  for (std::size_t w = 0; w < proposals.size(); ++w) {
     const std::string action = text_of(proposals[w]);
-    std::size_t next = w + 1;
-    while (next < proposals.size() && text_of(proposals[next]) == action) ++next;
-    text +=
-        fmt::format("{}{} {}", w == 0 ? "" : ", ",
-                    next - w > 1 ? fmt::format("workers {} to {}", w, next - 1) : fmt::format("worker {}", w), action);
-    w = next;
+    auto side = std::find_if(sides.begin(), sides.end(), [&](const Side& one) { return one.action == action; });
+    if (side == sides.end() && sides.size() == kMostSides) {
+      ++others;
+      continue;
+    }
+    if (side == sides.end()) side = sides.insert(sides.end(), {action, {}});
+    side->workers.push_back(static_cast<int64_t>(w));
   }
-  return text;
+  std::string text;
+  for (const Side& side : sides) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", text_of_workers(side.workers), side.action);
+  }
+  if (others > 0) text += fmt::format(", and {} others do otherwise", others);
+  if (sides.size() < 2) return text;
+  return text + first_difference_of(proposals.front(), proposals[static_cast<std::size_t>(sides[1].workers.front())]);
 }
 
 /// What decode() gives. Takes no memory where each text fits into that of `proposal`.

@@ -41,9 +41,9 @@ class StepMeeting final : public Meeting {
     if (options_.loss_scaled_by_hand) options.emplace_back("loss_scaled_by_hand");
     if (options_.gradients_changed_on_purpose) options.emplace_back("gradients_changed_on_purpose");
     if (options_.skip_non_finite) options.emplace_back("skip_non_finite");
-    return fmt::format("optimizer.step({}) of '{}', {} for '{}' and {} more variables", fmt::join(options, ", "),
-                       optimizer_.name_, optimizer_.rules_.front()->describe(), optimizer_.variables_.front()->name(),
-                       optimizer_.variables_.size() - 1);
+    return fmt::format("optimizer.step({}) of '{}' for '{}' and {} more variables, {}", fmt::join(options, ", "),
+                       optimizer_.name_, optimizer_.variables_.front()->name(), optimizer_.variables_.size() - 1,
+                       text_of(optimizer_.rules_));
   }
 
   std::source_location place() const override { return place_; }

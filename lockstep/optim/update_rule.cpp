@@ -8,6 +8,7 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <tuple>
 
@@ -63,6 +64,10 @@ class SgdRule final : public UpdateRule {
             "nesterov with dampening", options.dampening(), "Nesterov momentum needs a momentum and no dampening");
   }
   const char* name() const override { return "SGD"; }
+  std::string options() const override {
+    return fmt::format("momentum = {}, dampening = {}, weight_decay = {}, nesterov = {}", settings().momentum,
+                       options_.dampening(), settings().weight_decay, options_.nesterov());
+  }
   UpdateKind kind() const override {
     if (options_.momentum() == 0) return UpdateKind::kSgd;
     return options_.nesterov() ? UpdateKind::kSgdNesterov : UpdateKind::kSgdMomentum;
@@ -110,6 +115,11 @@ class AdamRule final : public UpdateRule {
     check_not_negative(name(), "weight_decay", options.weight_decay());
   }
   const char* name() const override { return kDecoupled ? "AdamW" : "Adam"; }
+  std::string options() const override {
+    const auto [beta1, beta2] = options_.betas();
+    return fmt::format("betas[0] = {}, betas[1] = {}, eps = {}, weight_decay = {}, amsgrad = {}", beta1, beta2,
+                       options_.eps(), settings().weight_decay, options_.amsgrad());
+  }
   UpdateKind kind() const override {
     if (kDecoupled) return options_.amsgrad() ? UpdateKind::kAdamWAmsgrad : UpdateKind::kAdamW;
     return options_.amsgrad() ? UpdateKind::kAdamAmsgrad : UpdateKind::kAdam;
@@ -160,6 +170,10 @@ class RmspropRule final : public UpdateRule {
     check_not_negative(name(), "weight_decay", options.weight_decay());
   }
   const char* name() const override { return "RMSprop"; }
+  std::string options() const override {
+    return fmt::format("alpha = {}, eps = {}, weight_decay = {}, momentum = {}, centered = {}", options_.alpha(),
+                       options_.eps(), settings().weight_decay, settings().momentum, options_.centered());
+  }
   UpdateKind kind() const override {
     if (options_.centered()) {
       return options_.momentum() > 0 ? UpdateKind::kRmspropCenteredMomentum : UpdateKind::kRmspropCentered;
@@ -200,6 +214,11 @@ class AdagradRule final : public UpdateRule {
     check_not_negative(name(), "eps", options.eps());
   }
   const char* name() const override { return "Adagrad"; }
+  std::string options() const override {
+    return fmt::format("lr_decay = {}, weight_decay = {}, initial_accumulator_value = {}, eps = {}",
+                       options_.lr_decay(), settings().weight_decay, options_.initial_accumulator_value(),
+                       options_.eps());
+  }
   UpdateKind kind() const override { return UpdateKind::kAdagrad; }
   std::vector<SlotSpec> slots() const override { return {{"sum", options_.initial_accumulator_value()}}; }
   Coefficients coefficients(int64_t step, double learning_rate) const override {
@@ -225,13 +244,6 @@ std::unique_ptr<UpdateRule> make_checked(const Options& options) {
 
 }  // namespace
 
-std::string UpdateRule::describe() const {
-  std::string text = fmt::format("{} of learning rate {}", name(), now_.learning_rate);
-  if (now_.weight_decay != made_with_.weight_decay) text += fmt::format(", weight decay {}", now_.weight_decay);
-  if (now_.momentum != made_with_.momentum) text += fmt::format(", momentum {}", now_.momentum);
-  return text;
-}
-
 void UpdateRule::check_momentum(double /*momentum*/) const {
   throw UsageError("LS-OPTION", fmt::format("a momentum was set of {}, which has none", name()),
                    fmt::format("set what {} has: its learning rate and its weight decay", name()));
@@ -239,6 +251,16 @@ void UpdateRule::check_momentum(double /*momentum*/) const {
 
 void UpdateRule::check_weight_decay(double weight_decay) const {
   check_not_negative(name(), "weight_decay", weight_decay);
+}
+
+std::string text_of(const std::vector<std::unique_ptr<UpdateRule>>& rules) {
+  constexpr std::size_t kShown = 4;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(kShown, rules.size()); ++i) {
+    if (i > 0) text += fmt::format("; group {}: ", i);
+    text += fmt::format("{} of learning rate {}, {}", rules[i]->name(), rules[i]->learning_rate(), rules[i]->options());
+  }
+  return rules.size() > kShown ? fmt::format("{}; and {} more groups", text, rules.size() - kShown) : text;
 }
 
 void check_learning_rate(double learning_rate) { check_not_negative("an optimizer", "learning rate", learning_rate); }

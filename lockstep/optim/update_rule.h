@@ -43,6 +43,8 @@ class UpdateRule {
   virtual Coefficients row_coefficients(int64_t step, double learning_rate) const {
     return coefficients(step, learning_rate);
   }
+  /// All options but the learning rate, with the present settings, "momentum = 0.9, nesterov = false", for messages.
+  virtual std::string options() const = 0;
 
   double learning_rate() const { return now_.learning_rate; }
   void set_learning_rate(double learning_rate) { now_.learning_rate = learning_rate; }
@@ -51,8 +53,6 @@ class UpdateRule {
   const RuleSettings& made_with() const { return made_with_; }
   /// None is checked.
   void set(const RuleSettings& settings) { now_ = settings; }
-  /// Its name, its learning rate, and which other settings are not those it was made with.
-  std::string describe() const;
   /// Whether a momentum can be set: the rule has one, and was made with the slot for it.
   virtual bool takes_momentum() const { return false; }
   /// A UsageError for a momentum that cannot be set; it says what can.
@@ -74,6 +74,9 @@ std::unique_ptr<UpdateRule> make_rule(const torch::optim::AdamOptions& options);
 std::unique_ptr<UpdateRule> make_rule(const torch::optim::AdamWOptions& options);
 std::unique_ptr<UpdateRule> make_rule(const torch::optim::RMSpropOptions& options);
 std::unique_ptr<UpdateRule> make_rule(const torch::optim::AdagradOptions& options);
+
+/// The rules of an optimizer's groups with their learning rates and options, for messages; of many groups the first.
+std::string text_of(const std::vector<std::unique_ptr<UpdateRule>>& rules);
 
 /// A UsageError for a learning rate that is negative or not finite.
 void check_learning_rate(double learning_rate);

@@ -13,6 +13,7 @@
 
 #include "lockstep/comm/agreement.h"
 #include "lockstep/comm/alone.h"
+#include "lockstep/comm/equal_texts.h"
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"
@@ -220,6 +221,7 @@ std::shared_ptr<internal::ModuleBinding> Strategy::bind_modules(
   const at::AutoGradMode gradient(with_gradient);
   std::shared_ptr<internal::ModuleBinding> binding;
   internal::ValueDigests initial(*group_);
+  std::vector<std::string> texts;  // what workers compare of each variable before its value
   const auto make = [&](internal::Proposal& mine) {
     registry_->require_fresh_module(options.name, place);
     const internal::DefaultGeneratorGuard callers;
@@ -230,18 +232,23 @@ std::shared_ptr<internal::ModuleBinding> Strategy::bind_modules(
       return next();
     };
     binding = std::make_shared<internal::ModuleBinding>(group_, options.name, next_replicas, *registry_, place);
-    std::string kinds;
     for (const Variable& variable : binding->variables()) {
-      initial.add(variable.name(), variable.state().component(0));
-      kinds += fmt::format("{}, {};", internal::kind_of(variable.state().options()), variable.trainable());
+      const at::Tensor& value = variable.state().component(0);
+      initial.add(variable.name(), value);
+      texts.push_back(fmt::format("'{}', {}, {}{}", variable.name(), internal::shape_text(value),
+                                  internal::kind_of(variable.state().options()),
+                                  variable.trainable() ? "" : ", not trainable"));
     }
-    initial.fill_in(mine);
-    mine.signature ^= std::hash<std::string>()(kinds);
+    initial.fill_in(mine, /*names_must_match=*/false);
     mine.detail = fmt::format("make_module of '{}' with {} variables", options.name, binding->variables().size());
   };
   // Where one worker cannot make the module, none makes it.
   const auto all =
       internal::agree_on_call(group_->rounds(), {.call = "make_module", .name = options.name, .step = step()}, make);
+  internal::require_equal_texts(
+      group_->rounds(), {.call = "make_module", .name = options.name, .step = step(), .detail = "a module's variables"},
+      texts, fmt::format("make_module of '{}'", options.name), "variable",
+      "let the factory make the same module on all workers: let it depend on no flag, file or number of one worker");
   initial.require_equal(all, "make_module");
   registry_->add(binding);
   return binding;
