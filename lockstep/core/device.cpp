@@ -20,7 +20,7 @@ DeviceName parse_device(const std::string& text) {
   }
   if (!valid) {
     throw UsageError("LS-DEVICE", fmt::format("'{}' is not a device", text),
-                     "write \"cpu:K\" for lane K of the host (any K from 0), or \"cuda:K\" for a GPU");
+                     "write \"cpu:K\" for lane K of the host (any K from 0); replicas compute on the CPU only today");
   }
   return name;
 }

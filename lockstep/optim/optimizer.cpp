@@ -16,7 +16,7 @@ using internal::UpdateRule;
 
 namespace {
 
-constexpr const char* kBetweenSteps = "read or set options between runs";
+constexpr const char* kBetweenSteps = "leave the options of an optimizer alone: read or set them between runs";
 
 }  // namespace
 

@@ -166,6 +166,24 @@ void ReplicaGroup::restart_streams(int64_t r) {
 
 namespace {
 
+/// What a replica with 0 or 1 of `whole` samples may do about its error `message`; nothing for a larger part.
+std::string about_small_part(std::string_view message, int64_t part, int64_t whole) {
+  if (part > 1 || whole <= part) return {};
+  const std::string share =
+      fmt::format("this replica's part of the batch has {} of {}", part, counted(whole, "sample"));
+  // LibTorch's words for backward() of a loss that no parameter went into, as that of a loop over no samples.
+  if (part == 0 && message.find("does not require grad") != std::string_view::npos) {
+    return fmt::format(
+        " ({}, so its loss has no graph: skip backward() where b.size() == 0, and call the optimizer's step all the "
+        "same, or let the whole empty part go through the module)",
+        share);
+  }
+  return fmt::format(
+      " ({}: where a module refuses so small a part, as batch normalisation does, choose a larger global batch, drop "
+      "the remainder, or use fewer replicas)",
+      share);
+}
+
 /// The replica of another worker whose failure an exception tells of; -1 where there is none.
 int64_t replica_elsewhere(const std::exception_ptr& error) {
   try {
@@ -196,12 +214,7 @@ void ReplicaGroup::throw_replica_error(std::span<const std::exception_ptr> error
     if (!errors[r]) continue;
     ReplicaError::Failure failure{block_.id_of(static_cast<int64_t>(r)), message_of(errors[r]), errors[r]};
     const ReplicaContext::Share& share = contexts_[r]->share_;
-    if (share.batches == 1 && share.part <= 1 && share.whole > share.part) {
-      failure.message += fmt::format(
-          " (this replica's part of the batch has {} of {}: where a module refuses so small a part, as batch "
-          "normalisation does, choose a larger global batch, drop the remainder, or use fewer replicas)",
-          share.part, counted(share.whole, "sample"));
-    }
+    if (share.batches == 1) failure.message += about_small_part(failure.message, share.part, share.whole);
     failures.push_back(std::move(failure));
   }
   try {

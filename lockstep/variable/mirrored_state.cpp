@@ -21,7 +21,8 @@ namespace {
 
 constexpr const char* kRemedy =
     "let Lockstep write it: an optimizer from make_optimizer, Variable::assign or Replicated::load (a torch::optim "
-    "optimizer steps one replica alone, without the others' gradients); assign or load it now to go on";
+    "optimizer steps one replica alone, without the others' gradients); where forward writes it, as an Embedding with "
+    "max_norm does, leave that out and write it between steps by Strategy::update; assign or load it now to go on";
 
 /// The bytes of one dense tensor over those of another of the same layout; nothing is allocated.
 void copy_bytes(const at::Tensor& to, const at::Tensor& from) {
@@ -178,6 +179,7 @@ void MirroredState::throw_not_as_left(int64_t r) {
   const Component& left = component_at(r);
   const at::Tensor& component = left.tensor;
   std::string cause;
+  const char* author = "";
   if (component.scalar_type() != like_.scalar_type()) {
     cause = fmt::format("its dtype was changed from {} to {}", c10::toString(like_.scalar_type()),
                         c10::toString(component.scalar_type()));
@@ -188,8 +190,10 @@ void MirroredState::throw_not_as_left(int64_t r) {
   } else {
     const uint32_t times = component.unsafeGetTensorImpl()->version_counter().current_version() - left.version;
     cause = fmt::format("it was written in place {} time{}", times, times == 1 ? "" : "s");
+    author = ", as forward does in an Embedding with max_norm, or an optimizer of torch::optim";
   }
-  mark_damaged(fmt::format("on replica {} {} by something other than Lockstep", group()->first_replica() + r, cause));
+  mark_damaged(
+      fmt::format("on replica {} {} by something other than Lockstep{}", group()->first_replica() + r, cause, author));
   throw_damaged();
 }
 

@@ -292,7 +292,8 @@ TEST_P(OptimizerOf, MisuseIsNamed) {
   const auto clip_to_nothing = [&](ReplicaContext& ctx) { optimizer.step(ctx, {.clip_global_norm = 0}); };
   expect_step_error<UsageError>([&] { strategy_.run(clip_to_nothing); }, "LS-OPTION", {".clip_global_norm"});
   const auto set_rate = [&](ReplicaContext&) { optimizer.set_learning_rate(0.1); };
-  expect_step_error<UsageError>([&] { strategy_.run(set_rate); }, "LS-INSIDE-STEP", {"Optimizer::set_learning_rate"});
+  expect_step_error<UsageError>([&] { strategy_.run(set_rate); }, "LS-INSIDE-STEP",
+                                {"Optimizer::set_learning_rate", "between runs"});
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, OptimizerOf,

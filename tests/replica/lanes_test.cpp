@@ -112,7 +112,7 @@ TEST(PlanLanes, RefusesADeviceTwice) {
 TEST(PlanLanes, RefusesWhatCannotBe) {
   expect_error<UsageError>([] { plan_for(lanes(1), -1, 1, {0}); }, "LS-OPTION", {".replicas", "-1"});
   expect_error<UsageError>([] { plan_for(lanes(1), 1, 0, {0}); }, "LS-OPTION", {".threads_per_replica", "0"});
-  expect_error<UsageError>([] { plan_for({"cuda:0"}, 1, 1, {0}); }, "LS-DEVICE", {"device 'cuda:0'"});
+  expect_error<UsageError>([] { plan_for({"cuda:0"}, 1, 1, {0}); }, "LS-DEVICE", {"device 'cuda:0'", "CPU only"});
   expect_error<UsageError>([] { plan_for({"tpu:0"}, 1, 1, {0}); }, "LS-DEVICE", {"'tpu:0'"});
 }
 

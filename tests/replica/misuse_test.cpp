@@ -5,6 +5,7 @@
 
 #include <future>
 #include <limits>
+#include <string_view>
 #include <thread>
 
 #include "lockstep/core/counted.h"
@@ -168,6 +169,21 @@ TEST_P(Misuse, ArgumentsMustFitTheReplicas) {
   const std::string wanted = internal::counted(GetParam(), "replica");
   expect_error<UsageError>([&] { strategy_.run(wrong, [](ReplicaContext&, int) {}); }, "LS-PER-REPLICA-SIZE",
                            {"run()", given, wanted});
+}
+
+TEST(EmptyParts, WhoseLossHasNoGraphAreToldWhatToSkip) {
+  MirroredStrategy strategy({.devices = lanes(1), .replicas = 4});
+  const auto error = error_from<ReplicaError>([&] {
+    strategy.run(strategy.split(torch::ones({2, 3})), [](ReplicaContext& ctx, const Batch& b) {
+      const auto weight = torch::ones({3}).set_requires_grad(true);
+      torch::Tensor loss = torch::zeros({});
+      for (int64_t i = 0; i < b.size(); ++i) loss = loss + b.input[i].dot(weight);
+      ctx.scale_loss(loss).backward();
+    });
+  });
+  EXPECT_EQ(error.replica(), ReplicaId(2));
+  EXPECT_NE(std::string_view(error.what()).find("skip backward() where b.size() == 0"), std::string_view::npos)
+      << error.what();
 }
 
 INSTANTIATE_TEST_SUITE_P(Replicas, Misuse, ::testing::Values(1, 3));

@@ -1,6 +1,7 @@
 // Writes to a mirrored variable that did not come through the library: each is found, named, and stays an error until
 // the variable is assigned or loaded.
 #include <gtest/gtest.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
@@ -290,6 +291,18 @@ TEST_P(ForeignWrites, InACopyOfOneReplicaNameTheReplica) {
   expect_found(error, {"variable 'model.bias'"});
   const bool known = GetParam().copies == Copies::kPerReplica || GetParam().replicas == 1;
   EXPECT_EQ(testing::has_value(error.what(), bad_replica()), known) << error.what();
+}
+
+TEST_P(ForeignWrites, AForwardPassThatRenormalizesItsWeightIsToldAsThat) {
+  const auto table = strategy_.make_module(
+      [] { return torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 2).max_norm(1e-3)); }, {.name = "table"});
+  const auto error = found_in([&] {
+    strategy_.run([&](ReplicaContext& ctx) {
+      if (ctx.replica_id() == bad()) table(ctx)->forward(torch::tensor({1, 2}));
+    });
+  });
+  const std::string replica = bad_replica();
+  expect_found(error, {"variable 'table.weight'", replica, "max_norm", "Strategy::update"});
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, ForeignWrites,
