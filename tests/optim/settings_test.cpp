@@ -267,7 +267,7 @@ TEST(SettingsOnWorkers, AreSetOnAllOrOnNoneAndCompared) {
           optimizer.step(ctx);
         });
       },
-      "LS-WORKER-ORDER", {"weight decay 0.25", "weight decay 0.125"});
+      "LS-WORKER-ORDER", {"weight_decay = 0.25", "weight_decay = 0.125"});
 }
 
 class SettingsInCheckpoints : public testing::ScratchFolder {
