@@ -268,7 +268,9 @@ class Machine {
     push(Kind::kTensor).tensor = std::make_shared<PickledTensor>(std::move(tensor));
   }
 
+  /// Bounded, because objects without end may be made of one class, and each has its name.
   void push_name(std::string module, const std::string& name) {
+    if (module.size() + name.size() > kLongestPickledName) fail("names a class or function too long");
     push(Kind::kName).text = std::move(module) + "." + name;
   }
   void global() {
