@@ -79,11 +79,11 @@ class Planner {
       if (!tied_.are_wanted(options_.only, item.name)) continue;
       const auto found = saved_under(names, item.kind, plan);
       if (found == saved_.end()) {
-        if (item.made_with) {
-          plan.writes.push_back({item, {at::scalar_tensor(*item.made_with, at::kDouble)}});
-        } else {
+        if (!item.made_with) {
           plan.missing.push_back(item.name);
-        }
+        } else if (saved_.contains({kind_text(StateItem::Kind::kLearningRate), learning_rate_beside(item.name)})) {
+          plan.writes.push_back({item, {at::scalar_tensor(*item.made_with, at::kDouble)}});
+        }  // else the checkpoint does not know the optimizer, whose learning rate is missing too
         continue;
       }
       const auto variable = variables_.find(item.name);
@@ -155,6 +155,12 @@ class Planner {
 
  private:
   using SavedItems = std::map<KindAndName, Saved>;
+
+  /// The name of the learning rate of the group that has the option `name`: "<optimizer>/<option>/<group>".
+  static std::string learning_rate_beside(const std::string& name) {
+    const std::size_t group = name.rfind('/');
+    return name.substr(0, name.rfind('/', group - 1)) + "/learning_rate" + name.substr(group);
+  }
 
   /// What the checkpoint has of an item under any of its names. Where it has several values of one tensor, they must be
   /// equal; of slots, which differ wherever weights were not tied, the first name's count.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cmath>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -25,6 +26,12 @@ using internal::shown;
 
 namespace {
 
+/// Whether a number of a file counts something: a whole number that a double has exactly.
+bool is_count(double value) {
+  constexpr double kMost = 9007199254740992;  // 2^53
+  return value >= 0 && value <= kMost && value == std::floor(value);
+}
+
 /// A file's numbers, texts and tensors by name.
 struct SavedOptimizer {
   std::string what = {};
@@ -32,7 +39,8 @@ struct SavedOptimizer {
   std::map<std::string, at::Tensor> tensors = {};
 
   std::optional<double> number(const std::string& name) const {
-    if (const auto tensor = tensors.find(name); tensor != tensors.end() && tensor->second.numel() == 1) {
+    if (const auto tensor = tensors.find(name);
+        tensor != tensors.end() && tensor->second.numel() == 1 && !tensor->second.is_complex()) {
       return tensor->second.item<double>();
     }
     const auto value = values.find(name);
@@ -147,8 +155,12 @@ std::map<std::string, at::Tensor> load_optimizer_state(const fs::path& file, con
           fmt::format("'{}' keeps no '{}' of '{}'", here.name(), shown(slot), here.variables()[i]->name()));
     }
     // SGD counts no steps there: one is enough for its momentum to go on.
-    const auto steps = static_cast<int64_t>(step.value_or(was_updated ? 1 : 0));
-    state[begin + "step"] = at::scalar_tensor(steps, at::kLong);
+    const double steps = step.value_or(was_updated ? 1 : 0);
+    if (!is_count(steps)) {
+      problems.push_back(fmt::format("'{}' was updated {} times", here.variables()[i]->name(), steps));
+      continue;
+    }
+    state[begin + "step"] = at::scalar_tensor(static_cast<int64_t>(steps), at::kLong);
   }
   if (!problems.empty()) {
     throw UsageError(

@@ -92,8 +92,12 @@ std::vector<std::string> hosts_by_file(const Environment& environment, const Clu
   if (error || size > kLongestFile) return {};
   std::ifstream file(path);
   std::vector<std::string> hosts;
-  for (std::string line; static_cast<int64_t>(hosts.size()) < spec.num_workers() && std::getline(file, line);) {
-    add_line(hosts, line, spec.num_workers());
+  try {
+    for (std::string line; static_cast<int64_t>(hosts.size()) < spec.num_workers() && std::getline(file, line);) {
+      add_line(hosts, line, spec.num_workers());
+    }
+  } catch (const Error&) {
+    return {};  // a line that Slurm writes otherwise than we know
   }
   if (static_cast<int64_t>(hosts.size()) != spec.num_workers()) return {};
   const std::set<std::string> named(hosts.begin(), hosts.end());

@@ -29,7 +29,12 @@ void warm_up_math() {
   if (under_way) return;  // some LibTorch takes a tensor's memory for the call, and so comes here again
   std::call_once(once, [] {
     under_way = true;
-    call_a_vector_function();
+    try {
+      call_a_vector_function();
+    } catch (...) {
+      under_way = false;
+      throw;
+    }
     under_way = false;
   });
 }

@@ -6,6 +6,7 @@ namespace lockstep::internal {
 
 RunBatches::RunBatches(BatchUses& all, const std::vector<BatchKey>& keys, bool evaluates)
     : all_(all), evaluates_(evaluates), exceptions_(std::uncaught_exceptions()) {
+  if (keys.empty()) return;
   const std::lock_guard<std::mutex> lock(all_.mutex_);
   for (const BatchKey key : keys) {
     const auto found = all_.open_.find(key);

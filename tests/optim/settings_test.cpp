@@ -305,6 +305,17 @@ TEST_F(SettingsInCheckpoints, AreSavedWhereTheyWereSetAndElseThoseOfTheOptions) 
   EXPECT_EQ(new_options.optimizer.momentum(), 0.75) << "as a program that changes its options expects";
 }
 
+TEST_F(SettingsInCheckpoints, OfAnOptimizerThatACheckpointDoesNotKnowStay) {
+  const std::string without = (folder_ / "without").string();
+  MirroredStrategy strategy({.devices = lanes(1), .replicas = 2, .seed = 1});
+  const Variable w = strategy.make_variable(torch::ones({3}), {.name = "w"});
+  Checkpoint(strategy).save(without);
+  const Optimizer optimizer = strategy.make_optimizer(std::vector<Variable>{w}, optim::SGDOptions(0.1));
+  optimizer.set_weight_decay(0.25);
+  EXPECT_FALSE(Checkpoint(strategy).restore(without, {.allow_missing = true}).missing.empty());
+  EXPECT_EQ(optimizer.weight_decay(), 0.25);
+}
+
 /// The rates of two groups, epoch by epoch, by LibTorch's StepLR(3, 0.5) and by the line of docs/porting.md.
 TEST(Schedules, OfThePortingGuideChangeEachGroupInTheEpochOfLibTorch) {
   constexpr int64_t kEvery = 3;

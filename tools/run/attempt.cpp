@@ -223,7 +223,7 @@ bool Attempt::is_nearer_to_the_cause(const Worker& worker, const WorkerEnd& end)
   // Who loses a peer may end before the peer does. What was told to stop no longer tells what it would have ended with,
   // but by an error of its own.
   if (!only_lost_another(first) || only_lost_another(end)) return false;
-  return !sent_stop_ || says_its_own_error(end);
+  return (!sent_stop_ && result_.end_signal == 0) || says_its_own_error(end);
 }
 
 void Attempt::stop_after(std::chrono::milliseconds time) {
