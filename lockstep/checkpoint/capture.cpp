@@ -95,11 +95,13 @@ void check_memory(const Strategy& strategy) {
            [&](int64_t i) { variables[static_cast<std::size_t>(i)].state().check_memory(); });
 }
 
-/// Gradients that wait for a step are not part of a checkpoint: one between two micro-batches lacks them.
+/// Gradients that wait for a step are not part of a checkpoint: one between two micro-batches lacks them. Those that
+/// another network's loss has left, and that the next step begins by dropping, are not waited for.
 void look_for_gradients(const Strategy& strategy) {
   const std::vector<Variable> variables = strategy.variables();
-  const auto found =
-      std::find_if(variables.begin(), variables.end(), [](const Variable& one) { return one.state().has_gradient(); });
+  const auto found = std::find_if(variables.begin(), variables.end(), [&](const Variable& one) {
+    return one.state().has_gradient() && !StrategyAccess::drops_gradients_of(strategy, one.state());
+  });
   if (found == variables.end()) return;
   StrategyAccess::findings(strategy).add("LS-GRADIENT-NOT-SAVED", "Checkpoint::save", strategy.step(), [&] {
     return fmt::format(

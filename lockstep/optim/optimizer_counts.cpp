@@ -2,6 +2,8 @@
 // and gradients that it drops.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "lockstep/core/error.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/replica/replica_group.h"
@@ -13,7 +15,14 @@ void OptimizerState::zero_grad(const ReplicaContext& context) {
   const int64_t r = ContextAccess::local_index(context);
   for (std::size_t i = 0; i < variables_.size(); ++i) gradients_.release(i, r);
   watch_.forget(r);
-  replicas_[static_cast<std::size_t>(r)].consumed = ContextAccess::scale_calls(context);
+  OfReplica& replica = replicas_[static_cast<std::size_t>(r)];
+  replica.consumed = ContextAccess::scale_calls(context);
+  replica.dropped = true;
+  replica.drops_next = false;
+}
+
+bool OptimizerState::drops_next() const {
+  return std::all_of(replicas_.begin(), replicas_.end(), [](const OfReplica& replica) { return replica.drops_next; });
 }
 
 const UpdateRule& OptimizerState::rule(int64_t group) const {

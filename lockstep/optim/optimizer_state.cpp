@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
@@ -45,7 +46,6 @@ class StepMeeting final : public Meeting {
                        optimizer_.name_, optimizer_.variables_.front()->name(), optimizer_.variables_.size() - 1,
                        text_of(optimizer_.rules_));
   }
-
   std::source_location place() const override { return place_; }
 
   std::span<const Stage> stages() const override {
@@ -202,6 +202,7 @@ StepInfo OptimizerState::step(const ReplicaContext& context, const StepOptions& 
     replica.changed = watch_.changed(r);
   }
   replica.consumed = ContextAccess::scale_calls(context);
+  replica.drops_next = std::exchange(replica.dropped, false);
   StepMeeting meeting(*this, options, place);
   group_->meet(context, meeting);
   watch_.end_step(r);

@@ -56,6 +56,9 @@ class OptimizerState {
   void set(const RuleSettings& settings, int64_t group);
   int64_t num_groups() const { return static_cast<int64_t>(rules_.size()); }
   const std::string& name() const { return name_; }
+  /// Whether gradients that are there now will probably be dropped and not used: zero_grad came before the last step,
+  /// and not since. Outside of steps.
+  bool drops_next() const;
   /// In the order of the groups.
   const std::vector<std::shared_ptr<VariableState>>& variables() const { return variables_; }
   /// How often variable i was updated.
@@ -94,6 +97,8 @@ class OptimizerState {
     ScaleCalls consumed;                 // its scale_loss calls up to its last step here
     bool unscaled = false;               // it was given a Batch and scaled no loss
     std::optional<std::size_t> changed;  // a variable whose gradient is not what backward left
+    bool dropped = false;                // zero_grad was called since the last step
+    bool drops_next = false;             // it was before the last step, and not since
   };
   /// Step counts and settings as they were before this run changed them.
   struct Before {

@@ -59,6 +59,15 @@ std::vector<std::shared_ptr<internal::SlicedSlots>> internal::StrategyAccess::sl
   return all;
 }
 
+bool internal::StrategyAccess::drops_gradients_of(const Strategy& strategy, const VariableState& variable) {
+  return std::any_of(strategy.optimizers_.begin(), strategy.optimizers_.end(), [&](const auto& weak) {
+    const auto optimizer = weak.lock();
+    if (!optimizer || !optimizer->drops_next()) return false;
+    const auto& own = optimizer->variables();
+    return std::any_of(own.begin(), own.end(), [&](const auto& one) { return one.get() == &variable; });
+  });
+}
+
 StateItem internal::item_of(const std::shared_ptr<VariableState>& variable) {
   const bool one_value = variable->on_write();
   const Kind kind = variable->is_slot() ? Kind::kSlot : one_value ? Kind::kMirrored : Kind::kOnRead;

@@ -29,6 +29,8 @@ struct StrategyAccess {
   static void gather_slots(const Strategy& strategy);
   /// The slots of each living optimizer whose slots are sliced.
   static std::vector<std::shared_ptr<SlicedSlots>> sliced_slots(const Strategy& strategy);
+  /// Whether gradients of the variable that are there now will probably be dropped by the zero_grad of its optimizer.
+  static bool drops_gradients_of(const Strategy& strategy, const VariableState& variable);
   static VariableRegistry& registry(const Strategy& strategy) { return *strategy.registry_; }
 };
 

@@ -21,8 +21,9 @@ struct Program {
   Replicated<torch::nn::Linear> model = strategy.make_module([] { return torch::nn::Linear(3, 2); });
   Optimizer sgd = strategy.make_optimizer(model, torch::optim::SGDOptions(0.1));
 
-  void backward(bool steps) {
+  void backward(bool steps, bool drops = false) {
     strategy.run([&](ReplicaContext& ctx) {
+      if (drops) sgd.zero_grad(ctx);
       const auto input = torch::full({4, 3}, 1 + static_cast<float>(ctx.replica_id().value()));
       ctx.scale_loss(model(ctx)->forward(input).square().mean(), 4, 8).backward();
       if (steps) sgd.step(ctx);
@@ -58,6 +59,27 @@ TEST_F(GradientsTest, AreNamedOnceWhereASaveLeavesThemOut) {
   EXPECT_EQ(findings.front().code, "LS-GRADIENT-NOT-SAVED");
   EXPECT_NE(findings.front().text.find("weight"), std::string::npos) << findings.front().text;
   EXPECT_EQ(program.gradients(), 4) << "a save changes nothing";
+}
+
+/// The backward of a generator's loss leaves gradients in the discriminator, after its step.
+TEST_F(GradientsTest, ThatTheNextStepBeginsByDroppingAreNotNamed) {
+  Program program;
+  for (int step = 0; step < 2; ++step) {
+    program.backward(true, /*drops=*/true);
+    program.backward(false);
+    EXPECT_EQ(program.gradients(), 4);
+    Checkpoint(program.strategy).save(path("step" + std::to_string(step)));
+  }
+  EXPECT_TRUE(program.strategy.findings().empty());
+}
+
+TEST_F(GradientsTest, BetweenMicroBatchesAreNamedWhateverWasDroppedBefore) {
+  Program program;
+  program.backward(true, /*drops=*/true);
+  program.backward(false, /*drops=*/true);  // the first of two micro-batches
+  Checkpoint(program.strategy).save(path("a"));
+  ASSERT_EQ(program.strategy.findings().size(), 1U);
+  EXPECT_EQ(program.strategy.findings().front().code, "LS-GRADIENT-NOT-SAVED");
 }
 
 TEST_F(GradientsTest, OfTheValuesOfBeforeAreDroppedByARestore) {
