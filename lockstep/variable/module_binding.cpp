@@ -156,14 +156,16 @@ ModuleBinding::ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string na
     }
     for (const std::size_t i : distinct) check_equal(name_, all.front()[i], mine[i], first_replica, r);
     // What was compared makes room for the next replica's.
-    std::vector<bool> is_given(mine.size(), false);
+    std::vector<bool> is_moved(distinct.size(), false);
     for (std::size_t k = 0; k < distinct.size(); ++k) {
       const std::size_t i = distinct[k];
       const auto holder = static_cast<std::size_t>(holder_of(static_cast<int64_t>(r), homes[k].copies));
-      is_given[i] = holder < r && is_early[i] && is_alone_in_memory(mine[i]) &&
+      is_moved[k] = holder < r && is_early[i] && is_alone_in_memory(mine[i]) &&
                     mine[i].tensor.strides() == all[holder][i].tensor.strides();
-      if (is_given[i]) mine[i].tensor.set_data(all[holder][i].tensor.variable_data());
+      if (is_moved[k]) mine[i].tensor.set_data(all[holder][i].tensor.variable_data());
     }
+    std::vector<bool> is_given;  // under each of its names
+    for (const Name& name : names_) is_given.push_back(is_moved[name.variable]);
     shares_nothing.forget_last(is_given);
   }
   // Nothing is refused from here on.

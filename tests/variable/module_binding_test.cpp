@@ -446,6 +446,17 @@ TEST_F(ManyModules, KeepBuffersAndCopiesThatWereAskedForApart) {
   }
 }
 
+TEST_F(ManyModules, MayReuseTheMemoryOfATensorThatHadTwoNames) {
+  MirroredStrategy strategy({.devices = lanes(1), .replicas = 12, .seed = 5});
+  const auto model = strategy.make_module([] {
+    const auto module = std::make_shared<torch::nn::Module>();
+    const Tensor weight = module->register_parameter("weight", torch::ones({64, 64}));
+    module->register_parameter("tied", weight);
+    return module;
+  });
+  EXPECT_EQ(model.variables().size(), 1U);
+}
+
 TEST_F(ManyModules, MustNotShareATensorFromAnyReplicaOn) {
   for (const bool same_tensor : {true, false}) {
     std::vector<float> memory(16, 1.0f);
