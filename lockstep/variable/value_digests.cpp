@@ -124,7 +124,8 @@ std::string ValueDigests::first_difference(const at::Tensor& value, int64_t a, i
   }
   std::string own = "not there";
   if (bits.defined() && begin < bits.numel()) {
-    own = fmt::format("{} at {}", text_of_element(bits, begin), place_text(bits.sizes(), begin));
+    own = text_of_element(bits, begin);
+    if (bits.dim() > 0) own += fmt::format(" at {}", place_text(bits.sizes(), begin));
   }
   return "it is " + text_of_sides(tell(own), "on");
 }
