@@ -280,7 +280,7 @@ TEST_F(SkippingRests, OfDamagedFilesCountAsOneEachAndAreAlwaysSaid) {
   });
   MirroredStrategy strategy({.devices = lanes(1)});
   const auto parse = [](const std::string& text, const data::RecordPlace&) {
-    return Batch{.input = torch::zeros({1, 1}), .target = torch::full({1}, std::stoll(text), torch::kLong)};
+    return Batch{.input = torch::zeros({1, 1}), .target = torch::full({1}, std::stod(text), torch::kLong)};
   };
   const auto data = strategy.distribute(data::from_records(data::lines(paths), parse),
                                         {.global_batch = 4, .on_error = OnError::kSkip});
