@@ -235,7 +235,7 @@ TEST(Padding, IsLookedForWithoutAChangeOfTheStep) {
       strategy.run(batch, [&](ReplicaContext& ctx, const Batch& b) {
         const auto out = model(ctx)->forward(b.input);
         const auto error = (out - b.target).square();
-        error.retain_grad();
+        if (b.samples() > 0) error.retain_grad();  // LibTorch 1.13 cannot for a gradient that is left out
         if (has_hook) error.register_hook([&](const torch::Tensor& gradient) { calls += gradient.defined() ? 1 : 0; });
         ctx.scale_loss(error.mean()).backward();
         if (b.samples() > 0) {
