@@ -33,8 +33,12 @@
 #include "lockstep/data/stream_source.h"              // IWYU pragma: export
 #include "lockstep/data/tokenizer.h"                  // IWYU pragma: export
 #include "lockstep/data/torch_dataset.h"              // IWYU pragma: export
+#include "lockstep/optim/learning_rate_bridge.h"      // IWYU pragma: export
 #include "lockstep/optim/moving_average.h"            // IWYU pragma: export
 #include "lockstep/optim/optimizer.h"                 // IWYU pragma: export
+#include "lockstep/optim/rules.h"                     // IWYU pragma: export
+#include "lockstep/optim/schedule.h"                  // IWYU pragma: export
+#include "lockstep/optim/update_rule.h"               // IWYU pragma: export
 #include "lockstep/reduce/reducer.h"                  // IWYU pragma: export
 #include "lockstep/reduce/reduction.h"                // IWYU pragma: export
 #include "lockstep/replica/replica_context.h"         // IWYU pragma: export

@@ -78,6 +78,10 @@ class Planner {
       for (const std::string& name : names) here.emplace(kind_text(item.kind), name);
       if (!tied_.are_wanted(options_.only, item.name)) continue;
       const auto found = saved_under(names, item.kind, plan);
+      if (item.kind == StateItem::Kind::kRule) {
+        add_rule(item, found, plan);
+        continue;
+      }
       if (found == saved_.end()) {
         if (!item.made_with) {
           plan.missing.push_back(item.name);
@@ -160,6 +164,23 @@ class Planner {
   static std::string learning_rate_beside(const std::string& name) {
     const std::size_t group = name.rfind('/');
     return name.substr(0, name.rfind('/', group - 1)) + "/learning_rate" + name.substr(group);
+  }
+
+  /// A rule is not restored, but must be the one of the checkpoint. This has no names of torch::optim's.
+  void add_rule(const StateItem& item, const SavedItems::iterator& found, RestorePlan& plan) const {
+    const bool knows_optimizer =
+        saved_.contains({kind_text(StateItem::Kind::kLearningRate), learning_rate_beside(item.name)});
+    if (found == saved_.end() && (item.is_of_torch || !knows_optimizer)) return;
+    const std::string here = text_of(item.read().front());
+    const std::string saved =
+        found == saved_.end() ? "a rule of torch::optim" : fmt::format("'{}'", text_of(found->second.values.front()));
+    if (saved == fmt::format("'{}'", here) && !item.is_of_torch) return;
+    plan.misfits.push_back(fmt::format("'{}' is {} in the checkpoint, and '{}' here", shown(item.name), saved, here));
+  }
+  static std::string text_of(const at::Tensor& bytes) {
+    const at::Tensor numbers = bytes.contiguous();
+    const auto* const begin = numbers.data_ptr<int64_t>();
+    return {begin, begin + numbers.numel()};
   }
 
   /// What the checkpoint has of an item under any of its names. Where it has several values of one tensor, they must be

@@ -37,6 +37,7 @@ const char* kind_text(Kind kind) {
     case Kind::kNumber: return "number";
     case Kind::kCursor: return "cursor";
     case Kind::kOption: return "option";
+    case Kind::kRule: return "rule";
   }
   throw InternalError("LS-INTERNAL", "an item of a run's state has no kind", "please report this");
 }
@@ -213,6 +214,7 @@ Image capture(const Strategy& strategy, const Tracked& tracked) {
     for (const Variable& one : strategy.variables()) aggregations[one.name()] = one.aggregation();
     for (const StateItem& item : strategy.state_items()) {
       if (item.made_with && item.read().front().item<double>() == *item.made_with) continue;
+      if (item.is_of_torch) continue;
       if (item.per_replica) {
         const bool is_variable = item.kind == Kind::kOnRead;
         of_replicas.push_back({image.tensors.size(), kind_text(item.kind), item.name,

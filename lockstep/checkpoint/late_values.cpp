@@ -52,7 +52,8 @@ class LateValues final : public WaitingValues {
   void give_to_items(const std::vector<StateItem>& items) override {
     for (const StateItem& item : items) {
       if (item.kind != StateItem::Kind::kStepCount && item.kind != StateItem::Kind::kLearningRate &&
-          item.kind != StateItem::Kind::kCursor && item.kind != StateItem::Kind::kOption) {
+          item.kind != StateItem::Kind::kCursor && item.kind != StateItem::Kind::kOption &&
+          item.kind != StateItem::Kind::kRule) {
         continue;
       }
       const auto found = late_.items.find(key_of(item));

@@ -77,7 +77,8 @@ std::map<KindAndName, Saved> saved_of(const Image& image) {
       item.values.clear();
   }
   for (const RecordedNumbers& one : image.run.numbers) {
-    const bool is_list = one.kind == kind_text(StateItem::Kind::kCursor);
+    const bool is_list =
+        one.kind == kind_text(StateItem::Kind::kCursor) || one.kind == kind_text(StateItem::Kind::kRule);
     at::Tensor value;
     if (one.real) {
       value = at::scalar_tensor(*one.real, at::kDouble);

@@ -16,97 +16,20 @@ namespace lockstep::internal {
 
 namespace {
 
-// The fixed cost of a block, expressed as bytes: it keeps lanes in balance where variables are tiny.
-constexpr int64_t kBlockOverhead = 512;
-
-// Of all replicas' blocks that are made from factors, together: half of a second-level cache; or a few samples of the
-// matrix where these are longer. A lane keeps this memory until the optimizer ends.
-constexpr int64_t kMadeElements = 64 << 10;
-
 const char kZeros[kBlockBytes * 2] = {};
 
-char* memory_of(const at::Tensor& tensor) { return const_cast<char*>(static_cast<const char*>(address_of(tensor))); }
-
-/// The sum over replicas of a block of gradients. Where two replicas both have a gradient, the update's own pass adds
-/// `right` to `left`. Otherwise `left` is the sum, and `right` is null.
 template <class T>
-struct Sum {
-  const T* left;
-  const T* right;
-};
-
-template <class T>
-Sum<T> sum_of(const void* const* row, int64_t replicas, int64_t count, T* scratch) {
+GradientSum<T> sum_of(const void* const* row, int64_t replicas, int64_t count, char* scratch) {
   static const TreeSum<T> add = tree_sum<T>();
   const auto* inputs = reinterpret_cast<const T* const*>(row);
   if (replicas == 2 && inputs[0] && inputs[1]) return {inputs[0], inputs[1]};
-  const T* sum = add(inputs, replicas, 0, count, scratch);
+  const T* sum = add(inputs, replicas, 0, count, reinterpret_cast<T*>(scratch));
   return {sum ? sum : reinterpret_cast<const T*>(kZeros), nullptr};  // present, but zero on every replica
 }
 
-int64_t scratch_bytes(int64_t replicas) {
-  return scratch_rows(replicas) * kSumBlock * static_cast<int64_t>(sizeof(double));
-}
-
-bool is_half(at::ScalarType type) { return type == at::kHalf || type == at::kBFloat16; }
+char* memory_of(const at::Tensor& tensor) { return const_cast<char*>(static_cast<const char*>(address_of(tensor))); }
 
 }  // namespace
-
-FusedUpdate::FusedUpdate(std::vector<UpdateTarget> targets, ReplicaRange replicas, int lanes)
-    : FusedUpdate(std::move(targets), replicas, {0, lanes, lanes}, {}) {
-  begin_step();
-}
-
-FusedUpdate::FusedUpdate(std::vector<UpdateTarget> targets, ReplicaRange replicas, LaneRange lanes,
-                         std::span<double> squares)
-    : owners_(std::move(targets)),
-      replicas_(replicas),
-      range_(lanes),
-      is_shared_(!squares.empty()),
-      lanes_(static_cast<std::size_t>(lanes.count)),
-      shared_squares_(squares) {
-  int64_t blocks = 0;
-  int64_t total = 0;
-  int64_t written = 0;
-  bool any_half = false;
-  for (const UpdateTarget& owner : owners_) {
-    VariableState& variable = *owner.variable;
-    Target& target = targets_.emplace_back();
-    target.bytes = variable.bytes();
-    target.first_block = blocks;
-    target.type = variable.number_type();
-    target.kind = owner.kind;
-    target.one_copy = variable.copies().size() <= 1;
-    blocks += blocks_of(target.bytes);
-    total += target.bytes + blocks_of(target.bytes) * kBlockOverhead;
-    written += target.bytes * static_cast<int64_t>(1 + owner.slots.size());
-    any_half = any_half || is_half(target.type);
-  }
-  streams_ = is_shared_ && static_cast<std::size_t>(written) > kStreamedBytes;
-  if (!is_shared_) own_squares_.resize(static_cast<std::size_t>(blocks));
-  // Cut the list of blocks into one share for each lane: a block belongs to the lane in whose share its middle lies.
-  int64_t cost = 0;
-  for (std::size_t i = 0; i < targets_.size(); ++i) {
-    const int64_t bytes = targets_[i].bytes;
-    for (int64_t block = 0; block < blocks_of(bytes); ++block) {
-      const int64_t own_cost = std::min(kBlockBytes, bytes - block * kBlockBytes) + kBlockOverhead;
-      while (static_cast<int64_t>(lane_begin_.size()) < lanes.all &&
-             (cost + own_cost / 2) * lanes.all >= total * static_cast<int64_t>(lane_begin_.size())) {
-        lane_begin_.push_back({i, block});
-      }
-      cost += own_cost;
-    }
-  }
-  while (static_cast<int>(lane_begin_.size()) <= lanes.all) lane_begin_.push_back({targets_.size(), 0});
-  for (LaneWork& work : lanes_) {
-    work.row.resize(static_cast<std::size_t>(replicas.count));
-    work.made.assign(work.row.size(), FactorBlocks(kMadeElements / replicas.count));
-    work.scratch.resize(static_cast<std::size_t>(scratch_bytes(replicas.count)));
-    if (streams_) work.written.resize(static_cast<std::size_t>((1 + kMaxSlots) * kBlockBytes));
-    if (any_half)
-      work.converted.resize(static_cast<std::size_t>((1 + kMaxSlots + replicas.count) * kSumBlock) * 2 * sizeof(float));
-  }
-}
 
 void FusedUpdate::begin_step() {
   const uint64_t now = VariableMemory::bindings();
@@ -116,33 +39,20 @@ void FusedUpdate::begin_step() {
   }
 }
 
-void FusedUpdate::expect_factors(std::size_t i) {
-  const at::Tensor& like = owners_[i].variable->like();
-  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
-    const auto first = static_cast<std::size_t>(range_.first) + lane;
-    const Place end = lane_begin_[first + 1];
-    if (i < lane_begin_[first].target || i > end.target || (i == end.target && end.block == 0)) continue;
-    for (FactorBlocks& made : lanes_[lane].made)
-      made.reserve(like.size(0), like.size(1), kBlockBytes / static_cast<int64_t>(sizeof(float)));
-  }
-}
-
 void FusedUpdate::look_up(std::size_t i) {
   const UpdateTarget& owner = owners_[i];
   Target& target = targets_[i];
   const int64_t r = is_shared_ ? 0 : replicas_.first;
   target.weights = target.new_weights = memory_of(owner.variable->memory(r));
   target.checksums = target.new_checksums = owner.variable->checksums(0);
-  for (std::size_t s = 0; s < owner.slots.size(); ++s) {
-    target.slots[s] = target.new_slots[s] = memory_of(owner.slots[s]->memory(r));
-  }
+  const std::size_t slots = owner.own_rule ? 0 : owner.slots.size();  // take_trial() looks up those of own rules
+  for (std::size_t s = 0; s < slots; ++s) target.slots[s] = target.new_slots[s] = memory_of(owner.slots[s]->memory(r));
   if (!is_shared_) return;
   const HostHalves::Half& next = owner.variable->as_mirrored().next_half();
   target.new_weights = reinterpret_cast<char*>(next.values);
   target.new_checksums = next.checksums;
-  for (std::size_t s = 0; s < owner.slots.size(); ++s) {
+  for (std::size_t s = 0; s < slots; ++s)
     target.new_slots[s] = reinterpret_cast<char*>(owner.slots[s]->as_mirrored().next_half().values);
-  }
 }
 
 void FusedUpdate::fetch(const GradientTable& gradients, std::size_t i) const {
@@ -179,14 +89,14 @@ void FusedUpdate::measure(const GradientTable& gradients, int lane) {
   run(gradients, lane, {});
 }
 
-void FusedUpdate::update(const GradientTable& gradients, int lane, double clip, bool is_measured) {
+void FusedUpdate::update(const GradientTable& gradients, int lane, const Clip& clip, bool is_measured) {
   lanes_[lane].foreign_writes.clear();
   lanes_[lane].is_measured = is_measured;
   run(gradients, lane, {.update = true, .clip = clip});
   if (streams_) end_stream_copies();
 }
 
-void FusedUpdate::prepare(const GradientTable& gradients, int lane, double clip, bool is_measured,
+void FusedUpdate::prepare(const GradientTable& gradients, int lane, const Clip& clip, bool is_measured,
                           FunctionRef<char*(std::size_t, int64_t)> place) {
   lanes_[lane].foreign_writes.clear();
   lanes_[lane].is_measured = is_measured;
@@ -205,9 +115,23 @@ const void* const* FusedUpdate::row(const GradientTable& gradients, int lane, st
   return row.data();
 }
 
+template <class T>
+GradientSum<T> FusedUpdate::sum(const GradientTable& gradients, int lane, std::size_t i, int64_t offset,
+                                int64_t count) {
+  return sum_of<T>(row<T>(gradients, lane, i, offset, count), replicas_.count, count, lanes_[lane].scratch.data());
+}
+
+template GradientSum<float> FusedUpdate::sum(const GradientTable&, int, std::size_t, int64_t, int64_t);
+template GradientSum<double> FusedUpdate::sum(const GradientTable&, int, std::size_t, int64_t, int64_t);
+
 void FusedUpdate::run(const GradientTable& gradients, int lane, const Pass& pass) {
   for (FactorBlocks& made : lanes_[lane].made) made.restart();
   for_each_block(gradients, lane, [&](std::size_t i, int64_t block) {
+    const bool is_own = targets_[i].kind == UpdateKind::kOwn;
+    if (pass.calls_rules || (pass.update && is_own)) {
+      if (pass.update) return take_trial(lane, i, block, pass);
+      return is_own ? call_rule(gradients, lane, i, block, pass.clip) : void();
+    }
     switch (targets_[i].type) {
       case at::kDouble: return run_block<double>(gradients, lane, i, block, pass);
       case at::kHalf: return run_half_block<at::Half>(gradients, lane, i, block, pass);
@@ -223,12 +147,20 @@ void FusedUpdate::run_block(const GradientTable& gradients, int lane, std::size_
   constexpr auto kSize = static_cast<int64_t>(sizeof(T));
   const int64_t offset = block * (kBlockBytes / kSize);
   const int64_t count = std::min(kBlockBytes, target.bytes - block * kBlockBytes) / kSize;
-  const Sum<T> sum = sum_of<T>(row<T>(gradients, lane, i, offset, count), replicas_.count, count,
-                               reinterpret_cast<T*>(lanes_[lane].scratch.data()));
+  const GradientSum<T> sum = this->sum<T>(gradients, lane, i, offset, count);
   BlockUpdate work{};
   work.gradient = sum.left;
   work.right_gradient = sum.right;
   work.count = count;
+  work.clip = pass.clip.factor;
+  double squares = 0;
+  if (pass.update && pass.clip.limits()) {
+    T* const clipped = reinterpret_cast<T*>(lanes_[lane].clipped.data());
+    squares = write_clipped(sum, count, pass.clip, clipped);
+    work.gradient = clipped;
+    work.right_gradient = nullptr;
+    work.clip = 1;
+  }
   if (pass.update) {
     const int64_t begin = offset * kSize;
     char* written = lanes_[lane].written.data();
@@ -242,8 +174,8 @@ void FusedUpdate::run_block(const GradientTable& gradients, int lane, std::size_
       work.new_slots[s] = place_of(target.new_slots[s]);
     }
     work.coefficients = target.coefficients;
-    work.clip = pass.clip;
     update_block<T>(target.kind)(work);
+    if (pass.clip.limits()) work.sum_of_squares = squares;
     if (streams_) {
       const auto bytes = static_cast<std::size_t>(count * kSize);
       stream_copy(target.new_weights + begin, work.new_weights, bytes);
@@ -256,6 +188,30 @@ void FusedUpdate::run_block(const GradientTable& gradients, int lane, std::size_
   }
   if (!lanes_[lane].is_measured) square(target.first_block + block) = work.sum_of_squares;
 }
+
+template <class Half>
+GradientSum<float> FusedUpdate::wide_sum(const GradientTable& gradients, int lane, std::size_t i, int64_t offset,
+                                         int64_t count, float*& buffer) {
+  std::vector<const void*>& wide = lanes_[lane].row;
+  for (int64_t r = 0; r < replicas_.count; ++r) {
+    const auto at = static_cast<std::size_t>(r);
+    FactorBlocks& made = lanes_[lane].made[at];
+    const Leaf leaf = gradients.leaf(i, replicas_.first + r);
+    if (gradients.is_wide(i) || !leaf.present()) {
+      wide[at] = leaf.block<float>(offset, count, made);
+      continue;
+    }
+    const Half* const values = leaf.block<Half>(offset, count, made);
+    std::copy_n(values, count, buffer);
+    wide[at] = std::exchange(buffer, buffer + kSumBlock);
+  }
+  return sum_of<float>(wide.data(), replicas_.count, count, lanes_[lane].scratch.data());
+}
+
+template GradientSum<float> FusedUpdate::wide_sum<at::Half>(const GradientTable&, int, std::size_t, int64_t, int64_t,
+                                                            float*&);
+template GradientSum<float> FusedUpdate::wide_sum<at::BFloat16>(const GradientTable&, int, std::size_t, int64_t,
+                                                                int64_t, float*&);
 
 template <class Half>
 void FusedUpdate::run_half_block(const GradientTable& gradients, int lane, std::size_t i, int64_t block,
@@ -278,20 +234,20 @@ void FusedUpdate::run_half_block(const GradientTable& gradients, int lane, std::
       buffer += kSumBlock;
       return to;
     };
-    std::vector<const void*>& wide = lanes_[lane].row;
-    for (int64_t r = 0; r < replicas_.count; ++r) {
-      FactorBlocks& made = lanes_[lane].made[static_cast<std::size_t>(r)];
-      const Leaf leaf = gradients.leaf(i, replicas_.first + r);
-      const bool is_wide = gradients.is_wide(i) || !leaf.present();
-      wide[static_cast<std::size_t>(r)] =
-          is_wide ? leaf.block<float>(offset, count, made) : widen(leaf.block<Half>(offset, count, made));
-    }
-    const Sum<float> sum =
-        sum_of<float>(wide.data(), replicas_.count, count, reinterpret_cast<float*>(lanes_[lane].scratch.data()));
+    const GradientSum<float> sum = wide_sum<Half>(gradients, lane, i, offset, count, buffer);
     BlockUpdate work{};
     work.gradient = sum.left;
     work.right_gradient = sum.right;
     work.count = count;
+    work.clip = pass.clip.factor;
+    double own_squares = 0;
+    if (pass.update && pass.clip.limits()) {
+      float* const clipped = reinterpret_cast<float*>(lanes_[lane].clipped.data());
+      own_squares = write_clipped(sum, count, pass.clip, clipped);
+      work.gradient = clipped;
+      work.right_gradient = nullptr;
+      work.clip = 1;
+    }
     if (pass.update) {
       const auto narrow = [&](const void* from, char* to) {
         Half* const values = reinterpret_cast<Half*>(to) + offset;
@@ -302,8 +258,8 @@ void FusedUpdate::run_half_block(const GradientTable& gradients, int lane, std::
       for (int s = 0; s < kMaxSlots && target.slots[s]; ++s)
         work.slots[s] = work.new_slots[s] = widen_at(target.slots[s]);
       work.coefficients = target.coefficients;
-      work.clip = pass.clip;
       update_block<float>(target.kind)(work);
+      if (pass.clip.limits()) work.sum_of_squares = own_squares;
       narrow(work.new_weights, target.new_weights);
       for (int s = 0; s < kMaxSlots && target.slots[s]; ++s) narrow(work.new_slots[s], target.new_slots[s]);
     } else {

@@ -5,13 +5,17 @@
 #include <ATen/core/TensorBody.h>
 
 #include <cstdint>
+#include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "lockstep/core/function_ref.h"
+#include "lockstep/optim/clip.h"
 #include "lockstep/optim/gradient_table.h"
 #include "lockstep/optim/update_block.h"
+#include "lockstep/optim/update_rule.h"
 #include "lockstep/variable/variable_state.h"
 
 namespace lockstep::internal {
@@ -21,6 +25,7 @@ struct UpdateTarget {
   std::shared_ptr<VariableState> variable;
   std::vector<std::shared_ptr<VariableState>> slots;
   UpdateKind kind;
+  std::shared_ptr<const UpdateRule> own_rule = nullptr;  // of kOwn
 };
 
 /// Their variables, in order.
@@ -39,8 +44,8 @@ struct LaneRange {
   int all;
 };
 
-/// Lanes call `measure`, `prepare` and `update` side by side, each for its share of blocks. All else is called while
-/// all replicas are at rest.
+/// Lanes call `measure`, `call_rules`, `prepare` and `update` side by side, each for its share of blocks. All else is
+/// called while all replicas are at rest.
 ///
 /// There are three kinds. An update of this process alone writes the new values over the old ones. One that all workers
 /// of a host share (host_update.h) reads each value where it is, and writes the new one into the next half of the
@@ -48,8 +53,12 @@ struct LaneRange {
 /// this worker alone: prepare() computes their new weights, and update() then writes them over the old ones. Half
 /// precision is not among the dtypes of the second and third kind.
 ///
-/// Invariant: a block is kBlockBytes of one variable, and one lane handles it as a whole. So no sum, norm or checksum
-/// depends on the number of lanes, and no two lanes write the same bytes.
+/// Rules of the program's own may throw. So call_rules() computes their new values aside, in memory that the update
+/// keeps for it; prepare() and update() then take them from there.
+///
+/// Invariant: a block is kBlockBytes of one variable, and one lane handles it as a whole; of a variable whose rule
+/// takes whole variables, one lane handles all blocks. So no sum, norm or checksum depends on the number of lanes, and
+/// no two lanes write the same bytes.
 class FusedUpdate {
  public:
   /// Updates all copies of an on-write variable. Of a variable that is trained locally, it updates the component of
@@ -75,17 +84,25 @@ class FusedUpdate {
   void set_coefficients(std::size_t i, const Coefficients* coefficients) { targets_[i].coefficients = coefficients; }
   /// Gets the memory in which gradients of target i are made from factors, so that update() needs none for them.
   void expect_factors(std::size_t i);
+  /// Gets the memory that a limit on elements needs.
+  void expect_limit();
   bool present(std::size_t i) const { return targets_[i].coefficients != nullptr; }
 
   /// Computes the lane's part of the squared norm of the summed gradients. Writes no weights, slots or checksums.
   void measure(const GradientTable& gradients, int lane);
-  /// Does the lane's part of the update, with the gradients times `clip`; computes the norm in the same pass.
+  bool has_own_rules() const { return !trials_.empty(); }
+  /// Calls the program's own rules for the lane's part, with the gradients clipped, and computes its part of the norm.
+  /// `is_measured` as for update(). Keeps what a rule throws.
+  void call_rules(const GradientTable& gradients, int lane, const Clip& clip, bool is_measured);
+  /// Throws what the first lane's rule has thrown in the last call_rules().
+  void require_rules() const;
+  /// Does the lane's part of the update, with the gradients clipped; computes the norm in the same pass.
   /// Where `is_measured`, measure() has computed it in this step, and other workers may be reading it.
-  void update(const GradientTable& gradients, int lane, double clip, bool is_measured);
+  void update(const GradientTable& gradients, int lane, const Clip& clip, bool is_measured);
   /// Does what update() does, but changes no value, slot or checksum: it writes each block's new weights to
   /// `place(target, offset of the block in bytes)`, where there is room for them. update() with the same arguments then
   /// writes the same bits. For an update that workers divide.
-  void prepare(const GradientTable& gradients, int lane, double clip, bool is_measured,
+  void prepare(const GradientTable& gradients, int lane, const Clip& clip, bool is_measured,
                FunctionRef<char*(std::size_t, int64_t)> place);
   /// The squares of each block, from the last pass: the lanes of this process have written theirs.
   std::span<double> squares() { return is_shared_ ? shared_squares_ : std::span<double>(own_squares_); }
@@ -133,8 +150,16 @@ class FusedUpdate {
     std::vector<char> scratch;       // rows of kSumBlock elements, for sums
     std::vector<char> converted;     // blocks of half-precision values as float
     std::vector<char> written;       // a block's new weights and slots, where these go past the caches, or nowhere
+    std::vector<char> clipped;       // a block of clipped sums; for a rule that takes whole variables, all of one
     std::vector<ForeignWrite> foreign_writes;
     bool is_measured = false;  // the squares of this step are there
+    std::exception_ptr rule_error;
+  };
+  /// New values by a rule of the program's own: of all elements of a variable, in the order of its memory.
+  struct Trial {
+    at::Tensor weights;
+    std::vector<at::Tensor> slots;
+    bool is_whole;  // the rule takes whole variables
   };
   struct Place {  // where a lane begins
     std::size_t target;
@@ -149,8 +174,9 @@ class FusedUpdate {
   void fetch(const GradientTable& gradients, std::size_t i) const;
   /// What a lane does with its blocks.
   struct Pass {
-    bool update = false;  // else it measures
-    double clip = 1;
+    bool update = false;  // else it measures, or calls rules
+    bool calls_rules = false;
+    Clip clip = {};
     const FunctionRef<char*(std::size_t, int64_t)>* prepared = nullptr;  // of prepare()
   };
   template <class T>
@@ -162,6 +188,20 @@ class FusedUpdate {
   /// call.
   template <class T>
   const void* const* row(const GradientTable& gradients, int lane, std::size_t i, int64_t offset, int64_t count);
+  /// The sum of elements [offset, offset + count) of variable i's gradients. Valid until the lane's next call.
+  template <class T>
+  GradientSum<T> sum(const GradientTable& gradients, int lane, std::size_t i, int64_t offset, int64_t count);
+  /// The same for at most kSumBlock elements of half precision; `buffer` has room for as many of each replica, and then
+  /// points behind what was used of it.
+  template <class Half>
+  GradientSum<float> wide_sum(const GradientTable& gradients, int lane, std::size_t i, int64_t offset, int64_t count,
+                              float*& buffer);
+  void make_trials();
+  void call_rule(const GradientTable& gradients, int lane, std::size_t i, int64_t block, const Clip& clip);
+  template <class T, class Stored>
+  void call_rule(const GradientTable& gradients, int lane, std::size_t i, int64_t block, const Clip& clip);
+  /// Takes a block's new values from where the rule has left them.
+  void take_trial(int lane, std::size_t i, int64_t block, const Pass& pass);
   /// After a block of the first copy was read: `read` is the checksum of its bytes then. Notes a foreign write where
   /// that is not the checksum that was kept. Where the block was updated, `*written` is the checksum of its bytes now;
   /// else null. Then copies the block to the other copies.
@@ -180,6 +220,7 @@ class FusedUpdate {
   std::vector<Target> targets_;
   std::vector<Place> lane_begin_;  // by lane of all, in ascending order; the last entry is the end of the last share
   std::vector<LaneWork> lanes_;    // of this process
+  std::vector<std::optional<Trial>> trials_;  // by target; empty where no rule is the program's own
   // The squares of each block: where the update is shared, in memory that the host's workers map.
   std::vector<double> own_squares_;
   const std::span<double> shared_squares_;

@@ -1,15 +1,107 @@
-// What can be asked of an update: who has which block, and what its last pass has found.
+// What an update is made of: who has which block; and what can be asked of it: what its last pass has found.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/checksum.h"
 #include "lockstep/optim/fused_update.h"
+#include "lockstep/reduce/stream_copy.h"
+#include "lockstep/reduce/tree_sum.h"
 
 namespace lockstep::internal {
+
+namespace {
+
+// The fixed cost of a block, expressed as bytes: it keeps lanes in balance where variables are tiny.
+constexpr int64_t kBlockOverhead = 512;
+
+// Of all replicas' blocks that are made from factors, together: half of a second-level cache; or a few samples of the
+// matrix where these are longer. A lane keeps this memory until the optimizer ends.
+constexpr int64_t kMadeElements = 64 << 10;
+
+int64_t scratch_bytes(int64_t replicas) {
+  return scratch_rows(replicas) * kSumBlock * static_cast<int64_t>(sizeof(double));
+}
+
+bool is_half(at::ScalarType type) { return type == at::kHalf || type == at::kBFloat16; }
+
+bool takes_whole(const UpdateTarget& target) { return target.own_rule && !target.own_rule->elementwise(); }
+
+}  // namespace
+
+FusedUpdate::FusedUpdate(std::vector<UpdateTarget> targets, ReplicaRange replicas, int lanes)
+    : FusedUpdate(std::move(targets), replicas, {0, lanes, lanes}, {}) {
+  begin_step();
+}
+
+FusedUpdate::FusedUpdate(std::vector<UpdateTarget> targets, ReplicaRange replicas, LaneRange lanes,
+                         std::span<double> squares)
+    : owners_(std::move(targets)),
+      replicas_(replicas),
+      range_(lanes),
+      is_shared_(!squares.empty()),
+      lanes_(static_cast<std::size_t>(lanes.count)),
+      shared_squares_(squares) {
+  int64_t blocks = 0;
+  int64_t total = 0;
+  int64_t written = 0;
+  bool any_half = false;
+  for (const UpdateTarget& owner : owners_) {
+    VariableState& variable = *owner.variable;
+    Target& target = targets_.emplace_back();
+    target.bytes = variable.bytes();
+    target.first_block = blocks;
+    target.type = variable.number_type();
+    target.kind = owner.kind;
+    target.one_copy = variable.copies().size() <= 1;
+    blocks += blocks_of(target.bytes);
+    total += target.bytes + blocks_of(target.bytes) * kBlockOverhead;
+    written += target.bytes * static_cast<int64_t>(1 + owner.slots.size());
+    any_half = any_half || is_half(target.type);
+  }
+  streams_ = is_shared_ && static_cast<std::size_t>(written) > kStreamedBytes;
+  if (!is_shared_) own_squares_.resize(static_cast<std::size_t>(blocks));
+  // Cut the list of blocks into one share for each lane: a block belongs to the lane in whose share its middle lies.
+  int64_t cost = 0;
+  for (std::size_t i = 0; i < targets_.size(); ++i) {
+    const int64_t bytes = targets_[i].bytes;
+    const int64_t blocks_together = takes_whole(owners_[i]) ? std::max<int64_t>(1, blocks_of(bytes)) : 1;
+    for (int64_t block = 0; block < blocks_of(bytes); block += blocks_together) {
+      const int64_t own_cost =
+          std::min(blocks_together * kBlockBytes, bytes - block * kBlockBytes) + blocks_together * kBlockOverhead;
+      while (static_cast<int64_t>(lane_begin_.size()) < lanes.all &&
+             (cost + own_cost / 2) * lanes.all >= total * static_cast<int64_t>(lane_begin_.size())) {
+        lane_begin_.push_back({i, block});
+      }
+      cost += own_cost;
+    }
+  }
+  while (static_cast<int>(lane_begin_.size()) <= lanes.all) lane_begin_.push_back({targets_.size(), 0});
+  for (LaneWork& work : lanes_) {
+    work.row.resize(static_cast<std::size_t>(replicas.count));
+    work.made.assign(work.row.size(), FactorBlocks(kMadeElements / replicas.count));
+    work.scratch.resize(static_cast<std::size_t>(scratch_bytes(replicas.count)));
+    if (streams_) work.written.resize(static_cast<std::size_t>((1 + kMaxSlots) * kBlockBytes));
+    if (any_half)
+      work.converted.resize(static_cast<std::size_t>((1 + kMaxSlots + replicas.count) * kSumBlock) * 2 * sizeof(float));
+  }
+  make_trials();
+}
+
+void FusedUpdate::expect_factors(std::size_t i) {
+  const at::Tensor& like = owners_[i].variable->like();
+  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
+    const auto first = static_cast<std::size_t>(range_.first) + lane;
+    const Place end = lane_begin_[first + 1];
+    if (i < lane_begin_[first].target || i > end.target || (i == end.target && end.block == 0)) continue;
+    for (FactorBlocks& made : lanes_[lane].made)
+      made.reserve(like.size(0), like.size(1), kBlockBytes / static_cast<int64_t>(sizeof(float)));
+  }
+}
 
 std::vector<std::shared_ptr<VariableState>> variables_of(const std::vector<UpdateTarget>& targets) {
   std::vector<std::shared_ptr<VariableState>> variables;

@@ -1,5 +1,7 @@
 #include "lockstep/optim/optimizer.h"
 
+#include <fmt/format.h>
+
 #include <vector>
 
 #include "lockstep/comm/agreement.h"
@@ -11,8 +13,8 @@
 namespace lockstep {
 
 using internal::CallScope;
+using internal::GroupRule;
 using internal::RuleSettings;
-using internal::UpdateRule;
 
 namespace {
 
@@ -52,7 +54,8 @@ double Optimizer::weight_decay(int64_t group) const {
 }
 
 void Optimizer::set_in_groups(const char* call, std::optional<int64_t> group,
-                              internal::FunctionRef<RuleSettings(const UpdateRule&)> changed) const {
+                              internal::FunctionRef<RuleSettings(const GroupRule&)> changed,
+                              const Schedule* schedule) const {
   internal::UpdateScope::require_none(call);
   internal::OptimizerState& state = here();
   const CallScope scope(*state.group(), call, kBetweenSteps, internal::Workers::kAll, name());
@@ -70,13 +73,29 @@ void Optimizer::set_in_groups(const char* call, std::optional<int64_t> group,
   } else {
     check();
   }
-  for (int64_t g = first; g < end; ++g) state.set(settings[static_cast<std::size_t>(g - first)], g);
+  for (int64_t g = first; g < end; ++g) {
+    if (schedule != nullptr) state.set_schedule(*schedule, g);
+    state.set(settings[static_cast<std::size_t>(g - first)], g);
+  }
+}
+
+void Optimizer::set_schedule_of(const Schedule& schedule, std::optional<int64_t> group) const {
+  const auto at_once = [&](const GroupRule& rule) {
+    if (!schedule) {
+      throw UsageError("LS-OPTION", fmt::format("'{}' was given an empty schedule", name()),
+                       "give a function of the step, such as schedules::cosine(0.1, 1000)");
+    }
+    RuleSettings settings = rule.settings();
+    settings.learning_rate = internal::rate_of(schedule, here().applied_steps(), name());
+    return settings;
+  };
+  set_in_groups("Optimizer::set_schedule", group, at_once, &schedule);
 }
 
 namespace {
 
 auto with_learning_rate(double value) {
-  return [value](const UpdateRule& rule) {
+  return [value](const GroupRule& rule) {
     internal::check_learning_rate(value);
     RuleSettings settings = rule.settings();
     settings.learning_rate = value;
@@ -85,7 +104,7 @@ auto with_learning_rate(double value) {
 }
 
 auto with_momentum(double value) {
-  return [value](const UpdateRule& rule) {
+  return [value](const GroupRule& rule) {
     rule.check_momentum(value);
     RuleSettings settings = rule.settings();
     settings.momentum = value;
@@ -94,7 +113,7 @@ auto with_momentum(double value) {
 }
 
 auto with_weight_decay(double value) {
-  return [value](const UpdateRule& rule) {
+  return [value](const GroupRule& rule) {
     rule.check_weight_decay(value);
     RuleSettings settings = rule.settings();
     settings.weight_decay = value;
@@ -105,11 +124,15 @@ auto with_weight_decay(double value) {
 }  // namespace
 
 void Optimizer::set_learning_rate(double value) const {
-  set_in_groups("Optimizer::set_learning_rate", std::nullopt, with_learning_rate(value));
+  const Schedule none;
+  set_in_groups("Optimizer::set_learning_rate", std::nullopt, with_learning_rate(value), &none);
 }
 void Optimizer::set_learning_rate(double value, int64_t group) const {
-  set_in_groups("Optimizer::set_learning_rate", group, with_learning_rate(value));
+  const Schedule none;
+  set_in_groups("Optimizer::set_learning_rate", group, with_learning_rate(value), &none);
 }
+void Optimizer::set_schedule(const Schedule& schedule) const { set_schedule_of(schedule, std::nullopt); }
+void Optimizer::set_schedule(const Schedule& schedule, int64_t group) const { set_schedule_of(schedule, group); }
 void Optimizer::set_momentum(double value) const {
   set_in_groups("Optimizer::set_momentum", std::nullopt, with_momentum(value));
 }

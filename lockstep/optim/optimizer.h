@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/core/function_ref.h"
+#include "lockstep/optim/schedule.h"
 #include "lockstep/variable/variable.h"
 
 namespace lockstep {
@@ -22,7 +23,7 @@ class ReplicaContext;
 namespace internal {
 class OptimizerState;
 struct RuleSettings;
-class UpdateRule;
+class GroupRule;
 }  // namespace internal
 
 /// Variables with their own options, for make_optimizer. The options hold as a whole: some versions of torch::optim
@@ -39,6 +40,9 @@ struct StepOptions {
   /// the factor of torch::nn::utils::clip_grad_norm_. So a norm that is NaN makes every gradient NaN, and an infinite
   /// norm makes all finite gradients zero; check_finite refuses such a step instead.
   std::optional<double> clip_global_norm = std::nullopt;
+  /// Limits each element of the summed gradient to [-clip_value, clip_value], as torch::nn::utils::clip_grad_value_
+  /// does. NaN stays NaN; of a complex number both parts are limited. A UsageError together with clip_global_norm.
+  std::optional<double> clip_value = std::nullopt;
   /// Checks every gradient, and the sum, before anything is written. Where an element is infinite or NaN, the step
   /// throws a NonFiniteError that names the variables, replicas and workers, on all of them, and applies nothing. The
   /// check reads the gradients once more.
@@ -106,6 +110,13 @@ class Optimizer {
   void set_learning_rate(double value) const;
   /// Sets one group's.
   void set_learning_rate(double value, int64_t group) const;
+  /// The learning rate of all groups is from now on schedule(k), where k is the number of steps that the optimizer has
+  /// applied: a step that failed or was skipped does not count. learning_rate() is that of the next step. The later
+  /// call of set_schedule and set_learning_rate holds. A schedule is no part of state(): a program that resumes sets
+  /// it again, and k is that of the checkpoint. A UsageError for an empty schedule, and where it gives a rate that is
+  /// negative or not finite; of a later step, from that step.
+  void set_schedule(const Schedule& schedule) const;
+  void set_schedule(const Schedule& schedule, int64_t group) const;
   /// The groups that it was made with; 1 where it was made without groups. Any time.
   int64_t num_groups() const;
 
@@ -135,7 +146,9 @@ class Optimizer {
   /// Copies of all slots as "<variable>/<slot>", whatever the optimizer's name; each variable's number of updates as
   /// "<variable>/step", an int64 without dimensions; each group's learning rate as "learning_rate/<group>", a double
   /// without dimensions, and its "weight_decay/<group>" and "momentum/<group>", where these are not what the options
-  /// say from which it was made. Of variables that replicas train locally it has the means of the slots, so that a
+  /// say from which it was made; of a rule of the program's own its name, as the bytes of "rule/<group>"; and where no
+  /// variable was in all steps, "extra_steps", an int64: how many more steps were applied than the variable that was
+  /// updated most often has. Of variables that replicas train locally it has the means of the slots, so that a
   /// resume from them does not give the same bits. A call of all workers; it gathers slots. Outside of steps.
   std::map<std::string, at::Tensor> state() const;
   /// Sets what state() of an optimizer over variables of the same names and shapes gave: all of it; or nothing, with a
@@ -152,8 +165,11 @@ class Optimizer {
 
  private:
   double read_learning_rate(int64_t group) const;
+  /// Where `schedule` is given, it becomes the groups' schedule.
   void set_in_groups(const char* call, std::optional<int64_t> group,
-                     internal::FunctionRef<internal::RuleSettings(const internal::UpdateRule&)> changed) const;
+                     internal::FunctionRef<internal::RuleSettings(const internal::GroupRule&)> changed,
+                     const Schedule* schedule = nullptr) const;
+  void set_schedule_of(const Schedule& schedule, std::optional<int64_t> group) const;
   internal::OptimizerState& here() const;
 
   std::shared_ptr<internal::OptimizerState> state_;

@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
+#include "lockstep/optim/group_rule.h"
 #include "lockstep/optim/optimizer_slots.h"
-#include "lockstep/optim/update_rule.h"
 
 namespace lockstep::internal {
 
@@ -21,7 +21,7 @@ class OptimizerDigest {
   OptimizerDigest with(uint64_t more) const;
   OptimizerDigest with(double more) const;
   /// With the settings, which can change after the optimizer was made.
-  OptimizerDigest with_settings(const std::vector<std::unique_ptr<UpdateRule>>& rules) const;
+  OptimizerDigest with_settings(const std::vector<std::unique_ptr<GroupRule>>& rules) const;
   uint64_t value() const { return value_; }
 
  private:

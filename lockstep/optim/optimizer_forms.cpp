@@ -203,6 +203,26 @@ void OptimizerState::prepare(int lane, int num_lanes, bool is_measured) {
   sliced_->prepare(part.update, gradients_, lane, num_lanes, part.clip, is_measured);
 }
 
+void OptimizerState::check_clip_value(const StepOptions& options) {
+  if (!options.clip_value) return;
+  if (!(*options.clip_value > 0)) {
+    throw UsageError("LS-OPTION", fmt::format(".clip_value is {}", *options.clip_value),
+                     "give a positive number, or leave it out");
+  }
+  if (options.clip_global_norm) {
+    throw UsageError("LS-OPTION", ".clip_value and .clip_global_norm are both set", "choose one of them");
+  }
+}
+
+void OptimizerState::agree_on_rules() {
+  const auto check = [&](Proposal&) {
+    for (const Part& part : parts_) part.update.require_rules();
+  };
+  Proposal mine{.call = "rules of an update", .name = name_, .step = group_->step()};
+  if (local_) return check(mine);
+  agree_on_call(group_->rounds(), std::move(mine), check);
+}
+
 void OptimizerState::share_norm() {
   if (sliced_) return sliced_->share_squares(parts_.front().update);
   if (!host_) return;

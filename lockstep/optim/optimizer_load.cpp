@@ -29,6 +29,7 @@ std::map<std::string, at::Tensor> OptimizerState::state() const {
   values.steps = steps_;
   for (const NamedSlot& slot : named_slots_) values.slots.push_back(slot.variable.state().read());
   for (const auto& one : rules_) values.settings.push_back(one->settings());
+  values.extra_steps = extra_steps_;
   return named_state(values, named_slots_, variables_, rules_);
 }
 
@@ -44,6 +45,7 @@ void OptimizerState::load(const std::map<std::string, at::Tensor>& state) {
                                      if (slots_[s].state().on_write()) digests.add(slots_[s].name(), values.slots[s]);
                                    }
                                    digests.add("step counts", at::tensor(values.steps, at::kLong));
+                                   digests.add("extra steps", at::scalar_tensor(values.extra_steps, at::kLong));
                                    digests.add("learning rates and other options", tensor_of(values.settings));
                                    digests.fill_in(mine);
                                  });
@@ -52,7 +54,9 @@ void OptimizerState::load(const std::map<std::string, at::Tensor>& state) {
   keep_before();
   for (std::size_t s = 0; s < slots_.size(); ++s) slots_[s].state().write(values.slots[s]);
   steps_ = std::move(values.steps);
+  extra_steps_ = values.extra_steps;
   for (std::size_t g = 0; g < rules_.size(); ++g) rules_[g]->set(values.settings[g]);
+  follow_schedules();
 }
 
 }  // namespace lockstep::internal

@@ -41,7 +41,7 @@ std::vector<std::vector<double>> initial_slots(const std::vector<RuleGroup>& gro
 }
 
 /// Rows are kept where this process updates all of a variable, from sums in tree order.
-SparseSupport sparse_support(const ReplicaGroup& group, const UpdateRule& rule, bool slices) {
+SparseSupport sparse_support(const ReplicaGroup& group, const GroupRule& rule, bool slices) {
   SparseSupport support = rule.sparse();
   const bool has_rows = group.reducer().in_tree_order() && !slices;
   if (!support.rows || has_rows) return support;
@@ -109,6 +109,7 @@ OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<
     rule_of_.insert(rule_of_.end(), one.variables.size(), rules_.size());
     rules_.push_back(std::move(one.rule));
   }
+  schedules_.resize(rules_.size());
   for (int64_t r = 0; r < replicas; ++r) {
     // Earlier losses do not concern this optimizer, unless their gradients are already there.
     const bool waiting = std::any_of(variables_.begin(), variables_.end(), [&](const auto& variable) {

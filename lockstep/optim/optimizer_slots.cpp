@@ -99,7 +99,7 @@ std::vector<UpdateTarget> make_targets(const std::vector<RuleGroup>& groups,
   std::vector<UpdateTarget> targets;
   for (const RuleGroup& group : groups) {
     for (const Variable& variable : group.variables) {
-      UpdateTarget target{variable.shared_state(), {}, group.rule->kind()};
+      UpdateTarget target{variable.shared_state(), {}, group.rule->kind(), group.rule->own()};
       for (const SlotSpec& spec : group.rule->slots()) {
         target.slots.push_back(
             make_slot(*target.variable, spec, prefix_of(*target.variable) + spec.name, placement, sliced));

@@ -7,7 +7,7 @@
 
 #include "lockstep/core/function_ref.h"
 #include "lockstep/optim/fused_update.h"
-#include "lockstep/optim/update_rule.h"
+#include "lockstep/optim/group_rule.h"
 #include "lockstep/variable/placement.h"
 #include "lockstep/variable/variable.h"
 
@@ -18,7 +18,7 @@ class ReplicaGroup;
 /// Variables that are updated by one rule.
 struct RuleGroup {
   std::vector<Variable> variables;
-  std::unique_ptr<UpdateRule> rule;
+  std::unique_ptr<GroupRule> rule;
 };
 
 /// All groups' variables, in order. Throws a UsageError where there are none, and a UsageError that names the variable

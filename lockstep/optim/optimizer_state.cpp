@@ -33,11 +33,16 @@ class StepMeeting final : public Meeting {
     const double clip = options_.clip_global_norm.value_or(0);
     const uint64_t flags = (options_.check_finite ? 1u : 0u) + (options_.loss_scaled_by_hand ? 2u : 0u) +
                            (options_.gradients_changed_on_purpose ? 4u : 0u) + (options_.skip_non_finite ? 8u : 0u);
-    return optimizer_.digest_.with(flags).with(clip).with_settings(optimizer_.rules_).value();
+    return optimizer_.digest_.with(flags)
+        .with(clip)
+        .with(options_.clip_value.value_or(0))
+        .with_settings(optimizer_.rules_)
+        .value();
   }
   std::string describe() const override {
     std::vector<std::string> options;
     if (options_.clip_global_norm) options.push_back(fmt::format("clip_global_norm = {}", *options_.clip_global_norm));
+    if (options_.clip_value) options.push_back(fmt::format("clip_value = {}", *options_.clip_value));
     if (options_.check_finite) options.emplace_back("check_finite");
     if (options_.loss_scaled_by_hand) options.emplace_back("loss_scaled_by_hand");
     if (options_.gradients_changed_on_purpose) options.emplace_back("gradients_changed_on_purpose");
@@ -75,6 +80,10 @@ class StepMeeting final : public Meeting {
     if (measures_) {
       stages_.push_back(on_each_lane<&Self::lane_or_end_run<&Self::measure>>("measure"));
       stages_.push_back(once<&Self::or_end_run<&Self::check>>("check"));
+    }
+    if (optimizer_.has_own_rules()) {
+      stages_.push_back(on_each_lane<&Self::call_rules>("call rules"));
+      stages_.push_back(once<&Self::or_end_run<&Self::agree_on_rules>>("agree on rules"));
     }
     if (optimizer_.sliced_) {
       stages_.push_back(on_each_lane<&Self::lane_or_end_run<&Self::prepare>>("prepare"));
@@ -148,6 +157,12 @@ class StepMeeting final : public Meeting {
     optimizer_.check_finite(options_);
     if (options_.clip_global_norm) optimizer_.clip_to(*options_.clip_global_norm);
   }
+  void call_rules(int lane, int) {
+    optimizer_.for_each_part(lane, [&](OptimizerState::Part& part, int own_lane) {
+      part.update.call_rules(optimizer_.gradients_, own_lane, part.clip, measures_);
+    });
+  }
+  void agree_on_rules() { optimizer_.agree_on_rules(); }
   void prepare(int lane, int num_lanes) {
     if (!optimizer_.is_skipped_) optimizer_.prepare(lane, num_lanes, measures_);
   }
@@ -193,6 +208,7 @@ StepInfo OptimizerState::step(const ReplicaContext& context, const StepOptions& 
     for (const auto& variable : variables_) variable->require_own_value("optimizer.step");
     for (const Variable& slot : slots_) slot.state().require_own_value("optimizer.step");
   }
+  check_clip_value(options);
   const int64_t r = ContextAccess::local_index(context);
   OfReplica& replica = replicas_[static_cast<std::size_t>(r)];
   const ScaleCalls calls = ContextAccess::scale_calls_since(context, replica.consumed);
@@ -223,7 +239,7 @@ void OptimizerState::clip_to(double norm) {
   // torch::nn::utils::clip_grad_norm_'s factor. One that is NaN stays NaN: a comparison with it is false.
   for (Part& part : parts_) {
     const double factor = norm / (part.factor * part.global_norm() + 1e-6);
-    part.clip = part.factor * (factor > 1 ? 1 : factor);
+    part.clip.factor = part.factor * (factor > 1 ? 1 : factor);
   }
 }
 
@@ -235,6 +251,7 @@ void OptimizerState::check_context(const ReplicaContext& context, const char* ca
 }
 
 void OptimizerState::begin_step(const StepOptions& options) {
+  if (schedule_error_) std::rethrow_exception(schedule_error_);
   gradients_.agree_on_presence(*group_, !local_ && group_->num_workers() > 1, report());
   gradients_.log_absent();
   report_findings(options);
@@ -264,7 +281,11 @@ void OptimizerState::begin_step(const StepOptions& options) {
     for (Part& part : parts_) part.update.set_coefficients(i, &coefficients_.back());
   }
   for (Part& part : parts_) {
-    part.clip = part.factor;
+    part.clip = {.factor = part.factor};
+    if (options.clip_value) {
+      part.clip.most = *options.clip_value;
+      part.update.expect_limit();
+    }
     part.update.begin_step();
   }
 }
@@ -282,6 +303,7 @@ void OptimizerState::settle(int64_t r) {
 
 void OptimizerState::end_step() {
   bool applied = false;
+  const int64_t applied_before = applied_steps();
   const bool something_kept = local_ || counts_->written > 0;
   for (std::size_t i = 0; i < variables_.size(); ++i) {
     if (!updates(i)) continue;
@@ -293,7 +315,13 @@ void OptimizerState::end_step() {
     if (before_) before_->steps[i] = steps_[i];
   }
   gradients_.end_exchange();
-  if (applied) forget_autocast_weights();
+  if (applied) {
+    forget_autocast_weights();
+    extra_steps_ = 0;
+    extra_steps_ = applied_before + 1 - applied_steps();
+    if (before_) before_->extra_steps = extra_steps_;
+    follow_schedules();
+  }
   for (Part& part : parts_) {
     if (!is_skipped_) part.info.global_norm = part.factor * part.global_norm();
     part.info.applied = applied;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <map>
 #include <memory>
 #include <optional>
@@ -20,6 +21,7 @@
 #include "lockstep/optim/gradient_exchange.h"
 #include "lockstep/optim/gradient_table.h"
 #include "lockstep/optim/gradient_watch.h"
+#include "lockstep/optim/group_rule.h"
 #include "lockstep/optim/host_update.h"
 #include "lockstep/optim/not_finite.h"
 #include "lockstep/optim/optimizer.h"
@@ -28,8 +30,8 @@
 #include "lockstep/optim/row_exchange.h"
 #include "lockstep/optim/row_update.h"
 #include "lockstep/optim/saved_state.h"
+#include "lockstep/optim/schedule.h"
 #include "lockstep/optim/sliced_update.h"
-#include "lockstep/optim/update_rule.h"
 #include "lockstep/replica/replica_context.h"
 
 namespace lockstep::internal {
@@ -51,9 +53,17 @@ class OptimizerState {
   void zero_grad(const ReplicaContext& context);
   double learning_rate(int64_t group) const { return rule(group).learning_rate(); }
   /// A UsageError where there is no such group.
-  const UpdateRule& rule(int64_t group) const;
-  /// Sets what the rule was asked about before.
+  const GroupRule& rule(int64_t group) const;
+  /// Sets what the rule was asked about before. A schedule that the group has goes on setting its learning rate.
   void set(const RuleSettings& settings, int64_t group);
+  /// From now on the group's learning rate is schedule(applied_steps()); none where `schedule` is empty.
+  void set_schedule(Schedule schedule, int64_t group);
+  /// How many steps it has applied. Steps that failed or were skipped do not count.
+  int64_t applied_steps() const;
+  /// How many more these are than the updates of the variable that was updated most often.
+  int64_t extra_steps() const { return extra_steps_; }
+  /// A UsageError for a negative number. Outside of steps.
+  void set_extra_steps(int64_t steps);
   int64_t num_groups() const { return static_cast<int64_t>(rules_.size()); }
   const std::string& name() const { return name_; }
   /// Whether gradients that are there now will probably be dropped and not used: zero_grad came before the last step,
@@ -103,13 +113,18 @@ class OptimizerState {
   /// Step counts and settings as they were before this run changed them.
   struct Before {
     std::vector<int64_t> steps;
+    int64_t extra_steps;
     std::vector<RuleSettings> settings;
+    std::vector<Schedule> schedules;
   };
 
   void check_context(const ReplicaContext& context, const char* call) const;
   /// How many replicas' leaves the update adds.
   int64_t num_leaves() const;
   void keep_before();
+  /// Sets the learning rates of the next step. What a schedule throws, or a rate that none can have, is thrown by that
+  /// step.
+  void follow_schedules() noexcept;
   void take_before();
   void report_findings(const StepOptions& options);
   /// Calls fn(part, its lane) for the parts of the update that a lane has work for.
@@ -154,6 +169,10 @@ class OptimizerState {
   /// Says in a proposal how often the variables of this step have been updated, which must be equal on all workers.
   void tell_counts(Proposal& mine) const;
   void clip_to(double norm);
+  static void check_clip_value(const StepOptions& options);
+  bool has_own_rules() const { return parts_.front().update.has_own_rules(); }
+  /// Throws on all workers, before anything is written, what a rule of the program's own has thrown on any.
+  void agree_on_rules();
   /// Throws on all workers, or skips the update on all, where a gradient is not finite on any.
   void check_finite(const StepOptions& options);
   std::vector<NotFinite> gradients_not_finite() const;
@@ -164,12 +183,15 @@ class OptimizerState {
 
   const std::shared_ptr<ReplicaGroup> group_;
   const std::string name_;
-  std::vector<std::unique_ptr<UpdateRule>> rules_;
+  std::vector<std::unique_ptr<GroupRule>> rules_;
   std::vector<std::shared_ptr<VariableState>> variables_;  // of all groups, in order
   const std::shared_ptr<VariableCounts> counts_;           // theirs
   const OptimizerDigest digest_;                           // of variables and rules
   std::vector<std::size_t> rule_of_;                       // by variable
   std::vector<int64_t> steps_;                             // by variable: how often it was updated
+  int64_t extra_steps_ = 0;
+  std::vector<Schedule> schedules_;    // by group; empty functions where there are none
+  std::exception_ptr schedule_error_;  // of the next step
   std::vector<Variable> slots_;
   std::vector<NamedSlot> named_slots_;   // the same, with their names in state()
   std::vector<std::size_t> first_slot_;  // by variable; one more at the end
@@ -188,7 +210,7 @@ class OptimizerState {
   struct Part {
     FusedUpdate update;
     double factor;       // of the gradient: 1; the number of replicas where trained locally, as each loss has its share
-    double clip = 1;     // of the step under way; `factor` is part of it
+    Clip clip = {};      // of the step under way; `factor` is part of it
     StepInfo info = {};  // written in the meeting, read by the replicas after it
     RowUpdate rows = {};
     double global_norm() const { return std::sqrt(update.sum_of_squares() + rows.sum_of_squares()); }

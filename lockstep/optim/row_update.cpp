@@ -73,6 +73,7 @@ void RowUpdate::add(std::size_t i, const UpdateTarget& target, int64_t component
     work.inputs.assign(std::max(work.inputs.size(), one.rows.size()), nullptr);
     const auto scratch = static_cast<std::size_t>(scratch_rows(replicas) * kSumBlock) * sizeof(double);
     if (work.scratch.size() < scratch) work.scratch.resize(scratch);
+    work.clipped.resize(static_cast<std::size_t>(kSumBlock) * sizeof(double));
     work.converted.resize(static_cast<std::size_t>((1 + kMaxSlots) * kSumBlock) * sizeof(float));
   }
   targets_.push_back(std::move(one));
@@ -102,7 +103,7 @@ const T* RowUpdate::sum_of_row(LaneWork& work, const Target& target, std::size_t
 }
 
 template <class T, class Stored>
-void RowUpdate::run_row(LaneWork& work, Target& target, std::size_t row, bool updates, double clip) const {
+void RowUpdate::run_row(LaneWork& work, Target& target, std::size_t row, bool updates, const Clip& clip) const {
   const int64_t place = target.merged.ids[row] * target.row_bytes;
   double squares = 0;
   for (int64_t offset = 0; offset < target.width; offset += kSumBlock) {
@@ -116,7 +117,14 @@ void RowUpdate::run_row(LaneWork& work, Target& target, std::size_t row, bool up
       continue;
     }
     block.coefficients = &target.coefficients;
-    block.clip = clip;
+    block.clip = clip.factor;
+    double before = 0;
+    if (clip.limits()) {
+      T* const clipped = reinterpret_cast<T*>(work.clipped.data());
+      before = write_clipped<T>({static_cast<const T*>(block.gradient), nullptr}, count, clip, clipped);
+      block.gradient = clipped;
+      block.clip = 1;
+    }
     const auto at = [&](char* memory) { return reinterpret_cast<Stored*>(memory + place) + offset; };
     Stored* const weights = at(target.copies.front().weights);
     T* wide = reinterpret_cast<T*>(work.converted.data());
@@ -139,7 +147,7 @@ void RowUpdate::run_row(LaneWork& work, Target& target, std::size_t row, bool up
     for (std::size_t s = 0; s < target.slots.size(); ++s) narrow(block.new_slots[s], at(target.slots[s]));
     for (std::size_t copy = 1; copy < target.copies.size(); ++copy)
       std::memcpy(at(target.copies[copy].weights), weights, static_cast<std::size_t>(count) * sizeof(Stored));
-    squares += block.sum_of_squares;
+    squares += clip.limits() ? before : block.sum_of_squares;
   }
   target.squares[row] = squares;
 }
@@ -157,7 +165,7 @@ void RowUpdate::for_each_block(const Target& target, std::size_t first, std::siz
   }
 }
 
-void RowUpdate::run(int lane, bool updates, double clip) {
+void RowUpdate::run(int lane, bool updates, const Clip& clip) {
   LaneWork& work = lanes_[static_cast<std::size_t>(lane)];
   for (Target& target : targets_) {
     const auto checksum_of = [&](std::size_t copy, int64_t block) {
@@ -191,9 +199,9 @@ void RowUpdate::run(int lane, bool updates, double clip) {
   }
 }
 
-void RowUpdate::measure(int lane) { run(lane, false, 1); }
+void RowUpdate::measure(int lane) { run(lane, false, {}); }
 
-void RowUpdate::update(int lane, double clip) { run(lane, true, clip); }
+void RowUpdate::update(int lane, const Clip& clip) { run(lane, true, clip); }
 
 double RowUpdate::sum_of_squares() const {
   double total = 0;

@@ -37,8 +37,8 @@ class RowUpdate {
 
   /// Computes the lane's part of the squared norm; writes nothing else.
   void measure(int lane);
-  /// Updates the lane's rows, with the gradients times `clip`, and computes the norm.
-  void update(int lane, double clip);
+  /// Updates the lane's rows, with the gradients clipped, and computes the norm.
+  void update(int lane, const Clip& clip);
 
   /// Of all rows' gradients, before `clip`, from the last measure() or update() of all lanes.
   double sum_of_squares() const;
@@ -75,11 +75,12 @@ class RowUpdate {
     std::vector<const void*> inputs;  // by replica: its row, or null
     std::vector<char> scratch;        // for sums
     std::vector<char> converted;      // a part of a row of half precision as float
+    std::vector<char> clipped;        // a part of a row's clipped sum
   };
 
-  void run(int lane, bool updates, double clip);
+  void run(int lane, bool updates, const Clip& clip);
   template <class T, class Stored>
-  void run_row(LaneWork& work, Target& target, std::size_t row, bool updates, double clip) const;
+  void run_row(LaneWork& work, Target& target, std::size_t row, bool updates, const Clip& clip) const;
   template <class T>
   const T* sum_of_row(LaneWork& work, const Target& target, std::size_t row, int64_t offset, int64_t count) const;
   /// Calls visit(copy, block) for each block of each copy that has rows [first, end).

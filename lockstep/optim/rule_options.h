@@ -1,4 +1,4 @@
-// The options of torch::optim from which make_optimizer() makes its rules.
+// The options, of torch::optim and of rules of the program's own, from which make_optimizer() makes its rules.
 #pragma once
 
 #include <type_traits>
@@ -12,12 +12,16 @@ struct RMSpropOptions;
 struct AdagradOptions;
 }  // namespace torch::optim
 
+namespace lockstep {
+struct UpdateRuleOptions;
+}
+
 namespace lockstep::internal {
 
 /// The caller's options for an optimizer that has a rule; it owns nothing.
 using RuleOptions =
     std::variant<const torch::optim::SGDOptions*, const torch::optim::AdamOptions*, const torch::optim::AdamWOptions*,
-                 const torch::optim::RMSpropOptions*, const torch::optim::AdagradOptions*>;
+                 const torch::optim::RMSpropOptions*, const torch::optim::AdagradOptions*, const UpdateRuleOptions*>;
 
 /// Whether there is a rule for options of this type.
 template <class Options>

@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
+#include <string_view>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/function_ref.h"
@@ -17,6 +19,29 @@ namespace lockstep::internal {
 namespace {
 
 constexpr int64_t kMostSteps = int64_t{1} << 53;  // rules compute in double, which holds each count up to this one
+
+constexpr const char* kExtraSteps = "extra_steps";
+std::string rule_name(std::size_t group) { return fmt::format("rule/{}", group); }
+
+at::Tensor bytes_of(std::string_view text) {
+  at::Tensor bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
+  std::copy(text.begin(), text.end(), static_cast<uint8_t*>(bytes.data_ptr()));
+  return bytes;
+}
+
+/// Why state of a group whose rule is called `here` does not fit: see GroupRule::own().
+std::string misfit_of_rule(const at::Tensor& saved, const GroupRule& here) {
+  std::string name = "a rule of torch::optim";
+  if (saved.defined()) {
+    if (saved.layout() != at::kStrided || !saved.device().is_cpu() || saved.scalar_type() != at::kByte)
+      return "is no text";
+    const at::Tensor bytes = saved.contiguous();
+    name = fmt::format(
+        "'{}'", std::string_view(static_cast<const char*>(bytes.data_ptr()), static_cast<std::size_t>(bytes.numel())));
+  }
+  const std::string own = here.own() ? fmt::format("'{}'", here.name()) : here.name();
+  return name == own ? "" : fmt::format("is {} in the state, and {} here", name, own);
+}
 
 std::string step_name(const VariableState& variable) { return variable.name() + "/step"; }
 std::string rate_name(std::size_t group) { return fmt::format("learning_rate/{}", group); }
@@ -46,6 +71,11 @@ class Reader {
     if (why.empty()) return &found->second;
     problems_.push_back(fmt::format("'{}' {}", name, why));
     return nullptr;
+  }
+  /// Notes why the tensor of that name, or that there is none, does not fit; nothing where `why_not` is empty.
+  void require(const std::string& name, const std::string& why_not) {
+    known_.insert(name);
+    if (!why_not.empty()) problems_.push_back(fmt::format("'{}' {}", name, why_not));
   }
   std::vector<std::string> problems() {
     for (const auto& [name, value] : named_) {
@@ -80,13 +110,15 @@ std::string misfit_of_setting(const at::Tensor& value, const char* what) {
 
 std::map<std::string, at::Tensor> named_state(const SavedState& state, std::span<const NamedSlot> slots,
                                               std::span<const std::shared_ptr<VariableState>> variables,
-                                              std::span<const std::unique_ptr<UpdateRule>> rules) {
+                                              std::span<const std::unique_ptr<GroupRule>> rules) {
   std::map<std::string, at::Tensor> named;
   for (std::size_t s = 0; s < slots.size(); ++s) named.emplace(slots[s].name, state.slots[s]);
   for (std::size_t i = 0; i < variables.size(); ++i) {
     named.emplace(step_name(*variables[i]), at::scalar_tensor(state.steps[i], at::kLong));
   }
+  if (state.extra_steps > 0) named.emplace(kExtraSteps, at::scalar_tensor(state.extra_steps, at::kLong));
   for (std::size_t g = 0; g < rules.size(); ++g) {
+    if (rules[g]->own()) named.emplace(rule_name(g), bytes_of(rules[g]->name()));
     const RuleSettings& now = state.settings[g];
     const RuleSettings& made = rules[g]->made_with();
     named.emplace(rate_name(g), at::scalar_tensor(now.learning_rate, at::kDouble));
@@ -100,7 +132,7 @@ std::map<std::string, at::Tensor> named_state(const SavedState& state, std::span
 
 SavedState values_of(const std::map<std::string, at::Tensor>& named, std::span<const NamedSlot> slots,
                      std::span<const std::shared_ptr<VariableState>> variables,
-                     std::span<const std::unique_ptr<UpdateRule>> rules, const std::string& optimizer) {
+                     std::span<const std::unique_ptr<GroupRule>> rules, const std::string& optimizer) {
   Reader reader(named);
   std::vector<const at::Tensor*> found;
   SavedState state;
@@ -117,13 +149,22 @@ SavedState values_of(const std::map<std::string, at::Tensor>& named, std::span<c
     const at::Tensor* value = reader.take(name, [what](const at::Tensor& one) { return misfit_of_setting(one, what); });
     if (value != nullptr) setting = value->item<double>();
   };
+  if (named.contains(kExtraSteps)) {
+    const at::Tensor* extra = reader.take(kExtraSteps, [](const at::Tensor& value) { return misfit_of_step(value); });
+    if (extra != nullptr) state.extra_steps = extra->item<int64_t>();
+  }
+  for (std::size_t g = 0; g < rules.size(); ++g) {
+    const auto saved = named.find(rule_name(g));
+    if (!rules[g]->own() && saved == named.end()) continue;
+    reader.require(rule_name(g), misfit_of_rule(saved == named.end() ? at::Tensor() : saved->second, *rules[g]));
+  }
   bool has_rates = false;
   for (std::size_t g = 0; g < rules.size(); ++g) has_rates = has_rates || named.contains(rate_name(g));
   for (std::size_t g = 0; g < rules.size(); ++g) {
     RuleSettings settings = rules[g]->made_with();
     settings.learning_rate = rules[g]->learning_rate();
     if (has_rates) take(settings.learning_rate, rate_name(g), "learning rate");
-    if (named.contains(decay_name(g))) take(settings.weight_decay, decay_name(g), "weight decay");
+    if (!rules[g]->own() && named.contains(decay_name(g))) take(settings.weight_decay, decay_name(g), "weight decay");
     if (rules[g]->takes_momentum() && named.contains(momentum_name(g))) {
       take(settings.momentum, momentum_name(g), "momentum");
     }

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/optim/update_rule.h"
+#include "lockstep/optim/group_rule.h"
 #include "lockstep/variable/variable.h"
 #include "lockstep/variable/variable_state.h"
 
@@ -27,19 +27,21 @@ struct SavedState {
   std::vector<at::Tensor> slots;       // by slot
   std::vector<int64_t> steps;          // by variable: how often it was updated
   std::vector<RuleSettings> settings;  // by group
+  int64_t extra_steps = 0;
 };
 
 /// Named tensors from values: "<variable>/<slot>", "<variable>/step" and "learning_rate/<group>", and
-/// "weight_decay/<group>" and "momentum/<group>" where a rule was not made with them.
+/// "weight_decay/<group>" and "momentum/<group>" where a rule was not made with them; "rule/<group>" for rules of the
+/// program's own, and "extra_steps" where there are some.
 std::map<std::string, at::Tensor> named_state(const SavedState& state, std::span<const NamedSlot> slots,
                                               std::span<const std::shared_ptr<VariableState>> variables,
-                                              std::span<const std::unique_ptr<UpdateRule>> rules);
+                                              std::span<const std::unique_ptr<GroupRule>> rules);
 
 /// Values from named tensors; those of slots are converted to the slots' dtypes. Throws a UsageError that lists
 /// everything missing, unexpected or unfit. `optimizer` is the optimizer's name in it. Where no rate is named, rules
 /// keep theirs; a weight decay or momentum that is not named is what the rule was made with.
 SavedState values_of(const std::map<std::string, at::Tensor>& named, std::span<const NamedSlot> slots,
                      std::span<const std::shared_ptr<VariableState>> variables,
-                     std::span<const std::unique_ptr<UpdateRule>> rules, const std::string& optimizer);
+                     std::span<const std::unique_ptr<GroupRule>> rules, const std::string& optimizer);
 
 }  // namespace lockstep::internal

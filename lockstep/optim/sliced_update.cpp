@@ -196,8 +196,8 @@ void SlicedUpdate::share_squares(FusedUpdate& update) {
   exchange([&](int64_t) { return squares_of(update, worker_); }, [&](int64_t w) { return squares_of(update, w); });
 }
 
-void SlicedUpdate::prepare(FusedUpdate& update, const GradientTable& gradients, int lane, int num_lanes, double clip,
-                           bool is_measured) {
+void SlicedUpdate::prepare(FusedUpdate& update, const GradientTable& gradients, int lane, int num_lanes,
+                           const Clip& clip, bool is_measured) {
   const auto place = [&](std::size_t i, int64_t offset) {
     return static_cast<char*>(own_.data_ptr()) + weights_.place_of(i, worker_, offset);
   };

@@ -56,7 +56,7 @@ class SlicedUpdate {
   /// After FusedUpdate::measure(): all workers get the squares of all blocks.
   void share_squares(FusedUpdate& update);
   /// Computes the new weights of the own slices, and compares the others' with their checksums.
-  void prepare(FusedUpdate& update, const GradientTable& gradients, int lane, int num_lanes, double clip,
+  void prepare(FusedUpdate& update, const GradientTable& gradients, int lane, int num_lanes, const Clip& clip,
                bool is_measured);
   /// Sends new weights to all, and the squares of their blocks. Then all workers vote; `tell(proposal)` says what else
   /// must be equal. Throws on all of them, so that none commits: the DivergenceError of a foreign write on the worker

@@ -19,6 +19,7 @@ enum class UpdateKind {
   kRmspropCentered,          // square_avg, grad_avg
   kRmspropCenteredMomentum,  // square_avg, grad_avg, momentum_buffer
   kAdagrad,                  // sum
+  kOwn,                      // of a rule of the program's own; no loop here has it
 };
 
 inline constexpr int kMaxSlots = 3;
@@ -34,6 +35,7 @@ struct Coefficients {
   double momentum = 0;       // the buffer's factor (Nesterov, RMSprop)
   double root_scale = 0;     // the square root's factor (Adam's second bias correction)
   double epsilon = 0;
+  double step = 0;  // how often the variable was updated, this update included: for rules of the program's own
 };
 
 /// The input and the output of one block. Each pointer is to `count` elements of the kernel's type. New values go to

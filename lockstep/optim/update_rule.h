@@ -1,84 +1,57 @@
-// One optimizer's options, as arithmetic: which formula, which slots, and the numbers of each update.
+// Update rules of the program's own, beside those of torch::optim.
 #pragma once
+
+#include <ATen/core/TensorBody.h>
 
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "lockstep/optim/rule_options.h"
-#include "lockstep/optim/sparse_support.h"
-#include "lockstep/optim/update_block.h"
+namespace lockstep {
 
-namespace lockstep::internal {
-
-/// A value that an optimizer keeps for each element of a variable, named as in torch::optim.
+/// A value that an optimizer keeps for each element of a variable.
 struct SlotSpec {
-  std::string name;
-  double initial = 0;
+  std::string name;  // in messages and checkpoints; not "step"
+  double initial = 0.0;
 };
 
-/// The options that can be set between steps.
-struct RuleSettings {
-  double learning_rate = 0;
-  double weight_decay = 0;
-  double momentum = 0;  // 0 in rules that have none
-  friend bool operator==(const RuleSettings&, const RuleSettings&) = default;
+/// What an update of one variable, or of a part of it, is given. All tensors have the same shape and dtype: the
+/// variable's; float32 for half precision, which is rounded once, when it is stored; of a complex variable the real
+/// numbers that it is made of. They hold until update() returns.
+struct RuleInput {
+  at::Tensor weights;             // written in place
+  std::vector<at::Tensor> slots;  // in the order of UpdateRule::slots(), written in place
+  at::Tensor gradient;            // the sum over all replicas, scaled and clipped; the rule may overwrite it
+  int64_t step = 1;               // how often the variable was updated, this update included
+  double learning_rate = 0;       // of the variable's group
 };
 
-/// All results depend on the options alone, but for the settings.
+/// How an optimizer's weights and slots follow from its gradients. A rule is a function of its input: it keeps nothing
+/// between calls and draws nothing at random, so that bits do not depend on who calls it. The library calls it without
+/// recording gradients, on one intra-op thread, for several variables or parts at once on several lanes.
+///
+/// What update() throws is thrown from Optimizer::step on every replica, and the step has applied nothing. A rule may
+/// not call the library.
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
-  /// "SGD", "Adam", "AdamW", "RMSprop" or "Adagrad".
-  virtual const char* name() const = 0;
-  virtual UpdateKind kind() const = 0;
-  virtual std::vector<SlotSpec> slots() const = 0;
-  /// The numbers of a variable's `step`-th update, counted from 1.
-  Coefficients coefficients(int64_t step) const { return coefficients(step, now_.learning_rate); }
-  virtual Coefficients coefficients(int64_t step, double learning_rate) const = 0;
-  virtual SparseSupport sparse() const = 0;
-  /// The numbers of an update of the rows that a sparse gradient has; only where sparse().rows.
-  Coefficients row_coefficients(int64_t step) const { return row_coefficients(step, now_.learning_rate); }
-  virtual Coefficients row_coefficients(int64_t step, double learning_rate) const {
-    return coefficients(step, learning_rate);
-  }
-  /// All options but the learning rate, with the present settings, "momentum = 0.9, nesterov = false", for messages.
-  virtual std::string options() const = 0;
-
-  double learning_rate() const { return now_.learning_rate; }
-  void set_learning_rate(double learning_rate) { now_.learning_rate = learning_rate; }
-  const RuleSettings& settings() const { return now_; }
-  /// Those of the options that it was made from.
-  const RuleSettings& made_with() const { return made_with_; }
-  /// None is checked.
-  void set(const RuleSettings& settings) { now_ = settings; }
-  /// Whether a momentum can be set: the rule has one, and was made with the slot for it.
-  virtual bool takes_momentum() const { return false; }
-  /// A UsageError for a momentum that cannot be set; it says what can.
-  virtual void check_momentum(double momentum) const;
-  /// A UsageError for a number that is negative or not finite.
-  void check_weight_decay(double weight_decay) const;
-
- protected:
-  explicit UpdateRule(const RuleSettings& settings) : made_with_(settings), now_(settings) {}
-
- private:
-  const RuleSettings made_with_;
-  RuleSettings now_;
+  /// In messages and checkpoints. A checkpoint is restored into a rule of the same name alone.
+  virtual std::string name() const = 0;
+  virtual std::vector<SlotSpec> slots() const { return {}; }
+  /// Writes weights and slots in place.
+  virtual void update(const RuleInput& in) const = 0;
+  /// Whether each element's new values follow from that element alone. Then update() is given parts of variables, with
+  /// one dimension, which are cut alike on every placement. Otherwise it is given whole variables in their shape (of a
+  /// complex one with a last dimension of 2).
+  virtual bool elementwise() const { return true; }
 };
 
-/// LibTorch's options as a rule; a UsageError, naming the option, for values that torch::optim refuses.
-std::unique_ptr<UpdateRule> make_rule(const torch::optim::SGDOptions& options);
-std::unique_ptr<UpdateRule> make_rule(const torch::optim::AdamOptions& options);
-std::unique_ptr<UpdateRule> make_rule(const torch::optim::AdamWOptions& options);
-std::unique_ptr<UpdateRule> make_rule(const torch::optim::RMSpropOptions& options);
-std::unique_ptr<UpdateRule> make_rule(const torch::optim::AdagradOptions& options);
+/// What make_optimizer takes for a rule of the program's own. A UsageError for a rule that is null, that has no name,
+/// or whose slots are named twice, "step", or with a slash.
+struct UpdateRuleOptions {
+  std::shared_ptr<const UpdateRule> rule;
+  double learning_rate = 1e-3;
+};
 
-/// The rules of an optimizer's groups with their learning rates and options, for messages; of many groups the first.
-std::string text_of(const std::vector<std::unique_ptr<UpdateRule>>& rules);
-
-/// A UsageError for a learning rate that is negative or not finite.
-void check_learning_rate(double learning_rate);
-
-}  // namespace lockstep::internal
+}  // namespace lockstep

@@ -151,11 +151,29 @@ StateItem item_of(const std::string& name, const DistributedDataset& data) {
   return {name, Kind::kCursor, read, write};
 }
 
+/// The name of a group's rule. It cannot be set: write() refuses another one.
+StateItem rule_item(const std::shared_ptr<OptimizerState>& optimizer, int64_t group) {
+  const std::string name = fmt::format("{}/rule/{}", optimizer->name(), group);
+  const auto read = [optimizer, group]() -> Tensors {
+    const std::string_view rule = optimizer->rule(group).name();
+    return {at::tensor(std::vector<int64_t>(rule.begin(), rule.end()), at::kLong)};
+  };
+  const auto write = [name, read](const Tensors& values) {
+    require_count(name, values, 1);
+    if (values.front().defined() && values.front().equal(read().front())) return;
+    throw UsageError("LS-STATE-MISFIT", fmt::format("'{}' is another rule in the state than here", name),
+                     "make the optimizer with the rule of the state");
+  };
+  StateItem item{name, Kind::kRule, read, write};
+  item.is_of_torch = !optimizer->rule(group).own();
+  return item;
+}
+
 /// Learning rates, weight decays and, where they can be set, momentums of an optimizer's groups.
 void add_settings(std::vector<StateItem>& items, const std::shared_ptr<OptimizerState>& optimizer) {
   using internal::RuleSettings;
   for (int64_t g = 0; g < optimizer->num_groups(); ++g) {
-    const internal::UpdateRule& rule = optimizer->rule(g);
+    const internal::GroupRule& rule = optimizer->rule(g);
     const auto add = [&](const char* what, Kind kind, double RuleSettings::*setting, auto check) {
       items.push_back(number<double>(
           fmt::format("{}/{}/{}", optimizer->name(), what, g), kind,
@@ -168,7 +186,9 @@ void add_settings(std::vector<StateItem>& items, const std::shared_ptr<Optimizer
           }));
       if (kind == Kind::kOption) items.back().made_with = rule.made_with().*setting;
     };
+    items.push_back(rule_item(optimizer, g));
     add("learning_rate", Kind::kLearningRate, &RuleSettings::learning_rate, [](const auto&, double) {});
+    if (rule.own()) continue;
     add("weight_decay", Kind::kOption, &RuleSettings::weight_decay,
         [](const auto& of, double value) { of.check_weight_decay(value); });
     if (!rule.takes_momentum()) continue;
@@ -210,6 +230,11 @@ std::vector<StateItem> Strategy::state_items() const {
           first ? variable + "/step" : fmt::format("{}/{}/step", variable, optimizer->name()), Kind::kStepCount,
           [optimizer, i] { return optimizer->steps(i); }, [optimizer, i](int64_t n) { optimizer->set_steps(i, n); }));
     }
+    items.push_back(number<double>(
+        fmt::format("{}/extra_steps/0", optimizer->name()), Kind::kOption,
+        [optimizer] { return static_cast<double>(optimizer->extra_steps()); },
+        [optimizer](double steps) { optimizer->set_extra_steps(static_cast<int64_t>(steps)); }));
+    items.back().made_with = 0;
     add_settings(items, optimizer);
   }
   for (const auto& [name, weak] : named_data_sets_) {

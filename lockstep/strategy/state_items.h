@@ -24,6 +24,7 @@ struct StateItem {
     kNumber,        // of the strategy: an int64 without dimensions
     kCursor,        // of a data set that has a name: the values of data::Cursor, in their order, as one row of int64
     kOption,        // of one group of an optimizer: its weight decay or momentum, a float64 without dimensions
+    kRule,          // of one group of an optimizer: the name of its rule, as a row of int64, one for each byte
   };
   std::string name;  // unique among the items of its kind
   Kind kind = Kind::kNumber;
@@ -41,6 +42,8 @@ struct StateItem {
   std::function<std::vector<at::Tensor>()> view = {};
   /// Of an option: what the optimizer was made with. A checkpoint has an option only where it is something else.
   std::optional<double> made_with = std::nullopt;
+  /// Of a rule: whether it is one of torch::optim's. A checkpoint has the name of others alone.
+  bool is_of_torch = false;
 };
 
 }  // namespace lockstep

@@ -212,7 +212,7 @@ class Strategy {
   }
 
   /// An optimizer over a module's parameters, a list of variables, or groups with their own options. Options are those
-  /// of torch::optim: SGD, Adam, AdamW, RMSprop, Adagrad.
+  /// of torch::optim (SGD, Adam, AdamW, RMSprop, Adagrad), or UpdateRuleOptions for a rule of the program's own.
   template <class M, class Options>
   Optimizer make_optimizer(const Replicated<M>& module, const Options& options, const OptimizerOptions& named = {}) {
     module.binding()->check_registered();
@@ -357,7 +357,7 @@ class Strategy {
   static Rule rule_of(const std::vector<Variable>& variables, const Options& options) {
     static_assert(internal::kHasRule<Options>,
                   "lockstep: make_optimizer takes torch::optim's SGDOptions, AdamOptions, AdamWOptions, RMSpropOptions "
-                  "or AdagradOptions, and no other options");
+                  "or AdagradOptions, or UpdateRuleOptions, and no other options");
     if constexpr (internal::kHasRule<Options>) return {variables, internal::RuleOptions(&options)};
     return {};
   }

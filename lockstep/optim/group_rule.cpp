@@ -1,5 +1,5 @@
 // The coefficients of each rule's formula, after torch/csrc/api/src/optim/{sgd,adam,adamw,rmsprop,adagrad}.cpp.
-#include "lockstep/optim/update_rule.h"
+#include "lockstep/optim/group_rule.h"
 
 #include <fmt/format.h>
 #include <torch/optim/adagrad.h>
@@ -10,7 +10,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <tuple>
+#include <utility>
 
 #include "lockstep/core/error.h"
 
@@ -47,7 +49,7 @@ RuleSettings with_momentum(const Options& options) {
 }
 
 /// Of a rule that has a momentum, and a slot for it where it was made with one above 0.
-void check_momentum_of(const UpdateRule& rule, double momentum) {
+void check_momentum_of(const GroupRule& rule, double momentum) {
   if (rule.takes_momentum()) return check_not_negative(rule.name(), "momentum", momentum);
   throw UsageError(
       "LS-OPTION",
@@ -55,9 +57,9 @@ void check_momentum_of(const UpdateRule& rule, double momentum) {
       "make the optimizer with a momentum above 0; then 0 can be set too");
 }
 
-class SgdRule final : public UpdateRule {
+class SgdRule final : public GroupRule {
  public:
-  explicit SgdRule(const torch::optim::SGDOptions& options) : UpdateRule(with_momentum(options)), options_(options) {
+  explicit SgdRule(const torch::optim::SGDOptions& options) : GroupRule(with_momentum(options)), options_(options) {
     check_not_negative(name(), "momentum", options.momentum());
     check_not_negative(name(), "weight_decay", options.weight_decay());
     require(!options.nesterov() || (options.momentum() > 0 && options.dampening() == 0), name(),
@@ -106,9 +108,9 @@ class SgdRule final : public UpdateRule {
 
 /// Adam and AdamW, which differ in where the weight decay goes.
 template <class Options, bool kDecoupled>
-class AdamRule final : public UpdateRule {
+class AdamRule final : public GroupRule {
  public:
-  explicit AdamRule(const Options& options) : UpdateRule(settings_of(options)), options_(options) {
+  explicit AdamRule(const Options& options) : GroupRule(settings_of(options)), options_(options) {
     check_fraction(name(), "betas[0]", std::get<0>(options.betas()));
     check_fraction(name(), "betas[1]", std::get<1>(options.betas()));
     check_not_negative(name(), "eps", options.eps());
@@ -160,10 +162,10 @@ class AdamRule final : public UpdateRule {
   const Options options_;
 };
 
-class RmspropRule final : public UpdateRule {
+class RmspropRule final : public GroupRule {
  public:
   explicit RmspropRule(const torch::optim::RMSpropOptions& options)
-      : UpdateRule(with_momentum(options)), options_(options) {
+      : GroupRule(with_momentum(options)), options_(options) {
     check_not_negative(name(), "alpha", options.alpha());
     check_not_negative(name(), "eps", options.eps());
     check_not_negative(name(), "momentum", options.momentum());
@@ -204,10 +206,10 @@ class RmspropRule final : public UpdateRule {
   const torch::optim::RMSpropOptions options_;
 };
 
-class AdagradRule final : public UpdateRule {
+class AdagradRule final : public GroupRule {
  public:
   explicit AdagradRule(const torch::optim::AdagradOptions& options)
-      : UpdateRule(settings_of(options)), options_(options) {
+      : GroupRule(settings_of(options)), options_(options) {
     check_not_negative(name(), "lr_decay", options.lr_decay());
     check_not_negative(name(), "weight_decay", options.weight_decay());
     check_not_negative(name(), "initial_accumulator_value", options.initial_accumulator_value());
@@ -236,24 +238,69 @@ class AdagradRule final : public UpdateRule {
   const torch::optim::AdagradOptions options_;
 };
 
+/// A rule of the program's own.
+class OwnRule final : public GroupRule {
+ public:
+  explicit OwnRule(const UpdateRuleOptions& options)
+      : GroupRule({.learning_rate = options.learning_rate}), rule_(options.rule) {
+    const auto refuse = [](std::string what, const char* remedy) {
+      throw UsageError("LS-OPTION", std::move(what), remedy);
+    };
+    if (!rule_) refuse("an optimizer was given UpdateRuleOptions without a rule", "set .rule");
+    name_ = rule_->name();
+    if (name_.empty()) {
+      refuse("an optimizer was given a rule whose name() is empty", "name it: checkpoints tell rules apart by names");
+    }
+    std::set<std::string> taken{"step"};
+    for (const SlotSpec& slot : rule_->slots()) {
+      const bool is_plain = !slot.name.empty() && slot.name.find('/') == std::string::npos;
+      if (is_plain && taken.insert(slot.name).second) continue;
+      refuse(fmt::format("rule '{}' has a slot named '{}'", name_, slot.name),
+             "give each slot a name of its own, without a slash and other than \"step\"");
+    }
+  }
+  const char* name() const override { return name_.c_str(); }
+  UpdateKind kind() const override { return UpdateKind::kOwn; }
+  std::shared_ptr<const UpdateRule> own() const override { return rule_; }
+  std::vector<SlotSpec> slots() const override { return rule_->slots(); }
+  std::string options() const override {
+    return fmt::format("a rule of the program's own for {}", rule_->elementwise() ? "elements" : "whole variables");
+  }
+  Coefficients coefficients(int64_t step, double learning_rate) const override {
+    Coefficients c;
+    c.learning_rate = learning_rate;
+    c.step = static_cast<double>(step);
+    return c;
+  }
+  SparseSupport sparse() const override { return {.refused = fmt::format("the rule '{}'", name_)}; }
+  void check_weight_decay(double /*weight_decay*/) const override {
+    throw UsageError("LS-OPTION", fmt::format("a weight decay was set of rule '{}', which has none", name_),
+                     "decay weights in the rule's update(), by a number that it was made with");
+  }
+
+ private:
+  const std::shared_ptr<const UpdateRule> rule_;
+  std::string name_;
+};
+
 template <class Rule, class Options>
-std::unique_ptr<UpdateRule> make_checked(const Options& options) {
+std::unique_ptr<GroupRule> make_checked(const Options& options) {
   check_learning_rate(options.lr());
   return std::make_unique<Rule>(options);
 }
 
 }  // namespace
 
-void UpdateRule::check_momentum(double /*momentum*/) const {
+void GroupRule::check_momentum(double /*momentum*/) const {
   throw UsageError("LS-OPTION", fmt::format("a momentum was set of {}, which has none", name()),
                    fmt::format("set what {} has: its learning rate and its weight decay", name()));
 }
 
-void UpdateRule::check_weight_decay(double weight_decay) const {
+void GroupRule::check_weight_decay(double weight_decay) const {
   check_not_negative(name(), "weight_decay", weight_decay);
 }
 
-std::string text_of(const std::vector<std::unique_ptr<UpdateRule>>& rules) {
+std::string text_of(const std::vector<std::unique_ptr<GroupRule>>& rules) {
   constexpr std::size_t kShown = 4;
   std::string text;
   for (std::size_t i = 0; i < std::min(kShown, rules.size()); ++i) {
@@ -265,20 +312,22 @@ std::string text_of(const std::vector<std::unique_ptr<UpdateRule>>& rules) {
 
 void check_learning_rate(double learning_rate) { check_not_negative("an optimizer", "learning rate", learning_rate); }
 
-std::unique_ptr<UpdateRule> make_rule(const torch::optim::SGDOptions& options) {
-  return make_checked<SgdRule>(options);
-}
-std::unique_ptr<UpdateRule> make_rule(const torch::optim::AdamOptions& options) {
+std::unique_ptr<GroupRule> make_rule(const torch::optim::SGDOptions& options) { return make_checked<SgdRule>(options); }
+std::unique_ptr<GroupRule> make_rule(const torch::optim::AdamOptions& options) {
   return make_checked<AdamRule<torch::optim::AdamOptions, false>>(options);
 }
-std::unique_ptr<UpdateRule> make_rule(const torch::optim::AdamWOptions& options) {
+std::unique_ptr<GroupRule> make_rule(const torch::optim::AdamWOptions& options) {
   return make_checked<AdamRule<torch::optim::AdamWOptions, true>>(options);
 }
-std::unique_ptr<UpdateRule> make_rule(const torch::optim::RMSpropOptions& options) {
+std::unique_ptr<GroupRule> make_rule(const torch::optim::RMSpropOptions& options) {
   return make_checked<RmspropRule>(options);
 }
-std::unique_ptr<UpdateRule> make_rule(const torch::optim::AdagradOptions& options) {
+std::unique_ptr<GroupRule> make_rule(const torch::optim::AdagradOptions& options) {
   return make_checked<AdagradRule>(options);
+}
+std::unique_ptr<GroupRule> make_rule(const UpdateRuleOptions& options) {
+  check_learning_rate(options.learning_rate);
+  return std::make_unique<OwnRule>(options);
 }
 
 }  // namespace lockstep::internal
