@@ -11,9 +11,10 @@
 
 namespace lockstep::internal {
 
-/// Flux, PALS, JSM, ALPS, POE, Horovod and MVAPICH's mpirun_rsh: the first one whose rank or size is set. Applies where
-/// one is set; both must be, but for a size of 1. Where the launcher tells no size, it is PMI_SIZE of the same launcher
-/// or LOCKSTEP_NUM_WORKERS; gives nothing where that is 1. The source's name is `name_of_other_launcher`.
+/// Flux, PALS, JSM, ALPS, POE, Horovod and MVAPICH's mpirun_rsh: the first one whose rank or size is set. Where one of
+/// both is set, so must the other be, but that a size of 1 needs no rank. A launcher that sets no size, as PALS, has
+/// PMI_SIZE beside its rank; where that is not there, LOCKSTEP_NUM_WORKERS is the size. Gives nothing for a size of 1.
+/// The source's name is `name_of_other_launcher`.
 std::optional<ClusterSpec> other_launcher(const Environment& environment);
 
 /// "Flux", for what other_launcher() reads; empty where it does not apply.

@@ -19,8 +19,7 @@ struct HostLine {
 
 /// The hosts of a file in their order; `name` is the file's, for messages. A line is "host", "host:slots" or "host
 /// slots=K", where an IPv6 number stands in brackets; '#' begins a comment. The byte order mark of UTF-8 is skipped. A
-/// UsageError (LS-HOSTS) names the line and
-/// the column, counted in bytes from 1:
+/// UsageError (LS-HOSTS) names the line and the column, counted in bytes from 1:
 ///
 /// - a line that is none of these, a file without any host, and a text in UTF-16, of which it names no line;
 /// - a host that two lines name;
