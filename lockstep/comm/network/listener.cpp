@@ -36,7 +36,7 @@ const char* text_of(Kind kind) {
 }
 
 [[noreturn]] void throw_cannot_listen(const std::string& who, const std::string& address, uint16_t port, int error) {
-  const std::string holder = error == EADDRINUSE ? port_holder(port) : "";
+  const std::string holder = error == EADDRINUSE ? port_holder(address, port) : "";
   throw ClusterError("LS-CLUSTER-SOCKET",
                      fmt::format("{} cannot listen at {}, port {}: {}{}{}", who, address, port, std::strerror(error),
                                  holder.empty() ? "" : "; the port is used by ", holder),
