@@ -2,10 +2,15 @@
 
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 
@@ -25,6 +30,36 @@ struct Previous {
 };
 std::array<Previous, NSIG> previous;
 std::mutex installing;
+
+/// The socket by which `lockstep run` hears that this process was asked for a stop; -1 where there is none. Its number
+/// stands in the environment with its inode: a program that this one has started may have another file there.
+int socket_to_launcher() {
+  const char* const text = std::getenv("LOCKSTEP_STOP_SOCKET");
+  int file = -1;
+  unsigned long long inode = 0;
+  if (!text || std::sscanf(text, "%d:%llu", &file, &inode) != 2) return -1;
+  struct stat what = {};
+  return fstat(file, &what) == 0 && S_ISSOCK(what.st_mode) && what.st_ino == inode ? file : -1;
+}
+
+// A signal handler reads them, which must not ask the environment.
+std::atomic<int> stop_socket = -1;
+std::atomic<pid_t> process_of_stop_socket = 0;
+[[maybe_unused]] const bool is_stop_socket_known = [] {
+  process_of_stop_socket = getpid();
+  stop_socket = socket_to_launcher();
+  return true;
+}();
+
+/// Waits for nothing and raises no signal. A child that this process has forked was not meant.
+void tell_launcher() noexcept {
+  const int socket = stop_socket;
+  if (socket < 0 || process_of_stop_socket != getpid()) return;
+  const int error = errno;
+  const char byte = 1;
+  static_cast<void>(send(socket, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL));
+  errno = error;
+}
 
 /// Of POSIX, not of C++: handlers call functions with its types.
 void handle(int signal, siginfo_t* info, void* context) {
@@ -58,7 +93,9 @@ void stop_on_signal(int signal) {
   entry.is_installed = true;
 }
 
-void request_stop() noexcept { requested.store(true, std::memory_order_relaxed); }
+void request_stop() noexcept {
+  if (!requested.exchange(true, std::memory_order_relaxed)) tell_launcher();
+}
 
 bool internal::is_stop_requested() noexcept { return requested.load(std::memory_order_relaxed); }
 void internal::forget_stop_request() noexcept { requested.store(false, std::memory_order_relaxed); }

@@ -129,6 +129,33 @@ TEST_F(RunEnd, AWorkerThatEndsAsItWasAskedToTakesNobodyWithIt) {
   EXPECT_FALSE(has(program.errors(), "SIGKILL")) << program.errors();
 }
 
+TEST_F(RunEnd, AWorkerThatSomebodyElseAskedToStopTakesNobodyWithIt) {
+  // Worker 0 says that it was asked, as core/stop_request.cpp does, and ends at once. Worker 1, which stops with it,
+  // saves for longer than the grace.
+  const std::string gate = fifo("gate");
+  const std::string script =
+      "if [ $RANK = 0 ]; then bash -c 'echo asked >&${LOCKSTEP_STOP_SOCKET%:*}'; exit 75; fi; read line < " + gate +
+      "; echo saved; exit 75";
+  StartedProgram program(command({"-n", "2", "--grace", "0"}, script));
+  program.read_until_errors_have("exited with code 75, ");
+  program.read_until_errors_have("as a worker was asked to stop; 1 other may go on");
+  const int writer = open(gate.c_str(), O_WRONLY | O_CLOEXEC);  // waits for worker 1
+  EXPECT_EQ(write(writer, "go\n", 3), 3);
+  close(writer);
+  EXPECT_EQ(program.wait(), 75);
+  EXPECT_TRUE(has(program.output(), "[1] saved")) << program.output() << program.errors();
+  EXPECT_FALSE(has(program.errors(), "SIGKILL")) << program.errors();
+  EXPECT_TRUE(has(last_line_of(program.errors()), "after a worker was asked to stop: worker 0 ")) << program.errors();
+}
+
+TEST_F(RunEnd, AWorkerThatFailsAfterOneWasAskedToStopIsTheFirstFailure) {
+  const std::string script =
+      "if [ $RANK = 0 ]; then bash -c 'echo asked >&${LOCKSTEP_STOP_SOCKET%:*}'; exit 75; fi; echo full >&2; exit 65";
+  const Ended ended = run_to_end(command({"-n", "2", "--max-restarts", "3"}, script));
+  EXPECT_EQ(ended.code, 65);
+  EXPECT_TRUE(has(last_line_of(ended.errors), "first failure: worker 1 ")) << ended.errors;
+}
+
 TEST_F(RunEnd, AFailureAfterAStopStillEndsTheOthersAndNamesTheFlag) {
   const std::string script =
       "trap 'if [ $RANK = 0 ]; then exit 70; fi' TERM; tail -f /dev/null & echo ready; while :; do wait; done";

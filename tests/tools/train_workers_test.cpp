@@ -100,6 +100,7 @@ TEST_F(TrainWorkers, EndAllWhereOneOfThemIsAskedToStop) {
   kill(std::stoi(lines.substr(lines.find("[1] pid ") + 8)), SIGTERM);
   EXPECT_EQ(job.wait(), 75) << job.errors();
   EXPECT_NE(job.errors().find("a worker was asked to stop; all have ended after"), std::string::npos) << job.errors();
+  EXPECT_NE(lines.find("lockstep run: after a worker was asked to stop: worker "), std::string::npos) << lines;
 }
 
 TEST_F(TrainWorkers, OfOneProcessEndAfterAWholeStepWhereTheyAreAskedToStop) {

@@ -18,8 +18,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Where the workers' two outputs begin in what is polled: after the signals and the two sinks.
-constexpr std::size_t kFirstOutput = 3;
+/// Where the workers' two outputs begin in what is polled: after the signals, the notices and the two sinks.
+constexpr std::size_t kFirstOutput = 4;
 
 /// What poll() leaves out.
 constexpr pollfd kNothing{-1, 0, 0};
@@ -62,16 +62,17 @@ int flush(Outputs outputs, SignalQueue& signals, bool is_hurried) {
   return signal;
 }
 
-Attempt::Attempt(const StartSettings& settings, SignalQueue& signals, Watchdog& watchdog, Outputs outputs,
-                 std::chrono::milliseconds grace)
-    : settings_(settings), signals_(signals), watchdog_(watchdog), outputs_(outputs), grace_(grace) {}
+Attempt::Attempt(const StartSettings& settings, SignalQueue& signals, StopNotices& stops, Watchdog& watchdog,
+                 Outputs outputs, std::chrono::milliseconds grace)
+    : settings_(settings), signals_(signals), stops_(stops), watchdog_(watchdog), outputs_(outputs), grace_(grace) {}
 
 AttemptResult Attempt::run(const std::vector<WorkerPlan>& plans) {
   start(plans);
   while (alive_ > 0) wait();
   if (!result_.first_failure && ended_as_asked_) {
     result_.first_failure = ended_as_asked_;
-    result_.was_asked_first = true;
+    result_.was_asked_first = result_.end_signal != 0;
+    result_.was_worker_asked = !result_.was_asked_first;
   }
   clear_away();
   drain();
@@ -104,6 +105,7 @@ void Attempt::start(const std::vector<WorkerPlan>& plans) {
 void Attempt::wait() {
   polled_.clear();
   polled_.push_back({signals_.fd(), POLLIN, 0});
+  polled_.push_back({stops_.fd(), POLLIN, 0});
   polled_.push_back(to_write(*outputs_.output));
   polled_.push_back(to_write(*outputs_.errors));
   for (const Worker& worker : workers_) {
@@ -112,6 +114,7 @@ void Attempt::wait() {
   }
   const int ready = poll(polled_.data(), polled_.size(), milliseconds_until(stop_at_, kill_at_));
   if (ready < 0) return;
+  stops_.has_come();
   handle_signals();
   read_outputs();
   outputs_.output->flush();
@@ -171,12 +174,16 @@ void Attempt::ended(std::size_t place, int status) {
   // An empty group's number may come to mean another group.
   if (kill(-worker.process.pid, 0) != 0) watchdog_.remove(worker.process.pid);
   if (!end.failed()) return;
-  if (!result_.first_failure && result_.end_signal != 0 && !sent_kill_ && only_lost_another(end)) {
+  // What a worker has told before it ended is there by now.
+  const bool was_asked = result_.end_signal != 0 || stops_.has_come();
+  if (!result_.first_failure && was_asked && !sent_kill_ && only_lost_another(end)) {
     // It has saved and ended. The others may still be saving, and end in their own time as well.
     if (!ended_as_asked_) ended_as_asked_ = end;
     if (alive_ > 0) {
-      say(fmt::format("{}, as {} asked it to; {} may go on", text_of(end, settings_.command->front()),
-                      signal_text(result_.end_signal), internal::counted(static_cast<int64_t>(alive_), "other")));
+      say(fmt::format(
+          "{}, as {}; {} may go on", text_of(end, settings_.command->front()),
+          result_.end_signal != 0 ? signal_text(result_.end_signal) + " asked it to" : "a worker was asked to stop",
+          internal::counted(static_cast<int64_t>(alive_), "other")));
     }
     return;
   }
@@ -209,10 +216,10 @@ void Attempt::take_first_failure(const WorkerEnd& end) {
   }
   // A worker that lost another one has ended before it: that one has the cause to tell. And after any other failure,
   // the others are about to say where they were.
-  stop_after(only_lost_another(end) ? grace_ : std::min(grace_, kToEndByThemselves));
+  const auto time = only_lost_another(end) ? grace_ : std::min(grace_, kToEndByThemselves);
+  stop_after(time);
   say(fmt::format("{}; {} may end by themselves, and get SIGTERM after {} s", text_of(end, settings_.command->front()),
-                  internal::counted(static_cast<int64_t>(alive_), "other"),
-                  seconds_of(only_lost_another(end) ? grace_ : std::min(grace_, kToEndByThemselves))));
+                  internal::counted(static_cast<int64_t>(alive_), "other"), seconds_of(time)));
 }
 
 bool Attempt::is_nearer_to_the_cause(const Worker& worker, const WorkerEnd& end) const {

@@ -11,6 +11,7 @@
 #include "tools/run/lines.h"
 #include "tools/run/signal_queue.h"
 #include "tools/run/sink.h"
+#include "tools/run/stop_notices.h"
 #include "tools/run/watchdog.h"
 #include "tools/run/worker_end.h"
 #include "tools/run/worker_output.h"
@@ -38,6 +39,9 @@ struct AttemptResult {
   /// The first signal that asked the job to end, 0 where none came; and whether it came before the first failure.
   int end_signal = 0;
   bool was_asked_first = false;
+  /// Nobody failed, and the exit code is that of the first worker that ended as a worker was asked to, not by the
+  /// launcher.
+  bool was_worker_asked = false;
   /// A second such signal came, and all were killed; and whether that was before the first failure.
   bool was_forced = false;
   bool was_killed = false;
@@ -58,7 +62,7 @@ class Attempt {
   /// All references and the sinks must live longer. `grace` is the time between SIGTERM and SIGKILL. Before SIGTERM the
   /// others have that time, but 2 s at most, to end by themselves and to say what they have seen; the whole of it where
   /// the first one ended with the exit code that says that another one failed.
-  Attempt(const StartSettings& settings, SignalQueue& signals, Watchdog& watchdog, Outputs outputs,
+  Attempt(const StartSettings& settings, SignalQueue& signals, StopNotices& stops, Watchdog& watchdog, Outputs outputs,
           std::chrono::milliseconds grace);
 
   /// Starts a worker for each plan, whose indices follow each other, and returns when all have ended, no process of
@@ -101,6 +105,7 @@ class Attempt {
 
   const StartSettings& settings_;
   SignalQueue& signals_;
+  StopNotices& stops_;
   Watchdog& watchdog_;
   const Outputs outputs_;
   const std::chrono::milliseconds grace_;
@@ -108,7 +113,7 @@ class Attempt {
   std::vector<Worker> workers_;
   std::size_t alive_ = 0;
   std::size_t first_to_read_ = 0;
-  /// A worker that ended as the signal had asked it to, with the exit code that lets the job go on later.
+  /// A worker that ended as it, or another worker, had been asked to, with the exit code that lets the job go on later.
   std::optional<WorkerEnd> ended_as_asked_;
   std::optional<std::chrono::steady_clock::time_point> stop_at_;
   std::optional<std::chrono::steady_clock::time_point> kill_at_;

@@ -28,6 +28,7 @@
 #include "tools/run/descendants.h"
 #include "tools/run/job.h"
 #include "tools/run/run_report.h"
+#include "tools/run/stop_notices.h"
 #include "tools/run/worker_environment.h"
 #include "tools/whole_file.h"
 
@@ -90,7 +91,8 @@ std::vector<std::string> environment_of_this_process() {
 
 /// What each worker of start number `restart` gets. Where the job is this machine's alone, secret and `port` are new
 /// each time, so that nothing that was left of an earlier start can join.
-std::vector<WorkerPlan> plans_of(const RunOptions& options, const Job& job, int restart, uint16_t port) {
+std::vector<WorkerPlan> plans_of(const RunOptions& options, const Job& job, int restart, uint16_t port,
+                                 const StopNotices& stops) {
   const std::vector<std::string> outer = environment_of_this_process();
   const auto cores =
       core_shares(options.pin ? internal::cores_of_this_process() : std::vector<int>(), job.share.workers);
@@ -99,6 +101,7 @@ std::vector<WorkerPlan> plans_of(const RunOptions& options, const Job& job, int 
                            .port = port,
                            .job_id = job.id,
                            .secret = job.has_own_secret ? "" : random_hex(32),
+                           .stop_notices = stops.address(),
                            .restart_count = restart,
                            .max_restarts = options.max_restarts};
   std::vector<WorkerPlan> plans;
@@ -138,10 +141,11 @@ std::string last_words_of(const AttemptResult& result, const RunOptions& options
     text += fmt::format("lockstep run: what worker {} wrote to standard error last:\n", end.worker);
     for (const std::string& line : result.last_errors) text += fmt::format("[{}] {}\n", end.worker, line);
   }
-  text += fmt::format(
-      "lockstep run: {}{}",
-      result.was_asked_first ? fmt::format("after {}: ", signal_text(result.end_signal)) : "first failure: ",
-      text_of(end, options.command.front()));
+  text += fmt::format("lockstep run: {}{}",
+                      result.was_asked_first    ? fmt::format("after {}: ", signal_text(result.end_signal))
+                      : result.was_worker_asked ? "after a worker was asked to stop: "
+                                                : "first failure: ",
+                      text_of(end, options.command.front()));
   if (!cause.empty()) text += fmt::format("; {}", cause);
   if (result.stopped > 0) text += fmt::format("; {} stopped", internal::counted(result.stopped, "other"));
   if (result.failed_later > 0) text += fmt::format(", {} of them by a later failure", result.failed_later);
@@ -184,7 +188,7 @@ int run_attempts(const RunOptions& options, const Job& job, RunReport& report) {
   SignalQueue signals;
   adopt_orphans();
   Watchdog watchdog;
-  const StartSettings settings = {&options.command, &signals, raise_open_files()};
+  StartSettings settings = {&options.command, &signals, raise_open_files()};
   Sink output(STDOUT_FILENO);
   Sink own_errors(STDERR_FILENO);
   const Outputs outputs = {&output, are_same_file(STDOUT_FILENO, STDERR_FILENO) ? &output : &own_errors};
@@ -195,9 +199,12 @@ int run_attempts(const RunOptions& options, const Job& job, RunReport& report) {
     const Clock::time_point start = Clock::now();
     std::optional<internal::ReservedPort> reserved;  // until all workers have ended
     if (job.port == 0) reserved.emplace();
-    const std::vector<WorkerPlan> plans = plans_of(options, job, restart, reserved ? reserved->number() : job.port);
+    StopNotices stops;
+    settings.stop_notices = stops.sender();
+    const uint16_t port = reserved ? reserved->number() : job.port;
+    const std::vector<WorkerPlan> plans = plans_of(options, job, restart, port, stops);
     if (options.json.empty()) report.attempts.clear();  // nobody will read them
-    report.attempts.push_back({.result = Attempt(settings, signals, watchdog, outputs, grace).run(plans)});
+    report.attempts.push_back({.result = Attempt(settings, signals, stops, watchdog, outputs, grace).run(plans)});
     AttemptReport& attempt = report.attempts.back();
     const AttemptResult& result = attempt.result;
     attempt.seconds = seconds_since(start);

@@ -67,6 +67,7 @@ std::vector<std::pair<std::string, std::string>> of_this_job(const WorkerIdentit
       {"LOCKSTEP_LOCAL_WORKER", local},
       {"LOCKSTEP_CHIEF_ADDRESS", internal::to_string(internal::Address{worker.chief_host, worker.port})},
       {"LOCKSTEP_JOB_ID", worker.job_id},
+      {"LOCKSTEP_STOP_SOCKET", worker.stop_notices},
       {"LOCKSTEP_RESTART_COUNT", fmt::to_string(worker.restart_count)},
       {"RANK", index},
       {"WORLD_SIZE", workers},

@@ -18,6 +18,7 @@ struct WorkerIdentity {
   std::string job_id;
   /// Empty: the workers have the secret and the network interface that `outer` names.
   std::string secret;
+  std::string stop_notices;  // StopNotices::address()
   int restart_count = 0;
   int max_restarts = 0;
 };

@@ -92,6 +92,7 @@ struct Child {
     dup2(input, STDIN_FILENO);
     dup2(output, STDOUT_FILENO);
     dup2(errors, STDERR_FILENO);
+    if (settings.stop_notices >= 0) fcntl(settings.stop_notices, F_SETFD, 0);  // it stays open
     setrlimit(RLIMIT_NOFILE, &settings.open_files);
     settings.signals->restore_in_child();
     execvpe(arguments[0], arguments, environment);

@@ -20,6 +20,7 @@ struct StartSettings {
   const std::vector<std::string>* command = nullptr;
   const SignalQueue* signals = nullptr;
   rlimit open_files = {};  // the limit that the launcher was started with
+  int stop_notices = -1;   // what the worker inherits, beside the standard streams: StopNotices::sender()
 };
 
 /// A started worker; the pipes' ends are the launcher's, non-blocking. It leads a process group of its own, and the
