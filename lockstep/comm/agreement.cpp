@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "lockstep/comm/call_note.h"
 #include "lockstep/comm/equal_texts.h"
 #include "lockstep/comm/rounds.h"
 #include "lockstep/comm/this_host.h"
@@ -250,6 +251,7 @@ std::vector<Proposal> propose(Rounds& rounds, const Proposal& mine, const std::e
 }
 
 std::vector<Proposal> agree_on_call(Rounds& rounds, Proposal mine, FunctionRef<void(Proposal&)> check) {
+  const CallNote note(mine.call);  // which no check changes
   std::exception_ptr own;
   try {
     check(mine);

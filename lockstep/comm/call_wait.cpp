@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "lockstep/comm/call_note.h"
 #include "lockstep/comm/seen_phases.h"
 
 namespace lockstep::internal {
@@ -18,7 +19,8 @@ std::string missing_text(const std::vector<int64_t>& workers, const char* what, 
   for (std::size_t i = 0; i < std::min(workers.size(), kMostPhases); ++i) {
     text += fmt::format("; worker {} is {}", workers[i], phases.describe(workers[i]));
   }
-  return text;
+  const std::string note = CallNote::of_this_thread();
+  return note.empty() ? text : fmt::format("{}; it is waited for in {}", text, note);
 }
 
 }  // namespace lockstep::internal

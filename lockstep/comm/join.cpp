@@ -41,8 +41,9 @@ void check(const JoinOptions& options) {
                      "choose auto, shared-memory, tls, tcp, ucx or mpi");
   }
   const WorkerTimeouts& times = options.timeouts;
-  for (const auto& [name, time] : {std::pair(".join", times.join), std::pair(".lost", times.lost),
-                                   std::pair(".stalled", times.stalled), std::pair(".patience", times.patience)}) {
+  for (const auto& [name, time] :
+       {std::pair(".join", times.join), std::pair(".lost", times.lost), std::pair(".stalled", times.stalled),
+        std::pair(".patience", times.patience), std::pair(".work", times.work)}) {
     if (time >= milliseconds(1) && time <= kLongest) continue;
     throw UsageError("LS-OPTION", fmt::format("{} of WorkerTimeouts is {} ms", name, time.count()),
                      "give one millisecond to 365 days");

@@ -1,10 +1,12 @@
 // The calls of one strategy on its World, so that all workers fail after the same one of them.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -45,6 +47,8 @@ class Rounds {
     phase_ = phase;
     tell_phase();
   }
+  /// Throws where the run has ended: see World::require_running. Any thread may call.
+  void require_running() const { world_->require_running(); }
   /// The step that input is read for. Any thread may call.
   void set_next_step(int64_t step) {
     if (alone_) return;
@@ -120,16 +124,17 @@ class Rounds {
   }
 
   friend class InputScope;
-  void count_input(int change, bool tells = true) {
+  void count_input(int change, std::chrono::milliseconds limit, bool tells = true) {
     if (alone_) return;
     const std::lock_guard<std::mutex> lock(mutex_);
     inputs_ += change;
+    if (change > 0) limit_of_input_ = limit;
     if (tells) tell_phase();
   }
   void tell_phase() {
     using Kind = WorkerPhase::Kind;
     const bool waits = inputs_ > 0 && (phase_.kind == Kind::kBetween || phase_.kind == Kind::kStarting);
-    world_->set_phase(waits ? WorkerPhase{.kind = Kind::kInput, .step = next_step_} : phase_);
+    world_->set_phase(waits ? WorkerPhase{.kind = Kind::kInput, .step = next_step_, .limit = limit_of_input_} : phase_);
   }
 
   const std::shared_ptr<World> world_;
@@ -137,7 +142,8 @@ class Rounds {
   mutable std::mutex mutex_;
   WorkerPhase phase_;      // guarded by mutex_
   int64_t next_step_ = 0;  // guarded by mutex_
-  int inputs_ = 0;         // how many threads wait for a batch; guarded by mutex_
+  int inputs_ = 0;         // how many threads wait for a batch; guarded by mutex_, as is the next one
+  std::chrono::milliseconds limit_of_input_ = {};
   std::exception_ptr failure_;
   std::mutex windows_mutex_;
 };
@@ -157,13 +163,30 @@ class PhaseScope {
   const WorkerPhase before_;
 };
 
+/// While it lives, this worker carries out a function of the program in a call of all workers, and the others wait for
+/// it: as long as `limit` says, or where it is 0 as long as they wait for any work. A save or a restore stays one: it
+/// is work too. Throws a UsageError for a limit that is negative, or beyond 365 days.
+class WorkScope {
+ public:
+  WorkScope(Rounds& rounds, WorkerPhase::Kind kind, int64_t step, std::chrono::milliseconds limit = {}) {
+    require_limit(limit);
+    if (!rounds.phase().is_work()) phase_.emplace(rounds, WorkerPhase{.kind = kind, .step = step, .limit = limit});
+  }
+
+ private:
+  std::optional<PhaseScope> phase_;
+};
+
 /// While it lives, a thread of this worker waits for its next batch. That is told where the worker does nothing else: a
 /// data set may be read on one thread while another one makes a call of the strategy. Where an exception ends the wait,
 /// the others hear that this worker failed there, if it leaves: what it told stays until its next phase.
 class InputScope {
  public:
-  explicit InputScope(Rounds& rounds) : rounds_(rounds) { rounds_.count_input(1); }
-  ~InputScope() { rounds_.count_input(-1, !unwinding_.is_on()); }
+  /// `limit` is how long the others wait for it; 0: as long as for any work.
+  explicit InputScope(Rounds& rounds, std::chrono::milliseconds limit = {}) : rounds_(rounds) {
+    rounds_.count_input(1, limit);
+  }
+  ~InputScope() { rounds_.count_input(-1, {}, !unwinding_.is_on()); }
   InputScope(const InputScope&) = delete;
   InputScope& operator=(const InputScope&) = delete;
 

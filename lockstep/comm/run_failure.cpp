@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <exception>
+
+#include "lockstep/core/log.h"
 
 namespace lockstep::internal {
 
@@ -47,6 +50,14 @@ RunFailure decode_failure(std::string_view bytes) {
           .host = std::string(bytes.substr(0, host)),
           .noticed = static_cast<PeerError::Noticed>(*noticed),
           .phase = *phase == kUnknownPhase ? std::nullopt : std::optional(decode_phase(*phase))};
+}
+
+void tell_at_work(int64_t worker, const WorkerPhase& phase, std::string_view encoded) noexcept try {
+  if (!phase.is_work()) return;
+  log(LogLevel::kWarning,
+      fmt::format("the run has ended while worker {} is {}: its next call throws what check_workers() throws now: {}",
+                  worker, describe(phase), decode_failure(encoded).text));
+} catch (const std::exception&) {  // no memory for the text: the next call says it
 }
 
 PeerError error_of(const RunFailure& failure, const std::string& text) {

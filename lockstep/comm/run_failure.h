@@ -27,6 +27,10 @@ struct RunFailure {
 std::string encode(const RunFailure& failure);
 RunFailure decode_failure(std::string_view bytes);
 
+/// Where a worker is at work when the run ends, which `encoded` says why: the log says so at once, since its own next
+/// call may be far away.
+void tell_at_work(int64_t worker, const WorkerPhase& phase, std::string_view encoded) noexcept;
+
 /// The error for it (LS-PEER-LOST); `text` stands in place of the failure's own where it is not empty.
 PeerError error_of(const RunFailure& failure, const std::string& text = {});
 

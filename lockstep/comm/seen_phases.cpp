@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace lockstep::internal {
 
 void SeenPhases::see(int64_t worker, uint64_t phase, Clock::time_point now) {
@@ -13,6 +15,18 @@ void SeenPhases::see(int64_t worker, uint64_t phase, Clock::time_point now) {
 WorkerPhase SeenPhases::phase(int64_t worker) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return decode_phase(seen_[static_cast<std::size_t>(worker)].phase);
+}
+
+std::optional<std::chrono::milliseconds> SeenPhases::limit_of_work(const std::vector<int64_t>& workers,
+                                                                   std::chrono::milliseconds usual) const {
+  std::optional<std::chrono::milliseconds> least;
+  for (const int64_t worker : workers) {
+    const WorkerPhase does = phase(worker);
+    if (!does.is_work()) return std::nullopt;
+    const std::chrono::milliseconds limit = does.limit.count() > 0 ? does.limit : usual;
+    least = least ? std::min(*least, limit) : limit;
+  }
+  return least;
 }
 
 std::string SeenPhases::describe(int64_t worker, Clock::time_point now) const {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,10 @@ class SeenPhases {
   /// A worker has said that this is its phase, as encode() gives it.
   void see(int64_t worker, uint64_t phase, Clock::time_point now = Clock::now());
   WorkerPhase phase(int64_t worker) const;
+  /// How long these workers are waited for where all of them are at work: the least of their limits, where a worker
+  /// without one has `usual`. Nothing where one of them is not at work, or where there is none.
+  std::optional<std::chrono::milliseconds> limit_of_work(const std::vector<int64_t>& workers,
+                                                         std::chrono::milliseconds usual) const;
   /// "in step 12, at its meeting 3, for 31 s"; the time stands there from one second on.
   std::string describe(int64_t worker, Clock::time_point now = Clock::now()) const;
 

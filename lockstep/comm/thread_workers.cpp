@@ -11,14 +11,18 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <utility>
 
+#include "lockstep/comm/call_wait.h"
 #include "lockstep/comm/host_memory.h"
 #include "lockstep/comm/run_failure.h"
+#include "lockstep/comm/seen_phases.h"
 #include "lockstep/comm/thread_windows.h"
 #include "lockstep/comm/window_table.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/forks.h"
+#include "lockstep/core/log.h"
 #include "lockstep/core/warm_up.h"
 
 namespace lockstep {
@@ -35,11 +39,12 @@ class ThreadWorkers::Hub {
     std::vector<Bytes> bytes = {};
   };
 
-  Hub(int64_t workers, std::chrono::milliseconds patience, std::vector<int64_t> hosts)
-      : patience_(patience),
+  Hub(int64_t workers, const WorkerTimeouts& timeouts, std::vector<int64_t> hosts)
+      : timeouts_(timeouts),
         hosts_(std::move(hosts)),
         offers_(static_cast<std::size_t>(workers)),
         phases_(static_cast<std::size_t>(workers)),
+        seen_(workers),
         puts_(workers),
         gone_(static_cast<std::size_t>(workers)) {}
 
@@ -71,6 +76,13 @@ class ThreadWorkers::Hub {
     if (process_.is_in_child()) return;  // no worker is here, and one may have held the lock
     const std::lock_guard<std::mutex> lock(mutex_);
     fail(fmt::format("worker {} aborted the run: {}", worker, reason), worker, Noticed::kAborted);
+  }
+
+  void require_running() {
+    if (process_.is_in_child()) process_.throw_forked("worker", 0, size() - 1);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (failure_.text.empty() && somebody_is_gone()) fail_as_left();
+    require_alive();
   }
 
   void set_phase(int64_t worker, const WorkerPhase& phase) noexcept {
@@ -136,7 +148,7 @@ class ThreadWorkers::Hub {
     require_alive();
     const Offer::Kind kind = offer.kind;
     offers_[static_cast<std::size_t>(worker)] = std::move(offer);
-    wait_for_all(lock, worker, "come");
+    wait_for_all(lock, worker, "come to");
     for (int64_t other = 0; other < size(); ++other) {
       if (offers_[static_cast<std::size_t>(other)].kind == kind) continue;
       fail(fmt::format("worker {} called agree() while worker {} called exchange()",
@@ -163,7 +175,7 @@ class ThreadWorkers::Hub {
     }
     if (!problem.empty()) fail(problem);
     require_alive();  // before this worker counts as finished: all others still wait, and see the failure
-    wait_for_all(lock, worker, "finish");
+    wait_for_all(lock, worker, "finished");
   }
 
   using Noticed = PeerError::Noticed;
@@ -179,9 +191,13 @@ class ThreadWorkers::Hub {
         failure_.phase = internal::decode_phase(phases_[static_cast<std::size_t>(worker)].load());
         failure_.text += fmt::format("; worker {} was {}", worker, internal::describe(*failure_.phase));
       }
+      for (int64_t w = 0; w < size(); ++w) {
+        internal::tell_at_work(w, internal::decode_phase(phases_[static_cast<std::size_t>(w)].load()), failure_.text);
+      }
     }
     changed_.notify_all();
   }
+  void fail_as_left() { fail(fmt::format("worker {} left the run", first_gone()), first_gone(), Noticed::kLeft); }
   /// Waits until all workers are here, in this half of the round.
   void wait_for_all(std::unique_lock<std::mutex>& lock, int64_t worker, const char* verb) {
     here_[static_cast<std::size_t>(worker)] = true;
@@ -194,19 +210,41 @@ class ThreadWorkers::Hub {
       return;
     }
     const auto over = [&] { return half_ != half || !failure_.text.empty() || somebody_is_gone(); };
-    if (!changed_.wait_for(lock, patience_, over)) {
-      fail(fmt::format("worker {} did not {} within {} ms", first_missing(), verb, patience_.count()), first_missing(),
+    internal::CallWait wait(timeouts_);
+    while (!changed_.wait_for(lock, wait.longest_sleep(), over)) {
+      // In the other half of the round all have come, so none of them is at work.
+      const auto limit_of_work = [&] {
+        return half_ % 2 == 0 ? phases().limit_of_work(all_missing(), timeouts_.work) : std::nullopt;
+      };
+      const auto verdict = wait.count(limit_of_work);
+      if (verdict == internal::CallWait::Verdict::kGoOn) continue;
+      const std::string missing = internal::missing_text(all_missing(), verb, half_ / 2 + 1, phases());
+      if (verdict == internal::CallWait::Verdict::kWarn) {
+        internal::log(LogLevel::kWarning,
+                      fmt::format("worker {} has waited {:.0f} s: {}", worker, wait.seconds(), missing));
+        continue;
+      }
+      fail(fmt::format("after {:.1f} s {}; {}", wait.seconds(), missing, wait.bound()), first_missing(),
            Noticed::kAbsent);
     }
     if (half_ != half) return;  // all came; the next call finds a worker that left or failed afterwards
-    if (failure_.text.empty()) {
-      fail(fmt::format("worker {} left the run", first_gone()), first_gone(), Noticed::kLeft);
-    }
+    if (failure_.text.empty()) fail_as_left();
     require_alive();
+  }
+  const internal::SeenPhases& phases() {
+    for (int64_t w = 0; w < size(); ++w) seen_.see(w, phases_[static_cast<std::size_t>(w)].load());
+    return seen_;
   }
   bool somebody_is_gone() const { return first_gone() >= 0; }
   int64_t first_gone() const { return first(gone_, true); }
   int64_t first_missing() const { return first(here_, false); }
+  std::vector<int64_t> all_missing() const {
+    std::vector<int64_t> missing;
+    for (int64_t w = 0; w < size(); ++w) {
+      if (!here_[static_cast<std::size_t>(w)]) missing.push_back(w);
+    }
+    return missing;
+  }
   static int64_t first(const std::vector<bool>& all, bool value) {
     for (std::size_t i = 0; i < all.size(); ++i) {
       if (all[i] == value) return static_cast<int64_t>(i);
@@ -214,13 +252,14 @@ class ThreadWorkers::Hub {
     return -1;
   }
 
-  const std::chrono::milliseconds patience_;
+  const WorkerTimeouts timeouts_;
   const std::vector<int64_t> hosts_;     // by worker; empty: all on one
   const internal::ProcessMark process_;  // where the workers' threads are
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Offer> offers_;  // each written by its worker under mutex_, read by all between the halves of a round
   std::vector<std::atomic<uint64_t>> phases_;  // by worker, as encode() gives them
+  internal::SeenPhases seen_;
   internal::ThreadPuts puts_;
   // Guarded by mutex_:
   std::vector<bool> gone_;
@@ -274,6 +313,7 @@ class ThreadWorld final : public World, private HostMemory, private Windows {
   HostMemory* host_memory() override { return this; }
   Windows* windows() override { return this; }
   std::string describe() const override { return "threads of one process"; }
+  void require_running() const override { hub_->require_running(); }
   void set_phase(const WorkerPhase& phase) noexcept override { hub_->set_phase(worker_, phase); }
   void abort(const std::string& reason) noexcept override { hub_->abort(worker_, reason); }
 
@@ -310,7 +350,10 @@ class ThreadWorld final : public World, private HostMemory, private Windows {
 
 }  // namespace
 
-ThreadWorkers::ThreadWorkers(int64_t workers, std::chrono::milliseconds patience, std::vector<int64_t> hosts) {
+ThreadWorkers::ThreadWorkers(int64_t workers, std::chrono::milliseconds patience, std::vector<int64_t> hosts)
+    : ThreadWorkers(workers, WorkerTimeouts{.patience = patience}, std::move(hosts)) {}
+
+ThreadWorkers::ThreadWorkers(int64_t workers, const WorkerTimeouts& timeouts, std::vector<int64_t> hosts) {
   if (workers < 1) {
     throw UsageError("LS-OPTION", fmt::format("{} workers were asked for", workers), "ask for at least one");
   }
@@ -319,7 +362,7 @@ ThreadWorkers::ThreadWorkers(int64_t workers, std::chrono::milliseconds patience
                      "give the host of each worker, or none");
   }
   internal::warm_up_math();  // the program starts a thread for each of them
-  hub_ = std::make_shared<Hub>(workers, patience, std::move(hosts));
+  hub_ = std::make_shared<Hub>(workers, timeouts, std::move(hosts));
 }
 
 ThreadWorkers::~ThreadWorkers() = default;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "lockstep/comm/timeouts.h"
 #include "lockstep/comm/world.h"
 
 namespace lockstep {
@@ -21,6 +22,8 @@ class ThreadWorkers {
   /// Only they then have memory in common. Empty: all are on one host. Throws a UsageError where it has another size.
   explicit ThreadWorkers(int64_t workers, std::chrono::milliseconds patience = std::chrono::seconds(30),
                          std::vector<int64_t> hosts = {});
+  /// With all times of a wait; `.join` and `.lost` mean nothing here.
+  ThreadWorkers(int64_t workers, const WorkerTimeouts& timeouts, std::vector<int64_t> hosts = {});
   ~ThreadWorkers();
   ThreadWorkers(const ThreadWorkers&) = delete;
   ThreadWorkers& operator=(const ThreadWorkers&) = delete;

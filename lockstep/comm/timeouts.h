@@ -13,8 +13,12 @@ struct WorkerTimeouts {
   std::chrono::milliseconds lost = std::chrono::seconds(5);
   /// How long a call waits before it warns which workers have not come to it. It warns again after each such time.
   std::chrono::milliseconds stalled = std::chrono::seconds(30);
-  /// How long a call waits before it gives up: it throws a PeerError that names the workers that have not come.
+  /// How long a call waits for workers of which it does not know what keeps them: then it gives up, and throws a
+  /// PeerError that names the workers that have not come. The time in which all of these are at work does not count.
   std::chrono::milliseconds patience = std::chrono::seconds(300);
+  /// How long a call waits for workers that are at work: in the function of an on_chief, in a factory, while they read
+  /// data, save or restore. Some of these calls take a `.limit` of their own, which stands in place of this one.
+  std::chrono::milliseconds work = std::chrono::hours(1);
 
   bool operator==(const WorkerTimeouts&) const = default;
 };

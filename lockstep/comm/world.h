@@ -58,8 +58,12 @@ class World {
 
   /// Lets the others know what this worker does now, for messages about it: who has not come, who was lost. Costs no
   /// more than a store to memory and waits for nobody; the others may learn it a moment later, or never. One thread at
-  /// a time calls it.
+  /// a time calls it. Others wait for a worker that is at work (WorkerPhase::is_work) as long as the phase's limit
+  /// says, or as it is usual, and not as long as for one of which they do not know what keeps it.
   virtual void set_phase(const WorkerPhase& phase) noexcept { static_cast<void>(phase); }
+
+  /// Throws the PeerError with which the run has ended, where it has. Does not wait. Any thread may call.
+  virtual void require_running() const {}
 
   /// Ends the run for all workers: their calls, also those that wait, throw a PeerError with this worker's index and
   /// `reason`. The first reason stays. Does not wait.

@@ -94,6 +94,7 @@ Deal::Deal(DistributeOptions options, std::shared_ptr<ReplicaGroup> group)
       seed_(options_.seed.value_or(group_->seed())),
       handed_out_(group_->batch_uses()) {
   reading_threads(kThreads, options_.threads, 1);
+  require_limit(options_.limit);
   if (options_.prefetch && (*options_.prefetch < 0 || *options_.prefetch > 1 << 20)) {
     throw UsageError("LS-OPTION", fmt::format("distribute was given .prefetch = {}", *options_.prefetch),
                      "give a number of steps from 0");
@@ -119,7 +120,7 @@ std::shared_ptr<StepFeed> Deal::feed(const data::Cursor& at) const {
 }
 
 LocalStep Deal::read(StepFeed& feed) const {
-  const InputScope waits(group_->rounds());
+  const InputScope waits(group_->rounds(), options_.limit);
   return feed.next();
 }
 

@@ -1,6 +1,7 @@
 // How a data set or stream is dealt to the replicas.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -63,6 +64,9 @@ struct DistributeOptions {
   /// allocator keeps the memory and uses it again. A UsageError where LibTorch sees no CUDA GPU: there is none, or
   /// libtorch_cuda is not linked. Tensors that are not dense, or need a gradient, stay where they are.
   bool pin_memory = false;
+  /// How long the other workers wait for this one while it waits for its next batch, or makes its data set; 0:
+  /// WorkerTimeouts::work.
+  std::chrono::milliseconds limit = {};
 };
 
 /// What distribute_from_function() tells its function: which worker it is called on.

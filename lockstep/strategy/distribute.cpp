@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/comm/agreement.h"
+#include "lockstep/comm/rounds.h"
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/data/batch_rows.h"
@@ -69,10 +71,11 @@ std::string plan_text(const internal::Deal& deal, bool is_stream) {
 /// Makes the deal, and compares it with those of the other workers where the call is one of all workers.
 template <class Make>
 std::shared_ptr<const internal::Deal> agreed_deal(const CallScope& scope, internal::ReplicaGroup& group, bool is_stream,
-                                                  const Make& make) {
+                                                  std::chrono::milliseconds limit, const Make& make) {
   if (!scope.is_agreed()) return make();
   std::shared_ptr<const internal::Deal> made;
   agree_on_call(group.rounds(), {.call = "Strategy::distribute", .step = group.step()}, [&](internal::Proposal& mine) {
+    const internal::WorkScope work(group.rounds(), WorkerPhase::Kind::kFunction, group.step(), limit);
     made = make();
     mine.detail = mine.name = plan_text(*made, is_stream);
   });
@@ -83,7 +86,7 @@ std::shared_ptr<const internal::Deal> agreed_deal(const CallScope& scope, intern
 
 DistributedDataset Strategy::distribute(const Dataset& dataset, DistributeOptions options) const {
   const CallScope call(*group_, "Strategy::distribute", "distribute the data set before run()");
-  return deal(agreed_deal(call, *group_, false, [&] {
+  return deal(agreed_deal(call, *group_, false, options.limit, [&] {
     require_free_name(options);
     return internal::deal_of(dataset, std::move(options), group_);
   }));
@@ -91,7 +94,7 @@ DistributedDataset Strategy::distribute(const Dataset& dataset, DistributeOption
 
 DistributedDataset Strategy::distribute(const Stream& stream, DistributeOptions options) const {
   const CallScope call(*group_, "Strategy::distribute", "distribute the stream before run()");
-  return deal(agreed_deal(call, *group_, true, [&] {
+  return deal(agreed_deal(call, *group_, true, options.limit, [&] {
     require_free_name(options);
     return internal::deal_of(stream, std::move(options), group_, false);
   }));

@@ -13,6 +13,7 @@
 
 #include "lockstep/comm/agreement.h"
 #include "lockstep/comm/alone.h"
+#include "lockstep/comm/call_note.h"
 #include "lockstep/comm/equal_texts.h"
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
@@ -167,16 +168,28 @@ void Strategy::check_replica(ReplicaId replica, const char* call) const {
                    fmt::format("choose a replica from 0 to {}", num_replicas() - 1));
 }
 
-void Strategy::run_on_chief(internal::FunctionRef<void()> body) const {
-  run_and_send_from_chief([&](internal::SentValue&) { body(); });
+void Strategy::check_workers() const { group_->rounds().require_running(); }
+
+void Strategy::at_work(std::chrono::milliseconds limit, internal::FunctionRef<void()> fn) const {
+  const internal::WorkScope work(group_->rounds(), WorkerPhase::Kind::kFunction, step(), limit);
+  fn();
 }
 
-internal::SentValue Strategy::run_and_send_from_chief(internal::FunctionRef<void(internal::SentValue&)> body) const {
+void Strategy::run_on_chief(internal::FunctionRef<void()> body, const OnChiefOptions& options,
+                            const std::source_location& place) const {
+  run_and_send_from_chief([&](internal::SentValue&) { body(); }, options, place);
+}
+
+internal::SentValue Strategy::run_and_send_from_chief(internal::FunctionRef<void(internal::SentValue&)> body,
+                                                      const OnChiefOptions& options,
+                                                      const std::source_location& place) const {
   constexpr const char* kCall = "Strategy::on_chief";
+  const internal::CallNote note(kCall, {}, &place);
   const CallScope call(*group_, kCall, "return the value and use it after run()");
   internal::SentValue sent;
   internal::agree_on_call(group_->rounds(), {.call = kCall, .step = step()}, [&](internal::Proposal&) {
     if (!is_chief()) return;
+    const internal::WorkScope work(group_->rounds(), WorkerPhase::Kind::kOnChief, step(), options.limit);
     const internal::ChiefScope alone(*group_);
     body(sent);
     const at::NoGradGuard no_grad;
@@ -212,6 +225,7 @@ void Strategy::require_one_worker_for_result() const {
 std::shared_ptr<internal::ModuleBinding> Strategy::bind_modules(
     const ModuleOptions& options, internal::FunctionRef<std::shared_ptr<torch::nn::Module>()> next,
     const std::source_location& place) {
+  const internal::CallNote note("make_module", options.name, &place);
   const CallScope call(*group_, "Strategy::make_module", "use modules that were made before run()",
                        internal::Workers::kAll, options.name);
   const ComputeSettingsGuard settings(group_->plan().compute);
@@ -223,6 +237,7 @@ std::shared_ptr<internal::ModuleBinding> Strategy::bind_modules(
   internal::ValueDigests initial(*group_);
   std::vector<std::string> texts;  // what workers compare of each variable before its value
   const auto make = [&](internal::Proposal& mine) {
+    const internal::WorkScope work(group_->rounds(), WorkerPhase::Kind::kFunction, step(), options.limit);
     registry_->require_fresh_module(options.name, place);
     const internal::DefaultGeneratorGuard callers;
     const auto next_replicas = [&] {
@@ -256,9 +271,10 @@ std::shared_ptr<internal::ModuleBinding> Strategy::bind_modules(
 
 Variable Strategy::make_variable_from(internal::FunctionRef<at::Tensor()> initial, VariableOptions options,
                                       const std::source_location& place) {
+  const internal::CallNote note("make_variable", options.name, &place);
   const CallScope call(*group_, "Strategy::make_variable", "call ctx.make_variable(name, initial, options)",
                        internal::Workers::kAll, options.name);
-  return Variable(registry_->make(std::move(options), initial, place));
+  return Variable(registry_->make(options, initial, place));  // a copy: the note has the name
 }
 
 std::vector<Variable> Strategy::parameters_of(const std::vector<Variable>& variables) {

@@ -3,6 +3,7 @@
 
 #include <ATen/core/TensorBody.h>
 
+#include <chrono>
 #include <concepts>
 #include <cstdint>
 #include <map>
@@ -51,6 +52,10 @@ class VariableRegistry;
 std::vector<at::Tensor> tensors_of(const std::vector<double>& numbers);
 std::vector<at::Tensor> tensors_of(const std::vector<int64_t>& numbers);
 }  // namespace internal
+
+struct OnChiefOptions {
+  std::chrono::milliseconds limit = {};  // how long the other workers wait for the function; 0: WorkerTimeouts::work
+};
 
 /// A function that makes the initial value of a variable.
 template <class Fn>
@@ -154,29 +159,39 @@ class Strategy {
   /// Calls `fn()` once, on the chief, and gives every worker the result. What `fn` throws is thrown on the chief, and a
   /// PeerError with its text on the other workers. In `fn`, a call in which all workers take part is a UsageError, with
   /// one worker too. Calls that only read what this process has are allowed: Variable::components, Variable::read of an
-  /// on-write variable, variables() and the like. The other workers wait, at most for WorkerTimeouts::patience.
+  /// on-write variable, variables() and the like.
+  ///
+  /// The other workers wait as long as `options.limit` says. After that, or where one of them fails, the run has ended,
+  /// and the chief's log says so. Nothing interrupts `fn`: the call throws the PeerError when `fn` has returned, and
+  /// check_workers() throws it in `fn`.
   ///
   /// With several workers the result is nothing, a number, an enumerator, a string, a dense tensor in the host's
   /// memory, or a vector, array, optional, pair, tuple or map of these; otherwise a UsageError before `fn` is called.
   /// With any number of workers tensors come as contiguous copies without gradient, on the chief too.
   template <std::invocable Fn>
-  auto on_chief(Fn&& fn) const {
+  auto on_chief(Fn&& fn, const OnChiefOptions& options = {},
+                const std::source_location& place = std::source_location::current()) const {
     using Result = std::decay_t<std::invoke_result_t<Fn&>>;
     if constexpr (std::is_void_v<Result>) {
-      run_on_chief([&] { fn(); });
+      run_on_chief([&] { fn(); }, options, place);
     } else {
       std::optional<Result> result;
       if constexpr (internal::Sendable<Result>) {
-        internal::SentValue sent =
-            run_and_send_from_chief([&](internal::SentValue& to) { internal::Sending<Result>::put(to, fn()); });
+        internal::SentValue sent = run_and_send_from_chief(
+            [&](internal::SentValue& to) { internal::Sending<Result>::put(to, fn()); }, options, place);
         result.emplace(internal::Sending<Result>::get(sent));
       } else {
         require_one_worker_for_result();
-        run_on_chief([&] { result.emplace(fn()); });
+        run_on_chief([&] { result.emplace(fn()); }, options, place);
       }
       return Result(std::move(*result));  // NOLINT(bugprone-unchecked-optional-access): it was called or received
     }
   }
+
+  /// Throws the PeerError with which the run has ended: another worker has failed or left, or waits for this one no
+  /// longer. Otherwise returns at once. For code that takes long while other workers wait: in on_chief, in a factory,
+  /// where data are read, in a step. Any thread may call. With one worker nothing can have happened.
+  void check_workers() const;
 
   /// A replicated module: `factory()` is called once for each replica, under a random stream that is a function of
   /// (seed, module name), and must build the same module each time. It returns a module holder or a shared_ptr to a
@@ -270,7 +285,9 @@ class Strategy {
   DistributedDataset distribute_from_function(Fn&& fn, DistributeOptions options = {}) const {
     static_assert(std::is_invocable_v<Fn&, const InputContext&>,
                   "lockstep: the function of distribute_from_function must be callable as fn(const InputContext&)");
-    return distribute_own(internal::as_stream(fn(input_context())), std::move(options));
+    std::optional<Stream> stream;
+    at_work(options.limit, [&] { stream.emplace(internal::as_stream(fn(input_context()))); });
+    return distribute_own(*stream, std::move(options));
   }
   /// Cuts tensors, with one row for each sample, into the replicas' parts by the rule of distribute(): blocks of rows
   /// in replica order, whose sizes differ by at most one, the larger ones first. Some parts are empty where there are
@@ -327,6 +344,8 @@ class Strategy {
   DistributedDataset deal(std::shared_ptr<const internal::Deal> deal) const;
   DistributedDataset distribute_own(const Stream& stream, DistributeOptions options) const;
   InputContext input_context() const;
+  /// Calls `fn`, code of the program's own for which the other workers wait.
+  void at_work(std::chrono::milliseconds limit, internal::FunctionRef<void()> fn) const;
   void require_free_name(const DistributeOptions& options) const;
   /// Throws the UsageError of a call inside a step, where `inside` says what to do.
   static void require_outside_of_step(const char* call, const char* inside);
@@ -338,9 +357,11 @@ class Strategy {
   internal::BatchUses& batch_uses() const;
   int64_t num_local_replicas() const;
   ReplicaId first_replica() const;
-  void run_on_chief(internal::FunctionRef<void()> body) const;
+  void run_on_chief(internal::FunctionRef<void()> body, const OnChiefOptions& options,
+                    const std::source_location& place) const;
   /// Gives every worker what `body` has put in on the chief.
-  internal::SentValue run_and_send_from_chief(internal::FunctionRef<void(internal::SentValue&)> body) const;
+  internal::SentValue run_and_send_from_chief(internal::FunctionRef<void(internal::SentValue&)> body,
+                                              const OnChiefOptions& options, const std::source_location& place) const;
   void require_one_worker_for_result() const;
   std::shared_ptr<internal::ModuleBinding> bind_modules(
       const ModuleOptions& options, internal::FunctionRef<std::shared_ptr<torch::nn::Module>()> next,

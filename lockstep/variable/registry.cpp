@@ -124,6 +124,7 @@ std::shared_ptr<VariableState> VariableRegistry::create(VariableOptions options,
         require_fresh_variable(options.name, place);
         at::Tensor value;
         {
+          const WorkScope work(group_->rounds(), WorkerPhase::Kind::kFunction, group_->step(), options.limit);
           const DefaultGeneratorGuard callers;
           const RandomScope scope(stream);
           value = initial();

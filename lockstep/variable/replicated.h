@@ -1,6 +1,7 @@
 // A module that exists once on each replica, over variables that all replicas share.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -20,6 +21,7 @@ namespace lockstep {
 
 struct ModuleOptions {
   std::string name = "model";  // begins the names of its variables; no other module of the strategy may have it
+  std::chrono::milliseconds limit = {};  // how long other workers wait for the factory; 0: WorkerTimeouts::work
 };
 
 namespace internal {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/comm/agreement.h"
+#include "lockstep/comm/rounds.h"
 #include "lockstep/core/error.h"
 #include "lockstep/replica/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
@@ -88,6 +89,7 @@ void update(VariableState& variable, bool for_each_replica, FunctionRef<void(at:
     values = values_to_change(variable, for_each_replica);
     for (std::size_t i = 0; i < values.size(); ++i) {
       {
+        const WorkScope work(variable.group()->rounds(), WorkerPhase::Kind::kFunction, variable.group()->step());
         const UpdateScope scope(variable, static_cast<int64_t>(i), values[i]);
         fn(values[i], static_cast<int64_t>(i));
       }

@@ -5,6 +5,7 @@
 #include <ATen/core/TensorBody.h>
 #include <c10/util/ArrayRef.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -35,6 +36,7 @@ struct VariableOptions {
   bool trainable = true;  // collects gradients, where it is on-write and floating-point
   VariableSynchronization synchronization = VariableSynchronization::kAuto;
   VariableAggregation aggregation = VariableAggregation::kNone;
+  std::chrono::milliseconds limit = {};  // how long others wait for a function's value; 0: WorkerTimeouts::work
 };
 
 /// A handle. Its copies mean the same variable, which lives as long as any copy and may outlive its strategy.

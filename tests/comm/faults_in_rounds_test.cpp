@@ -107,6 +107,23 @@ TEST_P(FaultsInRounds, GiveUpForTheOneThatHasNotCome) {
   expect_members(workers, all_but(1, kMany), PeerError::Noticed::kAbsent, 1, 42, "in step 42, after its meeting 2");
 }
 
+WORKER_BODY(rounds_wait_for_work_of_worker_1) { wait_for_work_of_worker_1(); }
+
+TEST_P(FaultsInRounds, AreNotThatAWorkerIsAtWorkForLongerThanThePatience) {
+  const auto started = start("rounds_wait_for_work_of_worker_1",
+                             {.lost_ms = 4000, .stalled_ms = 9000, .patience_ms = 3000, .workers = kMany});
+  expect_patience_with_work(*started);
+}
+
+TEST_P(FaultsInRounds, GiveUpWorkThatTakesLongerThanItsLimit) {
+  const auto started = start("rounds_wait_for_work_of_worker_1", {.lost_ms = 1000, .limit_ms = 2000, .workers = kMany});
+  WorkerProcesses& workers = *started;
+  const Time when = workers.expect(1, "works").when;
+  expect_one_reason(workers, all_but(1, kMany), "the bound is .limit of that call, otherwise .timeouts.work", when,
+                    seconds(8));
+  expect_members(workers, all_but(1, kMany), PeerError::Noticed::kAbsent, 1, 42, kAtWork);
+}
+
 TEST_P(FaultsInRounds, TellHowAWorkerEnded) {
   using enum PeerError::Noticed;
   for (const auto& [how, words, noticed] : {std::tuple{"exit", "ended its program", kExited},

@@ -12,6 +12,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/comm/network/network_world.h"
@@ -19,6 +20,7 @@
 #include "lockstep/comm/shared_memory/shared_memory_world.h"
 #include "lockstep/comm/this_host.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
 #include "tests/support/worker_processes.h"
 
 namespace lockstep::internal {
@@ -72,6 +74,7 @@ inline std::shared_ptr<World> join_from_environment() {
   timeouts.lost = milliseconds(number_from_environment("LOST_MS"));
   timeouts.stalled = milliseconds(number_from_environment("STALLED_MS"));
   timeouts.patience = milliseconds(number_from_environment("PATIENCE_MS"));
+  timeouts.work = milliseconds(number_from_environment("WORK_MS"));
   const std::string engine = std::getenv("ENGINE");
   if (engine != "shared-memory") return join_network(engine, timeouts);
   return join_shared_memory({.name = std::getenv("JOB"),
@@ -80,6 +83,13 @@ inline std::shared_ptr<World> join_from_environment() {
                              .secret = "a secret of the test",
                              .must_match = "test"},
                             timeouts);
+}
+
+inline void report_failure(const PeerError& error, int64_t calls) {
+  const PeerError::Failed& failed = error.failed();
+  report(fmt::format("noticed {} of worker {}, process {} on host {}, step {}, {}", static_cast<int>(failed.noticed),
+                     failed.worker, failed.process, failed.host, failed.step, failed.phase));
+  report(fmt::format("failed after {} calls: {}", calls, error.what()));
 }
 
 /// Calls until it fails, and reports how many calls succeeded and why none more did.
@@ -100,10 +110,28 @@ inline void call_until_failure(World& world, std::size_t bytes) {
       if (calls == 10) report("in the middle");
     }
   } catch (const PeerError& error) {
-    const PeerError::Failed& failed = error.failed();
-    report(fmt::format("noticed {} of worker {}, process {} on host {}, step {}, {}", static_cast<int>(failed.noticed),
-                       failed.worker, failed.process, failed.host, failed.step, failed.phase));
-    report(fmt::format("failed after {} calls: {}", calls, error.what()));
+    report_failure(error, calls);
+  }
+}
+
+/// Worker 1 is at work, and all others wait for it in a call, which it makes when it is told.
+inline void wait_for_work_of_worker_1() {
+  set_log_sink([](LogLevel, std::string_view line) { report(fmt::format("log: {}", line)); });
+  const auto world = join_from_environment();
+  world->agree("all are here");
+  try {
+    if (my_worker_index() == 1) {
+      const milliseconds limit(number_from_environment("LIMIT_MS"));
+      world->set_phase({.kind = WorkerPhase::Kind::kOnChief, .step = 42, .limit = limit});
+      report("works");
+      wait_for("come");
+      world->require_running();
+      report("may go on");
+    }
+    world->agree("all have come");
+    report("all have come");
+  } catch (const PeerError& error) {
+    report_failure(error, 1);
   }
 }
 
@@ -123,6 +151,8 @@ class WorkerFaults : public ::testing::TestWithParam<std::string> {
     int64_t lost_ms = 60'000;
     int64_t stalled_ms = 60'000;
     int64_t patience_ms = 300'000;
+    int64_t work_ms = 3'600'000;
+    int64_t limit_ms = 0;  // of worker 1's work
     int64_t workers = kWorkers;
     int64_t join_ms = 300'000;
     std::string how = {};
@@ -142,6 +172,8 @@ class WorkerFaults : public ::testing::TestWithParam<std::string> {
                                      {"LOST_MS", std::to_string(options.lost_ms)},
                                      {"STALLED_MS", std::to_string(options.stalled_ms)},
                                      {"PATIENCE_MS", std::to_string(options.patience_ms)},
+                                     {"WORK_MS", std::to_string(options.work_ms)},
+                                     {"LIMIT_MS", std::to_string(options.limit_ms)},
                                      {"JOIN_MS", std::to_string(options.join_ms)},
                                      {"FAILS", std::to_string(options.fails)},
                                      {"CALLS", std::to_string(options.calls)},
@@ -180,12 +212,27 @@ inline void expect_members(WorkerProcesses& workers, const std::vector<int64_t>&
   }
 }
 
+constexpr const char* kAtWork = "at work in on_chief after 42 steps";
+
 inline std::vector<int64_t> all_but(int64_t worker, int64_t workers = kWorkers) {
   std::vector<int64_t> others;
   for (int64_t w = 0; w < workers; ++w) {
     if (w != worker) others.push_back(w);
   }
   return others;
+}
+
+/// Worker 1 works until all others have said that they wait for it, three times as long as their patience; then all go
+/// on together.
+inline void expect_patience_with_work(WorkerProcesses& workers) {
+  for (const int64_t w : all_but(1, workers.size())) {
+    const std::string line = workers.expect(w, fmt::format("log: worker {} has waited", w)).text;
+    EXPECT_NE(line.find("worker 1 has not come to call"), std::string::npos) << line;
+    EXPECT_NE(line.find(fmt::format("worker 1 is {}, for ", kAtWork)), std::string::npos) << line;
+  }
+  workers.tell(1, "come");
+  workers.expect(1, "may go on");
+  workers.expect_all("all have come");
 }
 
 }  // namespace lockstep::internal

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -23,10 +24,15 @@ using Kind = WorkerPhase::Kind;
 using Noticed = PeerError::Noticed;
 
 WorkerPhase any_phase() {
-  return {.kind = static_cast<Kind>(*rc::gen::inRange(0, 8)),
-          .step = *rc::gen::inRange<int64_t>(0, int64_t{1} << 40),
-          .meeting = *rc::gen::inRange<int64_t>(0, 1 << 16),
-          .is_meeting = *rc::gen::arbitrary<bool>()};
+  WorkerPhase phase{.kind = static_cast<Kind>(*rc::gen::inRange(0, 10)),
+                    .step = *rc::gen::inRange<int64_t>(0, int64_t{1} << 40)};
+  if (phase.is_work()) {
+    phase.limit = std::chrono::milliseconds(*rc::gen::inRange<int64_t>(0, 1 << 15));
+  } else {
+    phase.meeting = *rc::gen::inRange<int64_t>(0, 1 << 16);
+    phase.is_meeting = *rc::gen::arbitrary<bool>();
+  }
+  return phase;
 }
 
 RC_GTEST_PROP(WorkerPhases, ComeBackFromOneWord, ()) {
@@ -44,15 +50,53 @@ TEST(WorkerPhases, BecomeTheLargestWhereANumberDoesNotFit) {
   EXPECT_EQ(decode_phase(encode(WorkerPhase{.kind = Kind::kStep, .step = -1})), (WorkerPhase{.kind = Kind::kStep}));
 }
 
+TEST(WorkerPhases, KeepLongLimitsNearly) {
+  using std::chrono::milliseconds;
+  for (const milliseconds limit : {milliseconds(32'767), milliseconds(32'769), milliseconds(std::chrono::hours(1)),
+                                   milliseconds(std::chrono::hours(365 * 24))}) {
+    const milliseconds back =
+        decode_phase(encode(WorkerPhase{.kind = Kind::kOnChief, .step = 7, .limit = limit})).limit;
+    EXPECT_GE(back, limit);
+    EXPECT_LE(back - limit, limit / 10'000) << limit.count();
+  }
+  EXPECT_EQ(decode_phase(encode(WorkerPhase{.kind = Kind::kInput, .limit = milliseconds(-1)})).limit, milliseconds(0));
+  EXPECT_EQ(decode_phase(encode(WorkerPhase{.kind = Kind::kStep, .limit = milliseconds(9)})),
+            (WorkerPhase{.kind = Kind::kStep}));
+}
+
+TEST(WorkerPhases, OfWorkLastAsLongAsTheLeastOfTheirLimits) {
+  using std::chrono::milliseconds;
+  constexpr milliseconds kUsual(500);
+  SeenPhases seen(4);
+  const auto see = [&](int64_t worker, const WorkerPhase& phase) { seen.see(worker, encode(phase)); };
+  see(0, {.kind = Kind::kOnChief, .limit = milliseconds(900)});
+  see(1, {.kind = Kind::kInput});
+  see(2, {.kind = Kind::kFunction, .limit = milliseconds(300)});
+  see(3, {.kind = Kind::kStep, .step = 3});
+  EXPECT_EQ(seen.limit_of_work({0}, kUsual), milliseconds(900));
+  EXPECT_EQ(seen.limit_of_work({0, 1}, kUsual), kUsual);
+  EXPECT_EQ(seen.limit_of_work({0, 1, 2}, kUsual), milliseconds(300));
+  EXPECT_EQ(seen.limit_of_work({0, 3}, kUsual), std::nullopt);  // one of them is not at work
+  EXPECT_EQ(seen.limit_of_work({}, kUsual), std::nullopt);
+  for (const Kind kind : {Kind::kSave, Kind::kRestore}) {
+    see(3, {.kind = kind});
+    EXPECT_EQ(seen.limit_of_work({3}, kUsual), kUsual);
+  }
+  for (const Kind kind : {Kind::kStarting, Kind::kStep, Kind::kEvaluation, Kind::kCall, Kind::kBetween}) {
+    see(3, {.kind = kind});
+    EXPECT_EQ(seen.limit_of_work({3}, kUsual), std::nullopt);
+  }
+}
+
 TEST(WorkerPhases, OfAKindThatIsNotKnownAreTheFirst) { EXPECT_EQ(decode_phase(15), WorkerPhase{}); }
 
 TEST(WorkerPhases, HaveATextEach) {
   std::set<std::string> texts;
   for (const Kind kind : {Kind::kStarting, Kind::kStep, Kind::kEvaluation, Kind::kCall, Kind::kBetween, Kind::kInput,
-                          Kind::kSave, Kind::kRestore}) {
+                          Kind::kSave, Kind::kRestore, Kind::kOnChief, Kind::kFunction}) {
     texts.insert(describe({.kind = kind, .step = 12}));
   }
-  EXPECT_EQ(texts.size(), 8U);
+  EXPECT_EQ(texts.size(), 10U);
   EXPECT_EQ(describe({.kind = Kind::kStep, .step = 12}), "in step 12");
   EXPECT_EQ(describe({.kind = Kind::kStep, .step = 12, .meeting = 3, .is_meeting = true}),
             "in step 12, at its meeting 3");

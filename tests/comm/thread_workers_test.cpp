@@ -141,9 +141,11 @@ TEST(ThreadWorkers, AWorkerThatLeavesIsNamedToTheOthers) {
 TEST(ThreadWorkers, AWorkerThatDoesNotComeInTimeIsNamed) {
   ThreadWorkers workers(2, std::chrono::milliseconds(50));
   const auto late = workers.world(1);
-  testing::expect_error<PeerError>([&] { workers.world(0)->agree("alone"); }, "LS-PEER-LOST", {"worker 1", "50 ms"});
+  testing::expect_error<PeerError>([&] { workers.world(0)->agree("alone"); }, "LS-PEER-LOST",
+                                   {"worker 1 has not come to call 1", ".timeouts.patience"});
   // For the others the run is over.
-  testing::expect_error<PeerError>([&] { late->agree("too late"); }, "LS-PEER-LOST", {"worker 1", "50 ms"});
+  testing::expect_error<PeerError>([&] { late->agree("too late"); }, "LS-PEER-LOST",
+                                   {"worker 1 has not come to call 1"});
 }
 
 TEST(ThreadWorkers, DifferentSizesAreAnErrorForAll) {

@@ -56,6 +56,8 @@ WORKER_BODY(waits_for_worker_1) {
   }
 }
 
+WORKER_BODY(waits_for_work_of_worker_1) { wait_for_work_of_worker_1(); }
+
 WORKER_BODY(ends_as_told) {
   auto world = join_from_environment();
   world->agree("all are here");
@@ -163,6 +165,49 @@ TEST_P(WorkerFaults, NameAWorkerThatDoesNotComeForTooLong) {
   workers.expect_all("joined");
   expect_one_reason(workers, {0, 2}, "worker 1 has not come to call", std::chrono::steady_clock::now(), seconds(5));
   expect_members(workers, {0, 2}, PeerError::Noticed::kAbsent, 1, 42, "in step 42, after its meeting 2");
+}
+
+TEST_P(WorkerFaults, AreNotThatAWorkerIsAtWorkForLongerThanThePatience) {
+  const auto started = start("waits_for_work_of_worker_1", {.lost_ms = 5000, .stalled_ms = 3000, .patience_ms = 1000});
+  expect_patience_with_work(*started);
+}
+
+TEST_P(WorkerFaults, EndTheRunWhereWorkTakesLongerThanItsLimitWhichTheWorkerHearsAtOnce) {
+  for (const bool has_own_limit : {true, false}) {
+    const auto started = has_own_limit ? start("waits_for_work_of_worker_1", {.limit_ms = 700})
+                                       : start("waits_for_work_of_worker_1", {.work_ms = 700});
+    WorkerProcesses& workers = *started;
+    const Time when = workers.expect(1, "works").when;
+    expect_one_reason(workers, {0, 2}, "worker 1 has not come to call", when, seconds(5));
+    expect_one_reason(workers, {0, 2}, "the bound is .limit of that call, otherwise .timeouts.work", when, seconds(5));
+    expect_members(workers, {0, 2}, PeerError::Noticed::kAbsent, 1, 42, kAtWork);
+    const std::string told = workers.expect(1, "log: the run has ended while worker 1 is ").text;
+    EXPECT_NE(told.find(kAtWork), std::string::npos) << told;
+    EXPECT_NE(told.find("worker 1 has not come to call"), std::string::npos) << told;
+    workers.tell(1, "come");
+    EXPECT_EQ(workers.expect(1, "failed after ").text, workers.expect(0, "failed after ").text);
+    for (const Report& one : workers.reports(1)) EXPECT_NE(one.text, "may go on");
+  }
+}
+
+TEST_P(WorkerFaults, NameAWorkerThatIsKilledWhileItIsAtWork) {
+  const auto started = start("waits_for_work_of_worker_1");
+  WorkerProcesses& workers = *started;
+  workers.expect(1, "works");
+  const Time when = workers.signal(1, SIGKILL);
+  expect_one_reason(workers, {0, 2}, "worker 1 (process", when, seconds(1));
+}
+
+TEST_P(WorkerFaults, AreToldAtOnceToAWorkerThatIsAtWork) {
+  const auto started = start("waits_for_work_of_worker_1");
+  WorkerProcesses& workers = *started;
+  workers.expect(1, "works");
+  const Time when = workers.signal(2, SIGKILL);
+  const Report told = workers.expect(1, "log: the run has ended while worker 1 is ");
+  EXPECT_LT(told.when - when, seconds(2));
+  EXPECT_NE(told.text.find("worker 2 (process"), std::string::npos) << told.text;
+  workers.tell(1, "come");
+  expect_one_reason(workers, {0, 1}, "worker 2 (process", when, seconds(30));
 }
 
 TEST_P(WorkerFaults, OfTwoWorkersAtOnceLeaveTheThirdWithOneOfThem) {

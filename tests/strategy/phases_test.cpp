@@ -37,9 +37,9 @@ class KeepsPhases final : public World {
   std::vector<std::string>& phases_;
 };
 
-/// The phases of worker 0 while `body` runs on two workers.
+/// The phases of each worker while `body` runs on two.
 template <class Body>
-std::vector<std::string> phases_of(const Body& body) {
+std::vector<std::vector<std::string>> phases_of_both(const Body& body) {
   std::vector<std::vector<std::string>> phases(2);
   ThreadWorkers workers(2, std::chrono::seconds(60));
   std::vector<std::thread> threads;
@@ -51,6 +51,13 @@ std::vector<std::string> phases_of(const Body& body) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+  return phases;
+}
+
+/// The phases of worker 0, which are those of worker 1 too.
+template <class Body>
+std::vector<std::string> phases_of(const Body& body) {
+  const auto phases = phases_of_both(body);
   EXPECT_EQ(phases[0], phases[1]);
   return phases[0];
 }
@@ -86,12 +93,35 @@ TEST(Phases, OfAStepAreItsMeetingsAndItsEnd) {
 TEST(Phases, OfAnEvaluationAndACallHaveTheirNames) {
   const Texts phases = phases_of([](Strategy& strategy) {
     strategy.evaluate([](ReplicaContext&) {});
-    strategy.on_chief([] {});
+    strategy.gather(strategy.per_replica([](ReplicaId) { return torch::ones({1}); }));
   });
   const auto has = [&](const std::string& text) { return std::count(phases.begin(), phases.end(), text) > 0; };
   EXPECT_TRUE(has("in an evaluation after 0 steps, at its end"));
   EXPECT_TRUE(has("in a call of all workers after 0 steps"));
   EXPECT_EQ(phases.back(), "between steps, after step 0");
+}
+
+TEST(Phases, OfWorkAreThoseOfTheWorkersThatDoIt) {
+  const auto count = [](const Texts& phases, const std::string& text) {
+    return std::count(phases.begin(), phases.end(), text);
+  };
+  const auto both = phases_of_both([](Strategy& strategy) {
+    strategy.on_chief([] {});
+    strategy.run([](ReplicaContext& ctx) { ctx.merge_call([](Strategy& inside) { inside.on_chief([] {}); }); });
+  });
+  EXPECT_EQ(count(both[0], "at work in on_chief after 0 steps"), 2);
+  EXPECT_EQ(count(both[1], "at work in on_chief after 0 steps"), 0);
+  EXPECT_EQ(both[0].back(), "between steps, after step 0");
+  const Texts phases = phases_of([](Strategy& strategy) {
+    strategy.make_module([] { return torch::nn::Linear(2, 2); });
+    const Variable variable = strategy.make_variable([] { return torch::ones({2}); });
+    strategy.update(variable, [](torch::Tensor& value) { value.add_(1); });
+    strategy.distribute_from_function(
+        [](const InputContext&) { return data::from_tensors(torch::arange(8), torch::arange(8)); },
+        {.global_batch = 4});
+  });
+  EXPECT_EQ(count(phases, "at work in a function of the program after 0 steps"), 4);
+  EXPECT_EQ(phases.back(), "before its first step");
 }
 
 TEST(Phases, OfAFailedStepEndWithIt) {

@@ -50,6 +50,7 @@ Control::Control(asio::io_context& context, Team team, int64_t worker, milliseco
                    .end =
                        [this](const RunEnd& end) {
                          state_.set_end(end);
+                         tell_at_work(worker_, decode_phase(state_.phase()), end.reason);
                          // A worker to which nothing goes by TCP learns it as well.
                          datagrams_->send(end_of_run_.end_frame());
                        }}) {

@@ -196,7 +196,7 @@ bool DataPlane::wait_for(const Wait& waits) {
       if (one->has_puts() && !advance(*one, ignored)) return false;
     }
     auto longest = CallWait::Clock::duration::max();
-    switch (wait.count()) {
+    switch (wait.count([&] { return limit_of_work(waits); })) {
       case CallWait::Verdict::kGoOn: longest = wait.longest_sleep(); break;
       case CallWait::Verdict::kWarn:
         log(LogLevel::kWarning, fmt::format("worker {} has waited {:.0f} s: {}", worker_, wait.seconds(),
@@ -204,7 +204,7 @@ bool DataPlane::wait_for(const Wait& waits) {
         longest = wait.longest_sleep();
         break;
       case CallWait::Verdict::kGiveUp:
-        if (give_up(waits, wait.seconds())) return false;
+        if (give_up(waits, wait)) return false;
         break;
     }
     if (relays_) {
@@ -242,13 +242,20 @@ bool DataPlane::sleep(const Wait& wait, CallWait::Clock::duration longest) {
 }
 
 /// False where another worker knows better who is missing: it gives up, or in the end this one does.
-bool DataPlane::give_up(const Wait& wait, double seconds) {
+bool DataPlane::give_up(const Wait& wait, const CallWait& time) {
   const Missing missing = who_is_missing(wait);
   const std::chrono::duration<double> end = timeouts_.patience + timeouts_.lost;
-  if (missing.have_come && wait.is_round && seconds < end.count()) return false;
-  control_.notice(fmt::format("after {:.1f} s {}", seconds, missing_text(missing)),
+  if (missing.have_come && wait.is_round && time.silent_seconds() < end.count()) return false;
+  control_.notice(fmt::format("after {:.1f} s {}; {}", time.seconds(), missing_text(missing), time.bound()),
                   missing.workers.empty() ? -1 : missing.workers.front(), Noticed::kAbsent);
   return true;
+}
+
+/// Of those who have not come to this call. Whoever has come is not at work.
+std::optional<milliseconds> DataPlane::limit_of_work(const Wait& wait) const {
+  const Missing missing = who_is_missing(wait);
+  if (missing.have_come) return std::nullopt;
+  return control_.phases().limit_of_work(missing.workers, timeouts_.work);
 }
 
 /// Those who wait for this worker learn by its heartbeats for whom it waits. Whoever has sent nothing since this worker

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -73,7 +75,8 @@ class DataPlane final : public Windows {
   bool wait_for(const Wait& wait);
   bool advance(DataStream& stream, bool& has_more);
   bool sleep(const Wait& wait, CallWait::Clock::duration longest);
-  bool give_up(const Wait& wait, double seconds);
+  bool give_up(const Wait& wait, const CallWait& time);
+  std::optional<std::chrono::milliseconds> limit_of_work(const Wait& wait) const;
   void tell_for_whom_it_waits(const Wait& wait);
   Missing who_is_missing(const Wait& wait) const;
   std::string missing_text(const Missing& missing) const;

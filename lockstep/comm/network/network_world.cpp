@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "lockstep/comm/network/message_channel.h"
 #include "lockstep/comm/network/refusal.h"
 #include "lockstep/comm/network/run_state.h"
+#include "lockstep/comm/run_failure.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/forks.h"
 #include "lockstep/core/function_ref.h"
@@ -109,6 +111,11 @@ class NetworkWorld final : public World {
     host_memory_ = std::move(shared.host_memory);
     description_ += shared.description;
     for (const std::string& warning : shared.warnings) log(LogLevel::kWarning, warning);
+  }
+
+  void require_running() const override {
+    if (process_.is_in_child()) process_.throw_forked("worker", worker_, worker_);
+    if (const std::optional<RunEnd> end = state_->end()) throw error_of(decode_failure(end->reason));
   }
 
   void set_phase(const WorkerPhase& phase) noexcept override { state_->set_phase(encode(phase)); }

@@ -100,6 +100,10 @@ void WorkerMonitor::watch() try {
       segment_.worker(worker_).heartbeats.fetch_add(1);
       phases();
       check_heartbeats();
+      if (!has_told_ && segment_.has_ended()) {
+        has_told_ = true;
+        tell_at_work(worker_, decode_phase(segment_.worker(worker_).phase.load()), segment_.ended());
+      }
       next = Clock::now() + tick_;
     }
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()).count();

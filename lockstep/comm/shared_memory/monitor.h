@@ -55,7 +55,8 @@ class WorkerMonitor {
   const std::chrono::milliseconds tick_;
   const OomWatch oom_watch_;
   SeenPhases phases_;
-  std::vector<Watched> watched_;  // used by the thread only
+  std::vector<Watched> watched_;  // used by the thread only, as is the next one
+  bool has_told_ = false;         // that the run has ended
   FileDescriptor stop_;           // an eventfd, which ends the thread
   std::thread thread_;
 };

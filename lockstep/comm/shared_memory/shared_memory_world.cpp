@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "lockstep/comm/call_wait.h"
@@ -102,6 +103,11 @@ class SharedMemoryWorld final : public World {
     return "shared-memory: memory without a name, which only the processes of this job and this user map";
   }
 
+  void require_running() const override {
+    if (process_.is_in_child()) process_.throw_forked("worker", worker_, worker_);
+    if (segment_.has_ended()) throw error_of(decode_failure(segment_.ended()));
+  }
+
   void set_phase(const WorkerPhase& phase) noexcept override {
     if (process_.is_in_child()) return;  // the memory is not mapped there
     segment_.worker(worker_).phase.store(encode(phase), std::memory_order_relaxed);
@@ -182,13 +188,13 @@ class SharedMemoryWorld final : public World {
     while (true) {
       if (is_done()) return;
       require_alive(call);
-      switch (wait.count()) {
+      switch (wait.count([&] { return limit_of_work(call); })) {
         case CallWait::Verdict::kGoOn: break;
         case CallWait::Verdict::kWarn:
           log(LogLevel::kWarning, fmt::format("worker {} has waited {:.0f} s: {}", worker_, wait.seconds(),
                                               who_has_not_come(call, who_is_missing(call))));
           break;
-        case CallWait::Verdict::kGiveUp: give_up(call, wait.seconds()); require_alive(call);
+        case CallWait::Verdict::kGiveUp: give_up(call, wait); require_alive(call);
       }
       bool done = false;
       segment_.wait(worker_, std::chrono::nanoseconds(wait.longest_sleep()).count(), [&] {
@@ -199,20 +205,29 @@ class SharedMemoryWorld final : public World {
     }
   }
 
-  void give_up(uint64_t call, double seconds) {
+  void give_up(uint64_t call, const CallWait& wait) {
     const std::vector<int64_t> missing = who_is_missing(call);
     if (missing.empty()) return;  // they have come by now
-    segment_.end(worker_,
-                 monitor_->failure_of(missing.front(), PeerError::Noticed::kAbsent,
-                                      fmt::format("after {:.1f} s {}", seconds, who_has_not_come(call, missing))));
+    segment_.end(worker_, monitor_->failure_of(missing.front(), PeerError::Noticed::kAbsent,
+                                               fmt::format("after {:.1f} s {}; {}", wait.seconds(),
+                                                           who_has_not_come(call, missing), wait.bound())));
   }
 
-  /// Who has not come to this call, or else whoever has come and not finished it.
-  std::vector<int64_t> who_is_missing(uint64_t call) const {
+  /// Of those who have not come to this call. Whoever has come is not at work.
+  std::optional<milliseconds> limit_of_work(uint64_t call) const {
+    return monitor_->phases().limit_of_work(who_has_not_begun(call), timeouts_.work);
+  }
+  std::vector<int64_t> who_has_not_begun(uint64_t call) const {
     std::vector<int64_t> missing;
     for (int64_t w = 0; w < num_workers(); ++w) {
       if (segment_.worker(w).begun.load() < call) missing.push_back(w);
     }
+    return missing;
+  }
+
+  /// Who has not come to this call, or else whoever has come and not finished it.
+  std::vector<int64_t> who_is_missing(uint64_t call) const {
+    std::vector<int64_t> missing = who_has_not_begun(call);
     if (!missing.empty()) return missing;
     for (int64_t w = 0; w < num_workers(); ++w) {
       if (w != worker_ && segment_.worker(w).taken.load() < call) missing.push_back(w);
