@@ -56,10 +56,9 @@ struct TokenOptions {
 /// that the dtype cannot hold. A DataError names the file, the byte and the value of a token that is not in the
 /// vocabulary: of a file of up to 64 MiB at once, of a larger one at the latest when it is read. A file that looks like
 /// tokens of another width or byte order is a DataError: one of 32-bit tokens has, read as 16 bits, a 0 at each second
-/// place. Inputs are int64 [n, context], targets
-/// the same, one token further. Windows lie side by side, so that an epoch predicts each token once; the tokens at the
-/// end that do not fill a window are left out. The file is read as samples are asked for; one that is cut off meanwhile
-/// is a DataError. Any number of threads may read.
+/// place. Inputs are int64 [n, context], targets the same, one token further. Windows lie side by side, so that an
+/// epoch predicts each token once; the tokens at the end that do not fill a window are left out. The file is read as
+/// samples are asked for; one that is cut off meanwhile is a DataError. Any number of threads may read.
 Dataset tokens(const std::string& path, const TokenOptions& options = {});
 
 /// Images in folders, and what the folders are called.
@@ -74,10 +73,10 @@ struct ImageFolder {
 /// [n, 3, height, width], red, green and blue; targets int64 [n]. Samples are sorted by class, then by path. An image
 /// is read, decoded and scaled when it is asked for; any number of threads may read. What lies beside data is neither a
 /// class nor a sample: hidden folders and files, lock files, thumbnails and what file managers leave (".git",
-/// "._1.jpg",
-/// "__MACOSX", "@eaDir", "lost+found"); a folder that `.classes` names is always a class. A DataError names an image
-/// that cannot be decoded, as it does a class without images, a folder without classes, and with `.classes` each folder
-/// that is not among them and each class without a folder. Which class has which number is part of the digest.
+/// "._1.jpg", "__MACOSX", "@eaDir", "lost+found"); a folder that `.classes` names is always a class. A DataError names
+/// an image that cannot be decoded, as it does a class without images, a folder without classes, and with `.classes`
+/// each folder that is not among them and each class without a folder. Which class has which number is part of the
+/// digest.
 ImageFolder image_folder(const std::string& folder, const ImageOptions& options = {});
 
 }  // namespace lockstep::data

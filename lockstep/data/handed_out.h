@@ -30,7 +30,7 @@ class HandedOut {
   HandedOut(const HandedOut&) = delete;
   HandedOut& operator=(const HandedOut&) = delete;
 
-  /// What is probably a mistake: at a place was asked for.
+  /// What is probably a mistake of the program, where it asked for a place.
   enum class Doubt {
     kNone,
     kHeld,    // the loop holds a step of which no run tells whether it was used
@@ -66,6 +66,8 @@ class HandedOut {
     int64_t runs_without = 0;  // when it was given
     bool passed = false;
     bool asked = false;  // a place was asked for while it did not count as used
+    /// Whether anybody has a part of it, or the memory of its ids. That is known by use counts: who keeps a part, or
+    /// its ids, for another purpose than to train on it, such as a log, holds the step as the loop does.
     bool is_held() const;
   };
 

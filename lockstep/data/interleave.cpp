@@ -33,8 +33,7 @@ using internal::PositionParts;
 
 /// Of streams that are read in turn: caches that hold them in the order of earlier versions have another digest.
 uint64_t order_digest(uint64_t streams, std::string_view kind, const InterleaveOptions& options) {
-  if (options.cycle_length == 1) return internal::stage_digest(streams, kind);
-  return internal::stage_digest(streams, kind, {2});
+  return options.cycle_length == 1 ? internal::stage_digest(streams, kind) : internal::stage_digest(streams, kind, {2});
 }
 
 /// How streams are read in turn, for descriptions, which tell other elements apart.
@@ -218,9 +217,8 @@ class ListedChildren final : public Children {
   Child next() override {
     const int64_t place = first_ + next_ * every_;
     if (place >= static_cast<int64_t>(sources_.size())) return {};
-    const int64_t number = order_.sample_at(place);
     ++next_;
-    return at(number, {});
+    return at(order_.sample_at(place), {});
   }
   Child again(const StreamPosition& key, const StreamPosition& position) override {
     PositionParts parts(key, "a list of streams");
@@ -311,10 +309,7 @@ class MadeChildren final : public Children {
         fn_(std::move(fn)),
         pass_(pass),
         reader_(internal::open_stage(upstream_, pass, position)) {}
-  Child next() override {
-    const StreamPosition before = reader_->position();
-    return made(*reader_, before, {});
-  }
+  Child next() override { return made(*reader_, reader_->position(), {}); }
   Child again(const StreamPosition& key, const StreamPosition& position) override {
     Child child = made(*internal::open_stage(upstream_, pass_, key), key, position);
     if (child.reader) return child;

@@ -24,8 +24,9 @@ struct RecordOptions {
 
   // Of tar_samples() only.
   /// How many samples of an archive may be incomplete at a time: the next file may belong to any of them. With 1 the
-  /// files of a sample lie side by side. A sample is given when it is the first one and this many others have begun, so
-  /// a reader keeps up to this many in memory; with more than 1, going to a place reads the archive from its beginning.
+  /// files of a sample lie side by side. Where a file belongs to none of them, and there are this many, the one that
+  /// began first is given. So a reader keeps up to this many samples in memory, and the names of all samples before.
+  /// With more than 1, going to a place reads the archive from its beginning.
   int64_t window = 1;
   /// What each sample must have; it may have others. Without it, all samples have the fields that the first ones have:
   /// all those of the first 8 samples of the first archive that has any. An empty list: any fields.

@@ -72,19 +72,25 @@ template <class T>
 void add_origin(std::string& /*origins*/, const T& /*argument*/) {}
 
 /// Finds the batches in an argument, also in containers of the standard library, and adds what they are known by.
+/// kPossible: whether there can be any. Containers of other types are not walked.
 template <class T>
 struct BatchesIn {
+  static constexpr bool kPossible = false;
   static void add(std::vector<BatchKey>& /*keys*/, const T& /*value*/) {}
 };
 template <>
 struct BatchesIn<Batch> {
+  static constexpr bool kPossible = true;
   static void add(std::vector<BatchKey>& keys, const Batch& batch) { add_key(keys, batch); }
 };
 template <class T>
 struct BatchesInEach {
+  static constexpr bool kPossible = BatchesIn<T>::kPossible;
   template <class Values>
-  static void add(std::vector<BatchKey>& keys, const Values& values) {
-    for (const auto& value : values) BatchesIn<T>::add(keys, value);
+  static void add([[maybe_unused]] std::vector<BatchKey>& keys, [[maybe_unused]] const Values& values) {
+    if constexpr (kPossible) {
+      for (const auto& value : values) BatchesIn<T>::add(keys, value);
+    }
   }
 };
 template <class T>
@@ -95,12 +101,14 @@ template <class T, std::size_t N>
 struct BatchesIn<std::array<T, N>> : BatchesInEach<T> {};
 template <class T>
 struct BatchesIn<std::optional<T>> {
+  static constexpr bool kPossible = BatchesIn<T>::kPossible;
   static void add(std::vector<BatchKey>& keys, const std::optional<T>& value) {
     if (value) BatchesIn<T>::add(keys, *value);
   }
 };
 template <class A, class B>
 struct BatchesIn<std::pair<A, B>> {
+  static constexpr bool kPossible = BatchesIn<std::remove_const_t<A>>::kPossible || BatchesIn<B>::kPossible;
   static void add(std::vector<BatchKey>& keys, const std::pair<A, B>& both) {
     BatchesIn<std::remove_const_t<A>>::add(keys, both.first);
     BatchesIn<B>::add(keys, both.second);
@@ -110,6 +118,7 @@ template <class Key, class T>
 struct BatchesIn<std::map<Key, T>> : BatchesInEach<std::pair<const Key, T>> {};
 template <class... T>
 struct BatchesIn<std::tuple<T...>> {
+  static constexpr bool kPossible = (BatchesIn<std::decay_t<T>>::kPossible || ...);
   static void add(std::vector<BatchKey>& keys, const std::tuple<T...>& values) {
     std::apply([&](const auto&... each) { (BatchesIn<std::decay_t<decltype(each)>>::add(keys, each), ...); }, values);
   }

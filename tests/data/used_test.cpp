@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -49,6 +51,11 @@ struct Trainer {
   Optimizer optimizer = strategy.make_optimizer(model, torch::optim::SGDOptions(0.1));
   DistributedDataset data;
 };
+
+static_assert(internal::BatchesIn<std::map<std::string, std::vector<std::optional<Batch>>>>::kPossible);
+static_assert(!internal::BatchesIn<std::map<std::string, std::vector<float>>>::kPossible,
+              "a large vector is not walked");
+static_assert(!internal::BatchesIn<std::tuple<std::vector<bool>, std::pair<int, torch::Tensor>>>::kPossible);
 
 TEST(Used, IsABatchAfterItsRunAndNotBefore) {
   for (const int64_t ahead : {0, 3}) {

@@ -81,10 +81,6 @@ class ReaderBase : public data::RecordReader {
   bool at_end_ = false;
 };
 
-/// Readers of `input`, whose next byte is the first of the record at `at`. A record of more than `max_bytes` bytes is a
-/// bad one.
-std::unique_ptr<data::RecordReader> make_line_reader(Input input, const data::RecordPlace& at, int64_t max_bytes);
-std::unique_ptr<data::RecordReader> make_tf_record_reader(Input input, const data::RecordPlace& at, int64_t max_bytes);
 /// How the entries of a tar archive become samples; see data::RecordOptions.
 struct TarRules {
   int64_t max_bytes = 0;
@@ -95,6 +91,11 @@ struct TarRules {
   bool no_others = false;
   std::string like = {};
 };
+
+/// Readers of `input`, whose next byte is the first of the record at `at`. A record of more than `max_bytes` bytes is a
+/// bad one.
+std::unique_ptr<data::RecordReader> make_line_reader(Input input, const data::RecordPlace& at, int64_t max_bytes);
+std::unique_ptr<data::RecordReader> make_tf_record_reader(Input input, const data::RecordPlace& at, int64_t max_bytes);
 
 /// A reader of tar samples. Unlike the others it is given the input at its first byte, and goes to the record at `at`
 /// by itself: what lies before tells which samples were given.

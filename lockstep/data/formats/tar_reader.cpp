@@ -243,6 +243,7 @@ class TarReader final : public ReaderBase {
     const Sample& last = open_.back();
     if (&last != cut && (!last.wrong.empty() || is_complete(last))) return;
     end_ = last.begin;
+    open_by_key_.erase(plain_key(last.key));
     open_.pop_back();
   }
 
@@ -284,7 +285,7 @@ class TarReader final : public ReaderBase {
   int64_t end_ = 0;            // behind the files that belong to samples
   std::list<Sample> open_;     // whose files may still come, by their beginnings
   std::unordered_map<std::string, std::list<Sample>::iterator> open_by_key_;
-  std::unordered_map<std::string, int64_t> begins_;  // of all samples so far
+  std::unordered_map<std::string, int64_t> begins_;  // of all samples so far: a file may come for any of them
 };
 
 }  // namespace
