@@ -7,6 +7,7 @@
 #include <array>
 #include <chrono>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -110,9 +111,32 @@ InputContext Strategy::input_context() const {
   return {num_workers(), worker_index(), num_replicas(), num_local_replicas(), first_replica()};
 }
 
-PerReplica<Batch> Strategy::split(const at::Tensor& input, const at::Tensor& target) const {
-  const CallScope call(*group_, "Strategy::split", "split the tensors before run()", internal::Workers::kThis);
-  return internal::split(input, target, num_replicas(), first_replica(), num_local_replicas());
+namespace {
+
+PerReplica<Batch> split_named(const std::vector<internal::NamedTensor>& tensors, const SplitOptions& options,
+                              internal::ReplicaGroup& group) {
+  const CallScope call(group, "Strategy::split", "split the tensors before run()", internal::Workers::kThis);
+  return internal::split(tensors, options, group.num_replicas(), group.first_replica(), group.num_local_replicas());
+}
+
+}  // namespace
+
+PerReplica<Batch> Strategy::split(const at::Tensor& input, const at::Tensor& target,
+                                  const SplitOptions& options) const {
+  const at::Tensor tensors[] = {input, target};
+  return split_named(internal::named(std::span(tensors, target.defined() ? 2 : 1)), options, *group_);
+}
+
+PerReplica<Batch> Strategy::split(const std::map<std::string, at::Tensor>& tensors, const SplitOptions& options) const {
+  return split_named(internal::named(tensors), options, *group_);
+}
+
+PerReplica<Batch> Strategy::split(const std::vector<at::Tensor>& tensors, const SplitOptions& options) const {
+  return split_named(internal::named(tensors), options, *group_);
+}
+
+PerReplica<Batch> Strategy::split(std::initializer_list<at::Tensor> tensors, const SplitOptions& options) const {
+  return split_named(internal::named(std::span(tensors.begin(), tensors.size())), options, *group_);
 }
 
 namespace {

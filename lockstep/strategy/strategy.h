@@ -6,6 +6,7 @@
 #include <chrono>
 #include <concepts>
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -27,6 +28,7 @@
 #include "lockstep/core/update_form.h"
 #include "lockstep/core/wire_format.h"
 #include "lockstep/data/distributed_dataset.h"
+#include "lockstep/data/split.h"
 #include "lockstep/optim/moving_average.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/optim/rule_options.h"
@@ -294,8 +296,20 @@ class Strategy {
   /// fewer rows than replicas. All workers give the same tensors; a run that is given the parts compares them. The
   /// parts are copies without gradient; their `ids` are the row numbers, from 0, and `global_size` is the number of
   /// rows. Without a `target`, the parts' targets are undefined. A UsageError where a tensor is not dense or not in the
-  /// host's memory, or where the numbers of rows differ.
-  PerReplica<Batch> split(const at::Tensor& input, const at::Tensor& target = {}) const;
+  /// host's memory, or where the numbers of rows differ. Recurrent layers have their samples along dimension 1,
+  /// [time, samples, ...]: see SplitOptions.
+  PerReplica<Batch> split(const at::Tensor& input, const at::Tensor& target = {},
+                          const SplitOptions& options = {}) const;
+  /// The same of any number of tensors by name: "input" and "target" become these members of Batch, all others stand in
+  /// Batch::more. Without an "input", the parts' inputs are undefined.
+  PerReplica<Batch> split(const std::map<std::string, at::Tensor>& tensors, const SplitOptions& options = {}) const;
+  /// The same of a list: the input, the target, and in Batch::more "2", "3" and so on.
+  PerReplica<Batch> split(const std::vector<at::Tensor>& tensors, const SplitOptions& options = {}) const;
+  PerReplica<Batch> split(std::initializer_list<at::Tensor> tensors, const SplitOptions& options = {}) const;
+  template <std::convertible_to<at::Tensor>... T>
+  PerReplica<Batch> split(const std::tuple<T...>& tensors, const SplitOptions& options = {}) const {
+    return split(std::apply([](const auto&... each) { return std::vector<at::Tensor>{each...}; }, tensors), options);
+  }
 
   /// The state on which the next step depends, beside the program and its data: variables, slots, step counts, learning
   /// rates, the cursors of data sets that have a name, and the strategy's own numbers. See StateItem.

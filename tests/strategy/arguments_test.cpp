@@ -213,6 +213,80 @@ TEST_P(Arguments, SplitTrainsLikeOneDeviceAndNeedsNoTarget) {
   EXPECT_NEAR(strategy_.reduce(Reduction::kSum, losses).item<double>(), 3, 1e-12);
 }
 
+TEST_P(Arguments, SplitCutsAlongAnyAxis) {
+  const Tensor input = torch::randn({12, 5, 3});  // 12 steps of 5 sequences
+  const Tensor target = torch::randn({12, 5});
+  for (const int64_t axis : {1, -1}) {
+    const Tensor whole = axis == 1 ? input : input.transpose(1, 2);
+    const auto parts = strategy_.split(whole, target, {.axis = axis});
+    std::vector<Tensor> inputs, targets;
+    int64_t samples = 0;
+    for (const Batch& part : parts) {
+      EXPECT_EQ(part.global_size, 5);
+      EXPECT_EQ(part.samples(), part.input.size(axis));
+      EXPECT_TRUE(part.input.is_contiguous());
+      inputs.push_back(part.input), targets.push_back(part.target);
+      samples += part.samples();
+    }
+    EXPECT_EQ(samples, 5);
+    EXPECT_TRUE(torch::equal(torch::cat(inputs, axis), whole));
+    EXPECT_TRUE(torch::equal(torch::cat(targets, 1), target));
+  }
+  // A target that has no time, and weights by samples.
+  const Tensor labels = torch::arange(5, torch::kFloat);
+  const auto parts = strategy_.split(input, labels, {.axis = 1, .axes = {{"target", 0}}});
+  const auto losses = strategy_.run(parts, [](ReplicaContext& ctx, const Batch& part) {
+    EXPECT_EQ(part.target.size(0), part.input.size(1));
+    return ctx.scale_loss(part.target.mean());
+  });
+  EXPECT_NEAR(strategy_.reduce(Reduction::kSum, losses).item<double>(), 2, 1e-6);
+}
+
+TEST_P(Arguments, SplitTakesTensorsByNameOrInAList) {
+  const Tensor x = torch::randn({5, 2}), y = torch::randn({5}), reward = torch::randn({5}), mask = torch::ones({5, 2});
+  const auto by_name = strategy_.split({{"input", x}, {"target", y}, {"reward", reward}, {"mask/left", mask}});
+  const auto list = strategy_.split(std::vector<Tensor>{x, y, reward, mask});
+  const auto braces = strategy_.split({x, y, reward, mask});
+  const auto tuple = strategy_.split(std::tuple(x, y, reward, mask), {.axis = 0});
+  const auto nameless = strategy_.split(std::map<std::string, Tensor>{{"reward", reward}});
+  int64_t begin = 0;
+  for (int64_t r = 0; r < replicas(); ++r) {
+    const int64_t size = by_name[r].size();
+    EXPECT_TRUE(torch::equal(by_name[r].input, x.narrow(0, begin, size)));
+    EXPECT_TRUE(torch::equal(by_name[r].more.at("reward"), reward.narrow(0, begin, size)));
+    EXPECT_TRUE(torch::equal(by_name[r].more.at("mask/left"), mask.narrow(0, begin, size)));
+    for (const Batch& same : {list[r], braces[r], tuple[r]}) {
+      EXPECT_TRUE(torch::equal(same.target, by_name[r].target));
+      EXPECT_TRUE(torch::equal(same.more.at("2"), by_name[r].more.at("reward")));
+      EXPECT_TRUE(torch::equal(same.more.at("3"), by_name[r].more.at("mask/left")));
+    }
+    EXPECT_FALSE(nameless[r].input.defined());
+    EXPECT_EQ(nameless[r].size(), size);
+    begin += size;
+  }
+  EXPECT_EQ(begin, 5);
+  EXPECT_TRUE(torch::equal(strategy_.split({x, y})[0].target, list[0].target));
+  EXPECT_TRUE(
+      torch::equal(strategy_.split({x.t(), mask.t()}, {.axis = 1})[0].target, mask.t().narrow(1, 0, list[0].size())));
+}
+
+TEST_P(Arguments, SplitRefusesAnAxisThatIsNotThere) {
+  const Tensor x = torch::ones({3, 4});
+  const auto refused = [&](const auto& split, std::string_view code, std::initializer_list<std::string_view> values) {
+    expect_error<UsageError>(split, code, values);
+  };
+  refused([&] { strategy_.split(x, {}, {.axis = 2}); }, "LS-BATCH", {"input Float [3, 4]", "axis 2"});
+  refused([&] { strategy_.split(x, torch::ones({4}), {.axis = 1}); }, "LS-BATCH", {"target Float [4]", "axis 1"});
+  refused(
+      [&] {
+        strategy_.split(x, torch::ones({3}), {.axis = 1, .axes = {{"target", 0}}});
+      },
+      "LS-BATCH", {"4 samples", "of 3"});
+  refused([&] { strategy_.split(x, {}, {.axes = {{"mask", 1}}}); }, "LS-OPTION", {"'mask'"});
+  refused([&] { strategy_.split(std::vector<Tensor>{}); }, "LS-BATCH", {"no tensors"});
+  refused([&] { strategy_.split({{"input", x}, {"mask", Tensor()}}); }, "LS-NOT-DENSE", {"'mask'"});
+}
+
 TEST_P(Arguments, SplitRefusesWhatHasNoRows) {
   const auto expect_refused = [&](const Tensor& input, const Tensor& target, std::string_view code,
                                   std::initializer_list<std::string_view> values,
