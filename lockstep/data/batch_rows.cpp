@@ -50,7 +50,7 @@ at::Tensor joined(std::span<const Batch> batches, const char* what, const std::s
           "LS-SAMPLE-SHAPE",
           fmt::format("{} gives samples of different shapes: the {} is {} in {} and {} in {}", who, what,
                       text_of(first), sample_text(batches, 0, names), text_of(one), sample_text(batches, i, names)),
-          "give all samples one dtype and shape, in map(), or fill them up with padded_batch()");
+          kHowToJoin);
     }
     if (one.defined()) all.push_back(one);
   }

@@ -20,6 +20,11 @@ struct SampleNames {
   std::span<const int64_t> ids = {};                    // of each batch the first one; without them those in Batch::ids
 };
 
+/// What to do about samples of different shapes.
+inline constexpr const char* kHowToJoin =
+    "give all samples one dtype and shape, in map(), fill them up with padded_batch(), or join them by a function: "
+    "DistributeOptions::collate";
+
 /// The rows of several batches, one after the other. Throws a DataError that names `who`, and two samples, where their
 /// tensors differ in names, dtypes or shapes beyond the first dimension. At least one batch.
 Batch joined_rows(std::span<const Batch> batches, const std::string& who, const SampleNames& names = {});

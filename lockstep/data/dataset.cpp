@@ -91,6 +91,11 @@ std::vector<int64_t> IndexStage::upstream_ids(std::span<const int64_t> ids) cons
 
 Batch IndexStage::read(std::span<const int64_t> ids) const { return read_upstream(upstream_ids(ids)); }
 
+std::optional<std::vector<AnySample>> IndexStage::read_as(const std::type_info& type,
+                                                          std::span<const int64_t> places) const {
+  return upstream().read_as(type, upstream_ids(places));
+}
+
 std::vector<int64_t> IndexStage::ids_at(std::span<const int64_t> places) const {
   return upstream().ids_at(upstream_ids(places));
 }
@@ -168,6 +173,11 @@ std::vector<SourceFile> Source::files() const { return {}; }
 int64_t Source::read_ahead() const { return 0; }
 std::vector<int64_t> Source::ids_at(std::span<const int64_t> places) const { return {places.begin(), places.end()}; }
 int64_t Source::id_bound() const { return size(); }
+std::optional<std::vector<internal::AnySample>> Source::read_as(const std::type_info& /*type*/,
+                                                                std::span<const int64_t> /*places*/) const {
+  return std::nullopt;
+}
+void Source::require_batches() const {}
 
 int64_t Stage::size() const { return Dataset(upstream_).size(); }
 uint64_t Stage::digest() const { return upstream_->digest(); }

@@ -8,13 +8,16 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
 #include "lockstep/data/batch.h"
+#include "lockstep/data/collate.h"
 
 namespace lockstep {
 namespace data {
@@ -65,6 +68,12 @@ class Source {
   virtual std::vector<int64_t> ids_at(std::span<const int64_t> places) const;
   /// A number above all ids: size(), where ids are places.
   virtual int64_t id_bound() const;
+  /// The samples at these places as values of another type than Batch, for a DistributeOptions::collate that takes this
+  /// type; nothing where it has none of this type, also where `places` is empty.
+  virtual std::optional<std::vector<internal::AnySample>> read_as(const std::type_info& type,
+                                                                  std::span<const int64_t> places) const;
+  /// Throws a UsageError (LS-COLLATE) where all samples are of another type, so that read() always fails.
+  virtual void require_batches() const;
 };
 
 /// A function of map(): makes a sample from a sample, both of one row, [1, ...]. It draws random numbers from the

@@ -4,12 +4,16 @@
 
 #include <algorithm>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
+#include "lockstep/data/batch_copy.h"
 #include "lockstep/data/batch_rows.h"
+#include "lockstep/data/collated_part.h"
 #include "lockstep/data/deal.h"
 #include "lockstep/data/files_digest.h"
 #include "lockstep/data/plan.h"
@@ -24,9 +28,11 @@ namespace {
 /// Reads the steps of one epoch, each by itself.
 class Reader final : public EpochReader {
  public:
-  Reader(const Dataset& dataset, const DistributeOptions& options, const ReplicaBlock& block, const data::Cursor& at)
+  Reader(const Dataset& dataset, const DistributeOptions& options, const ReplicaBlock& block, const data::Cursor& at,
+         PartMaker maker)
       : dataset_(dataset.at_epoch(at.seed, at.epoch)),
         options_(options),
+        maker_(std::move(maker)),
         block_(block),
         at_(at),
         order_(at.size, at.shuffle, at.seed, at.epoch),
@@ -53,10 +59,11 @@ class Reader final : public EpochReader {
     for (int64_t r = 0; r < block_.local; ++r) {
       const Span part = part_of(rows, block_.id_of(r).value(), block_.all);
       const Span samples{std::min(part.begin, whole.end), std::min(part.end, whole.end)};
-      result.parts.push_back(read(samples));
+      result.parts.push_back(options_.collate ? collated(samples, block_.id_of(r)) : read(samples));
       pad(result.parts.back(), part.size() - samples.size());
       result.samples += result.parts.back().samples();
-      if (skips() && !result.like && result.parts.back().size() > 0) result.like = no_rows(result.parts.back());
+      const bool is_like = skips() && !options_.collate && !result.like && result.parts.back().size() > 0;
+      if (is_like) result.like = no_rows(result.parts.back());
     }
     result.skipped = skipped_->count();
     if (!skips()) result.global_size = whole.size();
@@ -75,6 +82,55 @@ class Reader final : public EpochReader {
     } catch (const DataError&) {
       return read_what_can_be_read(ids);
     }
+  }
+
+  /// What the program's function makes of the samples.
+  Batch collated(const Span& span, ReplicaId replica) const {
+    std::vector<int64_t> places;
+    for (int64_t position = span.begin; position < span.end; ++position) places.push_back(order_.sample_at(position));
+    std::vector<SampleToCollate> samples = samples_at(places);
+    return samples.empty() ? without_samples(replica) : maker_.part(std::move(samples), replica);
+  }
+
+  std::vector<SampleToCollate> samples_at(const std::vector<int64_t>& places) const {
+    if (!skips()) return samples_to_collate(options_.collate, dataset_, places);
+    std::vector<SampleToCollate> samples;
+    for (const int64_t& place : places) {
+      try {
+        samples.push_back(std::move(samples_to_collate(options_.collate, dataset_, {&place, 1}).front()));
+      } catch (const DataError&) {
+        skipped_->add(std::current_exception());
+      }
+    }
+    return samples;
+  }
+
+  /// Made of the epoch's first sample that can be read, so that it depends on the data alone.
+  Batch without_samples(ReplicaId replica) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!none_) {
+      const auto place = first_place_to_collate();
+      if (!place) return {};
+      none_ = maker_.without_samples(
+          [&] {
+            return std::move(samples_to_collate(options_.collate, dataset_, {&*place, 1}).front());
+          },
+          replica);
+    }
+    return copied(*none_);
+  }
+
+  std::optional<int64_t> first_place_to_collate() const {
+    for (int64_t tried = 0; tried < std::min(at_.size, kTried); ++tried) {
+      const int64_t place = order_.sample_at(tried);
+      try {
+        samples_to_collate(options_.collate, dataset_, {&place, 1});
+        return place;
+      } catch (const DataError&) {
+        if (!skips() || !is_about_sample(std::current_exception())) throw;
+      }
+    }
+    return std::nullopt;
   }
 
   Batch read_what_can_be_read(const std::vector<int64_t>& ids) const {
@@ -106,7 +162,6 @@ class Reader final : public EpochReader {
   /// One of the epoch's first samples; undefined where none of them can be read. It depends on the data alone, so that
   /// workers, and a run that continues, pad with the same row.
   const Batch& first_that_can_be_read() const {
-    constexpr int64_t kTried = 1024;
     for (; !row_.input.defined() && tried_ < std::min(at_.size, kTried); ++tried_) {
       const int64_t id = order_.sample_at(tried_);
       try {
@@ -131,8 +186,11 @@ class Reader final : public EpochReader {
     pad_rows(part, count, dataset_.read({&first, 1}));
   }
 
+  static constexpr int64_t kTried = 1024;  // samples that may not be read until one can be
+
   const Dataset dataset_;
   const DistributeOptions options_;
+  const PartMaker maker_;
   const ReplicaBlock block_;
   const data::Cursor at_;
   const EpochOrder order_;
@@ -142,6 +200,8 @@ class Reader final : public EpochReader {
   // With OnError::kSkip, where one thread reads.
   mutable Batch row_;
   mutable int64_t tried_ = 0;
+  mutable std::mutex mutex_;
+  mutable std::optional<Batch> none_;  // a part without samples, where there is a collate function; guarded by mutex_
 };
 
 class DatasetDeal final : public Deal {
@@ -200,7 +260,7 @@ class DatasetDeal final : public Deal {
   }
 
   std::unique_ptr<EpochReader> open(const data::Cursor& at) const override {
-    return std::make_unique<Reader>(dataset_, options(), group().block(), at);
+    return std::make_unique<Reader>(dataset_, options(), group().block(), at, part_maker(at));
   }
 
  protected:
@@ -219,6 +279,7 @@ class DatasetDeal final : public Deal {
 std::shared_ptr<const Deal> deal_of(const Dataset& dataset, DistributeOptions options,
                                     std::shared_ptr<ReplicaGroup> group) {
   dataset.size();  // throws for an empty handle
+  check_collate(options, dataset.source().get());
   if (options.global_batch < 1) {
     throw UsageError("LS-OPTION", fmt::format("distribute was given .global_batch = {}", options.global_batch),
                      "give the number of samples of a step over all replicas, at least 1");

@@ -8,6 +8,8 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -34,28 +36,58 @@ int64_t product_of(int64_t a, int64_t b) {
   return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<int64_t>::max() : product;
 }
 
-/// Samples of one of several sources each: read() collects those of each source and puts them in order.
+/// Samples of one of several sources each, in groups by the source.
 class PartsStage : public Stage {
  public:
   using Stage::Stage;
+  std::vector<int64_t> ids_at(std::span<const int64_t> places) const override {
+    std::vector<int64_t> ids(places.size());
+    for (const Part& part : parts_of(places)) {
+      const std::vector<int64_t> inner = part.source->ids_at(part.places);
+      for (std::size_t i = 0; i < part.rows.size(); ++i) ids[part.rows[i]] = sum_of(part.first_id, inner.at(i));
+    }
+    return ids;
+  }
+  Batch read(std::span<const int64_t> places) const override {
+    return places.empty() ? read_upstream({}) : read_parts(parts_of(places), places);
+  }
+  std::optional<std::vector<internal::AnySample>> read_as(const std::type_info& type,
+                                                          std::span<const int64_t> places) const override {
+    if (places.empty()) return upstream().read_as(type, places);
+    std::vector<internal::AnySample> all(places.size());
+    for (const Part& part : parts_of(places)) {
+      auto some = part.source->read_as(type, part.places);
+      if (!some || some->size() != part.rows.size()) return std::nullopt;
+      for (std::size_t i = 0; i < part.rows.size(); ++i) all[part.rows[i]] = std::move((*some)[i]);
+    }
+    return all;
+  }
 
  protected:
   struct Part {
     std::shared_ptr<const Source> source;
-    std::vector<int64_t> ids;   // in the source
-    std::vector<int64_t> rows;  // where they stand in what is read
+    int64_t first_id = 0;                // added to the source's ids
+    std::vector<int64_t> places = {};    // in the source
+    std::vector<std::size_t> rows = {};  // where they stand among all
+    void add(int64_t place, std::size_t row) {
+      places.push_back(place);
+      rows.push_back(row);
+    }
   };
-  /// Reads all parts of the samples `ids`. There is at least one.
-  Batch read_parts(const std::vector<Part>& parts, std::span<const int64_t> ids) const {
+  /// The samples at some places, of which there is at least one, by source. No part is empty.
+  virtual std::vector<Part> parts_of(std::span<const int64_t> places) const = 0;
+
+ private:
+  Batch read_parts(const std::vector<Part>& parts, std::span<const int64_t> places) const {
     std::vector<Batch> read;
-    std::vector<int64_t> firsts;            // places of the parts' first samples, for messages
-    std::vector<int64_t> from(ids.size());  // the row of the joined parts that stands at a place
+    std::vector<int64_t> firsts;               // places of the parts' first samples, for messages
+    std::vector<int64_t> from(places.size());  // the row of the joined parts that stands at a place
     int64_t next = 0;
     for (const Part& part : parts) {
-      read.push_back(internal::read_checked(*part.source, part.ids));
+      read.push_back(internal::read_checked(*part.source, part.places));
       read.back().ids = at::Tensor();
-      if (!part.rows.empty()) firsts.push_back(ids[static_cast<std::size_t>(part.rows.front())]);
-      for (const int64_t row : part.rows) from[static_cast<std::size_t>(row)] = next++;
+      firsts.push_back(places[part.rows.front()]);
+      for (const std::size_t row : part.rows) from[row] = next++;
     }
     const std::vector<int64_t> names = ids_at(firsts);
     const Batch joined = internal::joined_rows(read, describe(), {[this](int64_t id) { return name_of(id); }, names});
@@ -73,19 +105,6 @@ class RepeatStage final : public PartsStage {
     const int64_t bound = upstream().id_bound();
     return bound > 0 ? round(id / bound)->name_of(id % bound) : Source::name_of(id);
   }
-  /// Each time has ids of its own, so that a map() behind it draws other numbers each time.
-  std::vector<int64_t> ids_at(std::span<const int64_t> places) const override {
-    std::map<int64_t, std::shared_ptr<const Source>> rounds;
-    std::vector<int64_t> ids;
-    for (const int64_t place : places) {
-      const int64_t number = place / once_;
-      std::shared_ptr<const Source>& source = rounds[number];
-      if (!source) source = round(number);
-      const int64_t inner = place % once_;
-      ids.push_back(sum_of(product_of(number, upstream().id_bound()), source->ids_at({&inner, 1}).at(0)));
-    }
-    return ids;
-  }
   int64_t id_bound() const override { return product_of(count_, upstream().id_bound()); }
   uint64_t digest() const override {
     return internal::stage_digest(Stage::digest(), "repeat",
@@ -95,27 +114,22 @@ class RepeatStage final : public PartsStage {
     if (internal::is_order_probe(pass)) return Stage::at_epoch(pass);
     return std::make_shared<RepeatStage>(whole(), count_, pass);
   }
-  Batch read(std::span<const int64_t> ids) const override {
-    std::vector<Part> parts;
-    std::vector<int64_t> numbers;
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      const int64_t number = ids[i] / once_;
-      auto at = std::find(numbers.begin(), numbers.end(), number);
-      if (at == numbers.end()) {
-        parts.push_back({round(number), {}, {}});
-        at = numbers.insert(numbers.end(), number);
-      }
-      Part& part = parts[static_cast<std::size_t>(at - numbers.begin())];
-      part.ids.push_back(ids[i] % once_);
-      part.rows.push_back(static_cast<int64_t>(i));
-    }
-    if (parts.empty()) return read_upstream({});
-    return read_parts(parts, ids);
-  }
 
  protected:
   std::shared_ptr<const Source> with(const Dataset& upstream) const override {
     return std::make_shared<RepeatStage>(upstream, count_, pass_);
+  }
+  /// Each time has ids of its own, so that a map() behind it draws other numbers each time.
+  std::vector<Part> parts_of(std::span<const int64_t> places) const override {
+    std::vector<Part> parts;
+    std::map<int64_t, std::size_t> part_of_round;
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      const int64_t number = places[i] / once_;
+      const auto [at, is_new] = part_of_round.try_emplace(number, parts.size());
+      if (is_new) parts.push_back({round(number), product_of(number, upstream().id_bound())});
+      parts[at->second].add(places[i] % once_, i);
+    }
+    return parts;
   }
 
  private:
@@ -146,17 +160,6 @@ class ConcatenateStage final : public PartsStage {
     const int64_t bound = upstream().id_bound();
     return id < bound ? upstream().name_of(id) : second_.source()->name_of(id - bound);
   }
-  std::vector<int64_t> ids_at(std::span<const int64_t> places) const override {
-    const int64_t bound = upstream().id_bound();
-    std::vector<int64_t> ids;
-    for (const int64_t place : places) {
-      const bool is_first = place < border_;
-      const int64_t inner = is_first ? place : place - border_;
-      const int64_t id = (is_first ? upstream() : *second_.source()).ids_at({&inner, 1}).at(0);
-      ids.push_back(is_first ? id : sum_of(bound, id));
-    }
-    return ids;
-  }
   int64_t id_bound() const override { return sum_of(upstream().id_bound(), second_.source()->id_bound()); }
   uint64_t digest() const override {
     return internal::stage_digest(internal::joined_digest(upstream().digest(), second_.source()->digest()),
@@ -169,18 +172,14 @@ class ConcatenateStage final : public PartsStage {
     return std::make_shared<ConcatenateStage>(first ? Dataset(std::move(first)) : whole(),
                                               second ? Dataset(std::move(second)) : second_);
   }
-  Batch read(std::span<const int64_t> ids) const override {
-    Part first{whole().source(), {}, {}};
-    Part second{second_.source(), {}, {}};
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      Part& part = ids[i] < border_ ? first : second;
-      part.ids.push_back(ids[i] < border_ ? ids[i] : ids[i] - border_);
-      part.rows.push_back(static_cast<int64_t>(i));
-    }
-    std::vector<Part> parts;
-    if (!first.ids.empty() || second.ids.empty()) parts.push_back(std::move(first));
-    if (!second.ids.empty()) parts.push_back(std::move(second));
-    return read_parts(parts, ids);
+  std::optional<std::vector<internal::AnySample>> read_as(const std::type_info& type,
+                                                          std::span<const int64_t> places) const override {
+    if (places.empty() && !second_.source()->read_as(type, places)) return std::nullopt;
+    return PartsStage::read_as(type, places);
+  }
+  void require_batches() const override {
+    upstream().require_batches();
+    second_.source()->require_batches();
   }
   std::vector<SourceFile> files() const override {
     return internal::joined_files(upstream().files(), second_.source()->files());
@@ -189,6 +188,18 @@ class ConcatenateStage final : public PartsStage {
  protected:
   std::shared_ptr<const Source> with(const Dataset& upstream) const override {
     return std::make_shared<ConcatenateStage>(upstream, second_);
+  }
+  std::vector<Part> parts_of(std::span<const int64_t> places) const override {
+    Part first{whole().source()};
+    Part second{second_.source(), upstream().id_bound()};
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      const bool is_first = places[i] < border_;
+      (is_first ? first : second).add(is_first ? places[i] : places[i] - border_, i);
+    }
+    std::vector<Part> parts;
+    if (!first.rows.empty()) parts.push_back(std::move(first));
+    if (!second.rows.empty()) parts.push_back(std::move(second));
+    return parts;
   }
 
  private:
@@ -221,6 +232,10 @@ class ZipStage final : public internal::EachStage {
   }
   Batch read(std::span<const int64_t> ids) const override {
     return internal::zipped(read_upstream(ids), internal::read_checked(*second_.source(), ids), name_);
+  }
+  void require_batches() const override {
+    upstream().require_batches();
+    second_.source()->require_batches();
   }
   std::vector<SourceFile> files() const override {
     return internal::joined_files(upstream().files(), second_.source()->files());

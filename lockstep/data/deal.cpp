@@ -42,6 +42,24 @@ uint64_t digest_of_id(int64_t id) { return mixed(static_cast<uint64_t>(id), 0x6c
                   "start all workers with the same build of Lockstep");
 }
 
+/// One row as bytes, with its id.
+std::string bytes_of_row(const Batch& row) {
+  const int64_t id = row.ids[0].item<int64_t>();
+  std::string bytes(reinterpret_cast<const char*>(&id), sizeof id);
+  bytes += bytes_of(row);
+  return bytes;
+}
+
+Batch row_of(const std::string& bytes) {
+  int64_t id = 0;
+  if (bytes.size() < sizeof id) refuse_part();
+  std::memcpy(&id, bytes.data(), sizeof id);
+  auto row = sample_of(std::string_view(bytes).substr(sizeof id));
+  if (!row) refuse_part();
+  row->ids = ids_tensor({&id, 1});
+  return std::move(*row);
+}
+
 }  // namespace
 
 std::string LocalStep::summary() const {
@@ -102,6 +120,12 @@ Deal::Deal(DistributeOptions options, std::shared_ptr<ReplicaGroup> group)
   if (options_.pin_memory) require_gpu_to_pin_for();
 }
 
+PartMaker Deal::part_maker(const data::Cursor& at) const {
+  const bool is_one = group_->num_workers() == 1;
+  return {options_.collate, at.seed, at.epoch, describe(),
+          is_one ? std::nullopt : std::optional<int64_t>(group_->rounds().worker_index())};
+}
+
 int64_t Deal::num_reading_threads() const {
   if (!is_parallel()) return 1;
   const LanePlan& plan = group_->plan();
@@ -141,19 +165,18 @@ std::vector<LocalStep> Deal::agreed(StepFeed& feed, LocalStep& mine) const {
   return steps;
 }
 
-/// Where a replica has nothing to pad with, the first row of the step comes from the worker that has it: what is in a
-/// padded part must not depend on which replicas share a worker.
+/// Where a replica has no row of its own, the first row of the step comes from the worker that has it: what is in a
+/// part without samples must not depend on which replicas share a worker.
 void Deal::share_filler(const LocalStep& mine, std::vector<LocalStep>& all) const {
   const auto first = std::find_if(all.begin(), all.end(), [](const LocalStep& one) { return one.samples > 0; });
   const bool is_lacking = std::any_of(all.begin(), all.end(), [](const LocalStep& one) { return one.lacks_filler; });
   if (!is_lacking || first == all.end()) return;
   const auto worker = static_cast<std::size_t>(first - all.begin());
-  const Proposal proposal{.call = "a row to pad with", .name = options_.name, .step = group_->step()};
+  const Proposal proposal{.call = "the first row of a step", .name = options_.name, .step = group_->step()};
   const auto told = agree_on_call(group_->rounds(), proposal, [&](Proposal& own) {
-    if (static_cast<std::size_t>(group_->rounds().worker_index()) == worker) own.data = bytes_of(*mine.filler);
+    if (static_cast<std::size_t>(group_->rounds().worker_index()) == worker) own.data = bytes_of_row(*mine.filler);
   });
-  first->filler = sample_of(told[worker].data);
-  if (!first->filler) refuse_part();
+  first->filler = row_of(told[worker].data);
 }
 
 std::optional<PerReplica<Batch>> Deal::next(StepFeed& feed, data::Cursor& behind) const {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/data/collated_part.h"
 #include "lockstep/data/distributed_dataset.h"
 #include "lockstep/data/handed_out.h"
 #include "lockstep/data/repeated_input.h"
@@ -25,11 +26,13 @@ struct LocalStep {
   int64_t skipped = 0;                               // samples that were left out since the pass began
   uint64_t digest = 0;                               // of the rows, where every worker has read all of them
   std::vector<PartDigest> part_digests = {};         // of the first step of a pass that is watched
-  /// Rows, or no rows, of the dtypes and shapes of the data, once they are known: those of this step where it has rows.
+  /// No rows, of the dtypes and shapes of the data, once they are known: those of this step where it has rows. Not
+  /// where a function of the program makes the parts.
   std::optional<Batch> like = {};
-  /// A row with which parts without rows are padded (Remainder::kPad): the first one of the step, over all workers.
+  /// Of a stream, the first row of the step, over all workers, with its id. Parts without rows are padded with it
+  /// (Remainder::kPad), or a collate function makes them of it.
   std::optional<Batch> filler = {};
-  bool lacks_filler = false;  // a part is padded that has no row of its own, and workers know different rows
+  bool lacks_filler = false;  // a part has no row of its own where one is needed, and workers know different rows
   bool end = false;           // there was nothing to read
 
   /// What the other workers need of it.
@@ -89,6 +92,8 @@ class Deal {
   std::vector<data::LedgerEntry> ledger() const;
 
  protected:
+  /// Makes the parts of the epoch at a place by the program's function, where there is one.
+  PartMaker part_maker(const data::Cursor& at) const;
   /// Whether several steps may be read at once.
   virtual bool is_parallel() const = 0;
   /// Whether workers have to agree on each step.

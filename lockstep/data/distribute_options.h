@@ -7,6 +7,7 @@
 #include <string>
 
 #include "lockstep/core/ids.h"
+#include "lockstep/data/collate.h"
 
 namespace lockstep {
 
@@ -67,6 +68,22 @@ struct DistributeOptions {
   /// How long the other workers wait for this one while it waits for its next batch, or makes its data set; 0:
   /// WorkerTimeouts::work.
   std::chrono::milliseconds limit = {};
+  /// Makes a replica's part of its samples, which then need not be alike: samples of different lengths, or structs of
+  /// the program's own. It is called with the samples of one replica, in their order, and gives a Batch with an input;
+  /// the other members may stay empty. What its tensors look like is its own business: the part's size is the number of
+  /// samples. `ids` are those of the samples, or, where it sets them, the same in another order. Random operators draw
+  /// from a stream of the part, a function of (seed, epoch, samples).
+  ///
+  ///     [](std::vector<lockstep::Batch> samples) -> lockstep::Batch            // each of one row, [1, ...]
+  ///     [](const std::vector<Example>& samples) -> lockstep::Batch             // of a torch::data data set
+  ///
+  /// It is never called with no samples. A part without samples has the dtypes and shapes that it would give for none:
+  /// that is found by what it makes of one sample, and of the same one twice.
+  ///
+  /// It is called by the threads that read ahead, several side by side where `threads` says so. What it throws reaches
+  /// the caller nested in a DataError (LS-COLLATE) that names samples, replica and worker, also with OnError::kSkip.
+  /// Remainder::kPad is a UsageError with it.
+  Collate collate = {};
 };
 
 /// What distribute_from_function() tells its function: which worker it is called on.

@@ -50,18 +50,26 @@ Dataset Dataset::filter(const std::function<bool(const Batch&)>& keep) const {
                                  source()->describe()),
                      "filter before shuffle() and random map()s, or put cache() before filter()");
   }
-  constexpr int64_t kAtOnce = 256;
+  int64_t at_once = 256;
   auto kept = std::make_shared<std::vector<int64_t>>();
   const int64_t count = size();
-  for (int64_t begin = 0; begin < count; begin += kAtOnce) {
+  for (int64_t begin = 0; begin < count;) {
     std::vector<int64_t> ids;
-    for (int64_t id = begin; id < std::min(count, begin + kAtOnce); ++id) ids.push_back(id);
-    const Batch some = read(ids);
+    for (int64_t id = begin; id < std::min(count, begin + at_once); ++id) ids.push_back(id);
+    Batch some;
+    try {
+      some = read(ids);
+    } catch (const DataError& error) {
+      if (at_once == 1 || error.code() != "LS-SAMPLE-SHAPE") throw;
+      at_once = 1;  // samples that are not alike are read one by one
+      continue;
+    }
     for (std::size_t i = 0; i < ids.size(); ++i) {
       Batch sample = internal::rows_of(some, static_cast<int64_t>(i), 1);
       sample.global_size = 1;
       if (keep(sample)) kept->push_back(ids[i]);
     }
+    begin += static_cast<int64_t>(ids.size());
   }
   const uint64_t digest = XXH3_64bits(kept->data(), kept->size() * sizeof(int64_t));
   return Dataset(std::make_shared<FilterStage>(*this, std::move(kept), digest));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/data/batch_copy.h"
 #include "lockstep/data/batch_rows.h"
 #include "lockstep/data/rows.h"
 #include "lockstep/data/stage_times.h"
@@ -86,6 +87,18 @@ std::optional<Batch> RowFeed::take(int64_t count) {
   const auto name_of = [this](int64_t id) { return source_->name_of(id); };
   if (!skipped_) return joined_rows(pieces, who_, {name_of});
   return joined_most(std::move(pieces), who_, name_of, [&](const std::exception_ptr& error) { skipped_->add(error); });
+}
+
+std::vector<Batch> RowFeed::take_each(int64_t count) {
+  std::vector<Batch> rows;
+  for (taken_ = 0; taken_ < count && has_rows(); ++taken_, ++used_) {
+    rows.push_back(copied(rows_of(element_, used_, 1)));
+  }
+  return rows;
+}
+
+std::vector<Batch> RowFeed::take_each_of_element() {
+  return has_rows() ? take_each(rows_ - used_) : std::vector<Batch>();
 }
 
 std::optional<Batch> RowFeed::take_element() {

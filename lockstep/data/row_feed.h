@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lockstep/data/stream.h"
 
@@ -23,7 +24,11 @@ class RowFeed {
   /// The next `count` rows; fewer at the end, and then nothing at all. Where samples are skipped, rows are left out
   /// whose dtypes or shapes differ from those of most of these rows.
   std::optional<Batch> take(int64_t count);
-  /// How many rows the last take() has used, with those that it has left out.
+  /// The next `count` rows by themselves, each in memory of its own; they need not be alike.
+  std::vector<Batch> take_each(int64_t count);
+  /// The same of take_element().
+  std::vector<Batch> take_each_of_element();
+  /// How many rows the last take() or take_each() has used, with those that it has left out.
   int64_t taken() const { return taken_; }
   /// The rest of the present element, or the next one.
   std::optional<Batch> take_element();

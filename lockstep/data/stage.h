@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -25,6 +27,7 @@ class Stage : public Source {
   uint64_t digest() const override;
   std::vector<SourceFile> files() const override;
   int64_t read_ahead() const override;
+  void require_batches() const override { upstream_->require_batches(); }
 
  protected:
   /// The same stage behind another source, which has the same samples in another pass.
@@ -52,6 +55,8 @@ class IndexStage : public data::Stage {
  public:
   using Stage::Stage;
   Batch read(std::span<const int64_t> ids) const override;
+  std::optional<std::vector<AnySample>> read_as(const std::type_info& type,
+                                                std::span<const int64_t> places) const override;
   std::string name_of(int64_t id) const override { return upstream().name_of(id); }
   std::vector<int64_t> ids_at(std::span<const int64_t> places) const override;
   int64_t id_bound() const override { return upstream().id_bound(); }

@@ -157,6 +157,12 @@ StageScope::StageScope(const data::Source& source) : thread_(this_thread) {
   before_ = thread_->move_to(thread_->times->stage_of(source, thread_->stage.load(std::memory_order_relaxed)));
 }
 
+StageScope::StageScope(const std::string& name) : thread_(this_thread) {
+  if (!thread_) return;
+  const int around = thread_->stage.load(std::memory_order_relaxed);
+  before_ = thread_->move_to(thread_->times->stage_named(name, typeid(StageScope), around));
+}
+
 StageScope::StageScope() : thread_(this_thread) {
   if (thread_) before_ = thread_->move_to(kWaiting);
 }

@@ -85,6 +85,8 @@ class StageReading {
 class StageScope {
  public:
   explicit StageScope(const data::Source& source);
+  /// One that is no source, by what the warning calls it.
+  explicit StageScope(const std::string& name);
   ~StageScope();
   StageScope(const StageScope&) = delete;
   StageScope& operator=(const StageScope&) = delete;

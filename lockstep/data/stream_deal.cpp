@@ -1,5 +1,4 @@
 // A stream's samples, dealt to the replicas in order: from one reader for all, or from one for each replica or worker.
-#include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +15,7 @@
 #include "lockstep/data/batch_rows.h"
 #include "lockstep/data/deal.h"
 #include "lockstep/data/plan.h"
-#include "lockstep/data/row_feed.h"
+#include "lockstep/data/stream_steps.h"
 #include "lockstep/replica/replica_group.h"
 
 namespace lockstep::internal {
@@ -27,165 +26,6 @@ using data::StreamPosition;
 
 /// Samples that `shuffle` keeps in memory.
 constexpr int64_t kWindow = 1024;
-
-/// Who reads what. The numbers stand in cursors.
-enum class Reading : int64_t {
-  kWhole = 0,      // every worker reads the whole stream, and takes its replicas' parts of each global batch
-  kByReplica = 1,  // each replica reads files of its own
-  kByWorker = 2,   // each worker reads a stream of its own, for its replicas
-};
-
-/// How many readers a run has.
-int64_t num_readers(Reading reading, const ReplicaGroup& group) {
-  if (reading == Reading::kByReplica) return group.num_replicas();
-  return reading == Reading::kByWorker ? group.num_workers() : 1;
-}
-
-/// The readers' positions as numbers of a cursor, and back.
-StreamPosition joined(Reading reading, const std::vector<StreamPosition>& positions) {
-  StreamPosition numbers{static_cast<int64_t>(reading), static_cast<int64_t>(positions.size())};
-  for (const StreamPosition& position : positions) append(numbers, position);
-  return numbers;
-}
-
-std::vector<StreamPosition> positions_in(const StreamPosition& numbers, Reading reading, int64_t readers,
-                                         const std::string& who) {
-  if (numbers.empty()) return std::vector<StreamPosition>(static_cast<std::size_t>(readers));
-  PositionParts parts(numbers, who);
-  const int64_t of = parts.number();
-  const int64_t count = parts.number();
-  if (of != static_cast<int64_t>(reading) || count != readers) {
-    throw UsageError(
-        "LS-STATE-MISFIT",
-        fmt::format("the cursor is of {} of a stream, and this run has {}{}", counted(count, "reader"), readers,
-                    of == static_cast<int64_t>(reading) ? "" : ", by another sharding"),
-        "continue with the .sharding that the cursor came from, and where replicas read files of their own "
-        "with as many replicas");
-  }
-  std::vector<StreamPosition> positions;
-  for (int64_t i = 0; i < count; ++i) positions.push_back(parts.inner());
-  parts.end();
-  return positions;
-}
-
-class Reader final : public EpochReader {
- public:
-  Reader(const data::Stream& stream, const DistributeOptions& options, Reading reading, const ReplicaGroup& group,
-         const data::Cursor& at, bool watched)
-      : options_(options),
-        reading_(reading),
-        block_(group.block()),
-        at_(at),
-        watched_(watched),
-        compared_(group.num_workers() > 1) {
-    const auto positions = positions_in(at.stream, reading, num_readers(reading, group), stream.source()->describe());
-    data::StreamPass pass{.pass = {.seed = at.seed, .epoch = at.epoch}, .shuffle = options.shuffle};
-    if (options.on_error == OnError::kSkip) pass.skipped = skipped_ = std::make_shared<data::SkippedSamples>();
-    if (reading == Reading::kByReplica) {
-      pass.shard_count = block_.all;
-      for (int64_t r = 0; r < block_.local; ++r) {
-        pass.shard_index = block_.id_of(r).value();
-        feeds_.emplace_back(stream, pass, positions[static_cast<std::size_t>(pass.shard_index)]);
-      }
-    } else {
-      const int64_t own = reading == Reading::kByWorker ? group.rounds().worker_index() : 0;
-      feeds_.emplace_back(stream, pass, positions[static_cast<std::size_t>(own)]);
-    }
-  }
-
-  Work claim() override {
-    return [this] { return read(); };
-  }
-
- private:
-  LocalStep read() {
-    LocalStep step;
-    step.behind = at_;
-    if (reading_ == Reading::kWhole) {
-      read_whole(step);
-    } else {
-      for (int64_t r = 0; r < block_.local; ++r) {
-        RowFeed& feed = feeds_[reading_ == Reading::kByReplica ? static_cast<std::size_t>(r) : 0];
-        add(step, rows_for(feed, block_.id_of(r).value()));
-      }
-      step.end = step.samples == 0;
-    }
-    for (const RowFeed& feed : feeds_) step.positions.push_back(feed.position());
-    step.skipped = skipped_ ? skipped_->count() : 0;
-    if (!step.like) step.like = like_;
-    if (pads()) find_filler(step);
-    if (watched_ && first_) {
-      for (const Batch& part : step.parts) {
-        step.part_digests.push_back({part.size() > 0 ? digest_of(part) : 0, part.size()});
-      }
-    }
-    first_ = false;
-    return step;
-  }
-
-  bool pads() const { return options_.remainder == Remainder::kPad && options_.global_batch > 0; }
-
-  /// The first row of this process's parts, where that is not known yet.
-  void find_filler(LocalStep& step) const {
-    const auto has_rows = [](const Batch& part) { return part.size() > 0; };
-    if (!step.filler) {
-      const auto first = std::find_if(step.parts.begin(), step.parts.end(), has_rows);
-      if (first != step.parts.end()) step.filler = rows_of(*first, 0, 1);
-    }
-    step.lacks_filler = reading_ != Reading::kWhole && !std::all_of(step.parts.begin(), step.parts.end(), has_rows);
-  }
-
-  /// With Remainder::kDrop a part that is not full is left out.
-  std::optional<Batch> rows_for(RowFeed& feed, int64_t replica) const {
-    if (options_.global_batch == 0) return feed.take_element();
-    const int64_t size = part_of({0, options_.global_batch}, replica, block_.all).size();
-    std::optional<Batch> rows = feed.take(size);
-    if (options_.remainder == Remainder::kDrop && feed.taken() < size) rows.reset();
-    return rows;
-  }
-
-  void add(LocalStep& step, std::optional<Batch> rows) {
-    if (rows && rows->size() > 0 && !step.like) step.like = like_ = no_rows(*rows);
-    if (rows) step.samples += rows->size();
-    step.parts.push_back(rows ? std::move(*rows) : Batch());
-  }
-
-  /// Invariant: all workers read the same rows, so each knows the whole.
-  void read_whole(LocalStep& step) {
-    const std::optional<Batch> rows = feeds_.front().take(options_.global_batch);
-    const bool is_dropped = options_.remainder == Remainder::kDrop && feeds_.front().taken() < options_.global_batch;
-    const int64_t count = rows && !is_dropped ? rows->size() : 0;
-    step.end = count == 0;
-    step.global_size = count;
-    if (step.end) return;
-    step.like = like_ = no_rows(*rows);
-    if (pads()) step.filler = rows_of_copied(*rows, {0, 1});
-    if (compared_) step.digest = mixed(digest_of(rows->ids), digest_of(*rows)) | 1;
-    // Padding counts as rows where parts are cut, as in a data set.
-    const int64_t size = options_.remainder == Remainder::kPad ? options_.global_batch : count;
-    for (int64_t r = 0; r < block_.local; ++r) {
-      const Span part = part_of({0, size}, block_.id_of(r).value(), block_.all);
-      const Span there{std::min(part.begin, count), std::min(part.end, count)};
-      add(step, rows_of_copied(*rows, there));
-    }
-  }
-
-  /// Copies, so that no part keeps the whole.
-  static Batch rows_of_copied(const Batch& rows, const Span& span) {
-    return copied(rows_of(rows, span.begin, span.size()));
-  }
-
-  const DistributeOptions options_;
-  const Reading reading_;
-  const ReplicaBlock block_;
-  const data::Cursor at_;
-  const bool watched_;
-  const bool compared_;  // workers compare what they have read
-  std::shared_ptr<data::SkippedSamples> skipped_;
-  std::vector<RowFeed> feeds_;
-  std::optional<Batch> like_;
-  bool first_ = true;
-};
 
 class StreamDeal final : public Deal {
  public:
@@ -241,7 +81,7 @@ class StreamDeal final : public Deal {
   }
 
   std::unique_ptr<EpochReader> open(const data::Cursor& at) const override {
-    return std::make_unique<Reader>(stream_, options(), reading_, group(), at, is_watched());
+    return stream_steps(stream_, options(), reading_, group(), at, is_watched(), part_maker(at));
   }
 
  protected:
@@ -257,12 +97,11 @@ class StreamDeal final : public Deal {
     }
     if (mine.parts.empty()) mine.parts.resize(static_cast<std::size_t>(group().num_local_replicas()));
     mine.end = false;  // others may have samples
-    if (options().remainder == Remainder::kPad && options().global_batch > 0) {
-      for (const LocalStep& one : all) {
-        if (one.filler) mine.filler = one.filler;
-      }
-      pad(mine);
+    for (const LocalStep& one : all) {
+      if (one.filler) mine.filler = one.filler;
     }
+    if (options().remainder == Remainder::kPad && options().global_batch > 0) pad(mine);
+    if (options().collate) collate_nothing(mine, before);
     std::vector<StreamPosition> positions;
     if (reading_ == Reading::kWhole) {
       positions = mine.positions;
@@ -271,7 +110,7 @@ class StreamDeal final : public Deal {
     }
     mine.behind = before;
     mine.behind.position += mine.global_size;
-    mine.behind.stream = joined(reading_, positions);
+    mine.behind.stream = joined_positions(reading_, positions);
   }
 
  private:
@@ -342,6 +181,21 @@ class StreamDeal final : public Deal {
     }
   }
 
+  /// Makes the parts without rows, of the first row of all replicas.
+  void collate_nothing(LocalStep& step, const data::Cursor& before) const {
+    std::optional<Batch> none;
+    ReplicaId replica = group().first_replica();
+    for (Batch& part : step.parts) {
+      if (!part.input.defined() && step.filler) {
+        if (!none) {
+          none = part_maker(before).without_samples([&] { return batch_to_collate(copied(*step.filler)); }, replica);
+        }
+        part = copied(*none);
+      }
+      replica = replica + 1;
+    }
+  }
+
   const data::Stream stream_;
   const Reading reading_;
   const bool own_;
@@ -378,6 +232,7 @@ Reading reading_of(const data::Stream& stream, const DistributeOptions& options,
 std::shared_ptr<const Deal> deal_of(const data::Stream& stream, DistributeOptions options,
                                     std::shared_ptr<ReplicaGroup> group, bool own) {
   stream.source();  // throws for an empty handle
+  check_collate(options, nullptr);
   if (options.global_batch < (own ? 0 : 1)) {
     throw UsageError("LS-OPTION", fmt::format("distribute was given .global_batch = {}", options.global_batch),
                      "give the number of samples of a step over all replicas, at least 1");

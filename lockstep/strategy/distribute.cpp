@@ -65,7 +65,8 @@ std::string plan_text(const internal::Deal& deal, bool is_stream) {
                      options.global_batch, options.shuffle, is_one_plan ? fmt::format(", .seed = {}", deal.seed()) : "",
                      kRemainders.at(static_cast<std::size_t>(options.remainder)),
                      kShardings.at(static_cast<std::size_t>(options.sharding)),
-                     options.on_error == OnError::kSkip ? ", .on_error = skip" : "",
+                     fmt::format("{}{}", options.on_error == OnError::kSkip ? ", .on_error = skip" : "",
+                                 options.collate ? ", .collate" : ""),
                      options.name.empty() ? "" : fmt::format(", .name = '{}'", options.name));
 }
 

@@ -4,19 +4,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <cstdint>
 #include <filesystem>
-#include <numeric>
 #include <string>
-#include <vector>
+
+#include "tests/data/dealt_numbers.h"
 
 namespace lockstep::testing {
-
-inline std::vector<int64_t> up_to(int64_t count) {
-  std::vector<int64_t> all(static_cast<std::size_t>(count));
-  std::iota(all.begin(), all.end(), 0);
-  return all;
-}
 
 class WithCachePath : public ::testing::Test {
  protected:

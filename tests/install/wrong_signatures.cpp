@@ -1,5 +1,6 @@
 // A program that must not compile: each mistake ends in one readable line, marked below, and in no other error.
 // Compiled by signatures_test.sh, which finds the lines by their numbers.
+#include <torch/data/datasets/base.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/lbfgs.h>
 #include <torch/optim/sgd.h>
@@ -7,6 +8,7 @@
 
 #include <memory>
 #include <sstream>
+#include <string>
 #include <vector>
 
 #include "lockstep/lockstep.h"
@@ -32,6 +34,19 @@ void steps(Strategy& strategy, const lockstep::PerReplica<Batch>& batch) {
   strategy.run(batch, [](ReplicaContext& ctx, const Batch& part) {
     ctx.merge_call([](Strategy&) {}, part.input);  // expect: merge_call must be callable as fn(Strategy&
   });
+}
+
+struct ByName : torch::data::datasets::BatchDataset<ByName, std::vector<int>, std::string> {
+  std::vector<int> get_batch(std::string) override { return {}; }
+  torch::optional<size_t> size() const override { return 1; }
+};
+
+void samples(Strategy& strategy, const lockstep::Dataset& dataset) {
+  strategy.distribute(dataset, {.collate = [](const Batch& one) { return one; }});  // expect: a std::vector of
+  strategy.distribute(dataset, {.collate = [](std::vector<int>) { return 1; }});    // expect: give a Batch
+  strategy.distribute(dataset,
+                      {.collate = [](std::vector<Batch>, int) { return Batch(); }});  // expect: callable as fn(std
+  lockstep::data::from_torch(ByName());                                               // expect: read by indices
 }
 
 void modules(Strategy& strategy) {
