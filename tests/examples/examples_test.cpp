@@ -64,6 +64,9 @@ const std::vector<Example>& examples() {
        .errors = {"replicas 0 and 1 read the same 4 samples at step 4: the input is not sharded"},
        .workers = 2},
       {"to_python", "16_to_python"},
+      {"collating", "training", "collating.txt"},
+      {"networks_that_change", "training", "networks_that_change.txt"},
+      {"whole_batch", "training", "whole_batch.txt"},
       {"ported_digits", "porting", "digits.txt"},
       {"ported_regression", "porting", "regression.txt"},
       {"ported_gan", "porting", "gan.txt"},
@@ -135,30 +138,46 @@ TEST(Examples, TheFirstIsTheProgramOfTheReadme) {
   EXPECT_EQ(text_of(kSources / "01_train/main.cpp"), first_block_of(text_of(kSources / "../README.md"), "cpp"));
 }
 
-/// What a source has between two lines `// [name]`, without the indentation of its first line.
+/// What a source has between two lines `// [name]`, without the indentation of these.
 std::string marked_in(const std::string& source, const std::string& name) {
-  const std::string mark = "  // [" + name + "]\n";
+  const std::string mark = "// [" + name + "]\n";
   const std::size_t begin = source.find(mark);
   const std::size_t end = source.find(mark, begin + 1);
   if (begin == std::string::npos || end == std::string::npos) return "";
-  std::istringstream lines(source.substr(begin + mark.size(), end - begin - mark.size()));
+  const std::string indentation(begin - source.rfind('\n', begin) - 1, ' ');
+  std::istringstream lines(source.substr(begin + mark.size(), end - indentation.size() - begin - mark.size()));
   std::string text;
-  for (std::string line; std::getline(lines, line);) text += (line.rfind("  ", 0) == 0 ? line.substr(2) : line) + "\n";
+  for (std::string line; std::getline(lines, line);) {
+    text += (line.starts_with(indentation) ? line.substr(indentation.size()) : line) + "\n";
+  }
   return text;
 }
 
-TEST(Examples, ThePortingGuideQuotesTheProgramsAsTheyAre) {
-  const std::string guide = text_of(kSources / "../docs/porting.md");
-  for (const auto& [program, marks] : std::map<std::string, std::vector<std::string>>{
-           {"digits.cpp", {"main", "save", "load", "resume"}}, {"regression.cpp", {"main"}}, {"gan.cpp", {"main"}}}) {
+/// Expects that a page quotes the marked lines of programs.
+void expect_quoted(const std::string& page, const std::map<std::string, std::vector<std::string>>& programs) {
+  const std::string guide = text_of(kSources / "../docs" / page);
+  for (const auto& [program, marks] : programs) {
     for (const std::string& mark : marks) {
-      const std::string quoted = marked_in(text_of(kSources / "porting" / program), mark);
+      const std::string quoted = marked_in(text_of(kSources / program), mark);
       ASSERT_NE(quoted, "") << program << " has no lines marked " << mark;
       EXPECT_NE(guide.find("```cpp\n" + quoted + "```\n"), std::string::npos)
-          << "docs/porting.md does not quote " << mark << " of " << program << ":\n"
+          << "docs/" << page << " does not quote " << mark << " of " << program << ":\n"
           << quoted;
     }
   }
+}
+
+TEST(Examples, ThePortingGuideQuotesTheProgramsAsTheyAre) {
+  expect_quoted("porting.md", {{"porting/digits.cpp", {"main", "save", "load", "resume"}},
+                               {"porting/regression.cpp", {"main"}},
+                               {"porting/gan.cpp", {"main"}}});
+}
+
+TEST(Examples, TheTrainingAndDataGuidesQuoteTheProgramsAsTheyAre) {
+  expect_quoted("training.md",
+                {{"training/whole_batch.cpp", {"gradients", "clipping", "steps", "lbfgs", "natural", "across"}},
+                 {"training/networks_that_change.cpp", {"carried", "target", "growing"}}});
+  expect_quoted("data.md", {{"training/collating.cpp", {"samples", "distribute"}}});
 }
 
 }  // namespace
