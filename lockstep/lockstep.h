@@ -41,6 +41,7 @@
 #include "lockstep/optim/update_rule.h"               // IWYU pragma: export
 #include "lockstep/reduce/reducer.h"                  // IWYU pragma: export
 #include "lockstep/reduce/reduction.h"                // IWYU pragma: export
+#include "lockstep/replica/convert_batch_norm.h"      // IWYU pragma: export
 #include "lockstep/replica/replica_context.h"         // IWYU pragma: export
 #include "lockstep/replica/sync_batch_norm.h"         // IWYU pragma: export
 #include "lockstep/replica/topology.h"                // IWYU pragma: export

@@ -11,6 +11,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "lockstep/replica/norm_layers.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/module_tensors.h"
 #include "lockstep/variable/placement.h"
@@ -124,7 +125,9 @@ ModuleBinding::ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string na
     {
       // The factory may build graphs, and does so under the caller's mode.
       const at::AutoGradMode callers(with_gradient);
+      const ReplacedLayers replaced;
       modules_.push_back(next());
+      replaced.require_gone();
     }
     if (!modules_.back()) {
       throw UsageError("LS-FACTORY",
