@@ -54,6 +54,7 @@
 #include "lockstep/strategy/setup.h"                  // IWYU pragma: export
 #include "lockstep/strategy/state_items.h"            // IWYU pragma: export
 #include "lockstep/strategy/strategy.h"               // IWYU pragma: export
+#include "lockstep/variable/buffers.h"                // IWYU pragma: export
 #include "lockstep/variable/placement.h"              // IWYU pragma: export
 #include "lockstep/variable/replicated.h"             // IWYU pragma: export
 #include "lockstep/variable/summary.h"                // IWYU pragma: export

@@ -3,17 +3,13 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include <utility>
 #include <vector>
 
-#include "lockstep/comm/agreement.h"
-#include "lockstep/core/error.h"
 #include "lockstep/optim/optimizer_state.h"
-#include "lockstep/replica/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/strategy/strategy.h"
+#include "lockstep/variable/module_buffers.h"
 #include "lockstep/variable/registry.h"
-#include "lockstep/variable/value_digests.h"
 
 namespace lockstep {
 
@@ -55,12 +51,16 @@ void Strategy::run_replicas(Mode mode, std::string_view origins,
   const CallScope call(*group_, evaluates ? "Strategy::evaluate" : "Strategy::run",
                        "do the work in the step itself: runs do not nest", internal::Workers::kAll, origins);
   call.require_outermost();
+  internal::LentBuffers lent;  // what an evaluation has of buffers is what a read gives
+  if (evaluates) lent = registry_->buffers().lend(registry_->modules());
   const auto step = [&](ReplicaContext& context) {
     const int64_t r = ContextAccess::local_index(context);
     registry_->begin_run(r);
     if (evaluates) {
       const EvaluationScope scope(*registry_, r);
+      lent.give(r);
       body(context, r);
+      lent.take_back(r);
     } else {
       body(context, r);
     }
@@ -68,6 +68,7 @@ void Strategy::run_replicas(Mode mode, std::string_view origins,
     registry_->check_components(r);
   };
   const auto finish = [&] {
+    registry_->buffers().settle(registry_->modules(), evaluates);
     if (!evaluates) finish_step();
   };
   try {
@@ -92,35 +93,6 @@ void Strategy::undo_run(bool evaluates) noexcept {
   if (evaluates) return;
   registry_->drop_gradients();
   for (int64_t r = 0; r < num_local_replicas(); ++r) ContextAccess::drop_scale_calls(group_->context(r));
-}
-
-/// The end of a step, after all replicas have returned and before the step is counted. Everything that can fail comes
-/// before the first write.
-void Strategy::finish_step() {
-  const int64_t completed = group_->step() + 1;
-  if (verify_every_ > 0 && completed % verify_every_ == 0) {
-    registry_->forget_unused();
-    // Workers go on to exchange averages, so none may leave alone.
-    internal::ValueDigests digests(*group_);
-    const auto all = internal::agree_on_call(group_->rounds(), {.call = "the verification of a step", .step = step()},
-                                             [&](internal::Proposal& mine) {
-                                               registry_->verify();
-                                               if (num_workers() > 1) registry_->add_mirrored(digests);
-                                               // A handle may be left on one worker alone.
-                                               digests.fill_in(mine, /*names_must_match=*/false);
-                                             });
-    digests.require_equal(all, "the verification of a step");
-  }
-  if (!registry_->synchronization().averages_after(completed)) return;
-  std::vector<internal::VariableState*> local;
-  for (const auto& variable : registry_->variables()) {
-    if (variable->is_trained_locally() && !variable->is_slot()) local.push_back(variable.get());
-  }
-  if (local.empty()) return;
-  const internal::ComputeSettingsGuard settings(group_->plan().compute);
-  std::vector<std::pair<internal::VariableState*, at::Tensor>> averages;
-  for (internal::VariableState* variable : local) averages.emplace_back(variable, variable->read());
-  for (const auto& [variable, mean] : averages) variable->write(mean);
 }
 
 internal::BatchUses& Strategy::batch_uses() const { return group_->batch_uses(); }

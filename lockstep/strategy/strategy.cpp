@@ -246,16 +246,18 @@ std::shared_ptr<internal::ModuleBinding> Strategy::bind_modules(
       const internal::RandomScope scope(stream);
       return next();
     };
-    binding = std::make_shared<internal::ModuleBinding>(group_, options.name, next_replicas, *registry_, place);
+    binding = std::make_shared<internal::ModuleBinding>(group_, options.name, options.buffers, next_replicas,
+                                                        *registry_, place);
     for (const Variable& variable : binding->variables()) {
       const at::Tensor& value = variable.state().component(0);
       initial.add(variable.name(), value);
       texts.push_back(fmt::format("'{}', {}, {}{}", variable.name(), internal::shape_text(value),
-                                  internal::kind_of(variable.state().options()),
-                                  variable.trainable() ? "" : ", not trainable"));
+                                  internal::kind_of(variable.state()), variable.trainable() ? "" : ", not trainable"));
     }
     initial.fill_in(mine, /*names_must_match=*/false);
-    mine.detail = fmt::format("make_module of '{}' with {} variables", options.name, binding->variables().size());
+    mine.signature = static_cast<uint64_t>(options.buffers);
+    mine.detail = fmt::format("make_module of '{}' with {} variables, buffers {}", options.name,
+                              binding->variables().size(), internal::name_of(options.buffers));
   };
   // Where one worker cannot make the module, none makes it.
   const auto all =

@@ -116,8 +116,9 @@ class Strategy {
     return expand_and_run(Mode::kStep, arguments_and_fn...);
   }
   /// run() with gradients off, with all modules of the strategy in evaluation mode (their modes are restored after it),
-  /// and with random streams that training does not use. step() does not advance. Where it throws, gradients stay as
-  /// they are.
+  /// and with random streams that training does not use. Where replicas have different values of a module's buffer, all
+  /// have the value that a read gives, as an exported module has it, and training goes on from their own. step() does
+  /// not advance. Where it throws, gradients stay as they are.
   template <class... ArgumentsAndFn>
   auto evaluate(ArgumentsAndFn&&... arguments_and_fn) {
     return expand_and_run(Mode::kEvaluate, arguments_and_fn...);

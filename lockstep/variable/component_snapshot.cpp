@@ -32,6 +32,19 @@ void ComponentSnapshot::take(const at::Tensor& tensor) {
   taken_ = true;
 }
 
+bool ComponentSnapshot::is_of(const at::Tensor& tensor) const {
+  return in_same_place(shell_, tensor) &&
+         (!bytes_.defined() || std::memcmp(bytes_.data_ptr(), address_of(tensor), bytes_.nbytes()) == 0);
+}
+
+at::Tensor ComponentSnapshot::values() const {
+  const at::NoGradGuard no_grad;
+  at::Tensor copy = at::empty_strided(shell_.sizes(), shell_.strides(), shell_.options());
+  if (bytes_.defined()) std::memcpy(copy.data_ptr(), address_of(bytes_), bytes_.nbytes());
+  if (shell_.is_conj()) copy = at::_conj(copy);
+  return shell_.is_neg() ? at::_neg_view(copy) : copy;
+}
+
 void ComponentSnapshot::put_back(at::Tensor& tensor) const {
   const at::NoGradGuard no_grad;
   const auto end = static_cast<std::size_t>(shell_.storage_offset()) * shell_.element_size() +

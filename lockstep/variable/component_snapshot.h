@@ -17,6 +17,10 @@ class ComponentSnapshot {
   bool taken() const { return taken_; }
   /// The run is over: put_back() is not called before the next take(). The memory is kept for it.
   void expire() { taken_ = false; }
+  /// Whether the tensor has the memory, layout and values of the snapshot.
+  bool is_of(const at::Tensor& tensor) const;
+  /// A copy of the values.
+  at::Tensor values() const;
   /// Gives the tensor its memory, layout and values back.
   void put_back(at::Tensor& tensor) const;
 

@@ -31,7 +31,14 @@ void check_equal(const std::string& module, const Registered& first, const Regis
                         kFactoryRule);
 }
 
-VariableAggregation aggregation_of_buffer(const at::Tensor& buffer) {
+/// What becomes of this buffer of a module with `chosen`.
+Buffers buffers_of(const Registered& buffer, const torch::nn::Module& module, Buffers chosen) {
+  if (chosen != Buffers::kSum) return chosen;
+  return has_running_statistics(*owner_of(module, buffer.name).first) ? Buffers::kMean : chosen;
+}
+
+VariableAggregation aggregation_of_buffer(const at::Tensor& buffer, Buffers buffers) {
+  if (are_settled(buffers)) return VariableAggregation::kOnlyFirstReplica;  // all replicas' are equal
   const at::ScalarType type = buffer.scalar_type();
   const bool has_mean = is_trainable_type(type) && at::isFloatingType(type);
   return has_mean ? VariableAggregation::kMean : VariableAggregation::kOnlyFirstReplica;
@@ -90,24 +97,28 @@ std::vector<VariableCopy> one_for_each_replica(const std::vector<VariableCopy>& 
   return all;
 }
 
-VariableOptions options_of(const Registered& tensor, const std::string& module, const Home& home) {
+VariableOptions options_of(const Registered& tensor, const std::string& module, const Home& home, Buffers buffers) {
   VariableOptions options{.name = module + "." + tensor.name,
                           .trainable = !tensor.is_buffer && tensor.tensor.requires_grad()};
   options.synchronization =
       tensor.is_buffer || home.local ? VariableSynchronization::kOnRead : VariableSynchronization::kOnWrite;
-  if (tensor.is_buffer) options.aggregation = aggregation_of_buffer(tensor.tensor);
+  if (tensor.is_buffer) options.aggregation = aggregation_of_buffer(tensor.tensor, buffers);
   if (home.local) options.aggregation = VariableAggregation::kMean;
   return options;
 }
 
 }  // namespace
 
-ModuleBinding::ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string name,
+ModuleBinding::ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string name, Buffers buffers,
                              FunctionRef<std::shared_ptr<torch::nn::Module>()> next, VariableRegistry& registry,
                              const std::source_location& place)
     : group_(std::move(group)), name_(std::move(name)), place_(place), derived_(registry.derived()) {
   if (name_.empty()) {
     throw UsageError("LS-NAME", "make_module was given an empty .name", "leave it out, or name it");
+  }
+  if (buffers < Buffers::kAuto || buffers > Buffers::kEqual) {
+    throw UsageError("LS-OPTION", fmt::format("make_module was given .buffers {}", static_cast<int>(buffers)),
+                     "choose kAuto, kMean, kFirstReplica, kSum or kEqual");
   }
   const bool with_gradient = at::GradMode::is_enabled();
   const at::NoGradGuard no_grad;
@@ -187,6 +198,7 @@ ModuleBinding::ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string na
     std::vector<at::Tensor> components;
     for (const auto& registered : all) components.push_back(registered[distinct[k]].tensor);
     VariableState::Origin origin{.place = place_, .local = home.local};
+    if (first.is_buffer) origin.buffers = buffers_of(first, *modules_.front(), buffers);
     if (has_alias(components)) {
       home.copies = one_for_each_replica(home.copies);
       for (std::size_t r = 1; r < components.size(); ++r) {
@@ -203,8 +215,8 @@ ModuleBinding::ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string na
         if (r != copy.replicas.front()) components[static_cast<std::size_t>(r)].set_data(memory);
       }
     }
-    variables_.emplace_back(
-        make_variable_state(group_, registry.counts(), options_of(first, name_, home), components, origin));
+    variables_.emplace_back(make_variable_state(group_, registry.counts(),
+                                                options_of(first, name_, home, origin.buffers), components, origin));
   }
 }
 

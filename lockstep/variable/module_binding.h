@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "lockstep/core/function_ref.h"
+#include "lockstep/variable/buffers.h"
 #include "lockstep/variable/load_options.h"
 #include "lockstep/variable/variable.h"
 
@@ -40,7 +41,7 @@ class ModuleBinding {
   /// equal, and those that the registry's placement puts into one copy lie in one memory. A parameter that has been
   /// compared is put there before next() is called again, so that at most two modules' parameters are in memory for one
   /// copy; but not one that is a view, or whose memory another tensor shows.
-  ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string name,
+  ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string name, Buffers buffers,
                 FunctionRef<std::shared_ptr<torch::nn::Module>()> next, VariableRegistry& registry,
                 const std::source_location& place);
 

@@ -169,6 +169,21 @@ std::vector<Registered> registered_in(const torch::nn::Module& module) {
   return all;
 }
 
+std::pair<const torch::nn::Module*, std::string> owner_of(const torch::nn::Module& module, std::string_view tensor) {
+  const torch::nn::Module* owner = &module;
+  std::string path;
+  for (std::size_t dot = tensor.find('.'); dot != std::string_view::npos; dot = tensor.find('.')) {
+    const std::string name(tensor.substr(0, dot));
+    const auto children = owner->named_children();
+    const auto* const child = children.find(name);
+    if (child == nullptr) break;
+    owner = child->get();
+    path.append(path.empty() ? "" : ".").append(name);
+    tensor.remove_prefix(dot + 1);
+  }
+  return {owner, path};
+}
+
 std::string text_of(const std::string& name, const at::Tensor& tensor) {
   return fmt::format("{} {} [{}]", name, c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
 }

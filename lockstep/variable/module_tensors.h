@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -30,6 +31,9 @@ struct Registered {
 
 /// Parameters, then buffers, each in order of registration; undefined ones are left out.
 std::vector<Registered> registered_in(const torch::nn::Module& module);
+
+/// The submodule that has registered the tensor of this name, which may be `module` itself, and its name in `module`.
+std::pair<const torch::nn::Module*, std::string> owner_of(const torch::nn::Module& module, std::string_view tensor);
 
 /// "weight Float [4, 2]"
 std::string text_of(const std::string& name, const at::Tensor& tensor);

@@ -15,6 +15,7 @@
 #include "lockstep/reduce/operands.h"
 #include "lockstep/replica/collective_call.h"
 #include "lockstep/replica/replica_group.h"
+#include "lockstep/variable/module_buffers.h"
 #include "lockstep/variable/written_memory.h"
 
 namespace lockstep::internal {
@@ -33,6 +34,10 @@ at::Tensor OnReadState::read() const {
         "LS-NO-AGGREGATION",
         fmt::format("variable '{}' is on-read and has no aggregation, so there is no single value to read", name()),
         "read components(), or create it with kSum, kMean or kOnlyFirstReplica");
+  }
+  if (buffers() == Buffers::kEqual) {
+    const OnReadState* const self = this;
+    require_equal_on_replicas(*group(), {&self, 1});
   }
   const at::Tensor first = plain(component(0));
   if (options().aggregation == VariableAggregation::kOnlyFirstReplica) return group()->of_replica(0, first).clone();
@@ -85,6 +90,16 @@ void OnReadState::write_component(int64_t r, const at::Tensor& value) {
   target.copy_(address_range_of(target).overlaps(address_range_of(value)) ? value.clone() : value);
   component_at(r).expect();
   if (is_trained_locally()) forget_autocast_weights();
+}
+
+at::Tensor OnReadState::before_run(int64_t r) const {
+  const ComponentSnapshot& snapshot = snapshots_[static_cast<std::size_t>(r)];
+  return snapshot.taken() ? plain(snapshot.values()) : plain(component(r));
+}
+
+void OnReadState::restore_component(int64_t r) {
+  const ComponentSnapshot& snapshot = snapshots_[static_cast<std::size_t>(r)];
+  if (snapshot.taken()) snapshot.put_back(component_at(r).tensor);
 }
 
 void OnReadState::end_run() noexcept {

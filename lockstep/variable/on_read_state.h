@@ -21,12 +21,23 @@ class OnReadState final : public VariableState {
   OnReadState(std::shared_ptr<ReplicaGroup> group, std::shared_ptr<VariableCounts> counts, VariableOptions options,
               const std::vector<at::Tensor>& components, const Origin& origin);
 
-  /// A UsageError where it has no aggregation, or where components have become unlike each other.
+  /// A UsageError where it has no aggregation, or where components have become unlike each other; a DivergenceError
+  /// where a buffer with Buffers::kEqual has different components.
   at::Tensor read() const override;
   void write(const at::Tensor& value) override;
   /// Sets local replica r's component. Where the value has another shape, or where other code replaced the memory of a
   /// variable that is trained locally, the component gets memory of the library's again.
   void write_component(int64_t r, const at::Tensor& value);
+
+  /// Whether the run under way has changed local replica r's component.
+  bool has_moved(int64_t r) const {
+    const ComponentSnapshot& snapshot = snapshots_[static_cast<std::size_t>(r)];
+    return snapshot.taken() && !snapshot.is_of(component(r));
+  }
+  /// What the run under way found there. Where it made the variable, or none is under way: what is there.
+  at::Tensor before_run(int64_t r) const;
+  /// Gives local replica r's component that value, and its memory, back.
+  void restore_component(int64_t r);
 
   void begin_run(int64_t r) override { snapshots_[static_cast<std::size_t>(r)].take(component(r)); }
   void keep_step() override { stepped_ = true; }

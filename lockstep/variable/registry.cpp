@@ -93,7 +93,10 @@ VariableOptions resolved(VariableOptions options, at::ScalarType type) {
 
 VariableRegistry::VariableRegistry(std::shared_ptr<ReplicaGroup> group, std::shared_ptr<const Placement> placement,
                                    std::shared_ptr<const Synchronization> synchronization)
-    : group_(std::move(group)), placement_(std::move(placement)), synchronization_(std::move(synchronization)) {}
+    : group_(std::move(group)),
+      placement_(std::move(placement)),
+      synchronization_(std::move(synchronization)),
+      buffers_(group_) {}
 
 std::shared_ptr<VariableState> VariableRegistry::make(VariableOptions options, FunctionRef<at::Tensor()> initial,
                                                       const std::source_location& place) {
@@ -253,6 +256,7 @@ void VariableRegistry::add_together(const std::vector<Variable>& variables) {
 
 void VariableRegistry::add(std::shared_ptr<ModuleBinding> module) {
   add_together(module->variables());
+  buffers_.note(*module);
   modules_.push_back(std::move(module));
   begin_runs(modules_.back()->variables().size());
 }

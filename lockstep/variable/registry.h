@@ -15,6 +15,7 @@
 #include "lockstep/variable/component_table.h"
 #include "lockstep/variable/derived_states.h"
 #include "lockstep/variable/module_binding.h"
+#include "lockstep/variable/module_buffers.h"
 #include "lockstep/variable/on_read_state.h"
 #include "lockstep/variable/placement.h"
 #include "lockstep/variable/synchronization.h"
@@ -77,6 +78,8 @@ class VariableRegistry {
   /// In order of creation. Some may no longer have a handle: see forget_unused.
   const std::vector<std::shared_ptr<VariableState>>& variables() const { return variables_; }
   const std::vector<std::shared_ptr<ModuleBinding>>& modules() const { return modules_; }
+  /// The buffers of these modules.
+  ModuleBuffers& buffers() { return buffers_; }
 
   /// Removes the variables and modules to which no handle is left. Not while replicas run.
   void forget_unused();
@@ -119,6 +122,7 @@ class VariableRegistry {
   std::size_t forget_at_ = 0;              // how many variables make() may find before it looks for unused ones
   std::map<std::string, std::shared_ptr<VariableState>> made_in_steps_;
   std::vector<std::shared_ptr<ModuleBinding>> modules_;
+  ModuleBuffers buffers_;
   std::unordered_set<std::string> like_fresh_;  // all names that were ever given and that fresh_name could give
   int64_t next_number_ = 0;                     // of fresh_name
   const std::shared_ptr<DerivedStates> derived_ = std::make_shared<DerivedStates>();

@@ -13,6 +13,7 @@
 
 #include "lockstep/core/function_ref.h"
 #include "lockstep/replica/replica_context.h"
+#include "lockstep/variable/buffers.h"
 #include "lockstep/variable/load_options.h"
 #include "lockstep/variable/module_binding.h"
 #include "lockstep/variable/variable.h"
@@ -20,7 +21,8 @@
 namespace lockstep {
 
 struct ModuleOptions {
-  std::string name = "model";  // begins the names of its variables; no other module of the strategy may have it
+  std::string name = "model";        // begins the names of its variables; no other module of the strategy may have it
+  Buffers buffers = Buffers::kAuto;  // what becomes of buffers that each replica's forward pass moves
   std::chrono::milliseconds limit = {};  // how long other workers wait for the factory; 0: WorkerTimeouts::work
 };
 
@@ -67,8 +69,8 @@ void export_into(const ModuleBinding& binding, FunctionRef<torch::nn::Module&()>
 /// A handle. Its copies mean the same modules, which live as long as any copy and may outlive their strategy.
 ///
 /// Parameters, frozen ones too, are variables named "<module name>.<parameter>": mirrored, unless the strategy trains
-/// them locally. All buffers are sync-on-read: floating-point ones aggregate by kMean, others by kOnlyFirstReplica. M
-/// is what the factory returns.
+/// them locally. All buffers are sync-on-read; ModuleOptions::buffers says what becomes of those that replicas move
+/// apart, without it a mean of floating-point ones and replica 0's of others. M is what the factory returns.
 ///
 /// A module has all its parameters, buffers and submodules when the factory returns it. No optimizer would train what
 /// is registered or replaced later. state(), load(), export_module() and make_optimizer() throw a UsageError then, and

@@ -127,4 +127,15 @@ std::string kind_of(const VariableOptions& options) {
   return kind;
 }
 
+std::string kind_of(const VariableState& variable) {
+  switch (variable.buffers()) {
+    case Buffers::kAuto:
+    case Buffers::kMean: return kind_of(variable.options());
+    case Buffers::kFirstReplica: return "buffer first";
+    case Buffers::kSum: return "buffer sum";
+    case Buffers::kEqual: return "buffer equal";
+  }
+  return kind_of(variable.options());
+}
+
 }  // namespace lockstep::internal

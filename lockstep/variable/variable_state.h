@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/variable/buffers.h"
 #include "lockstep/variable/component.h"
 #include "lockstep/variable/gradient_form.h"
 #include "lockstep/variable/values.h"
@@ -36,6 +37,7 @@ class VariableState {
     std::vector<std::string> devices = {};  // whose memory each copy is, as the placement named it; empty: LibTorch's
     bool slot = false;                      // an optimizer's
     bool local = false;                     // each replica trains its own: see Synchronization::trains_locally
+    Buffers buffers = Buffers::kAuto;       // of a module's buffer: what becomes of it
   };
 
   virtual ~VariableState() = default;
@@ -48,6 +50,8 @@ class VariableState {
   bool is_slot() const { return origin_.slot; }
   /// Whether it is an on-read variable of which an optimizer updates each component by its replica's gradient.
   bool is_trained_locally() const { return origin_.local; }
+  /// What becomes of it where it is a module's buffer.
+  Buffers buffers() const { return origin_.buffers; }
   /// Whose memory it is: "cpu"; where copies differ, the names of all.
   std::string where() const;
   /// Whose memory each copy is, as the placement named it; empty: LibTorch's own.
@@ -159,5 +163,7 @@ std::shared_ptr<VariableState> make_variable_state(std::shared_ptr<ReplicaGroup>
 
 /// "mirrored", "mirrored sum", "on-read mean", ...
 std::string kind_of(const VariableOptions& options);
+/// The same, and of a module's buffer what becomes of it after each run: "buffer first", "buffer sum", "buffer equal".
+std::string kind_of(const VariableState& variable);
 
 }  // namespace lockstep::internal

@@ -69,7 +69,7 @@ std::vector<VariableRow> together(const std::vector<VariableRow>& rows, std::siz
 VariableRow row_of(const VariableState& variable) {
   const at::Tensor& like = variable.like();
   return {.name = variable.name(),
-          .kind = variable.is_slot() ? "slot" : kind_of(variable.options()),
+          .kind = variable.is_slot() ? "slot" : kind_of(variable),
           .shape = fmt::format("{} [{}]", c10::toString(like.scalar_type()), fmt::join(like.sizes(), ", ")),
           .bytes = variable.bytes(),
           .copies = variable.on_write() ? static_cast<int64_t>(variable.copies().size()) : variable.num_components(),
