@@ -138,7 +138,9 @@ int train(const TrainOptions& options) {
   ModelOptions model_options = options.model;
   const TrainData split = load_data(options.data, model_options);
   const std::string description = strategy->describe();  // while there are no variables, of which it has a table
-  const ReplicatedModel model = strategy->make_module([&] { return make_model(model_options); });
+  // Models with batch normalisation normalize each replica's part; what is evaluated is the mean of the statistics.
+  const ReplicatedModel model =
+      strategy->make_module([&] { return make_model(model_options); }, {.buffers = lockstep::Buffers::kMean});
   const Optimizer optimizer = make_optimizer(*strategy, model, options.optimizer, options.learning_rate);
   const auto data = strategy->distribute(split.train, {.global_batch = options.global_batch,
                                                        .shuffle = true,

@@ -94,7 +94,8 @@ int bench_train(const BenchTrainOptions& options) {
                                     options.wire == "exact" ? WireFormat::kExact : WireFormat::kBFloat16);
   std::optional<WholeFile> json;
   if (strategy->is_chief()) json.emplace(options.json);
-  const ReplicatedModel model = strategy->make_module([&] { return make_model(options.model); });
+  const ReplicatedModel model =
+      strategy->make_module([&] { return make_model(options.model); }, {.buffers = lockstep::Buffers::kMean});
   const std::optional<Calibration> limits = limits_of(options, *strategy);
   forget_peak_memory();
   const Optimizer optimizer = make_optimizer(*strategy, model, options.optimizer, kLearningRate);
