@@ -16,7 +16,7 @@ void OptimizerState::zero_grad(const ReplicaContext& context) {
   for (std::size_t i = 0; i < variables_.size(); ++i) gradients_.release(i, r);
   watch_.forget(r);
   OfReplica& replica = replicas_[static_cast<std::size_t>(r)];
-  replica.consumed = ContextAccess::scale_calls(context);
+  replica.consumed = ContextAccess::scaled_backwards(context);
   replica.dropped = true;
   replica.drops_next = false;
 }

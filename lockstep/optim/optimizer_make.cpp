@@ -70,7 +70,7 @@ OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<
                  }),
       asked_form_(AskedForm::of(form, wire)),
       local_(variables_.front()->is_trained_locally()),
-      watch_(variables_, group_->num_local_replicas(), group_->num_replicas() > 1 && !local_),
+      watch_(variables_, group_->num_local_replicas(), group_->num_replicas() > 1),
       factored_(variables_, factoring),
       replicas_(static_cast<std::size_t>(group_->num_local_replicas())) {
   const auto prefix_of = [&](const VariableState& variable) {
@@ -115,7 +115,7 @@ OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<
     const bool waiting = std::any_of(variables_.begin(), variables_.end(), [&](const auto& variable) {
       return variable->component(r).unsafeGetTensorImpl()->grad().defined();
     });
-    if (!waiting) replicas_[static_cast<std::size_t>(r)].consumed = ContextAccess::scale_calls(group_->context(r));
+    if (!waiting) replicas_[static_cast<std::size_t>(r)].consumed = ContextAccess::scaled_backwards(group_->context(r));
   }
   forget_autocast_weights();  // for the first time it takes memory, which the end of a step must not need
 }

@@ -211,13 +211,12 @@ StepInfo OptimizerState::step(const ReplicaContext& context, const StepOptions& 
   check_clip_value(options);
   const int64_t r = ContextAccess::local_index(context);
   OfReplica& replica = replicas_[static_cast<std::size_t>(r)];
-  const ScaleCalls calls = ContextAccess::scale_calls_since(context, replica.consumed);
-  gradients_.collect(r, calls.weightless(), calls.had_empty_part());
-  if (group_->num_replicas() > 1) {
-    replica.unscaled = calls.all == 0 && ContextAccess::has_batch(context);
-    replica.changed = watch_.changed(r);
-  }
-  replica.consumed = ContextAccess::scale_calls(context);
+  const ScaledBackwards backwards = ContextAccess::scaled_backwards_since(context, replica.consumed);
+  const bool is_empty = ContextAccess::has_empty_part(context);
+  gradients_.collect(r, backwards.weightless(), backwards.had_empty_part() || is_empty);
+  replica.changed = watch_.changed(r);
+  replica.unweighed = is_empty ? std::nullopt : watch_.unweighed(r);  // a replica without samples may have no loss
+  replica.consumed = ContextAccess::scaled_backwards(context);
   replica.drops_next = std::exchange(replica.dropped, false);
   StepMeeting meeting(*this, options, place);
   group_->meet(context, meeting);

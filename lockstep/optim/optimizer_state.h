@@ -104,9 +104,9 @@ class OptimizerState {
   friend class StepMeeting;
   /// What a replica brings to a step beside its gradients.
   struct alignas(64) OfReplica {
-    ScaleCalls consumed;                 // its scale_loss calls up to its last step here
-    bool unscaled = false;               // it was given a Batch and scaled no loss
-    std::optional<std::size_t> changed;  // a variable whose gradient is not what backward left
+    ScaledBackwards consumed;            // up to its last step here, or the last time its gradients were dropped
+    std::optional<std::size_t> changed;    // a variable whose gradient is not what backward left
+    std::optional<std::size_t> unweighed;  // one whose losses had no weight
     bool dropped = false;                // zero_grad was called since the last step
     bool drops_next = false;             // it was before the last step, and not since
   };
@@ -127,6 +127,8 @@ class OptimizerState {
   void follow_schedules() noexcept;
   void take_before();
   void report_findings(const StepOptions& options);
+  void report_unweighed_losses();
+  void report_losses_that_add_up();
   /// Calls fn(part, its lane) for the parts of the update that a lane has work for.
   template <class Fn>
   void for_each_part(int lane, const Fn& fn);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,34 +22,58 @@ namespace lockstep::internal {
 
 void OptimizerState::report_findings(const StepOptions& options) {
   if (group_->num_replicas() == 1) return;
-  const auto present = [&](std::size_t i) { return gradients_.present(i); };
-  if (!options.loss_scaled_by_hand &&
-      std::all_of(replicas_.begin(), replicas_.end(), [](const OfReplica& replica) { return replica.unscaled; })) {
-    for (std::size_t i = 0; i < variables_.size(); ++i) {
-      if (!present(i)) continue;
-      group_->findings().add("LS-LOSS-NOT-SCALED", name_, group_->step(), [&] {
-        return fmt::format(
-            "step {}: {} replicas were given parts of a Batch and no loss went through scale_loss before {}.step, so "
-            "that the gradient of variable '{}' and others is the sum of their means; write "
-            "ctx.scale_loss(mean_loss).backward(), or say StepOptions{{.loss_scaled_by_hand = true}}",
-            group_->step(), group_->num_replicas(), name_, variables_[i]->name());
-      });
-      break;
-    }
+  if (!options.loss_scaled_by_hand) {
+    report_unweighed_losses();
+    report_losses_that_add_up();
   }
-  if (options.gradients_changed_on_purpose) return;
+  if (options.gradients_changed_on_purpose || local_) return;
   for (std::size_t r = 0; r < replicas_.size(); ++r) {
     if (!replicas_[r].changed) continue;
     group_->findings().add("LS-GRADIENT-CHANGED", name_, group_->step(), [&] {
       return fmt::format(
-          "step {}: the gradient of variable '{}' was changed on replica {} between backward and {}.step, where it is "
-          "this replica's part of the sum alone; to clip write optimizer.step(ctx, {{.clip_global_norm = norm}}) "
-          "instead of clip_grad_norm_, or say StepOptions{{.gradients_changed_on_purpose = true}}",
+          "step {}: the gradient of variable '{}' was changed or replaced on replica {} between backward and {}.step, "
+          "where it is this replica's part of the sum alone; to clip write optimizer.step(ctx, {{.clip_global_norm = "
+          "norm}}) instead of clip_grad_norm_, or say StepOptions{{.gradients_changed_on_purpose = true}}",
           group_->step(), variables_[*replicas_[r].changed]->name(), group_->first_replica() + static_cast<int64_t>(r),
           name_);
     });
     break;
   }
+}
+
+void OptimizerState::report_unweighed_losses() {
+  const auto is_unweighed = [](const OfReplica& replica) { return replica.unweighed.has_value(); };
+  // Where one replica alone has gradients, nothing is added to them.
+  const auto enough = std::min<std::ptrdiff_t>(2, static_cast<std::ptrdiff_t>(replicas_.size()));
+  if (std::ranges::count_if(replicas_, is_unweighed) < enough || watch_.any_weighed()) return;
+  const std::size_t i = *std::ranges::find_if(replicas_, is_unweighed)->unweighed;
+  group_->findings().add("LS-LOSS-NOT-SCALED", name_, group_->step(), [&] {
+    return fmt::format(
+        "step {}: no loss went through scale_loss before {}.step, so that the gradient of variable '{}' and others is "
+        "the sum over {} replicas of what each alone has, probably {} times too large; give run() a Batch that each "
+        "replica has its part of (strategy.split(input, target), strategy.distribute) and write "
+        "ctx.scale_loss(mean_loss).backward(); where the loss has its weight already, write ctx.scale_loss(loss, 1, 1) "
+        "or say StepOptions{{.loss_scaled_by_hand = true}}",
+        group_->step(), name_, variables_[i]->name(), group_->num_replicas(), group_->num_replicas());
+  });
+}
+
+void OptimizerState::report_losses_that_add_up() {
+  const std::optional<GradientWatch::AddedUp> found = watch_.added_up();
+  if (!found) return;
+  group_->findings().add("LS-LOSS-NOT-SCALED", name_ + ": losses that add up", group_->step(), [&] {
+    const auto text = [](const LossPass& pass) {
+      const std::string_view file = pass.place.file_name();
+      return fmt::format("{}:{} in step {}", file.substr(file.rfind('/') + 1), pass.place.line(), pass.step);
+    };
+    return fmt::format(
+        "step {}: {}.step adds the gradients of several losses that each have the weight of a whole batch ({}; {}), so "
+        "that their sum is as many times too large; to accumulate micro-batches write ctx.scale_loss(mean_loss, part, "
+        "whole), the whole being the total over all replicas and micro-batches of the step, or ctx.scale_loss(mean_loss "
+        "/ micro_batches); where the earlier gradients are not wanted, call {}.zero_grad(ctx); where the sum is meant, "
+        "say StepOptions{{.loss_scaled_by_hand = true}}",
+        group_->step(), name_, text(found->first), text(found->last), name_);
+  });
 }
 
 std::vector<NotFinite> OptimizerState::gradients_not_finite() const {

@@ -184,7 +184,7 @@ struct AllReduceBackward final : torch::autograd::Node {
 std::vector<at::Tensor> mine_among(const ReplicaContext& context, const std::vector<at::Tensor>& values,
                                    const std::vector<at::Tensor>& results) {
   const int64_t id = context.replica_id();
-  const at::Tensor nobody = at::full({}, context.num_replicas(), at::kLong);
+  const at::Tensor nobody = at::full({}, ContextAccess::group(context).num_replicas(), at::kLong);
   std::vector<at::Tensor> claims;
   for (std::size_t k = 0; k < values.size(); ++k) {
     claims.push_back(at::where(values[k].eq(results[k]), at::full({}, id, at::kLong), nobody));

@@ -150,10 +150,11 @@ at::Tensor all_gather(const ReplicaContext& context, const at::Tensor& value, in
 
 at::Tensor broadcast(const ReplicaContext& context, ReplicaId from, const at::Tensor& value,
                      const std::source_location& place) {
-  if (from < 0 || from >= context.num_replicas()) {
+  const int64_t replicas = ContextAccess::group(context).num_replicas();
+  if (from < 0 || from >= replicas) {
     throw UsageError("LS-REPLICA-RANGE",
-                     fmt::format("broadcast was asked for replica {} of {}", from.value(), context.num_replicas()),
-                     fmt::format("choose a replica from 0 to {}", context.num_replicas() - 1));
+                     fmt::format("broadcast was asked for replica {} of {}", from.value(), replicas),
+                     fmt::format("choose a replica from 0 to {}", replicas - 1));
   }
   BroadcastMeeting meeting(ContextAccess::group(context), from, value, place);
   ContextAccess::group(context).meet(context, meeting);

@@ -62,6 +62,7 @@ ReplicaId ReplicaContext::replica_id() const {
 
 int64_t ReplicaContext::num_replicas() const {
   check_is_current("num_replicas()");
+  losses_->ask_for_counts();
   return group_.num_replicas();
 }
 
@@ -75,13 +76,19 @@ int64_t ReplicaContext::step() const {
   return group_.step();
 }
 
-at::Tensor ReplicaContext::scale_loss(const at::Tensor& mean_loss) const {
+at::Tensor ReplicaContext::scale_loss(const at::Tensor& mean_loss, const std::source_location& place) const {
   const Share& share = the_batch("scale_loss(mean_loss)");
-  return scale_loss(mean_loss, share.part, share.whole);
+  return weigh(mean_loss, share.part, share.whole, /*is_of_batch=*/true, place);
 }
 
-at::Tensor ReplicaContext::scale_loss(const at::Tensor& mean_loss, Count part, Count whole) const {
+at::Tensor ReplicaContext::scale_loss(const at::Tensor& mean_loss, Count part, Count whole,
+                                      const std::source_location& place) const {
   check_is_current("scale_loss");
+  return weigh(mean_loss, part, whole, /*is_of_batch=*/false, place);
+}
+
+at::Tensor ReplicaContext::weigh(const at::Tensor& mean_loss, Count part, Count whole, bool is_of_batch,
+                                 const std::source_location& place) const {
   if (!mean_loss.defined()) {
     throw UsageError("LS-NOT-DENSE", "scale_loss was given an undefined tensor",
                      "give the loss that the step computed");
@@ -92,13 +99,31 @@ at::Tensor ReplicaContext::scale_loss(const at::Tensor& mean_loss, Count part, C
         "give finite counts with 0 <= part <= whole, the whole being the total over all replicas and micro-batches: "
         "ctx.all_reduce(Reduction::kSum, part) gives it");
   }
-  if (!group_.evaluating()) {
-    ++scale_calls_.all;
-    if (part.value() > 0) ++scale_calls_.weighted;
-    look_for_padding_in(mean_loss);
+  const bool is_whole = part.value() == whole.value();
+  const double weight = part.value() == 0 ? 0 : part.value() / whole.value();
+  if (group_.evaluating()) {
+    if (part.value() == 0) return internal::zero_that_keeps_graph(mean_loss);
+    return is_whole ? mean_loss : internal::weighted_loss(mean_loss, weight);
   }
-  if (part.value() == 0) return internal::zero_that_keeps_graph(mean_loss);
-  return part.value() == whole.value() ? mean_loss : internal::weighted_loss(mean_loss, part.value() / whole.value());
+  look_for_padding_in(mean_loss);
+  const internal::ScaledLosses::Loss loss{weight, is_of_batch, share_.part + padding_, place};
+  if (!mean_loss.requires_grad()) {  // it weighs something else, such as a gradient by hand; no backward will tell
+    losses_->ask_for_counts();
+    internal::ScaledLosses::went_through(losses_, loss, nullptr, mean_loss);
+  }
+  if (part.value() == 0) {
+    const at::Tensor zero = internal::zero_that_keeps_graph(mean_loss);
+    internal::watch_backward(zero, mean_loss, loss, losses_);
+    return zero;
+  }
+  had_loss_not_finite_ = had_loss_not_finite_ || internal::is_seen_not_finite(mean_loss);
+  if (!is_whole) return internal::weighted_loss(mean_loss, loss, losses_);
+  if (group_.num_replicas() == 1) {
+    losses_->count_whole();
+  } else {
+    internal::watch_backward(mean_loss, mean_loss, loss, losses_);
+  }
+  return mean_loss;
 }
 
 void ReplicaContext::look_for_padding_in(const at::Tensor& loss) const {
@@ -114,11 +139,19 @@ void ReplicaContext::look_for_padding_in(const at::Tensor& loss) const {
   });
 }
 
-int64_t ReplicaContext::global_batch_size() const { return the_batch("global_batch_size()").whole; }
+int64_t ReplicaContext::global_batch_size() const {
+  losses_->ask_for_counts();
+  return the_batch("global_batch_size()").whole;
+}
+
+void ReplicaContext::look_for_counts_in(Reduction reduction, const at::Tensor& value) const {
+  if (reduction == Reduction::kSum && value.defined() && !value.requires_grad()) losses_->ask_for_counts();
+}
 
 at::Tensor ReplicaContext::all_reduce(Reduction reduction, const at::Tensor& value,
                                       const std::source_location& place) const {
   check_is_current("all_reduce");
+  look_for_counts_in(reduction, value);
   return internal::all_reduce(*this, reduction, value, place);
 }
 
@@ -135,11 +168,13 @@ at::Tensor ReplicaContext::all_reduce_number(Reduction reduction, double value,
 std::vector<at::Tensor> ReplicaContext::all_reduce(Reduction reduction, const std::vector<at::Tensor>& values,
                                                    const std::source_location& place) const {
   check_is_current("all_reduce");
+  for (const at::Tensor& value : values) look_for_counts_in(reduction, value);
   return internal::all_reduce(*this, reduction, values, place);
 }
 
 at::Tensor ReplicaContext::all_gather(const at::Tensor& value, int64_t axis, const std::source_location& place) const {
   check_is_current("all_gather");
+  look_for_counts_in(Reduction::kSum, value);
   return internal::all_gather(*this, value, axis, place);
 }
 
@@ -160,6 +195,7 @@ at::Generator ReplicaContext::shared_random() const {
 
 void ReplicaContext::merge(internal::Meeting& meeting) const {
   check_is_current("merge_call");
+  losses_->ask_for_counts();  // it may give each replica anything
   group_.meet(*this, meeting);
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <source_location>
 #include <span>
@@ -78,10 +79,13 @@ class ReplicaContext {
   /// Pass the whole loss through it. A replica whose calls all had weight 0 brings no gradient to the next
   /// optimizer.step, not even the gradient of a penalty on the weights that was added outside. Write
   /// `scale_loss(mean_loss + penalty)`, which gives the penalty the same share as the loss. See docs/training.md.
-  at::Tensor scale_loss(const at::Tensor& mean_loss) const;
+  at::Tensor scale_loss(const at::Tensor& mean_loss,
+                        const std::source_location& place = std::source_location::current()) const;
   /// The same with the caller's own counts: `mean_loss` times part / whole, where `whole` is the total over all
-  /// replicas and all micro-batches of the step, as `all_reduce(Reduction::kSum, part)` gives it.
-  at::Tensor scale_loss(const at::Tensor& mean_loss, Count part, Count whole) const;
+  /// replicas and all micro-batches of the step, as `all_reduce(Reduction::kSum, part)` gives it. A loss that has its
+  /// weight already is given as `scale_loss(loss, 1, 1)`, which leaves it as it is and says so.
+  at::Tensor scale_loss(const at::Tensor& mean_loss, Count part, Count whole,
+                        const std::source_location& place = std::source_location::current()) const;
   /// Samples in the whole global batch of the Batch that was passed to run(). Throws a UsageError unless there was
   /// exactly one.
   int64_t global_batch_size() const;
@@ -171,7 +175,11 @@ class ReplicaContext {
   ReplicaContext(internal::ReplicaGroup& group, int64_t local_index) : group_(group), local_index_(local_index) {}
   /// Throws the UsageError of a context that is used where it is not valid.
   void check_is_current(const char* call) const;
+  at::Tensor weigh(const at::Tensor& mean_loss, Count part, Count whole, bool is_of_batch,
+                   const std::source_location& place) const;
   const Share& the_batch(const char* call) const;
+  /// A sum over the replicas of what has no graph is perhaps of counts, by which the program weighs its loss.
+  void look_for_counts_in(Reduction reduction, const at::Tensor& value) const;
   /// Adds a finding where a loss depends on rows of padding.
   void look_for_padding_in(const at::Tensor& loss) const;
   void merge(internal::Meeting& meeting) const;
@@ -183,9 +191,10 @@ class ReplicaContext {
   internal::ReplicaGroup& group_;
   const int64_t local_index_;
   Share share_;
-  mutable internal::ScaleCalls scale_calls_;  // in training: an evaluation has no gradients
-  internal::ScaleCalls scale_calls_dropped_;  // the calls up to the last drop of gradients, by a failed run
-  int64_t padding_ = 0;                       // rows of the Batch of share_ that are no samples
+  int64_t padding_ = 0;  // rows of the Batch of share_ that are no samples
+  const std::shared_ptr<internal::ScaledLosses> losses_ = std::make_shared<internal::ScaledLosses>();
+  internal::ScaledBackwards dropped_;         // the backwards up to the last drop of gradients, by a failed run
+  mutable bool had_loss_not_finite_ = false;  // in the run under way
 };
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <c10/util/Type.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -129,13 +130,14 @@ void ReplicaGroup::run(RunMode mode, FunctionRef<void(ReplicaContext&)> body, Fu
   const auto errors = pool_->run(
       [&](int64_t r) {
         ReplicaContext& context = *contexts_[r];
-        restart_streams(r);
+        begin_run(r);
         if (kAutocastCachePerThread) forget_autocast_weights();  // an assignment between runs could not
         const ContextScope in_step(context, streams_[r].own);
         body(context);
       },
       state_.step);
   state_.running = false;
+  report_losses();
   if (std::any_of(errors.begin(), errors.end(), [](const auto& error) { return error != nullptr; })) {
     throw_replica_error(errors);
   }
@@ -159,9 +161,29 @@ void ReplicaGroup::run(RunMode mode, FunctionRef<void(ReplicaContext&)> body, Fu
   rounds_->set_next_step(state_.step);
 }
 
-void ReplicaGroup::restart_streams(int64_t r) {
+void ReplicaGroup::begin_run(int64_t r) {
   streams_[r].own.restart(state_.stream_of(block_.id_of(r)));
   streams_[r].shared.restart(state_.shared_stream());
+  ReplicaContext& context = *contexts_[r];
+  context.losses_->begin_run(state_.step);
+  context.had_loss_not_finite_ = false;
+}
+
+void ReplicaGroup::report_losses() {
+  std::vector<int64_t> replicas;
+  for (const auto& context : contexts_) {
+    if (context->had_loss_not_finite_) replicas.push_back(block_.id_of(context->local_index_).value());
+  }
+  if (replicas.empty()) return;
+  findings_.add("LS-NOT-FINITE", "scale_loss", state_.step, [&] {
+    const std::string worker =
+        num_workers() == 1 ? std::string() : fmt::format(" (worker {})", rounds_->worker_index());
+    return fmt::format(
+        "step {}: a loss that went through scale_loss is infinite or NaN on replica {}{}; look at the samples of this "
+        "step, lower the learning rate, or let the optimizer refuse or leave out such steps: "
+        "StepOptions{{.check_finite = true}}, {{.skip_non_finite = true}}",
+        state_.step, fmt::join(replicas, ", "), worker);
+  });
 }
 
 namespace {

@@ -104,7 +104,8 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
     RandomStream shared;
   };
 
-  void restart_streams(int64_t local_index);
+  void begin_run(int64_t local_index);
+  void report_losses();
   [[noreturn]] void throw_replica_error(std::span<const std::exception_ptr> errors) const;
 
   const LanePlan plan_;
@@ -175,15 +176,18 @@ struct ContextAccess {
   static int64_t local_index(const ReplicaContext& context) { return context.local_index_; }
   static ReplicaGroup& group(const ReplicaContext& context) { return context.group_; }
   static void check_is_current(const ReplicaContext& context, const char* call) { context.check_is_current(call); }
-  static const ScaleCalls& scale_calls(const ReplicaContext& context) { return context.scale_calls_; }
-  /// The calls after `mark` whose gradients were not dropped.
-  static ScaleCalls scale_calls_since(const ReplicaContext& context, const ScaleCalls& mark) {
-    return context.scale_calls_.since(later(mark, context.scale_calls_dropped_));
+  static const std::shared_ptr<ScaledLosses>& losses(const ReplicaContext& context) { return context.losses_; }
+  static const ScaledBackwards& scaled_backwards(const ReplicaContext& context) { return context.losses_->counts(); }
+  /// Those after `mark` whose gradients were not dropped.
+  static ScaledBackwards scaled_backwards_since(const ReplicaContext& context, const ScaledBackwards& mark) {
+    return scaled_backwards(context).since(later(mark, context.dropped_));
   }
-  /// Call it after gradients were dropped: calls of scale_loss until now count no more.
-  static void drop_scale_calls(ReplicaContext& context) { context.scale_calls_dropped_ = context.scale_calls_; }
-  /// Whether run() was given a Batch.
-  static bool has_batch(const ReplicaContext& context) { return context.share_.batches > 0; }
+  /// Call it after gradients were dropped: backwards until now count no more.
+  static void drop_scaled_backwards(ReplicaContext& context) { context.dropped_ = scaled_backwards(context); }
+  /// Whether this replica's part of the one Batch that run() was given has no samples.
+  static bool has_empty_part(const ReplicaContext& context) {
+    return context.share_.batches == 1 && context.share_.part == 0;
+  }
   /// Tells a context which part of the batch is its replica's; `batches` is how many Batch arguments run() was given.
   static void set_share(ReplicaContext& context, int batches, int64_t part, int64_t whole, int64_t padding) {
     context.share_ = {batches, part, whole};

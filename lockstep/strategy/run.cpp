@@ -92,7 +92,7 @@ void Strategy::undo_run(bool evaluates) noexcept {
   }
   if (evaluates) return;
   registry_->drop_gradients();
-  for (int64_t r = 0; r < num_local_replicas(); ++r) ContextAccess::drop_scale_calls(group_->context(r));
+  for (int64_t r = 0; r < num_local_replicas(); ++r) ContextAccess::drop_scaled_backwards(group_->context(r));
 }
 
 internal::BatchUses& Strategy::batch_uses() const { return group_->batch_uses(); }

@@ -51,6 +51,7 @@ auto Strategy::check_and_run(Mode mode, const Refs& args, Fn& fn) {
   if constexpr (Step::kFits) {
     const char* const name = mode == Mode::kEvaluate ? "evaluate" : "run";
     const int64_t replicas = num_local_replicas();
+    const int64_t all_replicas = num_replicas();
     std::apply([&](const auto&... each) { (internal::check_argument(name, each, replicas), ...); }, args);
     if (mode == Mode::kStep && step() == 0) std::apply([&](const auto&... each) { (watch(each), ...); }, args);
     std::string origins;
@@ -63,7 +64,7 @@ auto Strategy::check_and_run(Mode mode, const Refs& args, Fn& fn) {
       return std::apply(
           [&](const auto&... each) -> decltype(auto) {
             internal::BatchShare share;
-            (internal::add_share(share, each, r, num_replicas()), ...);
+            (internal::add_share(share, each, r, all_replicas), ...);
             set_share(context, share);
             return fn(context, internal::component_of(each, r)...);
           },

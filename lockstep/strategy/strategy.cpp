@@ -43,6 +43,7 @@ void Strategy::require_outside_of_step(const char* call, const char* inside) {
 
 using internal::CallScope;
 using internal::ComputeSettingsGuard;
+using internal::ContextAccess;
 using internal::VariableState;
 
 namespace {
@@ -150,7 +151,10 @@ Strategy::~Strategy() {
   kept->push_back({std::move(registry_), std::move(host_)});
 }
 
-int64_t Strategy::num_replicas() const { return group_->num_replicas(); }
+int64_t Strategy::num_replicas() const {
+  if (const ReplicaContext* const step = internal::current_context()) ContextAccess::losses(*step)->ask_for_counts();
+  return group_->num_replicas();
+}
 int64_t Strategy::num_local_replicas() const { return group_->num_local_replicas(); }
 ReplicaId Strategy::first_replica() const { return group_->first_replica(); }
 int64_t Strategy::num_workers() const { return group_->num_workers(); }

@@ -8,6 +8,7 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
+#include <functional>
 #include <mutex>
 
 #include "tests/support/programs.h"
@@ -133,6 +134,37 @@ TEST_P(FindingsOf, AGradientChangedInPlaceOnOneReplica) {
   EXPECT_EQ(count("LS-GRADIENT-CHANGED"), if_several(1));
   EXPECT_EQ(log_.count("'model.output.bias'"), if_several(1));
   EXPECT_EQ(log_.count("replica " + std::to_string(GetParam() - 1)), if_several(1));
+}
+
+TEST_P(FindingsOf, AGradientThatAnotherTensorReplaced) {
+  run(
+      [&](ReplicaContext& ctx, const Batch& part) {
+        ctx.scale_loss(loss(ctx, part)).backward();
+        for (const Tensor& parameter : model_(ctx)->parameters()) parameter.mutable_grad() = parameter.grad() * 0.5;
+        optimizer_.step(ctx);
+      },
+      2);
+  EXPECT_EQ(count("LS-GRADIENT-CHANGED"), if_several(2));
+  EXPECT_EQ(log_.count("LS-GRADIENT-CHANGED"), if_several(1));
+}
+
+TEST_P(FindingsOf, AnotherTensorOfTheSameValuesIsNone) {
+  const auto wide = strategy_.make_module([] { return nn::Linear(300, 256); }, {.name = "wide"});
+  const auto for_wide = strategy_.make_optimizer(wide, torch::optim::SGDOptions(0.01));
+  const std::vector<std::function<Tensor(const Tensor&)>> changes{
+      [](const Tensor& gradient) { return gradient.clone(); }, [](const Tensor& gradient) { return gradient.detach(); },
+      [](const Tensor& gradient) { return gradient.to(torch::kDouble).to(torch::kFloat); },
+      [](const Tensor&) { return Tensor(); },  // of a layer that is left as it is
+  };
+  for (const auto& change : changes) {
+    run([&](ReplicaContext& ctx, const Batch& part) {
+      const Tensor input = part.input.to(torch::kFloat).repeat({1, 75});  // few samples: gradients may be factors
+      ctx.scale_loss(wide(ctx)->forward(input).square().mean()).backward();
+      for (const Tensor& parameter : wide(ctx)->parameters()) parameter.mutable_grad() = change(parameter.grad());
+      for_wide.step(ctx);
+    });
+  }
+  for (const Finding& finding : strategy_.findings()) ADD_FAILURE() << finding.code << ": " << finding.text;
 }
 
 TEST_P(FindingsOf, AChangeOnPurposeIsNone) {
