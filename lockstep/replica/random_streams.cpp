@@ -169,6 +169,51 @@ DefaultGeneratorGuard::~DefaultGeneratorGuard() {
   }
 }
 
+namespace {
+
+at::CPUGeneratorImpl& default_generator() {
+  return *at::check_generator<at::CPUGeneratorImpl>(at::detail::getDefaultCPUGenerator());
+}
+
+/// Whether nothing was drawn since the generator was seeded.
+bool is_fresh(const at::mt19937_data_pod& state) { return state.left_ == 1 && state.next_ == 0; }
+
+/// In a generator that makes its next block of numbers at the next draw, the place in the old block says nothing.
+void set_place_in_old_block(uint32_t place) {
+  at::mt19937_data_pod state = default_generator().engine().data();
+  state.next_ = place;
+  at::mt19937 engine;
+  engine.set_data(state);
+  default_generator().set_engine(engine);
+}
+
+constexpr uint32_t kMark = at::MERSENNE_STATE_N;
+
+bool is_marked(const at::mt19937_data_pod& state) { return state.left_ == 1 && state.next_ == kMark; }
+
+int marking_watches = 0;  // guarded by the generator's mutex
+
+}  // namespace
+
+DefaultGeneratorWatch::DefaultGeneratorWatch() : seed_(at::detail::getDefaultCPUGenerator().current_seed()) {
+  const std::lock_guard<std::mutex> lock(default_generator().mutex_);
+  // So that it is not as it will be after the same seed again.
+  if (is_fresh(default_generator().engine().data())) set_place_in_old_block(kMark);
+  is_marked_ = is_marked(default_generator().engine().data());
+  if (is_marked_) ++marking_watches;
+}
+
+DefaultGeneratorWatch::~DefaultGeneratorWatch() {
+  if (!is_marked_) return;
+  const std::lock_guard<std::mutex> lock(default_generator().mutex_);
+  if (--marking_watches == 0 && is_marked(default_generator().engine().data())) set_place_in_old_block(0);
+}
+
+bool DefaultGeneratorWatch::was_seeded() const {
+  const std::lock_guard<std::mutex> lock(default_generator().mutex_);
+  return default_generator().current_seed() != seed_ || is_fresh(default_generator().engine().data());
+}
+
 int intercept_random_operators() {
   static const int count = register_kernels();
   return count;

@@ -90,6 +90,21 @@ class DefaultGeneratorGuard {
   const at::Tensor before_;
 };
 
+/// Finds out whether LibTorch's default generator is seeded while this lives, also with the seed that it has. Any
+/// thread. What the generator draws stays as it is.
+class DefaultGeneratorWatch {
+ public:
+  DefaultGeneratorWatch();
+  ~DefaultGeneratorWatch();
+  DefaultGeneratorWatch(const DefaultGeneratorWatch&) = delete;
+  DefaultGeneratorWatch& operator=(const DefaultGeneratorWatch&) = delete;
+  bool was_seeded() const;
+
+ private:
+  const uint64_t seed_;
+  bool is_marked_ = false;
+};
+
 /// Makes sure that LibTorch's random operators are intercepted, and returns how many are. Any thread may call.
 int intercept_random_operators();
 

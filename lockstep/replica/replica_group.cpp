@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "lockstep/comm/agreement.h"
@@ -107,6 +108,13 @@ bool ReplicaGroup::stop() {
   return false;
 }
 
+namespace {
+
+/// A program that seeds in a step does so in each.
+bool is_looked_at(int64_t run) { return run < 8 || run % 256 == 0; }
+
+}  // namespace
+
 void ReplicaGroup::run(RunMode mode, FunctionRef<void(ReplicaContext&)> body, FunctionRef<void()> finish) {
   if (!pool_) throw InternalError("LS-INTERNAL", "a run after the strategy ended", "please report it");
   /// However the run ends, later calls find that no run is under way.
@@ -127,6 +135,8 @@ void ReplicaGroup::run(RunMode mode, FunctionRef<void(ReplicaContext&)> body, Fu
   state_.mode = mode;
   state_.running = true;
   merge_stream_.restart(state_.merge_stream());
+  std::optional<DefaultGeneratorWatch> default_generator;
+  if (is_looked_at(runs_++)) default_generator.emplace();
   const auto errors = pool_->run(
       [&](int64_t r) {
         ReplicaContext& context = *contexts_[r];
@@ -138,6 +148,8 @@ void ReplicaGroup::run(RunMode mode, FunctionRef<void(ReplicaContext&)> body, Fu
       state_.step);
   state_.running = false;
   report_losses();
+  if (default_generator && default_generator->was_seeded()) report_seed();
+  default_generator.reset();
   if (std::any_of(errors.begin(), errors.end(), [](const auto& error) { return error != nullptr; })) {
     throw_replica_error(errors);
   }
@@ -167,6 +179,16 @@ void ReplicaGroup::begin_run(int64_t r) {
   ReplicaContext& context = *contexts_[r];
   context.losses_->begin_run(state_.step);
   context.had_loss_not_finite_ = false;
+}
+
+void ReplicaGroup::report_seed() {
+  findings_.add("LS-SEED-IN-STEP", "torch::manual_seed", state_.step, [&] {
+    return fmt::format(
+        "step {}: LibTorch's default generator was seeded while the step ran (torch::manual_seed), which does nothing "
+        "for the step: operators draw from each replica's own stream, ctx.random(); for the same numbers each time "
+        "give the operator a generator of its own: torch::rand({{n}}, at::make_generator<at::CPUGeneratorImpl>(seed))",
+        state_.step);
+  });
 }
 
 void ReplicaGroup::report_losses() {

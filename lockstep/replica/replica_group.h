@@ -106,6 +106,7 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
 
   void begin_run(int64_t local_index);
   void report_losses();
+  void report_seed();
   [[noreturn]] void throw_replica_error(std::span<const std::exception_ptr> errors) const;
 
   const LanePlan plan_;
@@ -120,6 +121,7 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   RandomStream merge_stream_;     // used while all replicas are at rest
   RunState state_;
   bool stop_requested_ = false;
+  int64_t runs_ = 0;                          // since this group began
   std::atomic<const void*> caller_{nullptr};  // the thread whose call is under way
   Findings findings_;
   BatchUses batch_uses_;
