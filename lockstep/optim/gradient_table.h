@@ -112,6 +112,9 @@ class GradientTable {
   std::shared_ptr<const Rows> own_rows(std::size_t i, int64_t r) const;
   /// What agree_on_presence() was told of all workers.
   const ToldOfGradients& told() const { return told_; }
+  /// Whether local replica r's gradient of variable i is finite everywhere; true where it has none. Call between
+  /// collect(r) and the release of r's gradients.
+  bool is_finite(std::size_t i, int64_t r) const;
   /// For a message: the local replicas whose gradient of variable i is not finite everywhere. Call when all have
   /// collected.
   std::vector<int64_t> replicas_not_finite(std::size_t i) const;

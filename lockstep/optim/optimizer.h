@@ -47,13 +47,14 @@ struct StepOptions {
   /// throws a NonFiniteError that names the variables, replicas and workers, on all of them, and applies nothing. The
   /// check reads the gradients once more.
   bool check_finite = false;
-  /// Says that the loss has its weight although it never went through scale_loss. Then this is no finding.
+  /// Says that the losses have their weight although they never went through scale_loss, or several did. Then this is
+  /// no finding.
   bool loss_scaled_by_hand = false;
   /// Says that gradients are changed between backward and step on purpose. Then this is no finding.
   bool gradients_changed_on_purpose = false;
   /// Checks as check_finite does. Where an element is infinite or NaN, skips the update on all replicas and does not
   /// throw, also where check_finite is set: nothing is applied, step counts stay, the gradients are consumed,
-  /// StepInfo::applied is false, global_norm is the norm that was found, which may be infinite or NaN, and the log
+  /// StepInfo::applied is false, global_norm is the norm that was found, which may be infinite or NaN, and a finding
   /// names variables, replicas and workers.
   bool skip_non_finite = false;
 };

@@ -181,6 +181,7 @@ class StepMeeting final : public Meeting {
     // Rows are written where they are: here nothing can fail any more, on this worker or another.
     optimizer_.for_each_part(lane,
                              [](OptimizerState::Part& part, int own_lane) { part.rows.update(own_lane, part.clip); });
+    optimizer_.look_at_gradients(lane);
     const LanePlan& plan = optimizer_.group_->plan();
     for (int64_t k = 0; k < plan.num_replicas_of(lane); ++k) optimizer_.settle(plan.first_replica_of(lane) + k);
   }
@@ -325,6 +326,7 @@ void OptimizerState::end_step() {
     if (!is_skipped_) part.info.global_norm = part.factor * part.global_norm();
     part.info.applied = applied;
   }
+  report_not_finite();
   auto foreign = parts_.front().rows.take_foreign_writes();
   for (Part& part : parts_) part.rows.skip();
   if (local_) return;  // foreign writes are looked for where replicas must be equal

@@ -104,11 +104,12 @@ class OptimizerState {
   friend class StepMeeting;
   /// What a replica brings to a step beside its gradients.
   struct alignas(64) OfReplica {
-    ScaledBackwards consumed;            // up to its last step here, or the last time its gradients were dropped
+    ScaledBackwards consumed;              // up to its last step here, or the last time its gradients were dropped
     std::optional<std::size_t> changed;    // a variable whose gradient is not what backward left
     std::optional<std::size_t> unweighed;  // one whose losses had no weight
-    bool dropped = false;                // zero_grad was called since the last step
-    bool drops_next = false;             // it was before the last step, and not since
+    std::vector<std::size_t> not_finite;   // after an update: variables whose gradients are not finite
+    bool dropped = false;                  // zero_grad was called since the last step
+    bool drops_next = false;               // it was before the last step, and not since
   };
   /// Step counts and settings as they were before this run changed them.
   struct Before {
@@ -178,6 +179,11 @@ class OptimizerState {
   /// Throws on all workers, or skips the update on all, where a gradient is not finite on any.
   void check_finite(const StepOptions& options);
   std::vector<NotFinite> gradients_not_finite() const;
+  /// Where the norm of an update is not finite, notes which of the lane's replicas have brought that. Call after the
+  /// update, before their gradients are released.
+  void look_at_gradients(int lane) noexcept;
+  /// Then makes it a finding.
+  void report_not_finite();
   std::string text_of(const std::vector<NotFinite>& all) const;
   void skip_update();
   void settle(int64_t local_replica);
@@ -219,6 +225,7 @@ class OptimizerState {
   };
   std::deque<Part> parts_;
   std::deque<Coefficients> coefficients_;  // of the step under way; the parts point to them
+  bool found_not_finite_ = false;          // and said it
   bool is_skipped_ = false;                // the update of the step under way: a gradient was not finite
   GradientWatch watch_;
   FactoredWeights factored_;

@@ -220,6 +220,16 @@ std::vector<std::size_t> RowUpdate::variables_not_finite() const {
   return found;
 }
 
+std::vector<std::size_t> RowUpdate::replicas_not_finite(std::size_t i) const {
+  std::vector<std::size_t> found;
+  for (const Target& target : targets_) {
+    for (std::size_t r = 0; target.variable == i && r < target.rows.size(); ++r) {
+      if (target.rows[r] && !at::isfinite(target.rows[r]->values).all().item<bool>()) found.push_back(r);
+    }
+  }
+  return found;
+}
+
 bool RowUpdate::sum_is_finite(std::size_t i) const {
   LaneWork work = lanes_.front();
   const auto is_finite = [&]<class T>(const Target& target, T) {

@@ -44,6 +44,8 @@ class RowUpdate {
   double sum_of_squares() const;
   /// The variables whose part of it is not finite.
   std::vector<std::size_t> variables_not_finite() const;
+  /// Those whose rows of variable i are not finite everywhere, as add() was given them.
+  std::vector<std::size_t> replicas_not_finite(std::size_t i) const;
   /// Whether the sum over replicas of variable i's rows is finite everywhere.
   bool sum_is_finite(std::size_t i) const;
   /// As FusedUpdate's.

@@ -1,9 +1,12 @@
 // What a step finds: losses that were not scaled, gradients that were changed by hand, and gradients that are not
 // finite.
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <set>
 #include <string>
@@ -14,7 +17,6 @@
 #include "lockstep/comm/agreement.h"
 #include "lockstep/core/blocks.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/log.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/replica/replica_group.h"
 
@@ -69,7 +71,8 @@ void OptimizerState::report_losses_that_add_up() {
     return fmt::format(
         "step {}: {}.step adds the gradients of several losses that each have the weight of a whole batch ({}; {}), so "
         "that their sum is as many times too large; to accumulate micro-batches write ctx.scale_loss(mean_loss, part, "
-        "whole), the whole being the total over all replicas and micro-batches of the step, or ctx.scale_loss(mean_loss "
+        "whole), the whole being the total over all replicas and micro-batches of the step, or "
+        "ctx.scale_loss(mean_loss "
         "/ micro_batches); where the earlier gradients are not wanted, call {}.zero_grad(ctx); where the sum is meant, "
         "say StepOptions{{.loss_scaled_by_hand = true}}",
         group_->step(), name_, text(found->first), text(found->last), name_);
@@ -142,8 +145,72 @@ void OptimizerState::check_finite(const StepOptions& options) {
     throw NonFiniteError("LS-NOT-FINITE", what + "; the step was not applied",
                          "lower the learning rate, clip the gradient, or look at the samples of this step");
   }
-  log(LogLevel::kWarning, fmt::format("{}; {}.step was skipped, as StepOptions::skip_non_finite asks", what, name_));
+  group_->findings().add("LS-NOT-FINITE", name_ + ": skipped", group_->step(), [&] {
+    return fmt::format("{}; {}.step was skipped, as StepOptions::skip_non_finite asks", what, name_);
+  });
   skip_update();
+}
+
+void OptimizerState::look_at_gradients(int lane) noexcept try {
+  if (is_skipped_) return;
+  const LanePlan& plan = group_->plan();
+  const Part* looked_at = nullptr;
+  std::vector<std::size_t> suspects;
+  for (int64_t k = 0; k < plan.num_replicas_of(lane); ++k) {
+    const int64_t r = plan.first_replica_of(lane) + k;
+    const Part& part = parts_[local_ ? static_cast<std::size_t>(r) : 0];
+    if (std::exchange(looked_at, &part) != &part) {
+      suspects.clear();
+      if (!std::isfinite(part.update.sum_of_squares())) suspects = part.update.variables_not_finite();
+    }
+    std::vector<std::size_t>& found = replicas_[static_cast<std::size_t>(r)].not_finite;
+    for (const std::size_t i : suspects) {
+      if (found.size() == (found_not_finite_ ? 1 : kMostNotFinite)) break;
+      if (!gradients_.is_finite(i, r)) found.push_back(i);
+    }
+  }
+} catch (...) {  // without memory nothing is noted
+}
+
+void OptimizerState::report_not_finite() {
+  if (is_skipped_) return;
+  const auto is_suspect = [](const Part& part) { return !std::isfinite(part.info.global_norm); };
+  if (std::ranges::none_of(parts_, is_suspect)) return;
+  std::vector<std::vector<NotFinite>> found(1);
+  for (std::size_t r = 0; r < replicas_.size(); ++r) {
+    const auto id = static_cast<uint64_t>(group_->first_replica() + static_cast<int64_t>(r));
+    for (const std::size_t i : std::exchange(replicas_[r].not_finite, {})) found.push_back({{i, {id}, false}});
+  }
+  for (std::size_t p = 0; p < parts_.size(); ++p) {
+    const Part& part = parts_[p];
+    for (const std::size_t i : part.rows.variables_not_finite()) {
+      for (const std::size_t r : part.rows.replicas_not_finite(i)) {
+        const int64_t first = row_exchange_ ? 0 : group_->first_replica().value();
+        found.push_back({{i, {static_cast<uint64_t>(first) + r + (local_ ? p : 0)}, false}});
+      }
+    }
+  }
+  // A sum that is not finite, of gradients that are, or of another worker's, leaves weights that are not. Squares alone
+  // overflow much earlier.
+  if (std::ranges::all_of(found, [](const auto& one) { return one.empty(); }) && !local_) {
+    const at::NoGradGuard no_grad;
+    for (const std::size_t i : parts_.front().update.variables_not_finite()) {
+      if (!at::isfinite(variables_[i]->memory(0)).all().item<bool>()) found.push_back({{i, {}, true}});
+      if (found.size() > kMostNotFinite) break;
+    }
+  }
+  const std::vector<NotFinite> all = join(found);
+  if (all.empty()) return;
+  found_not_finite_ = true;
+  const bool is_elsewhere = all.front().in_sum && group_->num_workers() > 1;
+  group_->findings().add("LS-NOT-FINITE", name_, group_->step(), [&] {
+    return fmt::format(
+        "step {}: the gradient is not finite for {}{}, and {}.step was applied with it; look at the samples of this "
+        "step, "
+        "lower the learning rate or clip the gradient; StepOptions{{.check_finite = true}} makes an error of such a "
+        "step, {{.skip_non_finite = true}} leaves it out",
+        group_->step(), text_of(all), is_elsewhere ? ", while this worker's replicas brought finite ones" : "", name_);
+  });
 }
 
 void OptimizerState::skip_update() {
