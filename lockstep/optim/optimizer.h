@@ -40,9 +40,6 @@ struct StepOptions {
   /// the factor of torch::nn::utils::clip_grad_norm_. So a norm that is NaN makes every gradient NaN, and an infinite
   /// norm makes all finite gradients zero; check_finite refuses such a step instead.
   std::optional<double> clip_global_norm = std::nullopt;
-  /// Limits each element of the summed gradient to [-clip_value, clip_value], as torch::nn::utils::clip_grad_value_
-  /// does. NaN stays NaN; of a complex number both parts are limited. A UsageError together with clip_global_norm.
-  std::optional<double> clip_value = std::nullopt;
   /// Checks every gradient, and the sum, before anything is written. Where an element is infinite or NaN, the step
   /// throws a NonFiniteError that names the variables, replicas and workers, on all of them, and applies nothing. The
   /// check reads the gradients once more.
@@ -57,6 +54,9 @@ struct StepOptions {
   /// StepInfo::applied is false, global_norm is the norm that was found, which may be infinite or NaN, and a finding
   /// names variables, replicas and workers.
   bool skip_non_finite = false;
+  /// Limits each element of the summed gradient to [-clip_value, clip_value], as torch::nn::utils::clip_grad_value_
+  /// does. NaN stays NaN; of a complex number both parts are limited. A UsageError together with clip_global_norm.
+  std::optional<double> clip_value = std::nullopt;
 };
 
 /// What make_optimizer may be told beyond the rule's own options.

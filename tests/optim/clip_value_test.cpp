@@ -37,7 +37,7 @@ TEST(ClipValue, IsTheClippingOfTorch) {
     StepInfo info;
     strategy.run([&](ReplicaContext& ctx) {
       w.value(ctx).mutable_grad() = gradient / 2;
-      const StepInfo own = optimizer.step(ctx, {.clip_value = 0.5, .loss_scaled_by_hand = true});
+      const StepInfo own = optimizer.step(ctx, {.loss_scaled_by_hand = true, .clip_value = 0.5});
       if (ctx.replica_id().value() == 0) info = own;
     });
     Tensor like = start.clone().requires_grad_();
@@ -70,7 +70,7 @@ TEST(ClipValue, OfSparseRowsIsThatOfDenseOnes) {
     strategy.run([&](ReplicaContext& ctx) {
       const Tensor ids = torch::tensor({1, 1, 4, static_cast<int>(ctx.replica_id().value())}, torch::kLong);
       table(ctx)->forward(ids).sum().backward();
-      optimizer.step(ctx, {.clip_value = 1.5, .loss_scaled_by_hand = true});
+      optimizer.step(ctx, {.loss_scaled_by_hand = true, .clip_value = 1.5});
     });
     return table.state().at("weight");
   };
