@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/data/dataset.h"
+#include "lockstep/optim/rules.h"
 #include "lockstep/replica/sync_batch_norm.h"
 #include "lockstep/strategy/metrics.h"
 #include "lockstep/testing/conformance_checks.h"
@@ -28,6 +29,7 @@ using torch::optim::SGDOptions;
 struct Features {
   bool clip = false;        // of gradients that are far too large
   bool groups = false;      // weights and biases have different options
+  bool own_rules = false;   // weights and biases have rules of the program's own, and a schedule
   bool accumulate = false;  // two micro-batches in a step
   bool averages = false;
   bool metrics = false;
@@ -58,21 +60,35 @@ Dataset samples() {
   return data::from_tensors(input.to(at::kFloat), input.sum(1, /*keepdim=*/true).mul(0.5).to(at::kFloat));
 }
 
-Optimizer optimizer_of(Strategy& strategy, const Replicated<std::shared_ptr<FeatureNet>>& model, bool groups) {
-  if (!groups) return strategy.make_optimizer(model, SGDOptions(0.05).momentum(0.9));
-  ParameterGroup<SGDOptions> weights{.variables = {}, .options = SGDOptions(0.02).momentum(0.9).weight_decay(0.01)};
-  ParameterGroup<SGDOptions> biases{};
+/// Weights are trained by `of_weights`, and biases by `of_biases`.
+template <class Options>
+Optimizer optimizer_of_groups(Strategy& strategy, const Replicated<std::shared_ptr<FeatureNet>>& model,
+                              const Options& of_weights, const Options& of_biases) {
+  ParameterGroup<Options> weights{.variables = {}, .options = of_weights};
+  ParameterGroup<Options> biases{};
   for (const Variable& variable : model.variables()) {
     if (variable.trainable()) (variable.name().ends_with("weight") ? weights : biases).variables.push_back(variable);
   }
-  return strategy.make_optimizer(std::vector<ParameterGroup<SGDOptions>>{weights, biases}, SGDOptions(0.2));
+  return strategy.make_optimizer(std::vector<ParameterGroup<Options>>{weights, biases}, of_biases);
+}
+
+Optimizer optimizer_of(Strategy& strategy, const Replicated<std::shared_ptr<FeatureNet>>& model, const Features& use) {
+  if (use.groups) {
+    return optimizer_of_groups(strategy, model, SGDOptions(0.02).momentum(0.9).weight_decay(0.01), SGDOptions(0.2));
+  }
+  if (!use.own_rules) return strategy.make_optimizer(model, SGDOptions(0.05).momentum(0.9));
+  // One rule takes whole variables, the other parts of them.
+  const Optimizer optimizer = optimizer_of_groups(strategy, model, UpdateRuleOptions{.rule = rules::lamb()},
+                                                  UpdateRuleOptions{.rule = rules::nadam({.epsilon = 1e-3})});
+  optimizer.set_schedule(schedules::cosine(0.02, 10, {.end = 0.002, .warm_up = 2}));
+  return optimizer;
 }
 
 /// Two epochs of six steps; with SyncBatchNorm, of one step each, so that no replica is without samples.
 TrainingProgram program(Features use) {
   return [use](Strategy& strategy, const std::function<void()>& observe) {
     const auto model = strategy.make_module([&] { return std::make_shared<FeatureNet>(use.sync_norm); });
-    const Optimizer optimizer = optimizer_of(strategy, model, use.groups);
+    const Optimizer optimizer = optimizer_of(strategy, model, use);
     std::optional<MovingAverage> average;
     if (use.averages) average = strategy.make_moving_average(model, {.decay = 0.5});
     std::optional<metrics::Mean> mean;
@@ -108,10 +124,12 @@ void all_features(const Shape& shape) {
   expect_same_bits(shape,
                    program({.clip = true, .groups = true, .accumulate = true, .averages = shared, .metrics = true}));
   expect_same_bits(shape, program({.metrics = true, .sync_norm = true}));
+  expect_same_bits(shape, program({.clip = true, .own_rules = true}));
 }
 
 void clipping(const Shape& shape) { expect_like_one_device(shape, program({.clip = true})); }
 void groups(const Shape& shape) { expect_like_one_device(shape, program({.groups = true})); }
+void own_rules(const Shape& shape) { expect_like_one_device(shape, program({.own_rules = true})); }
 void accumulation(const Shape& shape) { expect_like_one_device(shape, program({.accumulate = true})); }
 void averages(const Shape& shape) { expect_like_one_device(shape, program({.averages = true})); }
 void metrics_add_up(const Shape& shape) { expect_like_one_device(shape, program({.metrics = true})); }
@@ -212,9 +230,10 @@ constexpr const char* kGradients =
 constexpr std::array<ShapeCheck, 1> kFeaturesChecks{{
     {"AllFeaturesGiveTheSameBitsEachTimeAndOnAnyLanes", all_features, kFunctions},
 }};
-constexpr std::array<ShapeCheck, 8> kOneDeviceChecks{{
+constexpr std::array<ShapeCheck, 9> kOneDeviceChecks{{
     {"ClippingIsOneDevices", clipping, kGradients},
     {"ParameterGroupsAreOneDevices", groups, kGradients},
+    {"RulesOfTheProgramAreOneDevices", own_rules, kGradients},
     {"AccumulationIsOneDevices", accumulation, kGradients},
     {"MovingAveragesAreOneDevices", averages, kGradients},
     {"MetricsAreOneDevices", metrics_add_up, kGradients},
