@@ -9,11 +9,17 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/input_metadata.h>
 
 #include <cmath>
 #include <limits>
+#include <sstream>
+#include <string>
 #include <string_view>
 #include <typeinfo>
+#include <vector>
+
+#include "lockstep/core/node_shape.h"
 
 namespace lockstep::internal {
 
@@ -113,6 +119,31 @@ at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys, c
       at::matmul(queries / std::sqrt(static_cast<double>(queries.size(-1))), keys.transpose(-2, -1));
   return at::matmul((scores + later).softmax(-1), values);
 #endif
+}
+
+std::vector<int64_t> shape_made_by(const torch::autograd::Node& node) {
+  std::vector<int64_t> shape;
+  if (node.num_inputs() != 1) return shape;
+  const torch::autograd::InputMetadata& made = node.input_metadata(0);
+#if LOCKSTEP_TORCH_AT_LEAST(2, 0)
+  if (made.is_nested_tensor()) return shape;
+  for (const c10::SymInt& size : made.shape_as_dim_vector()) {
+    if (size.is_symbolic()) return {};
+    shape.push_back(size.expect_int());
+  }
+#else
+  // This version tells the shape in the text of an error alone: "... expected shape compatible with [2, 3]".
+  const std::string text = made.incompatible_shape_error_message(0, at::Tensor(at::empty({0}))).str();
+  const std::size_t begin = text.rfind("compatible with [");
+  if (begin == std::string::npos || text.back() != ']') return shape;
+  const std::size_t first = text.find('[', begin) + 1;
+  std::istringstream sizes(text.substr(first, text.size() - 1 - first));
+  for (std::string size; std::getline(sizes, size, ',');) {
+    if (size.find_first_not_of(" 0123456789") != std::string::npos) return {};  // of a nested tensor
+    shape.push_back(std::stoll(size));
+  }
+#endif
+  return shape;
 }
 
 }  // namespace lockstep::internal

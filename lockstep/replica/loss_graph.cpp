@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/core/checksum.h"
+#include "lockstep/core/node_shape.h"
 
 namespace lockstep::internal {
 
@@ -34,17 +35,6 @@ bool is_of_parameter_alone(const Node& node) {
   return false;
 }
 
-/// The shape of the tensor that the operator made; empty for a number, and where it made several.
-std::vector<int64_t> shape_of(const Node& node) {
-  std::vector<int64_t> shape;
-  if (node.num_inputs() != 1 || node.input_metadata(0).is_nested_tensor()) return shape;
-  for (const c10::SymInt& size : node.input_metadata(0).shape_as_dim_vector()) {
-    if (size.is_symbolic()) return {};
-    shape.push_back(size.expect_int());
-  }
-  return shape;
-}
-
 bool begins_with_one_of(const std::string& name, std::initializer_list<std::string_view> all) {
   return std::any_of(all.begin(), all.end(), [&](std::string_view one) { return name.rfind(one, 0) == 0; });
 }
@@ -52,7 +42,7 @@ bool begins_with_one_of(const std::string& name, std::initializer_list<std::stri
 /// Whether a number is a product, or a sum of products alone.
 bool is_product(const Node& node, int depth = 0) {
   const std::string name = node.name();
-  if (begins_with_one_of(name, {"Div", "Mul"})) return shape_of(node).empty();
+  if (begins_with_one_of(name, {"Div", "Mul"})) return shape_made_by(node).empty();
   if (depth == kMostTerms || !begins_with_one_of(name, {"Add", "Sub", "Neg"})) return false;
   const auto& edges = node.next_edges();
   return std::any_of(edges.begin(), edges.end(), [](const auto& edge) { return edge.is_valid(); }) &&
@@ -73,7 +63,7 @@ LossGraph look_at_graph(Node& root, int64_t rows) {
     const Node& node = *nodes[i];
     const std::string name = node.name();
     found.kind = found.kind * 31 + checksum(name.data(), static_cast<int64_t>(name.size()));
-    const std::vector<int64_t> shape = shape_of(node);
+    const std::vector<int64_t> shape = shape_made_by(node);
     if (!shape.empty() && !is_of_parameter_alone(node)) {
       has_all_rows = has_all_rows || shape[0] == rows || (shape.size() > 1 && shape[1] == rows);
       if (next_to_loss == 0) next_to_loss = shape[0];
