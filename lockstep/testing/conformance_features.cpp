@@ -199,7 +199,7 @@ void any_parameter(const Shape& shape) {
   const auto optimizer = strategy->make_optimizer(model, SGDOptions(0.5));
   strategy->run([&](ReplicaContext& ctx) {
     (model(ctx)->sum() * static_cast<double>(ctx.replica_id() + 1)).backward();
-    optimizer.step(ctx);
+    optimizer.step(ctx, {.loss_scaled_by_hand = true});
   });
   const double sum = static_cast<double>(shape.replicas * (shape.replicas + 1)) / 2;
   const auto seen = strategy->run([&](ReplicaContext& ctx) {
