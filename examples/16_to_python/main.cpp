@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
 
   lockstep::MirroredStrategy strategy({.devices = {"cpu:0"}, .replicas = 2, .seed = 7});
   auto model = strategy.make_module([] {
-    return torch::nn::Sequential(torch::nn::Flatten(), torch::nn::Linear(784, 32), torch::nn::BatchNorm1d(32),
+    return torch::nn::Sequential(torch::nn::Flatten(), torch::nn::Linear(784, 32), lockstep::SyncBatchNorm(32),
                                  torch::nn::ReLU(), torch::nn::Linear(32, 10));
   });
   auto optimizer = strategy.make_optimizer(model, torch::optim::AdamOptions(1e-3));
