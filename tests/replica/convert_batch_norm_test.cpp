@@ -2,6 +2,7 @@
 #include "lockstep/replica/convert_batch_norm.h"
 
 #include <gtest/gtest.h>
+#include <torch/nn/functional/instancenorm.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
