@@ -127,8 +127,9 @@ std::map<std::string, at::Tensor> load_optimizer_state(const fs::path& file, con
     problems.push_back(fmt::format("it is of {} parameters, and '{}' has {} variables", ids.size(), here.name(),
                                    here.variables().size()));
   }
-  if (static_cast<int64_t>(groups.size()) != here.num_groups()) {
-    problems.push_back(fmt::format("it has {} groups, and '{}' has {}", groups.size(), here.name(), here.num_groups()));
+  if (static_cast<int64_t>(groups.size()) != here.counts().num_groups()) {
+    problems.push_back(
+        fmt::format("it has {} groups, and '{}' has {}", groups.size(), here.name(), here.counts().num_groups()));
   }
   std::map<std::string, at::Tensor> state = optimizer.state();
   for (std::size_t i = 0; problems.empty() && i < ids.size(); ++i) {

@@ -1,5 +1,5 @@
 // From one sum to new weights: adds the replicas' gradients and updates weights and slots in one pass over memory.
-// Walk: optim/optimizer_state.cpp -> here -> reduce/tree_sum.inc
+// Walk: optim/optimizer_step.cpp -> here -> reduce/tree_sum.inc
 #pragma once
 
 #include <ATen/core/TensorBody.h>

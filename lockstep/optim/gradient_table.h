@@ -1,5 +1,5 @@
 // From backward to leaves: each replica's gradient of each variable, in memory, as factors or as rows.
-// Walk: the user's step function -> here -> optim/optimizer_state.cpp
+// Walk: the user's step function -> here -> optim/optimizer_step.cpp
 #pragma once
 
 #include <ATen/core/TensorBody.h>

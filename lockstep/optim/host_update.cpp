@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <istream>
@@ -135,16 +134,6 @@ void give(const Places& places, const std::shared_ptr<std::byte>& memory, const 
 
 }  // namespace
 
-AskedForm AskedForm::of(UpdateForm form, WireFormat wire) {
-  AskedForm asked{form, wire};
-  const char* const text = std::getenv("LOCKSTEP_HOST_MEMORY");
-  const std::string_view set = text ? text : "";
-  asked.host_memory = set != "off";
-  if (set.empty() || set == "auto" || set == "off") return asked;
-  throw UsageError("LS-ENVIRONMENT", fmt::format("LOCKSTEP_HOST_MEMORY is '{}'", set),
-                   "set it to auto or off, or leave it unset");
-}
-
 std::unique_ptr<HostUpdate> HostUpdate::agree(const ReplicaGroup& group, const std::vector<UpdateTarget>& targets,
                                               const std::string& name, const AskedForm& asked, std::string& why_not) {
   const auto fill_in = [&](Proposal& mine) {
@@ -166,13 +155,10 @@ std::unique_ptr<HostUpdate> HostUpdate::agree(const ReplicaGroup& group, const s
   }
   const Hosts hosts(host_ids);
   why_not = why_not_shared(all, hosts, asked.form);
-  if (!why_not.empty() && asked.form == UpdateForm::kHostMemory) {
-    throw UsageError(
-        "LS-UPDATE-FORM",
-        fmt::format("the update of '{}' is asked for host memory, which workers cannot share: {}", name, why_not),
-        "ask for another form, or for auto: see docs/multi-worker.md");
+  if (!why_not.empty()) {
+    asked.require_no_host_memory(name, why_not);
+    return nullptr;
   }
-  if (!why_not.empty()) return nullptr;
   LaneRange lanes{0, 0, 0};
   const int64_t self = group.rounds().worker_index();
   for (const int64_t w : hosts.workers_of(hosts.host_of(self))) {

@@ -8,8 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/core/update_form.h"
-#include "lockstep/core/wire_format.h"
+#include "lockstep/optim/forms/asked_form.h"
 #include "lockstep/optim/fused_update.h"
 #include "lockstep/optim/host_gradients.h"
 #include "lockstep/optim/hosts.h"
@@ -18,17 +17,6 @@ namespace lockstep::internal {
 
 class GradientTable;
 class ReplicaGroup;
-
-/// By which form the program and the environment want an optimizer's variables to be updated.
-struct AskedForm {
-  UpdateForm form = UpdateForm::kAuto;
-  WireFormat wire = WireFormat::kExact;
-  bool host_memory = true;  // whether the environment lets workers of a host share memory
-
-  /// Both, and whether LOCKSTEP_HOST_MEMORY is not "off". A UsageError (LS-ENVIRONMENT) for a text that is neither
-  /// empty, "auto" nor "off".
-  static AskedForm of(UpdateForm form, WireFormat wire);
-};
 
 /// An update that the workers of each host share. Weights with their checksums, and slots, lie in memory that all
 /// workers map, each in two halves. In a step each worker updates its share of the blocks: it reads the one half, and

@@ -38,19 +38,19 @@ const std::string& Optimizer::name() const { return here().name(); }
 
 double Optimizer::read_learning_rate(int64_t group) const {
   const CallScope call(*here().group(), "Optimizer::learning_rate", kBetweenSteps, internal::Workers::kThis);
-  return here().learning_rate(group);
+  return here().counts().rule(group).learning_rate();
 }
 
-int64_t Optimizer::num_groups() const { return here().num_groups(); }
+int64_t Optimizer::num_groups() const { return here().counts().num_groups(); }
 
 double Optimizer::momentum(int64_t group) const {
   const CallScope call(*here().group(), "Optimizer::momentum", kBetweenSteps, internal::Workers::kThis);
-  return here().rule(group).settings().momentum;
+  return here().counts().rule(group).settings().momentum;
 }
 
 double Optimizer::weight_decay(int64_t group) const {
   const CallScope call(*here().group(), "Optimizer::weight_decay", kBetweenSteps, internal::Workers::kThis);
-  return here().rule(group).settings().weight_decay;
+  return here().counts().rule(group).settings().weight_decay;
 }
 
 void Optimizer::set_in_groups(const char* call, std::optional<int64_t> group,
@@ -60,10 +60,10 @@ void Optimizer::set_in_groups(const char* call, std::optional<int64_t> group,
   internal::OptimizerState& state = here();
   const CallScope scope(*state.group(), call, kBetweenSteps, internal::Workers::kAll, name());
   const int64_t first = group.value_or(0);
-  const int64_t end = group ? first + 1 : state.num_groups();
+  const int64_t end = group ? first + 1 : state.counts().num_groups();
   std::vector<RuleSettings> settings;
   const auto check = [&] {
-    for (int64_t g = first; g < end; ++g) settings.push_back(changed(state.rule(g)));
+    for (int64_t g = first; g < end; ++g) settings.push_back(changed(state.counts().rule(g)));
   };
   // Where a worker or a group refuses the value, none sets it.
   if (scope.is_agreed()) {
@@ -74,8 +74,8 @@ void Optimizer::set_in_groups(const char* call, std::optional<int64_t> group,
     check();
   }
   for (int64_t g = first; g < end; ++g) {
-    if (schedule != nullptr) state.set_schedule(*schedule, g);
-    state.set(settings[static_cast<std::size_t>(g - first)], g);
+    if (schedule != nullptr) state.counts().set_schedule(*schedule, g);
+    state.counts().set(settings[static_cast<std::size_t>(g - first)], g);
   }
 }
 
@@ -86,7 +86,7 @@ void Optimizer::set_schedule_of(const Schedule& schedule, std::optional<int64_t>
                        "give a function of the step, such as schedules::cosine(0.1, 1000)");
     }
     RuleSettings settings = rule.settings();
-    settings.learning_rate = internal::rate_of(schedule, here().applied_steps(), name());
+    settings.learning_rate = internal::rate_of(schedule, here().counts().applied_steps(), name());
     return settings;
   };
   set_in_groups("Optimizer::set_schedule", group, at_once, &schedule);

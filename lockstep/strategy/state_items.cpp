@@ -155,7 +155,7 @@ StateItem item_of(const std::string& name, const DistributedDataset& data) {
 StateItem rule_item(const std::shared_ptr<OptimizerState>& optimizer, int64_t group) {
   const std::string name = fmt::format("{}/rule/{}", optimizer->name(), group);
   const auto read = [optimizer, group]() -> Tensors {
-    const std::string_view rule = optimizer->rule(group).name();
+    const std::string_view rule = optimizer->counts().rule(group).name();
     return {at::tensor(std::vector<int64_t>(rule.begin(), rule.end()), at::kLong)};
   };
   const auto write = [name, read](const Tensors& values) {
@@ -165,24 +165,24 @@ StateItem rule_item(const std::shared_ptr<OptimizerState>& optimizer, int64_t gr
                      "make the optimizer with the rule of the state");
   };
   StateItem item{name, Kind::kRule, read, write};
-  item.is_of_torch = !optimizer->rule(group).own();
+  item.is_of_torch = !optimizer->counts().rule(group).own();
   return item;
 }
 
 /// Learning rates, weight decays and, where they can be set, momentums of an optimizer's groups.
 void add_settings(std::vector<StateItem>& items, const std::shared_ptr<OptimizerState>& optimizer) {
   using internal::RuleSettings;
-  for (int64_t g = 0; g < optimizer->num_groups(); ++g) {
-    const internal::GroupRule& rule = optimizer->rule(g);
+  for (int64_t g = 0; g < optimizer->counts().num_groups(); ++g) {
+    const internal::GroupRule& rule = optimizer->counts().rule(g);
     const auto add = [&](const char* what, Kind kind, double RuleSettings::*setting, auto check) {
       items.push_back(number<double>(
           fmt::format("{}/{}/{}", optimizer->name(), what, g), kind,
-          [optimizer, g, setting] { return optimizer->rule(g).settings().*setting; },
+          [optimizer, g, setting] { return optimizer->counts().rule(g).settings().*setting; },
           [optimizer, g, setting, check](double value) {
-            check(optimizer->rule(g), value);
-            RuleSettings settings = optimizer->rule(g).settings();
+            check(optimizer->counts().rule(g), value);
+            RuleSettings settings = optimizer->counts().rule(g).settings();
             settings.*setting = value;
-            optimizer->set(settings, g);
+            optimizer->counts().set(settings, g);
           }));
       if (kind == Kind::kOption) items.back().made_with = rule.made_with().*setting;
     };
@@ -228,12 +228,13 @@ std::vector<StateItem> Strategy::state_items() const {
       const bool first = counted.insert(variable).second;
       items.push_back(number<int64_t>(
           first ? variable + "/step" : fmt::format("{}/{}/step", variable, optimizer->name()), Kind::kStepCount,
-          [optimizer, i] { return optimizer->steps(i); }, [optimizer, i](int64_t n) { optimizer->set_steps(i, n); }));
+          [optimizer, i] { return optimizer->counts().steps(i); },
+          [optimizer, i](int64_t n) { optimizer->counts().set_steps(i, n); }));
     }
     items.push_back(number<double>(
         fmt::format("{}/extra_steps/0", optimizer->name()), Kind::kOption,
-        [optimizer] { return static_cast<double>(optimizer->extra_steps()); },
-        [optimizer](double steps) { optimizer->set_extra_steps(static_cast<int64_t>(steps)); }));
+        [optimizer] { return static_cast<double>(optimizer->counts().extra_steps()); },
+        [optimizer](double steps) { optimizer->counts().set_extra_steps(static_cast<int64_t>(steps)); }));
     items.back().made_with = 0;
     add_settings(items, optimizer);
   }

@@ -320,9 +320,13 @@ Optimizer Strategy::make_optimizer_from(const std::vector<Rule>& rules, const Op
   std::vector<internal::RuleGroup> groups;
   const auto rule_of = [](const auto* options) { return internal::make_rule(*options); };
   for (const Rule& rule : rules) groups.push_back({rule.variables, std::visit(rule_of, rule.options)});
+  const internal::OptimizerSetup setup{.group = group_,
+                                       .name = std::move(name),
+                                       .factoring = factoring_,
+                                       .asked = internal::AskedForm::of(update_form_, wire_),
+                                       .slots = slots_};
   auto state =
-      std::make_shared<internal::OptimizerState>(group_, std::move(groups), std::move(name), registry_->placement(),
-                                                 factoring_, update_form_, wire_, slots_, has_optimizer);
+      std::make_shared<internal::OptimizerState>(setup, std::move(groups), registry_->placement(), has_optimizer);
   const auto waiting = registry_->waiting();
   if (waiting) waiting->check_order(state->name(), state->slots());
   registry_->add_together(state->slots());

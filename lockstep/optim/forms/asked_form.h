@@ -1,0 +1,24 @@
+// By which form the program and the environment want an optimizer's variables to be updated.
+#pragma once
+
+#include <string>
+
+#include "lockstep/core/update_form.h"
+#include "lockstep/core/wire_format.h"
+
+namespace lockstep::internal {
+
+struct AskedForm {
+  UpdateForm form = UpdateForm::kAuto;
+  WireFormat wire = WireFormat::kExact;
+  bool host_memory = true;  // whether the environment lets workers of a host share memory
+
+  /// Both, and whether LOCKSTEP_HOST_MEMORY is not "off". A UsageError (LS-ENVIRONMENT) for a text that is neither
+  /// empty, "auto" nor "off".
+  static AskedForm of(UpdateForm form, WireFormat wire);
+
+  /// Throws a UsageError (LS-UPDATE-FORM) where host memory is asked for, which workers cannot share.
+  void require_no_host_memory(const std::string& optimizer, const std::string& why) const;
+};
+
+}  // namespace lockstep::internal

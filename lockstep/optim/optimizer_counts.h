@@ -1,0 +1,98 @@
+// What an optimizer counts and is set to: updates, rules with their settings, and schedules; and how a run that fails
+// rolls them back.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/function_ref.h"
+#include "lockstep/optim/group_rule.h"
+#include "lockstep/optim/schedule.h"
+#include "lockstep/variable/variable_state.h"
+
+namespace lockstep::internal {
+
+class ReplicaGroup;
+
+/// Used while all replicas are at rest.
+class OptimizerCounts {
+ public:
+  /// `rule_of[i]` is the index of variable i's rule. `name` is the optimizer's.
+  OptimizerCounts(std::shared_ptr<ReplicaGroup> group, std::string name,
+                  std::vector<std::shared_ptr<VariableState>> variables, std::vector<std::unique_ptr<GroupRule>> rules,
+                  std::vector<std::size_t> rule_of);
+  ~OptimizerCounts();
+  OptimizerCounts(const OptimizerCounts&) = delete;
+  OptimizerCounts& operator=(const OptimizerCounts&) = delete;
+
+  int64_t num_groups() const { return static_cast<int64_t>(rules_.size()); }
+  const std::vector<std::unique_ptr<GroupRule>>& rules() const { return rules_; }
+  /// A UsageError where there is no such group.
+  const GroupRule& rule(int64_t group) const;
+  /// Of variable i.
+  const GroupRule& rule_of(std::size_t i) const { return *rules_[rule_of_[i]]; }
+
+  /// How often variable i was updated.
+  int64_t steps(std::size_t i) const { return steps_[i]; }
+  const std::vector<int64_t>& steps() const { return steps_; }
+  /// How many steps the optimizer has applied. Steps that failed or were skipped do not count.
+  int64_t applied_steps() const;
+  /// How many more these are than the updates of the variable that was updated most often.
+  int64_t extra_steps() const { return extra_steps_; }
+
+  /// Counts a step that has updated the variables that `updates` says. Whether there were any.
+  bool count_step(FunctionRef<bool(std::size_t)> updates);
+  /// Throws what a schedule has thrown for the next step.
+  void require_rates() const;
+
+  // Outside of steps, or from a merge function: then undo_run() rolls it back.
+
+  /// Sets what the rule was asked about before. A schedule that the group has goes on setting its learning rate.
+  void set(const RuleSettings& settings, int64_t group);
+  /// From now on the group's learning rate is schedule(applied_steps()); none where `schedule` is empty.
+  void set_schedule(Schedule schedule, int64_t group);
+  /// A UsageError for a negative number.
+  void set_steps(std::size_t i, int64_t steps);
+  void set_extra_steps(int64_t steps);
+  /// All at once; nothing is refused.
+  void load(std::vector<int64_t> steps, int64_t extra_steps, const std::vector<RuleSettings>& settings);
+  /// Call before anything else is loaded in a run.
+  void keep_before();
+
+  /// After a run that failed: rolls back what was set in it, except for the counts of variables that a completed step
+  /// has updated since.
+  void undo_run();
+  /// After a run that succeeded.
+  void end_run() { forget_before(); }
+
+ private:
+  /// Step counts and settings as they were before this run changed them.
+  struct Before {
+    std::vector<int64_t> steps;
+    int64_t extra_steps;
+    std::vector<RuleSettings> settings;
+    std::vector<Schedule> schedules;
+  };
+
+  void forget_before();
+  /// Sets the learning rates of the next step. What a schedule throws, or a rate that none can have, is thrown by that
+  /// step.
+  void follow_schedules() noexcept;
+
+  const std::shared_ptr<ReplicaGroup> group_;
+  const std::string name_;
+  const std::vector<std::shared_ptr<VariableState>> variables_;
+  std::vector<std::unique_ptr<GroupRule>> rules_;
+  const std::vector<std::size_t> rule_of_;  // by variable
+  std::vector<int64_t> steps_;              // by variable
+  int64_t extra_steps_ = 0;
+  std::vector<Schedule> schedules_;    // by group; empty functions where there are none
+  std::exception_ptr schedule_error_;  // of the next step
+  std::optional<Before> before_;
+};
+
+}  // namespace lockstep::internal
