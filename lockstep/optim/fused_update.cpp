@@ -73,13 +73,13 @@ void FusedUpdate::fetch(const GradientTable& gradients, std::size_t i) const {
 
 template <class Visit>
 void FusedUpdate::for_each_block(const GradientTable& gradients, int lane, const Visit& visit) {
-  const Place begin = lane_begin_[range_.first + lane];
-  const Place end = lane_begin_[range_.first + lane + 1];
-  for (std::size_t i = begin.target; i < targets_.size() && i <= end.target; ++i) {
+  const BlockShares::Position begin = shares_.begin(range_.first + lane);
+  const BlockShares::Position end = shares_.begin(range_.first + lane + 1);
+  for (std::size_t i = begin.variable; i < targets_.size() && i <= end.variable; ++i) {
     if (!present(i)) continue;
     if (i + 1 < targets_.size() && targets_[i].bytes < kBlockBytes) fetch(gradients, i + 1);
-    const int64_t first = i == begin.target ? begin.block : 0;
-    const int64_t last = i == end.target ? end.block : blocks_of(targets_[i].bytes);
+    const int64_t first = i == begin.variable ? begin.block : 0;
+    const int64_t last = i == end.variable ? end.block : blocks_of(targets_[i].bytes);
     for (int64_t block = first; block < last; ++block) visit(i, block);
   }
 }

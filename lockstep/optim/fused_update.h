@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/core/function_ref.h"
+#include "lockstep/optim/block_shares.h"
 #include "lockstep/optim/clip.h"
 #include "lockstep/optim/gradient_table.h"
 #include "lockstep/optim/update_block.h"
@@ -35,13 +36,6 @@ std::vector<std::shared_ptr<VariableState>> variables_of(const std::vector<Updat
 struct ReplicaRange {
   int64_t first;
   int64_t count;
-};
-
-/// The lanes of this process: `count` lanes from `first` on, of `all` lanes that share the update.
-struct LaneRange {
-  int first;
-  int count;
-  int all;
 };
 
 /// Lanes call `measure`, `call_rules`, `prepare` and `update` side by side, each for its share of blocks. All else is
@@ -71,10 +65,9 @@ class FusedUpdate {
   const std::vector<UpdateTarget>& targets() const { return owners_; }
   /// How many blocks all targets have.
   static int64_t blocks_in(const std::vector<UpdateTarget>& targets);
-  /// Whether this process's lanes have that block of target i.
-  bool has_block(std::size_t i, int64_t block) const;
-  /// The first block of a lane's share, counted over all targets; `lane` is one of all, or the number of all.
-  int64_t first_block_of_lane(int lane) const;
+  /// Which lane of all has which blocks of the targets, and which lanes are of this process.
+  const BlockShares& shares() const { return shares_; }
+  const LaneRange& lanes() const { return range_; }
 
   /// Call as a step begins, and where the update is shared, with the coefficients set. Looks up the memory of variables
   /// and slots again where any may have moved since the last step.
@@ -161,12 +154,6 @@ class FusedUpdate {
     std::vector<at::Tensor> slots;
     bool is_whole;  // the rule takes whole variables
   };
-  struct Place {  // where a lane begins
-    std::size_t target;
-    int64_t block;  // within the target
-    auto operator<=>(const Place&) const = default;
-  };
-
   /// Calls visit(target index, block within it) for each block of the lane whose variable is present.
   template <class Visit>
   void for_each_block(const GradientTable& gradients, int lane, const Visit& visit);
@@ -214,12 +201,12 @@ class FusedUpdate {
   const std::vector<UpdateTarget> owners_;  // keep alive what targets_ point to
   const ReplicaRange replicas_;
   const LaneRange range_;
+  BlockShares shares_;
   const bool is_shared_;
   bool streams_ = false;              // new values go past the caches
   uint64_t bindings_ = ~uint64_t{0};  // VariableMemory::bindings() when the pointers were taken
   std::vector<Target> targets_;
-  std::vector<Place> lane_begin_;  // by lane of all, in ascending order; the last entry is the end of the last share
-  std::vector<LaneWork> lanes_;    // of this process
+  std::vector<LaneWork> lanes_;               // of this process
   std::vector<std::optional<Trial>> trials_;  // by target; empty where no rule is the program's own
   // The squares of each block: where the update is shared, in memory that the host's workers map.
   std::vector<double> own_squares_;

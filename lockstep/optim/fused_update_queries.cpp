@@ -16,9 +16,6 @@ namespace lockstep::internal {
 
 namespace {
 
-// The fixed cost of a block, expressed as bytes: it keeps lanes in balance where variables are tiny.
-constexpr int64_t kBlockOverhead = 512;
-
 // Of all replicas' blocks that are made from factors, together: half of a second-level cache; or a few samples of the
 // matrix where these are longer. A lane keeps this memory until the optimizer ends.
 constexpr int64_t kMadeElements = 64 << 10;
@@ -29,7 +26,14 @@ int64_t scratch_bytes(int64_t replicas) {
 
 bool is_half(at::ScalarType type) { return type == at::kHalf || type == at::kBFloat16; }
 
-bool takes_whole(const UpdateTarget& target) { return target.own_rule && !target.own_rule->elementwise(); }
+BlockShares shares_of(const std::vector<UpdateTarget>& targets, int lanes) {
+  std::vector<VariableExtent> extents;
+  for (const UpdateTarget& target : targets) {
+    const bool takes_whole = target.own_rule && !target.own_rule->elementwise();
+    extents.push_back({target.variable->bytes(), takes_whole});
+  }
+  return {extents, lanes};
+}
 
 }  // namespace
 
@@ -43,44 +47,25 @@ FusedUpdate::FusedUpdate(std::vector<UpdateTarget> targets, ReplicaRange replica
     : owners_(std::move(targets)),
       replicas_(replicas),
       range_(lanes),
+      shares_(shares_of(owners_, lanes.all)),
       is_shared_(!squares.empty()),
       lanes_(static_cast<std::size_t>(lanes.count)),
       shared_squares_(squares) {
-  int64_t blocks = 0;
-  int64_t total = 0;
   int64_t written = 0;
   bool any_half = false;
   for (const UpdateTarget& owner : owners_) {
     VariableState& variable = *owner.variable;
     Target& target = targets_.emplace_back();
     target.bytes = variable.bytes();
-    target.first_block = blocks;
+    target.first_block = shares_.first_block(targets_.size() - 1);
     target.type = variable.number_type();
     target.kind = owner.kind;
     target.one_copy = variable.copies().size() <= 1;
-    blocks += blocks_of(target.bytes);
-    total += target.bytes + blocks_of(target.bytes) * kBlockOverhead;
     written += target.bytes * static_cast<int64_t>(1 + owner.slots.size());
     any_half = any_half || is_half(target.type);
   }
   streams_ = is_shared_ && static_cast<std::size_t>(written) > kStreamedBytes;
-  if (!is_shared_) own_squares_.resize(static_cast<std::size_t>(blocks));
-  // Cut the list of blocks into one share for each lane: a block belongs to the lane in whose share its middle lies.
-  int64_t cost = 0;
-  for (std::size_t i = 0; i < targets_.size(); ++i) {
-    const int64_t bytes = targets_[i].bytes;
-    const int64_t blocks_together = takes_whole(owners_[i]) ? std::max<int64_t>(1, blocks_of(bytes)) : 1;
-    for (int64_t block = 0; block < blocks_of(bytes); block += blocks_together) {
-      const int64_t own_cost =
-          std::min(blocks_together * kBlockBytes, bytes - block * kBlockBytes) + blocks_together * kBlockOverhead;
-      while (static_cast<int64_t>(lane_begin_.size()) < lanes.all &&
-             (cost + own_cost / 2) * lanes.all >= total * static_cast<int64_t>(lane_begin_.size())) {
-        lane_begin_.push_back({i, block});
-      }
-      cost += own_cost;
-    }
-  }
-  while (static_cast<int>(lane_begin_.size()) <= lanes.all) lane_begin_.push_back({targets_.size(), 0});
+  if (!is_shared_) own_squares_.resize(static_cast<std::size_t>(shares_.num_blocks()));
   for (LaneWork& work : lanes_) {
     work.row.resize(static_cast<std::size_t>(replicas.count));
     work.made.assign(work.row.size(), FactorBlocks(kMadeElements / replicas.count));
@@ -95,9 +80,9 @@ FusedUpdate::FusedUpdate(std::vector<UpdateTarget> targets, ReplicaRange replica
 void FusedUpdate::expect_factors(std::size_t i) {
   const at::Tensor& like = owners_[i].variable->like();
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
-    const auto first = static_cast<std::size_t>(range_.first) + lane;
-    const Place end = lane_begin_[first + 1];
-    if (i < lane_begin_[first].target || i > end.target || (i == end.target && end.block == 0)) continue;
+    const int first = range_.first + static_cast<int>(lane);
+    const BlockShares::Position& end = shares_.begin(first + 1);
+    if (i < shares_.begin(first).variable || i > end.variable || (i == end.variable && end.block == 0)) continue;
     for (FactorBlocks& made : lanes_[lane].made)
       made.reserve(like.size(0), like.size(1), kBlockBytes / static_cast<int64_t>(sizeof(float)));
   }
@@ -113,18 +98,6 @@ int64_t FusedUpdate::blocks_in(const std::vector<UpdateTarget>& targets) {
   int64_t blocks = 0;
   for (const UpdateTarget& target : targets) blocks += blocks_of(target.variable->bytes());
   return blocks;
-}
-
-bool FusedUpdate::has_block(std::size_t i, int64_t block) const {
-  const Place place{i, block};
-  return lane_begin_[static_cast<std::size_t>(range_.first)] <= place &&
-         place < lane_begin_[static_cast<std::size_t>(range_.first + range_.count)];
-}
-
-int64_t FusedUpdate::first_block_of_lane(int lane) const {
-  const Place& begin = lane_begin_[static_cast<std::size_t>(lane)];
-  if (begin.target < targets_.size()) return targets_[begin.target].first_block + begin.block;
-  return targets_.empty() ? 0 : targets_.back().first_block + blocks_of(targets_.back().bytes);
 }
 
 double FusedUpdate::global_norm() const { return std::sqrt(sum_of_squares()); }

@@ -11,7 +11,6 @@
 #include "lockstep/comm/host_memory.h"
 #include "lockstep/core/blocks.h"
 #include "lockstep/core/checksum.h"
-#include "lockstep/optim/fused_update.h"
 #include "lockstep/optim/gradient_table.h"
 #include "lockstep/optim/optimizer_digest.h"
 #include "lockstep/reduce/stream_copy.h"
@@ -41,7 +40,8 @@ HostGradients::HostGradients(std::vector<std::shared_ptr<VariableState>> variabl
   if (hosts_.count() > 1) sums_between_hosts_.emplace(hosts_, partial_sums_, group_);
 }
 
-void HostGradients::begin_step(const std::vector<GradientsOnWorkers>& all, const FusedUpdate& update, bool whole) {
+void HostGradients::begin_step(const std::vector<GradientsOnWorkers>& all, const BlockShares& shares,
+                               const LaneRange& lanes, bool whole) {
   factored_.assign(variables_.size(), 0);
   std::vector<char> summed(variables_.size());
   for (std::size_t i = 0; i < variables_.size(); ++i) {
@@ -61,7 +61,7 @@ void HostGradients::begin_step(const std::vector<GradientsOnWorkers>& all, const
   // All blocks are packed: the owner of a slice is not the worker that updates its blocks.
   whole = whole || sums_between_hosts_;
   const bool is_new_layout = summed != summed_ || whole != whole_;
-  if (is_new_layout) lay_out(std::move(summed), update, whole);
+  if (is_new_layout) lay_out(std::move(summed), shares, lanes, whole);
   make_room(is_new_layout);
   for (int64_t w = 0; w < num_workers_; ++w) {
     const int64_t elements = factors_.elements_of(w);
@@ -69,7 +69,7 @@ void HostGradients::begin_step(const std::vector<GradientsOnWorkers>& all, const
   }
 }
 
-void HostGradients::lay_out(std::vector<char> summed, const FusedUpdate& update, bool whole) {
+void HostGradients::lay_out(std::vector<char> summed, const BlockShares& shares, const LaneRange& lanes, bool whole) {
   summed_.clear();  // where memory is short, the next step begins again
   places_.assign(variables_.size(), 0);
   pieces_.clear();
@@ -84,7 +84,7 @@ void HostGradients::lay_out(std::vector<char> summed, const FusedUpdate& update,
     for (int64_t block = 0; block * elements < like.numel(); ++block) {
       const int64_t offset = block * elements;
       const int64_t count = std::min(elements, like.numel() - offset);
-      if (whole || !update.has_block(i, block)) pieces_.push_back({i, offset, count});
+      if (whole || !shares.has(lanes, i, block)) pieces_.push_back({i, offset, count});
       if (sums_between_hosts_) of_row.push_back({like.scalar_type() == at::kDouble, count, sum_bytes_ + offset * size});
     }
     sum_bytes_ += aligned(variables_[i]->bytes());

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "lockstep/optim/block_shares.h"
 #include "lockstep/optim/factor_exchange.h"
 #include "lockstep/optim/gradients_on_workers.h"
 #include "lockstep/optim/hosts.h"
@@ -16,7 +17,6 @@
 
 namespace lockstep::internal {
 
-class FusedUpdate;
 class GradientTable;
 class ReplicaGroup;
 class VariableState;
@@ -36,10 +36,11 @@ class HostGradients {
   /// For these variables, in this order, on all workers. `group` outlives it.
   HostGradients(std::vector<std::shared_ptr<VariableState>> variables, const ReplicaGroup& group, Hosts hosts);
 
-  /// `all` has the gradients of each variable, and stays until the step ends; `update` says which blocks are this
-  /// worker's. Where `whole`, other workers may read all blocks. Throws a ClusterError where there is no memory, and
-  /// then on all workers.
-  void begin_step(const std::vector<GradientsOnWorkers>& all, const FusedUpdate& update, bool whole);
+  /// `all` has the gradients of each variable, and stays until the step ends; `shares` and `lanes` say which blocks
+  /// are this worker's. Where `whole`, other workers may read all blocks. Throws a ClusterError where there is no
+  /// memory, and then on all workers.
+  void begin_step(const std::vector<GradientsOnWorkers>& all, const BlockShares& shares, const LaneRange& lanes,
+                  bool whole);
   /// Afterwards all workers have to meet.
   void pack(const GradientTable& gradients, int lane, int num_lanes);
 
@@ -62,7 +63,7 @@ class HostGradients {
     int64_t count;
   };
 
-  void lay_out(std::vector<char> summed, const FusedUpdate& update, bool whole);
+  void lay_out(std::vector<char> summed, const BlockShares& shares, const LaneRange& lanes, bool whole);
   /// How many bytes the sums of this step take on the host that needs most, and the factors.
   int64_t bytes_of_step() const;
   int64_t bytes_of_factors(int64_t worker) const;

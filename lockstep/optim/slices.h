@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "lockstep/optim/fused_update.h"
+#include "lockstep/optim/block_shares.h"
 
 namespace lockstep::internal {
 
@@ -23,8 +23,8 @@ class Slices {
  public:
   /// Which lanes this process has in an update, as if all workers had as many. The cut does not depend on `lanes`.
   static LaneRange lanes_of(int64_t worker, int64_t num_workers, int lanes);
-  /// `update` was made with lanes_of().
-  Slices(const FusedUpdate& update, int64_t num_workers, int lanes);
+  /// `shares` are of as many lanes as lanes_of() says.
+  Slices(const BlockShares& shares, int64_t num_workers, int lanes);
 
   int64_t num_workers() const { return static_cast<int64_t>(first_block_.size()) - 1; }
   Slice of(std::size_t i, int64_t worker) const {

@@ -37,7 +37,8 @@ void HostForm::begin_step(const StepOptions& options) {
   host_->begin_step(present);
   // A gradient that is not finite is looked for in all blocks.
   const bool whole = options.check_finite || options.skip_non_finite;
-  host_->gradients().begin_step(work_.told_of_dense(), work_.parts.front().update, whole);
+  const FusedUpdate& update = work_.parts.front().update;
+  host_->gradients().begin_step(work_.told_of_dense(), update.shares(), update.lanes(), whole);
 }
 
 void HostForm::agree_on_counts() {
