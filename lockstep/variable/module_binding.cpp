@@ -31,10 +31,11 @@ void check_equal(const std::string& module, const Registered& first, const Regis
                         kFactoryRule);
 }
 
-/// What becomes of this buffer of a module with `chosen`.
+/// What becomes of this buffer of a module with `chosen`. Running statistics are averages: their sum over replicas
+/// means nothing.
 Buffers buffers_of(const Registered& buffer, const torch::nn::Module& module, Buffers chosen) {
   if (chosen != Buffers::kSum) return chosen;
-  return has_running_statistics(*owner_of(module, buffer.name).first) ? Buffers::kMean : chosen;
+  return has_running_statistics(*owner_of(module, buffer.name).first) ? Buffers::kAuto : chosen;
 }
 
 VariableAggregation aggregation_of_buffer(const at::Tensor& buffer, Buffers buffers) {
