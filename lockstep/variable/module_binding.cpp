@@ -180,7 +180,7 @@ ModuleBinding::ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string na
       if (is_moved[k]) mine[i].tensor.set_data(all[holder][i].tensor.variable_data());
     }
     std::vector<bool> is_given;  // under each of its names
-    for (const Name& name : names_) is_given.push_back(is_moved[name.variable]);
+    for (const Name& one : names_) is_given.push_back(is_moved[one.variable]);
     shares_nothing.forget_last(is_given);
   }
   // Nothing is refused from here on.
