@@ -27,8 +27,6 @@ GradientSum<T> sum_of(const void* const* row, int64_t replicas, int64_t count, c
   return {sum ? sum : reinterpret_cast<const T*>(kZeros), nullptr};  // present, but zero on every replica
 }
 
-char* memory_of(const at::Tensor& tensor) { return const_cast<char*>(static_cast<const char*>(address_of(tensor))); }
-
 }  // namespace
 
 void FusedUpdate::begin_step() {

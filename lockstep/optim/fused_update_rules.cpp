@@ -25,8 +25,6 @@ namespace lockstep::internal {
 
 namespace {
 
-char* memory_of(const at::Tensor& tensor) { return const_cast<char*>(static_cast<const char*>(address_of(tensor))); }
-
 int64_t size_of(at::ScalarType type) { return static_cast<int64_t>(c10::elementSize(type)); }
 
 /// Calls visit(the type in which numbers are stored, the type in which they are computed) with values of these types.
