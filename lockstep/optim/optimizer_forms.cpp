@@ -203,17 +203,6 @@ void OptimizerState::prepare(int lane, int num_lanes, bool is_measured) {
   sliced_->prepare(part.update, gradients_, lane, num_lanes, part.clip, is_measured);
 }
 
-void OptimizerState::check_clip_value(const StepOptions& options) {
-  if (!options.clip_value) return;
-  if (!(*options.clip_value > 0)) {
-    throw UsageError("LS-OPTION", fmt::format(".clip_value is {}", *options.clip_value),
-                     "give a positive number, or leave it out");
-  }
-  if (options.clip_global_norm) {
-    throw UsageError("LS-OPTION", ".clip_value and .clip_global_norm are both set", "choose one of them");
-  }
-}
-
 void OptimizerState::agree_on_rules() {
   const auto check = [&](Proposal&) {
     for (const Part& part : parts_) part.update.require_rules();

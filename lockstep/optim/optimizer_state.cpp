@@ -12,6 +12,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
+#include "lockstep/optim/option_checks.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/component_table.h"
 #include "lockstep/variable/mirrored_state.h"
@@ -201,15 +202,11 @@ StepInfo OptimizerState::step(const ReplicaContext& context, const StepOptions& 
     throw UsageError("LS-INSIDE-EVALUATE", "optimizer.step was called inside evaluate()",
                      "train inside run(); evaluate() has no gradients");
   }
-  if (options.clip_global_norm && !(*options.clip_global_norm > 0)) {
-    throw UsageError("LS-OPTION", fmt::format(".clip_global_norm is {}", *options.clip_global_norm),
-                     "give a positive norm, or leave it out");
-  }
+  check(options);
   if (counts_->stand_ins > 0) {
     for (const auto& variable : variables_) variable->require_own_value("optimizer.step");
     for (const Variable& slot : slots_) slot.state().require_own_value("optimizer.step");
   }
-  check_clip_value(options);
   const int64_t r = ContextAccess::local_index(context);
   OfReplica& replica = replicas_[static_cast<std::size_t>(r)];
   const ScaledBackwards backwards = ContextAccess::scaled_backwards_since(context, replica.consumed);

@@ -172,7 +172,6 @@ class OptimizerState {
   /// Says in a proposal how often the variables of this step have been updated, which must be equal on all workers.
   void tell_counts(Proposal& mine) const;
   void clip_to(double norm);
-  static void check_clip_value(const StepOptions& options);
   bool has_own_rules() const { return parts_.front().update.has_own_rules(); }
   /// Throws on all workers, before anything is written, what a rule of the program's own has thrown on any.
   void agree_on_rules();
