@@ -238,6 +238,7 @@ class OwnRule final : public GroupRule {
     };
     if (!rule_) refuse("an optimizer was given UpdateRuleOptions without a rule", "set .rule");
     name_ = rule_->name();
+    options_ = rule_->options();
     if (name_.empty()) {
       refuse("an optimizer was given a rule whose name() is empty", "name it: checkpoints tell rules apart by names");
     }
@@ -254,7 +255,8 @@ class OwnRule final : public GroupRule {
   std::shared_ptr<const UpdateRule> own() const override { return rule_; }
   std::vector<SlotSpec> slots() const override { return rule_->slots(); }
   std::string options() const override {
-    return fmt::format("a rule of the program's own for {}", rule_->elementwise() ? "elements" : "whole variables");
+    const char* const takes = rule_->elementwise() ? "elements" : "whole variables";
+    return fmt::format("{}{}a rule of the program's own for {}", options_, options_.empty() ? "" : ", ", takes);
   }
   Coefficients coefficients(int64_t step, double learning_rate) const override {
     Coefficients c;
@@ -271,6 +273,7 @@ class OwnRule final : public GroupRule {
  private:
   const std::shared_ptr<const UpdateRule> rule_;
   std::string name_;
+  std::string options_;
 };
 
 template <class Rule, class Options>

@@ -1,8 +1,11 @@
 // How several workers take part in an optimizer's step: they share its update, or each updates all.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +17,21 @@
 #include "lockstep/variable/mirrored_state.h"
 
 namespace lockstep::internal {
+
+namespace {
+
+std::string bytes_of(const std::vector<uint64_t>& words) {
+  return {reinterpret_cast<const char*>(words.data()), words.size() * sizeof(uint64_t)};
+}
+
+/// The first `count` of the words that bytes_of() has written; zeros where there are fewer.
+std::vector<uint64_t> words_in(const std::string& bytes, std::size_t count) {
+  std::vector<uint64_t> words(count, 0);
+  if (count > 0) std::memcpy(words.data(), bytes.data(), std::min(bytes.size(), count * sizeof(uint64_t)));
+  return words;
+}
+
+}  // namespace
 
 int64_t OptimizerState::num_leaves() const {
   return exchange_ || host_ || sliced_ ? group_->num_replicas() : group_->num_local_replicas();
@@ -203,13 +221,64 @@ void OptimizerState::prepare(int lane, int num_lanes, bool is_measured) {
   sliced_->prepare(part.update, gradients_, lane, num_lanes, part.clip, is_measured);
 }
 
+bool OptimizerState::repeats_rules() const {
+  if (group_->num_workers() == 1 || local_ || sliced_ || !has_own_rules()) return false;
+  return !host_ || sums_between_hosts() != nullptr;
+}
+
 void OptimizerState::agree_on_rules() {
-  const auto check = [&](Proposal&) {
-    for (const Part& part : parts_) part.update.require_rules();
+  const bool compares = repeats_rules();
+  const auto all = agree_on_call(
+      group_->rounds(), {.call = "rules of an update", .name = name_, .step = group_->step()}, [&](Proposal& mine) {
+        for (const Part& part : parts_) part.update.require_rules();
+        if (compares) mine.data = bytes_of({parts_.front().update.digest_of_rules()});
+      });
+  if (!compares) return;
+  std::vector<uint64_t> digests;  // by worker
+  for (const Proposal& one : all) digests.push_back(words_in(one.data, 1).front());
+  if (const auto workers = workers_with_others(digests); !workers.empty()) throw_rules_differ(workers);
+}
+
+std::vector<int64_t> OptimizerState::workers_with_others(std::span<const uint64_t> digest_of_worker) const {
+  // Workers of a host that share an update have a part of the values each.
+  const auto holder_of = [&](std::size_t worker) {
+    return host_ ? static_cast<std::size_t>(host_->hosts().host_of(static_cast<int64_t>(worker))) : worker;
   };
-  Proposal mine{.call = "rules of an update", .name = name_, .step = group_->step()};
-  if (local_) return check(mine);
-  agree_on_call(group_->rounds(), std::move(mine), check);
+  std::vector<uint64_t> of_holder(digest_of_worker.size(), 0);
+  for (std::size_t w = 0; w < digest_of_worker.size(); ++w) of_holder[holder_of(w)] += digest_of_worker[w];
+  std::vector<int64_t> others;
+  for (std::size_t w = 0; w < digest_of_worker.size(); ++w) {
+    if (of_holder[holder_of(w)] != of_holder[holder_of(0)]) others.push_back(static_cast<int64_t>(w));
+  }
+  return others;
+}
+
+void OptimizerState::throw_rules_differ(const std::vector<int64_t>& workers) {
+  const FusedUpdate& update = parts_.front().update;
+  std::vector<uint64_t> mine;  // by variable
+  for (std::size_t i = 0; i < variables_.size(); ++i) mine.push_back(update.digest_of_rule(i));
+  const auto all = agree_on_call(group_->rounds(), {.call = "rules that differ", .name = name_, .step = group_->step()},
+                                 [&](Proposal& proposal) { proposal.data = bytes_of(mine); });
+  std::vector<std::vector<uint64_t>> sent;  // by worker
+  for (const Proposal& one : all) sent.push_back(words_in(one.data, variables_.size()));
+  std::string values = "values";
+  std::vector<int64_t> others = workers;
+  for (std::size_t i = 0; i < variables_.size(); ++i) {
+    std::vector<uint64_t> digests;
+    for (const auto& of_worker : sent) digests.push_back(of_worker[i]);
+    const auto found = workers_with_others(digests);
+    if (found.empty()) continue;
+    values = fmt::format("values of '{}', by rule '{}',", variables_[i]->name(), rules_[rule_of_[i]]->name());
+    others = found;
+    break;
+  }
+  throw DivergenceError(
+      "LS-RULE-DIFFERS",
+      fmt::format("step {}: '{}' got other new {} on worker{} {} than on worker 0, from the same input; the step was "
+                  "not applied",
+                  group_->step(), name_, values, others.size() == 1 ? "" : "s", fmt::join(others, ", ")),
+      "make UpdateRule::update a function of its input: keep state in slots, draw nothing at random, and depend on "
+      "nothing of one worker or host");
 }
 
 void OptimizerState::share_norm() {

@@ -160,7 +160,7 @@ class StepMeeting final : public Meeting {
   }
   void call_rules(int lane, int) {
     optimizer_.for_each_part(lane, [&](OptimizerState::Part& part, int own_lane) {
-      part.update.call_rules(optimizer_.gradients_, own_lane, part.clip, measures_);
+      part.update.call_rules(optimizer_.gradients_, own_lane, part.clip, measures_, optimizer_.repeats_rules());
     });
   }
   void agree_on_rules() { optimizer_.agree_on_rules(); }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <source_location>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -173,7 +174,10 @@ class OptimizerState {
   void tell_counts(Proposal& mine) const;
   void clip_to(double norm);
   bool has_own_rules() const { return parts_.front().update.has_own_rules(); }
-  /// Throws on all workers, before anything is written, what a rule of the program's own has thrown on any.
+  /// Whether several workers, or hosts, each compute the same new values by rules of the program's own.
+  bool repeats_rules() const;
+  /// Throws on all workers, before anything is written, what a rule of the program's own has thrown on any; and a
+  /// DivergenceError where the values that several compute are not the same.
   void agree_on_rules();
   /// Throws on all workers, or skips the update on all, where a gradient is not finite on any.
   void check_finite(const StepOptions& options);
@@ -186,6 +190,10 @@ class OptimizerState {
   std::string text_of(const std::vector<NotFinite>& all) const;
   void skip_update();
   void settle(int64_t local_replica);
+  /// Of the values of one variable, or of all, whose digests all workers have sent: those workers that have others than
+  /// worker 0.
+  std::vector<int64_t> workers_with_others(std::span<const uint64_t> digest_of_worker) const;
+  [[noreturn]] void throw_rules_differ(const std::vector<int64_t>& workers);
   void end_step();
 
   const std::shared_ptr<ReplicaGroup> group_;

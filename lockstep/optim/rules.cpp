@@ -25,6 +25,10 @@ class Lion final : public UpdateRule {
     check_not_negative("rules::lion", ".weight_decay", options.weight_decay);
   }
   std::string name() const override { return "Lion"; }
+  std::string options() const override {
+    return fmt::format("beta1 = {}, beta2 = {}, weight_decay = {}", options_.beta1, options_.beta2,
+                       options_.weight_decay);
+  }
   std::vector<SlotSpec> slots() const override { return {{.name = "momentum"}}; }
   void update(const RuleInput& in) const override {
     const auto& [beta1, beta2, weight_decay] = options_;
@@ -47,6 +51,10 @@ class Lamb final : public UpdateRule {
     check_not_negative("rules::lamb", ".weight_decay", options.weight_decay);
   }
   std::string name() const override { return "LAMB"; }
+  std::string options() const override {
+    return fmt::format("beta1 = {}, beta2 = {}, epsilon = {}, weight_decay = {}", options_.beta1, options_.beta2,
+                       options_.epsilon, options_.weight_decay);
+  }
   std::vector<SlotSpec> slots() const override { return {{.name = "exp_avg"}, {.name = "exp_avg_sq"}}; }
   bool elementwise() const override { return false; }
   void update(const RuleInput& in) const override {
@@ -77,6 +85,10 @@ class Nadam final : public UpdateRule {
     check_not_negative("rules::nadam", ".momentum_decay", options.momentum_decay);
   }
   std::string name() const override { return "NAdam"; }
+  std::string options() const override {
+    return fmt::format("beta1 = {}, beta2 = {}, epsilon = {}, weight_decay = {}, momentum_decay = {}", options_.beta1,
+                       options_.beta2, options_.epsilon, options_.weight_decay, options_.momentum_decay);
+  }
   std::vector<SlotSpec> slots() const override { return {{.name = "exp_avg"}, {.name = "exp_avg_sq"}}; }
   void update(const RuleInput& in) const override {
     const auto& [beta1, beta2, epsilon, weight_decay, momentum_decay] = options_;
