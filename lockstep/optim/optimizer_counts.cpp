@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "lockstep/core/error.h"
 #include "lockstep/optim/optimizer_state.h"
@@ -31,35 +33,52 @@ const GroupRule& OptimizerState::rule(int64_t group) const {
                    fmt::format("choose a group from 0 to {}", num_groups() - 1));
 }
 
-void OptimizerState::set(const RuleSettings& settings, int64_t group) {
+void OptimizerState::set(int64_t first, std::span<const RuleSettings> settings, const Schedule* schedule) {
   keep_before();
-  rules_[static_cast<std::size_t>(group)]->set(settings);
+  for (std::size_t k = 0; k < settings.size(); ++k) {
+    const std::size_t g = static_cast<std::size_t>(first) + k;
+    rules_[g]->set(settings[k]);
+    if (schedule != nullptr) schedules_[g] = {.rate_of_step = *schedule, .is_missing = false};
+  }
   follow_schedules();
 }
 
-void OptimizerState::set_schedule(Schedule schedule, int64_t group) {
+bool OptimizerState::has_schedule(int64_t group) const {
+  const GroupSchedule& one = schedules_[static_cast<std::size_t>(group)];
+  return one.rate_of_step || one.is_missing;
+}
+
+void OptimizerState::expect_schedule(double had, int64_t group) {
+  if (had != 0 && had != 1) {
+    throw UsageError("LS-STATE-MISFIT",
+                     fmt::format("whether group {} of '{}' has a schedule was given as {}", group, name_, had),
+                     "give what state() or state_items() gave");
+  }
   keep_before();
-  schedules_[static_cast<std::size_t>(group)] = std::move(schedule);
-  follow_schedules();
+  GroupSchedule& one = schedules_[static_cast<std::size_t>(group)];
+  one.is_missing = had == 1 && !one.rate_of_step;
 }
 
 int64_t OptimizerState::applied_steps() const { return *std::max_element(steps_.begin(), steps_.end()) + extra_steps_; }
 
-void OptimizerState::set_extra_steps(int64_t steps) {
-  if (steps < 0) {
-    throw UsageError("LS-STATE-MISFIT", fmt::format("'{}' was given {} extra steps", name_, steps),
+void OptimizerState::set_extra_steps(double steps) {
+  if (!(steps >= 0 && steps <= static_cast<double>(kMostSteps) && steps == std::floor(steps))) {
+    throw UsageError("LS-STATE-MISFIT", fmt::format("'{}' was given {} extra steps, which is no count", name_, steps),
                      "give what state() or state_items() gave");
   }
   keep_before();
-  extra_steps_ = steps;
+  extra_steps_ = static_cast<int64_t>(steps);
   follow_schedules();
 }
 
 void OptimizerState::follow_schedules() noexcept {
   schedule_error_ = nullptr;
+  const auto has_one = [](const GroupSchedule& one) { return static_cast<bool>(one.rate_of_step); };
+  if (std::none_of(schedules_.begin(), schedules_.end(), has_one)) return;
+  const int64_t k = applied_steps();
   try {
     for (std::size_t g = 0; g < schedules_.size(); ++g) {
-      if (schedules_[g]) rules_[g]->set_learning_rate(rate_of(schedules_[g], applied_steps(), name_));
+      if (has_one(schedules_[g])) rules_[g]->set_learning_rate(rate_of(schedules_[g].rate_of_step, k, name_));
     }
   } catch (...) {
     schedule_error_ = std::current_exception();

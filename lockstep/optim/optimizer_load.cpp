@@ -22,6 +22,10 @@ at::Tensor tensor_of(const std::vector<RuleSettings>& groups) {
   return at::tensor(numbers, at::kDouble);
 }
 
+at::Tensor tensor_of(const std::vector<bool>& flags) {
+  return at::tensor(std::vector<int64_t>(flags.begin(), flags.end()), at::kLong);
+}
+
 }  // namespace
 
 std::map<std::string, at::Tensor> OptimizerState::state() const {
@@ -30,6 +34,7 @@ std::map<std::string, at::Tensor> OptimizerState::state() const {
   for (const NamedSlot& slot : named_slots_) values.slots.push_back(slot.variable.state().read());
   for (const auto& one : rules_) values.settings.push_back(one->settings());
   values.extra_steps = extra_steps_;
+  for (int64_t g = 0; g < num_groups(); ++g) values.has_schedule.push_back(has_schedule(g));
   return named_state(values, named_slots_, variables_, rules_);
 }
 
@@ -47,6 +52,7 @@ void OptimizerState::load(const std::map<std::string, at::Tensor>& state) {
                                    digests.add("step counts", at::tensor(values.steps, at::kLong));
                                    digests.add("extra steps", at::scalar_tensor(values.extra_steps, at::kLong));
                                    digests.add("learning rates and other options", tensor_of(values.settings));
+                                   digests.add("which groups have schedules", tensor_of(values.has_schedule));
                                    digests.fill_in(mine);
                                  });
   digests.require_equal(all, "Optimizer::load");
@@ -55,7 +61,10 @@ void OptimizerState::load(const std::map<std::string, at::Tensor>& state) {
   for (std::size_t s = 0; s < slots_.size(); ++s) slots_[s].state().write(values.slots[s]);
   steps_ = std::move(values.steps);
   extra_steps_ = values.extra_steps;
-  for (std::size_t g = 0; g < rules_.size(); ++g) rules_[g]->set(values.settings[g]);
+  for (std::size_t g = 0; g < rules_.size(); ++g) {
+    rules_[g]->set(values.settings[g]);
+    expect_schedule(values.has_schedule[g] ? 1 : 0, static_cast<int64_t>(g));
+  }
   follow_schedules();
 }
 

@@ -252,6 +252,7 @@ void OptimizerState::begin_step(const StepOptions& options) {
   gradients_.agree_on_presence(*group_, !local_ && group_->num_workers() > 1, report());
   gradients_.log_absent();
   report_findings(options);
+  report_missing_schedules();
   is_skipped_ = false;
   decide_form();
   begin_exchange(options);

@@ -55,16 +55,22 @@ class OptimizerState {
   double learning_rate(int64_t group) const { return rule(group).learning_rate(); }
   /// A UsageError where there is no such group.
   const GroupRule& rule(int64_t group) const;
-  /// Sets what the rule was asked about before. A schedule that the group has goes on setting its learning rate.
-  void set(const RuleSettings& settings, int64_t group);
-  /// From now on the group's learning rate is schedule(applied_steps()); none where `schedule` is empty.
-  void set_schedule(Schedule schedule, int64_t group);
+  /// Sets what the rules of as many groups, from `first` on, were asked about before. Where `schedule` is given, their
+  /// learning rate is from now on (*schedule)(applied_steps()), or, where it is empty, follows none. Otherwise the
+  /// schedule that a group has goes on setting it.
+  void set(int64_t first, std::span<const RuleSettings> settings, const Schedule* schedule = nullptr);
+  /// Whether the group's learning rate follows a schedule, or did so in the state that was loaded last, and the program
+  /// has set neither a schedule nor a rate since.
+  bool has_schedule(int64_t group) const;
+  /// Of a state that is being loaded: 1 where the group has a schedule there, 0 where it has none, otherwise a
+  /// UsageError. Where the program has not set one here before, the next step asks for it.
+  void expect_schedule(double had, int64_t group);
   /// How many steps it has applied. Steps that failed or were skipped do not count.
   int64_t applied_steps() const;
   /// How many more these are than the updates of the variable that was updated most often.
   int64_t extra_steps() const { return extra_steps_; }
-  /// A UsageError for a negative number. Outside of steps.
-  void set_extra_steps(int64_t steps);
+  /// A UsageError for what is no count of steps. Outside of steps.
+  void set_extra_steps(double steps);
   int64_t num_groups() const { return static_cast<int64_t>(rules_.size()); }
   const std::string& name() const { return name_; }
   /// Whether gradients that are there now will probably be dropped and not used: zero_grad came before the last step,
@@ -112,12 +118,16 @@ class OptimizerState {
     bool dropped = false;                  // zero_grad was called since the last step
     bool drops_next = false;               // it was before the last step, and not since
   };
+  struct GroupSchedule {
+    Schedule rate_of_step;    // empty where there is none
+    bool is_missing = false;  // the state that was loaded had one, and neither it nor a rate was set since
+  };
   /// Step counts and settings as they were before this run changed them.
   struct Before {
     std::vector<int64_t> steps;
     int64_t extra_steps;
     std::vector<RuleSettings> settings;
-    std::vector<Schedule> schedules;
+    std::vector<GroupSchedule> schedules;
   };
 
   void check_context(const ReplicaContext& context, const char* call) const;
@@ -129,6 +139,7 @@ class OptimizerState {
   void follow_schedules() noexcept;
   void take_before();
   void report_findings(const StepOptions& options);
+  void report_missing_schedules();
   void report_unweighed_losses();
   void report_losses_that_add_up();
   /// Calls fn(part, its lane) for the parts of the update that a lane has work for.
@@ -179,6 +190,10 @@ class OptimizerState {
   /// Throws on all workers, before anything is written, what a rule of the program's own has thrown on any; and a
   /// DivergenceError where the values that several compute are not the same.
   void agree_on_rules();
+  /// Of the values of one variable, or of all, whose digests all workers have sent: those workers that have others than
+  /// worker 0.
+  std::vector<int64_t> workers_with_others(std::span<const uint64_t> digest_of_worker) const;
+  [[noreturn]] void throw_rules_differ(const std::vector<int64_t>& workers);
   /// Throws on all workers, or skips the update on all, where a gradient is not finite on any.
   void check_finite(const StepOptions& options);
   std::vector<NotFinite> gradients_not_finite() const;
@@ -190,10 +205,6 @@ class OptimizerState {
   std::string text_of(const std::vector<NotFinite>& all) const;
   void skip_update();
   void settle(int64_t local_replica);
-  /// Of the values of one variable, or of all, whose digests all workers have sent: those workers that have others than
-  /// worker 0.
-  std::vector<int64_t> workers_with_others(std::span<const uint64_t> digest_of_worker) const;
-  [[noreturn]] void throw_rules_differ(const std::vector<int64_t>& workers);
   void end_step();
 
   const std::shared_ptr<ReplicaGroup> group_;
@@ -205,8 +216,8 @@ class OptimizerState {
   std::vector<std::size_t> rule_of_;                       // by variable
   std::vector<int64_t> steps_;                             // by variable: how often it was updated
   int64_t extra_steps_ = 0;
-  std::vector<Schedule> schedules_;    // by group; empty functions where there are none
-  std::exception_ptr schedule_error_;  // of the next step
+  std::vector<GroupSchedule> schedules_;  // by group
+  std::exception_ptr schedule_error_;     // of the next step
   std::vector<Variable> slots_;
   std::vector<NamedSlot> named_slots_;   // the same, with their names in state()
   std::vector<std::size_t> first_slot_;  // by variable; one more at the end

@@ -43,6 +43,22 @@ void OptimizerState::report_findings(const StepOptions& options) {
   }
 }
 
+void OptimizerState::report_missing_schedules() {
+  std::vector<std::size_t> groups;
+  for (std::size_t g = 0; g < schedules_.size(); ++g) {
+    if (std::exchange(schedules_[g].is_missing, false)) groups.push_back(g);
+  }
+  if (groups.empty()) return;
+  group_->findings().add("LS-SCHEDULE-MISSING", name_, group_->step(), [&] {
+    return fmt::format(
+        "step {}: '{}' goes on from a state in which a schedule gave the learning rate of group{} {}, and none was set "
+        "here, so that the rate stays {} from now on; a state has no schedules: call {}.set_schedule(schedule) before "
+        "the first step, or set_learning_rate, which says that the rate is meant",
+        group_->step(), name_, groups.size() == 1 ? "" : "s", fmt::join(groups, ", "),
+        rules_[groups.front()]->learning_rate(), name_);
+  });
+}
+
 void OptimizerState::report_unweighed_losses() {
   const auto is_unweighed = [](const OfReplica& replica) { return replica.unweighed.has_value(); };
   // Where one replica alone has gradients, nothing is added to them.
