@@ -97,6 +97,10 @@ inline const void* address_of(const at::Tensor& tensor) {
   return tensor.data_ptr();
 #endif
 }
+/// The same, for writing by somebody who notes the write: it counts as none for LibTorch.
+inline char* memory_of(const at::Tensor& tensor) {
+  return const_cast<char*>(static_cast<const char*>(address_of(tensor)));
+}
 
 /// A node of autograd's graph, in the kind of pointer that this LibTorch version has for nodes.
 template <class Node, class... Arguments>

@@ -27,8 +27,6 @@ GradientSum<T> sum_of(const void* const* row, int64_t replicas, int64_t count, c
   return {sum ? sum : reinterpret_cast<const T*>(kZeros), nullptr};  // present, but zero on every replica
 }
 
-char* memory_of(const at::Tensor& tensor) { return const_cast<char*>(static_cast<const char*>(address_of(tensor))); }
-
 }  // namespace
 
 void FusedUpdate::begin_step() {
@@ -130,7 +128,7 @@ void FusedUpdate::run(const GradientTable& gradients, int lane, const Pass& pass
     const bool is_own = targets_[i].kind == UpdateKind::kOwn;
     if (pass.calls_rules || (pass.update && is_own)) {
       if (pass.update) return take_trial(lane, i, block, pass);
-      return is_own ? call_rule(gradients, lane, i, block, pass.clip) : void();
+      return is_own ? call_rule(gradients, lane, i, block, pass) : void();
     }
     switch (targets_[i].type) {
       case at::kDouble: return run_block<double>(gradients, lane, i, block, pass);

@@ -85,10 +85,16 @@ class FusedUpdate {
   void measure(const GradientTable& gradients, int lane);
   bool has_own_rules() const { return !trials_.empty(); }
   /// Calls the program's own rules for the lane's part, with the gradients clipped, and computes its part of the norm.
-  /// `is_measured` as for update(). Keeps what a rule throws.
-  void call_rules(const GradientTable& gradients, int lane, const Clip& clip, bool is_measured);
+  /// `is_measured` as for update(). Keeps what a rule throws, and, where `digests`, digests of what rules gave.
+  void call_rules(const GradientTable& gradients, int lane, const Clip& clip, bool is_measured, bool digests);
   /// Throws what the first lane's rule has thrown in the last call_rules().
   void require_rules() const;
+  /// A digest of the new values of target i that rules gave to the lanes of this process in the last call_rules(),
+  /// where it kept digests; otherwise 0. The sum of all processes' digests does not depend on how they divide the
+  /// blocks.
+  uint64_t digest_of_rule(std::size_t i) const;
+  /// The sum of all targets'.
+  uint64_t digest_of_rules() const;
   /// Does the lane's part of the update, with the gradients clipped; computes the norm in the same pass.
   /// Where `is_measured`, measure() has computed it in this step, and other workers may be reading it.
   void update(const GradientTable& gradients, int lane, const Clip& clip, bool is_measured);
@@ -163,6 +169,7 @@ class FusedUpdate {
   struct Pass {
     bool update = false;  // else it measures, or calls rules
     bool calls_rules = false;
+    bool digests = false;  // what rules give
     Clip clip = {};
     const FunctionRef<char*(std::size_t, int64_t)>* prepared = nullptr;  // of prepare()
   };
@@ -184,9 +191,9 @@ class FusedUpdate {
   GradientSum<float> wide_sum(const GradientTable& gradients, int lane, std::size_t i, int64_t offset, int64_t count,
                               float*& buffer);
   void make_trials();
-  void call_rule(const GradientTable& gradients, int lane, std::size_t i, int64_t block, const Clip& clip);
+  void call_rule(const GradientTable& gradients, int lane, std::size_t i, int64_t block, const Pass& pass);
   template <class T, class Stored>
-  void call_rule(const GradientTable& gradients, int lane, std::size_t i, int64_t block, const Clip& clip);
+  void call_rule(const GradientTable& gradients, int lane, std::size_t i, int64_t block, const Pass& pass);
   /// Takes a block's new values from where the rule has left them.
   void take_trial(int lane, std::size_t i, int64_t block, const Pass& pass);
   /// After a block of the first copy was read: `read` is the checksum of its bytes then. Notes a foreign write where
@@ -208,6 +215,7 @@ class FusedUpdate {
   std::vector<Target> targets_;
   std::vector<LaneWork> lanes_;               // of this process
   std::vector<std::optional<Trial>> trials_;  // by target; empty where no rule is the program's own
+  std::vector<uint64_t> rule_digests_;  // by block: of what a call that ends with it gave; as many as blocks, or none
   // The squares of each block: where the update is shared, in memory that the host's workers map.
   std::vector<double> own_squares_;
   const std::span<double> shared_squares_;

@@ -9,8 +9,12 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <fmt/format.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "lockstep/core/checksum.h"
@@ -24,8 +28,6 @@
 namespace lockstep::internal {
 
 namespace {
-
-char* memory_of(const at::Tensor& tensor) { return const_cast<char*>(static_cast<const char*>(address_of(tensor))); }
 
 int64_t size_of(at::ScalarType type) { return static_cast<int64_t>(c10::elementSize(type)); }
 
@@ -74,17 +76,19 @@ void FusedUpdate::make_trials() {
     Trial& trial = trials_[i].emplace(Trial{memory(), {}, !owner.own_rule->elementwise()});
     for (std::size_t s = 0; s < owner.slots.size(); ++s) trial.slots.push_back(memory());
     const int64_t together = trial.is_whole ? numbers : kBlockBytes / size_of(targets_[i].type);
+    rule_digests_.resize(static_cast<std::size_t>(targets_.back().first_block + blocks_of(targets_.back().bytes)));
     largest = std::max(largest, static_cast<std::size_t>(together * size_of(type)));
   }
   for (LaneWork& work : lanes_) work.clipped.resize(largest);
 }
 
-void FusedUpdate::call_rules(const GradientTable& gradients, int lane, const Clip& clip, bool is_measured) {
+void FusedUpdate::call_rules(const GradientTable& gradients, int lane, const Clip& clip, bool is_measured,
+                             bool digests) {
   lanes_[lane].is_measured = is_measured;
   lanes_[lane].rule_error = nullptr;
   try {
     const RuleScope scope;
-    run(gradients, lane, {.calls_rules = true, .clip = clip});
+    run(gradients, lane, {.calls_rules = true, .digests = digests, .clip = clip});
   } catch (...) {
     lanes_[lane].rule_error = std::current_exception();
   }
@@ -96,13 +100,13 @@ void FusedUpdate::require_rules() const {
   }
 }
 
-void FusedUpdate::call_rule(const GradientTable& gradients, int lane, std::size_t i, int64_t block, const Clip& clip) {
+void FusedUpdate::call_rule(const GradientTable& gradients, int lane, std::size_t i, int64_t block, const Pass& pass) {
   with_types(targets_[i].type,
-             [&]<class Stored, class T>(Stored, T) { call_rule<T, Stored>(gradients, lane, i, block, clip); });
+             [&]<class Stored, class T>(Stored, T) { call_rule<T, Stored>(gradients, lane, i, block, pass); });
 }
 
 template <class T, class Stored>
-void FusedUpdate::call_rule(const GradientTable& gradients, int lane, std::size_t i, int64_t block, const Clip& clip) {
+void FusedUpdate::call_rule(const GradientTable& gradients, int lane, std::size_t i, int64_t block, const Pass& pass) {
   const Target& target = targets_[i];
   const UpdateTarget& owner = owners_[i];
   Trial& trial = *trials_[i];
@@ -114,12 +118,12 @@ void FusedUpdate::call_rule(const GradientTable& gradients, int lane, std::size_
   T* const clipped = reinterpret_cast<T*>(work.clipped.data()) + (trial.is_whole ? offset : 0);
   double squares = 0;
   if constexpr (std::is_same_v<T, Stored>) {
-    squares = write_clipped(sum<T>(gradients, lane, i, offset, end - offset), end - offset, clip, clipped);
+    squares = write_clipped(sum<T>(gradients, lane, i, offset, end - offset), end - offset, pass.clip, clipped);
   } else {
     for (int64_t first = offset; first < end; first += kSumBlock) {
       const int64_t count = std::min(kSumBlock, end - first);
       auto* buffer = reinterpret_cast<float*>(work.converted.data());
-      squares += write_clipped(wide_sum<Stored>(gradients, lane, i, first, count, buffer), count, clip,
+      squares += write_clipped(wide_sum<Stored>(gradients, lane, i, first, count, buffer), count, pass.clip,
                                clipped + (first - offset));
     }
   }
@@ -154,11 +158,34 @@ void FusedUpdate::call_rule(const GradientTable& gradients, int lane, std::size_
   };
   const auto before = where();
   owner.own_rule->update(in);
-  if (where() == before) return;
-  throw UsageError("LS-OPTION",
-                   fmt::format("rule '{}' replaced the memory of the weights or slots of '{}'", owner.own_rule->name(),
-                               owner.variable->name()),
-                   "write them in place: weights.copy_(new_values)");
+  if (where() != before) {
+    throw UsageError("LS-OPTION",
+                     fmt::format("rule '{}' replaced the memory of the weights or slots of '{}'",
+                                 owner.own_rule->name(), owner.variable->name()),
+                     "write them in place: weights.copy_(new_values)");
+  }
+  if (!pass.digests) return;
+  const auto number = static_cast<uint64_t>(target.first_block + block);
+  uint64_t digest = number;
+  const auto add = [&](const at::Tensor& values) {
+    const auto bytes = static_cast<std::size_t>(count) * sizeof(T);
+    digest = XXH3_64bits_withSeed(static_cast<const T*>(address_of(values)) + first, bytes, digest);
+  };
+  add(trial.weights);
+  for (const at::Tensor& slot : trial.slots) add(slot);
+  rule_digests_[number] = digest;
+}
+
+uint64_t FusedUpdate::digest_of_rule(std::size_t i) const {
+  if (!present(i) || targets_[i].kind != UpdateKind::kOwn) return 0;
+  const auto begin = rule_digests_.begin() + targets_[i].first_block;
+  return std::accumulate(begin, begin + blocks_of(targets_[i].bytes), uint64_t{0});
+}
+
+uint64_t FusedUpdate::digest_of_rules() const {
+  uint64_t sum = 0;
+  for (std::size_t i = 0; i < targets_.size(); ++i) sum += digest_of_rule(i);
+  return sum;
 }
 
 void FusedUpdate::take_trial(int lane, std::size_t i, int64_t block, const Pass& pass) {

@@ -30,7 +30,7 @@ uint64_t sample_of(const Factors& factors) {
 /// Whether both have the weight of a whole batch over all replicas, which one of them should have alone.
 bool is_one_too_many(const LossPass& first, const LossPass& last) {
   const auto is_whole = [](const LossPass& pass) {
-    return pass.is_of_batch && pass.weight > 0 && pass.graph.kind != 0 && !pass.graph.is_weighed;
+    return pass.is_of_batch && pass.weight > 0 && pass.graph.kind != 0 && !pass.graph.is_multiplied;
   };
   if (!is_whole(first) || !is_whole(last) || first.graph.kind != last.graph.kind) return false;
   return first.step != last.step || (first.graph.is_of_fewer_rows && last.graph.is_of_fewer_rows);
@@ -47,7 +47,7 @@ GradientWatch::GradientWatch(std::vector<std::shared_ptr<VariableState>> variabl
 
 GradientWatch::~GradientWatch() {
   for (OfReplica& replica : replicas_) {
-    if (replica.left) replica.losses->look(false);
+    if (replica.left) replica.losses->end_look();
   }
 }
 
@@ -81,7 +81,7 @@ void GradientWatch::Left::note(std::size_t i, const at::Tensor& gradient, const 
   const bool goes_on = is_same_tensor(before, gradient) && record.version == before.version + 1;
   if (before.is_of_backward && !goes_on)
     std::erase_if(passes, [&](const Pass& pass) { return !loss || pass.loss.number != loss->number; });
-  is_weighed = is_weighed || loss || losses.asked_for_counts();
+  may_be_weighed = may_be_weighed || loss || losses.asked_for_counts();
   if (loss) {
     if ((passes.empty() || passes.back().loss.number != loss->number) && passes.size() < kMostPasses)
       passes.emplace_back();
@@ -99,7 +99,7 @@ void GradientWatch::begin(int64_t r) {
   replica.left = std::make_shared<Left>();
   replica.left->records.resize(variables_.size());
   replica.losses = ContextAccess::losses(variables_.front()->group()->context(r));
-  replica.losses->look(true);
+  replica.losses->begin_look();
   replica.hooks.begin(variables_, r,
                       [left = replica.left, losses = replica.losses](std::size_t i, const at::Tensor& gradient) {
                         left->note(i, gradient, *losses);
@@ -129,7 +129,7 @@ std::optional<std::size_t> GradientWatch::changed(int64_t r) const {
 
 std::optional<std::size_t> GradientWatch::unweighed(int64_t r) const {
   const OfReplica& replica = replicas_[static_cast<std::size_t>(r)];
-  if (!replica.left || replica.left->is_weighed) return std::nullopt;
+  if (!replica.left || replica.left->may_be_weighed) return std::nullopt;
   for (std::size_t i = 0; i < variables_.size(); ++i) {
     if (!replica.left->records[i].is_of_backward) continue;
     if (variables_[i]->component(r).unsafeGetTensorImpl()->grad().defined()) return i;
@@ -137,8 +137,8 @@ std::optional<std::size_t> GradientWatch::unweighed(int64_t r) const {
   return std::nullopt;
 }
 
-bool GradientWatch::any_weighed() const {
-  return std::ranges::any_of(replicas_, [](const OfReplica& one) { return one.left && one.left->is_weighed; });
+bool GradientWatch::any_may_be_weighed() const {
+  return std::ranges::any_of(replicas_, [](const OfReplica& one) { return one.left && one.left->may_be_weighed; });
 }
 
 std::optional<GradientWatch::AddedUp> GradientWatch::added_up() const {
@@ -164,7 +164,7 @@ double GradientWatch::weight_over_steps(const std::vector<Pass>& passes) {
   int64_t last_step = -1;
   for (const Pass& pass : passes) {
     const LossPass& loss = pass.loss;
-    if (loss.is_of_batch || loss.weight == 1 || loss.graph.is_weighed) return 0;
+    if (loss.is_of_batch || loss.weight == 1 || loss.graph.is_multiplied) return 0;
     if (pass.variables != passes.front().variables || loss.graph.kind != passes.front().loss.graph.kind) continue;
     if (std::exchange(last_step, loss.step) == loss.step) continue;  // another term
     sum += loss.weight;
@@ -178,7 +178,7 @@ void GradientWatch::end_step(int64_t r) {
   ++replica.steps;
   if (!watches_ || !is_watched(replica.steps)) {
     replica.hooks.end();
-    if (replica.left) replica.losses->look(false);
+    if (replica.left) replica.losses->end_look();
     replica.left.reset();
   } else if (replica.left) {
     forget(r);
@@ -192,7 +192,7 @@ void GradientWatch::forget(int64_t r) {
   if (!replica.left) return;
   std::fill(replica.left->records.begin(), replica.left->records.end(), Record());
   replica.left->passes.clear();
-  replica.left->is_weighed = false;
+  replica.left->may_be_weighed = false;
 }
 
 }  // namespace lockstep::internal

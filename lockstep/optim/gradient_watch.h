@@ -42,7 +42,7 @@ class GradientWatch {
   std::optional<std::size_t> unweighed(int64_t r) const;
 
   /// Whether a backward of any local replica went through such a loss, or could have. While all replicas are at rest.
-  bool any_weighed() const;
+  bool any_may_be_weighed() const;
 
   /// Two backwards whose gradients are added though each has the weight of a whole batch.
   struct AddedUp {
@@ -84,7 +84,7 @@ class GradientWatch {
   struct Left {
     std::vector<Record> records;  // by variable
     std::vector<Pass> passes;     // the first ones
-    bool is_weighed = false;      // at least one went through a weighed loss, or could have been weighed by hand
+    bool may_be_weighed = false;  // at least one went through a weighed loss, or could have been weighed by hand
 
     void note(std::size_t i, const at::Tensor& gradient, const ScaledLosses& losses);
   };

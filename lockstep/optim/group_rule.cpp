@@ -15,22 +15,11 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/optim/option_checks.h"
 
 namespace lockstep::internal {
 
 namespace {
-
-void require(bool valid, const char* optimizer, const char* option, double value, const char* remedy) {
-  if (!valid) throw UsageError("LS-OPTION", fmt::format("{} was given {} = {}", optimizer, option, value), remedy);
-}
-
-void check_not_negative(const char* optimizer, const char* option, double value) {
-  require(value >= 0 && std::isfinite(value), optimizer, option, value, "give a finite number that is not negative");
-}
-
-void check_fraction(const char* optimizer, const char* option, double value) {
-  require(value >= 0 && value < 1, optimizer, option, value, "give a number from 0 to below 1");
-}
 
 /// For a rule that LibTorch lets have sparse gradients without weight decay alone.
 SparseSupport without_decay(const char* optimizer, double weight_decay, SparseSupport support) {
@@ -62,8 +51,9 @@ class SgdRule final : public GroupRule {
   explicit SgdRule(const torch::optim::SGDOptions& options) : GroupRule(with_momentum(options)), options_(options) {
     check_not_negative(name(), "momentum", options.momentum());
     check_not_negative(name(), "weight_decay", options.weight_decay());
-    require(!options.nesterov() || (options.momentum() > 0 && options.dampening() == 0), name(),
-            "nesterov with dampening", options.dampening(), "Nesterov momentum needs a momentum and no dampening");
+    require_option(!options.nesterov() || (options.momentum() > 0 && options.dampening() == 0), name(),
+                   "nesterov with dampening", options.dampening(),
+                   "Nesterov momentum needs a momentum and no dampening");
   }
   const char* name() const override { return "SGD"; }
   std::string options() const override {
@@ -83,8 +73,8 @@ class SgdRule final : public GroupRule {
     check_momentum_of(*this, momentum);
     // torch::optim puts the first gradient into the buffer without dampening, also where updates without a momentum
     // came before.
-    require(momentum != 0 || options_.dampening() == 0, name(), "momentum 0 with dampening", options_.dampening(),
-            "set a momentum above 0, or make the optimizer without dampening");
+    require_option(momentum != 0 || options_.dampening() == 0, name(), "momentum 0 with dampening",
+                   options_.dampening(), "set a momentum above 0, or make the optimizer without dampening");
   }
   Coefficients coefficients(int64_t step, double learning_rate) const override {
     Coefficients c;
@@ -248,6 +238,7 @@ class OwnRule final : public GroupRule {
     };
     if (!rule_) refuse("an optimizer was given UpdateRuleOptions without a rule", "set .rule");
     name_ = rule_->name();
+    options_ = rule_->options();
     if (name_.empty()) {
       refuse("an optimizer was given a rule whose name() is empty", "name it: checkpoints tell rules apart by names");
     }
@@ -264,7 +255,8 @@ class OwnRule final : public GroupRule {
   std::shared_ptr<const UpdateRule> own() const override { return rule_; }
   std::vector<SlotSpec> slots() const override { return rule_->slots(); }
   std::string options() const override {
-    return fmt::format("a rule of the program's own for {}", rule_->elementwise() ? "elements" : "whole variables");
+    const char* const takes = rule_->elementwise() ? "elements" : "whole variables";
+    return fmt::format("{}{}a rule of the program's own for {}", options_, options_.empty() ? "" : ", ", takes);
   }
   Coefficients coefficients(int64_t step, double learning_rate) const override {
     Coefficients c;
@@ -281,6 +273,7 @@ class OwnRule final : public GroupRule {
  private:
   const std::shared_ptr<const UpdateRule> rule_;
   std::string name_;
+  std::string options_;
 };
 
 template <class Rule, class Options>

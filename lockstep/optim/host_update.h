@@ -41,6 +41,7 @@ class HostUpdate {
   std::span<double> squares() const { return squares_; }
 
   HostGradients& gradients() { return gradients_; }
+  const Hosts& hosts() const { return hosts_; }
 
   /// `present[i]` says whether the step updates target i, the same on all workers. Throws on all workers a
   /// DivergenceError where values that are not in the memory of a host yet differ between workers.

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "lockstep/core/error.h"
+#include "lockstep/optim/option_checks.h"
 #include "lockstep/replica/meeting.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/derived_states.h"
@@ -23,10 +24,7 @@ namespace internal {
 namespace {
 
 void check(const ReplicaGroup& group, const std::vector<Variable>& variables, const MovingAverageOptions& options) {
-  if (!(options.decay >= 0 && options.decay < 1)) {
-    throw UsageError("LS-OPTION", fmt::format("a moving average was given .decay = {}", options.decay),
-                     "give a number from 0 to below 1, such as 0.999");
-  }
+  check_fraction("a moving average", ".decay", options.decay);
   if (options.name.empty())
     throw UsageError("LS-OPTION", "a moving average was given an empty .name", "leave it out, or name it");
   if (variables.empty()) {

@@ -73,10 +73,7 @@ void Optimizer::set_in_groups(const char* call, std::optional<int64_t> group,
   } else {
     check();
   }
-  for (int64_t g = first; g < end; ++g) {
-    if (schedule != nullptr) state.counts().set_schedule(*schedule, g);
-    state.counts().set(settings[static_cast<std::size_t>(g - first)], g);
-  }
+  state.counts().set(first, settings, schedule);
 }
 
 void Optimizer::set_schedule_of(const Schedule& schedule, std::optional<int64_t> group) const {

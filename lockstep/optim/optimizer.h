@@ -113,9 +113,10 @@ class Optimizer {
   void set_learning_rate(double value, int64_t group) const;
   /// The learning rate of all groups is from now on schedule(k), where k is the number of steps that the optimizer has
   /// applied: a step that failed or was skipped does not count. learning_rate() is that of the next step. The later
-  /// call of set_schedule and set_learning_rate holds. A schedule is no part of state(): a program that resumes sets
-  /// it again, and k is that of the checkpoint. A UsageError for an empty schedule, and where it gives a rate that is
-  /// negative or not finite; of a later step, from that step.
+  /// call of set_schedule and set_learning_rate holds. A schedule is no part of state(), which says only that there is
+  /// one: a program that resumes sets it again, before or after the load, and k is that of the state. Where it does
+  /// not, the next step is a finding (LS-SCHEDULE-MISSING). A UsageError for an empty schedule, and where it gives a
+  /// rate that is negative or not finite; of a later step, from that step.
   void set_schedule(const Schedule& schedule) const;
   void set_schedule(const Schedule& schedule, int64_t group) const;
   /// The groups that it was made with; 1 where it was made without groups. Any time.
@@ -147,16 +148,18 @@ class Optimizer {
   /// Copies of all slots as "<variable>/<slot>", whatever the optimizer's name; each variable's number of updates as
   /// "<variable>/step", an int64 without dimensions; each group's learning rate as "learning_rate/<group>", a double
   /// without dimensions, and its "weight_decay/<group>" and "momentum/<group>", where these are not what the options
-  /// say from which it was made; of a rule of the program's own its name, as the bytes of "rule/<group>"; and where no
+  /// say from which it was made; "has_schedule/<group>", true as a bool, where the group has a schedule; of a rule of
+  /// the program's own its name, as the bytes of "rule/<group>"; and where no
   /// variable was in all steps, "extra_steps", an int64: how many more steps were applied than the variable that was
   /// updated most often has. Of variables that replicas train locally it has the means of the slots, so that a
   /// resume from them does not give the same bits. A call of all workers; it gathers slots. Outside of steps.
   std::map<std::string, at::Tensor> state() const;
   /// Sets what state() of an optimizer over variables of the same names and shapes gave: all of it; or nothing, with a
-  /// UsageError that lists everything missing, unexpected or unfit. A state without any learning rate, as earlier
-  /// versions saved, leaves the rates as they are. A weight decay or momentum that is not in it becomes that of the
-  /// options. What a merge function loads in a run that fails is rolled back,
-  /// except for what a completed step has changed since. Outside of steps.
+  /// UsageError that lists everything missing, unexpected or unfit; a state of a rule of another name is refused, where
+  /// either is the program's own. A state without any learning rate, as earlier versions saved, leaves the rates as
+  /// they are. A weight decay or momentum that is not in it becomes that of the options. A schedule that a group has
+  /// stays, and gives the rate of the step at which the state is, whatever rate the state has. What a merge function
+  /// loads in a run that fails is rolled back, except for what a completed step has changed since. Outside of steps.
   void load(const std::map<std::string, at::Tensor>& state) const;
 
   /// For the library's own use.

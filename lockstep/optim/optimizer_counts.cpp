@@ -1,8 +1,10 @@
 #include "lockstep/optim/optimizer_counts.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "lockstep/core/error.h"
@@ -54,16 +56,46 @@ void OptimizerCounts::require_rates() const {
   if (schedule_error_) std::rethrow_exception(schedule_error_);
 }
 
-void OptimizerCounts::set(const RuleSettings& settings, int64_t group) {
+void OptimizerCounts::set(int64_t first, std::span<const RuleSettings> settings, const Schedule* schedule) {
   keep_before();
-  rules_[static_cast<std::size_t>(group)]->set(settings);
+  for (std::size_t k = 0; k < settings.size(); ++k) {
+    const std::size_t g = static_cast<std::size_t>(first) + k;
+    rules_[g]->set(settings[k]);
+    if (schedule != nullptr) schedules_[g] = {.rate_of_step = *schedule, .is_missing = false};
+  }
   follow_schedules();
 }
 
-void OptimizerCounts::set_schedule(Schedule schedule, int64_t group) {
+bool OptimizerCounts::has_schedule(int64_t group) const {
+  const GroupSchedule& one = schedules_[static_cast<std::size_t>(group)];
+  return one.rate_of_step || one.is_missing;
+}
+
+void OptimizerCounts::expect_schedule(double had, int64_t group) {
+  if (had != 0 && had != 1) {
+    throw UsageError("LS-STATE-MISFIT",
+                     fmt::format("whether group {} of '{}' has a schedule was given as {}", group, name_, had),
+                     "give what state() or state_items() gave");
+  }
   keep_before();
-  schedules_[static_cast<std::size_t>(group)] = std::move(schedule);
-  follow_schedules();
+  GroupSchedule& one = schedules_[static_cast<std::size_t>(group)];
+  one.is_missing = had == 1 && !one.rate_of_step;
+}
+
+void OptimizerCounts::report_missing_schedules() {
+  std::vector<std::size_t> groups;
+  for (std::size_t g = 0; g < schedules_.size(); ++g) {
+    if (std::exchange(schedules_[g].is_missing, false)) groups.push_back(g);
+  }
+  if (groups.empty()) return;
+  group_->findings().add("LS-SCHEDULE-MISSING", name_, group_->step(), [&] {
+    return fmt::format(
+        "step {}: '{}' goes on from a state in which a schedule gave the learning rate of group{} {}, and none was set "
+        "here, so that the rate stays {} from now on; a state has no schedules: call {}.set_schedule(schedule) before "
+        "the first step, or set_learning_rate, which says that the rate is meant",
+        group_->step(), name_, groups.size() == 1 ? "" : "s", fmt::join(groups, ", "),
+        rules_[groups.front()]->learning_rate(), name_);
+  });
 }
 
 void OptimizerCounts::set_steps(std::size_t i, int64_t steps) {
@@ -77,29 +109,35 @@ void OptimizerCounts::set_steps(std::size_t i, int64_t steps) {
   follow_schedules();
 }
 
-void OptimizerCounts::set_extra_steps(int64_t steps) {
-  if (steps < 0) {
-    throw UsageError("LS-STATE-MISFIT", fmt::format("'{}' was given {} extra steps", name_, steps),
+void OptimizerCounts::set_extra_steps(double steps) {
+  if (!(steps >= 0 && steps <= static_cast<double>(kMostSteps) && steps == std::floor(steps))) {
+    throw UsageError("LS-STATE-MISFIT", fmt::format("'{}' was given {} extra steps, which is no count", name_, steps),
                      "give what state() or state_items() gave");
   }
   keep_before();
-  extra_steps_ = steps;
+  extra_steps_ = static_cast<int64_t>(steps);
   follow_schedules();
 }
 
-void OptimizerCounts::load(std::vector<int64_t> steps, int64_t extra_steps, const std::vector<RuleSettings>& settings) {
+void OptimizerCounts::load(SavedState state) {
   keep_before();
-  steps_ = std::move(steps);
-  extra_steps_ = extra_steps;
-  for (std::size_t g = 0; g < rules_.size(); ++g) rules_[g]->set(settings[g]);
+  steps_ = std::move(state.steps);
+  extra_steps_ = state.extra_steps;
+  for (std::size_t g = 0; g < rules_.size(); ++g) {
+    rules_[g]->set(state.settings[g]);
+    expect_schedule(state.has_schedule[g] ? 1 : 0, static_cast<int64_t>(g));
+  }
   follow_schedules();
 }
 
 void OptimizerCounts::follow_schedules() noexcept {
   schedule_error_ = nullptr;
+  const auto has_one = [](const GroupSchedule& one) { return static_cast<bool>(one.rate_of_step); };
+  if (std::none_of(schedules_.begin(), schedules_.end(), has_one)) return;
+  const int64_t k = applied_steps();
   try {
     for (std::size_t g = 0; g < schedules_.size(); ++g) {
-      if (schedules_[g]) rules_[g]->set_learning_rate(rate_of(schedules_[g], applied_steps(), name_));
+      if (has_one(schedules_[g])) rules_[g]->set_learning_rate(rate_of(schedules_[g].rate_of_step, k, name_));
     }
   } catch (...) {
     schedule_error_ = std::current_exception();

@@ -6,11 +6,13 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "lockstep/core/function_ref.h"
 #include "lockstep/optim/group_rule.h"
+#include "lockstep/optim/saved_state.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/variable/variable_state.h"
 
@@ -48,18 +50,26 @@ class OptimizerCounts {
   bool count_step(FunctionRef<bool(std::size_t)> updates);
   /// Throws what a schedule has thrown for the next step.
   void require_rates() const;
+  /// Whether the group's learning rate follows a schedule, or did so in the state that was loaded last, and the program
+  /// has set neither a schedule nor a rate since.
+  bool has_schedule(int64_t group) const;
+  /// Makes a finding, once, of groups that had a schedule in the state that was loaded, and have none here.
+  void report_missing_schedules();
 
   // Outside of steps, or from a merge function: then undo_run() rolls it back.
 
-  /// Sets what the rule was asked about before. A schedule that the group has goes on setting its learning rate.
-  void set(const RuleSettings& settings, int64_t group);
-  /// From now on the group's learning rate is schedule(applied_steps()); none where `schedule` is empty.
-  void set_schedule(Schedule schedule, int64_t group);
-  /// A UsageError for a negative number.
+  /// Sets what the rules of as many groups, from `first` on, were asked about before. Where `schedule` is given, their
+  /// learning rate is from now on (*schedule)(applied_steps()), or, where it is empty, follows none. Otherwise the
+  /// schedule that a group has goes on setting it.
+  void set(int64_t first, std::span<const RuleSettings> settings, const Schedule* schedule = nullptr);
+  /// Of a state that is being loaded: 1 where the group has a schedule there, 0 where it has none, otherwise a
+  /// UsageError. Where the program has not set one here before, the next step asks for it.
+  void expect_schedule(double had, int64_t group);
+  // Each a UsageError for what is no count of steps.
   void set_steps(std::size_t i, int64_t steps);
-  void set_extra_steps(int64_t steps);
-  /// All at once; nothing is refused.
-  void load(std::vector<int64_t> steps, int64_t extra_steps, const std::vector<RuleSettings>& settings);
+  void set_extra_steps(double steps);
+  /// All of a state at once, of which the slots are loaded already; nothing is refused.
+  void load(SavedState state);
   /// Call before anything else is loaded in a run.
   void keep_before();
 
@@ -70,12 +80,16 @@ class OptimizerCounts {
   void end_run() { forget_before(); }
 
  private:
+  struct GroupSchedule {
+    Schedule rate_of_step;    // empty where there is none
+    bool is_missing = false;  // the state that was loaded had one, and neither it nor a rate was set since
+  };
   /// Step counts and settings as they were before this run changed them.
   struct Before {
     std::vector<int64_t> steps;
     int64_t extra_steps;
     std::vector<RuleSettings> settings;
-    std::vector<Schedule> schedules;
+    std::vector<GroupSchedule> schedules;
   };
 
   void forget_before();
@@ -90,8 +104,8 @@ class OptimizerCounts {
   const std::vector<std::size_t> rule_of_;  // by variable
   std::vector<int64_t> steps_;              // by variable
   int64_t extra_steps_ = 0;
-  std::vector<Schedule> schedules_;    // by group; empty functions where there are none
-  std::exception_ptr schedule_error_;  // of the next step
+  std::vector<GroupSchedule> schedules_;  // by group
+  std::exception_ptr schedule_error_;     // of the next step
   std::optional<Before> before_;
 };
 

@@ -45,7 +45,7 @@ OptimizerDigest OptimizerDigest::of(const std::vector<std::shared_ptr<VariableSt
     digest = digest.with(uint64_t{group.variables.size()}).with(uint64_t{hash(group.rule->name())});
     digest = digest.with(static_cast<uint64_t>(group.rule->kind()));
     for (const SlotSpec& slot : group.rule->slots()) digest = digest.with(uint64_t{hash(slot.name)}).with(slot.initial);
-    if (const auto own = group.rule->own()) digest = digest.with(uint64_t{own->elementwise()});
+    if (group.rule->own()) digest = digest.with(uint64_t{hash(group.rule->options())});
     // All other options that are numbers enter the coefficients. At a rate of 0 some would be multiplied by it.
     const Coefficients second = group.rule->coefficients(2, /*learning_rate=*/1);
     std::array<double, sizeof(Coefficients) / sizeof(double)> numbers{};

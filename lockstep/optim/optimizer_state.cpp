@@ -46,6 +46,10 @@ at::Tensor tensor_of(const std::vector<RuleSettings>& groups) {
   return at::tensor(numbers, at::kDouble);
 }
 
+at::Tensor tensor_of(const std::vector<bool>& flags) {
+  return at::tensor(std::vector<int64_t>(flags.begin(), flags.end()), at::kLong);
+}
+
 }  // namespace
 
 OptimizerState::OptimizerState(OptimizerSetup setup, std::vector<RuleGroup> groups, const Placement& placement,
@@ -88,6 +92,7 @@ std::map<std::string, at::Tensor> OptimizerState::state() const {
   for (const NamedSlot& slot : named_slots_) values.slots.push_back(slot.variable.state().read());
   for (const auto& one : counts_->rules()) values.settings.push_back(one->settings());
   values.extra_steps = counts_->extra_steps();
+  for (int64_t g = 0; g < counts_->num_groups(); ++g) values.has_schedule.push_back(counts_->has_schedule(g));
   return named_state(values, named_slots_, variables_, counts_->rules());
 }
 
@@ -103,6 +108,7 @@ void OptimizerState::load(const std::map<std::string, at::Tensor>& state) {
     digests.add("step counts", at::tensor(values.steps, at::kLong));
     digests.add("extra steps", at::scalar_tensor(values.extra_steps, at::kLong));
     digests.add("learning rates and other options", tensor_of(values.settings));
+    digests.add("which groups have schedules", tensor_of(values.has_schedule));
     digests.fill_in(mine);
   };
   const auto all =
@@ -111,7 +117,7 @@ void OptimizerState::load(const std::map<std::string, at::Tensor>& state) {
   // Nothing is refused from here on.
   counts_->keep_before();
   for (std::size_t s = 0; s < slots_.size(); ++s) slots_[s].state().write(values.slots[s]);
-  counts_->load(std::move(values.steps), values.extra_steps, values.settings);
+  counts_->load(std::move(values));
 }
 
 }  // namespace lockstep::internal

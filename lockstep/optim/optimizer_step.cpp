@@ -16,6 +16,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/optim/forms/stages.h"
+#include "lockstep/optim/option_checks.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/component_table.h"
 #include "lockstep/variable/mirrored_state.h"
@@ -23,21 +24,6 @@
 namespace lockstep::internal {
 
 namespace {
-
-void check(const StepOptions& options) {
-  if (options.clip_global_norm && !(*options.clip_global_norm > 0)) {
-    throw UsageError("LS-OPTION", fmt::format(".clip_global_norm is {}", *options.clip_global_norm),
-                     "give a positive norm, or leave it out");
-  }
-  if (!options.clip_value) return;
-  if (!(*options.clip_value > 0)) {
-    throw UsageError("LS-OPTION", fmt::format(".clip_value is {}", *options.clip_value),
-                     "give a positive number, or leave it out");
-  }
-  if (options.clip_global_norm) {
-    throw UsageError("LS-OPTION", ".clip_value and .clip_global_norm are both set", "choose one of them");
-  }
-}
 
 /// Rows are kept where this process updates all of a variable, from sums in tree order.
 SparseSupport sparse_support(const ReplicaGroup& group, const GroupRule& rule, bool slices) {
@@ -165,6 +151,7 @@ void OptimizerStep::begin(const StepOptions& options) {
   gradients.agree_on_presence(group, !work_.local && group.num_workers() > 1, form_->report());
   gradients.log_absent();
   findings_.report(options);
+  counts_.report_missing_schedules();
   work_.is_skipped = false;
   work_.measures = options.clip_global_norm || options.check_finite || options.skip_non_finite;
   if (!work_.local && !group.reduces_in_tree_order()) gradients.begin_exchange(form_->num_leaves());
@@ -234,15 +221,6 @@ void OptimizerStep::clip_to(double norm) {
     const double factor = norm / (part.factor * part.global_norm() + 1e-6);
     part.clip.factor = part.factor * (factor > 1 ? 1 : factor);
   }
-}
-
-void OptimizerStep::agree_on_rules() {
-  const auto check = [&](Proposal&) {
-    for (const UpdatePart& part : work_.parts) part.update.require_rules();
-  };
-  Proposal mine{.call = "rules of an update", .name = work_.name, .step = work_.group->step()};
-  if (work_.local) return check(mine);
-  agree_on_call(work_.group->rounds(), std::move(mine), check);
 }
 
 void OptimizerStep::tell_counts(Proposal& mine) const {

@@ -17,6 +17,7 @@
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/optim/optimizer_counts.h"
 #include "lockstep/optim/optimizer_digest.h"
+#include "lockstep/optim/rule_agreement.h"
 #include "lockstep/optim/step_findings.h"
 #include "lockstep/optim/update_work.h"
 #include "lockstep/replica/meeting.h"
@@ -72,8 +73,6 @@ class OptimizerStep {
   std::vector<std::shared_ptr<const Rows>> rows_of(std::size_t i, const ReplicaRange& replicas) const;
   void check(const StepOptions& options);
   void clip_to(double norm);
-  /// Throws on all workers, before anything is written, what a rule of the program's own has thrown on any.
-  void agree_on_rules();
   void settle(int lane);
   void settle_replica(int64_t r);
   void end();
@@ -124,7 +123,7 @@ class StepMeeting final : public Meeting {
     step_.work_.group->rounds().or_end_run([&] { step_.begin(options_); });
   }
   void check() { step_.check(options_); }
-  void agree_on_rules() { step_.agree_on_rules(); }
+  void agree_on_rules() { internal::agree_on_rules(step_.work_, form()); }
   void settle(int lane, int) { step_.settle(lane); }
   void end() { step_.end(); }
 

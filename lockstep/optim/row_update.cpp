@@ -19,8 +19,6 @@ namespace {
 
 constexpr std::size_t kNoCopy = ~std::size_t{0};
 
-char* begin_of(const at::Tensor& tensor) { return const_cast<char*>(static_cast<const char*>(address_of(tensor))); }
-
 /// Where rows are cut: the first row of each run, and the number of rows. Rows of one block are in one run.
 std::vector<std::size_t> runs_of(const std::vector<int64_t>& ids, int64_t row_bytes) {
   std::vector<std::size_t> runs{0};
@@ -62,12 +60,12 @@ void RowUpdate::add(std::size_t i, const UpdateTarget& target, int64_t component
   one.squares.assign(one.merged.ids.size(), 0);
   one.foreign_by_lane.assign(lanes_.size(), kNoCopy);
   if (variable.is_trained_locally()) {
-    one.copies.push_back({begin_of(variable.memory(component)), nullptr});
+    one.copies.push_back({memory_of(variable.memory(component)), nullptr});
   } else {
     for (std::size_t copy = 0; copy < variable.copies().size(); ++copy)
-      one.copies.push_back({begin_of(variable.copies()[copy]), variable.checksums(copy)});
+      one.copies.push_back({memory_of(variable.copies()[copy]), variable.checksums(copy)});
   }
-  for (const auto& slot : target.slots) one.slots.push_back(begin_of(slot->memory(component)));
+  for (const auto& slot : target.slots) one.slots.push_back(memory_of(slot->memory(component)));
   const auto replicas = static_cast<int64_t>(one.rows.size());
   for (LaneWork& work : lanes_) {
     work.inputs.assign(std::max(work.inputs.size(), one.rows.size()), nullptr);

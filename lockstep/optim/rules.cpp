@@ -8,32 +8,27 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/core/error.h"
+#include "lockstep/optim/option_checks.h"
 
 namespace lockstep::rules {
 
+using internal::check_fraction;
+using internal::check_not_negative;
+
 namespace {
-
-void check_share(const char* rule, const char* option, double value) {
-  if (value >= 0 && value < 1) return;
-  throw UsageError("LS-OPTION", fmt::format("rules::{} was given .{} = {}", rule, option, value),
-                   "give a number from 0 to below 1");
-}
-
-void check_amount(const char* rule, const char* option, double value) {
-  if (value >= 0 && std::isfinite(value)) return;
-  throw UsageError("LS-OPTION", fmt::format("rules::{} was given .{} = {}", rule, option, value),
-                   "give a finite number that is not negative");
-}
 
 class Lion final : public UpdateRule {
  public:
   explicit Lion(const LionOptions& options) : options_(options) {
-    check_share("lion", "beta1", options.beta1);
-    check_share("lion", "beta2", options.beta2);
-    check_amount("lion", "weight_decay", options.weight_decay);
+    check_fraction("rules::lion", ".beta1", options.beta1);
+    check_fraction("rules::lion", ".beta2", options.beta2);
+    check_not_negative("rules::lion", ".weight_decay", options.weight_decay);
   }
   std::string name() const override { return "Lion"; }
+  std::string options() const override {
+    return fmt::format("beta1 = {}, beta2 = {}, weight_decay = {}", options_.beta1, options_.beta2,
+                       options_.weight_decay);
+  }
   std::vector<SlotSpec> slots() const override { return {{.name = "momentum"}}; }
   void update(const RuleInput& in) const override {
     const auto& [beta1, beta2, weight_decay] = options_;
@@ -50,12 +45,16 @@ class Lion final : public UpdateRule {
 class Lamb final : public UpdateRule {
  public:
   explicit Lamb(const LambOptions& options) : options_(options) {
-    check_share("lamb", "beta1", options.beta1);
-    check_share("lamb", "beta2", options.beta2);
-    check_amount("lamb", "epsilon", options.epsilon);
-    check_amount("lamb", "weight_decay", options.weight_decay);
+    check_fraction("rules::lamb", ".beta1", options.beta1);
+    check_fraction("rules::lamb", ".beta2", options.beta2);
+    check_not_negative("rules::lamb", ".epsilon", options.epsilon);
+    check_not_negative("rules::lamb", ".weight_decay", options.weight_decay);
   }
   std::string name() const override { return "LAMB"; }
+  std::string options() const override {
+    return fmt::format("beta1 = {}, beta2 = {}, epsilon = {}, weight_decay = {}", options_.beta1, options_.beta2,
+                       options_.epsilon, options_.weight_decay);
+  }
   std::vector<SlotSpec> slots() const override { return {{.name = "exp_avg"}, {.name = "exp_avg_sq"}}; }
   bool elementwise() const override { return false; }
   void update(const RuleInput& in) const override {
@@ -79,13 +78,17 @@ class Lamb final : public UpdateRule {
 class Nadam final : public UpdateRule {
  public:
   explicit Nadam(const NadamOptions& options) : options_(options) {
-    check_share("nadam", "beta1", options.beta1);
-    check_share("nadam", "beta2", options.beta2);
-    check_amount("nadam", "epsilon", options.epsilon);
-    check_amount("nadam", "weight_decay", options.weight_decay);
-    check_amount("nadam", "momentum_decay", options.momentum_decay);
+    check_fraction("rules::nadam", ".beta1", options.beta1);
+    check_fraction("rules::nadam", ".beta2", options.beta2);
+    check_not_negative("rules::nadam", ".epsilon", options.epsilon);
+    check_not_negative("rules::nadam", ".weight_decay", options.weight_decay);
+    check_not_negative("rules::nadam", ".momentum_decay", options.momentum_decay);
   }
   std::string name() const override { return "NAdam"; }
+  std::string options() const override {
+    return fmt::format("beta1 = {}, beta2 = {}, epsilon = {}, weight_decay = {}, momentum_decay = {}", options_.beta1,
+                       options_.beta2, options_.epsilon, options_.weight_decay, options_.momentum_decay);
+  }
   std::vector<SlotSpec> slots() const override { return {{.name = "exp_avg"}, {.name = "exp_avg_sq"}}; }
   void update(const RuleInput& in) const override {
     const auto& [beta1, beta2, epsilon, weight_decay, momentum_decay] = options_;

@@ -18,8 +18,6 @@ namespace lockstep::internal {
 
 namespace {
 
-constexpr int64_t kMostSteps = int64_t{1} << 53;  // rules compute in double, which holds each count up to this one
-
 constexpr const char* kExtraSteps = "extra_steps";
 std::string rule_name(std::size_t group) { return fmt::format("rule/{}", group); }
 
@@ -47,6 +45,7 @@ std::string step_name(const VariableState& variable) { return variable.name() + 
 std::string rate_name(std::size_t group) { return fmt::format("learning_rate/{}", group); }
 std::string decay_name(std::size_t group) { return fmt::format("weight_decay/{}", group); }
 std::string momentum_name(std::size_t group) { return fmt::format("momentum/{}", group); }
+std::string schedule_name(std::size_t group) { return fmt::format("has_schedule/{}", group); }
 
 /// Why `value` is not one number of that type, as the end of a sentence; empty where it is.
 std::string misfit_of_number(const at::Tensor& value, at::ScalarType type) {
@@ -122,6 +121,7 @@ std::map<std::string, at::Tensor> named_state(const SavedState& state, std::span
     const RuleSettings& now = state.settings[g];
     const RuleSettings& made = rules[g]->made_with();
     named.emplace(rate_name(g), at::scalar_tensor(now.learning_rate, at::kDouble));
+    if (state.has_schedule[g]) named.emplace(schedule_name(g), at::scalar_tensor(true, at::kBool));
     if (now.weight_decay != made.weight_decay) {
       named.emplace(decay_name(g), at::scalar_tensor(now.weight_decay, at::kDouble));
     }
@@ -157,6 +157,11 @@ SavedState values_of(const std::map<std::string, at::Tensor>& named, std::span<c
     const auto saved = named.find(rule_name(g));
     if (!rules[g]->own() && saved == named.end()) continue;
     reader.require(rule_name(g), misfit_of_rule(saved == named.end() ? at::Tensor() : saved->second, *rules[g]));
+  }
+  const auto misfit_of_flag = [](const at::Tensor& value) { return misfit_of_number(value, at::kBool); };
+  for (std::size_t g = 0; g < rules.size(); ++g) {
+    const at::Tensor* had = named.contains(schedule_name(g)) ? reader.take(schedule_name(g), misfit_of_flag) : nullptr;
+    state.has_schedule.push_back(had != nullptr && had->item<bool>());
   }
   bool has_rates = false;
   for (std::size_t g = 0; g < rules.size(); ++g) has_rates = has_rates || named.contains(rate_name(g));

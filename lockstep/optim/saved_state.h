@@ -22,17 +22,21 @@ struct NamedSlot {
   Variable variable;
 };
 
+/// Rules compute in double, which holds each count of steps up to this one.
+inline constexpr int64_t kMostSteps = int64_t{1} << 53;
+
 /// The values.
 struct SavedState {
   std::vector<at::Tensor> slots;       // by slot
   std::vector<int64_t> steps;          // by variable: how often it was updated
   std::vector<RuleSettings> settings;  // by group
   int64_t extra_steps = 0;
+  std::vector<bool> has_schedule;  // by group
 };
 
 /// Named tensors from values: "<variable>/<slot>", "<variable>/step" and "learning_rate/<group>", and
 /// "weight_decay/<group>" and "momentum/<group>" where a rule was not made with them; "rule/<group>" for rules of the
-/// program's own, and "extra_steps" where there are some.
+/// program's own, "extra_steps" where there are some, and "has_schedule/<group>" where it has one.
 std::map<std::string, at::Tensor> named_state(const SavedState& state, std::span<const NamedSlot> slots,
                                               std::span<const std::shared_ptr<VariableState>> variables,
                                               std::span<const std::unique_ptr<GroupRule>> rules);

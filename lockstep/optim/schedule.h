@@ -50,12 +50,13 @@ struct OneCycleOptions {
 /// steps - 1.
 Schedule one_cycle(double peak, int64_t steps, OneCycleOptions options = {});
 
-struct Part {
+/// A part of a sequence.
+struct SequencePart {
   Schedule schedule;
   int64_t steps;
 };
 /// One after the other, each with its own steps from 0. After the last part's steps its last rate stays.
-Schedule sequence(std::vector<Part> parts);
+Schedule sequence(std::vector<SequencePart> parts);
 
 }  // namespace schedules
 

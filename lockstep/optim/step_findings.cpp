@@ -83,7 +83,7 @@ void StepFindings::report_unweighed_losses() {
   const auto is_unweighed = [](const OfReplica& replica) { return replica.unweighed.has_value(); };
   // Where one replica alone has gradients, nothing is added to them.
   const auto enough = std::min<std::ptrdiff_t>(2, static_cast<std::ptrdiff_t>(replicas_.size()));
-  if (std::ranges::count_if(replicas_, is_unweighed) < enough || watch_.any_weighed()) return;
+  if (std::ranges::count_if(replicas_, is_unweighed) < enough || watch_.any_may_be_weighed()) return;
   const std::size_t i = *std::ranges::find_if(replicas_, is_unweighed)->unweighed;
   work_.group->findings().add("LS-LOSS-NOT-SCALED", work_.name, work_.group->step(), [&] {
     return fmt::format(

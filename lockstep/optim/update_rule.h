@@ -28,8 +28,9 @@ struct RuleInput {
 };
 
 /// How an optimizer's weights and slots follow from its gradients. A rule is a function of its input: it keeps nothing
-/// between calls and draws nothing at random, so that bits do not depend on who calls it. The library calls it without
-/// recording gradients, on one intra-op thread, for several variables or parts at once on several lanes.
+/// between calls and draws nothing at random, so that bits do not depend on who calls it. Where several workers compute
+/// the same values, the step compares them, and a difference is a DivergenceError (LS-RULE-DIFFERS). The library calls
+/// it without recording gradients, on one intra-op thread, for several variables or parts at once on several lanes.
 ///
 /// What update() throws is thrown from Optimizer::step on every replica, and the step has applied nothing. A rule may
 /// not call the library.
@@ -45,6 +46,9 @@ class UpdateRule {
   /// one dimension, which are cut alike on every placement. Otherwise it is given whole variables in their shape (of a
   /// complex one with a last dimension of 2).
   virtual bool elementwise() const { return true; }
+  /// Its numbers as text, such as "beta = 0.9, weight_decay = 0": for messages, and to find workers that were made with
+  /// other ones.
+  virtual std::string options() const { return {}; }
 };
 
 /// What make_optimizer takes for a rule of the program's own. A UsageError for a rule that is null, that has no name,

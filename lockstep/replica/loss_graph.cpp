@@ -53,7 +53,7 @@ bool is_product(const Node& node, int depth = 0) {
 }  // namespace
 
 LossGraph look_at_graph(Node& root, int64_t rows) {
-  LossGraph found{.is_weighed = is_product(root)};
+  LossGraph found{.is_multiplied = is_product(root)};
   bool has_all_rows = false;
   int64_t next_to_loss = 0;             // rows of the first tensor that is no number
   std::vector<int64_t> rows_of_others;  // of tensors with further dimensions

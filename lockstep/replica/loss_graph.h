@@ -13,8 +13,9 @@ namespace lockstep::internal {
 struct LossGraph {
   /// A digest of the operators' names: losses of different kinds have different ones, micro-batches of one loss do not.
   uint64_t kind = 0;
-  /// The loss is a product, or a sum of products alone: a program divides it by its number of micro-batches so.
-  bool is_weighed = false;
+  /// The program has multiplied or divided the loss by a number, as by its number of micro-batches: it is a product, or
+  /// a sum of products alone.
+  bool is_multiplied = false;
   /// Its tensors have fewer rows than the part of the batch, and none has as many: it is of a micro-batch.
   bool is_of_fewer_rows = false;
 };

@@ -82,7 +82,7 @@ void ScaledLosses::went_through(const std::shared_ptr<ScaledLosses>& self, const
     pass = {pass.number + 1, self->step_, loss.place, loss.weight, loss.is_of_batch};
     torch::autograd::Engine::get_default_engine().queue_callback([self] { self->is_open_ = false; });
     pass.graph = look_at_graph(*root, loss.rows);
-    pass.graph.is_weighed = pass.graph.is_weighed || !is_one(gradient);
+    pass.graph.is_multiplied = pass.graph.is_multiplied || !is_one(gradient);
   }
   pass.weight = std::max(pass.weight, loss.weight);
   pass.is_of_batch = pass.is_of_batch || loss.is_of_batch;

@@ -65,10 +65,11 @@ class ScaledLosses {
     ++counts_.weighted;
   }
   const ScaledBackwards& counts() const { return counts_; }
-  /// The backward under way; null where it has gone through no such loss. Only between look(true) and look(false),
+  /// The backward under way; null where it has gone through no such loss. Only between begin_look() and end_look(),
   /// which whoever reads it calls: at other times backwards are counted alone.
   const LossPass* under_way() const { return is_open_ ? &pass_ : nullptr; }
-  void look(bool begins) { lookers_ += begins ? 1 : -1; }
+  void begin_look() { ++lookers_; }
+  void end_look() { --lookers_; }
 
   /// The step of this run has asked for numbers by which a program may weigh its loss without scale_loss: how many
   /// replicas or samples there are, or a sum over the replicas.

@@ -195,8 +195,9 @@ int marking_watches = 0;  // guarded by the generator's mutex
 
 }  // namespace
 
-DefaultGeneratorWatch::DefaultGeneratorWatch() : seed_(at::detail::getDefaultCPUGenerator().current_seed()) {
+DefaultGeneratorWatch::DefaultGeneratorWatch() {
   const std::lock_guard<std::mutex> lock(default_generator().mutex_);
+  seed_ = default_generator().current_seed();
   // So that it is not as it will be after the same seed again.
   if (is_fresh(default_generator().engine().data())) set_place_in_old_block(kMark);
   is_marked_ = is_marked(default_generator().engine().data());

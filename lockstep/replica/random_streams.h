@@ -101,7 +101,7 @@ class DefaultGeneratorWatch {
   bool was_seeded() const;
 
  private:
-  const uint64_t seed_;
+  uint64_t seed_ = 0;
   bool is_marked_ = false;
 };
 

@@ -169,7 +169,8 @@ StateItem rule_item(const std::shared_ptr<OptimizerState>& optimizer, int64_t gr
   return item;
 }
 
-/// Learning rates, weight decays and, where they can be set, momentums of an optimizer's groups.
+/// Learning rates, whether schedules give them, weight decays and, where they can be set, momentums of an optimizer's
+/// groups.
 void add_settings(std::vector<StateItem>& items, const std::shared_ptr<OptimizerState>& optimizer) {
   using internal::RuleSettings;
   for (int64_t g = 0; g < optimizer->counts().num_groups(); ++g) {
@@ -182,12 +183,17 @@ void add_settings(std::vector<StateItem>& items, const std::shared_ptr<Optimizer
             check(optimizer->counts().rule(g), value);
             RuleSettings settings = optimizer->counts().rule(g).settings();
             settings.*setting = value;
-            optimizer->counts().set(settings, g);
+            optimizer->counts().set(g, {&settings, 1});
           }));
       if (kind == Kind::kOption) items.back().made_with = rule.made_with().*setting;
     };
     items.push_back(rule_item(optimizer, g));
     add("learning_rate", Kind::kLearningRate, &RuleSettings::learning_rate, [](const auto&, double) {});
+    items.push_back(number<double>(
+        fmt::format("{}/has_schedule/{}", optimizer->name(), g), Kind::kOption,
+        [optimizer, g] { return optimizer->counts().has_schedule(g) ? 1.0 : 0.0; },
+        [optimizer, g](double had) { optimizer->counts().expect_schedule(had, g); }));
+    items.back().made_with = 0;
     if (rule.own()) continue;
     add("weight_decay", Kind::kOption, &RuleSettings::weight_decay,
         [](const auto& of, double value) { of.check_weight_decay(value); });
@@ -234,7 +240,7 @@ std::vector<StateItem> Strategy::state_items() const {
     items.push_back(number<double>(
         fmt::format("{}/extra_steps/0", optimizer->name()), Kind::kOption,
         [optimizer] { return static_cast<double>(optimizer->counts().extra_steps()); },
-        [optimizer](double steps) { optimizer->counts().set_extra_steps(static_cast<int64_t>(steps)); }));
+        [optimizer](double steps) { optimizer->counts().set_extra_steps(steps); }));
     items.back().made_with = 0;
     add_settings(items, optimizer);
   }

@@ -23,7 +23,9 @@ struct StateItem {
     kLearningRate,  // of one group of an optimizer: a float64 without dimensions
     kNumber,        // of the strategy: an int64 without dimensions
     kCursor,        // of a data set that has a name: the values of data::Cursor, in their order, as one row of int64
-    kOption,        // of one group of an optimizer: its weight decay or momentum, a float64 without dimensions
+    kOption,        // of one group of an optimizer: its weight decay, its momentum, or 1 where it has a schedule; of an
+                    // optimizer: how many more steps it has applied than the variable that was updated most often has;
+                    // a float64 without dimensions
     kRule,          // of one group of an optimizer: the name of its rule, as a row of int64, one for each byte
   };
   std::string name;  // unique among the items of its kind
@@ -40,7 +42,8 @@ struct StateItem {
   /// The values of read(), in the memory in which the run keeps them: nobody may write them, and the next step or write
   /// changes them. Empty for numbers and cursors.
   std::function<std::vector<at::Tensor>()> view = {};
-  /// Of an option: what the optimizer was made with. A checkpoint has an option only where it is something else.
+  /// Of an option: what the optimizer was made with, 0 of counts and schedules. A checkpoint has an option only where
+  /// it is something else.
   std::optional<double> made_with = std::nullopt;
   /// Of a rule: whether it is one of torch::optim's. A checkpoint has the name of others alone.
   bool is_of_torch = false;

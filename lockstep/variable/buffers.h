@@ -14,7 +14,7 @@ enum class Buffers {
   kMean,          // each replica trains with its own, and a read gives their mean; of integers and bool, replica 0's
   kFirstReplica,  // after each run all replicas have replica 0's, as with DDP
   kSum,           // after each run all have what it was and what each replica has added to it: for counts and sums;
-                  // buffers of normalisation layers are no sums, and stay with kMean
+                  // buffers of batch and instance normalisation are averages, and kept as with kAuto
   kEqual,         // replicas move them equally, as SyncBatchNorm does: otherwise the run is a DivergenceError
 };
 

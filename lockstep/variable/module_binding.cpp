@@ -31,10 +31,11 @@ void check_equal(const std::string& module, const Registered& first, const Regis
                         kFactoryRule);
 }
 
-/// What becomes of this buffer of a module with `chosen`.
+/// What becomes of this buffer of a module with `chosen`. Running statistics are averages: their sum over replicas
+/// means nothing.
 Buffers buffers_of(const Registered& buffer, const torch::nn::Module& module, Buffers chosen) {
   if (chosen != Buffers::kSum) return chosen;
-  return has_running_statistics(*owner_of(module, buffer.name).first) ? Buffers::kMean : chosen;
+  return has_running_statistics(*owner_of(module, buffer.name).first) ? Buffers::kAuto : chosen;
 }
 
 VariableAggregation aggregation_of_buffer(const at::Tensor& buffer, Buffers buffers) {
@@ -179,7 +180,7 @@ ModuleBinding::ModuleBinding(std::shared_ptr<ReplicaGroup> group, std::string na
       if (is_moved[k]) mine[i].tensor.set_data(all[holder][i].tensor.variable_data());
     }
     std::vector<bool> is_given;  // under each of its names
-    for (const Name& name : names_) is_given.push_back(is_moved[name.variable]);
+    for (const Name& one : names_) is_given.push_back(is_moved[one.variable]);
     shares_nothing.forget_last(is_given);
   }
   // Nothing is refused from here on.

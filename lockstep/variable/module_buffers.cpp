@@ -399,10 +399,10 @@ void ModuleBuffers::tell(const Modules& modules, const std::vector<std::pair<con
             more == 0 ? "" : fmt::format(", and buffers of {},", counted(more, "other layer")), step, layers->other,
             layers == &norms
                 ? "normalize by the whole batch with SyncBatchNorm, which convert_batch_norm(module) in the factory "
-                  "makes of it; or choose what evaluate() and an exported module have: ModuleOptions::buffers, now "
-                  "kMean"
-                : "choose what evaluate() and an exported module have: ModuleOptions::buffers, now kMean, which no "
-                  "replica trains with; or move it by what ctx.all_reduce gives of all parts");
+                  "makes of it; or choose what evaluate() and an exported module have, which is now their mean: "
+                  "ModuleOptions::buffers"
+                : "choose what evaluate() and an exported module have, which is now their mean, with which no replica "
+                  "trains: ModuleOptions::buffers; or move it by what ctx.all_reduce gives of all parts");
       });
     }
   }

@@ -1,13 +1,17 @@
 // Update rules of the program's own on several workers, and in checkpoints.
 #include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -23,6 +27,7 @@ namespace {
 
 using testing::calling;
 using testing::expect_error;
+using testing::expect_step_error;
 using testing::lanes;
 using testing::step;
 using testing::wave;
@@ -100,6 +105,155 @@ TEST(OwnRulesOnWorkers, ThatThrowOnOneLeaveAllAsTheyWere) {
       });
     }
   }
+}
+
+/// Adds `own` to weights that are updated, which a test may let differ between workers.
+class Adds final : public UpdateRule {
+ public:
+  explicit Adds(double own, bool elementwise = true) : own_(own), elementwise_(elementwise) {}
+  std::string name() const override { return "Adds"; }
+  bool elementwise() const override { return elementwise_; }
+  void update(const RuleInput& in) const override { in.weights.sub_(in.gradient, in.learning_rate).add_(own_); }
+
+ private:
+  const double own_;
+  const bool elementwise_;
+};
+
+/// Adds what its options say.
+class AddsOpenly final : public UpdateRule {
+ public:
+  explicit AddsOpenly(double own) : own_(own) {}
+  std::string name() const override { return "AddsOpenly"; }
+  void update(const RuleInput& in) const override { in.weights.add_(own_); }
+  std::string options() const override { return "own = " + std::to_string(own_); }
+
+ private:
+  const double own_;
+};
+
+TEST(OwnRulesOnWorkers, ThatWereMadeWithOtherOptionsAreFound) {
+  testing::expect_step_error_on_all<UsageError>(
+      {2, 4, 1},
+      [](Strategy& strategy) {
+        const Variable w = strategy.make_variable(torch::ones({3}), {.name = "w"});
+        const auto rule = std::make_shared<AddsOpenly>(strategy.worker_index() == 0 ? 0.5 : 0.25);
+        step(strategy, w, strategy.make_optimizer(std::vector<Variable>{w}, UpdateRuleOptions{.rule = rule}),
+             torch::ones({3}));
+      },
+      "LS-WORKER-ORDER", {"own = 0.5", "own = 0.25"});
+  testing::expect_step_error_on_all<UsageError>(
+      {2, 4, 1},
+      [](Strategy& strategy) {
+        const Variable w = strategy.make_variable(torch::ones({3}), {.name = "w"});
+        const auto rule = rules::lamb({.weight_decay = strategy.worker_index() == 0 ? 0.5 : 0.25});
+        step(strategy, w, strategy.make_optimizer(std::vector<Variable>{w}, UpdateRuleOptions{.rule = rule}),
+             torch::ones({3}));
+      },
+      "LS-WORKER-ORDER", {"weight_decay = 0.5", "weight_decay = 0.25"});
+}
+
+/// Adds as the library does, and does not say so.
+struct OwnReducer final : Reducer {
+  std::string describe() const override { return "by a reducer of the program's own"; }
+  Tensor reduce(Reduction reduction, std::span<const Tensor> values) const override {
+    return TreeReducer().reduce(reduction, values);
+  }
+};
+
+/// Where worker `odd` alone has another rule, a step must fail with the names of `workers`, and apply nothing.
+void expect_values_differ(const testing::WorkersCase& on, int64_t odd, const char* workers,
+                          const std::shared_ptr<const Reducer>& reducer = nullptr) {
+  for (const bool elementwise : {true, false}) {
+    const auto body = [&](Strategy& strategy) {
+      const Variable first = strategy.make_variable(torch::ones({5}), {.name = "first"});
+      const Variable w = strategy.make_variable(torch::ones({20000}), {.name = "w"});
+      const auto rule = std::make_shared<Adds>(strategy.worker_index() == odd ? 1 : 0, elementwise);
+      using Group = ParameterGroup<UpdateRuleOptions>;
+      const auto zero = std::make_shared<Adds>(0);
+      const Optimizer optimizer = strategy.make_optimizer(
+          std::vector<Group>{{{first}, UpdateRuleOptions{.rule = zero}}, {{w}, UpdateRuleOptions{.rule = rule}}});
+      expect_step_error<DivergenceError>([&] { step(strategy, w, optimizer, torch::ones({20000})); }, "LS-RULE-DIFFERS",
+                                         {"'optimizer'", "'w'", "'Adds'", workers, "than on worker 0"});
+      EXPECT_TRUE(torch::equal(w.read(), torch::ones({20000}))) << on;
+      EXPECT_EQ(optimizer.state().at("w/step").item<int64_t>(), 0);
+      return 0;
+    };
+    testing::run_workers(on, body, reducer);
+  }
+}
+
+TEST(OwnRulesOnWorkers, ThatGiveOtherValuesOnOneAreFoundWhereEachUpdatesAll) {
+  const testing::HostMemoryIs memory("off");
+  expect_values_differ({2, 4, 1}, 1, "on worker 1");
+  expect_values_differ({3, 4, 1}, 0, "on workers 1, 2");
+  expect_values_differ({2, 4, 2}, 1, "on worker 1");
+  expect_values_differ({2, 4, 1}, 1, "on worker 1", std::make_shared<OwnReducer>());
+}
+
+TEST(OwnRulesOnWorkers, ThatGiveOtherValuesOnOneHostAreFoundWhereHostsShareTheUpdate) {
+  const testing::EnvironmentScope form("LOCKSTEP_UPDATE_FORM", "host-memory");
+  // Of a rule that takes whole variables, one worker of each host computes all of a variable.
+  expect_values_differ({.workers = 2, .replicas = 4, .hosts = {0, 1}}, 1, "on worker 1");
+  testing::run_workers({.workers = 4, .replicas = 4, .hosts = {0, 0, 1, 1}}, [](Strategy& strategy) {
+    const Variable w = strategy.make_variable(torch::ones({20000}), {.name = "w"});
+    const auto rule = std::make_shared<Adds>(strategy.worker_index() == 3 ? 1 : 0);
+    const Optimizer optimizer = strategy.make_optimizer(std::vector<Variable>{w}, UpdateRuleOptions{.rule = rule});
+    expect_step_error<DivergenceError>([&] { step(strategy, w, optimizer, torch::ones({20000})); }, "LS-RULE-DIFFERS",
+                                       {"'w'", "on workers 2, 3"});
+    EXPECT_TRUE(torch::equal(w.read(), torch::ones({20000})));
+    return 0;
+  });
+}
+
+/// Each replica trains weights of its own.
+struct AfterNoStep final : Synchronization {
+  std::string describe() const override { return "after no step"; }
+  bool trains_locally(const NewVariable& variable) const override { return variable.parameter; }
+  bool averages_after(int64_t) const override { return false; }
+};
+
+TEST(OwnRulesOnWorkers, ThatThrowOnOneWhereReplicasTrainLocallyLeaveAllAsTheyWere) {
+  struct Local final : Strategy {
+    explicit Local(std::shared_ptr<World> world)
+        : Strategy(StrategySetup{.name = "Local",
+                                 .topology = std::make_shared<HostTopology>(lanes(1), 4, /*pinned=*/false),
+                                 .world = std::move(world),
+                                 .synchronization = std::make_shared<AfterNoStep>()}) {}
+  };
+  ThreadWorkers workers(2, std::chrono::seconds(60));
+  const auto body = [](std::shared_ptr<World> world) {
+    Local strategy(std::move(world));
+    const auto model = strategy.make_module([] { return torch::nn::Linear(4, 1); });
+    std::atomic<bool> throws{strategy.worker_index() == 1};
+    const Optimizer optimizer = strategy.make_optimizer(model, calling([&](const RuleInput& in) {
+                                                          in.weights.sub_(in.gradient, in.learning_rate);
+                                                          if (throws) throw std::domain_error("here");
+                                                        }));
+    const auto weights = [&] {
+      return strategy.run([&](ReplicaContext& ctx) { return model(ctx)->weight.detach().clone(); });
+    };
+    const auto train = [&] {
+      strategy.run([&](ReplicaContext& ctx) {
+        const double own = 1 + static_cast<double>(ctx.replica_id().value());
+        (model(ctx)->weight.sum() * own).backward();
+        optimizer.step(ctx, {.loss_scaled_by_hand = true});
+      });
+    };
+    const PerReplica<Tensor> before = weights();
+    EXPECT_THROW(train(), Error);
+    const PerReplica<Tensor> after = weights();
+    for (int64_t r = 0; r < 2; ++r) {
+      const ReplicaId id = before.first_replica() + r;
+      EXPECT_TRUE(torch::equal(after[id], before[id])) << "worker " << strategy.worker_index();
+    }
+    throws = false;
+    train();
+    EXPECT_FALSE(torch::equal(weights()[before.first_replica()], before[before.first_replica()]));
+  };
+  std::thread other([&] { body(workers.world(1)); });
+  body(workers.world(0));
+  other.join();
 }
 
 class OwnRuleInACheckpoint : public testing::ScratchFolder {

@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
+#include "tests/optim/rate_adder.h"
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"
-#include "tests/support/scratch_folder.h"
 #include "tests/support/strategies.h"
 #include "tests/support/workers.h"
 
@@ -28,6 +28,8 @@ namespace {
 using testing::expect_error;
 using testing::expect_step_error;
 using testing::lanes;
+using testing::power_of_10;
+using testing::RateAdder;
 using torch::Tensor;
 namespace optim = torch::optim;
 
@@ -86,30 +88,14 @@ TEST(Schedules, RefuseWhatIsNoRateAndNoCount) {
   expect_error<UsageError>([] { schedules::cosine(1, 4, {.warm_up = 5}); }, "LS-OPTION", {".warm_up", "5"});
   expect_error<UsageError>([] { schedules::one_cycle(1, 4, {.rise = 2}); }, "LS-OPTION", {".rise", "2"});
   expect_error<UsageError>([] { schedules::sequence({}); }, "LS-OPTION", {"parts"});
-  expect_error<UsageError>([] { schedules::sequence({{Schedule(), 2}}); }, "LS-OPTION", {"schedule"});
+  const Schedule one = schedules::constant(1);
+  expect_error<UsageError>(
+      [&] {
+        schedules::sequence({{one, 1}, {Schedule(), 2}});
+      },
+      "LS-OPTION", {"parts[1].schedule"});
+  expect_error<UsageError>([&] { schedules::sequence({{one, 1}, {one, 0}}); }, "LS-OPTION", {"parts[1].steps", "0"});
 }
-
-/// One weight of value 0 whose gradient is -1, so that SGD adds each step's rate to it.
-struct RateAdder {
-  explicit RateAdder(Strategy& of)
-      : strategy(of),
-        weight(of.make_variable(torch::zeros({1}, torch::kDouble), {.name = "w"})),
-        optimizer(of.make_optimizer(std::vector<Variable>{weight}, optim::SGDOptions(0.25))) {}
-  void step(const StepOptions& options = {}, double gradient = -1) {
-    strategy.run([&](ReplicaContext& ctx) {
-      (weight.value(ctx).sum() * (gradient / static_cast<double>(ctx.num_replicas()))).backward();
-      optimizer.step(ctx, options);
-    });
-  }
-  double value() const { return weight.read().item<double>(); }
-
-  Strategy& strategy;
-  Variable weight;
-  Optimizer optimizer;
-};
-
-/// 1, 10, 100, ...
-double power_of_10(int64_t k) { return std::pow(10.0, static_cast<double>(k)); }
 
 class ScheduleOf : public ::testing::TestWithParam<testing::StrategyCase> {
  protected:
@@ -245,29 +231,6 @@ TEST(ScheduleOnWorkers, GivesTheBitsOfOneProcessAndIsCompared) {
         one.step();
       },
       "LS-WORKER-ORDER", {"learning rate 0.5", "learning rate 0.25"});
-}
-
-class ScheduleInACheckpoint : public testing::ScratchFolder {};
-
-TEST_F(ScheduleInACheckpoint, GoesOnAtTheStepOfTheCheckpoint) {
-  const std::string path = (folder_ / "one").string();
-  const auto make = [] { return MirroredStrategy({.devices = lanes(1), .replicas = 2, .seed = 1}); };
-  MirroredStrategy first = make();
-  RateAdder whole(first);
-  whole.optimizer.set_schedule(power_of_10);
-  whole.step();
-  whole.step();
-  Checkpoint(first).save(path);
-  whole.step();
-
-  MirroredStrategy second = make();
-  RateAdder resumed(second);
-  resumed.optimizer.set_schedule(power_of_10);
-  const RestoreInfo info = Checkpoint(second).restore(path);
-  EXPECT_TRUE(info.missing.empty() && info.unexpected.empty());
-  EXPECT_EQ(resumed.optimizer.learning_rate(), 100);
-  resumed.step();
-  EXPECT_EQ(resumed.value(), whole.value());
 }
 
 TEST(LearningRateBridges, LetTheSchedulersOfTorchSetEachGroupsRate) {

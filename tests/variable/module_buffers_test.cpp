@@ -191,6 +191,32 @@ TEST_P(BuffersOn, WithSumAllHaveWhatAllHaveAdded) {
   });
 }
 
+/// A count beside batch normalisation.
+struct CountedNormImpl : torch::nn::Module {
+  CountedNormImpl() { register_module("norm", norm); }
+  Tensor forward(const Tensor& x) {
+    seen.add_(x.size(0));
+    return norm->forward(x);
+  }
+  torch::nn::BatchNorm1d norm{4};
+  Tensor seen = register_buffer("seen", torch::zeros({}, torch::kLong));
+};
+TORCH_MODULE(CountedNorm);
+
+TEST_P(BuffersOn, WithSumCountsAreAddedBesideStatisticsThatAreNot) {
+  run_workers(GetParam(), [&](Strategy& strategy) {
+    const auto model = strategy.make_module([] { return CountedNorm(); }, {.buffers = Buffers::kSum});
+    for (int64_t step = 0; step < 3; ++step) {
+      strategy.run(strategy.split(rows(step)),
+                   [&](ReplicaContext& ctx, const Batch& part) { model(ctx)->forward(part.input); });
+    }
+    const Named state = model.state();
+    EXPECT_EQ(state.at("seen").item<int64_t>(), 36);
+    EXPECT_EQ(state.at("norm.num_batches_tracked").item<int64_t>(), 3) << "one for each run, and not for each replica";
+    return 0;
+  });
+}
+
 TEST_P(BuffersOn, WithSumAnEvaluationIsCountedToo) {
   run_workers(GetParam(), [&](Strategy& strategy) {
     const auto model = strategy.make_module([] { return Codes(); }, {.buffers = Buffers::kSum});
@@ -214,6 +240,10 @@ TEST_P(BuffersOn, WithSumStatisticsOfNormalisationStayAverages) {
       train_step(strategy, mean, optimizer_of_mean, step);
     }
     EXPECT_TRUE(same(model.state(), mean.state()));
+    const std::vector<Finding> findings = strategy.findings();  // as with kAuto
+    EXPECT_EQ(findings.size(), 1U);
+    EXPECT_EQ(findings.at(0).code, "LS-BUFFERS-DIFFER");
+    EXPECT_NE(findings.at(0).text.find("module 'model'"), std::string::npos) << findings.at(0).text;
     return 0;
   });
 }

@@ -64,7 +64,7 @@ void Form::measure(int lane, int) {
 
 void Form::call_rules(int lane, int) {
   work_.for_each_part(lane, [&](UpdatePart& part, int own_lane) {
-    part.update.call_rules(work_.gradients, own_lane, part.clip, work_.measures);
+    part.update.call_rules(work_.gradients, own_lane, part.clip, work_.measures, /*digests=*/num_copies() > 1);
   });
 }
 

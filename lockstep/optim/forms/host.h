@@ -42,6 +42,8 @@ class HostsForm final : public HostForm {
 
   const StageTables& stages() const override;
   bool exchanges() const override { return true; }
+  int64_t num_copies() const override { return host_->hosts().count(); }
+  int64_t copy_of(int64_t worker) const override { return host_->hosts().host_of(worker); }
   std::string text() const override;
   FormOfVariable of_variable(std::size_t i) const override;
 
