@@ -2,6 +2,8 @@
 // multiply-add, and sums run in as many columns as 64 bytes have elements, whatever the width of a register.
 #pragma once
 
+#include <string_view>
+
 namespace lockstep::internal {
 
 /// kAvx2Vaes is AVX2 with AES on whole registers, which processors have had since 2020; kAvx512 has it too.
@@ -12,9 +14,9 @@ enum class Simd { kPlain, kAvx2, kAvx2Vaes, kAvx512 };
 /// throws it until the variable is right.
 Simd simd();
 
-/// The widest instructions that `text`, the value of LOCKSTEP_SIMD, lets through; null or empty lets kAvx512 through.
+/// The widest instructions that `text`, the value of LOCKSTEP_SIMD, lets through; an empty one lets kAvx512 through.
 /// Throws a UsageError for any other text.
-Simd simd_setting(const char* text);
+Simd simd_setting(std::string_view text);
 
 /// "plain", "AVX2", "AVX2 with VAES" or "AVX-512".
 const char* name_of(Simd simd);

@@ -5,13 +5,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <string_view>
 #include <utility>
 
 #include "lockstep/core/denormals.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/switches.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/linear/factored_tensor.h"
 #include "lockstep/optim/gradient_table.h"
@@ -27,15 +27,6 @@ constexpr int kMostMispredictions = 6;
 constexpr int kMisprediction = 2;
 /// Bytes are moved no more often: each move asks the system for each other worker.
 constexpr std::chrono::microseconds kMoveEvery{20};
-
-bool is_wanted() {
-  const char* const text = std::getenv("LOCKSTEP_BUCKETS");
-  const std::string_view set = text ? text : "";
-  if (set.empty() || set == "auto") return true;
-  if (set == "off") return false;
-  throw UsageError("LS-ENVIRONMENT", fmt::format("LOCKSTEP_BUCKETS is '{}'", set),
-                   "set it to auto or off, or leave it unset");
-}
 
 }  // namespace
 
@@ -54,7 +45,7 @@ GradientBuckets::GradientBuckets(std::vector<std::shared_ptr<VariableState>> var
       mutex_(group.rounds().windows_mutex()),
       worker_(group.rounds().worker_index()),
       num_workers_(group.num_workers()),
-      is_wanted_(is_wanted()),
+      is_wanted_(choice_of("LOCKSTEP_BUCKETS", {{"auto", true}, {"off", false}}, true)),
       replicas_(static_cast<std::size_t>(group.num_local_replicas())),
       complete_(std::make_unique<std::atomic<int64_t>[]>(variables_.size())),
       sound_(static_cast<std::size_t>(group.plan().num_lanes())),

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <istream>
@@ -18,6 +17,7 @@
 #include "lockstep/core/checksum.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/simd.h"
+#include "lockstep/core/switches.h"
 #include "lockstep/optim/compare_values.h"
 #include "lockstep/optim/optimizer_digest.h"
 #include "lockstep/replica/replica_group.h"
@@ -136,13 +136,7 @@ void give(const Places& places, const std::shared_ptr<std::byte>& memory, const 
 }  // namespace
 
 AskedForm AskedForm::of(UpdateForm form, WireFormat wire) {
-  AskedForm asked{form, wire};
-  const char* const text = std::getenv("LOCKSTEP_HOST_MEMORY");
-  const std::string_view set = text ? text : "";
-  asked.host_memory = set != "off";
-  if (set.empty() || set == "auto" || set == "off") return asked;
-  throw UsageError("LS-ENVIRONMENT", fmt::format("LOCKSTEP_HOST_MEMORY is '{}'", set),
-                   "set it to auto or off, or leave it unset");
+  return {form, wire, choice_of("LOCKSTEP_HOST_MEMORY", {{"auto", true}, {"off", false}}, true)};
 }
 
 std::unique_ptr<HostUpdate> HostUpdate::agree(const ReplicaGroup& group, const std::vector<UpdateTarget>& targets,
