@@ -5,10 +5,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <string_view>
 #include <utility>
 
+#include "lockstep/core/bytes.h"
 #include "lockstep/core/denormals.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/switches.h"
@@ -184,7 +184,9 @@ std::string GradientBuckets::report() const {
   if (added_ > 0 && modes_ != floating_point_modes()) sound = 0;
   mine.sound = static_cast<int64_t>(sound);
   if (is_broken_) mine.window = 0;  // so that all restart
-  return {reinterpret_cast<const char*>(&mine), sizeof mine};
+  std::string bytes;
+  ByteWriter(bytes).put(mine);
+  return bytes;
 }
 
 void GradientBuckets::begin_step(std::span<const std::string> reports) {
@@ -194,16 +196,10 @@ void GradientBuckets::begin_step(std::span<const std::string> reports) {
   int64_t most = 0;
   bool all_want = true;
   for (std::size_t w = 0; w < reports.size(); ++w) {
-    Report one;
-    const bool is_sound = reports[w].size() == sizeof one;
-    if (is_sound) std::memcpy(&one, reports[w].data(), sizeof one);
-    if (!is_sound || one.sent < 0 || one.sound < 0 || one.sound > one.sent) {
-      throw PeerError(
-          "LS-PEER-MESSAGE",
-          fmt::format("worker {} told of what it has sent in {} bytes that cannot be read", w, reports[w].size()),
-          "start all workers with the same version of Lockstep",
-          {.worker = static_cast<int64_t>(w), .noticed = PeerError::Noticed::kMessage});
-    }
+    MessageReader reader(reports[w], static_cast<int64_t>(w), "what it has sent ahead");
+    const auto one = reader.get<Report>();
+    reader.expect_end();
+    reader.expect(one.sound >= 0 && one.sound <= one.sent);
     must_restart_ = must_restart_ || one.window != window_ || one.step != step_ || one.window == 0;
     most = std::max(most, one.sent);
     all_want = all_want && one.is_wanted != 0;
