@@ -4,13 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 #include <vector>
 
 #include "lockstep/comm/rounds.h"
 #include "lockstep/core/bytes.h"
 #include "lockstep/core/counted.h"
+#include "lockstep/core/digest.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::internal {
@@ -20,7 +20,7 @@ namespace {
 std::string digests_of(std::span<const std::string> texts) {
   std::string bytes;
   for (const std::string& text : texts) {
-    ByteWriter(bytes).put(uint64_t{std::hash<std::string>()(text)});
+    ByteWriter(bytes).put(Digest().with(text).value());
   }
   return bytes;
 }

@@ -13,11 +13,11 @@
 #include "lockstep/comm/host_memory.h"
 #include "lockstep/core/bytes.h"
 #include "lockstep/core/checksum.h"
+#include "lockstep/core/digest.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/simd.h"
 #include "lockstep/core/switches.h"
 #include "lockstep/optim/compare_values.h"
-#include "lockstep/optim/optimizer_digest.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/mirrored_state.h"
 
@@ -212,11 +212,8 @@ void HostUpdate::make_room() {
   }
   std::shared_ptr<std::byte> memory;
   // A worker that had made another call of the memory would get another piece of it.
-  const uint64_t place = OptimizerDigest()
-                             .with(group_.rounds().host_memory()->calls())
-                             .with(uint64_t{of_variables.bytes()})
-                             .with(uint64_t{of_slots.bytes()})
-                             .value();
+  const uint64_t place =
+      Digest().with(group_.rounds().host_memory()->calls()).with(of_variables.bytes()).with(of_slots.bytes()).value();
   const Proposal call{
       .call = "memory of an update", .name = name_, .signature = place, .step = group_.step(), .detail = "its memory"};
   agree_on_call(group_.rounds(), call, [&](Proposal&) {

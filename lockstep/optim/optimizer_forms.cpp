@@ -160,12 +160,12 @@ void OptimizerState::reduce(int lane, int num_lanes) {
 
 void OptimizerState::tell_counts(Proposal& mine) const {
   // Each worker computes a part of all with its own counts: where they differed, nobody would find it later.
-  OptimizerDigest counts = digest_;
+  Digest counts = digest_;
   int64_t fewest = INT64_MAX;
   int64_t most = 0;
   for (std::size_t i = 0; i < variables_.size(); ++i) {
     if (!gradients_.present(i)) continue;
-    counts = counts.with(static_cast<uint64_t>(steps_[i]));
+    counts = counts.with(steps_[i]);
     fewest = std::min(fewest, steps_[i]);
     most = std::max(most, steps_[i]);
   }

@@ -62,7 +62,7 @@ OptimizerState::OptimizerState(std::shared_ptr<ReplicaGroup> group, std::vector<
       name_(std::move(name)),
       variables_(variables_of(*group_, groups)),
       counts_(variables_.front()->counts()),
-      digest_(OptimizerDigest::of(variables_, groups)),
+      digest_(digest_of(variables_, groups)),
       steps_(variables_.size(), 0),
       gradients_(variables_, group_->num_local_replicas(),
                  [this, slices = are_sliced(*group_, slots)](std::size_t i) {

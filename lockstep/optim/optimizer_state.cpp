@@ -33,11 +33,8 @@ class StepMeeting final : public Meeting {
     const double clip = options_.clip_global_norm.value_or(0);
     const uint64_t flags = (options_.check_finite ? 1u : 0u) + (options_.loss_scaled_by_hand ? 2u : 0u) +
                            (options_.gradients_changed_on_purpose ? 4u : 0u) + (options_.skip_non_finite ? 8u : 0u);
-    return optimizer_.digest_.with(flags)
-        .with(clip)
-        .with(options_.clip_value.value_or(0))
-        .with_settings(optimizer_.rules_)
-        .value();
+    const Digest own = optimizer_.digest_.with(flags).with(clip).with(options_.clip_value.value_or(0));
+    return with_settings(own, optimizer_.rules_).value();
   }
   std::string describe() const override {
     std::vector<std::string> options;

@@ -194,7 +194,7 @@ class OptimizerState {
   std::vector<std::unique_ptr<GroupRule>> rules_;
   std::vector<std::shared_ptr<VariableState>> variables_;  // of all groups, in order
   const std::shared_ptr<VariableCounts> counts_;           // theirs
-  const OptimizerDigest digest_;                           // of variables and rules
+  const Digest digest_;                                    // of variables and rules
   std::vector<std::size_t> rule_of_;                       // by variable
   std::vector<int64_t> steps_;                             // by variable: how often it was updated
   int64_t extra_steps_ = 0;

@@ -15,6 +15,7 @@
 #include "lockstep/comm/agreement.h"
 #include "lockstep/core/bytes.h"
 #include "lockstep/core/counted.h"
+#include "lockstep/core/digest.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/reduce/across_replicas.h"
@@ -65,7 +66,7 @@ struct Spread {
   bool differs() const { return everywhere && other >= 0; }
 };
 
-uint64_t word_of_text(const std::string& text) { return XXH3_64bits(text.data(), text.size()); }
+uint64_t word_of_text(const std::string& text) { return Digest().with(text).value(); }
 
 bool same_form(const at::Tensor& a, const at::Tensor& b) {
   return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type();

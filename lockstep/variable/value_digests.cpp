@@ -14,6 +14,7 @@
 
 #include "lockstep/comm/equal_texts.h"
 #include "lockstep/core/bytes.h"
+#include "lockstep/core/digest.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/reduce/operands.h"
@@ -25,10 +26,7 @@ namespace {
 
 /// Of dtype and sizes.
 uint64_t shape_digest_of(const at::Tensor& value, uint64_t seed) {
-  const auto type = static_cast<int64_t>(value.scalar_type());
-  uint64_t digest = XXH3_64bits_withSeed(&type, sizeof type, seed);
-  for (const int64_t size : value.sizes()) digest = XXH3_64bits_withSeed(&size, sizeof size, digest);
-  return digest;
+  return Digest(seed).with(value.scalar_type()).with_all(value.sizes()).value();
 }
 
 uint64_t digest_of(const at::Tensor& value) {
@@ -37,7 +35,7 @@ uint64_t digest_of(const at::Tensor& value) {
   return bits.nbytes() == 0 ? shape : XXH3_64bits_withSeed(address_of(bits), bits.nbytes(), shape);
 }
 
-uint64_t hash_of(const std::string& name) { return XXH3_64bits(name.data(), name.size()); }
+uint64_t hash_of(const std::string& name) { return Digest().with(name).value(); }
 
 /// The digests that one worker has sent, by the hash of the name.
 std::map<uint64_t, uint64_t> sent_by(const Proposal& proposal, std::size_t worker) {
