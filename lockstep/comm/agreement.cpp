@@ -13,6 +13,7 @@
 #include "lockstep/comm/equal_texts.h"
 #include "lockstep/comm/rounds.h"
 #include "lockstep/comm/this_host.h"
+#include "lockstep/core/bytes.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::internal {
@@ -20,55 +21,6 @@ namespace lockstep::internal {
 namespace {
 
 constexpr uint64_t kFormat = 2;
-
-void put(std::string& bytes, uint64_t word) {
-  for (int shift = 0; shift < 64; shift += 8) bytes += static_cast<char>(word >> shift);
-}
-
-void put(std::string& bytes, const std::string& text) {
-  put(bytes, uint64_t{text.size()});
-  bytes += text;
-}
-
-/// Reads what put() wrote. The bytes come from another worker and may be damaged, so every length is checked.
-class Reader {
- public:
-  Reader(std::string_view bytes, int64_t worker) : rest_(bytes), worker_(worker) {}
-
-  uint64_t word() {
-    const std::string_view bytes = take(8);
-    uint64_t value = 0;
-    for (int i = 0; i < 8; ++i)
-      value |= uint64_t{static_cast<unsigned char>(bytes[static_cast<std::size_t>(i)])} << (8 * i);
-    return value;
-  }
-  std::string_view text() { return take(word()); }
-  /// How many texts follow.
-  uint64_t count() {
-    const uint64_t texts = word();
-    if (texts > rest_.size() / sizeof(uint64_t)) refuse();
-    return texts;
-  }
-  void end() const {
-    if (!rest_.empty()) refuse();
-  }
-  [[noreturn]] void refuse() const {
-    throw PeerError("LS-PEER-MESSAGE", fmt::format("worker {} sent a message that cannot be read", worker_),
-                    "start all workers with the same version of Lockstep",
-                    {.worker = worker_, .noticed = PeerError::Noticed::kMessage});
-  }
-
- private:
-  std::string_view take(uint64_t size) {
-    if (size > rest_.size()) refuse();
-    const std::string_view taken = rest_.substr(0, static_cast<std::size_t>(size));
-    rest_.remove_prefix(static_cast<std::size_t>(size));
-    return taken;
-  }
-
-  std::string_view rest_;
-  const int64_t worker_;
-};
 
 bool same_call(const Proposal& a, const Proposal& b) {
   return a.call == b.call && a.name == b.name && a.signature == b.signature && a.step == b.step;
@@ -144,38 +96,39 @@ std::string who_did_what(std::span<const Proposal> proposals) {
 
 /// What decode() gives. Takes no memory where each text fits into that of `proposal`.
 void decode_into(Proposal& proposal, std::string_view bytes, int64_t worker) {
-  Reader reader(bytes, worker);
-  if (reader.word() != kFormat) reader.refuse();
-  const uint64_t state = reader.word();
-  if (state > static_cast<uint64_t>(Proposal::State::kFailed)) reader.refuse();
+  MessageReader reader(bytes, worker, "what it is about to do");
+  reader.expect(reader.get<uint64_t>() == kFormat);
+  const auto state = reader.get<uint64_t>();
+  reader.expect(state <= static_cast<uint64_t>(Proposal::State::kFailed));
   proposal.state = static_cast<Proposal::State>(state);
-  proposal.call = reader.text();
-  proposal.name = reader.text();
-  proposal.signature = reader.word();
-  proposal.step = static_cast<int64_t>(reader.word());
-  proposal.replica = static_cast<int64_t>(reader.word());
-  proposal.detail = reader.text();
-  proposal.places.resize(reader.count());
-  for (std::string& place : proposal.places) place = reader.text();
-  proposal.data = reader.text();
-  reader.end();
+  proposal.call = reader.get_text();
+  proposal.name = reader.get_text();
+  proposal.signature = reader.get<uint64_t>();
+  proposal.step = reader.get<int64_t>();
+  proposal.replica = reader.get<int64_t>();
+  proposal.detail = reader.get_text();
+  proposal.places.resize(reader.get_count(sizeof(uint64_t)));
+  for (std::string& place : proposal.places) place = reader.get_text();
+  proposal.data = reader.get_text();
+  reader.expect_end();
 }
 
 }  // namespace
 
 std::string encode(const Proposal& proposal) {
   std::string bytes;
-  put(bytes, kFormat);
-  put(bytes, static_cast<uint64_t>(proposal.state));
-  put(bytes, proposal.call);
-  put(bytes, proposal.name);
-  put(bytes, proposal.signature);
-  put(bytes, static_cast<uint64_t>(proposal.step));
-  put(bytes, static_cast<uint64_t>(proposal.replica));
-  put(bytes, proposal.detail.substr(0, kLongestDetail));
-  put(bytes, uint64_t{proposal.places.size()});
-  for (const std::string& place : proposal.places) put(bytes, place);
-  put(bytes, proposal.data);
+  ByteWriter to(bytes);
+  to.put(kFormat);
+  to.put(static_cast<uint64_t>(proposal.state));
+  to.put_text(proposal.call);
+  to.put_text(proposal.name);
+  to.put(proposal.signature);
+  to.put(proposal.step);
+  to.put(proposal.replica);
+  to.put_text(std::string_view(proposal.detail).substr(0, kLongestDetail));
+  to.put(uint64_t{proposal.places.size()});
+  for (const std::string& place : proposal.places) to.put_text(place);
+  to.put_text(proposal.data);
   return bytes;
 }
 

@@ -4,13 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
-#include <functional>
 #include <utility>
 #include <vector>
 
 #include "lockstep/comm/rounds.h"
+#include "lockstep/core/bytes.h"
 #include "lockstep/core/counted.h"
+#include "lockstep/core/digest.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::internal {
@@ -20,20 +20,16 @@ namespace {
 std::string digests_of(std::span<const std::string> texts) {
   std::string bytes;
   for (const std::string& text : texts) {
-    const uint64_t digest = std::hash<std::string>()(text);
-    bytes.append(reinterpret_cast<const char*>(&digest), sizeof digest);
+    ByteWriter(bytes).put(Digest().with(text).value());
   }
   return bytes;
 }
 
-std::size_t length_of(const Proposal& one) { return one.data.size() / sizeof(uint64_t); }
-
 /// Whether all have sent the same digest at this place, or all none.
-bool are_equal_at(std::span<const Proposal> all, std::size_t at) {
-  const auto is_like_first = [&](const Proposal& one) {
-    if (at >= length_of(one) || at >= length_of(all.front())) return length_of(one) == length_of(all.front());
-    return std::memcmp(one.data.data() + at * sizeof(uint64_t), all.front().data.data() + at * sizeof(uint64_t),
-                       sizeof(uint64_t)) == 0;
+bool are_equal_at(std::span<const std::vector<uint64_t>> all, std::size_t at) {
+  const auto is_like_first = [&](const std::vector<uint64_t>& one) {
+    if (at >= one.size() || at >= all.front().size()) return one.size() == all.front().size();
+    return one[at] == all.front()[at];
   };
   return std::all_of(all.begin(), all.end(), is_like_first);
 }
@@ -80,9 +76,13 @@ std::string text_of_sides(std::span<const std::string> by_worker, const std::str
 void require_equal_texts(Rounds& rounds, const Proposal& call, std::span<const std::string> texts,
                          const std::string& subject, const std::string& thing, const std::string& remedy) {
   if (rounds.num_workers() == 1) return;
-  const auto all = agree_on_call(rounds, call, [&](Proposal& mine) { mine.data = digests_of(texts); });
+  std::vector<std::vector<uint64_t>> all;
   std::size_t longest = 0;
-  for (const Proposal& one : all) longest = std::max(longest, length_of(one));
+  for (const Proposal& one : agree_on_call(rounds, call, [&](Proposal& mine) { mine.data = digests_of(texts); })) {
+    MessageReader reader(one.data, static_cast<int64_t>(all.size()), "digests of texts");
+    all.push_back(reader.get_rest<uint64_t>());
+    longest = std::max(longest, all.back().size());
+  }
   // Every worker reads the same proposals, so every worker finds the same place.
   std::size_t first = 0;
   while (first < longest && are_equal_at(all, first)) ++first;

@@ -5,28 +5,8 @@
 
 namespace lockstep::internal {
 
-namespace plain {
-uint64_t checksum(const void* memory, int64_t bytes);
-}
-namespace avx2 {
-uint64_t checksum(const void* memory, int64_t bytes);
-}
-namespace avx2_vaes {
-uint64_t checksum(const void* memory, int64_t bytes);
-}
-namespace avx512 {
-uint64_t checksum(const void* memory, int64_t bytes);
-}
+LOCKSTEP_IN_EACH_SIMD(uint64_t checksum(const void* memory, int64_t bytes);)
 
-uint64_t checksum(const void* memory, int64_t bytes) {
-  switch (simd()) {
-#if defined(LOCKSTEP_WIDE_SIMD)
-    case Simd::kAvx512: return avx512::checksum(memory, bytes);
-    case Simd::kAvx2Vaes: return avx2_vaes::checksum(memory, bytes);
-    case Simd::kAvx2: return avx2::checksum(memory, bytes);
-#endif
-    default: return plain::checksum(memory, bytes);
-  }
-}
+uint64_t checksum(const void* memory, int64_t bytes) { return LOCKSTEP_BY_SIMD(checksum)(memory, bytes); }
 
 }  // namespace lockstep::internal

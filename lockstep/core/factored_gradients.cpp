@@ -1,24 +1,14 @@
 #include "lockstep/core/factored_gradients.h"
 
-#include <fmt/format.h>
-
-#include <cstdlib>
-#include <string_view>
-
-#include "lockstep/core/error.h"
+#include "lockstep/core/switches.h"
 
 namespace lockstep::internal {
 
 Factoring factoring(FactoredGradients asked) {
-  const char* const text = std::getenv("LOCKSTEP_FACTORED_GRADIENTS");
-  const std::string_view set = text ? text : "";
-  if (set == "off") return Factoring::kOff;
-  if (!set.empty() && set != "auto" && set != "always") {
-    throw UsageError("LS-ENVIRONMENT", fmt::format("LOCKSTEP_FACTORED_GRADIENTS is '{}'", set),
-                     "set it to auto, off or always, or leave it unset");
-  }
-  if (asked == FactoredGradients::kOff) return Factoring::kOff;
-  return set == "always" ? Factoring::kAlways : Factoring::kAuto;
+  const Factoring set = choice_of(
+      "LOCKSTEP_FACTORED_GRADIENTS",
+      {{"auto", Factoring::kAuto}, {"off", Factoring::kOff}, {"always", Factoring::kAlways}}, Factoring::kAuto);
+  return asked == FactoredGradients::kOff ? Factoring::kOff : set;
 }
 
 const char* name_of(Factoring factoring) {

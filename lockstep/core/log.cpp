@@ -1,15 +1,11 @@
 #include "lockstep/core/log.h"
 
-#include <fmt/format.h>
-
 #include <cstdio>
-#include <cstdlib>
+#include <initializer_list>
 #include <mutex>
-#include <optional>
 #include <string>
-#include <string_view>
 
-#include "lockstep/core/error.h"
+#include "lockstep/core/switches.h"
 
 namespace lockstep {
 
@@ -26,17 +22,17 @@ LogSink& sink() {  // guarded by sink_mutex()
 }
 
 constexpr const char* kVariable = "LOCKSTEP_LOG";
+constexpr int kInfo = static_cast<int>(LogLevel::kInfo);
 
-/// The level that a text names; nothing where it names no level.
-std::optional<int> level_of(std::string_view text) {
-  if (text.empty() || text == "info") return static_cast<int>(LogLevel::kInfo);
-  if (text == "warning") return static_cast<int>(LogLevel::kWarning);
-  if (text == "error") return static_cast<int>(LogLevel::kError);
-  if (text == "off") return -1;
-  return std::nullopt;
+/// The words of the switch; any static initialiser may log.
+const std::initializer_list<internal::SwitchWord<int>>& levels() {
+  static const std::initializer_list<internal::SwitchWord<int>> all = {
+      {"off", -1},
+      {"error", static_cast<int>(LogLevel::kError)},
+      {"warning", static_cast<int>(LogLevel::kWarning)},
+      {"info", kInfo}};
+  return all;
 }
-
-std::string_view text_or_empty(const char* text) { return text != nullptr ? text : ""; }
 
 }  // namespace
 
@@ -45,13 +41,9 @@ void set_log_sink(LogSink new_sink) {
   sink() = std::move(new_sink);
 }
 
-int internal::log_setting(const char* text) {
-  if (const auto level = level_of(text_or_empty(text))) return *level;
-  throw UsageError("LS-ENVIRONMENT", fmt::format("{} is '{}'", kVariable, text),
-                   "set it to off, error, warning or info, or leave it out for info");
-}
+int internal::log_setting(std::string_view text) { return choice_in(kVariable, text, levels(), kInfo, " for info"); }
 
-void internal::check_log_setting() { log_setting(std::getenv(kVariable)); }
+void internal::check_log_setting() { log_setting(switch_text(kVariable)); }
 
 void internal::log(LogLevel level, const std::string& line) {
   std::lock_guard<std::mutex> lock(sink_mutex());
@@ -59,7 +51,7 @@ void internal::log(LogLevel level, const std::string& line) {
     sink()(level, line);
     return;
   }
-  const int highest = level_of(text_or_empty(std::getenv(kVariable))).value_or(static_cast<int>(LogLevel::kInfo));
+  const int highest = word_in(switch_text(kVariable), levels()).value_or(kInfo);
   if (static_cast<int>(level) > highest) return;
   static constexpr const char* kNames[] = {"error", "warning", "info"};
   std::fprintf(stderr, "lockstep %s: %s\n", kNames[static_cast<int>(level)], line.c_str());

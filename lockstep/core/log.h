@@ -20,10 +20,10 @@ void set_log_sink(LogSink sink);
 namespace internal {
 void log(LogLevel level, const std::string& line);
 
-/// The highest level that `text`, the value of LOCKSTEP_LOG, lets through; -1 where it lets none through. A null or
-/// empty text means kInfo. Throws a UsageError for a text other than off, error, warning and info. log() itself cannot
+/// The highest level that `text`, the value of LOCKSTEP_LOG, lets through; -1 where it lets none through. An empty
+/// text means kInfo. Throws a UsageError for a text other than off, error, warning and info. log() itself cannot
 /// fail and treats such a text as info; each strategy checks the variable when it is made.
-int log_setting(const char* text);
+int log_setting(std::string_view text);
 void check_log_setting();
 }  // namespace internal
 

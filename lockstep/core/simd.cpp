@@ -4,17 +4,15 @@
 #include <cpuid.h>
 #endif
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <cstdlib>
-#include <string_view>
 
-#include "lockstep/core/error.h"
+#include "lockstep/core/switches.h"
 
 namespace lockstep::internal {
 
 namespace {
+
+constexpr const char* kVariable = "LOCKSTEP_SIMD";
 
 #if defined(LOCKSTEP_WIDE_SIMD)
 bool has_vaes() {  // GCC 12's __builtin_cpu_supports does not know it
@@ -36,19 +34,15 @@ Simd widest() {
 
 }  // namespace
 
-Simd simd_setting(const char* text) {
-  const std::string_view asked = text != nullptr ? text : "";
-  if (asked.empty() || asked == "avx512") return Simd::kAvx512;
-  if (asked == "avx2-vaes") return Simd::kAvx2Vaes;
-  if (asked == "avx2") return Simd::kAvx2;
-  if (asked == "plain") return Simd::kPlain;
-  throw UsageError(
-      "LS-ENVIRONMENT", fmt::format("LOCKSTEP_SIMD is '{}'", asked),
-      "set it to plain, avx2, avx2-vaes or avx512, or leave it unset for the widest that the processor has");
+Simd simd_setting(std::string_view text) {
+  return choice_in(
+      kVariable, text,
+      {{"plain", Simd::kPlain}, {"avx2", Simd::kAvx2}, {"avx2-vaes", Simd::kAvx2Vaes}, {"avx512", Simd::kAvx512}},
+      Simd::kAvx512, " for the widest that the processor has");
 }
 
 Simd simd() {
-  static const Simd chosen = std::min(simd_setting(std::getenv("LOCKSTEP_SIMD")), widest());
+  static const Simd chosen = std::min(simd_setting(switch_text(kVariable)), widest());
   return chosen;
 }
 

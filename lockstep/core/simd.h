@@ -2,6 +2,8 @@
 // multiply-add, and sums run in as many columns as 64 bytes have elements, whatever the width of a register.
 #pragma once
 
+#include <string_view>
+
 namespace lockstep::internal {
 
 /// kAvx2Vaes is AVX2 with AES on whole registers, which processors have had since 2020; kAvx512 has it too.
@@ -12,11 +14,41 @@ enum class Simd { kPlain, kAvx2, kAvx2Vaes, kAvx512 };
 /// throws it until the variable is right.
 Simd simd();
 
-/// The widest instructions that `text`, the value of LOCKSTEP_SIMD, lets through; null or empty lets kAvx512 through.
+/// The widest instructions that `text`, the value of LOCKSTEP_SIMD, lets through; an empty one lets kAvx512 through.
 /// Throws a UsageError for any other text.
-Simd simd_setting(const char* text);
+Simd simd_setting(std::string_view text);
 
 /// "plain", "AVX2", "AVX2 with VAES" or "AVX-512".
 const char* name_of(Simd simd);
 
+/// Of the same function for each set of instructions, the one for simd().
+template <class Function>
+Function* by_simd(Function* plain, Function* avx2, Function* avx2_vaes, Function* avx512) {
+  Function* const all[] = {plain, avx2, avx2_vaes, avx512};
+  return all[static_cast<int>(simd())];
+}
+
 }  // namespace lockstep::internal
+
+// A family of loops is one .inc file, compiled once for each set of instructions in a namespace of the set's name.
+// LOCKSTEP_IN_EACH_SIMD declares its functions, and LOCKSTEP_BY_SIMD is a pointer to the one to use, where only the
+// plain set may be compiled.
+#define LOCKSTEP_IN_EACH_SIMD(...) \
+  namespace plain {                \
+  __VA_ARGS__                      \
+  }                                \
+  namespace avx2 {                 \
+  __VA_ARGS__                      \
+  }                                \
+  namespace avx2_vaes {            \
+  __VA_ARGS__                      \
+  }                                \
+  namespace avx512 {               \
+  __VA_ARGS__                      \
+  }
+#if defined(LOCKSTEP_WIDE_SIMD)
+#define LOCKSTEP_BY_SIMD(function) \
+  lockstep::internal::by_simd(&plain::function, &avx2::function, &avx2_vaes::function, &avx512::function)
+#else
+#define LOCKSTEP_BY_SIMD(function) (&plain::function)
+#endif

@@ -1,23 +1,11 @@
 #include "lockstep/core/slots.h"
 
-#include <fmt/format.h>
-
-#include <cstdlib>
-#include <string_view>
-
-#include "lockstep/core/error.h"
+#include "lockstep/core/switches.h"
 
 namespace lockstep::internal {
 
 Slots slots(Slots asked) {
-  const char* const text = std::getenv("LOCKSTEP_SLOTS");
-  const std::string_view set = text ? text : "";
-  if (set.empty()) return asked;
-  for (const Slots one : {Slots::kWhole, Slots::kSliced}) {
-    if (set == name_of(one)) return one;
-  }
-  throw UsageError("LS-ENVIRONMENT", fmt::format("LOCKSTEP_SLOTS is '{}'", set),
-                   "set it to whole or sliced, or leave it unset");
+  return choice_of("LOCKSTEP_SLOTS", {{"whole", Slots::kWhole}, {"sliced", Slots::kSliced}}, asked);
 }
 
 const char* name_of(Slots slots) {

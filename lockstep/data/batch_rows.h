@@ -66,7 +66,7 @@ void check_rows(const Batch& batch, int64_t rows, const std::string& who);
 uint64_t digest_of(const Batch& batch);
 /// A digest of a tensor: dtype, shape and bits.
 uint64_t digest_of(const at::Tensor& tensor);
-/// A digest of two.
+/// A digest of two. Cursors and caches that were saved have its values, so it is not core/digest.h.
 uint64_t mixed(uint64_t a, uint64_t b);
 
 at::Tensor ids_tensor(std::span<const int64_t> ids);

@@ -4,11 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
-#include <limits>
 #include <utility>
 
 #include "lockstep/comm/agreement.h"
+#include "lockstep/core/bytes.h"
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/data/batch_rows.h"
@@ -37,25 +36,18 @@ constexpr const char* kThreads = "DistributeOptions::threads";
 
 uint64_t digest_of_id(int64_t id) { return mixed(static_cast<uint64_t>(id), 0x6c65646765720001u); }
 
-[[noreturn]] void refuse_part() {
-  throw PeerError("LS-PEER-MESSAGE", "another worker's part of a step of a data set cannot be read",
-                  "start all workers with the same build of Lockstep");
-}
-
 /// One row as bytes, with its id.
 std::string bytes_of_row(const Batch& row) {
-  const int64_t id = row.ids[0].item<int64_t>();
-  std::string bytes(reinterpret_cast<const char*>(&id), sizeof id);
-  bytes += bytes_of(row);
-  return bytes;
+  std::string bytes;
+  ByteWriter(bytes).put(row.ids[0].item<int64_t>());
+  return bytes += bytes_of(row);
 }
 
-Batch row_of(const std::string& bytes) {
-  int64_t id = 0;
-  if (bytes.size() < sizeof id) refuse_part();
-  std::memcpy(&id, bytes.data(), sizeof id);
-  auto row = sample_of(std::string_view(bytes).substr(sizeof id));
-  if (!row) refuse_part();
+Batch row_of(const std::string& bytes, int64_t worker) {
+  MessageReader reader(bytes, worker, "the first row of a step");
+  const auto id = reader.get<int64_t>();
+  auto row = sample_of(reader.left());
+  reader.expect(row.has_value());
   row->ids = ids_tensor({&id, 1});
   return std::move(*row);
 }
@@ -63,46 +55,33 @@ Batch row_of(const std::string& bytes) {
 }  // namespace
 
 std::string LocalStep::summary() const {
-  data::StreamPosition numbers{samples,
-                               skipped,
-                               static_cast<int64_t>(digest),
-                               end ? 1 : 0,
-                               lacks_filler ? 1 : 0,
-                               static_cast<int64_t>(positions.size())};
-  for (const data::StreamPosition& position : positions) append(numbers, position);
-  data::StreamPosition digests;
-  for (const PartDigest& part : part_digests) {
-    digests.push_back(static_cast<int64_t>(part.digest));
-    digests.push_back(part.rows);
-  }
-  append(numbers, digests);
-  const auto count = static_cast<uint64_t>(numbers.size());
-  std::string bytes(reinterpret_cast<const char*>(&count), sizeof count);
-  bytes.append(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(int64_t));
+  std::string bytes;
+  ByteWriter to(bytes);
+  to.put(samples);
+  to.put(skipped);
+  to.put(digest);
+  to.put<uint8_t>(end ? 1 : 0);
+  to.put<uint8_t>(lacks_filler ? 1 : 0);
+  to.put(uint64_t{positions.size()});
+  for (const data::StreamPosition& position : positions) to.put_list(position);
+  to.put_list(part_digests);
   if (like) bytes += bytes_of(no_rows(*like));
   return bytes;
 }
 
-LocalStep LocalStep::from_summary(const std::string& bytes) {
-  uint64_t count = 0;
-  if (bytes.size() < sizeof count) refuse_part();
-  std::memcpy(&count, bytes.data(), sizeof count);
-  if (count > (bytes.size() - sizeof count) / sizeof(int64_t)) refuse_part();
-  data::StreamPosition numbers(count);
-  std::memcpy(numbers.data(), bytes.data() + sizeof count, count * sizeof(int64_t));
-  PositionParts parts(numbers, "a step of a data set");
-  constexpr int64_t kAny = std::numeric_limits<int64_t>::min();
+LocalStep LocalStep::from_summary(std::string_view bytes, int64_t worker) {
+  MessageReader reader(bytes, worker, "its part of a step of a data set");
   LocalStep step;
-  step.samples = parts.number();
-  step.skipped = parts.number();
-  step.digest = static_cast<uint64_t>(parts.number(kAny));
-  step.end = parts.number() != 0;
-  step.lacks_filler = parts.number() != 0;
-  for (int64_t left = parts.number(); left > 0; --left) step.positions.push_back(parts.inner());
-  const data::StreamPosition digests = parts.inner();
-  for (std::size_t i = 0; i + 1 < digests.size(); i += 2)
-    step.part_digests.push_back({static_cast<uint64_t>(digests[i]), digests[i + 1]});
-  step.like = sample_of(std::string_view(bytes).substr(sizeof count + count * sizeof(int64_t)));
+  step.samples = reader.get<int64_t>();
+  step.skipped = reader.get<int64_t>();
+  reader.expect(step.samples >= 0 && step.skipped >= 0);
+  step.digest = reader.get<uint64_t>();
+  step.end = reader.get<uint8_t>() != 0;
+  step.lacks_filler = reader.get<uint8_t>() != 0;
+  for (std::size_t left = reader.get_count(sizeof(uint64_t)); left > 0; --left)
+    step.positions.push_back(reader.get_list<int64_t>());
+  step.part_digests = reader.get_list<PartDigest>();
+  step.like = sample_of(reader.left());
   return step;
 }
 
@@ -160,7 +139,8 @@ std::vector<LocalStep> Deal::agreed(StepFeed& feed, LocalStep& mine) const {
     told.data = mine.summary();
   });
   std::vector<LocalStep> steps;
-  for (const Proposal& one : all) steps.push_back(LocalStep::from_summary(one.data));
+  for (const Proposal& one : all)
+    steps.push_back(LocalStep::from_summary(one.data, static_cast<int64_t>(steps.size())));
   share_filler(mine, steps);
   return steps;
 }
@@ -176,7 +156,7 @@ void Deal::share_filler(const LocalStep& mine, std::vector<LocalStep>& all) cons
   const auto told = agree_on_call(group_->rounds(), proposal, [&](Proposal& own) {
     if (static_cast<std::size_t>(group_->rounds().worker_index()) == worker) own.data = bytes_of_row(*mine.filler);
   });
-  first->filler = row_of(told[worker].data);
+  first->filler = row_of(told[worker].data, static_cast<int64_t>(worker));
 }
 
 std::optional<PerReplica<Batch>> Deal::next(StepFeed& feed, data::Cursor& behind) const {

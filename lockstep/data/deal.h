@@ -35,9 +35,9 @@ struct LocalStep {
   bool lacks_filler = false;  // a part has no row of its own where one is needed, and workers know different rows
   bool end = false;           // there was nothing to read
 
-  /// What the other workers need of it.
+  /// What the other workers need of it, and back: a PeerError for bytes of `worker` that summary() does not make.
   std::string summary() const;
-  static LocalStep from_summary(const std::string& bytes);
+  static LocalStep from_summary(std::string_view bytes, int64_t worker);
 };
 
 /// Reads one epoch, step by step.

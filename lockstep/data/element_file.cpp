@@ -20,6 +20,7 @@
 #include <system_error>
 #include <utility>
 
+#include "lockstep/core/bytes.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/data/cache_io.h"
@@ -60,30 +61,29 @@ bool can_be_kept(const at::Tensor& tensor) {
 
 /// The ids, then the tensors.
 std::string bytes_of_element(const Batch& element) {
-  uint64_t rows = kNoIds;
-  std::string bytes(sizeof rows, '\0');
+  std::string bytes;
   if (element.ids.defined()) {
     const at::Tensor ids = element.ids.to(at::kLong).contiguous();
-    rows = static_cast<uint64_t>(ids.numel());
+    ByteWriter(bytes).put(static_cast<uint64_t>(ids.numel()));
     bytes.append(static_cast<const char*>(ids.data_ptr()), ids.nbytes());
+  } else {
+    ByteWriter(bytes).put(kNoIds);
   }
-  std::memcpy(bytes.data(), &rows, sizeof rows);
-  return bytes + bytes_of(element);
+  return bytes += bytes_of(element);
 }
 
 std::optional<Batch> element_of(std::string_view bytes) {
+  ByteReader reader(bytes);
   uint64_t rows = 0;
-  if (bytes.size() < sizeof rows) return std::nullopt;
-  std::memcpy(&rows, bytes.data(), sizeof rows);
-  bytes.remove_prefix(sizeof rows);
+  if (!reader.get(rows)) return std::nullopt;
   at::Tensor ids;
   if (rows != kNoIds) {
-    if (rows > bytes.size() / sizeof(int64_t)) return std::nullopt;
+    std::string_view numbers;
+    if (rows > bytes.size() || !reader.get_bytes(rows * sizeof(int64_t), numbers)) return std::nullopt;
     ids = at::empty({static_cast<int64_t>(rows)}, at::kLong);
-    if (rows > 0) std::memcpy(ids.data_ptr(), bytes.data(), rows * sizeof(int64_t));
-    bytes.remove_prefix(rows * sizeof(int64_t));
+    if (rows > 0) std::memcpy(ids.data_ptr(), numbers.data(), numbers.size());
   }
-  std::optional<Batch> element = sample_of(bytes);
+  std::optional<Batch> element = sample_of(reader.left());
   if (element) element->ids = std::move(ids);
   return element;
 }

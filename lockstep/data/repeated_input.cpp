@@ -2,10 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
-
+#include "lockstep/core/bytes.h"
 #include "lockstep/core/counted.h"
-#include "lockstep/core/error.h"
 
 namespace lockstep::internal {
 
@@ -24,17 +22,13 @@ void report_repeated_input(Findings& findings, const std::string& subject, int64
 }
 
 std::string bytes_of(const std::vector<PartDigest>& parts) {
-  return {reinterpret_cast<const char*>(parts.data()), parts.size() * sizeof(PartDigest)};
+  std::string bytes;
+  ByteWriter(bytes).put_all(parts);
+  return bytes;
 }
 
-std::vector<PartDigest> parts_of(const std::string& bytes) {
-  if (bytes.size() % sizeof(PartDigest) != 0) {
-    throw PeerError("LS-PEER-MESSAGE", "what another worker tells of its batches cannot be read",
-                    "start all workers with the same build of Lockstep");
-  }
-  std::vector<PartDigest> parts(bytes.size() / sizeof(PartDigest));
-  std::memcpy(parts.data(), bytes.data(), bytes.size());
-  return parts;
+std::vector<PartDigest> parts_of(std::string_view bytes, int64_t worker) {
+  return MessageReader(bytes, worker, "digests of its batches").get_rest<PartDigest>();
 }
 
 }  // namespace lockstep::internal

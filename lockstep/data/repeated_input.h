@@ -23,8 +23,8 @@ inline constexpr const char* kOwnBatches = "its own batches";
 void report_repeated_input(Findings& findings, const std::string& subject, int64_t step,
                            const std::vector<PartDigest>& parts);
 
-/// As bytes for another worker, and back. A PeerError for bytes that bytes_of() does not make.
+/// As bytes for another worker, and back. A PeerError for bytes of `worker` that bytes_of() does not make.
 std::string bytes_of(const std::vector<PartDigest>& parts);
-std::vector<PartDigest> parts_of(const std::string& bytes);
+std::vector<PartDigest> parts_of(std::string_view bytes, int64_t worker);
 
 }  // namespace lockstep::internal

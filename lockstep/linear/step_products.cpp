@@ -5,15 +5,12 @@
 #include <ATen/ops/addmm_ops.h>
 #include <ATen/ops/mm_ops.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <fmt/format.h>
 #include <torch/library.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <optional>
-#include <string_view>
 
-#include "lockstep/core/error.h"
+#include "lockstep/core/switches.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/linear/factored_tensor.h"
 #include "lockstep/linear/factored_weights.h"
@@ -150,13 +147,8 @@ void register_kernels() {
 }
 
 Choice asked() {
-  const char* const text = std::getenv("LOCKSTEP_FEW_SAMPLES_PRODUCTS");
-  const std::string_view set = text ? text : "";
-  if (set.empty() || set == "auto") return Choice::kAuto;
-  if (set == "off") return Choice::kOff;
-  if (set == "always") return Choice::kAlways;
-  throw UsageError("LS-ENVIRONMENT", fmt::format("LOCKSTEP_FEW_SAMPLES_PRODUCTS is '{}'", set),
-                   "set it to auto, off or always, or leave it unset");
+  return choice_of("LOCKSTEP_FEW_SAMPLES_PRODUCTS",
+                   {{"auto", Choice::kAuto}, {"off", Choice::kOff}, {"always", Choice::kAlways}}, Choice::kAuto);
 }
 
 }  // namespace

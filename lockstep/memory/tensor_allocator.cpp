@@ -7,10 +7,10 @@
 #include <atomic>
 #include <charconv>
 #include <cstdint>
-#include <cstdlib>
 #include <string_view>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/switches.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/core/warm_up.h"
 #include "lockstep/memory/first_tensor.h"
@@ -72,7 +72,7 @@ TensorAllocator& allocator() {
 }
 
 State install() {
-  const TensorCacheSetting setting = tensor_cache_setting(std::getenv(kVariable));
+  const TensorCacheSetting setting = tensor_cache_setting(switch_text(kVariable));
   // The first strategy has warmed up.
   if (c10::GetCPUAllocator() == first_tensor_allocator()) c10::SetCPUAllocator(c10::GetDefaultCPUAllocator(), 0);
   if (!setting.on) return State::kOff;
@@ -95,8 +95,7 @@ std::string bytes_text(std::size_t bytes) {
 
 }  // namespace
 
-TensorCacheSetting tensor_cache_setting(const char* text) {
-  const std::string_view value = text != nullptr ? text : "";
+TensorCacheSetting tensor_cache_setting(std::string_view value) {
   if (value.empty()) return {.on = !kSanitized};
   if (value == "on") return {};
   if (value == "off") return {.on = false};
@@ -128,7 +127,7 @@ std::string tensor_allocator_description() {
   switch (state.load(std::memory_order_relaxed)) {
     case State::kNotTried: return "tensor memory: LibTorch's own allocator, until the first strategy is made";
     case State::kOff:
-      return fmt::format("tensor memory: LibTorch's own allocator{}", std::getenv(kVariable) != nullptr
+      return fmt::format("tensor memory: LibTorch's own allocator{}", !switch_text(kVariable).empty()
                                                                           ? fmt::format(", by {}", kVariable)
                                                                           : "; this is a sanitizer's build");
     case State::kOtherStays: return "tensor memory: the allocator that this program set before the first strategy";

@@ -16,10 +16,10 @@ struct TensorCacheSetting {
   bool operator==(const TensorCacheSetting&) const = default;
 };
 
-/// Reads the variable's text. Null or empty is the default: on, but off in a library that was built for a sanitizer,
+/// Reads the variable's text. Empty is the default: on, but off in a library that was built for a sanitizer,
 /// because a sanitizer sees the edges of a tensor only where each tensor has a separate block. Throws a UsageError for
 /// a text other than "on", "off" and a number of bytes, which may end in K, M or G; "0" is off.
-TensorCacheSetting tensor_cache_setting(const char* text);
+TensorCacheSetting tensor_cache_setting(std::string_view text);
 
 /// Makes all host tensors from now on live in blocks of memory/tensor_cache.h. The first call that does not throw
 /// decides; later calls do nothing. An allocator that the program itself has given to LibTorch stays. Any thread may

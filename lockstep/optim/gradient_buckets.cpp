@@ -5,13 +5,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
 #include <string_view>
 #include <utility>
 
+#include "lockstep/core/bytes.h"
 #include "lockstep/core/denormals.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/switches.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/linear/factored_tensor.h"
 #include "lockstep/optim/gradient_table.h"
@@ -27,15 +27,6 @@ constexpr int kMostMispredictions = 6;
 constexpr int kMisprediction = 2;
 /// Bytes are moved no more often: each move asks the system for each other worker.
 constexpr std::chrono::microseconds kMoveEvery{20};
-
-bool is_wanted() {
-  const char* const text = std::getenv("LOCKSTEP_BUCKETS");
-  const std::string_view set = text ? text : "";
-  if (set.empty() || set == "auto") return true;
-  if (set == "off") return false;
-  throw UsageError("LS-ENVIRONMENT", fmt::format("LOCKSTEP_BUCKETS is '{}'", set),
-                   "set it to auto or off, or leave it unset");
-}
 
 }  // namespace
 
@@ -54,7 +45,7 @@ GradientBuckets::GradientBuckets(std::vector<std::shared_ptr<VariableState>> var
       mutex_(group.rounds().windows_mutex()),
       worker_(group.rounds().worker_index()),
       num_workers_(group.num_workers()),
-      is_wanted_(is_wanted()),
+      is_wanted_(choice_of("LOCKSTEP_BUCKETS", {{"auto", true}, {"off", false}}, true)),
       replicas_(static_cast<std::size_t>(group.num_local_replicas())),
       complete_(std::make_unique<std::atomic<int64_t>[]>(variables_.size())),
       sound_(static_cast<std::size_t>(group.plan().num_lanes())),
@@ -193,7 +184,9 @@ std::string GradientBuckets::report() const {
   if (added_ > 0 && modes_ != floating_point_modes()) sound = 0;
   mine.sound = static_cast<int64_t>(sound);
   if (is_broken_) mine.window = 0;  // so that all restart
-  return {reinterpret_cast<const char*>(&mine), sizeof mine};
+  std::string bytes;
+  ByteWriter(bytes).put(mine);
+  return bytes;
 }
 
 void GradientBuckets::begin_step(std::span<const std::string> reports) {
@@ -203,16 +196,10 @@ void GradientBuckets::begin_step(std::span<const std::string> reports) {
   int64_t most = 0;
   bool all_want = true;
   for (std::size_t w = 0; w < reports.size(); ++w) {
-    Report one;
-    const bool is_sound = reports[w].size() == sizeof one;
-    if (is_sound) std::memcpy(&one, reports[w].data(), sizeof one);
-    if (!is_sound || one.sent < 0 || one.sound < 0 || one.sound > one.sent) {
-      throw PeerError(
-          "LS-PEER-MESSAGE",
-          fmt::format("worker {} told of what it has sent in {} bytes that cannot be read", w, reports[w].size()),
-          "start all workers with the same version of Lockstep",
-          {.worker = static_cast<int64_t>(w), .noticed = PeerError::Noticed::kMessage});
-    }
+    MessageReader reader(reports[w], static_cast<int64_t>(w), "what it has sent ahead");
+    const auto one = reader.get<Report>();
+    reader.expect_end();
+    reader.expect(one.sound >= 0 && one.sound <= one.sent);
     must_restart_ = must_restart_ || one.window != window_ || one.step != step_ || one.window == 0;
     most = std::max(most, one.sent);
     all_want = all_want && one.is_wanted != 0;

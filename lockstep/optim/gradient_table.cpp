@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "lockstep/core/denormals.h"
+#include "lockstep/core/digest.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/linear/factored_tensor.h"
@@ -45,7 +46,7 @@ void GradientTable::collect(int64_t r, bool weightless, bool had_empty_part) {
     leaf = Leaf();
     if (!gradient.defined()) {
       if (!tensor.requires_grad()) {
-        absent.frozen = (absent.frozen + i + 1) * 0x9e3779b97f4a7c15u;
+        absent.frozen = Digest(absent.frozen).with(i).value();
       } else if (!named_[i] && !had_empty_part) {
         absent.is_unlogged = true;
       }

@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "lockstep/comm/agreement.h"
 #include "lockstep/core/blocks.h"
+#include "lockstep/core/bytes.h"
 #include "lockstep/core/error.h"
 #include "lockstep/optim/gradient_table.h"
 #include "lockstep/replica/replica_group.h"
@@ -47,40 +47,26 @@ char letter_of(const GradientTable& local, const VariableState& variable, std::s
   return static_cast<char>(kFirstGradients + static_cast<char>(own));
 }
 
-void append(std::string& data, uint32_t word) { data.append(reinterpret_cast<const char*>(&word), sizeof word); }
-
 void append_outline(std::string& data, const Factors* factors) {
-  append(data, factors ? factors->modes() : 0);
-  append(data, factors ? static_cast<uint32_t>(factors->terms().size()) : 0);
+  ByteWriter to(data);
+  to.put(uint32_t{factors ? factors->modes() : 0});
+  to.put(factors ? static_cast<uint32_t>(factors->terms().size()) : 0u);
   if (!factors) return;
   for (const Factors::Term& term : factors->terms()) {
-    append(data, static_cast<uint32_t>(term.samples) << 1 | (term.zero_sums == ZeroSums::kSigned ? 1u : 0u));
+    to.put(static_cast<uint32_t>(term.samples) << 1 | (term.zero_sums == ZeroSums::kSigned ? 1u : 0u));
   }
 }
 
-/// Reads what append_outline() has written, one after another. `sound` is false from the first word that is missing.
-struct Reader {
-  std::string_view data;
-  bool sound = true;
-
-  uint32_t word() {
-    uint32_t value = 0;
-    sound = sound && data.size() >= sizeof value;
-    if (!sound) return 0;
-    std::memcpy(&value, data.data(), sizeof value);
-    data.remove_prefix(sizeof value);
-    return value;
+/// Reads what append_outline() has written.
+FactorsOutline outline_from(MessageReader& reader) {
+  FactorsOutline one{.modes = reader.get<uint32_t>(), .terms = {}};
+  for (std::size_t left = reader.get_count<uint32_t>(sizeof(uint32_t)); left > 0; --left) {
+    const auto term = reader.get<uint32_t>();
+    reader.expect(term >> 1 > 0);
+    one.terms.push_back({term >> 1, (term & 1) != 0 ? ZeroSums::kSigned : ZeroSums::kPositive});
   }
-  FactorsOutline outline() {
-    FactorsOutline one{.modes = word(), .terms = {}};
-    for (uint32_t left = word(); left > 0 && sound; --left) {
-      const uint32_t term = word();
-      sound = sound && term >> 1 > 0;
-      one.terms.push_back({term >> 1, (term & 1) != 0 ? ZeroSums::kSigned : ZeroSums::kPositive});
-    }
-    return one;
-  }
-};
+  return one;
+}
 
 /// Whether all replicas that have factors made them in the same floating-point modes.
 bool have_equal_modes(const std::vector<FactorsOutline>& factors) {
@@ -109,7 +95,7 @@ ToldOfGradients gradients_on_workers(const ReplicaGroup& group,
         if (mine.data[1 + i] == kFactors) append_outline(mine.data, local.own_leaf(i, r).factors());
         if (mine.data[1 + i] != kRows) continue;
         const std::shared_ptr<const Rows> rows = local.own_rows(i, r);
-        append(mine.data, rows ? static_cast<uint32_t>(rows->count()) : 0);
+        ByteWriter(mine.data).put(rows ? static_cast<uint32_t>(rows->count()) : 0u);
       }
     }
     mine.data += report;
@@ -122,21 +108,20 @@ ToldOfGradients gradients_on_workers(const ReplicaGroup& group,
   std::vector<int64_t> frozen(variables.size(), -1);
   std::vector<int64_t> trained(variables.size(), -1);
   for (std::size_t w = 0; w < all.size(); ++w) {
-    const std::string& data = all[w].data;
-    Reader reader{data};
-    reader.sound = data.size() >= 1 + variables.size() && (data[0] == kMakesFactors || data[0] == kMakesNone);
-    if (reader.sound) reader.data.remove_prefix(1 + variables.size());
-    if (reader.sound && data[0] == kMakesNone) std::fill(all_factors.begin(), all_factors.end(), 0);
+    MessageReader reader(all[w].data, static_cast<int64_t>(w), "what gradients it has");
+    const std::string_view letters = reader.get_bytes(1 + variables.size());
+    reader.expect(letters[0] == kMakesFactors || letters[0] == kMakesNone);
+    if (letters[0] == kMakesNone) std::fill(all_factors.begin(), all_factors.end(), 0);
     const Block block = block_of(group.num_replicas(), group.num_workers(), static_cast<int64_t>(w));
-    for (std::size_t i = 0; i < variables.size() && reader.sound; ++i) {
-      const char letter = data[1 + i];
+    for (std::size_t i = 0; i < variables.size(); ++i) {
+      const char letter = letters[1 + i];
       (letter == kFrozen ? frozen : trained)[i] = static_cast<int64_t>(w);
       Gradients theirs = Gradients::kNone;
       if (letter == kFactors) {
         theirs = Gradients::kSome;
         anywhere[i].factors.resize(static_cast<std::size_t>(group.num_replicas()));
         for (int64_t r = block.first; r < block.end(); ++r) {
-          anywhere[i].factors[static_cast<std::size_t>(r)] = reader.outline();
+          anywhere[i].factors[static_cast<std::size_t>(r)] = outline_from(reader);
         }
         all_rows[i] = 0;
       } else if (letter == kRows || letter == kRowsOfZero) {
@@ -145,26 +130,22 @@ ToldOfGradients gradients_on_workers(const ReplicaGroup& group,
         anywhere[i].row_counts.resize(static_cast<std::size_t>(group.num_replicas()));
         const at::Tensor& like = variables[i]->like();
         for (int64_t r = block.first; letter == kRows && r < block.end(); ++r) {
-          const uint32_t count = reader.word();
-          reader.sound = reader.sound && like.dim() > 0 && count <= like.size(0);
+          const auto count = reader.get<uint32_t>();
+          reader.expect(like.dim() > 0 && count <= like.size(0));
           anywhere[i].row_counts[static_cast<std::size_t>(r)] = count;
         }
         if (letter == kRows) all_factors[i] = 0;
       } else if (letter != kFrozen) {
         const int digit = letter - kFirstGradients;
-        reader.sound = digit >= 0 && digit <= static_cast<int>(Gradients::kSome);
-        if (reader.sound) theirs = static_cast<Gradients>(digit);
+        reader.expect(digit >= 0 && digit <= static_cast<int>(Gradients::kSome));
+        theirs = static_cast<Gradients>(digit);
         if (theirs == Gradients::kSome) all_factors[i] = 0;
         if (theirs != Gradients::kNone) all_rows[i] = 0;
       }
       anywhere[i].gradients = std::max(anywhere[i].gradients, theirs);
     }
-    reports.emplace_back(reader.data);
-    if (reader.sound && reports.back().size() == report.size()) continue;
-    throw PeerError("LS-PEER-MESSAGE",
-                    fmt::format("worker {} told of its gradients in {} bytes that cannot be read", w, data.size()),
-                    "start all workers with the same version of Lockstep",
-                    {.worker = static_cast<int64_t>(w), .noticed = PeerError::Noticed::kMessage});
+    reader.expect(reader.left().size() == report.size());
+    reports.emplace_back(reader.left());
   }
   for (std::size_t i = 0; i < variables.size(); ++i) {
     if (!all_factors[i] || !have_equal_modes(anywhere[i].factors)) anywhere[i].factors.clear();

@@ -11,8 +11,8 @@
 #include "lockstep/comm/host_memory.h"
 #include "lockstep/core/blocks.h"
 #include "lockstep/core/checksum.h"
+#include "lockstep/core/digest.h"
 #include "lockstep/optim/gradient_table.h"
-#include "lockstep/optim/optimizer_digest.h"
 #include "lockstep/reduce/stream_copy.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/variable_state.h"
@@ -122,7 +122,7 @@ void HostGradients::make_room(bool is_new_layout) {
   std::shared_ptr<std::byte> memory;
   // A worker that had made another call of the memory would get another piece of it.
   HostMemory& of_host = *group_.rounds().host_memory();
-  const uint64_t place = OptimizerDigest().with(of_host.calls()).with(static_cast<uint64_t>(bytes)).value();
+  const uint64_t place = Digest().with(of_host.calls()).with(bytes).value();
   const auto get = [&](Proposal&) {
     if (grows) memory = of_host.allocate(static_cast<std::size_t>(bytes));
     if (sums_between_hosts_) sums_between_hosts_->make_room();

@@ -5,20 +5,19 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <exception>
-#include <istream>
-#include <sstream>
 #include <string_view>
 #include <utility>
 
 #include "lockstep/comm/agreement.h"
 #include "lockstep/comm/host_memory.h"
+#include "lockstep/core/bytes.h"
 #include "lockstep/core/checksum.h"
+#include "lockstep/core/digest.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/simd.h"
+#include "lockstep/core/switches.h"
 #include "lockstep/optim/compare_values.h"
-#include "lockstep/optim/optimizer_digest.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/mirrored_state.h"
 
@@ -52,23 +51,31 @@ std::string obstacle(const ReplicaGroup& group, const std::vector<UpdateTarget>&
 
 /// What a worker tells the others before they decide.
 struct ToldOfForm {
-  int lanes = 0;
+  int32_t lanes = 0;
   int64_t host = 0;           // its host's first worker
   std::string loops = {};     // its set of vector instructions, on which checksums depend
   std::string obstacle = {};  // why it cannot share the update; empty where it can
 };
 
 std::string encode(const ToldOfForm& told) {
-  return fmt::format("{}\n{}\n{}\n{}", told.lanes, told.host, told.loops, told.obstacle);
+  std::string bytes;
+  ByteWriter to(bytes);
+  to.put(told.lanes);
+  to.put(told.host);
+  to.put_text(told.loops);
+  to.put_text(told.obstacle);
+  return bytes;
 }
 
-ToldOfForm decode_told(const std::string& data) {
-  std::istringstream in(data);
-  in.exceptions(std::ios::badbit);  // else it hides that there was no memory, and this worker alone decides otherwise
+ToldOfForm decode_told(std::string_view bytes, int64_t worker, int64_t num_workers) {
+  MessageReader reader(bytes, worker, "whether it can share the update");
   ToldOfForm told;
-  in >> told.lanes >> told.host >> std::ws;
-  std::getline(in, told.loops);
-  std::getline(in, told.obstacle, '\0');
+  told.lanes = reader.get<int32_t>();
+  told.host = reader.get<int64_t>();
+  reader.expect(told.lanes > 0 && told.host >= 0 && told.host < num_workers);
+  told.loops = reader.get_text();
+  told.obstacle = reader.get_text();
+  reader.expect_end();
   return told;
 }
 
@@ -150,7 +157,7 @@ std::unique_ptr<HostUpdate> HostUpdate::agree(const ReplicaGroup& group, const s
   std::vector<int64_t> host_ids;
   for (const Proposal& one :
        agree_on_call(group.rounds(), {.call = "the form of an update", .name = name, .step = group.step()}, fill_in)) {
-    all.push_back(decode_told(one.data));
+    all.push_back(decode_told(one.data, static_cast<int64_t>(all.size()), group.num_workers()));
     host_ids.push_back(all.back().host);
   }
   const Hosts hosts(host_ids);
@@ -198,11 +205,8 @@ void HostUpdate::make_room() {
   }
   std::shared_ptr<std::byte> memory;
   // A worker that had made another call of the memory would get another piece of it.
-  const uint64_t place = OptimizerDigest()
-                             .with(group_.rounds().host_memory()->calls())
-                             .with(uint64_t{of_variables.bytes()})
-                             .with(uint64_t{of_slots.bytes()})
-                             .value();
+  const uint64_t place =
+      Digest().with(group_.rounds().host_memory()->calls()).with(of_variables.bytes()).with(of_slots.bytes()).value();
   const Proposal call{
       .call = "memory of an update", .name = name_, .signature = place, .step = group_.step(), .detail = "its memory"};
   agree_on_call(group_.rounds(), call, [&](Proposal&) {
@@ -261,20 +265,17 @@ void HostUpdate::begin_step(const std::vector<char>& present) {
 
 void HostUpdate::vote(FusedUpdate& update) const {
   const auto fill_in = [&](Proposal& mine) {
-    for (const auto& [target, copy] : update.take_foreign_writes()) {
-      const auto number = static_cast<uint64_t>(target);
-      mine.data.append(reinterpret_cast<const char*>(&number), sizeof number);
-    }
+    for (const auto& [target, copy] : update.take_foreign_writes())
+      ByteWriter(mine.data).put(static_cast<uint64_t>(target));
   };
   const auto all = agree_on_call(group_.rounds(),
                                  {.call = "new values of an update", .name = name_, .step = group_.step()}, fill_in);
   std::size_t first = targets_.size();
   for (std::size_t w = 0; w < all.size(); ++w) {
-    const std::string& data = all[w].data;
-    for (std::size_t at = 0; at + sizeof(uint64_t) <= data.size(); at += sizeof(uint64_t)) {
-      uint64_t number = 0;
-      std::memcpy(&number, data.data() + at, sizeof number);
-      if (number >= targets_.size()) continue;
+    MessageReader reader(all[w].data, static_cast<int64_t>(w), "which variables were written");
+    while (!reader.at_end()) {
+      const auto number = reader.get<uint64_t>();
+      reader.expect(number < targets_.size());
       const int64_t host = hosts_.host_of(static_cast<int64_t>(w));
       targets_[number].variable->as_mirrored().damaged_in_memory_of(hosts_.replicas(host, group_.num_replicas()));
       first = std::min<std::size_t>(first, number);

@@ -1,47 +1,34 @@
 #include "lockstep/optim/not_finite.h"
 
-#include <cstring>
 #include <map>
 #include <set>
 #include <utility>
 
+#include "lockstep/core/bytes.h"
+
 namespace lockstep::internal {
-
-namespace {
-
-void append(std::string& bytes, uint64_t number) {
-  bytes.append(reinterpret_cast<const char*>(&number), sizeof number);
-}
-
-bool take(std::string_view& bytes, uint64_t& number) {
-  if (bytes.size() < sizeof number) return false;
-  std::memcpy(&number, bytes.data(), sizeof number);
-  bytes.remove_prefix(sizeof number);
-  return true;
-}
-
-}  // namespace
 
 std::string encode(const std::vector<NotFinite>& found) {
   std::string bytes;
+  ByteWriter to(bytes);
   for (const NotFinite& one : found) {
-    append(bytes, one.variable);
-    append(bytes, one.in_sum ? 1 : 0);
-    append(bytes, one.replicas.size());
-    for (const uint64_t replica : one.replicas) append(bytes, replica);
+    to.put(one.variable);
+    to.put<uint64_t>(one.in_sum ? 1 : 0);
+    to.put_list(one.replicas);
   }
   return bytes;
 }
 
 std::vector<NotFinite> decode_not_finite(std::string_view bytes) {
+  ByteReader reader(bytes);
   std::vector<NotFinite> found;
   uint64_t variable = 0;
   uint64_t in_sum = 0;
   uint64_t count = 0;
-  while (take(bytes, variable) && take(bytes, in_sum) && take(bytes, count)) {
+  while (reader.get(variable) && reader.get(in_sum) && reader.get(count)) {
     NotFinite one{variable, {}, in_sum != 0};
     uint64_t replica = 0;
-    for (; count > 0 && take(bytes, replica); --count) one.replicas.push_back(replica);
+    for (; count > 0 && reader.get(replica); --count) one.replicas.push_back(replica);
     found.push_back(std::move(one));
   }
   return found;

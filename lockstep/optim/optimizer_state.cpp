@@ -58,7 +58,7 @@ OptimizerState::OptimizerState(OptimizerSetup setup, std::vector<RuleGroup> grou
   if (group_->num_workers() == 1) setup.slots = Slots::kWhole;
   const bool slices = setup.slots == Slots::kSliced;
   if (slices) require_sliceable(*group_, variables_, name_);
-  const OptimizerDigest digest = OptimizerDigest::of(variables_, groups);
+  const Digest digest = digest_of(variables_, groups);
   const std::vector<std::vector<double>> initial = initial_slots(groups);
   const auto prefix_of = [&](const VariableState& variable) {
     return variable.name() + (has_optimizer(variable) ? "/" + name_ + "/" : "/");

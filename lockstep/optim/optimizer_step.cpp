@@ -49,7 +49,7 @@ UpdateWork::UpdateWork(std::shared_ptr<ReplicaGroup> its_group, std::string its_
   if (!local && group->num_workers() > 1) row_exchange.emplace(variables, *group);
 }
 
-OptimizerStep::OptimizerStep(const OptimizerSetup& setup, std::vector<UpdateTarget> targets, OptimizerDigest digest,
+OptimizerStep::OptimizerStep(const OptimizerSetup& setup, std::vector<UpdateTarget> targets, Digest digest,
                              const std::vector<std::vector<double>>& initial, OptimizerCounts& counts)
     : work_(setup.group, setup.name, std::move(targets),
             [&counts, group = setup.group.get(), slices = setup.slots == Slots::kSliced](std::size_t i) {
@@ -67,11 +67,9 @@ OptimizerStep::OptimizerStep(const OptimizerSetup& setup, std::vector<UpdateTarg
 uint64_t StepMeeting::signature() const {
   const uint64_t flags = (options_.check_finite ? 1u : 0u) + (options_.loss_scaled_by_hand ? 2u : 0u) +
                          (options_.gradients_changed_on_purpose ? 4u : 0u) + (options_.skip_non_finite ? 8u : 0u);
-  return step_.digest_.with(flags)
-      .with(options_.clip_global_norm.value_or(0))
-      .with(options_.clip_value.value_or(0))
-      .with_settings(step_.counts_.rules())
-      .value();
+  const Digest own =
+      step_.digest_.with(flags).with(options_.clip_global_norm.value_or(0)).with(options_.clip_value.value_or(0));
+  return with_settings(own, step_.counts_.rules()).value();
 }
 
 std::string StepMeeting::describe() const {
@@ -225,12 +223,12 @@ void OptimizerStep::clip_to(double norm) {
 
 void OptimizerStep::tell_counts(Proposal& mine) const {
   // Each worker computes a part of all with its own counts: where they differed, nobody would find it later.
-  OptimizerDigest counts = digest_;
+  Digest counts = digest_;
   int64_t fewest = INT64_MAX;
   int64_t most = 0;
   for (std::size_t i = 0; i < work_.variables.size(); ++i) {
     if (!work_.gradients.present(i)) continue;
-    counts = counts.with(static_cast<uint64_t>(counts_.steps(i)));
+    counts = counts.with(counts_.steps(i));
     fewest = std::min(fewest, counts_.steps(i));
     most = std::max(most, counts_.steps(i));
   }

@@ -38,7 +38,7 @@ struct OptimizerSetup {
 class OptimizerStep {
  public:
   /// `counts` outlives it. `initial` has what each slot begins with, by variable and slot.
-  OptimizerStep(const OptimizerSetup& setup, std::vector<UpdateTarget> targets, OptimizerDigest digest,
+  OptimizerStep(const OptimizerSetup& setup, std::vector<UpdateTarget> targets, Digest digest,
                 const std::vector<std::vector<double>>& initial, OptimizerCounts& counts);
 
   StepInfo step(const ReplicaContext& context, const StepOptions& options, const std::source_location& place);
@@ -82,7 +82,7 @@ class OptimizerStep {
   void tell_counts(Proposal& mine) const;
 
   UpdateWork work_;
-  const OptimizerDigest digest_;  // of variables and rules
+  const Digest digest_;  // of variables and rules
   OptimizerCounts& counts_;
   const AskedForm asked_;
   std::unique_ptr<Form> form_;             // null: the first step decides

@@ -3,14 +3,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "lockstep/comm/agreement.h"
+#include "lockstep/core/bytes.h"
 #include "lockstep/core/error.h"
 #include "lockstep/replica/replica_group.h"
 
@@ -18,15 +17,15 @@ namespace lockstep::internal {
 
 namespace {
 
-std::string bytes_of(const std::vector<uint64_t>& words) {
-  return {reinterpret_cast<const char*>(words.data()), words.size() * sizeof(uint64_t)};
-}
-
-/// The first `count` of the words that bytes_of() has written; zeros where there are fewer.
-std::vector<uint64_t> words_in(const std::string& bytes, std::size_t count) {
-  std::vector<uint64_t> words(count, 0);
-  if (count > 0) std::memcpy(words.data(), bytes.data(), std::min(bytes.size(), count * sizeof(uint64_t)));
-  return words;
+/// By worker: the digests that each has sent, `count` of them.
+std::vector<std::vector<uint64_t>> digests_in(const std::vector<Proposal>& all, std::size_t count) {
+  std::vector<std::vector<uint64_t>> sent;
+  for (const Proposal& one : all) {
+    MessageReader reader(one.data, static_cast<int64_t>(sent.size()), "digests of new values");
+    sent.push_back(reader.get_rest<uint64_t>());
+    reader.expect(sent.back().size() == count);
+  }
+  return sent;
 }
 
 /// Of the values of one variable, or of all, whose digests all workers have sent: those workers that have others than
@@ -51,9 +50,8 @@ std::vector<int64_t> workers_with_others(const Form& form, std::span<const uint6
   std::vector<uint64_t> mine;  // by variable
   for (std::size_t i = 0; i < work.variables.size(); ++i) mine.push_back(update.digest_of_rule(i));
   const auto all = agree_on_call(group.rounds(), {.call = "rules that differ", .name = work.name, .step = group.step()},
-                                 [&](Proposal& proposal) { proposal.data = bytes_of(mine); });
-  std::vector<std::vector<uint64_t>> sent;  // by worker
-  for (const Proposal& one : all) sent.push_back(words_in(one.data, work.variables.size()));
+                                 [&](Proposal& proposal) { ByteWriter(proposal.data).put_all(mine); });
+  const auto sent = digests_in(all, work.variables.size());
   std::string values = "values";
   std::vector<int64_t> others = workers;
   for (std::size_t i = 0; i < work.variables.size(); ++i) {
@@ -81,13 +79,13 @@ void agree_on_rules(const UpdateWork& work, const Form& form) {
   const bool compares = form.num_copies() > 1;
   const auto fill_in = [&](Proposal& mine) {
     for (const UpdatePart& part : work.parts) part.update.require_rules();
-    if (compares) mine.data = bytes_of({work.parts.front().update.digest_of_rules()});
+    if (compares) ByteWriter(mine.data).put(work.parts.front().update.digest_of_rules());
   };
   const auto all =
       agree_on_call(group.rounds(), {.call = "rules of an update", .name = work.name, .step = group.step()}, fill_in);
   if (!compares) return;
   std::vector<uint64_t> digests;  // by worker
-  for (const Proposal& one : all) digests.push_back(words_in(one.data, 1).front());
+  for (const auto& sent : digests_in(all, 1)) digests.push_back(sent.front());
   if (const auto workers = workers_with_others(form, digests); !workers.empty()) {
     throw_rules_differ(work, form, workers);
   }

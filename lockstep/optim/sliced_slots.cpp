@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "lockstep/comm/agreement.h"
+#include "lockstep/core/digest.h"
 #include "lockstep/core/error.h"
 #include "lockstep/memory/lazy_zeros.h"
 #include "lockstep/optim/compare_values.h"
-#include "lockstep/optim/optimizer_digest.h"
 #include "lockstep/replica/replica_group.h"
 
 namespace lockstep::internal {
@@ -144,14 +144,14 @@ std::vector<SlicedSlots::Slot> SlicedSlots::exchange_wanted(const char* call, co
   std::vector<std::vector<Slot>> groups;
   std::vector<std::byte> messages;
   const auto fill_in = [&](Proposal& mine) {
-    OptimizerDigest which;
+    Digest which;
     for (const Slot& slot : slots_) {
-      which = which.with(uint64_t{slot.mirrored().is_sliced()});
+      which = which.with(slot.mirrored().is_sliced());
       if (!slot.mirrored().is_sliced()) continue;
       sliced.push_back(slot);
       for (const std::vector<Slice>& of_worker : wanted) {
         const Slice part = of_worker[slot.place];
-        which = which.with(static_cast<uint64_t>(part.begin)).with(static_cast<uint64_t>(part.bytes));
+        which = which.with(part.begin).with(part.bytes);
       }
     }
     groups = in_groups(sliced);

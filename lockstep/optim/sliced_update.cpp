@@ -12,11 +12,11 @@
 #include "lockstep/comm/agreement.h"
 #include "lockstep/core/blocks.h"
 #include "lockstep/core/checksum.h"
+#include "lockstep/core/digest.h"
 #include "lockstep/core/simd.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/optim/compare_values.h"
 #include "lockstep/optim/gradient_table.h"
-#include "lockstep/optim/optimizer_digest.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/mirrored_state.h"
 
@@ -257,7 +257,7 @@ void SlicedUpdate::require_no_foreign_write(FusedUpdate& update) {
 }
 
 std::string SlicedUpdate::digest_of_weights() const {
-  OptimizerDigest digest;
+  Digest digest;
   for (std::size_t i = 0; i < targets_.size(); ++i) {
     if (!weights_.takes(i)) continue;
     VariableState& variable = *targets_[i].variable;

@@ -11,6 +11,7 @@
 
 #include "lockstep/comm/agreement.h"
 #include "lockstep/comm/rounds.h"
+#include "lockstep/core/bytes.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/reduce/addition_order.h"
@@ -27,49 +28,41 @@ constexpr int64_t kAbsent = -1;
 
 /// Dtypes and shapes as words, with which the other workers make memory before the tensors come.
 std::string shapes_of(std::span<const at::Tensor> tensors) {
-  std::vector<int64_t> words{kShapes};
+  std::string bytes;
+  ByteWriter to(bytes);
+  to.put(kShapes);
   for (const at::Tensor& tensor : tensors) {
-    if (!tensor.defined()) {
-      words.push_back(kAbsent);
-      continue;
-    }
-    words.push_back(static_cast<int64_t>(tensor.scalar_type()));
-    words.push_back(tensor.dim());
-    for (const int64_t size : tensor.sizes()) words.push_back(size);
+    to.put(tensor.defined() ? static_cast<int64_t>(tensor.scalar_type()) : kAbsent);
+    if (tensor.defined()) to.put_list(tensor.sizes());
   }
-  return {reinterpret_cast<const char*>(words.data()), words.size() * sizeof(int64_t)};
+  return bytes;
 }
 
 std::vector<at::Tensor> empty_of_shapes(const std::string& bytes, int64_t worker, const Rounds& rounds) {
-  const auto refuse = [&] {
-    throw PeerError("LS-PEER-MESSAGE", fmt::format("worker {} sent a message that cannot be read", worker),
-                    "start all workers with the same version of Lockstep",
-                    {.worker = worker, .noticed = PeerError::Noticed::kMessage});
-  };
-  std::vector<int64_t> words(bytes.size() / sizeof(int64_t));
-  if (!words.empty()) std::memcpy(words.data(), bytes.data(), words.size() * sizeof(int64_t));
-  if (words.empty() || words.front() != kShapes) {
+  int64_t mark = 0;
+  if (!ByteReader(bytes).get(mark) || mark != kShapes) {
     // That worker makes another call or has failed: its record is a proposal that says which.
     std::vector<Proposal> said(static_cast<std::size_t>(rounds.num_workers()), {.call = "a reduction"});
     said[static_cast<std::size_t>(worker)] = decode(bytes, worker);
     require_agreement(said, rounds.worker_index());
   }
+  MessageReader reader(bytes, worker, "dtypes and shapes of tensors");
+  reader.expect(reader.get<int64_t>() == kShapes);
   std::vector<at::Tensor> tensors;
-  for (std::size_t at = 1; at < words.size();) {
-    const int64_t type = words[at++];
+  std::vector<int64_t> sizes;
+  while (!reader.at_end()) {
+    const auto type = reader.get<int64_t>();
     if (type == kAbsent) {
       tensors.emplace_back();
       continue;
     }
-    if (at == words.size() || type < 0 || type >= static_cast<int64_t>(at::ScalarType::NumOptions)) refuse();
-    const int64_t dimensions = words[at++];
-    if (dimensions < 0 || dimensions > static_cast<int64_t>(words.size() - at)) refuse();
-    const c10::IntArrayRef sizes(words.data() + at, static_cast<std::size_t>(dimensions));
-    for (const int64_t size : sizes) {
-      if (size < 0) refuse();
+    reader.expect(type >= 0 && type < static_cast<int64_t>(at::ScalarType::NumOptions));
+    sizes.resize(reader.get_count(sizeof(int64_t)));
+    for (int64_t& size : sizes) {
+      size = reader.get<int64_t>();
+      reader.expect(size >= 0);
     }
     tensors.push_back(at::empty(sizes, static_cast<at::ScalarType>(type)));
-    at += static_cast<std::size_t>(dimensions);
   }
   return tensors;
 }

@@ -36,11 +36,9 @@ struct AllReduceCall {
   bool is_backward = false;  // of the call at that place
 
   uint64_t signature() const {
-    CallSignature words;
-    words.add(static_cast<int64_t>(reduction));
-    words.add(with_gradient ? 1 : 0);
-    for (const at::Tensor& value : values) words.add_dtype_and_shape(value);
-    return words.value();
+    Digest digest = Digest().with(reduction).with(with_gradient);
+    for (const at::Tensor& value : values) digest = with_dtype_and_shape(digest, value);
+    return digest.value();
   }
   std::string describe() const {
     std::string text = fmt::format("all_reduce({}", name_of(reduction));

@@ -3,9 +3,6 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 
 #include "lockstep/core/error.h"
@@ -14,12 +11,10 @@
 
 namespace lockstep::internal {
 
-void CallSignature::add(int64_t word) { value_ = XXH3_64bits_withSeed(&word, sizeof word, value_); }
-
-void CallSignature::add_dtype_and_shape(const at::Tensor& value, int64_t but_axis) {
-  add(static_cast<int64_t>(value.scalar_type()));
-  add(value.dim());
-  for (int64_t d = 0; d < value.dim(); ++d) add(d == but_axis ? -1 : value.size(d));
+Digest with_dtype_and_shape(const Digest& digest, const at::Tensor& value, int64_t but_axis) {
+  Digest all = digest.with(value.scalar_type()).with(value.dim());
+  for (int64_t d = 0; d < value.dim(); ++d) all = all.with(d == but_axis ? -1 : value.size(d));
+  return all;
 }
 
 bool needs_grad(at::ArrayRef<at::Tensor> values) {

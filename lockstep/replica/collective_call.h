@@ -5,23 +5,16 @@
 
 #include <cstdint>
 
+#include "lockstep/core/digest.h"
+
 namespace lockstep {
 class ReplicaContext;
 }
 
 namespace lockstep::internal {
 
-/// Words that must agree on all replicas, folded into one for Meeting::signature.
-class CallSignature {
- public:
-  void add(int64_t word);
-  /// Leaves the size along `but_axis` out.
-  void add_dtype_and_shape(const at::Tensor& value, int64_t but_axis = -1);
-  uint64_t value() const { return value_; }
-
- private:
-  uint64_t value_ = 0;
-};
+/// Of what must agree on all replicas, for Meeting::signature. Leaves the size along `but_axis` out.
+Digest with_dtype_and_shape(const Digest& digest, const at::Tensor& value, int64_t but_axis = -1);
 
 /// Whether autograd records what is computed from `values`.
 bool needs_grad(at::ArrayRef<at::Tensor> values);

@@ -31,11 +31,7 @@ class AllGatherMeeting final : public Meeting {
         axis_(checked_axis("all_gather", axis, value.dim())),
         with_gradient_(with_gradient) {
     value_ = value.detach();
-    CallSignature words;
-    words.add(axis_);
-    words.add(with_gradient_ ? 1 : 0);
-    words.add_dtype_and_shape(value, axis_);
-    signature_ = words.value();
+    signature_ = with_dtype_and_shape(Digest().with(axis_).with(with_gradient_), value, axis_).value();
   }
 
   const char* what() const override { return "all_gather"; }

@@ -3,15 +3,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <charconv>
 #include <numeric>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "lockstep/comm/agreement.h"
 #include "lockstep/comm/rounds.h"
 #include "lockstep/core/blocks.h"
+#include "lockstep/core/bytes.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::internal {
@@ -19,12 +18,12 @@ namespace lockstep::internal {
 namespace {
 
 int64_t count_in(const std::string& data, int64_t worker) {
-  int64_t count = 0;
-  const auto [end, error] = std::from_chars(data.data(), data.data() + data.size(), count);
-  if (error == std::errc() && end == data.data() + data.size() && count > 0) return count;
-  throw PeerError("LS-PEER-MESSAGE", fmt::format("worker {} did not say how many replicas it has", worker),
-                  "start all workers with the same version of Lockstep, and let all make their strategies first",
-                  {.worker = static_cast<int64_t>(worker), .noticed = PeerError::Noticed::kMessage});
+  MessageReader reader(data, worker, "how many replicas it has",
+                       "start all workers with the same version of Lockstep, and let all make their strategies first");
+  const auto count = reader.get<int64_t>();
+  reader.expect(count > 0);
+  reader.expect_end();
+  return count;
 }
 
 }  // namespace
@@ -33,7 +32,9 @@ ReplicaBlock block_of_worker(Rounds& rounds, int64_t local) {
   const int64_t workers = rounds.num_workers();
   if (workers == 1) return {.first = 0, .local = local, .all = local};
   std::vector<int64_t> counts;
-  for (const Proposal& one : propose(rounds, {.call = "replicas", .data = std::to_string(local)})) {
+  Proposal mine{.call = "replicas"};
+  ByteWriter(mine.data).put(local);
+  for (const Proposal& one : propose(rounds, mine)) {
     counts.push_back(count_in(one.data, static_cast<int64_t>(counts.size())));
   }
   const int64_t all = std::accumulate(counts.begin(), counts.end(), int64_t{0});

@@ -55,16 +55,14 @@ std::vector<at::Tensor> agreed_operands(const internal::ReplicaGroup& group, con
     std::iota(ids.begin(), ids.end(), group.first_replica().value());
     internal::check_alike(call, mine, free, ids);
     if (group.num_workers() == 1) return;
-    internal::CallSignature words;
-    words.add(word_of(mine.front()));
-    words.add(static_cast<int64_t>(mine.front().scalar_type()));
-    words.add(mine.front().dim());
-    for (int64_t d = 0; d < mine.front().dim(); ++d) {
+    const at::Tensor& first = mine.front();
+    internal::Digest digest = internal::Digest().with(word_of(first)).with(first.scalar_type()).with(first.dim());
+    for (int64_t d = 0; d < first.dim(); ++d) {
       const bool is_free = std::find(free.begin(), free.end(), d) != free.end();
-      words.add(is_free ? -1 : mine.front().size(d));
+      digest = digest.with(is_free ? -1 : first.size(d));
     }
-    proposal.signature = words.value();
-    proposal.detail = fmt::format("{}({})", call, internal::shape_text(mine.front()));
+    proposal.signature = digest.value();
+    proposal.detail = fmt::format("{}({})", call, internal::shape_text(first));
   });
   return mine;
 }

@@ -175,8 +175,8 @@ void Strategy::watch(const PerReplica<Batch>& batches) {
                                   add_own();
                                   mine.data = bytes_of(std::exchange(parts, {}));
                                 });
-    for (const internal::Proposal& one : all) {
-      const auto theirs = internal::parts_of(one.data);
+    for (std::size_t w = 0; w < all.size(); ++w) {
+      const auto theirs = internal::parts_of(all[w].data, static_cast<int64_t>(w));
       parts.insert(parts.end(), theirs.begin(), theirs.end());
     }
   } else {

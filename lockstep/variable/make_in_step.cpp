@@ -3,9 +3,7 @@
 #include <ATen/core/TensorBody.h>
 #include <fmt/format.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
+#include "lockstep/core/digest.h"
 #include "lockstep/core/error.h"
 #include "lockstep/replica/meeting.h"
 #include "lockstep/replica/replica_context.h"
@@ -34,10 +32,7 @@ class CreationMeeting final : public internal::Meeting {
 
   const char* what() const override { return "make_variable"; }
   std::string_view name() const override { return options_.name; }
-  uint64_t signature() const override {
-    const std::string text = describe();
-    return XXH3_64bits(text.data(), text.size());
-  }
+  uint64_t signature() const override { return internal::Digest().with(describe()).value(); }
   std::string describe() const override {
     return fmt::format("make_variable('{}', {})", options_.name, text_of(options_));
   }

@@ -11,10 +11,11 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <type_traits>
 
 #include "lockstep/comm/agreement.h"
+#include "lockstep/core/bytes.h"
 #include "lockstep/core/counted.h"
+#include "lockstep/core/digest.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/reduce/across_replicas.h"
@@ -54,7 +55,6 @@ struct BufferRecord {
   int64_t other = -1;     // its first replica that has other values than its first one
   uint64_t moved = 0;     // whether this run has moved it on one of its replicas
 };
-static_assert(std::is_trivially_copyable_v<BufferRecord> && sizeof(BufferRecord) == 48);
 
 /// What the replicas of all workers have of a buffer.
 struct Spread {
@@ -66,7 +66,7 @@ struct Spread {
   bool differs() const { return everywhere && other >= 0; }
 };
 
-uint64_t word_of_text(const std::string& text) { return XXH3_64bits(text.data(), text.size()); }
+uint64_t word_of_text(const std::string& text) { return Digest().with(text).value(); }
 
 bool same_form(const at::Tensor& a, const at::Tensor& b) {
   return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type();
@@ -121,16 +121,13 @@ std::vector<Spread> spreads_of(const ReplicaGroup& group, std::span<const OnRead
     for (const BufferRecord& one : mine) spreads.push_back(spread_of({&one}, {0}));
     return spreads;
   }
-  const auto fill_in = [&](Proposal& proposal) {
-    proposal.data.assign(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(BufferRecord));
-  };
+  const auto fill_in = [&](Proposal& proposal) { ByteWriter(proposal.data).put_all(mine); };
   const auto all = agree_on_call(group.rounds(), {.call = "a comparison of buffers", .step = group.step()}, fill_in);
   std::vector<std::map<uint64_t, BufferRecord>> sent(all.size());
   std::vector<int64_t> first_replicas;
   for (std::size_t w = 0; w < all.size(); ++w) {
-    std::vector<BufferRecord> records(all[w].data.size() / sizeof(BufferRecord));
-    if (!records.empty()) std::memcpy(records.data(), all[w].data.data(), records.size() * sizeof(BufferRecord));
-    for (const BufferRecord& one : records) sent[w].emplace(one.name, one);
+    MessageReader reader(all[w].data, static_cast<int64_t>(w), "what it has of its buffers");
+    for (const auto& one : reader.get_rest<BufferRecord>()) sent[w].emplace(one.name, one);
     first_replicas.push_back(block_of(group.num_replicas(), group.num_workers(), static_cast<int64_t>(w)).first);
   }
   for (const BufferRecord& own : mine) {

@@ -45,9 +45,7 @@ at::Tensor OnReadState::read() const {
   agree_on_call(group()->rounds(), {.call = "a read", .name = name(), .step = group()->step()},
                 [&](Proposal& proposal) {
                   require_alike_components();
-                  CallSignature words;
-                  words.add_dtype_and_shape(first);
-                  proposal.signature = words.value();
+                  proposal.signature = with_dtype_and_shape(Digest(), first).value();
                   proposal.detail = fmt::format("a read of '{}', {}", name(), shape_text(first));
                 });
   std::vector<at::Tensor> values;

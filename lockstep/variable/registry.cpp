@@ -11,6 +11,7 @@
 
 #include "lockstep/comm/agreement.h"
 #include "lockstep/comm/rounds.h"
+#include "lockstep/core/digest.h"
 #include "lockstep/core/error.h"
 #include "lockstep/replica/compute_settings.h"
 #include "lockstep/replica/random_streams.h"
@@ -147,7 +148,7 @@ std::shared_ptr<VariableState> VariableRegistry::create(VariableOptions options,
                                   options.trainable ? "" : ", not trainable");
         digests.add(options.name, value);
         digests.fill_in(mine);
-        mine.signature = std::hash<std::string>()(mine.detail);
+        mine.signature = Digest().with(mine.detail).value();
       });
   digests.require_equal(all, "make_variable");
   return make_variable_state(group_, counts_, std::move(options), components, origin);

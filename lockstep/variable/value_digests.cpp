@@ -8,12 +8,13 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <tuple>
 #include <utility>
 
 #include "lockstep/comm/equal_texts.h"
+#include "lockstep/core/bytes.h"
+#include "lockstep/core/digest.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/reduce/operands.h"
@@ -25,10 +26,7 @@ namespace {
 
 /// Of dtype and sizes.
 uint64_t shape_digest_of(const at::Tensor& value, uint64_t seed) {
-  const auto type = static_cast<int64_t>(value.scalar_type());
-  uint64_t digest = XXH3_64bits_withSeed(&type, sizeof type, seed);
-  for (const int64_t size : value.sizes()) digest = XXH3_64bits_withSeed(&size, sizeof size, digest);
-  return digest;
+  return Digest(seed).with(value.scalar_type()).with_all(value.sizes()).value();
 }
 
 uint64_t digest_of(const at::Tensor& value) {
@@ -37,14 +35,16 @@ uint64_t digest_of(const at::Tensor& value) {
   return bits.nbytes() == 0 ? shape : XXH3_64bits_withSeed(address_of(bits), bits.nbytes(), shape);
 }
 
-uint64_t hash_of(const std::string& name) { return XXH3_64bits(name.data(), name.size()); }
+uint64_t hash_of(const std::string& name) { return Digest().with(name).value(); }
 
 /// The digests that one worker has sent, by the hash of the name.
-std::map<uint64_t, uint64_t> sent_by(const Proposal& proposal) {
-  std::vector<uint64_t> words(proposal.data.size() / sizeof(uint64_t));
-  if (!words.empty()) std::memcpy(words.data(), proposal.data.data(), words.size() * sizeof(uint64_t));
+std::map<uint64_t, uint64_t> sent_by(const Proposal& proposal, std::size_t worker) {
+  MessageReader reader(proposal.data, static_cast<int64_t>(worker), "digests of its values");
   std::map<uint64_t, uint64_t> digests;
-  for (std::size_t i = 0; i + 1 < words.size(); i += 2) digests[words[i]] = words[i + 1];
+  while (!reader.at_end()) {
+    const auto name = reader.get<uint64_t>();
+    digests[name] = reader.get<uint64_t>();
+  }
   return digests;
 }
 
@@ -64,9 +64,8 @@ std::string digests_of_parts(const at::Tensor& bits, int64_t begin, int64_t end)
   std::string bytes;
   const auto size = static_cast<int64_t>(bits.element_size());
   for (const auto& [first, last] : parts_of(begin, end)) {
-    const uint64_t digest = XXH3_64bits(static_cast<const char*>(address_of(bits)) + first * size,
-                                        static_cast<std::size_t>((last - first) * size));
-    bytes.append(reinterpret_cast<const char*>(&digest), sizeof digest);
+    ByteWriter(bytes).put(uint64_t{XXH3_64bits(static_cast<const char*>(address_of(bits)) + first * size,
+                                               static_cast<std::size_t>((last - first) * size))});
   }
   return bytes;
 }
@@ -141,12 +140,12 @@ void ValueDigests::add(const std::string& name, const at::Tensor& value) {
 }
 
 void ValueDigests::fill_in(Proposal& mine, bool names_must_match) const {
-  std::vector<uint64_t> words;
+  mine.data.clear();
+  ByteWriter to(mine.data);
   for (std::size_t i = 0; i < names_.size(); ++i) {
-    words.push_back(hash_of(names_[i]));
-    words.push_back(digests_[i]);
+    to.put(hash_of(names_[i]));
+    to.put(digests_[i]);
   }
-  mine.data.assign(reinterpret_cast<const char*>(words.data()), words.size() * sizeof(uint64_t));
   if (names_must_match) mine.signature = names_and_shapes_;
 }
 
@@ -159,7 +158,7 @@ void ValueDigests::require_equal(std::span<const Proposal> all, const char* call
   std::map<uint64_t, First> first;  // the first worker that has a name, and its digest
   // Every worker reads the same proposals in the same order, so every worker finds the same difference first.
   for (std::size_t w = 0; w < all.size(); ++w) {
-    for (const auto& [name, digest] : sent_by(all[w])) {
+    for (const auto& [name, digest] : sent_by(all[w], w)) {
       const auto [expected, is_new] = first.emplace(name, First{digest, w});
       if (is_new || expected->second.digest == digest) continue;
       std::string text = "a value";

@@ -49,6 +49,11 @@ TEXT
 expect 0 '^[0-9]+ classes, 0 names' scripts/check-names
 cp "$scratch/before" lockstep/core/log.cpp
 
+expect 0 '^[0-9]+ variables' scripts/check-switches
+broken docs/switches.md '/^| `LOCKSTEP_BUCKETS`/d' 'LOCKSTEP_BUCKETS .*has no row' check-switches
+broken docs/switches.md '$a | `LOCKSTEP_NOBODY_READS_IT` | | | |' 'LOCKSTEP_NOBODY_READS_IT .*a row too many' check-switches
+broken lockstep/core/log.cpp '$a const char* const other = "LOCKSTEP_NO_ROW";' 'LOCKSTEP_NO_ROW .*has no row' check-switches
+
 sed -i 's/^strict=0.*/strict=1/' scripts/check-errors
 echo 'throw UsageError("LS-NOBODY-SAYS-IT", fact, remedy);' >lockstep/core/extra.cpp
 printf 'throw UsageError(\n    fmt::format("no code"), remedy);\n' >>lockstep/core/extra.cpp

@@ -45,7 +45,6 @@ TEST(TensorCacheSetting, IsOnByDefaultButNotForSanitizers) {
 #else
   constexpr bool kExpected = true;
 #endif
-  EXPECT_EQ(tensor_cache_setting(nullptr), TensorCacheSetting{.on = kExpected});
   EXPECT_EQ(tensor_cache_setting(""), TensorCacheSetting{.on = kExpected});
 }
 

@@ -1,9 +1,9 @@
 #include "lockstep/comm/network/datagram.h"
 
-#include <cstring>
 #include <utility>
 
 #include "lockstep/comm/authentication.h"
+#include "lockstep/core/bytes.h"
 
 namespace lockstep::internal {
 
@@ -15,12 +15,12 @@ constexpr std::size_t kHeadBytes = 16;
 }  // namespace
 
 std::string encode(const Datagram& datagram, const std::string& key) {
-  std::string bytes(kHeadBytes, '\0');
-  std::memcpy(bytes.data(), &datagram.worker, 8);
-  std::memcpy(bytes.data() + 8, &datagram.count, 8);
+  std::string bytes;
+  ByteWriter to(bytes);
+  to.put(datagram.worker);
+  to.put(datagram.count);
   bytes += encode(datagram.frame);
-  const Proof proof = hmac(key, bytes);
-  bytes.append(reinterpret_cast<const char*>(proof.data()), proof.size());
+  to.put(hmac(key, bytes));
   return bytes;
 }
 
@@ -28,16 +28,16 @@ std::optional<Datagram> decode_datagram(std::string_view bytes, const std::strin
   Proof proof = {};
   if (bytes.size() < kHeadBytes + proof.size() || bytes.size() > kLongestDatagram) return {};
   const std::string_view signed_part = bytes.substr(0, bytes.size() - proof.size());
-  std::memcpy(proof.data(), bytes.data() + signed_part.size(), proof.size());
-  if (!equal(proof, hmac(key, signed_part))) return {};
-  const std::string_view rest = signed_part.substr(kHeadBytes);
+  Datagram datagram;
+  ByteReader head(signed_part);
+  if (!ByteReader(bytes.substr(signed_part.size())).get(proof) || !equal(proof, hmac(key, signed_part))) return {};
+  if (!head.get(datagram.worker) || !head.get(datagram.count)) return {};
+  const std::string_view rest = head.left();
   FrameReader reader;
   reader.add(rest);
   std::optional<Frame> frame = reader.next();
   if (!frame || encode(*frame).size() != rest.size()) return {};
-  Datagram datagram{.frame = std::move(*frame)};
-  std::memcpy(&datagram.worker, bytes.data(), 8);
-  std::memcpy(&datagram.count, bytes.data() + 8, 8);
+  datagram.frame = std::move(*frame);
   return datagram;
 }
 

@@ -1,17 +1,17 @@
 #include "lockstep/comm/network/dissemination.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
-#include <cstring>
 #include <utility>
+
+#include "lockstep/core/bytes.h"
 
 namespace lockstep::internal {
 
 namespace {
 
 /// In front of each run of a message: how many workers have the record, and its bytes.
-using RunHead = std::array<uint64_t, 2>;
+constexpr uint64_t kHeadOfRun = 2 * sizeof(uint64_t);
 
 }  // namespace
 
@@ -59,27 +59,23 @@ std::string GatheredRecords::message(int64_t count) const {
     if (count == 0) break;
     const int64_t of_run = std::min(run.count, count);
     count -= of_run;
-    const RunHead head{static_cast<uint64_t>(of_run), run.record.size()};
-    bytes.append(reinterpret_cast<const char*>(head.data()), sizeof(head));
-    bytes += run.record;
+    ByteWriter(bytes).put(static_cast<uint64_t>(of_run));
+    ByteWriter(bytes).put_text(run.record);
   }
   return bytes;
 }
 
 bool GatheredRecords::add(std::string_view message, int64_t count) {
   auto left = static_cast<uint64_t>(count);
+  ByteReader reader(message);
   while (left > 0) {
-    RunHead head;
-    if (message.size() < sizeof(head)) return false;
-    std::memcpy(head.data(), message.data(), sizeof(head));
-    message.remove_prefix(sizeof(head));
-    const auto [of_run, size] = head;
-    if (of_run == 0 || of_run > left || size > message.size()) return false;
-    append(static_cast<int64_t>(of_run), message.substr(0, size));
-    message.remove_prefix(size);
+    uint64_t of_run = 0;
+    std::string_view record;
+    if (!reader.get(of_run) || of_run == 0 || of_run > left || !reader.get_text(record)) return false;
+    append(static_cast<int64_t>(of_run), record);
     left -= of_run;
   }
-  return message.empty();
+  return reader.at_end();
 }
 
 std::vector<std::string> GatheredRecords::by_worker() const {
@@ -95,7 +91,7 @@ std::vector<std::string> GatheredRecords::by_worker() const {
 }
 
 uint64_t GatheredRecords::longest_message(int64_t count, uint64_t longest) {
-  return static_cast<uint64_t>(count) * (sizeof(RunHead) + longest);
+  return static_cast<uint64_t>(count) * (kHeadOfRun + longest);
 }
 
 }  // namespace lockstep::internal

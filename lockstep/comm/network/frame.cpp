@@ -1,6 +1,6 @@
 #include "lockstep/comm/network/frame.h"
 
-#include <cstring>
+#include "lockstep/core/bytes.h"
 
 namespace lockstep::internal {
 
@@ -15,34 +15,30 @@ bool is_known(uint8_t kind) { return (kind >= 1 && kind <= 11) || (kind >= 16 &&
 }  // namespace
 
 std::string encode(const Frame& frame) {
-  const auto length = static_cast<uint32_t>(kFixedBytes + frame.text.size());
-  std::string bytes(kLengthBytes + kFixedBytes, '\0');
-  std::memcpy(bytes.data(), &length, 4);
-  bytes[kLengthBytes] = static_cast<char>(frame.kind);
-  std::memcpy(bytes.data() + kLengthBytes + 1, &frame.number, 8);
-  std::memcpy(bytes.data() + kLengthBytes + 9, &frame.calls.taken, 8);
-  std::memcpy(bytes.data() + kLengthBytes + 17, &frame.calls.returned, 8);
-  std::memcpy(bytes.data() + kLengthBytes + 25, &frame.calls.begun, 8);
-  std::memcpy(bytes.data() + kLengthBytes + 33, &frame.about, 8);
-  return bytes + frame.text;
+  std::string bytes;
+  bytes.reserve(kLengthBytes + kFixedBytes + frame.text.size());
+  ByteWriter to(bytes);
+  to.put(static_cast<uint32_t>(kFixedBytes + frame.text.size()));
+  to.put(frame.kind);
+  to.put(frame.number);
+  to.put(frame.calls);
+  to.put(frame.about);
+  return bytes += frame.text;
 }
 
 std::optional<Frame> FrameReader::next() {
-  if (is_malformed_ || bytes_.size() < kLengthBytes) return {};
+  ByteReader reader(bytes_);
   uint32_t length = 0;
-  std::memcpy(&length, bytes_.data(), kLengthBytes);
+  if (is_malformed_ || !reader.get(length)) return {};
   is_malformed_ = length < kFixedBytes || length > kLongestFrame;
-  if (is_malformed_ || bytes_.size() < kLengthBytes + length) return {};
-  const auto kind = static_cast<uint8_t>(bytes_[kLengthBytes]);
-  is_malformed_ = !is_known(kind);
+  if (is_malformed_ || reader.left().size() < length) return {};
+  Frame frame;
+  uint8_t kind = 0;
+  is_malformed_ = !reader.get(kind) || !is_known(kind) || !reader.get(frame.number) || !reader.get(frame.calls) ||
+                  !reader.get(frame.about);
   if (is_malformed_) return {};
-  Frame frame{.kind = static_cast<Frame::Kind>(kind)};
-  std::memcpy(&frame.number, bytes_.data() + kLengthBytes + 1, 8);
-  std::memcpy(&frame.calls.taken, bytes_.data() + kLengthBytes + 9, 8);
-  std::memcpy(&frame.calls.returned, bytes_.data() + kLengthBytes + 17, 8);
-  std::memcpy(&frame.calls.begun, bytes_.data() + kLengthBytes + 25, 8);
-  std::memcpy(&frame.about, bytes_.data() + kLengthBytes + 33, 8);
-  frame.text.assign(bytes_, kLengthBytes + kFixedBytes, length - kFixedBytes);
+  frame.kind = static_cast<Frame::Kind>(kind);
+  frame.text = reader.left().substr(0, length - kFixedBytes);
   bytes_.erase(0, kLengthBytes + length);
   return frame;
 }

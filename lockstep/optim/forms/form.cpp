@@ -4,12 +4,11 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/switches.h"
 #include "lockstep/optim/forms/every_worker.h"
 #include "lockstep/optim/forms/host.h"
 #include "lockstep/optim/forms/sliced.h"
@@ -20,13 +19,7 @@
 namespace lockstep::internal {
 
 AskedForm AskedForm::of(UpdateForm form, WireFormat wire) {
-  AskedForm asked{form, wire};
-  const char* const text = std::getenv("LOCKSTEP_HOST_MEMORY");
-  const std::string_view set = text ? text : "";
-  asked.host_memory = set != "off";
-  if (set.empty() || set == "auto" || set == "off") return asked;
-  throw UsageError("LS-ENVIRONMENT", fmt::format("LOCKSTEP_HOST_MEMORY is '{}'", set),
-                   "set it to auto or off, or leave it unset");
+  return {form, wire, choice_of("LOCKSTEP_HOST_MEMORY", {{"auto", true}, {"off", false}}, true)};
 }
 
 void AskedForm::require_no_host_memory(const std::string& optimizer, const std::string& why) const {
