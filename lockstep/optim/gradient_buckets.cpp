@@ -11,7 +11,6 @@
 #include "lockstep/core/bytes.h"
 #include "lockstep/core/denormals.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/switches.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/linear/factored_tensor.h"
 #include "lockstep/optim/gradient_table.h"
@@ -31,13 +30,13 @@ constexpr std::chrono::microseconds kMoveEvery{20};
 }  // namespace
 
 std::unique_ptr<GradientBuckets> GradientBuckets::make(std::vector<std::shared_ptr<VariableState>> variables,
-                                                       const ReplicaGroup& group, SumRow& row) {
+                                                       const ReplicaGroup& group, SumRow& row, bool is_wanted) {
   if (!row.has_one_sum_of_each() || !group.rounds().windows()) return nullptr;
-  return std::unique_ptr<GradientBuckets>(new GradientBuckets(std::move(variables), group, row));
+  return std::unique_ptr<GradientBuckets>(new GradientBuckets(std::move(variables), group, row, is_wanted));
 }
 
 GradientBuckets::GradientBuckets(std::vector<std::shared_ptr<VariableState>> variables, const ReplicaGroup& group,
-                                 SumRow& row)
+                                 SumRow& row, bool is_wanted)
     : variables_(std::move(variables)),
       group_(group),
       row_(row),
@@ -45,7 +44,7 @@ GradientBuckets::GradientBuckets(std::vector<std::shared_ptr<VariableState>> var
       mutex_(group.rounds().windows_mutex()),
       worker_(group.rounds().worker_index()),
       num_workers_(group.num_workers()),
-      is_wanted_(choice_of("LOCKSTEP_BUCKETS", {{"auto", true}, {"off", false}}, true)),
+      is_wanted_(is_wanted),
       replicas_(static_cast<std::size_t>(group.num_local_replicas())),
       complete_(std::make_unique<std::atomic<int64_t>[]>(variables_.size())),
       sound_(static_cast<std::size_t>(group.plan().num_lanes())),

@@ -41,11 +41,10 @@ class VariableState;
 /// while all replicas are at rest; restart() only where it has to be.
 class GradientBuckets {
  public:
-  /// Null where a worker sends several partial sums, or the World has no windows. A UsageError (LS-ENVIRONMENT) where
-  /// LOCKSTEP_BUCKETS is neither "auto", "off" nor empty; where it is off on any worker, nothing is sent ahead on all.
-  /// `group` and `row` outlive it.
+  /// Null where a worker sends several partial sums, or the World has no windows. Where it is not wanted on any worker,
+  /// nothing is sent ahead on all. `group` and `row` outlive it.
   static std::unique_ptr<GradientBuckets> make(std::vector<std::shared_ptr<VariableState>> variables,
-                                               const ReplicaGroup& group, SumRow& row);
+                                               const ReplicaGroup& group, SumRow& row, bool is_wanted);
   ~GradientBuckets();
   GradientBuckets(const GradientBuckets&) = delete;
   GradientBuckets& operator=(const GradientBuckets&) = delete;
@@ -75,7 +74,8 @@ class GradientBuckets {
   int64_t bytes_sent() const { return bytes_of_step_; }
 
  private:
-  GradientBuckets(std::vector<std::shared_ptr<VariableState>> variables, const ReplicaGroup& group, SumRow& row);
+  GradientBuckets(std::vector<std::shared_ptr<VariableState>> variables, const ReplicaGroup& group, SumRow& row,
+                  bool is_wanted);
 
   /// What a worker tells the others.
   struct Report {
@@ -123,7 +123,7 @@ class GradientBuckets {
   const ProcessMark process_;
   const int64_t worker_;
   const int64_t num_workers_;
-  const bool is_wanted_;  // by LOCKSTEP_BUCKETS
+  const bool is_wanted_;
 
   std::vector<OfReplica> replicas_;  // by local replica
   /// By variable: how many replicas' gradients are taken to be complete.

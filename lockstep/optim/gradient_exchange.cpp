@@ -20,7 +20,7 @@ int64_t elements_of_sums(const at::Tensor& like, WireFormat wire) {
 }  // namespace
 
 GradientExchange::GradientExchange(std::vector<std::shared_ptr<VariableState>> variables, const ReplicaGroup& group,
-                                   UpdateForm form, WireFormat wire)
+                                   UpdateForm form, WireFormat wire, bool buckets)
     : variables_(std::move(variables)),
       group_(group),
       worker_(group.rounds().worker_index()),
@@ -29,7 +29,7 @@ GradientExchange::GradientExchange(std::vector<std::shared_ptr<VariableState>> v
       wire_(wire),
       factors_(variables_, group),
       row_(variables_, group, wire),
-      buckets_(GradientBuckets::make(variables_, group, row_)) {}
+      buckets_(GradientBuckets::make(variables_, group, row_, buckets)) {}
 
 bool GradientExchange::takes(std::size_t i) const {
   const at::ScalarType type = variables_[i]->number_type();

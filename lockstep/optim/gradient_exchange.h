@@ -33,8 +33,9 @@ class GradientExchange {
  public:
   /// For these variables, in this order, on all workers. `group` outlives it. `form` is the same on all workers; where
   /// it is neither kSums nor kFactors, travels_as_factors() decides for each variable.
+  /// `buckets`: whether sums may leave during backward.
   GradientExchange(std::vector<std::shared_ptr<VariableState>> variables, const ReplicaGroup& group, UpdateForm form,
-                   WireFormat wire);
+                   WireFormat wire, bool buckets);
 
   /// Whether the gradient of variable i travels here: its dtype is float32 or float64.
   bool takes(std::size_t i) const;

@@ -11,10 +11,12 @@ namespace lockstep::internal {
 struct AskedForm {
   UpdateForm form = UpdateForm::kAuto;
   WireFormat wire = WireFormat::kExact;
-  bool host_memory = true;  // whether the environment lets workers of a host share memory
+  // What the environment allows:
+  bool host_memory = true;  // workers of a host may share memory
+  bool buckets = true;      // sums may leave during backward
 
-  /// Both, and whether LOCKSTEP_HOST_MEMORY is not "off". A UsageError (LS-ENVIRONMENT) for a text that is neither
-  /// empty, "auto" nor "off".
+  /// Both, and whether LOCKSTEP_HOST_MEMORY and LOCKSTEP_BUCKETS are not "off". A UsageError (LS-ENVIRONMENT) for a
+  /// text that is neither empty, "auto" nor "off".
   static AskedForm of(UpdateForm form, WireFormat wire);
 
   /// Throws a UsageError (LS-UPDATE-FORM) where host memory is asked for, which workers cannot share.

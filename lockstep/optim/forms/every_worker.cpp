@@ -14,7 +14,7 @@ EveryWorkerForm::EveryWorkerForm(UpdateWork& work, const AskedForm& asked, std::
     : Form(work),
       why_not_shared_(std::move(why_not_shared)),
       rounds_(asked.wire != WireFormat::kExact),
-      exchange_(work.variables, *work.group, asked.form, asked.wire) {
+      exchange_(work.variables, *work.group, asked.form, asked.wire, asked.buckets) {
   const ReplicaGroup& group = *work.group;
   work.parts.push_back({FusedUpdate(work.targets, {0, group.num_replicas()}, group.plan().num_lanes())});
 }

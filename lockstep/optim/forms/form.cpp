@@ -19,7 +19,10 @@
 namespace lockstep::internal {
 
 AskedForm AskedForm::of(UpdateForm form, WireFormat wire) {
-  return {form, wire, choice_of("LOCKSTEP_HOST_MEMORY", {{"auto", true}, {"off", false}}, true)};
+  return {.form = form,
+          .wire = wire,
+          .host_memory = choice_of("LOCKSTEP_HOST_MEMORY", {{"auto", true}, {"off", false}}, true),
+          .buckets = choice_of("LOCKSTEP_BUCKETS", {{"auto", true}, {"off", false}}, true)};
 }
 
 void AskedForm::require_no_host_memory(const std::string& optimizer, const std::string& why) const {
