@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/reduce/tree_sum.h"
+#include "lockstep/reduce/loops/tree_sum.h"
 #include "tools/bench/pinned_threads.h"
 #include "tools/console.h"
 

@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/core/file_descriptor.h"
+#include "lockstep/core/process/file_descriptor.h"
 #include "lockstep/lockstep.h"
 
 namespace {

@@ -9,7 +9,7 @@
 #include <functional>
 #include <vector>
 
-#include "lockstep/core/checksum.h"
+#include "lockstep/core/loops/checksum.h"
 #include "lockstep/lockstep.h"
 #include "tools/bench/made_data.h"
 #include "tools/bench/timing.h"

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/checkpoint/checkpoint_folder.h"
+#include "lockstep/checkpoint/folder/checkpoint_folder.h"
 #include "lockstep/checkpoint/image.h"
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/checkpoint/checkpoint_folder.h"
 #include "lockstep/checkpoint/exchange.h"
+#include "lockstep/checkpoint/folder/checkpoint_folder.h"
 #include "lockstep/checkpoint/saved_values.h"
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "lockstep/checkpoint/checkpoint_folder.h"
+#include "lockstep/checkpoint/folder/checkpoint_folder.h"
 #include "lockstep/checkpoint/image.h"
 #include "lockstep/core/error.h"
 

@@ -1,6 +1,6 @@
 #include "tools/exit_status.h"
 
-#include "lockstep/cluster/environment.h"
+#include "lockstep/cluster/sources/environment.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::tools {

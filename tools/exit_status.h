@@ -4,7 +4,7 @@
 
 #include <exception>
 
-#include "lockstep/core/exit_codes.h"
+#include "lockstep/core/process/exit_codes.h"
 
 namespace lockstep::tools {
 

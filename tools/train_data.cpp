@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
-#include "lockstep/data/sources.h"
+#include "lockstep/data/sources/sources.h"
 
 namespace lockstep::tools {
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/file_descriptor.h"
+#include "lockstep/core/process/file_descriptor.h"
 
 namespace lockstep::tools {
 

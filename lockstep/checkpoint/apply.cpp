@@ -13,21 +13,21 @@
 #include <vector>
 
 #include "lockstep/checkpoint/capture.h"
+#include "lockstep/checkpoint/folder/together.h"
+#include "lockstep/checkpoint/formats/strict_json.h"
+#include "lockstep/checkpoint/formats/tied_names.h"
 #include "lockstep/checkpoint/late_values.h"
 #include "lockstep/checkpoint/restored_slices.h"
 #include "lockstep/checkpoint/saved_values.h"
-#include "lockstep/checkpoint/strict_json.h"
-#include "lockstep/checkpoint/tied_names.h"
-#include "lockstep/checkpoint/together.h"
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/core/log.h"
-#include "lockstep/data/read_pool.h"
+#include "lockstep/data/deal/read_pool.h"
 #include "lockstep/reduce/operands.h"
-#include "lockstep/replica/cores.h"
+#include "lockstep/replica/pool/cores.h"
 #include "lockstep/strategy/strategy_access.h"
-#include "lockstep/variable/mirrored_state.h"
+#include "lockstep/variable/kinds/mirrored_state.h"
 
 namespace lockstep::internal {
 

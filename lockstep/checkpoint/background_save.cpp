@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "lockstep/checkpoint/together.h"
+#include "lockstep/checkpoint/folder/together.h"
 #include "lockstep/comm/service_thread.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"

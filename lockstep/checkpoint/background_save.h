@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/checkpoint/shared_save.h"
-#include "lockstep/core/forks.h"
+#include "lockstep/checkpoint/folder/shared_save.h"
+#include "lockstep/core/process/forks.h"
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep::internal {

@@ -9,16 +9,16 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/checkpoint/folder/together.h"
+#include "lockstep/checkpoint/formats/strict_json.h"
 #include "lockstep/checkpoint/late_values.h"
 #include "lockstep/checkpoint/saved_values.h"
-#include "lockstep/checkpoint/strict_json.h"
-#include "lockstep/checkpoint/together.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/core/log.h"
-#include "lockstep/data/read_pool.h"
-#include "lockstep/optim/sliced_slots.h"
-#include "lockstep/replica/cores.h"
+#include "lockstep/data/deal/read_pool.h"
+#include "lockstep/optim/forms/sliced_slots.h"
+#include "lockstep/replica/pool/cores.h"
 #include "lockstep/strategy/strategy_access.h"
 #include "lockstep/variable/variable_state.h"
 #include "lockstep/version.h"

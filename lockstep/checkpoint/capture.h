@@ -8,7 +8,7 @@
 
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/image.h"
-#include "lockstep/core/forks.h"
+#include "lockstep/core/process/forks.h"
 #include "lockstep/data/distributed_dataset.h"
 #include "lockstep/strategy/state_items.h"
 #include "lockstep/strategy/strategy.h"

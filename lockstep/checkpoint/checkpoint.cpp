@@ -5,12 +5,12 @@
 
 #include "lockstep/checkpoint/checkpoint_access.h"
 #include "lockstep/checkpoint/filled_slots.h"
+#include "lockstep/checkpoint/folder/together.h"
+#include "lockstep/checkpoint/folder/write_checkpoint.h"
+#include "lockstep/checkpoint/formats/strict_json.h"
 #include "lockstep/checkpoint/late_values.h"
 #include "lockstep/checkpoint/read_together.h"
 #include "lockstep/checkpoint/restored_slices.h"
-#include "lockstep/checkpoint/strict_json.h"
-#include "lockstep/checkpoint/together.h"
-#include "lockstep/checkpoint/write_checkpoint.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {

@@ -13,13 +13,13 @@
 
 #include "lockstep/checkpoint/background_save.h"
 #include "lockstep/checkpoint/checkpoint_access.h"
-#include "lockstep/checkpoint/checkpoint_folder.h"
 #include "lockstep/checkpoint/filled_slots.h"
-#include "lockstep/checkpoint/folder_claim.h"
-#include "lockstep/checkpoint/shared_save.h"
+#include "lockstep/checkpoint/folder/checkpoint_folder.h"
+#include "lockstep/checkpoint/folder/folder_claim.h"
+#include "lockstep/checkpoint/folder/shared_save.h"
+#include "lockstep/checkpoint/folder/together.h"
+#include "lockstep/checkpoint/folder/write_checkpoint.h"
 #include "lockstep/checkpoint/snapshot.h"
-#include "lockstep/checkpoint/together.h"
-#include "lockstep/checkpoint/write_checkpoint.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 

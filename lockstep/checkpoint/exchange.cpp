@@ -10,10 +10,10 @@
 #include <system_error>
 #include <utility>
 
-#include "lockstep/checkpoint/files.h"
-#include "lockstep/checkpoint/state_dict.h"
-#include "lockstep/checkpoint/strict_json.h"
-#include "lockstep/checkpoint/tensor_file.h"
+#include "lockstep/checkpoint/folder/files.h"
+#include "lockstep/checkpoint/formats/state_dict.h"
+#include "lockstep/checkpoint/formats/strict_json.h"
+#include "lockstep/checkpoint/formats/tensor_file.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lockstep/checkpoint/write_plan.h"
-#include "lockstep/optim/sliced_slots.h"
+#include "lockstep/optim/forms/sliced_slots.h"
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep::internal {

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/checkpoint/files.h"
-#include "lockstep/checkpoint/manifest.h"
-#include "lockstep/checkpoint/tensor_file.h"
+#include "lockstep/checkpoint/folder/files.h"
+#include "lockstep/checkpoint/folder/manifest.h"
+#include "lockstep/checkpoint/formats/tensor_file.h"
 
 namespace lockstep::internal {
 

@@ -8,10 +8,10 @@
 #include <set>
 #include <utility>
 
-#include "lockstep/checkpoint/strict_json.h"
+#include "lockstep/checkpoint/formats/strict_json.h"
 #include "lockstep/core/error.h"
 #include "lockstep/strategy/strategy_access.h"
-#include "lockstep/variable/waiting_values.h"
+#include "lockstep/variable/kinds/waiting_values.h"
 
 namespace lockstep::internal {
 

@@ -14,9 +14,9 @@
 #include <utility>
 
 #include "lockstep/checkpoint/capture.h"
+#include "lockstep/checkpoint/folder/together.h"
+#include "lockstep/checkpoint/formats/tied_names.h"
 #include "lockstep/checkpoint/saved_values.h"
-#include "lockstep/checkpoint/tied_names.h"
-#include "lockstep/checkpoint/together.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"

@@ -1,7 +1,7 @@
 #include "lockstep/checkpoint/restored_slices.h"
 
-#include "lockstep/checkpoint/tensor_file.h"
-#include "lockstep/checkpoint/together.h"
+#include "lockstep/checkpoint/folder/together.h"
+#include "lockstep/checkpoint/formats/tensor_file.h"
 #include "lockstep/strategy/strategy_access.h"
 
 namespace lockstep::internal {

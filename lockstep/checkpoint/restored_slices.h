@@ -8,7 +8,7 @@
 
 #include "lockstep/checkpoint/capture.h"
 #include "lockstep/checkpoint/image.h"
-#include "lockstep/optim/sliced_slots.h"
+#include "lockstep/optim/forms/sliced_slots.h"
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep::internal {

@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <iterator>
 
-#include "lockstep/checkpoint/aggregation_names.h"
 #include "lockstep/checkpoint/capture.h"
-#include "lockstep/checkpoint/strict_json.h"
-#include "lockstep/checkpoint/tensor_file.h"
+#include "lockstep/checkpoint/formats/aggregation_names.h"
+#include "lockstep/checkpoint/formats/strict_json.h"
+#include "lockstep/checkpoint/formats/tensor_file.h"
 #include "lockstep/reduce/across_replicas.h"
 #include "lockstep/reduce/operands.h"
 #include "lockstep/reduce/reducer.h"

@@ -6,9 +6,9 @@
 #include <cstring>
 #include <vector>
 
-#include "lockstep/data/read_pool.h"
-#include "lockstep/reduce/stream_copy.h"
-#include "lockstep/replica/cores.h"
+#include "lockstep/data/deal/read_pool.h"
+#include "lockstep/reduce/loops/stream_copy.h"
+#include "lockstep/replica/pool/cores.h"
 
 namespace lockstep::internal {
 

@@ -3,7 +3,7 @@
 
 #include <ATen/core/TensorBody.h>
 
-#include "lockstep/checkpoint/write_pieces.h"
+#include "lockstep/checkpoint/folder/write_pieces.h"
 #include "lockstep/checkpoint/write_plan.h"
 
 namespace lockstep::internal {

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <utility>
 
-#include "lockstep/checkpoint/file_names.h"
-#include "lockstep/checkpoint/tensor_file.h"
+#include "lockstep/checkpoint/folder/file_names.h"
+#include "lockstep/checkpoint/formats/tensor_file.h"
 #include "lockstep/reduce/operands.h"
 
 namespace lockstep::internal {

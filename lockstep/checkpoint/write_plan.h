@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/checkpoint/folder/manifest.h"
 #include "lockstep/checkpoint/image.h"
-#include "lockstep/checkpoint/manifest.h"
 
 namespace lockstep::internal {
 

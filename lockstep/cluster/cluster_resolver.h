@@ -5,7 +5,7 @@
 #include <string>
 
 #include "lockstep/cluster/cluster_spec.h"
-#include "lockstep/cluster/environment.h"
+#include "lockstep/cluster/sources/environment.h"
 
 namespace lockstep {
 

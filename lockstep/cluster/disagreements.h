@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lockstep/cluster/cluster_spec.h"
-#include "lockstep/cluster/environment.h"
+#include "lockstep/cluster/sources/environment.h"
 
 namespace lockstep::internal {
 

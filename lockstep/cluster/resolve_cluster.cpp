@@ -9,8 +9,8 @@
 #include "lockstep/cluster/address.h"
 #include "lockstep/cluster/disagreements.h"
 #include "lockstep/cluster/named_text.h"
-#include "lockstep/cluster/other_launchers.h"
 #include "lockstep/cluster/sources.h"
+#include "lockstep/cluster/sources/other_launchers.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {

@@ -9,8 +9,8 @@
 
 #include "lockstep/cluster/cluster_resolver.h"
 #include "lockstep/cluster/cluster_spec.h"
-#include "lockstep/cluster/environment.h"
 #include "lockstep/cluster/secret.h"
+#include "lockstep/cluster/sources/environment.h"
 
 namespace lockstep {
 

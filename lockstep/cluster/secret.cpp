@@ -13,7 +13,7 @@
 #include "lockstep/cluster/named_text.h"
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/file_descriptor.h"
+#include "lockstep/core/process/file_descriptor.h"
 
 namespace lockstep {
 

@@ -15,7 +15,7 @@
 
 #include "lockstep/cluster/address.h"
 #include "lockstep/cluster/cluster_spec.h"
-#include "lockstep/cluster/environment.h"
+#include "lockstep/cluster/sources/environment.h"
 
 namespace lockstep::internal {
 

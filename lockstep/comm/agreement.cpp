@@ -9,10 +9,10 @@
 #include <optional>
 #include <utility>
 
-#include "lockstep/comm/call_note.h"
 #include "lockstep/comm/equal_texts.h"
+#include "lockstep/comm/failure/call_note.h"
+#include "lockstep/comm/join/this_host.h"
 #include "lockstep/comm/rounds.h"
-#include "lockstep/comm/this_host.h"
 #include "lockstep/core/bytes.h"
 #include "lockstep/core/error.h"
 

@@ -20,7 +20,7 @@
 namespace lockstep::internal {
 
 /// A round is one call of World::agree or World::exchange, in which all workers take part. (The replicas of one worker
-/// meet in rounds of their own: replica/round.h. Most of these begin with a round of the workers.)
+/// meet in rounds of their own: replica/pool/round.h. Most of these begin with a round of the workers.)
 ///
 /// Invariant: all workers see the same records in a round, and so they fail in the same round. After it none of them
 /// takes part in another one before its next call from outside of steps. So the n-th round of a worker remains the n-th

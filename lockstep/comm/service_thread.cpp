@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/thread_limits.h"
+#include "lockstep/core/process/thread_limits.h"
 
 namespace lockstep::internal {
 

@@ -14,15 +14,15 @@
 #include <optional>
 #include <utility>
 
-#include "lockstep/comm/call_wait.h"
+#include "lockstep/comm/failure/call_wait.h"
+#include "lockstep/comm/failure/run_failure.h"
+#include "lockstep/comm/failure/seen_phases.h"
 #include "lockstep/comm/host_memory.h"
-#include "lockstep/comm/run_failure.h"
-#include "lockstep/comm/seen_phases.h"
 #include "lockstep/comm/thread_windows.h"
 #include "lockstep/comm/window_table.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/forks.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/process/forks.h"
 #include "lockstep/core/warm_up.h"
 
 namespace lockstep {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/failure/phase.h"
 #include "lockstep/comm/host_memory.h"
-#include "lockstep/comm/phase.h"
 #include "lockstep/comm/windows.h"
 
 namespace lockstep {

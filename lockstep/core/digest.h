@@ -13,7 +13,8 @@ namespace lockstep::internal {
 
 /// A number that differs where any of its inputs or their order differs, but for a chance of about 2^-64. It depends on
 /// nothing but them, so workers may compare it. It is not for files: digests that a cursor or a cache keeps are made by
-/// mixed() of data/batch_rows.h, whose values files have. Bytes of tensors are digested by xxHash, which is faster.
+/// mixed() of data/deal/batch_rows.h, whose values files have. Bytes of tensors are digested by xxHash, which is
+/// faster.
 class Digest {
  public:
   constexpr explicit Digest(uint64_t seed = 0) : value_(seed) {}

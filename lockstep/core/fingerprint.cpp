@@ -15,7 +15,7 @@
 #include <cmath>
 #include <string_view>
 
-#include "lockstep/core/simd.h"
+#include "lockstep/core/loops/simd.h"
 #include "lockstep/core/warm_up.h"
 
 namespace lockstep::internal {

@@ -11,12 +11,12 @@
 
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
-#include "lockstep/data/batch_rows.h"
-#include "lockstep/data/files_digest.h"
+#include "lockstep/data/deal/batch_rows.h"
 #include "lockstep/data/rows.h"
-#include "lockstep/data/stage.h"
-#include "lockstep/data/stage_digest.h"
-#include "lockstep/data/stage_times.h"
+#include "lockstep/data/sources/files_digest.h"
+#include "lockstep/data/stages/stage.h"
+#include "lockstep/data/stages/stage_digest.h"
+#include "lockstep/data/stages/stage_times.h"
 
 namespace lockstep::data {
 

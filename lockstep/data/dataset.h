@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "lockstep/data/batch.h"
-#include "lockstep/data/collate.h"
+#include "lockstep/data/deal/collate.h"
 
 namespace lockstep {
 namespace data {
@@ -37,7 +37,7 @@ struct SourceFile {
 };
 
 /// A finite collection of samples that can be read in any order. Implement it for your own data. For a stage of your
-/// own, which makes its samples from those of another source, derive from Stage (data/stage.h).
+/// own, which makes its samples from those of another source, derive from Stage (data/stages/stage.h).
 class Source {
  public:
   virtual ~Source();

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "lockstep/core/ids.h"
-#include "lockstep/data/collate.h"
+#include "lockstep/data/deal/collate.h"
 
 namespace lockstep {
 

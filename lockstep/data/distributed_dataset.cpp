@@ -8,8 +8,8 @@
 
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
-#include "lockstep/data/deal.h"
-#include "lockstep/data/step_feed.h"
+#include "lockstep/data/deal/deal.h"
+#include "lockstep/data/deal/step_feed.h"
 #include "lockstep/replica/replica_group.h"
 
 namespace lockstep::data {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "lockstep/data/dataset.h"
-#include "lockstep/data/images.h"
-#include "lockstep/data/sources.h"
+#include "lockstep/data/sources/images.h"
+#include "lockstep/data/sources/sources.h"
 
 namespace lockstep::data {
 

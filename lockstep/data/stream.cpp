@@ -15,12 +15,12 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
-#include "lockstep/data/batch_rows.h"
-#include "lockstep/data/order_probe.h"
-#include "lockstep/data/row_feed.h"
-#include "lockstep/data/sample_error.h"
-#include "lockstep/data/stage.h"
-#include "lockstep/data/stage_digest.h"
+#include "lockstep/data/deal/batch_rows.h"
+#include "lockstep/data/deal/order_probe.h"
+#include "lockstep/data/deal/row_feed.h"
+#include "lockstep/data/stages/sample_error.h"
+#include "lockstep/data/stages/stage.h"
+#include "lockstep/data/stages/stage_digest.h"
 
 namespace lockstep {
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "lockstep/data/dataset.h"
-#include "lockstep/data/records.h"
-#include "lockstep/data/stream_source.h"
+#include "lockstep/data/sources/records.h"
+#include "lockstep/data/sources/stream_source.h"
 
 namespace lockstep {
 namespace data {

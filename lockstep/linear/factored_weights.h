@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/core/factored_gradients.h"
+#include "lockstep/core/tuning/factored_gradients.h"
 #include "lockstep/linear/factored_tensor.h"
 #include "lockstep/variable/variable_state.h"
 

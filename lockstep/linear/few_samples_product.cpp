@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "lockstep/core/simd.h"
+#include "lockstep/core/loops/simd.h"
 #include "lockstep/linear/few_samples_tiles.h"
 
 namespace lockstep::internal {

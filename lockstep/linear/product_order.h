@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "lockstep/linear/few_samples_product.h"
-#include "lockstep/reduce/outer_product.h"
+#include "lockstep/reduce/loops/outer_product.h"
 
 namespace lockstep::internal {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <new>
 
-#include "lockstep/core/file_descriptor.h"
+#include "lockstep/core/process/file_descriptor.h"
 
 namespace lockstep::internal {
 

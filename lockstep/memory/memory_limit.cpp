@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <fstream>
 
-#include "lockstep/core/control_group.h"
+#include "lockstep/core/process/control_group.h"
 
 namespace lockstep::internal {
 

@@ -6,11 +6,11 @@
 #include <cstring>
 #include <utility>
 
-#include "lockstep/core/checksum.h"
+#include "lockstep/core/loops/checksum.h"
 #include "lockstep/core/torch_compat.h"
-#include "lockstep/reduce/stream_copy.h"
-#include "lockstep/reduce/tree_sum.h"
-#include "lockstep/variable/mirrored_state.h"
+#include "lockstep/reduce/loops/stream_copy.h"
+#include "lockstep/reduce/loops/tree_sum.h"
+#include "lockstep/variable/kinds/mirrored_state.h"
 
 namespace lockstep::internal {
 

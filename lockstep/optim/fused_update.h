@@ -1,5 +1,5 @@
 // From one sum to new weights: adds the replicas' gradients and updates weights and slots in one pass over memory.
-// Walk: optim/optimizer_step.cpp -> here -> reduce/tree_sum.inc
+// Walk: optim/optimizer_step.cpp -> here -> reduce/loops/tree_sum.inc
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "lockstep/core/function_ref.h"
-#include "lockstep/optim/block_shares.h"
-#include "lockstep/optim/clip.h"
-#include "lockstep/optim/gradient_table.h"
-#include "lockstep/optim/update_block.h"
-#include "lockstep/optim/update_rule.h"
+#include "lockstep/gradient/block_shares.h"
+#include "lockstep/gradient/gradient_table.h"
+#include "lockstep/optim/loops/clip.h"
+#include "lockstep/optim/loops/update_block.h"
+#include "lockstep/optim/rules/update_rule.h"
 #include "lockstep/variable/variable_state.h"
 
 namespace lockstep::internal {

@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/checksum.h"
+#include "lockstep/core/loops/checksum.h"
 #include "lockstep/optim/fused_update.h"
-#include "lockstep/reduce/stream_copy.h"
-#include "lockstep/reduce/tree_sum.h"
+#include "lockstep/reduce/loops/stream_copy.h"
+#include "lockstep/reduce/loops/tree_sum.h"
 
 namespace lockstep::internal {
 

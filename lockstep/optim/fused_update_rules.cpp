@@ -17,13 +17,13 @@
 #include <numeric>
 #include <utility>
 
-#include "lockstep/core/checksum.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/loops/checksum.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/optim/fused_update.h"
-#include "lockstep/reduce/tree_sum.h"
-#include "lockstep/replica/compute_settings.h"
-#include "lockstep/variable/mirrored_state.h"
+#include "lockstep/reduce/loops/tree_sum.h"
+#include "lockstep/replica/pool/compute_settings.h"
+#include "lockstep/variable/kinds/mirrored_state.h"
 
 namespace lockstep::internal {
 

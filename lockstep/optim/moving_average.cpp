@@ -9,11 +9,11 @@
 #include <set>
 
 #include "lockstep/core/error.h"
-#include "lockstep/optim/option_checks.h"
+#include "lockstep/optim/rules/option_checks.h"
 #include "lockstep/replica/meeting.h"
 #include "lockstep/replica/replica_group.h"
-#include "lockstep/variable/derived_states.h"
-#include "lockstep/variable/mirrored_state.h"
+#include "lockstep/variable/kinds/derived_states.h"
+#include "lockstep/variable/kinds/mirrored_state.h"
 #include "lockstep/variable/registry.h"
 #include "lockstep/variable/update.h"
 

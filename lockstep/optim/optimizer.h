@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "lockstep/core/function_ref.h"
-#include "lockstep/optim/schedule.h"
+#include "lockstep/optim/rules/schedule.h"
 #include "lockstep/variable/variable.h"
 
 namespace lockstep {

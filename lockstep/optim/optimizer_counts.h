@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "lockstep/core/function_ref.h"
-#include "lockstep/optim/group_rule.h"
+#include "lockstep/optim/rules/group_rule.h"
+#include "lockstep/optim/rules/schedule.h"
 #include "lockstep/optim/saved_state.h"
-#include "lockstep/optim/schedule.h"
 #include "lockstep/variable/variable_state.h"
 
 namespace lockstep::internal {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "lockstep/core/digest.h"
-#include "lockstep/optim/group_rule.h"
 #include "lockstep/optim/optimizer_slots.h"
+#include "lockstep/optim/rules/group_rule.h"
 
 namespace lockstep::internal {
 

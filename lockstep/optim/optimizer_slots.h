@@ -7,7 +7,7 @@
 
 #include "lockstep/core/function_ref.h"
 #include "lockstep/optim/fused_update.h"
-#include "lockstep/optim/group_rule.h"
+#include "lockstep/optim/rules/group_rule.h"
 #include "lockstep/variable/placement.h"
 #include "lockstep/variable/variable.h"
 

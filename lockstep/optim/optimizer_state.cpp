@@ -8,7 +8,7 @@
 #include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
-#include "lockstep/optim/sliced_update.h"
+#include "lockstep/optim/forms/sliced_update.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/value_digests.h"
 #include "lockstep/variable/variable_state.h"

@@ -16,10 +16,10 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/optim/forms/stages.h"
-#include "lockstep/optim/option_checks.h"
+#include "lockstep/optim/rules/option_checks.h"
 #include "lockstep/replica/replica_group.h"
-#include "lockstep/variable/component_table.h"
-#include "lockstep/variable/mirrored_state.h"
+#include "lockstep/variable/kinds/component_table.h"
+#include "lockstep/variable/kinds/mirrored_state.h"
 
 namespace lockstep::internal {
 

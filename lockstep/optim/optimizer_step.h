@@ -1,5 +1,5 @@
 // One optimizer step, as the meeting of all replicas that it is: from their gradients to new weights.
-// Walk: optim/gradient_table.cpp -> here -> optim/fused_update.cpp
+// Walk: gradient/gradient_table.cpp -> here -> optim/fused_update.cpp
 #pragma once
 
 #include <deque>
@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/core/slots.h"
+#include "lockstep/core/tuning/slots.h"
 #include "lockstep/linear/factored_weights.h"
 #include "lockstep/optim/forms/form.h"
 #include "lockstep/optim/optimizer.h"

@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "lockstep/core/blocks.h"
-#include "lockstep/core/checksum.h"
+#include "lockstep/core/loops/checksum.h"
 #include "lockstep/core/torch_compat.h"
-#include "lockstep/optim/update_block.h"
-#include "lockstep/reduce/tree_sum.h"
+#include "lockstep/optim/loops/update_block.h"
+#include "lockstep/reduce/loops/tree_sum.h"
 
 namespace lockstep::internal {
 

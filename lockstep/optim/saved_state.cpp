@@ -11,8 +11,8 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/function_ref.h"
+#include "lockstep/variable/kinds/written_memory.h"
 #include "lockstep/variable/variable_state.h"
-#include "lockstep/variable/written_memory.h"
 
 namespace lockstep::internal {
 

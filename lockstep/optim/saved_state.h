@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/optim/group_rule.h"
+#include "lockstep/optim/rules/group_rule.h"
 #include "lockstep/variable/variable.h"
 #include "lockstep/variable/variable_state.h"
 

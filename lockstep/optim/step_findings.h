@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/gradient/gradient_watch.h"
+#include "lockstep/gradient/not_finite.h"
 #include "lockstep/optim/forms/form.h"
-#include "lockstep/optim/gradient_watch.h"
-#include "lockstep/optim/not_finite.h"
 #include "lockstep/optim/update_work.h"
 #include "lockstep/replica/replica_context.h"
 

@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "lockstep/comm/agreement.h"
-#include "lockstep/optim/clip.h"
+#include "lockstep/exchange/row_exchange.h"
+#include "lockstep/gradient/gradient_table.h"
 #include "lockstep/optim/fused_update.h"
-#include "lockstep/optim/gradient_table.h"
+#include "lockstep/optim/loops/clip.h"
 #include "lockstep/optim/optimizer.h"
-#include "lockstep/optim/row_exchange.h"
 #include "lockstep/optim/row_update.h"
 #include "lockstep/replica/replica_group.h"
 

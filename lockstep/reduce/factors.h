@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/reduce/outer_product.h"
+#include "lockstep/reduce/loops/outer_product.h"
 
 namespace lockstep::internal {
 

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "lockstep/core/torch_compat.h"
+#include "lockstep/reduce/loops/stream_copy.h"
+#include "lockstep/reduce/loops/tree_sum.h"
 #include "lockstep/reduce/reduce_tensors.h"
-#include "lockstep/reduce/stream_copy.h"
-#include "lockstep/reduce/tree_sum.h"
 
 namespace lockstep::internal {
 

@@ -11,15 +11,15 @@
 #include <utility>
 
 #include "lockstep/core/torch_compat.h"
+#include "lockstep/reduce/loops/stream_copy.h"
 #include "lockstep/reduce/operands.h"
 #include "lockstep/reduce/reduce_in_lanes.h"
-#include "lockstep/reduce/stream_copy.h"
 #include "lockstep/replica/collective_call.h"
 #include "lockstep/replica/collectives.h"
 #include "lockstep/replica/meeting.h"
+#include "lockstep/replica/pool/round.h"
 #include "lockstep/replica/replica_context.h"
 #include "lockstep/replica/replica_group.h"
-#include "lockstep/replica/round.h"
 
 namespace lockstep::internal {
 

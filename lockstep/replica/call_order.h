@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "lockstep/comm/agreement.h"
-#include "lockstep/replica/round.h"
+#include "lockstep/replica/pool/round.h"
 
 namespace lockstep::internal {
 

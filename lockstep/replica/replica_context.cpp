@@ -8,8 +8,8 @@
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/replica/collectives.h"
-#include "lockstep/replica/loss_weight.h"
-#include "lockstep/replica/padding_check.h"
+#include "lockstep/replica/loss/loss_weight.h"
+#include "lockstep/replica/loss/padding_check.h"
 #include "lockstep/replica/replica_group.h"
 
 namespace lockstep {

@@ -21,7 +21,7 @@
 #include "lockstep/core/ids.h"
 #include "lockstep/core/per_replica.h"
 #include "lockstep/reduce/reduction.h"
-#include "lockstep/replica/loss_weight.h"
+#include "lockstep/replica/loss/loss_weight.h"
 #include "lockstep/replica/meeting.h"
 #include "lockstep/replica/merge_meeting.h"
 

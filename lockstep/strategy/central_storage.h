@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lockstep/core/denormals.h"
-#include "lockstep/core/factored_gradients.h"
+#include "lockstep/core/tuning/factored_gradients.h"
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep {

@@ -13,7 +13,7 @@
 #include "lockstep/reduce/operands.h"
 #include "lockstep/reduce/reduce_tensors.h"
 #include "lockstep/replica/collective_call.h"
-#include "lockstep/replica/compute_settings.h"
+#include "lockstep/replica/pool/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/strategy/strategy.h"
 

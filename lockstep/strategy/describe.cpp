@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lockstep/core/fingerprint.h"
-#include "lockstep/core/simd.h"
+#include "lockstep/core/loops/simd.h"
 #include "lockstep/memory/tensor_allocator.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/replica/replica_group.h"

@@ -17,15 +17,15 @@
 #include "lockstep/comm/rounds.h"
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
-#include "lockstep/data/batch_rows.h"
-#include "lockstep/data/deal.h"
-#include "lockstep/data/repeated_input.h"
-#include "lockstep/data/split.h"
+#include "lockstep/data/deal/batch_rows.h"
+#include "lockstep/data/deal/deal.h"
+#include "lockstep/data/stages/repeated_input.h"
+#include "lockstep/data/stages/split.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/strategy/state_items.h"
 #include "lockstep/strategy/strategy.h"
+#include "lockstep/variable/kinds/waiting_values.h"
 #include "lockstep/variable/registry.h"
-#include "lockstep/variable/waiting_values.h"
 
 namespace lockstep {
 

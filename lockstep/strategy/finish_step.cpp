@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "lockstep/comm/agreement.h"
-#include "lockstep/replica/compute_settings.h"
+#include "lockstep/replica/pool/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/variable/registry.h"

@@ -8,7 +8,7 @@
 
 #include "lockstep/cluster/resolve_cluster.h"
 #include "lockstep/comm/agreement.h"
-#include "lockstep/comm/join.h"
+#include "lockstep/comm/join/join.h"
 #include "lockstep/comm/rounds.h"
 #include "lockstep/core/error.h"
 #include "lockstep/strategy/setup.h"

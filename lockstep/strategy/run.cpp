@@ -1,5 +1,5 @@
 // One step from end to end: the checks around what the replicas do.
-// Walk: data/distributed_dataset.cpp -> here -> replica/replica_pool.cpp
+// Walk: data/distributed_dataset.cpp -> here -> replica/pool/replica_pool.cpp
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
@@ -8,7 +8,7 @@
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/strategy/strategy.h"
-#include "lockstep/variable/module_buffers.h"
+#include "lockstep/variable/module/module_buffers.h"
 #include "lockstep/variable/registry.h"
 
 namespace lockstep {

@@ -4,8 +4,8 @@
 
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
-#include "lockstep/data/handed_out.h"
-#include "lockstep/data/repeated_input.h"
+#include "lockstep/data/deal/handed_out.h"
+#include "lockstep/data/stages/repeated_input.h"
 
 namespace lockstep::internal {
 

@@ -15,7 +15,7 @@
 
 #include "lockstep/core/per_replica.h"
 #include "lockstep/data/batch.h"
-#include "lockstep/replica/batch_uses.h"
+#include "lockstep/replica/loss/batch_uses.h"
 #include "lockstep/replica/merge_meeting.h"
 
 namespace lockstep::internal {

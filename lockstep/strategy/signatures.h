@@ -16,7 +16,7 @@
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/replica/replica_context.h"
 #include "lockstep/strategy/run_args.h"
-#include "lockstep/variable/replicated.h"
+#include "lockstep/variable/module/replicated.h"
 
 namespace torch::serialize {
 class InputArchive;

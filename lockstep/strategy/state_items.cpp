@@ -13,10 +13,10 @@
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/strategy_access.h"
-#include "lockstep/variable/mirrored_state.h"
-#include "lockstep/variable/on_read_state.h"
+#include "lockstep/variable/kinds/mirrored_state.h"
+#include "lockstep/variable/kinds/on_read_state.h"
+#include "lockstep/variable/kinds/written_memory.h"
 #include "lockstep/variable/registry.h"
-#include "lockstep/variable/written_memory.h"
 
 namespace lockstep {
 

@@ -18,26 +18,26 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/factored_gradients.h"
 #include "lockstep/core/findings.h"
 #include "lockstep/core/function_ref.h"
 #include "lockstep/core/ids.h"
 #include "lockstep/core/per_replica.h"
 #include "lockstep/core/sent_value.h"
-#include "lockstep/core/slots.h"
-#include "lockstep/core/update_form.h"
-#include "lockstep/core/wire_format.h"
+#include "lockstep/core/tuning/factored_gradients.h"
+#include "lockstep/core/tuning/slots.h"
+#include "lockstep/core/tuning/update_form.h"
+#include "lockstep/core/tuning/wire_format.h"
 #include "lockstep/data/distributed_dataset.h"
-#include "lockstep/data/split.h"
+#include "lockstep/data/stages/split.h"
 #include "lockstep/optim/moving_average.h"
 #include "lockstep/optim/optimizer.h"
-#include "lockstep/optim/rule_options.h"
+#include "lockstep/optim/rules/rule_options.h"
 #include "lockstep/reduce/reduction.h"
 #include "lockstep/replica/replica_context.h"
 #include "lockstep/strategy/axes.h"
 #include "lockstep/strategy/run_args.h"
 #include "lockstep/strategy/signatures.h"
-#include "lockstep/variable/replicated.h"
+#include "lockstep/variable/module/replicated.h"
 #include "lockstep/variable/variable.h"
 
 namespace lockstep {

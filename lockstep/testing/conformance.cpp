@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "lockstep/testing/conformance_checks.h"
+#include "lockstep/testing/conformance/conformance_checks.h"
 #include "lockstep/testing/recording.h"
 #include "lockstep/testing/rounding.h"
 #include "lockstep/variable/variable_state.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lockstep/strategy/strategy.h"
-#include "lockstep/testing/conformance_check.h"
+#include "lockstep/testing/conformance/conformance_check.h"
 
 namespace lockstep {
 class World;

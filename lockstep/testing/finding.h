@@ -13,7 +13,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/function_ref.h"
-#include "lockstep/testing/conformance_check.h"
+#include "lockstep/testing/conformance/conformance_check.h"
 
 namespace lockstep::internal {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <condition_variable>
 
-#include "lockstep/testing/world_job.h"
+#include "lockstep/testing/worlds/world_job.h"
 
 namespace lockstep::internal {
 

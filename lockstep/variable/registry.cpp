@@ -13,11 +13,11 @@
 #include "lockstep/comm/rounds.h"
 #include "lockstep/core/digest.h"
 #include "lockstep/core/error.h"
-#include "lockstep/replica/compute_settings.h"
+#include "lockstep/replica/pool/compute_settings.h"
 #include "lockstep/replica/random_streams.h"
 #include "lockstep/replica/replica_group.h"
+#include "lockstep/variable/kinds/waiting_values.h"
 #include "lockstep/variable/value_digests.h"
-#include "lockstep/variable/waiting_values.h"
 
 namespace lockstep::internal {
 

@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "lockstep/core/function_ref.h"
-#include "lockstep/variable/component_table.h"
-#include "lockstep/variable/derived_states.h"
-#include "lockstep/variable/module_binding.h"
-#include "lockstep/variable/module_buffers.h"
-#include "lockstep/variable/on_read_state.h"
+#include "lockstep/variable/kinds/component_table.h"
+#include "lockstep/variable/kinds/derived_states.h"
+#include "lockstep/variable/kinds/on_read_state.h"
+#include "lockstep/variable/module/module_binding.h"
+#include "lockstep/variable/module/module_buffers.h"
 #include "lockstep/variable/placement.h"
 #include "lockstep/variable/synchronization.h"
 #include "lockstep/variable/variable_counts.h"

@@ -9,11 +9,11 @@
 #include "lockstep/comm/agreement.h"
 #include "lockstep/comm/rounds.h"
 #include "lockstep/core/error.h"
-#include "lockstep/replica/compute_settings.h"
+#include "lockstep/replica/pool/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
-#include "lockstep/variable/on_read_state.h"
+#include "lockstep/variable/kinds/on_read_state.h"
+#include "lockstep/variable/kinds/written_memory.h"
 #include "lockstep/variable/value_digests.h"
-#include "lockstep/variable/written_memory.h"
 
 namespace lockstep::internal {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "lockstep/core/torch_compat.h"
-#include "lockstep/replica/compute_settings.h"
+#include "lockstep/replica/pool/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/variable_state.h"
 

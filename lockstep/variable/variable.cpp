@@ -14,13 +14,13 @@
 #include "lockstep/comm/agreement.h"
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
-#include "lockstep/replica/compute_settings.h"
+#include "lockstep/replica/pool/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
-#include "lockstep/variable/on_read_state.h"
+#include "lockstep/variable/kinds/on_read_state.h"
+#include "lockstep/variable/kinds/written_memory.h"
 #include "lockstep/variable/registry.h"
 #include "lockstep/variable/update.h"
 #include "lockstep/variable/value_digests.h"
-#include "lockstep/variable/written_memory.h"
 
 namespace lockstep {
 

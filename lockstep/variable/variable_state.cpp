@@ -9,8 +9,8 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
-#include "lockstep/variable/mirrored_state.h"
-#include "lockstep/variable/on_read_state.h"
+#include "lockstep/variable/kinds/mirrored_state.h"
+#include "lockstep/variable/kinds/on_read_state.h"
 
 namespace lockstep::internal {
 

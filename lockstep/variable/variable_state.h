@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/variable/buffers.h"
-#include "lockstep/variable/component.h"
 #include "lockstep/variable/gradient_form.h"
+#include "lockstep/variable/kinds/component.h"
+#include "lockstep/variable/kinds/variable_memory.h"
+#include "lockstep/variable/module/buffers.h"
 #include "lockstep/variable/values.h"
 #include "lockstep/variable/variable.h"
 #include "lockstep/variable/variable_counts.h"
-#include "lockstep/variable/variable_memory.h"
 
 namespace lockstep::internal {
 
@@ -125,7 +125,7 @@ class VariableState {
   virtual void check_memory() {}
   /// Throws the UsageError of a `call` that needs the variable's own value while another stands in. Any thread.
   virtual void require_own_value(const char* /*call*/) const {}
-  /// Whether it is a slot of which this worker has slices alone: see optim/sliced_slots.h.
+  /// Whether it is a slot of which this worker has slices alone: see optim/forms/sliced_slots.h.
   virtual bool is_sliced() const { return false; }
   /// Throws the UsageError of a `call` that needs all of such a slot. Any thread.
   void require_whole(const char* call) const;

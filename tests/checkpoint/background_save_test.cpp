@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/checkpoint/checkpoint_folder.h"
 #include "lockstep/checkpoint/checkpoint_manager.h"
+#include "lockstep/checkpoint/folder/checkpoint_folder.h"
 #include "lockstep/core/log.h"
 #include "tests/checkpoint/forwarded_files.h"
 #include "tests/checkpoint/model_files.h"

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <set>
 
-#include "lockstep/checkpoint/checkpoint_folder.h"
+#include "lockstep/checkpoint/folder/checkpoint_folder.h"
 #include "tests/checkpoint/forwarded_files.h"
 #include "tests/checkpoint/model_files.h"
 #include "tests/checkpoint/training.h"

@@ -8,7 +8,7 @@
 #include <functional>
 
 #include "lockstep/checkpoint/checkpoint_access.h"
-#include "lockstep/checkpoint/pieces.h"
+#include "lockstep/checkpoint/folder/pieces.h"
 #include "lockstep/variable/variable_state.h"
 #include "tests/checkpoint/model_files.h"
 #include "tests/checkpoint/training.h"

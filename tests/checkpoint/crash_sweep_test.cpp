@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "lockstep/checkpoint/checkpoint_folder.h"
+#include "lockstep/checkpoint/folder/checkpoint_folder.h"
 #include "lockstep/checkpoint/image.h"
 #include "tests/checkpoint/model_files.h"
 #include "tests/checkpoint/stepped_image.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/checkpoint/files.h"
+#include "lockstep/checkpoint/folder/files.h"
 
 namespace lockstep::testing {
 

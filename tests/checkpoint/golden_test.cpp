@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "lockstep/checkpoint/manifest.h"
+#include "lockstep/checkpoint/folder/manifest.h"
 #include "tests/checkpoint/training.h"
 
 namespace lockstep {

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/checkpoint/files.h"
+#include "lockstep/checkpoint/folder/files.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::testing {

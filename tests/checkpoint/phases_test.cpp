@@ -16,7 +16,7 @@
 #include <tuple>
 #include <vector>
 
-#include "lockstep/comm/join.h"
+#include "lockstep/comm/join/join.h"
 #include "lockstep/lockstep.h"
 #include "tests/support/fault_seeds.h"
 #include "tests/support/free_port.h"

@@ -1,5 +1,5 @@
 // Files of torch.save: what their pickles say, and what is made of it.
-#include "lockstep/checkpoint/pickle.h"
+#include "lockstep/checkpoint/formats/pickle.h"
 
 #include <caffe2/serialize/inline_container.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // The strict reader of safetensors' headers, and of the manifest.
-#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/checkpoint/formats/safetensors.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "lockstep/checkpoint/manifest.h"
+#include "lockstep/checkpoint/folder/manifest.h"
 #include "tests/support/errors.h"
 
 namespace lockstep {

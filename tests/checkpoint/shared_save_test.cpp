@@ -1,5 +1,5 @@
 // Several workers write one checkpoint, each a part of it; and what happens where one of them does not.
-#include "lockstep/checkpoint/shared_save.h"
+#include "lockstep/checkpoint/folder/shared_save.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -9,9 +9,9 @@
 #include <iterator>
 #include <thread>
 
-#include "lockstep/checkpoint/file_names.h"
+#include "lockstep/checkpoint/folder/file_names.h"
+#include "lockstep/checkpoint/folder/write_checkpoint.h"
 #include "lockstep/checkpoint/image.h"
-#include "lockstep/checkpoint/write_checkpoint.h"
 #include "tests/checkpoint/forwarded_files.h"
 #include "tests/checkpoint/training.h"
 #include "tests/support/errors.h"

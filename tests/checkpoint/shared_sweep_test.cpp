@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/checkpoint/checkpoint_folder.h"
+#include "lockstep/checkpoint/folder/checkpoint_folder.h"
+#include "lockstep/checkpoint/folder/shared_save.h"
+#include "lockstep/checkpoint/folder/write_checkpoint.h"
 #include "lockstep/checkpoint/image.h"
-#include "lockstep/checkpoint/shared_save.h"
-#include "lockstep/checkpoint/write_checkpoint.h"
 #include "tests/checkpoint/model_files.h"
 #include "tests/checkpoint/stepped_image.h"
 

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "lockstep/checkpoint/checkpoint_access.h"
-#include "lockstep/checkpoint/checkpoint_folder.h"
 #include "lockstep/checkpoint/filled_slots.h"
+#include "lockstep/checkpoint/folder/checkpoint_folder.h"
 #include "tests/checkpoint/forwarded_files.h"
 #include "tests/checkpoint/model_files.h"
 #include "tests/support/errors.h"

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "lockstep/checkpoint/file_names.h"
+#include "lockstep/checkpoint/folder/file_names.h"
 #include "tests/checkpoint/model_files.h"
 #include "tests/support/errors.h"
 

@@ -1,4 +1,4 @@
-#include "lockstep/cluster/environment.h"
+#include "lockstep/cluster/sources/environment.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>

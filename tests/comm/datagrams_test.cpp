@@ -1,5 +1,5 @@
 // Frames as datagrams: who is heard, and who is not.
-#include "lockstep/comm/network/datagrams.h"
+#include "lockstep/comm/network/wire/datagrams.h"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 #include <random>
 #include <stdexcept>
 
-#include "lockstep/comm/network/refusal.h"
+#include "lockstep/comm/network/join/refusal.h"
 #include "tests/comm/faulty_workers.h"
 #include "tests/support/fault_seeds.h"
 

@@ -15,10 +15,10 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/comm/join/plug_ins.h"
+#include "lockstep/comm/join/this_host.h"
 #include "lockstep/comm/network/network_world.h"
-#include "lockstep/comm/plug_ins.h"
 #include "lockstep/comm/shared_memory/shared_memory_world.h"
-#include "lockstep/comm/this_host.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "tests/support/worker_processes.h"

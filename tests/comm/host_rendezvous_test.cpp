@@ -1,5 +1,5 @@
 // How workers of one host come to share memory in pairs, and what strangers cannot do.
-#include "lockstep/comm/network/host_rendezvous.h"
+#include "lockstep/comm/network/join/host_rendezvous.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

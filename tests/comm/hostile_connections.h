@@ -18,8 +18,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/network/network_rendezvous.h"
-#include "lockstep/core/file_descriptor.h"
+#include "lockstep/comm/network/join/network_rendezvous.h"
+#include "lockstep/core/process/file_descriptor.h"
 #include "tests/support/worker_processes.h"
 
 namespace lockstep::testing {

@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/comm/join/this_host.h"
 #include "lockstep/comm/network/network_world.h"
-#include "lockstep/comm/this_host.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "tests/comm/hostile_connections.h"

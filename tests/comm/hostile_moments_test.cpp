@@ -15,8 +15,8 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/comm/network/connection.h"
-#include "lockstep/comm/network/members.h"
+#include "lockstep/comm/network/join/members.h"
+#include "lockstep/comm/network/wire/connection.h"
 #include "tests/comm/hostile_connections.h"
 
 namespace lockstep::internal {

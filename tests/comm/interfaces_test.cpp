@@ -1,4 +1,4 @@
-#include "lockstep/comm/interfaces.h"
+#include "lockstep/comm/join/interfaces.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // join() between workers that are connected over the network, as a program uses it.
-#include "lockstep/comm/join.h"
+#include "lockstep/comm/join/join.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/comm/interfaces.h"
-#include "lockstep/comm/plug_ins.h"
+#include "lockstep/comm/join/interfaces.h"
+#include "lockstep/comm/join/plug_ins.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "tests/support/errors.h"

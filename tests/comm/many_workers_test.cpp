@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/join.h"
+#include "lockstep/comm/join/join.h"
 #include "lockstep/core/log.h"
 #include "tests/support/free_port.h"
 #include "tests/support/open_files.h"

@@ -1,5 +1,5 @@
 // Bytes between two workers of a host, through memory that both map.
-#include "lockstep/comm/network/memory_channel.h"
+#include "lockstep/comm/network/wire/memory_channel.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>

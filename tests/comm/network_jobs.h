@@ -7,7 +7,7 @@
 #include <memory>
 #include <string_view>
 
-#include "lockstep/comm/network/network_rendezvous.h"
+#include "lockstep/comm/network/join/network_rendezvous.h"
 #include "lockstep/core/log.h"
 
 namespace lockstep::internal {

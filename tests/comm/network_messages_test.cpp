@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "lockstep/comm/differences.h"
-#include "lockstep/comm/network/frame.h"
-#include "lockstep/comm/network/members.h"
+#include "lockstep/comm/network/join/members.h"
+#include "lockstep/comm/network/wire/frame.h"
 
 namespace lockstep::internal {
 namespace {

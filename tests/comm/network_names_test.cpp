@@ -10,7 +10,7 @@
 #include <string_view>
 #include <thread>
 
-#include "lockstep/comm/network/network_rendezvous.h"
+#include "lockstep/comm/network/join/network_rendezvous.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "tests/comm/network_jobs.h"

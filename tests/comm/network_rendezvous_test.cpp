@@ -1,5 +1,5 @@
 // How workers meet over the network: who is missing, who does not belong, and who cannot be reached.
-#include "lockstep/comm/network/network_rendezvous.h"
+#include "lockstep/comm/network/join/network_rendezvous.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/this_host.h"
+#include "lockstep/comm/join/this_host.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "tests/comm/network_jobs.h"

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "lockstep/core/control_group.h"
+#include "lockstep/core/process/control_group.h"
 #include "tests/comm/faulty_workers.h"
 
 namespace lockstep::internal {

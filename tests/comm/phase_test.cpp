@@ -1,5 +1,5 @@
 // What workers tell each other of what they do, and of why a run has ended.
-#include "lockstep/comm/phase.h"
+#include "lockstep/comm/failure/phase.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -13,9 +13,9 @@
 #include <set>
 #include <string>
 
-#include "lockstep/comm/run_failure.h"
-#include "lockstep/comm/seen_phases.h"
-#include "lockstep/comm/stopped_process.h"
+#include "lockstep/comm/failure/run_failure.h"
+#include "lockstep/comm/failure/seen_phases.h"
+#include "lockstep/comm/failure/stopped_process.h"
 
 namespace lockstep::internal {
 namespace {

@@ -1,5 +1,5 @@
 // What loading an engine's plug-in does to the process: its signals and its memory stay its own.
-#include "lockstep/comm/plug_ins.h"
+#include "lockstep/comm/join/plug_ins.h"
 
 #include <gtest/gtest.h>
 

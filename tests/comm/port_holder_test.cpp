@@ -1,5 +1,5 @@
 // Who has a port of this host.
-#include "lockstep/comm/port_holder.h"
+#include "lockstep/comm/join/port_holder.h"
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/core/file_descriptor.h"
+#include "lockstep/core/process/file_descriptor.h"
 #include "tests/support/scratch_folder.h"
 
 namespace lockstep::internal {

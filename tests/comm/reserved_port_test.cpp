@@ -1,4 +1,4 @@
-#include "lockstep/comm/reserved_port.h"
+#include "lockstep/comm/join/reserved_port.h"
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>

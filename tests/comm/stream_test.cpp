@@ -1,5 +1,5 @@
 // TLS streams: what goes over them comes out unchanged, however the socket cuts it, or is found to be changed.
-#include "lockstep/comm/network/stream.h"
+#include "lockstep/comm/network/wire/stream.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/core/file_descriptor.h"
+#include "lockstep/core/process/file_descriptor.h"
 
 namespace lockstep::internal {
 namespace {

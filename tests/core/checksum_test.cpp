@@ -1,4 +1,4 @@
-#include "lockstep/core/checksum.h"
+#include "lockstep/core/loops/checksum.h"
 
 #include <gtest/gtest.h>
 

@@ -3,8 +3,8 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
-#include "lockstep/core/simd.h"
-#include "lockstep/core/thread_limits.h"
+#include "lockstep/core/loops/simd.h"
+#include "lockstep/core/process/thread_limits.h"
 #include "tests/support/errors.h"
 #include "tests/support/fake_root.h"
 

@@ -1,5 +1,5 @@
 // What an error means for the job.
-#include "lockstep/core/exit_codes.h"
+#include "lockstep/core/process/exit_codes.h"
 
 #include <gtest/gtest.h>
 

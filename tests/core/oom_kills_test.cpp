@@ -1,5 +1,5 @@
 // The counters of the kernel's out-of-memory killer, as they stand in files.
-#include "lockstep/core/oom_kills.h"
+#include "lockstep/core/process/oom_kills.h"
 
 #include <gtest/gtest.h>
 

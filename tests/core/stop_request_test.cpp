@@ -1,5 +1,5 @@
 // Signals that ask for a stop.
-#include "lockstep/core/stop_request.h"
+#include "lockstep/core/process/stop_request.h"
 
 #include <gtest/gtest.h>
 

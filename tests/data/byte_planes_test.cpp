@@ -1,5 +1,5 @@
 // Pixels taken apart into planes.
-#include "lockstep/data/formats/byte_planes.h"
+#include "lockstep/data/formats/images/byte_planes.h"
 
 #include <gtest/gtest.h>
 

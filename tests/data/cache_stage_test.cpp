@@ -1,5 +1,5 @@
 // Samples that are kept in memory or in a file.
-#include "lockstep/data/stage.h"
+#include "lockstep/data/stages/stage.h"
 
 #include <gtest/gtest.h>
 #include <torch/types.h>
@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "lockstep/data/cache_file.h"
+#include "lockstep/data/stages/cache_file.h"
 #include "tests/data/full_disk.h"
 #include "tests/data/tens.h"
 #include "tests/support/errors.h"

@@ -1,5 +1,5 @@
 // Samples that are not alike: joined by a function of the program, for each replica by itself.
-#include "lockstep/data/collate.h"
+#include "lockstep/data/deal/collate.h"
 
 #include <gtest/gtest.h>
 #include <torch/data.h>

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/data/collate.h"
+#include "lockstep/data/deal/collate.h"
 #include "tests/data/records_in_memory.h"
 #include "tests/support/errors.h"
 #include "tests/support/workers.h"

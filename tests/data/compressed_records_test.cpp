@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <functional>
 
-#include "lockstep/data/formats/crc32c.h"
-#include "lockstep/data/record_files.h"
+#include "lockstep/data/formats/records/crc32c.h"
+#include "lockstep/data/sources/record_files.h"
 #include "tests/support/gzip.h"
 #include "tests/support/scratch_folder.h"
 

@@ -6,7 +6,7 @@
 
 #include <functional>
 
-#include "lockstep/data/sources.h"
+#include "lockstep/data/sources/sources.h"
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"
 

@@ -1,5 +1,5 @@
 // How data sets are dealt: padding, and reading ahead.
-#include "lockstep/data/deal.h"
+#include "lockstep/data/deal/deal.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -20,8 +20,8 @@
 #include <utility>
 
 #include "lockstep/core/log.h"
-#include "lockstep/data/step_feed.h"
-#include "lockstep/replica/cores.h"
+#include "lockstep/data/deal/step_feed.h"
+#include "lockstep/replica/pool/cores.h"
 #include "tests/data/dealt_numbers.h"
 #include "tests/data/records_in_memory.h"
 #include "tests/support/errors.h"

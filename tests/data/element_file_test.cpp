@@ -1,5 +1,5 @@
 // The file of a stream's cache: whose it is, and that nothing is believed of it without proof.
-#include "lockstep/data/element_file.h"
+#include "lockstep/data/stages/element_file.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

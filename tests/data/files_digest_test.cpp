@@ -1,5 +1,5 @@
 // Data that has changed since a cursor was saved is refused, and the file that has changed is named.
-#include "lockstep/data/files_digest.h"
+#include "lockstep/data/sources/files_digest.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <fstream>
 #include <functional>
 
-#include "lockstep/data/record_files.h"
+#include "lockstep/data/sources/record_files.h"
 #include "tests/data/dealt_numbers.h"
 #include "tests/data/records_in_memory.h"
 #include "tests/support/errors.h"

@@ -1,5 +1,5 @@
 // Images: decoding by the libraries that wrote them, scaling, folders, damage, and random work.
-#include "lockstep/data/images.h"
+#include "lockstep/data/sources/images.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>

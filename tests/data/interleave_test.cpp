@@ -1,5 +1,5 @@
 // Streams that are read in turn: tf.data's order, and cursors in it.
-#include "lockstep/data/interleave.h"
+#include "lockstep/data/stages/interleave.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

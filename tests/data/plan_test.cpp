@@ -1,4 +1,4 @@
-#include "lockstep/data/plan.h"
+#include "lockstep/data/deal/plan.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>

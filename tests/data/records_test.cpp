@@ -5,9 +5,9 @@
 
 #include <cstring>
 
-#include "lockstep/data/formats/crc32c.h"
 #include "lockstep/data/formats/expand_paths.h"
-#include "lockstep/data/record_files.h"
+#include "lockstep/data/formats/records/crc32c.h"
+#include "lockstep/data/sources/record_files.h"
 #include "tests/support/scratch_folder.h"
 
 namespace lockstep {

@@ -1,12 +1,12 @@
 // A sample as bytes, and bytes that are none.
-#include "lockstep/data/sample_bytes.h"
+#include "lockstep/data/sources/sample_bytes.h"
 
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
 #include <limits>
 
-#include "lockstep/data/formats/tensor_bytes.h"
+#include "lockstep/data/formats/records/tensor_bytes.h"
 
 namespace lockstep {
 namespace {

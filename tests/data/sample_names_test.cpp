@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "lockstep/data/stage.h"
+#include "lockstep/data/stages/stage.h"
 #include "tests/data/full_disk.h"
 #include "tests/data/records_in_memory.h"
 #include "tests/data/tens.h"

@@ -1,4 +1,4 @@
-#include "lockstep/data/sources.h"
+#include "lockstep/data/sources/sources.h"
 
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>

@@ -1,5 +1,5 @@
 // The warning of a stall: which stage of a pipeline it names.
-#include "lockstep/data/stage_times.h"
+#include "lockstep/data/stages/stage_times.h"
 
 #include <gtest/gtest.h>
 #include <torch/types.h>
@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "lockstep/core/log.h"
-#include "lockstep/data/row_feed.h"
-#include "lockstep/data/step_feed.h"
+#include "lockstep/data/deal/row_feed.h"
+#include "lockstep/data/deal/step_feed.h"
 #include "tests/data/records_in_memory.h"
 #include "tests/data/tens.h"
 

@@ -1,5 +1,5 @@
 // The stages of data sets.
-#include "lockstep/data/stage.h"
+#include "lockstep/data/stages/stage.h"
 
 #include <gtest/gtest.h>
 #include <torch/data.h>

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/data/element_file.h"
+#include "lockstep/data/stages/element_file.h"
 #include "lockstep/data/stream.h"
 #include "lockstep/strategy/mirrored.h"
 #include "lockstep/strategy/one_device.h"

@@ -1,5 +1,5 @@
 // How streams are dealt: by files and by records, on several workers, stopped and continued.
-#include "lockstep/data/deal.h"
+#include "lockstep/data/deal/deal.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "lockstep/data/record_files.h"
+#include "lockstep/data/sources/record_files.h"
 #include "tests/support/gzip.h"
 #include "tests/support/scratch_folder.h"
 

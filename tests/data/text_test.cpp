@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "lockstep/data/sources.h"
+#include "lockstep/data/sources/sources.h"
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"
 

@@ -1,13 +1,13 @@
 // Byte-pair tokens: those that Hugging Face's library gives, for texts that are hard to split.
-#include "lockstep/data/tokenizer.h"
+#include "lockstep/data/sources/tokenizer.h"
 
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "lockstep/data/formats/byte_pairs.h"
-#include "lockstep/data/formats/unicode_classes.h"
+#include "lockstep/data/formats/text/byte_pairs.h"
+#include "lockstep/data/formats/text/unicode_classes.h"
 #include "tests/support/scratch_folder.h"
 
 namespace lockstep {

@@ -1,5 +1,5 @@
 // Examples of torch::data of any type: tensors, numbers, and what only a function of the program can join.
-#include "lockstep/data/torch_dataset.h"
+#include "lockstep/data/sources/torch_dataset.h"
 
 #include <gtest/gtest.h>
 #include <torch/data.h>

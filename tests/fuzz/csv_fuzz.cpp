@@ -1,5 +1,5 @@
 // Any bytes as a CSV file.
-#include "lockstep/data/formats/csv_reader.h"
+#include "lockstep/data/formats/records/csv_reader.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/comm/network/data_stream.h"
+#include "lockstep/comm/network/wire/data_stream.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {

@@ -1,8 +1,8 @@
 // Any bytes as a datagram of a run: as they are, and signed with the run's key, as only a worker can send them.
 #include <string>
 
-#include "lockstep/comm/authentication.h"
-#include "lockstep/comm/network/datagram.h"
+#include "lockstep/comm/join/authentication.h"
+#include "lockstep/comm/network/wire/datagram.h"
 #include "tests/fuzz/fuzz.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {

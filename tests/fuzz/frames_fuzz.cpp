@@ -3,7 +3,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/comm/network/frame.h"
+#include "lockstep/comm/network/wire/frame.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {

@@ -1,5 +1,5 @@
 // Any bytes as an IDX file.
-#include "lockstep/data/formats/idx_file.h"
+#include "lockstep/data/formats/images/idx_file.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {

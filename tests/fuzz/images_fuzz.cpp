@@ -4,8 +4,8 @@
 #include <cstring>
 #include <optional>
 
-#include "lockstep/data/formats/image_decoder.h"
-#include "lockstep/data/formats/image_resizer.h"
+#include "lockstep/data/formats/images/image_decoder.h"
+#include "lockstep/data/formats/images/image_resizer.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {

@@ -1,5 +1,5 @@
 // Any text as a checkpoint's manifest, with a checksum that is right.
-#include "lockstep/checkpoint/manifest.h"
+#include "lockstep/checkpoint/folder/manifest.h"
 
 #include "lockstep/checkpoint/content_checksum.h"
 #include "tests/fuzz/fuzz.h"

@@ -1,5 +1,5 @@
 // Any text as that of a frame in which workers say who they are.
-#include "lockstep/comm/network/members.h"
+#include "lockstep/comm/network/join/members.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {

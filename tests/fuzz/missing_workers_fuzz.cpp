@@ -1,7 +1,7 @@
 // Any text as what worker 0 says when it gives up waiting.
 #include <string>
 
-#include "lockstep/comm/missing_workers.h"
+#include "lockstep/comm/join/missing_workers.h"
 #include "tests/fuzz/fuzz.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {

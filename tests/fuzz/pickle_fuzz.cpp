@@ -1,10 +1,10 @@
 // Any bytes as a pickle of torch.save, and as a zip file.
-#include "lockstep/checkpoint/pickle.h"
+#include "lockstep/checkpoint/formats/pickle.h"
 
 #include <cstring>
 #include <span>
 
-#include "lockstep/checkpoint/zip_file.h"
+#include "lockstep/checkpoint/formats/zip_file.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/data/formats/readers.h"
+#include "lockstep/data/formats/records/readers.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace lockstep::fuzz {

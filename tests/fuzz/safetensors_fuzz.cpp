@@ -1,5 +1,5 @@
 // Any bytes as a safetensors file: what is accepted describes every byte of it once.
-#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/checkpoint/formats/safetensors.h"
 
 #include <algorithm>
 #include <array>

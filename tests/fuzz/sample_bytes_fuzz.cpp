@@ -1,5 +1,5 @@
 // Any bytes as those of a sample, which stand in cache files and come from other workers.
-#include "lockstep/data/formats/tensor_bytes.h"
+#include "lockstep/data/formats/records/tensor_bytes.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,7 +1,7 @@
 // Any bytes as a tar archive, as they are and with right checksums.
 #include <cstdio>
 
-#include "lockstep/data/record_files.h"
+#include "lockstep/data/sources/record_files.h"
 #include "tests/fuzz/record_promises.h"
 
 namespace {

@@ -1,5 +1,5 @@
 // Any bytes as a tf.train.Example.
-#include "lockstep/data/record_files.h"
+#include "lockstep/data/sources/record_files.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {

@@ -1,5 +1,5 @@
 // Any bytes as a TFRecord file, and any bytes as records of one.
-#include "lockstep/data/formats/crc32c.h"
+#include "lockstep/data/formats/records/crc32c.h"
 #include "tests/fuzz/record_promises.h"
 
 namespace {

@@ -1,5 +1,5 @@
 // Any bytes as a tokenizer.json, and as a text that becomes tokens.
-#include "lockstep/data/formats/byte_pairs.h"
+#include "lockstep/data/formats/text/byte_pairs.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {

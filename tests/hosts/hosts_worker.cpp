@@ -24,11 +24,11 @@
 #include <vector>
 
 #include "lockstep/cluster/resolve_cluster.h"
-#include "lockstep/comm/join.h"
+#include "lockstep/comm/join/join.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/exit_codes.h"
 #include "lockstep/core/log.h"
-#include "lockstep/core/stop_request.h"
+#include "lockstep/core/process/exit_codes.h"
+#include "lockstep/core/process/stop_request.h"
 #include "tests/hosts/training.h"
 
 namespace {

@@ -16,8 +16,8 @@ broken() {
 
 expect 0 "" scripts/check-layers
 broken lockstep/core/log.h '1a #include "lockstep/strategy/strategy.h"' 'log.h.*core may include core only' check-layers
-broken lockstep/reduce/tree_sum.inc '1a #include "lockstep/optim/optimizer.h"' 'tree_sum.inc.*reduce may include' check-layers
-broken lockstep/comm/phase.cpp '1a const auto now = std::chrono::system_clock::now();' 'phase.cpp:2:.*monotonic ages' check-layers
+broken lockstep/reduce/loops/tree_sum.inc '1a #include "lockstep/optim/optimizer.h"' 'tree_sum.inc.*reduce may include' check-layers
+broken lockstep/comm/failure/phase.cpp '1a const auto now = std::chrono::system_clock::now();' 'phase.cpp:2:.*monotonic ages' check-layers
 broken tools/run/lines.cpp '1a const auto now = time(nullptr);' 'lines.cpp:2:.*monotonic ages' check-layers
 broken lockstep/core/log.h 1d 'log.h .*does not begin with a comment' check-layers
 broken cmake/layers.cmake 1,2d 'layers.cmake .*does not begin with a comment' check-layers
@@ -26,9 +26,9 @@ broken scripts/format '2d' 'scripts/format .*does not begin with a comment' chec
 expect 0 "^[0-9]+ files, [0-9]+ lines" scripts/check-walk
 broken lockstep/strategy/run.cpp '/^\/\/ Walk:/d' 'run.cpp has no line' check-walk
 broken lockstep/strategy/run.cpp 's/-> here -> .*/-> here -> optim\/no_such.cpp/' 'no lockstep/optim/no_such.cpp' check-walk
-broken lockstep/optim/update_rules.inc 's/Walk: .* -> here/Walk: core\/log.cpp -> here/' 'comes from core/log.cpp' check-walk
-broken lockstep/optim/update_rules.inc 's/-> new weights/-> strategy\/run.cpp/' 'comes to strategy/run.cpp twice' check-walk
-broken lockstep/replica/replica_pool.cpp 's/^$/\n\n\n\n\n\n\n\n\n\n\n\n\n\n/' 'more than 1800 lines' check-walk
+broken lockstep/optim/loops/update_rules.inc 's/Walk: .* -> here/Walk: core\/log.cpp -> here/' 'comes from core/log.cpp' check-walk
+broken lockstep/optim/loops/update_rules.inc 's/-> new weights/-> strategy\/run.cpp/' 'comes to strategy/run.cpp twice' check-walk
+broken lockstep/replica/pool/replica_pool.cpp 's/^$/\n\n\n\n\n\n\n\n\n\n\n\n\n\n/' 'more than 1800 lines' check-walk
 broken ARCHITECTURE.md 's/(lockstep\/optim\/fused_update.cpp)//' 'does not name optim/fused_update.cpp' check-walk
 
 expect 0 '^[0-9]+ classes, 0 names' scripts/check-names

@@ -45,7 +45,7 @@ done
 for page in README.md docs/porting.md docs/variables.md examples/01_train/main.cpp; do
   [[ -e $scratch/shared/share/doc/lockstep/$page ]] || wrong "the documentation is not installed: $page"
 done
-[[ ! -e $scratch/shared/include/lockstep/optim/update_block.h ]] || wrong "the headers of the kernels are installed"
+[[ ! -e $scratch/shared/include/lockstep/optim/loops/update_block.h ]] || wrong "the headers of the kernels are installed"
 # Engines with libraries of their own are plug-ins, loaded when they are chosen.
 expect 0 "NEEDED.*libtorch" readelf -d "$scratch/shared/lib/liblockstep.so"
 ! grep -E 'NEEDED.*lib(ucp|ucs|uct|ucm|mpi)' "$scratch/output" || wrong "the library needs UCX or MPI"

@@ -11,7 +11,7 @@ command=$(sed -E 's/^ *"command": "(.*)",?$/\1/; s/\\"/"/g; s/ -o [^ ]+//; s/ -c
 
 # The kernels' structures are the library's own.
 (cd "$build" && bash -c "$command -M -MF $scratch/headers") || wrong "the headers cannot be listed"
-for header in optim/update_block.h optim/group_rule.h optim/fused_update.h reduce/tree_sum.h core/simd.h; do
+for header in optim/loops/update_block.h optim/rules/group_rule.h optim/fused_update.h reduce/loops/tree_sum.h core/loops/simd.h; do
   ! grep -q "lockstep/$header" "$scratch/headers" || wrong "users' programs include lockstep/$header"
 done
 

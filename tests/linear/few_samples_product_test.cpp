@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/core/simd.h"
+#include "lockstep/core/loops/simd.h"
 
 namespace lockstep::internal {
 

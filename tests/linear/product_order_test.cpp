@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "lockstep/core/fingerprint.h"
-#include "lockstep/core/simd.h"
+#include "lockstep/core/loops/simd.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/linear/few_samples_product.h"
 #include "lockstep/lockstep.h"

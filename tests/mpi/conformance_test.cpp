@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/testing/world_job.h"
+#include "lockstep/testing/worlds/world_job.h"
 #include "tests/mpi/mpi_job.h"
 #include "tests/support/fault_seeds.h"
 

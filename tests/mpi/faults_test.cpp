@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/network/refusal.h"
+#include "lockstep/comm/network/join/refusal.h"
 #include "tests/mpi/mpi_job.h"
 #include "tests/support/fault_seeds.h"
 

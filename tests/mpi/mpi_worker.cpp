@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "lockstep/cluster/resolve_cluster.h"
-#include "lockstep/comm/join.h"
+#include "lockstep/comm/join/join.h"
 #include "lockstep/core/error.h"
-#include "lockstep/testing/world_job.h"
+#include "lockstep/testing/worlds/world_job.h"
 #include "tests/mpi/shared_page.h"
 
 namespace lockstep {

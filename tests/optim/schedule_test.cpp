@@ -1,5 +1,5 @@
 // Schedules by numbers, and optimizers that follow them.
-#include "lockstep/optim/schedule.h"
+#include "lockstep/optim/rules/schedule.h"
 
 #include <gtest/gtest.h>
 #include <torch/optim/adam.h>

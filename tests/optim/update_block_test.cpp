@@ -1,5 +1,5 @@
 // The inner loops: all sets of vector instructions give the same bits, and cutting a row anywhere changes none.
-#include "lockstep/optim/update_block.h"
+#include "lockstep/optim/loops/update_block.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <random>
 #include <vector>
 
-#include "lockstep/core/checksum.h"
-#include "lockstep/core/simd.h"
+#include "lockstep/core/loops/checksum.h"
+#include "lockstep/core/loops/simd.h"
 
 namespace lockstep::internal {
 

@@ -1,4 +1,4 @@
-#include "lockstep/reduce/bfloat16.h"
+#include "lockstep/reduce/loops/bfloat16.h"
 
 #include <gtest/gtest.h>
 #include <torch/types.h>

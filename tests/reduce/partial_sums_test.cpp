@@ -7,8 +7,8 @@
 
 #include "lockstep/reduce/addition_order.h"
 #include "lockstep/reduce/leaf.h"
+#include "lockstep/reduce/loops/tree_sum.h"
 #include "lockstep/reduce/reduce_tensors.h"
-#include "lockstep/reduce/tree_sum.h"
 
 namespace lockstep::internal {
 namespace {

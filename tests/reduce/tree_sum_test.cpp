@@ -1,4 +1,4 @@
-#include "lockstep/reduce/tree_sum.h"
+#include "lockstep/reduce/loops/tree_sum.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>

@@ -3,7 +3,7 @@
 #include <torch/autograd.h>
 #include <torch/types.h>
 
-#include "lockstep/reduce/stream_copy.h"
+#include "lockstep/reduce/loops/stream_copy.h"
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"
 

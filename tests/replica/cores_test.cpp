@@ -1,4 +1,4 @@
-#include "lockstep/replica/cores.h"
+#include "lockstep/replica/pool/cores.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>

@@ -1,4 +1,4 @@
-#include "lockstep/replica/lanes.h"
+#include "lockstep/replica/pool/lanes.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // A loss times its replica's part of the batch: the bits of LibTorch's product, in value and in every derivative.
-#include "lockstep/replica/loss_weight.h"
+#include "lockstep/replica/loss/loss_weight.h"
 
 #include <gtest/gtest.h>
 #include <torch/autograd.h>

@@ -17,7 +17,7 @@
 #include <thread>
 
 #include "lockstep/core/log.h"
-#include "lockstep/replica/replica_pool.h"
+#include "lockstep/replica/pool/replica_pool.h"
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"
 

@@ -1,4 +1,4 @@
-#include "lockstep/replica/replica_pool.h"
+#include "lockstep/replica/pool/replica_pool.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "lockstep/replica/shared_setting.h"
+#include "lockstep/replica/pool/shared_setting.h"
 
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "lockstep/core/torch_compat.h"
-#include "lockstep/replica/lanes.h"
+#include "lockstep/replica/pool/lanes.h"
 #include "tests/support/programs.h"
 
 namespace lockstep {

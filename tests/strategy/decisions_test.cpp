@@ -10,7 +10,7 @@
 #include <atomic>
 #include <set>
 
-#include "lockstep/replica/lanes.h"
+#include "lockstep/replica/pool/lanes.h"
 #include "lockstep/variable/variable_state.h"
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"

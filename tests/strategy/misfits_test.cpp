@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "lockstep/cluster/resolve_cluster.h"
-#include "lockstep/comm/join.h"
+#include "lockstep/comm/join/join.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"
 #include "tests/support/free_port.h"

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/phase.h"
+#include "lockstep/comm/failure/phase.h"
 #include "tests/support/workers.h"
 
 namespace lockstep {

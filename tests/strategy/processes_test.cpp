@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/join.h"
+#include "lockstep/comm/join/join.h"
 #include "lockstep/core/log.h"
 #include "lockstep/strategy/mirrored.h"
 #include "tests/support/free_port.h"

@@ -1,5 +1,5 @@
 // A worker that is asked for a stop: all workers learn of it after the same step.
-#include "lockstep/core/stop_request.h"
+#include "lockstep/core/process/stop_request.h"
 
 #include <gtest/gtest.h>
 #include <torch/types.h>
@@ -13,7 +13,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "lockstep/comm/join.h"
+#include "lockstep/comm/join/join.h"
 #include "tests/support/fault_seeds.h"
 #include "tests/support/free_port.h"
 #include "tests/support/worker_processes.h"

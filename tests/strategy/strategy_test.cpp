@@ -12,7 +12,7 @@
 #include <set>
 
 #include "lockstep/core/counted.h"
-#include "lockstep/replica/lanes.h"
+#include "lockstep/replica/pool/lanes.h"
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"
 

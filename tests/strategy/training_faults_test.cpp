@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/join.h"
+#include "lockstep/comm/join/join.h"
 #include "tests/support/fault_seeds.h"
 #include "tests/support/free_port.h"
 #include "tests/support/hosts.h"

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <optional>
 
-#include "lockstep/comm/reserved_port.h"
+#include "lockstep/comm/join/reserved_port.h"
 
 namespace lockstep::testing {
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/join.h"
+#include "lockstep/comm/join/join.h"
 #include "lockstep/testing/conformance.h"
 #include "lockstep/testing/local_replicas.h"
 #include "tests/support/free_port.h"

@@ -6,7 +6,7 @@
 
 #include <set>
 
-#include "lockstep/testing/conformance_checks.h"
+#include "lockstep/testing/conformance/conformance_checks.h"
 #include "lockstep/testing/local_replicas.h"
 #include "tests/support/programs.h"
 

@@ -130,8 +130,8 @@ TEST_F(RunEnd, AWorkerThatEndsAsItWasAskedToTakesNobodyWithIt) {
 }
 
 TEST_F(RunEnd, AWorkerThatSomebodyElseAskedToStopTakesNobodyWithIt) {
-  // Worker 0 says that it was asked, as core/stop_request.cpp does, and ends at once. Worker 1, which stops with it,
-  // saves for longer than the grace.
+  // Worker 0 says that it was asked, as core/process/stop_request.cpp does, and ends at once. Worker 1, which stops
+  // with it, saves for longer than the grace.
   const std::string gate = fifo("gate");
   const std::string script =
       "if [ $RANK = 0 ]; then bash -c 'echo asked >&${LOCKSTEP_STOP_SOCKET%:*}'; exit 75; fi; read line < " + gate +

@@ -14,7 +14,7 @@
 #include <functional>
 #include <vector>
 
-#include "lockstep/variable/mirrored_state.h"
+#include "lockstep/variable/kinds/mirrored_state.h"
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"
 

@@ -1,12 +1,12 @@
 // Reads and writes of every kind of variable on every strategy: the matrix of docs/variables.md, whose cells stand in
-// lockstep/testing/conformance_matrix.cpp, and what may be given to a write.
+// lockstep/testing/conformance/conformance_matrix.cpp, and what may be given to a write.
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
 #include <cstring>
 #include <functional>
 
-#include "lockstep/testing/conformance_checks.h"
+#include "lockstep/testing/conformance/conformance_checks.h"
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"
 #include "tests/support/strategies.h"

@@ -1,5 +1,5 @@
 // What becomes of buffers that each replica's forward pass moves, by ModuleOptions::buffers, and what evaluations have.
-#include "lockstep/variable/module_buffers.h"
+#include "lockstep/variable/module/module_buffers.h"
 
 #include <gtest/gtest.h>
 #include <torch/optim/sgd.h>

@@ -5,8 +5,8 @@
 #include <torch/types.h>
 
 #include "lockstep/strategy/state_items.h"
+#include "lockstep/variable/kinds/written_memory.h"
 #include "lockstep/variable/variable_state.h"
-#include "lockstep/variable/written_memory.h"
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"
 

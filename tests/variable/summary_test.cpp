@@ -1,5 +1,5 @@
 // The table of a module's parameters.
-#include "lockstep/variable/summary.h"
+#include "lockstep/variable/module/summary.h"
 
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>

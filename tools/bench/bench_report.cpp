@@ -7,7 +7,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"
-#include "lockstep/replica/lanes.h"
+#include "lockstep/replica/pool/lanes.h"
 #include "lockstep/strategy/make_strategy.h"
 #include "tools/console.h"
 

@@ -18,9 +18,9 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/join.h"
+#include "lockstep/comm/join/join.h"
+#include "lockstep/comm/join/reserved_port.h"
 #include "lockstep/comm/network/network_world.h"
-#include "lockstep/comm/reserved_port.h"
 #include "lockstep/core/error.h"
 #include "tools/bench/bench_report.h"
 #include "tools/console.h"

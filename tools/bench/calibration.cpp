@@ -15,8 +15,8 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/fingerprint.h"
-#include "lockstep/reduce/stream_copy.h"
-#include "lockstep/replica/lanes.h"
+#include "lockstep/reduce/loops/stream_copy.h"
+#include "lockstep/replica/pool/lanes.h"
 #include "tools/bench/pinned_threads.h"
 #include "tools/bench/stream_loops.h"
 

@@ -7,8 +7,8 @@
 #include <chrono>
 #include <thread>
 
-#include "lockstep/replica/compute_settings.h"
-#include "lockstep/replica/lanes.h"
+#include "lockstep/replica/pool/compute_settings.h"
+#include "lockstep/replica/pool/lanes.h"
 
 namespace lockstep::tools {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "lockstep/reduce/stream_copy.h"
+#include "lockstep/reduce/loops/stream_copy.h"
 
 namespace lockstep::tools {
 

@@ -11,7 +11,7 @@
 
 #include "lockstep/cluster/address.h"
 #include "lockstep/cluster/named_text.h"
-#include "lockstep/comm/interfaces.h"
+#include "lockstep/comm/join/interfaces.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::tools {

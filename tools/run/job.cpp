@@ -6,10 +6,10 @@
 #include <chrono>
 #include <vector>
 
-#include "lockstep/cluster/environment.h"
 #include "lockstep/cluster/named_text.h"
-#include "lockstep/comm/interfaces.h"
-#include "lockstep/comm/this_host.h"
+#include "lockstep/cluster/sources/environment.h"
+#include "lockstep/comm/join/interfaces.h"
+#include "lockstep/comm/join/this_host.h"
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "tools/run/hosts_file.h"

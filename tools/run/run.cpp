@@ -18,11 +18,11 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/reserved_port.h"
+#include "lockstep/comm/join/reserved_port.h"
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/oom_kills.h"
-#include "lockstep/replica/cores.h"
+#include "lockstep/core/process/oom_kills.h"
+#include "lockstep/replica/pool/cores.h"
 #include "tools/run/attempt.h"
 #include "tools/run/core_shares.h"
 #include "tools/run/descendants.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/core/file_descriptor.h"
+#include "lockstep/core/process/file_descriptor.h"
 
 namespace lockstep::tools {
 

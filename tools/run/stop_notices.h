@@ -3,13 +3,13 @@
 
 #include <string>
 
-#include "lockstep/core/file_descriptor.h"
+#include "lockstep/core/process/file_descriptor.h"
 
 namespace lockstep::tools {
 
 /// A socket that the workers of an attempt inherit. A worker sends a byte when it is asked for a stop
-/// (core/stop_request.h), so that its exit code 75, and that of the workers that stop with it, is no failure: by the
-/// code alone nobody can tell it from that of a worker that lost another one.
+/// (core/process/stop_request.h), so that its exit code 75, and that of the workers that stop with it, is no failure:
+/// by the code alone nobody can tell it from that of a worker that lost another one.
 class StopNotices {
  public:
   /// Throws a ClusterError (LS-LAUNCH) where the system gives no sockets.

@@ -3,7 +3,7 @@
 
 #include <sys/types.h>
 
-#include "lockstep/core/file_descriptor.h"
+#include "lockstep/core/process/file_descriptor.h"
 
 namespace lockstep::tools {
 

@@ -11,7 +11,7 @@
 #include <csignal>
 #include <cstring>
 
-#include "lockstep/core/exit_codes.h"
+#include "lockstep/core/process/exit_codes.h"
 
 namespace lockstep::tools {
 

@@ -39,13 +39,13 @@ int exit_code_of(const WorkerEnd& end);
 /// give up themselves (SIGABRT, SIGPIPE) or are stopped (SIGTERM).
 bool was_killed_from_outside(const WorkerEnd& end);
 
-/// Whether a worker says that another one failed: the job may be started again (core/exit_codes.h).
+/// Whether a worker says that another one failed: the job may be started again (core/process/exit_codes.h).
 bool only_lost_another(const WorkerEnd& end);
 /// Whether a worker says what was wrong with it: its data, its configuration or its program.
 bool says_its_own_error(const WorkerEnd& end);
 
 /// Whether starting the job again may help. It cannot where the command line is wrong (2, 126 and 127), nor where the
-/// program says that its configuration or its data are wrong (core/exit_codes.h).
+/// program says that its configuration or its data are wrong (core/process/exit_codes.h).
 bool is_restartable(const WorkerEnd& end);
 
 /// How long to wait before restart number `restart`, which counts from 1: `first` seconds, then twice as long each

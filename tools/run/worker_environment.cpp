@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "lockstep/cluster/address.h"
-#include "lockstep/cluster/other_launchers.h"
+#include "lockstep/cluster/sources/other_launchers.h"
 
 namespace lockstep::tools {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "lockstep/core/file_descriptor.h"
+#include "lockstep/core/process/file_descriptor.h"
 #include "tools/run/lines.h"
 #include "tools/run/sink.h"
 

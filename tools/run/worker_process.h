@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/core/file_descriptor.h"
+#include "lockstep/core/process/file_descriptor.h"
 #include "tools/run/signal_queue.h"
 #include "tools/run/worker_end.h"
 

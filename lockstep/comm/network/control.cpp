@@ -6,8 +6,8 @@
 #include <future>
 #include <utility>
 
+#include "lockstep/comm/failure/stopped_process.h"
 #include "lockstep/comm/service_thread.h"
-#include "lockstep/comm/stopped_process.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::internal {

@@ -9,17 +9,17 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/comm/network/asio.h"
-#include "lockstep/comm/network/connection.h"
-#include "lockstep/comm/network/datagrams.h"
+#include "lockstep/comm/failure/run_failure.h"
+#include "lockstep/comm/failure/seen_phases.h"
 #include "lockstep/comm/network/dissemination.h"
 #include "lockstep/comm/network/end_of_run.h"
-#include "lockstep/comm/network/members.h"
+#include "lockstep/comm/network/join/members.h"
 #include "lockstep/comm/network/run_state.h"
 #include "lockstep/comm/network/seen_calls.h"
-#include "lockstep/comm/run_failure.h"
-#include "lockstep/comm/seen_phases.h"
-#include "lockstep/core/oom_kills.h"
+#include "lockstep/comm/network/wire/asio.h"
+#include "lockstep/comm/network/wire/connection.h"
+#include "lockstep/comm/network/wire/datagrams.h"
+#include "lockstep/core/process/oom_kills.h"
 
 namespace lockstep::internal {
 

@@ -11,8 +11,8 @@
 #include <new>
 #include <utility>
 
+#include "lockstep/comm/failure/run_failure.h"
 #include "lockstep/comm/message.h"
-#include "lockstep/comm/run_failure.h"
 #include "lockstep/comm/service_thread.h"
 #include "lockstep/comm/world.h"
 #include "lockstep/core/log.h"

@@ -11,17 +11,17 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/comm/call_wait.h"
+#include "lockstep/comm/failure/call_wait.h"
 #include "lockstep/comm/network/control.h"
-#include "lockstep/comm/network/data_stream.h"
 #include "lockstep/comm/network/dissemination.h"
-#include "lockstep/comm/network/members.h"
+#include "lockstep/comm/network/join/members.h"
 #include "lockstep/comm/network/run_state.h"
+#include "lockstep/comm/network/wire/data_stream.h"
 #include "lockstep/comm/timeouts.h"
 #include "lockstep/comm/window_table.h"
 #include "lockstep/comm/windows.h"
-#include "lockstep/core/forks.h"
 #include "lockstep/core/function_ref.h"
+#include "lockstep/core/process/forks.h"
 
 namespace lockstep::internal {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/network/frame.h"
+#include "lockstep/comm/network/wire/frame.h"
 
 namespace lockstep::internal {
 

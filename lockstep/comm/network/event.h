@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "lockstep/comm/network/asio.h"
+#include "lockstep/comm/network/wire/asio.h"
 
 namespace lockstep::internal {
 

@@ -6,19 +6,19 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/exits.h"
-#include "lockstep/comm/network/connect_messengers.h"
+#include "lockstep/comm/failure/exits.h"
+#include "lockstep/comm/failure/run_failure.h"
 #include "lockstep/comm/network/control.h"
 #include "lockstep/comm/network/data_plane.h"
-#include "lockstep/comm/network/host_rendezvous.h"
-#include "lockstep/comm/network/message_channel.h"
-#include "lockstep/comm/network/refusal.h"
+#include "lockstep/comm/network/join/connect_messengers.h"
+#include "lockstep/comm/network/join/host_rendezvous.h"
+#include "lockstep/comm/network/join/refusal.h"
 #include "lockstep/comm/network/run_state.h"
-#include "lockstep/comm/run_failure.h"
+#include "lockstep/comm/network/wire/message_channel.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/forks.h"
 #include "lockstep/core/function_ref.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/process/forks.h"
 #include "lockstep/core/unwinding.h"
 
 namespace lockstep::internal {

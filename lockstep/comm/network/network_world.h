@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "lockstep/comm/messenger.h"
-#include "lockstep/comm/network/network_rendezvous.h"
+#include "lockstep/comm/network/join/network_rendezvous.h"
 #include "lockstep/comm/timeouts.h"
 #include "lockstep/comm/world.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "lockstep/comm/network/end_of_run.h"
-#include "lockstep/core/file_descriptor.h"
+#include "lockstep/core/process/file_descriptor.h"
 
 namespace lockstep::internal {
 

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/forks.h"
+#include "lockstep/core/process/forks.h"
 
 namespace lockstep::internal {
 

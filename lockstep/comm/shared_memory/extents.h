@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lockstep/comm/host_memory.h"
-#include "lockstep/core/file_descriptor.h"
+#include "lockstep/core/process/file_descriptor.h"
 
 namespace lockstep::internal {
 

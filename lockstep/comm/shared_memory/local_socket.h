@@ -7,7 +7,7 @@
 #include <string>
 
 #include "lockstep/comm/shared_memory/rendezvous_messages.h"
-#include "lockstep/core/file_descriptor.h"
+#include "lockstep/core/process/file_descriptor.h"
 
 namespace lockstep::internal {
 

@@ -12,9 +12,9 @@
 #include <string>
 #include <utility>
 
+#include "lockstep/comm/failure/stopped_process.h"
+#include "lockstep/comm/join/this_host.h"
 #include "lockstep/comm/service_thread.h"
-#include "lockstep/comm/stopped_process.h"
-#include "lockstep/comm/this_host.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::internal {

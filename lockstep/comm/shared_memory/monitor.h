@@ -7,11 +7,11 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/comm/run_failure.h"
-#include "lockstep/comm/seen_phases.h"
+#include "lockstep/comm/failure/run_failure.h"
+#include "lockstep/comm/failure/seen_phases.h"
 #include "lockstep/comm/shared_memory/rendezvous.h"
 #include "lockstep/comm/shared_memory/segment.h"
-#include "lockstep/core/oom_kills.h"
+#include "lockstep/core/process/oom_kills.h"
 
 namespace lockstep::internal {
 

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "lockstep/comm/differences.h"
-#include "lockstep/comm/missing_workers.h"
+#include "lockstep/comm/join/missing_workers.h"
 #include "lockstep/comm/progress.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"

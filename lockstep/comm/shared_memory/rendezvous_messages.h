@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/comm/authentication.h"
+#include "lockstep/comm/join/authentication.h"
 
 namespace lockstep::internal {
 

@@ -3,8 +3,8 @@
 
 #include <cstddef>
 
-#include "lockstep/core/file_descriptor.h"
-#include "lockstep/core/forks.h"
+#include "lockstep/core/process/file_descriptor.h"
+#include "lockstep/core/process/forks.h"
 
 namespace lockstep::internal {
 

@@ -9,18 +9,18 @@
 #include <optional>
 #include <utility>
 
-#include "lockstep/comm/call_wait.h"
-#include "lockstep/comm/exits.h"
+#include "lockstep/comm/failure/call_wait.h"
+#include "lockstep/comm/failure/exits.h"
+#include "lockstep/comm/failure/run_failure.h"
+#include "lockstep/comm/join/this_host.h"
 #include "lockstep/comm/message.h"
-#include "lockstep/comm/run_failure.h"
 #include "lockstep/comm/shared_memory/extents.h"
 #include "lockstep/comm/shared_memory/monitor.h"
 #include "lockstep/comm/shared_memory/ring_stream.h"
 #include "lockstep/comm/shared_memory/segment.h"
-#include "lockstep/comm/this_host.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/forks.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/process/forks.h"
 #include "lockstep/core/unwinding.h"
 
 namespace lockstep::internal {

@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/file_descriptor.h"
+#include "lockstep/core/process/file_descriptor.h"
 
 namespace lockstep::internal {
 

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "lockstep/core/update_form.h"
-#include "lockstep/core/wire_format.h"
+#include "lockstep/core/tuning/update_form.h"
+#include "lockstep/core/tuning/wire_format.h"
 
 namespace lockstep::internal {
 

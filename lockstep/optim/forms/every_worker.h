@@ -3,8 +3,8 @@
 
 #include <string>
 
+#include "lockstep/exchange/gradient_exchange.h"
 #include "lockstep/optim/forms/form.h"
-#include "lockstep/optim/gradient_exchange.h"
 
 namespace lockstep::internal {
 

@@ -14,7 +14,7 @@
 #include "lockstep/optim/forms/sliced.h"
 #include "lockstep/optim/forms/stages.h"
 #include "lockstep/replica/replica_group.h"
-#include "lockstep/variable/mirrored_state.h"
+#include "lockstep/variable/kinds/mirrored_state.h"
 
 namespace lockstep::internal {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/core/slots.h"
+#include "lockstep/core/tuning/slots.h"
 
 #include "lockstep/optim/forms/asked_form.h"
 #include "lockstep/optim/optimizer.h"

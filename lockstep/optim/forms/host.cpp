@@ -8,7 +8,7 @@
 #include "lockstep/comm/agreement.h"
 #include "lockstep/optim/forms/stages.h"
 #include "lockstep/replica/replica_group.h"
-#include "lockstep/variable/mirrored_state.h"
+#include "lockstep/variable/kinds/mirrored_state.h"
 
 namespace lockstep::internal {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "lockstep/optim/forms/form.h"
-#include "lockstep/optim/host_update.h"
+#include "lockstep/optim/forms/host_update.h"
 
 namespace lockstep::internal {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lockstep/optim/forms/form.h"
-#include "lockstep/optim/sliced_update.h"
+#include "lockstep/optim/forms/sliced_update.h"
 
 namespace lockstep::internal {
 

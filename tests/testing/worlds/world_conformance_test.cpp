@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/comm/join/plug_ins.h"
 #include "lockstep/comm/network/network_world.h"
-#include "lockstep/comm/plug_ins.h"
 #include "lockstep/comm/shared_memory/shared_memory_world.h"
 #include "lockstep/comm/thread_workers.h"
 #include "tests/support/errors.h"

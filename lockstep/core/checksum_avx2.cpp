@@ -1,3 +1,0 @@
-// The loops of checksum.inc for AVX2.
-#define LOCKSTEP_SIMD_NAMESPACE avx2
-#include "lockstep/core/checksum.inc"

@@ -1,3 +1,0 @@
-// The loops of checksum.inc for AVX-512.
-#define LOCKSTEP_SIMD_NAMESPACE avx512
-#include "lockstep/core/checksum.inc"

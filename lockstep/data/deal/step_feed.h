@@ -1,0 +1,65 @@
+// The steps of one epoch as an iterator takes them: read when they are asked for, or ahead, on threads of their own.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/core/process/forks.h"
+#include "lockstep/data/deal/deal.h"
+#include "lockstep/data/deal/monitor.h"
+#include "lockstep/data/stages/stage_times.h"
+
+namespace lockstep::internal {
+
+/// Gives steps in order. At most `depth` steps are read and not taken, those under way included. Its threads end with
+/// it, as soon as what they read has come. Reading ahead moves no cursor.
+class StepFeed {
+ public:
+  /// Reads on `threads` threads, each a step: 1 where the work of several steps must not be done at once. `what` names
+  /// the pipeline in the warning that the loop has waited for longer than `patience`, which names its slowest stage
+  /// too.
+  StepFeed(std::unique_ptr<EpochReader> reader, int64_t depth, int64_t threads, std::string what,
+           std::chrono::milliseconds patience = std::chrono::seconds(10));
+  ~StepFeed();
+  StepFeed(const StepFeed&) = delete;
+  StepFeed& operator=(const StepFeed&) = delete;
+
+  /// The next step, or one with `end`. Throws what reading it threw; the feed is of no use then.
+  LocalStep next();
+  /// Whether this is a forked child, in which the threads do not exist.
+  bool is_lost() const { return !threads_.empty() && process_.is_in_child(); }
+
+ private:
+  struct Slot {
+    LocalStep step;
+    std::exception_ptr error;
+    bool done = false;
+  };
+  void start_thread();
+  void work();
+  void wait_for_first(std::unique_lock<std::mutex>& lock);
+  LocalStep read_here();
+  void warn_of_stall(std::chrono::milliseconds waited) const;
+  LocalStep read(const EpochReader::Work& work);
+
+  const std::unique_ptr<EpochReader> reader_;
+  const std::size_t depth_;
+  const std::string what_;
+  const std::chrono::milliseconds patience_;
+  const ProcessMark process_;
+  StageTimes times_;  // since the loop began to wait
+  std::unique_ptr<Monitor> monitor_ = std::make_unique<Monitor>();
+  std::deque<std::shared_ptr<Slot>> slots_;  // claimed, in order; guarded by the monitor
+  bool over_ = false;                        // nothing is claimed any more; guarded by the monitor
+  bool stops_ = false;                       // guarded by the monitor
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace lockstep::internal

@@ -1,0 +1,165 @@
+#include "lockstep/exchange/factor_exchange.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "lockstep/core/torch_compat.h"
+#include "lockstep/gradient/gradient_table.h"
+#include "lockstep/reduce/leaf.h"
+#include "lockstep/replica/replica_group.h"
+#include "lockstep/variable/variable_state.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+/// From so many samples of all replicas on, to make a gradient from its factors on every worker takes longer than to
+/// make each replica's once and to exchange sums, on one host.
+constexpr int64_t kMostSamplesOfAll = 192;
+
+/// Each factor begins at a multiple of so many elements.
+constexpr int64_t kAlignment = 16;
+int64_t padded(int64_t elements) { return (elements + kAlignment - 1) / kAlignment * kAlignment; }
+
+int64_t elements_of(const FactorsOutline& outline, const at::Tensor& like) {
+  int64_t elements = 0;
+  for (const FactorsOutline::Term& term : outline.terms) {
+    elements += padded(Factors::left_size(term.samples, like.size(0)));
+    elements += padded(Factors::right_size(term.samples, like.size(1)));
+  }
+  return elements;
+}
+
+void grow(at::Tensor& memory, int64_t elements) {
+  if (!memory.defined() || memory.numel() < elements) memory = at::zeros({elements}, at::kFloat);
+}
+
+}  // namespace
+
+bool travels_as_factors(int64_t rows, int64_t columns, std::span<const FactorsOutline> factors,
+                        int64_t elements_of_sums) {
+  int64_t samples = 0;
+  for (const FactorsOutline& one : factors) {
+    for (const FactorsOutline::Term& term : one.terms) samples += term.samples;
+  }
+  if (samples == 0 || samples > kMostSamplesOfAll) return false;
+  return samples * (rows + columns) < elements_of_sums;  // all workers together send each sample's factors W - 1 times
+}
+
+FactorExchange::FactorExchange(std::vector<std::shared_ptr<VariableState>> variables, const ReplicaGroup& group)
+    : variables_(std::move(variables)),
+      group_(group),
+      worker_(group.rounds().worker_index()),
+      arrived_(static_cast<std::size_t>(group.num_workers())),
+      bytes_of_variable_(variables_.size(), 0) {
+  for (int64_t w = 0; w < group.num_workers(); ++w) {
+    blocks_.push_back(block_of(group.num_replicas(), group.num_workers(), w));
+  }
+}
+
+void FactorExchange::begin_step(const std::vector<GradientsOnWorkers>& all, const std::vector<char>& taken) {
+  bytes_sent_ = 0;
+  std::fill(bytes_of_variable_.begin(), bytes_of_variable_.end(), 0);
+  outlines_ = &all;
+  from_others_.clear();
+  variables_of_step_.clear();
+  for (std::size_t i = 0; i < taken.size(); ++i) {
+    if (taken[i]) variables_of_step_.push_back(i);
+  }
+}
+
+template <class Visit>
+void FactorExchange::for_each_outline(int64_t worker, const Visit& visit) const {
+  for (const std::size_t i : variables_of_step_) {
+    for (int64_t r = block(worker).first; r < block(worker).end(); ++r) {
+      const FactorsOutline& outline = (*outlines_)[i].factors[static_cast<std::size_t>(r)];
+      if (!outline.terms.empty()) visit(i, r, outline);
+    }
+  }
+}
+
+int64_t FactorExchange::elements_of(int64_t worker) const {
+  int64_t elements = 0;
+  for_each_outline(worker, [&](std::size_t i, int64_t, const FactorsOutline& outline) {
+    elements += internal::elements_of(outline, variables_[i]->like());
+  });
+  return elements;
+}
+
+std::vector<int64_t> FactorExchange::elements_by_variable(int64_t worker) const {
+  std::vector<int64_t> elements(variables_.size());
+  for_each_outline(worker, [&](std::size_t i, int64_t, const FactorsOutline& outline) {
+    elements[i] += internal::elements_of(outline, variables_[i]->like());
+  });
+  return elements;
+}
+
+void FactorExchange::pack(const GradientTable& gradients, float* to) const {
+  const auto pack = [&](const at::Tensor& factor) {
+    std::memcpy(to, address_of(factor), static_cast<std::size_t>(factor.numel()) * sizeof(float));
+    to += padded(factor.numel());
+  };
+  for_each_outline(worker_, [&](std::size_t i, int64_t r, const FactorsOutline&) {
+    for (const Factors::Term& term : gradients.own_leaf(i, r - block(worker_).first).factors()->terms()) {
+      pack(term.left);
+      pack(term.right);
+    }
+  });
+}
+
+void FactorExchange::send(const GradientTable& gradients) {
+  const int64_t own = elements_of(worker_);
+  grow(packed_, own);
+  pack(gradients, static_cast<float*>(packed_.data_ptr()));
+  const auto bytes_at = [](const at::Tensor& memory, int64_t elements) {
+    return std::span(static_cast<std::byte*>(memory.data_ptr()), static_cast<std::size_t>(elements) * sizeof(float));
+  };
+  std::vector<std::span<const std::byte>> sent(arrived_.size(), bytes_at(packed_, own));
+  std::vector<std::span<std::byte>> received(arrived_.size());
+  for (int64_t w = 0; w < group_.num_workers(); ++w) {
+    if (w == worker_) continue;
+    const auto at = static_cast<std::size_t>(w);
+    grow(arrived_[at], elements_of(w));
+    received[at] = bytes_at(arrived_[at], elements_of(w));
+    bytes_sent_ += static_cast<int64_t>(sent[at].size());
+  }
+  for_each_outline(worker_, [&](std::size_t i, int64_t, const FactorsOutline& outline) {
+    bytes_of_variable_[i] += internal::elements_of(outline, variables_[i]->like()) *
+                             static_cast<int64_t>(sizeof(float)) * (group_.num_workers() - 1);
+  });
+  group_.rounds().exchange(sent, received);
+  for (int64_t w = 0; w < group_.num_workers(); ++w) {
+    if (w != worker_) unpack(w, arrived_[static_cast<std::size_t>(w)]);
+  }
+}
+
+void FactorExchange::set_leaves(GradientTable& gradients) const {
+  const Block own = block(worker_);
+  for (const std::size_t i : variables_of_step_) {
+    for (int64_t r = own.first; r < own.end(); ++r) gradients.set_leaf(i, r, gradients.own_leaf(i, r - own.first));
+  }
+  for (const OfReplica& one : from_others_) gradients.set_leaf(one.variable, one.replica, Leaf(*one.factors));
+}
+
+void FactorExchange::unpack(int64_t worker, const at::Tensor& memory) {
+  int64_t at = 0;
+  const auto next = [&](int64_t elements) {
+    return memory.narrow(0, std::exchange(at, at + padded(elements)), elements);
+  };
+  for_each_outline(worker, [&](std::size_t i, int64_t r, const FactorsOutline& outline) {
+    const at::Tensor& like = variables_[i]->like();
+    std::vector<Factors::Term> terms;
+    for (const FactorsOutline::Term& term : outline.terms) {
+      const at::Tensor left = next(Factors::left_size(term.samples, like.size(0)));
+      const at::Tensor right = next(Factors::right_size(term.samples, like.size(1)));
+      terms.push_back({term.samples, term.zero_sums, left, right});
+    }
+    from_others_.push_back(
+        {i, r, std::make_unique<const Factors>(like.size(0), like.size(1), outline.modes, std::move(terms))});
+  });
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,240 @@
+#include "lockstep/exchange/host_gradients.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "lockstep/comm/agreement.h"
+#include "lockstep/comm/host_memory.h"
+#include "lockstep/core/blocks.h"
+#include "lockstep/core/digest.h"
+#include "lockstep/core/loops/checksum.h"
+#include "lockstep/gradient/gradient_table.h"
+#include "lockstep/reduce/loops/stream_copy.h"
+#include "lockstep/replica/replica_group.h"
+#include "lockstep/variable/variable_state.h"
+
+namespace lockstep::internal {
+
+namespace {
+
+/// Each variable, sum and worker's factors begin at a multiple of it, so that no line of a cache belongs to two.
+constexpr int64_t kAlignment = 64;
+int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+}  // namespace
+
+HostGradients::HostGradients(std::vector<std::shared_ptr<VariableState>> variables, const ReplicaGroup& group,
+                             Hosts hosts)
+    : variables_(std::move(variables)),
+      group_(group),
+      hosts_(std::move(hosts)),
+      worker_(group.rounds().worker_index()),
+      num_workers_(group.num_workers()),
+      host_(hosts_.host_of(worker_)),
+      partial_sums_(group),
+      factors_(variables_, group) {
+  if (hosts_.count() > 1) sums_between_hosts_.emplace(hosts_, partial_sums_, group_);
+}
+
+void HostGradients::begin_step(const std::vector<GradientsOnWorkers>& all, const BlockShares& shares,
+                               const LaneRange& lanes, bool whole) {
+  factored_.assign(variables_.size(), 0);
+  std::vector<char> summed(variables_.size());
+  for (std::size_t i = 0; i < variables_.size(); ++i) {
+    if (all[i].gradients != Gradients::kSome) continue;
+    bool as_factors = !all[i].factors.empty();
+    if (as_factors && sums_between_hosts_) {
+      const at::Tensor& like = variables_[i]->like();
+      as_factors = travels_as_factors(like.size(0), like.size(1), all[i].factors, 2 * like.numel());
+    }
+    (as_factors ? factored_ : summed)[i] = 1;
+  }
+  factors_.begin_step(all, factored_);
+  factor_elements_ = factors_.elements_by_variable(worker_);
+  factor_places_.assign(1, 0);
+  for (int64_t w = 0; w < num_workers_; ++w)
+    factor_places_.push_back(factor_places_.back() + aligned(bytes_of_factors(w)));
+  // All blocks are packed: the owner of a slice is not the worker that updates its blocks.
+  whole = whole || sums_between_hosts_;
+  const bool is_new_layout = summed != summed_ || whole != whole_;
+  if (is_new_layout) lay_out(std::move(summed), shares, lanes, whole);
+  make_room(is_new_layout);
+  for (int64_t w = 0; w < num_workers_; ++w) {
+    const int64_t elements = factors_.elements_of(w);
+    if (w != worker_ && elements > 0) factors_.unpack(w, at::from_blob(factors_of(w), {elements}, at::kFloat));
+  }
+}
+
+void HostGradients::lay_out(std::vector<char> summed, const BlockShares& shares, const LaneRange& lanes, bool whole) {
+  summed_.clear();  // where memory is short, the next step begins again
+  places_.assign(variables_.size(), 0);
+  pieces_.clear();
+  sum_bytes_ = 0;
+  std::vector<SumsBetweenHosts::RowPiece> of_row;
+  for (std::size_t i = 0; i < variables_.size(); ++i) {
+    if (!summed[i]) continue;
+    places_[i] = sum_bytes_;
+    const at::Tensor& like = variables_[i]->numbers();
+    const auto size = static_cast<int64_t>(like.element_size());
+    const int64_t elements = kBlockBytes / size;
+    for (int64_t block = 0; block * elements < like.numel(); ++block) {
+      const int64_t offset = block * elements;
+      const int64_t count = std::min(elements, like.numel() - offset);
+      if (whole || !shares.has(lanes, i, block)) pieces_.push_back({i, offset, count});
+      if (sums_between_hosts_) of_row.push_back({like.scalar_type() == at::kDouble, count, sum_bytes_ + offset * size});
+    }
+    sum_bytes_ += aligned(variables_[i]->bytes());
+  }
+  if (sums_between_hosts_) sums_between_hosts_->lay_out(std::move(of_row), sum_bytes_);
+  streams_ = static_cast<std::size_t>(sum_bytes_) > kStreamedBytes;
+  whole_ = whole;
+  summed_ = std::move(summed);
+}
+
+int64_t HostGradients::bytes_of_step() const {
+  int64_t most = 0;
+  for (int64_t h = 0; h < hosts_.count(); ++h) {
+    int64_t sums = sums_between_hosts_ ? 1 : 0;
+    for (const int64_t w : hosts_.workers_of(h)) sums += static_cast<int64_t>(partial_sums_.subtrees(w).size());
+    most = std::max(most, sums * sum_bytes_);
+  }
+  return most + factor_places_.back();
+}
+
+int64_t HostGradients::bytes_of_factors(int64_t worker) const {
+  return factors_.elements_of(worker) * static_cast<int64_t>(sizeof(float));
+}
+
+void HostGradients::make_room(bool is_new_layout) {
+  // Every host allocates as much as the host that needs most. So all workers decide alike whether memory must grow.
+  const int64_t bytes = bytes_of_step();
+  const bool grows = bytes > room_;
+  if (!grows && !(sums_between_hosts_ && is_new_layout)) return;
+  // All workers come here in the same step, and where one of them gets no memory, none has it.
+  if (grows) {
+    room_ = 0;
+    memory_.reset();
+  }
+  std::shared_ptr<std::byte> memory;
+  // A worker that had made another call of the memory would get another piece of it.
+  HostMemory& of_host = *group_.rounds().host_memory();
+  const uint64_t place = Digest().with(of_host.calls()).with(bytes).value();
+  const auto get = [&](Proposal&) {
+    if (grows) memory = of_host.allocate(static_cast<std::size_t>(bytes));
+    if (sums_between_hosts_) sums_between_hosts_->make_room();
+  };
+  try {
+    agree_on_call(group_.rounds(), {.call = "memory of gradients", .signature = place, .step = group_.step()}, get);
+  } catch (...) {
+    summed_.clear();
+    throw;
+  }
+  if (grows) {
+    memory_ = std::move(memory);
+    room_ = bytes;
+  }
+  if (sums_between_hosts_) sums_between_hosts_->set_memory(memory_between_hosts());
+}
+
+std::byte* HostGradients::sums_of(int64_t worker, std::size_t subtree) const {
+  auto before = static_cast<int64_t>(subtree);
+  for (const int64_t w : hosts_.workers_of(host_)) {
+    if (w < worker) before += static_cast<int64_t>(partial_sums_.subtrees(w).size());
+  }
+  return memory_.get() + before * sum_bytes_;
+}
+
+float* HostGradients::factors_of(int64_t worker) const {
+  std::byte* const first = sums() + (sums_between_hosts_ ? sum_bytes_ : 0);
+  return reinterpret_cast<float*>(first + factor_places_[static_cast<std::size_t>(worker)]);
+}
+
+SumsBetweenHosts::Memory HostGradients::memory_between_hosts() const {
+  SumsBetweenHosts::Memory memory{.partial_sums = {}, .sums = sums()};
+  for (const int64_t w : hosts_.workers_of(host_)) {
+    memory.partial_sums.emplace_back();
+    for (std::size_t s = 0; s < partial_sums_.subtrees(w).size(); ++s)
+      memory.partial_sums.back().push_back(sums_of(w, s));
+  }
+  return memory;
+}
+
+void HostGradients::send_factors() {
+  if (!factors_.has_any()) return;
+  const auto place_of = [&](int64_t w) {
+    return std::span(reinterpret_cast<std::byte*>(factors_of(w)), static_cast<std::size_t>(bytes_of_factors(w)));
+  };
+  sums_between_hosts_->send_to_other_hosts(place_of(worker_), place_of);
+}
+
+Travelled HostGradients::travelled(std::size_t i) const {
+  using enum Travelled::As;
+  if (!sums_between_hosts_) return {};
+  if (i < factored_.size() && factored_[i]) {
+    const int64_t bytes = factor_elements_[i] * static_cast<int64_t>(sizeof(float));
+    return {.as = kFactors, .bytes = bytes * (hosts_.count() - 1)};
+  }
+  if (i >= summed_.size() || !summed_[i]) return {};
+  return {.as = kSums, .bytes = sums_between_hosts_->bytes_sent(places_[i], places_[i] + variables_[i]->bytes())};
+}
+
+void HostGradients::pack(const GradientTable& gradients, int lane, int num_lanes) {
+  if (lane == 0 && factors_.has_any()) factors_.pack(gradients, factors_of(worker_));
+  partial_sums_.restart(lane);
+  const Block own = block_of(static_cast<int64_t>(pieces_.size()), num_lanes, lane);
+  for (int64_t p = own.first; p < own.end(); ++p) {
+    const Piece& piece = pieces_[static_cast<std::size_t>(p)];
+    if (variables_[piece.variable]->number_type() == at::kDouble) {
+      pack_piece<double>(gradients, lane, piece);
+    } else {
+      pack_piece<float>(gradients, lane, piece);
+    }
+  }
+  if (streams_) end_stream_copies();
+}
+
+template <class T>
+void HostGradients::pack_piece(const GradientTable& gradients, int lane, const Piece& piece) {
+  const auto copy = [&](void* to, const void* from, std::size_t bytes) {
+    if (streams_) {
+      stream_copy(to, from, bytes);
+    } else {
+      std::memcpy(to, from, bytes);
+    }
+  };
+  const std::vector<Subtree>& own = partial_sums_.subtrees(worker_);
+  for (std::size_t s = 0; s < own.size(); ++s) {
+    auto* const to = reinterpret_cast<T*>(sums_of(worker_, s) + places_[piece.variable]) + piece.offset;
+    partial_sums_.write(gradients, lane, piece.variable, piece.offset, piece.count, own[s], to, copy);
+  }
+}
+
+void HostGradients::set_leaves(GradientTable& gradients) const {
+  if (sums_between_hosts_) {
+    // A sum stands as the leaf of the first replica.
+    for (std::size_t i = 0; i < variables_.size(); ++i) {
+      if (summed_[i]) gradients.set_leaf(i, 0, Leaf(sums() + places_[i]));
+    }
+    return factors_.set_leaves(gradients);
+  }
+  const Block own = block_of(group_.num_replicas(), num_workers_, worker_);
+  for (std::size_t i = 0; i < variables_.size(); ++i) {
+    if (!summed_[i]) continue;
+    for (int64_t r = own.first; r < own.end(); ++r) gradients.set_leaf(i, r, gradients.own_leaf(i, r - own.first));
+    // Each partial sum of another worker stands as the leaf of its subtree's first replica.
+    for (int64_t w = 0; w < num_workers_; ++w) {
+      if (w == worker_) continue;
+      const std::vector<Subtree>& theirs = partial_sums_.subtrees(w);
+      for (std::size_t s = 0; s < theirs.size(); ++s) {
+        gradients.set_leaf(i, theirs[s].first, Leaf(sums_of(w, s) + places_[i]));
+      }
+    }
+  }
+  factors_.set_leaves(gradients);
+}
+
+}  // namespace lockstep::internal

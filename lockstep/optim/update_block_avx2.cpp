@@ -1,3 +1,0 @@
-// The loops of update_block.inc for AVX2.
-#define LOCKSTEP_SIMD_NAMESPACE avx2
-#include "lockstep/optim/update_block.inc"

@@ -1,3 +1,0 @@
-// The loops of update_block.inc for AVX-512.
-#define LOCKSTEP_SIMD_NAMESPACE avx512
-#include "lockstep/optim/update_block.inc"

@@ -1,3 +1,0 @@
-// The loops of update_block.inc for the instructions that every processor has.
-#define LOCKSTEP_SIMD_NAMESPACE plain
-#include "lockstep/optim/update_block.inc"

@@ -1,3 +1,0 @@
-// The loops of tree_sum.inc for AVX2.
-#define LOCKSTEP_SIMD_NAMESPACE avx2
-#include "lockstep/reduce/tree_sum.inc"

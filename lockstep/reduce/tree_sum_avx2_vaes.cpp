@@ -1,3 +1,0 @@
-// The loops of tree_sum.inc for AVX2 and VAES.
-#define LOCKSTEP_SIMD_NAMESPACE avx2_vaes
-#include "lockstep/reduce/tree_sum.inc"
