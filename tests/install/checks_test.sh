@@ -22,6 +22,9 @@ broken tools/run/lines.cpp '1a const auto now = time(nullptr);' 'lines.cpp:2:.*m
 broken lockstep/core/log.h 1d 'log.h .*does not begin with a comment' check-layers
 broken cmake/layers.cmake 1,2d 'layers.cmake .*does not begin with a comment' check-layers
 broken scripts/format '2d' 'scripts/format .*does not begin with a comment' check-layers
+for i in {1..32}; do echo "// A file." >"lockstep/memory/file_$i.h"; done
+expect 1 'lockstep/memory has .* files .*more than 32' scripts/check-layers
+rm lockstep/memory/file_*.h
 
 expect 0 "^[0-9]+ files, [0-9]+ lines" scripts/check-walk
 broken lockstep/strategy/run.cpp '/^\/\/ Walk:/d' 'run.cpp has no line' check-walk
