@@ -1,4 +1,11 @@
-// One step from end to end: the checks around what the replicas do.
+// One step from end to end, in this order:
+//   before   the workers agree that they run the same batches; an evaluation is lent the values that buffers have for
+//            all; random streams begin anew (replica/replica_group.cpp);
+//   step     each replica's thread enters its context and calls the step function (replica/pool/replica_pool.cpp);
+//            then it looks for foreign writes, so that the error names the replica;
+//   after    findings of losses and seeds; buffers settle; variables are verified and averages exchanged, where it is
+//            time (finish_step); the workers agree that all have come here; the step is counted;
+//   failed   what the run has written is rolled back, except what completed optimizer steps have written.
 // Walk: data/distributed_dataset.cpp -> here -> replica/pool/replica_pool.cpp
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

@@ -139,4 +139,13 @@ auto as_tuple(const Args& args) {
   }
 }
 
+/// The arguments of a run, which stand before its step function, expanded.
+template <class... All>
+auto arguments_in(const std::tuple<All&...>& all) {
+  return [&]<std::size_t... I>(std::index_sequence<I...>) {
+    return std::tuple_cat(as_tuple(std::as_const(std::get<I>(all)))...);
+  }
+  (std::make_index_sequence<sizeof...(All) - 1>());
+}
+
 }  // namespace lockstep::internal

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -90,6 +91,41 @@ struct OfReplicas<std::tuple<T...>> {
     for (Value& value : values) all.push_back(std::move(std::get<I>(value)));
     return PerReplica<One>(std::move(all), first);
   }
+};
+
+/// What the replicas' calls of a step return, until all have returned.
+template <class Result>
+class StepResults {
+  using All = OfReplicas<Result>;
+  struct Slot {  // its own struct, so that replicas never share a word, as in a vector of bool
+    std::optional<typename All::Value> value;
+  };
+
+ public:
+  explicit StepResults(int64_t replicas) : slots_(static_cast<std::size_t>(replicas)) {}
+  template <class Call>
+  void keep(int64_t r, const Call& call) {
+    slots_[static_cast<std::size_t>(r)].value.emplace(call());
+  }
+  auto take(ReplicaId first) {
+    std::vector<typename All::Value> results;
+    results.reserve(slots_.size());
+    for (Slot& slot : slots_) results.push_back(std::move(*slot.value));  // NOLINT(bugprone-unchecked-optional-access)
+    return All::from(std::move(results), first);
+  }
+
+ private:
+  std::vector<Slot> slots_;  // each used by its replica's thread
+};
+template <>
+class StepResults<void> {
+ public:
+  explicit StepResults(int64_t /*replicas*/) {}
+  template <class Call>
+  void keep(int64_t /*r*/, const Call& call) {
+    call();
+  }
+  void take(ReplicaId /*first*/) {}
 };
 
 /// A module holder, or a shared_ptr to a module.

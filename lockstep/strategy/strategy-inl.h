@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <source_location>
 #include <string>
 #include <string_view>
@@ -19,20 +18,13 @@
 namespace lockstep {
 
 template <class... ArgumentsAndFn>
-auto Strategy::expand_and_run(Mode mode, ArgumentsAndFn&... arguments_and_fn) {
+auto Strategy::run_step(Mode mode, ArgumentsAndFn&... arguments_and_fn) {
   static_assert(sizeof...(ArgumentsAndFn) > 0, "lockstep: run and evaluate need a step function");
-  constexpr std::size_t kArguments = sizeof...(ArgumentsAndFn) - 1;
   const auto all = std::tie(arguments_and_fn...);
-  return [&]<std::size_t... I>(std::index_sequence<I...>) {
-    return check_and_run(mode, std::tuple_cat(internal::as_tuple(std::as_const(std::get<I>(all)))...),
-                         std::get<kArguments>(all));
-  }
-  (std::make_index_sequence<kArguments>());
-}
-
-template <class Refs, class Fn>
-auto Strategy::check_and_run(Mode mode, const Refs& args, Fn& fn) {
-  using Step = internal::StepFunction<Fn, Refs>;
+  const auto args = internal::arguments_in(all);
+  auto& fn = std::get<sizeof...(ArgumentsAndFn) - 1>(all);
+  using Fn = std::remove_reference_t<decltype(fn)>;
+  using Step = internal::StepFunction<Fn, std::remove_const_t<decltype(args)>>;
   static_assert(
       !Step::kLacksContext,
       "lockstep: the step function must be callable as fn(ReplicaContext&, const Batch&): its first parameter "
@@ -50,49 +42,36 @@ auto Strategy::check_and_run(Mode mode, const Refs& args, Fn& fn) {
                 "PerReplica its component, for a tuple each element)");
   if constexpr (Step::kFits) {
     const char* const name = mode == Mode::kEvaluate ? "evaluate" : "run";
-    const int64_t replicas = num_local_replicas();
-    const int64_t all_replicas = num_replicas();
-    std::apply([&](const auto&... each) { (internal::check_argument(name, each, replicas), ...); }, args);
-    if (mode == Mode::kStep && step() == 0) std::apply([&](const auto&... each) { (watch(each), ...); }, args);
+    const auto for_each = [&](const auto& visit) {
+      std::apply([&](const auto&... each) { (visit(each), ...); }, args);
+    };
+    for_each([&](const auto& each) { internal::check_argument(name, each, num_local_replicas()); });
+    if (mode == Mode::kStep && step() == 0) for_each([&](const auto& each) { watch(each); });
     std::string origins;
-    std::apply([&](const auto&... each) { (internal::add_origin(origins, each), ...); }, args);
     std::vector<internal::BatchKey> keys;
-    std::apply([&](const auto&... each) { (internal::BatchesIn<std::decay_t<decltype(each)>>::add(keys, each), ...); },
-               args);
+    for_each([&](const auto& each) {
+      internal::add_origin(origins, each);
+      internal::BatchesIn<std::decay_t<decltype(each)>>::add(keys, each);
+    });
     const internal::RunBatches given(batch_uses(), keys, mode == Mode::kEvaluate);
-    return run_and_collect(mode, origins, [&](ReplicaContext& context, int64_t r) -> decltype(auto) {
+    const auto call = [&](ReplicaContext& context, int64_t r) -> decltype(auto) {
       return std::apply(
           [&](const auto&... each) -> decltype(auto) {
             internal::BatchShare share;
-            (internal::add_share(share, each, r, all_replicas), ...);
+            (internal::add_share(share, each, r, num_replicas()), ...);
             set_share(context, share);
             return fn(context, internal::component_of(each, r)...);
           },
           args);
+    };
+    internal::StepResults<std::decay_t<decltype(call(std::declval<ReplicaContext&>(), int64_t{}))>> results(
+        num_local_replicas());
+    run_replicas(mode, origins, [&](ReplicaContext& context, int64_t r) {
+      results.keep(r, [&]() -> decltype(auto) { return call(context, r); });
     });
+    return results.take(first_replica());
   } else {
     return PerReplica<at::Tensor>();
-  }
-}
-
-template <class Call>
-auto Strategy::run_and_collect(Mode mode, std::string_view origins, const Call& call) {
-  using Result = std::decay_t<std::invoke_result_t<const Call&, ReplicaContext&, int64_t>>;
-  if constexpr (std::is_void_v<Result>) {
-    run_replicas(mode, origins, [&](ReplicaContext& context, int64_t r) { call(context, r); });
-  } else {
-    using All = internal::OfReplicas<Result>;
-    struct Slot {  // its own struct, so that replicas never share a word, as in a vector of bool
-      std::optional<typename All::Value> value;
-    };
-    std::vector<Slot> slots(static_cast<std::size_t>(num_local_replicas()));
-    run_replicas(mode, origins, [&](ReplicaContext& context, int64_t r) {
-      slots[static_cast<std::size_t>(r)].value.emplace(call(context, r));
-    });
-    std::vector<typename All::Value> results;
-    results.reserve(slots.size());
-    for (Slot& slot : slots) results.push_back(std::move(*slot.value));  // NOLINT(bugprone-unchecked-optional-access)
-    return All::from(std::move(results), first_replica());
   }
 }
 

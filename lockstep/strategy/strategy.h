@@ -113,7 +113,7 @@ class Strategy {
   /// each replica trains locally, nothing is rolled back once such a step has changed it.
   template <class... ArgumentsAndFn>
   auto run(ArgumentsAndFn&&... arguments_and_fn) {
-    return expand_and_run(Mode::kStep, arguments_and_fn...);
+    return run_step(Mode::kStep, arguments_and_fn...);
   }
   /// run() with gradients off, with all modules of the strategy in evaluation mode (their modes are restored after it),
   /// and with random streams that training does not use. Where replicas have different values of a module's buffer, all
@@ -121,7 +121,7 @@ class Strategy {
   /// not advance. Where it throws, gradients stay as they are.
   template <class... ArgumentsAndFn>
   auto evaluate(ArgumentsAndFn&&... arguments_and_fn) {
-    return expand_and_run(Mode::kEvaluate, arguments_and_fn...);
+    return run_step(Mode::kEvaluate, arguments_and_fn...);
   }
 
   /// Reduces the tensors of all replicas to one, in tree order. Without `axes` the tensors have one shape, and kMean
@@ -348,12 +348,9 @@ class Strategy {
     internal::RuleOptions options;
   };
 
+  /// Checks the arguments and lets run_replicas() call the step function, the last of them, with the others.
   template <class... ArgumentsAndFn>
-  auto expand_and_run(Mode mode, ArgumentsAndFn&... arguments_and_fn);
-  template <class Refs, class Fn>
-  auto check_and_run(Mode mode, const Refs& args, Fn& fn);
-  template <class Call>
-  auto run_and_collect(Mode mode, std::string_view origins, const Call& call);
+  auto run_step(Mode mode, ArgumentsAndFn&... arguments_and_fn);
   /// `origins` says which batches the run is given: it must be the same on all workers.
   void run_replicas(Mode mode, std::string_view origins, internal::FunctionRef<void(ReplicaContext&, int64_t)> body);
   DistributedDataset deal(std::shared_ptr<const internal::Deal> deal) const;
