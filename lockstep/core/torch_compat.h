@@ -57,11 +57,11 @@ inline constexpr bool kAutocastCachePerThread = !LOCKSTEP_TORCH_AT_LEAST(2, 0);
 at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values);
 
 /// The dispatch key of tensors without memory. It comes after autograd and before the kernels that compute. LibTorch's
-/// C++ libraries have no kernel under it.
+/// C++ libraries have no kernel under it; intercept/keys.h says which the library has.
 inline constexpr c10::DispatchKey kLazyKey = c10::DispatchKey::Fake;
 
 /// A dense float32 matrix of the host that has no memory until it is materialized. Until then it has kLazyKey, so that
-/// a kernel under that key sees each operator that is given the tensor.
+/// a listener (intercept/operator_listener.h) hears each operator that is given the tensor.
 class LazyTensor : public c10::TensorImpl {
  public:
   /// Computes the matrix and adopts its memory, if that has not happened yet.

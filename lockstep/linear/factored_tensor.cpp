@@ -1,22 +1,23 @@
 #include "lockstep/linear/factored_tensor.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <array>
 #include <mutex>
 #include <optional>
+#include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
+#include "lockstep/intercept/operator_listener.h"
 #include "lockstep/linear/factored_weights.h"
 #include "lockstep/variable/variable_state.h"
 
@@ -170,10 +171,14 @@ void materialize_all(const c10::IValue& value) {
   if (value.isTensor()) {
     materialize(value.toTensor());
   } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorVector()) materialize_all(tensor);
+    for (const at::Tensor& tensor : value.toTensorVector()) materialize(tensor);
   } else if (value.isList()) {
     for (const c10::IValue& one : value.toListRef()) materialize_all(one);
   }
+}
+
+bool is_without_memory(const c10::IValue& value) {
+  return value.isTensor() && value.toTensor().defined() && value.toTensor().key_set().has(kLazyKey);
 }
 
 /// t(), detach() or alias() of a tensor without memory; undefined where there is more to do.
@@ -198,35 +203,34 @@ at::Tensor added(const at::Tensor& a, const at::Tensor& b, const at::Scalar& alp
   return Matrix::view_of(sum, left->transposed());
 }
 
-/// For each operator that is given a tensor without memory. Autograd and the version counters come before it.
-void materialize_and_go_on(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  const std::string& name = op.schema().name();
-  const std::size_t arguments = op.schema().arguments().size();
-  const auto argument = [&](std::size_t i) -> const c10::IValue& { return (*stack)[stack->size() - arguments + i]; };
-  at::Tensor result;
-  if (name == "aten::t" || name == "aten::detach" || name == "aten::alias") {
-    result = viewed(name, argument(0).toTensor());
-  } else if ((name == "aten::add" || name == "aten::add_") && op.schema().overload_name() == "Tensor") {
-    result = added(argument(0).toTensor(), argument(1).toTensor(), argument(2).toScalar(), name == "aten::add_");
+/// Hears each operator that is given a tensor without memory. Autograd and the version counters come before it.
+class TensorsWithoutMemory final : public OperatorListener {
+ public:
+  void hear(OperatorCall& call) override {
+    const std::span<c10::IValue> inputs = call.inputs();
+    if (!inputs.empty() && is_without_memory(inputs[0])) {
+      at::Tensor result = result_without_memory(call);
+      if (result.defined()) return call.answer(std::move(result));
+    }
+    for (const c10::IValue& input : inputs) materialize_all(input);
   }
-  if (result.defined()) {
-    stack->resize(stack->size() - arguments);
-    stack->emplace_back(std::move(result));
-    return;
+
+ private:
+  /// Undefined where the operator needs the tensors' memory.
+  static at::Tensor result_without_memory(OperatorCall& call) {
+    const std::string& name = call.name();
+    const std::span<c10::IValue> inputs = call.inputs();
+    if (name == "aten::t" || name == "aten::detach" || name == "aten::alias") return viewed(name, inputs[0].toTensor());
+    if ((name != "aten::add" && name != "aten::add_") || call.overload() != "Tensor") return {};
+    return added(inputs[0].toTensor(), inputs[1].toTensor(), inputs[2].toScalar(), name == "aten::add_");
   }
-  for (std::size_t i = 0; i < arguments; ++i) materialize_all(argument(i));
-  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kLazyKey), stack);
-}
+};
 
 }  // namespace
 
 void register_factored_tensors() {
-  // Never destroyed, as in random_streams.cpp.
-  [[gnu::used]] static auto* const all = [] {
-    auto* library = new torch::Library(torch::Library::IMPL, "_", kLazyKey, __FILE__, __LINE__);
-    library->fallback(torch::CppFunction::makeFromBoxedFunction<&materialize_and_go_on>());
-    return library;
-  }();
+  static auto* const listener = new TensorsWithoutMemory;  // never destroyed, as listeners are
+  listen_below_autograd(ListenerRank::kTensorsWithoutMemory, *listener);
 }
 
 void materialize(const at::Tensor& tensor) {

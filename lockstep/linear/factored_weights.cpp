@@ -56,18 +56,6 @@ Weights::Weight weight_with(const at::Tensor& component) {
 
 /// The weight whose gradient the product `left` times `right` is; without a variable where it cannot stay factors.
 Weights::Weight weight_of(const at::Tensor& left, const at::Tensor& right) {
-  if (at::GradMode::is_enabled() || left.dim() != 2 || right.dim() != 2 || !is_plain_float(left) ||
-      !is_plain_float(right))
-    return {};
-  // Under autocast the operands are still to be cast.
-  if (!c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastCPU)) return {};
-  const int64_t samples = left.size(1);
-  if (samples < 1 || samples != right.size(0)) return {};
-  if (left.size(0) * right.size(1) < weights().fewest_elements.load(std::memory_order_relaxed)) return {};
-  // The only layouts in which LibTorch's backward computes such gradients, and in which their order is compared.
-  // A dimension of size 1 may have any stride, which changes the product that LibTorch asks for.
-  if (left.stride(0) != 1 || left.stride(1) != left.size(0)) return {};
-  if (right.stride(0) != right.size(1) || right.stride(1) != 1) return {};
   const at::Tensor weight = weight_of_running_product();
   if (!weight.defined() || weight.dim() != 2) return {};
   if (weight.size(0) != left.size(0) || weight.size(1) != right.size(1)) return {};
@@ -90,7 +78,23 @@ GradientForm form_of(const VariableState& variable, Factoring factoring) {
 
 }  // namespace
 
+bool may_stay_factors(const at::Tensor& left, const at::Tensor& right) {
+  if (at::GradMode::is_enabled() || left.dim() != 2 || right.dim() != 2 || !is_plain_float(left) ||
+      !is_plain_float(right))
+    return false;
+  // Under autocast the operands are still to be cast.
+  if (!c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastCPU)) return false;
+  const int64_t samples = left.size(1);
+  if (samples < 1 || samples != right.size(0)) return false;
+  if (left.size(0) * right.size(1) < weights().fewest_elements.load(std::memory_order_relaxed)) return false;
+  // The only layouts in which LibTorch's backward computes such gradients, and in which their order is compared.
+  // A dimension of size 1 may have any stride, which changes the product that LibTorch asks for.
+  return left.stride(0) == 1 && left.stride(1) == left.size(0) && right.stride(0) == right.size(1) &&
+         right.stride(1) == 1;
+}
+
 at::Tensor factored_gradient(const at::Tensor& left, const at::Tensor& right) {
+  if (!may_stay_factors(left, right)) return {};
   const Weights::Weight weight = weight_of(left, right);
   const std::shared_ptr<VariableState>& variable = weight.variable;
   if (!variable) return {};

@@ -37,6 +37,10 @@ class FactoredWeights {
   std::vector<std::shared_ptr<VariableState>> variables_;
 };
 
+/// Whether `left` times `right` may be the gradient of a weight that a FactoredWeights has taken. Cheap, and false for
+/// nearly all products.
+bool may_stay_factors(const at::Tensor& left, const at::Tensor& right);
+
 /// What a replica's aten::mm gives for `left` times `right`: a tensor without memory (make_factored()) where that is
 /// the gradient of a weight that a FactoredWeights has taken, otherwise an undefined tensor.
 at::Tensor factored_gradient(const at::Tensor& left, const at::Tensor& right);

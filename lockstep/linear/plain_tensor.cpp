@@ -3,12 +3,15 @@
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
 
+#include "lockstep/intercept/scopes.h"
+
 namespace lockstep::internal {
 
 namespace {
 
 c10::DispatchKeySet keys_of_plain_tensor(bool inference_mode) {
   const c10::InferenceMode scope(inference_mode);  // the caller's thread may be in either mode
+  const UnheardScope not_of_the_step;              // nor is this the program's call
   return at::empty({0}, at::kFloat).key_set();
 }
 

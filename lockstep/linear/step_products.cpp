@@ -4,20 +4,21 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/addmm_ops.h>
 #include <ATen/ops/mm_ops.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/library.h>
 
 #include <atomic>
 #include <optional>
+#include <span>
+#include <utility>
 
 #include "lockstep/core/switches.h"
 #include "lockstep/core/torch_compat.h"
-#include "lockstep/linear/factored_tensor.h"
+#include "lockstep/intercept/bring_below.h"
+#include "lockstep/intercept/operator_listener.h"
+#include "lockstep/intercept/scopes.h"
 #include "lockstep/linear/factored_weights.h"
 #include "lockstep/linear/few_samples_product.h"
 #include "lockstep/linear/plain_tensor.h"
 #include "lockstep/linear/product_order.h"
-#include "lockstep/replica/random_streams.h"
 
 namespace lockstep::internal {
 
@@ -55,8 +56,6 @@ bool is_dense(const at::Tensor& matrix) { return matrix.stride(1) == 1 && matrix
 
 /// `left` times `right`, plus `bias` where it is defined; undefined where it is left to LibTorch.
 at::Tensor few_samples_product(const at::Tensor& left, const at::Tensor& right, const at::Tensor& bias) {
-  // A tensor without memory brings its products here from any thread.
-  if (!c10::impl::tls_is_dispatch_key_included(kStepKey)) return {};
   if (!may_have_few_samples(left, right) || !is_plain(left) || !is_plain(right) || !is_dense(left)) return {};
   // In both products of a linear layer its weight is to the right: transposed for the output, as it is for the gradient
   // of the input.
@@ -92,58 +91,61 @@ at::Tensor few_samples_product(const at::Tensor& left, const at::Tensor& right, 
   return result;
 }
 
-c10::DispatchKeySet after(c10::DispatchKeySet keys, c10::DispatchKey key) {
-  return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, key);
+/// Which calls the listeners below hear. Both stand below autograd, because autograd has to record a product before it
+/// is computed.
+bool may_be_ours(const at::Tensor& left, const at::Tensor& right) {
+  return may_have_few_samples(left, right) || may_stay_factors(left, right);
+}
+bool sum_may_be_ours(const at::Tensor& /*bias*/, const at::Tensor& left, const at::Tensor& right,
+                     const at::Scalar& /*beta*/, const at::Scalar& /*alpha*/) {
+  return may_have_few_samples(left, right);
 }
 
-/// For what comes after the step's own kernel. Autograd has to record a product before it is computed, so one that may
-/// be the library's own meets a second kernel below autograd: that of kLazyKey.
-c10::DispatchKeySet keys_after_step(c10::DispatchKeySet keys, const at::Tensor& left, const at::Tensor& right) {
-  const c10::DispatchKeySet rest = after(keys, kStepKey);
-  return may_have_few_samples(left, right) ? rest | c10::DispatchKeySet(kLazyKey) : rest;
-}
-
-at::Tensor mm_in_step(c10::DispatchKeySet keys, const at::Tensor& left, const at::Tensor& right) {
-  at::Tensor gradient = factored_gradient(left, right);
-  if (gradient.defined()) return gradient;
-  return at::_ops::mm::redispatch(keys_after_step(keys, left, right), left, right);
-}
-
-at::Tensor addmm_in_step(c10::DispatchKeySet keys, const at::Tensor& bias, const at::Tensor& left,
-                         const at::Tensor& right, const at::Scalar& beta, const at::Scalar& alpha) {
-  return at::_ops::addmm::redispatch(keys_after_step(keys, left, right), bias, left, right, beta, alpha);
-}
-
-at::Tensor mm_below_autograd(c10::DispatchKeySet keys, const at::Tensor& left, const at::Tensor& right) {
-  for (const at::Tensor& operand : {left, right}) materialize(operand);
-  at::Tensor product = few_samples_product(left, right, {});
-  return product.defined() ? product : at::_ops::mm::redispatch(after(keys, kLazyKey), left, right);
-}
-
-at::Tensor addmm_below_autograd(c10::DispatchKeySet keys, const at::Tensor& bias, const at::Tensor& left,
-                                const at::Tensor& right, const at::Scalar& beta, const at::Scalar& alpha) {
-  for (const at::Tensor& operand : {bias, left, right}) materialize(operand);
-  if (!beta.isComplex() && !alpha.isComplex() && beta.toDouble() == 1 && alpha.toDouble() == 1) {
-    at::Tensor product = few_samples_product(left, right, bias);
-    if (product.defined()) return product;
+class FactoredGradients final : public OperatorListener {
+ public:
+  void hear(OperatorCall& call) override {
+    const std::span<c10::IValue> inputs = call.inputs();
+    // A tensor without memory, and a ListeningScope, bring products here from any thread.
+    if (!is_intercepted()) return;
+    at::Tensor gradient = factored_gradient(inputs[0].toTensor(), inputs[1].toTensor());
+    if (gradient.defined()) call.answer(std::move(gradient));
   }
-  return at::_ops::addmm::redispatch(after(keys, kLazyKey), bias, left, right, beta, alpha);
-}
+};
 
-void register_kernels() {
-  // Never destroyed, as in random_streams.cpp.
-  [[gnu::used]] static auto* const in_step = [] {
-    auto* library = new torch::Library(torch::Library::IMPL, "aten", kStepKey, __FILE__, __LINE__);
-    library->impl("mm", TORCH_FN(mm_in_step));
-    library->impl("addmm", TORCH_FN(addmm_in_step));
-    return library;
-  }();
-  [[gnu::used]] static auto* const below_autograd = [] {
-    auto* library = new torch::Library(torch::Library::IMPL, "aten", kLazyKey, __FILE__, __LINE__);
-    library->impl("mm", TORCH_FN(mm_below_autograd));
-    library->impl("addmm", TORCH_FN(addmm_below_autograd));
-    return library;
-  }();
+class StepProducts final : public OperatorListener {
+ public:
+  explicit StepProducts(const c10::OperatorHandle& mm) : mm_(mm) {}
+
+  void hear(OperatorCall& call) override {
+    const std::span<c10::IValue> inputs = call.inputs();
+    if (!is_intercepted()) return;
+    at::Tensor product;
+    if (&call.op().schema() == &mm_.schema()) {
+      product = few_samples_product(inputs[0].toTensor(), inputs[1].toTensor(), {});
+    } else if (is_one(inputs[3].toScalar()) && is_one(inputs[4].toScalar())) {
+      product = few_samples_product(inputs[1].toTensor(), inputs[2].toTensor(), inputs[0].toTensor());
+    }
+    if (product.defined()) call.answer(std::move(product));
+  }
+
+ private:
+  static bool is_one(const at::Scalar& number) { return !number.isComplex() && number.toDouble() == 1; }
+
+  const c10::OperatorHandle mm_;
+};
+
+bool register_listeners() {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  const c10::OperatorHandle mm = dispatcher.findSchemaOrThrow("aten::mm", "");
+  const c10::OperatorHandle addmm = dispatcher.findSchemaOrThrow("aten::addmm", "");
+  // Never destroyed, as listeners are.
+  static auto* const gradients = new FactoredGradients;
+  static auto* const products = new StepProducts(mm);
+  listen_below_autograd(ListenerRank::kFactoredGradients, *gradients, {mm});
+  listen_below_autograd(ListenerRank::kFewSamplesProducts, *products, {mm, addmm});
+  bring_below_autograd<at::_ops::mm, &may_be_ours>("mm");
+  bring_below_autograd<at::_ops::addmm, &sum_may_be_ours>("addmm");
+  return true;
 }
 
 Choice asked() {
@@ -155,8 +157,8 @@ Choice asked() {
 
 void use_step_products() {
   const Choice now = asked();
-  if (!kTellsRunningNode) return;  // before LibTorch 2.0, these kernels have not been tried
-  register_kernels();
+  if (!kTellsRunningNode) return;  // before LibTorch 2.0, these listeners have not been tried
+  [[maybe_unused]] static const bool registered = register_listeners();
   choice = now;
 }
 

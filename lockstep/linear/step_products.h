@@ -6,10 +6,10 @@
 
 namespace lockstep::internal {
 
-/// Gives both operators their kernels, once in the process, and reads LOCKSTEP_FEW_SAMPLES_PRODUCTS: "off" leaves all
-/// products to LibTorch, "always" takes those of small weights too, for tests, and "auto" is as if unset. Throws a
-/// UsageError for any other text. The choice holds for all strategies until the next call. Call where a strategy is
-/// made, before its replicas compute.
+/// Listens to both operators (intercept/operator_listener.h), once in the process, and reads
+/// LOCKSTEP_FEW_SAMPLES_PRODUCTS: "off" leaves all products to LibTorch, "always" takes those of small weights too, for
+/// tests, and "auto" is as if unset. Throws a UsageError for any other text. The choice holds for all strategies until
+/// the next call. Call where a strategy is made, before its replicas compute.
 ///
 /// A product of few samples is computed by few_samples_products() where that is faster and has LibTorch's bits, which
 /// is tried once for each shape. Outside of replicas' threads, and before LibTorch 2.0, nothing changes.

@@ -1,14 +1,11 @@
 // Gives LibTorch's random operators the generator of their thread's stream. They take an optional generator and fall
-// back to a global one. A kernel under a dispatch key that only threads in a RandomScope include fills this argument
-// in, whichever code calls the operator: torch::nn::Dropout, torch::randn, the user. All other operators fall through
-// the key at no cost.
+// back to a global one. A listener above autograd fills this argument in, whichever code calls the operator:
+// torch::nn::Dropout, torch::randn, the user.
 #include "lockstep/replica/random_streams.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/PhiloxRNGEngine.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/library.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -16,7 +13,11 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
+#include <utility>
 #include <vector>
+
+#include "lockstep/intercept/operator_listener.h"
 
 namespace lockstep::internal {
 
@@ -30,10 +31,10 @@ bool is_optional_of(const c10::Argument& argument, c10::TypeKind kind) {
 }
 
 /// Fills in the generator of one operator.
-class FillGenerator final : public c10::OperatorKernel {
+class FillGenerator final : public OperatorListener {
  public:
-  explicit FillGenerator(const c10::FunctionSchema& schema) : num_arguments_(schema.arguments().size()) {
-    for (std::size_t i = 0; i < num_arguments_; ++i) {
+  explicit FillGenerator(const c10::FunctionSchema& schema) {
+    for (std::size_t i = 0; i < schema.arguments().size(); ++i) {
       const c10::Argument& argument = schema.arguments()[i];
       if (is_optional_of(argument, c10::TypeKind::GeneratorType)) generator_ = i;
       if (is_optional_of(argument, c10::TypeKind::DeviceObjType)) device_ = i;
@@ -43,26 +44,19 @@ class FillGenerator final : public c10::OperatorKernel {
 
   bool applies() const { return generator_.has_value(); }
 
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-    if (generator_ && current_stream) {
-      c10::IValue& generator = argument(*stack, *generator_);
-      if (generator.isNone() && on_cpu(*stack)) generator = current_stream->generator();
-    }
-    op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kStepKey), stack);
+  void hear(OperatorCall& call) override {
+    if (!current_stream) return;
+    const std::span<c10::IValue> inputs = call.inputs();
+    if (inputs[*generator_].isNone() && on_cpu(inputs)) inputs[*generator_] = current_stream->generator();
   }
 
  private:
-  c10::IValue& argument(torch::jit::Stack& stack, std::size_t i) const {
-    return stack[stack.size() - num_arguments_ + i];
-  }
-
-  bool on_cpu(torch::jit::Stack& stack) const {
-    if (tensor_) return argument(stack, *tensor_).toTensor().device().is_cpu();
-    if (device_ && !argument(stack, *device_).isNone()) return argument(stack, *device_).toDevice().is_cpu();
+  bool on_cpu(std::span<const c10::IValue> inputs) const {
+    if (tensor_) return inputs[*tensor_].toTensor().device().is_cpu();
+    if (device_ && !inputs[*device_].isNone()) return inputs[*device_].toDevice().is_cpu();
     return true;
   }
 
-  std::size_t num_arguments_;
   std::optional<std::size_t> generator_;
   std::optional<std::size_t> device_;
   std::optional<std::size_t> tensor_;
@@ -73,21 +67,17 @@ StreamKey of_name(uint64_t seed, StreamPurpose purpose, std::string_view name) {
   return {seed, purpose, static_cast<int64_t>(hash >> 40), static_cast<int64_t>(hash & 0xffffffffu)};
 }
 
-int register_kernels() {
-  // Registrations are never destroyed: replicas of static strategies may still run while static objects are destroyed.
-  static auto* others = new torch::Library(torch::Library::IMPL, "_", kStepKey, __FILE__, __LINE__);
-  others->fallback(torch::CppFunction::makeFallthrough());
-  static auto* aten = new torch::Library(torch::Library::IMPL, "aten", kStepKey, __FILE__, __LINE__);
+int register_listeners() {
   auto& dispatcher = c10::Dispatcher::singleton();
   int count = 0;
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     if (name.name.rfind("aten::", 0) != 0) continue;
     const auto op = dispatcher.findSchema(name);
     if (!op) continue;
-    auto kernel = std::make_unique<FillGenerator>(op->schema());
-    if (!kernel->applies()) continue;
-    const std::string full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-    aten->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
+    auto listener = std::make_unique<FillGenerator>(op->schema());
+    if (!listener->applies()) continue;
+    listen_above_autograd(*op, *listener);
+    static_cast<void>(listener.release());  // it is never destroyed
     ++count;
   }
   return count;
@@ -130,16 +120,9 @@ const at::Generator& RandomStream::generator() {
   return generator_;
 }
 
-RandomScope::RandomScope(RandomStream& stream)
-    : outer_(current_stream), key_was_included_(c10::impl::tls_is_dispatch_key_included(kStepKey)) {
-  current_stream = &stream;
-  if (!key_was_included_) c10::impl::tls_set_dispatch_key_included(kStepKey, true);
-}
+RandomScope::RandomScope(RandomStream& stream) : outer_(std::exchange(current_stream, &stream)) {}
 
-RandomScope::~RandomScope() {
-  current_stream = outer_;
-  if (!key_was_included_) c10::impl::tls_set_dispatch_key_included(kStepKey, false);
-}
+RandomScope::~RandomScope() { current_stream = outer_; }
 
 namespace {
 
@@ -216,7 +199,7 @@ bool DefaultGeneratorWatch::was_seeded() const {
 }
 
 int intercept_random_operators() {
-  static const int count = register_kernels();
+  static const int count = register_listeners();
   return count;
 }
 

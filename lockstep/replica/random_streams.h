@@ -4,16 +4,13 @@
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/TensorBody.h>
-#include <c10/core/DispatchKey.h>
 
 #include <cstdint>
 #include <string_view>
 
-namespace lockstep::internal {
+#include "lockstep/intercept/scopes.h"
 
-/// The dispatch key that the threads of a RandomScope include, and so all threads of a step. LibTorch itself leaves it
-/// free; it stands before autograd and autocast. Operators without a kernel under it fall through it at no cost.
-inline constexpr c10::DispatchKey kStepKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
+namespace lockstep::internal {
 
 /// What a stream is for; streams of different purposes never coincide.
 enum class StreamPurpose : uint8_t {
@@ -71,8 +68,8 @@ class RandomScope {
   RandomScope& operator=(const RandomScope&) = delete;
 
  private:
-  RandomStream* outer_;
-  bool key_was_included_;
+  RandomStream* const outer_;
+  const InterceptedScope intercepted_;
 };
 
 /// Puts LibTorch's default generator back at its end, if the program has seeded it meanwhile (torch::manual_seed): what
