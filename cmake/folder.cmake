@@ -1,7 +1,7 @@
 # How the files of a folder of lockstep/ are compiled.
 include(${PROJECT_SOURCE_DIR}/cmake/layers.cmake)
 
-# The library's inner loops are compiled once for each set of vector instructions; core/simd.cpp chooses at run time.
+# The library's inner loops are compiled once for each set of vector instructions; core/loops/simd.cpp chooses at run time.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(lockstep_vector_sets avx2 avx2_vaes avx512)
   set(flags_avx2 -mavx2)

@@ -23,7 +23,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/core/log.h"
-#include "lockstep/data/deal/read_pool.h"
+#include "lockstep/data/read_pool.h"
 #include "lockstep/reduce/operands.h"
 #include "lockstep/replica/pool/cores.h"
 #include "lockstep/strategy/strategy_access.h"

@@ -16,7 +16,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/core/log.h"
-#include "lockstep/data/deal/read_pool.h"
+#include "lockstep/data/read_pool.h"
 #include "lockstep/optim/forms/sliced_slots.h"
 #include "lockstep/replica/pool/cores.h"
 #include "lockstep/strategy/strategy_access.h"

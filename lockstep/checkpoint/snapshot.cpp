@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "lockstep/data/deal/read_pool.h"
+#include "lockstep/data/read_pool.h"
 #include "lockstep/reduce/loops/stream_copy.h"
 #include "lockstep/replica/pool/cores.h"
 

@@ -40,6 +40,7 @@ class ByteWriter {
   }
   /// How many they are, in 8 bytes, and the values.
   template <std::ranges::contiguous_range Values>
+  requires PlainBytes<std::ranges::range_value_t<Values>>
   void put_list(const Values& values) {
     put(uint64_t{values.size()});
     put_all(values);
@@ -121,7 +122,7 @@ class MessageReader {
     return bytes;
   }
   std::string_view get_text() { return get_bytes(get<uint64_t>()); }
-  /// How many things follow, of which each has at least so many bytes.
+  /// How many things follow, of which each has at least so many bytes, which are not 0.
   template <std::unsigned_integral Count = uint64_t>
   std::size_t get_count(std::size_t bytes_of_each) {
     const auto count = get<Count>();

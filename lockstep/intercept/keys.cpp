@@ -63,11 +63,12 @@ void register_above_autograd(const std::string& name, torch::CppFunction kernel)
   static auto* const names = new std::set<std::string>;  // guarded by mutex
   static auto* const library = new torch::Library(torch::Library::IMPL, "aten", kAboveAutograd, __FILE__, __LINE__);
   const std::lock_guard<std::mutex> lock(mutex);
-  if (!names->insert(name).second) {
+  if (names->contains(name)) {
     throw InternalError("LS-INTERNAL", fmt::format("operator {} has two listeners above autograd", name),
                         "please report it");
   }
   library->impl(name.c_str(), std::move(kernel));
+  names->insert(name);  // last: whoever registers may try again after a failure
 }
 
 void listen_above_autograd(const c10::OperatorHandle& op, OperatorListener& listener) {

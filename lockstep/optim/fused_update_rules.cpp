@@ -69,14 +69,16 @@ void FusedUpdate::make_trials() {
   for (std::size_t i = 0; i < owners_.size(); ++i) {
     const UpdateTarget& owner = owners_[i];
     if (!owner.own_rule) continue;
-    trials_.resize(owners_.size());
+    if (trials_.empty()) {
+      trials_.resize(owners_.size());
+      rule_digests_.resize(static_cast<std::size_t>(shares_.num_blocks()));
+    }
     const int64_t numbers = targets_[i].bytes / size_of(targets_[i].type);
     const at::ScalarType type = targets_[i].type == at::kDouble ? at::kDouble : at::kFloat;
     const auto memory = [&] { return at::empty({numbers}, at::TensorOptions(type)); };
     Trial& trial = trials_[i].emplace(Trial{memory(), {}, !owner.own_rule->elementwise()});
     for (std::size_t s = 0; s < owner.slots.size(); ++s) trial.slots.push_back(memory());
     const int64_t together = trial.is_whole ? numbers : kBlockBytes / size_of(targets_[i].type);
-    rule_digests_.resize(static_cast<std::size_t>(targets_.back().first_block + blocks_of(targets_.back().bytes)));
     largest = std::max(largest, static_cast<std::size_t>(together * size_of(type)));
   }
   for (LaneWork& work : lanes_) work.clipped.resize(largest);

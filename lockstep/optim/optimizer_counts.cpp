@@ -88,13 +88,14 @@ void OptimizerCounts::report_missing_schedules() {
     if (std::exchange(schedules_[g].is_missing, false)) groups.push_back(g);
   }
   if (groups.empty()) return;
+  std::vector<double> rates;
+  for (const std::size_t g : groups) rates.push_back(rules_[g]->learning_rate());
   group_->findings().add("LS-SCHEDULE-MISSING", name_, group_->step(), [&] {
     return fmt::format(
         "step {}: '{}' goes on from a state in which a schedule gave the learning rate of group{} {}, and none was set "
         "here, so that the rate stays {} from now on; a state has no schedules: call {}.set_schedule(schedule) before "
         "the first step, or set_learning_rate, which says that the rate is meant",
-        group_->step(), name_, groups.size() == 1 ? "" : "s", fmt::join(groups, ", "),
-        rules_[groups.front()]->learning_rate(), name_);
+        group_->step(), name_, groups.size() == 1 ? "" : "s", fmt::join(groups, ", "), fmt::join(rates, ", "), name_);
   });
 }
 

@@ -20,7 +20,7 @@ namespace lockstep::internal {
 
 class ReplicaGroup;
 
-/// Used while all replicas are at rest.
+/// Changed while all replicas are at rest; replicas read rule_of() as they come to a step.
 class OptimizerCounts {
  public:
   /// `rule_of[i]` is the index of variable i's rule. `name` is the optimizer's.
@@ -50,17 +50,17 @@ class OptimizerCounts {
   bool count_step(FunctionRef<bool(std::size_t)> updates);
   /// Throws what a schedule has thrown for the next step.
   void require_rates() const;
-  /// Whether the group's learning rate follows a schedule, or did so in the state that was loaded last, and the program
-  /// has set neither a schedule nor a rate since.
+  /// Whether the group's learning rate follows a schedule; or did so in the state that was loaded last, and since then
+  /// the program has set neither a schedule nor a rate, and no step has begun.
   bool has_schedule(int64_t group) const;
   /// Makes a finding, once, of groups that had a schedule in the state that was loaded, and have none here.
   void report_missing_schedules();
 
   // Outside of steps, or from a merge function: then undo_run() rolls it back.
 
-  /// Sets what the rules of as many groups, from `first` on, were asked about before. Where `schedule` is given, their
-  /// learning rate is from now on (*schedule)(applied_steps()), or, where it is empty, follows none. Otherwise the
-  /// schedule that a group has goes on setting it.
+  /// Gives the rules of as many groups, from `first` on, these settings, which were checked before. Where `schedule` is
+  /// given, their learning rate is from now on (*schedule)(applied_steps()), or, where it is empty, follows none.
+  /// Otherwise the schedule that a group has goes on setting it.
   void set(int64_t first, std::span<const RuleSettings> settings, const Schedule* schedule = nullptr);
   /// Of a state that is being loaded: 1 where the group has a schedule there, 0 where it has none, otherwise a
   /// UsageError. Where the program has not set one here before, the next step asks for it.
@@ -82,7 +82,7 @@ class OptimizerCounts {
  private:
   struct GroupSchedule {
     Schedule rate_of_step;    // empty where there is none
-    bool is_missing = false;  // the state that was loaded had one, and neither it nor a rate was set since
+    bool is_missing = false;  // the state that was loaded had one; until a step says so, or one or a rate is set
   };
   /// Step counts and settings as they were before this run changed them.
   struct Before {

@@ -1,8 +1,9 @@
-// The order of events in a step: each replica notes its gradients, and all meet. The leading replica's meeting carries
-// out the stages of the optimizer's form. begin() tells the other workers what gradients there are, and lets the form
-// lay out what travels; the form's own stages bring the leaves of the sum here; the norm is measured where something
-// depends on it; the update writes new values, and the form makes them valid; settle() moves version counters and drops
-// gradients; end() counts the step.
+// The order of events in a step: each replica notes its gradients, and all meet. (In the first step of several workers
+// they meet once more before that, and the workers choose the optimizer's form.) The leading replica's meeting carries
+// out the form's stages. begin() tells the other workers what gradients there are, and lets the form lay out what
+// travels; stages of the form bring the leaves of the sum here; the norm is measured where something depends on it;
+// rules of the program's own compute their values aside, and all agree on them; the update writes new values, and the
+// form makes them valid; settle() moves version counters and drops gradients; end() counts the step.
 #include "lockstep/optim/optimizer_step.h"
 
 #include <fmt/format.h>
@@ -99,7 +100,7 @@ StepInfo OptimizerStep::step(const ReplicaContext& context, const StepOptions& o
     throw UsageError("LS-INSIDE-EVALUATE", "optimizer.step was called inside evaluate()",
                      "train inside run(); evaluate() has no gradients");
   }
-  internal::check(options);
+  check(options);
   if (work_.variables.front()->counts()->stand_ins > 0) {
     for (const UpdateTarget& target : work_.targets) {
       target.variable->require_own_value("optimizer.step");
@@ -142,7 +143,7 @@ FormOfVariable OptimizerStep::form_of(std::size_t i) const {
 
 void OptimizerStep::decide_form() { form_ = agree_on_form(work_, asked_); }
 
-void OptimizerStep::begin(const StepOptions& options) {
+void OptimizerStep::begin(const StepOptions& options, bool measures) {
   counts_.require_rates();
   ReplicaGroup& group = *work_.group;
   GradientTable& gradients = work_.gradients;
@@ -151,7 +152,7 @@ void OptimizerStep::begin(const StepOptions& options) {
   findings_.report(options);
   counts_.report_missing_schedules();
   work_.is_skipped = false;
-  work_.measures = options.clip_global_norm || options.check_finite || options.skip_non_finite;
+  work_.measures = measures;
   if (!work_.local && !group.reduces_in_tree_order()) gradients.begin_exchange(form_->num_leaves());
   if (work_.row_exchange) work_.row_exchange->exchange(gradients, gradients.told().gradients);
   form_->begin_step(options);
@@ -207,7 +208,7 @@ std::vector<std::shared_ptr<const Rows>> OptimizerStep::rows_of(std::size_t i, c
   return rows;
 }
 
-void OptimizerStep::check(const StepOptions& options) {
+void OptimizerStep::use_norm(const StepOptions& options) {
   form_->share_norm();
   findings_.check_finite(options, *form_);
   if (options.clip_global_norm) clip_to(*options.clip_global_norm);

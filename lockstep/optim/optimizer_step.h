@@ -4,7 +4,6 @@
 
 #include <deque>
 #include <memory>
-#include <optional>
 #include <source_location>
 #include <span>
 #include <string>
@@ -66,20 +65,23 @@ class OptimizerStep {
 
   /// Before the first step: decides with all workers how they share the update.
   void decide_form();
-  void begin(const StepOptions& options);
+  /// `measures`: the norm is to be known before anything is updated.
+  void begin(const StepOptions& options, bool measures);
+  /// With the norm measured: refuses or skips a step that is not finite, and clips, as the options ask.
+  void use_norm(const StepOptions& options);
+  void settle(int lane);
+  void end();
+
+  // Parts of them.
+
   /// Lets the update have the rows of variable i, as its `step`-th update.
   void add_rows(std::size_t i, int64_t step);
   /// Which rows the update adds for variable i: by replica.
   std::vector<std::shared_ptr<const Rows>> rows_of(std::size_t i, const ReplicaRange& replicas) const;
-  void check(const StepOptions& options);
   void clip_to(double norm);
-  void settle(int lane);
   void settle_replica(int64_t r);
-  void end();
   void require_no_foreign_write();
-
-  /// Says in a proposal how often the variables of this step have been updated, which must be equal on all workers.
-  void tell_counts(Proposal& mine) const;
+  void tell_counts(Proposal& mine) const;  // see UpdateWork
 
   UpdateWork work_;
   const Digest digest_;  // of variables and rules
@@ -119,11 +121,14 @@ class StepMeeting final : public Meeting {
   }
   void begin() {
     // In each form of several workers it takes decisions for later steps too: how memory is laid out, and who has it.
-    if (step_.work_.local) return step_.begin(options_);
-    step_.work_.group->rounds().or_end_run([&] { step_.begin(options_); });
+    if (step_.work_.local) return step_.begin(options_, measures());
+    step_.work_.group->rounds().or_end_run([&] { step_.begin(options_, measures()); });
   }
-  void check() { step_.check(options_); }
-  void agree_on_rules() { internal::agree_on_rules(step_.work_, form()); }
+  void use_norm() { step_.use_norm(options_); }
+  void agree_on_rules() {
+    // After the agreement this worker alone may lack the memory to compare what was told.
+    step_.work_.group->rounds().or_end_run([&] { internal::agree_on_rules(step_.work_, form()); });
+  }
   void settle(int lane, int) { step_.settle(lane); }
   void end() { step_.end(); }
 

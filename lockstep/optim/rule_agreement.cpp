@@ -32,14 +32,14 @@ std::vector<std::vector<uint64_t>> digests_in(const std::vector<Proposal>& all, 
 /// worker 0.
 std::vector<int64_t> workers_with_others(const Form& form, std::span<const uint64_t> digest_of_worker) {
   // Workers that compute one copy together have a part of the values each.
-  std::vector<uint64_t> of_copy(static_cast<std::size_t>(form.num_copies()), 0);
+  std::vector<uint64_t> of_copy(static_cast<std::size_t>(form.num_computations()), 0);
   const auto copy_of = [&](std::size_t worker) {
-    return static_cast<std::size_t>(form.copy_of(static_cast<int64_t>(worker)));
+    return static_cast<std::size_t>(form.computation_of(static_cast<int64_t>(worker)));
   };
-  for (std::size_t w = 0; w < digest_of_worker.size(); ++w) of_copy[copy_of(w)] += digest_of_worker[w];
+  for (std::size_t w = 0; w < digest_of_worker.size(); ++w) of_copy[computation_of(w)] += digest_of_worker[w];
   std::vector<int64_t> others;
   for (std::size_t w = 0; w < digest_of_worker.size(); ++w) {
-    if (of_copy[copy_of(w)] != of_copy[copy_of(0)]) others.push_back(static_cast<int64_t>(w));
+    if (of_copy[computation_of(w)] != of_copy[computation_of(0)]) others.push_back(static_cast<int64_t>(w));
   }
   return others;
 }
@@ -76,7 +76,7 @@ std::vector<int64_t> workers_with_others(const Form& form, std::span<const uint6
 
 void agree_on_rules(const UpdateWork& work, const Form& form) {
   ReplicaGroup& group = *work.group;
-  const bool compares = form.num_copies() > 1;
+  const bool compares = form.num_computations() > 1;
   const auto fill_in = [&](Proposal& mine) {
     for (const UpdatePart& part : work.parts) part.update.require_rules();
     if (compares) ByteWriter(mine.data).put(work.parts.front().update.digest_of_rules());

@@ -53,7 +53,8 @@ struct UpdateWork {
   /// Says in a proposal how often the variables of the step have been updated, which must be equal on all workers.
   std::function<void(Proposal&)> tell_counts;
 
-  /// What all workers have told of the step's gradients that are not kept as rows. It stays until the step ends.
+  /// What all workers have told of the step's gradients that are not kept as rows. The reference holds until the
+  /// step ends.
   const std::vector<GradientsOnWorkers>& told_of_dense() {
     if (!gradients.has_rows()) return gradients.told().gradients;
     without_rows_ = gradients.told().gradients;

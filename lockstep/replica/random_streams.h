@@ -68,8 +68,8 @@ class RandomScope {
   RandomScope& operator=(const RandomScope&) = delete;
 
  private:
+  const InterceptedScope intercepted_;  // first: it may throw
   RandomStream* const outer_;
-  const InterceptedScope intercepted_;
 };
 
 /// Puts LibTorch's default generator back at its end, if the program has seeded it meanwhile (torch::manual_seed): what

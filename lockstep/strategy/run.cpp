@@ -1,8 +1,9 @@
 // One step from end to end, in this order:
 //   before   the workers agree that they run the same batches; an evaluation is lent the values that buffers have for
-//            all; random streams begin anew (replica/replica_group.cpp);
-//   step     each replica's thread enters its context and calls the step function (replica/pool/replica_pool.cpp);
-//            then it looks for foreign writes, so that the error names the replica;
+//            all;
+//   step     on each replica's thread (replica/pool/replica_pool.cpp) its random streams begin anew, it enters its
+//            context (replica/replica_group.cpp) and calls the step function; then it looks for foreign writes, so that
+//            the error names the replica;
 //   after    findings of losses and seeds; buffers settle; variables are verified and averages exchanged, where it is
 //            time (finish_step); the workers agree that all have come here; the step is counted;
 //   failed   what the run has written is rolled back, except what completed optimizer steps have written.
@@ -60,6 +61,7 @@ void Strategy::run_replicas(Mode mode, std::string_view origins,
   call.require_outermost();
   internal::LentBuffers lent;  // what an evaluation has of buffers is what a read gives
   if (evaluates) lent = registry_->buffers().lend(registry_->modules());
+  // What ReplicaGroup::run calls on each replica's thread.
   const auto step = [&](ReplicaContext& context) {
     const int64_t r = ContextAccess::local_index(context);
     registry_->begin_run(r);

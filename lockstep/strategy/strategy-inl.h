@@ -54,11 +54,12 @@ auto Strategy::run_step(Mode mode, ArgumentsAndFn&... arguments_and_fn) {
       internal::BatchesIn<std::decay_t<decltype(each)>>::add(keys, each);
     });
     const internal::RunBatches given(batch_uses(), keys, mode == Mode::kEvaluate);
+    const int64_t all_replicas = num_replicas();  // asked in the step, it would be the program that asks
     const auto call = [&](ReplicaContext& context, int64_t r) -> decltype(auto) {
       return std::apply(
           [&](const auto&... each) -> decltype(auto) {
             internal::BatchShare share;
-            (internal::add_share(share, each, r, num_replicas()), ...);
+            (internal::add_share(share, each, r, all_replicas), ...);
             set_share(context, share);
             return fn(context, internal::component_of(each, r)...);
           },

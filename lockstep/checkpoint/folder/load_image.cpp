@@ -10,7 +10,7 @@
 #include "lockstep/checkpoint/formats/strict_json.h"
 #include "lockstep/checkpoint/image.h"
 #include "lockstep/core/error.h"
-#include "lockstep/data/deal/read_pool.h"
+#include "lockstep/data/read_pool.h"
 
 namespace lockstep::internal {
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "lockstep/checkpoint/content_checksum.h"
-#include "lockstep/data/deal/read_pool.h"
+#include "lockstep/data/read_pool.h"
 
 namespace lockstep::internal {
 

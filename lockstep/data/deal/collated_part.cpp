@@ -14,7 +14,7 @@
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/data/deal/batch_rows.h"
-#include "lockstep/data/deal/read_pool.h"
+#include "lockstep/data/read_pool.h"
 #include "lockstep/data/rows.h"
 #include "lockstep/data/stages/sample_error.h"
 #include "lockstep/data/stages/sample_random.h"

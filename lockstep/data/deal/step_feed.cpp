@@ -9,7 +9,7 @@
 
 #include "lockstep/core/log.h"
 #include "lockstep/core/warm_up.h"
-#include "lockstep/data/deal/read_pool.h"
+#include "lockstep/data/read_pool.h"
 #include "lockstep/memory/tensor_cache.h"
 
 namespace lockstep::internal {

@@ -13,7 +13,7 @@
 
 #include "lockstep/core/process/forks.h"
 #include "lockstep/data/deal/deal.h"
-#include "lockstep/data/deal/monitor.h"
+#include "lockstep/data/monitor.h"
 #include "lockstep/data/stages/stage_times.h"
 
 namespace lockstep::internal {

@@ -12,7 +12,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/data/deal/batch_copy.h"
 #include "lockstep/data/deal/batch_rows.h"
-#include "lockstep/data/deal/read_pool.h"
+#include "lockstep/data/read_pool.h"
 #include "lockstep/data/stages/map_call.h"
 #include "lockstep/data/stages/sample_error.h"
 #include "lockstep/data/stages/stream_stage.h"

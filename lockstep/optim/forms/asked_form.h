@@ -15,8 +15,8 @@ struct AskedForm {
   bool host_memory = true;  // workers of a host may share memory
   bool buckets = true;      // sums may leave during backward
 
-  /// Both, and whether LOCKSTEP_HOST_MEMORY and LOCKSTEP_BUCKETS are not "off". A UsageError (LS-ENVIRONMENT) for a
-  /// text that is neither empty, "auto" nor "off".
+  /// These two options, and whether LOCKSTEP_HOST_MEMORY and LOCKSTEP_BUCKETS are not "off". A UsageError
+  /// (LS-ENVIRONMENT) for a text that is neither empty, "auto" nor "off".
   static AskedForm of(UpdateForm form, WireFormat wire);
 
   /// Throws a UsageError (LS-UPDATE-FORM) where host memory is asked for, which workers cannot share.

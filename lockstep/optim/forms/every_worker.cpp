@@ -28,10 +28,8 @@ const StageTables& EveryWorkerForm::stages() const {
   static constexpr Stage kSendSums = once_or_end_run<&Self::send_sums>("send sums");
   static constexpr Stage kUnpack = on_each_lane_by_form<&Self::unpack>("unpack");
   static constexpr Stage kReduceOthers = once_or_end_run<&Self::reduce_others>("reduce others");
-  static constexpr StageTables kExact({kCompare, kBegin, kPack, kSend, kAdd, kSendSums, kReduceOthers},
-                                      {kUpdate, kSettle, kEnd});
-  static constexpr StageTables kRounded({kCompare, kBegin, kPack, kSend, kAdd, kSendSums, kUnpack, kReduceOthers},
-                                        {kUpdate, kSettle, kEnd});
+  static constexpr StageTables kExact({kCompare}, {kPack, kSend, kAdd, kSendSums, kReduceOthers}, {kUpdate});
+  static constexpr StageTables kRounded({kCompare}, {kPack, kSend, kAdd, kSendSums, kUnpack, kReduceOthers}, {kUpdate});
   return rounds_ ? kRounded : kExact;
 }
 

@@ -20,8 +20,8 @@ class EveryWorkerForm final : public Form {
   void begin_step(const StepOptions& options) override;
   void forget_run() noexcept override { exchange_.forget_gradients(); }
   bool exchanges() const override { return true; }
-  int64_t num_copies() const override { return work_.group->num_workers(); }
-  int64_t copy_of(int64_t worker) const override { return worker; }
+  int64_t num_computations() const override { return work_.group->num_workers(); }
+  int64_t computation_of(int64_t worker) const override { return worker; }
   std::string text() const override;
   FormOfVariable of_variable(std::size_t i) const override;
 

@@ -47,8 +47,8 @@ std::unique_ptr<Form> agree_on_form(UpdateWork& work, const AskedForm& asked) {
   std::string why_not_shared;
   auto host = HostUpdate::agree(*work.group, work.targets, work.name, asked, why_not_shared);
   if (!host) return std::make_unique<EveryWorkerForm>(work, asked, std::move(why_not_shared));
-  if (host->gradients().sums_between_hosts()) return std::make_unique<HostsForm>(work, std::move(host));
-  return std::make_unique<HostForm>(work, std::move(host));
+  if (host->gradients().sums_between_hosts()) return std::make_unique<SeveralHostsForm>(work, std::move(host));
+  return std::make_unique<OneHostForm>(work, std::move(host));
 }
 
 void Form::measure(int lane, int) {
@@ -60,7 +60,7 @@ void Form::measure(int lane, int) {
 
 void Form::call_rules(int lane, int) {
   work_.for_each_part(lane, [&](UpdatePart& part, int own_lane) {
-    part.update.call_rules(work_.gradients, own_lane, part.clip, work_.measures, /*digests=*/num_copies() > 1);
+    part.update.call_rules(work_.gradients, own_lane, part.clip, work_.measures, /*digests=*/num_computations() > 1);
   });
 }
 
@@ -91,7 +91,7 @@ AloneForm::AloneForm(UpdateWork& work) : Form(work) {
 }
 
 const StageTables& AloneForm::stages() const {
-  static constexpr StageTables kStages({kBegin}, {kUpdate, kSettle, kEnd});
+  static constexpr StageTables kStages({}, {}, {kUpdate});
   return kStages;
 }
 
@@ -106,7 +106,7 @@ LocalForm::LocalForm(UpdateWork& work, const AskedForm& asked) : Form(work), ask
 }
 
 const StageTables& LocalForm::stages() const {
-  static constexpr StageTables kStages({kBegin}, {kUpdate, kSettle, kEnd});
+  static constexpr StageTables kStages({}, {}, {kUpdate});
   return kStages;
 }
 
@@ -125,10 +125,9 @@ ReducerForm::ReducerForm(UpdateWork& work, const AskedForm& asked) : Form(work),
 }
 
 const StageTables& ReducerForm::stages() const {
-  static constexpr StageTables kInOneProcess({kBegin, on_each_lane_by_form<&ReducerForm::reduce>("reduce")},
-                                             {kUpdate, kSettle, kEnd});
-  static constexpr StageTables kAcross(
-      {kBegin, once_by_form<&ReducerForm::reduce_across_workers>("reduce across workers")}, {kUpdate, kSettle, kEnd});
+  static constexpr StageTables kInOneProcess({}, {on_each_lane_by_form<&ReducerForm::reduce>("reduce")}, {kUpdate});
+  static constexpr StageTables kAcross({}, {once_by_form<&ReducerForm::reduce_across_workers>("reduce across workers")},
+                                       {kUpdate});
   return work_.group->num_workers() == 1 ? kInOneProcess : kAcross;
 }
 

@@ -57,10 +57,10 @@ class Form {
   virtual bool exchanges() const { return false; }
   /// Whether new values are written beside the old ones, and moved to; foreign writes are then looked at before that.
   virtual bool moves_values() const { return false; }
-  /// How often all new values are computed by workers, or hosts, each for itself; and which of these a worker, or its
-  /// host, computes.
-  virtual int64_t num_copies() const { return 1; }
-  virtual int64_t copy_of(int64_t /*worker*/) const { return 0; }
+  /// How many times the run computes all new values: once on each worker, once on each host, or once in all; and which
+  /// of these a worker takes part in.
+  virtual int64_t num_computations() const { return 1; }
+  virtual int64_t computation_of(int64_t /*worker*/) const { return 0; }
   /// Whether the sum of variable i's gradients is finite, as far as this worker adds it.
   virtual bool sum_is_finite(std::size_t i) const { return work_.gradients.sum_is_finite(i, *work_.group); }
   /// Where slots are sliced; otherwise null.
@@ -122,8 +122,8 @@ class ReducerForm final : public Form {
   void begin_step(const StepOptions& options) override;
   std::string text() const override;
   FormOfVariable of_variable(std::size_t i) const override;
-  int64_t num_copies() const override { return work_.group->num_workers(); }
-  int64_t copy_of(int64_t worker) const override { return worker; }
+  int64_t num_computations() const override { return work_.group->num_workers(); }
+  int64_t computation_of(int64_t worker) const override { return worker; }
 
   void reduce(int lane, int num_lanes);
   void reduce_across_workers() { reduce(0, 1); }

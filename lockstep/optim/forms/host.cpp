@@ -12,19 +12,19 @@
 
 namespace lockstep::internal {
 
-HostForm::HostForm(UpdateWork& work, std::unique_ptr<HostUpdate> host) : Form(work), host_(std::move(host)) {
+OneHostForm::OneHostForm(UpdateWork& work, std::unique_ptr<HostUpdate> host) : Form(work), host_(std::move(host)) {
   work.parts.push_back({FusedUpdate(work.targets, {0, num_leaves()}, host_->lanes(), host_->squares())});
 }
 
-const StageTables& HostForm::stages() const {
-  using Self = HostForm;
+const StageTables& OneHostForm::stages() const {
+  using Self = OneHostForm;
   static constexpr StageTables kStages(
-      {kBegin, on_each_lane_by_form<&Self::pack>("pack"), once_by_form<&Self::meet_with_sums>("meet with sums")},
-      {kUpdate, once_by_form<&Self::vote>("vote"), on_each_lane_by_form<&Self::move>("move"), kSettle, kEnd});
+      {}, {on_each_lane_by_form<&Self::pack>("pack"), once_by_form<&Self::meet_with_sums>("meet with sums")},
+      {kUpdate, once_by_form<&Self::vote>("vote"), on_each_lane_by_form<&Self::move>("move")});
   return kStages;
 }
 
-void HostForm::begin_step(const StepOptions& options) {
+void OneHostForm::begin_step(const StepOptions& options) {
   const GradientTable& gradients = work_.gradients;
   std::vector<char> present(work_.variables.size());
   for (std::size_t i = 0; i < present.size(); ++i) {
@@ -41,50 +41,50 @@ void HostForm::begin_step(const StepOptions& options) {
   host_->gradients().begin_step(work_.told_of_dense(), update.shares(), update.lanes(), whole);
 }
 
-void HostForm::agree_on_counts() {
+void OneHostForm::agree_on_counts() {
   agree_on_call(work_.group->rounds(),
                 {.call = "gradients of an update", .name = work_.name, .step = work_.group->step()},
                 [this](Proposal& mine) { work_.tell_counts(mine); });
 }
 
-void HostForm::meet_with_sums() {
+void OneHostForm::meet_with_sums() {
   agree_on_counts();
   host_->gradients().set_leaves(work_.gradients);
 }
 
-void HostForm::share_norm() {
+void OneHostForm::share_norm() {
   agree_on_call(work_.group->rounds(),
                 {.call = "the norm of an update", .name = work_.name, .step = work_.group->step()}, [](Proposal&) {});
 }
 
-const StageTables& HostsForm::stages() const {
-  using Self = HostsForm;
+const StageTables& SeveralHostsForm::stages() const {
+  using Self = SeveralHostsForm;
   static constexpr StageTables kStages(
-      {kBegin, on_each_lane_or_end_run<&HostForm::pack>("pack"), once_or_end_run<&Self::send_factors>("send factors"),
+      {},
+      {on_each_lane_or_end_run<&OneHostForm::pack>("pack"), once_or_end_run<&Self::send_factors>("send factors"),
        on_each_lane_or_end_run<&Self::combine>("combine"),
        once_or_end_run<&Self::send_partial_sums>("send partial sums"), on_each_lane_or_end_run<&Self::add>("add"),
        once_or_end_run<&Self::send_sums>("send sums")},
-      {kUpdate, once_or_end_run<&HostForm::vote>("vote"), on_each_lane_by_form<&HostForm::move>("move"), kSettle,
-       kEnd});
+      {kUpdate, once_or_end_run<&OneHostForm::vote>("vote"), on_each_lane_by_form<&OneHostForm::move>("move")});
   return kStages;
 }
 
-void HostsForm::send_factors() {
+void SeveralHostsForm::send_factors() {
   agree_on_counts();
   host_->gradients().send_factors();
 }
 
-void HostsForm::send_sums() {
+void SeveralHostsForm::send_sums() {
   sums().send_sums();
   host_->gradients().set_leaves(work_.gradients);
 }
 
-std::string HostsForm::text() const {
+std::string SeveralHostsForm::text() const {
   return "each worker updates a part of its host's copy, in memory that the host's workers map; sums and factors "
          "travel between hosts";
 }
 
-FormOfVariable HostsForm::of_variable(std::size_t i) const {
+FormOfVariable SeveralHostsForm::of_variable(std::size_t i) const {
   const Travelled travelled = host_->gradients().travelled(i);
   if (travelled.as == Travelled::As::kNothing) return {"nothing in the last step", 0};
   const char* const as = travelled.as == Travelled::As::kFactors ? "factors" : "sums";

@@ -11,9 +11,9 @@ namespace lockstep::internal {
 
 /// On one host. Leaves: partial sums, or factors, lie in the host's memory. Blocks: a share for each lane of all
 /// workers. New values go into the other half of each value's memory, and are valid when all have voted and moved.
-class HostForm : public Form {
+class OneHostForm : public Form {
  public:
-  HostForm(UpdateWork& work, std::unique_ptr<HostUpdate> host);
+  OneHostForm(UpdateWork& work, std::unique_ptr<HostUpdate> host);
 
   const StageTables& stages() const override;
   int64_t num_leaves() const override { return work_.group->num_replicas(); }
@@ -36,14 +36,14 @@ class HostForm : public Form {
 };
 
 /// On several hosts, each with a copy: the leaves are sums over all hosts, or factors, which travel between them.
-class HostsForm final : public HostForm {
+class SeveralHostsForm final : public OneHostForm {
  public:
-  using HostForm::HostForm;
+  using OneHostForm::OneHostForm;
 
   const StageTables& stages() const override;
   bool exchanges() const override { return true; }
-  int64_t num_copies() const override { return host_->hosts().count(); }
-  int64_t copy_of(int64_t worker) const override { return host_->hosts().host_of(worker); }
+  int64_t num_computations() const override { return host_->hosts().count(); }
+  int64_t computation_of(int64_t worker) const override { return host_->hosts().host_of(worker); }
   std::string text() const override;
   FormOfVariable of_variable(std::size_t i) const override;
 

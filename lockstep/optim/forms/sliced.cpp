@@ -25,9 +25,9 @@ SlicedForm::SlicedForm(UpdateWork& work, const std::vector<std::vector<double>>&
 const StageTables& SlicedForm::stages() const {
   using Self = SlicedForm;
   static constexpr StageTables kStages(
-      {kBegin, on_each_lane_or_end_run<&Self::pack>("pack"), once_or_end_run<&Self::send>("send")},
+      {}, {on_each_lane_or_end_run<&Self::pack>("pack"), once_or_end_run<&Self::send>("send")},
       {on_each_lane_or_end_run<&Self::prepare>("prepare"), once_or_end_run<&Self::vote>("vote"),
-       on_each_lane_or_end_run<&Self::update_and_commit>("update"), kSettle, kEnd});
+       on_each_lane_or_end_run<&Self::update_and_commit>("update")});
   return kStages;
 }
 

@@ -68,9 +68,9 @@ class SlicedUpdate {
 
   /// Whether the sum of variable i's gradients is finite in the own slice. Between send() and the end of the step.
   bool own_sum_is_finite(const GradientTable& gradients, std::size_t i) const;
-  /// How variable i's gradients came in the last step, and how many bytes this worker sent for it.
   /// Whether a step has sent anything yet that travelled() speaks of.
   bool has_sent() const { return sent_ != Sent::kNothing; }
+  /// How variable i's gradients came in the last step, and how many bytes this worker sent for it.
   Travelled travelled(std::size_t i) const;
 
  private:

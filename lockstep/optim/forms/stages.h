@@ -1,4 +1,5 @@
-// The tables of stages of an optimizer's step: what a form does, and between that what all forms do.
+// The tables of stages of an optimizer's step: what a form does, and what all forms do. Sources of forms and the step
+// include it; the stages call both.
 #pragma once
 
 #include <array>
@@ -28,7 +29,7 @@ constexpr Stage on_each_lane_by_form(const char* name) {
           }};
 }
 
-/// The same stage where other workers need it for an exchange, or after the last one: see Form::exchanges().
+/// The same stage. In a form that exchanges, a worker that fails in it ends the run: see Form::exchanges().
 template <Stage (*MakeStage)(const char*)>
 constexpr Stage or_end_run(const char* name) {
   constexpr Stage kStage = MakeStage("");
@@ -45,31 +46,33 @@ constexpr Stage on_each_lane_or_end_run(const char* name) {
   return or_end_run<&on_each_lane_by_form<Member>>(name);
 }
 
-// Stages of all forms.
-
-inline constexpr Stage kBegin = once<&StepMeeting::begin>("begin");
+/// The stage in which most forms write new values.
 inline constexpr Stage kUpdate = on_each_lane_or_end_run<&Form::update>("update");
-inline constexpr Stage kSettle = on_each_lane<&StepMeeting::settle>("settle");
-inline constexpr Stage kEnd = once<&StepMeeting::end>("end");
 
-/// A form's stages. `leaves` are those that bring here what the update adds, `commit` those that make new values valid.
-/// Between them the norm is measured, and rules of the program's own are called, in the steps that need it.
+/// A form's stages, of which it names its own: `before` the step begins; `leaves`, which bring here what the update
+/// adds; `update`, which write new values and make them valid. All other stages are the same in all forms: that in
+/// which the step begins; between `leaves` and `update` the norm, and rules of the program's own, in the steps that
+/// need them; and at the end those in which gradients are dropped and the step is counted.
 class StageTables {
  public:
-  constexpr StageTables(std::initializer_list<Stage> leaves, std::initializer_list<Stage> commit) {
+  constexpr StageTables(std::initializer_list<Stage> before, std::initializer_list<Stage> leaves,
+                        std::initializer_list<Stage> update) {
     for (const bool measures : {false, true}) {
       for (const bool calls_rules : {false, true}) {
         Table& table = tables_[index(measures, calls_rules)];
+        table.append(before);
+        table.append({once<&StepMeeting::begin>("begin")});
         table.append(leaves);
         if (measures) {
-          table.append(
-              {on_each_lane_or_end_run<&Form::measure>("measure"), or_end_run<&once<&StepMeeting::check>>("check")});
+          table.append({on_each_lane_or_end_run<&Form::measure>("measure"),
+                        or_end_run<&once<&StepMeeting::use_norm>>("use norm")});
         }
         if (calls_rules) {
           table.append({on_each_lane_by_form<&Form::call_rules>("call rules"),
-                        or_end_run<&once<&StepMeeting::agree_on_rules>>("agree on rules")});
+                        once<&StepMeeting::agree_on_rules>("agree on rules")});
         }
-        table.append(commit);
+        table.append(update);
+        table.append({on_each_lane<&StepMeeting::settle>("settle"), once<&StepMeeting::end>("end")});
       }
     }
   }

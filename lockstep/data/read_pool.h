@@ -9,7 +9,7 @@
 
 #include "lockstep/core/function_ref.h"
 #include "lockstep/core/process/forks.h"
-#include "lockstep/data/deal/monitor.h"
+#include "lockstep/data/monitor.h"
 
 namespace lockstep::internal {
 

@@ -1,4 +1,4 @@
-#include "lockstep/data/deal/read_pool.h"
+#include "lockstep/data/read_pool.h"
 
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
