@@ -13,7 +13,7 @@
 namespace lockstep::testing {
 
 /// Counts allocations of the threads for which a Scope lives, and lets one of them fail: by `operator new`, which a
-/// program has to replace (tests/exchange/step_memory_test.cpp), and by LibTorch's allocator of tensors while a
+/// program has to replace (tests/strategy/step_memory_test.cpp), and by LibTorch's allocator of tensors while a
 /// ScarceTensors lives.
 class ScarceMemory {
  public:
