@@ -31,15 +31,16 @@ std::vector<std::vector<uint64_t>> digests_in(const std::vector<Proposal>& all, 
 /// Of the values of one variable, or of all, whose digests all workers have sent: those workers that have others than
 /// worker 0.
 std::vector<int64_t> workers_with_others(const Form& form, std::span<const uint64_t> digest_of_worker) {
-  // Workers that compute one copy together have a part of the values each.
-  std::vector<uint64_t> of_copy(static_cast<std::size_t>(form.num_computations()), 0);
-  const auto copy_of = [&](std::size_t worker) {
+  // Workers that compute together have a part of the values each.
+  std::vector<uint64_t> of_computation(static_cast<std::size_t>(form.num_computations()), 0);
+  const auto computation_of = [&](std::size_t worker) {
     return static_cast<std::size_t>(form.computation_of(static_cast<int64_t>(worker)));
   };
-  for (std::size_t w = 0; w < digest_of_worker.size(); ++w) of_copy[computation_of(w)] += digest_of_worker[w];
+  for (std::size_t w = 0; w < digest_of_worker.size(); ++w) of_computation[computation_of(w)] += digest_of_worker[w];
   std::vector<int64_t> others;
   for (std::size_t w = 0; w < digest_of_worker.size(); ++w) {
-    if (of_copy[computation_of(w)] != of_copy[computation_of(0)]) others.push_back(static_cast<int64_t>(w));
+    if (of_computation[computation_of(w)] != of_computation[computation_of(0)])
+      others.push_back(static_cast<int64_t>(w));
   }
   return others;
 }
