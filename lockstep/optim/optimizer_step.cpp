@@ -107,6 +107,8 @@ StepInfo OptimizerStep::step(const ReplicaContext& context, const StepOptions& o
       for (const auto& slot : target.slots) slot->require_own_value("optimizer.step");
     }
   }
+  // A worker without a rate would come to the meeting with another one than the others, and that would be said instead.
+  if (work_.group->num_workers() > 1) counts_.require_rates();
   const int64_t r = ContextAccess::local_index(context);
   findings_.collect(context, r);
   StepMeeting meeting(*this, options, place);

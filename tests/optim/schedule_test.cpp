@@ -259,5 +259,25 @@ TEST(LearningRateBridges, LetTheSchedulersOfTorchSetEachGroupsRate) {
   expect_error<UsageError>([&] { as_torch.step(); }, "LS-OPTION", {"LearningRateBridge"});
 }
 
+TEST(ScheduleOfAnOptimizer, ThatThrowsOnOneWorkerIsToldToAllInItsWords) {
+  testing::run_workers({2, 4, 1}, [](Strategy& strategy) {
+    RateAdder adder(strategy);
+    const bool throws = strategy.worker_index() == 1;
+    adder.optimizer.set_schedule([throws](int64_t k) {
+      if (throws && k == 1) throw std::domain_error("no rate for this step");
+      return 0.5;
+    });
+    adder.step();
+    try {
+      adder.step();
+      ADD_FAILURE() << "the step went on";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("no rate for this step"), std::string::npos) << error.what();
+    }
+    EXPECT_EQ(adder.value(), 0.5);
+    return 0;
+  });
+}
+
 }  // namespace
 }  // namespace lockstep

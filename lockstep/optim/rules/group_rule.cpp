@@ -286,7 +286,8 @@ std::unique_ptr<GroupRule> make_checked(const Options& options) {
 
 void GroupRule::check_momentum(double /*momentum*/) const {
   throw UsageError("LS-OPTION", fmt::format("a momentum was set of {}, which has none", name()),
-                   fmt::format("set what {} has: its learning rate and its weight decay", name()));
+                   own() ? "set its learning rate, or make the rule with another number"
+                         : fmt::format("set what {} has: its learning rate and its weight decay", name()));
 }
 
 void GroupRule::check_weight_decay(double weight_decay) const {
