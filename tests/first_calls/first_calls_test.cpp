@@ -27,6 +27,9 @@ std::string said(const std::string& output, const std::string& label) {
 }
 
 Result first_calls(const std::string& way, int first) {
+  // Some ways compute with one intra-op thread and others with as many as there are cores, and on some processors MKL's
+  // transforms have other bits then.
+  ::setenv("OMP_NUM_THREADS", "1", /*replace=*/1);
   const std::string arguments = way + " " + std::to_string(first);
   if (way.starts_with("late ")) {
     return run_program(LOCKSTEP_FIRST_CALLS_LATE,
