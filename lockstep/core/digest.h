@@ -2,8 +2,6 @@
 #pragma once
 
 #include <bit>
-#include <concepts>
-#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string_view>

@@ -101,7 +101,8 @@ class Optimizer {
   /// Its name among the strategy's optimizers: see OptimizerOptions.
   const std::string& name() const;
 
-  /// Reads one group's learning rate. Outside of steps, like the setters.
+  /// Reads one group's learning rate, which is that of the next step; where a schedule has none for it, the last one's,
+  /// and the next step throws. Outside of steps, like the setters.
   template <std::integral Group>
   double learning_rate(Group group) const {
     return read_learning_rate(static_cast<int64_t>(group));
@@ -112,11 +113,11 @@ class Optimizer {
   /// Sets one group's.
   void set_learning_rate(double value, int64_t group) const;
   /// The learning rate of all groups is from now on schedule(k), where k is the number of steps that the optimizer has
-  /// applied: a step that failed or was skipped does not count. learning_rate() is that of the next step. The later
-  /// call of set_schedule and set_learning_rate holds. A schedule is no part of state(), which says only that there is
-  /// one: a program that resumes sets it again, before or after the load, and k is that of the state. Where it does
-  /// not, the next step is a finding (LS-SCHEDULE-MISSING). A UsageError for an empty schedule, and where it gives a
-  /// rate that is negative or not finite; of a later step, from that step.
+  /// applied: a step that failed or was skipped does not count. The later call of set_schedule and set_learning_rate
+  /// holds. A schedule is no part of state(), which says only that there is one: a program that resumes sets it again,
+  /// before or after the load, and k is that of the state. Where it does not, the next step is a finding
+  /// (LS-SCHEDULE-MISSING). A UsageError for an empty schedule, and where it gives a rate that is negative or not
+  /// finite; of a later step, from that step.
   void set_schedule(const Schedule& schedule) const;
   void set_schedule(const Schedule& schedule, int64_t group) const;
   /// The groups that it was made with; 1 where it was made without groups. Any time.
@@ -149,10 +150,10 @@ class Optimizer {
   /// "<variable>/step", an int64 without dimensions; each group's learning rate as "learning_rate/<group>", a double
   /// without dimensions, and its "weight_decay/<group>" and "momentum/<group>", where these are not what the options
   /// say from which it was made; "has_schedule/<group>", true as a bool, where the group has a schedule; of a rule of
-  /// the program's own its name, as the bytes of "rule/<group>"; and where no
-  /// variable was in all steps, "extra_steps", an int64: how many more steps were applied than the variable that was
-  /// updated most often has. Of variables that replicas train locally it has the means of the slots, so that a
-  /// resume from them does not give the same bits. A call of all workers; it gathers slots. Outside of steps.
+  /// the program's own its name, as the bytes of "rule/<group>"; and where no variable was in all steps, "extra_steps",
+  /// an int64: how many more steps were applied than the variable that was updated most often has. Of variables that
+  /// replicas train locally it has the means of the slots, so that a resume from them does not give the same bits. A
+  /// call of all workers; it gathers slots. Outside of steps.
   std::map<std::string, at::Tensor> state() const;
   /// Sets what state() of an optimizer over variables of the same names and shapes gave: all of it; or nothing, with a
   /// UsageError that lists everything missing, unexpected or unfit; a state of a rule of another name is refused, where

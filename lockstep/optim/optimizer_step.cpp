@@ -39,17 +39,6 @@ SparseSupport sparse_support(const ReplicaGroup& group, const GroupRule& rule, b
 
 }  // namespace
 
-UpdateWork::UpdateWork(std::shared_ptr<ReplicaGroup> its_group, std::string its_name,
-                       std::vector<UpdateTarget> its_targets, std::function<SparseSupport(std::size_t)> sparse)
-    : group(std::move(its_group)),
-      name(std::move(its_name)),
-      targets(std::move(its_targets)),
-      variables(variables_of(targets)),
-      local(variables.front()->is_trained_locally()),
-      gradients(variables, group->num_local_replicas(), std::move(sparse)) {
-  if (!local && group->num_workers() > 1) row_exchange.emplace(variables, *group);
-}
-
 OptimizerStep::OptimizerStep(const OptimizerSetup& setup, std::vector<UpdateTarget> targets, Digest digest,
                              const std::vector<std::vector<double>>& initial, OptimizerCounts& counts)
     : work_(setup.group, setup.name, std::move(targets),

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/agreement.h"
@@ -37,8 +38,16 @@ struct UpdatePart {
 /// said otherwise.
 struct UpdateWork {
   /// `sparse` says of a variable what its rule, with its present settings, does with sparse gradients.
-  UpdateWork(std::shared_ptr<ReplicaGroup> group, std::string name, std::vector<UpdateTarget> targets,
-             std::function<SparseSupport(std::size_t)> sparse);
+  UpdateWork(std::shared_ptr<ReplicaGroup> its_group, std::string its_name, std::vector<UpdateTarget> its_targets,
+             std::function<SparseSupport(std::size_t)> sparse)
+      : group(std::move(its_group)),
+        name(std::move(its_name)),
+        targets(std::move(its_targets)),
+        variables(variables_of(targets)),
+        local(variables.front()->is_trained_locally()),
+        gradients(variables, group->num_local_replicas(), std::move(sparse)) {
+    if (!local && group->num_workers() > 1) row_exchange.emplace(variables, *group);
+  }
   UpdateWork(const UpdateWork&) = delete;
   UpdateWork& operator=(const UpdateWork&) = delete;
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <utility>
-#include <vector>
 
 #include "lockstep/optim/forms/stages.h"
 #include "lockstep/replica/replica_group.h"

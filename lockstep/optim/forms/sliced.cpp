@@ -1,7 +1,5 @@
 #include "lockstep/optim/forms/sliced.h"
 
-#include <utility>
-
 #include "lockstep/optim/forms/stages.h"
 #include "lockstep/replica/replica_group.h"
 
