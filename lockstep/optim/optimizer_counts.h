@@ -20,7 +20,7 @@ namespace lockstep::internal {
 
 class ReplicaGroup;
 
-/// Changed while all replicas are at rest; replicas read rule_of() as they come to a step.
+/// Changed while all replicas are at rest; replicas read rule_of() and require_rates() as they come to a step.
 class OptimizerCounts {
  public:
   /// `rule_of[i]` is the index of variable i's rule. `name` is the optimizer's.

@@ -96,8 +96,8 @@ StepInfo OptimizerStep::step(const ReplicaContext& context, const StepOptions& o
       for (const auto& slot : target.slots) slot->require_own_value("optimizer.step");
     }
   }
-  // A worker without a rate would come to the meeting with another one than the others, and that would be said instead.
-  if (work_.group->num_workers() > 1) counts_.require_rates();
+  // Before the meeting: a worker without a rate comes with another one than the others, and that would be said instead.
+  counts_.require_rates();
   const int64_t r = ContextAccess::local_index(context);
   findings_.collect(context, r);
   StepMeeting meeting(*this, options, place);
@@ -135,7 +135,6 @@ FormOfVariable OptimizerStep::form_of(std::size_t i) const {
 void OptimizerStep::decide_form() { form_ = agree_on_form(work_, asked_); }
 
 void OptimizerStep::begin(const StepOptions& options, bool measures) {
-  counts_.require_rates();
   ReplicaGroup& group = *work_.group;
   GradientTable& gradients = work_.gradients;
   gradients.agree_on_presence(group, !work_.local && group.num_workers() > 1, form_->report());
