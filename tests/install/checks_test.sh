@@ -37,11 +37,13 @@ broken ARCHITECTURE.md 's/(lockstep\/optim\/fused_update.cpp)//' 'does not name 
 expect 0 '^[0-9]+ classes, 0 names' scripts/check-names
 broken lockstep/comm/shared_memory/monitor.h 's/WorkerMonitor/Monitor/' 'internal::Monitor .*2 times' check-names
 broken lockstep/core/log.cpp '$a namespace lockstep::internal { template <class T> requires(sizeof(T) > 1) struct alignas(8) Turn final : T {\n' 'internal::Turn .*2 times' check-names
+broken lockstep/core/log.cpp '$a namespace lockstep::internal::inline comm { class Stranger {}; }' 'log.cpp:.*Stranger does not stand in .*core' check-names
+broken lockstep/core/log.cpp '$a namespace lockstep::internal { class Stranger {}; }' 'log.cpp:.*Stranger does not stand in .*core' check-names
 broken lockstep/core/log.cpp '$a namespace lockstep { enum class Kind { kA }; class [[nodiscard]] Kind { struct Inner {}; }; }' 'lockstep::Kind .*2 times' check-names
 # None of these is a second class of its name.
 cp lockstep/core/log.cpp "$scratch/before"
 cat >>lockstep/core/log.cpp <<'TEXT'
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 namespace { struct Turn {}; }
 class Monitor;  // struct Monitor {
 const char* const text = R"(struct Monitor {)"; /* struct Monitor { */
