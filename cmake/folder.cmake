@@ -11,14 +11,19 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   target_compile_definitions(lockstep_options INTERFACE LOCKSTEP_WIDE_SIMD)
 endif()
 
-# lockstep_folder(FOLDER [LOOPS FAMILY...] [FMA_LOOPS FAMILY...] [PLAIN FILE...] [ATEN FILE...]): compiles a folder as the
-# target lockstep_FOLDER, makes it a part of the library, and checks by linking that it uses no later folder.
+# lockstep_folder(FOLDER [LIBRARY TARGET] [LOOPS FAMILY...] [FMA_LOOPS FAMILY...] [PLAIN FILE...] [ATEN FILE...]):
+# compiles a folder as the target lockstep_FOLDER, makes it a part of the library, and checks by linking that it uses no
+# later folder.
+# LIBRARY: the library that it is a part of, if that is not lockstep.
 # PLAIN and ATEN: most files need ATen's operators, whose headers take 12 s to compile, or 2 s precompiled; the others
 # compile faster without.
 # LOOPS: FAMILY_plain.cpp, and a file for each set of vector instructions. FMA_LOOPS: only for sets that have a fused
 # multiply-add.
 function(lockstep_folder folder)
-  cmake_parse_arguments(arg "" "" "LOOPS;FMA_LOOPS;PLAIN;ATEN" ${ARGN})
+  cmake_parse_arguments(arg "" "LIBRARY" "LOOPS;FMA_LOOPS;PLAIN;ATEN" ${ARGN})
+  if(NOT arg_LIBRARY)
+    set(arg_LIBRARY lockstep)
+  endif()
   set(loops ${arg_LOOPS})
   list(TRANSFORM loops APPEND _plain.cpp)
   foreach(set IN LISTS lockstep_vector_sets)
@@ -51,6 +56,10 @@ function(lockstep_folder folder)
   lockstep_in_groups(files ${folder})
   set(target lockstep_${folder})
   add_library(${target} OBJECT ${files})
+  get_target_property(built_when_linked ${arg_LIBRARY} EXCLUDE_FROM_ALL)
+  if(built_when_linked)
+    set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
   target_compile_features(${target} PRIVATE cxx_std_20)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/headers)
   target_include_directories(${target} SYSTEM PRIVATE ${XXHASH_INCLUDE_DIR} ${ASIO_INCLUDE_DIR})
@@ -61,7 +70,7 @@ function(lockstep_folder folder)
   else()
     target_precompile_headers(${target} REUSE_FROM lockstep_core)
   endif()
-  target_sources(lockstep PRIVATE $<TARGET_OBJECTS:${target}>)
+  target_sources(${arg_LIBRARY} PRIVATE $<TARGET_OBJECTS:${target}>)
   if(LOCKSTEP_BUILD_TESTS AND NOT LOCKSTEP_SANITIZE)
     lockstep_link_check(${folder})
   endif()

@@ -1,4 +1,4 @@
-# Installs the library, the headers that users reach, the program, the CMake package and the pkg-config file.
+# Installs the libraries, the headers that users reach, the program, the CMake package and the pkg-config files.
 include(CMakePackageConfigHelpers)
 
 # The packages that a static library needs at a user's link, as arguments of find_package; a shared library needs none.
@@ -16,6 +16,12 @@ foreach(plug_in IN ITEMS lockstep_ucx lockstep_mpi)
   endif()
 endforeach()
 install(EXPORT LockstepTargets NAMESPACE Lockstep:: DESTINATION ${installed_package})
+# The kit for users' tests is installed where Lockstep is built for itself: another project's build may not have made it.
+if(PROJECT_IS_TOP_LEVEL)
+  set_target_properties(lockstep_testing_kit PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON INSTALL_RPATH "$ORIGIN")
+  install(TARGETS lockstep_testing_kit EXPORT LockstepTestingTargets)
+  install(EXPORT LockstepTestingTargets NAMESPACE Lockstep:: DESTINATION ${installed_package})
+endif()
 if(LOCKSTEP_BUILD_TOOLS)
   set_target_properties(lockstep_program PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON
                                                     INSTALL_RPATH "$ORIGIN/${from_bin_to_lib}")
@@ -24,7 +30,8 @@ endif()
 
 # The headers that users reach are listed at the time of installation.
 install(CODE "set(lockstep_header_roots \"${PROJECT_SOURCE_DIR};${PROJECT_BINARY_DIR}/headers\")
-set(lockstep_header_destination \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}\")")
+set(lockstep_header_destination \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}\")
+set(lockstep_has_testing ${PROJECT_IS_TOP_LEVEL})")
 install(SCRIPT cmake/install_headers.cmake)
 
 # The package brings its own find module. LibTorch comes from where the user says, otherwise from where it was at the
@@ -45,8 +52,14 @@ install(FILES ${PROJECT_BINARY_DIR}/LockstepConfig.cmake ${PROJECT_BINARY_DIR}/L
         DESTINATION ${installed_package})
 
 file(RELATIVE_PATH LOCKSTEP_PC_PREFIX "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
-configure_file(cmake/lockstep.pc.in ${PROJECT_BINARY_DIR}/lockstep.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/lockstep.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+set(pc_names lockstep)
+if(PROJECT_IS_TOP_LEVEL)
+  list(APPEND pc_names lockstep-testing)
+endif()
+foreach(name IN LISTS pc_names)
+  configure_file(cmake/${name}.pc.in ${PROJECT_BINARY_DIR}/${name}.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endforeach()
 # The documentation, in the folders that its links expect.
 install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR})

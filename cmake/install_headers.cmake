@@ -1,8 +1,11 @@
 # Runs at installation: installs lockstep/lockstep.h, the kit for users' tests and every header that they reach, so that
 # no list of headers can be out of date.
 cmake_minimum_required(VERSION 3.25)
-set(todo lockstep/lockstep.h lockstep/testing/conformance.h lockstep/testing/local_replicas.h lockstep/testing/local_workers.h
-    lockstep/testing/world_conformance.h lockstep/version.h)
+set(todo lockstep/lockstep.h lockstep/version.h)
+if(lockstep_has_testing)
+  list(APPEND todo lockstep/testing/conformance.h lockstep/testing/local_replicas.h lockstep/testing/local_workers.h
+       lockstep/testing/world_conformance.h)
+endif()
 set(seen "")
 while(todo)
   list(POP_FRONT todo header)

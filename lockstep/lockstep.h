@@ -1,61 +1,63 @@
-// Lockstep: one training step on many replicas, for C++ programs built on LibTorch.
+// Lockstep: one training step on many replicas, for C++ programs built on LibTorch. This header gives the whole
+// library. Who needs less includes less: lockstep/data.h is data sets and streams alone, and lockstep/extend.h what
+// authors of strategies, rules and sources derive from.
+//
+// The names of a training loop, of which the rest is company:
+//
+//   MirroredStrategy, OneDeviceStrategy, CentralStorageStrategy,   where the replicas run; each takes its options
+//   MultiWorkerMirroredStrategy, make_strategy
+//   Strategy                        run, evaluate, reduce, make_module, make_optimizer, distribute, ...
+//   ReplicaContext                  what a step may do: model(ctx), ctx.scale_loss(), optimizer.step(ctx), ...
+//   Replicated, Variable            what is kept equal on all replicas
+//   Optimizer                       reduces gradients, then updates
+//   DistributedDataset, Batch       which samples each replica gets
+//   PerReplica, Reduction           what a step returns, and how it becomes one value
+//   Checkpoint, CheckpointManager   everything that a run is, in files
+//   Error                           base of all errors; its leaves say what the caller can do
 #pragma once
 
-#include "lockstep/checkpoint/checkpoint.h"             // IWYU pragma: export
-#include "lockstep/checkpoint/checkpoint_manager.h"     // IWYU pragma: export
-#include "lockstep/checkpoint/exchange.h"               // IWYU pragma: export
-#include "lockstep/cluster/cluster_resolver.h"          // IWYU pragma: export
-#include "lockstep/cluster/cluster_spec.h"              // IWYU pragma: export
-#include "lockstep/cluster/resolve_cluster.h"           // IWYU pragma: export
-#include "lockstep/cluster/secret.h"                    // IWYU pragma: export
-#include "lockstep/cluster/sources/environment.h"       // IWYU pragma: export
-#include "lockstep/comm/join/join.h"                    // IWYU pragma: export
-#include "lockstep/core/denormals.h"                    // IWYU pragma: export
-#include "lockstep/core/error.h"                        // IWYU pragma: export
-#include "lockstep/core/ids.h"                          // IWYU pragma: export
-#include "lockstep/core/log.h"                          // IWYU pragma: export
-#include "lockstep/core/per_replica.h"                  // IWYU pragma: export
-#include "lockstep/core/process/exit_codes.h"           // IWYU pragma: export
-#include "lockstep/core/process/stop_request.h"         // IWYU pragma: export
-#include "lockstep/core/sha256.h"                       // IWYU pragma: export
-#include "lockstep/data/batch.h"                        // IWYU pragma: export
-#include "lockstep/data/cursor.h"                       // IWYU pragma: export
-#include "lockstep/data/dataset.h"                      // IWYU pragma: export
-#include "lockstep/data/distribute_options.h"           // IWYU pragma: export
-#include "lockstep/data/distributed_dataset.h"          // IWYU pragma: export
-#include "lockstep/data/files.h"                        // IWYU pragma: export
-#include "lockstep/data/sources/images.h"               // IWYU pragma: export
-#include "lockstep/data/sources/record_files.h"         // IWYU pragma: export
-#include "lockstep/data/sources/records.h"              // IWYU pragma: export
-#include "lockstep/data/sources/sources.h"              // IWYU pragma: export
-#include "lockstep/data/sources/stream_source.h"        // IWYU pragma: export
-#include "lockstep/data/sources/tokenizer.h"            // IWYU pragma: export
-#include "lockstep/data/sources/torch_dataset.h"        // IWYU pragma: export
-#include "lockstep/data/stages/stage.h"                 // IWYU pragma: export
-#include "lockstep/data/stream.h"                       // IWYU pragma: export
+// 1. The loop.
+#include "lockstep/checkpoint/checkpoint.h"           // IWYU pragma: export
+#include "lockstep/checkpoint/checkpoint_manager.h"   // IWYU pragma: export
+#include "lockstep/core/error.h"                      // IWYU pragma: export
+#include "lockstep/core/ids.h"                        // IWYU pragma: export
+#include "lockstep/core/per_replica.h"                // IWYU pragma: export
+#include "lockstep/optim/optimizer.h"                 // IWYU pragma: export
+#include "lockstep/reduce/reduction.h"                // IWYU pragma: export
+#include "lockstep/replica/replica_context.h"         // IWYU pragma: export
+#include "lockstep/strategy/central_storage.h"        // IWYU pragma: export
+#include "lockstep/strategy/make_strategy.h"          // IWYU pragma: export
+#include "lockstep/strategy/mirrored.h"               // IWYU pragma: export
+#include "lockstep/strategy/multi_worker_mirrored.h"  // IWYU pragma: export
+#include "lockstep/strategy/one_device.h"             // IWYU pragma: export
+#include "lockstep/strategy/strategy.h"               // IWYU pragma: export
+#include "lockstep/variable/module/replicated.h"      // IWYU pragma: export
+#include "lockstep/variable/variable.h"               // IWYU pragma: export
+
+// What stands beside the loop: schedules of rates, rules and averages; metrics; layers and what modules consist of.
 #include "lockstep/layers/convert_batch_norm.h"         // IWYU pragma: export
 #include "lockstep/layers/sync_batch_norm.h"            // IWYU pragma: export
 #include "lockstep/optim/moving_average.h"              // IWYU pragma: export
-#include "lockstep/optim/optimizer.h"                   // IWYU pragma: export
 #include "lockstep/optim/rules/learning_rate_bridge.h"  // IWYU pragma: export
 #include "lockstep/optim/rules/rules.h"                 // IWYU pragma: export
 #include "lockstep/optim/rules/schedule.h"              // IWYU pragma: export
-#include "lockstep/optim/rules/update_rule.h"           // IWYU pragma: export
-#include "lockstep/reduce/reducer.h"                    // IWYU pragma: export
-#include "lockstep/reduce/reduction.h"                  // IWYU pragma: export
-#include "lockstep/replica/replica_context.h"           // IWYU pragma: export
-#include "lockstep/replica/topology.h"                  // IWYU pragma: export
-#include "lockstep/strategy/central_storage.h"          // IWYU pragma: export
-#include "lockstep/strategy/make_strategy.h"            // IWYU pragma: export
 #include "lockstep/strategy/metrics.h"                  // IWYU pragma: export
-#include "lockstep/strategy/mirrored.h"                 // IWYU pragma: export
-#include "lockstep/strategy/multi_worker_mirrored.h"    // IWYU pragma: export
-#include "lockstep/strategy/one_device.h"               // IWYU pragma: export
-#include "lockstep/strategy/setup.h"                    // IWYU pragma: export
-#include "lockstep/strategy/state_items.h"              // IWYU pragma: export
-#include "lockstep/strategy/strategy.h"                 // IWYU pragma: export
 #include "lockstep/variable/module/buffers.h"           // IWYU pragma: export
-#include "lockstep/variable/module/replicated.h"        // IWYU pragma: export
 #include "lockstep/variable/module/summary.h"           // IWYU pragma: export
-#include "lockstep/variable/placement.h"                // IWYU pragma: export
-#include "lockstep/variable/variable.h"                 // IWYU pragma: export
+
+// The process and its job: who the workers are, when to stop, what is logged, and files of other programs.
+#include "lockstep/checkpoint/exchange.h"        // IWYU pragma: export
+#include "lockstep/cluster/cluster_spec.h"       // IWYU pragma: export
+#include "lockstep/cluster/resolve_cluster.h"    // IWYU pragma: export
+#include "lockstep/cluster/secret.h"             // IWYU pragma: export
+#include "lockstep/core/denormals.h"             // IWYU pragma: export
+#include "lockstep/core/log.h"                   // IWYU pragma: export
+#include "lockstep/core/process/exit_codes.h"    // IWYU pragma: export
+#include "lockstep/core/process/stop_request.h"  // IWYU pragma: export
+#include "lockstep/core/sha256.h"                // IWYU pragma: export
+
+// 2. Data: data sets, streams, files, images, text.
+#include "lockstep/data.h"  // IWYU pragma: export
+
+// 3. Extension: what authors derive from.
+#include "lockstep/extend.h"  // IWYU pragma: export

@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "lockstep/strategy/resolve_tuning.h"
 #include "lockstep/strategy/setup.h"
 
 namespace lockstep {
@@ -25,17 +26,21 @@ class CentralPlacement final : public Placement {
   const OneCopyPlacement one_copy_;
 };
 
+StrategySetup setup_of(CentralStorageOptions options) {
+  return {.name = "CentralStorageStrategy",
+          .topology = std::make_shared<HostTopology>(std::move(options.devices), options.replicas),
+          .placement = std::make_shared<CentralPlacement>(std::move(options.storage)),
+          .seed = options.seed,
+          .threads_per_replica = options.threads_per_replica,
+          .verify_every = options.verify_every,
+          .denormals = options.denormals,
+          .factored_gradients = options.factored_gradients};
+}
+
 }  // namespace
 
 CentralStorageStrategy::CentralStorageStrategy(CentralStorageOptions options)
-    : Strategy(StrategySetup{.name = "CentralStorageStrategy",
-                             .topology = std::make_shared<HostTopology>(std::move(options.devices), options.replicas),
-                             .placement = std::make_shared<CentralPlacement>(std::move(options.storage)),
-                             .seed = options.seed,
-                             .threads_per_replica = options.threads_per_replica,
-                             .verify_every = options.verify_every,
-                             .denormals = options.denormals,
-                             .factored_gradients = options.factored_gradients}) {}
+    : Strategy(setup_of(internal::resolve_tuning("CentralStorageStrategy", std::move(options)))) {}
 
 CentralStorageStrategy::~CentralStorageStrategy() = default;
 

@@ -8,6 +8,7 @@
 #include "lockstep/core/denormals.h"
 #include "lockstep/core/tuning/factored_gradients.h"
 #include "lockstep/strategy/strategy.h"
+#include "lockstep/strategy/tuning.h"
 
 namespace lockstep {
 
@@ -20,6 +21,7 @@ struct CentralStorageOptions {
   int64_t verify_every = 100;               // runs between checks of all variables for foreign writes; 0: never
   Denormals denormals = Denormals::kFlush;  // part of what decides bits
   FactoredGradients factored_gradients = FactoredGradients::kAuto;  // decides speed and memory, and no bits
+  Tuning tuning = {};                                               // the options that decide no bits, in one place
 };
 
 /// Each on-write variable has one copy, in `.storage`. Replicas read it from there; their gradients are added there and

@@ -9,6 +9,7 @@
 
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
+#include "lockstep/strategy/resolve_tuning.h"
 
 namespace lockstep {
 
@@ -58,6 +59,7 @@ void require_own_options(const std::string& name, const StrategyOptions& options
 }  // namespace
 
 std::unique_ptr<Strategy> make_strategy(const std::string& name, StrategyOptions options) {
+  options = internal::resolve_tuning(name, std::move(options));
   const auto& names = strategy_names();
   if (std::find(names.begin(), names.end(), name) != names.end()) {
     if (name != "multi-worker") require_one_worker(name, options);

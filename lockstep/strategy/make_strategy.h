@@ -11,6 +11,7 @@
 #include "lockstep/strategy/multi_worker_mirrored.h"
 #include "lockstep/strategy/one_device.h"
 #include "lockstep/strategy/strategy.h"
+#include "lockstep/strategy/tuning.h"
 
 namespace lockstep {
 
@@ -32,6 +33,7 @@ struct StrategyOptions {
   WireFormat wire = WireFormat::kExact;
   Slots slots = Slots::kWhole;
   std::string device = {};  // of one-device, in place of .devices
+  Tuning tuning = {};       // the options that decide no bits, in one place
 };
 
 /// "one-device", "mirrored", "multi-worker" or "central-storage". A UsageError for another name, and for an option

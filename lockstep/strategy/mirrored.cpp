@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "lockstep/strategy/resolve_tuning.h"
 #include "lockstep/strategy/setup.h"
 
 namespace lockstep {
@@ -12,15 +13,23 @@ std::shared_ptr<const Placement> placement_of(Copies copies) {
   return std::make_shared<OneCopyPlacement>();
 }
 
+namespace {
+
+StrategySetup setup_of(MirroredOptions options) {
+  return {.name = "MirroredStrategy",
+          .topology = std::make_shared<HostTopology>(std::move(options.devices), options.replicas),
+          .placement = placement_of(options.copies),
+          .seed = options.seed,
+          .threads_per_replica = options.threads_per_replica,
+          .verify_every = options.verify_every,
+          .denormals = options.denormals,
+          .factored_gradients = options.factored_gradients};
+}
+
+}  // namespace
+
 MirroredStrategy::MirroredStrategy(MirroredOptions options)
-    : Strategy(StrategySetup{.name = "MirroredStrategy",
-                             .topology = std::make_shared<HostTopology>(std::move(options.devices), options.replicas),
-                             .placement = placement_of(options.copies),
-                             .seed = options.seed,
-                             .threads_per_replica = options.threads_per_replica,
-                             .verify_every = options.verify_every,
-                             .denormals = options.denormals,
-                             .factored_gradients = options.factored_gradients}) {}
+    : Strategy(setup_of(internal::resolve_tuning("MirroredStrategy", std::move(options)))) {}
 
 MirroredStrategy::~MirroredStrategy() = default;
 

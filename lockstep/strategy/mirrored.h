@@ -7,17 +7,13 @@
 #include <vector>
 
 #include "lockstep/core/denormals.h"
+#include "lockstep/core/tuning/copies.h"
 #include "lockstep/core/tuning/factored_gradients.h"
 #include "lockstep/strategy/strategy.h"
+#include "lockstep/strategy/tuning.h"
 #include "lockstep/variable/placement.h"
 
 namespace lockstep {
-
-/// How many copies a mirrored variable has.
-enum class Copies {
-  kPerMemory,   // one for all replicas that share a memory
-  kPerReplica,  // one for each replica
-};
 
 /// The placement for `copies`.
 std::shared_ptr<const Placement> placement_of(Copies copies);
@@ -37,6 +33,7 @@ struct MirroredOptions {
   int64_t verify_every = 100;               // runs between checks of all variables for foreign writes; 0: never
   Denormals denormals = Denormals::kFlush;  // part of what decides bits
   FactoredGradients factored_gradients = FactoredGradients::kAuto;  // decides speed and memory, and no bits
+  Tuning tuning = {};                                               // the options that decide no bits, in one place
 };
 
 /// Every replica has its own thread (replica 0: the caller's), and a lane lets one of its replicas run at a time.

@@ -11,6 +11,7 @@
 #include "lockstep/comm/join/join.h"
 #include "lockstep/comm/rounds.h"
 #include "lockstep/core/error.h"
+#include "lockstep/strategy/resolve_tuning.h"
 #include "lockstep/strategy/setup.h"
 
 namespace lockstep {
@@ -59,7 +60,7 @@ StrategySetup setup_of(MultiWorkerMirroredOptions options) {
 }  // namespace
 
 MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(MultiWorkerMirroredOptions options)
-    : Strategy(setup_of(std::move(options))) {}
+    : Strategy(setup_of(internal::resolve_tuning("MultiWorkerMirroredStrategy", std::move(options)))) {}
 
 MultiWorkerMirroredStrategy::~MultiWorkerMirroredStrategy() = default;
 

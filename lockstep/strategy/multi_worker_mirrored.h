@@ -16,6 +16,7 @@
 #include "lockstep/core/tuning/wire_format.h"
 #include "lockstep/strategy/mirrored.h"
 #include "lockstep/strategy/strategy.h"
+#include "lockstep/strategy/tuning.h"
 
 namespace lockstep {
 
@@ -42,6 +43,7 @@ struct MultiWorkerMirroredOptions {
   UpdateForm update_form = UpdateForm::kAuto;  // of all variables
   WireFormat wire = WireFormat::kExact;        // of sums of gradients; part of what decides bits
   Slots slots = Slots::kWhole;                 // kSliced: each worker has a part of the optimizers' slots
+  Tuning tuning = {};                          // the options that decide no bits, in one place
 };
 
 /// MirroredStrategy over several workers: the same program runs on each of them, and all members of Strategy mean all

@@ -7,6 +7,7 @@
 #include "lockstep/core/denormals.h"
 #include "lockstep/core/tuning/factored_gradients.h"
 #include "lockstep/strategy/strategy.h"
+#include "lockstep/strategy/tuning.h"
 
 namespace lockstep {
 
@@ -17,6 +18,7 @@ struct OneDeviceOptions {
   int64_t verify_every = 100;               // runs between checks of all variables for foreign writes; 0: never
   Denormals denormals = Denormals::kFlush;  // part of what decides bits
   FactoredGradients factored_gradients = FactoredGradients::kAuto;  // decides speed and memory, and no bits
+  Tuning tuning = {};                                               // the options that decide no bits, in one place
 };
 
 /// One replica, on the calling thread, which is not pinned.

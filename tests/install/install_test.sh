@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The README's program, built and run outside of the repository: against an installed Lockstep (shared and static, by
-# CMake and by pkg-config) and with Lockstep as a subdirectory.
+# The README's program, and one that uses the kit for tests, built and run outside of the repository: against an
+# installed Lockstep (shared and static, by CMake and by pkg-config) and with Lockstep as a subdirectory.
 # Usage: install_test.sh SOURCE BUILD LIBTORCH_LIBRARIES LIBTORCH_HEADERS   (of a finished build of shared libraries)
 source "$(dirname "${BASH_SOURCE[0]}")/check.sh"
 source=$1 build=$2 libraries=$3 headers=$4
@@ -29,6 +29,18 @@ run_app() {
   expect 0 "^epoch 2, loss 0\.[0-9]+" "$folder/build/app"
 }
 
+# run_kit NAME SED-SCRIPT [CMAKE OPTION...]: the same of kit/, a program that tests a strategy of its own.
+run_kit() {
+  local folder=$scratch/$1
+  mkdir "$folder"
+  cp "$source/tests/install/kit/kit.cpp" "$folder"
+  sed "$2" "$source/tests/install/kit/CMakeLists.txt" >"$folder/CMakeLists.txt"
+  shift 2
+  expect 0 "Configuring done" cmake -G Ninja -S "$folder" -B "$folder/build" "$@"
+  expect 0 "Linking CXX executable kit" cmake --build "$folder/build"
+  expect 0 "own conforms, and 8 replicas" "$folder/build/kit"
+}
+
 # reusing FOLDER: the options of a build that takes objects from there.
 reusing() {
   export reuse_from=$1
@@ -53,11 +65,17 @@ outside app ''
 run_app app -DCMAKE_PREFIX_PATH="$scratch/shared"
 ! grep -r "$libraries" "$scratch/shared/lib/cmake" || wrong "the package names LibTorch's libraries by their path"
 
+# The kit for tests is a library of its own, of which the other one has nothing.
+! nm -DC "$scratch/shared/lib/liblockstep.so" | grep -q ' lockstep::testing::' || wrong "liblockstep.so has the kit for tests in it"
+run_kit kit '' -DCMAKE_PREFIX_PATH="$scratch/shared"
+
 # By pkg-config.
 export PKG_CONFIG_PATH=$scratch/shared/lib/pkgconfig
 expect 0 "" bash -c "\${CXX:-c++} $scratch/app/build/CMakeFiles/app.dir/app.cpp.o -o $scratch/app/by-pkg-config \$(pkg-config --libs lockstep)"
 expect 0 "^epoch 2" "$scratch/app/by-pkg-config"
 expect 0 "-I$headers/torch/csrc/api/include" pkg-config --cflags lockstep
+expect 0 "" bash -c "\${CXX:-c++} $scratch/kit/build/CMakeFiles/kit.dir/kit.cpp.o -o $scratch/kit/by-pkg-config \$(pkg-config --libs lockstep-testing)"
+expect 0 "own conforms" "$scratch/kit/by-pkg-config"
 
 # The examples, which are a project of their own too.
 reusing "$build/examples"
@@ -83,10 +101,15 @@ expect 0 "liblockstep.a" cmake --install "$scratch/static-build" --prefix "$scra
 reusing "$scratch/app/build"
 outside static-app ''
 run_app static-app -DCMAKE_PREFIX_PATH="$scratch/static" "${options[@]}"
+reusing "$scratch/kit/build"
+run_kit static-kit '' -DCMAKE_PREFIX_PATH="$scratch/static" "${options[@]}"
 
-# As a subdirectory.
+# As a subdirectory, where the kit is built for what is linked with it, and not otherwise.
 reusing "$build/lockstep"
 outside subdirectory "s|^find_package(Lockstep.*|add_subdirectory($source lockstep)|"
 run_app subdirectory "${options[@]}"
+[[ -z $(find "$scratch/subdirectory/build" -name 'liblockstep_testing*' -o -path '*lockstep_testing.dir*.o') ]] ||
+  wrong "a project that uses no kit has to build it"
+run_kit subdirectory-kit "s|^find_package(Lockstep.*|add_subdirectory($source lockstep)|" "${options[@]}"
 
 finish
