@@ -105,6 +105,13 @@ void check_count(const char* call, int64_t count, int64_t least) {
   throw UsageError("LS-OPTION", fmt::format("{} was given {}", call, count), fmt::format("give at least {}", least));
 }
 
+void check_shard(const char* call, int64_t count, int64_t index) {
+  check_count(call, count, 1);
+  if (index >= 0 && index < count) return;
+  throw UsageError("LS-OPTION", fmt::format("{} was asked for shard {} of {}", call, index, count),
+                   fmt::format("choose one from 0 to {}", count - 1));
+}
+
 }  // namespace lockstep::internal
 
 namespace lockstep::data {

@@ -81,14 +81,14 @@ void ReadPool::run(int64_t count, FunctionRef<void(int64_t)> task) {
   }
   const auto job = std::make_shared<Job>(count, task);
   {
-    const std::lock_guard<std::mutex> lock(monitor_->mutex);
+    const std::lock_guard<std::mutex> lock(sync_->mutex);
     if (!threads_) start();
     jobs_.push_back(job);
   }
-  monitor_->changed.notify_all();
+  sync_->changed.notify_all();
   job->help({});  // it counts already
   {
-    const std::lock_guard<std::mutex> lock(monitor_->mutex);
+    const std::lock_guard<std::mutex> lock(sync_->mutex);
     std::erase(jobs_, job);
   }
   const StageScope waits = StageScope::waiting();
@@ -110,9 +110,9 @@ void ReadPool::start() {
 
 void ReadPool::work() {
   const ReadingScope scope;
-  std::unique_lock<std::mutex> lock(monitor_->mutex);
+  std::unique_lock<std::mutex> lock(sync_->mutex);
   while (true) {
-    monitor_->changed.wait(lock, [&] { return ends_ || !jobs_.empty(); });
+    sync_->changed.wait(lock, [&] { return ends_ || !jobs_.empty(); });
     if (ends_) return;
     const std::shared_ptr<Job> job = jobs_.front();
     lock.unlock();
@@ -125,15 +125,15 @@ void ReadPool::work() {
 ReadPool::~ReadPool() {
   if (!threads_) return;
   if (process_.is_in_child()) {
-    static_cast<void>(monitor_.release());
+    static_cast<void>(sync_.release());
     static_cast<void>(threads_.release());  // they exist in the parent only
     return;
   }
   {
-    const std::lock_guard<std::mutex> lock(monitor_->mutex);
+    const std::lock_guard<std::mutex> lock(sync_->mutex);
     ends_ = true;
   }
-  monitor_->changed.notify_all();
+  sync_->changed.notify_all();
   for (std::thread& thread : *threads_) thread.join();
 }
 

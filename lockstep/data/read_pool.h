@@ -9,7 +9,7 @@
 
 #include "lockstep/core/function_ref.h"
 #include "lockstep/core/process/forks.h"
-#include "lockstep/data/monitor.h"
+#include "lockstep/data/mutex_and_condition.h"
 
 namespace lockstep::internal {
 
@@ -36,9 +36,9 @@ class ReadPool {
 
   const int64_t threads_wanted_;
   const ProcessMark process_;
-  std::unique_ptr<Monitor> monitor_ = std::make_unique<Monitor>();
-  std::deque<std::shared_ptr<Job>> jobs_;  // with tasks that nobody has taken; guarded by the monitor
-  bool ends_ = false;                      // guarded by the monitor
+  std::unique_ptr<MutexAndCondition> sync_ = std::make_unique<MutexAndCondition>();
+  std::deque<std::shared_ptr<Job>> jobs_;  // with tasks that nobody has taken; guarded by sync_
+  bool ends_ = false;                      // guarded by sync_
   std::unique_ptr<std::vector<std::thread>> threads_;
 };
 

@@ -2,14 +2,19 @@
 #include "lockstep/data/stages/stage.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <torch/types.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
 
-#include "lockstep/data/stages/cache_file.h"
+#include "lockstep/core/bytes.h"
+#include "tests/data/cache_path.h"
 #include "tests/data/full_disk.h"
 #include "tests/data/tens.h"
 #include "tests/support/errors.h"
@@ -17,6 +22,7 @@
 namespace lockstep {
 namespace {
 
+using testing::bytes_in_file;
 using testing::expect_error;
 using testing::FullDisk;
 using testing::inputs_of;
@@ -74,6 +80,9 @@ class CacheFile : public ::testing::Test {
   const std::string path_ = ::testing::TempDir() + "/lockstep_cache_" + std::to_string(getpid());
 };
 
+/// What stands behind the records of six samples: the places of all, as a record, and the end.
+constexpr uintmax_t kEndSize = 24 + 6 * 8 + 16;
+
 TEST_F(CacheFile, ServesTheNextProcess) {
   const auto source = std::make_shared<Counting>();
   EXPECT_EQ(inputs_of(Dataset(source).cache(path_)), (Numbers{0, 1, 2, 3, 4, 5}));
@@ -86,7 +95,7 @@ TEST_F(CacheFile, ServesTheNextProcess) {
 TEST_F(CacheFile, DropsWhatIsCutOffOrDamaged) {
   const auto source = std::make_shared<Counting>();
   Dataset(source).cache(path_).read_all();
-  std::filesystem::resize_file(path_, std::filesystem::file_size(path_) - 3);
+  std::filesystem::resize_file(path_, std::filesystem::file_size(path_) - kEndSize - 3);
   EXPECT_EQ(inputs_of(Dataset(source).cache(path_)), (Numbers{0, 1, 2, 3, 4, 5}));
   EXPECT_EQ(source->reads, 7) << "the last one was read again";
   {
@@ -94,17 +103,124 @@ TEST_F(CacheFile, DropsWhatIsCutOffOrDamaged) {
     file.seekp(24 + 24 + 60);  // in the first sample's bytes
     file.put('\x55');
   }
+  const Warnings warnings;
+  source->reads = 0;
+  const Dataset damaged = Dataset(source).cache(path_);
+  for (int epoch = 0; epoch < 2; ++epoch) EXPECT_EQ(inputs_of(damaged), (Numbers{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(source->reads, 2) << "a whole file stays as it is";
+  ASSERT_EQ(warnings.texts.size(), 1u) << "it is said once";
+  EXPECT_NE(warnings.texts[0].find(path_), std::string::npos);
+}
+
+TEST_F(CacheFile, ThatIsCutOrDamagedAtAnyByteNeverGivesOtherSamplesAndIsMadeWhole) {
+  const Dataset two = tens(2);
+  { two.cache(path_).read_all(); }
+  const std::string whole = bytes_in_file(path_);
+  const auto write = [&](const std::string& bytes) { std::ofstream(path_, std::ios::binary) << bytes; };
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    write(whole.substr(0, i));
+    EXPECT_EQ(inputs_of(two.cache(path_)), (Numbers{0, 1})) << "the first " << i << " bytes";
+    EXPECT_EQ(bytes_in_file(path_).size(), whole.size()) << "the first " << i << " bytes";
+    EXPECT_EQ(inputs_of(two.cache(path_)), (Numbers{0, 1})) << "the first " << i << " bytes";
+  }
+  const Warnings warnings;
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    std::string damaged = whole;
+    damaged[i] = static_cast<char>(damaged[i] ^ '\x01');
+    write(damaged);
+    if (i < 24) {
+      expect_error<DataError>([&] { two.cache(path_); }, "LS-DATA-CHANGED", {path_});
+      EXPECT_EQ(bytes_in_file(path_), damaged);
+    } else {
+      EXPECT_EQ(inputs_of(two.cache(path_)), (Numbers{0, 1})) << "byte " << i;
+    }
+  }
+}
+
+TEST_F(CacheFile, IsMadeWholeByThreadsThatReadInDifferentOrders) {
+  const auto source = std::make_shared<Counting>();
+  const Dataset cached = Dataset(source).cache(path_);
+  std::atomic<int64_t> wrong = 0;
+  std::vector<std::thread> threads;
+  for (int64_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int64_t i = 0; i < 12; ++i) {
+        const int64_t id = (i * (t % 2 == 0 ? 1 : 5) + t) % 6;
+        if (cached.read(Numbers{id}).target.item<int64_t>() != 10 * id) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  const auto size = std::filesystem::file_size(path_);
+  source->reads = 0;
   EXPECT_EQ(inputs_of(Dataset(source).cache(path_)), (Numbers{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(source->reads, 0);
+  std::filesystem::remove(path_);
+  Dataset(source).cache(path_).read_all();
+  EXPECT_EQ(std::filesystem::file_size(path_), size) << "each sample is there once";
+}
+
+TEST_F(CacheFile, IsNotTouchedByAForkedChild) {
+  const auto source = std::make_shared<Counting>();
+  const Dataset cached = Dataset(source).cache(path_);
+  cached.read(Numbers{4});
+  const std::string before = bytes_in_file(path_);
+  const pid_t child = fork();
+  if (child == 0) _exit(cached.read(Numbers{4, 1}).size() == 2 ? 0 : 1);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(bytes_in_file(path_), before);
+  EXPECT_EQ(inputs_of(cached), (Numbers{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(source->reads, 6);
+}
+
+TEST_F(CacheFile, OfTheOlderFormatIsMadeAnewAndOfOtherDataIsRefused) {
+  const auto older = [](uint64_t digest) {
+    std::string bytes = "SLCACHE1";
+    internal::ByteWriter writer(bytes);
+    for (const uint64_t number : {digest, uint64_t{6}, uint64_t{2}, uint64_t{5}, uint64_t{7}}) writer.put(number);
+    return bytes += "bytes";
+  };
+  const auto source = std::make_shared<Counting>();
+  std::ofstream(path_, std::ios::binary) << older(source->digest_of_it + 1);
+  expect_error<DataError>([&] { Dataset(source).cache(path_); }, "LS-DATA-CHANGED", {path_, "other data"});
+  EXPECT_EQ(bytes_in_file(path_), older(source->digest_of_it + 1));
+  std::ofstream(path_, std::ios::binary) << older(source->digest_of_it);
+  for (int run = 0; run < 2; ++run) {
+    EXPECT_EQ(inputs_of(Dataset(source).cache(path_)), (Numbers{0, 1, 2, 3, 4, 5}));
+    EXPECT_EQ(source->reads, 6);
+  }
+}
+
+TEST_F(CacheFile, GivesTensorsOfTheSameStridesInEachPass) {
+  const auto images = at::rand({4, 3, 5, 5}).contiguous(at::MemoryFormat::ChannelsLast);
+  const Dataset pairs = data::from_tensors(images, at::rand({2, 4}).t());
+  for (const std::string& path : {path_, std::string()}) {
+    const Dataset cached = pairs.cache(path);
+    const Batch first = cached.read_all();
+    const Batch second = cached.read_all();
+    EXPECT_EQ(first.input.strides(), second.input.strides()) << path;
+    EXPECT_EQ(first.target.strides(), second.target.strides()) << path;
+    EXPECT_TRUE(at::equal(second.input, images));
+  }
 }
 
 TEST_F(CacheFile, OfAFullDiskKeepsWhatFitsAndTheOthersAreReadEachTime) {
   const Numbers all{0, 1, 2, 3, 4, 5};
   { Dataset(std::make_shared<Counting>()).cache(path_).read_all(); }
   const auto whole = std::filesystem::file_size(path_);
-  // A disk that is full within the head of the file, before the first sample, within a sample's bytes and within the
-  // head of the last one.
-  for (const auto& [size, kept] : std::vector<std::pair<uintmax_t, int64_t>>{
-           {10, 0}, {24, 0}, {24 + (whole - 24) / 2 - 3, 2}, {24 + (whole - 24) / 6 * 5 + 8, 5}, {whole - 1, 5}}) {
+  const auto records = whole - kEndSize;
+  // A disk that is full within the head of the file, before the first sample, within a sample's bytes, within the head
+  // of the last one, within its bytes and within the end.
+  for (const auto& [size, kept] : std::vector<std::pair<uintmax_t, int64_t>>{{10, 0},
+                                                                             {24, 0},
+                                                                             {24 + (records - 24) / 2 - 3, 2},
+                                                                             {24 + (records - 24) / 6 * 5 + 8, 5},
+                                                                             {records - 1, 5},
+                                                                             {records, 6},
+                                                                             {whole - 1, 6}}) {
     std::filesystem::remove(path_);
     const auto source = std::make_shared<Counting>();
     {
@@ -128,13 +244,22 @@ TEST_F(CacheFile, OfAFullDiskKeepsWhatFitsAndTheOthersAreReadEachTime) {
   }
 }
 
-TEST_F(CacheFile, RefusesOtherDataAndIsUsedByOneAtATime) {
+TEST_F(CacheFile, IsWrittenByOneReaderAtATimeAndReadByAllOnceItIsWhole) {
   const auto source = std::make_shared<Counting>();
   const Dataset holds = Dataset(source).cache(path_);
-  holds.read_all();
+  holds.take(5).read_all();
   const Dataset beside = Dataset(source).cache(path_);
   EXPECT_EQ(beside.read_all().size(), 6);
-  EXPECT_EQ(source->reads, 12) << "the second one reads without the file";
+  EXPECT_EQ(source->reads, 5 + 6) << "the second one reads without the file";
+  source->digest_of_it = 6;
+  expect_error<DataError>([&] { Dataset(source).cache(path_); }, "LS-DATA-CHANGED", {path_});
+  source->digest_of_it = 5;
+  holds.read_all();
+  source->reads = 0;
+  const Dataset one = Dataset(source).cache(path_);
+  const Dataset other = Dataset(source).cache(path_);
+  for (const Dataset& each : {one, other, holds}) EXPECT_EQ(inputs_of(each), (Numbers{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(source->reads, 0);
   expect_error<DataError>([&] { Dataset(source).cache("/no/such/folder/file"); }, "LS-DATA-FILE");
 }
 
@@ -203,8 +328,11 @@ TEST_F(CacheFile, OfOtherDataIsRefused) {
   Dataset(source).cache(path_).read_all();
   source->digest_of_it = 6;
   expect_error<DataError>([&] { Dataset(source).cache(path_); }, "LS-DATA-CHANGED", {path_});
-  std::ofstream(path_) << "something else that is longer than the head";
-  expect_error<DataError>([&] { Dataset(source).cache(path_); }, "LS-DATA-CHANGED", {path_});
+  for (const std::string text : {"something else that is longer than the head", "short"}) {
+    std::ofstream(path_) << text;
+    expect_error<DataError>([&] { Dataset(source).cache(path_); }, "LS-DATA-CHANGED", {path_, "something else"});
+    EXPECT_EQ(bytes_in_file(path_), text);
+  }
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The file of a stream's cache: whose it is, and that nothing is believed of it without proof.
+// The file of a cache: whose it is, and that nothing is believed of it without proof.
 #include "lockstep/data/stages/element_file.h"
 
 #include <ATen/ATen.h>
@@ -6,11 +6,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
+#include "lockstep/core/bytes.h"
+#include "lockstep/data/sources/sources.h"
 #include "lockstep/data/stream.h"
 #include "tests/data/cache_path.h"
 #include "tests/data/full_disk.h"
@@ -21,6 +24,7 @@ namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::bytes_in_file;
 using testing::expect_error;
 using testing::FullDisk;
 using testing::parse_number;
@@ -194,13 +198,61 @@ TEST_F(StreamCacheFile, ThatIsDamagedAnywhereIsAnErrorAndNeverOtherElements) {
   EXPECT_EQ(read(whole), up_to(3));
   // Behind an element that is damaged a reader goes on.
   std::string damaged = whole;
-  damaged[16 + 16 + 8] = 'x';
+  damaged[24 + 24 + 8] = 'x';
   write(damaged);
   const auto reader = records.cache(path_).open();
   Batch element;
   expect_error<DataError>([&] { reader->next(element); }, "LS-DATA-FILE", {path_, "element 0"});
   ASSERT_TRUE(reader->next(element));
   EXPECT_EQ(element.target.item<int64_t>(), 1);
+}
+
+template <class... Numbers>
+std::string plain(const Numbers&... numbers) {
+  std::string bytes;
+  (internal::ByteWriter(bytes).put(numbers), ...);
+  return bytes;
+}
+
+TEST_F(StreamCacheFile, OfTheOlderFormatIsWrittenAnewAndAnotherStreamsIsRefused) {
+  const auto files = testing::files_of({4});
+  const Stream records = data::from_records(files, parse_number);
+  records.cache(path_).read_all();
+  uint64_t digest = 0;
+  const std::string now = bytes_in_file(path_);
+  std::memcpy(&digest, now.data() + 8, sizeof digest);
+  // A head, an element of 5 bytes and its checksum, its place, and the end, as they were written before.
+  const auto older = [](uint64_t of) {
+    return "SLSTRMC1" + plain(of, uint64_t{5}, uint64_t{9}) + "bytes" + plain(uint64_t{16}, uint64_t{1}, uint64_t{7}) +
+           "SLSCEND1";
+  };
+  std::ofstream(path_, std::ios::binary) << older(digest);
+  std::ofstream(path_ + ".part", std::ios::binary) << older(digest + 1);
+  files->read = 0;
+  const Stream cached = records.cache(path_);
+  for (int epoch = 0; epoch < 2; ++epoch) EXPECT_EQ(targets_of(cached.read_all()), up_to(4));
+  EXPECT_EQ(files->read, 4);
+  EXPECT_EQ(bytes_in_file(path_), now);
+  std::ofstream(path_, std::ios::binary) << older(digest + 1);
+  expect_error<DataError>([&] { records.cache(path_); }, "LS-DATA-CHANGED", {path_, "another stream"});
+}
+
+TEST_F(StreamCacheFile, OfADataSetAndOfAStreamAreRefusedByEachOther) {
+  const auto counted = [] { return data::from_tensors(at::arange(4), at::arange(4)); };
+  counted().cache(path_).read_all();
+  const std::string whole = bytes_in_file(path_);
+  const Stream records = testing::numbers_in({4});
+  expect_error<DataError>([&] { records.cache(path_); }, "LS-DATA-CHANGED", {path_, "samples of a data set"});
+  remove();
+  records.cache(path_).read_all();
+  expect_error<DataError>([&] { counted().cache(path_); }, "LS-DATA-CHANGED", {path_, "elements of a stream"});
+  // A data set's file that is not whole yet is not taken for what a stream has begun.
+  remove();
+  const std::string begun = path_ + ".part";
+  counted().take(4).cache(begun).read(std::vector<int64_t>{1});
+  const auto size = fs::file_size(begun);
+  expect_error<DataError>([&] { records.cache(path_); }, "LS-DATA-FILE", {begun});
+  EXPECT_EQ(fs::file_size(begun), size);
 }
 
 TEST_F(StreamCacheFile, SaysWhyAPathCannotBeUsed) {

@@ -113,8 +113,8 @@ TEST_F(StreamCache, AppearsOnlyWhereItWasReadToTheEnd) {
   // What a process leaves that was killed.
   const pid_t child = fork();
   if (child == 0) {
-    const auto writer = internal::ElementFileWriter::make(path_, 7);
-    const bool added = writer && writer->add(parse_number("1", {}));
+    const auto recording = internal::ElementRecording::begin(path_, {.digest = 7});
+    const bool added = recording && recording->add(0, parse_number("1", {}));
     _exit(added ? 0 : 1);
   }
   int status = 0;

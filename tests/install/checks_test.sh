@@ -45,10 +45,10 @@ cp lockstep/core/log.cpp "$scratch/before"
 cat >>lockstep/core/log.cpp <<'TEXT'
 namespace lockstep::internal::inline core {
 namespace { struct Turn {}; }
-class Monitor;  // struct Monitor {
-const char* const text = R"(struct Monitor {)"; /* struct Monitor { */
+class MutexAndCondition;  // struct MutexAndCondition {
+const char* const text = R"(struct MutexAndCondition {)"; /* struct MutexAndCondition { */
 struct Owner { struct Turn {}; };
-inline int here() { struct Monitor {}; return 1'000'000 + '{' + "struct Turn {\""[0]; }
+inline int here() { struct MutexAndCondition {}; return 1'000'000 + '{' + "struct Turn {\""[0]; }
 }
 TEXT
 expect 0 '^[0-9]+ classes, 0 names' scripts/check-names

@@ -28,16 +28,16 @@ StepFeed::StepFeed(std::unique_ptr<EpochReader> reader, int64_t depth, int64_t t
 
 StepFeed::~StepFeed() {
   if (is_lost()) {
-    static_cast<void>(monitor_.release());
+    static_cast<void>(sync_.release());
     for (std::thread& thread : threads_)
       static_cast<void>(new std::thread(std::move(thread)));  // they are the parent's
     return;
   }
   {
-    const std::lock_guard<std::mutex> lock(monitor_->mutex);
+    const std::lock_guard<std::mutex> lock(sync_->mutex);
     stops_ = true;
   }
-  monitor_->changed.notify_all();
+  sync_->changed.notify_all();
   for (std::thread& thread : threads_) thread.join();
 }
 
@@ -62,17 +62,17 @@ void StepFeed::start_thread() {
 
 void StepFeed::work() {
   const auto can_claim = [&] { return stops_ || over_ || slots_.size() < depth_; };
-  std::unique_lock<std::mutex> lock(monitor_->mutex);
+  std::unique_lock<std::mutex> lock(sync_->mutex);
   bool must_notify = false;  // somebody may wait for what this thread has done
   const auto unlock = [&] {
     lock.unlock();
-    if (std::exchange(must_notify, false)) monitor_->changed.notify_all();
+    if (std::exchange(must_notify, false)) sync_->changed.notify_all();
   };
   while (true) {
     if (!can_claim()) {
       unlock();
       lock.lock();
-      monitor_->changed.wait(lock, can_claim);
+      sync_->changed.wait(lock, can_claim);
     }
     if (stops_ || over_) return unlock();
     const auto slot = std::make_shared<Slot>();
@@ -99,7 +99,7 @@ void StepFeed::wait_for_first(std::unique_lock<std::mutex>& lock) {
   if (is_there()) return;
   times_.restart();
   std::chrono::milliseconds waited{0};
-  while (!monitor_->changed.wait_for(lock, patience_, is_there)) {
+  while (!sync_->changed.wait_for(lock, patience_, is_there)) {
     waited += patience_;
     warn_of_stall(waited);
   }
@@ -128,13 +128,13 @@ LocalStep StepFeed::next() {
   if (threads_.empty()) return read_here();
   std::shared_ptr<Slot> slot;
   {
-    std::unique_lock<std::mutex> lock(monitor_->mutex);
+    std::unique_lock<std::mutex> lock(sync_->mutex);
     wait_for_first(lock);
     slot = slots_.front();
     slots_.pop_front();
     if (slot->step.end && !slot->error) slots_.push_front(slot);  // the end stays
   }
-  monitor_->changed.notify_all();
+  sync_->changed.notify_all();
   if (slot->error) std::rethrow_exception(slot->error);
   return slot->step.end ? slot->step : std::move(slot->step);
 }

@@ -13,7 +13,7 @@
 
 #include "lockstep/core/process/forks.h"
 #include "lockstep/data/deal/deal.h"
-#include "lockstep/data/monitor.h"
+#include "lockstep/data/mutex_and_condition.h"
 #include "lockstep/data/stages/stage_times.h"
 
 namespace lockstep::internal {
@@ -55,10 +55,10 @@ class StepFeed {
   const std::chrono::milliseconds patience_;
   const ProcessMark process_;
   StageTimes times_;  // since the loop began to wait
-  std::unique_ptr<Monitor> monitor_ = std::make_unique<Monitor>();
-  std::deque<std::shared_ptr<Slot>> slots_;  // claimed, in order; guarded by the monitor
-  bool over_ = false;                        // nothing is claimed any more; guarded by the monitor
-  bool stops_ = false;                       // guarded by the monitor
+  std::unique_ptr<MutexAndCondition> sync_ = std::make_unique<MutexAndCondition>();
+  std::deque<std::shared_ptr<Slot>> slots_;  // claimed, in order; guarded by sync_
+  bool over_ = false;                        // nothing is claimed any more; guarded by sync_
+  bool stops_ = false;                       // guarded by sync_
   std::vector<std::thread> threads_;
 };
 

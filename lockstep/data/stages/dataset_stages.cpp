@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/error.h"
 #include "lockstep/data/deal/batch_rows.h"
 #include "lockstep/data/deal/plan.h"
 #include "lockstep/data/stages/stage.h"
@@ -174,11 +173,7 @@ class PrefetchStage final : public IndexStage {
 Dataset Dataset::shuffle(uint64_t seed) const { return Dataset(std::make_shared<ShuffleStage>(*this, seed, 0)); }
 
 Dataset Dataset::shard(int64_t count, int64_t index) const {
-  check_count("Dataset::shard", count, 1);
-  if (index < 0 || index >= count) {
-    throw UsageError("LS-OPTION", fmt::format("Dataset::shard was asked for shard {} of {}", index, count),
-                     fmt::format("choose one from 0 to {}", count - 1));
-  }
+  internal::check_shard("Dataset::shard", count, index);
   return Dataset(std::make_shared<ShardStage>(*this, count, index));
 }
 

@@ -80,5 +80,7 @@ class EachStage : public data::Stage {
 
 /// Throws the UsageError of a count below `least`.
 void check_count(const char* call, int64_t count, int64_t least);
+/// Throws the UsageError of a shard that there cannot be.
+void check_shard(const char* call, int64_t count, int64_t index);
 
 }  // namespace lockstep::internal

@@ -1,5 +1,4 @@
 // Stream::cache(): elements that are read once, and kept in memory or in a file.
-#include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include <atomic>
@@ -8,10 +7,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
@@ -23,123 +22,18 @@
 namespace lockstep::data {
 
 using internal::append;
+using internal::CacheKey;
 using internal::ElementFile;
-using internal::ElementFileWriter;
+using internal::ElementRecording;
+using internal::Elements;
+using internal::ElementsInMemory;
+using internal::GrowingElements;
 using internal::PositionParts;
 using internal::StreamStage;
 
 namespace {
 
 using Reader = std::unique_ptr<StreamReader>;
-
-/// All elements of a stream. Any thread.
-class Elements {
- public:
-  virtual ~Elements() = default;
-  virtual int64_t size() const = 0;
-  /// In memory of its own.
-  virtual Batch at(int64_t i) const = 0;
-};
-
-/// Takes the elements of one pass, in their order.
-class Recording {
- public:
-  virtual ~Recording() = default;
-  /// False where it takes no more.
-  virtual bool add(const Batch& element) = 0;
-  /// These were all. False where they could not be kept.
-  virtual bool finish() = 0;
-};
-
-/// Where a stage keeps its elements. Any thread.
-class Kept {
- public:
-  virtual ~Kept() = default;
-  /// Null until they were read to the end.
-  virtual std::shared_ptr<const Elements> all() = 0;
-  /// For a pass from the beginning. Null where it need not be recorded.
-  virtual std::unique_ptr<Recording> record() = 0;
-  /// Gives an element the form in which it is kept, so that all passes have the same bits: LibTorch's operators may add
-  /// in another order where strides differ.
-  virtual void to_kept_form(Batch& element) const = 0;
-
-  /// Nothing is recorded any more, so that what prevents it is said once, and not in each epoch.
-  void give_up() { is_given_up_ = true; }
-  bool is_given_up() const { return is_given_up_; }
-
- private:
-  std::atomic<bool> is_given_up_{false};
-};
-
-class ElementsInMemory final : public Elements {
- public:
-  explicit ElementsInMemory(std::vector<Batch> all) : all_(std::move(all)) {}
-  int64_t size() const override { return static_cast<int64_t>(all_.size()); }
-  Batch at(int64_t i) const override { return internal::copied(all_[static_cast<std::size_t>(i)]); }
-
- private:
-  const std::vector<Batch> all_;
-};
-
-class KeptInMemory final : public Kept, public std::enable_shared_from_this<KeptInMemory> {
- public:
-  std::shared_ptr<const Elements> all() override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return all_;
-  }
-  std::unique_ptr<Recording> record() override {
-    return is_given_up() ? nullptr : std::make_unique<MemoryRecording>(shared_from_this());
-  }
-  void to_kept_form(Batch& element) const override {
-    for_each_tensor(element, [](at::Tensor& tensor) {
-      // Copies of others get other strides.
-      const bool stays = !tensor.defined() || tensor.layout() != at::kStrided || tensor.is_non_overlapping_and_dense();
-      if (!stays) tensor = tensor.clone();
-    });
-  }
-
- private:
-  class MemoryRecording final : public Recording {
-   public:
-    explicit MemoryRecording(std::shared_ptr<KeptInMemory> kept) : kept_(std::move(kept)) {}
-    bool add(const Batch& element) override {
-      read_.push_back(internal::copied(element));
-      return true;
-    }
-    bool finish() override {
-      const std::lock_guard<std::mutex> lock(kept_->mutex_);
-      if (!kept_->all_) kept_->all_ = std::make_shared<const ElementsInMemory>(std::move(read_));
-      return true;
-    }
-
-   private:
-    const std::shared_ptr<KeptInMemory> kept_;
-    std::vector<Batch> read_;
-  };
-
-  std::mutex mutex_;
-  std::shared_ptr<const Elements> all_;  // guarded by mutex_
-};
-
-class ElementsInFile final : public Elements {
- public:
-  explicit ElementsInFile(std::shared_ptr<const ElementFile> file) : file_(std::move(file)) {}
-  int64_t size() const override { return file_->size(); }
-  Batch at(int64_t i) const override { return file_->read(i); }
-
- private:
-  const std::shared_ptr<const ElementFile> file_;
-};
-
-class FileRecording final : public Recording {
- public:
-  explicit FileRecording(std::unique_ptr<ElementFileWriter> writer) : writer_(std::move(writer)) {}
-  bool add(const Batch& element) override { return writer_->add(element); }
-  bool finish() override { return writer_->finish(); }
-
- private:
-  const std::unique_ptr<ElementFileWriter> writer_;
-};
 
 /// The file's path, whichever folder the program goes to, and with the target of a link, which need not be there.
 std::string settled(const std::string& path) {
@@ -174,44 +68,52 @@ class FilesInUse {
   }
 };
 
-class KeptInFile final : public Kept {
+/// Where a stage keeps its elements. Any thread.
+class Kept {
  public:
-  /// Throws a DataError where the file cannot be used.
-  KeptInFile(const std::string& path, uint64_t digest)
-      : path_(settled(path)), digest_(digest), claim_(FilesInUse::claim(path_, digest)) {
-    if (!look()) ElementFileWriter::make(path_, digest_);  // says at once where it can never be written
+  Kept() = default;  // in memory
+  /// In a file. Throws a DataError where it cannot be used.
+  Kept(const std::string& path, uint64_t digest)
+      : path_(settled(path)), key_{.digest = digest}, claim_(FilesInUse::claim(path_, digest)) {
+    if (!all()) ElementRecording::begin(path_, key_);  // says at once where it can never be written
   }
-  std::shared_ptr<const Elements> all() override { return look(); }
-  std::unique_ptr<Recording> record() override {
-    if (is_given_up()) return nullptr;
+
+  /// Null until they were read to the end: by a reader of this stage, or, where they are in a file, by any other one.
+  std::shared_ptr<const Elements> all() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!all_ && is_in_file()) all_ = ElementFile::open(path_, key_);
+    return all_;
+  }
+  /// For a pass from the beginning. Null where it need not be recorded.
+  std::shared_ptr<GrowingElements> record() {
+    if (is_given_up_) return nullptr;
+    if (!is_in_file()) return std::make_shared<ElementsInMemory>();
     try {
-      auto writer = ElementFileWriter::make(path_, digest_);
-      return writer ? std::make_unique<FileRecording>(std::move(writer)) : nullptr;
+      return ElementRecording::begin(path_, key_);
     } catch (const DataError& error) {
       internal::log(LogLevel::kWarning, std::string(error.what()) + "; the stream is read each time");
       give_up();
       return nullptr;
     }
   }
-  void to_kept_form(Batch& element) const override {
-    for_each_tensor(element, [](at::Tensor& tensor) {
-      if (tensor.defined() && tensor.layout() == at::kStrided) tensor = tensor.detach().contiguous();
-    });
+  /// These are all. False where they could not be kept.
+  bool finish(std::shared_ptr<GrowingElements> recording) {
+    if (!recording->finish()) return false;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!all_ && !is_in_file()) all_ = std::move(recording);
+    return true;
   }
+  void to_kept_form(Batch& element) const { internal::to_kept_form(element, is_in_file()); }
+  /// Nothing is recorded any more, so that what prevents it is said once, and not in each epoch.
+  void give_up() { is_given_up_ = true; }
 
  private:
-  std::shared_ptr<const Elements> look() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (!all_) {
-      // Another reader, or another process, may have written it.
-      if (auto file = ElementFile::open(path_, digest_)) all_ = std::make_shared<const ElementsInFile>(std::move(file));
-    }
-    return all_;
-  }
+  bool is_in_file() const { return !path_.empty(); }
 
   const std::string path_;
-  const uint64_t digest_;
+  const CacheKey key_;
   const std::shared_ptr<const uint64_t> claim_;
+  std::atomic<bool> is_given_up_{false};
   std::mutex mutex_;
   std::shared_ptr<const Elements> all_;  // guarded by mutex_
 };
@@ -221,7 +123,8 @@ class KeptReader final : public StreamReader {
   KeptReader(std::shared_ptr<const Elements> all, int64_t given) : all_(std::move(all)), given_(given) {}
   bool next(Batch& element) override {
     if (given_ >= all_->size()) return false;
-    element = all_->at(given_++);
+    std::optional<Batch> found = all_->find(given_++);
+    element = all_->are_shared() ? internal::copied(std::move(*found)) : std::move(*found);
     return true;
   }
   /// The place in the upstream is not known.
@@ -264,7 +167,7 @@ class RecordingReader final : public StreamReader {
       recording_.reset();  // an element is missing
       throw;
     }
-    record([&] { return is_there ? recording_->add(element) : recording_->finish(); });
+    record([&] { return is_there ? recording_->add(given_ - 1, element) : kept_->finish(recording_); });
     if (!is_there) recording_.reset();
     return is_there;
   }
@@ -303,7 +206,7 @@ class RecordingReader final : public StreamReader {
   }
 
   const std::shared_ptr<Kept> kept_;
-  std::unique_ptr<Recording> recording_;
+  std::shared_ptr<GrowingElements> recording_;
   const Reader upstream_;
   int64_t given_;
   StreamPosition there_;
@@ -355,8 +258,8 @@ uint64_t digest_of(const StreamSource& stream) {
 }  // namespace
 
 Stream Stream::cache(const std::string& path) const {
-  if (path.empty()) return Stream(std::make_shared<CacheStage>(*this, std::make_shared<KeptInMemory>()));
-  return Stream(std::make_shared<CacheStage>(*this, std::make_shared<KeptInFile>(path, digest_of(*source()))));
+  auto kept = path.empty() ? std::make_shared<Kept>() : std::make_shared<Kept>(path, digest_of(*source()));
+  return Stream(std::make_shared<CacheStage>(*this, std::move(kept)));
 }
 
 }  // namespace lockstep::data

@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/error.h"
 #include "lockstep/data/deal/batch_rows.h"
 #include "lockstep/data/deal/plan.h"
 #include "lockstep/data/stages/stage.h"
@@ -250,11 +249,7 @@ Stream Stream::skip(int64_t count) const {
 }
 
 Stream Stream::shard(int64_t count, int64_t index) const {
-  check_count("Stream::shard", count, 1);
-  if (index < 0 || index >= count) {
-    throw UsageError("LS-OPTION", fmt::format("Stream::shard was asked for shard {} of {}", index, count),
-                     fmt::format("choose one from 0 to {}", count - 1));
-  }
+  internal::check_shard("Stream::shard", count, index);
   return Stream(std::make_shared<CountingStage>(
       *this, kAll, [count, index](int64_t i) { return i % count == index; },
       fmt::format("shard {} of {}", index, count)));

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "lockstep/core/bytes.h"
+
 namespace lockstep::internal {
 
 namespace {
@@ -175,13 +177,12 @@ void DataStream::parse() {
       got_ += count;
       continue;
     }
+    ByteReader reader({reinterpret_cast<const char*>(inbox_.data()) + inbox_begin_, inbox_end_ - inbox_begin_});
     MessageHead head;
-    if (inbox_end_ - inbox_begin_ < sizeof(head)) return;
-    std::memcpy(&head, inbox_.data() + inbox_begin_, sizeof(head));
+    if (!reader.get(head)) return;
     if (head.kind == MessageHead::Kind::kPut) {
       uint64_t offset = 0;
-      if (inbox_end_ - inbox_begin_ < sizeof(head) + sizeof(offset)) return;
-      std::memcpy(&offset, inbox_.data() + inbox_begin_ + sizeof(head), sizeof(offset));
+      if (!reader.get(offset)) return;
       inbox_begin_ += sizeof(head) + sizeof(offset);
       begin_put(head, offset);
       continue;

@@ -1,4 +1,4 @@
-// A lock and what threads wait for with it, on the heap.
+// A mutex and what threads wait for with it, on the heap.
 #pragma once
 
 #include <condition_variable>
@@ -8,7 +8,7 @@ namespace lockstep::internal {
 
 /// In a forked child its owner lets it leak, together with the threads: to destroy a condition is to wait for those who
 /// wait for it, and they exist in the parent only.
-struct Monitor {
+struct MutexAndCondition {
   std::mutex mutex;
   std::condition_variable changed;
 };
