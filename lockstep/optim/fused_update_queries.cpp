@@ -9,6 +9,7 @@
 
 #include "lockstep/core/loops/checksum.h"
 #include "lockstep/optim/fused_update.h"
+#include "lockstep/reduce/grouped_sum.h"
 #include "lockstep/reduce/loops/stream_copy.h"
 #include "lockstep/reduce/loops/tree_sum.h"
 
@@ -103,13 +104,13 @@ int64_t FusedUpdate::blocks_in(const std::vector<UpdateTarget>& targets) {
 double FusedUpdate::global_norm() const { return std::sqrt(sum_of_squares()); }
 
 double FusedUpdate::sum_of_squares() const {
-  double total = 0;
+  // Blocks of absent gradients count as 0: which of them are there changes no other block's group.
+  GroupedSum total;
   for (const Target& target : targets_) {
-    if (!target.coefficients) continue;
     const int64_t end = target.first_block + blocks_of(target.bytes);
-    for (int64_t block = target.first_block; block < end; ++block) total += square(block);
+    for (int64_t block = target.first_block; block < end; ++block) total.add(target.coefficients ? square(block) : 0);
   }
-  return total;
+  return total.result();
 }
 
 std::vector<FusedUpdate::ForeignWrite> FusedUpdate::take_foreign_writes() {

@@ -11,6 +11,7 @@
 #include "lockstep/core/loops/checksum.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/optim/loops/update_block.h"
+#include "lockstep/reduce/grouped_sum.h"
 #include "lockstep/reduce/loops/tree_sum.h"
 
 namespace lockstep::internal {
@@ -202,11 +203,11 @@ void RowUpdate::measure(int lane) { run(lane, false, {}); }
 void RowUpdate::update(int lane, const Clip& clip) { run(lane, true, clip); }
 
 double RowUpdate::sum_of_squares() const {
-  double total = 0;
+  GroupedSum total;
   for (const Target& target : targets_) {
-    for (const double square : target.squares) total += square;
+    for (const double square : target.squares) total.add(square);
   }
-  return total;
+  return total.result();
 }
 
 std::vector<std::size_t> RowUpdate::variables_not_finite() const {

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -92,17 +94,32 @@ struct Choice {
   UpdateBlock (*f32)(UpdateKind);
   UpdateBlock (*f64)(UpdateKind);
   uint64_t (*sum)(const void*, int64_t);
+  MeasureBlock measure32;
+  MeasureBlock measure64;
 };
 
-const Choice kPlain{"plain", Simd::kPlain, &plain::update_block<float>, &plain::update_block<double>, &plain::checksum};
+#define LOCKSTEP_CHOICE(name, set, simd)                                                     \
+  {                                                                                          \
+    name, Simd::simd, &set::update_block<float>, &set::update_block<double>, &set::checksum, \
+        &set::measure_block<float>, &set::measure_block<double>                              \
+  }
+const Choice kPlain LOCKSTEP_CHOICE("plain", plain, kPlain);
 const std::vector<Choice> kOthers {
 #if defined(__x86_64__)
-  {"avx2", Simd::kAvx2, &avx2::update_block<float>, &avx2::update_block<double>, &avx2::checksum},
-      {"avx2_vaes", Simd::kAvx2Vaes, &avx2_vaes::update_block<float>, &avx2_vaes::update_block<double>,
-       &avx2_vaes::checksum},
-      {"avx512", Simd::kAvx512, &avx512::update_block<float>, &avx512::update_block<double>, &avx512::checksum},
+  LOCKSTEP_CHOICE("avx2", avx2, kAvx2), LOCKSTEP_CHOICE("avx2_vaes", avx2_vaes, kAvx2Vaes),
+      LOCKSTEP_CHOICE("avx512", avx512, kAvx512),
 #endif
 };
+#undef LOCKSTEP_CHOICE
+
+/// Those that this processor has.
+std::vector<Choice> choices() {
+  std::vector<Choice> all{kPlain};
+  for (const Choice& choice : kOthers) {
+    if (choice.needs <= simd()) all.push_back(choice);
+  }
+  return all;
+}
 
 template <class T>
 UpdateBlock loop_of(const Choice& choice, UpdateKind kind) {
@@ -145,11 +162,7 @@ TEST(UpdateBlock, AllSetsOfInstructionsGiveTheSameBits) {
 }
 
 TEST(UpdateBlock, ChecksumsAreThoseOfTheMemoryBeforeAndAfter) {
-  std::vector<Choice> choices{kPlain};
-  for (const Choice& choice : kOthers) {
-    if (choice.needs <= simd()) choices.push_back(choice);
-  }
-  for (const Choice& choice : choices) {
+  for (const Choice& choice : choices()) {
     for (const UpdateKind kind : kKinds) {
       for (const int64_t count : {1, 15, 16, 100, 2048}) {
         Memory<float> memory(count);
@@ -209,6 +222,96 @@ TEST(MeasureBlock, GivesTheNormThatTheUpdateGives) {
       auto updated = memory.block(0, count, two, kSome);
       update_block<float>(UpdateKind::kAdamW)(updated);
       EXPECT_EQ(measured.sum_of_squares, updated.sum_of_squares);
+    }
+  }
+}
+
+/// The sum of squares in the order that is promised, written out.
+template <class T>
+double sum_of_squares_of(const T* left, const T* right, int64_t count) {
+  double sums[kSquareColumns];
+  for (int64_t column = 0; column < kSquareColumns; ++column) {
+    T sum = 0;
+    for (int64_t i = column; i < count; i += kSquareColumns) {
+      const T x = right ? left[i] + right[i] : left[i];
+      const T square = x * x;
+      sum = sum + square;
+    }
+    sums[column] = static_cast<double>(sum);
+  }
+  for (int half = kSquareColumns / 2; half > 0; half /= 2) {
+    for (int column = 0; column < half; ++column) sums[column] = sums[column] + sums[column + half];
+  }
+  return sums[0];
+}
+
+template <class T>
+void expect_promised_order(const Choice& choice, const Memory<T>& from, int64_t count) {
+  const MeasureBlock measure = std::is_same_v<T, float> ? choice.measure32 : choice.measure64;
+  for (const bool two : {false, true}) {
+    Memory<T> memory = from;
+    const double expected = sum_of_squares_of(memory.left.data(), two ? memory.right.data() : nullptr, count);
+    auto work = memory.block(0, count, two, kSome);
+    const auto expect = [&](const char* what) {
+      const double found = work.sum_of_squares;
+      EXPECT_TRUE(std::isnan(expected) ? std::isnan(found) : found == expected)
+          << choice.name << " " << what << ", count " << count << ", two " << two << ": " << found << ", " << expected;
+      work.sum_of_squares = -1;
+    };
+    measure(work);
+    expect("measures");
+    loop_of<T>(choice, UpdateKind::kSgd)(work);
+    expect("updates by SGD");
+    loop_of<T>(choice, UpdateKind::kAdamW)(work);
+    expect("updates by AdamW");
+  }
+}
+
+constexpr int64_t kCounts[] = {0, 1, 15, 16, 17, 63, 64, 65, 127, 128, 200, 1023, 1024, 1025, 2047, 2048, 2049};
+
+TEST(SumOfSquares, HasThePromisedOrderInAllSetsOfInstructions) {
+  for (const Choice& choice : choices()) {
+    for (const int64_t count : kCounts) {
+      expect_promised_order(choice, Memory<float>(count), count);
+      expect_promised_order(choice, Memory<double>(count), count);
+    }
+  }
+}
+
+TEST(SumOfSquares, HasNoFusedMultiplyAdd) {
+  // The square of x is 1 + 2^-11 + 2^-24. Rounded on its own it loses its last term, which makes the sum one bit
+  // larger.
+  const float x = 1.0f + 0x1p-12f;
+  Memory<float> memory(2 * kSquareColumns);
+  for (float& value : memory.left) value = 0;
+  memory.left[3] = 0x1p-12f;
+  memory.left[3 + kSquareColumns] = x;
+  const auto square = static_cast<float>(static_cast<double>(x) * x);
+  const auto once = static_cast<float>(0x1p-24 + static_cast<double>(x) * x);
+  const float twice = 0x1p-24f + square;
+  ASSERT_NE(once, twice);
+  for (const Choice& choice : choices()) {
+    auto work = memory.block(0, 2 * kSquareColumns, false, kSome);
+    choice.measure32(work);
+    EXPECT_EQ(work.sum_of_squares, static_cast<double>(twice)) << choice.name;
+  }
+}
+
+TEST(SumOfSquares, IsNotFiniteWhereASquareIsNot) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const Choice& choice : choices()) {
+    for (const int64_t count : {1, 64, 100, 2048}) {
+      for (const int64_t place : {int64_t{0}, count / 2, count - 1}) {
+        for (const float value : {std::numeric_limits<float>::quiet_NaN(), kInfinity, -kInfinity, 1e30f, -1e30f}) {
+          Memory<float> memory(count);
+          memory.left[static_cast<std::size_t>(place)] = value;
+          expect_promised_order(choice, memory, count);
+          auto work = memory.block(0, count, false, kSome);
+          choice.measure32(work);
+          EXPECT_EQ(std::isnan(work.sum_of_squares), std::isnan(value)) << choice.name;
+          EXPECT_FALSE(std::isfinite(work.sum_of_squares)) << choice.name;
+        }
+      }
     }
   }
 }

@@ -1,5 +1,5 @@
 // Which vector instructions the library's own loops use. All choices give the same bits: the loops have no fused
-// multiply-add, and sums run in as many columns as 64 bytes have elements, whatever the width of a register.
+// multiply-add, and sums run in a number of columns that does not depend on the width of a register.
 #pragma once
 
 #include <string_view>

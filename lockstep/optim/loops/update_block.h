@@ -24,6 +24,12 @@ enum class UpdateKind {
 
 inline constexpr int kMaxSlots = 3;
 
+/// How many columns a sum of squares has. Column j has the elements j, j + kSquareColumns, ... of what is given to one
+/// call, at most kSumBlock of them. Their squares are added one after another, beginning with 0, in the elements' type.
+/// Then the columns are added in double: column j + 32 to column j for all j < 32; of these 32 column j + 16 to column
+/// j, and so on, until one is left. So the sum is a function of the elements alone, and many may add it side by side.
+inline constexpr int kSquareColumns = 64;
+
 /// The numbers of one update of one variable. The formulas in update_rules.inc show which of them a kind reads.
 struct Coefficients {
   double learning_rate = 0;  // the factor of the whole step; Adam's is divided by its first bias correction
