@@ -29,7 +29,7 @@
 #include "lockstep/strategy/strategy_access.h"
 #include "lockstep/variable/kinds/mirrored_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 using Tensors = std::vector<at::Tensor>;
 using Names = std::vector<std::string>;
@@ -56,7 +56,7 @@ struct Write {
 /// All that a restore will do, and what is wrong with it.
 struct RestorePlan {
   std::vector<Write> writes;
-  std::vector<std::pair<DistributedDataset, data::Cursor>> seeks;
+  std::vector<std::pair<DistributedDataset, lockstep::data::Cursor>> seeks;
   std::vector<std::pair<const Tracked::Value*, std::string>> loads;
   Names missing, unexpected, misfits, idle_patterns;
   Late late;  // the values of `unexpected`
@@ -383,7 +383,7 @@ RestoreInfo apply(const Image& image, const Strategy& strategy, const Tracked& t
         undo.emplace_back([&write = item.write, before = std::move(before)] { write(before); });
       }
       for (const auto& [set, cursor] : plan.seeks) {
-        const data::Cursor before = set.cursor();
+        const lockstep::data::Cursor before = set.cursor();
         set.seek(cursor);
         undo.emplace_back([set = set, before] { set.seek(before); });
       }
@@ -416,4 +416,4 @@ RestoreInfo apply(const Image& image, const Strategy& strategy, const Tracked& t
           .left_old = std::move(old)};
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -14,7 +14,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/strategy/strategy_access.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 namespace {
 
@@ -150,4 +150,4 @@ bool BackgroundSave::is_in_child() {
   return true;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -16,7 +16,7 @@
 #include "lockstep/core/process/forks.h"
 #include "lockstep/strategy/strategy.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 /// One job at a time, on a thread of its own. The thread touches nothing but its job, the seconds, and what mutex_
 /// guards. A job must not make a call of all workers.
@@ -68,4 +68,4 @@ class BackgroundSave {
   std::thread thread_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

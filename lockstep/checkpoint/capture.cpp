@@ -23,7 +23,7 @@
 #include "lockstep/variable/variable_state.h"
 #include "lockstep/version.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 using Kind = StateItem::Kind;
 
@@ -42,9 +42,9 @@ const char* kind_text(Kind kind) {
   throw InternalError("LS-INTERNAL", "an item of a run's state has no kind", "please report this");
 }
 
-data::Cursor cursor_of(const std::string& text, const std::string& what) {
+lockstep::data::Cursor cursor_of(const std::string& text, const std::string& what) {
   try {
-    return data::cursor_from_json(text);
+    return lockstep::data::cursor_from_json(text);
   } catch (const UsageError& error) {
     throw_damaged(what, fmt::format("cannot be read: {}", error.what()));
   }
@@ -240,4 +240,4 @@ Image capture(const Strategy& strategy, const Tracked& tracked) {
   return image;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -13,7 +13,7 @@
 #include "lockstep/strategy/state_items.h"
 #include "lockstep/strategy/strategy.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 class RestoredSlices;
 
@@ -43,8 +43,8 @@ struct Tracked {
 /// "mirrored", "on-read", "slot", "step-count", "learning-rate", "number", "cursor", "option".
 const char* kind_text(StateItem::Kind kind);
 
-/// The cursor that data::to_json() wrote. A DataError that names `what` for a text that is none.
-data::Cursor cursor_of(const std::string& text, const std::string& what);
+/// The cursor that lockstep::data::to_json() wrote. A DataError that names `what` for a text that is none.
+lockstep::data::Cursor cursor_of(const std::string& text, const std::string& what);
 
 /// Throws a UsageError, which names `call`, in a merge function, where a state is half of one step and half of the
 /// next, and in a forked child of the process in which `tracked` was made.
@@ -67,4 +67,4 @@ bool is_wanted(const std::vector<std::string>& patterns, const std::string& name
 RestoreInfo apply(const Image& image, const Strategy& strategy, const Tracked& tracked, const RestoredSlices& slices,
                   const RestoreOptions& options, const std::string& what);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -19,7 +19,7 @@ namespace lockstep {
 
 class Strategy;
 
-namespace internal {
+namespace internal::inline checkpoint {
 class Files;
 struct Image;
 struct Tracked;
@@ -31,7 +31,7 @@ concept JsonValue = requires(const T& value, const std::string& text) {
   { value.dump() } -> std::convertible_to<std::string>;
   { T::parse(text) } -> std::convertible_to<T>;
 };
-}  // namespace internal
+}  // namespace internal::checkpoint
 
 /// How a checkpoint is restored. Names are those of Strategy::state_items(), and of what was tracked.
 struct RestoreOptions {

@@ -8,7 +8,7 @@
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/read_together.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 struct CheckpointAccess {
   static Files& files(const Checkpoint& checkpoint) { return *checkpoint.files_; }
@@ -23,4 +23,4 @@ struct CheckpointAccess {
                                    const RestoreOptions& options, const ListFolders& list_again = {});
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

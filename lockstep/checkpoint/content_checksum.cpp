@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 struct ContentChecksum::State {
   XXH3_state_t hash;  // its members are aligned, so it is made by new
@@ -30,4 +30,4 @@ std::string content_checksum(std::span<const std::byte> bytes) {
 
 std::string content_checksum(std::string_view text) { return content_checksum(std::as_bytes(std::span(text))); }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 class ContentChecksum {
  public:
@@ -28,4 +28,4 @@ class ContentChecksum {
 std::string content_checksum(std::span<const std::byte> bytes);
 std::string content_checksum(std::string_view text);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

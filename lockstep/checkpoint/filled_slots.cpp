@@ -6,7 +6,7 @@
 #include "lockstep/checkpoint/capture.h"
 #include "lockstep/strategy/strategy_access.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 namespace {
 
@@ -52,4 +52,4 @@ FilledSlots::~FilledSlots() {
   for (const auto& slots : slots_) slots->drop_filled();
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -9,7 +9,7 @@
 #include "lockstep/optim/forms/sliced_slots.h"
 #include "lockstep/strategy/strategy.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 /// While it lives, the memory of sliced slots has what this worker writes of them. Then it goes back to the system. So
 /// a save needs memory for the slots of one share, not for whole ones.
@@ -28,4 +28,4 @@ class FilledSlots {
   std::vector<std::shared_ptr<SlicedSlots>> slots_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -14,7 +14,7 @@
 #include "lockstep/checkpoint/folder/manifest.h"
 #include "lockstep/checkpoint/formats/tensor_file.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 /// One value of an item of a run's state.
 struct ImageTensor {
@@ -88,4 +88,4 @@ void remove_checkpoint(Files& files, const std::filesystem::path& folder);
 /// Whether everything in a folder was left there by a save or a removal that was interrupted.
 bool has_only_remains(Files& files, const std::filesystem::path& folder);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -13,7 +13,7 @@
 #include "lockstep/strategy/strategy_access.h"
 #include "lockstep/variable/kinds/waiting_values.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 namespace {
 
@@ -145,4 +145,4 @@ void give_to_tracked(const Strategy& strategy, const std::string& name, const Tr
   waiting->end_where_all_is_given();
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -9,7 +9,7 @@
 #include "lockstep/checkpoint/saved_values.h"
 #include "lockstep/strategy/strategy.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 /// What waits.
 struct Late {
@@ -29,4 +29,4 @@ std::vector<std::string> waiting_names(const Strategy& strategy);
 void give_to_tracked(const Strategy& strategy, const std::string& name, const DistributedDataset& data);
 void give_to_tracked(const Strategy& strategy, const std::string& name, const Tracked::Value& value);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

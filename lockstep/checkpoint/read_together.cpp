@@ -22,7 +22,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/strategy/strategy_access.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 namespace fs = std::filesystem;
 
@@ -233,4 +233,4 @@ NamedImage read_first_whole(const Strategy& strategy, Files& files, const std::v
   return FirstWholeReader(strategy, files, options, needed, list_again).first_whole(folders);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -11,7 +11,7 @@
 #include "lockstep/checkpoint/image.h"
 #include "lockstep/strategy/strategy.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 /// A checkpoint as a worker has read it, and what messages call it. Of values that each replica has, those of other
 /// workers' replicas are undefined, unless they are needed because the checkpoint is of another number of replicas.
@@ -33,4 +33,4 @@ NamedImage read_first_whole(const Strategy& strategy, Files& files, const std::v
                             const RestoreOptions& options, const NeededBytes& needed,
                             const ListFolders& list_again = {});
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

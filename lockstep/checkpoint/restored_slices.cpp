@@ -4,7 +4,7 @@
 #include "lockstep/checkpoint/formats/tensor_file.h"
 #include "lockstep/strategy/strategy_access.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 RestoredSlices::RestoredSlices(const Strategy& strategy, const Tracked& tracked) {
   const auto all = StrategyAccess::sliced_slots(strategy);
@@ -39,4 +39,4 @@ bool RestoredSlices::write(const StateItem& item, const at::Tensor& value) const
   return true;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

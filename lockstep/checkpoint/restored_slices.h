@@ -11,7 +11,7 @@
 #include "lockstep/optim/forms/sliced_slots.h"
 #include "lockstep/strategy/strategy.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 /// All slots that workers slice, so that a restore needs no memory for whole ones. None where a worker tracks values
 /// with load functions of its own, because these may read the slots, and may fail: then the old values, all of them,
@@ -39,4 +39,4 @@ class RestoredSlices {
   bool needs_whole_slots_ = false;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -16,7 +16,7 @@
 #include "lockstep/reduce/operands.h"
 #include "lockstep/reduce/reducer.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 namespace {
 
@@ -125,4 +125,4 @@ std::string misfit_text(const StateItem& item, const Saved& saved, const Tensors
   return {};
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -12,7 +12,7 @@
 #include "lockstep/strategy/state_items.h"
 #include "lockstep/strategy/strategy.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 /// "slot" and "model.0.weight/exp_avg".
 using KindAndName = std::pair<std::string, std::string>;
@@ -47,4 +47,4 @@ std::vector<at::Tensor> values_here(const Saved& saved, bool per_replica, const 
 std::string misfit_text(const StateItem& item, const Saved& saved, const std::vector<at::Tensor>& values,
                         const Variable* variable);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

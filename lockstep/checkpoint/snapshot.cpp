@@ -10,7 +10,7 @@
 #include "lockstep/reduce/loops/stream_copy.h"
 #include "lockstep/replica/pool/cores.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 void Snapshot::take(WritePlan& plan, PlannedBytes& mine) {
   constexpr std::size_t kLine = 64;
@@ -47,4 +47,4 @@ void Snapshot::take(WritePlan& plan, PlannedBytes& mine) {
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -6,7 +6,7 @@
 #include "lockstep/checkpoint/folder/write_pieces.h"
 #include "lockstep/checkpoint/write_plan.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 class Snapshot {
  public:
@@ -18,4 +18,4 @@ class Snapshot {
   at::Tensor memory_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

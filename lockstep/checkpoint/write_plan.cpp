@@ -12,7 +12,7 @@
 #include "lockstep/checkpoint/formats/tensor_file.h"
 #include "lockstep/reduce/operands.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 namespace {
 
@@ -103,4 +103,4 @@ std::vector<std::span<const std::byte>> bytes_of(const WritePlan& plan, const Sh
   return bytes;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -13,7 +13,7 @@
 #include "lockstep/checkpoint/folder/manifest.h"
 #include "lockstep/checkpoint/image.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 struct PlannedFile {
   std::string stem = {};  // "weights", the first part of its name
@@ -56,4 +56,4 @@ Share share_of(const WritePlan& plan, int64_t writer, int64_t writers);
 /// The bytes of each piece of a share, where they are now.
 std::vector<std::span<const std::byte>> bytes_of(const WritePlan& plan, const Share& share);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

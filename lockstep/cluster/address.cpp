@@ -9,7 +9,7 @@
 #include <cctype>
 #include <optional>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline cluster {
 
 namespace {
 
@@ -126,4 +126,4 @@ bool hosts_differ(const std::string& a, const std::string& b) {
   return x != y && !x.starts_with(y + ".") && !y.starts_with(x + ".");
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::cluster

@@ -6,7 +6,7 @@
 
 #include "lockstep/cluster/named_text.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline cluster {
 
 /// A host, by name or by number, and a TCP port. An IPv6 host is stored without its brackets.
 struct Address {
@@ -43,4 +43,4 @@ bool is_ip_number(const std::string& host);
 /// a name and a number, because only a look-up could tell.
 bool hosts_differ(const std::string& a, const std::string& b);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::cluster

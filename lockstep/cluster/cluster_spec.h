@@ -68,9 +68,9 @@ struct ClusterSpec {
   void validate() const;
 };
 
-namespace internal {
+namespace internal::inline cluster {
 /// The most workers, and the most tasks of all jobs.
 constexpr int64_t kMostTasks = 65536;
-}  // namespace internal
+}  // namespace internal::cluster
 
 }  // namespace lockstep

@@ -5,7 +5,7 @@
 #include "lockstep/cluster/address.h"
 #include "lockstep/core/counted.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline cluster {
 
 namespace {
 
@@ -63,4 +63,4 @@ bool counts_hosts(const ClusterSpec& winner, const ClusterSpec& other, const Env
   return is("GROUP_WORLD_SIZE", other.num_workers()) && is("GROUP_RANK", other.worker_index());
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::cluster

@@ -7,7 +7,7 @@
 #include "lockstep/cluster/cluster_spec.h"
 #include "lockstep/cluster/sources/environment.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline cluster {
 
 /// A sentence for each fact that both specs know and that differs: how many workers, which of them this process is, the
 /// chief's address, which worker of its host. Each names both sources, their variables and values. A spec of a job
@@ -19,4 +19,4 @@ std::vector<std::string> disagreements_of(const ClusterSpec& winner, const Clust
 /// the other's index and count.
 bool counts_hosts(const ClusterSpec& winner, const ClusterSpec& other, const Environment& environment);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::cluster

@@ -7,7 +7,7 @@
 #include "lockstep/cluster/address.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline cluster {
 
 namespace {
 
@@ -145,4 +145,4 @@ std::vector<int64_t> expand_tasks_per_node(const NamedText& value, int64_t most)
   return all;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::cluster

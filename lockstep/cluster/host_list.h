@@ -7,7 +7,7 @@
 
 #include "lockstep/cluster/named_text.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline cluster {
 
 /// The hosts of a list, in its order. Brackets have numbers and ranges, whose leading zeros stay: "n[08-10]" is n08,
 /// n09, n10. A name may have several brackets, of which the last one varies fastest, and text after them. A list of
@@ -18,4 +18,4 @@ std::vector<std::string> expand_host_list(const NamedText& value, int64_t most);
 /// text is a ClusterError (LS-CLUSTER-VALUE).
 std::vector<int64_t> expand_tasks_per_node(const NamedText& value, int64_t most);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::cluster

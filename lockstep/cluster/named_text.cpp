@@ -4,7 +4,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline cluster {
 
 std::string in_quotes(std::string_view text, std::size_t longest) {
   std::string result = "'";
@@ -41,4 +41,4 @@ int64_t whole_number(const NamedText& value, int64_t least, int64_t most) {
   return number;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::cluster

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline cluster {
 
 /// A text and where it stands: "SLURM_STEP_NODELIST", or "cluster.worker[1] of TF_CONFIG".
 struct NamedText {
@@ -24,4 +24,4 @@ std::string in_quotes(std::string_view text, std::size_t longest = 80);
 /// The decimal number that the whole text is, from `least` to `most`, both at least 0; otherwise throw_malformed().
 int64_t whole_number(const NamedText& value, int64_t least, int64_t most);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::cluster

@@ -34,7 +34,7 @@ Secret::Secret(std::string bytes) : bytes_(std::move(bytes)) {
                      kMakeOne);
 }
 
-namespace internal {
+namespace internal::inline cluster {
 
 Secret secret_from_file(const std::string& path) {
   const std::string name = in_quotes(path, 200);
@@ -81,5 +81,5 @@ Secret secret_from_file(const std::string& path) {
   return Secret(std::move(bytes));
 }
 
-}  // namespace internal
+}  // namespace internal::cluster
 }  // namespace lockstep

@@ -22,11 +22,11 @@ class Secret {
   std::string bytes_;
 };
 
-namespace internal {
+namespace internal::inline cluster {
 
 /// The secret in a file, without the newline at its end. It must be a regular file that belongs to this user or to root
 /// and that nobody else can read or write; otherwise a ClusterError (LS-CLUSTER-SECRET).
 Secret secret_from_file(const std::string& path);
 
-}  // namespace internal
+}  // namespace internal::cluster
 }  // namespace lockstep

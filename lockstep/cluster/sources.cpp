@@ -5,7 +5,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline cluster {
 
 void require(const Environment& environment, const std::string& present, std::initializer_list<const char*> needed) {
   for (const std::string name : needed) {
@@ -90,4 +90,4 @@ std::string job_id_of(const Environment& environment, std::initializer_list<cons
   return id;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::cluster

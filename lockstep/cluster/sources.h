@@ -17,7 +17,7 @@
 #include "lockstep/cluster/cluster_spec.h"
 #include "lockstep/cluster/sources/environment.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline cluster {
 
 /// LOCKSTEP_NUM_WORKERS and LOCKSTEP_WORKER_INDEX. Applies where one of them is set; both must be, but for one worker.
 /// Where the index is missing and JOB_COMPLETION_INDEX, PMIX_RANK or a rank of other_launchers.h is set, it leaves the
@@ -104,4 +104,4 @@ uint16_t port_of_job(const std::string& job_id);
 /// The job's id: LOCKSTEP_JOB_ID, otherwise the first of the variables that is set; empty where none is.
 std::string job_id_of(const Environment& environment, std::initializer_list<const char*> variables);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::cluster

@@ -16,7 +16,7 @@
 #include "lockstep/core/bytes.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -239,4 +239,4 @@ std::vector<Proposal> agree_on_call(Rounds& rounds, Proposal mine, FunctionRef<v
   return all;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

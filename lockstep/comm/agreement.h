@@ -11,7 +11,7 @@
 
 #include "lockstep/core/function_ref.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 class Rounds;
 
@@ -73,4 +73,4 @@ std::vector<Proposal> propose(Rounds& rounds, const Proposal& mine, const std::e
 /// other workers then throw a PeerError. Returns the proposals of all, by worker. With one worker nothing is sent.
 std::vector<Proposal> agree_on_call(Rounds& rounds, Proposal mine, FunctionRef<void(Proposal&)> check);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -8,7 +8,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -37,4 +37,4 @@ void warn_where_alone_among_workers(const std::string& strategy) {
   });
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 std::pair<std::string, std::string> first_difference(std::string_view a, std::string_view b) {
   while (true) {
@@ -16,4 +16,4 @@ std::pair<std::string, std::string> first_difference(std::string_view a, std::st
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -13,7 +13,7 @@
 #include "lockstep/core/digest.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -102,4 +102,4 @@ void require_equal_texts(Rounds& rounds, const Proposal& call, std::span<const s
       remedy);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -7,7 +7,7 @@
 
 #include "lockstep/comm/agreement.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// Throws a UsageError (LS-WORKER-ORDER), the same on all workers, unless each has given the same texts in the same
 /// order. It says in the first text that differs what each side has, and who is on it. `subject` begins the message,
@@ -23,4 +23,4 @@ std::string text_of_workers(std::span<const int64_t> workers);
 /// What each side says and who is on it: "'a' on workers 0 to 2, and 'b' on worker 3". Of many sides the first four.
 std::string text_of_sides(std::span<const std::string> by_worker, const std::string& preposition);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -4,7 +4,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 std::string objection_to(const MessageHead& head, const ExpectedMessage& expected, int64_t from, int64_t to) {
   using Kind = MessageHead::Kind;
@@ -29,4 +29,4 @@ void require_record_size(uint64_t bytes) {
                    fmt::format("give at most {} bytes, and larger values to exchange()", kLongestRecord));
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// Bytes of a record; a receiver has no memory for it before it comes.
 inline constexpr uint64_t kLongestRecord = uint64_t{1} << 26;
@@ -36,4 +36,4 @@ std::string objection_to(const MessageHead& head, const ExpectedMessage& expecte
 /// A UsageError (LS-COUNT) where a record of so many bytes cannot be sent.
 void require_record_size(uint64_t bytes);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

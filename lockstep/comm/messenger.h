@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// A message and its memory, which belong to the messenger.
 struct Message {
@@ -76,4 +76,4 @@ class Messenger {
 inline constexpr const char* kMessengerFunction = "lockstep_messenger_2";
 using MessengerFunction = Messenger*(const MessengerSetup&);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -5,7 +5,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -31,4 +31,4 @@ void require_one_for_each_worker(std::size_t to, std::size_t from, int64_t worke
                    "give one entry for each worker, an empty one for this worker itself");
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -9,7 +9,7 @@
 
 #include "lockstep/core/log.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// Says every ten seconds that the worker still waits, and knows when it has waited long enough.
 class Progress {
@@ -40,4 +40,4 @@ class Progress {
   const Clock::time_point end_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -17,7 +17,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/unwinding.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// A round is one call of World::agree or World::exchange, in which all workers take part. (The replicas of one worker
 /// meet in rounds of their own: replica/pool/round.h. Most of these begin with a round of the workers.)
@@ -195,4 +195,4 @@ class InputScope {
   const Unwinding unwinding_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -10,7 +10,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/process/thread_limits.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 std::thread start_service_thread(int64_t worker, const char* what, std::function<void()> body) {
   sigset_t all;
@@ -29,4 +29,4 @@ std::thread start_service_thread(int64_t worker, const char* what, std::function
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -7,7 +7,7 @@
 #include <functional>
 #include <thread>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// How often a worker sends a heartbeat, and looks for those of others, where it counts as lost after `lost`.
 inline std::chrono::milliseconds heartbeat_interval(std::chrono::milliseconds lost) {
@@ -19,4 +19,4 @@ inline std::chrono::milliseconds heartbeat_interval(std::chrono::milliseconds lo
 /// ClusterError (LS-CLUSTER-SOCKET) that is thrown where the system gives no thread.
 std::thread start_service_thread(int64_t worker, const char* what, std::function<void()> body);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -4,7 +4,7 @@
 
 #include "lockstep/comm/window_table.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 std::string ThreadPuts::bring(int64_t to, WindowTable& windows) {
   std::vector<Put> all;
@@ -23,4 +23,4 @@ std::string ThreadPuts::bring(int64_t to, WindowTable& windows) {
   return {};
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

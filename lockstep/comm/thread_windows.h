@@ -10,7 +10,7 @@
 
 #include "lockstep/comm/windows.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 class WindowTable;
 
@@ -38,4 +38,4 @@ class ThreadPuts {
   std::vector<std::vector<Put>> to_;  // by worker; guarded by mutex_
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -6,7 +6,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 std::string objection_to_put(int64_t from, int64_t to, uint64_t offset, uint64_t bytes) {
   return fmt::format("worker {} put {} bytes at {} into a window of worker {}, which has no room there", from, bytes,
@@ -55,4 +55,4 @@ void WindowTable::count(uint64_t window, int64_t worker) noexcept {
   if (found != windows_.end()) ++found->second.arrived[static_cast<std::size_t>(worker)];
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// Why a put of worker `from` into a window of worker `to` has no place.
 std::string objection_to_put(int64_t from, int64_t to, uint64_t offset, uint64_t bytes);
@@ -46,4 +46,4 @@ class WindowTable {
   uint64_t unused_ = 1;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

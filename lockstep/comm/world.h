@@ -70,12 +70,12 @@ class World {
   virtual void abort(const std::string& reason) noexcept = 0;
 };
 
-namespace internal {
+namespace internal::inline comm {
 /// The world of a process that is the only worker.
 std::shared_ptr<World> one_worker();
 
 /// A UsageError where exchange() was not given an entry for each worker.
 void require_one_for_each_worker(std::size_t to, std::size_t from, int64_t workers);
-}  // namespace internal
+}  // namespace internal::comm
 
 }  // namespace lockstep

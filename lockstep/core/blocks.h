@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 /// Neighbouring things in a row: [first, first + count).
 struct Block {
@@ -31,4 +31,4 @@ constexpr int64_t part_that_has(int64_t total, int64_t parts, int64_t i) {
   return i < in_larger ? i / (each + 1) : larger + (i - in_larger) / each;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

@@ -14,7 +14,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 /// What may be written as the bytes that it has in memory: a number, or a struct or an array of numbers without
 /// padding. No pointer, and no bool: not every byte is one.
@@ -157,4 +157,4 @@ class MessageReader {
   const char* const remedy_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

@@ -4,7 +4,7 @@
 #include <xmmintrin.h>
 #endif
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 namespace {
 
@@ -43,4 +43,4 @@ uint32_t with_denormals(uint32_t modes, Denormals denormals) {
   return denormals == Denormals::kFlush ? modes | kFlushes : modes & ~kFlushes;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

@@ -14,7 +14,7 @@ enum class Denormals {
   kKeep,
 };
 
-namespace internal {
+namespace internal::inline core {
 
 /// The calling thread's floating-point modes (rounding, denormals, traps) in the processor's own form, without the
 /// flags that record exceptions. 0 on a processor that the library does not know.
@@ -24,5 +24,5 @@ void set_floating_point_modes(uint32_t modes);
 /// `modes`, changed so that denormals are treated as `denormals` says.
 uint32_t with_denormals(uint32_t modes, Denormals denormals);
 
-}  // namespace internal
+}  // namespace internal::core
 }  // namespace lockstep

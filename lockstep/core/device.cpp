@@ -6,7 +6,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 DeviceName parse_device(const std::string& text) {
   const std::size_t colon = text.find(':');
@@ -25,4 +25,4 @@ DeviceName parse_device(const std::string& text) {
   return name;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

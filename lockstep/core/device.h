@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 struct DeviceName {
   std::string type;    // "cpu", "cuda"
@@ -14,4 +14,4 @@ struct DeviceName {
 /// Splits a device name. Throws a UsageError that quotes `text` where it is not one.
 DeviceName parse_device(const std::string& text);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

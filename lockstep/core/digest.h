@@ -7,7 +7,7 @@
 #include <string_view>
 #include <type_traits>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 /// A number that differs where any of its inputs or their order differs, but for a chance of about 2^-64. It depends on
 /// nothing but them, so workers may compare it. It is not for files: digests that a cursor or a cache keeps are made by
@@ -50,4 +50,4 @@ class Digest {
   uint64_t value_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

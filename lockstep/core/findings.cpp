@@ -2,7 +2,7 @@
 
 #include "lockstep/core/log.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 void Findings::add(ErrorCode code, const std::string& subject, int64_t step, FunctionRef<std::string()> text) {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -22,4 +22,4 @@ std::vector<Finding> Findings::all() const {
   return all;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

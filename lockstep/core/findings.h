@@ -19,7 +19,7 @@ struct Finding {
   int64_t count = 0;  // in how many steps
 };
 
-namespace internal {
+namespace internal::inline core {
 
 /// The findings of one strategy. Any thread.
 class Findings {
@@ -39,5 +39,5 @@ class Findings {
   std::vector<Entry> entries_;  // guarded by mutex_
 };
 
-}  // namespace internal
+}  // namespace internal::core
 }  // namespace lockstep

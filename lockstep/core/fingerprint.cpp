@@ -18,7 +18,7 @@
 #include "lockstep/core/loops/simd.h"
 #include "lockstep/core/warm_up.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 namespace {
 
@@ -96,4 +96,4 @@ const std::string& platform_fingerprint() {
   return fingerprint;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 /// Each part in words, for a reader: "LibTorch 2.15.0, MKL, CPU capability AVX2". Any thread may call; the text is made
 /// at the first call and stays the same for the life of the process.
@@ -21,4 +21,4 @@ const std::string& platform_fingerprint();
 /// autograd's modes or on autocast. Any thread may call.
 uint64_t matrix_product_digest();
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

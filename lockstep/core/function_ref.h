@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 template <class Signature>
 class FunctionRef;
@@ -28,4 +28,4 @@ class FunctionRef<Result(Args...)> {
   Result (*call_)(void*, Args...);
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

@@ -17,7 +17,7 @@ using LogSink = std::function<void(LogLevel, std::string_view)>;
 /// call it.
 void set_log_sink(LogSink sink);
 
-namespace internal {
+namespace internal::inline core {
 void log(LogLevel level, const std::string& line);
 
 /// The highest level that `text`, the value of LOCKSTEP_LOG, lets through; -1 where it lets none through. An empty
@@ -25,6 +25,6 @@ void log(LogLevel level, const std::string& line);
 /// fail and treats such a text as info; each strategy checks the variable when it is made.
 int log_setting(std::string_view text);
 void check_log_setting();
-}  // namespace internal
+}  // namespace internal::core
 
 }  // namespace lockstep

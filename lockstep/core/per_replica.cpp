@@ -4,7 +4,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 void throw_not_local(ReplicaId asked, ReplicaId first, std::size_t size) {
   if (size == 0) {
@@ -18,4 +18,4 @@ void throw_not_local(ReplicaId asked, ReplicaId first, std::size_t size) {
                    "index by a replica of this process, or gather() the values of all");
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

@@ -10,10 +10,10 @@
 
 namespace lockstep {
 
-namespace internal {
+namespace internal::inline core {
 /// Throws the UsageError of `PerReplica::operator[]`.
 [[noreturn]] void throw_not_local(ReplicaId asked, ReplicaId first, std::size_t size);
-}  // namespace internal
+}  // namespace internal::core
 
 /// One value for each replica of this process, in replica order. With one replica it holds one value; it is never
 /// unwrapped. It is a value type: copies are independent, and several threads may read one at the same time.

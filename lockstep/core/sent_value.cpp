@@ -4,7 +4,7 @@
 
 #include "lockstep/core/bytes.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 namespace {
 
@@ -41,4 +41,4 @@ std::size_t SentValue::get_count() {
   return count;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

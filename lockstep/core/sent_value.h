@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 /// Values that were put in come out in the same order, on a worker of the same build.
 class SentValue {
@@ -159,4 +159,4 @@ struct Sending<std::map<K, V>> {
   }
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

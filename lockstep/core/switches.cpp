@@ -8,7 +8,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 std::string_view switch_text(const char* variable) {
   const char* const text = std::getenv(variable);
@@ -26,4 +26,4 @@ void refuse_switch(const char* variable, std::string_view text, const std::vecto
                    fmt::format("set it to {}, or leave it unset{}", list, if_unset));
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

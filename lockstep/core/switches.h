@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 /// A word that a switch may be set to, and what it stands for.
 template <class T>
@@ -52,4 +52,4 @@ T choice_of(const char* variable, SwitchWords<T> words, T otherwise, std::string
   return choice_in<T>(variable, switch_text(variable), words, otherwise, if_unset);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

@@ -21,7 +21,7 @@
 
 #include "lockstep/core/node_shape.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 ThreadModes thread_modes() {
   ThreadModes modes;
@@ -146,4 +146,4 @@ std::vector<int64_t> shape_made_by(const torch::autograd::Node& node) {
   return shape;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

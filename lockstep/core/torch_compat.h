@@ -22,7 +22,7 @@
 #define LOCKSTEP_TORCH_AT_LEAST(major, minor) \
   (TORCH_VERSION_MAJOR > (major) || (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 /// The parts of at::ThreadLocalState that can be compared without copying it, and the parts of autocast that older
 /// versions leave out of it. `must_copy` is true where there is state that cannot be compared, such as profiler
@@ -145,4 +145,4 @@ class HostAllocator : public c10::Allocator {
   // NOLINTEND(modernize-use-override)
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

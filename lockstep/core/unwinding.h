@@ -3,7 +3,7 @@
 
 #include <exception>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 /// A member of the object, which is made where no exception is under way, or is destroyed by the thread that made it.
 /// The destructor asks.
@@ -16,4 +16,4 @@ class Unwinding {
   const int before_ = std::uncaught_exceptions();
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

@@ -5,7 +5,7 @@
 
 #include <mutex>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 namespace {
 
@@ -39,4 +39,4 @@ void warm_up_math() {
   });
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

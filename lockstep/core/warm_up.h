@@ -1,7 +1,7 @@
 // The first calls of a process into LibTorch's matrix library, made where no other thread makes one.
 #pragma once
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 /// Lets the matrix library find out which processor this is, once for the life of the process. MKL does so in the first
 /// call of a vector function (exp, sqrt, tanh), and without a lock: of two threads that make their first calls at the
@@ -15,4 +15,4 @@ namespace lockstep::internal {
 /// the bits of MKL by a call of its own (mkl_cbwr_set), which must be the first one.
 void warm_up_math();
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

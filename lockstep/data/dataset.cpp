@@ -60,22 +60,23 @@ Batch read_or_name(const Source& source, std::span<const int64_t> ids) {
 }  // namespace
 }  // namespace lockstep::data
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
-Batch read_checked(const data::Source& source, std::span<const int64_t> ids) {
+Batch read_checked(const lockstep::data::Source& source, std::span<const int64_t> ids) {
   const StageScope stage(source);
-  Batch batch = data::read_or_name(source, ids);
+  Batch batch = lockstep::data::read_or_name(source, ids);
   const auto count = static_cast<int64_t>(ids.size());
   if (rows_of(batch.input) != count || rows_of(batch.target) != count) {
     throw DataError("LS-SOURCE",
                     fmt::format("{} was asked for {} and gave input {} and target {}", source.describe(),
-                                data::text_of_ids(ids), text_of(batch.input), text_of(batch.target)),
+                                lockstep::data::text_of_ids(ids), text_of(batch.input), text_of(batch.target)),
                     "its read() must give one row of input and of target for each sample");
   }
-  if (!data::are_ids(batch.ids, ids)) {
+  if (!lockstep::data::are_ids(batch.ids, ids)) {
     throw DataError(
         "LS-SOURCE",
-        fmt::format("{} was asked for {} and gave others as Batch::ids", source.describe(), data::text_of_ids(ids)),
+        fmt::format("{} was asked for {} and gave others as Batch::ids", source.describe(),
+                    lockstep::data::text_of_ids(ids)),
         "its read() must give the samples that it is asked for, in that order, or leave Batch::ids undefined");
   }
   if (!batch.more.empty()) check_rows(batch, count, source.describe());
@@ -112,7 +113,7 @@ void check_shard(const char* call, int64_t count, int64_t index) {
                    fmt::format("choose one from 0 to {}", count - 1));
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data
 
 namespace lockstep::data {
 
@@ -273,15 +274,15 @@ Dataset from_tensors(const at::Tensor& input, const at::Tensor& target, const st
 
 }  // namespace lockstep::data
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
-Dataset tensors_of_files(const at::Tensor& input, const at::Tensor& target, std::vector<data::SourceFile> files,
-                         uint64_t choice) {
-  return Dataset(std::make_shared<data::TensorSource>(input, target, std::map<std::string, at::Tensor>{},
-                                                      std::move(files), choice));
+Dataset tensors_of_files(const at::Tensor& input, const at::Tensor& target,
+                         std::vector<lockstep::data::SourceFile> files, uint64_t choice) {
+  return Dataset(std::make_shared<lockstep::data::TensorSource>(input, target, std::map<std::string, at::Tensor>{},
+                                                                std::move(files), choice));
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data
 
 namespace lockstep::data {
 

@@ -21,11 +21,14 @@ namespace lockstep {
 
 class Strategy;
 
-namespace internal {
-class Deal;
+namespace internal::inline replica {
 class ReplicaGroup;
+}  // namespace internal::replica
+namespace internal::inline data {
+
+class Deal;
 class StepFeed;
-}  // namespace internal
+}  // namespace internal::data
 
 namespace data {
 
@@ -151,16 +154,18 @@ class DistributedDataset {
 
 }  // namespace data
 
-namespace internal {
+namespace internal::inline data {
 /// How Strategy::distribute() deals a data set, or a stream; `own`: of which each worker has one of its own.
-std::shared_ptr<const Deal> deal_of(const data::Dataset& dataset, DistributeOptions options,
+std::shared_ptr<const Deal> deal_of(const lockstep::data::Dataset& dataset, DistributeOptions options,
                                     std::shared_ptr<ReplicaGroup> group);
-std::shared_ptr<const Deal> deal_of(const data::Stream& stream, DistributeOptions options,
+std::shared_ptr<const Deal> deal_of(const lockstep::data::Stream& stream, DistributeOptions options,
                                     std::shared_ptr<ReplicaGroup> group, bool own);
 
-inline data::Stream as_stream(const data::Stream& stream) { return stream; }
-inline data::Stream as_stream(const data::Dataset& dataset) { return data::from_dataset(dataset); }
-}  // namespace internal
+inline lockstep::data::Stream as_stream(const lockstep::data::Stream& stream) { return stream; }
+inline lockstep::data::Stream as_stream(const lockstep::data::Dataset& dataset) {
+  return lockstep::data::from_dataset(dataset);
+}
+}  // namespace internal::data
 
 using data::DistributedDataset;
 

@@ -4,7 +4,7 @@
 #include <condition_variable>
 #include <mutex>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// In a forked child its owner lets it leak, together with the threads: to destroy a condition is to wait for those who
 /// wait for it, and they exist in the parent only.
@@ -13,4 +13,4 @@ struct MutexAndCondition {
   std::condition_variable changed;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

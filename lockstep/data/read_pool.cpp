@@ -16,7 +16,7 @@
 #include "lockstep/replica/pool/compute_settings.h"
 #include "lockstep/replica/pool/cores.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 struct ReadingScope::Settings {
   const ComputeSettingsGuard compute{ComputeSettings{}};
@@ -137,4 +137,4 @@ ReadPool::~ReadPool() {
   for (std::thread& thread : *threads_) thread.join();
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

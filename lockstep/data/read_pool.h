@@ -11,7 +11,7 @@
 #include "lockstep/core/process/forks.h"
 #include "lockstep/data/mutex_and_condition.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// A fixed number of threads, which start with the first work and end with the pool. The caller works too, so that work
 /// goes on where all threads are busy, and in a forked child, which has none of them. Several threads may call run() at
@@ -62,4 +62,4 @@ int64_t reading_threads(const char* option, int64_t asked, int64_t cores);
 /// The same for MapOptions::threads; 0 means one for each core of the process.
 int64_t mapping_threads(int64_t asked);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

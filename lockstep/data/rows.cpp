@@ -6,7 +6,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 int64_t rows_of(const at::Tensor& tensor) { return tensor.defined() && tensor.dim() > 0 ? tensor.size(0) : -1; }
 
@@ -30,4 +30,4 @@ void check_rows(const at::Tensor& tensor, const char* call, const char* what) {
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// The size of the first dimension; -1 where there is none.
 int64_t rows_of(const at::Tensor& tensor);
@@ -18,4 +18,4 @@ std::string text_of(const at::Tensor& tensor);
 /// names `call` and `what`: "from_tensors", "the input".
 void check_rows(const at::Tensor& tensor, const char* call, const char* what);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -24,9 +24,9 @@
 
 namespace lockstep {
 
-namespace internal {
+namespace internal::inline data {
 
-void append(data::StreamPosition& position, const data::StreamPosition& inner) {
+void append(lockstep::data::StreamPosition& position, const lockstep::data::StreamPosition& inner) {
   position.push_back(static_cast<int64_t>(inner.size()));
   position.insert(position.end(), inner.begin(), inner.end());
 }
@@ -36,7 +36,7 @@ int64_t PositionParts::number(int64_t least) {
   return position_[next_++];
 }
 
-data::StreamPosition PositionParts::inner() {
+lockstep::data::StreamPosition PositionParts::inner() {
   const auto size = static_cast<std::size_t>(number());
   if (size > position_.size() - next_) refuse();
   const auto begin = position_.begin() + static_cast<std::ptrdiff_t>(next_);
@@ -53,7 +53,7 @@ void PositionParts::refuse() const {
                    "give what cursor() of the same pipeline gave");
 }
 
-}  // namespace internal
+}  // namespace internal::data
 
 namespace data {
 

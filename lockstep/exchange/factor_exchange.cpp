@@ -12,7 +12,7 @@
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/variable_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline exchange {
 
 namespace {
 
@@ -162,4 +162,4 @@ void FactorExchange::unpack(int64_t worker, const at::Tensor& memory) {
   });
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::exchange

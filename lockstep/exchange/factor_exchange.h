@@ -13,11 +13,17 @@
 #include "lockstep/gradient/gradients_on_workers.h"
 #include "lockstep/reduce/factors.h"
 
-namespace lockstep::internal {
-
+namespace lockstep::internal::inline gradient {
 class GradientTable;
+}  // namespace lockstep::internal::gradient
+namespace lockstep::internal::inline replica {
 class ReplicaGroup;
+}  // namespace lockstep::internal::replica
+namespace lockstep::internal::inline variable {
 class VariableState;
+}  // namespace lockstep::internal::variable
+
+namespace lockstep::internal::inline exchange {
 
 /// Whether the gradient of a matrix of [rows, columns] elements travels as the replicas' factors rather than as sums.
 /// Every worker then makes what it updates from the factors of all replicas. In return it sends little, and no worker
@@ -83,4 +89,4 @@ class FactorExchange {
   int64_t bytes_sent_ = 0;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::exchange

@@ -16,7 +16,7 @@
 #include "lockstep/linear/factored_tensor.h"
 #include "lockstep/replica/replica_group.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline exchange {
 
 namespace {
 
@@ -317,4 +317,4 @@ void GradientBuckets::close() noexcept {
   variables_in_.clear();
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::exchange

@@ -18,11 +18,17 @@
 #include "lockstep/exchange/sum_row.h"
 #include "lockstep/gradient/accumulation_hooks.h"
 
-namespace lockstep::internal {
-
+namespace lockstep::internal::inline gradient {
 class GradientTable;
+}  // namespace lockstep::internal::gradient
+namespace lockstep::internal::inline replica {
 class ReplicaGroup;
+}  // namespace lockstep::internal::replica
+namespace lockstep::internal::inline variable {
 class VariableState;
+}  // namespace lockstep::internal::variable
+
+namespace lockstep::internal::inline exchange {
 
 /// Sends the buckets of a SumRow ahead of the optimizer's step. Where a backward accumulates into a gradient as often
 /// as in the step before, the gradient is taken to be complete. When those of all replicas of the worker are, their sum
@@ -157,4 +163,4 @@ class GradientBuckets {
   std::chrono::steady_clock::time_point moved_ = {};
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::exchange

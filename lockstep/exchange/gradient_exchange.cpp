@@ -8,7 +8,7 @@
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/variable_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline exchange {
 
 namespace {
 
@@ -141,4 +141,4 @@ void GradientExchange::set_leaves(GradientTable& gradients) const {
   factors_.set_leaves(gradients);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::exchange

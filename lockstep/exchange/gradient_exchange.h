@@ -16,11 +16,17 @@
 #include "lockstep/exchange/travelled.h"
 #include "lockstep/gradient/gradients_on_workers.h"
 
-namespace lockstep::internal {
-
+namespace lockstep::internal::inline gradient {
 class GradientTable;
+}  // namespace lockstep::internal::gradient
+namespace lockstep::internal::inline replica {
 class ReplicaGroup;
+}  // namespace lockstep::internal::replica
+namespace lockstep::internal::inline variable {
 class VariableState;
+}  // namespace lockstep::internal::variable
+
+namespace lockstep::internal::inline exchange {
 
 /// A gradient travels as factors (factor_exchange.h) or as sums (sum_row.h). Every worker sends each owner its partial
 /// sums of the owner's slice, adds up its own slice, and sends the sums to all. So a worker whose block is one subtree
@@ -92,4 +98,4 @@ class GradientExchange {
   int64_t bytes_sent_ = 0;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::exchange

@@ -17,7 +17,7 @@
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/variable_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline exchange {
 
 namespace {
 
@@ -237,4 +237,4 @@ void HostGradients::set_leaves(GradientTable& gradients) const {
   factors_.set_leaves(gradients);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::exchange

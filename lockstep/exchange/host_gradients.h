@@ -15,11 +15,17 @@
 #include "lockstep/gradient/block_shares.h"
 #include "lockstep/gradient/gradients_on_workers.h"
 
-namespace lockstep::internal {
-
+namespace lockstep::internal::inline gradient {
 class GradientTable;
+}  // namespace lockstep::internal::gradient
+namespace lockstep::internal::inline replica {
 class ReplicaGroup;
+}  // namespace lockstep::internal::replica
+namespace lockstep::internal::inline variable {
 class VariableState;
+}  // namespace lockstep::internal::variable
+
+namespace lockstep::internal::inline exchange {
 
 /// Inside a host nothing travels: what other workers need lies in memory that all workers of the host map. That is each
 /// worker's partial sums, one for each maximal subtree of its block of replicas, of the blocks that other workers
@@ -103,4 +109,4 @@ class HostGradients {
   int64_t room_ = 0;  // bytes that every host has for it
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::exchange

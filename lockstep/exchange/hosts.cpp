@@ -4,7 +4,7 @@
 
 #include "lockstep/core/blocks.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline exchange {
 
 Hosts::Hosts(const std::vector<int64_t>& host_ids) {
   std::vector<int64_t> distinct;
@@ -51,4 +51,4 @@ std::vector<Subtree> Hosts::subtrees(int64_t host, int64_t num_replicas) const {
   return all;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::exchange

@@ -7,7 +7,7 @@
 
 #include "lockstep/reduce/addition_order.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline exchange {
 
 /// Pure, and equal on all workers.
 class Hosts {
@@ -35,4 +35,4 @@ class Hosts {
   std::vector<std::vector<int64_t>> workers_;  // by host
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::exchange

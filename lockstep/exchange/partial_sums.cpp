@@ -3,7 +3,7 @@
 #include "lockstep/core/blocks.h"
 #include "lockstep/replica/replica_group.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline exchange {
 
 PartialSums::PartialSums(const ReplicaGroup& group)
     : first_replica_(group.first_replica()), made_(static_cast<std::size_t>(group.plan().num_lanes())) {
@@ -18,4 +18,4 @@ PartialSums::PartialSums(const ReplicaGroup& group)
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::exchange

@@ -13,7 +13,7 @@
 #include "lockstep/reduce/factors.h"
 #include "lockstep/reduce/loops/tree_sum.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline exchange {
 
 /// Scratch memory of the calling thread for sums of so many replicas.
 template <class T>
@@ -66,4 +66,4 @@ void PartialSums::write(const GradientTable& gradients, int lane, std::size_t i,
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::exchange

@@ -14,7 +14,7 @@
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/variable_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline exchange {
 
 namespace {
 
@@ -116,4 +116,4 @@ Rows RowExchange::unpacked(std::size_t i, int64_t rows, std::span<const std::byt
   return all;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::exchange

@@ -11,11 +11,17 @@
 #include "lockstep/gradient/gradients_on_workers.h"
 #include "lockstep/reduce/rows.h"
 
-namespace lockstep::internal {
-
+namespace lockstep::internal::inline gradient {
 class GradientTable;
+}  // namespace lockstep::internal::gradient
+namespace lockstep::internal::inline replica {
 class ReplicaGroup;
+}  // namespace lockstep::internal::replica
+namespace lockstep::internal::inline variable {
 class VariableState;
+}  // namespace lockstep::internal::variable
+
+namespace lockstep::internal::inline exchange {
 
 /// Every worker then adds the same rows in the same order. Ids travel as 8 bytes each, numbers in the dtype in which
 /// they are added, so that no sum is rounded in between.
@@ -46,4 +52,4 @@ class RowExchange {
   std::vector<int64_t> bytes_sent_;                             // by variable
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::exchange

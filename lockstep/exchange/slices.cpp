@@ -5,7 +5,7 @@
 
 #include "lockstep/core/loops/checksum.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline exchange {
 
 LaneRange Slices::lanes_of(int64_t worker, int64_t num_workers, int lanes) {
   return {static_cast<int>(worker) * lanes, lanes, static_cast<int>(num_workers) * lanes};
@@ -41,4 +41,4 @@ void SliceRow::lay_out(const Slices& slices, std::vector<char> taken) {
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::exchange

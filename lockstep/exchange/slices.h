@@ -7,7 +7,7 @@
 
 #include "lockstep/gradient/block_shares.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline exchange {
 
 /// Neighbouring bytes of a variable, or of a slot of it, which has the same layout.
 struct Slice {
@@ -59,4 +59,4 @@ class SliceRow {
   std::vector<int64_t> places_;  // by variable, then worker: of byte 0, which may be before the message
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::exchange

@@ -15,7 +15,7 @@
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/variable_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline exchange {
 
 namespace {
 
@@ -339,4 +339,4 @@ std::span<std::byte> SumRow::sums(const Section& section, int64_t owner) const {
   return {bytes_of(sums_) + slice.begin, static_cast<std::size_t>(slice.bytes)};
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::exchange

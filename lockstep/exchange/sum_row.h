@@ -14,11 +14,17 @@
 #include "lockstep/exchange/partial_sums.h"
 #include "lockstep/reduce/addition_order.h"
 
-namespace lockstep::internal {
-
+namespace lockstep::internal::inline gradient {
 class GradientTable;
+}  // namespace lockstep::internal::gradient
+namespace lockstep::internal::inline replica {
 class ReplicaGroup;
+}  // namespace lockstep::internal::replica
+namespace lockstep::internal::inline variable {
 class VariableState;
+}  // namespace lockstep::internal::variable
+
+namespace lockstep::internal::inline exchange {
 
 /// The gradients lie one after another, as elements of one row. The row is cut into sections, and of each section every
 /// worker owns a slice. A worker packs its partial sums, one for each maximal subtree of its block of replicas; owners
@@ -140,4 +146,4 @@ class SumRow {
   at::Tensor values_;                  // their sums as float32; undefined where there is none
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::exchange

@@ -11,7 +11,7 @@
 #include "lockstep/reduce/loops/tree_sum.h"
 #include "lockstep/replica/replica_group.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline exchange {
 
 SumsBetweenHosts::SumsBetweenHosts(const Hosts& hosts, const PartialSums& partial_sums, const ReplicaGroup& group)
     : hosts_(hosts),
@@ -195,4 +195,4 @@ int64_t SumsBetweenHosts::bytes_sent(int64_t begin, int64_t end) const {
   return bytes;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::exchange

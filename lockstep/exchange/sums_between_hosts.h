@@ -12,9 +12,11 @@
 #include "lockstep/exchange/hosts.h"
 #include "lockstep/exchange/partial_sums.h"
 
-namespace lockstep::internal {
-
+namespace lockstep::internal::inline replica {
 class ReplicaGroup;
+}  // namespace lockstep::internal::replica
+
+namespace lockstep::internal::inline exchange {
 
 /// A reduce inside each host, and a reduce-scatter and an all-gather between hosts. So one partial sum for each host
 /// travels, and not one for each worker.
@@ -121,4 +123,4 @@ class SumsBetweenHosts {
   Memory memory_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::exchange

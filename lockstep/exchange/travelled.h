@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline exchange {
 
 struct Travelled {
   enum class As : uint8_t { kNothing, kSums, kFactors } as = As::kNothing;
@@ -12,4 +12,4 @@ struct Travelled {
   bool is_rounded = false;       // to bfloat16
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::exchange

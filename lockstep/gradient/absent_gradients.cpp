@@ -7,7 +7,7 @@
 
 #include "lockstep/core/log.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline gradient {
 
 namespace {
 
@@ -50,4 +50,4 @@ void log_absent_gradients(const AbsentGradients& absent, int64_t step) {
   for (const std::string& line : lines_of(absent, step)) log(LogLevel::kWarning, line);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::gradient

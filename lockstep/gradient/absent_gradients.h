@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline gradient {
 
 /// Variables that require a gradient and have none, in the optimizer's order.
 struct AbsentGradients {
@@ -23,4 +23,4 @@ std::vector<std::string> lines_of(const AbsentGradients& absent, int64_t step);
 /// Logs these lines.
 void log_absent_gradients(const AbsentGradients& absent, int64_t step);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::gradient

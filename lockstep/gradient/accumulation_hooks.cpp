@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline gradient {
 
 class AccumulationHooks::Hook final : public torch::autograd::FunctionPostHook {
  public:
@@ -49,4 +49,4 @@ void AccumulationHooks::end() {
   if (slot_) slot_->listener = nullptr;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::gradient

@@ -12,7 +12,7 @@
 
 #include "lockstep/variable/variable_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline gradient {
 
 /// Tells a listener whenever a backward has accumulated into the gradient of a variable, on the thread of that
 /// backward. One replica's variables; all calls come from its thread. Destroy it there too, or while it is at rest. No
@@ -46,4 +46,4 @@ class AccumulationHooks {
   std::vector<std::shared_ptr<void>> accumulators_;  // handles of the nodes, which keep the hooks
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::gradient

@@ -4,7 +4,7 @@
 
 #include "lockstep/core/loops/checksum.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline gradient {
 
 namespace {
 
@@ -44,4 +44,4 @@ int64_t BlockShares::first_block_of_lane(int lane) const {
   return first_block(position.variable) + position.block;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::gradient

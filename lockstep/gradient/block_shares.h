@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline gradient {
 
 /// The lanes of this process: `count` lanes from `first` on, of `all` lanes that share an update.
 struct LaneRange {
@@ -57,4 +57,4 @@ class BlockShares {
   std::vector<Position> begins_;       // by lane, ascending; one more at the end
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::gradient

@@ -8,7 +8,7 @@
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/variable_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline gradient {
 
 bool fits(const at::Tensor& gradient, const at::Tensor& like) {
   return gradient.layout() == at::kStrided && fits_but_for_layout(gradient, like);
@@ -42,4 +42,4 @@ bool fits_but_for_layout(const at::Tensor& gradient, const at::Tensor& like) {
       "leave .grad() to backward(), or set it in the variable's own shape, dtype and device");
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::gradient

@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <string>
 
-namespace lockstep::internal {
-
+namespace lockstep::internal::inline variable {
 class VariableState;
+}  // namespace lockstep::internal::variable
+
+namespace lockstep::internal::inline gradient {
 
 /// Whether the gradient is dense, and has the dtype, shape and device of `like`.
 bool fits(const at::Tensor& gradient, const at::Tensor& like);
@@ -19,4 +21,4 @@ bool fits_but_for_layout(const at::Tensor& gradient, const at::Tensor& like);
 /// Throws the UsageError of a gradient of local replica r that does not fit.
 [[noreturn]] void throw_misfit(const VariableState& variable, const at::Tensor& gradient, int64_t r);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::gradient

@@ -13,7 +13,7 @@
 #include "lockstep/gradient/gradient_table.h"
 #include "lockstep/replica/replica_group.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline gradient {
 
 void GradientTable::collect_sparse(std::size_t i, int64_t r, const at::Tensor& gradient, bool weightless) {
   const at::NoGradGuard no_grad;
@@ -89,4 +89,4 @@ Gradients GradientTable::gradients_here(std::size_t i) const {
   return found;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::gradient

@@ -16,7 +16,7 @@
 #include "lockstep/reduce/reduce_tensors.h"
 #include "lockstep/replica/replica_group.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline gradient {
 
 GradientTable::GradientTable(std::vector<std::shared_ptr<VariableState>> variables, int64_t replicas,
                              std::function<SparseSupport(std::size_t)> sparse)
@@ -181,4 +181,4 @@ void GradientTable::reduce(std::size_t i, const ReplicaGroup& group) {
   set_leaf(i, 0, Leaf(address_of(reduced_[i])));
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::gradient

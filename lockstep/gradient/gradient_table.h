@@ -18,9 +18,11 @@
 #include "lockstep/variable/kinds/component_table.h"
 #include "lockstep/variable/variable_state.h"
 
-namespace lockstep::internal {
-
+namespace lockstep::internal::inline replica {
 class ReplicaGroup;
+}  // namespace lockstep::internal::replica
+
+namespace lockstep::internal::inline gradient {
 
 /// The gradients of one step for a fixed list of variables. Inside a process nothing is copied into buckets: the sum
 /// reads the replicas' own tensors.
@@ -168,4 +170,4 @@ class GradientTable {
   std::vector<char> named_;          // by variable: whether the log has named it; changed at rest
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::gradient

@@ -6,7 +6,7 @@
 #include "lockstep/reduce/reduce_tensors.h"
 #include "lockstep/replica/replica_group.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline gradient {
 
 bool GradientTable::is_finite(std::size_t i, int64_t r) const {
   const at::NoGradGuard no_grad;
@@ -54,4 +54,4 @@ bool GradientTable::sum_is_finite(std::size_t i, int64_t offset, int64_t count) 
   return !total.defined() || at::isfinite(total).all().item<bool>();
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::gradient

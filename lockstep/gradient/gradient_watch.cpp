@@ -10,7 +10,7 @@
 #include "lockstep/linear/factored_tensor.h"
 #include "lockstep/replica/replica_group.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline gradient {
 
 namespace {
 
@@ -195,4 +195,4 @@ void GradientWatch::forget(int64_t r) {
   replica.left->may_be_weighed = false;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::gradient

@@ -14,7 +14,7 @@
 #include "lockstep/replica/loss/loss_weight.h"
 #include "lockstep/variable/variable_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline gradient {
 
 /// A hook behind each variable's gradient accumulator notes what backward left: the gradient's version counter, and a
 /// checksum of its first bytes, since a write through .data() (LibTorch's clip_grad_norm_) moves no version counter. A
@@ -106,4 +106,4 @@ class GradientWatch {
   std::vector<OfReplica> replicas_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::gradient

@@ -16,7 +16,7 @@
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/variable_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline gradient {
 
 namespace {
 
@@ -159,4 +159,4 @@ ToldOfGradients gradients_on_workers(const ReplicaGroup& group,
   return {std::move(anywhere), std::move(reports)};
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::gradient

@@ -12,11 +12,16 @@
 #include "lockstep/core/function_ref.h"
 #include "lockstep/reduce/loops/outer_product.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
+class ReplicaGroup;
+}  // namespace lockstep::internal::replica
+namespace lockstep::internal::inline variable {
+class VariableState;
+}  // namespace lockstep::internal::variable
+
+namespace lockstep::internal::inline gradient {
 
 class GradientTable;
-class ReplicaGroup;
-class VariableState;
 
 /// Which gradients of a variable some replicas have.
 enum class Gradients : char {
@@ -60,4 +65,4 @@ ToldOfGradients gradients_on_workers(const ReplicaGroup& group,
                                      std::span<const std::shared_ptr<VariableState>> variables,
                                      const GradientTable& local, std::string_view report, FunctionRef<void()> check);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::gradient

@@ -6,7 +6,7 @@
 
 #include "lockstep/core/bytes.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline gradient {
 
 std::string encode(const std::vector<NotFinite>& found) {
   std::string bytes;
@@ -44,4 +44,4 @@ std::vector<NotFinite> join(const std::vector<std::vector<NotFinite>>& by_worker
   return all;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::gradient

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline gradient {
 
 /// A variable whose gradient is not finite.
 struct NotFinite {
@@ -27,4 +27,4 @@ std::vector<NotFinite> decode_not_finite(std::string_view bytes);
 /// either, and only the replicas count.
 std::vector<NotFinite> join(const std::vector<std::vector<NotFinite>>& by_worker);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::gradient

@@ -3,7 +3,7 @@
 
 #include <string>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline gradient {
 
 /// Where neither `rows` nor `dense` is set, sparse gradients are refused, as LibTorch refuses them.
 struct SparseSupport {
@@ -12,4 +12,4 @@ struct SparseSupport {
   std::string refused;  // what takes no sparse gradient: "AdamW", "SGD with weight_decay"
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::gradient

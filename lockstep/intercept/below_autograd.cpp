@@ -13,7 +13,7 @@
 #include "lockstep/intercept/operator_listener.h"
 #include "lockstep/intercept/scopes.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline intercept {
 
 namespace {
 
@@ -83,4 +83,4 @@ torch::CppFunction fallback_below_autograd() {
   return torch::CppFunction::makeFromBoxedFunction<&hear_below_autograd>();
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::intercept

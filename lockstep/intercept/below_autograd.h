@@ -3,9 +3,9 @@
 
 #include <torch/library.h>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline intercept {
 
 /// What claim_dispatch_keys() registers under kBelowAutograd.
 torch::CppFunction fallback_below_autograd();
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::intercept

@@ -8,7 +8,7 @@
 
 #include "lockstep/intercept/keys.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline intercept {
 
 /// Registers the operator's kernel above autograd. As listen_above_autograd() it throws an InternalError where there is
 /// one. `name` is that of an operator of aten, with the overload's after a point.
@@ -35,4 +35,4 @@ void bring_below_autograd(const std::string& name) {
   register_above_autograd(name, torch::CppFunction(TORCH_FN((BringingKernel<Operator, kIsWanted>::call))));
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::intercept

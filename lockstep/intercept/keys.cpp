@@ -15,7 +15,7 @@
 #include "lockstep/intercept/bring_below.h"
 #include "lockstep/intercept/operator_listener.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline intercept {
 
 namespace {
 
@@ -79,4 +79,4 @@ void listen_above_autograd(const c10::OperatorHandle& op, OperatorListener& list
                           torch::CppFunction::makeFromBoxedFunctor(std::make_unique<HandOver>(listener)));
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::intercept

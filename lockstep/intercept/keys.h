@@ -31,7 +31,7 @@
 
 #include "lockstep/core/torch_compat.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline intercept {
 
 /// The threads of an InterceptedScope, and so all threads of a step, include it.
 inline constexpr c10::DispatchKey kAboveAutograd = c10::DispatchKey::TESTING_ONLY_GenericMode;
@@ -50,4 +50,4 @@ inline c10::DispatchKeySet keys_after(c10::DispatchKeySet keys, c10::DispatchKey
 /// one is refused by LibTorch.
 void claim_dispatch_keys();
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::intercept

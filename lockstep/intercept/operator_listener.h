@@ -33,7 +33,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline intercept {
 
 class ListeningScope;
 
@@ -118,4 +118,4 @@ void listen_above_autograd(const c10::OperatorHandle& op, OperatorListener& list
 void listen_below_autograd(ListenerRank rank, OperatorListener& listener,
                            std::vector<c10::OperatorHandle> operators = {});
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::intercept

@@ -6,7 +6,7 @@
 
 #include "lockstep/intercept/keys.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline intercept {
 
 namespace {
 
@@ -58,4 +58,4 @@ UnheardScope::~UnheardScope() {
   if (!was_excluded_) c10::impl::tls_set_dispatch_key_excluded(kAboveAutograd, false);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::intercept

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline intercept {
 
 class OperatorListener;  // intercept/operator_listener.h
 
@@ -82,4 +82,4 @@ class UnheardScope {
 /// listeners. Whoever has to know of every call compares it before and after.
 int64_t num_calls_unheard();
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::intercept

@@ -19,7 +19,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/layers/norm_layers.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline layers {
 
 namespace {
 
@@ -212,4 +212,4 @@ std::shared_ptr<Module> converted(std::shared_ptr<Module> module) {
   return module;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::layers

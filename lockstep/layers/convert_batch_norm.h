@@ -16,7 +16,7 @@ class BatchNorm3dImpl;
 
 namespace lockstep {
 
-namespace internal {
+namespace internal::inline layers {
 
 /// The class of the module that a holder, or a shared_ptr, holds.
 template <class M>
@@ -39,7 +39,7 @@ void convert_parts(torch::nn::Module& module);
 std::shared_ptr<torch::nn::Module> converted(std::shared_ptr<torch::nn::Module> module);
 [[noreturn]] void throw_nothing_to_convert();
 
-}  // namespace internal
+}  // namespace internal::layers
 
 /// `module`, a module holder or a shared_ptr to a module, with a SyncBatchNorm in the place of each
 /// torch::nn::BatchNorm1d, 2d and 3d in it, like torch.nn.SyncBatchNorm.convert_sync_batchnorm of Python:

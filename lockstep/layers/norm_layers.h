@@ -9,7 +9,7 @@ namespace torch::nn {
 class Module;
 }
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline layers {
 
 /// Layers that a factory's call of convert_batch_norm has replaced, and that something else may hold: a temporary of
 /// the factory, which goes, or a member that forward uses. One at a time lives on a thread.
@@ -43,4 +43,4 @@ bool has_running_statistics(const torch::nn::Module& module);
 /// "torch::nn::BatchNorm2d", without the Impl that a holder hides.
 std::string type_of_module(const torch::nn::Module& module);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::layers

@@ -17,7 +17,7 @@
 #include "lockstep/replica/collectives.h"
 #include "lockstep/replica/replica_group.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline layers {
 
 namespace {
 
@@ -200,4 +200,4 @@ at::Tensor batch_norm_in_training(const at::Tensor& input, const BatchNormTensor
   return output.to(input.scalar_type());
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::layers

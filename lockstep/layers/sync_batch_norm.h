@@ -20,7 +20,7 @@ class ModuleHolder;
 
 namespace lockstep {
 
-namespace internal {
+namespace internal::inline layers {
 
 /// The parameters and buffers of batch normalisation; undefined tensors where it has none.
 struct BatchNormTensors {
@@ -47,7 +47,7 @@ concept BatchNormOf = requires(const M& module) {
   module.num_batches_tracked.defined();
 };
 
-}  // namespace internal
+}  // namespace internal::layers
 
 /// A torch::nn::Module with the options, parameters and buffers of torch::nn::BatchNorm1d, 2d and 3d, for input
 /// [N, C, ...] of two or more dimensions. Use it through SyncBatchNorm, the holder.

@@ -21,7 +21,7 @@
 #include "lockstep/linear/factored_weights.h"
 #include "lockstep/variable/variable_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline linear {
 
 namespace {
 
@@ -259,4 +259,4 @@ std::shared_ptr<const Factors> factors_of(const at::Tensor& tensor) {
   return one && !one->transposed() ? one->matrix()->factors() : nullptr;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::linear

@@ -8,9 +8,11 @@
 
 #include "lockstep/reduce/factors.h"
 
-namespace lockstep::internal {
-
+namespace lockstep::internal::inline variable {
 class VariableState;
+}  // namespace lockstep::internal::variable
+
+namespace lockstep::internal::inline linear {
 
 /// The most samples, of all terms together, that a gradient keeps as factors. LibTorch's product adds more of them in
 /// another order.
@@ -46,4 +48,4 @@ void require_in_memory(const at::Tensor& gradient, VariableState& variable);
 /// is not transposed; otherwise null.
 std::shared_ptr<const Factors> factors_of(const at::Tensor& tensor);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::linear

@@ -18,7 +18,7 @@
 #include "lockstep/reduce/factors.h"
 #include "lockstep/replica/replica_group.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline linear {
 
 namespace {
 
@@ -146,4 +146,4 @@ FactoredWeights::~FactoredWeights() {
   all.count();
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::linear

@@ -9,7 +9,7 @@
 #include "lockstep/linear/factored_tensor.h"
 #include "lockstep/variable/variable_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline linear {
 
 /// While it lives, the gradients of some variables stay factors where a backward in a step computes them as one matrix
 /// product of at most most_samples(elements) samples (kMostSamples where `factoring` is kAlways), and where LibTorch
@@ -45,4 +45,4 @@ bool may_stay_factors(const at::Tensor& left, const at::Tensor& right);
 /// the gradient of a weight that a FactoredWeights has taken, otherwise an undefined tensor.
 at::Tensor factored_gradient(const at::Tensor& left, const at::Tensor& right);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::linear

@@ -6,7 +6,7 @@
 #include "lockstep/core/loops/simd.h"
 #include "lockstep/linear/few_samples_tiles.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline linear {
 
 #if defined(LOCKSTEP_WIDE_SIMD)
 namespace avx2_fma {
@@ -47,4 +47,4 @@ int64_t few_samples_scratch(int64_t samples, int64_t rows, int64_t columns) {
   return std::max(forward, input_gradient) + kWidestVector;  // with room to begin at a cache line
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::linear

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline linear {
 
 /// The order in which the products of one result are added. Each order begins its chains with +0 and adds to a chain by
 /// fused multiply-adds, in order. The orders are those of MKL's kernels; docs/few-samples-products.md says where they
@@ -76,4 +76,4 @@ inline bool begins_with_zero(SumOrder order) {
   return order == SumOrder::kChainsOf192 || order == SumOrder::kInterleavedChains;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::linear

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline linear {
 
 /// Floats of the widest register, and of a cache line.
 inline constexpr int64_t kWidestVector = 16;
@@ -21,4 +21,4 @@ inline constexpr int64_t kPanelColumns = 1024;
 /// How far ahead in its rows a product prefetches the weight.
 inline constexpr int64_t kPrefetchColumns = 256;
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::linear

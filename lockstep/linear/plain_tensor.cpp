@@ -5,7 +5,7 @@
 
 #include "lockstep/intercept/scopes.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline linear {
 
 namespace {
 
@@ -27,4 +27,4 @@ bool is_plain_inference_float(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kFloat && tensor.key_set() == plain;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::linear

@@ -3,7 +3,7 @@
 
 #include <ATen/core/TensorBody.h>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline linear {
 
 /// Whether it is a tensor of float32 in the host's memory, and no wrapper, no view of bits, no lazy tensor, and not one
 /// that was made in inference mode. Any thread.
@@ -11,4 +11,4 @@ bool is_plain_float(const at::Tensor& tensor);
 /// As is_plain_float(), for a tensor that was made in inference mode.
 bool is_plain_inference_float(const at::Tensor& tensor);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::linear

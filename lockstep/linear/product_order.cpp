@@ -25,7 +25,7 @@
 #include "lockstep/linear/repeated_pages.h"
 #include "lockstep/reduce/factors.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline linear {
 
 namespace {
 
@@ -309,4 +309,4 @@ std::optional<ZeroSums> zero_sums_of_libtorch(int64_t samples, int64_t rows, int
   });
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::linear

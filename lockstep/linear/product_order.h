@@ -7,7 +7,7 @@
 #include "lockstep/linear/few_samples_product.h"
 #include "lockstep/reduce/loops/outer_product.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline linear {
 
 /// The products of a linear layer with a weight of [rows, columns] for which the library has loops of its own.
 enum class LinearProduct {
@@ -26,4 +26,4 @@ std::optional<SumOrder> sum_order_of_libtorch(LinearProduct product, int64_t sam
 /// Factors have the bits of LibTorch's product; none where they have not. Requires Factors::available().
 std::optional<ZeroSums> zero_sums_of_libtorch(int64_t samples, int64_t rows, int64_t columns);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::linear

@@ -8,7 +8,7 @@
 
 #include "lockstep/core/process/file_descriptor.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline linear {
 
 RepeatedPages::RepeatedPages(std::size_t bytes, std::size_t spacing) : spacing_(spacing) {
   const std::size_t periods = std::max<std::size_t>(1, bytes / kPeriod + (bytes % kPeriod != 0));
@@ -38,4 +38,4 @@ RepeatedPages::RepeatedPages(std::size_t bytes, std::size_t spacing) : spacing_(
 
 RepeatedPages::~RepeatedPages() { munmap(data_, length_); }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::linear

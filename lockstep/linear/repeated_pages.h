@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline linear {
 
 /// A range of addresses whose byte i + kPeriod is the same byte as byte i: a large matrix of test numbers that takes
 /// one megabyte, and whose pages stay in the caches. The rows of a matrix differ, unless a row is as long as a period
@@ -32,4 +32,4 @@ class RepeatedPages {
   std::size_t length_ = 0;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::linear

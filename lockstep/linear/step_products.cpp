@@ -20,7 +20,7 @@
 #include "lockstep/linear/plain_tensor.h"
 #include "lockstep/linear/product_order.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline linear {
 
 namespace {
 
@@ -164,4 +164,4 @@ void use_step_products() {
 
 int64_t num_few_samples_products() { return num_computed; }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::linear

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline linear {
 
 /// Listens to both operators (intercept/operator_listener.h), once in the process, and reads
 /// LOCKSTEP_FEW_SAMPLES_PRODUCTS: "off" leaves all products to LibTorch, "always" takes those of small weights too, for
@@ -18,4 +18,4 @@ void use_step_products();
 /// How many products the library has computed so, in this process; for tests. Any thread.
 int64_t num_few_samples_products();
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::linear

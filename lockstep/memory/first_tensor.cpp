@@ -5,7 +5,7 @@
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/core/warm_up.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline memory {
 
 namespace {
 
@@ -38,4 +38,4 @@ FirstTensorAllocator& allocator_of_first_tensors() {
 
 const c10::Allocator* first_tensor_allocator() { return &allocator_of_first_tensors(); }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::memory

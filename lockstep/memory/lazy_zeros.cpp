@@ -10,7 +10,7 @@
 #include <memory>
 #include <new>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline memory {
 
 namespace {
 
@@ -49,4 +49,4 @@ void clear_lazily(const at::Tensor& tensor, int64_t begin, int64_t bytes) {
   std::memset(end_page, 0, static_cast<std::size_t>(end - end_page));
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::memory

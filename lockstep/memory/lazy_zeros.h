@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline memory {
 
 /// A dense tensor of zeros with the dtype, sizes and strides of `like`. The system gives it a page of memory when that
 /// page is first written; reading takes none. Small ones, up to 64 KiB, are ordinary memory. Throws std::bad_alloc
@@ -16,4 +16,4 @@ at::Tensor lazy_zeros_like(const at::Tensor& like);
 /// and gives whole pages back to the system. No other thread uses these bytes.
 void clear_lazily(const at::Tensor& tensor, int64_t begin, int64_t bytes);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::memory

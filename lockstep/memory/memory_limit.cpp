@@ -8,7 +8,7 @@
 
 #include "lockstep/core/process/control_group.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline memory {
 
 namespace {
 
@@ -30,4 +30,4 @@ std::size_t memory_limit(const std::string& root) {
   return limit;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::memory

@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <string>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline memory {
 
 /// The limit in bytes. /proc and /sys are looked for below `root`, which is another folder in tests.
 std::size_t memory_limit(const std::string& root = "");
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::memory

@@ -17,7 +17,7 @@
 #include "lockstep/memory/memory_limit.h"
 #include "lockstep/memory/tensor_cache.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline memory {
 
 namespace {
 
@@ -139,4 +139,4 @@ std::string tensor_allocator_description() {
                      bytes_text(tensor_memory_limits().idle), kVariable);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::memory

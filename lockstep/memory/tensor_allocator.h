@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline memory {
 
 /// What LOCKSTEP_TENSOR_CACHE says.
 struct TensorCacheSetting {
@@ -29,4 +29,4 @@ void install_tensor_allocator();
 /// Where tensors' memory comes from, in one line for Strategy::describe(). Any thread may call.
 std::string tensor_allocator_description();
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::memory

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline memory {
 
 /// The header in front of each block.
 /// Invariant: a block stays its owner's, whichever thread frees it, so that memory does not move from lane to lane.
@@ -365,4 +365,4 @@ TensorMemoryUse tensor_memory_use() { return TensorCaches::all().use(); }
 
 void release_idle_tensor_memory() noexcept { TensorCaches::all().release_idle(); }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::memory

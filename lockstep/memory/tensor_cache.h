@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <mutex>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline memory {
 
 /// The alignment of every block, and the length of the header in front of it.
 inline constexpr std::size_t kBlockAlignment = 64;
@@ -147,4 +147,4 @@ TensorMemoryUse tensor_memory_use();
 /// Gives all idle blocks back to the system. Any thread may call.
 void release_idle_tensor_memory() noexcept;
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::memory

@@ -12,7 +12,7 @@
 #include "lockstep/reduce/loops/tree_sum.h"
 #include "lockstep/variable/kinds/mirrored_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 namespace {
 
@@ -295,4 +295,4 @@ void FusedUpdate::compare_and_copy(int lane, std::size_t i, int64_t block, uint6
   if (foreign != kNone && (found.empty() || found.back().target != i)) found.push_back({i, foreign});
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

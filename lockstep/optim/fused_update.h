@@ -19,7 +19,7 @@
 #include "lockstep/optim/rules/update_rule.h"
 #include "lockstep/variable/variable_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 /// A variable to update, and how.
 struct UpdateTarget {
@@ -221,4 +221,4 @@ class FusedUpdate {
   const std::span<double> shared_squares_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

@@ -13,7 +13,7 @@
 #include "lockstep/reduce/loops/stream_copy.h"
 #include "lockstep/reduce/loops/tree_sum.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 namespace {
 
@@ -137,4 +137,4 @@ std::vector<std::size_t> FusedUpdate::variables_not_finite() const {
   return found;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

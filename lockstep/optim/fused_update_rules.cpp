@@ -25,7 +25,7 @@
 #include "lockstep/replica/pool/compute_settings.h"
 #include "lockstep/variable/kinds/mirrored_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 namespace {
 
@@ -219,4 +219,4 @@ void FusedUpdate::take_trial(int lane, std::size_t i, int64_t block, const Pass&
   compare_and_copy(lane, i, block, read, &written);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

@@ -19,7 +19,7 @@
 
 namespace lockstep {
 
-namespace internal {
+namespace internal::inline optim {
 
 namespace {
 
@@ -198,7 +198,7 @@ void MovingAverageState::update(const ReplicaContext& context) {
   group_->meet(context, meeting);
 }
 
-}  // namespace internal
+}  // namespace internal::optim
 
 SwapScope::~SwapScope() {
   for (const auto& variable : variables_) variable->as_mirrored().end_stand_in();

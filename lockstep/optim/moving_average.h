@@ -13,11 +13,16 @@ namespace lockstep {
 
 class ReplicaContext;
 
-namespace internal {
-class MovingAverageState;
+namespace internal::inline replica {
 class ReplicaGroup;
+}  // namespace internal::replica
+namespace internal::inline variable {
 class VariableRegistry;
-}  // namespace internal
+}  // namespace internal::variable
+namespace internal::inline optim {
+
+class MovingAverageState;
+}  // namespace internal::optim
 
 struct MovingAverageOptions {
   double decay = 0.999;          // the share of an average that an update keeps, from 0 to below 1

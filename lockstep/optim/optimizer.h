@@ -20,11 +20,11 @@ namespace lockstep {
 
 class ReplicaContext;
 
-namespace internal {
+namespace internal::inline optim {
 class OptimizerState;
 struct RuleSettings;
 class GroupRule;
-}  // namespace internal
+}  // namespace internal::optim
 
 /// Variables with their own options, for make_optimizer. The options hold as a whole: some versions of torch::optim
 /// take options that look untouched from the optimizer's defaults, this library does not. The defaults hold for a group

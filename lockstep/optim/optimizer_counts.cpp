@@ -10,7 +10,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/replica/replica_group.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 OptimizerCounts::OptimizerCounts(std::shared_ptr<ReplicaGroup> group, std::string name,
                                  std::vector<std::shared_ptr<VariableState>> variables,
@@ -167,4 +167,4 @@ void OptimizerCounts::undo_run() {
   forget_before();
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

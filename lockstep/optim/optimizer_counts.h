@@ -16,9 +16,11 @@
 #include "lockstep/optim/saved_state.h"
 #include "lockstep/variable/variable_state.h"
 
-namespace lockstep::internal {
-
+namespace lockstep::internal::inline replica {
 class ReplicaGroup;
+}  // namespace lockstep::internal::replica
+
+namespace lockstep::internal::inline optim {
 
 /// Changed while all replicas are at rest; replicas read rule_of() and require_rates() as they come to a step.
 class OptimizerCounts {
@@ -109,4 +111,4 @@ class OptimizerCounts {
   std::optional<Before> before_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

@@ -5,7 +5,7 @@
 
 #include "lockstep/variable/variable_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 Digest digest_of(const std::vector<std::shared_ptr<VariableState>>& variables, const std::vector<RuleGroup>& groups) {
   Digest digest;
@@ -33,4 +33,4 @@ Digest with_settings(Digest digest, const std::vector<std::unique_ptr<GroupRule>
   return digest;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

@@ -12,7 +12,7 @@
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/variable_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 namespace {
 
@@ -110,4 +110,4 @@ std::vector<UpdateTarget> make_targets(const std::vector<RuleGroup>& groups,
   return targets;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

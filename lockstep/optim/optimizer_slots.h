@@ -11,9 +11,11 @@
 #include "lockstep/variable/placement.h"
 #include "lockstep/variable/variable.h"
 
-namespace lockstep::internal {
-
+namespace lockstep::internal::inline replica {
 class ReplicaGroup;
+}  // namespace lockstep::internal::replica
+
+namespace lockstep::internal::inline optim {
 
 /// Variables that are updated by one rule.
 struct RuleGroup {
@@ -32,4 +34,4 @@ std::vector<UpdateTarget> make_targets(const std::vector<RuleGroup>& groups,
                                        FunctionRef<std::string(const VariableState&)> prefix_of,
                                        const Placement& placement, bool sliced);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

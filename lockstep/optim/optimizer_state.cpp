@@ -13,7 +13,7 @@
 #include "lockstep/variable/value_digests.h"
 #include "lockstep/variable/variable_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 namespace {
 
@@ -120,4 +120,4 @@ void OptimizerState::load(const std::map<std::string, at::Tensor>& state) {
   counts_->load(std::move(values));
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

@@ -16,7 +16,7 @@
 #include "lockstep/optim/saved_state.h"
 #include "lockstep/variable/placement.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 class OptimizerState {
  public:
@@ -75,4 +75,4 @@ class OptimizerState {
   std::unique_ptr<OptimizerStep> step_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

@@ -22,7 +22,7 @@
 #include "lockstep/variable/kinds/component_table.h"
 #include "lockstep/variable/kinds/mirrored_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 namespace {
 
@@ -280,4 +280,4 @@ void OptimizerStep::require_no_foreign_write() {
   if (!foreign.empty()) work_.variables[foreign.front().target]->require_sound();  // throws, in every replica
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

@@ -22,7 +22,7 @@
 #include "lockstep/replica/meeting.h"
 #include "lockstep/replica/replica_context.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 /// What an optimizer is made with.
 struct OptimizerSetup {
@@ -140,4 +140,4 @@ class StepMeeting final : public Meeting {
   const std::source_location place_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

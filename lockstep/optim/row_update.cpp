@@ -14,7 +14,7 @@
 #include "lockstep/reduce/grouped_sum.h"
 #include "lockstep/reduce/loops/tree_sum.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 namespace {
 
@@ -258,4 +258,4 @@ std::vector<FusedUpdate::ForeignWrite> RowUpdate::take_foreign_writes() {
   return found;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

@@ -9,7 +9,7 @@
 #include "lockstep/optim/fused_update.h"
 #include "lockstep/reduce/rows.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 /// Each row is added over the replicas in tree order and then updated once, by the loops of the fused update. begin()
 /// and add() are called while all replicas are at rest; lanes call measure() and update() side by side. update() takes
@@ -93,4 +93,4 @@ class RowUpdate {
   std::vector<LaneWork> lanes_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

@@ -13,7 +13,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/replica/replica_group.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 namespace {
 
@@ -92,4 +92,4 @@ void agree_on_rules(const UpdateWork& work, const Form& form) {
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

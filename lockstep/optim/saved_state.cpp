@@ -14,7 +14,7 @@
 #include "lockstep/variable/kinds/written_memory.h"
 #include "lockstep/variable/variable_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 namespace {
 
@@ -190,4 +190,4 @@ SavedState values_of(const std::map<std::string, at::Tensor>& named, std::span<c
   return state;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

@@ -14,7 +14,7 @@
 #include "lockstep/variable/variable.h"
 #include "lockstep/variable/variable_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 /// A slot, and its name in saved state, in which the optimizer's name does not occur.
 struct NamedSlot {
@@ -48,4 +48,4 @@ SavedState values_of(const std::map<std::string, at::Tensor>& named, std::span<c
                      std::span<const std::shared_ptr<VariableState>> variables,
                      std::span<const std::unique_ptr<GroupRule>> rules, const std::string& optimizer);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

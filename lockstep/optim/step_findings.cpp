@@ -19,7 +19,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/replica/replica_group.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 StepFindings::StepFindings(UpdateWork& work)
     : work_(work),
@@ -261,4 +261,4 @@ void StepFindings::skip_update() {
   work_.is_skipped = true;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

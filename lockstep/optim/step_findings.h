@@ -14,7 +14,7 @@
 #include "lockstep/optim/update_work.h"
 #include "lockstep/replica/replica_context.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 class StepFindings {
  public:
@@ -70,4 +70,4 @@ class StepFindings {
   bool found_not_finite_ = false;    // and said it
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

@@ -21,7 +21,7 @@
 #include "lockstep/optim/row_update.h"
 #include "lockstep/replica/replica_group.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 /// Variables that all replicas share have one part. Variables that are trained locally have one for each replica, on
 /// that replica's lane.
@@ -95,4 +95,4 @@ struct UpdateWork {
   std::vector<GradientsOnWorkers> without_rows_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

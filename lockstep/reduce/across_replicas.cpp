@@ -11,7 +11,7 @@
 #include "lockstep/reduce/operands.h"
 #include "lockstep/reduce/reduce_tensors.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline reduce {
 
 namespace {
 
@@ -121,4 +121,4 @@ at::Tensor reading_of(const Reducer& reducer, Reduction reduction, std::span<con
   return reduce_by(reducer, reduction, wide).to(first.scalar_type());
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::reduce

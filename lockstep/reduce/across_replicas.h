@@ -10,7 +10,7 @@
 #include "lockstep/reduce/reducer.h"
 #include "lockstep/reduce/reduction.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline reduce {
 
 // In all of these functions values[i] belongs to replica i of the whole run and is an operand (operands.h). They run on
 // the calling thread, without gradient, and give new tensors. `call` is the user's call, for messages.
@@ -34,4 +34,4 @@ at::Tensor copied(const at::Tensor& value);
 /// with equal bits has these bits; other means are computed in float64 and rounded once to the components' dtype.
 at::Tensor reading_of(const Reducer& reducer, Reduction reduction, std::span<const at::Tensor> components);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::reduce

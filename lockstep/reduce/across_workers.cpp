@@ -18,7 +18,7 @@
 #include "lockstep/reduce/operands.h"
 #include "lockstep/reduce/reduce_tensors.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline reduce {
 
 namespace {
 
@@ -196,4 +196,4 @@ at::Tensor reduce_across(Rounds& rounds, const Reducer& reducer, Reduction reduc
   return result_of(reduction, total, replicas, type.value_or(total.scalar_type()));
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::reduce

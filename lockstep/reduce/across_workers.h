@@ -12,9 +12,11 @@
 #include "lockstep/reduce/reducer.h"
 #include "lockstep/reduce/reduction.h"
 
-namespace lockstep::internal {
-
+namespace lockstep::internal::inline comm {
 class Rounds;
+}  // namespace lockstep::internal::comm
+
+namespace lockstep::internal::inline reduce {
 
 // All workers call these functions in the same order, after they have agreed to do so (comm/agreement.h). Between the
 // agreement and the call there is no other round. They run on the calling thread, without gradient. Operands are
@@ -35,4 +37,4 @@ at::Tensor broadcast_across(Rounds& rounds, int64_t worker, const at::Tensor& va
 at::Tensor reduce_across(Rounds& rounds, const Reducer& reducer, Reduction reduction, int64_t replicas, Block local,
                          std::span<const at::Tensor> mine);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::reduce

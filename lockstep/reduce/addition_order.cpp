@@ -1,6 +1,6 @@
 #include "lockstep/reduce/addition_order.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline reduce {
 
 namespace {
 
@@ -25,4 +25,4 @@ std::vector<Subtree> maximal_subtrees(int64_t replicas, int64_t first, int64_t c
   return found;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::reduce

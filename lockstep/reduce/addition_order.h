@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline reduce {
 
 /// Where the tree over `count` neighbouring replicas splits: the largest power of two below `count`, which is >= 2.
 constexpr int64_t split_of(int64_t count) {
@@ -40,4 +40,4 @@ struct Subtree {
 /// replicas has the bits of the sum over the replicas' own values.
 std::vector<Subtree> maximal_subtrees(int64_t replicas, int64_t first, int64_t count);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::reduce

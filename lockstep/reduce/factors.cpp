@@ -9,7 +9,7 @@
 #include "lockstep/core/denormals.h"
 #include "lockstep/core/torch_compat.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline reduce {
 
 namespace {
 
@@ -130,4 +130,4 @@ const float* FactorBlocks::block(const Factors& factors, int64_t offset, int64_t
   return values_.data() + (offset - begin_);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::reduce

@@ -10,7 +10,7 @@
 
 #include "lockstep/reduce/loops/outer_product.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline reduce {
 
 /// A matrix of float32 that is the sum of terms. A term is a sum over samples of outer products of two vectors,
 /// left(s, i) * right(s, j); the terms are added from left to right, each rounded before. It holds copies of its
@@ -98,4 +98,4 @@ class FactorBlocks {
   std::vector<float> values_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::reduce

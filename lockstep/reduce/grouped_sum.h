@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline reduce {
 
 /// Adds numbers in an order that depends on their indices alone. Neighbours are added in groups of kGroupedSum: the
 /// numbers 0 to 255, 256 to 511 and so on, within a group one after another, beginning with 0. The sums of groups are
@@ -37,4 +37,4 @@ class GroupedSum {
   int64_t count_ = 0;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::reduce

@@ -6,7 +6,7 @@
 
 #include "lockstep/reduce/factors.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline reduce {
 
 /// One summand of a sum over replicas: a replica's gradient, the sum that a reducer has made, or, with several workers,
 /// the sum of another worker's subtree (addition_order.h), which stands as the value of the subtree's first replica. An
@@ -41,4 +41,4 @@ class Leaf {
   const Factors* factors_ = nullptr;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::reduce

@@ -12,7 +12,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline reduce {
 
 void check_operand(const char* call, const at::Tensor& value, std::optional<int64_t> replica) {
   const bool dense = value.defined() && value.layout() == at::kStrided && !value.is_nested();
@@ -103,4 +103,4 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   return left.numel() == 0 || std::memcmp(address_of(left), address_of(right), left.nbytes()) == 0;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::reduce

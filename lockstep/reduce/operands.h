@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline reduce {
 
 /// Throws a UsageError where the elements of `value` cannot be read in the host's memory: where it is undefined,
 /// sparse, nested, quantized, or on another device. The message names `call` and, where it is given, the replica that
@@ -42,4 +42,4 @@ std::string shape_text(const at::Tensor& value);
 /// Whether two tensors have the same dtype, shape and bits, NaN included.
 bool same_bits(const at::Tensor& a, const at::Tensor& b);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::reduce

@@ -15,7 +15,7 @@
 #include "lockstep/reduce/loops/tree_sum.h"
 #include "lockstep/reduce/reduce_tensors.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline reduce {
 
 namespace {
 
@@ -112,4 +112,4 @@ void write_result(at::Tensor& output, const at::Tensor& result) {
   std::memcpy(output.data_ptr(), address_of(dense), dense.nbytes());
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::reduce

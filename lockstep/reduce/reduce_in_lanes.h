@@ -9,7 +9,7 @@
 #include "lockstep/reduce/reducer.h"
 #include "lockstep/reduce/reduction.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline reduce {
 
 /// Memory for the reduction of tensors that are like `value`: its shape, and the result's dtype. Throws a UsageError
 /// for a dtype without this reduction.
@@ -40,4 +40,4 @@ void reduce_in_lanes(const Reducer& reducer, Reduction reduction, c10::ArrayRef<
 /// would refuse a tensor of inference mode.
 void write_result(at::Tensor& output, const at::Tensor& result);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::reduce

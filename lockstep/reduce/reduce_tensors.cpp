@@ -8,7 +8,7 @@
 #include "lockstep/reduce/addition_order.h"
 #include "lockstep/reduce/operands.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline reduce {
 
 namespace {
 
@@ -109,4 +109,4 @@ at::Tensor reduce_tensors(Reduction reduction, std::span<const at::Tensor> value
   return count == 1 && result.is_alias_of(values.front()) ? result.clone() : result;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::reduce

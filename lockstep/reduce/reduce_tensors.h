@@ -8,7 +8,7 @@
 
 #include "lockstep/reduce/reduction.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline reduce {
 
 /// The dtype of a reduction's result: float64 for kMean of integers, otherwise `value`'s. Throws the UsageError
 /// LS-DTYPE for a dtype without such a reduction: sums and means of bool, extremes of complex numbers, and everything
@@ -36,4 +36,4 @@ at::Tensor fold_summands(Reduction reduction, std::span<const at::Tensor> summan
 /// rounded once.
 at::Tensor result_of(Reduction reduction, const at::Tensor& total, int64_t count, at::ScalarType type);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::reduce

@@ -23,7 +23,7 @@ at::Tensor TreeReducer::reduce(Reduction reduction, std::span<const at::Tensor> 
 
 bool TreeReducer::in_tree_order() const { return true; }
 
-namespace internal {
+namespace internal::inline reduce {
 
 namespace {
 
@@ -61,6 +61,6 @@ at::Tensor reduce_by(const Reducer& reducer, Reduction reduction, std::span<cons
       fmt::format("let it return a dense tensor of {} and that shape, on their device", c10::toString(type)));
 }
 
-}  // namespace internal
+}  // namespace internal::reduce
 
 }  // namespace lockstep

@@ -43,10 +43,10 @@ class TreeReducer final : public Reducer {
   bool in_tree_order() const override;
 };
 
-namespace internal {
+namespace internal::inline reduce {
 /// The result of `reducer` for the values, which have one shape and dtype. Throws a UsageError where it is not what
 /// Reducer::reduce promises.
 at::Tensor reduce_by(const Reducer& reducer, Reduction reduction, std::span<const at::Tensor> values);
-}  // namespace internal
+}  // namespace internal::reduce
 
 }  // namespace lockstep

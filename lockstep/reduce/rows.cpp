@@ -10,7 +10,7 @@
 
 #include "lockstep/core/torch_compat.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline reduce {
 
 namespace {
 
@@ -89,4 +89,4 @@ MergedRows merged(std::span<const std::span<const int64_t>> ids) {
   return all;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::reduce

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline reduce {
 
 /// Some rows of a tensor's first dimension: distinct ids in ascending order, and their numbers.
 struct Rows {
@@ -45,4 +45,4 @@ struct MergedRows {
 /// `ids[r]` are those of replica r, ascending. The result depends on nothing else.
 MergedRows merged(std::span<const std::span<const int64_t>> ids);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::reduce

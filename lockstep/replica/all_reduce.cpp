@@ -21,7 +21,7 @@
 #include "lockstep/replica/replica_context.h"
 #include "lockstep/replica/replica_group.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 namespace {
 
@@ -244,4 +244,4 @@ at::Tensor all_reduce(const ReplicaContext& context, Reduction reduction, const 
   return std::move(meet_all_reduce(context, call).front());
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

@@ -10,7 +10,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 namespace {
 
@@ -139,4 +139,4 @@ std::exception_ptr CallOrder::error() const {
       "purpose, make the call in one place, after the branches"));
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

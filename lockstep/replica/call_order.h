@@ -14,7 +14,7 @@
 #include "lockstep/comm/agreement.h"
 #include "lockstep/replica/pool/round.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 /// Two replicas, of those that were given, and the calls in which their places differ.
 struct SwappedCalls {
@@ -57,4 +57,4 @@ class CallOrder {
   std::vector<int64_t> worker_of_;  // by replica, where there are several workers and places differ
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

@@ -4,7 +4,7 @@
 
 #include "lockstep/core/denormals.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 CallerState::CallerState() = default;
 CallerState::~CallerState() = default;
@@ -27,4 +27,4 @@ void CallerState::enter() const {
   if (floating_point_modes() != floating_point_) set_floating_point_modes(floating_point_);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

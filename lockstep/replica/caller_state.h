@@ -11,7 +11,7 @@ namespace at {
 class ThreadLocalState;
 }
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 /// The caller's thread-local state. Call `capture` on the caller's thread before the replicas start, `enter` on each
 /// replica's thread, and `restore` on the caller's thread at the end, where it undoes what a step left behind. `enter`
@@ -30,4 +30,4 @@ class CallerState {
   std::unique_ptr<at::ThreadLocalState> whole_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

@@ -9,7 +9,7 @@
 #include "lockstep/replica/replica_context.h"
 #include "lockstep/replica/replica_group.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 Digest with_dtype_and_shape(const Digest& digest, const at::Tensor& value, int64_t but_axis) {
   Digest all = digest.with(value.scalar_type()).with(value.dim());
@@ -29,4 +29,4 @@ const ReplicaContext& context_of_backward(const char* call) {
                    "call backward() inside the step function, on the replica's thread");
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

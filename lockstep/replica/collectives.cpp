@@ -15,7 +15,7 @@
 #include "lockstep/replica/replica_context.h"
 #include "lockstep/replica/replica_group.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 namespace {
 
@@ -157,4 +157,4 @@ at::Tensor broadcast(const ReplicaContext& context, ReplicaId from, const at::Te
   return meeting.value();
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

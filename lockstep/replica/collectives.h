@@ -13,7 +13,7 @@ namespace lockstep {
 class ReplicaContext;
 }
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 // The contracts are those of ReplicaContext's members of the same names.
 at::Tensor all_reduce(const ReplicaContext& context, Reduction reduction, const at::Tensor& value,
@@ -25,4 +25,4 @@ at::Tensor all_gather(const ReplicaContext& context, const at::Tensor& value, in
 at::Tensor broadcast(const ReplicaContext& context, ReplicaId from, const at::Tensor& value,
                      const std::source_location& place);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

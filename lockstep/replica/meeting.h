@@ -9,7 +9,7 @@
 #include <string_view>
 #include <type_traits>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 class Meeting;
 
@@ -93,4 +93,4 @@ constexpr Stage on_each_lane(const char* name) {
           }};
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

@@ -22,7 +22,7 @@ namespace lockstep {
 class ReplicaContext;
 class Strategy;
 
-namespace internal {
+namespace internal::inline replica {
 
 template <class T>
 struct IsPerReplica : std::false_type {};
@@ -119,5 +119,5 @@ class MergeMeeting final : public Meeting {
   std::shared_ptr<Stored> result_of_all_;  // shared: a replica may read it after the leading meeting is gone
 };
 
-}  // namespace internal
+}  // namespace internal::replica
 }  // namespace lockstep

@@ -19,7 +19,7 @@
 
 #include "lockstep/intercept/operator_listener.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 namespace {
 
@@ -203,4 +203,4 @@ int intercept_random_operators() {
   return count;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

@@ -10,7 +10,7 @@
 
 #include "lockstep/intercept/scopes.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 /// What a stream is for; streams of different purposes never coincide.
 enum class StreamPurpose : uint8_t {
@@ -105,4 +105,4 @@ class DefaultGeneratorWatch {
 /// Makes sure that LibTorch's random operators are intercepted, and returns how many are. Any thread may call.
 int intercept_random_operators();
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

@@ -13,7 +13,7 @@
 #include "lockstep/core/bytes.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 namespace {
 
@@ -50,4 +50,4 @@ ReplicaBlock block_of_worker(Rounds& rounds, int64_t local) {
   return {.first = block_of(all, workers, rounds.worker_index()).first, .local = local, .all = all};
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

@@ -5,9 +5,11 @@
 
 #include "lockstep/core/ids.h"
 
-namespace lockstep::internal {
-
+namespace lockstep::internal::inline comm {
 class Rounds;
+}  // namespace lockstep::internal::comm
+
+namespace lockstep::internal::inline replica {
 
 /// A block of neighbouring replicas. Ids count over the whole run. A local index counts from 0 within this process and
 /// is nothing but a position in arrays.
@@ -27,4 +29,4 @@ struct ReplicaBlock {
 /// come first.
 ReplicaBlock block_of_worker(Rounds& rounds, int64_t local);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

@@ -31,10 +31,10 @@ class Strategy;
 class Variable;
 struct VariableOptions;
 
-namespace internal {
+namespace internal::inline replica {
 class ReplicaGroup;
 struct ContextAccess;
-}  // namespace internal
+}  // namespace internal::replica
 
 /// A count of samples, tokens or micro-batches: any number, or a tensor of one element.
 class Count {

@@ -20,7 +20,7 @@
 #include "lockstep/memory/tensor_allocator.h"
 #include "lockstep/reduce/across_workers.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 namespace {
 
@@ -358,4 +358,4 @@ std::string describe_merge(const std::type_info& function) {
   return fmt::format("merge_call({})", type);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

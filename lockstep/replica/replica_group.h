@@ -22,7 +22,7 @@
 #include "lockstep/replica/run_state.h"
 #include "lockstep/replica/step_host.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 /// Shared by a strategy and the handles that it gave out, which may outlive it; the threads end with the strategy.
 class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
@@ -197,4 +197,4 @@ struct ContextAccess {
   }
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

@@ -6,7 +6,7 @@
 #include "lockstep/core/ids.h"
 #include "lockstep/replica/random_streams.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 /// What one call of run() or evaluate() is.
 enum class RunMode : uint8_t { kStep, kEvaluate };
@@ -46,4 +46,4 @@ struct RunState {
   }
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

@@ -5,9 +5,10 @@ namespace lockstep {
 
 class Strategy;
 
-namespace internal {
-
+namespace internal::inline variable {
 class VariableRegistry;
+}  // namespace internal::variable
+namespace internal::inline replica {
 
 /// Used inside runs only; it lives as long as its strategy.
 class StepHost {
@@ -19,5 +20,5 @@ class StepHost {
   virtual VariableRegistry& variables() = 0;
 };
 
-}  // namespace internal
+}  // namespace internal::replica
 }  // namespace lockstep

@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 namespace {
 
@@ -24,4 +24,4 @@ void make_own(at::Tensor& tensor) {
   if (!is_alone(tensor)) tensor = own_copy(tensor);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

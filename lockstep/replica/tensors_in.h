@@ -10,7 +10,7 @@
 #include <utility>
 #include <variant>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 template <class T>
 concept TupleLike = requires {
@@ -100,4 +100,4 @@ T own_copy_of(const T& value) {
   return copy;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

@@ -7,7 +7,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline strategy {
 
 namespace {
 
@@ -42,4 +42,4 @@ void throw_no_such_option(const std::string& strategy, const char* name, const s
                    fmt::format("leave .tuning.{} out, or choose MultiWorkerMirroredStrategy, which has it", name));
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::strategy

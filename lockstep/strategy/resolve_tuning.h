@@ -9,7 +9,7 @@
 
 #include "lockstep/strategy/tuning.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline strategy {
 
 /// One option that Tuning has.
 template <class T>
@@ -70,4 +70,4 @@ Options resolve_tuning(const std::string& strategy, Options options) {
   return options;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::strategy

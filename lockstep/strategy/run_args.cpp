@@ -7,7 +7,7 @@
 #include "lockstep/data/deal/handed_out.h"
 #include "lockstep/data/stages/repeated_input.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline strategy {
 
 void check_argument_size(const char* call, std::size_t size, int64_t num_local_replicas) {
   const auto given = static_cast<int64_t>(size);
@@ -54,4 +54,4 @@ void add_origin(std::string& origins, const PerReplica<Batch>& batches) {
   origins += batches.begin()->origin.empty() ? kOwnBatches : batches.begin()->origin.c_str();
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::strategy

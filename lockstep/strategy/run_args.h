@@ -18,7 +18,7 @@
 #include "lockstep/replica/loss/batch_uses.h"
 #include "lockstep/replica/merge_meeting.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline strategy {
 
 /// Throws a UsageError where a PerReplica argument of `call` has another number of values than the process has
 /// replicas.
@@ -148,4 +148,4 @@ auto arguments_in(const std::tuple<All&...>& all) {
   (std::make_index_sequence<sizeof...(All) - 1>());
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::strategy

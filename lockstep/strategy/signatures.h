@@ -26,7 +26,7 @@ class OutputArchive;
 
 namespace lockstep {
 
-namespace internal {
+namespace internal::inline strategy {
 
 /// Stands for a value where the program does not compile anyway, so that no second error follows.
 template <class T>
@@ -139,7 +139,7 @@ concept ModuleHandle = std::is_convertible_v<const M&, std::shared_ptr<torch::nn
 template <class T>
 constexpr bool kNever = false;
 
-}  // namespace internal
+}  // namespace internal::strategy
 
 /// torch::save and torch::load of the library's handles do not compile; the compiler's message says what to write.
 template <class M>

@@ -45,15 +45,20 @@ namespace lockstep {
 struct StateItem;
 struct StrategySetup;
 
-namespace internal {
+namespace internal::inline optim {
 class OptimizerState;
-struct StrategyAccess;
+}  // namespace internal::optim
+namespace internal::inline variable {
 class VariableRegistry;
+}  // namespace internal::variable
+namespace internal::inline strategy {
+
+struct StrategyAccess;
 [[noreturn]] void throw_group_without_options(std::size_t group);
 /// Tensors without dimensions, float64 and int64.
 std::vector<at::Tensor> tensors_of(const std::vector<double>& numbers);
 std::vector<at::Tensor> tensors_of(const std::vector<int64_t>& numbers);
-}  // namespace internal
+}  // namespace internal::strategy
 
 struct OnChiefOptions {
   std::chrono::milliseconds limit = {};  // how long the other workers wait for the function; 0: WorkerTimeouts::work

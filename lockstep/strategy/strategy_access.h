@@ -10,9 +10,11 @@
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/variable/registry.h"
 
-namespace lockstep::internal {
-
+namespace lockstep::internal::inline optim {
 class SlicedSlots;
+}  // namespace lockstep::internal::optim
+
+namespace lockstep::internal::inline strategy {
 
 struct StrategyAccess {
   static const ReplicaGroup& group(const Strategy& strategy) { return *strategy.group_; }
@@ -41,4 +43,4 @@ std::string fingerprint_of(const Strategy& strategy);
 /// A variable as an item of a run's state.
 StateItem item_of(const std::shared_ptr<VariableState>& variable);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::strategy

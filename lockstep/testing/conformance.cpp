@@ -16,7 +16,7 @@
 
 namespace lockstep {
 
-namespace internal {
+namespace internal::inline testing {
 
 namespace {
 
@@ -122,7 +122,7 @@ std::exception_ptr nested_in(std::string_view what, const std::exception_ptr& fo
   }
 }
 
-}  // namespace internal
+}  // namespace internal::testing
 
 namespace testing {
 

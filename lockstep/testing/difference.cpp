@@ -10,7 +10,7 @@
 #include <limits>
 #include <map>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline testing {
 
 namespace {
 
@@ -263,4 +263,4 @@ std::string what_to_check(const Difference& difference, int64_t replicas) {
          "samples or draws random numbers";
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::testing

@@ -7,7 +7,7 @@
 
 #include "lockstep/testing/recording.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline testing {
 
 struct Difference {
   std::string fact;           // for an error: what differs, where, by how much
@@ -25,4 +25,4 @@ std::optional<Difference> first_difference(const Recording& expected, const Reco
 /// The one thing to check where `replicas` replicas do not give what one device gives.
 std::string what_to_check(const Difference& difference, int64_t replicas);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::testing

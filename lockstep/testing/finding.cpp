@@ -1,6 +1,6 @@
 #include "lockstep/testing/finding.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline testing {
 
 namespace {
 
@@ -47,4 +47,4 @@ void run_all(ErrorCode code, const std::vector<testing::ConformanceCheck>& check
                         "begin with the first: others may follow from it");
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::testing

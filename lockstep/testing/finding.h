@@ -15,7 +15,7 @@
 #include "lockstep/core/function_ref.h"
 #include "lockstep/testing/conformance/conformance_check.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline testing {
 
 /// What a check found that contradicts its claim.
 class Finding : public std::runtime_error {
@@ -61,4 +61,4 @@ void expect_error(std::string_view what, std::string_view expected, const std::e
 /// Runs all checks, and then throws one DivergenceError that lists those that failed, where there are any.
 void run_all(ErrorCode code, const std::vector<testing::ConformanceCheck>& checks);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::testing

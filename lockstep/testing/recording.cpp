@@ -9,7 +9,7 @@
 #include "lockstep/core/blocks.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline testing {
 
 namespace {
 
@@ -73,4 +73,4 @@ Recording part_of(Recording whole, int64_t replicas, int64_t workers, int64_t wo
   return whole;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::testing

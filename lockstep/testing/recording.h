@@ -11,7 +11,7 @@
 #include "lockstep/testing/local_replicas.h"
 #include "lockstep/variable/variable.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline testing {
 
 struct RecordedVariable {
   std::string name;
@@ -54,4 +54,4 @@ Recording record_with_generator(const testing::TrainingProgram& program, Strateg
 /// The recording of one worker, with the components of the replicas that worker `worker` of `workers` has.
 Recording part_of(Recording whole, int64_t replicas, int64_t workers, int64_t worker);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::testing

@@ -3,7 +3,7 @@
 
 #include <c10/core/ScalarType.h>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline testing {
 
 /// The relative distance between 1 and the next larger number of the dtype; 0 for a dtype that does not round.
 inline double rounding_of(c10::ScalarType type) {
@@ -18,4 +18,4 @@ inline double rounding_of(c10::ScalarType type) {
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::testing

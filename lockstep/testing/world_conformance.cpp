@@ -5,7 +5,7 @@
 
 #include "lockstep/testing/worlds/world_job.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline testing {
 
 namespace {
 
@@ -66,7 +66,7 @@ void run_world_check(const Trial& trial, const WorldCheck& check) {
   if (found) throw_found("LS-NO-WORLD", fmt::format("{} workers", trial.workers), found, check.look_at);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::testing
 
 namespace lockstep::testing {
 

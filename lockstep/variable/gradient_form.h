@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 enum class GradientForm : uint8_t {
   kOrdinary,  // written to memory: no optimizer has had the variable, or it is not a large dense float32 matrix
@@ -43,4 +43,4 @@ constexpr const char* text_of(GradientForm form) {
   return "";
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

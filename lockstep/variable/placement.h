@@ -66,11 +66,11 @@ class OwnCopyPlacement final : public Placement {
   std::vector<VariableCopy> copies(const NewVariable& variable, const Lanes& lanes) const override;
 };
 
-namespace internal {
+namespace internal::inline variable {
 /// Throws a UsageError where this build cannot keep variables in the memory of `device`.
 void require_host_memory(const std::string& device);
 /// The copies that `placement` decides on. Throws a UsageError where they break its rules.
 std::vector<VariableCopy> place(const Placement& placement, const NewVariable& variable, const Lanes& lanes);
-}  // namespace internal
+}  // namespace internal::variable
 
 }  // namespace lockstep

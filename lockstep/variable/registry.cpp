@@ -19,7 +19,7 @@
 #include "lockstep/variable/kinds/waiting_values.h"
 #include "lockstep/variable/value_digests.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 namespace {
 
@@ -320,4 +320,4 @@ void VariableRegistry::verify() const {
   for (const auto& variable : variables_) variable->check_memory();
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

@@ -22,7 +22,7 @@
 #include "lockstep/variable/variable_counts.h"
 #include "lockstep/variable/variable_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 class ValueDigests;
 class WaitingValues;
@@ -138,4 +138,4 @@ VariableOptions resolved(VariableOptions options, at::ScalarType type);
 /// "train.cpp:12", or "the library" where no line of the user's is known.
 std::string name_of(const std::source_location& place);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

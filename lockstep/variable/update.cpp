@@ -15,7 +15,7 @@
 #include "lockstep/variable/kinds/written_memory.h"
 #include "lockstep/variable/value_digests.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 namespace {
 
@@ -114,4 +114,4 @@ void update(VariableState& variable, bool for_each_replica, FunctionRef<void(at:
   variable.write(values.front());
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

@@ -8,7 +8,7 @@
 #include "lockstep/core/function_ref.h"
 #include "lockstep/variable/variable_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 /// While it lives, the calling thread is inside the function of an update.
 class UpdateScope {
@@ -44,4 +44,4 @@ class UpdateScope {
 /// replicas are at rest.
 void update(VariableState& variable, bool for_each_replica, FunctionRef<void(at::Tensor&, int64_t)> fn);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

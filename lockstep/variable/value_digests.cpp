@@ -20,7 +20,7 @@
 #include "lockstep/reduce/operands.h"
 #include "lockstep/replica/replica_group.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 namespace {
 
@@ -179,4 +179,4 @@ void ValueDigests::require_equal(std::span<const Proposal> all, const char* call
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

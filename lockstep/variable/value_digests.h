@@ -10,9 +10,11 @@
 
 #include "lockstep/comm/agreement.h"
 
-namespace lockstep::internal {
-
+namespace lockstep::internal::inline replica {
 class ReplicaGroup;
+}  // namespace lockstep::internal::replica
+
+namespace lockstep::internal::inline variable {
 
 /// The names of some values and a digest of each. Workers send them with a Proposal, and compare what all have sent.
 /// With one worker it stays empty and costs nothing.
@@ -44,4 +46,4 @@ class ValueDigests {
   uint64_t names_and_shapes_ = 0;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

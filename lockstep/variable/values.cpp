@@ -17,7 +17,7 @@
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/variable_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 namespace {
 
@@ -193,4 +193,4 @@ bool same_layout(const at::Tensor& a, const at::Tensor& b) {
          a.strides() == b.strides();
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

@@ -8,7 +8,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/reduce/operands.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 class VariableState;
 
@@ -50,4 +50,4 @@ bool elements_overlap(const at::Tensor& tensor);
 /// Whether two tensors have the same dtype, device, sizes and strides.
 bool same_layout(const at::Tensor& a, const at::Tensor& b);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

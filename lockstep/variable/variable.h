@@ -16,9 +16,9 @@ namespace lockstep {
 
 class ReplicaContext;
 
-namespace internal {
+namespace internal::inline variable {
 class VariableState;
-}
+}  // namespace internal::variable
 
 /// When a variable's components are brought together.
 enum class VariableSynchronization {

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 /// Shared by the registry and the variables, which may outlive it. Any thread reads; a variable that enters or leaves
 /// the state changes the count, and for `written` an optimizer does so too.
@@ -14,4 +14,4 @@ struct VariableCounts {
   std::atomic<int64_t> written{0};    // they keep what they were before a write of this run, to roll back
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

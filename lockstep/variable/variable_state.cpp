@@ -12,7 +12,7 @@
 #include "lockstep/variable/kinds/mirrored_state.h"
 #include "lockstep/variable/kinds/on_read_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 namespace {
 
@@ -138,4 +138,4 @@ std::string kind_of(const VariableState& variable) {
   return kind_of(variable.options());
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

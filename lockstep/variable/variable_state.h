@@ -18,11 +18,14 @@
 #include "lockstep/variable/variable.h"
 #include "lockstep/variable/variable_counts.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
+class ReplicaGroup;
+}  // namespace lockstep::internal::replica
+
+namespace lockstep::internal::inline variable {
 
 class MirroredState;
 class OnReadState;
-class ReplicaGroup;
 
 /// One variable. Its members are called outside of steps, or while all replicas are at rest in a meeting, except for
 /// those that name another rule.
@@ -166,4 +169,4 @@ std::string kind_of(const VariableOptions& options);
 /// The same, and of a module's buffer what becomes of it after each run: "buffer first", "buffer sum", "buffer equal".
 std::string kind_of(const VariableState& variable);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

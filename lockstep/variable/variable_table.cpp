@@ -10,7 +10,7 @@
 
 #include "lockstep/variable/variable_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 namespace {
 
@@ -127,4 +127,4 @@ std::string table_of(const std::vector<VariableRow>& rows) {
          fmt::format("{} variable{}, {} in one copy of each\n", count, count == 1 ? "" : "s", text_of_bytes(bytes));
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 class VariableState;
 
@@ -34,4 +34,4 @@ std::vector<VariableRow> shortened(const std::vector<VariableRow>& rows, std::si
 /// The rows in columns under a heading, and a line with their sums.
 std::string table_of(const std::vector<VariableRow>& rows);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

@@ -15,7 +15,7 @@
 #include "lockstep/core/function_ref.h"
 #include "lockstep/core/log.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 namespace fs = std::filesystem;
 
@@ -120,4 +120,4 @@ void remove_old(Files& files, const fs::path& directory, int64_t keep, int64_t k
   });
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -8,7 +8,7 @@
 
 #include "lockstep/checkpoint/folder/files.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 struct FoundCheckpoint {
   std::filesystem::path path = {};
@@ -41,4 +41,4 @@ std::vector<FoundCheckpoint> whole_checkpoints_in(Files& files, const std::files
 void remove_old(Files& files, const std::filesystem::path& directory, int64_t keep, int64_t keep_every,
                 const std::filesystem::path& saved = {});
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -7,7 +7,7 @@
 #include <cctype>
 #include <iterator>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 namespace {
 
@@ -67,4 +67,4 @@ bool is_name_of_tensors(std::string_view name) {
   return is_stem_of_tensors(stem) && (rest == ".safetensors" || is_numbered(rest, ".safetensors"));
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

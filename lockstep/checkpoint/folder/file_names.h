@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 inline constexpr const char* kMadeBy = "lockstep";  // in a file's metadata: only files of checkpoints have it
 
@@ -38,4 +38,4 @@ bool is_unfinished(std::string_view name);
 /// Whether a save may have made it; a program may choose such a name too.
 bool is_name_of_tensors(std::string_view name);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

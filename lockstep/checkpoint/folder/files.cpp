@@ -15,7 +15,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/process/file_descriptor.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 namespace {
 
@@ -265,4 +265,4 @@ Files& host_files() {
   return files;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -15,7 +15,7 @@ namespace lockstep {
 class DataError;
 }
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 /// A file that is being written. What was written is durable once sync() has returned, and its name once the folder is
 /// synced.
@@ -105,4 +105,4 @@ class Files {
 /// This machine's.
 Files& host_files();
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -14,7 +14,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 namespace fs = std::filesystem;
 
@@ -134,4 +134,4 @@ void FolderClaim::find_writers(const Strategy& strategy, uint64_t number) {
   });
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -13,7 +13,7 @@
 #include "lockstep/checkpoint/folder/files.h"
 #include "lockstep/strategy/strategy.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 class FolderClaim {
  public:
@@ -59,4 +59,4 @@ std::string unprotected_text(const std::filesystem::path& folder, const MissingP
 /// A number that no other save has.
 uint64_t new_save_number();
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -12,7 +12,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/data/read_pool.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 namespace fs = std::filesystem;
 
@@ -177,4 +177,4 @@ Image load_image(Files& files, const fs::path& folder) {
       [](const RecordedTensor&) { return true; });
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

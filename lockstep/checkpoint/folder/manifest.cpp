@@ -10,7 +10,7 @@
 #include "lockstep/checkpoint/formats/strict_json.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 using nlohmann::json;
 using nlohmann::ordered_json;
@@ -231,4 +231,4 @@ Manifest decode_manifest(std::string_view text, const std::string& what) {
   return manifest;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -11,7 +11,7 @@
 
 #include "lockstep/checkpoint/folder/pieces.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 inline constexpr uint64_t kCheckpointFormat = 2;
 inline constexpr std::size_t kManifestDepth = 64;  // the program's own values may nest
@@ -78,4 +78,4 @@ std::string encode_manifest(const Manifest& manifest);
 /// that encode_manifest does not make, and LS-CHECKPOINT-VERSION for the text of a newer format.
 Manifest decode_manifest(std::string_view text, const std::string& what);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 /// How long the pieces of a checkpoint are that is saved now; the last piece of a tensor may be shorter.
 inline constexpr uint64_t kPieceBytes = uint64_t{16} << 20;
@@ -13,4 +13,4 @@ constexpr uint64_t pieces_of(uint64_t bytes, uint64_t piece_bytes) {
   return bytes == 0 ? 1 : (bytes - 1) / piece_bytes + 1;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

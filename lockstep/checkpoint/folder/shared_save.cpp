@@ -10,7 +10,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 namespace fs = std::filesystem;
 
@@ -136,4 +136,4 @@ void SharedSave::clean(Files& files, const fs::path& directory) {
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -24,7 +24,7 @@
 #include "lockstep/checkpoint/folder/files.h"
 #include "lockstep/checkpoint/folder/write_pieces.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 /// The code of the PeerErrors of a worker that waits for another one. They are never the first reason.
 inline constexpr const char* kShareCode = "LS-CHECKPOINT-SHARE";
@@ -90,4 +90,4 @@ class SharedSave {
   std::unique_ptr<FileLock> mark_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

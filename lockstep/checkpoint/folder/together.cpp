@@ -14,7 +14,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/strategy/strategy_access.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 PhaseScope told_phase(const Strategy& strategy, WorkerPhase::Kind kind) {
   return {StrategyAccess::rounds(strategy), {.kind = kind, .step = strategy.step()}};
@@ -86,4 +86,4 @@ std::vector<at::Tensor> bytes_of_all_replicas(const Strategy& strategy, const st
   return parts;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -12,7 +12,7 @@
 #include "lockstep/core/function_ref.h"
 #include "lockstep/strategy/strategy.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 /// While it lives, the other workers are told that this one saves, or restores.
 PhaseScope told_phase(const Strategy& strategy, WorkerPhase::Kind kind);
@@ -32,4 +32,4 @@ void all_or_none(const Strategy& strategy, const char* call, FunctionRef<void()>
 /// Bytes of each replica on every worker, in replica order, from those of this worker's replicas.
 std::vector<at::Tensor> bytes_of_all_replicas(const Strategy& strategy, const std::vector<at::Tensor>& mine);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -18,7 +18,7 @@
 #include "lockstep/checkpoint/image.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 namespace {
 
@@ -218,4 +218,4 @@ bool has_only_remains(Files& files, const fs::path& folder) {
   return std::all_of(names.begin(), names.end(), [&](const std::string& name) { return is_ours(files, folder, name); });
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -9,7 +9,7 @@
 #include "lockstep/checkpoint/folder/write_pieces.h"
 #include "lockstep/checkpoint/write_plan.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 /// The other writers of a checkpoint.
 struct OtherWriters {
@@ -29,4 +29,4 @@ void write_checkpoint(Files& files, const std::filesystem::path& folder, const R
                       const PlannedBytes& mine, const OtherWriters* others,
                       const std::function<void()>& require_wanted = {});
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -5,7 +5,7 @@
 #include "lockstep/checkpoint/content_checksum.h"
 #include "lockstep/data/read_pool.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 std::vector<std::string> write_pieces(Files& files, const WritePlan& plan, const PlannedBytes& mine,
                                       const std::vector<std::unique_ptr<NewFile>>& parts) {
@@ -21,4 +21,4 @@ std::vector<std::string> write_pieces(Files& files, const WritePlan& plan, const
   return checksums;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -11,7 +11,7 @@
 #include "lockstep/checkpoint/folder/files.h"
 #include "lockstep/checkpoint/write_plan.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 /// What one writer writes.
 struct PlannedBytes {
@@ -26,4 +26,4 @@ using GiveChecksums = std::function<void(const Share&, const std::vector<std::st
 std::vector<std::string> write_pieces(Files& files, const WritePlan& plan, const PlannedBytes& mine,
                                       const std::vector<std::unique_ptr<NewFile>>& parts);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

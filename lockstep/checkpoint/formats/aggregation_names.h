@@ -5,7 +5,7 @@
 #include <array>
 #include <string_view>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 /// In the order of VariableAggregation.
 inline constexpr std::array<std::string_view, 4> kAggregationNames{"none", "sum", "mean", "first"};
@@ -15,4 +15,4 @@ inline bool is_aggregation_name(std::string_view text) {
   return text.empty() || std::find(kAggregationNames.begin(), kAggregationNames.end(), text) != kAggregationNames.end();
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

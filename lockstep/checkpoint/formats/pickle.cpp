@@ -8,7 +8,7 @@
 #include "lockstep/checkpoint/formats/pickle_machine.h"
 #include "lockstep/checkpoint/formats/strict_json.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 namespace {
 
@@ -173,4 +173,4 @@ std::map<std::string, PickledValue> values_of_pickle(std::string_view bytes, con
   return Collector(bytes, what).values();
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -11,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 /// A tensor over a part of a storage. Nothing of it has been compared with the storage.
 struct PickledTensor {
@@ -56,4 +56,4 @@ PickleContents contents_of_pickle(std::string_view bytes, const std::string& wha
 using PickledValue = std::variant<bool, int64_t, double, std::string>;
 std::map<std::string, PickledValue> values_of_pickle(std::string_view bytes, const std::string& what);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

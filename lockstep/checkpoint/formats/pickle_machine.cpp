@@ -11,7 +11,7 @@
 #include "lockstep/checkpoint/formats/strict_json.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 namespace {
 
@@ -515,4 +515,4 @@ void throw_bad_pickle(const std::string& what, const std::string& problem, std::
                   "get the file again, or save a dictionary of tensors: torch.save(model.state_dict(), file)");
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -12,7 +12,7 @@
 
 #include "lockstep/checkpoint/formats/pickle.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 /// What the machine of a pickle has on its stack. Values refer to each other by index, so a cycle is no harm.
 struct PickleValue {
@@ -56,4 +56,4 @@ std::string type_text(const PickleValue& value);
 /// Throws that DataError: "<what> <problem>, at byte <at> of its pickle".
 [[noreturn]] void throw_bad_pickle(const std::string& what, const std::string& problem, std::size_t at);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

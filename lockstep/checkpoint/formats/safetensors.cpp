@@ -11,7 +11,7 @@
 
 #include "lockstep/checkpoint/formats/strict_json.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 using nlohmann::json;
 
@@ -175,4 +175,4 @@ TensorFileHeader decode_header(std::string_view text, uint64_t data_bytes, const
   return header;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

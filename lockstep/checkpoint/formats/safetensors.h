@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 /// One tensor of a file. Its bytes are those from `begin` to before `end`, counted from the end of the header.
 struct TensorPlace {
@@ -46,4 +46,4 @@ uint64_t header_length(std::span<const unsigned char, kLengthBytes> first, uint6
 /// The header without the 8 bytes. It must say of each byte of the `data_bytes` that follow whose it is.
 TensorFileHeader decode_header(std::string_view json, uint64_t data_bytes, const std::string& what);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

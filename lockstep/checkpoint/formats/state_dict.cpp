@@ -24,7 +24,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/reduce/operands.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 namespace {
 
@@ -283,4 +283,4 @@ void write_state_dict(NewFile& file, const NamedTensors& tensors) {
   file.sync();
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

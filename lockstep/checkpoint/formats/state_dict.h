@@ -9,7 +9,7 @@
 #include "lockstep/checkpoint/formats/pickle.h"
 #include "lockstep/checkpoint/formats/tensor_file.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 /// The tensors of a file, by name, that `wants` accepts; the others are not read, and may be of any kind. Those of one
 /// storage share its memory, as PyTorch's do. A DataError (LS-CHECKPOINT-DAMAGED) that begins with `what` for a file
@@ -27,4 +27,4 @@ void require_state_dict(const NamedTensors& tensors);
 /// Each tensor gets a storage of its own. The UsageErrors of require_state_dict(); then nothing was written.
 void write_state_dict(NewFile& file, const NamedTensors& tensors);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -8,7 +8,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 using nlohmann::json;
 
@@ -98,4 +98,4 @@ std::vector<int64_t> naturals_in(const json& object, const char* key, const std:
   return numbers;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 /// Parses an object. A DataError (LS-CHECKPOINT-DAMAGED) that begins with `what` where the text is none, where a key
 /// stands twice in an object, or where it nests deeper than `depth`.
@@ -33,4 +33,4 @@ bool is_utf8(std::string_view text);
 /// What can be shown of a name in a file: printable ASCII, and not too long.
 std::string shown(std::string_view name);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

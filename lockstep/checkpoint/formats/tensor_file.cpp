@@ -20,7 +20,7 @@
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/reduce/operands.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 static_assert(std::endian::native == std::endian::little, "elements would have to be turned round");
 
@@ -238,4 +238,4 @@ at::Tensor TensorFile::read(const TensorPlace& place, const std::string& dtype) 
   return finished(place, dtype, memory);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

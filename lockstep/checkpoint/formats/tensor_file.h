@@ -14,7 +14,7 @@
 #include "lockstep/checkpoint/folder/files.h"
 #include "lockstep/checkpoint/formats/safetensors.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
@@ -74,4 +74,4 @@ class TensorFile {
   uint64_t data_begin_ = 0;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -4,7 +4,7 @@
 
 #include "lockstep/checkpoint/capture.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 void TiedNames::add(const Others& others) {
   for (const auto& [other, own] : others) {
@@ -38,4 +38,4 @@ bool TiedNames::are_wanted(const std::vector<std::string>& patterns, const std::
   return std::any_of(names.begin(), names.end(), [&](const std::string& one) { return is_wanted(patterns, one); });
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 class TiedNames {
  public:
@@ -25,4 +25,4 @@ class TiedNames {
   std::map<std::string, std::vector<std::string>> groups_;  // by each name, all of its group
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -10,7 +10,7 @@
 
 #include "lockstep/checkpoint/formats/strict_json.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 namespace {
 
@@ -142,4 +142,4 @@ std::map<std::string, ZipEntry> entries_of_zip(const OpenFile& file, const std::
   return entries;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -13,7 +13,7 @@
 
 #include "lockstep/checkpoint/folder/files.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline checkpoint {
 
 /// Where an entry's bytes are in the file.
 struct ZipEntry {
@@ -28,4 +28,4 @@ struct ZipEntry {
 /// in parts or encrypted, where an entry does not lie in it, or where two have one name or lie over each other.
 std::map<std::string, ZipEntry> entries_of_zip(const OpenFile& file, const std::string& what);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::checkpoint

@@ -32,7 +32,7 @@ std::optional<int64_t> Environment::integer(const std::string& name, int64_t lea
   return internal::whole_number({name, *text}, least, most);
 }
 
-namespace internal {
+namespace internal::inline cluster {
 
 std::string shown(const Environment& environment, const std::string& name) {
   const std::optional<std::string> text = environment.get(name);
@@ -42,5 +42,5 @@ std::string shown(const Environment& environment, const std::string& name) {
   return name + "=" + (safe == "'" + *text + "'" ? *text : safe);
 }
 
-}  // namespace internal
+}  // namespace internal::cluster
 }  // namespace lockstep

@@ -34,9 +34,9 @@ class Environment {
   Variables variables_;
 };
 
-namespace internal {
+namespace internal::inline cluster {
 /// "WORLD_SIZE=4", for messages; empty where the variable is not set.
 std::string shown(const Environment& environment, const std::string& name);
-}  // namespace internal
+}  // namespace internal::cluster
 
 }  // namespace lockstep

@@ -1,7 +1,7 @@
 // A Kubernetes job with `completionMode: Indexed`. Kubernetes tells the index, and the job's file the rest.
 #include "lockstep/cluster/sources.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline cluster {
 
 std::optional<ClusterSpec> kubernetes(const Environment& environment) {
   const char* index = "JOB_COMPLETION_INDEX";
@@ -18,4 +18,4 @@ std::optional<ClusterSpec> kubernetes(const Environment& environment) {
   return spec;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::cluster

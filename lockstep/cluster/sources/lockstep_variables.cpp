@@ -2,7 +2,7 @@
 #include "lockstep/cluster/sources.h"
 #include "lockstep/cluster/sources/other_launchers.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline cluster {
 
 std::optional<ClusterSpec> lockstep_variables(const Environment& environment) {
   const bool has_count = environment.has("LOCKSTEP_NUM_WORKERS");
@@ -21,4 +21,4 @@ std::optional<ClusterSpec> lockstep_variables(const Environment& environment) {
   return rank_and_size(environment, "LOCKSTEP_WORKER_INDEX", "LOCKSTEP_NUM_WORKERS");
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::cluster

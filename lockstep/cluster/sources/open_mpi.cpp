@@ -1,7 +1,7 @@
 // Open MPI's mpirun.
 #include "lockstep/cluster/sources.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline cluster {
 
 std::optional<ClusterSpec> open_mpi(const Environment& environment) {
   if (!environment.has("OMPI_COMM_WORLD_RANK") && !environment.has("OMPI_COMM_WORLD_SIZE")) return std::nullopt;
@@ -12,4 +12,4 @@ std::optional<ClusterSpec> open_mpi(const Environment& environment) {
   return spec;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::cluster

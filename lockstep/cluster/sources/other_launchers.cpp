@@ -6,7 +6,7 @@
 
 #include "lockstep/cluster/sources.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline cluster {
 
 namespace {
 
@@ -167,4 +167,4 @@ std::vector<std::string> ranks_that_nobody_reads(const Environment& environment)
   return seen;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::cluster

@@ -9,7 +9,7 @@
 #include "lockstep/cluster/cluster_spec.h"
 #include "lockstep/cluster/sources/environment.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline cluster {
 
 /// Flux, PALS, JSM, ALPS, POE, Horovod and MVAPICH's mpirun_rsh: the first one whose rank or size is set. Where one of
 /// both is set, so must the other be, but that a size of 1 needs no rank. A launcher that sets no size, as PALS, has
@@ -28,4 +28,4 @@ bool is_of_other_launcher(std::string_view variable);
 /// knows. Nothing where what is there is left over from a single process.
 std::vector<std::string> ranks_that_nobody_reads(const Environment& environment);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::cluster

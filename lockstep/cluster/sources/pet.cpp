@@ -6,7 +6,7 @@
 #include "lockstep/cluster/sources.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline cluster {
 
 namespace {
 
@@ -63,4 +63,4 @@ std::optional<ClusterSpec> pet(const Environment& environment) {
   return spec;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::cluster

@@ -5,7 +5,7 @@
 #include "lockstep/cluster/sources.h"
 #include "lockstep/cluster/sources/other_launchers.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline cluster {
 
 namespace {
 
@@ -51,4 +51,4 @@ std::optional<ClusterSpec> pmix(const Environment& environment) {
   return spec;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::cluster

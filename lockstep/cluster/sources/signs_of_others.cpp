@@ -7,7 +7,7 @@
 #include "lockstep/cluster/sources/other_launchers.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline cluster {
 
 bool is_above_one(const std::optional<std::string>& text) {
   if (!text || !std::all_of(text->begin(), text->end(), [](char c) { return c >= '0' && c <= '9'; })) return false;
@@ -82,4 +82,4 @@ std::vector<std::string> signs_of_other_hosts(const ClusterSpec& one, const Envi
       fmt::format("{} says that this job has several hosts, and {} describes one worker: it trains alone", found, by)};
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::cluster

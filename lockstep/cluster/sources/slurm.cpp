@@ -12,7 +12,7 @@
 #include "lockstep/cluster/sources.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline cluster {
 
 namespace {
 
@@ -215,4 +215,4 @@ std::optional<ClusterSpec> slurm(const Environment& environment) {
   return spec;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::cluster

@@ -8,7 +8,7 @@
 #include "lockstep/cluster/sources.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline cluster {
 
 namespace {
 
@@ -177,4 +177,4 @@ std::optional<ClusterSpec> tf_config(const Environment& environment) {
   return spec;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::cluster

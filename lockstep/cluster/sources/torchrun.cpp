@@ -5,7 +5,7 @@
 #include "lockstep/cluster/sources.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline cluster {
 
 namespace {
 
@@ -41,4 +41,4 @@ std::optional<ClusterSpec> torchrun(const Environment& environment) {
   return spec;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::cluster

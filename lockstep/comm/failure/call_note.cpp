@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 thread_local const CallNote* outermost_note = nullptr;
@@ -26,4 +26,4 @@ std::string CallNote::of_this_thread() {
   return text;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// While it lives, this thread is in that call of the program. The outermost note of a thread counts: what a call makes
 /// of calls of its own is nothing that a reader has written.
@@ -27,4 +27,4 @@ class CallNote {
   const bool is_outermost_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

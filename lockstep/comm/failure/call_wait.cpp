@@ -8,7 +8,7 @@
 #include "lockstep/comm/failure/call_note.h"
 #include "lockstep/comm/failure/seen_phases.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 std::string missing_text(const std::vector<int64_t>& workers, const char* what, uint64_t call,
                          const SeenPhases& phases) {
@@ -23,4 +23,4 @@ std::string missing_text(const std::vector<int64_t>& workers, const char* what, 
   return note.empty() ? text : fmt::format("{}; it is waited for in {}", text, note);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

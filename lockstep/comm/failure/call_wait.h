@@ -11,7 +11,7 @@
 
 #include "lockstep/comm/timeouts.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 class SeenPhases;
 
@@ -77,4 +77,4 @@ class CallWait {
   Clock::time_point last_ = Clock::now();
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -7,7 +7,7 @@
 
 #include "lockstep/core/process/forks.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -52,4 +52,4 @@ class Exits {
 void at_exit(const void* world, std::function<void()> leave) { Exits::all().add(world, std::move(leave)); }
 void forget_at_exit(const void* world) { Exits::all().remove(world); }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

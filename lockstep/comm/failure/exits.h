@@ -3,7 +3,7 @@
 
 #include <functional>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// Calls `leave` when the program ends by exit() or by returning from main(), in the process that called this and in no
 /// child of it, unless forget_at_exit() comes before. `world` tells entries apart. `leave` does not wait for long: the
@@ -11,4 +11,4 @@ namespace lockstep::internal {
 void at_exit(const void* world, std::function<void()> leave);
 void forget_at_exit(const void* world);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

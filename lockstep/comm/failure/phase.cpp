@@ -7,7 +7,7 @@
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -90,4 +90,4 @@ std::string describe(const WorkerPhase& phase) {
   return "before its first step";
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

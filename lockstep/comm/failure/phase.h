@@ -35,7 +35,7 @@ struct WorkerPhase {
   bool operator==(const WorkerPhase&) const = default;
 };
 
-namespace internal {
+namespace internal::inline comm {
 
 /// As one word, and back. Steps below 2^40 and meetings below 2^16 stay as they are; larger ones become the largest.
 /// Limits up to 32 s stay as they are; longer ones get longer by less than a ten-thousandth.
@@ -49,5 +49,5 @@ void require_limit(std::chrono::milliseconds limit);
 /// "in step 12, at its meeting 3", for a sentence about the worker.
 std::string describe(const WorkerPhase& phase);
 
-}  // namespace internal
+}  // namespace internal::comm
 }  // namespace lockstep

@@ -7,7 +7,7 @@
 
 #include "lockstep/core/log.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -71,4 +71,4 @@ PeerError error_of(const RunFailure& failure, const std::string& text) {
           "look at that worker's own message, and start the run again", std::move(failed)};
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -9,7 +9,7 @@
 #include "lockstep/comm/failure/phase.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// The first failure of a run. All workers throw it, with the same members.
 struct RunFailure {
@@ -34,4 +34,4 @@ void tell_at_work(int64_t worker, const WorkerPhase& phase, std::string_view enc
 /// The error for it (LS-PEER-LOST); `text` stands in place of the failure's own where it is not empty.
 PeerError error_of(const RunFailure& failure, const std::string& text = {});
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

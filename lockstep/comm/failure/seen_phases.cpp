@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 void SeenPhases::see(int64_t worker, uint64_t phase, Clock::time_point now) {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -37,4 +37,4 @@ std::string SeenPhases::describe(int64_t worker, Clock::time_point now) const {
   return age < 1 ? text : fmt::format("{}, for {} s", text, age);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

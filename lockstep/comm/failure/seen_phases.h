@@ -10,7 +10,7 @@
 
 #include "lockstep/comm/failure/phase.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// Ages are counted by this worker's own clock, from the moment in which it saw a phase first. Any thread may call.
 class SeenPhases {
@@ -39,4 +39,4 @@ class SeenPhases {
   std::vector<Seen> seen_;  // by worker; guarded by mutex_
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <iterator>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -39,4 +39,4 @@ std::string stop_of(int64_t process) {
   return stop_in(std::string(std::istreambuf_iterator<char>(file), {}));
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -11,7 +11,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 Nonce fresh_nonce() {
   Nonce nonce = {};
@@ -35,4 +35,4 @@ Proof hmac(std::string_view key, std::string_view text) {
 
 bool equal(const Proof& a, const Proof& b) { return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0; }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// Sixteen random bytes, so that a proof cannot be used twice.
 using Nonce = std::array<unsigned char, 16>;
@@ -19,4 +19,4 @@ Proof hmac(std::string_view key, std::string_view text);
 /// Compares in a time that does not depend on the contents.
 bool equal(const Proof& a, const Proof& b);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

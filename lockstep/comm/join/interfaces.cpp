@@ -21,7 +21,7 @@
 #include "lockstep/comm/join/socket_address.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -205,4 +205,4 @@ OwnAddress choose_interface(const ClusterSpec& spec, std::chrono::milliseconds l
   return choose_interface(spec, view);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

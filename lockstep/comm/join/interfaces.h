@@ -9,7 +9,7 @@
 
 #include "lockstep/cluster/cluster_spec.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// An address of a network interface. An interface may have several.
 struct InterfaceAddress {
@@ -73,4 +73,4 @@ OwnAddress choose_interface(const ClusterSpec& spec, const NetworkView& view);
 /// The same on this machine. Waits at most `longest` for the look-up of the chief's name. Call from any thread.
 OwnAddress choose_interface(const ClusterSpec& spec, std::chrono::milliseconds longest = std::chrono::seconds(10));
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

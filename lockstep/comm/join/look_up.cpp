@@ -20,7 +20,7 @@
 #include "lockstep/comm/join/socket_address.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// What the thread and its caller share; the last of them frees it.
 struct LookUp::Answer {
@@ -99,4 +99,4 @@ std::vector<std::string> look_up(const std::string& host, std::chrono::milliseco
                      "correct the host's name, the name service or /etc/hosts, or give the host's number");
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

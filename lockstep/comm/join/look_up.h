@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// What a look-up has found.
 struct HostNumbers {
@@ -36,4 +36,4 @@ class LookUp {
   std::shared_ptr<Answer> answer_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

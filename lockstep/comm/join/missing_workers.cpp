@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -60,4 +60,4 @@ WorkersMissing decode_missing(const std::string& text, int64_t num_workers) {
   return {std::move(fact), std::move(seen)};
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

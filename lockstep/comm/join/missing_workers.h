@@ -7,7 +7,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 struct SeenWorker {
   enum class State : uint8_t { kUnknown, kHere, kMissing };
@@ -38,4 +38,4 @@ WorkersMissing chief_missing(std::string what_happened, int64_t worker, int64_t 
 std::string encode(const WorkersMissing& missing);
 WorkersMissing decode_missing(const std::string& text, int64_t num_workers);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -12,7 +12,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -98,4 +98,4 @@ bool has_rdma_device() {
   return !error && devices != std::filesystem::directory_iterator();
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -6,7 +6,7 @@
 
 #include "lockstep/comm/messenger.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// Whether the engine is a plug-in: "ucx", "mpi".
 bool is_plug_in(const std::string& engine);
@@ -19,4 +19,4 @@ std::shared_ptr<Messenger> load_messenger(const std::string& engine, const Messe
 /// Whether this host has a network device with RDMA.
 bool has_rdma_device();
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

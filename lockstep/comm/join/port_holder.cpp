@@ -11,7 +11,7 @@
 #include <optional>
 #include <system_error>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -130,4 +130,4 @@ std::string port_holder(std::string_view address, uint16_t port, const std::file
   return sockets.empty() ? "" : "a connection that is being closed";
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// An IPv6 address; an IPv4 address as "::ffff:a.b.c.d".
 using AddressBytes = std::array<uint8_t, 16>;
@@ -36,4 +36,4 @@ bool keeps_from(const AddressBytes& theirs, std::string_view own);
 /// `proc` is /proc.
 std::string port_holder(std::string_view address, uint16_t port, const std::filesystem::path& proc = "/proc");
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -9,7 +9,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 // A port that is bound with SO_REUSEADDR, and not listened at, can be bound again with SO_REUSEADDR; and the system,
 // where it chooses a port, passes over every port that is bound.
@@ -30,4 +30,4 @@ ReservedPort::ReservedPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOE
   number_ = ntohs(address.sin_port);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

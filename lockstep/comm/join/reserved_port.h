@@ -5,7 +5,7 @@
 
 #include "lockstep/core/process/file_descriptor.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// A TCP port of the loopback interface at which nobody listens. While it lives, the system gives the port to nobody
 /// who asks for any port. Whoever asks for it by number, with SO_REUSEADDR as a worker that listens does, gets it.
@@ -23,4 +23,4 @@ class ReservedPort {
   uint16_t number_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

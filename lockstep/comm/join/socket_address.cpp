@@ -7,7 +7,7 @@
 #include <cstring>
 #include <memory>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 std::optional<SocketAddress> socket_address_of(const std::string& number, uint16_t port) {
   addrinfo hints{};
@@ -33,4 +33,4 @@ std::string number_of(const sockaddr& address) {
   return text.data();
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// What connect() and bind() take.
 struct SocketAddress {
@@ -24,4 +24,4 @@ std::optional<SocketAddress> socket_address_of(const std::string& number, uint16
 /// The number of an address; empty where it is neither IPv4 nor IPv6.
 std::string number_of(const sockaddr& address);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

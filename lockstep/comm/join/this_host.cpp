@@ -7,7 +7,7 @@
 #include <array>
 #include <fstream>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 std::string host_id() {
   std::string boot;
@@ -23,4 +23,4 @@ std::string host_name() {
   return name.data();
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -21,7 +21,7 @@
 
 #include "lockstep/comm/messenger.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -304,4 +304,4 @@ class MpiMessenger final : public Messenger {
 
 extern "C" Messenger* lockstep_messenger_2(const MessengerSetup& setup) { return new MpiMessenger(setup); }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -10,7 +10,7 @@
 #include "lockstep/comm/service_thread.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -368,4 +368,4 @@ void Control::suspect(int64_t worker, const Calls& calls) {
   peer.silent_ticks = std::max(peer.silent_ticks, most_silent_ticks() - std::max(most_silent_ticks() / 5, 1) - 1);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -21,7 +21,7 @@
 #include "lockstep/comm/network/wire/datagrams.h"
 #include "lockstep/core/process/oom_kills.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// A thread that exchanges heartbeats with other workers, by TCP and as datagrams, answers at the listener, and ends
 /// the run together with the others (EndOfRun) where one of them is gone, frozen or cut off, or where this worker asks
@@ -125,4 +125,4 @@ class Control {
   std::thread thread_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

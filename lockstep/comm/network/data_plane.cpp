@@ -17,7 +17,7 @@
 #include "lockstep/comm/world.h"
 #include "lockstep/core/log.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -361,4 +361,4 @@ void DataPlane::progress() noexcept try {
   abort("it had no memory for what the others sent");
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

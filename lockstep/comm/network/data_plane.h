@@ -23,7 +23,7 @@
 #include "lockstep/core/function_ref.h"
 #include "lockstep/core/process/forks.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// This worker's side of the calls of a World. A call has two parts. In the first one the bytes travel: those of
 /// exchange() from each worker to each other one; records too, or, with more than `most_direct` workers, in the rounds
@@ -104,4 +104,4 @@ class DataPlane final : public Windows {
   std::vector<pollfd> files_;  // of sleep(), kept so that a call allocates nothing
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -6,7 +6,7 @@
 
 #include "lockstep/core/bytes.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -94,4 +94,4 @@ uint64_t GatheredRecords::longest_message(int64_t count, uint64_t longest) {
   return static_cast<uint64_t>(count) * (kHeadOfRun + longest);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// Up to so many workers each send their record to each other one. That is one hop, and takes about as long as the
 /// rounds would (docs/scaling.md).
@@ -72,4 +72,4 @@ class GatheredRecords {
   std::vector<Run> runs_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

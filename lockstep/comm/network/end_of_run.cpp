@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 using Kind = Frame::Kind;
 
@@ -156,4 +156,4 @@ void EndOfRun::adopt(const RunEnd& end, int64_t round) {
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

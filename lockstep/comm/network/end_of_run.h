@@ -9,7 +9,7 @@
 
 #include "lockstep/comm/network/wire/frame.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// Why a run has ended, and how many of its calls count on every worker.
 struct RunEnd {
@@ -94,4 +94,4 @@ class EndOfRun {
   int64_t round_ = 0;  // of end_
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

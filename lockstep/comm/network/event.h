@@ -6,7 +6,7 @@
 
 #include "lockstep/comm/network/wire/asio.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// Coroutines of one io_context wait for it, any number at a time. A notification is not remembered:
 /// look at what you wait for, and then wait, without a co_await between.
@@ -33,4 +33,4 @@ class Event {
   std::vector<asio::steady_timer*> waiting_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -21,7 +21,7 @@
 #include "lockstep/core/process/forks.h"
 #include "lockstep/core/unwinding.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -180,4 +180,4 @@ std::shared_ptr<World> connect_network(std::unique_ptr<NetworkRendezvous> rendez
                      "repair what it says there, or choose the engine tls");
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

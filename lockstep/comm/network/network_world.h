@@ -8,7 +8,7 @@
 #include "lockstep/comm/timeouts.h"
 #include "lockstep/comm/world.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// Connects the workers that have met, and gives this one's World. While it lives, a thread watches the other workers,
 /// and a worker that is gone, frozen or cut off ends the run for all, with one text on all (see Control).
@@ -24,4 +24,4 @@ std::shared_ptr<World> connect_network(std::unique_ptr<NetworkRendezvous> rendez
 std::shared_ptr<World> connect_network(std::unique_ptr<NetworkRendezvous> rendezvous, const WorkerTimeouts& timeouts,
                                        std::shared_ptr<Messenger> messenger, bool is_required);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

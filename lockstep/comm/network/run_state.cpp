@@ -9,7 +9,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 NetworkRunState::NetworkRunState() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (event_.is_open()) return;
@@ -65,4 +65,4 @@ std::optional<RunEnd> NetworkRunState::end() const {
   return end_;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

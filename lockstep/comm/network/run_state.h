@@ -10,7 +10,7 @@
 #include "lockstep/comm/network/end_of_run.h"
 #include "lockstep/core/process/file_descriptor.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// How far a worker's calls are, and whether the run has ended. Every member may be called on any thread.
 class NetworkRunState {
@@ -50,4 +50,4 @@ class NetworkRunState {
   const FileDescriptor event_;  // an eventfd
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

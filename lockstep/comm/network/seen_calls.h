@@ -5,7 +5,7 @@
 #include <mutex>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// Any thread may call.
 class SeenCalls {
@@ -37,4 +37,4 @@ class SeenCalls {
   std::vector<Seen> seen_;  // by worker; guarded by mutex_
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

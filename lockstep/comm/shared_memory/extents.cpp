@@ -15,7 +15,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/process/forks.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -98,4 +98,4 @@ std::shared_ptr<std::byte> Extents::allocate(std::size_t bytes) {
   return {extent, extent->values()};
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -11,7 +11,7 @@
 #include "lockstep/comm/host_memory.h"
 #include "lockstep/core/process/file_descriptor.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// The file grows with each call, by pages that the system has given, so that no write meets memory that is not there.
 /// All workers make the same calls, so each knows where in the file the memory lies, and nothing has to be sent. The
@@ -34,4 +34,4 @@ class Extents final : public HostMemory {
   uint64_t calls_ = 0;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

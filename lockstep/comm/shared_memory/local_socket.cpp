@@ -14,7 +14,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -131,4 +131,4 @@ void wait_for_input(const FileDescriptor& file, Clock::time_point until) {
   poll(&one, one.fd >= 0 ? 1 : 0, static_cast<int>(std::clamp<int64_t>(left, 0, 60'000)));
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

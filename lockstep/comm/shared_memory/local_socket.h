@@ -9,7 +9,7 @@
 #include "lockstep/comm/shared_memory/rendezvous_messages.h"
 #include "lockstep/core/process/file_descriptor.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 using Clock = std::chrono::steady_clock;
 
@@ -44,4 +44,4 @@ Received receive(const FileDescriptor& connection);
 /// Waits until something can be received or accepted, or the other side is gone, or until `until`.
 void wait_for_input(const FileDescriptor& file, Clock::time_point until);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -17,7 +17,7 @@
 #include "lockstep/comm/service_thread.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -143,4 +143,4 @@ void WorkerMonitor::check_heartbeats() {
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

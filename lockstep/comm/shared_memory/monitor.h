@@ -13,7 +13,7 @@
 #include "lockstep/comm/shared_memory/segment.h"
 #include "lockstep/core/process/oom_kills.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// A thread that sends this worker's heartbeats and watches those of others: worker 0 watches all, and each other
 /// worker watches worker 0. It ends the run in the name of this worker where another one is gone or frozen. The memory
@@ -61,4 +61,4 @@ class WorkerMonitor {
   std::thread thread_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -16,7 +16,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -294,4 +294,4 @@ RendezvousResult rendezvous(const LocalJob& job, milliseconds join) {
                       job.worker_index, job.num_workers);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -9,7 +9,7 @@
 #include "lockstep/comm/shared_memory/local_socket.h"
 #include "lockstep/comm/shared_memory/segment.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// One worker of a job, all of whose workers run on this host.
 struct LocalJob {
@@ -48,4 +48,4 @@ struct RendezvousResult {
 /// line in the log says who is missing.
 RendezvousResult rendezvous(const LocalJob& job, std::chrono::milliseconds join);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -4,7 +4,7 @@
 
 #include "lockstep/core/bytes.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -53,4 +53,4 @@ std::string rendezvous_name(const std::string& job, const std::string& secret) {
   return digits;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

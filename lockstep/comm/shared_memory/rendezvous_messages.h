@@ -9,7 +9,7 @@
 
 #include "lockstep/comm/join/authentication.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 struct RendezvousMessage {
   enum class Kind : uint8_t {
@@ -41,4 +41,4 @@ Proof proof_of(const std::string& secret, std::string_view who, const Nonce& of_
 /// guessed.
 std::string rendezvous_name(const std::string& job, const std::string& secret);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -3,7 +3,7 @@
 #include <bit>
 #include <cstring>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 std::size_t ring_size_of(int64_t workers) {
   // All rings together have about this many bytes, of which the system gives those pages that are used.
@@ -30,4 +30,4 @@ void RingReader::take(void* to, std::size_t count) {
   position_ += count;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// How far both sides are. Positions count all bytes that ever went through. The bytes lie elsewhere.
 struct Ring {
@@ -65,4 +65,4 @@ class RingReader {
   uint64_t position_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 RingSending::RingSending(const Segment& segment, int64_t from, int64_t to, MessageHead head,
                          std::span<const std::byte> bytes)
@@ -82,4 +82,4 @@ bool RingReceiving::advance(std::string& problem) {
   return true;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

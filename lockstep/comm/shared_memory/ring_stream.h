@@ -10,7 +10,7 @@
 #include "lockstep/comm/shared_memory/ring.h"
 #include "lockstep/comm/shared_memory/segment.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// What one call sends to one worker. `segment` and `bytes` live longer.
 class RingSending {
@@ -57,4 +57,4 @@ class RingReceiving {
   std::size_t got_ = 0;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -14,7 +14,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// First in the memory.
 struct alignas(64) Segment::Header {
@@ -133,4 +133,4 @@ void Segment::sleep(std::atomic<uint32_t>& word, uint32_t value, int64_t most) {
   syscall(SYS_futex, &word, FUTEX_WAIT, value, &time, nullptr, 0);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

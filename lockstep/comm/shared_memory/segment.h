@@ -10,7 +10,7 @@
 #include "lockstep/comm/shared_memory/ring.h"
 #include "lockstep/comm/shared_memory/shared_memory.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// Whether a worker takes part. Written by the worker itself.
 enum class Presence : uint32_t {
@@ -96,4 +96,4 @@ class Segment {
   int64_t workers_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -13,7 +13,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -71,4 +71,4 @@ SharedMemory SharedMemory::map(int file, std::size_t length) {
   return {std::move(kept), data, length};
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

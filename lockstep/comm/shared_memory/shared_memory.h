@@ -6,7 +6,7 @@
 #include "lockstep/core/process/file_descriptor.h"
 #include "lockstep/core/process/forks.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// One mapping of a file without a name. The file is gone when the last process that maps it or holds it has ended,
 /// however it ends. A forked child does not map it, and a program that is started does not get the file.
@@ -38,4 +38,4 @@ class SharedMemory {
   std::size_t length_ = 0;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -23,7 +23,7 @@
 #include "lockstep/core/process/forks.h"
 #include "lockstep/core/unwinding.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -264,4 +264,4 @@ std::shared_ptr<World> join_shared_memory(const LocalJob& job, const WorkerTimeo
   return std::make_shared<SharedMemoryWorld>(rendezvous(job, timeouts.join), job.worker_index, timeouts);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

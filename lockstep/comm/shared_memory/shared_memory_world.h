@@ -7,7 +7,7 @@
 #include "lockstep/comm/timeouts.h"
 #include "lockstep/comm/world.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// Joins the job (see rendezvous) and gives its World. While it lives, a thread watches the other workers, and a
 /// worker that is gone or frozen ends the run for all, with one text on all (see WorkerMonitor).
@@ -18,4 +18,4 @@ namespace lockstep::internal {
 /// Nothing has a name in the file system. When the last process has ended, however it ended, nothing is left.
 std::shared_ptr<World> join_shared_memory(const LocalJob& job, const WorkerTimeouts& timeouts);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

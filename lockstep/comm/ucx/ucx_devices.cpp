@@ -4,7 +4,7 @@
 #include <fstream>
 #include <system_error>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 std::string ucx_devices(const std::string& network_interface) {
   std::string devices = network_interface;
@@ -18,4 +18,4 @@ std::string ucx_devices(const std::string& network_interface) {
   return devices;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -13,7 +13,7 @@
 #include "lockstep/comm/messenger.h"
 #include "lockstep/comm/ucx/ucx_devices.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -280,4 +280,4 @@ class UcxMessenger final : public Messenger {
 
 extern "C" Messenger* lockstep_messenger_2(const MessengerSetup& setup) { return new UcxMessenger(setup); }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

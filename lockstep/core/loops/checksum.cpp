@@ -3,10 +3,10 @@
 
 #include "lockstep/core/loops/simd.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 LOCKSTEP_IN_EACH_SIMD(uint64_t checksum(const void* memory, int64_t bytes);)
 
 uint64_t checksum(const void* memory, int64_t bytes) { return LOCKSTEP_BY_SIMD(checksum)(memory, bytes); }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 /// Each block of this many bytes has its own checksum. The fused update works on the same blocks.
 inline constexpr int64_t kBlockBytes = 8192;
@@ -15,4 +15,4 @@ constexpr int64_t blocks_of(int64_t bytes) { return (bytes + kBlockBytes - 1) / 
 /// of processes with different vector instructions (simd()) cannot be compared.
 uint64_t checksum(const void* memory, int64_t bytes);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

@@ -8,7 +8,7 @@
 
 #include "lockstep/core/switches.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 namespace {
 
@@ -56,4 +56,4 @@ const char* name_of(Simd simd) {
   return "unknown";
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 /// kAvx2Vaes is AVX2 with AES on whole registers, which processors have had since 2020; kAvx512 has it too.
 enum class Simd { kPlain, kAvx2, kAvx2Vaes, kAvx512 };
@@ -28,7 +28,7 @@ Function* by_simd(Function* plain, Function* avx2, Function* avx2_vaes, Function
   return all[static_cast<int>(simd())];
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core
 
 // A family of loops is one .inc file, compiled once for each set of instructions in a namespace of the set's name.
 // LOCKSTEP_IN_EACH_SIMD declares its functions, and LOCKSTEP_BY_SIMD is a pointer to the one to use, where only the

@@ -4,7 +4,7 @@
 
 #include <fstream>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 void for_each_control_group(const std::string& root, std::string_view controller,
                             FunctionRef<void(const std::string& folder, bool unified)> visit) {
@@ -28,4 +28,4 @@ void for_each_control_group(const std::string& root, std::string_view controller
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

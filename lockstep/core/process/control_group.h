@@ -6,7 +6,7 @@
 
 #include "lockstep/core/function_ref.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 /// Calls `visit(folder, unified)` for the folder of each control group of this process that has `controller` ("memory",
 /// "cpu", "pids"), and for the folder of each group around it, up to the mount. `unified` is true for version 2 of
@@ -16,4 +16,4 @@ namespace lockstep::internal {
 void for_each_control_group(const std::string& root, std::string_view controller,
                             FunctionRef<void(const std::string& folder, bool unified)> visit);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

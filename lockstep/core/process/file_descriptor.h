@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 /// Whether a call has failed because this process, or the system, has no file descriptor left: it says nothing of the
 /// file.
@@ -49,4 +49,4 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

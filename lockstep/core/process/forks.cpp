@@ -8,7 +8,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 namespace {
 
@@ -36,4 +36,4 @@ void ProcessMark::throw_forked(const char* who, int64_t first, int64_t last) con
                    "make a strategy in the child, or let the child exec a program");
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 /// Remembers the process in which it was made. Every member may be called on any thread.
 class ProcessMark {
@@ -21,4 +21,4 @@ class ProcessMark {
   const uint64_t forks_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

@@ -7,7 +7,7 @@
 
 #include "lockstep/core/process/control_group.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 namespace {
 
@@ -47,4 +47,4 @@ std::string OomWatch::text() const {
   return of_group.empty() ? told(of_machine_, oom_kills_of_machine(root_), "machine") : of_group;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 /// How many processes of this process's memory control group the out-of-memory killer has killed so far; nothing where
 /// the system does not say. /proc and /sys are looked for below `root`, which is another folder in tests.
@@ -29,4 +29,4 @@ class OomWatch {
   const std::optional<int64_t> of_machine_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

@@ -19,11 +19,11 @@ void stop_on_signal(int signal = SIGTERM);
 /// Asks for a stop without a signal, as a program does that knows its time is over. Any thread, and signal handlers.
 void request_stop() noexcept;
 
-namespace internal {
+namespace internal::inline core {
 /// Whether this process was asked for a stop. It stays so.
 bool is_stop_requested() noexcept;
 /// As if nobody had asked; for tests.
 void forget_stop_request() noexcept;
-}  // namespace internal
+}  // namespace internal::core
 
 }  // namespace lockstep

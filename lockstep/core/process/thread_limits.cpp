@@ -12,7 +12,7 @@
 
 #include "lockstep/core/process/control_group.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 namespace {
 
@@ -44,4 +44,4 @@ std::string thread_limits_text(const std::string& root) {
   return limits.empty() ? "no limit is known" : fmt::format("{}", fmt::join(limits, ", "));
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

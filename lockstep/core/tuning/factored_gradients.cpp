@@ -2,7 +2,7 @@
 
 #include "lockstep/core/switches.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 Factoring factoring(FactoredGradients asked) {
   const Factoring set = choice_of(
@@ -20,4 +20,4 @@ const char* name_of(Factoring factoring) {
   return "unknown";
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

@@ -10,7 +10,7 @@ enum class FactoredGradients {
   kOff,
 };
 
-namespace internal {
+namespace internal::inline core {
 
 /// Which matrices' gradients may be kept as factors.
 enum class Factoring { kOff, kAuto, kAlways };
@@ -23,5 +23,5 @@ Factoring factoring(FactoredGradients asked);
 /// "off", "auto" or "always".
 const char* name_of(Factoring factoring);
 
-}  // namespace internal
+}  // namespace internal::core
 }  // namespace lockstep

@@ -2,7 +2,7 @@
 
 #include "lockstep/core/switches.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 Slots slots(Slots asked) {
   return choice_of("LOCKSTEP_SLOTS", {{"whole", Slots::kWhole}, {"sliced", Slots::kSliced}}, asked);
@@ -16,4 +16,4 @@ const char* name_of(Slots slots) {
   return "unknown";
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

@@ -11,7 +11,7 @@ enum class Slots : uint8_t {
   kSliced,  // each worker updates a part of the variables' blocks, and has the slots of this part alone
 };
 
-namespace internal {
+namespace internal::inline core {
 
 /// LOCKSTEP_SLOTS: "whole" or "sliced"; `asked` where it is unset. Throws a UsageError (LS-ENVIRONMENT) for any other
 /// text.
@@ -20,5 +20,5 @@ Slots slots(Slots asked);
 /// As in the environment.
 const char* name_of(Slots slots);
 
-}  // namespace internal
+}  // namespace internal::core
 }  // namespace lockstep

@@ -2,7 +2,7 @@
 
 #include "lockstep/core/switches.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 UpdateForm update_form(UpdateForm asked) {
   return choice_of("LOCKSTEP_UPDATE_FORM",
@@ -23,4 +23,4 @@ const char* name_of(UpdateForm form) {
   return "unknown";
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

@@ -15,7 +15,7 @@ enum class UpdateForm : uint8_t {
   kFactors,     // every worker updates all; a gradient that is kept as factors travels as factors, others as sums
 };
 
-namespace internal {
+namespace internal::inline core {
 
 /// LOCKSTEP_UPDATE_FORM: "auto", "host-memory", "sums" or "factors"; `asked` where it is unset or auto. Throws a
 /// UsageError (LS-ENVIRONMENT) for any other text.
@@ -24,5 +24,5 @@ UpdateForm update_form(UpdateForm asked);
 /// As in the environment.
 const char* name_of(UpdateForm form);
 
-}  // namespace internal
+}  // namespace internal::core
 }  // namespace lockstep

@@ -1,6 +1,6 @@
 #include "lockstep/core/tuning/wire_format.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 const char* name_of(WireFormat format) {
   switch (format) {
@@ -10,4 +10,4 @@ const char* name_of(WireFormat format) {
   return "unknown";
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core

@@ -15,10 +15,10 @@ enum class WireFormat : uint8_t {
   kBFloat16,
 };
 
-namespace internal {
+namespace internal::inline core {
 
 /// "exact" or "bfloat16".
 const char* name_of(WireFormat format);
 
-}  // namespace internal
+}  // namespace internal::core
 }  // namespace lockstep

@@ -6,7 +6,7 @@
 
 #include "lockstep/data/batch.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// The same with memory of its own.
 inline Batch copied(Batch batch) {
@@ -16,4 +16,4 @@ inline Batch copied(Batch batch) {
   return batch;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -17,7 +17,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/data/rows.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -145,7 +145,7 @@ Batch joined_rows(std::span<const Batch> batches, const std::string& who, const 
   return result;
 }
 
-Batch padded_rows(std::span<const Batch> batches, const data::PadOptions& pad, const std::string& who,
+Batch padded_rows(std::span<const Batch> batches, const lockstep::data::PadOptions& pad, const std::string& who,
                   const SampleNames& names) {
   std::vector<Batch> padded(batches.begin(), batches.end());
   const auto fill_up = [&](const std::function<at::Tensor*(Batch&)>& get) {
@@ -316,4 +316,4 @@ at::Tensor ids_tensor(std::span<const int64_t> ids) {
   return tensor;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

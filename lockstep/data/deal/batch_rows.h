@@ -12,7 +12,7 @@
 #include "lockstep/data/batch.h"
 #include "lockstep/data/dataset.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// What messages call the samples of batches that are joined.
 struct SampleNames {
@@ -53,7 +53,7 @@ void pad_rows(Batch& batch, int64_t count, const Batch& like);
 
 /// The rows of several batches, which may differ in the size of their second dimension: all are filled up to the
 /// largest, or to `pad.length`. Throws a DataError as joined_rows() does where that does not make them alike.
-Batch padded_rows(std::span<const Batch> batches, const data::PadOptions& pad, const std::string& who,
+Batch padded_rows(std::span<const Batch> batches, const lockstep::data::PadOptions& pad, const std::string& who,
                   const SampleNames& names = {});
 
 /// `first` with the tensors of `second` in `more`, under "<name>/input" and so on.
@@ -71,4 +71,4 @@ uint64_t mixed(uint64_t a, uint64_t b);
 
 at::Tensor ids_tensor(std::span<const int64_t> ids);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -14,7 +14,7 @@
 
 namespace lockstep {
 
-namespace internal {
+namespace internal::inline data {
 
 /// A sample of some type.
 using AnySample = std::shared_ptr<void>;
@@ -43,7 +43,7 @@ struct SampleOf<Fn> {
   using type = typename decltype(element_of<Argument>())::type;
 };
 
-}  // namespace internal
+}  // namespace internal::data
 
 /// A function that makes a replica's part of a global batch of its samples: see DistributeOptions::collate. It is made
 /// of a callable `Batch fn(std::vector<Sample>)`, which may take a const reference or a std::span as well. Copies share

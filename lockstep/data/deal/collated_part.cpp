@@ -20,7 +20,7 @@
 #include "lockstep/data/stages/sample_random.h"
 #include "lockstep/data/stages/stage_times.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -77,7 +77,7 @@ at::Tensor of_none(const at::Tensor& one, const at::Tensor& two) {
 
 }  // namespace
 
-void check_collate(const DistributeOptions& options, const data::Source* source) {
+void check_collate(const DistributeOptions& options, const lockstep::data::Source* source) {
   const Collate& collate = options.collate;
   if (!collate || collate.takes_batches()) {
     if (source != nullptr) source->require_batches();
@@ -117,7 +117,7 @@ std::vector<SampleToCollate> samples_to_collate(const Collate& collate, const Da
     for (const int64_t& place : places) samples.push_back(batch_to_collate(dataset.read({&place, 1})));
     return samples;
   }
-  const data::Source& source = *dataset.source();
+  const lockstep::data::Source& source = *dataset.source();
   const std::vector<int64_t> ids = source.ids_at(places);
   std::optional<std::vector<AnySample>> values;
   try {
@@ -222,4 +222,4 @@ Batch PartMaker::without_samples(FunctionRef<SampleToCollate()> sample, ReplicaI
   return none;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

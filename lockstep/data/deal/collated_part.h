@@ -14,11 +14,11 @@
 #include "lockstep/data/deal/collate.h"
 #include "lockstep/data/distribute_options.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// Throws the UsageErrors of options that do not go with a collate function, and of a source that has no samples of the
 /// type that the function takes. Null: the source is a stream.
-void check_collate(const DistributeOptions& options, const data::Source* source);
+void check_collate(const DistributeOptions& options, const lockstep::data::Source* source);
 
 /// A sample as the function takes it, with its id.
 struct SampleToCollate {
@@ -53,9 +53,9 @@ class PartMaker {
   std::string text_of(std::span<const int64_t> ids, ReplicaId replica) const;
 
   const Collate collate_;
-  const data::Pass pass_;
+  const lockstep::data::Pass pass_;
   const std::string data_;
   const std::optional<int64_t> worker_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

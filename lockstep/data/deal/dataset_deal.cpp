@@ -21,15 +21,15 @@
 #include "lockstep/data/stages/stage.h"
 #include "lockstep/replica/replica_group.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
 /// Reads the steps of one epoch, each by itself.
 class Reader final : public EpochReader {
  public:
-  Reader(const Dataset& dataset, const DistributeOptions& options, const ReplicaBlock& block, const data::Cursor& at,
-         PartMaker maker)
+  Reader(const Dataset& dataset, const DistributeOptions& options, const ReplicaBlock& block,
+         const lockstep::data::Cursor& at, PartMaker maker)
       : dataset_(dataset.at_epoch(at.seed, at.epoch)),
         options_(options),
         maker_(std::move(maker)),
@@ -38,7 +38,7 @@ class Reader final : public EpochReader {
         order_(at.size, at.shuffle, at.seed, at.epoch),
         steps_(steps_of_epoch(at.size - std::min(at.position, at.size), options.global_batch,
                               options.remainder == Remainder::kDrop)),
-        skipped_(std::make_shared<data::SkippedSamples>()) {}
+        skipped_(std::make_shared<lockstep::data::SkippedSamples>()) {}
 
   Work claim() override {
     if (step_ >= steps_) return nullptr;
@@ -143,7 +143,7 @@ class Reader final : public EpochReader {
       }
     }
     if (read.empty()) return without_rows();
-    const data::Source& source = *dataset_.source();
+    const lockstep::data::Source& source = *dataset_.source();
     return joined_most(
         std::move(read), source.describe(), [&](int64_t id) { return source.name_of(id); },
         [&](const std::exception_ptr& error) { skipped_->add(error); });
@@ -192,10 +192,10 @@ class Reader final : public EpochReader {
   const DistributeOptions options_;
   const PartMaker maker_;
   const ReplicaBlock block_;
-  const data::Cursor at_;
+  const lockstep::data::Cursor at_;
   const EpochOrder order_;
   const int64_t steps_;
-  const std::shared_ptr<data::SkippedSamples> skipped_;
+  const std::shared_ptr<lockstep::data::SkippedSamples> skipped_;
   int64_t step_ = 0;
   // With OnError::kSkip, where one thread reads.
   mutable Batch row_;
@@ -221,7 +221,7 @@ class DatasetDeal final : public Deal {
   /// The count of samples that were left out grows in order.
   bool is_parallel() const override { return options().on_error != OnError::kSkip; }
 
-  data::Cursor begin_of(int64_t epoch) const override {
+  lockstep::data::Cursor begin_of(int64_t epoch) const override {
     return {.epoch = epoch,
             .size = size(),
             .seed = seed(),
@@ -230,7 +230,7 @@ class DatasetDeal final : public Deal {
             .digest_by_file = by_file_.both};
   }
 
-  void check(const data::Cursor& cursor) const override {
+  void check(const lockstep::data::Cursor& cursor) const override {
     const int64_t size = this->size();
     const bool knows_files = by_file_.both != 0 && cursor.digest_by_file != 0;
     const auto changed_file = [&]() -> std::string {
@@ -259,14 +259,14 @@ class DatasetDeal final : public Deal {
     }
   }
 
-  std::unique_ptr<EpochReader> open(const data::Cursor& at) const override {
+  std::unique_ptr<EpochReader> open(const lockstep::data::Cursor& at) const override {
     return std::make_unique<Reader>(dataset_, options(), group().block(), at, part_maker(at));
   }
 
  protected:
   bool agrees() const override { return options().on_error == OnError::kSkip && group().num_workers() > 1; }
   void merge(LocalStep& /*mine*/, const std::vector<LocalStep>& /*all*/,
-             const data::Cursor& /*before*/) const override {}
+             const lockstep::data::Cursor& /*before*/) const override {}
 
  private:
   const Dataset dataset_;
@@ -287,9 +287,9 @@ std::shared_ptr<const Deal> deal_of(const Dataset& dataset, DistributeOptions op
   if (options.sharding == Sharding::kOff && group->num_workers() > 1) {
     const Dataset own = options.shuffle ? dataset.shuffle(options.seed.value_or(group->seed())) : dataset;
     options.shuffle = false;
-    return deal_of(data::from_dataset(own), std::move(options), std::move(group), true);
+    return deal_of(lockstep::data::from_dataset(own), std::move(options), std::move(group), true);
   }
   return std::make_shared<DatasetDeal>(dataset, std::move(options), std::move(group));
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -27,7 +27,7 @@ int64_t InputContext::get_per_replica_batch_size(int64_t global_batch) const {
       "choose a multiple of the number of replicas");
 }
 
-namespace internal {
+namespace internal::inline data {
 
 namespace {
 
@@ -63,7 +63,7 @@ std::string LocalStep::summary() const {
   to.put<uint8_t>(end ? 1 : 0);
   to.put<uint8_t>(lacks_filler ? 1 : 0);
   to.put(uint64_t{positions.size()});
-  for (const data::StreamPosition& position : positions) to.put_list(position);
+  for (const lockstep::data::StreamPosition& position : positions) to.put_list(position);
   to.put_list(part_digests);
   if (like) bytes += bytes_of(no_rows(*like));
   return bytes;
@@ -99,7 +99,7 @@ Deal::Deal(DistributeOptions options, std::shared_ptr<ReplicaGroup> group)
   if (options_.pin_memory) require_gpu_to_pin_for();
 }
 
-PartMaker Deal::part_maker(const data::Cursor& at) const {
+PartMaker Deal::part_maker(const lockstep::data::Cursor& at) const {
   const bool is_one = group_->num_workers() == 1;
   return {options_.collate, at.seed, at.epoch, describe(),
           is_one ? std::nullopt : std::optional<int64_t>(group_->rounds().worker_index())};
@@ -112,7 +112,7 @@ int64_t Deal::num_reading_threads() const {
   return std::min(reading_threads(kThreads, options_.threads, left), std::max<int64_t>(depth(), 1));
 }
 
-std::shared_ptr<StepFeed> Deal::feed(const data::Cursor& at) const {
+std::shared_ptr<StepFeed> Deal::feed(const lockstep::data::Cursor& at) const {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     skipped_in_pass_ = 0;  // the new reader counts from 0
@@ -159,7 +159,7 @@ void Deal::share_filler(const LocalStep& mine, std::vector<LocalStep>& all) cons
   first->filler = row_of(told[worker].data, static_cast<int64_t>(worker));
 }
 
-std::optional<PerReplica<Batch>> Deal::next(StepFeed& feed, data::Cursor& behind) const {
+std::optional<PerReplica<Batch>> Deal::next(StepFeed& feed, lockstep::data::Cursor& behind) const {
   LocalStep mine;
   const std::vector<LocalStep> all = agreed(feed, mine);
   const bool over = std::all_of(all.begin(), all.end(), [](const LocalStep& one) { return one.end; });
@@ -194,12 +194,12 @@ std::optional<PerReplica<Batch>> Deal::next(StepFeed& feed, data::Cursor& behind
   return step;
 }
 
-std::string Deal::origin_of(const data::Cursor& before, const data::Cursor& behind) const {
+std::string Deal::origin_of(const lockstep::data::Cursor& before, const lockstep::data::Cursor& behind) const {
   if (group_->num_workers() == 1) return {};
   if (!is_one_order()) return "samples that each worker deals by itself";
   std::string data = options_.name.empty() ? "" : fmt::format(" of '{}'", options_.name);
   if (behind.stream.empty()) {
-    const data::Cursor begin = begin_of(before.epoch);  // a cursor of seek() may know less
+    const lockstep::data::Cursor begin = begin_of(before.epoch);  // a cursor of seek() may know less
     data += fmt::format(" ({}{}{})", counted(begin.size, "sample"),
                         begin.shuffle ? fmt::format(" by seed {}", begin.seed) : "",
                         begin.digest == 0 ? "" : fmt::format(", digest {:016x}", begin.digest));
@@ -228,9 +228,9 @@ void Deal::watch(const std::vector<LocalStep>& all, int64_t epoch) const {
   last_first_ = {epoch, first};
 }
 
-void Deal::note(const PerReplica<Batch>& step, const data::Cursor& before, const data::Cursor& behind,
-                int64_t skipped) const {
-  data::LedgerEntry used{.epoch = behind.epoch, .steps = 1};
+void Deal::note(const PerReplica<Batch>& step, const lockstep::data::Cursor& before,
+                const lockstep::data::Cursor& behind, int64_t skipped) const {
+  lockstep::data::LedgerEntry used{.epoch = behind.epoch, .steps = 1};
   int64_t replica = step.first_replica().value();
   for (const Batch& part : step) {
     const at::Tensor ids = part.ids.contiguous();
@@ -251,7 +251,7 @@ void Deal::note(const PerReplica<Batch>& step, const data::Cursor& before, const
   last_epoch_ = behind.epoch;
 }
 
-std::optional<data::Cursor> Deal::start_of(int64_t epoch) const {
+std::optional<lockstep::data::Cursor> Deal::start_of(int64_t epoch) const {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (start_ && epoch < start_->epoch) return std::nullopt;
@@ -260,8 +260,8 @@ std::optional<data::Cursor> Deal::start_of(int64_t epoch) const {
   return begin_of(epoch);
 }
 
-data::Cursor Deal::cursor() const {
-  data::Cursor present = begin_of(0);
+lockstep::data::Cursor Deal::cursor() const {
+  lockstep::data::Cursor present = begin_of(0);
   HandedOut::Place place;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -298,7 +298,7 @@ void Deal::report(HandedOut::Doubt doubt) const {
   });
 }
 
-void Deal::seek(const data::Cursor& cursor) const {
+void Deal::seek(const lockstep::data::Cursor& cursor) const {
   check(cursor);
   if (cursor.seed != seed_) {
     throw UsageError("LS-STATE-MISFIT",
@@ -323,12 +323,12 @@ int64_t Deal::skipped() const {
   return skipped_;
 }
 
-std::vector<data::LedgerEntry> Deal::ledger() const {
+std::vector<lockstep::data::LedgerEntry> Deal::ledger() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return handed_out_.ledger();
 }
 
-}  // namespace internal
+}  // namespace internal::data
 
 namespace data {
 

@@ -14,18 +14,18 @@
 #include "lockstep/data/distributed_dataset.h"
 #include "lockstep/data/stages/repeated_input.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// This process's part of one step.
 struct LocalStep {
-  std::vector<Batch> parts = {};  // of the local replicas; undefined where they have no rows: see `like`
-  int64_t samples = 0;            // rows of all parts, without padding
-  int64_t global_size = -1;       // samples of all replicas; -1: the workers add them up
-  data::Cursor behind = {};       // the place behind it; Deal::merge completes that of a stream
-  std::vector<data::StreamPosition> positions = {};  // of a stream: where the readers of this process are
-  int64_t skipped = 0;                               // samples that were left out since the pass began
-  uint64_t digest = 0;                               // of the rows, where every worker has read all of them
-  std::vector<PartDigest> part_digests = {};         // of the first step of a pass that is watched
+  std::vector<Batch> parts = {};       // of the local replicas; undefined where they have no rows: see `like`
+  int64_t samples = 0;                 // rows of all parts, without padding
+  int64_t global_size = -1;            // samples of all replicas; -1: the workers add them up
+  lockstep::data::Cursor behind = {};  // the place behind it; Deal::merge completes that of a stream
+  std::vector<lockstep::data::StreamPosition> positions = {};  // of a stream: where the readers of this process are
+  int64_t skipped = 0;                                         // samples that were left out since the pass began
+  uint64_t digest = 0;                                         // of the rows, where every worker has read all of them
+  std::vector<PartDigest> part_digests = {};                   // of the first step of a pass that is watched
   /// No rows, of the dtypes and shapes of the data, once they are known: those of this step where it has rows. Not
   /// where a function of the program makes the parts.
   std::optional<Batch> like = {};
@@ -67,39 +67,40 @@ class Deal {
   /// How many elements this process's readers of a stream keep beside the steps.
   virtual int64_t elements_in_memory() const { return 0; }
   /// The place at the beginning of an epoch.
-  virtual data::Cursor begin_of(int64_t epoch) const = 0;
+  virtual lockstep::data::Cursor begin_of(int64_t epoch) const = 0;
   /// Throws unless the cursor is of this data.
-  virtual void check(const data::Cursor& cursor) const = 0;
+  virtual void check(const lockstep::data::Cursor& cursor) const = 0;
   /// Reads on from a place.
-  virtual std::unique_ptr<EpochReader> open(const data::Cursor& at) const = 0;
+  virtual std::unique_ptr<EpochReader> open(const lockstep::data::Cursor& at) const = 0;
 
   /// The next step of all workers, from what `feed` has read; nothing at the end. `behind` becomes the place behind it.
-  std::optional<PerReplica<Batch>> next(StepFeed& feed, data::Cursor& behind) const;
+  std::optional<PerReplica<Batch>> next(StepFeed& feed, lockstep::data::Cursor& behind) const;
   /// The loop goes on to the step after this one.
   void pass(const PerReplica<Batch>& step) const;
   /// All steps that were given are used.
   void use_all() const;
-  std::shared_ptr<StepFeed> feed(const data::Cursor& at) const;
+  std::shared_ptr<StepFeed> feed(const lockstep::data::Cursor& at) const;
   /// How many steps are read ahead, and on how many threads.
   int64_t depth() const { return options_.prefetch.value_or(read_ahead()); }
   int64_t num_reading_threads() const;
 
   /// The place at which epoch `epoch` begins, after the last seek; nothing where that has left it behind.
-  std::optional<data::Cursor> start_of(int64_t epoch) const;
-  data::Cursor cursor() const;
-  void seek(const data::Cursor& cursor) const;
+  std::optional<lockstep::data::Cursor> start_of(int64_t epoch) const;
+  lockstep::data::Cursor cursor() const;
+  void seek(const lockstep::data::Cursor& cursor) const;
   int64_t skipped() const;
-  std::vector<data::LedgerEntry> ledger() const;
+  std::vector<lockstep::data::LedgerEntry> ledger() const;
 
  protected:
   /// Makes the parts of the epoch at a place by the program's function, where there is one.
-  PartMaker part_maker(const data::Cursor& at) const;
+  PartMaker part_maker(const lockstep::data::Cursor& at) const;
   /// Whether several steps may be read at once.
   virtual bool is_parallel() const = 0;
   /// Whether workers have to agree on each step.
   virtual bool agrees() const = 0;
   /// Puts all workers' parts of a step together, behind the place `before`. Sets `end` where the epoch is over.
-  virtual void merge(LocalStep& mine, const std::vector<LocalStep>& all, const data::Cursor& before) const = 0;
+  virtual void merge(LocalStep& mine, const std::vector<LocalStep>& all,
+                     const lockstep::data::Cursor& before) const = 0;
   /// Whether the workers deal from one order of samples, not each from its own.
   virtual bool is_one_order() const { return true; }
   /// Whether replicas can have read the same.
@@ -110,11 +111,11 @@ class Deal {
  private:
   LocalStep read(StepFeed& feed) const;
   /// Batch::origin of the step between two places.
-  std::string origin_of(const data::Cursor& before, const data::Cursor& behind) const;
+  std::string origin_of(const lockstep::data::Cursor& before, const lockstep::data::Cursor& behind) const;
   std::vector<LocalStep> agreed(StepFeed& feed, LocalStep& mine) const;
   void share_filler(const LocalStep& mine, std::vector<LocalStep>& all) const;
   void watch(const std::vector<LocalStep>& all, int64_t epoch) const;
-  void note(const PerReplica<Batch>& step, const data::Cursor& before, const data::Cursor& behind,
+  void note(const PerReplica<Batch>& step, const lockstep::data::Cursor& before, const lockstep::data::Cursor& behind,
             int64_t skipped) const;
   void report(HandedOut::Doubt doubt) const;
 
@@ -122,12 +123,12 @@ class Deal {
   const std::shared_ptr<ReplicaGroup> group_;
   const uint64_t seed_;
   mutable std::mutex mutex_;
-  mutable std::optional<data::Cursor> start_;  // of the last seek(); guarded by mutex_
-  mutable HandedOut handed_out_;               // guarded by mutex_
+  mutable std::optional<lockstep::data::Cursor> start_;  // of the last seek(); guarded by mutex_
+  mutable HandedOut handed_out_;                         // guarded by mutex_
   mutable std::optional<int64_t> last_epoch_;  // of what was given last, or of the last seek(); guarded by mutex_
   mutable int64_t skipped_ = 0;                // guarded by mutex_
   mutable int64_t skipped_in_pass_ = 0;        // the part of it that the present pass has; guarded by mutex_
   mutable std::optional<std::pair<int64_t, uint64_t>> last_first_;  // an epoch, and a digest of its first step
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -29,15 +29,15 @@ void HandedOut::close(std::size_t count) {
   }
 }
 
-void HandedOut::add(const data::LedgerEntry& entry) {
-  data::LedgerEntry& sum = ledger_[entry.epoch];
+void HandedOut::add(const lockstep::data::LedgerEntry& entry) {
+  lockstep::data::LedgerEntry& sum = ledger_[entry.epoch];
   sum.epoch = entry.epoch;
   sum = sum + entry;
   if (ledger_.size() > kLedgerEpochs) ledger_.erase(ledger_.begin());
 }
 
-void HandedOut::give(const PerReplica<Batch>& step, const data::Cursor& before, const data::Cursor& behind,
-                     const data::LedgerEntry& entry) {
+void HandedOut::give(const PerReplica<Batch>& step, const lockstep::data::Cursor& before,
+                     const lockstep::data::Cursor& behind, const lockstep::data::LedgerEntry& entry) {
   Step given{before, behind, entry, {}, {}, nullptr, uses_.runs_without()};
   for (const Batch& part : step) {
     given.ids.push_back(part.ids);
@@ -92,7 +92,7 @@ void HandedOut::use_all() {
   settle();
 }
 
-void HandedOut::seek(const data::Cursor& cursor) {
+void HandedOut::seek(const lockstep::data::Cursor& cursor) {
   settle();  // what was used before does not move the place afterwards
   // Where it goes on at the step that the loop holds, that may still be used.
   if (!open_.empty() && cursor == open_.front().before) {
@@ -103,19 +103,19 @@ void HandedOut::seek(const data::Cursor& cursor) {
   place_ = cursor;
 }
 
-std::vector<data::LedgerEntry> HandedOut::ledger() {
+std::vector<lockstep::data::LedgerEntry> HandedOut::ledger() {
   settle();
-  std::map<int64_t, data::LedgerEntry> sums = ledger_;
+  std::map<int64_t, lockstep::data::LedgerEntry> sums = ledger_;
   if (is_probably_used()) {
     for (const Step& one : open_) {
-      data::LedgerEntry& sum = sums[one.entry.epoch];
+      lockstep::data::LedgerEntry& sum = sums[one.entry.epoch];
       sum.epoch = one.entry.epoch;
       sum = sum + one.entry;
     }
   }
-  std::vector<data::LedgerEntry> all;
+  std::vector<lockstep::data::LedgerEntry> all;
   for (const auto& [epoch, entry] : sums) all.push_back(entry);
   return all;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -14,7 +14,7 @@
 #include "lockstep/data/distributed_dataset.h"
 #include "lockstep/replica/loss/batch_uses.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// What a part of a batch is known by; null where it has no ids.
 BatchKey key_of(const Batch& part);
@@ -37,13 +37,13 @@ class HandedOut {
     kWentBy,  // a step that did not count as used when a place was asked for went by without a run
   };
   struct Place {
-    std::optional<data::Cursor> cursor;  // nothing where no step was given yet
+    std::optional<lockstep::data::Cursor> cursor;  // nothing where no step was given yet
     Doubt doubt = Doubt::kNone;
   };
 
   /// A step was given that lies between two places; `entry` is what the ledger says of it.
-  void give(const PerReplica<Batch>& step, const data::Cursor& before, const data::Cursor& behind,
-            const data::LedgerEntry& entry);
+  void give(const PerReplica<Batch>& step, const lockstep::data::Cursor& before, const lockstep::data::Cursor& behind,
+            const lockstep::data::LedgerEntry& entry);
   /// The loop asks for the step after this one.
   Doubt pass(const PerReplica<Batch>& step);
   /// The place behind the last step that was used.
@@ -51,15 +51,15 @@ class HandedOut {
   /// All steps that were given are used: the program says so.
   void use_all();
   /// The program continues at a place.
-  void seek(const data::Cursor& cursor);
+  void seek(const lockstep::data::Cursor& cursor);
   /// What was used, by epoch.
-  std::vector<data::LedgerEntry> ledger();
+  std::vector<lockstep::data::LedgerEntry> ledger();
 
  private:
   struct Step {
-    data::Cursor before;
-    data::Cursor behind;
-    data::LedgerEntry entry;
+    lockstep::data::Cursor before;
+    lockstep::data::Cursor behind;
+    lockstep::data::LedgerEntry entry;
     std::vector<at::Tensor> ids;  // of the parts: they keep the memory of the keys
     std::vector<BatchKey> keys;
     std::shared_ptr<BatchUse> use;
@@ -75,14 +75,14 @@ class HandedOut {
   /// Whether the step that the loop holds counts as used, although nothing says so.
   bool is_probably_used() const;
   void close(std::size_t count);
-  void add(const data::LedgerEntry& entry);
+  void add(const lockstep::data::LedgerEntry& entry);
 
   BatchUses& uses_;
-  std::optional<data::Cursor> place_;
-  std::deque<Step> open_;                        // in the order in which they were given
-  bool tells_ = false;                           // runs, or the program, say which steps were used
-  bool went_by_ = false;                         // a step went by of which nothing was said
-  std::map<int64_t, data::LedgerEntry> ledger_;  // by epoch
+  std::optional<lockstep::data::Cursor> place_;
+  std::deque<Step> open_;                                  // in the order in which they were given
+  bool tells_ = false;                                     // runs, or the program, say which steps were used
+  bool went_by_ = false;                                   // a step went by of which nothing was said
+  std::map<int64_t, lockstep::data::LedgerEntry> ledger_;  // by epoch
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

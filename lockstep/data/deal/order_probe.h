@@ -6,17 +6,17 @@
 
 #include "lockstep/data/dataset.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// Stands in Pass::maps_after where Source::at_epoch is only asked whether the source changes by epoch. Stages that
 /// give a source for every pass, and need not change, answer for what is before them.
 inline constexpr int64_t kOrderProbe = std::numeric_limits<int64_t>::min();
 
-inline bool is_order_probe(const data::Pass& pass) { return pass.maps_after == kOrderProbe; }
+inline bool is_order_probe(const lockstep::data::Pass& pass) { return pass.maps_after == kOrderProbe; }
 
 /// A map() whose function takes no generator counts as one that does not change.
-inline bool changes_by_epoch(const data::Source& source) {
+inline bool changes_by_epoch(const lockstep::data::Source& source) {
   return source.at_epoch({.epoch = 1, .maps_after = kOrderProbe}) != nullptr;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

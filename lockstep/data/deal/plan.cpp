@@ -5,7 +5,7 @@
 
 #include "lockstep/core/blocks.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -66,4 +66,4 @@ Span part_of(Span whole, int64_t replica, int64_t replicas) {
   return {whole.begin + block.first, whole.begin + block.end()};
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// The positions from begin to before end.
 struct Span {
@@ -45,4 +45,4 @@ Span batch_span(int64_t size, int64_t global_batch, int64_t step);
 /// parts come first. Some are empty where there are fewer samples than replicas.
 Span part_of(Span whole, int64_t replica, int64_t replicas);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -71,4 +71,4 @@ Batch RowCollector::take(const std::string& who, const SampleNames& names) {
   return joined_rows(rows, who, names);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -10,7 +10,7 @@
 #include "lockstep/data/batch.h"
 #include "lockstep/data/deal/batch_rows.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// Any number of threads may put rows, each place once.
 class RowCollector {
@@ -33,4 +33,4 @@ class RowCollector {
   std::map<int64_t, Batch> others_;  // rows that do not fit into all_ byte by byte; guarded by mutex_
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

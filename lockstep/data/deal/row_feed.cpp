@@ -12,9 +12,9 @@
 #include "lockstep/data/rows.h"
 #include "lockstep/data/stages/stage_times.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
-using data::StreamPosition;
+using lockstep::data::StreamPosition;
 
 void check_element(const Batch& element, const std::string& who) {
   const bool has_rows = element.input.defined() && element.input.dim() > 0;
@@ -34,7 +34,8 @@ void check_element(const Batch& element, const std::string& who) {
   });
 }
 
-RowFeed::RowFeed(const data::Stream& stream, const data::StreamPass& pass, const StreamPosition& position)
+RowFeed::RowFeed(const lockstep::data::Stream& stream, const lockstep::data::StreamPass& pass,
+                 const StreamPosition& position)
     : source_(stream.source()), who_(source_->describe()), skipped_(pass.skipped) {
   int64_t used = 0;
   StreamPosition there;
@@ -112,4 +113,4 @@ StreamPosition RowFeed::position() const {
   return position;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

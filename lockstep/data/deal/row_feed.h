@@ -9,7 +9,7 @@
 
 #include "lockstep/data/stream.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// Throws a DataError that names `who` unless an element's tensors are dense, plain and in the host's memory, with one
 /// row each for each row of its input, and its ids, where it has some, are int64 [rows].
@@ -19,7 +19,8 @@ void check_element(const Batch& element, const std::string& who);
 class RowFeed {
  public:
   /// Continues at a position that position() gave.
-  RowFeed(const data::Stream& stream, const data::StreamPass& pass, const data::StreamPosition& position);
+  RowFeed(const lockstep::data::Stream& stream, const lockstep::data::StreamPass& pass,
+          const lockstep::data::StreamPosition& position);
 
   /// The next `count` rows; fewer at the end, and then nothing at all. Where samples are skipped, rows are left out
   /// whose dtypes or shapes differ from those of most of these rows.
@@ -33,17 +34,17 @@ class RowFeed {
   /// The rest of the present element, or the next one.
   std::optional<Batch> take_element();
   /// The place behind the last row that was taken.
-  data::StreamPosition position() const;
+  lockstep::data::StreamPosition position() const;
 
  private:
   /// Makes sure that there are rows; false at the end.
   bool has_rows();
 
-  const std::shared_ptr<const data::StreamSource> source_;
+  const std::shared_ptr<const lockstep::data::StreamSource> source_;
   const std::string who_;
-  const std::shared_ptr<data::SkippedSamples> skipped_;
-  std::unique_ptr<data::StreamReader> reader_;
-  data::StreamPosition before_;  // of the present element
+  const std::shared_ptr<lockstep::data::SkippedSamples> skipped_;
+  std::unique_ptr<lockstep::data::StreamReader> reader_;
+  lockstep::data::StreamPosition before_;  // of the present element
   Batch element_;
   int64_t rows_ = 0;  // of it
   int64_t used_ = 0;  // of them
@@ -51,4 +52,4 @@ class RowFeed {
   bool ended_ = false;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

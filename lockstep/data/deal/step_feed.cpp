@@ -12,7 +12,7 @@
 #include "lockstep/data/read_pool.h"
 #include "lockstep/memory/tensor_cache.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 StepFeed::StepFeed(std::unique_ptr<EpochReader> reader, int64_t depth, int64_t threads, std::string what,
                    std::chrono::milliseconds patience)
@@ -139,4 +139,4 @@ LocalStep StepFeed::next() {
   return slot->step.end ? slot->step : std::move(slot->step);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

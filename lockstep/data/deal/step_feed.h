@@ -16,7 +16,7 @@
 #include "lockstep/data/mutex_and_condition.h"
 #include "lockstep/data/stages/stage_times.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// Gives steps in order. At most `depth` steps are read and not taken, those under way included. Its threads end with
 /// it, as soon as what they read has come. Reading ahead moves no cursor.
@@ -62,4 +62,4 @@ class StepFeed {
   std::vector<std::thread> threads_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

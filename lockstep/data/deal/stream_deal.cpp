@@ -18,19 +18,19 @@
 #include "lockstep/data/deal/stream_steps.h"
 #include "lockstep/replica/replica_group.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
-using data::StreamPosition;
+using lockstep::data::StreamPosition;
 
 /// Samples that `shuffle` keeps in memory.
 constexpr int64_t kWindow = 1024;
 
 class StreamDeal final : public Deal {
  public:
-  StreamDeal(data::Stream stream, DistributeOptions options, std::shared_ptr<ReplicaGroup> group, Reading reading,
-             bool own)
+  StreamDeal(lockstep::data::Stream stream, DistributeOptions options, std::shared_ptr<ReplicaGroup> group,
+             Reading reading, bool own)
       : Deal(std::move(options), std::move(group)), stream_(std::move(stream)), reading_(reading), own_(own) {}
 
   int64_t size() const override { refuse("size()"); }
@@ -43,7 +43,7 @@ class StreamDeal final : public Deal {
   }
   bool is_parallel() const override { return false; }
 
-  data::Cursor begin_of(int64_t epoch) const override {
+  lockstep::data::Cursor begin_of(int64_t epoch) const override {
     const Files& files = this->files();
     return {.epoch = epoch,
             .size = static_cast<int64_t>(files.all.size()),
@@ -53,7 +53,7 @@ class StreamDeal final : public Deal {
             .digest_by_file = files.digest_by_file};
   }
 
-  void check(const data::Cursor& cursor) const override {
+  void check(const lockstep::data::Cursor& cursor) const override {
     const Files& files = this->files();
     if (cursor.size != static_cast<int64_t>(files.all.size())) {
       throw DataError("LS-DATA-CHANGED",
@@ -80,7 +80,7 @@ class StreamDeal final : public Deal {
     positions_in(cursor.stream, reading_, num_readers(reading_, group()), describe());
   }
 
-  std::unique_ptr<EpochReader> open(const data::Cursor& at) const override {
+  std::unique_ptr<EpochReader> open(const lockstep::data::Cursor& at) const override {
     return stream_steps(stream_, options(), reading_, group(), at, is_watched(), part_maker(at));
   }
 
@@ -90,7 +90,7 @@ class StreamDeal final : public Deal {
   bool is_watched() const override { return watches_order() || reading_ == Reading::kByReplica; }
   bool watches_order() const override { return own_ && options().sharding != Sharding::kOff; }
 
-  void merge(LocalStep& mine, const std::vector<LocalStep>& all, const data::Cursor& before) const override {
+  void merge(LocalStep& mine, const std::vector<LocalStep>& all, const lockstep::data::Cursor& before) const override {
     if (reading_ == Reading::kWhole) {
       for (std::size_t w = 1; w < all.size(); ++w) require_equal(all[0], all[w], static_cast<int64_t>(w), before);
       if (mine.end) return;
@@ -115,7 +115,7 @@ class StreamDeal final : public Deal {
 
  private:
   struct Files {
-    std::vector<data::StreamSource::File> all;
+    std::vector<lockstep::data::StreamSource::File> all;
     uint64_t digest = 0;
     uint64_t digest_by_file = 0;
   };
@@ -139,16 +139,16 @@ class StreamDeal final : public Deal {
   }
 
   /// Where one file was added, the sum without it is the sum of before.
-  static std::string added(const Files& files, const data::Cursor& cursor) {
+  static std::string added(const Files& files, const lockstep::data::Cursor& cursor) {
     if (cursor.digest == 0 || static_cast<int64_t>(files.all.size()) != cursor.size + 1) return {};
-    for (const data::StreamSource::File& one : files.all) {
+    for (const lockstep::data::StreamSource::File& one : files.all) {
       if (files.digest - one.digest == cursor.digest) return fmt::format(": '{}' was added", one.name);
     }
     return {};
   }
 
   /// Where one file has changed, its place is the quotient of the two sums' changes.
-  static std::string changed(const Files& files, const data::Cursor& cursor) {
+  static std::string changed(const Files& files, const lockstep::data::Cursor& cursor) {
     const uint64_t change = files.digest - cursor.digest;
     if (change == 0) {
       return fmt::format("the files '{}' to '{}' have come into another order", files.all.front().name,
@@ -162,7 +162,7 @@ class StreamDeal final : public Deal {
   }
 
   static void require_equal(const LocalStep& first, const LocalStep& other, int64_t worker,
-                            const data::Cursor& before) {
+                            const lockstep::data::Cursor& before) {
     if (first.digest == other.digest && first.end == other.end) return;
     throw DivergenceError("LS-STREAM-DIFFERS",
                           fmt::format("worker {} read other samples than worker 0 behind position {} of epoch {}",
@@ -182,7 +182,7 @@ class StreamDeal final : public Deal {
   }
 
   /// Makes the parts without rows, of the first row of all replicas.
-  void collate_nothing(LocalStep& step, const data::Cursor& before) const {
+  void collate_nothing(LocalStep& step, const lockstep::data::Cursor& before) const {
     std::optional<Batch> none;
     ReplicaId replica = group().first_replica();
     for (Batch& part : step.parts) {
@@ -196,7 +196,7 @@ class StreamDeal final : public Deal {
     }
   }
 
-  const data::Stream stream_;
+  const lockstep::data::Stream stream_;
   const Reading reading_;
   const bool own_;
   mutable std::once_flag listed_;
@@ -205,7 +205,7 @@ class StreamDeal final : public Deal {
 
 /// Whether each replica reads files of its own. It depends on the stream and on the number of replicas alone, so that
 /// lanes and workers decide nothing.
-Reading reading_of(const data::Stream& stream, const DistributeOptions& options, const ReplicaGroup& group) {
+Reading reading_of(const lockstep::data::Stream& stream, const DistributeOptions& options, const ReplicaGroup& group) {
   if (options.sharding == Sharding::kData) return Reading::kWhole;
   if (options.sharding == Sharding::kOff) return group.num_workers() > 1 ? Reading::kByWorker : Reading::kWhole;
   const int64_t replicas = group.num_replicas();
@@ -229,7 +229,7 @@ Reading reading_of(const data::Stream& stream, const DistributeOptions& options,
 
 }  // namespace
 
-std::shared_ptr<const Deal> deal_of(const data::Stream& stream, DistributeOptions options,
+std::shared_ptr<const Deal> deal_of(const lockstep::data::Stream& stream, DistributeOptions options,
                                     std::shared_ptr<ReplicaGroup> group, bool own) {
   stream.source();  // throws for an empty handle
   check_collate(options, nullptr);
@@ -246,8 +246,9 @@ std::shared_ptr<const Deal> deal_of(const data::Stream& stream, DistributeOption
         "give at least one sample for each replica");
   }
   const Reading reading = own ? Reading::kByWorker : reading_of(stream, options, *group);
-  const data::Stream dealt = options.shuffle ? stream.shuffle(kWindow, options.seed.value_or(group->seed())) : stream;
+  const lockstep::data::Stream dealt =
+      options.shuffle ? stream.shuffle(kWindow, options.seed.value_or(group->seed())) : stream;
   return std::make_shared<StreamDeal>(dealt, std::move(options), std::move(group), reading, own);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -14,9 +14,9 @@
 #include "lockstep/data/deal/plan.h"
 #include "lockstep/data/deal/row_feed.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
-using data::StreamPosition;
+using lockstep::data::StreamPosition;
 
 int64_t num_readers(Reading reading, const ReplicaGroup& group) {
   if (reading == Reading::kByReplica) return group.num_replicas();
@@ -53,8 +53,8 @@ namespace {
 
 class Reader final : public EpochReader {
  public:
-  Reader(const data::Stream& stream, const DistributeOptions& options, Reading reading, const ReplicaGroup& group,
-         const data::Cursor& at, bool watched, PartMaker maker)
+  Reader(const lockstep::data::Stream& stream, const DistributeOptions& options, Reading reading,
+         const ReplicaGroup& group, const lockstep::data::Cursor& at, bool watched, PartMaker maker)
       : options_(options),
         maker_(std::move(maker)),
         reading_(reading),
@@ -63,8 +63,9 @@ class Reader final : public EpochReader {
         watched_(watched),
         compared_(group.num_workers() > 1) {
     const auto positions = positions_in(at.stream, reading, num_readers(reading, group), stream.source()->describe());
-    data::StreamPass pass{.pass = {.seed = at.seed, .epoch = at.epoch}, .shuffle = options.shuffle};
-    if (options.on_error == OnError::kSkip) pass.skipped = skipped_ = std::make_shared<data::SkippedSamples>();
+    lockstep::data::StreamPass pass{.pass = {.seed = at.seed, .epoch = at.epoch}, .shuffle = options.shuffle};
+    if (options.on_error == OnError::kSkip)
+      pass.skipped = skipped_ = std::make_shared<lockstep::data::SkippedSamples>();
     if (reading == Reading::kByReplica) {
       pass.shard_count = block_.all;
       for (int64_t r = 0; r < block_.local; ++r) {
@@ -217,10 +218,10 @@ class Reader final : public EpochReader {
   const PartMaker maker_;
   const Reading reading_;
   const ReplicaBlock block_;
-  const data::Cursor at_;
+  const lockstep::data::Cursor at_;
   const bool watched_;
   const bool compared_;  // workers compare what they have read
-  std::shared_ptr<data::SkippedSamples> skipped_;
+  std::shared_ptr<lockstep::data::SkippedSamples> skipped_;
   std::vector<RowFeed> feeds_;
   std::optional<Batch> like_;
   bool first_ = true;
@@ -228,10 +229,10 @@ class Reader final : public EpochReader {
 
 }  // namespace
 
-std::unique_ptr<EpochReader> stream_steps(const data::Stream& stream, const DistributeOptions& options, Reading reading,
-                                          const ReplicaGroup& group, const data::Cursor& at, bool watched,
-                                          PartMaker maker) {
+std::unique_ptr<EpochReader> stream_steps(const lockstep::data::Stream& stream, const DistributeOptions& options,
+                                          Reading reading, const ReplicaGroup& group, const lockstep::data::Cursor& at,
+                                          bool watched, PartMaker maker) {
   return std::make_unique<Reader>(stream, options, reading, group, at, watched, std::move(maker));
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -11,7 +11,7 @@
 #include "lockstep/data/stream.h"
 #include "lockstep/replica/replica_group.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// Who reads what. The numbers stand in cursors.
 enum class Reading : int64_t {
@@ -25,13 +25,14 @@ int64_t num_readers(Reading reading, const ReplicaGroup& group);
 
 /// The readers' positions as numbers of a cursor, and back. Throws a UsageError where the numbers are of another way to
 /// read.
-data::StreamPosition joined_positions(Reading reading, const std::vector<data::StreamPosition>& positions);
-std::vector<data::StreamPosition> positions_in(const data::StreamPosition& numbers, Reading reading, int64_t readers,
-                                               const std::string& who);
+lockstep::data::StreamPosition joined_positions(Reading reading,
+                                                const std::vector<lockstep::data::StreamPosition>& positions);
+std::vector<lockstep::data::StreamPosition> positions_in(const lockstep::data::StreamPosition& numbers, Reading reading,
+                                                         int64_t readers, const std::string& who);
 
 /// Reads this process's part of the steps from a place on. With `watched` the first step has digests of its parts.
-std::unique_ptr<EpochReader> stream_steps(const data::Stream& stream, const DistributeOptions& options, Reading reading,
-                                          const ReplicaGroup& group, const data::Cursor& at, bool watched,
-                                          PartMaker maker);
+std::unique_ptr<EpochReader> stream_steps(const lockstep::data::Stream& stream, const DistributeOptions& options,
+                                          Reading reading, const ReplicaGroup& group, const lockstep::data::Cursor& at,
+                                          bool watched, PartMaker maker);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -6,7 +6,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -63,4 +63,4 @@ Compression compression_of(std::string_view first, const std::string& path) {
   return Compression::kNone;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 enum class Compression : uint8_t { kNone, kGzip };
 
@@ -18,4 +18,4 @@ constexpr std::size_t kDecidingBytes = 16;
 /// one of gzip that is cut off. Throws a DataError that names any other compression: only gzip is read.
 Compression compression_of(std::string_view first, const std::string& path);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

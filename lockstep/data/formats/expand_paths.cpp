@@ -14,7 +14,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -91,4 +91,4 @@ std::vector<std::string> expand_paths(const std::vector<std::string>& patterns) 
   return files;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// The files that `patterns` name, in the patterns' order. A pattern is a path; or has *, ? or [...], as in a shell,
 /// and gives all files that match, sorted by their bytes; or has one range in braces, "part-{000..012}.tar", and gives
@@ -12,4 +12,4 @@ namespace lockstep::internal {
 /// nothing matches and for a file that is not there or is not a plain one. A file that is named twice is given twice.
 std::vector<std::string> expand_paths(const std::vector<std::string>& patterns);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

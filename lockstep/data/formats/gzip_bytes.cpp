@@ -9,7 +9,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -135,4 +135,4 @@ std::unique_ptr<ByteSource> gzip_contents(std::string name, std::unique_ptr<Byte
   return std::make_unique<GzipContents>(std::move(name), std::move(packed));
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -6,7 +6,7 @@
 
 #include "lockstep/data/formats/input.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// The contents of all members of `packed`, one behind the other; messages call it `name`. Zeros behind a member fill
 /// up a block of a tape or a pipe, and are passed over. read() throws an InputError where a member is damaged or cut
@@ -14,4 +14,4 @@ namespace lockstep::internal {
 /// Whether what a member gave is right, only its end says, which has its checksum.
 std::unique_ptr<ByteSource> gzip_contents(std::string name, std::unique_ptr<ByteSource> packed);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

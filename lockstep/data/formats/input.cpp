@@ -15,7 +15,7 @@
 #include "lockstep/data/formats/compression.h"
 #include "lockstep/data/formats/gzip_bytes.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -225,4 +225,4 @@ uint64_t Input::skip(uint64_t count) {
   return moved;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -12,7 +12,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/process/file_descriptor.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 constexpr const char* kMoreMemory = "give this process more memory, or read fewer steps ahead";
 
@@ -116,4 +116,4 @@ class Input {
   int64_t offset_ = 0;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -11,11 +11,13 @@
 
 #include "lockstep/data/deal/batch_rows.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
-uint32_t short_digest(const data::SourceFile& file) { return static_cast<uint32_t>(file.digest ^ file.digest >> 32); }
+uint32_t short_digest(const lockstep::data::SourceFile& file) {
+  return static_cast<uint32_t>(file.digest ^ file.digest >> 32);
+}
 
 }  // namespace
 
@@ -49,26 +51,26 @@ uint64_t digest_of_whole_file(const std::string& path) {
   return in.bad() ? 0 : digest | 1;
 }
 
-data::SourceFile file_in_memory(const std::string& path, std::string_view bytes) {
+lockstep::data::SourceFile file_in_memory(const std::string& path, std::string_view bytes) {
   return {path, XXH3_64bits(bytes.data(), bytes.size()) | 1};
 }
 
-uint64_t digest_of(const std::vector<data::SourceFile>& files) {
+uint64_t digest_of(const std::vector<lockstep::data::SourceFile>& files) {
   uint64_t digest = files.size();
-  for (const data::SourceFile& file : files) {
+  for (const lockstep::data::SourceFile& file : files) {
     if (file.digest == 0) return 0;
     digest = mixed(digest, file.digest);
   }
   return digest | 1;
 }
 
-std::vector<data::SourceFile> joined_files(std::vector<data::SourceFile> first,
-                                           const std::vector<data::SourceFile>& second) {
+std::vector<lockstep::data::SourceFile> joined_files(std::vector<lockstep::data::SourceFile> first,
+                                                     const std::vector<lockstep::data::SourceFile>& second) {
   first.insert(first.end(), second.begin(), second.end());
   return first;
 }
 
-FilesDigest::FilesDigest(const std::vector<data::SourceFile>& files) {
+FilesDigest::FilesDigest(const std::vector<lockstep::data::SourceFile>& files) {
   uint32_t sum = 0;
   uint32_t weighted = 0;
   for (std::size_t i = 0; i < files.size(); ++i) {
@@ -78,13 +80,13 @@ FilesDigest::FilesDigest(const std::vector<data::SourceFile>& files) {
   both = static_cast<uint64_t>(weighted) << 32 | sum;
 }
 
-std::string FilesDigest::changed_since(uint64_t before, const std::vector<data::SourceFile>& files) const {
+std::string FilesDigest::changed_since(uint64_t before, const std::vector<lockstep::data::SourceFile>& files) const {
   const auto change = static_cast<uint32_t>(both) - static_cast<uint32_t>(before);
   const auto weighted = static_cast<uint32_t>(both >> 32) - static_cast<uint32_t>(before >> 32);
   // First, because a file that was added at the end looks like one that has changed.
   for (std::size_t i = 0; i < files.size(); ++i) {
     if (change != short_digest(files[i])) continue;
-    std::vector<data::SourceFile> others = files;
+    std::vector<lockstep::data::SourceFile> others = files;
     others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
     if (FilesDigest(others).both == before) return fmt::format("'{}' was added", files[i].name);
   }
@@ -99,4 +101,4 @@ std::string FilesDigest::changed_since(uint64_t before, const std::vector<data::
                      files.back().name);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -9,7 +9,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -56,4 +56,4 @@ std::unique_ptr<EpochReader> pinned(std::unique_ptr<EpochReader> reader) {
   return std::make_unique<PinnedReader>(std::move(reader));
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

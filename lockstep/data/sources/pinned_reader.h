@@ -5,7 +5,7 @@
 
 #include "lockstep/data/deal/deal.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// Throws a UsageError unless LibTorch sees a CUDA GPU.
 void require_gpu_to_pin_for();
@@ -15,4 +15,4 @@ void require_gpu_to_pin_for();
 /// stay as they are. A step throws a DataError where no memory can be pinned.
 std::unique_ptr<EpochReader> pinned(std::unique_ptr<EpochReader> reader);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -8,7 +8,7 @@
 
 #include "lockstep/data/formats/records/tensor_bytes.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -63,4 +63,4 @@ std::optional<Batch> sample_of(std::string_view bytes) {
   return sample;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -7,7 +7,7 @@
 
 #include "lockstep/data/batch.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// Input, target and the tensors in `more`: names, dtypes, shapes and elements.
 std::string bytes_of(const Batch& sample);
@@ -15,4 +15,4 @@ std::string bytes_of(const Batch& sample);
 /// beyond their own length.
 std::optional<Batch> sample_of(std::string_view bytes);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

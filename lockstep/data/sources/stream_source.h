@@ -91,26 +91,27 @@ class StreamSource {
 
 }  // namespace lockstep::data
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// Writes positions that contain others.
-void append(data::StreamPosition& position, const data::StreamPosition& inner);
+void append(lockstep::data::StreamPosition& position, const lockstep::data::StreamPosition& inner);
 
 /// Takes positions apart. Throws a UsageError LS-STATE-MISFIT where there is less than expected.
 class PositionParts {
  public:
-  PositionParts(const data::StreamPosition& position, std::string who) : position_(position), who_(std::move(who)) {}
+  PositionParts(const lockstep::data::StreamPosition& position, std::string who)
+      : position_(position), who_(std::move(who)) {}
   int64_t number(int64_t least = 0);
-  data::StreamPosition inner();
+  lockstep::data::StreamPosition inner();
   /// Throws where something is left.
   void end() const;
   /// Throws that error.
   [[noreturn]] void refuse() const;
 
  private:
-  const data::StreamPosition& position_;
+  const lockstep::data::StreamPosition& position_;
   const std::string who_;
   std::size_t next_ = 0;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -11,9 +11,9 @@
 
 namespace lockstep {
 
-namespace internal {
+namespace internal::inline data {
 class BytePairs;
-}
+}  // namespace internal::data
 
 namespace data {
 

@@ -12,7 +12,7 @@
 #include "lockstep/data/deal/batch_rows.h"
 #include "lockstep/data/rows.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -74,7 +74,7 @@ Batch as_rows(const TorchExample& rows) {
 
 void throw_no_size() {
   throw UsageError("LS-OPTION", "from_torch was given a data set whose size() is not known",
-                   "give one that can be read by index; read others as a Stream: data::from_generator");
+                   "give one that can be read by index; read others as a Stream: lockstep::data::from_generator");
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -21,7 +21,7 @@
 
 namespace lockstep {
 
-namespace internal {
+namespace internal::inline data {
 
 /// One torch::data example as a sample.
 struct TorchExample {
@@ -94,7 +94,7 @@ concept MapStyle = requires(D& dataset, c10::ArrayRef<std::size_t> indices) {
 };
 
 template <class D>
-class TorchSource final : public data::Source {
+class TorchSource final : public lockstep::data::Source {
   using Given = std::remove_cvref_t<decltype(std::declval<D&>().get_batch(c10::ArrayRef<std::size_t>()))>;
   using Example = typename ExampleOf<Given>::type;
   static constexpr bool kGivesRows = std::is_same_v<Given, Example>;
@@ -169,7 +169,7 @@ class TorchSource final : public data::Source {
   int64_t size_ = 0;
 };
 
-}  // namespace internal
+}  // namespace internal::data
 
 namespace data {
 

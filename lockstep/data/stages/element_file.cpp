@@ -21,7 +21,7 @@
 #include "lockstep/data/formats/input.h"
 #include "lockstep/data/stages/element_record.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -305,4 +305,4 @@ bool ElementRecording::finish() {
   return give_up(why);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

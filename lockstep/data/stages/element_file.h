@@ -14,7 +14,7 @@
 #include "lockstep/data/batch.h"
 #include "lockstep/data/stages/elements.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// Which data a file is of.
 struct CacheKey {
@@ -95,4 +95,4 @@ class ElementRecording final : public GrowingElements {
   bool is_closed_ = false;               // nothing is added any more; guarded by mutex_
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

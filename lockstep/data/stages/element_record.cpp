@@ -16,7 +16,7 @@
 #include "lockstep/data/sources/sample_bytes.h"
 #include "lockstep/data/stages/elements.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -128,4 +128,4 @@ bool write_at(int file, std::string_view bytes, int64_t offset) {
   return true;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

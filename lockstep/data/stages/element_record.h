@@ -8,7 +8,7 @@
 
 #include "lockstep/data/batch.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 struct RecordHead {
   uint64_t number = 0;
@@ -34,4 +34,4 @@ bool read_at(int file, void* to, std::size_t count, int64_t offset);
 /// False, with errno set, where the system does not take all bytes.
 bool write_at(int file, std::string_view bytes, int64_t offset);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

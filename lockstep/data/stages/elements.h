@@ -10,7 +10,7 @@
 #include "lockstep/data/batch.h"
 #include "lockstep/data/deal/batch_copy.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// Elements of a stream, or samples of a data set. Any thread.
 class Elements {
@@ -64,4 +64,4 @@ class ElementsInMemory final : public GrowingElements {
 /// images whose channels come last.
 void to_kept_form(Batch& element, bool is_kept_in_file);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -8,10 +8,10 @@
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/stages/sample_random.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 struct MapCall {
-  data::MapFunction function;
+  lockstep::data::MapFunction function;
   bool takes_generator = false;
   std::string name = {};
   std::string who = "the function of " + name;  // for messages
@@ -21,4 +21,4 @@ struct MapCall {
 /// and `where()`.
 Batch call_map(const MapCall& call, SampleRandom& random, Batch sample, int64_t id, FunctionRef<std::string()> where);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -22,7 +22,7 @@
 
 namespace lockstep {
 
-namespace internal {
+namespace internal::inline data {
 
 namespace {
 
@@ -31,7 +31,7 @@ thread_local std::vector<std::unique_ptr<RandomStream>> idle_streams;
 
 }  // namespace
 
-SampleRandom::SampleRandom(const data::Pass& pass)
+SampleRandom::SampleRandom(const lockstep::data::Pass& pass)
     : seed_(mixed(pass.seed, mixed(static_cast<uint64_t>(pass.epoch), static_cast<uint64_t>(pass.maps_after)))) {
   static const int intercepted = intercept_random_operators();
   static_cast<void>(intercepted);
@@ -75,7 +75,7 @@ Batch call_map(const MapCall& call, SampleRandom& random, Batch sample, int64_t 
   }
 }
 
-}  // namespace internal
+}  // namespace internal::data
 
 namespace data {
 

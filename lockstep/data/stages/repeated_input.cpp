@@ -5,7 +5,7 @@
 #include "lockstep/core/bytes.h"
 #include "lockstep/core/counted.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 void report_repeated_input(Findings& findings, const std::string& subject, int64_t step,
                            const std::vector<PartDigest>& parts) {
@@ -31,4 +31,4 @@ std::vector<PartDigest> parts_of(std::string_view bytes, int64_t worker) {
   return MessageReader(bytes, worker, "digests of its batches").get_rest<PartDigest>();
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

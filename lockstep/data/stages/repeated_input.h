@@ -7,7 +7,7 @@
 
 #include "lockstep/core/findings.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// What one replica was given.
 struct PartDigest {
@@ -27,4 +27,4 @@ void report_repeated_input(Findings& findings, const std::string& subject, int64
 std::string bytes_of(const std::vector<PartDigest>& parts);
 std::vector<PartDigest> parts_of(std::string_view bytes, int64_t worker);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -8,7 +8,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/data/formats/records/readers.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 bool is_about_sample(const std::exception_ptr& error) {
   try {
@@ -39,4 +39,4 @@ bool loses_rest(const std::exception_ptr& error) {
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

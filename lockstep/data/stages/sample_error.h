@@ -3,7 +3,7 @@
 
 #include <exception>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// Whether an exception that reading a sample has thrown is about the sample. It is not where this process had no
 /// memory, or no file descriptor, left: the sample may be read another time, or by another worker. What the exception
@@ -14,4 +14,4 @@ bool is_about_sample(const std::exception_ptr& error);
 /// is.
 bool loses_rest(const std::exception_ptr& error);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -8,13 +8,13 @@
 #include "lockstep/data/dataset.h"
 #include "lockstep/replica/random_streams.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// While it lives, LibTorch's random operators of this thread draw from the stream of the present sample where they are
 /// given no generator.
 class SampleRandom {
  public:
-  explicit SampleRandom(const data::Pass& pass);
+  explicit SampleRandom(const lockstep::data::Pass& pass);
   ~SampleRandom();
   SampleRandom(const SampleRandom&) = delete;
   SampleRandom& operator=(const SampleRandom&) = delete;
@@ -30,4 +30,4 @@ class SampleRandom {
   std::optional<RandomScope> scope_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

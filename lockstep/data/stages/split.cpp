@@ -15,7 +15,7 @@
 #include "lockstep/data/deal/plan.h"
 #include "lockstep/data/rows.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -121,4 +121,4 @@ PerReplica<Batch> split(const std::vector<NamedTensor>& tensors, const SplitOpti
   return PerReplica<Batch>(std::move(parts), first_replica);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

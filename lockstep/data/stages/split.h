@@ -23,7 +23,7 @@ struct SplitOptions {
   std::map<std::string, int64_t> axes = {};
 };
 
-namespace internal {
+namespace internal::inline data {
 
 /// A tensor, and what it is called: "input" and "target" are those members of Batch, other names stand in Batch::more.
 struct NamedTensor {
@@ -39,5 +39,5 @@ std::vector<NamedTensor> named(const std::map<std::string, at::Tensor>& tensors)
 PerReplica<Batch> split(const std::vector<NamedTensor>& tensors, const SplitOptions& options, int64_t num_replicas,
                         ReplicaId first_replica, int64_t num_local_replicas);
 
-}  // namespace internal
+}  // namespace internal::data
 }  // namespace lockstep

@@ -45,13 +45,13 @@ class Stage : public Source {
 
 }  // namespace lockstep::data
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
-/// Reads from a source and checks that the result is what was asked for: see data::Dataset::read.
-Batch read_checked(const data::Source& source, std::span<const int64_t> ids);
+/// Reads from a source and checks that the result is what was asked for: see lockstep::data::Dataset::read.
+Batch read_checked(const lockstep::data::Source& source, std::span<const int64_t> ids);
 
 /// A stage whose samples are samples of its upstream source: it maps their numbers.
-class IndexStage : public data::Stage {
+class IndexStage : public lockstep::data::Stage {
  public:
   using Stage::Stage;
   Batch read(std::span<const int64_t> ids) const override;
@@ -70,7 +70,7 @@ class IndexStage : public data::Stage {
 };
 
 /// A stage whose sample at a place is made of the one at the same place of its upstream source.
-class EachStage : public data::Stage {
+class EachStage : public lockstep::data::Stage {
  public:
   using Stage::Stage;
   std::string name_of(int64_t id) const override { return upstream().name_of(id); }
@@ -83,4 +83,4 @@ void check_count(const char* call, int64_t count, int64_t least);
 /// Throws the UsageError of a shard that there cannot be.
 void check_shard(const char* call, int64_t count, int64_t index);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

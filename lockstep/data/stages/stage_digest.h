@@ -7,7 +7,7 @@
 
 #include "lockstep/data/deal/batch_rows.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// The digest of a stage of this kind, and with these numbers, behind data with the digest `upstream`. 0, where nothing
 /// is known but the size, stays 0, and nothing else becomes 0.
@@ -24,4 +24,4 @@ inline uint64_t joined_digest(uint64_t first, uint64_t second) {
   return first == 0 && second == 0 ? 0 : mixed(first, second) | 1;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -9,7 +9,7 @@
 #include "lockstep/core/counted.h"
 #include "lockstep/data/deal/batch_rows.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 struct StageTimes::Thread {
   StageTimes* times = nullptr;
@@ -110,8 +110,8 @@ std::string StageTimes::slowest() const {
                      seconds(is_one ? times[most.slowest] : most.time), seconds(all));
 }
 
-int StageTimes::stage_of(const data::Source& source, int around) {
-  const std::pair<const data::Source*, const std::type_info*> key{&source, &typeid(source)};
+int StageTimes::stage_of(const lockstep::data::Source& source, int around) {
+  const std::pair<const lockstep::data::Source*, const std::type_info*> key{&source, &typeid(source)};
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     // A source that takes the place of another of its type in memory is the same stage in another round of repeat().
@@ -152,7 +152,7 @@ StageReading::~StageReading() {
   this_thread = thread_->outer;
 }
 
-StageScope::StageScope(const data::Source& source) : thread_(this_thread) {
+StageScope::StageScope(const lockstep::data::Source& source) : thread_(this_thread) {
   if (!thread_) return;
   before_ = thread_->move_to(thread_->times->stage_of(source, thread_->stage.load(std::memory_order_relaxed)));
 }
@@ -172,11 +172,11 @@ StageScope::~StageScope() {
 }
 
 /// Counts the time of another reader.
-class StageReader final : public data::StreamReader {
+class StageReader final : public lockstep::data::StreamReader {
  public:
-  explicit StageReader(std::shared_ptr<const data::StreamSource> source) : source_(std::move(source)) {}
+  explicit StageReader(std::shared_ptr<const lockstep::data::StreamSource> source) : source_(std::move(source)) {}
 
-  void open(const data::StreamPass& pass, const data::StreamPosition& position) {
+  void open(const lockstep::data::StreamPass& pass, const lockstep::data::StreamPosition& position) {
     in_stage([&] {
       reader_ = source_->open(pass, position);
       return true;
@@ -185,7 +185,7 @@ class StageReader final : public data::StreamReader {
   bool next(Batch& element) override {
     return in_stage([&] { return reader_->next(element); });
   }
-  data::StreamPosition position() const override { return reader_->position(); }
+  lockstep::data::StreamPosition position() const override { return reader_->position(); }
 
  private:
   template <class Work>
@@ -194,7 +194,7 @@ class StageReader final : public data::StreamReader {
     if (!thread) return work();
     if (times_ != thread->times) {
       times_ = thread->times;
-      const data::StreamSource& source = *source_;
+      const lockstep::data::StreamSource& source = *source_;
       stage_ = times_->stage_named(source.describe(), typeid(source), thread->stage.load(std::memory_order_relaxed));
     }
     struct Back {
@@ -205,17 +205,18 @@ class StageReader final : public data::StreamReader {
     return work();
   }
 
-  const std::shared_ptr<const data::StreamSource> source_;
-  std::unique_ptr<data::StreamReader> reader_;
+  const std::shared_ptr<const lockstep::data::StreamSource> source_;
+  std::unique_ptr<lockstep::data::StreamReader> reader_;
   StageTimes* times_ = nullptr;  // those that know it by the number `stage_`
   int stage_ = 0;
 };
 
-std::unique_ptr<data::StreamReader> open_stage(const std::shared_ptr<const data::StreamSource>& source,
-                                               const data::StreamPass& pass, const data::StreamPosition& position) {
+std::unique_ptr<lockstep::data::StreamReader> open_stage(
+    const std::shared_ptr<const lockstep::data::StreamSource>& source, const lockstep::data::StreamPass& pass,
+    const lockstep::data::StreamPosition& position) {
   auto reader = std::make_unique<StageReader>(source);
   reader->open(pass, position);
   return reader;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -15,7 +15,7 @@
 
 #include "lockstep/data/sources/stream_source.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// The times of one pipeline. A thread that goes from one stage to another reads a clock that counts in ticks of a few
 /// milliseconds, and comes here only where a tick has passed. So a stage costs some nanoseconds, and one that is a
@@ -44,7 +44,7 @@ class StageTimes {
     uint64_t kind = 0;  // its type and those of the stages around it: streams that are read in turn are of one kind
     int64_t time = 0;   // in nanoseconds
   };
-  int stage_of(const data::Source& source, int around);
+  int stage_of(const lockstep::data::Source& source, int around);
   int stage_named(std::string name, const std::type_info& type, int around);
   void join(Thread& thread);
   void leave(Thread& thread);
@@ -56,7 +56,7 @@ class StageTimes {
   int64_t begin_ = 0;
   std::deque<Stage> stages_{Stage{}};  // the first one is what belongs to no stage
   std::unordered_map<std::string, int> by_name_;
-  std::map<std::pair<const data::Source*, const std::type_info*>, int> by_source_;
+  std::map<std::pair<const lockstep::data::Source*, const std::type_info*>, int> by_source_;
   std::vector<Thread*> threads_;
 };
 
@@ -84,7 +84,7 @@ class StageReading {
 /// While it lives, this thread is in a stage of the pipeline that it reads for, if it does.
 class StageScope {
  public:
-  explicit StageScope(const data::Source& source);
+  explicit StageScope(const lockstep::data::Source& source);
   /// One that is no source, by what the warning calls it.
   explicit StageScope(const std::string& name);
   ~StageScope();
@@ -100,7 +100,8 @@ class StageScope {
 };
 
 /// `source->open(pass, position)`, whose reader counts as a stage.
-std::unique_ptr<data::StreamReader> open_stage(const std::shared_ptr<const data::StreamSource>& source,
-                                               const data::StreamPass& pass, const data::StreamPosition& position);
+std::unique_ptr<lockstep::data::StreamReader> open_stage(
+    const std::shared_ptr<const lockstep::data::StreamSource>& source, const lockstep::data::StreamPass& pass,
+    const lockstep::data::StreamPosition& position);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

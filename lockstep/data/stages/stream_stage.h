@@ -11,13 +11,13 @@
 #include "lockstep/data/stages/stage_times.h"
 #include "lockstep/data/stream.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// A stage that passes on what it does not change. A stage whose elements are not those of its upstream one by one
 /// cannot be read in shards: it overrides num_shards().
-class StreamStage : public data::StreamSource {
+class StreamStage : public lockstep::data::StreamSource {
  public:
-  explicit StreamStage(const data::Stream& upstream) : upstream_(upstream.source()) {}
+  explicit StreamStage(const lockstep::data::Stream& upstream) : upstream_(upstream.source()) {}
   int64_t num_shards() const override { return upstream_->num_shards(); }
   /// A stage that gives other ids than its upstream overrides it.
   std::string name_of(int64_t id) const override { return upstream_->name_of(id); }
@@ -29,16 +29,16 @@ class StreamStage : public data::StreamSource {
   int64_t elements_in_memory() const override { return upstream_->elements_in_memory(); }
 
  protected:
-  const data::StreamSource& upstream() const { return *upstream_; }
-  const std::shared_ptr<const data::StreamSource>& shared_upstream() const { return upstream_; }
+  const lockstep::data::StreamSource& upstream() const { return *upstream_; }
+  const std::shared_ptr<const lockstep::data::StreamSource>& shared_upstream() const { return upstream_; }
   /// A reader of the upstream, which counts as a stage.
-  std::unique_ptr<data::StreamReader> open_upstream(const data::StreamPass& pass,
-                                                    const data::StreamPosition& position) const {
+  std::unique_ptr<lockstep::data::StreamReader> open_upstream(const lockstep::data::StreamPass& pass,
+                                                              const lockstep::data::StreamPosition& position) const {
     return open_stage(upstream_, pass, position);
   }
 
  private:
-  const std::shared_ptr<const data::StreamSource> upstream_;
+  const std::shared_ptr<const lockstep::data::StreamSource> upstream_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -5,7 +5,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/switches.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 AskedForm AskedForm::of(UpdateForm form, WireFormat wire) {
   return {.form = form,
@@ -22,4 +22,4 @@ void AskedForm::require_no_host_memory(const std::string& optimizer, const std::
       "ask for another form, or for auto: see docs/multi-worker.md");
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

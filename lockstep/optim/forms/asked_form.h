@@ -6,7 +6,7 @@
 #include "lockstep/core/tuning/update_form.h"
 #include "lockstep/core/tuning/wire_format.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 struct AskedForm {
   UpdateForm form = UpdateForm::kAuto;
@@ -23,4 +23,4 @@ struct AskedForm {
   void require_no_host_memory(const std::string& optimizer, const std::string& why) const;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

@@ -5,7 +5,7 @@
 #include "lockstep/variable/kinds/mirrored_state.h"
 #include "lockstep/variable/value_digests.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 void compare_values(const ReplicaGroup& group, const std::string& name, std::span<MirroredState* const> states) {
   ValueDigests digests(group);
@@ -21,4 +21,4 @@ void compare_values(const ReplicaGroup& group, const std::string& name, std::spa
   digests.require_equal(all, "optimizer.step");
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

@@ -7,7 +7,7 @@
 #include "lockstep/optim/forms/stages.h"
 #include "lockstep/replica/replica_group.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 EveryWorkerForm::EveryWorkerForm(UpdateWork& work, const AskedForm& asked, std::string why_not_shared)
     : Form(work),
@@ -64,4 +64,4 @@ FormOfVariable EveryWorkerForm::of_variable(std::size_t i) const {
   return {fmt::format("sums{}{}", numbers, travelled.during_backward ? ", during backward" : ""), travelled.bytes};
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

@@ -6,7 +6,7 @@
 #include "lockstep/exchange/gradient_exchange.h"
 #include "lockstep/optim/forms/form.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 /// Leaves: gradient_exchange.h brings the other workers' part of each sum here. Blocks: all. New values are written
 /// over the old ones, once every worker has all sums.
@@ -41,4 +41,4 @@ class EveryWorkerForm final : public Form {
   GradientExchange exchange_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

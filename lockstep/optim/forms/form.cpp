@@ -11,7 +11,7 @@
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/kinds/mirrored_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 std::unique_ptr<Form> form_at_once(UpdateWork& work, const AskedForm& asked, Slots slots,
                                    const std::vector<std::vector<double>>& initial) {
@@ -63,4 +63,4 @@ void Form::leave_halves() {
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

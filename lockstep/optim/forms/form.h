@@ -12,7 +12,7 @@
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/optim/update_work.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 class SlicedSlots;
 class StageTables;
@@ -92,4 +92,4 @@ std::unique_ptr<Form> form_at_once(UpdateWork& work, const AskedForm& asked, Slo
 /// The form that all workers choose together. Throws what HostUpdate::agree() throws.
 std::unique_ptr<Form> agree_on_form(UpdateWork& work, const AskedForm& asked);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

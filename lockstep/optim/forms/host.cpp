@@ -10,7 +10,7 @@
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/kinds/mirrored_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 OneHostForm::OneHostForm(UpdateWork& work, std::unique_ptr<HostUpdate> host) : Form(work), host_(std::move(host)) {
   work.parts.push_back({FusedUpdate(work.targets, {0, num_leaves()}, host_->lanes(), host_->squares())});
@@ -91,4 +91,4 @@ FormOfVariable SeveralHostsForm::of_variable(std::size_t i) const {
   return {fmt::format("host memory, {} between hosts", as), travelled.bytes};
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

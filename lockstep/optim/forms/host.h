@@ -7,7 +7,7 @@
 #include "lockstep/optim/forms/form.h"
 #include "lockstep/optim/forms/host_update.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 /// On one host. Leaves: partial sums, or factors, lie in the host's memory. Blocks: a share for each lane of all
 /// workers. New values go into the other half of each value's memory, and are valid when all have voted and moved.
@@ -58,4 +58,4 @@ class SeveralHostsForm final : public OneHostForm {
   SumsBetweenHosts& sums() { return *host_->gradients().sums_between_hosts(); }
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

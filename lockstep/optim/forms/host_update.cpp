@@ -21,7 +21,7 @@
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/kinds/mirrored_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 namespace {
 
@@ -290,4 +290,4 @@ void HostUpdate::move(const FusedUpdate& update, int lane, int num_lanes) const 
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

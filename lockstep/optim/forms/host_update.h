@@ -13,10 +13,14 @@
 #include "lockstep/optim/forms/asked_form.h"
 #include "lockstep/optim/fused_update.h"
 
-namespace lockstep::internal {
-
+namespace lockstep::internal::inline gradient {
 class GradientTable;
+}  // namespace lockstep::internal::gradient
+namespace lockstep::internal::inline replica {
 class ReplicaGroup;
+}  // namespace lockstep::internal::replica
+
+namespace lockstep::internal::inline optim {
 
 /// An update that the workers of each host share. Weights with their checksums, and slots, lie in memory that all
 /// workers map, each in two halves. In a step each worker updates its share of the blocks: it reads the one half, and
@@ -67,4 +71,4 @@ class HostUpdate {
   HostGradients gradients_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

@@ -3,7 +3,7 @@
 #include "lockstep/optim/forms/stages.h"
 #include "lockstep/replica/replica_group.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 namespace {
 
@@ -59,4 +59,4 @@ FormOfVariable SlicedForm::of_variable(std::size_t i) const {
   return {travelled.as == Travelled::As::kFactors ? "slices, from factors" : "slices", travelled.bytes};
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

@@ -7,7 +7,7 @@
 #include "lockstep/optim/forms/form.h"
 #include "lockstep/optim/forms/sliced_update.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 /// Leaves: every worker gets the partial sums of its slices, or factors. Blocks: those of its slices. New weights are
 /// computed aside and sent to all; when all have voted, each writes all of them, and the slots of its slices.
@@ -42,4 +42,4 @@ class SlicedForm final : public Form {
   SlicedUpdate sliced_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

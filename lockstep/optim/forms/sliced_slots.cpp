@@ -15,7 +15,7 @@
 #include "lockstep/optim/forms/compare_values.h"
 #include "lockstep/replica/replica_group.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 namespace {
 
@@ -248,4 +248,4 @@ void SlicedSlots::exchange_together(const std::vector<Slot>& slots, const Wanted
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

@@ -12,9 +12,11 @@
 #include "lockstep/optim/fused_update.h"
 #include "lockstep/variable/kinds/mirrored_state.h"
 
-namespace lockstep::internal {
-
+namespace lockstep::internal::inline replica {
 class ReplicaGroup;
+}  // namespace lockstep::internal::replica
+
+namespace lockstep::internal::inline optim {
 
 /// The slots keep their full shape, in memory that the system gives page by page (memory/lazy_zeros.h): a worker writes
 /// its own slices, so that the others' take no memory. A slot is *sliced* while it is so. A program that asks for all
@@ -90,4 +92,4 @@ class SlicedSlots {
   std::vector<Slot> slots_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

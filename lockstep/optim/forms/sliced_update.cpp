@@ -20,7 +20,7 @@
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/kinds/mirrored_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 namespace {
 
@@ -305,4 +305,4 @@ Travelled SlicedUpdate::travelled(std::size_t i) const {
   return travelled;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

@@ -22,9 +22,11 @@
 #include "lockstep/optim/forms/sliced_slots.h"
 #include "lockstep/optim/fused_update.h"
 
-namespace lockstep::internal {
-
+namespace lockstep::internal::inline replica {
 class ReplicaGroup;
+}  // namespace lockstep::internal::replica
+
+namespace lockstep::internal::inline optim {
 
 /// Every worker has all weights. In a step each one gets the others' partial sums of its slices (or their factors),
 /// computes the new weights of its slices, and sends them to all. No weight, and nothing of the own slices of slots, is
@@ -127,4 +129,4 @@ class SlicedUpdate {
   std::vector<FusedUpdate::ForeignWrite> foreign_writes_;  // in others' slices, in this step; guarded by mutex_
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

@@ -10,7 +10,7 @@
 #include "lockstep/optim/optimizer_step.h"
 #include "lockstep/replica/meeting.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 // A stage of a form: member function `Member` of the form, `void f()` or `void f(int lane, int num_lanes)`.
 
@@ -97,4 +97,4 @@ class StageTables {
   std::array<Table, 4> tables_{};
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

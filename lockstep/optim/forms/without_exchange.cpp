@@ -3,7 +3,7 @@
 #include "lockstep/optim/forms/stages.h"
 #include "lockstep/replica/replica_group.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 // One process.
 
@@ -74,4 +74,4 @@ std::string ReducerForm::text() const {
 
 FormOfVariable ReducerForm::of_variable(std::size_t) const { return {"sums, one by one", -1}; }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

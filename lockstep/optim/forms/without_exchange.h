@@ -8,7 +8,7 @@
 
 #include "lockstep/optim/forms/form.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 /// An update of this process alone: it adds its replicas' own gradients in tree order, updates all blocks, and writes
 /// new values over the old ones.
@@ -49,4 +49,4 @@ class ReducerForm final : public Form {
   const AskedForm asked_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

@@ -2,7 +2,7 @@
 
 #include "lockstep/optim/loops/update_block.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 template <class T>
 double write_clipped(const GradientSum<T>& sum, int64_t count, const Clip& clip, T* to) {
@@ -23,4 +23,4 @@ double write_clipped(const GradientSum<T>& sum, int64_t count, const Clip& clip,
 template double write_clipped(const GradientSum<float>&, int64_t, const Clip&, float*);
 template double write_clipped(const GradientSum<double>&, int64_t, const Clip&, double*);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <limits>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 struct Clip {
   double factor = 1;                                      // the gradient is multiplied by it
@@ -25,4 +25,4 @@ struct GradientSum {
 template <class T>
 double write_clipped(const GradientSum<T>& sum, int64_t count, const Clip& clip, T* to);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

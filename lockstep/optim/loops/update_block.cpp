@@ -3,7 +3,7 @@
 
 #include "lockstep/core/loops/simd.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 LOCKSTEP_IN_EACH_SIMD(template <class T> UpdateBlock update_block(UpdateKind kind);
                       template <class T> void measure_block(BlockUpdate& block);)
@@ -23,4 +23,4 @@ template UpdateBlock update_block<double>(UpdateKind);
 template MeasureBlock measure_block<float>();
 template MeasureBlock measure_block<double>();
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 /// The arithmetic of an update. Each is LibTorch's torch::optim rule of the same options.
 enum class UpdateKind {
@@ -73,4 +73,4 @@ UpdateBlock update_block(UpdateKind kind);
 template <class T>
 MeasureBlock measure_block();
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

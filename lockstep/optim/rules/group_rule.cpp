@@ -17,7 +17,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/optim/rules/option_checks.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 namespace {
 
@@ -324,4 +324,4 @@ std::unique_ptr<GroupRule> make_rule(const UpdateRuleOptions& options) {
   return std::make_unique<OwnRule>(options);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

@@ -11,7 +11,7 @@
 #include "lockstep/optim/rules/rule_options.h"
 #include "lockstep/optim/rules/update_rule.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 /// The options that can be set between steps.
 struct RuleSettings {
@@ -81,4 +81,4 @@ std::string text_of(const std::vector<std::unique_ptr<GroupRule>>& rules);
 /// A UsageError for a learning rate that is negative or not finite.
 void check_learning_rate(double learning_rate);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

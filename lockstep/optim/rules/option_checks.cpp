@@ -7,7 +7,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/optim/optimizer.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 void require_option(bool valid, std::string_view who, std::string_view option, double value, const char* remedy) {
   if (!valid) throw UsageError("LS-OPTION", fmt::format("{} was given {} = {}", who, option, value), remedy);
@@ -40,4 +40,4 @@ void check(const StepOptions& options) {
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

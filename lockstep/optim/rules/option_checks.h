@@ -8,7 +8,7 @@ namespace lockstep {
 
 struct StepOptions;
 
-namespace internal {
+namespace internal::inline optim {
 
 // Each throws a UsageError (LS-OPTION) that says who was given which value of which option, and what to give instead.
 
@@ -24,5 +24,5 @@ void check_count(std::string_view who, std::string_view option, int64_t count, i
 /// Unless both limits on gradients are positive, and at most one of them is set.
 void check(const StepOptions& options);
 
-}  // namespace internal
+}  // namespace internal::optim
 }  // namespace lockstep

@@ -16,7 +16,7 @@ namespace lockstep {
 struct UpdateRuleOptions;
 }
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline optim {
 
 /// The caller's options for an optimizer that has a rule; it owns nothing.
 using RuleOptions =
@@ -27,4 +27,4 @@ using RuleOptions =
 template <class Options>
 constexpr bool kHasRule = std::is_constructible_v<RuleOptions, const Options*>;
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::optim

@@ -60,11 +60,11 @@ Schedule sequence(std::vector<SequencePart> parts);
 
 }  // namespace schedules
 
-namespace internal {
+namespace internal::inline optim {
 
 /// The rate of step k. A UsageError that names the optimizer and the step where it is negative or not finite.
 double rate_of(const Schedule& schedule, int64_t k, const std::string& optimizer);
 
-}  // namespace internal
+}  // namespace internal::optim
 
 }  // namespace lockstep

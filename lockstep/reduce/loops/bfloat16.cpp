@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline reduce {
 
 void to_bfloat16(const float* from, int64_t count, Bfloat16* to) {
   constexpr uint32_t kSign = 0x80000000;
@@ -22,4 +22,4 @@ void from_bfloat16(const Bfloat16* from, int64_t count, float* to) {
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::reduce

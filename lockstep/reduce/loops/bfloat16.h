@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline reduce {
 
 /// The bits of a bfloat16.
 using Bfloat16 = uint16_t;
@@ -13,4 +13,4 @@ void to_bfloat16(const float* from, int64_t count, Bfloat16* to);
 /// Exact.
 void from_bfloat16(const Bfloat16* from, int64_t count, float* to);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::reduce

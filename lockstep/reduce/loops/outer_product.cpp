@@ -3,7 +3,7 @@
 
 #include "lockstep/core/loops/simd.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline reduce {
 
 #if defined(LOCKSTEP_WIDE_SIMD)
 namespace avx2_fma {
@@ -22,4 +22,4 @@ OuterProduct outer_product() {
   return nullptr;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::reduce

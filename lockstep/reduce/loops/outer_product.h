@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline reduce {
 
 /// Factors are packed so that a tile of the gradient reads memory in order: `left` in groups of kLeftGroup rows,
 /// [group][sample][kLeftGroup], and `right` in panels of kRightPanel columns, [panel][sample][kRightPanel]. The last
@@ -40,4 +40,4 @@ using OuterProduct = void (*)(const OuterProductWork& work);
 /// depend on the choice.
 OuterProduct outer_product();
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::reduce

@@ -9,7 +9,7 @@
 #include <emmintrin.h>
 #endif
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline reduce {
 
 /// Copies of more bytes in all than this should go past the caches: it is about the size of the last cache of a server.
 /// It decides speed alone.
@@ -44,4 +44,4 @@ inline void end_stream_copies() {
 #endif
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::reduce

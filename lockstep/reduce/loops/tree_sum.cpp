@@ -3,7 +3,7 @@
 
 #include "lockstep/core/loops/simd.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline reduce {
 
 LOCKSTEP_IN_EACH_SIMD(template <class T> const T* tree_sum(const T* const* inputs, int64_t replicas, int64_t offset,
                                                            int64_t count, T* scratch);
@@ -26,4 +26,4 @@ template TreeSum<int64_t> tree_sum<int64_t>();
 template StreamTreeSum<float> stream_tree_sum<float>();
 template StreamTreeSum<double> stream_tree_sum<double>();
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::reduce

@@ -5,7 +5,7 @@
 
 #include "lockstep/reduce/addition_order.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline reduce {
 
 /// How many elements are summed at a time, so that the sums between two additions stay in the first-level cache.
 inline constexpr int64_t kSumBlock = 2048;
@@ -44,4 +44,4 @@ inline constexpr uintptr_t kStreamAlignment = 64;
 template <class T>
 StreamTreeSum<T> stream_tree_sum();
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::reduce

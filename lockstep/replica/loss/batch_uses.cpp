@@ -2,7 +2,7 @@
 
 #include <exception>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 RunBatches::RunBatches(BatchUses& all, const std::vector<BatchKey>& keys, bool evaluates)
     : all_(all), evaluates_(evaluates), exceptions_(std::uncaught_exceptions()) {
@@ -34,4 +34,4 @@ void BatchUses::forget(const std::vector<BatchKey>& keys) {
   for (const BatchKey key : keys) open_.erase(key);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 /// What became of one global batch. Any thread.
 struct BatchUse {
@@ -58,4 +58,4 @@ class BatchUses {
   std::atomic<bool> has_optimizer_{false};
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

@@ -13,7 +13,7 @@
 #include "lockstep/core/loops/checksum.h"
 #include "lockstep/core/node_shape.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 namespace {
 
@@ -79,4 +79,4 @@ LossGraph look_at_graph(Node& root, int64_t rows) {
   return found;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

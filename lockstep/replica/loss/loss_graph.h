@@ -7,7 +7,7 @@ namespace torch::autograd {
 struct Node;
 }
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 /// The operators next to a loss, by names and shapes alone.
 struct LossGraph {
@@ -23,4 +23,4 @@ struct LossGraph {
 /// Reads the graph behind a loss, whose node is `root`, of a part with so many rows. Calls nothing of it.
 LossGraph look_at_graph(torch::autograd::Node& root, int64_t rows);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

@@ -14,7 +14,7 @@
 
 #include "lockstep/core/torch_compat.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 namespace {
 
@@ -125,4 +125,4 @@ bool is_seen_not_finite(const at::Tensor& loss) {
 
 at::Tensor zero_that_keeps_graph(const at::Tensor& loss) { return ZeroThatKeepsGraph::apply(loss); }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

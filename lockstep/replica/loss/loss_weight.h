@@ -10,7 +10,7 @@
 
 #include "lockstep/replica/loss/loss_graph.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 /// How many losses that scale_loss has weighed a replica's backwards have gone through, and how many of these had a
 /// weight above 0. The counts only grow: what lies between two moments is the difference of two counts.
@@ -103,4 +103,4 @@ bool is_seen_not_finite(const at::Tensor& loss);
 /// from it visits the graph, so that the meeting points in it are kept, and gives no gradient to any tensor.
 at::Tensor zero_that_keeps_graph(const at::Tensor& loss);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

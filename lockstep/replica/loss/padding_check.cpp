@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 namespace {
 
@@ -135,4 +135,4 @@ bool depends_on_padding(const at::Tensor& loss, int64_t rows, int64_t samples) t
   return false;  // such as of a graph whose tensors were changed: the program's own backward says that better
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

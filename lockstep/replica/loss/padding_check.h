@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 /// Whether `loss` was computed from tensors of `rows` rows, and its gradient with respect to each of them is not zero
 /// beyond the first `samples` rows: then it is no mean over the samples. It computes these gradients a second time,
@@ -13,4 +13,4 @@ namespace lockstep::internal {
 /// as a function of the program's own or a tensor with hooks, it says false. It leaves the graph as it is.
 bool depends_on_padding(const at::Tensor& loss, int64_t rows, int64_t samples);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

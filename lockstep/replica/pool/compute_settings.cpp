@@ -7,7 +7,7 @@
 
 #include "lockstep/replica/pool/shared_setting.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 namespace {
 
@@ -89,4 +89,4 @@ ComputeSettingsGuard::~ComputeSettingsGuard() {
   if (openblas_ != 0) library.openblas->end(openblas_);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

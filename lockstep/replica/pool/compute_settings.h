@@ -10,7 +10,7 @@
 
 #include "lockstep/core/denormals.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 struct ComputeSettings {
   int threads = 1;  // intra-op threads
@@ -39,4 +39,4 @@ class ComputeSettingsGuard {
   int openblas_ = 0;  // 0: not touched
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

@@ -13,7 +13,7 @@
 
 #include "lockstep/core/process/control_group.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 namespace {
 
@@ -164,4 +164,4 @@ bool set_affinity_of_this_thread(const std::vector<int>& cores) {
   return sched_setaffinity(0, sizeof mask, &mask) == 0;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

@@ -11,7 +11,7 @@
 
 #include "lockstep/replica/topology.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 /// The cores that this process may use, in ascending order; at least one. They are the affinity of the main thread, as
 /// the user or the system set it. Where a run in progress holds that thread on one lane's core, or OpenMP has bound it
@@ -59,4 +59,4 @@ class CoreHold {
 /// Sets the calling thread's affinity; returns whether the system allowed it.
 bool set_affinity_of_this_thread(const std::vector<int>& cores);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

@@ -5,7 +5,7 @@
 
 #include "lockstep/replica/pool/replica_pool.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 void ReplicaPool::require_threads() const {
   if (!process_.is_in_child()) return;
@@ -20,4 +20,4 @@ void ReplicaPool::forget_threads() {
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

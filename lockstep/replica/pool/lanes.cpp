@@ -11,7 +11,7 @@
 #include "lockstep/core/device.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 namespace {
 
@@ -77,4 +77,4 @@ LanePlan plan_lanes(const Topology& topology, Host host, const ComputeSettings& 
   return plan;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

@@ -11,7 +11,7 @@
 #include "lockstep/replica/pool/cores.h"
 #include "lockstep/replica/topology.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 /// A lane is a turn on the cores that at most one of its replicas holds at a time. Replicas are dealt to the lanes in
 /// blocks.
@@ -43,4 +43,4 @@ struct LanePlan {
 /// thread is a UsageError too.
 LanePlan plan_lanes(const Topology& topology, Host host, const ComputeSettings& compute);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

@@ -10,7 +10,7 @@
 #include "lockstep/comm/join/this_host.h"
 #include "lockstep/comm/rounds.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 int64_t workers_before_on_cores(Rounds& rounds, const std::vector<int>& cores) {
   if (rounds.num_workers() == 1) return 0;
@@ -26,4 +26,4 @@ int64_t workers_before_on_cores(Rounds& rounds, const std::vector<int>& cores) {
   return before;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

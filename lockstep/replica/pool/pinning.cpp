@@ -9,7 +9,7 @@
 
 #include "lockstep/core/log.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 namespace {
 
@@ -47,4 +47,4 @@ CallerPin::~CallerPin() {
   if (narrow_) set_affinity(before_);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

@@ -8,7 +8,7 @@
 #include "lockstep/replica/pool/cores.h"
 #include "lockstep/replica/pool/lanes.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 /// Pins the calling thread, which belongs to the library, to its lane's cores for good. Where lanes are not pinned, it
 /// may use all cores of the process afterwards, because the thread that made it may have been narrowed. Where the
@@ -32,4 +32,4 @@ class CallerPin {
   std::optional<WideAffinity> narrow_;  // while the thread is held
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

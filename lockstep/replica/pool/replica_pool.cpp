@@ -15,7 +15,7 @@
 #include "lockstep/replica/pool/compute_settings.h"
 #include "lockstep/replica/pool/pinning.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 namespace {
 
@@ -349,4 +349,4 @@ void ReplicaPool::sleep_for_good_if_abandoned() const {
   for (;;) pause();  // until the process has ended
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

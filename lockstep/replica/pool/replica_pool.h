@@ -26,7 +26,7 @@
 #include "lockstep/replica/pool/round.h"
 #include "lockstep/replica/pool/turn.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 /// Thrown out of a meeting point when another replica failed; unwinds the step. It is a std::exception, because any
 /// other exception that passes through LibTorch's autograd engine leaves the engine of that thread unusable. A step
@@ -192,4 +192,4 @@ class ReplicaPool {
   std::string reason_;  // guarded by reason_mutex_
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

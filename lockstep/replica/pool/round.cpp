@@ -8,7 +8,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 namespace {
 
@@ -105,4 +105,4 @@ std::vector<std::string> places_of(std::span<const Arrival> arrivals) {
   return places;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

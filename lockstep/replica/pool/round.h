@@ -14,7 +14,7 @@
 #include "lockstep/core/ids.h"
 #include "lockstep/replica/meeting.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 /// What one replica has come to.
 struct Arrival {
@@ -59,4 +59,4 @@ bool are_equal_places(const std::source_location& a, const std::source_location&
 /// Where the local replicas, which all wait at meetings, made their calls, as texts. Empty where one is not known.
 std::vector<std::string> places_of(std::span<const Arrival> arrivals);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

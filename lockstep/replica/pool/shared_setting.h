@@ -5,7 +5,7 @@
 #include <mutex>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 /// Sets the number for the length of each request. Requests may overlap in any way: the one that began last counts, and
 /// after all have ended the number is again what it was before the first. Any thread may call.
@@ -41,4 +41,4 @@ class SharedSetting {
   int before_ = 0;             // the number before the first of them
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

@@ -8,7 +8,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/replica/pool/replica_pool.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 namespace {
 
@@ -64,4 +64,4 @@ void ReplicaPool::report_stall() const {
                                       missing.empty() ? "none" : missing));
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

@@ -9,7 +9,7 @@
 #include <climits>
 #include <ctime>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 namespace {
 
@@ -87,4 +87,4 @@ void Epoch::wait_while(uint32_t seen, Patience patience, OnStall on_stall) {
   sleepers_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

@@ -10,7 +10,7 @@
 
 #include "lockstep/core/function_ref.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
 
 /// Called each time a wait has lasted another stall_interval(); it reports which replicas are missing. Must not throw.
 using OnStall = FunctionRef<void()>;
@@ -92,4 +92,4 @@ class LaneBarrier {
   Epoch generation_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::replica

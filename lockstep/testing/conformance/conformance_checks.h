@@ -20,7 +20,7 @@
 #include "lockstep/testing/finding.h"
 #include "lockstep/testing/local_replicas.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline testing {
 
 /// The workers of a check that are threads of the test: each makes the same strategies in the same order, and meets
 /// the others in each of them.
@@ -150,4 +150,4 @@ void expect_usage_error_in_step(Strategy& strategy, std::string_view what, Step 
   expect_error<UsageError>(what, "a UsageError", nested_in(what, found), parts);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::testing

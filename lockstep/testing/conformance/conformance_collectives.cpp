@@ -9,7 +9,7 @@
 
 #include "lockstep/testing/conformance/conformance_checks.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline testing {
 
 at::Tensor small_integers(int64_t replica, at::IntArrayRef shape, at::ScalarType type) {
   int64_t count = 1;
@@ -286,4 +286,4 @@ constexpr std::array<StrategyCheck, 1> kNumbersChecks{{
 std::span<const StrategyCheck> collectives_checks() { return kCollectivesChecks; }
 std::span<const StrategyCheck> numbers_checks() { return kNumbersChecks; }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::testing

@@ -10,7 +10,7 @@
 
 #include "lockstep/testing/conformance/conformance_checks.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline testing {
 
 namespace {
 
@@ -213,4 +213,4 @@ constexpr std::array<StrategyCheck, 11> kContextsChecks{{
 
 std::span<const StrategyCheck> contexts_checks() { return kContextsChecks; }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::testing

@@ -13,7 +13,7 @@
 #include "lockstep/strategy/one_device.h"
 #include "lockstep/testing/conformance/conformance_checks.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline testing {
 
 namespace {
 
@@ -174,4 +174,4 @@ constexpr std::array<StrategyCheck, 6> kCreationChecks{{
 
 std::span<const StrategyCheck> creation_checks() { return kCreationChecks; }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::testing

@@ -11,7 +11,7 @@
 
 #include "lockstep/testing/conformance/conformance_checks.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline testing {
 
 namespace {
 
@@ -187,4 +187,4 @@ constexpr std::array<StrategyCheck, 5> kErrorsChecks{{
 
 std::span<const StrategyCheck> errors_checks() { return kErrorsChecks; }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::testing

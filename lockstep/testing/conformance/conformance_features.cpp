@@ -18,7 +18,7 @@
 #include "lockstep/strategy/metrics.h"
 #include "lockstep/testing/conformance/conformance_checks.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline testing {
 
 namespace {
 
@@ -57,7 +57,7 @@ class FeatureNet : public torch::nn::Module {
 
 Dataset samples() {
   const at::Tensor input = at::sin(at::arange(48 * 6, at::kDouble).view({48, 6}) * 12.9898 + 0.25);
-  return data::from_tensors(input.to(at::kFloat), input.sum(1, /*keepdim=*/true).mul(0.5).to(at::kFloat));
+  return lockstep::data::from_tensors(input.to(at::kFloat), input.sum(1, /*keepdim=*/true).mul(0.5).to(at::kFloat));
 }
 
 /// Weights are trained by `of_weights`, and biases by `of_biases`.
@@ -247,4 +247,4 @@ constexpr std::array<ShapeCheck, 9> kOneDeviceChecks{{
 std::span<const ShapeCheck> features_checks() { return kFeaturesChecks; }
 std::span<const ShapeCheck> one_device_features_checks() { return kOneDeviceChecks; }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::testing

@@ -10,7 +10,7 @@
 
 #include "lockstep/testing/conformance/conformance_checks.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline testing {
 
 namespace {
 
@@ -328,4 +328,4 @@ constexpr std::array<StrategyCheck, 5> kMatrixChecks{{
 
 std::span<const StrategyCheck> matrix_checks() { return kMatrixChecks; }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::testing

@@ -17,7 +17,7 @@
 #include "lockstep/testing/difference.h"
 #include "lockstep/testing/recording.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline testing {
 
 namespace {
 
@@ -50,7 +50,7 @@ Dataset samples() {
   const at::Tensor index = at::arange(33 * 6, at::kDouble).view({33, 6});
   const at::Tensor input = at::sin(index * 12.9898 + 0.5);
   const at::Tensor target = at::stack({input.sum(1) * 0.5, input.select(1, 0) - input.select(1, 3)}, 1);
-  return data::from_tensors(input.to(at::kFloat), target.to(at::kFloat));
+  return lockstep::data::from_tensors(input.to(at::kFloat), target.to(at::kFloat));
 }
 
 struct Course {
@@ -191,4 +191,4 @@ constexpr std::array<ShapeCheck, 2> kOneDeviceChecks{{
 std::span<const ShapeCheck> training_checks() { return kTrainingChecks; }
 std::span<const ShapeCheck> one_device_checks() { return kOneDeviceChecks; }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::testing

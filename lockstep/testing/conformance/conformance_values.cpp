@@ -9,7 +9,7 @@
 
 #include "lockstep/testing/conformance/conformance_checks.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline testing {
 
 namespace {
 
@@ -202,4 +202,4 @@ constexpr std::array<StrategyCheck, 5> kValuesChecks{{
 
 std::span<const StrategyCheck> values_checks() { return kValuesChecks; }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::testing

@@ -3,7 +3,7 @@
 
 #include "lockstep/testing/worlds/world_job.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline testing {
 
 namespace {
 
@@ -122,4 +122,4 @@ constexpr std::array<WorldCheck, 5> kWorldCallChecks{{
 
 std::span<const WorldCheck> world_call_checks() { return kWorldCallChecks; }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::testing

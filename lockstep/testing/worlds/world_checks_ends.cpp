@@ -8,7 +8,7 @@
 #include "lockstep/comm/host_memory.h"
 #include "lockstep/testing/worlds/world_job.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline testing {
 
 namespace {
 
@@ -235,4 +235,4 @@ constexpr std::array<WorldCheck, 7> kWorldEndChecks{{
 
 std::span<const WorldCheck> world_end_checks() { return kWorldEndChecks; }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::testing

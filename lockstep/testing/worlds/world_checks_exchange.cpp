@@ -4,7 +4,7 @@
 
 #include "lockstep/testing/worlds/world_job.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline testing {
 
 namespace {
 
@@ -148,4 +148,4 @@ constexpr std::array<WorldCheck, 7> kWorldExchangeChecks{{
 
 std::span<const WorldCheck> world_exchange_checks() { return kWorldExchangeChecks; }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::testing

@@ -4,7 +4,7 @@
 
 #include "lockstep/testing/worlds/world_job.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline testing {
 
 namespace {
 
@@ -261,4 +261,4 @@ constexpr std::array<WorldCheck, 10> kWorldFailureChecks{{
 
 std::span<const WorldCheck> world_failure_checks() { return kWorldFailureChecks; }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::testing

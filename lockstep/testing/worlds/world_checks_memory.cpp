@@ -12,7 +12,7 @@
 #include "lockstep/comm/host_memory.h"
 #include "lockstep/testing/worlds/world_job.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline testing {
 
 namespace {
 
@@ -188,4 +188,4 @@ constexpr std::array<WorldCheck, 6> kWorldMemoryChecks{{
 
 std::span<const WorldCheck> world_memory_checks() { return kWorldMemoryChecks; }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::testing

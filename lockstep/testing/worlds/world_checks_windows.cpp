@@ -8,7 +8,7 @@
 #include "lockstep/comm/windows.h"
 #include "lockstep/testing/worlds/world_job.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline testing {
 
 namespace {
 
@@ -255,4 +255,4 @@ constexpr std::array<WorldCheck, 6> kWorldWindowChecks{{
 
 std::span<const WorldCheck> world_window_checks() { return kWorldWindowChecks; }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::testing

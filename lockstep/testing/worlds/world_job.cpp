@@ -3,7 +3,7 @@
 #include <cctype>
 #include <utility>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline testing {
 
 using std::chrono::steady_clock;
 
@@ -221,4 +221,4 @@ void Job::join() {
   threads_.clear();
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::testing

@@ -23,7 +23,7 @@
 #include "lockstep/testing/world_conformance.h"
 #include "lockstep/testing/worlds/world_process.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline testing {
 
 /// What each worker of a check is doing. It outlives a check that hangs. Every member may be called on any thread.
 class Activity {
@@ -231,4 +231,4 @@ class Messages {
   std::vector<std::span<std::byte>> from_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::testing

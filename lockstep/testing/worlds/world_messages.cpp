@@ -5,7 +5,7 @@
 
 #include "lockstep/testing/worlds/world_job.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline testing {
 
 namespace {
 
@@ -137,4 +137,4 @@ void Messages::expect_size(int64_t from, std::size_t size) {
   from_[w] = from_memory_[w].bytes();
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::testing

@@ -5,7 +5,7 @@
 
 #include "lockstep/testing/worlds/world_job.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline testing {
 
 std::shared_ptr<World> OwnProcess::begin_job(std::chrono::milliseconds patience) {
   if (has_job_) throw NeedsTwoJobs();
@@ -74,4 +74,4 @@ void Earliest::add(Time given) {
 
 Earliest::Time Earliest::get() const { return Time(Time::duration(static_cast<Time::duration::rep>(time().load()))); }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::testing

@@ -17,7 +17,7 @@
 
 #include "lockstep/comm/world.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline testing {
 
 struct Trial;
 
@@ -123,4 +123,4 @@ class Earliest {
   const std::atomic<uint64_t>& time() const { return process_ ? process_->number(number_) : own_; }
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::testing

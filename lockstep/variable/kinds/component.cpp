@@ -2,7 +2,7 @@
 
 #include "lockstep/core/torch_compat.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 namespace {
 
@@ -42,4 +42,4 @@ bool Component::as_left() const {
          (watch == Watch::kMemory || version_of(tensor) == version);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

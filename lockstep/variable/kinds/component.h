@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 /// Which foreign writes to a component are looked for.
 enum class Watch : uint8_t {
@@ -41,4 +41,4 @@ struct alignas(64) Component {
   void moved();
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

@@ -10,7 +10,7 @@
 #include "lockstep/variable/kinds/written_memory.h"
 #include "lockstep/variable/values.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 namespace {
 
@@ -57,4 +57,4 @@ void ComponentSnapshot::put_back(at::Tensor& tensor) const {
   if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

@@ -3,7 +3,7 @@
 
 #include <ATen/core/TensorBody.h>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 /// A copy of all memory between a tensor's first element and its last. So elements that
 /// share memory (an expanded tensor) are restored exactly, and so is what other tensors see in that memory.
@@ -30,4 +30,4 @@ class ComponentSnapshot {
   at::Tensor bytes_;  // undefined where there are no values to copy
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

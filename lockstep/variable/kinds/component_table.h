@@ -10,7 +10,7 @@
 #include "lockstep/variable/kinds/component.h"
 #include "lockstep/variable/variable_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 /// A piece of memory behind a component. Its address is read from the component, or from a piece listed before it.
 enum class Piece {
@@ -106,4 +106,4 @@ class ComponentTable {
   std::vector<std::vector<Component*>> components_;  // by replica, then variable
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

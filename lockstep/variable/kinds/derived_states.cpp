@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 void DerivedStates::add(std::weak_ptr<DerivedState> derived) {
   std::erase_if(all_, [](const std::weak_ptr<DerivedState>& one) { return one.expired(); });
@@ -25,4 +25,4 @@ std::vector<std::string> DerivedStates::made_from(const VariableState& variable)
   return names;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

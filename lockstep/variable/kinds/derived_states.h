@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 class VariableState;
 
@@ -31,4 +31,4 @@ class DerivedStates {
   std::vector<std::weak_ptr<DerivedState>> all_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 /// Tensors whose memory is a half share its ownership, so that the memory stays as long as any of them.
 class HostHalves final : public c10::intrusive_ptr_target {
@@ -35,4 +35,4 @@ class HostHalves final : public c10::intrusive_ptr_target {
   const std::vector<int64_t> replicas_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

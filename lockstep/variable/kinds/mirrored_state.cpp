@@ -15,7 +15,7 @@
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/kinds/written_memory.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 namespace {
 
@@ -241,4 +241,4 @@ void MirroredState::throw_damaged() const {
   throw DivergenceError("LS-FOREIGN-WRITE", text, kRemedy);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

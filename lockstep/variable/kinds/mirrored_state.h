@@ -15,7 +15,7 @@
 #include "lockstep/core/function_ref.h"
 #include "lockstep/variable/variable_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 /// What a worker has of a value: all of it, but for a slot that workers divide (optim/forms/sliced_slots.h).
 enum class Slicing : uint8_t {
@@ -119,4 +119,4 @@ class MirroredState final : public VariableState {
   std::string damage_;  // guarded by damage_mutex_
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

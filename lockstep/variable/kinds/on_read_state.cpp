@@ -18,7 +18,7 @@
 #include "lockstep/variable/kinds/written_memory.h"
 #include "lockstep/variable/module/module_buffers.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 OnReadState::OnReadState(std::shared_ptr<ReplicaGroup> group, std::shared_ptr<VariableCounts> counts,
                          VariableOptions options, const std::vector<at::Tensor>& components, const Origin& origin)
@@ -135,4 +135,4 @@ void OnReadState::throw_not_as_left(int64_t r) {
       "write it in place, without gradient, or by Variable::assign; assign or load it now to go on");
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

@@ -10,7 +10,7 @@
 #include "lockstep/variable/kinds/component_snapshot.h"
 #include "lockstep/variable/variable_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 /// A replica may write its component in any way, so a snapshot of each is taken as a run begins.
 ///
@@ -55,4 +55,4 @@ class OnReadState final : public VariableState {
   std::vector<ComponentSnapshot> snapshots_;  // each taken by its replica's thread
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

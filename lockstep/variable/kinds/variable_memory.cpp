@@ -13,7 +13,7 @@
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/variable/values.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 VariableMemory::VariableMemory(const std::vector<at::Tensor>& components, bool has_checksums) {
   for (const at::Tensor& component : components) {
@@ -113,4 +113,4 @@ bool VariableMemory::leave_halves() {
   return true;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

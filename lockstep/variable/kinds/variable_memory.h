@@ -10,7 +10,7 @@
 
 #include "lockstep/variable/kinds/host_halves.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 /// One or more copies of a value. Each copy has its own dense memory, and all have one layout. Several components may
 /// lie in one copy.
@@ -85,4 +85,4 @@ class VariableMemory {
   bool is_in_halves_ = false;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

@@ -10,7 +10,7 @@ struct StateItem;
 class Variable;
 }  // namespace lockstep
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 class VariableState;
 
@@ -32,4 +32,4 @@ class WaitingValues {
   virtual void give_to_items(const std::vector<StateItem>& items) = 0;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

@@ -8,7 +8,7 @@
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/variable/variable_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 namespace {
 
@@ -69,4 +69,4 @@ void copy_overwritten(std::vector<at::Tensor>& values, const VariableState& vari
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

@@ -7,7 +7,7 @@
 #include <map>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 class VariableState;
 
@@ -49,4 +49,4 @@ class WrittenMemory {
 /// replica r's component of the on-read `variable`. The caller then writes the components in order.
 void copy_overwritten(std::vector<at::Tensor>& values, const VariableState& variable);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

@@ -18,7 +18,7 @@ enum class Buffers {
   kEqual,         // replicas move them equally, as SyncBatchNorm does: otherwise the run is a DivergenceError
 };
 
-namespace internal {
+namespace internal::inline variable {
 
 /// "kMean"
 std::string_view name_of(Buffers buffers);
@@ -26,5 +26,5 @@ std::string_view name_of(Buffers buffers);
 /// Whether all replicas have one value after each run.
 constexpr bool are_settled(Buffers buffers) { return buffers != Buffers::kAuto && buffers != Buffers::kMean; }
 
-}  // namespace internal
+}  // namespace internal::variable
 }  // namespace lockstep

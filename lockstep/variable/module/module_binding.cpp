@@ -18,7 +18,7 @@
 #include "lockstep/variable/registry.h"
 #include "lockstep/variable/variable_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 namespace {
 
@@ -329,4 +329,4 @@ void ModuleBinding::leave_evaluation(int64_t r) noexcept {
   modes.clear();
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

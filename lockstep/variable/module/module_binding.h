@@ -22,10 +22,13 @@ namespace torch::nn {
 class Module;
 }
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
+class ReplicaGroup;
+}  // namespace lockstep::internal::replica
+
+namespace lockstep::internal::inline variable {
 
 class DerivedStates;
-class ReplicaGroup;
 class VariableRegistry;
 
 /// The modules of one Replicated and the variables behind them.
@@ -108,4 +111,4 @@ class ModuleBinding {
   const std::shared_ptr<DerivedStates> derived_;  // of the strategy
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

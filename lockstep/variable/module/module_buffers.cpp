@@ -29,7 +29,7 @@
 #include "lockstep/variable/registry.h"
 #include "lockstep/variable/values.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 std::string_view name_of(Buffers buffers) {
   switch (buffers) {
@@ -405,4 +405,4 @@ void ModuleBuffers::tell(const Modules& modules, const std::vector<std::pair<con
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

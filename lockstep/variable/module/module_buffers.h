@@ -14,11 +14,14 @@
 
 #include "lockstep/variable/module/buffers.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline replica {
+class ReplicaGroup;
+}  // namespace lockstep::internal::replica
+
+namespace lockstep::internal::inline variable {
 
 class ModuleBinding;
 class OnReadState;
-class ReplicaGroup;
 
 /// Throws the DivergenceError of the first buffer of which replicas have different values. A call of all workers.
 void require_equal_on_replicas(const ReplicaGroup& group, std::span<const OnReadState* const> buffers);
@@ -71,4 +74,4 @@ class ModuleBuffers {
   std::set<std::string> told_;  // subjects of findings
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

@@ -17,7 +17,7 @@
 #include "lockstep/variable/value_digests.h"
 #include "lockstep/variable/variable_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 const ModuleBinding::Name* ModuleBinding::find_given(std::string_view given) const {
   if (const Name* const name = find(std::string(given))) return name;
@@ -162,4 +162,4 @@ std::vector<at::Tensor> ModuleBinding::fitting(const std::map<std::string, at::T
   return values;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

@@ -20,7 +20,7 @@
 #include "lockstep/variable/values.h"
 #include "lockstep/variable/variable_state.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 const char* const kFactoryRule =
     "the factory must build a new module of the same kind at each call, from LibTorch's random operators or fixed "
@@ -335,4 +335,4 @@ std::vector<std::string> own_memory(std::vector<Registered>& tensors, const std:
   return shown;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

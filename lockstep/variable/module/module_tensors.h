@@ -18,7 +18,7 @@ namespace torch::nn {
 class Module;
 }
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 class VariableState;
 
@@ -100,4 +100,4 @@ bool is_alone_in_memory(const Registered& one);
 /// does the search for foreign writes.
 std::vector<std::string> own_memory(std::vector<Registered>& tensors, const std::vector<Registered>& firsts);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

@@ -9,7 +9,7 @@
 #include "lockstep/replica/random_streams.h"
 #include "lockstep/replica/replica_group.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline variable {
 
 void throw_empty_replicated() {
   throw UsageError("LS-EMPTY-HANDLE", "an empty Replicated was used", "take one from make_module");
@@ -63,4 +63,4 @@ void export_into(const ModuleBinding& binding, FunctionRef<torch::nn::Module&()>
   binding.copy_to(make());
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::variable

@@ -26,7 +26,7 @@ struct ModuleOptions {
   std::chrono::milliseconds limit = {};  // how long other workers wait for the factory; 0: WorkerTimeouts::work
 };
 
-namespace internal {
+namespace internal::inline variable {
 
 /// The LibTorch module in what a factory returns: a module holder, or a shared_ptr to a module.
 template <class M>
@@ -64,7 +64,7 @@ LoadInfo load_module(const ModuleBinding& binding, const std::map<std::string, a
 /// bound module's initial values came from.
 void export_into(const ModuleBinding& binding, FunctionRef<torch::nn::Module&()> make);
 
-}  // namespace internal
+}  // namespace internal::variable
 
 /// A handle. Its copies mean the same modules, which live as long as any copy and may outlive their strategy.
 ///

@@ -9,7 +9,7 @@
 
 #include "lockstep/comm/network/join/refusal.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -61,4 +61,4 @@ std::string connect_messengers(Messenger* messenger, int64_t num_workers, OnAllW
                 [&] { return fmt::format("it is not connected with workers {}", fmt::join(others, ", ")); });
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -8,7 +8,7 @@
 #include "lockstep/comm/messenger.h"
 #include "lockstep/core/function_ref.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// One call of all workers: each does `part`, and gets what all parts gave, by worker. Why a worker could not; empty
 /// where all could.
@@ -18,4 +18,4 @@ using OnAllWorkers = FunctionRef<std::string(FunctionRef<std::string()> part, st
 /// `messenger` is null where this worker has none.
 std::string connect_messengers(Messenger* messenger, int64_t num_workers, OnAllWorkers on_all);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -13,7 +13,7 @@
 #include "lockstep/comm/shared_memory/extents.h"
 #include "lockstep/comm/shared_memory/local_socket.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -284,4 +284,4 @@ SharedOnHost share_on_host(const std::vector<Member>& members, int64_t self, con
   return shared;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -17,7 +17,7 @@
 #include "lockstep/core/function_ref.h"
 #include "lockstep/core/process/file_descriptor.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// Whether some of the workers share a host, and not all of them.
 bool is_mixed(const std::vector<Member>& members);
@@ -95,4 +95,4 @@ struct SharedOnHost {
 SharedOnHost share_on_host(const std::vector<Member>& members, int64_t self, const std::string& key,
                            FunctionRef<std::vector<std::string>(const std::string&)> agree);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

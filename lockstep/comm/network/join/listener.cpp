@@ -14,7 +14,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -162,4 +162,4 @@ void Listener::count(Kind kind, const std::string& remote) {
                                       who_, remote, text_of(kind)));
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -12,7 +12,7 @@
 #include "lockstep/comm/network/wire/asio.h"
 #include "lockstep/comm/network/wire/connection.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// Accepts connections, makes the handshake, and hands on those that know the secret.
 ///
@@ -67,4 +67,4 @@ class Listener {
   std::array<int64_t, 7> refused_ = {};  // by ConnectionError::Kind
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

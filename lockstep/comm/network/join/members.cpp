@@ -10,7 +10,7 @@
 #include "lockstep/comm/differences.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -145,4 +145,4 @@ std::string objection_to(const Joiner& joiner, const Joiner& chief) {
   return {};
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

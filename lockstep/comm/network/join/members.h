@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// One worker of the job and where it can be reached.
 struct Member {
@@ -62,4 +62,4 @@ void set_zone(std::vector<Member>& members, const std::string& zone);
 /// Why a process does not fit to worker 0, or an empty text. `chief` is what worker 0 itself would say.
 std::string objection_to(const Joiner& joiner, const Joiner& chief);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -12,7 +12,7 @@
 #include "lockstep/comm/network/join/refusal.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -167,4 +167,4 @@ asio::awaitable<void> NetworkRendezvous::serve_attachment(std::shared_ptr<Connec
   changed_.notify();
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -21,7 +21,7 @@
 #include "lockstep/comm/network/wire/datagrams.h"
 #include "lockstep/comm/progress.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// One worker of a job whose workers may run on several hosts.
 struct NetworkJob {
@@ -175,4 +175,4 @@ class NetworkRendezvous {
   bool may_go_ = false;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

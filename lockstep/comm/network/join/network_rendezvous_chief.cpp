@@ -12,7 +12,7 @@
 #include "lockstep/comm/network/join/refusal.h"
 #include "lockstep/core/log.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -233,4 +233,4 @@ asio::awaitable<void> NetworkRendezvous::wait_until_ready() {
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

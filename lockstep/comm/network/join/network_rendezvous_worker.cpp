@@ -8,7 +8,7 @@
 #include "lockstep/comm/network/join/network_rendezvous.h"
 #include "lockstep/comm/network/join/refusal.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -321,4 +321,4 @@ asio::awaitable<void> NetworkRendezvous::attach_to_all() {
   if (!failure_.empty()) throw_refused(kUnreachable, failure_);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -2,7 +2,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 void throw_refused(uint64_t refusal, const std::string& text) {
   if (refusal == kDiffers) {
@@ -19,4 +19,4 @@ void throw_refused(uint64_t refusal, const std::string& text) {
                      "network that connects them by LOCKSTEP_INTERFACE");
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// The numbers of Frame::Kind::kRefused.
 enum Refusal : uint64_t {
@@ -27,4 +27,4 @@ constexpr std::chrono::seconds kLongestConnectAll{60};
 /// they hear from worker 0.
 constexpr std::chrono::seconds kGrace{2};
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -18,7 +18,7 @@
 #include <exception>
 #include <utility>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// What co_spawn() does when a coroutine has ended that nobody waits for: its exception comes out of the context's
 /// run().
@@ -26,4 +26,4 @@ inline void rethrow(std::exception_ptr thrown) {
   if (thrown) std::rethrow_exception(std::move(thrown));
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 SocketChannel::SocketChannel(FileDescriptor socket, Stream stream)
     : socket_(std::move(socket)), stream_(std::move(stream)) {}
@@ -13,4 +13,4 @@ std::chrono::nanoseconds SocketChannel::watch(bool for_room, std::vector<pollfd>
   return std::chrono::nanoseconds::max();
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

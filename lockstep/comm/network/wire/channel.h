@@ -11,7 +11,7 @@
 #include "lockstep/comm/network/wire/stream.h"
 #include "lockstep/core/process/file_descriptor.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// Bytes in both directions, in their order. Nothing waits. One thread at a time uses it.
 class Channel {
@@ -42,4 +42,4 @@ class SocketChannel final : public Channel {
   Stream stream_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

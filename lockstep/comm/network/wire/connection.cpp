@@ -15,7 +15,7 @@
 #include "lockstep/comm/join/socket_address.h"
 #include "lockstep/comm/network/wire/endpoint.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -202,4 +202,4 @@ std::pair<FileDescriptor, Stream> Connection::release() {
   return {FileDescriptor(socket_.release()), std::move(stream_)};
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -13,7 +13,7 @@
 #include "lockstep/comm/network/wire/stream.h"
 #include "lockstep/core/process/file_descriptor.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// Why a connection is of no more use.
 class ConnectionError : public std::runtime_error {
@@ -94,4 +94,4 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool is_late_ = false;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -6,7 +6,7 @@
 
 #include "lockstep/core/bytes.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -224,4 +224,4 @@ void DataStream::read_head(const MessageHead& head) {
   expects_head_ = false;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -16,7 +16,7 @@
 #include "lockstep/comm/window_table.h"
 #include "lockstep/comm/windows.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// Moves this worker's part of one call to the other worker, and the other's part to this one, as far as goes without
 /// waiting. After the bytes of a call each says to the other that it has taken the call. Between calls
@@ -131,4 +131,4 @@ class DataStream {
   uint64_t bytes_read_ = 0;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -5,7 +5,7 @@
 #include "lockstep/comm/join/authentication.h"
 #include "lockstep/core/bytes.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -41,4 +41,4 @@ std::optional<Datagram> decode_datagram(std::string_view bytes, const std::strin
   return datagram;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -9,7 +9,7 @@
 
 #include "lockstep/comm/network/wire/frame.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 struct Datagram {
   int64_t worker = 0;  // that sends it
@@ -26,4 +26,4 @@ inline constexpr std::size_t kLongestDatagram = kLongestReason + 128;
 std::string encode(const Datagram& datagram, const std::string& key);
 std::optional<Datagram> decode_datagram(std::string_view bytes, const std::string& key);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -8,7 +8,7 @@
 #include "lockstep/comm/network/wire/datagram.h"
 #include "lockstep/comm/network/wire/endpoint.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -89,4 +89,4 @@ void Datagrams::read(std::string_view bytes) {
   heard_(worker, datagram->frame);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

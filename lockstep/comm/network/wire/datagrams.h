@@ -12,7 +12,7 @@
 #include "lockstep/comm/network/wire/asio.h"
 #include "lockstep/comm/network/wire/frame.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// Sends frames to the other workers and receives theirs. Each datagram has one frame, says who sends it, counts up,
 /// and proves by an HMAC that its sender knows the key of this run. Others are ignored, and so is one that has been
@@ -49,4 +49,4 @@ class Datagrams {
   std::function<void(int64_t, const Frame&)> heard_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -8,7 +8,7 @@
 
 #include "lockstep/comm/join/socket_address.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// The end of a connection by `Protocol`, as asio::ip::tcp, at a number such as "10.0.3.7" or "fe80::1%eth0"; nothing
 /// where it is no number.
@@ -22,4 +22,4 @@ std::optional<typename Protocol::endpoint> endpoint_of(const std::string& number
   return endpoint;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

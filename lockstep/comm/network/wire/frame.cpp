@@ -2,7 +2,7 @@
 
 #include "lockstep/core/bytes.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -43,4 +43,4 @@ std::optional<Frame> FrameReader::next() {
   return frame;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

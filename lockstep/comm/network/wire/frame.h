@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// How far a worker is with the calls of its World, which have numbers from 1.
 struct Calls {
@@ -75,4 +75,4 @@ class FrameReader {
   bool is_malformed_ = false;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -7,7 +7,7 @@
 #include <new>
 #include <utility>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// First in the memory. Both processes are of one build.
 struct PairMemory::Tables {
@@ -114,4 +114,4 @@ void MemoryChannel::ring_for(uint32_t what) {
   [[maybe_unused]] const ssize_t sent = send(bell_.get(), &one, sizeof(one), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -8,7 +8,7 @@
 #include "lockstep/comm/shared_memory/ring.h"
 #include "lockstep/comm/shared_memory/shared_memory.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// The memory of two workers: a ring in each direction.
 class PairMemory {
@@ -70,4 +70,4 @@ class MemoryChannel final : public Channel {
   bool is_closed_ = false;  // the other worker is gone
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -77,4 +77,4 @@ std::chrono::nanoseconds MessageChannel::watch(bool for_room, std::vector<pollfd
   return sleep.longest;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

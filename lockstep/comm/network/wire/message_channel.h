@@ -9,7 +9,7 @@
 #include "lockstep/comm/messenger.h"
 #include "lockstep/comm/network/wire/channel.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// Copies bytes into messages and out of them. All messages lie in memory of the messenger, and never in that of the
 /// caller: where a worker dies, nobody can be sure that its last message is not still being written, and the caller may
@@ -38,4 +38,4 @@ class MessageChannel final : public Channel {
   std::size_t taken_ = 0;  // of the message that has come
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

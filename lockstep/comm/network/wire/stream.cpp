@@ -15,7 +15,7 @@
 #include "lockstep/comm/join/authentication.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 namespace {
 
@@ -252,4 +252,4 @@ Transfer Stream::write(std::span<const std::byte> bytes) {
   return {.bytes = std::exchange(encrypted_, 0)};
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

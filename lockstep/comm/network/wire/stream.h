@@ -10,7 +10,7 @@
 typedef struct ssl_st SSL;
 typedef struct ssl_ctx_st SSL_CTX;
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline comm {
 
 /// What TLS needs to know on all connections of a worker: one key that follows from the job's secret, and no
 /// certificate. Whoever does not know the secret cannot finish the handshake. Each connection has keys of its own, made
@@ -80,4 +80,4 @@ class Stream {
   std::size_t written_ = 0;    // under the key of now
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::comm

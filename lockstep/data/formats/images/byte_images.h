@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// (byte / 255 - mean) / deviation for each channel and byte, computed once, so that the bits are the same wherever it
 /// is used.
@@ -39,4 +39,4 @@ class PixelTable {
   std::array<std::array<float, 256>, 3> values_{};
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

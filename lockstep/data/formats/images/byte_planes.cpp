@@ -6,7 +6,7 @@
 #include <tmmintrin.h>
 #endif
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 void copy_to_planes_plain(const unsigned char* from, int64_t pixels, unsigned char* to, int64_t plane) {
   for (int64_t i = 0; i < pixels; ++i, from += 3) {
@@ -67,4 +67,4 @@ void copy_to_planes(const unsigned char* from, int64_t pixels, unsigned char* to
   copy_to_planes_plain(from, pixels, to, plane);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

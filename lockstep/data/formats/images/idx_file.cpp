@@ -4,7 +4,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -52,4 +52,4 @@ IdxFile read_idx_file(Input input, IdxKind kind) {
   return file;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -8,7 +8,7 @@
 
 #include "lockstep/data/formats/input.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// The magic number of a file of bytes: its last digit is the number of dimensions.
 enum class IdxKind : uint32_t { kImages = 0x00000803, kLabels = 0x00000801 };
@@ -22,4 +22,4 @@ struct IdxFile {
 /// its header says. Memory grows with what is read.
 IdxFile read_idx_file(Input input, IdxKind kind);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

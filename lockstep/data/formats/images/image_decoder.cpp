@@ -7,7 +7,7 @@
 
 #include "lockstep/cluster/named_text.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 Pixels image_of(int64_t height, int64_t width, int64_t max_pixels) {
   if (height < 1 || width < 1) throw ImageDamage(fmt::format("it has {} x {} pixels", height, width));
@@ -28,4 +28,4 @@ Pixels decode_pixels(std::string_view file, int64_t max_pixels, ChoosePart choos
   throw ImageDamage(fmt::format("it is neither PNG nor JPEG: it begins with {}", in_quotes(file, 8)));
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

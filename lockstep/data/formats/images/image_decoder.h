@@ -10,7 +10,7 @@
 #include "lockstep/core/function_ref.h"
 #include "lockstep/data/deal/plan.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// An image, or a part of it: rows of red, green and blue.
 struct Pixels {
@@ -54,4 +54,4 @@ Pixels image_of(int64_t height, int64_t width, int64_t max_pixels);
 /// Memory to begin with: what the rows and columns need, as far as a file of these bytes is likely to hold them.
 std::size_t expected_bytes(const Pixels& image, std::string_view file);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -114,4 +114,4 @@ void for_each_row(const Pixels& image, const Window& window, FunctionRef<void(co
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

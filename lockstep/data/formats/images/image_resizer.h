@@ -7,7 +7,7 @@
 #include "lockstep/data/deal/plan.h"
 #include "lockstep/data/formats/images/image_decoder.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// One axis of a scaled image: `size` pixels become `scaled` ones, of which those from `begin` on, `count` of them, are
 /// wanted.
@@ -35,4 +35,4 @@ Span reach_of(const Axis& axis);
 /// numbers are used: the bytes are the same on every machine.
 void for_each_row(const Pixels& image, const Window& window, FunctionRef<void(const unsigned char*)> use);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -12,7 +12,7 @@
 #include "lockstep/data/formats/images/image_decoder.h"
 #include "lockstep/data/formats/images/image_resizer.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -25,7 +25,7 @@ thread_local std::string kept_memory;
 
 }  // namespace
 
-ImageToTensor::ImageToTensor(const data::ImageOptions& options, const char* call)
+ImageToTensor::ImageToTensor(const lockstep::data::ImageOptions& options, const char* call)
     : options_(options), table_(options.mean, options.stddev) {
   const bool sizes = options.height >= 1 && options.width >= 1 && options.max_pixels >= 1 &&
                      options.max_pixels <= kMostPixels && options.height <= options.max_pixels / options.width;
@@ -42,7 +42,8 @@ void ImageToTensor::write(std::string_view file, void* to) const {
   const int64_t height = options_.height;
   const int64_t width = options_.width;
   const auto window_of = [&](const Pixels& image) {
-    if (options_.fit == data::ImageFit::kCrop) return covering_window(image.height, image.width, height, width);
+    if (options_.fit == lockstep::data::ImageFit::kCrop)
+      return covering_window(image.height, image.width, height, width);
     return Window{{image.height, height, 0, height}, {image.width, width, 0, width}};
   };
   const auto choose = [&](Pixels& part) {
@@ -64,7 +65,7 @@ void ImageToTensor::write(std::string_view file, void* to) const {
   if (image.bytes.capacity() <= kKeptBytes) kept_memory = std::move(image.bytes);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data
 
 namespace lockstep::data {
 

@@ -15,7 +15,7 @@
 #include "lockstep/data/formats/images/image_decoder.h"
 #include "lockstep/data/formats/images/long_jump.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -144,4 +144,4 @@ Pixels decode_jpeg(std::string_view file, int64_t max_pixels, ChoosePart choose,
   return pixels;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -3,7 +3,7 @@
 
 #include <csetjmp>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// Calls `fn`; false where a longjmp to `jump` ended it. Invariant: between the jump and here there are only frames of
 /// the C library, its callbacks and `fn`, and none of them has an object with a destructor at that moment.
@@ -14,4 +14,4 @@ __attribute__((noinline)) bool finished(std::jmp_buf& jump, const Fn& fn) {
   return true;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

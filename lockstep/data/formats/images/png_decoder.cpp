@@ -11,7 +11,7 @@
 #include "lockstep/data/formats/images/image_decoder.h"
 #include "lockstep/data/formats/images/long_jump.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -95,4 +95,4 @@ Pixels decode_png(std::string_view file, int64_t max_pixels, std::string memory)
   return pixels;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

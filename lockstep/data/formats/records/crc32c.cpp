@@ -7,7 +7,7 @@
 #include <nmmintrin.h>
 #endif
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -73,4 +73,4 @@ uint32_t crc32c(std::string_view bytes) {
 
 uint32_t crc32c_by_tables(std::string_view bytes) { return ~by_tables(~0u, bytes.data(), bytes.size()); }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// CRC-32C (Castagnoli; RFC 3720) of these bytes.
 uint32_t crc32c(std::string_view bytes);
@@ -17,4 +17,4 @@ inline uint32_t masked_crc32c(std::string_view bytes) {
   return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

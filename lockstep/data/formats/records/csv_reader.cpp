@@ -6,7 +6,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -124,4 +124,4 @@ void CsvReader::read_quoted(std::string& field, int64_t column) {
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

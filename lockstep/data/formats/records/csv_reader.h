@@ -9,7 +9,7 @@
 
 #include "lockstep/data/formats/input.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// Reads rows. A field may be in quotes, and then hold separators, ends of lines, and quotes, each written twice. A
 /// line ends with "\n" or "\r\n", the last one may have no end; empty lines and a byte order mark at the beginning are
@@ -42,4 +42,4 @@ class CsvReader {
   int64_t row_line_ = 0;
 };
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

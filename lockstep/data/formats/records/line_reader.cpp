@@ -4,13 +4,13 @@
 
 #include "lockstep/data/formats/records/readers.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
 class LineReader final : public ReaderBase {
  public:
-  LineReader(Input input, const data::RecordPlace& at, int64_t max_bytes)
+  LineReader(Input input, const lockstep::data::RecordPlace& at, int64_t max_bytes)
       : ReaderBase(std::move(input), at, max_bytes) {}
 
  private:
@@ -37,8 +37,9 @@ class LineReader final : public ReaderBase {
 
 }  // namespace
 
-std::unique_ptr<data::RecordReader> make_line_reader(Input input, const data::RecordPlace& at, int64_t max_bytes) {
+std::unique_ptr<lockstep::data::RecordReader> make_line_reader(Input input, const lockstep::data::RecordPlace& at,
+                                                               int64_t max_bytes) {
   return std::make_unique<LineReader>(std::move(input), at, max_bytes);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

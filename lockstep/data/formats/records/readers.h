@@ -15,7 +15,7 @@
 #include "lockstep/data/formats/input.h"
 #include "lockstep/data/sources/records.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// What a reader throws that cannot go on: the rest of its file is lost, from the record on that the message names.
 class RestOfFileError : public DataError {
@@ -24,7 +24,7 @@ class RestOfFileError : public DataError {
 };
 
 /// What the readers of all formats share: places, and that a reader which cannot go on behind an error is at its end.
-class ReaderBase : public data::RecordReader {
+class ReaderBase : public lockstep::data::RecordReader {
  public:
   bool next(std::string& bytes) final {
     bytes.clear();
@@ -47,10 +47,10 @@ class ReaderBase : public data::RecordReader {
     }
     return !at_end_;
   }
-  data::RecordPlace place() const final { return place_; }
+  lockstep::data::RecordPlace place() const final { return place_; }
 
  protected:
-  ReaderBase(Input input, const data::RecordPlace& at, int64_t max_bytes)
+  ReaderBase(Input input, const lockstep::data::RecordPlace& at, int64_t max_bytes)
       : input_(std::move(input)), max_bytes_(static_cast<uint64_t>(max_bytes)), next_(at), place_(at) {}
 
   /// Appends the record at place_; false at the end. Calls move_on() once it knows where the next record begins.
@@ -76,12 +76,12 @@ class ReaderBase : public data::RecordReader {
   const uint64_t max_bytes_;
 
  private:
-  data::RecordPlace next_;
-  data::RecordPlace place_;
+  lockstep::data::RecordPlace next_;
+  lockstep::data::RecordPlace place_;
   bool at_end_ = false;
 };
 
-/// How the entries of a tar archive become samples; see data::RecordOptions.
+/// How the entries of a tar archive become samples; see lockstep::data::RecordOptions.
 struct TarRules {
   int64_t max_bytes = 0;
   int64_t window = 1;
@@ -94,12 +94,15 @@ struct TarRules {
 
 /// Readers of `input`, whose next byte is the first of the record at `at`. A record of more than `max_bytes` bytes is a
 /// bad one.
-std::unique_ptr<data::RecordReader> make_line_reader(Input input, const data::RecordPlace& at, int64_t max_bytes);
-std::unique_ptr<data::RecordReader> make_tf_record_reader(Input input, const data::RecordPlace& at, int64_t max_bytes);
+std::unique_ptr<lockstep::data::RecordReader> make_line_reader(Input input, const lockstep::data::RecordPlace& at,
+                                                               int64_t max_bytes);
+std::unique_ptr<lockstep::data::RecordReader> make_tf_record_reader(Input input, const lockstep::data::RecordPlace& at,
+                                                                    int64_t max_bytes);
 
 /// A reader of tar samples. Unlike the others it is given the input at its first byte, and goes to the record at `at`
 /// by itself: what lies before tells which samples were given.
-std::unique_ptr<data::RecordReader> make_tar_reader(Input input, const data::RecordPlace& at, const TarRules& rules);
+std::unique_ptr<lockstep::data::RecordReader> make_tar_reader(Input input, const lockstep::data::RecordPlace& at,
+                                                              const TarRules& rules);
 
 /// The fields of an archive's first samples, all that one of them has; nothing where it has no whole sample. Samples
 /// that are wrong do not count. Throws a DataError only for a lack of memory or of file descriptors.
@@ -108,4 +111,4 @@ std::optional<std::vector<std::string>> fields_of_first_samples(const std::strin
 /// Whether the bytes are the beginning of a TFRecord file: the checksum of its first length holds.
 bool is_tf_record(std::string_view first);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -4,7 +4,7 @@
 #include <array>
 #include <string>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -24,4 +24,4 @@ bool is_beside_data(std::string_view name) {
   return std::find(kNames.begin(), kNames.end(), lower) != kNames.end();
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -10,7 +10,7 @@
 
 #include "lockstep/cluster/named_text.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -167,4 +167,4 @@ void skip_tar_contents(Input& input, const TarMember& member, uint64_t left) {
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -8,7 +8,7 @@
 
 #include "lockstep/data/formats/input.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// A plain file of an archive.
 struct TarMember {
@@ -31,4 +31,4 @@ std::optional<TarMember> next_tar_member(Input& input);
 /// Moves behind a file's contents, of which `left` bytes have not been read, and what fills its last block.
 void skip_tar_contents(Input& input, const TarMember& member, uint64_t left);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

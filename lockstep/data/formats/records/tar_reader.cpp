@@ -20,7 +20,7 @@
 #include "lockstep/data/formats/records/tar_archive.h"
 #include "lockstep/data/sources/record_files.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -97,7 +97,7 @@ struct Sample {
 
 class TarReader final : public ReaderBase {
  public:
-  TarReader(Input input, const data::RecordPlace& at, const TarRules& rules, bool reads_contents)
+  TarReader(Input input, const lockstep::data::RecordPlace& at, const TarRules& rules, bool reads_contents)
       : ReaderBase(std::move(input), at, rules.max_bytes), rules_(rules), at_(at), reads_contents_(reads_contents) {}
 
   /// The next sample; nothing at the end of the archive, or where it is damaged.
@@ -136,7 +136,7 @@ class TarReader final : public ReaderBase {
   }
 
   /// Reads what lies before a place: which samples were given, and, of a window, what of the others has come.
-  void go_to(const data::RecordPlace& at) {
+  void go_to(const lockstep::data::RecordPlace& at) {
     if (at.record == 0 && at.offset == 0) return;
     const bool reads_contents = std::exchange(reads_contents_, reads_contents_ && rules_.window > 1);
     bool is_there = true;
@@ -277,7 +277,7 @@ class TarReader final : public ReaderBase {
   }
 
   const TarRules rules_;
-  std::optional<data::RecordPlace> at_;  // where to go first
+  std::optional<lockstep::data::RecordPlace> at_;  // where to go first
   bool reads_contents_;
   std::optional<TarMember> pending_;  // its contents are read next; it belongs to a sample
   bool has_ended_ = false;
@@ -290,7 +290,8 @@ class TarReader final : public ReaderBase {
 
 }  // namespace
 
-std::unique_ptr<data::RecordReader> make_tar_reader(Input input, const data::RecordPlace& at, const TarRules& rules) {
+std::unique_ptr<lockstep::data::RecordReader> make_tar_reader(Input input, const lockstep::data::RecordPlace& at,
+                                                              const TarRules& rules) {
   return std::make_unique<TarReader>(std::move(input), at, rules, /*reads_contents=*/true);
 }
 
@@ -314,7 +315,7 @@ std::optional<std::vector<std::string>> fields_of_first_samples(const std::strin
   return std::vector<std::string>(all.begin(), all.end());
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data
 
 namespace lockstep::data {
 

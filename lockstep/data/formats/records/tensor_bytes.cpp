@@ -4,7 +4,7 @@
 
 #include "lockstep/core/bytes.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -44,4 +44,4 @@ std::optional<std::vector<TensorBytes>> tensors_in(std::string_view bytes, Eleme
   return tensors;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// One tensor. What it refers to belongs to the caller.
 struct TensorBytes {
@@ -28,4 +28,4 @@ void append(std::string& bytes, const TensorBytes& tensor);
 /// length.
 std::optional<std::vector<TensorBytes>> tensors_in(std::string_view bytes, ElementSize element_size);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

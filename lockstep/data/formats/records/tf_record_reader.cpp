@@ -6,7 +6,7 @@
 #include "lockstep/data/formats/records/crc32c.h"
 #include "lockstep/data/formats/records/readers.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -18,7 +18,7 @@ uint64_t little_endian(const char* bytes, int count) {
 
 class TfRecordReader final : public ReaderBase {
  public:
-  TfRecordReader(Input input, const data::RecordPlace& at, int64_t max_bytes)
+  TfRecordReader(Input input, const lockstep::data::RecordPlace& at, int64_t max_bytes)
       : ReaderBase(std::move(input), at, max_bytes) {}
 
  private:
@@ -58,8 +58,9 @@ bool is_tf_record(std::string_view first) {
   return first.size() >= 12 && masked_crc32c(first.substr(0, 8)) == little_endian(first.data() + 8, 4);
 }
 
-std::unique_ptr<data::RecordReader> make_tf_record_reader(Input input, const data::RecordPlace& at, int64_t max_bytes) {
+std::unique_ptr<lockstep::data::RecordReader> make_tf_record_reader(Input input, const lockstep::data::RecordPlace& at,
+                                                                    int64_t max_bytes) {
   return std::make_unique<TfRecordReader>(std::move(input), at, max_bytes);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -9,7 +9,7 @@
 
 #include "lockstep/data/formats/text/unicode_classes.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -209,4 +209,4 @@ void BytePairs::encode_word(std::string_view word, std::vector<int64_t>& result)
   }
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// The first word of a text, by the pattern that GPT-2 splits texts with:
 /// 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
@@ -73,4 +73,4 @@ class BytePairs {
 /// Reads the text of a tokenizer.json. `name` is what messages call it. Throws a DataError.
 std::shared_ptr<const BytePairs> parse_tokenizer(const std::string& name, std::string_view json);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

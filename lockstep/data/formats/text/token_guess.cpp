@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -87,4 +87,4 @@ int64_t known_header(std::string_view begin) {
   return begin.size() >= 4 && value_of(begin.substr(0, 4)) == kLlmC ? 1024 : 0;
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

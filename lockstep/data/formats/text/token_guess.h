@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 /// How tokens are read.
 struct TokenLayout {
@@ -23,4 +23,4 @@ std::optional<std::string> other_tokens(std::string_view sample, const TokenLayo
 /// Where the tokens begin in a file that begins with these bytes, if it is one of NumPy or of llm.c; otherwise 0.
 int64_t known_header(std::string_view begin);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

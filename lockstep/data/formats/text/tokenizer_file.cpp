@@ -12,7 +12,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/data/formats/text/byte_pairs.h"
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -189,4 +189,4 @@ std::shared_ptr<const BytePairs> parse_tokenizer(const std::string& name, std::s
   return TokenizerFile(name).read(json);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 namespace {
 
@@ -191,4 +191,4 @@ Character character_at(std::string_view text, std::size_t at) {
   return {code, length};
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline data {
 
 enum class CharacterClass : uint8_t { kSpace, kLetter, kNumber, kOther };
 
@@ -22,4 +22,4 @@ struct Character {
 /// The character at a byte of a text. `at` is below the text's size.
 Character character_at(std::string_view text, std::size_t at);
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::data
