@@ -35,7 +35,7 @@ broken lockstep/replica/pool/replica_pool.cpp 's/^$/\n\n\n\n\n\n\n\n\n\n\n\n\n\n
 broken ARCHITECTURE.md 's/(lockstep\/optim\/fused_update.cpp)//' 'does not name optim/fused_update.cpp' check-walk
 
 expect 0 '^[0-9]+ classes, 0 names' scripts/check-names
-broken lockstep/comm/shared_memory/monitor.h 's/WorkerMonitor/Monitor/' 'internal::Monitor .*2 times' check-names
+broken lockstep/comm/shared_memory/monitor.h 's/WorkerMonitor/MutexAndCondition/' 'internal::MutexAndCondition .*2 times' check-names
 broken lockstep/core/log.cpp '$a namespace lockstep::internal { template <class T> requires(sizeof(T) > 1) struct alignas(8) Turn final : T {\n' 'internal::Turn .*2 times' check-names
 broken lockstep/core/log.cpp '$a namespace lockstep::internal::inline comm { class Stranger {}; }' 'log.cpp:.*Stranger does not stand in .*core' check-names
 broken lockstep/core/log.cpp '$a namespace lockstep::internal { class Stranger {}; }' 'log.cpp:.*Stranger does not stand in .*core' check-names
