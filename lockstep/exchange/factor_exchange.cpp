@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "lockstep/core/torch_compat.h"
+#include "lockstep/exchange/messages.h"
+#include "lockstep/exchange/row.h"
 #include "lockstep/gradient/gradient_table.h"
 #include "lockstep/reduce/leaf.h"
 #include "lockstep/replica/replica_group.h"
@@ -20,9 +22,10 @@ namespace {
 /// make each replica's once and to exchange sums, on one host.
 constexpr int64_t kMostSamplesOfAll = 192;
 
-/// Each factor begins at a multiple of so many elements.
-constexpr int64_t kAlignment = 16;
-int64_t padded(int64_t elements) { return (elements + kAlignment - 1) / kAlignment * kAlignment; }
+constexpr auto kSize = static_cast<int64_t>(sizeof(float));
+
+/// Each factor begins where a variable of a row might.
+constexpr int64_t padded(int64_t elements) { return aligned(elements * kSize) / kSize; }
 
 int64_t elements_of(const FactorsOutline& outline, const at::Tensor& like) {
   int64_t elements = 0;
@@ -31,10 +34,6 @@ int64_t elements_of(const FactorsOutline& outline, const at::Tensor& like) {
     elements += padded(Factors::right_size(term.samples, like.size(1)));
   }
   return elements;
-}
-
-void grow(at::Tensor& memory, int64_t elements) {
-  if (!memory.defined() || memory.numel() < elements) memory = at::zeros({elements}, at::kFloat);
 }
 
 }  // namespace
@@ -47,6 +46,22 @@ bool travels_as_factors(int64_t rows, int64_t columns, std::span<const FactorsOu
   }
   if (samples == 0 || samples > kMostSamplesOfAll) return false;
   return samples * (rows + columns) < elements_of_sums;  // all workers together send each sample's factors W - 1 times
+}
+
+WayOfGradients choose_ways(std::span<const std::shared_ptr<VariableState>> variables,
+                           std::span<const GradientsOnWorkers> all, UpdateForm form, int64_t numbers_for_each) {
+  WayOfGradients ways{std::vector<char>(variables.size()), std::vector<char>(variables.size())};
+  for (std::size_t i = 0; i < variables.size(); ++i) {
+    const at::ScalarType type = variables[i]->number_type();
+    if (all[i].gradients != Gradients::kSome || (type != at::kFloat && type != at::kDouble)) continue;
+    bool as_factors = !all[i].factors.empty() && form != UpdateForm::kSums;
+    if (as_factors && form != UpdateForm::kFactors) {
+      const at::Tensor& like = variables[i]->like();
+      as_factors = travels_as_factors(like.size(0), like.size(1), all[i].factors, numbers_for_each * like.numel());
+    }
+    (as_factors ? ways.as_factors : ways.as_sums)[i] = 1;
+  }
+  return ways;
 }
 
 FactorExchange::FactorExchange(std::vector<std::shared_ptr<VariableState>> variables, const ReplicaGroup& group)
@@ -111,28 +126,20 @@ void FactorExchange::pack(const GradientTable& gradients, float* to) const {
 }
 
 void FactorExchange::send(const GradientTable& gradients) {
-  const int64_t own = elements_of(worker_);
+  const int64_t own = elements_of(worker_) * kSize;
   grow(packed_, own);
   pack(gradients, static_cast<float*>(packed_.data_ptr()));
-  const auto bytes_at = [](const at::Tensor& memory, int64_t elements) {
-    return std::span(static_cast<std::byte*>(memory.data_ptr()), static_cast<std::size_t>(elements) * sizeof(float));
-  };
-  std::vector<std::span<const std::byte>> sent(arrived_.size(), bytes_at(packed_, own));
-  std::vector<std::span<std::byte>> received(arrived_.size());
-  for (int64_t w = 0; w < group_.num_workers(); ++w) {
-    if (w == worker_) continue;
-    const auto at = static_cast<std::size_t>(w);
-    grow(arrived_[at], elements_of(w));
-    received[at] = bytes_at(arrived_[at], elements_of(w));
-    bytes_sent_ += static_cast<int64_t>(sent[at].size());
-  }
   for_each_outline(worker_, [&](std::size_t i, int64_t, const FactorsOutline& outline) {
-    bytes_of_variable_[i] += internal::elements_of(outline, variables_[i]->like()) *
-                             static_cast<int64_t>(sizeof(float)) * (group_.num_workers() - 1);
+    bytes_of_variable_[i] += internal::elements_of(outline, variables_[i]->like()) * kSize * (group_.num_workers() - 1);
   });
-  group_.rounds().exchange(sent, received);
+  bytes_sent_ = exchange_with_others(
+      group_.rounds(), [&](int64_t) { return bytes_of(packed_, own); },
+      [&](int64_t w) {
+        grow(arrived_[static_cast<std::size_t>(w)], elements_of(w) * kSize);
+        return bytes_of(arrived_[static_cast<std::size_t>(w)], elements_of(w) * kSize);
+      });
   for (int64_t w = 0; w < group_.num_workers(); ++w) {
-    if (w != worker_) unpack(w, arrived_[static_cast<std::size_t>(w)]);
+    if (w != worker_) unpack(w, arrived_[static_cast<std::size_t>(w)].view(at::kFloat));
   }
 }
 

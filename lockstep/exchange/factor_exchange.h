@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/core/blocks.h"
+#include "lockstep/core/tuning/update_form.h"
 #include "lockstep/gradient/gradients_on_workers.h"
 #include "lockstep/reduce/factors.h"
 
@@ -32,6 +33,17 @@ namespace lockstep::internal::inline exchange {
 /// memory, both cost H - 1 times as much, with H the number of hosts.
 bool travels_as_factors(int64_t rows, int64_t columns, std::span<const FactorsOutline> factors,
                         int64_t elements_of_sums);
+
+/// Which gradients travel in a step, and how, by variable.
+struct WayOfGradients {
+  std::vector<char> as_factors;
+  std::vector<char> as_sums;
+};
+/// The one place that chooses factors or sums. `all` has the gradients of each variable; those of other dtypes than
+/// float32 and float64 do not travel here. A gradient that is kept as factors travels so with UpdateForm::kFactors, and
+/// not with kSums; otherwise travels_as_factors() decides, where sums cost `numbers_for_each` numbers for each element.
+WayOfGradients choose_ways(std::span<const std::shared_ptr<VariableState>> variables,
+                           std::span<const GradientsOnWorkers> all, UpdateForm form, int64_t numbers_for_each);
 
 /// Each function is called on every worker, on one thread, while all replicas are at rest. The factors are sent to the
 /// other workers; or packed into memory that the workers of a host map, and read there.

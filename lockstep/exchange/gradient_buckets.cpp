@@ -108,7 +108,7 @@ void GradientBuckets::pack(std::size_t i) {
 
 void GradientBuckets::send_complete() {
   while (sent_ < waits_.size() && waits_[sent_] == 0) {
-    const SumRow::Section& bucket = row_.buckets()[sent_];
+    const RowSection& bucket = row_.buckets()[sent_];
     is_broken_ = true;  // until all have it
     for (int64_t w = 0; w < num_workers_; ++w) {
       if (w == worker_) continue;
@@ -146,7 +146,7 @@ bool GradientBuckets::has_arrived(std::size_t bucket) const {
 }
 
 void GradientBuckets::add_and_send(std::size_t bucket) {
-  const SumRow::Section& section = row_.buckets()[bucket];
+  const RowSection& section = row_.buckets()[bucket];
   row_.add(section, 0, 1);
   ++added_;
   const std::span<const std::byte> sums = row_.sums(section, worker_);

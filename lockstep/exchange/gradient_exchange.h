@@ -78,23 +78,17 @@ class GradientExchange {
 
  private:
   void lay_out(const std::vector<char>& summed, const std::vector<GradientsOnWorkers>& all);
-  /// With each other worker w: sends `to_of(w)`, and fills `from_of(w)`.
-  template <class To, class From>
-  void exchange(const To& to_of, const From& from_of);
 
   const std::vector<std::shared_ptr<VariableState>> variables_;
   const ReplicaGroup& group_;
-  const int64_t worker_;
-  const int64_t num_workers_;
   const UpdateForm form_;
   const WireFormat wire_;
 
   FactorExchange factors_;
-  std::vector<char> summed_;    // by variable, of the layout
   std::vector<char> factored_;  // by variable, of the step
   SumRow row_;
   std::unique_ptr<GradientBuckets> buckets_;  // of the row; null: nothing is sent ahead
-  SumRow::Section rest_;                      // of the row: what was not sent ahead in this step
+  RowSection rest_;                           // of the row: what was not sent ahead in this step
   int64_t bytes_sent_ = 0;
 };
 

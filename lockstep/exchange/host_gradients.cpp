@@ -19,14 +19,6 @@
 
 namespace lockstep::internal::inline exchange {
 
-namespace {
-
-/// Each variable, sum and worker's factors begin at a multiple of it, so that no line of a cache belongs to two.
-constexpr int64_t kAlignment = 64;
-int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
-}  // namespace
-
 HostGradients::HostGradients(std::vector<std::shared_ptr<VariableState>> variables, const ReplicaGroup& group,
                              Hosts hosts)
     : variables_(std::move(variables)),
@@ -42,17 +34,11 @@ HostGradients::HostGradients(std::vector<std::shared_ptr<VariableState>> variabl
 
 void HostGradients::begin_step(const std::vector<GradientsOnWorkers>& all, const BlockShares& shares,
                                const LaneRange& lanes, bool whole) {
-  factored_.assign(variables_.size(), 0);
-  std::vector<char> summed(variables_.size());
-  for (std::size_t i = 0; i < variables_.size(); ++i) {
-    if (all[i].gradients != Gradients::kSome) continue;
-    bool as_factors = !all[i].factors.empty();
-    if (as_factors && sums_between_hosts_) {
-      const at::Tensor& like = variables_[i]->like();
-      as_factors = travels_as_factors(like.size(0), like.size(1), all[i].factors, 2 * like.numel());
-    }
-    (as_factors ? factored_ : summed)[i] = 1;
-  }
+  // Inside a host factors are read where they are. Between hosts, partial sums and sums travel.
+  WayOfGradients ways = choose_ways(variables_, all, sums_between_hosts_ ? UpdateForm::kAuto : UpdateForm::kFactors,
+                                    /*numbers_for_each=*/2);
+  factored_ = std::move(ways.as_factors);
+  std::vector<char> summed = std::move(ways.as_sums);
   factors_.begin_step(all, factored_);
   factor_elements_ = factors_.elements_by_variable(worker_);
   factor_places_.assign(1, 0);
@@ -84,7 +70,8 @@ void HostGradients::lay_out(std::vector<char> summed, const BlockShares& shares,
     for (int64_t block = 0; block * elements < like.numel(); ++block) {
       const int64_t offset = block * elements;
       const int64_t count = std::min(elements, like.numel() - offset);
-      if (whole || !shares.has(lanes, i, block)) pieces_.push_back({i, offset, count});
+      if (whole || !shares.has(lanes, i, block))
+        pieces_.push_back({i, row_numbers_of(*variables_[i]), offset, count, sum_bytes_ + offset * size});
       if (sums_between_hosts_) of_row.push_back({like.scalar_type() == at::kDouble, count, sum_bytes_ + offset * size});
     }
     sum_bytes_ += aligned(variables_[i]->bytes());
@@ -185,32 +172,9 @@ Travelled HostGradients::travelled(std::size_t i) const {
 void HostGradients::pack(const GradientTable& gradients, int lane, int num_lanes) {
   if (lane == 0 && factors_.has_any()) factors_.pack(gradients, factors_of(worker_));
   partial_sums_.restart(lane);
-  const Block own = block_of(static_cast<int64_t>(pieces_.size()), num_lanes, lane);
-  for (int64_t p = own.first; p < own.end(); ++p) {
-    const Piece& piece = pieces_[static_cast<std::size_t>(p)];
-    if (variables_[piece.variable]->number_type() == at::kDouble) {
-      pack_piece<double>(gradients, lane, piece);
-    } else {
-      pack_piece<float>(gradients, lane, piece);
-    }
-  }
+  for (const RowPiece& piece : share_of<RowPiece>(pieces_, lane, num_lanes))
+    partial_sums_.pack(gradients, lane, piece, {sums_of(worker_, 0), 0, sum_bytes_}, streams_);
   if (streams_) end_stream_copies();
-}
-
-template <class T>
-void HostGradients::pack_piece(const GradientTable& gradients, int lane, const Piece& piece) {
-  const auto copy = [&](void* to, const void* from, std::size_t bytes) {
-    if (streams_) {
-      stream_copy(to, from, bytes);
-    } else {
-      std::memcpy(to, from, bytes);
-    }
-  };
-  const std::vector<Subtree>& own = partial_sums_.subtrees(worker_);
-  for (std::size_t s = 0; s < own.size(); ++s) {
-    auto* const to = reinterpret_cast<T*>(sums_of(worker_, s) + places_[piece.variable]) + piece.offset;
-    partial_sums_.write(gradients, lane, piece.variable, piece.offset, piece.count, own[s], to, copy);
-  }
 }
 
 void HostGradients::set_leaves(GradientTable& gradients) const {

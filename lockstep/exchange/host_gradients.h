@@ -62,13 +62,6 @@ class HostGradients {
   Travelled travelled(std::size_t i) const;
 
  private:
-  /// A block of one variable.
-  struct Piece {
-    std::size_t variable;
-    int64_t offset;  // of its first element within the variable
-    int64_t count;
-  };
-
   void lay_out(std::vector<char> summed, const BlockShares& shares, const LaneRange& lanes, bool whole);
   /// How many bytes the sums of this step take on the host that needs most, and the factors.
   int64_t bytes_of_step() const;
@@ -81,8 +74,6 @@ class HostGradients {
   /// Behind them: where the sums over all replicas begin, if there are several hosts.
   std::byte* sums() const { return sums_of(num_workers_, 0); }
   float* factors_of(int64_t worker) const;
-  template <class T>
-  void pack_piece(const GradientTable& gradients, int lane, const Piece& piece);
 
   const std::vector<std::shared_ptr<VariableState>> variables_;
   const ReplicaGroup& group_;
@@ -101,7 +92,7 @@ class HostGradients {
   bool whole_ = false;                  // of the layout
   std::vector<int64_t> places_;         // by variable: its first byte within a sum
   int64_t sum_bytes_ = 0;               // of one sum of all variables
-  std::vector<Piece> pieces_;           // that this worker packs
+  std::vector<RowPiece> pieces_;        // that this worker packs
   bool streams_ = false;                // sums go past the caches
   // By worker of this host: its sums, by subtree; then, where there are several hosts, the sums over all replicas; then
   // by worker of any host: its factors.

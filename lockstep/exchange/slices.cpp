@@ -1,7 +1,6 @@
 #include "lockstep/exchange/slices.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "lockstep/core/loops/checksum.h"
 
@@ -23,20 +22,6 @@ Slices::Slices(const BlockShares& shares, int64_t num_workers, int lanes) {
     for (int64_t w = 0; w < num_workers; ++w) {
       const int64_t begin = byte_of(first_block(w));
       slices_.push_back({begin, byte_of(first_block(w + 1)) - begin});
-    }
-  }
-}
-
-void SliceRow::lay_out(const Slices& slices, std::vector<char> taken) {
-  constexpr int64_t kAlignment = 64;  // no line of a cache belongs to two slices
-  taken_ = std::move(taken);
-  bytes_.assign(static_cast<std::size_t>(slices.num_workers()), 0);
-  places_.assign(taken_.size() * bytes_.size(), 0);
-  for (std::size_t i = 0; i < taken_.size(); ++i) {
-    for (std::size_t w = 0; taken_[i] != 0 && w < bytes_.size(); ++w) {
-      const Slice slice = slices.of(i, static_cast<int64_t>(w));
-      places_[i * bytes_.size() + w] = bytes_[w] - slice.begin;
-      bytes_[w] += (slice.bytes + kAlignment - 1) / kAlignment * kAlignment;
     }
   }
 }

@@ -38,25 +38,4 @@ class Slices {
   std::vector<Slice> slices_;  // by variable, then worker
 };
 
-/// Where the slices of some variables lie in a message that has one worker's slices, one after another.
-class SliceRow {
- public:
-  /// `taken[i]` says whether variable i travels.
-  void lay_out(const Slices& slices, std::vector<char> taken);
-
-  const std::vector<char>& taken() const { return taken_; }
-  bool takes(std::size_t i) const { return i < taken_.size() && taken_[i] != 0; }
-  /// How long the message of a worker's slices is.
-  int64_t bytes(int64_t worker) const { return bytes_[static_cast<std::size_t>(worker)]; }
-  /// Where byte `offset` of variable i lies in it, which is in the worker's slice. A slice begins at a multiple of 64.
-  int64_t place_of(std::size_t i, int64_t worker, int64_t offset) const {
-    return places_[i * bytes_.size() + static_cast<std::size_t>(worker)] + offset;
-  }
-
- private:
-  std::vector<char> taken_;
-  std::vector<int64_t> bytes_;   // by worker
-  std::vector<int64_t> places_;  // by variable, then worker: of byte 0, which may be before the message
-};
-
 }  // namespace lockstep::internal::exchange

@@ -15,6 +15,7 @@
 #include "lockstep/core/loops/checksum.h"
 #include "lockstep/core/loops/simd.h"
 #include "lockstep/core/torch_compat.h"
+#include "lockstep/exchange/messages.h"
 #include "lockstep/gradient/gradient_table.h"
 #include "lockstep/optim/forms/compare_values.h"
 #include "lockstep/replica/replica_group.h"
@@ -23,15 +24,6 @@
 namespace lockstep::internal::inline optim {
 
 namespace {
-
-void grow(at::Tensor& memory, int64_t bytes) {
-  if (!memory.defined() || memory.numel() < bytes) memory = at::zeros({bytes}, at::kByte);
-}
-
-std::span<std::byte> bytes_of(const at::Tensor& memory, int64_t bytes) {
-  if (bytes == 0) return {};
-  return {static_cast<std::byte*>(memory.data_ptr()), static_cast<std::size_t>(bytes)};
-}
 
 const at::Tensor& of(const std::vector<at::Tensor>& by_worker, int64_t worker) {
   return by_worker[static_cast<std::size_t>(worker)];
@@ -58,6 +50,7 @@ SlicedUpdate::SlicedUpdate(const ReplicaGroup& group, const FusedUpdate& update,
                            const std::vector<std::vector<double>>& initial, std::string name, UpdateForm form)
     : group_(group),
       targets_(update.targets()),
+      variables_(variables_of(targets_)),
       name_(std::move(name)),
       form_(form),
       worker_(group.rounds().worker_index()),
@@ -65,7 +58,7 @@ SlicedUpdate::SlicedUpdate(const ReplicaGroup& group, const FusedUpdate& update,
       slices_(update.shares(), num_workers_, group.plan().num_lanes()),
       slots_(group, targets_, initial, slices_, name_),
       partial_sums_(group),
-      factors_(variables_of(targets_), group),
+      factors_(variables_, group),
       theirs_(static_cast<std::size_t>(num_workers_)),
       arrived_(theirs_.size()) {}
 
@@ -77,24 +70,13 @@ void SlicedUpdate::begin_step(const ToldOfGradients& told, const std::vector<cha
     const std::lock_guard<std::mutex> lock(mutex_);
     foreign_writes_.clear();
   }
-  factored_.assign(targets_.size(), 0);
-  std::vector<char> summed(targets_.size());
-  for (std::size_t i = 0; i < targets_.size(); ++i) {
-    if (all[i].gradients != Gradients::kSome) continue;
-    const at::Tensor& like = targets_[i].variable->like();
-    bool as_factors = !all[i].factors.empty() && form_ != UpdateForm::kSums;
-    // No sum is sent back, so that sums cost half of what they cost where every worker updates all. New weights travel
-    // in both forms.
-    if (as_factors && form_ != UpdateForm::kFactors)
-      as_factors = travels_as_factors(like.size(0), like.size(1), all[i].factors, like.numel());
-    (as_factors ? factored_ : summed)[i] = 1;
-  }
+  // No sum is sent back, so that sums cost half of what they cost where every worker updates all. New weights travel in
+  // both forms.
+  WayOfGradients ways = choose_ways(variables_, all, form_, /*numbers_for_each=*/1);
+  factored_ = std::move(ways.as_factors);
   factors_.begin_step(all, factored_);
-  if (summed != sums_.taken()) sums_.lay_out(slices_, std::move(summed));
-  if (present != weights_.taken()) {
-    weights_.lay_out(slices_, present);
-    list_pieces();
-  }
+  if (!sums_.layout.takes_exactly(ways.as_sums)) sums_ = lay_out(ways.as_sums);
+  if (!weights_.layout.takes_exactly(present)) weights_ = lay_out(present);
   for (int64_t w = 0; w < num_workers_; ++w) {
     const auto at = static_cast<std::size_t>(w);
     const int64_t back = weights_.bytes(w) + square_bytes(w);
@@ -102,74 +84,45 @@ void SlicedUpdate::begin_step(const ToldOfGradients& told, const std::vector<cha
       grow(own_, back);
       continue;
     }
-    grow(theirs_[at], std::max(sums_.bytes(w) * subtrees_of(worker_), back));
-    grow(arrived_[at], sums_.bytes(worker_) * subtrees_of(w));
+    grow(theirs_[at], std::max(sums_.bytes(w) * partial_sums_.count(worker_), back));
+    grow(arrived_[at], sums_.bytes(worker_) * partial_sums_.count(w));
   }
 }
 
-void SlicedUpdate::list_pieces() {
-  pieces_.clear();
-  for (std::size_t i = 0; i < targets_.size(); ++i) {
-    for (int64_t w = 0; w < num_workers_; ++w) {
-      if (w == worker_ || !weights_.takes(i)) continue;
-      const Slice slice = slices_.of(i, w);
-      for (int64_t begin = slice.begin; begin < slice.end(); begin += kBlockBytes)
-        pieces_.push_back({i, begin, std::min(kBlockBytes, slice.end() - begin), w});
-    }
+SlicedUpdate::SlicedRow SlicedUpdate::lay_out(std::span<const char> taken) const {
+  SlicedRow row{row_of_blocks(variables_, taken), {}, {}};
+  row.section = row.layout.cut(slices_);
+  for (int64_t w = 0; w < num_workers_; ++w) {
+    if (w == worker_) continue;
+    for (const RowPiece& piece : row.layout.pieces(row.section[static_cast<std::size_t>(w)]))
+      row.theirs.push_back({piece, w});
   }
+  return row;
 }
 
-std::span<const SlicedUpdate::Piece> SlicedUpdate::share_of(int lane, int num_lanes) const {
-  const Block own = block_of(static_cast<int64_t>(pieces_.size()), num_lanes, lane);
-  return std::span(pieces_).subspan(static_cast<std::size_t>(own.first), static_cast<std::size_t>(own.count));
+SumsInMemory SlicedUpdate::SlicedRow::in(const at::Tensor& memory, int64_t worker) const {
+  const RowSlice& slice = section[static_cast<std::size_t>(worker)];
+  return {static_cast<std::byte*>(memory.data_ptr()), slice.begin, slice.bytes};
 }
 
 void SlicedUpdate::pack(const GradientTable& gradients, int lane, int num_lanes) {
   partial_sums_.restart(lane);
-  for (const Piece& piece : share_of(lane, num_lanes)) {
-    if (!sums_.takes(piece.variable)) continue;
-    if (targets_[piece.variable].variable->number_type() == at::kDouble) {
-      pack_piece<double>(gradients, lane, piece);
-    } else {
-      pack_piece<float>(gradients, lane, piece);
-    }
-  }
-}
-
-template <class T>
-void SlicedUpdate::pack_piece(const GradientTable& gradients, int lane, const Piece& piece) {
-  constexpr auto kSize = static_cast<int64_t>(sizeof(T));
-  auto* to = static_cast<char*>(of(theirs_, piece.worker).data_ptr()) +
-             sums_.place_of(piece.variable, piece.worker, piece.begin);
-  const auto copy = [](void* target, const void* from, std::size_t bytes) { std::memcpy(target, from, bytes); };
-  for (const Subtree& subtree : partial_sums_.subtrees(worker_)) {
-    partial_sums_.write(gradients, lane, piece.variable, piece.begin / kSize, piece.bytes / kSize, subtree,
-                        reinterpret_cast<T*>(to), copy);
-    to += sums_.bytes(piece.worker);
-  }
+  for (const Piece& piece : share_of<Piece>(sums_.theirs, lane, num_lanes))
+    partial_sums_.pack(gradients, lane, piece.row, sums_.in(of(theirs_, piece.worker), piece.worker));
 }
 
 void SlicedUpdate::send(GradientTable& gradients) {
   if (factors_.has_any()) factors_.send(gradients);
-  exchange([&](int64_t w) { return bytes_of(of(theirs_, w), sums_.bytes(w) * subtrees_of(worker_)); },
-           [&](int64_t w) { return bytes_of(of(arrived_, w), sums_.bytes(worker_) * subtrees_of(w)); });
+  exchange_with_others(
+      group_.rounds(),
+      [&](int64_t w) { return bytes_of(of(theirs_, w), sums_.bytes(w) * partial_sums_.count(worker_)); },
+      [&](int64_t w) { return bytes_of(of(arrived_, w), sums_.bytes(worker_) * partial_sums_.count(w)); });
   sent_ = Sent::kGradients;
-  const Block own = block_of(group_.num_replicas(), num_workers_, worker_);
   for (std::size_t i = 0; i < targets_.size(); ++i) {
-    const Slice slice = slices_.of(i, worker_);
-    if (!sums_.takes(i) || slice.bytes == 0) continue;
-    for (int64_t r = own.first; r < own.end(); ++r) gradients.set_leaf(i, r, gradients.own_leaf(i, r - own.first));
-    // Each partial sum of another worker stands as the leaf of its subtree's first replica. It has the own slice alone,
-    // and the leaf's memory is as if it had all of the variable.
-    for (int64_t w = 0; w < num_workers_; ++w) {
-      if (w == worker_) continue;
-      auto at = reinterpret_cast<uintptr_t>(of(arrived_, w).data_ptr()) +
-                static_cast<uintptr_t>(sums_.place_of(i, worker_, 0));
-      for (const Subtree& subtree : partial_sums_.subtrees(w)) {
-        gradients.set_leaf(i, subtree.first, Leaf(reinterpret_cast<const void*>(at)));
-        at += static_cast<uintptr_t>(sums_.bytes(worker_));
-      }
-    }
+    if (!sums_.layout.takes(i) || slices_.of(i, worker_).bytes == 0) continue;
+    // What has arrived is the own slice alone; the leaf's memory is as if it had all of the variable.
+    partial_sums_.set_leaves(gradients, i, sums_.layout.place(i),
+                             [&](int64_t w) { return sums_.in(of(arrived_, w), worker_); });
   }
   factors_.set_leaves(gradients);
 }
@@ -180,38 +133,28 @@ std::span<std::byte> SlicedUpdate::squares_of(FusedUpdate& update, int64_t worke
                static_cast<std::size_t>(square_bytes(worker)));
 }
 
-template <class To, class From>
-void SlicedUpdate::exchange(const To& to_of, const From& from_of) {
-  std::vector<std::span<const std::byte>> to(theirs_.size());
-  std::vector<std::span<std::byte>> from(theirs_.size());
-  for (int64_t w = 0; w < num_workers_; ++w) {
-    if (w == worker_) continue;
-    to[static_cast<std::size_t>(w)] = to_of(w);
-    from[static_cast<std::size_t>(w)] = from_of(w);
-  }
-  group_.rounds().exchange(to, from);
-}
-
 void SlicedUpdate::share_squares(FusedUpdate& update) {
-  exchange([&](int64_t) { return squares_of(update, worker_); }, [&](int64_t w) { return squares_of(update, w); });
+  exchange_with_others(
+      group_.rounds(), [&](int64_t) { return squares_of(update, worker_); },
+      [&](int64_t w) { return squares_of(update, w); });
 }
 
 void SlicedUpdate::prepare(FusedUpdate& update, const GradientTable& gradients, int lane, int num_lanes,
                            const Clip& clip, bool is_measured) {
   const auto place = [&](std::size_t i, int64_t offset) {
-    return static_cast<char*>(own_.data_ptr()) + weights_.place_of(i, worker_, offset);
+    return reinterpret_cast<char*>(weights_.in(own_, worker_).at(0, weights_.layout.place(i) + offset));
   };
   update.prepare(gradients, lane, clip, is_measured, place);
-  for (const Piece& piece : share_of(lane, num_lanes)) check_piece(piece);
+  for (const Piece& piece : share_of<Piece>(weights_.theirs, lane, num_lanes)) check_piece(piece);
 }
 
 void SlicedUpdate::check_piece(const Piece& piece) {
-  VariableState& variable = *targets_[piece.variable].variable;
+  VariableState& variable = *variables_[piece.row.variable];
   for (std::size_t copy = 0; copy < variable.copies().size(); ++copy) {
-    const auto* const memory = static_cast<const char*>(address_of(variable.copies()[copy])) + piece.begin;
-    if (variable.checksums(copy)[piece.begin / kBlockBytes] == checksum(memory, piece.bytes)) continue;
+    const auto* const memory = static_cast<const char*>(address_of(variable.copies()[copy])) + piece.begin();
+    if (variable.checksums(copy)[piece.begin() / kBlockBytes] == checksum(memory, piece.bytes())) continue;
     const std::lock_guard<std::mutex> lock(mutex_);
-    foreign_writes_.push_back({piece.variable, copy});
+    foreign_writes_.push_back({piece.row.variable, copy});
     return;
   }
 }
@@ -225,7 +168,9 @@ void SlicedUpdate::vote(FusedUpdate& update, FunctionRef<void(Proposal&)> tell) 
     return message(memory, w).subspan(static_cast<std::size_t>(weights_.bytes(w)));
   };
   std::ranges::copy(squares_of(update, worker_), squares_in(own_, worker_).begin());
-  exchange([&](int64_t) { return message(own_, worker_); }, [&](int64_t w) { return message(of(theirs_, w), w); });
+  exchange_with_others(
+      group_.rounds(), [&](int64_t) { return message(own_, worker_); },
+      [&](int64_t w) { return message(of(theirs_, w), w); });
   sent_ = Sent::kAll;
   for (int64_t w = 0; w < num_workers_; ++w) {
     if (w != worker_) std::ranges::copy(squares_in(of(theirs_, w), w), squares_of(update, w).begin());
@@ -259,7 +204,7 @@ void SlicedUpdate::require_no_foreign_write(FusedUpdate& update) {
 std::string SlicedUpdate::digest_of_weights() const {
   Digest digest;
   for (std::size_t i = 0; i < targets_.size(); ++i) {
-    if (!weights_.takes(i)) continue;
+    if (!weights_.layout.takes(i)) continue;
     VariableState& variable = *targets_[i].variable;
     const uint64_t* const checksums = variable.checksums(0);
     for (int64_t block = 0; block < blocks_of(variable.bytes()); ++block) digest = digest.with(checksums[block]);
@@ -270,21 +215,20 @@ std::string SlicedUpdate::digest_of_weights() const {
 void SlicedUpdate::compare_weights() const {
   std::vector<MirroredState*> weights;
   for (std::size_t i = 0; i < targets_.size(); ++i) {
-    if (weights_.takes(i)) weights.push_back(&targets_[i].variable->as_mirrored());
+    if (weights_.layout.takes(i)) weights.push_back(&targets_[i].variable->as_mirrored());
   }
   compare_values(group_, name_, weights);
 }
 
 void SlicedUpdate::commit(int lane, int num_lanes) const {
-  for (const Piece& piece : share_of(lane, num_lanes)) {
-    VariableState& variable = *targets_[piece.variable].variable;
-    const auto* const from = static_cast<const char*>(of(theirs_, piece.worker).data_ptr()) +
-                             weights_.place_of(piece.variable, piece.worker, piece.begin);
-    const uint64_t written = checksum(from, piece.bytes);
+  for (const Piece& piece : share_of<Piece>(weights_.theirs, lane, num_lanes)) {
+    VariableState& variable = *variables_[piece.row.variable];
+    const std::byte* const from = weights_.in(of(theirs_, piece.worker), piece.worker).at(0, piece.row.place);
+    const uint64_t written = checksum(from, piece.bytes());
     for (std::size_t copy = 0; copy < variable.copies().size(); ++copy) {
       auto* const to = static_cast<char*>(const_cast<void*>(address_of(variable.copies()[copy])));
-      std::memcpy(to + piece.begin, from, static_cast<std::size_t>(piece.bytes));
-      variable.checksums(copy)[piece.begin / kBlockBytes] = written;
+      std::memcpy(to + piece.begin(), from, static_cast<std::size_t>(piece.bytes()));
+      variable.checksums(copy)[piece.begin() / kBlockBytes] = written;
     }
   }
 }
@@ -296,12 +240,12 @@ bool SlicedUpdate::own_sum_is_finite(const GradientTable& gradients, std::size_t
 }
 
 Travelled SlicedUpdate::travelled(std::size_t i) const {
-  if (sent_ == Sent::kNothing || !weights_.takes(i)) return {};
+  if (sent_ == Sent::kNothing || !weights_.layout.takes(i)) return {};
   const int64_t own = slices_.of(i, worker_).bytes;
   Travelled travelled{.as = factored_[i] ? Travelled::As::kFactors : Travelled::As::kSums};
   if (sent_ == Sent::kAll) travelled.bytes += own * (num_workers_ - 1);
   if (factored_[i]) travelled.bytes += factors_.bytes_sent_of(i);
-  if (sums_.takes(i)) travelled.bytes += (targets_[i].variable->bytes() - own) * subtrees_of(worker_);
+  if (sums_.layout.takes(i)) travelled.bytes += (targets_[i].variable->bytes() - own) * partial_sums_.count(worker_);
   return travelled;
 }
 

@@ -17,6 +17,7 @@
 #include "lockstep/exchange/factor_exchange.h"
 #include "lockstep/exchange/gradient_exchange.h"
 #include "lockstep/exchange/partial_sums.h"
+#include "lockstep/exchange/row.h"
 #include "lockstep/exchange/slices.h"
 #include "lockstep/gradient/gradients_on_workers.h"
 #include "lockstep/optim/forms/sliced_slots.h"
@@ -76,17 +77,23 @@ class SlicedUpdate {
   Travelled travelled(std::size_t i) const;
 
  private:
-  /// At most a block of one variable, of another worker's slice.
+  /// A piece of a row that another worker updates.
   struct Piece {
-    std::size_t variable;
-    int64_t begin;  // in bytes within the variable
-    int64_t bytes;
-    int64_t worker;  // that updates it
+    RowPiece row;
+    int64_t worker;
+    int64_t begin() const { return row.offset * size_of(row.numbers); }  // in bytes within the variable
+    int64_t bytes() const { return row.count * size_of(row.numbers); }
   };
-  void list_pieces();
-  std::span<const Piece> share_of(int lane, int num_lanes) const;
-  template <class T>
-  void pack_piece(const GradientTable& gradients, int lane, const Piece& piece);
+  /// A row of the variables that travel in some way, whose slices are those of the update.
+  struct SlicedRow {
+    RowLayout layout;
+    RowSection section;         // by worker
+    std::vector<Piece> theirs;  // that other workers own
+    int64_t bytes(int64_t worker) const { return section[static_cast<std::size_t>(worker)].bytes; }
+    /// A worker's slice in a message of `memory`; or several partial sums of it.
+    SumsInMemory in(const at::Tensor& memory, int64_t worker) const;
+  };
+  SlicedRow lay_out(std::span<const char> taken) const;
   void check_piece(const Piece& piece);
   /// Throws the DivergenceError of a foreign write that prepare() has found.
   void require_no_foreign_write(FusedUpdate& update);
@@ -94,18 +101,15 @@ class SlicedUpdate {
   std::string digest_of_weights() const;
   /// Throws a DivergenceError, on all workers, that names a variable of which workers had different weights.
   void compare_weights() const;
-  int64_t subtrees_of(int64_t worker) const { return static_cast<int64_t>(partial_sums_.subtrees(worker).size()); }
   /// How many bytes the squares of a worker's blocks take, and where they are.
   int64_t square_bytes(int64_t worker) const {
     return (slices_.first_block(worker + 1) - slices_.first_block(worker)) * static_cast<int64_t>(sizeof(double));
   }
   std::span<std::byte> squares_of(FusedUpdate& update, int64_t worker) const;
-  /// With each other worker w: sends `to_of(w)`, and fills `from_of(w)`.
-  template <class To, class From>
-  void exchange(const To& to_of, const From& from_of);
 
   const ReplicaGroup& group_;
   const std::vector<UpdateTarget> targets_;
+  const std::vector<std::shared_ptr<VariableState>> variables_;
   const std::string name_;
   const UpdateForm form_;
   const int64_t worker_;
@@ -117,9 +121,8 @@ class SlicedUpdate {
   FactorExchange factors_;
   enum class Sent : uint8_t { kNothing, kGradients, kAll } sent_ = Sent::kNothing;  // by the last step
   std::vector<char> factored_;                                                      // by variable, of the step
-  SliceRow sums_;                                                                   // what travels as partial sums
-  SliceRow weights_;           // what travels as new weights: all that the step updates
-  std::vector<Piece> pieces_;  // of the other workers' slices of what the step updates
+  SlicedRow sums_;                                                                  // what travels as partial sums
+  SlicedRow weights_;  // what travels as new weights: all that the step updates
   // By worker: what this worker sends of its partial sums, by subtree; then the new weights that come back, and
   // squares.
   std::vector<at::Tensor> theirs_;
