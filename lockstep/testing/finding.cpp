@@ -32,10 +32,10 @@ void throw_found(ErrorCode code, const std::string& who, const std::exception_pt
   }
 }
 
-void run_all(ErrorCode code, const std::vector<testing::ConformanceCheck>& checks) {
+void run_all(ErrorCode code, const std::vector<lockstep::testing::ConformanceCheck>& checks) {
   std::string failed;
   int count = 0;
-  for (const testing::ConformanceCheck& check : checks) {
+  for (const lockstep::testing::ConformanceCheck& check : checks) {
     const auto found = thrown_by([&] { check.run(); });
     if (!found) continue;
     ++count;

@@ -59,6 +59,6 @@ void expect_error(std::string_view what, std::string_view expected, const std::e
 [[noreturn]] void throw_found(ErrorCode code, const std::string& who, const std::exception_ptr& found,
                               const char* look_at);
 /// Runs all checks, and then throws one DivergenceError that lists those that failed, where there are any.
-void run_all(ErrorCode code, const std::vector<testing::ConformanceCheck>& checks);
+void run_all(ErrorCode code, const std::vector<lockstep::testing::ConformanceCheck>& checks);
 
 }  // namespace lockstep::internal::testing

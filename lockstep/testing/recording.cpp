@@ -43,12 +43,13 @@ GeneratorOfNewProcess::~GeneratorOfNewProcess() {
   generator_.set_state(before_);
 }
 
-Recording record(const testing::TrainingProgram& program, Strategy& strategy, std::string who) {
+Recording record(const lockstep::testing::TrainingProgram& program, Strategy& strategy, std::string who) {
   const GeneratorOfNewProcess generator;
   return record_with_generator(program, strategy, std::move(who));
 }
 
-Recording record_with_generator(const testing::TrainingProgram& program, Strategy& strategy, std::string who) {
+Recording record_with_generator(const lockstep::testing::TrainingProgram& program, Strategy& strategy,
+                                std::string who) {
   Recording recording{.who = std::move(who), .moments = {}};
   program(strategy, [&] { recording.moments.push_back(moment_of(strategy)); });
   const std::vector<Moment>& moments = recording.moments;

@@ -47,9 +47,9 @@ class GeneratorOfNewProcess {
 
 /// Runs the program, with the generator of a new process. A UsageError unless it calls observe() before the first step,
 /// and after a step.
-Recording record(const testing::TrainingProgram& program, Strategy& strategy, std::string who);
+Recording record(const lockstep::testing::TrainingProgram& program, Strategy& strategy, std::string who);
 /// The same with the global generator as it is: for workers that are threads and share it.
-Recording record_with_generator(const testing::TrainingProgram& program, Strategy& strategy, std::string who);
+Recording record_with_generator(const lockstep::testing::TrainingProgram& program, Strategy& strategy, std::string who);
 
 /// The recording of one worker, with the components of the replicas that worker `worker` of `workers` has.
 Recording part_of(Recording whole, int64_t replicas, int64_t workers, int64_t worker);

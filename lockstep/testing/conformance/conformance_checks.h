@@ -38,7 +38,7 @@ class Teams {
 
 /// One shape of a strategy: its numbers of replicas, lanes and workers. A check is run on each worker.
 struct Shape {
-  std::shared_ptr<const testing::Conformance> conformance;
+  std::shared_ptr<const lockstep::testing::Conformance> conformance;
   int64_t replicas = 1;  // of all workers
   int lanes = 1;         // of each worker
   int first_lanes = 1;   // the number of lanes that the others are compared with
@@ -97,9 +97,9 @@ void expect_close(std::string_view what, const at::Tensor& found, const at::Tens
 void expect_bits(std::string_view what, const at::Tensor& found, const at::Tensor& expected);
 
 /// Requires that the program leaves the same bits each time, and the bits of the shape's first number of lanes.
-void expect_same_bits(const Shape& shape, const testing::TrainingProgram& program);
+void expect_same_bits(const Shape& shape, const lockstep::testing::TrainingProgram& program);
 /// Requires that the program leaves what it leaves on one device, but for rounding; with one replica in every bit.
-void expect_like_one_device(const Shape& shape, const testing::TrainingProgram& program);
+void expect_like_one_device(const Shape& shape, const lockstep::testing::TrainingProgram& program);
 
 /// Small integers from -5 to 5 that depend on the replica and the element. Their sums are exact in any order.
 at::Tensor small_integers(int64_t replica, at::IntArrayRef shape, at::ScalarType type);

@@ -22,7 +22,7 @@ namespace lockstep::internal::inline testing {
 
 namespace {
 
-using testing::TrainingProgram;
+using lockstep::testing::TrainingProgram;
 using torch::optim::SGDOptions;
 
 /// What a program uses.

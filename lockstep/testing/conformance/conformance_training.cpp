@@ -23,7 +23,7 @@ namespace {
 
 using enum VariableSynchronization;
 using enum VariableAggregation;
-using testing::TrainingProgram;
+using lockstep::testing::TrainingProgram;
 
 class Net : public torch::nn::Module {
  public:

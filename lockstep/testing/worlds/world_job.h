@@ -53,7 +53,7 @@ class Activity {
 
 /// What a check gets: how worlds are made, for how many workers, and where to say what they are doing.
 struct Trial {
-  std::shared_ptr<const testing::WorldConformance> conformance;
+  std::shared_ptr<const lockstep::testing::WorldConformance> conformance;
   int64_t workers = 2;
   std::shared_ptr<Activity> activity = std::make_shared<Activity>();
   /// Where workers are processes: the one that runs this. Null where they are threads, and then `.make` makes worlds.
