@@ -16,10 +16,9 @@
 
 #include "lockstep/core/loops/simd.h"
 
-namespace lockstep::internal {
-
 // Those that were compiled in; chosen by hand here.
 #if defined(__x86_64__)
+namespace lockstep::internal::inline linear {
 namespace avx2_fma {
 void few_samples_forward(const FewSamplesWork& work);
 void few_samples_input_gradient(const FewSamplesWork& work);
@@ -28,7 +27,10 @@ namespace avx512 {
 void few_samples_forward(const FewSamplesWork& work);
 void few_samples_input_gradient(const FewSamplesWork& work);
 }  // namespace avx512
+}  // namespace lockstep::internal::linear
 #endif
+
+namespace lockstep::internal {
 
 namespace {
 
@@ -44,10 +46,10 @@ std::vector<Choice> choices() {
   std::vector<Choice> result;
 #if defined(__x86_64__)
   if (simd() >= Simd::kAvx2 && __builtin_cpu_supports("fma")) {
-    result.push_back({"avx2", {&avx2_fma::few_samples_forward, &avx2_fma::few_samples_input_gradient}});
+    result.push_back({"avx2", {&linear::avx2_fma::few_samples_forward, &linear::avx2_fma::few_samples_input_gradient}});
   }
   if (simd() == Simd::kAvx512) {
-    result.push_back({"avx512", {&avx512::few_samples_forward, &avx512::few_samples_input_gradient}});
+    result.push_back({"avx512", {&linear::avx512::few_samples_forward, &linear::avx512::few_samples_input_gradient}});
   } else {
     std::printf("not tried on this processor: avx512\n");
   }

@@ -16,11 +16,13 @@ namespace lockstep::internal {
 
 // Those that were compiled in; chosen by hand here.
 #define LOCKSTEP_DECLARE(set)                           \
-  namespace set {                                       \
+  namespace optim::set {                                \
   template <class T>                                    \
   UpdateBlock update_block(UpdateKind kind);            \
   template <class T>                                    \
   void measure_block(BlockUpdate& block);               \
+  }                                                     \
+  namespace core::set {                                 \
   uint64_t checksum(const void* memory, int64_t bytes); \
   }
 LOCKSTEP_DECLARE(plain)
@@ -98,10 +100,10 @@ struct Choice {
   MeasureBlock measure64;
 };
 
-#define LOCKSTEP_CHOICE(name, set, simd)                                                     \
-  {                                                                                          \
-    name, Simd::simd, &set::update_block<float>, &set::update_block<double>, &set::checksum, \
-        &set::measure_block<float>, &set::measure_block<double>                              \
+#define LOCKSTEP_CHOICE(name, set, simd)                                                                         \
+  {                                                                                                              \
+    name, Simd::simd, &optim::set::update_block<float>, &optim::set::update_block<double>, &core::set::checksum, \
+        &optim::set::measure_block<float>, &optim::set::measure_block<double>                                    \
   }
 const Choice kPlain LOCKSTEP_CHOICE("plain", plain, kPlain);
 const std::vector<Choice> kOthers {

@@ -22,7 +22,7 @@ std::string message_of(const std::exception_ptr& exception) {
 
 }  // namespace lockstep
 
-namespace lockstep::internal {
+namespace lockstep::internal::inline core {
 
 const std::string& platform_description() {
   static const std::string description = "no LibTorch";
@@ -36,4 +36,4 @@ const std::string& platform_fingerprint() {
 
 void warm_up_math() {}
 
-}  // namespace lockstep::internal
+}  // namespace lockstep::internal::core
