@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "lockstep/exchange/travelled.h"
@@ -14,6 +13,7 @@
 namespace lockstep::internal {
 
 class GradientTable;
+class MessageReader;
 class ReplicaGroup;
 class VariableState;
 
@@ -36,8 +36,8 @@ class RowExchange {
  private:
   /// How many bytes a replica's rows take.
   int64_t bytes_of(std::size_t i, int64_t rows) const;
-  /// The rows in a worker's message; `bytes` begins with them.
-  Rows unpacked(std::size_t i, int64_t rows, std::span<const std::byte> bytes) const;
+  /// Reads so many rows of variable i from a worker's message.
+  Rows read_rows(MessageReader& reader, std::size_t i, int64_t rows) const;
 
   const std::vector<std::shared_ptr<VariableState>> variables_;
   const ReplicaGroup& group_;
