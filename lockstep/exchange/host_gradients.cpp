@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cstring>
 #include <span>
 #include <utility>
 
@@ -38,7 +37,6 @@ void HostGradients::begin_step(const std::vector<GradientsOnWorkers>& all, const
   WayOfGradients ways = choose_ways(variables_, all, sums_between_hosts_ ? UpdateForm::kAuto : UpdateForm::kFactors,
                                     /*numbers_for_each=*/2);
   factored_ = std::move(ways.as_factors);
-  std::vector<char> summed = std::move(ways.as_sums);
   factors_.begin_step(all, factored_);
   factor_elements_ = factors_.elements_by_variable(worker_);
   factor_places_.assign(1, 0);
@@ -46,8 +44,8 @@ void HostGradients::begin_step(const std::vector<GradientsOnWorkers>& all, const
     factor_places_.push_back(factor_places_.back() + aligned(bytes_of_factors(w)));
   // All blocks are packed: the owner of a slice is not the worker that updates its blocks.
   whole = whole || sums_between_hosts_;
-  const bool is_new_layout = summed != summed_ || whole != whole_;
-  if (is_new_layout) lay_out(std::move(summed), shares, lanes, whole);
+  const bool is_new_layout = !row_.takes_exactly(ways.as_sums) || whole != whole_;
+  if (is_new_layout) lay_out(ways.as_sums, shares, lanes, whole);
   make_room(is_new_layout);
   for (int64_t w = 0; w < num_workers_; ++w) {
     const int64_t elements = factors_.elements_of(w);
@@ -55,39 +53,27 @@ void HostGradients::begin_step(const std::vector<GradientsOnWorkers>& all, const
   }
 }
 
-void HostGradients::lay_out(std::vector<char> summed, const BlockShares& shares, const LaneRange& lanes, bool whole) {
-  summed_.clear();  // where memory is short, the next step begins again
-  places_.assign(variables_.size(), 0);
+void HostGradients::lay_out(std::span<const char> summed, const BlockShares& shares, const LaneRange& lanes,
+                            bool whole) {
+  row_ = RowLayout();  // where memory is short, the next step begins again
+  RowLayout row = row_of_blocks(variables_, summed);
   pieces_.clear();
-  sum_bytes_ = 0;
-  std::vector<SumsBetweenHosts::RowPiece> of_row;
-  for (std::size_t i = 0; i < variables_.size(); ++i) {
-    if (!summed[i]) continue;
-    places_[i] = sum_bytes_;
-    const at::Tensor& like = variables_[i]->numbers();
-    const auto size = static_cast<int64_t>(like.element_size());
-    const int64_t elements = kBlockBytes / size;
-    for (int64_t block = 0; block * elements < like.numel(); ++block) {
-      const int64_t offset = block * elements;
-      const int64_t count = std::min(elements, like.numel() - offset);
-      if (whole || !shares.has(lanes, i, block))
-        pieces_.push_back({i, row_numbers_of(*variables_[i]), offset, count, sum_bytes_ + offset * size});
-      if (sums_between_hosts_) of_row.push_back({like.scalar_type() == at::kDouble, count, sum_bytes_ + offset * size});
-    }
-    sum_bytes_ += aligned(variables_[i]->bytes());
+  for (const RowPiece& piece : row.pieces()) {
+    const int64_t block = piece.offset * size_of(piece.numbers) / kBlockBytes;
+    if (whole || !shares.has(lanes, piece.variable, block)) pieces_.push_back(piece);
   }
-  if (sums_between_hosts_) sums_between_hosts_->lay_out(std::move(of_row), sum_bytes_);
-  streams_ = static_cast<std::size_t>(sum_bytes_) > kStreamedBytes;
+  if (sums_between_hosts_) sums_between_hosts_->lay_out(row);
+  streams_ = static_cast<std::size_t>(row.bytes()) > kStreamedBytes;
   whole_ = whole;
-  summed_ = std::move(summed);
+  row_ = std::move(row);
 }
 
 int64_t HostGradients::bytes_of_step() const {
   int64_t most = 0;
   for (int64_t h = 0; h < hosts_.count(); ++h) {
     int64_t sums = sums_between_hosts_ ? 1 : 0;
-    for (const int64_t w : hosts_.workers_of(h)) sums += static_cast<int64_t>(partial_sums_.subtrees(w).size());
-    most = std::max(most, sums * sum_bytes_);
+    for (const int64_t w : hosts_.workers_of(h)) sums += partial_sums_.count(w);
+    most = std::max(most, sums * row_.bytes());
   }
   return most + factor_places_.back();
 }
@@ -117,7 +103,7 @@ void HostGradients::make_room(bool is_new_layout) {
   try {
     agree_on_call(group_.rounds(), {.call = "memory of gradients", .signature = place, .step = group_.step()}, get);
   } catch (...) {
-    summed_.clear();
+    row_ = RowLayout();
     throw;
   }
   if (grows) {
@@ -127,26 +113,21 @@ void HostGradients::make_room(bool is_new_layout) {
   if (sums_between_hosts_) sums_between_hosts_->set_memory(memory_between_hosts());
 }
 
-std::byte* HostGradients::sums_of(int64_t worker, std::size_t subtree) const {
-  auto before = static_cast<int64_t>(subtree);
-  for (const int64_t w : hosts_.workers_of(host_)) {
-    if (w < worker) before += static_cast<int64_t>(partial_sums_.subtrees(w).size());
-  }
-  return memory_.get() + before * sum_bytes_;
+SumsInMemory HostGradients::sums_of(int64_t worker) const {
+  int64_t before = 0;
+  for (const int64_t w : hosts_.workers_of(host_)) before += w < worker ? partial_sums_.count(w) : 0;
+  return {memory_.get() + before * row_.bytes(), 0, row_.bytes()};
 }
 
 float* HostGradients::factors_of(int64_t worker) const {
-  std::byte* const first = sums() + (sums_between_hosts_ ? sum_bytes_ : 0);
+  std::byte* const first = sums() + (sums_between_hosts_ ? row_.bytes() : 0);
   return reinterpret_cast<float*>(first + factor_places_[static_cast<std::size_t>(worker)]);
 }
 
 SumsBetweenHosts::Memory HostGradients::memory_between_hosts() const {
   SumsBetweenHosts::Memory memory{.partial_sums = {}, .sums = sums()};
-  for (const int64_t w : hosts_.workers_of(host_)) {
-    memory.partial_sums.emplace_back();
-    for (std::size_t s = 0; s < partial_sums_.subtrees(w).size(); ++s)
-      memory.partial_sums.back().push_back(sums_of(w, s));
-  }
+  for (const int64_t w : hosts_.workers_of(host_))
+    memory.partial_sums.push_back({partial_sums_.subtrees(w), sums_of(w)});
   return memory;
 }
 
@@ -165,15 +146,15 @@ Travelled HostGradients::travelled(std::size_t i) const {
     const int64_t bytes = factor_elements_[i] * static_cast<int64_t>(sizeof(float));
     return {.as = kFactors, .bytes = bytes * (hosts_.count() - 1)};
   }
-  if (i >= summed_.size() || !summed_[i]) return {};
-  return {.as = kSums, .bytes = sums_between_hosts_->bytes_sent(places_[i], places_[i] + variables_[i]->bytes())};
+  if (!row_.takes(i)) return {};
+  return {.as = kSums, .bytes = sums_between_hosts_->bytes_sent(row_.place(i), row_.end(i))};
 }
 
 void HostGradients::pack(const GradientTable& gradients, int lane, int num_lanes) {
   if (lane == 0 && factors_.has_any()) factors_.pack(gradients, factors_of(worker_));
   partial_sums_.restart(lane);
   for (const RowPiece& piece : share_of<RowPiece>(pieces_, lane, num_lanes))
-    partial_sums_.pack(gradients, lane, piece, {sums_of(worker_, 0), 0, sum_bytes_}, streams_);
+    partial_sums_.pack(gradients, lane, piece, sums_of(worker_), streams_);
   if (streams_) end_stream_copies();
 }
 
@@ -181,22 +162,12 @@ void HostGradients::set_leaves(GradientTable& gradients) const {
   if (sums_between_hosts_) {
     // A sum stands as the leaf of the first replica.
     for (std::size_t i = 0; i < variables_.size(); ++i) {
-      if (summed_[i]) gradients.set_leaf(i, 0, Leaf(sums() + places_[i]));
+      if (row_.takes(i)) gradients.set_leaf(i, 0, Leaf(sums() + row_.place(i)));
     }
     return factors_.set_leaves(gradients);
   }
-  const Block own = block_of(group_.num_replicas(), num_workers_, worker_);
   for (std::size_t i = 0; i < variables_.size(); ++i) {
-    if (!summed_[i]) continue;
-    for (int64_t r = own.first; r < own.end(); ++r) gradients.set_leaf(i, r, gradients.own_leaf(i, r - own.first));
-    // Each partial sum of another worker stands as the leaf of its subtree's first replica.
-    for (int64_t w = 0; w < num_workers_; ++w) {
-      if (w == worker_) continue;
-      const std::vector<Subtree>& theirs = partial_sums_.subtrees(w);
-      for (std::size_t s = 0; s < theirs.size(); ++s) {
-        gradients.set_leaf(i, theirs[s].first, Leaf(sums_of(w, s) + places_[i]));
-      }
-    }
+    if (row_.takes(i)) partial_sums_.set_leaves(gradients, i, row_.place(i), [&](int64_t w) { return sums_of(w); });
   }
   factors_.set_leaves(gradients);
 }

@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "lockstep/exchange/factor_exchange.h"
 #include "lockstep/exchange/hosts.h"
 #include "lockstep/exchange/partial_sums.h"
+#include "lockstep/exchange/row.h"
 #include "lockstep/exchange/sums_between_hosts.h"
 #include "lockstep/exchange/travelled.h"
 #include "lockstep/gradient/block_shares.h"
@@ -62,17 +64,17 @@ class HostGradients {
   Travelled travelled(std::size_t i) const;
 
  private:
-  void lay_out(std::vector<char> summed, const BlockShares& shares, const LaneRange& lanes, bool whole);
+  void lay_out(std::span<const char> summed, const BlockShares& shares, const LaneRange& lanes, bool whole);
   /// How many bytes the sums of this step take on the host that needs most, and the factors.
   int64_t bytes_of_step() const;
   int64_t bytes_of_factors(int64_t worker) const;
   /// Gets memory for the sums and factors of this step. Throws on all workers where one of them gets none.
   void make_room(bool is_new_layout);
   SumsBetweenHosts::Memory memory_between_hosts() const;
-  /// Where a sum of a subtree begins, of a worker of this host.
-  std::byte* sums_of(int64_t worker, std::size_t subtree) const;
+  /// The partial sums of a worker of this host, of the whole row.
+  SumsInMemory sums_of(int64_t worker) const;
   /// Behind them: where the sums over all replicas begin, if there are several hosts.
-  std::byte* sums() const { return sums_of(num_workers_, 0); }
+  std::byte* sums() const { return sums_of(num_workers_).memory; }
   float* factors_of(int64_t worker) const;
 
   const std::vector<std::shared_ptr<VariableState>> variables_;
@@ -88,10 +90,8 @@ class HostGradients {
   std::vector<char> factored_;                          // by variable, of the last step that has begun
   std::vector<int64_t> factor_elements_;                // by variable, of the same step: those that this worker packs
   std::vector<int64_t> factor_places_;  // by worker: its factors' first byte behind those of the first; then the end
-  std::vector<char> summed_;            // by variable, of the layout
+  RowLayout row_;                       // of what travels as sums
   bool whole_ = false;                  // of the layout
-  std::vector<int64_t> places_;         // by variable: its first byte within a sum
-  int64_t sum_bytes_ = 0;               // of one sum of all variables
   std::vector<RowPiece> pieces_;        // that this worker packs
   bool streams_ = false;                // sums go past the caches
   // By worker of this host: its sums, by subtree; then, where there are several hosts, the sums over all replicas; then

@@ -1,15 +1,17 @@
 #include "lockstep/exchange/row_exchange.h"
 
 #include <ATen/ATen.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include "lockstep/core/blocks.h"
-#include "lockstep/core/error.h"
+#include "lockstep/core/bytes.h"
 #include "lockstep/core/torch_compat.h"
+#include "lockstep/exchange/messages.h"
 #include "lockstep/gradient/gradient_table.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/variable_state.h"
@@ -75,44 +77,38 @@ void RowExchange::exchange(const GradientTable& gradients, const std::vector<Gra
       to += bytes_of(i, own->count());
     }
   }
-  std::vector<std::span<const std::byte>> outgoing(memory.size());
-  std::vector<std::span<std::byte>> incoming(memory.size());
-  for (std::size_t w = 0; w < memory.size(); ++w) {
-    if (static_cast<int64_t>(w) == own_worker) continue;
-    outgoing[w] = memory[static_cast<std::size_t>(own_worker)];
-    incoming[w] = memory[w];
-  }
-  group_.rounds().exchange(outgoing, incoming);
+  exchange_with_others(
+      group_.rounds(), [&](int64_t) { return std::span(memory[static_cast<std::size_t>(own_worker)]); },
+      [&](int64_t w) { return std::span(memory[static_cast<std::size_t>(w)]); });
   for (int64_t w = 0; w < num_workers; ++w) {
     if (w == own_worker) continue;
-    std::span<const std::byte> from = memory[static_cast<std::size_t>(w)];
+    const std::vector<std::byte>& from = memory[static_cast<std::size_t>(w)];
+    MessageReader reader({reinterpret_cast<const char*>(from.data()), from.size()}, w, "rows of sparse gradients");
     for (std::size_t i = 0; i < variables_.size(); ++i) {
       if (!has_[i]) continue;
       for (int64_t r = block(w).first; r < block(w).end(); ++r) {
-        rows_[i][static_cast<std::size_t>(r)] = std::make_shared<Rows>(unpacked(i, count(i, r), from));
-        from = from.subspan(static_cast<std::size_t>(bytes_of(i, count(i, r))));
+        rows_[i][static_cast<std::size_t>(r)] = std::make_shared<Rows>(read_rows(reader, i, count(i, r)));
       }
     }
+    reader.expect_end();
   }
 }
 
-Rows RowExchange::unpacked(std::size_t i, int64_t rows, std::span<const std::byte> bytes) const {
+Rows RowExchange::read_rows(MessageReader& reader, std::size_t i, int64_t rows) const {
   const at::Tensor& numbers = variables_[i]->numbers();
   Rows all;
-  all.ids.resize(static_cast<std::size_t>(rows));
-  if (rows > 0) std::memcpy(all.ids.data(), bytes.data(), static_cast<std::size_t>(rows * kIdBytes));
   int64_t before = -1;
-  for (const int64_t id : all.ids) {
-    if (id <= before || id >= numbers.size(0)) {
-      throw PeerError("LS-PEER-MESSAGE",
-                      fmt::format("rows of variable '{}' came with ids that cannot be read", variables_[i]->name()),
-                      "start all workers with the same version of Lockstep", {.noticed = PeerError::Noticed::kMessage});
-    }
+  for (int64_t k = 0; k < rows; ++k) {
+    const auto id = reader.get<int64_t>();
+    reader.expect(id > before && id < numbers.size(0));
+    all.ids.push_back(id);
     before = id;
   }
   all.values =
       at::empty({rows, width_of(*variables_[i])}, numbers.options().dtype(type_of_rows(numbers.scalar_type())));
-  if (all.values.nbytes() > 0) std::memcpy(all.values.data_ptr(), bytes.data() + rows * kIdBytes, all.values.nbytes());
+  // With the gap behind them.
+  const std::string_view values = reader.get_bytes(static_cast<uint64_t>(bytes_of(i, rows) - rows * kIdBytes));
+  if (all.values.nbytes() > 0) std::memcpy(all.values.data_ptr(), values.data(), all.values.nbytes());
   return all;
 }
 

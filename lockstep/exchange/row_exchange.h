@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "lockstep/exchange/travelled.h"
@@ -14,6 +13,9 @@
 namespace lockstep::internal::inline gradient {
 class GradientTable;
 }  // namespace lockstep::internal::gradient
+namespace lockstep::internal::inline core {
+class MessageReader;
+}  // namespace lockstep::internal::core
 namespace lockstep::internal::inline replica {
 class ReplicaGroup;
 }  // namespace lockstep::internal::replica
@@ -42,8 +44,8 @@ class RowExchange {
  private:
   /// How many bytes a replica's rows take.
   int64_t bytes_of(std::size_t i, int64_t rows) const;
-  /// The rows in a worker's message; `bytes` begins with them.
-  Rows unpacked(std::size_t i, int64_t rows, std::span<const std::byte> bytes) const;
+  /// Reads so many rows of variable i from a worker's message.
+  Rows read_rows(MessageReader& reader, std::size_t i, int64_t rows) const;
 
   const std::vector<std::shared_ptr<VariableState>> variables_;
   const ReplicaGroup& group_;

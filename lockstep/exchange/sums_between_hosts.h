@@ -3,6 +3,7 @@
 
 #include <ATen/core/TensorBody.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -11,6 +12,7 @@
 #include "lockstep/core/function_ref.h"
 #include "lockstep/exchange/hosts.h"
 #include "lockstep/exchange/partial_sums.h"
+#include "lockstep/exchange/row.h"
 
 namespace lockstep::internal::inline replica {
 class ReplicaGroup;
@@ -34,23 +36,17 @@ namespace lockstep::internal::inline exchange {
 /// share; all else is called on one thread, while all replicas are at rest.
 class SumsBetweenHosts {
  public:
-  /// At most kSumBlock elements of one gradient.
-  struct RowPiece {
-    bool is_double;
-    int64_t count;  // of elements
-    int64_t place;  // of its first byte in the row
-  };
-  /// The memory of the sums, which all workers of this host map. Each pointer is to a whole row.
+  /// The memory of the sums, which all workers of this host map. Each sum is of the whole row.
   struct Memory {
-    std::vector<std::vector<const std::byte*>> partial_sums;  // by worker of this host, then by subtree of its replicas
+    std::vector<SumsOfSubtrees> partial_sums;  // by worker of this host
     std::byte* sums = nullptr;
   };
 
   /// All three outlive it.
   SumsBetweenHosts(const Hosts& hosts, const PartialSums& partial_sums, const ReplicaGroup& group);
 
-  /// For a row of `bytes` bytes that consists of these pieces, in order. The same on all workers.
-  void lay_out(std::vector<RowPiece> pieces, int64_t bytes);
+  /// The row is the same on all workers.
+  void lay_out(const RowLayout& row);
   /// Gets memory for what this worker sends and gets.
   void make_room();
   /// What the following steps use, until it is called again.
@@ -73,34 +69,21 @@ class SumsBetweenHosts {
   void send_to_other_hosts(std::span<std::byte> mine, PlaceOf place_of) const;
 
  private:
-  /// The pieces [first, end) of the row.
-  struct Slice {
-    std::size_t first = 0;
-    std::size_t end = 0;
-    int64_t begin = 0;  // its first byte in the row
-    int64_t bytes = 0;
-  };
   /// A piece of the slice of a worker whose partner this one is.
   struct PieceToCombine {
-    std::size_t piece;
+    RowPiece piece;
     int64_t owner;
   };
 
-  const Slice& slice(int64_t worker) const { return slices_[static_cast<std::size_t>(worker)]; }
+  bool is_empty() const { return slices_.back().end_piece == 0; }
+  const RowSlice& slice(int64_t worker) const { return slices_[static_cast<std::size_t>(worker)]; }
   const std::vector<Subtree>& subtrees(int64_t host) const { return subtrees_[static_cast<std::size_t>(host)]; }
-  std::byte* outgoing(int64_t owner, std::size_t subtree) const;
-  std::byte* incoming(int64_t host, std::size_t subtree) const;
-  std::span<std::byte> all_outgoing(int64_t owner) const;
-  std::span<std::byte> all_incoming(int64_t host) const;
+  bool is_owner(int64_t worker) const { return std::ranges::find(owners_, worker) != owners_.end(); }
+  bool is_partner(int64_t worker) const { return std::ranges::find(partners_, worker) != partners_.end(); }
+  /// This host's sums for an owner's slice, and those of another host for the own slice, by subtree.
+  SumsInMemory outgoing(int64_t owner) const;
+  SumsInMemory incoming(int64_t host) const;
   std::span<std::byte> sums_of(int64_t owner) const;
-  /// Puts this host's partial sums at `place` of the row to the first replicas of their subtrees, as far as these are
-  /// among the replicas `within`, of which the first one has inputs[0].
-  template <class T>
-  void set_own_inputs(int64_t place, const Subtree& within, std::span<const T*> inputs) const;
-  template <class T>
-  void combine_piece(const PieceToCombine& one);
-  template <class T>
-  void add_piece(const RowPiece& piece);
 
   const Hosts& hosts_;
   const PartialSums& partial_sums_;
@@ -109,11 +92,11 @@ class SumsBetweenHosts {
   const int64_t host_;
   std::vector<std::vector<Subtree>> subtrees_;  // by host
   std::vector<int64_t> owners_;                 // workers of other hosts whose partner this one is
-  std::vector<int64_t> partners_;               // by host: this worker's partner there; -1 on its own
+  std::vector<int64_t> partners_;               // of this worker on the other hosts
 
-  std::vector<RowPiece> pieces_;
-  std::vector<Slice> slices_;  // by worker
+  RowSection slices_;  // by worker
   std::vector<PieceToCombine> to_combine_;
+  std::vector<RowPiece> to_add_;          // of the own slice
   std::vector<int64_t> outgoing_places_;  // by owner: its first byte in outgoing_
   std::vector<int64_t> incoming_places_;  // by host: its first byte in incoming_
   int64_t outgoing_bytes_ = 0;
