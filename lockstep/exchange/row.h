@@ -12,7 +12,7 @@
 
 namespace lockstep::internal::inline exchange {
 
-/// Each variable of a row begins at a multiple of so many bytes, so that no line of a cache belongs to two of them.
+/// What lies in a row, or beside others, begins at a multiple of so many bytes: no line of a cache belongs to two.
 inline constexpr int64_t kRowAlignment = 64;
 /// The next multiple of it.
 constexpr int64_t aligned(int64_t bytes) { return (bytes + kRowAlignment - 1) / kRowAlignment * kRowAlignment; }

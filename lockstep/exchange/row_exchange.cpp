@@ -97,6 +97,7 @@ void RowExchange::exchange(const GradientTable& gradients, const std::vector<Gra
 Rows RowExchange::read_rows(MessageReader& reader, std::size_t i, int64_t rows) const {
   const at::Tensor& numbers = variables_[i]->numbers();
   Rows all;
+  all.ids.reserve(static_cast<std::size_t>(rows));
   int64_t before = -1;
   for (int64_t k = 0; k < rows; ++k) {
     const auto id = reader.get<int64_t>();

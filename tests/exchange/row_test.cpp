@@ -133,6 +133,12 @@ TEST(RowLayout, GivesAnEmptySliceWhereThereAreMoreWorkersThanBlocks) {
   EXPECT_EQ(std::ranges::count_if(section, [](const RowSlice& one) { return one.bytes > 0; }), 2);
 }
 
+TEST(RowLayout, HasAnOwnerOfEachPieceAlsoWhereThereAreMoreWorkersThanBytes) {
+  const std::vector<RowVariable> order{{0, RowNumbers::kFloat, 3}};
+  const RowLayout layout(1, order, Cut::kSumBlocks);
+  expect_tiles(layout, layout.cut(0, 1, 1000), 0, 1);
+}
+
 TEST(RowLayout, OfOneElementHasOneLine) {
   const std::vector<RowVariable> order{{0, RowNumbers::kDouble, 1}};
   const RowLayout layout(1, order, Cut::kBlocks);

@@ -17,6 +17,7 @@
 #include "lockstep/core/loops/checksum.h"
 #include "lockstep/core/loops/simd.h"
 #include "lockstep/core/switches.h"
+#include "lockstep/exchange/row.h"
 #include "lockstep/optim/forms/compare_values.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/kinds/mirrored_state.h"
@@ -104,10 +105,7 @@ constexpr char kOut = 'o';       // in the worker's own memory
 /// Lays out pieces one after another.
 class Layout {
  public:
-  int64_t place(int64_t bytes) {
-    constexpr int64_t kAlignment = 64;  // no line of a cache belongs to two pieces
-    return std::exchange(bytes_, bytes_ + (bytes + kAlignment - 1) / kAlignment * kAlignment);
-  }
+  int64_t place(int64_t bytes) { return std::exchange(bytes_, bytes_ + aligned(bytes)); }
   std::size_t bytes() const { return static_cast<std::size_t>(bytes_); }
 
  private:

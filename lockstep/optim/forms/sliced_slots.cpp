@@ -9,8 +9,10 @@
 #include <utility>
 
 #include "lockstep/comm/agreement.h"
+#include "lockstep/core/bytes.h"
 #include "lockstep/core/digest.h"
 #include "lockstep/core/error.h"
+#include "lockstep/exchange/messages.h"
 #include "lockstep/memory/lazy_zeros.h"
 #include "lockstep/optim/forms/compare_values.h"
 #include "lockstep/replica/replica_group.h"
@@ -73,11 +75,15 @@ void SlicedSlots::compare_written() const {
   };
   const auto all =
       agree_on_call(group_.rounds(), {.call = "slots of an update", .name = name_, .step = group_.step()}, fill_in);
+  for (std::size_t w = 0; w < all.size(); ++w) {
+    MessageReader(all[w].data, static_cast<int64_t>(w), "which slots were written")
+        .expect(all[w].data.size() == slots_.size());
+  }
   std::vector<MirroredState*> written;
   for (std::size_t s = 0; s < slots_.size(); ++s) {
-    if (all.front().data.at(s) == kWritten) written.push_back(&slots_[s].mirrored());
+    if (all.front().data[s] == kWritten) written.push_back(&slots_[s].mirrored());
     for (std::size_t w = 1; w < all.size(); ++w) {
-      if (all[w].data.at(s) == all.front().data[s]) continue;
+      if (all[w].data[s] == all.front().data[s]) continue;
       const bool by_first = all.front().data[s] == kWritten;
       throw DivergenceError("LS-DIVERGED",
                             fmt::format("slot '{}' was written on worker {} and not on worker {}",
@@ -194,14 +200,8 @@ std::span<std::byte> SlicedSlots::part_of(const Slot& slot, int64_t from, int64_
 
 template <class Part>
 void SlicedSlots::exchange(const Part& part) const {
-  std::vector<std::span<const std::byte>> to(static_cast<std::size_t>(slices_.num_workers()));
-  std::vector<std::span<std::byte>> from(to.size());
-  for (int64_t w = 0; w < slices_.num_workers(); ++w) {
-    if (w == worker_) continue;
-    to[static_cast<std::size_t>(w)] = part(worker_, w);
-    from[static_cast<std::size_t>(w)] = part(w, worker_);
-  }
-  group_.rounds().exchange(to, from);
+  exchange_with_others(
+      group_.rounds(), [&](int64_t w) { return part(worker_, w); }, [&](int64_t w) { return part(w, worker_); });
 }
 
 std::size_t SlicedSlots::bytes_of_messages(const std::vector<Slot>& slots, const Wanted& wanted) const {
