@@ -174,10 +174,10 @@ class Dataset {
   /// This data set's samples, then those of `other`.
   Dataset concatenate(const Dataset& other) const;
   /// Keeps samples that were read: in memory, or in a file, which later processes use too. Random work before it is
-  /// done once, as in epoch 0 of seed 0. A file of other data is a DataError; where the file cannot be written, the log
-  /// says so and samples are read as without it. One reader at a time writes a file, and others read as without it;
-  /// once it has all samples, any number of processes read it. The file tells data apart by Source::digest, which has
-  /// the stages and their numbers, and of a map()'s function the name.
+  /// done once, as in epoch 0 of seed 0. A file of other data is a DataError, and so is a path where no file can be
+  /// written; where a later write fails, the log says so and samples are read as without it. One reader at a time
+  /// writes a file, and others read as without it; once it has all samples, any number of processes read it. The file
+  /// tells data apart by Source::digest, which has the stages and their numbers, and of a map()'s function the name.
   Dataset cache(const std::string& path = {}) const;
   /// Iterators of a DistributedDataset read so many steps ahead, on threads of their own.
   Dataset prefetch(int64_t steps) const;

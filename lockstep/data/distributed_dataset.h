@@ -25,7 +25,6 @@ namespace internal::inline replica {
 class ReplicaGroup;
 }  // namespace internal::replica
 namespace internal::inline data {
-
 class Deal;
 class StepFeed;
 }  // namespace internal::data

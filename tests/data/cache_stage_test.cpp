@@ -187,10 +187,61 @@ TEST_F(CacheFile, OfTheOlderFormatIsMadeAnewAndOfOtherDataIsRefused) {
   std::ofstream(path_, std::ios::binary) << older(source->digest_of_it + 1);
   expect_error<DataError>([&] { Dataset(source).cache(path_); }, "LS-DATA-CHANGED", {path_, "other data"});
   EXPECT_EQ(bytes_in_file(path_), older(source->digest_of_it + 1));
+  std::string of_a_stream = older(source->digest_of_it);
+  of_a_stream.replace(0, 8, "SLSTRMC1");
+  std::ofstream(path_, std::ios::binary) << of_a_stream;
+  expect_error<DataError>([&] { Dataset(source).cache(path_); }, "LS-DATA-CHANGED", {path_, "elements of a stream"});
   std::ofstream(path_, std::ios::binary) << older(source->digest_of_it);
   for (int run = 0; run < 2; ++run) {
     EXPECT_EQ(inputs_of(Dataset(source).cache(path_)), (Numbers{0, 1, 2, 3, 4, 5}));
     EXPECT_EQ(source->reads, 6);
+  }
+}
+
+/// Rows of a unit matrix, as sparse tensors.
+class SparseRows final : public data::Source {
+ public:
+  int64_t size() const override { return 6; }
+  Batch read(std::span<const int64_t> ids) const override {
+    const at::Tensor rows = at::tensor(std::vector<int64_t>(ids.begin(), ids.end()));
+    return {.input = at::eye(6).index_select(0, rows).to_sparse(), .target = rows};
+  }
+  std::string describe() const override { return "sparse rows"; }
+};
+
+TEST_F(CacheFile, OfSparseSamplesKeepsNothingAndGivesThem) {
+  for (const std::string& path : {std::string(), path_}) {
+    const Dataset cached = Dataset(std::make_shared<SparseRows>()).cache(path);
+    for (int pass = 0; pass < 2; ++pass) {
+      EXPECT_TRUE(
+          at::equal(cached.read(Numbers{4, 1}).input.to_dense(), at::eye(6).index_select(0, at::tensor({4, 1}))))
+          << path;
+      EXPECT_TRUE(at::equal(cached.read(Numbers{2}).input.to_dense(), at::eye(6).slice(0, 2, 3))) << path;
+    }
+  }
+}
+
+TEST_F(CacheFile, GivesTensorsInTheSameFormInEachPass) {
+  const at::Tensor expanded = at::rand({3}).expand({3, 3});
+  const at::Tensor conjugate = at::rand({3, 2}, at::kComplexFloat).conj();
+  const Dataset pairs = data::from_tensors(expanded, conjugate);
+  const Dataset graphs = data::from_tensors(at::rand({3, 2}).requires_grad_(), at::arange(6).view({3, 2}).select(1, 0));
+  for (const Dataset& all : {pairs, graphs}) {
+    for (const std::string& path : {std::string(), path_}) {
+      std::filesystem::remove(path_);
+      const Dataset cached = all.cache(path);
+      for (const Numbers& ids : {Numbers{0}, Numbers{1, 2}}) {
+        const Batch first = cached.read(ids);
+        const Batch second = cached.read(ids);
+        for (const auto& [one, other] :
+             {std::pair(first.input, second.input), std::pair(first.target, second.target)}) {
+          EXPECT_EQ(one.strides(), other.strides()) << path;
+          EXPECT_EQ(one.is_conj(), other.is_conj()) << path;
+          EXPECT_EQ(one.requires_grad(), other.requires_grad()) << path;
+          EXPECT_TRUE(at::equal(one, other)) << path;
+        }
+      }
+    }
   }
 }
 

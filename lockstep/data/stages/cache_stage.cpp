@@ -46,6 +46,14 @@ class Kept {
     return std::nullopt;
   }
   void to_kept_form(Batch& samples) const { internal::to_kept_form(samples, is_in_file_); }
+  /// Once.
+  void tell_of_sparse(const std::string& who) const {
+    if (is_sparse_told_.exchange(true)) return;
+    internal::log(LogLevel::kWarning,
+                  who +
+                      ": samples with sparse tensors are not kept, because rows of these cannot be taken out; they "
+                      "are read each time");
+  }
   void add(int64_t id, const Batch& sample) {
     if (recording_) recording_->add(id, sample);
   }
@@ -55,7 +63,17 @@ class Kept {
   std::shared_ptr<internal::GrowingElements> recording_;  // null where nothing is added
   std::shared_ptr<const internal::Elements> samples_;     // null where another reader writes the file
   mutable std::atomic<bool> is_damage_told_{false};
+  mutable std::atomic<bool> is_sparse_told_{false};
 };
+
+/// Whether single samples can be taken out of what was read together.
+bool has_rows(Batch& read) {
+  bool is_dense = true;
+  for_each_tensor(read, [&](const at::Tensor& tensor) {
+    if (tensor.defined() && tensor.layout() != at::kStrided) is_dense = false;
+  });
+  return is_dense;
+}
 
 class CacheStage final : public internal::EachStage {
  public:
@@ -80,6 +98,10 @@ class CacheStage final : public internal::EachStage {
     if (missing.empty() && samples.size() == 1) return std::move(samples.front());
     if (missing.empty() && !samples.empty()) return internal::joined_rows(samples, describe(), names);
     Batch read = read_upstream(missing);
+    if (!has_rows(read)) {
+      kept_->tell_of_sparse(describe());
+      return missing.size() == ids.size() ? read : read_upstream(ids);
+    }
     kept_->to_kept_form(read);
     for (std::size_t m = 0; m < missing.size(); ++m) {
       samples[places[m]] = internal::rows_of(read, static_cast<int64_t>(m), 1);

@@ -12,7 +12,6 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
-#include <string_view>
 #include <system_error>
 
 #include "lockstep/core/bytes.h"
@@ -107,10 +106,13 @@ Beginning beginning_of(int file, int64_t length, const std::string& path, const 
     return known < sizeof head ? Beginning::kNone : Beginning::kHead;
   const uint64_t older = is_stream ? kOlderStreamMagic : kOlderDatasetMagic;
   if (known == sizeof head && head.magic == older && head.digest == key.digest) return Beginning::kOlder;
+  const bool is_of_a_stream =
+      head.magic == kOlderStreamMagic || (head.magic == kMagic && head.size == CacheKey::kStream);
   std::string what = is_stream ? "elements of another stream" : "samples of other data";
-  if (known < sizeof head || (head.magic != kMagic && head.magic != older)) {
+  if (known < sizeof head ||
+      (head.magic != kMagic && head.magic != kOlderDatasetMagic && head.magic != kOlderStreamMagic)) {
     what = "something else than elements";
-  } else if (head.magic == kMagic && (head.size == CacheKey::kStream) != is_stream) {
+  } else if (is_of_a_stream != is_stream) {
     what = is_stream ? "samples of a data set" : "elements of a stream";
   } else if (head.magic == kMagic && head.size != key.size) {
     what = fmt::format("{} samples of a data set of another size", head.size);
@@ -168,7 +170,7 @@ std::shared_ptr<ElementRecording> ElementRecording::begin(const std::string& pat
       (head.magic == kOlderStreamMagic || (head.magic == kMagic && head.size == key.size));
   if (!is_begun) {
     throw DataError("LS-DATA-FILE",
-                    fmt::format("'{}' is in the way of a cache, and is none that a stream has begun", part),
+                    fmt::format("'{}' lies where a stream's cache would be written, and was not begun by one", part),
                     "move it away, or give another path");
   }
   if (ftruncate(recording->file_.get(), 0) != 0) refuse_cache(part, errno);
@@ -179,7 +181,7 @@ std::shared_ptr<ElementRecording> ElementRecording::begin(const std::string& pat
 std::shared_ptr<ElementRecording> ElementRecording::resume(const std::string& path, const CacheKey& key) {
   FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644));
   if (!file.is_open()) refuse_cache(path, errno);
-  length_of(file.get(), path);
+  length_of(file.get(), path);  // refuses what is no plain file
   if (!is_locked(file.get(), path)) return nullptr;
   const int64_t length = length_of(file.get(), path);
   const Beginning beginning = beginning_of(file.get(), length, path, key);
@@ -231,7 +233,8 @@ bool ElementRecording::append(const std::string& bytes) {
 
 bool ElementRecording::give_up(const std::string& why) {
   log(LogLevel::kWarning,
-      fmt::format("the cache '{}' takes no more elements: {}; what it does not have is read each time", path_, why));
+      fmt::format("the cache '{}' takes no more elements: {}; {}", path_, why,
+                  is_beside_ ? "the stream is read each time" : "what it does not have is read each time"));
   is_closed_ = true;
   if (!is_beside_) {
     [[maybe_unused]] const int ignored = ftruncate(file_.get(), end_);  // what is cut off is dropped by resume() too

@@ -46,9 +46,9 @@ class ElementFile final : public Elements {
   int64_t end_ = 0;              // of the elements
 };
 
-/// Writes such a file. It has a lock on what it writes, which others do without. Any thread; in a forked child nothing
-/// is written or removed. Where the disk takes no more, or an element has a tensor without plain elements in the host's
-/// memory, a warning is logged once, and nothing is added from then on.
+/// Writes such a file. It holds a lock on what it writes: no second one can be made meanwhile. Any thread; in a forked
+/// child nothing is written or removed. Where the disk takes no more, or an element has a tensor without plain elements
+/// in the host's memory, a warning is logged once, and nothing is added from then on.
 class ElementRecording final : public GrowingElements {
  public:
   /// Of a stream: all is written beside the path, and finish() puts it there, synced. What was not finished is removed.
@@ -75,12 +75,12 @@ class ElementRecording final : public GrowingElements {
   ElementRecording(std::string path, const CacheKey& key, bool is_beside, FileDescriptor file)
       : path_(std::move(path)), key_(key), is_beside_(is_beside), file_(std::move(file)) {}
   void find_records(int64_t length);
-  // With mutex_ locked.
-  /// Writes behind what is there, which begins with the head, and leaves end_ behind the head.
-  bool append(const std::string& bytes);
-  bool give_up(const std::string& why);
   /// Whether the file beside the path is still this one: somebody may have removed it.
   bool is_there() const;
+  // With mutex_ locked.
+  /// Writes at end_. An empty file gets its head first, and end_ is then behind the head.
+  bool append(const std::string& bytes);
+  bool give_up(const std::string& why);
 
   const std::string path_;
   const CacheKey key_;

@@ -14,7 +14,6 @@
 
 #include "lockstep/core/bytes.h"
 #include "lockstep/data/sources/sample_bytes.h"
-#include "lockstep/data/stages/elements.h"
 
 namespace lockstep::internal::inline data {
 
@@ -50,13 +49,6 @@ std::optional<Batch> element_of(std::string_view bytes) {
 }
 
 }  // namespace
-
-void to_kept_form(Batch& element, bool is_kept_in_file) {
-  for_each_tensor(element, [&](at::Tensor& tensor) {
-    if (!tensor.defined() || tensor.layout() != at::kStrided) return;
-    tensor = is_kept_in_file ? tensor.detach().contiguous() : tensor.contiguous(tensor.suggest_memory_format());
-  });
-}
 
 bool can_be_kept(const Batch& element) {
   const auto& more = element.more;

@@ -1,14 +1,12 @@
 // What cache() keeps: elements that were read once, by number. They lie in memory, or in an ElementFile.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <optional>
 #include <vector>
 
 #include "lockstep/data/batch.h"
-#include "lockstep/data/deal/batch_copy.h"
 
 namespace lockstep::internal::inline data {
 
@@ -16,6 +14,7 @@ namespace lockstep::internal::inline data {
 class Elements {
  public:
   virtual ~Elements() = default;
+  /// One more than the highest number; of a data set's file all samples, kept or not.
   virtual int64_t size() const = 0;
   /// Element i, or nothing where it is not kept. Throws a DataError where it is damaged.
   virtual std::optional<Batch> find(int64_t i) const = 0;
@@ -34,24 +33,10 @@ class GrowingElements : public Elements {
 
 class ElementsInMemory final : public GrowingElements {
  public:
-  int64_t size() const override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return static_cast<int64_t>(all_.size());
-  }
-  std::optional<Batch> find(int64_t i) const override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto place = static_cast<std::size_t>(i);
-    return place < all_.size() ? all_[place] : std::nullopt;
-  }
+  int64_t size() const override;
+  std::optional<Batch> find(int64_t i) const override;
   bool are_shared() const override { return true; }
-  bool add(int64_t i, const Batch& element) override {
-    Batch own = copied(element);  // a view would keep all rows that were read with it
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto place = static_cast<std::size_t>(i);
-    if (place >= all_.size()) all_.resize(place + 1);
-    if (!all_[place]) all_[place] = std::move(own);
-    return true;
-  }
+  bool add(int64_t i, const Batch& element) override;
   bool finish() override { return true; }
 
  private:
@@ -59,9 +44,10 @@ class ElementsInMemory final : public GrowingElements {
   std::vector<std::optional<Batch>> all_;  // guarded by mutex_
 };
 
-/// Gives tensors the strides with which they come back from what is kept, so that all passes have the same bits:
-/// LibTorch's operators may add in another order where strides differ. A file keeps no strides; memory keeps those of
-/// images whose channels come last.
+/// Gives tensors the form in which they come back from what is kept, so that all passes have the same bits: LibTorch's
+/// operators may add in another order where strides differ. They are without a graph, conjugate and negative views are
+/// carried out, and they are contiguous; memory, but no file, keeps the strides of images whose channels come last.
+/// Sparse tensors stay as they are.
 void to_kept_form(Batch& element, bool is_kept_in_file);
 
 }  // namespace lockstep::internal::data
