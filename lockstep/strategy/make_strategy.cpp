@@ -32,15 +32,18 @@ void require_one_worker(const std::string& name, const StrategyOptions& options)
                    "choose the strategy multi-worker, or leave .cluster out");
 }
 
-/// An option that only one strategy has, given to another one, would be lost without a word.
+/// An option that the strategy does not have would be lost without a word. Call it before .tuning is resolved, so that
+/// the message has the option as the program gave it.
 void require_own_options(const std::string& name, const StrategyOptions& options) {
   struct Option {
     const char* name;
     bool is_given;
-    const char* strategy;  // which has it
+    const char* strategy;         // which has it
+    const char* other = nullptr;  // which has it too
   };
   const StrategyOptions defaults;
-  const std::array<Option, 7> all{{
+  const Tuning& tuning = options.tuning;
+  const std::array<Option, 11> all{{
       {".storage", options.storage != defaults.storage, "central-storage"},
       {".engine", options.engine != defaults.engine, "multi-worker"},
       {".timeouts", options.timeouts != defaults.timeouts, "multi-worker"},
@@ -48,10 +51,19 @@ void require_own_options(const std::string& name, const StrategyOptions& options
       {".wire", options.wire != defaults.wire, "multi-worker"},
       {".slots", options.slots != defaults.slots, "multi-worker"},
       {".device", options.device != defaults.device, "one-device"},
+      {".copies", options.copies != defaults.copies, "mirrored", "multi-worker"},
+      {".tuning.update_form", tuning.update_form.value_or(defaults.update_form) != defaults.update_form,
+       "multi-worker"},
+      {".tuning.slots", tuning.slots.value_or(defaults.slots) != defaults.slots, "multi-worker"},
+      {".tuning.copies", tuning.copies.value_or(defaults.copies) != defaults.copies, "mirrored", "multi-worker"},
   }};
   for (const Option& option : all) {
-    if (!option.is_given || name == option.strategy) continue;
-    throw UsageError("LS-OPTION", fmt::format("{} was given {}, which only {} has", name, option.name, option.strategy),
+    if (!option.is_given || name == option.strategy || (option.other && name == option.other)) continue;
+    throw UsageError("LS-OPTION",
+                     option.other
+                         ? fmt::format("{} was given {}, which only {} and {} have", name, option.name, option.strategy,
+                                       option.other)
+                         : fmt::format("{} was given {}, which only {} has", name, option.name, option.strategy),
                      fmt::format("leave {} out, or choose the strategy {}", option.name, option.strategy));
   }
 }
@@ -59,12 +71,12 @@ void require_own_options(const std::string& name, const StrategyOptions& options
 }  // namespace
 
 std::unique_ptr<Strategy> make_strategy(const std::string& name, StrategyOptions options) {
-  options = internal::resolve_tuning(name, std::move(options));
   const auto& names = strategy_names();
   if (std::find(names.begin(), names.end(), name) != names.end()) {
     if (name != "multi-worker") require_one_worker(name, options);
     require_own_options(name, options);
   }
+  options = internal::resolve_tuning(name, std::move(options));
   if (name == "one-device") {
     if (!options.device.empty()) options.devices.push_back(options.device);
     if (options.devices.size() > 1 || options.replicas > 1) {

@@ -1,16 +1,23 @@
 #include "lockstep/strategy/mirrored.h"
 
+#include <fmt/format.h>
+
 #include <memory>
 #include <utility>
 
+#include "lockstep/core/error.h"
 #include "lockstep/strategy/resolve_tuning.h"
 #include "lockstep/strategy/setup.h"
 
 namespace lockstep {
 
 std::shared_ptr<const Placement> placement_of(Copies copies) {
-  if (copies == Copies::kPerReplica) return std::make_shared<OwnCopyPlacement>();
-  return std::make_shared<OneCopyPlacement>();
+  switch (copies) {
+    case Copies::kPerMemory: return std::make_shared<OneCopyPlacement>();
+    case Copies::kPerReplica: return std::make_shared<OwnCopyPlacement>();
+  }
+  throw UsageError("LS-OPTION", fmt::format(".copies is {}, which has no name", static_cast<int>(copies)),
+                   "give one of its enumerators");
 }
 
 namespace {

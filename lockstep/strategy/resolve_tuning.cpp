@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <cstddef>
+#include <cstdint>
 #include <initializer_list>
 
 #include "lockstep/core/error.h"
@@ -14,9 +14,9 @@ namespace {
 /// A cast can make a value that is none of an enumeration's: that is shown as its number.
 template <class T>
 std::string enumerator(const char* type, std::initializer_list<const char*> names, T value) {
-  const auto index = static_cast<std::size_t>(value);
-  if (index >= names.size()) return fmt::format("{}({})", type, index);
-  return fmt::format("{}::{}", type, names.begin()[index]);
+  const auto number = static_cast<int64_t>(value);
+  if (number < 0 || number >= static_cast<int64_t>(names.size())) return fmt::format("{}({})", type, number);
+  return fmt::format("{}::{}", type, names.begin()[number]);
 }
 
 }  // namespace
@@ -39,7 +39,7 @@ void throw_given_twice(const std::string& strategy, const char* name, const std:
 void throw_no_such_option(const std::string& strategy, const char* name, const std::string& in_tuning) {
   throw UsageError("LS-OPTION",
                    fmt::format("{} was given .tuning.{} = {}, and has no such option", strategy, name, in_tuning),
-                   fmt::format("leave .tuning.{} out, or choose MultiWorkerMirroredStrategy, which has it", name));
+                   fmt::format("leave .tuning.{} out", name));
 }
 
 }  // namespace lockstep::internal::strategy

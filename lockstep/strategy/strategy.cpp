@@ -81,6 +81,9 @@ Strategy::Strategy(StrategySetup setup)
     throw UsageError("LS-OPTION", fmt::format(".verify_every is {}", verify_every_),
                      "give a number of runs, or 0 for never");
   }
+  require_enumerator(
+      setup.factored_gradients == FactoredGradients::kAuto || setup.factored_gradients == FactoredGradients::kOff,
+      ".factored_gradients", static_cast<int>(setup.factored_gradients));
   require_enumerator(update_form_ <= UpdateForm::kFactors, ".update_form", static_cast<int>(update_form_));
   require_enumerator(wire_ <= WireFormat::kBFloat16, ".wire", static_cast<int>(wire_));
   require_enumerator(slots_ <= Slots::kSliced, ".slots", static_cast<int>(slots_));

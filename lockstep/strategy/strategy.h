@@ -52,7 +52,6 @@ namespace internal::inline variable {
 class VariableRegistry;
 }  // namespace internal::variable
 namespace internal::inline strategy {
-
 struct StrategyAccess;
 [[noreturn]] void throw_group_without_options(std::size_t group);
 /// Tensors without dimensions, float64 and int64.

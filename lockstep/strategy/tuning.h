@@ -11,8 +11,9 @@
 
 namespace lockstep {
 
-/// The member `.tuning` of each strategy's options. No member changes a bit of any result, so a program may leave all
-/// of them out, and may choose them for each machine. (`.wire` and `.denormals` decide bits, and are no part of it.)
+/// The member `.tuning` of each strategy's options. No member changes a bit of any result, unless WireFormat::kBFloat16
+/// rounds what travels as sums: `update_form` and `factored_gradients` decide what does. So a program may leave all of
+/// them out, and may choose them for each machine. (`.wire` and `.denormals` decide bits, and are no part of it.)
 ///
 /// Each member is the option of the same name that stands beside `.tuning`. It may be given in either place. The
 /// constructor of the strategy throws a UsageError (LS-OPTION) where

@@ -174,12 +174,24 @@ TEST(Tuning, IsRefusedByAStrategyThatDoesNotHaveTheOption) {
   expect_error<UsageError>([] { OneDeviceStrategy({.tuning = {.copies = Copies::kPerReplica}}); }, "LS-OPTION",
                            {"OneDeviceStrategy", ".tuning.copies = Copies::kPerReplica"});
   expect_error<UsageError>([] { make_strategy("mirrored", {.tuning = {.slots = Slots::kSliced}}); }, "LS-OPTION",
-                           {"mirrored", ".slots"});
+                           {"mirrored", ".tuning.slots"});
+  for (const char* name : {"one-device", "central-storage"}) {
+    expect_error<UsageError>([&] { make_strategy(name, {.tuning = {.copies = Copies::kPerReplica}}); }, "LS-OPTION",
+                             {name, ".tuning.copies"});
+    expect_error<UsageError>([&] { make_strategy(name, {.copies = Copies::kPerReplica}); }, "LS-OPTION",
+                             {name, ".copies"});
+  }
   // What asks for what would be done anyway is no mistake.
   EXPECT_NO_THROW(mirrored({.tuning = {.update_form = UpdateForm::kAuto, .slots = Slots::kWhole}}));
 }
 
 TEST(Tuning, IsCheckedAsTheOptionOfThatName) {
+  expect_error<UsageError>([] { mirrored({.tuning = {.copies = static_cast<Copies>(99)}}); }, "LS-OPTION",
+                           {".copies is 99"});
+  expect_error<UsageError>([] { mirrored({.copies = static_cast<Copies>(-1)}); }, "LS-OPTION", {".copies is -1"});
+  expect_error<UsageError>(
+      [] { OneDeviceStrategy({.tuning = {.factored_gradients = static_cast<FactoredGradients>(99)}}); }, "LS-OPTION",
+      {".factored_gradients is 99"});
   expect_error<UsageError>([] { mirrored({.tuning = {.verify_every = -1}}); }, "LS-OPTION", {".verify_every is -1"});
   expect_error<UsageError>([] { MultiWorkerMirroredStrategy({.tuning = {.slots = static_cast<Slots>(9)}}); },
                            "LS-OPTION", {".slots is 9"});
