@@ -1,5 +1,5 @@
 // Extension: what authors of strategies, of update rules, of sources of data and of ways to reach other workers derive
-// from. docs/strategies.md, docs/training.md and docs/data.md describe these doors.
+// from. docs/strategies.md, docs/training.md and docs/data.md describe them.
 #pragma once
 
 // A strategy of one's own: StrategySetup has its four decisions, Topology, Placement, Reducer and Synchronization.

@@ -1,8 +1,8 @@
 // Lockstep: one training step on many replicas, for C++ programs built on LibTorch. This header gives the whole
-// library. Who needs less includes less: lockstep/data.h is data sets and streams alone, and lockstep/extend.h what
+// library. Two headers give a part of it: lockstep/data.h has data sets and streams, and lockstep/extend.h has what
 // authors of strategies, rules and sources derive from.
 //
-// The names of a training loop, of which the rest is company:
+// A training loop uses these names:
 //
 //   MirroredStrategy, OneDeviceStrategy, CentralStorageStrategy,   where the replicas run; each takes its options
 //   MultiWorkerMirroredStrategy, make_strategy
@@ -16,7 +16,7 @@
 //   Error                           base of all errors; its leaves say what the caller can do
 #pragma once
 
-// 1. The loop.
+// The loop.
 #include "lockstep/checkpoint/checkpoint.h"           // IWYU pragma: export
 #include "lockstep/checkpoint/checkpoint_manager.h"   // IWYU pragma: export
 #include "lockstep/core/error.h"                      // IWYU pragma: export
@@ -56,8 +56,8 @@
 #include "lockstep/core/process/stop_request.h"  // IWYU pragma: export
 #include "lockstep/core/sha256.h"                // IWYU pragma: export
 
-// 2. Data: data sets, streams, files, images, text.
+// Data: data sets, streams, files, images, text.
 #include "lockstep/data.h"  // IWYU pragma: export
 
-// 3. Extension: what authors derive from.
+// Extension: what authors derive from.
 #include "lockstep/extend.h"  // IWYU pragma: export

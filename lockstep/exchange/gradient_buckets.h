@@ -18,15 +18,9 @@
 #include "lockstep/exchange/sum_row.h"
 #include "lockstep/gradient/accumulation_hooks.h"
 
-namespace lockstep::internal::inline gradient {
-class GradientTable;
-}  // namespace lockstep::internal::gradient
 namespace lockstep::internal::inline replica {
 class ReplicaGroup;
 }  // namespace lockstep::internal::replica
-namespace lockstep::internal::inline variable {
-class VariableState;
-}  // namespace lockstep::internal::variable
 
 namespace lockstep::internal::inline exchange {
 

@@ -16,15 +16,9 @@
 #include "lockstep/exchange/travelled.h"
 #include "lockstep/gradient/gradients_on_workers.h"
 
-namespace lockstep::internal::inline gradient {
-class GradientTable;
-}  // namespace lockstep::internal::gradient
 namespace lockstep::internal::inline replica {
 class ReplicaGroup;
 }  // namespace lockstep::internal::replica
-namespace lockstep::internal::inline variable {
-class VariableState;
-}  // namespace lockstep::internal::variable
 
 namespace lockstep::internal::inline exchange {
 

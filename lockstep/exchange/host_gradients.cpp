@@ -8,7 +8,6 @@
 
 #include "lockstep/comm/agreement.h"
 #include "lockstep/comm/host_memory.h"
-#include "lockstep/core/blocks.h"
 #include "lockstep/core/digest.h"
 #include "lockstep/core/loops/checksum.h"
 #include "lockstep/gradient/gradient_table.h"

@@ -17,15 +17,9 @@
 #include "lockstep/gradient/block_shares.h"
 #include "lockstep/gradient/gradients_on_workers.h"
 
-namespace lockstep::internal::inline gradient {
-class GradientTable;
-}  // namespace lockstep::internal::gradient
 namespace lockstep::internal::inline replica {
 class ReplicaGroup;
 }  // namespace lockstep::internal::replica
-namespace lockstep::internal::inline variable {
-class VariableState;
-}  // namespace lockstep::internal::variable
 
 namespace lockstep::internal::inline exchange {
 

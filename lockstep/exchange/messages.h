@@ -1,4 +1,4 @@
-// What all that travels between workers needs: memory, and one call in which each worker deals with each other one.
+// Memory for messages, and the call that exchanges them with all other workers.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -12,8 +12,8 @@
 
 namespace lockstep::internal::inline exchange {
 
-/// Memory of at least so many bytes, cleared, because the gaps of a row travel too. New memory where there is not
-/// enough: what was put into the old one may still be on its way.
+/// Gives `memory` at least so many bytes. New memory is cleared, because the gaps of a row travel too. It takes the
+/// place of too little: what was put into the old one may still be on its way.
 inline void grow(at::Tensor& memory, int64_t bytes) {
   if (!memory.defined() || memory.numel() < bytes) memory = at::zeros({bytes}, at::kByte);
 }

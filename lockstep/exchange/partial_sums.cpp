@@ -56,7 +56,7 @@ void PartialSums::pack_as(const GradientTable& gradients, int lane, const RowPie
     auto* const target = reinterpret_cast<Wire*>(to.at(s, piece.place));
     const T* sum = sum_of(inputs.data(), own[s].count, 0, piece.count, scratch_for<T>(own[s].count));
     if (!sum) {
-      T* const nothing = blocks<T>(1);
+      T* const nothing = block_memory<T>(1);
       std::fill_n(nothing, piece.count, static_cast<T>(-0.0));  // adds nothing: x + -0 has the bits of x for every x
       sum = nothing;
     }
@@ -76,7 +76,7 @@ template <class T, class Wire>
 void add_piece_as(const RowPiece& piece, std::span<const SumsOfSubtrees> parts, const Subtree& within, std::byte* to) {
   static const TreeSum<T> sum_of = tree_sum<T>();
   T* decoded = nullptr;
-  if constexpr (!std::is_same_v<T, Wire>) decoded = blocks<T>(static_cast<std::size_t>(within.count));
+  if constexpr (!std::is_same_v<T, Wire>) decoded = block_memory<T>(static_cast<std::size_t>(within.count));
   c10::SmallVector<const T*, 16> inputs(static_cast<std::size_t>(within.count), nullptr);
   for (const SumsOfSubtrees& part : parts) {
     for (std::size_t s = 0; s < part.subtrees.size(); ++s) {

@@ -66,7 +66,8 @@ struct SumsOfSubtrees {
 };
 
 /// Adds up a piece in tree order over the replicas `within`, and writes the sum, as the row has it, to `to`. Each
-/// partial sum stands as the value of its subtree's first replica; those of other replicas are left out.
+/// partial sum stands as the value of its subtree's first replica; a sum whose first replica is not in `within` is left
+/// out.
 void add_piece(const RowPiece& piece, std::span<const SumsOfSubtrees> parts, const Subtree& within, std::byte* to);
 
 /// Lanes call restart() and pack() side by side, each with its own number.
@@ -83,7 +84,8 @@ class PartialSums {
   void restart(int lane) {
     for (FactorBlocks& one : made_[static_cast<std::size_t>(lane)]) one.restart();
   }
-  /// Writes this worker's partial sums of a piece, as the row has them. Where `streams`, they go past the caches.
+  /// Writes this worker's partial sums of a piece, as the row has them. Where `streams`, those that are not rounded go
+  /// past the caches.
   void pack(const GradientTable& gradients, int lane, const RowPiece& piece, const SumsInMemory& to,
             bool streams = false);
 
@@ -134,7 +136,7 @@ inline const float* decode(const Bfloat16* from, int64_t count, float* scratch) 
 
 /// Memory of the calling thread for so many blocks.
 template <class T>
-T* blocks(std::size_t count) {
+T* block_memory(std::size_t count) {
   thread_local std::vector<T> memory;  // grown once
   const std::size_t size = count * static_cast<std::size_t>(kSumBlock);
   if (memory.size() < size) memory.resize(size);

@@ -8,7 +8,7 @@ namespace lockstep::internal::inline exchange {
 RowLayout::RowLayout(std::size_t num_variables, std::span<const RowVariable> order, Cut cut) : places_(num_variables) {
   for (const RowVariable& one : order) {
     const int64_t size = size_of(one.numbers);
-    const int64_t at_once = cut == Cut::kSumBlocks ? kSumBlock : kBlockBytes / size;
+    const int64_t at_once = cut == Cut::kSumBlocks ? kSumBlock : kBlockBytes / size_in_variable(one.numbers);
     places_[one.variable] = {bytes_, one.elements * size};
     for (int64_t offset = 0; offset < one.elements; offset += at_once) {
       const int64_t count = std::min(at_once, one.elements - offset);
@@ -58,7 +58,7 @@ RowSection RowLayout::cut(std::size_t first, std::size_t end, int64_t owners) co
 
 RowSection RowLayout::cut(const Slices& slices) const {
   return cut_where(0, pieces_.size(), slices.num_workers(), [&](const RowPiece& piece, int64_t owner) {
-    return piece.offset * size_of(piece.numbers) < slices.of(piece.variable, owner).end();
+    return piece.offset * size_in_variable(piece.numbers) < slices.of(piece.variable, owner).end();
   });
 }
 

@@ -23,9 +23,12 @@ enum class RowNumbers : uint8_t {
   kDouble,
   kRounded,  // float32 as bfloat16
 };
+/// Bytes of a number in the row.
 constexpr int64_t size_of(RowNumbers numbers) {
   return numbers == RowNumbers::kDouble ? 8 : numbers == RowNumbers::kFloat ? 4 : 2;
 }
+/// Bytes of a number in the variable.
+constexpr int64_t size_in_variable(RowNumbers numbers) { return numbers == RowNumbers::kDouble ? 8 : 4; }
 
 /// What a layout depends on, of a variable.
 struct RowVariable {
@@ -101,9 +104,10 @@ class RowLayout {
 
   /// The first piece that begins at `place` or behind it.
   std::size_t piece_at(int64_t place) const;
-  /// Cuts pieces [first, end) into slices of about as many bytes.
+  /// Cuts pieces [first, end) into slices of about equal size.
   RowSection cut(std::size_t first, std::size_t end, int64_t owners) const;
-  /// Cuts a row of Cut::kBlocks so that each worker owns what `slices` gives it of each variable.
+  /// Cuts a row of Cut::kBlocks, which has the variables in their order, so that each worker owns what `slices` gives
+  /// it of each variable.
   RowSection cut(const Slices& slices) const;
   /// Cuts pieces [0, end) into sections of about `bytes` bytes.
   std::vector<RowSection> cut_into_sections(std::size_t end, int64_t bytes, int64_t owners) const;

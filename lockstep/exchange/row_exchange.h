@@ -6,7 +6,6 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/exchange/travelled.h"
 #include "lockstep/gradient/gradients_on_workers.h"
 #include "lockstep/reduce/rows.h"
 

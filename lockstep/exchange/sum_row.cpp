@@ -132,7 +132,7 @@ bool SumRow::has_packed(std::size_t i, std::span<const void* const> gradients, i
     for_each_sum<T, Wire>(i, gradients, lane, num_lanes, [&](const T* sum, int64_t count, const Wire* packed) {
       const void* again = sum;
       if constexpr (!std::is_same_v<T, Wire>) {
-        Wire* const rounded = blocks<Wire>(1);
+        Wire* const rounded = block_memory<Wire>(1);
         encode(sum, count, rounded);
         again = rounded;
       }

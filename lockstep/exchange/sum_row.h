@@ -14,15 +14,9 @@
 #include "lockstep/exchange/partial_sums.h"
 #include "lockstep/exchange/row.h"
 
-namespace lockstep::internal::inline gradient {
-class GradientTable;
-}  // namespace lockstep::internal::gradient
 namespace lockstep::internal::inline replica {
 class ReplicaGroup;
 }  // namespace lockstep::internal::replica
-namespace lockstep::internal::inline variable {
-class VariableState;
-}  // namespace lockstep::internal::variable
 
 namespace lockstep::internal::inline exchange {
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/function_ref.h"
@@ -32,7 +33,8 @@ namespace lockstep::internal::inline exchange {
 /// Where each host's block of replicas is one subtree, all H hosts together send 2(H - 1) times the bytes of the row,
 /// however many workers they have. The bits are those of one worker.
 ///
-/// Each function is called on every worker, in the order below. combine() and add() are called by each lane for its
+/// Each function is called on every worker. In a step the calls come in this order: send_to_other_hosts() where factors
+/// travel, combine(), send_partial_sums(), add(), send_sums(). combine() and add() are called by each lane for its
 /// share; all else is called on one thread, while all replicas are at rest.
 class SumsBetweenHosts {
  public:

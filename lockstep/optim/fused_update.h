@@ -105,9 +105,7 @@ class FusedUpdate {
                FunctionRef<char*(std::size_t, int64_t)> place);
   /// The squares of each block, from the last pass: the lanes of this process have written theirs.
   std::span<double> squares() { return is_shared_ ? shared_squares_ : std::span<double>(own_squares_); }
-  /// The norm of the whole gradient, before `clip`, from the last measure or update of all lanes.
-  double global_norm() const;
-  /// Its square, which is that of the dense gradients alone.
+  /// The sum of squares of the dense gradients, before `clip`, from the last measure or update of all lanes.
   double sum_of_squares() const;
 
   /// A variable whose memory was not as the library had left it, and the first of its copies that differs.

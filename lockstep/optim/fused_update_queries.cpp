@@ -101,8 +101,6 @@ int64_t FusedUpdate::blocks_in(const std::vector<UpdateTarget>& targets) {
   return blocks;
 }
 
-double FusedUpdate::global_norm() const { return std::sqrt(sum_of_squares()); }
-
 double FusedUpdate::sum_of_squares() const {
   // Blocks of absent gradients count as 0: which of them are there changes no other block's group.
   GroupedSum total;

@@ -20,7 +20,6 @@ namespace internal::inline variable {
 class VariableRegistry;
 }  // namespace internal::variable
 namespace internal::inline optim {
-
 class MovingAverageState;
 }  // namespace internal::optim
 

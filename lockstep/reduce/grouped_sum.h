@@ -1,16 +1,17 @@
-// The order in which numbers are added that many may compute side by side, such as the results of blocks.
+// The order in which the results of many blocks are added, which many threads of a device can follow side by side.
 #pragma once
 
 #include <cstdint>
 
 namespace lockstep::internal::inline reduce {
 
-/// Adds numbers in an order that depends on their indices alone. Neighbours are added in groups of kGroupedSum: the
-/// numbers 0 to 255, 256 to 511 and so on, within a group one after another, beginning with 0. The sums of groups are
-/// added likewise, in groups of groups, until one number is left. Where no number is negative, to add a 0 in place of
-/// one that is absent is to leave it out.
-inline constexpr int64_t kGroupedSum = 256;
+/// How many numbers are a group.
+inline constexpr int64_t kGroupSize = 256;
 
+/// Adds numbers in an order that depends on their indices alone. Neighbours are added in groups of kGroupSize: the
+/// numbers 0 to 255, 256 to 511 and so on, within a group one after another, beginning with 0. The sums of groups are
+/// added likewise, in groups of groups, until one number is left. Add a 0 in place of
+/// a number that is absent, so that others keep their indices; where no number is negative, it changes no sum.
 class GroupedSum {
  public:
   /// Adds the next number.
@@ -18,7 +19,7 @@ class GroupedSum {
     sums_[0] += number;
     ++count_;
     int64_t groups = count_;
-    for (int level = 0; groups % kGroupedSum == 0; ++level, groups /= kGroupedSum) hand_on(level);
+    for (int level = 0; groups % kGroupSize == 0; ++level, groups /= kGroupSize) hand_on(level);
   }
   /// The sum of all; 0 of none.
   double result() const {
@@ -28,7 +29,7 @@ class GroupedSum {
   }
 
  private:
-  static constexpr int kLevels = 8;  // of 256: as many numbers as there are
+  static constexpr int kLevels = 8;  // 256^8 is more numbers than an int64_t counts
   void hand_on(int level) {
     sums_[level + 1] += sums_[level];
     sums_[level] = 0;

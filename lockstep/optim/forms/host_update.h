@@ -13,9 +13,6 @@
 #include "lockstep/optim/forms/asked_form.h"
 #include "lockstep/optim/fused_update.h"
 
-namespace lockstep::internal::inline gradient {
-class GradientTable;
-}  // namespace lockstep::internal::gradient
 namespace lockstep::internal::inline replica {
 class ReplicaGroup;
 }  // namespace lockstep::internal::replica

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "lockstep/comm/agreement.h"
-#include "lockstep/core/blocks.h"
 #include "lockstep/core/digest.h"
 #include "lockstep/core/loops/checksum.h"
 #include "lockstep/core/loops/simd.h"
