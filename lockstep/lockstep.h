@@ -17,22 +17,22 @@
 #pragma once
 
 // The loop.
-#include "lockstep/checkpoint/checkpoint.h"           // IWYU pragma: export
-#include "lockstep/checkpoint/checkpoint_manager.h"   // IWYU pragma: export
-#include "lockstep/core/error.h"                      // IWYU pragma: export
-#include "lockstep/core/ids.h"                        // IWYU pragma: export
-#include "lockstep/core/per_replica.h"                // IWYU pragma: export
-#include "lockstep/optim/optimizer.h"                 // IWYU pragma: export
-#include "lockstep/reduce/reduction.h"                // IWYU pragma: export
-#include "lockstep/replica/replica_context.h"         // IWYU pragma: export
-#include "lockstep/strategy/central_storage.h"        // IWYU pragma: export
-#include "lockstep/strategy/make_strategy.h"          // IWYU pragma: export
-#include "lockstep/strategy/mirrored.h"               // IWYU pragma: export
-#include "lockstep/strategy/multi_worker_mirrored.h"  // IWYU pragma: export
-#include "lockstep/strategy/one_device.h"             // IWYU pragma: export
-#include "lockstep/strategy/strategy.h"               // IWYU pragma: export
-#include "lockstep/variable/module/replicated.h"      // IWYU pragma: export
-#include "lockstep/variable/variable.h"               // IWYU pragma: export
+#include "lockstep/checkpoint/checkpoint.h"                 // IWYU pragma: export
+#include "lockstep/checkpoint/checkpoint_manager.h"         // IWYU pragma: export
+#include "lockstep/core/error.h"                            // IWYU pragma: export
+#include "lockstep/core/ids.h"                              // IWYU pragma: export
+#include "lockstep/core/per_replica.h"                      // IWYU pragma: export
+#include "lockstep/optim/optimizer.h"                       // IWYU pragma: export
+#include "lockstep/reduce/reduction.h"                      // IWYU pragma: export
+#include "lockstep/replica/replica_context.h"               // IWYU pragma: export
+#include "lockstep/strategy/kinds/central_storage.h"        // IWYU pragma: export
+#include "lockstep/strategy/kinds/mirrored.h"               // IWYU pragma: export
+#include "lockstep/strategy/kinds/multi_worker_mirrored.h"  // IWYU pragma: export
+#include "lockstep/strategy/kinds/one_device.h"             // IWYU pragma: export
+#include "lockstep/strategy/make_strategy.h"                // IWYU pragma: export
+#include "lockstep/strategy/strategy.h"                     // IWYU pragma: export
+#include "lockstep/variable/module/replicated.h"            // IWYU pragma: export
+#include "lockstep/variable/variable.h"                     // IWYU pragma: export
 
 // What stands beside the loop: schedules of rates, rules and averages; metrics; layers and what modules consist of.
 #include "lockstep/layers/convert_batch_norm.h"         // IWYU pragma: export

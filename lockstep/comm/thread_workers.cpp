@@ -23,7 +23,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/process/forks.h"
-#include "lockstep/core/warm_up.h"
+#include "lockstep/core/process/warm_up.h"
 
 namespace lockstep {
 

@@ -16,7 +16,7 @@
 #include <string_view>
 
 #include "lockstep/core/loops/simd.h"
-#include "lockstep/core/warm_up.h"
+#include "lockstep/core/process/warm_up.h"
 
 namespace lockstep::internal::inline core {
 

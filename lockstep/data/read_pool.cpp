@@ -11,7 +11,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/process/thread_limits.h"
-#include "lockstep/core/warm_up.h"
+#include "lockstep/core/process/warm_up.h"
 #include "lockstep/data/stages/stage_times.h"
 #include "lockstep/replica/pool/compute_settings.h"
 #include "lockstep/replica/pool/cores.h"

@@ -2,8 +2,8 @@
 
 #include <c10/core/CPUAllocator.h>
 
+#include "lockstep/core/process/warm_up.h"
 #include "lockstep/core/torch_compat.h"
-#include "lockstep/core/warm_up.h"
 
 namespace lockstep::internal::inline memory {
 

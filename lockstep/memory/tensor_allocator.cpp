@@ -10,9 +10,9 @@
 #include <string_view>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/process/warm_up.h"
 #include "lockstep/core/switches.h"
 #include "lockstep/core/torch_compat.h"
-#include "lockstep/core/warm_up.h"
 #include "lockstep/memory/first_tensor.h"
 #include "lockstep/memory/memory_limit.h"
 #include "lockstep/memory/tensor_cache.h"

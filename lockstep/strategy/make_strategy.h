@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/strategy/central_storage.h"
-#include "lockstep/strategy/mirrored.h"
-#include "lockstep/strategy/multi_worker_mirrored.h"
-#include "lockstep/strategy/one_device.h"
+#include "lockstep/strategy/kinds/central_storage.h"
+#include "lockstep/strategy/kinds/mirrored.h"
+#include "lockstep/strategy/kinds/multi_worker_mirrored.h"
+#include "lockstep/strategy/kinds/one_device.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/tuning.h"
 

@@ -9,7 +9,7 @@
 
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
-#include "lockstep/strategy/one_device.h"
+#include "lockstep/strategy/kinds/one_device.h"
 #include "lockstep/strategy/setup.h"
 #include "lockstep/testing/difference.h"
 #include "lockstep/testing/recording.h"

@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-#include "lockstep/strategy/mirrored.h"
+#include "lockstep/strategy/kinds/mirrored.h"
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep::testing {

@@ -1,4 +1,4 @@
-// The first calls of a process have the bits of later ones, in many processes: see core/warm_up.h.
+// The first calls of a process have the bits of later ones, in many processes: see core/process/warm_up.h.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -18,7 +18,7 @@ expect 0 "" scripts/check-layers
 broken lockstep/core/log.h '1a #include "lockstep/strategy/strategy.h"' 'log.h.*core may include core only' check-layers
 broken lockstep/reduce/loops/tree_sum.inc '1a #include "lockstep/optim/optimizer.h"' 'tree_sum.inc.*reduce may include' check-layers
 broken lockstep/comm/failure/phase.cpp '1a const auto now = std::chrono::system_clock::now();' 'phase.cpp:2:.*monotonic ages' check-layers
-broken tools/run/lines.cpp '1a const auto now = time(nullptr);' 'lines.cpp:2:.*monotonic ages' check-layers
+broken tools/run/worker/lines.cpp '1a const auto now = time(nullptr);' 'lines.cpp:2:.*monotonic ages' check-layers
 broken lockstep/core/log.h 1d 'log.h .*does not begin with a comment' check-layers
 broken cmake/layers.cmake 1,2d 'layers.cmake .*does not begin with a comment' check-layers
 broken scripts/format '2d' 'scripts/format .*does not begin with a comment' check-layers

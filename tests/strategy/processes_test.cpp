@@ -19,7 +19,7 @@
 
 #include "lockstep/comm/join/join.h"
 #include "lockstep/core/log.h"
-#include "lockstep/strategy/mirrored.h"
+#include "lockstep/strategy/kinds/mirrored.h"
 #include "tests/support/free_port.h"
 #include "tests/support/hosts.h"
 #include "tests/support/worker_processes.h"

@@ -4,7 +4,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"
-#include "lockstep/core/warm_up.h"
+#include "lockstep/core/process/warm_up.h"
 
 namespace lockstep {
 

@@ -1,5 +1,5 @@
 // When `lockstep train` saves where the cost of saving decides.
-#include "tools/checkpoint_schedule.h"
+#include "tools/train/checkpoint_schedule.h"
 
 #include <gtest/gtest.h>
 

@@ -7,8 +7,8 @@
 
 #include "tests/support/fake_root.h"
 #include "tools/run/core_shares.h"
-#include "tools/run/lines.h"
-#include "tools/run/worker_end.h"
+#include "tools/run/worker/lines.h"
+#include "tools/run/worker/worker_end.h"
 
 namespace {
 

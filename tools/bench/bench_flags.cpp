@@ -4,8 +4,8 @@
 
 #include "tools/bench/bench.h"
 #include "tools/number_flags.h"
-#include "tools/optimizers.h"
 #include "tools/subcommands.h"
+#include "tools/train/optimizers.h"
 
 namespace lockstep::tools {
 

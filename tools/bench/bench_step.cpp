@@ -15,7 +15,7 @@
 #include "tools/bench/bench_report.h"
 #include "tools/bench/shapes.h"
 #include "tools/console.h"
-#include "tools/optimizers.h"
+#include "tools/train/optimizers.h"
 #include "tools/whole_file.h"
 
 namespace lockstep::tools {

@@ -12,7 +12,7 @@
 #include "tools/bench/dump.h"
 #include "tools/bench/made_data.h"
 #include "tools/console.h"
-#include "tools/optimizers.h"
+#include "tools/train/optimizers.h"
 #include "tools/whole_file.h"
 
 namespace lockstep::tools {

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "lockstep/core/counted.h"
-#include "tools/run/descendants.h"
-#include "tools/run/process_state.h"
+#include "tools/run/worker/descendants.h"
+#include "tools/run/worker/process_state.h"
 
 namespace lockstep::tools {
 

@@ -8,14 +8,14 @@
 #include <string>
 #include <vector>
 
-#include "tools/run/lines.h"
 #include "tools/run/signal_queue.h"
-#include "tools/run/sink.h"
 #include "tools/run/stop_notices.h"
 #include "tools/run/watchdog.h"
-#include "tools/run/worker_end.h"
-#include "tools/run/worker_output.h"
-#include "tools/run/worker_process.h"
+#include "tools/run/worker/lines.h"
+#include "tools/run/worker/sink.h"
+#include "tools/run/worker/worker_end.h"
+#include "tools/run/worker/worker_output.h"
+#include "tools/run/worker/worker_process.h"
 
 namespace lockstep::tools {
 

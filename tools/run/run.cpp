@@ -25,11 +25,11 @@
 #include "lockstep/replica/pool/cores.h"
 #include "tools/run/attempt.h"
 #include "tools/run/core_shares.h"
-#include "tools/run/descendants.h"
 #include "tools/run/job.h"
 #include "tools/run/run_report.h"
 #include "tools/run/stop_notices.h"
-#include "tools/run/worker_environment.h"
+#include "tools/run/worker/descendants.h"
+#include "tools/run/worker/worker_environment.h"
 #include "tools/whole_file.h"
 
 namespace lockstep::tools {

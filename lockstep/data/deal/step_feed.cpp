@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "lockstep/core/log.h"
-#include "lockstep/core/warm_up.h"
+#include "lockstep/core/process/warm_up.h"
 #include "lockstep/data/read_pool.h"
 #include "lockstep/memory/tensor_cache.h"
 

@@ -11,7 +11,7 @@
 #include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/process/thread_limits.h"
-#include "lockstep/core/warm_up.h"
+#include "lockstep/core/process/warm_up.h"
 #include "lockstep/replica/pool/compute_settings.h"
 #include "lockstep/replica/pool/pinning.h"
 

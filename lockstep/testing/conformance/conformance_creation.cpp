@@ -10,7 +10,7 @@
 #include <source_location>
 #include <vector>
 
-#include "lockstep/strategy/one_device.h"
+#include "lockstep/strategy/kinds/one_device.h"
 #include "lockstep/testing/conformance/conformance_checks.h"
 
 namespace lockstep::internal::inline testing {

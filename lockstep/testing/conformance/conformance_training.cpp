@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "lockstep/data/dataset.h"
-#include "lockstep/strategy/one_device.h"
+#include "lockstep/strategy/kinds/one_device.h"
 #include "lockstep/testing/conformance/conformance_checks.h"
 #include "lockstep/testing/difference.h"
 #include "lockstep/testing/recording.h"
