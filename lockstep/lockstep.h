@@ -56,6 +56,9 @@
 #include "lockstep/core/process/stop_request.h"  // IWYU pragma: export
 #include "lockstep/core/sha256.h"                // IWYU pragma: export
 
+// Looking into a run.
+#include "lockstep/train/trace.h"  // IWYU pragma: export
+
 // Data: data sets, streams, files, images, text.
 #include "lockstep/data.h"  // IWYU pragma: export
 

@@ -54,6 +54,7 @@ int main(int argc, char** argv) {
   lockstep::tools::add_bench(app, chosen);
   lockstep::tools::add_checkpoint(app, chosen);
   lockstep::tools::add_cluster(app, chosen);
+  lockstep::tools::add_trace(app, chosen);
   std::vector<std::string> program;  // of `lockstep run`
   lockstep::tools::add_run(app, program, chosen);
   try {

@@ -7,6 +7,7 @@
 
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/trace/recorder.h"
 #include "lockstep/replica/collectives.h"
 #include "lockstep/replica/loss/loss_weight.h"
 #include "lockstep/replica/loss/padding_check.h"
@@ -105,6 +106,7 @@ at::Tensor ReplicaContext::weigh(const at::Tensor& mean_loss, Count part, Count 
     if (part.value() == 0) return internal::zero_that_keeps_graph(mean_loss);
     return is_whole ? mean_loss : internal::weighted_loss(mean_loss, weight);
   }
+  internal::replica_trace.go_on_as("backward");  // that is what follows a weighed loss
   look_for_padding_in(mean_loss);
   const internal::ScaledLosses::Loss loss{weight, is_of_batch, share_.part + padding_, place};
   if (!mean_loss.requires_grad()) {  // it weighs something else, such as a gradient by hand; no backward will tell

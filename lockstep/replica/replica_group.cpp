@@ -17,6 +17,7 @@
 #include "lockstep/core/loops/simd.h"
 #include "lockstep/core/process/stop_request.h"
 #include "lockstep/core/torch_compat.h"
+#include "lockstep/core/trace/recorder.h"
 #include "lockstep/memory/tensor_allocator.h"
 #include "lockstep/reduce/across_workers.h"
 
@@ -137,6 +138,7 @@ void ReplicaGroup::run(RunMode mode, FunctionRef<void(ReplicaContext&)> body, Fu
   merge_stream_.restart(state_.merge_stream());
   std::optional<DefaultGeneratorWatch> default_generator;
   if (is_looked_at(runs_++)) default_generator.emplace();
+  const TraceScope trace(evaluates ? "evaluation" : "step", TraceKind::kStep, lane_track(0), state_.step);
   const auto errors = pool_->run(
       [&](int64_t r) {
         ReplicaContext& context = *contexts_[r];

@@ -27,6 +27,7 @@
 #include "tools/train/train_checkpoints.h"
 #include "tools/train/train_data.h"
 #include "tools/train/train_report.h"
+#include "tools/train/train_trace.h"
 #include "tools/whole_file.h"
 
 namespace lockstep::tools {
@@ -170,6 +171,7 @@ int train(const TrainOptions& options) {
   std::optional<Progress> progress;
   if (is_chief) progress.emplace(steps - strategy->step(), options.steps > 0 ? 0 : steps / per_epoch);
   std::optional<std::string> failure;
+  TrainTrace trace(options.trace, *strategy, strategy->step(), steps);
   int64_t samples_now = 0;  // since the start of this process
   using Clock = std::chrono::steady_clock;
   Clock::duration waited{0};
@@ -182,7 +184,9 @@ int train(const TrainOptions& options) {
       for (const auto& batch : data.epoch(epoch)) {
         waited += Clock::now() - asked;
         const int64_t number = strategy->step();
+        trace.before_step();
         const double loss = step(*strategy, model, optimizer, batch);
+        trace.after_step();
         if (!options.sample_log.empty()) log_samples(*strategy, sample_log, epoch, number, batch);
         const int64_t samples = batch.begin()->global_size;
         counts.samples += samples;
@@ -221,6 +225,7 @@ int train(const TrainOptions& options) {
   const auto attempt = [&](const char* what, const std::function<void()>& write) {
     is_all_written = write_or_say(is_chief, what, write) && is_all_written;
   };
+  if (!failure) attempt("the trace could not be written", [&] { trace.finish(); });
   if (!failure) attempt("the last checkpoint could not be saved", [&] { checkpoints.save_now(); });
   const std::string saved =
       checkpoints.wanted() && is_all_written ? fmt::format("; saved as {}", checkpoints.last()) : "";

@@ -90,6 +90,8 @@ void add_train(CLI::App& app, Action& chosen) {
   train->add_option("--sample-log", options.sample_log,
                     "write a line for each sample used: epoch, step, replica, sample");
   train->add_option("--json", options.json, "write the report to this file");
+  train->add_option("--trace", options.trace,
+                    "write what lanes and workers did in some steps to this file, for Perfetto and `lockstep trace`");
   train->callback([kept, &chosen] {
     if (kept->steps == 0 && kept->epochs == 0) kept->epochs = 5;
     chosen = [kept] { return lockstep::tools::train(*kept); };

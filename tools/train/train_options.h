@@ -34,6 +34,7 @@ struct TrainOptions {
   bool resume = false;
   std::string export_file;  // of the weights: safetensors, or a state dictionary (.pt, .pth)
   std::string sample_log;
+  std::string trace;  // the file
   std::string json;
 };
 

@@ -9,6 +9,7 @@
 
 #include "lockstep/core/log.h"
 #include "lockstep/core/process/warm_up.h"
+#include "lockstep/core/trace/recorder.h"
 #include "lockstep/data/read_pool.h"
 #include "lockstep/memory/tensor_cache.h"
 
@@ -20,7 +21,7 @@ StepFeed::StepFeed(std::unique_ptr<EpochReader> reader, int64_t depth, int64_t t
   if (depth == 0) return;
   warm_up_math();
   try {
-    for (int64_t i = 0; i < std::min(threads, depth); ++i) start_thread();
+    for (int64_t i = 0; i < std::min(threads, depth); ++i) start_thread(i);
   } catch (const std::system_error&) {
     return;  // with the threads that there are; without any, next() reads
   }
@@ -41,7 +42,8 @@ StepFeed::~StepFeed() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-LocalStep StepFeed::read(const EpochReader::Work& work) {
+LocalStep StepFeed::read(const EpochReader::Work& work, TraceTrack track) {
+  const TraceScope trace("read a step", TraceKind::kInput, track);
   const ReadingScope scope;
   const StageReading reading({.times = &times_});
   if (work) return work();
@@ -50,17 +52,17 @@ LocalStep StepFeed::read(const EpochReader::Work& work) {
   return end;
 }
 
-void StepFeed::start_thread() {
-  threads_.emplace_back([this] {
+void StepFeed::start_thread(int64_t i) {
+  threads_.emplace_back([this, i] {
     // What is read is freed by other threads, and its memory comes back for the steps that follow.
     const TensorCacheLease memory;
     exchange_thread_cache(&memory.cache());
-    work();
+    work(input_track(i));
     exchange_thread_cache(nullptr);
   });
 }
 
-void StepFeed::work() {
+void StepFeed::work(TraceTrack track) {
   const auto can_claim = [&] { return stops_ || over_ || slots_.size() < depth_; };
   std::unique_lock<std::mutex> lock(sync_->mutex);
   bool must_notify = false;  // somebody may wait for what this thread has done
@@ -81,7 +83,7 @@ void StepFeed::work() {
       const EpochReader::Work work = reader_->claim();
       if (!work) over_ = true;
       unlock();  // whoever is woken needs the lock
-      slot->step = read(work);
+      slot->step = read(work, track);
       lock.lock();
     } catch (...) {
       if (!lock.owns_lock()) lock.lock();
@@ -97,6 +99,7 @@ void StepFeed::work() {
 void StepFeed::wait_for_first(std::unique_lock<std::mutex>& lock) {
   const auto is_there = [&] { return !slots_.empty() && slots_.front()->done; };
   if (is_there()) return;
+  const TraceScope trace("wait for input", TraceKind::kWait, lane_track(0));
   times_.restart();
   std::chrono::milliseconds waited{0};
   while (!sync_->changed.wait_for(lock, patience_, is_there)) {
@@ -110,7 +113,7 @@ LocalStep StepFeed::read_here() {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
   times_.restart();
-  LocalStep step = read(reader_->claim());
+  LocalStep step = read(reader_->claim(), lane_track(0));
   const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin);
   if (waited >= patience_) warn_of_stall(waited);
   return step;

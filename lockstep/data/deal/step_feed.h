@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/core/process/forks.h"
+#include "lockstep/core/trace/recorder.h"
 #include "lockstep/data/deal/deal.h"
 #include "lockstep/data/mutex_and_condition.h"
 #include "lockstep/data/stages/stage_times.h"
@@ -42,12 +43,12 @@ class StepFeed {
     std::exception_ptr error;
     bool done = false;
   };
-  void start_thread();
-  void work();
+  void start_thread(int64_t i);
+  void work(TraceTrack track);
   void wait_for_first(std::unique_lock<std::mutex>& lock);
   LocalStep read_here();
   void warn_of_stall(std::chrono::milliseconds waited) const;
-  LocalStep read(const EpochReader::Work& work);
+  LocalStep read(const EpochReader::Work& work, TraceTrack track);
 
   const std::unique_ptr<EpochReader> reader_;
   const std::size_t depth_;

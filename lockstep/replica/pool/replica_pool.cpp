@@ -12,6 +12,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/process/thread_limits.h"
 #include "lockstep/core/process/warm_up.h"
+#include "lockstep/core/trace/recorder.h"
 #include "lockstep/replica/pool/compute_settings.h"
 #include "lockstep/replica/pool/pinning.h"
 
@@ -152,6 +153,7 @@ bool ReplicaPool::run_body(int64_t r) {
   Replica& self = replicas_[r];
   self.progress.store(Progress::kRunning, std::memory_order_relaxed);
   Progress end = Progress::kReturned;
+  replica_trace.begin(lane_track(plan_.lane_of(r)), first_ + r);
   try {
     (*body_)(r);
   } catch (...) {
@@ -159,6 +161,7 @@ bool ReplicaPool::run_body(int64_t r) {
     end = Progress::kFailed;
   }
   if (self.error) end = Progress::kFailed;  // even where the step caught it
+  replica_trace.end();
   self.progress.store(end, std::memory_order_relaxed);
   return arrive(r);
 }
@@ -171,7 +174,9 @@ void ReplicaPool::meet(int64_t r, Meeting& meeting) {
   self.at.store(meeting.what(), std::memory_order_relaxed);
   self.meetings.store(self.meetings.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   self.progress.store(Progress::kWaiting, std::memory_order_relaxed);
+  replica_trace.pause();
   if (!arrive(r)) take_turn(self);
+  replica_trace.resume(meeting.what());
   self.progress.store(Progress::kRunning, std::memory_order_relaxed);
   if (!stopping_) return;
   if (verdict_) {
@@ -214,31 +219,38 @@ bool ReplicaPool::complete_round(int lane) {
   // Read before the barrier: after the last barrier of a run the caller may start the next run.
   const uint32_t run = run_number_.load(std::memory_order_relaxed);
   const auto on_stall = [this] { stalled(); };
-  barrier_.arrive(
-      [this] {
-        decide();
-        carry_out_single_stages();
-      },
-      on_stall);
+  {
+    TraceScope wait("wait for lanes", TraceKind::kWait, lane_track(lane));
+    barrier_.arrive(
+        [&] {
+          wait.end();
+          decide(lane);
+          carry_out_single_stages(lane);
+        },
+        on_stall);
+  }
   require_threads();  // a stage may have forked
   // Invariant: `stage_` and `stages_` change only while all lanes are in the barrier. This loop tests nothing else: the
   // leading meeting lives on a stack, and after the last stage its replica may go on before this lane looks.
   while (stage_ < stages_.size()) {
     try {
+      const TraceScope trace(stages_[stage_].name, TraceKind::kMeeting, lane_track(lane));
       stages_[stage_].carry_out(*meetings_.front(), {meetings_, lane, plan_.num_lanes()});
     } catch (...) {
       lane_errors_[lane] = std::current_exception();
     }
     require_threads();
+    TraceScope wait("wait for lanes", TraceKind::kWait, lane_track(lane));
     barrier_.arrive(
-        [this] {
+        [&] {
+          wait.end();
           ++stage_;
           std::exception_ptr first;
           for (std::exception_ptr& error : lane_errors_) {
             if (std::exception_ptr one = std::exchange(error, nullptr); one && !first) first = std::move(one);
           }
           if (first) return fail(std::move(first));
-          carry_out_single_stages();
+          carry_out_single_stages(lane);
         },
         on_stall);
     require_threads();
@@ -246,7 +258,7 @@ bool ReplicaPool::complete_round(int lane) {
   return ended_run_ == run;
 }
 
-void ReplicaPool::decide() {
+void ReplicaPool::decide(int lane) {
   for (std::size_t r = 0; r < replicas_.size(); ++r) {
     using enum Arrival::State;
     const Replica& replica = replicas_[r];
@@ -262,7 +274,10 @@ void ReplicaPool::decide() {
   verdict_ = nullptr;
   const RoundRecord record = record_of(arrivals_);
   if (!rounds_) return decide_from(record, order_.note(record, arrivals_));
-  if (!rounds_->failure()) tell_workers(record);
+  if (!rounds_->failure()) {
+    const TraceScope trace("wait for workers", TraceKind::kWait, lane_track(lane));
+    tell_workers(record);
+  }
   decide_from(record, rounds_->failure());
 }
 
@@ -310,9 +325,10 @@ void ReplicaPool::tell_workers(const RoundRecord& record) try {
   rounds_->fail(std::current_exception());  // or what it was before: the first failure stays
 }
 
-void ReplicaPool::carry_out_single_stages() {
+void ReplicaPool::carry_out_single_stages(int lane) {
   try {
     for (; stage_ < stages_.size() && stages_[stage_].runs == Stage::Runs::kOnce; ++stage_) {
+      const TraceScope trace(stages_[stage_].name, TraceKind::kMeeting, lane_track(lane));
       stages_[stage_].carry_out(*meetings_.front(), {meetings_, 0, plan_.num_lanes()});
     }
   } catch (...) {

@@ -127,16 +127,16 @@ class ReplicaPool {
   bool complete_round(int lane);
   int64_t next_in_lane(int lane, int64_t from) const;  // -1: none
 
-  // These run on one thread, while all replicas are at rest:
+  // These run on one thread, that of `lane`, while all replicas are at rest:
   /// Decides what follows from where the replicas are.
-  void decide();
+  void decide(int lane);
   /// Decides for this worker alone. `error` is what the workers, or the places of the calls, led to; or null.
   void decide_from(const RoundRecord& record, std::exception_ptr error);
   /// Tells the other workers what this worker's replicas have come to, and hears what theirs have come to. Where any
   /// worker does something else, or has failed, rounds_->failure() says so on every worker.
   void tell_workers(const RoundRecord& record);
   /// Carries out stages up to the next one that runs on each lane.
-  void carry_out_single_stages();
+  void carry_out_single_stages(int lane);
   /// Ends the meeting and the run with an error that every waiting replica gets.
   void fail(std::exception_ptr error);
 

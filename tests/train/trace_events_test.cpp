@@ -1,0 +1,83 @@
+// The text of a trace keeps the rules of Trace Event JSON, as Perfetto reads it.
+#include "lockstep/train/trace_events.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lockstep::internal {
+namespace {
+
+using Json = nlohmann::json;
+
+WorkerTrace with(std::vector<TraceSlice> slices) {
+  return {.worker = 0, .host = "here", .lanes = {"cpu:0", "cpu:1"}, .slices = std::move(slices), .zero = 1'000'000};
+}
+
+std::vector<Json> slices_of(const WorkerTrace& trace) {
+  std::vector<Json> slices;
+  const Json document = Json::parse(trace_document({trace_events(trace)}, {}));
+  for (const Json& event : document["traceEvents"])
+    if (event["ph"] == "X") slices.push_back(event);
+  return slices;
+}
+
+TEST(TraceEvents, HaveMicrosecondsSinceTheChiefsFirst) {
+  const auto slices = slices_of(with({{"forward", 1'001'500, 1'004'001, lane_track(0), TraceKind::kCompute, 3}}));
+  ASSERT_EQ(slices.size(), 1);
+  EXPECT_EQ(slices[0]["ts"], 1.5);
+  EXPECT_EQ(slices[0]["dur"], 2.501);
+  EXPECT_EQ(slices[0]["cat"], "compute");
+  EXPECT_EQ(slices[0]["args"]["replica"], 3);
+}
+
+TEST(TraceEvents, NameEachTrackByItsDevice) {
+  const Json document = Json::parse(
+      trace_document({trace_events(with({{"update", 1'000'000, 1'000'001, lane_track(1), TraceKind::kMeeting},
+                                         {"read a step", 1'000'000, 1'000'001, input_track(2), TraceKind::kInput}}))},
+                     {}));
+  std::map<int64_t, std::string> names;
+  for (const Json& event : document["traceEvents"])
+    if (event["name"] == "thread_name") names[event["tid"]] = event["args"]["name"];
+  EXPECT_EQ(names, (std::map<int64_t, std::string>{{lane_track(1), "lane 1 (cpu:1)"}, {input_track(2), "input 2"}}));
+}
+
+TEST(TraceEvents, OfATrackNestOrHaveATrackOfTheirOwn) {
+  const auto slices = slices_of(with({{"step", 1'000'000, 1'009'000, 1, TraceKind::kStep, 0},
+                                      {"forward", 1'001'000, 1'004'000, 1, TraceKind::kCompute, 0},
+                                      {"odd", 1'003'000, 1'006'000, 1, TraceKind::kCompute, 1},
+                                      {"backward", 1'004'000, 1'008'000, 1, TraceKind::kCompute, 0}}));
+  std::map<std::string, int64_t> tracks;
+  for (const Json& slice : slices) tracks[slice["name"]] = slice["tid"];
+  EXPECT_EQ(tracks["step"], tracks["forward"]);
+  EXPECT_EQ(tracks["step"], tracks["backward"]);
+  EXPECT_NE(tracks["step"], tracks["odd"]);
+}
+
+TEST(TraceEvents, OfAnotherClockAreMovedOnAStraightLine) {
+  WorkerTrace trace = with({{"a", 2'000'000, 2'000'000, 1, TraceKind::kCompute},
+                            {"b", 3'000'000, 3'000'000, 1, TraceKind::kCompute},
+                            {"c", 4'000'000, 4'000'000, 1, TraceKind::kCompute}});
+  trace.first_time = 2'000'000;
+  trace.last_time = 4'000'000;
+  trace.first = {500'000, 0};
+  trace.last = {700'000, 0};
+  std::vector<double> times;
+  for (const Json& slice : slices_of(trace)) times.push_back(slice["ts"]);
+  EXPECT_EQ(times, (std::vector<double>{500, 1400, 2300}));
+}
+
+TEST(TraceEvents, KeepTextsFromOutsideInTheirQuotes) {
+  WorkerTrace trace = with({{"a", 1'000'000, 1'000'000, 1, TraceKind::kCompute}});
+  trace.host = "a \"host\"\n\\";
+  trace.lanes = {"cpu\":0"};
+  const Json document = Json::parse(trace_document({trace_events(trace), ""}, {"a\"", "b\\"}));
+  EXPECT_EQ(document["otherData"]["a\""], "b\\");
+}
+
+}  // namespace
+}  // namespace lockstep::internal
