@@ -3,7 +3,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/check.sh"
 
 mkdir "$scratch/copy"
-(cd "$source_dir" && cp -r .ci CMakeLists.txt ARCHITECTURE.md bench cmake docs examples lockstep scripts tests tools "$scratch/copy")
+(cd "$source_dir" && cp -r .ci ./*.md CMakeLists.txt LICENSE bench cmake docs examples lockstep scripts tests tools "$scratch/copy")
 cd "$scratch/copy"
 
 # broken FILE SED-SCRIPT PATTERN CHECK: with this file changed, the check fails with a line that matches.
@@ -58,6 +58,18 @@ expect 0 '^[0-9]+ variables' scripts/check-switches
 broken docs/switches.md '/^| `LOCKSTEP_BUCKETS`/d' 'LOCKSTEP_BUCKETS .*has no row' check-switches
 broken docs/switches.md '$a | `LOCKSTEP_NOBODY_READS_IT` | | | |' 'LOCKSTEP_NOBODY_READS_IT .*a row too many' check-switches
 broken lockstep/core/log.cpp '$a const char* const other = "LOCKSTEP_NO_ROW";' 'LOCKSTEP_NO_ROW .*has no row' check-switches
+
+expect 0 '^[0-9]+ links, 0 of them wrong' scripts/check-links
+broken docs/data.md '$a [a](no-such.md)' 'data.md:[0-9]*: no-such.md .*there is no docs/no-such.md' check-links
+broken docs/data.md '$a [`a`](variables.md#no-such)' 'variables.md#no-such .*no such heading' check-links
+broken docs/README.md '/(memory.md)/d' 'docs/memory.md .*is not in docs/README.md' check-links
+
+expect 0 '^[0-9]+ blocks: .* 0 not compiled$' scripts/check-snippets
+broken docs/data.md '$a ```cpp\nint x;\n```' 'data.md:[0-9]*: is no whole program' check-snippets
+broken docs/data.md '$a <!-- snippet: no_such -->\n```cpp\nint x;\n```' 'has no namespace snippets::no_such' check-snippets
+broken docs/porting.md 's/^torch::manual_seed(7)/torch::manual_seed(8)/' 'is not in examples/porting/digits.cpp' check-snippets
+sed -i '$a ```cpp\n#include <cstdio>\nint main() {}\n```\n<!-- snippet: not compiled, it is the other\x27s -->\n```cpp\n...\n```' docs/data.md
+expect 0 ' 1 whole programs .* 1 not compiled$' scripts/check-snippets
 
 sed -i 's/^strict=0.*/strict=1/' scripts/check-errors
 echo 'throw UsageError("LS-NOBODY-SAYS-IT", fact, remedy);' >lockstep/core/extra.cpp
