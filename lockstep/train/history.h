@@ -10,8 +10,8 @@
 
 namespace lockstep {
 
-/// Numbers by name, such as "loss", "accuracy" and "val_loss". Those of a fit are reduced over all replicas and workers,
-/// so that every worker has the same.
+/// Numbers by name, such as "loss", "accuracy" and "val_loss". Those of a fit are reduced over all replicas and
+/// workers, so that every worker has the same.
 using Logs = std::map<std::string, double>;
 
 /// The logs of each epoch's end, in the order of the epochs. It is part of a fit's checkpoints: a resumed fit has the
