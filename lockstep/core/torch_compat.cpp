@@ -19,7 +19,6 @@
 #include <typeinfo>
 #include <vector>
 
-#include "lockstep/core/autocast_scope.h"
 #include "lockstep/core/node_shape.h"
 
 namespace lockstep::internal::inline core {
@@ -108,43 +107,6 @@ int matrix_product_precision() {
 }
 
 void forget_autocast_weights() { at::autocast::clear_cache(); }
-
-namespace {
-
-#if LOCKSTEP_TORCH_AT_LEAST(2, 4)
-bool is_autocast_on(c10::DeviceType device) { return at::autocast::is_autocast_enabled(device); }
-at::ScalarType autocast_type(c10::DeviceType device) { return at::autocast::get_autocast_dtype(device); }
-void set_autocast(c10::DeviceType device, bool on, at::ScalarType type) {
-  at::autocast::set_autocast_enabled(device, on);
-  at::autocast::set_autocast_dtype(device, type);
-}
-#else
-bool is_autocast_on(c10::DeviceType device) {
-  return device == c10::DeviceType::CPU ? at::autocast::is_cpu_enabled() : at::autocast::is_enabled();
-}
-at::ScalarType autocast_type(c10::DeviceType device) {
-  return device == c10::DeviceType::CPU ? at::autocast::get_autocast_cpu_dtype()
-                                        : at::autocast::get_autocast_gpu_dtype();
-}
-void set_autocast(c10::DeviceType device, bool on, at::ScalarType type) {
-  if (device == c10::DeviceType::CPU) {
-    at::autocast::set_cpu_enabled(on);
-    at::autocast::set_autocast_cpu_dtype(type);
-  } else {
-    at::autocast::set_enabled(on);
-    at::autocast::set_autocast_gpu_dtype(type);
-  }
-}
-#endif
-
-}  // namespace
-
-AutocastScope::AutocastScope(c10::DeviceType device, at::ScalarType type)
-    : device_(device), was_on_(is_autocast_on(device)), type_before_(autocast_type(device)) {
-  set_autocast(device, true, type);
-}
-
-AutocastScope::~AutocastScope() { set_autocast(device_, was_on_, type_before_); }
 
 at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values) {
 #if LOCKSTEP_TORCH_AT_LEAST(2, 0)

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/autocast_scope.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/torch_compat.h"
+#include "lockstep/train/autocast_scope.h"
 #include "lockstep/train/trainer_state.h"
 
 namespace lockstep::internal::inline train {
@@ -19,7 +19,7 @@ namespace {
 /// The output of one part, as a training step would compute it.
 at::Tensor output_of(const TrainerSetup& setup, const ReplicaContext& ctx, const Batch& part,
                      std::optional<AutocastScope>& autocast) {
-  if (setup.precision == Precision::kBFloat16) autocast.emplace(ctx.device().type(), at::kBFloat16);
+  if (setup.precision == Precision::kBFloat16) autocast.emplace(ctx.device().type());
   return setup.model->forward(ctx, part);
 }
 

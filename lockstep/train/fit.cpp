@@ -4,25 +4,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
 
-#include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/strategy/state_items.h"
 #include "lockstep/train/callbacks/last_callback.h"
-#include "lockstep/train/numbers.h"
 
 namespace lockstep::internal::inline train {
 
 namespace {
-
-void refuse(const std::string& fact, const std::string& remedy) { throw UsageError("LS-OPTION", fact, remedy); }
-
-bool has_stop_on_not_finite(const FitOptions& options) {
-  return std::any_of(options.callbacks.begin(), options.callbacks.end(),
-                     [](const auto& one) { return dynamic_cast<const StopOnNotFinite*>(one.get()) != nullptr; });
-}
 
 /// Steps of a whole epoch, or -1 where that is not known.
 int64_t steps_per_epoch(const DistributedDataset& data, int64_t accumulate) {
@@ -31,12 +21,6 @@ int64_t steps_per_epoch(const DistributedDataset& data, int64_t accumulate) {
   } catch (const UsageError&) {
     return -1;  // a stream
   }
-}
-
-nlohmann::json json_of_logs(const Logs& logs) {
-  nlohmann::json json = nlohmann::json::object();
-  for (const auto& [name, value] : logs) json[name] = json_of(value);
-  return json;
 }
 
 /// Keeps the number of evaluations, of which random streams of evaluations are functions.
@@ -59,93 +43,6 @@ class UncountedEvaluation {
 }  // namespace
 
 Fit& Fit::of(const Trainer& trainer) { return trainer.fit_under_way("this call"); }
-
-Fit::Fit(Trainer& trainer, Trainer::State& state, const DistributedDataset& data, FitOptions options)
-    : trainer_(trainer),
-      state_(state),
-      strategy_(trainer.strategy_),
-      data_(data),
-      options_(std::move(options)),
-      no_metrics_({}),
-      train_metrics_(state.setup.step ? no_metrics_ : state.metrics) {
-  require_options();
-  std::vector<std::shared_ptr<Callback>> others;
-  std::vector<std::shared_ptr<Callback>> last;
-  for (const auto& callback : options_.callbacks) {
-    if (!callback) refuse("FitOptions::callbacks has an empty pointer", "give it a callback");
-    if (options_.dry_run && callback->writes_files()) continue;
-    const bool is_last = dynamic_cast<const LastCallback*>(callback.get()) != nullptr;
-    (is_last ? last : others).push_back(callback);
-  }
-  std::stable_partition(last.begin(), last.end(),
-                        [](const auto& one) { return !dynamic_cast<const LastCallback&>(*one).comes_behind(); });
-  add_default_progress(others);
-  hooks_ = std::make_unique<Hooks>(strategy_, std::move(others));
-  last_ = std::make_unique<Hooks>(strategy_, std::move(last));
-  running_ = hooks_.get();
-  train_step_.emplace(strategy_, state_.setup, train_metrics_, has_stop_on_not_finite(options_));
-  place_.epoch = options_.initial_epoch;
-  find_log_names();
-}
-
-void Fit::require_options() const {
-  if (!state_.setup.step) require_forward(state_.setup, "Trainer::fit");
-  data_.cursor();  // an empty handle is refused here
-  const auto require = [](bool fits, const char* name, const auto& given, const char* remedy) {
-    if (!fits) refuse(fmt::format("FitOptions::{} is {}", name, given), remedy);
-  };
-  require(options_.epochs.value_or(0) >= 0, "epochs", options_.epochs.value_or(0), "give a number from 0");
-  require(options_.steps.value_or(0) >= 0, "steps", options_.steps.value_or(0), "give a number from 0");
-  require(options_.initial_epoch >= 0, "initial_epoch", options_.initial_epoch, "give a number from 0");
-  require(options_.validate_every >= 1, "validate_every", options_.validate_every, "give a number from 1");
-  require(options_.validate_every_steps >= 0, "validate_every_steps", options_.validate_every_steps,
-          "give a number from 1, or 0 to validate at epochs' ends");
-  require(options_.log_every >= 1, "log_every", options_.log_every, "give a number from 1");
-  require(options_.time.count() >= 0, "time", options_.time.count(), "give a time from 0");
-  if (options_.validation) {
-    options_.validation->cursor();
-    require_forward(state_.setup, "a validation in Trainer::fit");
-  }
-}
-
-void Fit::find_log_names() {
-  state_.log_names = train_metrics_.names();
-  if (options_.validation) {
-    for (const std::string& name : state_.metrics.names(static_cast<bool>(state_.setup.loss)))
-      state_.log_names.push_back("val_" + name);
-  }
-  for (const auto* hooks : {hooks_.get(), last_.get()}) {
-    for (const auto& callback : hooks->callbacks()) {
-      for (const std::string& name : callback->added_logs()) state_.log_names.push_back(name);
-    }
-  }
-  std::sort(state_.log_names.begin(), state_.log_names.end());
-  state_.log_names.erase(std::unique(state_.log_names.begin(), state_.log_names.end()), state_.log_names.end());
-  for (const auto* hooks : {hooks_.get(), last_.get()}) {
-    for (const auto& callback : hooks->callbacks()) {
-      for (const std::string& name : callback->monitored()) {
-        if (std::binary_search(state_.log_names.begin(), state_.log_names.end(), name)) continue;
-        throw UsageError(
-            "LS-MONITOR",
-            fmt::format("'{}' monitors '{}', and this fit's logs have no such name", callback->name(), name),
-            fmt::format("monitor one of {}{}", fmt::join(state_.log_names, ", "),
-                        options_.validation ? "" : "; with a .validation there are more"));
-      }
-    }
-  }
-}
-
-bool Fit::is_higher_better(const std::string& name) const {
-  const std::string plain = name.starts_with("val_") ? name.substr(4) : name;
-  if (plain == "loss") return false;
-  const auto& specs = state_.metrics.specs();
-  for (const MetricSpec& spec : specs) {
-    const std::vector<std::string> names = MetricList({spec}).names(false);
-    if (std::find(names.begin(), names.end(), plain) != names.end()) return spec.higher_is_better;
-  }
-  throw UsageError("LS-MONITOR", fmt::format("it is not known whether a higher '{}' is better", name),
-                   "give the callback .mode = lockstep::Mode::kMin or kMax");
-}
 
 History Fit::run() {
   state_.history = {};
@@ -374,60 +271,6 @@ std::string Fit::rates_text() const {
     rates.push_back(state_.setup.optimizer->learning_rate(g));
   }
   return fmt::format("rates {}", fmt::join(rates, " "));
-}
-
-Checkpoint Fit::checkpoint() {
-  bring_together();
-  Checkpoint checkpoint(strategy_);
-  checkpoint.track("fit data", data_);
-  checkpoint.track(
-      "fit", [this] { return saved(); }, [this](const std::string& text) { load(text); });
-  return checkpoint;
-}
-
-std::string Fit::saved() const {
-  if (!waiting_.empty()) {
-    throw UsageError("LS-OPTION", "a Checkpoint of an earlier step of the fit was used to save",
-                     "ask Trainer::checkpoint() anew for each save");
-  }
-  const nlohmann::json json{{"epoch", place_.epoch},
-                            {"epoch_step", place_.epoch_step},
-                            {"step", place_.step},
-                            {"samples", place_.samples},
-                            {"validated_step", place_.validated_step},
-                            {"stopped", place_.stopped},
-                            {"epoch_totals", place_.epoch_totals.to_json()},
-                            {"extra", json_of_logs(place_.extra)},
-                            {"history", state_.history.to_json()},
-                            {"callbacks", hooks_->state()},
-                            {"last_callbacks", last_->state()}};
-  return json.dump();
-}
-
-void Fit::load(const std::string& text) {
-  const nlohmann::json json = nlohmann::json::parse(text);
-  place_ = {.epoch = json.at("epoch").get<int64_t>(),
-            .epoch_step = json.at("epoch_step").get<int64_t>(),
-            .step = json.at("step").get<int64_t>(),
-            .samples = json.at("samples").get<int64_t>(),
-            .validated_step = json.at("validated_step").get<int64_t>(),
-            .stopped = json.at("stopped").get<std::string>(),
-            .epoch_totals = Totals::from_json(json.at("epoch_totals"))};
-  for (const auto& [name, value] : json.at("extra").items()) place_.extra[name] = number_of(value);
-  state_.history = History::from_json(json.at("history"));
-  state_.stopped = place_.stopped;
-  must_end_epoch_ = place_.epoch_step > 0;
-  hooks_->load(json.at("callbacks"));
-  last_->load(json.at("last_callbacks"));
-}
-
-void Fit::note_resumed() {
-  FitStatus& status = state_.status;
-  status.is_resumed = true;
-  status.epoch = place_.epoch_step > 0 || state_.history.numbers().empty() ? place_.epoch : place_.epoch - 1;
-  status.step = place_.step;
-  status.epoch_step = place_.epoch_step;
-  status.samples = place_.samples;
 }
 
 }  // namespace lockstep::internal::train

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/autocast_scope.h"
 #include "lockstep/core/error.h"
+#include "lockstep/train/autocast_scope.h"
 #include "lockstep/train/trainer_state.h"
 
 namespace lockstep::internal::inline train {
@@ -20,7 +20,7 @@ void TrainStep::forward_and_backward(const ReplicaContext& ctx, const Batch& par
   at::Tensor output;
   {
     std::optional<AutocastScope> autocast;
-    if (setup_.precision == Precision::kBFloat16) autocast.emplace(ctx.device().type(), at::kBFloat16);
+    if (setup_.precision == Precision::kBFloat16) autocast.emplace(ctx.device().type());
     output = setup_.model->forward(ctx, part);
     loss = setup_.loss(output, part);
   }

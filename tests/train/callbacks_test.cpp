@@ -65,7 +65,8 @@ Driven drive(const std::shared_ptr<Callback>& callback, const json& curve) {
                const auto model =
                    strategy.make_module([] { return torch::nn::Linear(torch::nn::LinearOptions(1, 1).bias(false)); });
                const auto optimizer = strategy.make_optimizer(model, torch::optim::AdamWOptions(1.0));
-               const auto data = strategy.distribute(data::from_tensors(torch::ones({1, 1})), {.global_batch = 1});
+               const auto data =
+                   strategy.distribute(data::from_tensors(torch::ones({1, 1}), torch::zeros({1})), {.global_batch = 1});
                Trainer trainer(strategy, model, optimizer,
                                {.loss = [](const torch::Tensor& output, const Batch&) { return output.sum(); }});
                const auto driver = std::make_shared<Driver>(callback, curve, model.variables().front());
