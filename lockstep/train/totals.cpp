@@ -110,7 +110,7 @@ MetricList::MetricList(std::vector<MetricSpec> specs) : specs_(std::move(specs))
 
 PartCounts MetricList::none() const {
   PartCounts counts;
-  counts.sums = at::zeros({num_sums_}, at::kDouble);
+  if (num_sums_ > 0) counts.sums = at::zeros({num_sums_}, at::kDouble);
   counts.rows.resize(specs_.size());
   return counts;
 }
@@ -133,7 +133,7 @@ void MetricList::add_part(PartCounts& sum, const PartCounts& part) {
   sum.loss = sum.loss.defined() && part.loss.defined() ? sum.loss + part.loss
              : sum.loss.defined()                      ? sum.loss
                                                        : part.loss;
-  sum.sums.add_(part.sums);
+  if (sum.sums.defined()) sum.sums.add_(part.sums);
   for (std::size_t i = 0; i < sum.rows.size(); ++i) append(sum.rows[i], part.rows[i]);
 }
 
@@ -173,6 +173,7 @@ std::vector<Totals> MetricList::bring_together(const Strategy& strategy,
         .reduce(Reduction::kSum, strategy.per_replica([&](ReplicaId r) {
           std::vector<at::Tensor> values;
           for (const PerReplica<PartCounts>& step : steps) values.push_back(value_of(step[r]));
+          if (values.size() == 1) return values.front();
           return at::stack(values);
         }))
         .to(at::kCPU, at::kDouble)
