@@ -41,7 +41,7 @@ class Callback {
   /// After an epoch and its validation. The loss and metrics are those over the whole epoch, weighted by samples;
   /// validation's have "val_" before their names.
   virtual void on_epoch_end(Trainer& /*trainer*/, const Logs& /*logs*/) {}
-  /// After the last epoch, with its logs, also where the fit was stopped.
+  /// After the last epoch, with its logs as on_epoch_end had them at first, also where the fit was stopped.
   virtual void on_fit_end(Trainer& /*trainer*/, const Logs& /*logs*/) {}
   /// In place of every later hook, where a step, or a hook of another callback, has thrown `error`. What it throws
   /// itself is logged, and the fit throws the first error. It makes no call of all workers.

@@ -59,11 +59,11 @@ History Fit::run() {
   }
   if (options_.dry_run) status.steps = std::min<int64_t>(status.steps < 0 ? 1 : status.steps, 1);
   try {
+    require_equal_options();
     call(Hook::kFitBegin, {});
     check_validation();
     while (must_end_epoch_ || !is_over()) epoch();
-    const auto& epochs = state_.history.epochs();
-    call(Hook::kFitEnd, epochs.empty() ? Logs() : epochs.back());
+    call(Hook::kFitEnd, place_.last_logs);
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
     tell_failure(strategy_, "Trainer::fit", message_of(error), error);
@@ -171,7 +171,7 @@ void Fit::validate_after_step() {
 
 bool Fit::wants_validation(int64_t epoch) const {
   if (!options_.validation || options_.validate_every_steps > 0) return false;
-  return (epoch + 1 - options_.initial_epoch) % options_.validate_every == 0;
+  return (epoch + 1) % options_.validate_every == 0;
 }
 
 void Fit::validate() {
@@ -192,6 +192,7 @@ void Fit::end_epoch() {
   if (wants_validation(place_.epoch)) validate();
   epoch_logs_ = train_metrics_.logs_of(place_.epoch_totals);
   for (const auto& [name, value] : place_.extra) epoch_logs_[name] = value;
+  place_.last_logs = epoch_logs_;
   is_ending_epoch_ = true;
   call(Hook::kEpochEnd, epoch_logs_);
   is_ending_epoch_ = false;

@@ -60,10 +60,13 @@ class Fit {
     int64_t validated_step = 0;  // after which FitOptions::validate_every_steps had its last validation
     std::string stopped = {};    // why the fit has ended at an epoch's end
     Totals epoch_totals = {};
-    Logs extra = {};  // for the logs of this epoch: validation's, and what callbacks have added
+    Logs extra = {};      // for the logs of this epoch: validation's, and what callbacks have added
+    Logs last_logs = {};  // of the last epoch's end, without what callbacks have added then
   };
 
   void require_options() const;
+  /// A call of all workers.
+  void require_equal_options() const;
   void find_log_names();
   void check_validation();
   void epoch();

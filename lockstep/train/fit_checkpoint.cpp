@@ -9,6 +9,12 @@ namespace lockstep::internal::inline train {
 
 namespace {
 
+Logs logs_of(const nlohmann::json& json) {
+  Logs logs;
+  for (const auto& [name, value] : json.items()) logs[name] = number_of(value);
+  return logs;
+}
+
 nlohmann::json json_of_logs(const Logs& logs) {
   nlohmann::json json = nlohmann::json::object();
   for (const auto& [name, value] : logs) json[name] = json_of(value);
@@ -39,6 +45,7 @@ std::string Fit::saved() const {
                             {"stopped", place_.stopped},
                             {"epoch_totals", place_.epoch_totals.to_json()},
                             {"extra", json_of_logs(place_.extra)},
+                            {"last_logs", json_of_logs(place_.last_logs)},
                             {"history", state_.history.to_json()},
                             {"callbacks", hooks_->state()},
                             {"last_callbacks", last_->state()}};
@@ -54,7 +61,8 @@ void Fit::load(const std::string& text) {
             .validated_step = json.at("validated_step").get<int64_t>(),
             .stopped = json.at("stopped").get<std::string>(),
             .epoch_totals = Totals::from_json(json.at("epoch_totals"))};
-  for (const auto& [name, value] : json.at("extra").items()) place_.extra[name] = number_of(value);
+  place_.extra = logs_of(json.at("extra"));
+  place_.last_logs = logs_of(json.at("last_logs"));
   state_.history = History::from_json(json.at("history"));
   state_.stopped = place_.stopped;
   must_end_epoch_ = place_.epoch_step > 0;

@@ -21,7 +21,7 @@ struct FitOptions {
   /// is under way then ends as after Trainer::stop().
   std::optional<int64_t> steps = std::nullopt;
   std::optional<DistributedDataset> validation = std::nullopt;  // evaluated in the fit; its logs begin with "val_"
-  int64_t validate_every = 1;  // validates after each so many-th epoch, counted from initial_epoch
+  int64_t validate_every = 1;  // validates after each so many-th epoch, counted from epoch 0
   std::vector<std::shared_ptr<Callback>> callbacks = {};
   int64_t initial_epoch = 0;
   /// Validates after each so many-th step of the fit, in place of epochs' ends: for streams, and long epochs. An

@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "lockstep/comm/equal_texts.h"
+#include "lockstep/comm/rounds.h"
 #include "lockstep/core/error.h"
+#include "lockstep/strategy/strategy_access.h"
 #include "lockstep/train/callbacks/last_callback.h"
 #include "lockstep/train/fit.h"
 
@@ -41,9 +44,11 @@ Fit::Fit(Trainer& trainer, Trainer::State& state, const DistributedDataset& data
   }
   std::stable_partition(last.begin(), last.end(),
                         [](const auto& one) { return !dynamic_cast<const LastCallback&>(*one).comes_behind(); });
+  // What a fit has of its own asks nothing, and workers may have it or not.
+  const bool is_agreed = !others.empty() || !last.empty() || options_.time.count() > 0;
   add_default_progress(others);
-  hooks_ = std::make_unique<Hooks>(strategy_, std::move(others));
-  last_ = std::make_unique<Hooks>(strategy_, std::move(last));
+  hooks_ = std::make_unique<Hooks>(strategy_, std::move(others), is_agreed);
+  last_ = std::make_unique<Hooks>(strategy_, std::move(last), is_agreed);
   running_ = hooks_.get();
   train_step_.emplace(strategy_, state_.setup, train_metrics_, has_stop_on_not_finite(options_));
   place_.epoch = options_.initial_epoch;
@@ -68,6 +73,22 @@ void Fit::require_options() const {
     options_.validation->cursor();
     require_forward(state_.setup, "a validation in Trainer::fit");
   }
+}
+
+void Fit::require_equal_options() const {
+  std::vector<std::string> texts{fmt::format(
+      "a fit with .epochs = {}, .steps = {}, {}.validate_every = {}, .initial_epoch = {}, .validate_every_steps = {}, "
+      ".time = {}, .log_every = {}, .dry_run = {}, .check_validation = {}",
+      options_.epochs.value_or(-1), options_.steps.value_or(-1), options_.validation ? ".validation, " : "",
+      options_.validate_every, options_.initial_epoch, options_.validate_every_steps, options_.time.count(),
+      options_.log_every, options_.dry_run, options_.check_validation)};
+  for (const auto& callback : options_.callbacks) texts.push_back(fmt::format("'{}'", callback->name()));
+  Rounds& rounds = StrategyAccess::rounds(strategy_);
+  rounds.begin();
+  require_equal_texts(rounds, {.call = "Trainer::fit", .step = strategy_.step()}, texts, "Trainer::fit",
+                      "option or callback",
+                      "give all workers the same options and callbacks; what the chief alone does, such as writing a "
+                      "file, a callback does where strategy.is_chief()");
 }
 
 void Fit::find_log_names() {

@@ -37,13 +37,10 @@ void tell_failure(const Strategy& strategy, const char* call, const std::string&
   }
 }
 
-Hooks::Hooks(Strategy& strategy, std::vector<std::shared_ptr<Callback>> callbacks)
-    : strategy_(strategy), callbacks_(std::move(callbacks)) {
+Hooks::Hooks(Strategy& strategy, std::vector<std::shared_ptr<Callback>> callbacks, bool is_agreed)
+    : strategy_(strategy), is_alone_(!is_agreed || strategy.num_workers() == 1), callbacks_(std::move(callbacks)) {
   std::map<std::string, int> uses;
   for (const auto& callback : callbacks_) {
-    if (!callback) {
-      throw UsageError("LS-OPTION", "FitOptions::callbacks has an empty pointer", "give it a callback");
-    }
     std::string name = callback->name();
     if (const int before = uses[name]++; before > 0) name += fmt::format(" {}", before + 1);
     names_.push_back(std::move(name));
@@ -57,13 +54,12 @@ void Hooks::note(const std::string& asked) {
 ChiefSays Hooks::call(const char* hook, FunctionRef<void(Callback&)> call, FunctionRef<std::string()> state,
                       const ChiefSays& mine) {
   Rounds& rounds = StrategyAccess::rounds(strategy_);
-  const bool is_alone = strategy_.num_workers() == 1;
   std::exception_ptr own;
-  if (!is_alone) rounds.begin();  // forgets a failure of before
+  if (!is_alone_) rounds.begin();  // forgets a failure of before
   {
     // The others wait for this worker's callbacks as for any work.
     std::optional<WorkScope> work;
-    if (!is_alone) work.emplace(rounds, WorkerPhase::Kind::kFunction, strategy_.step());
+    if (!is_alone_) work.emplace(rounds, WorkerPhase::Kind::kFunction, strategy_.step());
     for (std::size_t i = 0; i < callbacks_.size() && !own; ++i) {
       running_ = i;
       try {
@@ -76,7 +72,7 @@ ChiefSays Hooks::call(const char* hook, FunctionRef<void(Callback&)> call, Funct
       }
     }
   }
-  if (is_alone) {
+  if (is_alone_) {
     asked_.clear();
     if (own) std::rethrow_exception(own);
     return mine;

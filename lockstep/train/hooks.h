@@ -28,8 +28,8 @@ void tell_failure(const Strategy& strategy, const char* call, const std::string&
 
 class Hooks {
  public:
-  /// A UsageError for a null callback.
-  Hooks(Strategy& strategy, std::vector<std::shared_ptr<Callback>> callbacks);
+  /// `is_agreed`: whether the workers compare what was asked, and tell each other who has thrown. All give the same.
+  Hooks(Strategy& strategy, std::vector<std::shared_ptr<Callback>> callbacks, bool is_agreed);
 
   /// Calls `hook` for each callback in order. Then the workers compare what was asked meanwhile; where a callback has
   /// thrown on one of them, the first such error is thrown here, and a PeerError with its text on the others.
@@ -54,6 +54,7 @@ class Hooks {
   ChiefSays agree(const char* hook, const ChiefSays& mine);
 
   Strategy& strategy_;
+  const bool is_alone_;  // nobody is to be told
   const std::vector<std::shared_ptr<Callback>> callbacks_;
   std::vector<std::string> names_;
   std::vector<std::string> asked_;  // since the last round

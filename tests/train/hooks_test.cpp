@@ -212,6 +212,22 @@ TEST(Hooks, RefuseWhatWorkersDoNotAskAlike) {
   });
 }
 
+TEST(Hooks, AreThoseOfAllWorkers) {
+  run_workers({2, 2, 1}, [](Strategy& strategy) {
+    const Setting setting(strategy);
+    Trainer trainer = setting.trainer();
+    Calls calls;
+    FitOptions options;
+    if (strategy.is_chief()) options.callbacks.push_back(std::make_shared<Recorder>(calls, "of the chief"));
+    expect_error<UsageError>([&] { trainer.fit(setting.train, options); }, "LS-WORKER-ORDER",
+                             {"'recorderof the chief' on worker 0"});
+    expect_error<UsageError>([&] { trainer.fit(setting.train, {.epochs = strategy.worker_index() + 1}); },
+                             "LS-WORKER-ORDER", {".epochs = 1", ".epochs = 2"});
+    EXPECT_EQ(strategy.step(), 0);
+    return 0;
+  });
+}
+
 TEST(Hooks, StopAfterTheEpochThatTheyAskIn) {
   run_workers({2, 2, 1}, [](Strategy& strategy) {
     const Setting setting(strategy);
