@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
-#include "lockstep/train/trace_summary.h"
+#include "lockstep/train/trace/trace_summary.h"
 #include "tools/exit_status.h"
 #include "tools/subcommands.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "lockstep/strategy/strategy.h"
-#include "lockstep/train/trace.h"
+#include "lockstep/train/trace/trace.h"
 
 namespace lockstep::tools {
 

@@ -1,5 +1,5 @@
 // The offset of two clocks, from calls in which both took part.
-#include "lockstep/train/clock_offset.h"
+#include "lockstep/train/trace/clock_offset.h"
 
 #include <gtest/gtest.h>
 

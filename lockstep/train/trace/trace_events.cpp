@@ -1,4 +1,4 @@
-#include "lockstep/train/trace_events.h"
+#include "lockstep/train/trace/trace_events.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // The text of a trace keeps the rules of Trace Event JSON, as Perfetto reads it.
-#include "lockstep/train/trace_events.h"
+#include "lockstep/train/trace/trace_events.h"
 
 #include <gtest/gtest.h>
 

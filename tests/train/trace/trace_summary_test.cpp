@@ -1,5 +1,5 @@
 // What is said of a trace.
-#include "lockstep/train/trace_summary.h"
+#include "lockstep/train/trace/trace_summary.h"
 
 #include <gtest/gtest.h>
 

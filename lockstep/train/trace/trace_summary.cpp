@@ -1,4 +1,4 @@
-#include "lockstep/train/trace_summary.h"
+#include "lockstep/train/trace/trace_summary.h"
 
 #include <fmt/format.h>
 

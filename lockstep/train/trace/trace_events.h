@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lockstep/core/trace/recorder.h"
-#include "lockstep/train/clock_offset.h"
+#include "lockstep/train/trace/clock_offset.h"
 
 namespace lockstep::internal::inline train {
 

@@ -1,5 +1,5 @@
 // What a trace of some steps has in it.
-#include "lockstep/train/trace.h"
+#include "lockstep/train/trace/trace.h"
 
 #include <gtest/gtest.h>
 #include <torch/optim/sgd.h>

@@ -1,4 +1,4 @@
-#include "lockstep/train/clock_offset.h"
+#include "lockstep/train/trace/clock_offset.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,7 +1,7 @@
 // The order of events: a trace compares the workers' clocks and begins to record. write() stops the recording, compares
 // the clocks again, makes this worker's events of it, by the chief's clock, and brings all workers' events to the
 // chief, which writes the file.
-#include "lockstep/train/trace.h"
+#include "lockstep/train/trace/trace.h"
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
@@ -20,7 +20,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/core/trace/recorder.h"
 #include "lockstep/strategy/strategy.h"
-#include "lockstep/train/trace_events.h"
+#include "lockstep/train/trace/trace_events.h"
 
 namespace lockstep {
 
