@@ -1,4 +1,4 @@
-// What threads did and when, while a trace is recorded: the library's side of lockstep::Trace (train/trace.h).
+// What threads did and when, while a trace is recorded: the library's side of lockstep::Trace (train/trace/trace.h).
 #pragma once
 
 #include <atomic>
