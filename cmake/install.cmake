@@ -62,4 +62,4 @@ foreach(name IN LISTS pc_names)
 endforeach()
 # The documentation, in the folders that its links expect.
 install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
-install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR} PATTERN site EXCLUDE)
