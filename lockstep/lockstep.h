@@ -45,6 +45,9 @@
 #include "lockstep/variable/module/buffers.h"           // IWYU pragma: export
 #include "lockstep/variable/module/summary.h"           // IWYU pragma: export
 
+// The Trainer.
+#include "lockstep/train/trainer_metrics.h"  // IWYU pragma: export
+
 // The process and its job: who the workers are, when to stop, what is logged, and files of other programs.
 #include "lockstep/checkpoint/exchange.h"        // IWYU pragma: export
 #include "lockstep/cluster/cluster_spec.h"       // IWYU pragma: export

@@ -18,9 +18,9 @@ struct MetricCounts {
   at::Tensor rows = {};  // float64 [n, MetricSpec::columns]; the rows of two parts are put together, in any order
 };
 
-/// One metric of TrainerOptions::metrics: two functions and what they exchange. The Trainer calls `update` for each part
-/// of a batch, adds up what it gives in float64, over batches, replicas and workers, and calls `results` for the whole.
-/// So a metric is right over parts of different sizes, and the number of workers does not change it.
+/// One metric of TrainerOptions::metrics: two functions and what they exchange. The Trainer calls `update` for each
+/// part of a batch, adds up what it gives in float64, over batches, replicas and workers, and calls `results` for the
+/// whole. So a metric is right over parts of different sizes, and the number of workers does not change it.
 struct MetricSpec {
   std::string name = {};  // in logs; validation's have "val_" before it
   int64_t sums = 0;       // how many sums `update` gives
