@@ -13,6 +13,7 @@
 //   DistributedDataset, Batch       which samples each replica gets
 //   PerReplica, Reduction           what a step returns, and how it becomes one value
 //   Checkpoint, CheckpointManager   everything that a run is, in files
+//   Trainer, Callback, History      fit, evaluate and predict: the loop above, already written
 //   Error                           base of all errors; its leaves say what the caller can do
 #pragma once
 
@@ -45,7 +46,11 @@
 #include "lockstep/variable/module/buffers.h"           // IWYU pragma: export
 #include "lockstep/variable/module/summary.h"           // IWYU pragma: export
 
-// The Trainer.
+// The Trainer: the loop with callbacks, for programs that do not write it themselves.
+#include "lockstep/train/callbacks.h"        // IWYU pragma: export
+#include "lockstep/train/html_report.h"      // IWYU pragma: export
+#include "lockstep/train/tensor_board.h"     // IWYU pragma: export
+#include "lockstep/train/trainer.h"          // IWYU pragma: export
 #include "lockstep/train/trainer_metrics.h"  // IWYU pragma: export
 
 // The process and its job: who the workers are, when to stop, what is logged, and files of other programs.

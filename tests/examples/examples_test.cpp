@@ -64,6 +64,7 @@ const std::vector<Example>& examples() {
        .errors = {"replicas 0 and 1 read the same 4 samples at step 4: the input is not sharded"},
        .workers = 2},
       {"to_python", "16_to_python"},
+      {"fit", "17_fit"},
       {"collating", "training", "collating.txt"},
       {"networks_that_change", "training", "networks_that_change.txt"},
       {"whole_batch", "training", "whole_batch.txt"},

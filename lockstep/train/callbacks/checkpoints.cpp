@@ -1,0 +1,178 @@
+// checkpoints() and best_checkpoint(): save everything that a fit is, and resume it.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "lockstep/checkpoint/checkpoint_manager.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
+#include "lockstep/train/callbacks.h"
+#include "lockstep/train/callbacks/last_callback.h"
+#include "lockstep/train/callbacks/monitor.h"
+#include "lockstep/train/callbacks/save_schedule.h"
+#include "lockstep/train/fit.h"
+
+namespace lockstep {
+
+namespace {
+
+namespace fs = std::filesystem;
+using internal::Fit;
+using internal::SaveSchedule;
+
+constexpr const char* kBest = "best";
+constexpr const char* kLast = "last";
+
+/// The step that `from` means; nothing where it is "last" or "best".
+std::optional<int64_t> step_of(const std::variant<std::string, int64_t>& from) {
+  if (const auto* const step = std::get_if<int64_t>(&from)) return *step;
+  const std::string& text = std::get<std::string>(from);
+  if (text == kBest || text == kLast) return std::nullopt;
+  int64_t step = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, step);
+  if (error == std::errc() && stop == end && step >= 0) return step;
+  throw UsageError("LS-OPTION", fmt::format("checkpoints was given .resume_from = \"{}\"", text),
+                   "give \"last\", \"best\", or the step of a checkpoint");
+}
+
+class Checkpoints final : public internal::LastCallback {
+ public:
+  explicit Checkpoints(callbacks::CheckpointsOptions options)
+      : options_(std::move(options)), resume_step_(step_of(options_.resume_from)) {}
+
+  std::string name() const override { return "checkpoints"; }
+  bool comes_behind() const override { return true; }
+
+  void on_fit_begin(Trainer& trainer, const Logs& /*logs*/) override {
+    manager_ = std::make_unique<CheckpointManager>(
+        trainer.checkpoint(), CheckpointManagerOptions{.directory = options_.directory, .keep = options_.keep});
+    manager_->claim();
+    resume(trainer);
+    schedule_.emplace(options_.every_steps, options_.every_seconds, SaveSchedule::Clock::now());
+  }
+
+  bool is_due(const Trainer& trainer) override {
+    return schedule_->is_due(trainer.strategy().step(), manager_->last_save_seconds(), SaveSchedule::Clock::now());
+  }
+  void on_step_end(Trainer& trainer, const Logs& /*logs*/) override { save(trainer); }
+  void on_epoch_end(Trainer& trainer, const Logs& /*logs*/) override {
+    // After an epoch that was left before its end, the place to go on from is that of its last step.
+    const Fit& fit = Fit::of(trainer);
+    if (!fit.has_left_epoch() && (fit.is_save_due() || fit.is_over())) save(trainer);
+  }
+  void on_fit_end(Trainer& trainer, const Logs& /*logs*/) override {
+    if (failed_) save_now(trainer);  // once more, and now it is an error
+    manager_->wait();
+    manager_.reset();
+  }
+  void on_fit_fail(const std::exception& /*error*/) override {
+    manager_.reset();  // waits for a save that is under way
+  }
+
+ private:
+  void resume(Trainer& trainer) {
+    std::optional<RestoreInfo> restored;
+    fs::path from = options_.directory;
+    if (resume_step_) {
+      from /= fmt::format("step-{:010}", *resume_step_);
+      restored = trainer.checkpoint().restore(from);
+    } else if (std::get<std::string>(options_.resume_from) == kBest) {
+      from /= kBest;
+      restored = trainer.checkpoint().restore(from);
+    } else {
+      restored = manager_->restore_latest();
+    }
+    if (!restored) return;
+    Fit::of(trainer).note_resumed();
+    if (trainer.strategy().is_chief()) {
+      internal::log(LogLevel::kInfo,
+                    fmt::format("checkpoints: the fit goes on after step {}, from {}", restored->step, from.string()));
+    }
+  }
+
+  void save_now(Trainer& trainer) {
+    Fit::of(trainer).prepare_save();
+    manager_->save();
+  }
+
+  /// An error of the disk is told, and training goes on: the next save may do better.
+  void save(Trainer& trainer) {
+    failed_ = false;
+    try {
+      save_now(trainer);
+    } catch (const DataError& error) {
+      tell(trainer, error);
+    } catch (const PeerError& error) {
+      if (error.code() != "LS-PEER-FAILED") throw;  // as which a DataError comes to the other workers
+      tell(trainer, error);
+    }
+    schedule_->saved(trainer.strategy().step(), manager_->last_save_seconds(), SaveSchedule::Clock::now());
+  }
+
+  void tell(const Trainer& trainer, const Error& error) {
+    failed_ = true;
+    if (!trainer.strategy().is_chief()) return;
+    internal::log(LogLevel::kWarning,
+                  fmt::format("checkpoints: a save failed, and training goes on: {}", error.what()));
+  }
+
+  const callbacks::CheckpointsOptions options_;
+  const std::optional<int64_t> resume_step_;
+  std::unique_ptr<CheckpointManager> manager_;  // in a fit
+  std::optional<SaveSchedule> schedule_;
+  bool failed_ = false;  // the last save
+};
+
+class BestCheckpoint final : public internal::LastCallback {
+ public:
+  explicit BestCheckpoint(callbacks::BestCheckpointOptions options)
+      : options_(std::move(options)), monitor_(options_.monitor, options_.mode, options_.min_delta) {}
+
+  std::string name() const override { return "best_checkpoint"; }
+  std::vector<std::string> monitored() const override { return {options_.monitor}; }
+
+  void on_fit_begin(Trainer& trainer, const Logs& /*logs*/) override { monitor_.begin(trainer); }
+  void on_evaluate_end(Trainer& trainer, const Logs& logs) override { look(trainer, logs, true); }
+  void on_epoch_end(Trainer& trainer, const Logs& logs) override { look(trainer, logs, false); }
+
+  nlohmann::json state() const override { return {{"best", monitor_.state()}}; }
+  void load(const nlohmann::json& state) override { monitor_.load(state.at("best")); }
+
+ private:
+  void look(Trainer& trainer, const Logs& logs, bool is_validation) {
+    const auto value = monitor_.value_in(trainer, logs, is_validation);
+    if (!value || !monitor_.is_new_best(*value)) return;
+    trainer.checkpoint().save(options_.directory / kBest);
+  }
+
+  const callbacks::BestCheckpointOptions options_;
+  internal::Monitor monitor_;
+};
+
+}  // namespace
+
+std::shared_ptr<Callback> callbacks::checkpoints(CheckpointsOptions options) {
+  if (options.directory.empty()) {
+    throw UsageError("LS-OPTION", "checkpoints was given no .directory", "give the folder that the fit saves into");
+  }
+  if (options.every_steps < 0 || options.every_seconds < 0) {
+    throw UsageError("LS-OPTION",
+                     fmt::format("checkpoints was given .every_steps = {} and .every_seconds = {}", options.every_steps,
+                                 options.every_seconds),
+                     "give numbers above 0, or leave them out");
+  }
+  return std::make_shared<Checkpoints>(std::move(options));
+}
+
+std::shared_ptr<Callback> callbacks::best_checkpoint(BestCheckpointOptions options) {
+  if (options.directory.empty()) {
+    throw UsageError("LS-OPTION", "best_checkpoint was given no .directory", "give the folder that has the best");
+  }
+  return std::make_shared<BestCheckpoint>(std::move(options));
+}
+
+}  // namespace lockstep

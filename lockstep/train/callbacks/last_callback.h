@@ -1,0 +1,30 @@
+// Callbacks that save the fit: they run behind all others, wherever they stand in the list.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "lockstep/train/callback.h"
+
+namespace lockstep::internal::inline train {
+
+/// Its on_step_end is called only where a save is due, or the fit is over.
+class LastCallback : public Callback {
+ public:
+  bool writes_files() const override { return true; }
+  /// Asked on the chief before each on_step_end and on_epoch_end; the answer of one of them is that of all.
+  virtual bool is_due(const Trainer& /*trainer*/) { return false; }
+  /// Whether what it saves has the state of the other ones of this kind, so that it comes behind them.
+  virtual bool comes_behind() const { return false; }
+};
+
+/// stop_on_not_finite(): the training step does the work.
+class StopOnNotFinite final : public Callback {
+ public:
+  std::string name() const override { return "stop_on_not_finite"; }
+};
+
+/// Adds the progress that a fit has where its program gives none, if standard error is a terminal.
+void add_default_progress(std::vector<std::shared_ptr<Callback>>& callbacks);
+
+}  // namespace lockstep::internal::train

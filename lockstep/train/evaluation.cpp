@@ -1,0 +1,163 @@
+// Looks at a whole data set without training: the loss and the metrics over it, or the model's outputs.
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/torch_compat.h"
+#include "lockstep/train/autocast_scope.h"
+#include "lockstep/train/trainer_state.h"
+
+namespace lockstep::internal::inline train {
+
+namespace {
+
+/// The output of one part, as a training step would compute it.
+at::Tensor output_of(const TrainerSetup& setup, const ReplicaContext& ctx, const Batch& part,
+                     std::optional<AutocastScope>& autocast) {
+  if (setup.precision == Precision::kBFloat16) autocast.emplace(ctx.device().type());
+  return setup.model->forward(ctx, part);
+}
+
+/// Lives as long as an evaluation: weights that autocast has cast without a graph are of no use to the next step.
+class CastWeights {
+ public:
+  explicit CastWeights(const TrainerSetup& setup) : casts_(setup.precision == Precision::kBFloat16) {}
+  ~CastWeights() {
+    if (casts_) forget_autocast_weights();
+  }
+  CastWeights(const CastWeights&) = delete;
+  CastWeights& operator=(const CastWeights&) = delete;
+
+ private:
+  const bool casts_;
+};
+
+/// What a tensor without rows has to look like, so that it can stand beside those with rows.
+class OutputForm {
+ public:
+  /// A call of all workers: takes the form of the first replica that has rows.
+  void learn(const Strategy& strategy, const PerReplica<at::Tensor>& outputs) {
+    if (known_) return;
+    const at::Tensor forms = strategy.gather(strategy.per_replica([&](ReplicaId r) {
+      const at::Tensor& output = outputs[r];
+      if (!output.defined()) return at::empty({0, kNumbers}, at::kLong);
+      at::Tensor form = at::zeros({1, kNumbers}, at::kLong);
+      auto* const number = form.data_ptr<int64_t>();
+      number[0] = static_cast<int64_t>(output.scalar_type());
+      number[1] = output.dim();
+      for (int64_t d = 1; d < std::min<int64_t>(output.dim(), kNumbers - 2); ++d) number[1 + d] = output.size(d);
+      return form;
+    }));
+    if (forms.size(0) == 0) return;
+    const auto* const number = forms.data_ptr<int64_t>();
+    type_ = static_cast<at::ScalarType>(number[0]);
+    sizes_ = {0};
+    for (int64_t d = 1; d < number[1]; ++d) sizes_.push_back(number[1 + d]);
+    known_ = true;
+  }
+  bool is_known() const { return known_; }
+  at::Tensor empty(c10::Device device) const { return at::empty(sizes_, at::TensorOptions(type_).device(device)); }
+
+ private:
+  static constexpr int64_t kNumbers = 16;
+  bool known_ = false;
+  at::ScalarType type_ = at::kFloat;
+  std::vector<int64_t> sizes_;
+};
+
+}  // namespace
+
+void require_forward(const TrainerSetup& setup, const char* call) {
+  if (setup.model && setup.model->forward) return;
+  throw UsageError("LS-OPTION",
+                   fmt::format("{} needs the model's output, and the trainer {}", call,
+                               setup.model ? "has a model without a forward(Tensor) that returns a Tensor"
+                                           : "was made without a model"),
+                   setup.model ? "give TrainerOptions a .forward" : "give the Trainer a model and a .loss");
+}
+
+int64_t whole_epoch(const DistributedDataset& data) {
+  const auto cursor = data.cursor();
+  return cursor.position == 0 ? cursor.epoch : cursor.epoch + 1;
+}
+
+Totals evaluate(Strategy& strategy, const TrainerSetup& setup, const MetricList& metrics,
+                const DistributedDataset& data, bool first_batch_only) {
+  require_forward(setup, "Trainer::evaluate");
+  const at::NoGradGuard no_grad;
+  const CastWeights cast_weights(setup);
+  std::vector<PartCounts> sums;
+  const auto all = strategy.per_replica([&](ReplicaId) {
+    PartCounts none = metrics.none();
+    none.loss = at::zeros({}, at::kDouble);
+    return none;
+  });
+  sums.assign(all.begin(), all.end());
+  int64_t samples = 0;
+  for (const auto& batch : data.epoch(whole_epoch(data))) {
+    const auto parts = strategy.evaluate(batch, [&](ReplicaContext& ctx, const Batch& part) {
+      PartCounts counts = metrics.none();
+      if (part.samples() == 0) return counts;
+      std::optional<AutocastScope> autocast;
+      const at::Tensor output = output_of(setup, ctx, part, autocast);
+      if (setup.loss) {
+        counts.loss = setup.loss(output, part).detach().reshape({}).to(at::kCPU, at::kDouble) *
+                      static_cast<double>(part.samples());
+      }
+      autocast.reset();
+      metrics.count(counts, output, part);
+      return counts;
+    });
+    std::size_t r = 0;
+    for (const PartCounts& part : parts) MetricList::add_part(sums[r++], part);
+    samples += batch.begin()->global_size;
+    if (first_batch_only) break;
+  }
+  Totals totals =
+      metrics.bring_together(strategy, {PerReplica<PartCounts>(std::move(sums), all.first_replica())}, {1}).front();
+  totals.samples = samples;
+  return totals;
+}
+
+at::Tensor predict(Strategy& strategy, const TrainerSetup& setup, const DistributedDataset& data) {
+  require_forward(setup, "Trainer::predict");
+  const at::NoGradGuard no_grad;
+  const CastWeights cast_weights(setup);
+  OutputForm form;
+  std::vector<at::Tensor> outputs;
+  std::vector<at::Tensor> ids;
+  for (const auto& batch : data.epoch(whole_epoch(data))) {
+    const auto parts = strategy.evaluate(batch, [&](ReplicaContext& ctx, const Batch& part) {
+      if (part.samples() == 0) return at::Tensor();
+      std::optional<AutocastScope> autocast;
+      const at::Tensor output = output_of(setup, ctx, part, autocast);
+      if (output.dim() == 0 || output.size(0) != part.size()) {
+        throw UsageError("LS-OUTPUT-ROWS",
+                         fmt::format("replica {}: an output of {} elements in {} dimensions was computed for {} "
+                                     "samples, and predict() needs a row for each",
+                                     ctx.replica_id().value(), output.numel(), output.dim(), part.size()),
+                         "let the model, or .forward, give a tensor of which dimension 0 is the samples");
+      }
+      return output.detach().narrow(0, 0, part.samples());
+    });
+    form.learn(strategy, parts);
+    if (!form.is_known()) continue;  // no replica of any worker had a sample
+    outputs.push_back(strategy.gather(strategy.per_replica(
+        [&](ReplicaId r) { return parts[r].defined() ? parts[r] : form.empty(batch[r].input.device()); })));
+    ids.push_back(strategy.gather(strategy.per_replica([&](ReplicaId r) {
+      const Batch& part = batch[r];
+      return part.samples() == 0 ? at::empty({0}, at::kLong) : part.ids.narrow(0, 0, part.samples()).to(at::kCPU);
+    })));
+  }
+  if (outputs.empty()) return {};
+  const at::Tensor order = std::get<1>(at::cat(ids).sort(/*stable=*/true, /*dim=*/0, /*descending=*/false));
+  const at::Tensor all = at::cat(outputs);
+  return all.index_select(0, order.to(all.device()));
+}
+
+}  // namespace lockstep::internal::train

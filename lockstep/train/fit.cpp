@@ -1,0 +1,277 @@
+#include "lockstep/train/fit.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/core/error.h"
+#include "lockstep/strategy/state_items.h"
+#include "lockstep/train/callbacks/last_callback.h"
+
+namespace lockstep::internal::inline train {
+
+namespace {
+
+/// Steps of a whole epoch, or -1 where that is not known.
+int64_t steps_per_epoch(const DistributedDataset& data, int64_t accumulate) {
+  try {
+    return (data.steps_per_epoch() + accumulate - 1) / accumulate;
+  } catch (const UsageError&) {
+    return -1;  // a stream
+  }
+}
+
+/// Keeps the number of evaluations, of which random streams of evaluations are functions.
+class UncountedEvaluation {
+ public:
+  explicit UncountedEvaluation(const Strategy& strategy) {
+    for (StateItem& item : strategy.state_items()) {
+      if (item.kind != StateItem::Kind::kNumber || item.name != "evaluations") continue;
+      before_ = item.read();
+      item_ = std::move(item);
+    }
+  }
+  void undo() { item_.write(before_); }
+
+ private:
+  StateItem item_;
+  std::vector<at::Tensor> before_;
+};
+
+}  // namespace
+
+Fit& Fit::of(const Trainer& trainer) { return trainer.fit_under_way("this call"); }
+
+History Fit::run() {
+  state_.history = {};
+  state_.stopped.clear();
+  FitStatus& status = state_.status = {};
+  status.is_dry_run = options_.dry_run;
+  status.epoch = options_.initial_epoch;
+  status.epochs = options_.epochs ? *options_.epochs : options_.steps ? -1 : options_.initial_epoch + 1;
+  status.steps_per_epoch = steps_per_epoch(data_, state_.setup.accumulate);
+  status.steps = options_.steps.value_or(-1);
+  if (status.epochs >= 0 && status.steps_per_epoch >= 0) {
+    const int64_t all = std::max<int64_t>(status.epochs - options_.initial_epoch, 0) * status.steps_per_epoch;
+    status.steps = status.steps < 0 ? all : std::min(status.steps, all);
+  }
+  if (options_.dry_run) status.steps = std::min<int64_t>(status.steps < 0 ? 1 : status.steps, 1);
+  try {
+    require_equal_options();
+    call(Hook::kFitBegin, {});
+    check_validation();
+    while (must_end_epoch_ || !is_over()) epoch();
+    call(Hook::kFitEnd, place_.last_logs);
+  } catch (...) {
+    const std::exception_ptr error = std::current_exception();
+    tell_failure(strategy_, "Trainer::fit", message_of(error), error);
+    hooks_->fail(error);
+    last_->fail(error);
+    throw;
+  }
+  return state_.history;
+}
+
+void Fit::check_validation() {
+  if (!options_.validation || !options_.check_validation || options_.dry_run || state_.status.is_resumed) return;
+  if (is_over()) return;
+  UncountedEvaluation uncounted(strategy_);
+  const Totals totals = evaluate(strategy_, state_.setup, state_.metrics, *options_.validation, true);
+  static_cast<void>(state_.metrics.logs_of(totals, static_cast<bool>(state_.setup.loss)));
+  uncounted.undo();
+}
+
+void Fit::epoch() {
+  const bool goes_on = std::exchange(must_end_epoch_, false);
+  state_.status.epoch = place_.epoch;
+  state_.status.epoch_step = place_.epoch_step;
+  has_left_epoch_ = false;
+  if (!goes_on) {
+    place_.epoch_totals = {};
+    place_.extra.clear();
+    call(Hook::kEpochBegin, {});
+  }
+  has_left_epoch_ = steps_of_epoch(goes_on);
+  end_epoch();
+}
+
+bool Fit::steps_of_epoch(bool goes_on) {
+  if (goes_on) {
+    validate_after_step();
+    if (is_over()) return true;
+  }
+  double& input = state_.status.input_seconds;
+  const auto timed = [&](const auto& read) {
+    const auto asked = Clock::now();
+    auto&& got = read();
+    input += std::chrono::duration<double>(Clock::now() - asked).count();
+    return got;
+  };
+  const auto epoch = data_.epoch(place_.epoch);
+  const auto end = epoch.end();
+  auto batch = timed([&] { return epoch.begin(); });
+  const auto go_on = [&] { timed([&] { return ++batch, true; }); };
+  while (!(batch == end)) {
+    if (state_.setup.accumulate == 1) {
+      step(*batch, batch->begin()->global_size);
+    } else {
+      std::vector<PerReplica<Batch>> batches;
+      int64_t samples = 0;
+      while (!(batch == end)) {
+        batches.push_back(*batch);
+        samples += batch->begin()->global_size;
+        if (static_cast<int64_t>(batches.size()) == state_.setup.accumulate) break;
+        go_on();
+      }
+      step(batches, samples);
+    }
+    if (is_over()) return true;  // before the next batch counts as used
+    go_on();
+  }
+  return false;
+}
+
+template <class Batches>
+void Fit::step(const Batches& batches, int64_t samples) {
+  waiting_.push_back((*train_step_)(batches));
+  waiting_samples_.push_back(samples);
+  ++place_.step;
+  ++place_.epoch_step;
+  place_.samples += samples;
+  FitStatus& status = state_.status;
+  status.step = place_.step;
+  status.epoch_step = place_.epoch_step;
+  status.samples = place_.samples;
+  status.gradient_norm = waiting_.back().begin()->gradient_norm;
+  Logs logs;
+  if (place_.step % options_.log_every == 0) logs = train_metrics_.logs_of(*bring_together());
+  call(Hook::kStepEnd, logs);
+  validate_after_step();
+}
+
+std::optional<Totals> Fit::bring_together() {
+  std::optional<Totals> last;
+  for (Totals& totals : train_metrics_.bring_together(strategy_, waiting_, waiting_samples_)) {
+    place_.epoch_totals.add(totals);
+    last = std::move(totals);
+  }
+  waiting_.clear();
+  waiting_samples_.clear();
+  return last;
+}
+
+void Fit::validate_after_step() {
+  if (!options_.validation || options_.validate_every_steps == 0) return;
+  if (place_.step % options_.validate_every_steps != 0 || place_.validated_step == place_.step) return;
+  place_.validated_step = place_.step;
+  validate();
+}
+
+bool Fit::wants_validation(int64_t epoch) const {
+  if (!options_.validation || options_.validate_every_steps > 0) return false;
+  return (epoch + 1) % options_.validate_every == 0;
+}
+
+void Fit::validate() {
+  const auto before = Clock::now();
+  const Totals totals = evaluate(strategy_, state_.setup, state_.metrics, *options_.validation, options_.dry_run);
+  state_.status.validation_seconds += std::chrono::duration<double>(Clock::now() - before).count();
+  const Logs logs = state_.metrics.logs_of(totals, static_cast<bool>(state_.setup.loss));
+  for (const auto& [name, value] : logs) place_.extra["val_" + name] = value;
+  call(Hook::kEvaluateEnd, logs);
+}
+
+void Fit::end_epoch() {
+  bring_together();
+  if (place_.epoch_step == 0) {
+    throw DataError("LS-NO-SAMPLES", fmt::format("epoch {} has no batch to train on", place_.epoch),
+                    "give more data; after a seek() into a later epoch, begin with .initial_epoch there");
+  }
+  if (wants_validation(place_.epoch)) validate();
+  epoch_logs_ = train_metrics_.logs_of(place_.epoch_totals);
+  for (const auto& [name, value] : place_.extra) epoch_logs_[name] = value;
+  place_.last_logs = epoch_logs_;
+  is_ending_epoch_ = true;
+  call(Hook::kEpochEnd, epoch_logs_);
+  is_ending_epoch_ = false;
+}
+
+void Fit::call(Hook hook, const Logs& logs) {
+  static constexpr const char* kNames[] = {"on_fit_begin",    "on_epoch_begin", "on_step_end",
+                                           "on_evaluate_end", "on_epoch_end",   "on_fit_end"};
+  const auto call_one = [&](Callback& callback) {
+    switch (hook) {
+      case Hook::kFitBegin: return callback.on_fit_begin(trainer_, logs);
+      case Hook::kEpochBegin: return callback.on_epoch_begin(trainer_, logs);
+      case Hook::kStepEnd: return callback.on_step_end(trainer_, logs);
+      case Hook::kEvaluateEnd: return callback.on_evaluate_end(trainer_, logs);
+      case Hook::kEpochEnd: return callback.on_epoch_end(trainer_, logs);
+      case Hook::kFitEnd: return callback.on_fit_end(trainer_, logs);
+    }
+  };
+  const char* const name = kNames[static_cast<std::size_t>(hook)];
+  const auto state = [&] { return rates_text(); };
+  const bool may_save = hook == Hook::kStepEnd || hook == Hook::kEpochEnd;
+  ChiefSays mine;
+  state_.status.seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
+  if (strategy_.is_chief() && may_save) {
+    mine.is_time_over = options_.time.count() > 0 && state_.status.seconds >= options_.time.count();
+    for (const auto& callback : last_->callbacks()) {
+      mine.is_save_due = dynamic_cast<LastCallback&>(*callback).is_due(trainer_) || mine.is_save_due;
+    }
+  }
+  running_ = hooks_.get();
+  const ChiefSays says = hooks_->call(name, call_one, state, mine);
+  save_is_due_ = says.is_save_due;
+  is_time_over_ = is_time_over_ || says.is_time_over;
+  if (may_save) note_end_of_step();
+  if (hook == Hook::kEpochEnd) {
+    state_.history.add(place_.epoch, epoch_logs_);
+    ++place_.epoch;
+    place_.epoch_step = 0;
+    place_.epoch_totals = {};
+    place_.extra.clear();
+    if (stopped_by_callback_ && !has_left_epoch_) place_.stopped = state_.stopped;
+  }
+  if (last_->callbacks().empty() || (hook == Hook::kStepEnd && !save_is_due_ && !is_over())) return;
+  running_ = last_.get();
+  last_->call(name, call_one, state, {});
+  running_ = hooks_.get();
+}
+
+void Fit::note_end_of_step() {
+  if (!state_.stopped.empty()) return;
+  if (strategy_.stop_requested()) state_.stopped = "a worker was asked to stop";
+  if (is_time_over_) state_.stopped = "the time of the fit is over";
+}
+
+bool Fit::is_over() const {
+  if (!state_.stopped.empty() || strategy_.stop_requested() || is_time_over_) return true;
+  if (options_.dry_run && place_.step > 0) return true;
+  if (options_.steps && place_.step >= *options_.steps) return true;
+  return place_.epoch_step == 0 && state_.status.epochs >= 0 && place_.epoch >= state_.status.epochs;
+}
+
+void Fit::stop(const std::string& why) {
+  running_->note(fmt::format("to stop ({})", why));
+  stopped_by_callback_ = true;
+  if (state_.stopped.empty()) state_.stopped = why.empty() ? "a callback asked to stop" : why;
+}
+
+void Fit::log(const std::string& name, double value) {
+  running_->note(fmt::format("to log {} = {}", name, value));
+  (is_ending_epoch_ ? epoch_logs_ : place_.extra)[name] = value;
+}
+
+std::string Fit::rates_text() const {
+  if (!state_.setup.optimizer) return {};
+  std::vector<double> rates;
+  for (int64_t g = 0; g < state_.setup.optimizer->num_groups(); ++g) {
+    rates.push_back(state_.setup.optimizer->learning_rate(g));
+  }
+  return fmt::format("rates {}", fmt::join(rates, " "));
+}
+
+}  // namespace lockstep::internal::train

@@ -1,0 +1,150 @@
+#include "lockstep/train/hooks.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "lockstep/comm/agreement.h"
+#include "lockstep/comm/equal_texts.h"
+#include "lockstep/comm/rounds.h"
+#include "lockstep/core/digest.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
+#include "lockstep/strategy/strategy_access.h"
+
+namespace lockstep::internal::inline train {
+
+namespace {
+
+/// Workers compare a digest of what was asked, and send the text itself only where digests differ.
+std::string encoded(uint64_t digest, const ChiefSays& says) {
+  return fmt::format("{:016x}{}{}", digest, says.is_time_over ? 1 : 0, says.is_save_due ? 1 : 0);
+}
+
+}  // namespace
+
+void tell_failure(const Strategy& strategy, const char* call, const std::string& what,
+                  const std::exception_ptr& own) noexcept {
+  Rounds& rounds = StrategyAccess::rounds(strategy);
+  if (strategy.num_workers() == 1 || rounds.failure()) return;
+  try {
+    propose(rounds, {.state = Proposal::State::kFailed, .call = call, .step = strategy.step(), .detail = what}, own);
+  } catch (...) {  // this worker has its own error
+  }
+}
+
+Hooks::Hooks(Strategy& strategy, std::vector<std::shared_ptr<Callback>> callbacks, bool is_agreed)
+    : strategy_(strategy), is_alone_(!is_agreed || strategy.num_workers() == 1), callbacks_(std::move(callbacks)) {
+  std::map<std::string, int> uses;
+  for (const auto& callback : callbacks_) {
+    std::string name = callback->name();
+    if (const int before = uses[name]++; before > 0) name += fmt::format(" {}", before + 1);
+    names_.push_back(std::move(name));
+  }
+}
+
+void Hooks::note(const std::string& asked) {
+  asked_.push_back(callbacks_.empty() ? asked : fmt::format("'{}' asked {}", names_[running_], asked));
+}
+
+ChiefSays Hooks::call(const char* hook, FunctionRef<void(Callback&)> call, FunctionRef<std::string()> state,
+                      const ChiefSays& mine) {
+  Rounds& rounds = StrategyAccess::rounds(strategy_);
+  std::exception_ptr own;
+  if (!is_alone_) rounds.begin();  // forgets a failure of before
+  {
+    // The others wait for this worker's callbacks as for any work.
+    std::optional<WorkScope> work;
+    if (!is_alone_) work.emplace(rounds, WorkerPhase::Kind::kFunction, strategy_.step());
+    for (std::size_t i = 0; i < callbacks_.size() && !own; ++i) {
+      running_ = i;
+      try {
+        call(*callbacks_[i]);
+      } catch (...) {
+        own = std::current_exception();
+        threw_ = true;
+        log(LogLevel::kError, fmt::format("step {}: the callback '{}' threw in {}: {}", strategy_.step(), names_[i],
+                                          hook, message_of(own)));
+      }
+    }
+  }
+  if (is_alone_) {
+    asked_.clear();
+    if (own) std::rethrow_exception(own);
+    return mine;
+  }
+  if (own) {
+    tell_failure(strategy_, hook,
+                 fmt::format("the callback '{}' threw in {}: {}", names_[running_], hook, message_of(own)), own);
+    std::rethrow_exception(own);
+  }
+  asked_.push_back(state());
+  return agree(hook, mine);
+}
+
+ChiefSays Hooks::agree(const char* hook, const ChiefSays& mine) {
+  Rounds& rounds = StrategyAccess::rounds(strategy_);
+  const std::string asked = fmt::format("{}", fmt::join(std::exchange(asked_, {}), ", "));
+  const uint64_t digest = Digest().with(asked).value();
+  rounds.begin();
+  const Proposal proposal{.call = hook, .step = strategy_.step()};
+  const auto all = agree_on_call(rounds, proposal, [&](Proposal& told) { told.data = encoded(digest, mine); });
+  const std::string& chief = all.front().data;
+  bool are_equal = true;
+  for (const Proposal& one : all) are_equal = are_equal && one.data.substr(0, 16) == chief.substr(0, 16);
+  if (!are_equal) {
+    std::vector<std::string> said;
+    for (const Proposal& one : agree_on_call(rounds, proposal, [&](Proposal& told) {
+           told.data = asked.empty() ? "nothing" : asked.substr(0, kLongestDetail);
+         })) {
+      said.push_back(one.data);
+    }
+    throw UsageError("LS-CALLBACK-DIFFERS",
+                     fmt::format("step {}: in {}, callbacks do not ask the same on all workers: {}", strategy_.step(),
+                                 hook, text_of_sides(said, "on")),
+                     "decide by logs, which are equal on all workers, or by what strategy.on_chief() gives");
+  }
+  return {chief.at(16) == '1', chief.at(17) == '1'};
+}
+
+void Hooks::fail(const std::exception_ptr& error) noexcept {
+  const auto give = [&](const std::exception& to_all) {
+    for (std::size_t i = 0; i < callbacks_.size(); ++i) {
+      if (threw_ && i == running_) continue;
+      try {
+        callbacks_[i]->on_fit_fail(to_all);
+      } catch (const std::exception& another) {
+        log(LogLevel::kError, fmt::format("the callback '{}' threw in on_fit_fail: {}", names_[i], another.what()));
+      } catch (...) {
+        log(LogLevel::kError, fmt::format("the callback '{}' threw in on_fit_fail", names_[i]));
+      }
+    }
+  };
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& known) {
+    give(known);
+  } catch (...) {
+    give(std::runtime_error("an exception that is no std::exception"));
+  }
+}
+
+nlohmann::json Hooks::state() const {
+  nlohmann::json states = nlohmann::json::object();
+  for (std::size_t i = 0; i < callbacks_.size(); ++i) {
+    if (nlohmann::json state = callbacks_[i]->state(); !state.is_null()) states[names_[i]] = std::move(state);
+  }
+  return states;
+}
+
+void Hooks::load(const nlohmann::json& states) {
+  for (std::size_t i = 0; i < callbacks_.size(); ++i) {
+    if (const auto found = states.find(names_[i]); found != states.end()) callbacks_[i]->load(*found);
+  }
+}
+
+}  // namespace lockstep::internal::train
