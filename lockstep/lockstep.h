@@ -47,8 +47,11 @@
 #include "lockstep/variable/module/summary.h"           // IWYU pragma: export
 
 // The Trainer: the loop with callbacks, for programs that do not write it themselves.
-#include "lockstep/train/callbacks.h"  // IWYU pragma: export
-#include "lockstep/train/trainer.h"    // IWYU pragma: export
+#include "lockstep/train/callbacks.h"        // IWYU pragma: export
+#include "lockstep/train/html_report.h"      // IWYU pragma: export
+#include "lockstep/train/tensor_board.h"     // IWYU pragma: export
+#include "lockstep/train/trainer.h"          // IWYU pragma: export
+#include "lockstep/train/trainer_metrics.h"  // IWYU pragma: export
 
 // The process and its job: who the workers are, when to stop, what is logged, and files of other programs.
 #include "lockstep/checkpoint/exchange.h"        // IWYU pragma: export
