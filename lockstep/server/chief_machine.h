@@ -49,6 +49,7 @@ struct StepRequest {
   Payload arguments = {};
   uint64_t argument_bytes = 0;
   /// Steps whose results are arguments. It is given when they are there, and sees what these steps have pushed.
+  /// Steps that are decided already need not be named.
   std::vector<int64_t> after = {};
 };
 
@@ -58,7 +59,6 @@ enum class ClosedBecause : uint8_t {
   kLostTooOften, // all of its workers were lost or took too long
   kCancelled,    // by cancel(), or because of another step's error, or because a step before it has no result
   kStreamEnded,  // no worker has data for it
-  kMissingPart,  // the number was never scheduled: its round was completed without it
 };
 
 /// The step counts; its result is the report's payload.
@@ -112,14 +112,14 @@ class BasicChiefMachine {
   /// False where schedule() has to wait, unless nothing is queued: one step's arguments may be larger than the bound.
   bool has_room(uint64_t argument_bytes) const;
   /// Returns the step's number: one that the restored cut left out, or else the next one.
-  int64_t schedule(StepRequest request, ChiefOutput& out);
+  int64_t schedule(StepRequest request);
   /// Holds for all steps that are scheduled from now on, and for none before. In rounds it completes the round.
-  void set_rates(Payload rates, ChiefOutput& out);
+  void set_rates(Payload rates);
   /// An entry kChange. In order: after all steps that were scheduled before have been decided, and before later ones
   /// begin; it completes a round. Otherwise at once.
-  void change(Payload payload, bool in_order, ChiefOutput& out);
+  void change(Payload payload, bool in_order);
   /// In rounds: the round that lacks steps will have no more; their numbers are closed. Otherwise nothing.
-  void complete_round(ChiefOutput& out);
+  void complete_round();
   /// Closes all steps that do not count. Who runs one goes on to its end, and gets a next step only then.
   void cancel(ChiefOutput& out);
   /// False where the last one is not whole yet. The cut comes after all decisions so far.
@@ -138,7 +138,7 @@ class BasicChiefMachine {
   void step_overdue(StepAttempt step, ChiefOutput& out);
   void receive(const ChiefMessage& message, ChiefOutput& out);
   /// Sends again what the worker or the server may not have. Of a server, its ServerRead comes first.
-  void repeat_to_worker(WorkerId worker, ChiefOutput& out) const;
+  void repeat_to_worker(WorkerId worker, ChiefOutput& out);
   void repeat_to_server(int32_t server) { log_.send_again(static_cast<std::size_t>(server)); }
   /// Tells workers which of their reports have arrived, where no step that was given has told it.
   void note_reports(ChiefOutput& out);
@@ -164,10 +164,8 @@ class BasicChiefMachine {
  private:
   /// A step that a worker was given and has not reported.
   struct Running {
-    StepAttempt step = {};
-    uint64_t number = 0;  // of the GiveStep
-    bool counts = true;   // false: the attempt was given up, and only occupies the worker
     GiveStep give = {};
+    bool counts = true;  // false: the attempt was given up, and only occupies the worker
     auto operator<=>(const Running&) const = default;
   };
   struct Worker {
@@ -214,24 +212,35 @@ class BasicChiefMachine {
   void on(const CutSaved& saved, ChiefOutput& out);
 
   int64_t next_number();
-  void count(int64_t step, WorkerId by, const Payload& result, Position position, ChiefOutput& out);
+  void close_numbers(int64_t end);
+  void decide(const StepReport& report, ChiefOutput& out);
+  void count(int64_t step, WorkerId by, Position position, const Payload& result, ChiefOutput& out);
   void close(int64_t step, ClosedBecause why, const Payload& error, ChiefOutput& out);
-  void fail(int64_t step, ClosedBecause why, const Payload& error, ChiefOutput& out);
-  void give_back(int64_t step, ChiefOutput& out);
-  void meet(int64_t step, Position position);
-  void leave_queue(StepRecord& record);
-  void stream_ended(const StepReport& report, ChiefOutput& out);
+  void close_unlogged(int64_t first, ClosedBecause why, const Payload& error, ChiefOutput& out);
+  void close_on_servers(int64_t step);
+  void abandon(Running& running, ChiefOutput& out);
+  void withdraw(const Running& running, ChiefOutput& out) const;
+  void give_again(const std::vector<int64_t>& steps, ChiefOutput& out);
+  void meet_dependents(StepRecord& record, Position position);
+  void leave_queue(const StepRecord& record);
+  void stream_ended(Worker& from, uint32_t kind, ChiefOutput& out);
+  bool have_all_ended(uint32_t kind) const;
+  void note_reports(WorkerId id, ChiefOutput& out);
   ChiefCut counters() const;
 
+  // collect()
   void decide_rounds(ChiefOutput& out);
-  void log_round(double coefficient, bool apply);
+  void count_round(int64_t round, const std::vector<int64_t>& parts, double coefficient, bool apply, ChiefOutput& out);
+  void log_round(int64_t round, double coefficient, bool apply, const Payload& rates);
   void log_changes();
-  std::optional<int64_t> next_to_give(ChiefOutput& out);
+  std::optional<int64_t> next_to_give();
   std::optional<int32_t> choose_worker(uint32_t kind);
   void give(int64_t step, int32_t index, ChiefOutput& out);
-  /// Others wait for its count, before they begin steps of this kind.
-  bool holds_up(const Worker& worker, uint32_t kind) const;
+  bool has_room(const Worker& one, uint32_t kind) const;
+  /// Others wait for its count before they begin steps of this kind.
+  bool holds_up(const Worker& one, uint32_t kind) const;
   std::optional<int64_t> lowest_count(const Worker& except, uint32_t kind) const;
+  int64_t next_index(const Worker& one, uint32_t kind) const;
 
   ChiefOptions options_;
   uint64_t epoch_;

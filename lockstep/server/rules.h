@@ -2,7 +2,7 @@
 // replace by a wrong one that their search has to find.
 #pragma once
 
-#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "lockstep/server/messages.h"
@@ -18,16 +18,14 @@ struct ProtocolRules {
 
   // The server.
 
-  /// A push changes nothing but the set of what is held; entries of the log apply.
-  static bool applies_when_pushed() { return false; }
   /// A push for a step that is decided would be held for good.
   static bool is_too_late(bool is_decided) { return is_decided; }
   /// Every push is answered. A worker whose step was closed would otherwise wait for an answer for ever.
   static bool answers_when_too_late() { return true; }
   /// Attempts of a step are held apart, because servers may hold different ones; each is held once.
   static bool is_to_be_held(bool holds_this_attempt, bool /*holds_another_attempt*/) { return !holds_this_attempt; }
-  /// Entries are read once each, in order, whatever arrives.
-  static bool is_next_entry(Position read, Position first) { return read == first; }
+  /// Entries are taken once each, in order, whatever arrives.
+  static bool is_next_entry(Position next, Position of_entry) { return next == of_entry; }
   /// A pull is answered by a state that has seen what the pull names.
   static bool sees_enough(Position read, Position named) { return read >= named; }
 
@@ -35,8 +33,6 @@ struct ProtocolRules {
 
   /// Only when all servers hold an attempt can the chief decide for it.
   static bool has_all_answers(std::size_t answers, std::size_t servers) { return answers == servers; }
-  /// A worker never tells servers what counts: it may be given up at any moment without knowing it.
-  static bool workers_commit() { return false; }
 
   // The chief.
 
@@ -46,6 +42,8 @@ struct ProtocolRules {
   static bool is_within_bound(int64_t own, int64_t others, int64_t staleness) { return others >= own - staleness; }
   /// What a step has to see is named in its pulls, because servers read the log at different times.
   static Position position_to_see(Position needed) { return needed; }
+  /// Also what the worker itself has pushed and the chief has not decided yet; in rounds parts do not see each other.
+  static bool follows_own(bool in_rounds) { return !in_rounds; }
   /// A round waits for the squares of all servers, which decide its coefficient.
   static bool has_all_squares(std::size_t squares, std::size_t servers) { return squares == servers; }
   /// A cut is a place in the log, so that it comes after the same steps on all servers.

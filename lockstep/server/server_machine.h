@@ -87,7 +87,7 @@ class BasicServerMachine {
   bool is_decided(int64_t step) const { return step < floor_ || decided_.contains(step); }
   void decide(int64_t step, ServerStore& store);
   HeldPush take(StepAttempt step);
-  void answer_pull(const PullRequest& pull, ServerStore& store, ServerOutput& out);
+  void move_floor(ServerStore& store);
   void answer_waiting(ServerStore& store, ServerOutput& out);
 
   void on(const PullRequest& pull, ServerStore& store, ServerOutput& out);

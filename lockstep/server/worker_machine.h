@@ -90,10 +90,24 @@ class BasicWorkerMachine {
     std::vector<Payload> pushes = {};  // one for each server, or none
     std::vector<uint8_t> answered = {};
     bool is_too_late = false;
+    bool is_refused = false;
     Payload refusal = {};
     std::optional<StepEnd> end = {};
     auto operator<=>(const AtHand&) const = default;
   };
+
+  void on(const GiveStep& give, WorkerOutput& out);
+  void on(const WithdrawStep& withdraw, WorkerOutput& out);
+  void on(const ReportsNoted& noted, WorkerOutput& out);
+  void on(const WorkerReplaced& replaced, WorkerOutput& out);
+  void on(const PulledValues& values, WorkerOutput& out);
+  void on(const PushAnswer& answer, WorkerOutput& out);
+  PullRequest pull_request(uint32_t number) const;
+  PushRequest push_request(int32_t server) const;
+  void begin_next(WorkerOutput& out);
+  void report_if_ended(WorkerOutput& out);
+  void report(StepReport report, WorkerOutput& out);
+  void note_reports(uint64_t reports);
 
   uint64_t epoch_;
   WorkerId id_;

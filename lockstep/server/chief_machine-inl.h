@@ -1,0 +1,461 @@
+// The functions of BasicChiefMachine, for instances with any rules: the program's calls, and what comes from tasks. What
+// collect() does is in chief_collect-inl.h.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/server/chief_machine.h"
+
+namespace lockstep::internal::inline server {
+
+template <class Rules>
+BasicChiefMachine<Rules>::BasicChiefMachine(const ChiefOptions& options, uint64_t epoch, const ChiefCut& restored)
+    : options_(options),
+      epoch_(epoch),
+      counted_(restored.counted),
+      steps_(restored.floor),
+      next_(restored.floor),
+      next_to_give_(restored.floor),
+      log_(static_cast<std::size_t>(options.servers), restored.position),
+      workers_(static_cast<std::size_t>(options.workers)) {
+  const std::set<int64_t> decided = decided_above(restored);
+  const int64_t end = decided.empty() ? restored.floor : *decided.rbegin() + 1;
+  const int64_t highest = restored.counted_above.empty() ? -1 : *std::max_element(restored.counted_above.begin(),
+                                                                                  restored.counted_above.end());
+  for (int64_t step = restored.floor; step < end; ++step) {
+    steps_.make(step);
+    if (!Rules::is_left_out(decided.contains(step), step, highest)) steps_.decide(step, StepState::kCounted);
+  }
+  if (in_rounds()) close_numbers(first_of_next_round(next_number(), options_.workers));
+}
+
+// The program's calls.
+
+template <class Rules>
+bool BasicChiefMachine<Rules>::has_room(uint64_t argument_bytes) const {
+  if (queued_ == 0) return true;
+  return queued_ < static_cast<int64_t>(options_.most_queued) &&
+         (queued_bytes_ == 0 || queued_bytes_ + argument_bytes <= options_.most_argument_bytes);
+}
+
+template <class Rules>
+int64_t BasicChiefMachine<Rules>::schedule(StepRequest request) {
+  const int64_t step = next_number();
+  StepRecord& record = steps_.make(step);
+  next_ = step + 1;
+  record.state = StepState::kWaiting;
+  record.kind = request.kind;
+  record.arguments = std::move(request.arguments);
+  record.argument_bytes = request.argument_bytes;
+  record.rates = rates_;
+  for (const int64_t before : request.after) {
+    if (!steps_.has(before)) continue;
+    const StepState state = steps_[before].state;
+    if (state != StepState::kWaiting && state != StepState::kGiven) continue;
+    steps_[before].dependents.push_back(step);
+    ++record.unmet;
+  }
+  ++queued_;
+  queued_bytes_ += record.argument_bytes;
+  return step;
+}
+
+template <class Rules>
+void BasicChiefMachine<Rules>::set_rates(Payload rates) {
+  complete_round();
+  rates_ = std::move(rates);
+}
+
+template <class Rules>
+void BasicChiefMachine<Rules>::change(Payload payload, bool in_order) {
+  if (in_order) {
+    complete_round();
+    changes_.push_back({.before = next_number(), .payload = std::move(payload)});
+  } else {
+    log_.append({.kind = LogEntry::Kind::kChange, .payload = std::move(payload)});
+  }
+}
+
+template <class Rules>
+void BasicChiefMachine<Rules>::complete_round() {
+  if (in_rounds()) close_numbers(first_of_next_round(next_number(), options_.workers));
+}
+
+template <class Rules>
+void BasicChiefMachine<Rules>::cancel(ChiefOutput& out) {
+  complete_round();
+  if (summing_) {
+    // The servers have taken the parts out of what they hold, and drop them with the round.
+    const Summing summed = *std::exchange(summing_, std::nullopt);
+    log_round(summed.round, 1, false, {});
+    for (const int64_t step : summed.parts) close_unlogged(step, ClosedBecause::kCancelled, {}, out);
+  }
+  const int64_t end = steps_.end();
+  for (int64_t step = steps_.floor(); step < end; ++step) {
+    if (!steps_.has(step) || steps_[step].is_decided() || steps_[step].state == StepState::kFree) continue;
+    close(step, ClosedBecause::kCancelled, {}, out);
+  }
+}
+
+template <class Rules>
+bool BasicChiefMachine<Rules>::begin_cut(int64_t cut) {
+  if (cut_) return false;
+  if (Rules::cuts_are_entries()) log_.append({.kind = LogEntry::Kind::kCut, .number = cut});
+  cut_ = Cut{.id = cut, .chief = counters()};
+  cut_->saved.resize(static_cast<std::size_t>(options_.servers));
+  return true;
+}
+
+template <class Rules>
+void BasicChiefMachine<Rules>::end_cut(int64_t cut) {
+  log_.append({.kind = LogEntry::Kind::kRelease, .number = cut});
+}
+
+template <class Rules>
+void BasicChiefMachine<Rules>::decide_round(int64_t round, double coefficient, bool apply, ChiefOutput& out) {
+  if (!summing_ || summing_->round != round) return;  // it was cancelled meanwhile
+  const Summing summed = *std::exchange(summing_, std::nullopt);
+  count_round(summed.round, summed.parts, coefficient, apply, out);
+}
+
+// What comes from tasks.
+
+template <class Rules>
+uint32_t BasicChiefMachine<Rules>::worker_joined(int32_t index, ChiefOutput& out) {
+  Worker& joined = worker(index);
+  if (joined.is_alive) worker_lost({.worker = index, .incarnation = joined.incarnation}, out);
+  int64_t lowest = 0;
+  bool is_first = true;
+  for (const Worker& other : workers_) {
+    if (!other.is_alive || other.was_passed) continue;
+    lowest = is_first ? other.count.count() : std::min(lowest, other.count.count());
+    is_first = false;
+  }
+  joined = {.is_alive = true,
+            .incarnation = joined.incarnation + 1,
+            .count = WorkerCount(lowest),
+            .joined_at = log_.end(),
+            .ended = std::move(joined.ended)};
+  return joined.incarnation;
+}
+
+template <class Rules>
+void BasicChiefMachine<Rules>::worker_lost(WorkerId id, ChiefOutput& out) {
+  if (!is_alive(id)) return;
+  Worker& lost = worker(id.worker);
+  lost.is_alive = false;
+  // Its steps have no successor of their own kind to wait for: whoever begins one later sees all of them.
+  if (is_bounded()) seen_by_all_ = std::max(seen_by_all_, lost.count.last_position());
+  std::vector<int64_t> steps;
+  for (const Running& running : std::exchange(lost.running, {})) {
+    if (running.counts) steps.push_back(running.give.step.step);
+  }
+  give_again(steps, out);
+}
+
+template <class Rules>
+void BasicChiefMachine<Rules>::step_overdue(StepAttempt step, ChiefOutput& out) {
+  if (!steps_.has(step.step)) return;
+  const StepRecord& record = steps_[step.step];
+  if (record.state != StepState::kGiven || record.last_attempt() != step.attempt) return;
+  // Other steps that wait in the same worker would wait for this one.
+  std::vector<int64_t> steps;
+  for (Running& running : worker(record.owner.worker).running) {
+    if (!running.counts) continue;
+    steps.push_back(running.give.step.step);
+    abandon(running, out);
+  }
+  give_again(steps, out);
+}
+
+template <class Rules>
+void BasicChiefMachine<Rules>::receive(const ChiefMessage& message, ChiefOutput& out) {
+  std::visit(
+      [&](const auto& one) {
+        if (Rules::is_of_epoch(epoch_, one.epoch)) on(one, out);
+      },
+      message);
+}
+
+template <class Rules>
+void BasicChiefMachine<Rules>::on(const StepReport& report, ChiefOutput& out) {
+  const bool is_current = is_alive(report.from);
+  bool is_owner = false;
+  if (!is_current) {
+    out.to_workers.push_back({.worker = report.from, .message = WorkerReplaced{.epoch = epoch_, .to = report.from}});
+  } else {
+    Worker& from = worker(report.from.worker);
+    if (report.number != from.reports + 1) {
+      if (report.number <= from.reports) note_reports(report.from, out);
+      return;
+    }
+    ++from.reports;
+    const auto it = std::find_if(from.running.begin(), from.running.end(),
+                                 [&](const Running& running) { return running.give.step == report.step; });
+    if (it == from.running.end()) return;
+    is_owner = it->counts;
+    const uint32_t kind = it->give.kind;
+    from.running.erase(it);
+    if (report.outcome == StepOutcome::kStreamEnded) stream_ended(from, kind, out);
+  }
+  const int64_t step = report.step.step;
+  if (!steps_.has(step)) return;
+  if (steps_[step].state == StepState::kGiven && Rules::is_decisive(is_owner)) decide(report, out);
+}
+
+template <class Rules>
+void BasicChiefMachine<Rules>::on(const ServerRead& read, ChiefOutput& /*out*/) {
+  if (read.server < 0 || read.server >= options_.servers) return;
+  log_.note_read(static_cast<std::size_t>(read.server), read.position);
+}
+
+template <class Rules>
+void BasicChiefMachine<Rules>::on(const RoundSquares& squares, ChiefOutput& out) {
+  if (!summing_ || summing_->round != squares.round) return;
+  if (squares.server < 0 || squares.server >= options_.servers) return;
+  auto& from_server = summing_->squares[static_cast<std::size_t>(squares.server)];
+  if (from_server) return;
+  from_server = squares.squares;
+  const auto arrived = std::count_if(summing_->squares.begin(), summing_->squares.end(),
+                                     [](const auto& one) { return one.has_value(); });
+  if (!Rules::has_all_squares(static_cast<std::size_t>(arrived), summing_->squares.size())) return;
+  RoundSummed summed{.round = squares.round};
+  for (const auto& one : summing_->squares) summed.squares.push_back(one.value_or(nullptr));
+  out.events.emplace_back(std::move(summed));
+}
+
+template <class Rules>
+void BasicChiefMachine<Rules>::on(const CutSaved& saved, ChiefOutput& out) {
+  if (!cut_ || cut_->id != saved.cut || saved.server < 0 || saved.server >= options_.servers) return;
+  cut_->saved[static_cast<std::size_t>(saved.server)] = saved.saved;
+  if (!std::all_of(cut_->saved.begin(), cut_->saved.end(), [](const auto& one) { return one.has_value(); })) return;
+  CutWhole whole{.cut = cut_->id, .chief = Rules::counts_at_the_entry() ? cut_->chief : counters()};
+  for (const auto& one : cut_->saved) whole.saved.push_back(*one);
+  cut_.reset();
+  out.events.emplace_back(std::move(whole));
+}
+
+template <class Rules>
+void BasicChiefMachine<Rules>::repeat_to_worker(WorkerId id, ChiefOutput& out) {
+  if (!is_alive(id)) {
+    out.to_workers.push_back({.worker = id, .message = WorkerReplaced{.epoch = epoch_, .to = id}});
+    return;
+  }
+  note_reports(id, out);
+  for (const Running& running : worker(id.worker).running) {
+    out.to_workers.push_back({.worker = id, .message = running.give});
+    if (!running.counts) withdraw(running, out);
+  }
+}
+
+template <class Rules>
+void BasicChiefMachine<Rules>::note_reports(ChiefOutput& out) {
+  for (std::size_t index = 0; index < workers_.size(); ++index) {
+    const Worker& one = workers_[index];
+    if (!one.is_alive || one.noted == one.reports) continue;
+    note_reports({.worker = static_cast<int32_t>(index), .incarnation = one.incarnation}, out);
+  }
+}
+
+template <class Rules>
+void BasicChiefMachine<Rules>::note_reports(WorkerId id, ChiefOutput& out) {
+  Worker& one = worker(id.worker);
+  one.noted = one.reports;
+  out.to_workers.push_back(
+      {.worker = id, .message = ReportsNoted{.epoch = epoch_, .to = id, .reports = one.reports}});
+}
+
+template <class Rules>
+bool BasicChiefMachine<Rules>::is_alive(WorkerId id) const {
+  if (id.worker < 0 || id.worker >= options_.workers) return false;
+  return worker(id.worker).is_alive && worker(id.worker).incarnation == id.incarnation;
+}
+
+// What follows from both.
+
+/// The number that schedule() takes next.
+template <class Rules>
+int64_t BasicChiefMachine<Rules>::next_number() {
+  next_ = std::max(next_, steps_.floor());
+  while (next_ < steps_.end() && steps_[next_].state != StepState::kFree) ++next_;
+  return next_;
+}
+
+/// Closes the numbers from the next one to `end`, which nobody has scheduled.
+template <class Rules>
+void BasicChiefMachine<Rules>::close_numbers(int64_t end) {
+  for (int64_t step = next_number(); step < end; step = next_number()) {
+    steps_.make(step);
+    steps_.decide(step, StepState::kClosed);
+  }
+}
+
+/// The step of this report, which is not decided, ends by it.
+template <class Rules>
+void BasicChiefMachine<Rules>::decide(const StepReport& report, ChiefOutput& out) {
+  const int64_t step = report.step.step;
+  StepRecord& record = steps_[step];
+  switch (report.outcome) {
+    case StepOutcome::kDone:
+      if (in_rounds() && report.pushed) {
+        record.state = StepState::kReady;
+        record.owner = report.from;
+        record.apply = report.apply;
+        record.coefficient = report.coefficient;
+        record.result = report.payload;
+        meet_dependents(record, 0);
+        return;
+      }
+      if (report.pushed) {
+        log_.append({.kind = LogEntry::Kind::kCommit,
+                     .apply = report.apply,
+                     .attempt = report.step.attempt,
+                     .number = step,
+                     .coefficient = report.coefficient,
+                     .payload = record.rates});
+      } else if (record.gives > 1) {
+        close_on_servers(step);  // an earlier attempt may have pushed
+      }
+      count(step, report.from, report.pushed ? log_.end() : 0, report.payload, out);
+      return;
+    case StepOutcome::kFailed:
+      close(step, ClosedBecause::kFailed, report.payload, out);
+      cancel(out);
+      return;
+    case StepOutcome::kStreamEnded:
+      close(step, ClosedBecause::kStreamEnded, report.payload, out);
+      return;
+    case StepOutcome::kTooLate:
+    case StepOutcome::kWithdrawn:
+      give_again({step}, out);  // no order of messages leads here: only a decided or an abandoned step ends so
+      return;
+  }
+}
+
+template <class Rules>
+void BasicChiefMachine<Rules>::count(int64_t step, WorkerId by, Position position, const Payload& result,
+                                     ChiefOutput& out) {
+  ++counted_;
+  if (!in_rounds() && is_alive(by)) {
+    // Counts of others that are at work are at most k + 1 apart, so older positions are not asked for.
+    constexpr int64_t most = 4096;
+    const int64_t staleness = std::min(options_.staleness.value_or(0), most);
+    worker(by.worker).count.add(position, static_cast<std::size_t>(2 * staleness + 2));
+  }
+  meet_dependents(steps_[step], position);
+  out.events.emplace_back(StepCounted{.step = step, .worker = by.worker, .result = result});
+  steps_.decide(step, StepState::kCounted);
+}
+
+template <class Rules>
+void BasicChiefMachine<Rules>::close(int64_t step, ClosedBecause why, const Payload& error, ChiefOutput& out) {
+  if (steps_[step].gives > 0) close_on_servers(step);
+  close_unlogged(step, why, error, out);
+}
+
+/// Closes the step, and those that would have had its result as an argument.
+template <class Rules>
+void BasicChiefMachine<Rules>::close_unlogged(int64_t first, ClosedBecause why, const Payload& error,
+                                              ChiefOutput& out) {
+  std::vector<int64_t> steps{first};
+  for (std::size_t at = 0; at < steps.size(); ++at) {
+    const int64_t step = steps[at];
+    if (!steps_.has(step) || steps_[step].is_decided()) continue;
+    StepRecord& record = steps_[step];
+    if (record.state == StepState::kGiven) {
+      for (Running& running : worker(record.owner.worker).running) {
+        if (running.counts && running.give.step.step == step) abandon(running, out);
+      }
+    } else if (record.state == StepState::kWaiting) {
+      leave_queue(record);
+      again_.erase(step);
+    }
+    // Without a result, which a part of a round has already.
+    if (record.state != StepState::kReady) steps.insert(steps.end(), record.dependents.begin(), record.dependents.end());
+    out.events.emplace_back(StepClosed{.step = step,
+                                       .why = at == 0 ? why : ClosedBecause::kCancelled,
+                                       .error = at == 0 ? error : nullptr,
+                                       .workers = std::move(record.owners)});
+    steps_.decide(step, StepState::kClosed);
+  }
+}
+
+/// Whatever servers hold of the step is dropped.
+template <class Rules>
+void BasicChiefMachine<Rules>::close_on_servers(int64_t step) {
+  log_.append({.kind = LogEntry::Kind::kClose, .number = step});
+}
+
+/// The attempt counts no more; the worker has the step until it says otherwise.
+template <class Rules>
+void BasicChiefMachine<Rules>::abandon(Running& running, ChiefOutput& out) {
+  running.counts = false;
+  withdraw(running, out);
+}
+
+template <class Rules>
+void BasicChiefMachine<Rules>::withdraw(const Running& running, ChiefOutput& out) const {
+  out.to_workers.push_back(
+      {.worker = running.give.to,
+       .message = WithdrawStep{.epoch = epoch_, .to = running.give.to, .step = running.give.step}});
+}
+
+/// The last attempts at these steps were lost.
+template <class Rules>
+void BasicChiefMachine<Rules>::give_again(const std::vector<int64_t>& steps, ChiefOutput& out) {
+  std::optional<int64_t> too_often;
+  for (const int64_t step : steps) {
+    StepRecord& record = steps_[step];
+    if (record.state == StepState::kGiven) {
+      record.state = StepState::kWaiting;
+      again_.insert(step);
+      ++queued_;
+      queued_bytes_ += record.argument_bytes;
+    }
+    if (!may_be_given_again(record.gives, options_.attempts) && !too_often) too_often = step;
+  }
+  if (!too_often) return;
+  close(*too_often, ClosedBecause::kLostTooOften, {}, out);
+  cancel(out);
+}
+
+/// The step has a result, and its entry, if there is one, is before the position.
+template <class Rules>
+void BasicChiefMachine<Rules>::meet_dependents(StepRecord& record, Position position) {
+  for (const int64_t step : std::exchange(record.dependents, {})) {
+    if (!steps_.has(step) || steps_[step].state != StepState::kWaiting) continue;
+    StepRecord& dependent = steps_[step];
+    dependent.position = std::max(dependent.position, position);
+    if (--dependent.unmet == 0 && step < next_to_give_) again_.insert(step);
+  }
+}
+
+template <class Rules>
+void BasicChiefMachine<Rules>::leave_queue(const StepRecord& record) {
+  --queued_;
+  queued_bytes_ -= record.argument_bytes;
+}
+
+template <class Rules>
+void BasicChiefMachine<Rules>::stream_ended(Worker& from, uint32_t kind, ChiefOutput& out) {
+  if (!from.ended.insert(kind).second || !have_all_ended(kind)) return;
+  out.events.emplace_back(StreamsEnded{.kind = kind});
+}
+
+template <class Rules>
+bool BasicChiefMachine<Rules>::have_all_ended(uint32_t kind) const {
+  return std::all_of(workers_.begin(), workers_.end(), [&](const Worker& one) { return one.ended.contains(kind); });
+}
+
+template <class Rules>
+ChiefCut BasicChiefMachine<Rules>::counters() const {
+  ChiefCut cut{.position = log_.end(), .counted = counted_, .floor = steps_.floor()};
+  for (int64_t step = steps_.floor(); step < steps_.end(); ++step) {
+    if (steps_[step].state == StepState::kCounted) cut.counted_above.push_back(step);
+    if (steps_[step].state == StepState::kClosed) cut.closed_above.push_back(step);
+  }
+  return cut;
+}
+
+}  // namespace lockstep::internal::server
