@@ -2,6 +2,7 @@
 
 #include "lockstep/server/chief_collect-inl.h"
 #include "lockstep/server/chief_machine-inl.h"
+#include "lockstep/server/chief_tasks-inl.h"
 
 namespace lockstep::internal::inline server {
 

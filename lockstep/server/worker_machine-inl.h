@@ -84,6 +84,7 @@ void BasicWorkerMachine<Rules>::on(const PushAnswer& answer, WorkerOutput& out) 
 
 template <class Rules>
 uint32_t BasicWorkerMachine<Rules>::pull(int32_t server, Payload request, WorkerOutput& out) {
+  if (is_replaced_) return 0;
   const auto number = static_cast<uint32_t>(at_hand_->pulls.size());
   at_hand_->pulls.push_back({.server = server, .request = std::move(request)});
   out.to_servers.push_back({.server = server, .message = pull_request(number)});
@@ -92,6 +93,7 @@ uint32_t BasicWorkerMachine<Rules>::pull(int32_t server, Payload request, Worker
 
 template <class Rules>
 void BasicWorkerMachine<Rules>::push(std::vector<Payload> pushes, WorkerOutput& out) {
+  if (is_replaced_) return;
   at_hand_->pushes = std::move(pushes);
   at_hand_->answered.assign(static_cast<std::size_t>(num_servers_), 0);
   for (int32_t server = 0; server < num_servers_; ++server) {
@@ -101,6 +103,7 @@ void BasicWorkerMachine<Rules>::push(std::vector<Payload> pushes, WorkerOutput& 
 
 template <class Rules>
 void BasicWorkerMachine<Rules>::finish(StepEnd end, WorkerOutput& out) {
+  if (is_replaced_) return;
   at_hand_->end = std::move(end);
   report_if_ended(out);
 }

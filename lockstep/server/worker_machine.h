@@ -53,7 +53,7 @@ class BasicWorkerMachine {
   void receive(const WorkerMessage& message, WorkerOutput& out);
 
   // What the function of the step at hand does. Each of these is called between StepBegins and finish(), on the step
-  // that began last.
+  // that began last. After Replaced they do nothing, so that the function may run to its end; its pulls have no answer.
 
   /// Asks a server; returns the pull's number.
   uint32_t pull(int32_t server, Payload request, WorkerOutput& out);

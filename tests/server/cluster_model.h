@@ -28,6 +28,10 @@ struct Setup {
   bool repeats_pulls = false;  // pulls come again too
   bool keeps_old = false;      // messages and processes of earlier epochs are not forgotten
   bool reads = false;          // servers report how far they have read
+  bool slow_notices = false;   // a death may be noticed later; otherwise a worker that is not heard stands for a dead one
+  // Messages to workers, and of servers that they have saved, arrive at once. Nothing is lost by that: what a worker
+  // sends upon them may still be late, and what the chief is told of a cut changes nothing but that cut.
+  bool quick = false;
   int deaths = 0;
   int crashes = 0;  // of a server or of the chief: all begin again
   int cuts = 0;
@@ -54,7 +58,7 @@ struct Move {
     kJoin,          // a new process joins as worker `what`
     kWillFail,      // the next step of the process in place `what` will throw
     kCut,           // the chief begins a cut
-    kSave,          // server `what` has written its part
+    kSave,          // a broken form: server `what` writes its part
     kManifest,      // the chief writes the manifest
     kOldManifest,   // a chief of an earlier epoch does
     kCancel,        // the program cancels all steps
@@ -106,6 +110,7 @@ class Cluster {
     bool is_pull = false;
     bool is_done = false;
     bool is_log = false;
+    bool is_saved = false;
     bool is_acknowledgement = false;
   };
   /// A node after an input, and what it sent.
@@ -144,6 +149,7 @@ class Cluster {
   Result server_input(uint32_t node, const ServerMessage& message);
   Result process_input(uint32_t node, const WorkerMessage& message);
   std::optional<State> deliver(const State& state, uint32_t message);
+  void deliver_quick_ones(State& state);
   void take(State& state, const Result& result);  // of the chief
   void send(Result& result, Wire message) { result.messages.push_back(intern(std::move(message))); }
 
@@ -169,6 +175,7 @@ inline Cluster::About Cluster::about(const Wire& wire) {
       about.worker = report->from;
       about.is_done = report->outcome == StepOutcome::kDone;
     }
+    about.is_saved = std::holds_alternative<CutSaved>(*to_chief);
   } else if (const auto* to_server = std::get_if<ToServer>(&wire)) {
     about.server = to_server->server;
     std::visit([&](const auto& one) { about.epoch = one.epoch; }, to_server->message);
@@ -260,6 +267,7 @@ inline void Cluster::begin_epoch(State& state, uint64_t epoch, const Checkpoint&
   for (const auto& [id, count] : chief.counts) add_process(state, id, epoch);
   put(state, result.messages);
   tidy(state);
+  if (setup_.quick) deliver_quick_ones(state);
 }
 
 inline void Cluster::add_process(State& state, WorkerId id, uint64_t epoch) {
@@ -301,6 +309,7 @@ inline void Cluster::check_pulls(ChiefNode& chief, const StepReport& report) con
   if (!setup_.pulls || report.outcome != StepOutcome::kDone || chief.fates.contains(report.step.step)) return;
   const auto given = chief.given.find(report.step.step);
   if (given == chief.given.end() || given->second != std::pair(report.step.attempt, report.from)) return;
+  if (!chief.counts.contains(report.from)) return;  // it is given up, and what it says does not count
   if (report.pulled.size() != static_cast<std::size_t>(setup_.servers)) throw Wrong{"a pull is not recorded"};
   for (const PulledAt& pulled : report.pulled) {
     if (setup_.staleness == 0) {
@@ -379,7 +388,13 @@ inline void Cluster::observe(ChiefNode& chief, Position before, const ChiefOutpu
 
 inline void Cluster::count_commit(ChiefNode& chief, WorkerId worker, Position position) const {
   if (!setup_.pulls) return;
-  chief.commits.push_back({.worker = worker, .index = chief.counts.at(worker)++, .position = position});
+  const int64_t index = chief.counts.at(worker)++;
+  for (const ChiefNode::Commit& commit : chief.commits) {
+    if (setup_.staleness && commit.worker != worker && index < commit.index - *setup_.staleness) {
+      throw Wrong{"a step has missed one of another worker that counts only now, and more than the bound allows"};
+    }
+  }
+  chief.commits.push_back({.worker = worker, .index = index, .position = position});
 }
 
 // Servers and workers.
@@ -390,6 +405,9 @@ inline Cluster::Result Cluster::server_input(uint32_t number, const ServerMessag
   ServerOutput out;
   node.machine.receive(message, store, out);
   while (node.machine.has_entries()) node.machine.read_entry(store, out);
+  // When it is written makes no difference: what was frozen is what the message has, which may be late.
+  if (node.frozen) node.machine.saved(node.frozen->first, payload_of(node.frozen->second), out);
+  node.frozen.reset();
   Result result;
   for (ToWorker& one : out.to_workers) send(result, std::move(one));
   for (ChiefMessage& one : out.to_chief) send(result, std::move(one));

@@ -38,7 +38,7 @@ inline std::vector<Move> Cluster::moves(const State& state) const {
     if (process.has_crashed) {
       moves.push_back({.kind = Kind::kNotice, .what = place, .must = true});
     } else {
-      if (state.left[0] > 0) moves.push_back({.kind = Kind::kCrash, .what = place});
+      if (state.left[0] > 0 && setup_.slow_notices) moves.push_back({.kind = Kind::kCrash, .what = place});
       if (state.left[0] > 0) moves.push_back({.kind = Kind::kSuspect, .what = place});
       if (state.left[4] > 0 && !process.fails) moves.push_back({.kind = Kind::kWillFail, .what = place});
     }
@@ -50,9 +50,9 @@ inline std::vector<Move> Cluster::moves(const State& state) const {
   const Disk& disk = disks_[state.disk];
   if (state.left[2] > 0 && !chief.machine.is_cutting() && !disk.almost) moves.push_back({.kind = Kind::kCut});
   for (uint32_t server = 0; server < static_cast<uint32_t>(setup_.servers); ++server) {
-    const ServerNode& node = servers_[state.servers[server]];
-    const bool by_itself = form == Form::kEachServerSavesWhenItLikes && chief.machine.is_cutting();
-    if (node.frozen || by_itself) moves.push_back({.kind = Kind::kSave, .what = server, .must = true});
+    if (form == Form::kEachServerSavesWhenItLikes && chief.machine.is_cutting()) {
+      moves.push_back({.kind = Kind::kSave, .what = server, .must = true});
+    }
     if (setup_.reads) moves.push_back({.kind = Kind::kRead, .what = server});
   }
   if (disk.almost) moves.push_back({.kind = Kind::kManifest, .must = true});
@@ -70,33 +70,44 @@ inline void Cluster::take(State& state, const Result& result) {
   put(state, result.messages);
   if (!result.whole) return;
   Disk disk = disks_[state.disk];
-  disk.almost = result.whole;
+  // The time of the manifest makes a difference only where the chief may die before.
+  (setup_.crashes > 0 ? disk.almost : disk.saved) = result.whole;
   state.disk = disks_.number_of(disk);
 }
 
 inline std::optional<State> Cluster::deliver(const State& state, uint32_t number) {
   const About about = about_[number - 1];
   const auto key = [&](uint32_t node) { return uint64_t{node} << 32 | number; };
-  State next = state;
+  const auto changes = [&](uint32_t node, const Result& result) {
+    return node != result.node || result.whole ||
+           !std::all_of(result.messages.begin(), result.messages.end(), [&](uint32_t message) {
+             return std::binary_search(state.net.begin(), state.net.end(), message);
+           });
+  };
+  std::optional<State> next;
   if (about.to_worker) {
     const auto place = place_of(state, about.epoch, *about.worker);
     if (!place || processes_[state.processes[*place]].has_crashed) return std::nullopt;
-    uint32_t& node = next.processes[*place];
+    const uint32_t node = state.processes[*place];
     auto it = process_results_.find(key(node));
     if (it == process_results_.end()) {
       it = process_results_.emplace(key(node), process_input(node, std::get<ToWorker>(messages_[number]).message)).first;
     }
-    node = it->second.node;
-    put(next, it->second.messages);
+    if (!changes(node, it->second)) return std::nullopt;
+    next = state;
+    next->processes[*place] = it->second.node;
+    put(*next, it->second.messages);
   } else if (about.server >= 0) {
-    uint32_t& node = next.servers[static_cast<std::size_t>(about.server)];
+    const uint32_t node = state.servers[static_cast<std::size_t>(about.server)];
     auto it = server_results_.find(key(node));
     if (it == server_results_.end()) {
       it = server_results_.emplace(key(node), server_input(node, std::get<ToServer>(messages_[number]).message)).first;
     }
-    node = it->second.node;
-    put(next, it->second.messages);
-    if (about.is_pull && !setup_.repeats_pulls) std::erase(next.net, number);
+    if (!changes(node, it->second)) return std::nullopt;
+    next = state;
+    next->servers[static_cast<std::size_t>(about.server)] = it->second.node;
+    put(*next, it->second.messages);
+    if (about.is_pull && !setup_.repeats_pulls) std::erase(next->net, number);
   } else {
     auto it = chief_results_.find(key(state.chief));
     if (it == chief_results_.end()) {
@@ -107,9 +118,24 @@ inline std::optional<State> Cluster::deliver(const State& state, uint32_t number
       };
       it = chief_results_.emplace(key(state.chief), chief_input(state.chief, receive)).first;
     }
-    take(next, it->second);
+    if (!changes(state.chief, it->second)) return std::nullopt;
+    next = state;
+    take(*next, it->second);
   }
   return next;
+}
+
+inline void Cluster::deliver_quick_ones(State& state) {
+  const auto is_quick = [&](uint32_t message) { return about_[message - 1].to_worker || about_[message - 1].is_saved; };
+  while (true) {
+    const auto it = std::find_if(state.net.begin(), state.net.end(), is_quick);
+    if (it == state.net.end()) return;
+    const uint32_t message = *it;
+    auto next = deliver(state, message);
+    if (next) state = std::move(*next);
+    std::erase(state.net, message);
+    tidy(state);
+  }
 }
 
 inline std::optional<State> Cluster::after(const State& state, const Move& move) {
@@ -176,12 +202,9 @@ inline std::optional<State> Cluster::after(const State& state, const Move& move)
       ServerOutput out;
       if (move.kind == Kind::kRead) {
         node.machine.report(out);
-      } else if (node.frozen) {
-        node.machine.saved(node.frozen->first, payload_of(node.frozen->second), out);
       } else {
         node.machine.saved(chiefs_[state.chief].cuts, payload_of(node.applied), out);
       }
-      node.frozen.reset();
       next->servers[move.what] = servers_.number_of(node);
       Result result;
       for (ChiefMessage& one : out.to_chief) send(result, std::move(one));
@@ -232,6 +255,7 @@ inline std::optional<State> Cluster::after(const State& state, const Move& move)
     }
   }
   tidy(*next);
+  if (setup_.quick) deliver_quick_ones(*next);
   const bool is_same = next->chief == state.chief && next->servers == state.servers && next->disk == state.disk &&
                        next->left == state.left && next->processes == state.processes && next->net == state.net;
   return is_same ? std::nullopt : next;
@@ -289,7 +313,7 @@ inline bool Cluster::is_finished(const State& state) const {
   }
   for (std::size_t at = 0; at < static_cast<std::size_t>(setup_.servers); ++at) {
     const ServerNode& node = servers_[state.servers[at]];
-    if (node.machine.position() != chief.machine.position() || node.frozen) return false;
+    if (node.machine.position() != chief.machine.position()) return false;
   }
   for (const uint32_t number : state.processes) {
     const ProcessNode& process = processes_[number];

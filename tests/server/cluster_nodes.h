@@ -12,6 +12,7 @@
 
 #include "lockstep/server/chief_collect-inl.h"
 #include "lockstep/server/chief_machine-inl.h"
+#include "lockstep/server/chief_tasks-inl.h"
 #include "lockstep/server/server_machine-inl.h"
 #include "lockstep/server/worker_machine-inl.h"
 #include "tests/server/broken_rules.h"
