@@ -2,6 +2,7 @@
 // all servers or on none. Each broken form of the protocol is found.
 #include <gtest/gtest.h>
 
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,8 @@ struct Case {
   Setup setup;
   Form form = Form::kRight;
 };
+
+void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
 
 std::string name_of(const ::testing::TestParamInfo<Case>& info) { return info.param.name; }
 
@@ -80,9 +83,9 @@ INSTANTIATE_TEST_SUITE_P(
 using DrawnOrders = ProtocolSearchTest;
 
 TEST_P(DrawnOrders, KeepAllPromises) {
-  const Found found = walk(GetParam().setup, 600, 1);
+  const Found found = walk(GetParam().setup, 1000, 1);
   EXPECT_EQ(found.wrong, "") << found.text();
-  EXPECT_EQ(found.ends, 600u);
+  EXPECT_EQ(found.ends, 1000u);
 }
 
 constexpr Setup kSixSteps = {.steps = 6,
@@ -113,6 +116,36 @@ INSTANTIATE_TEST_SUITE_P(SixSteps, DrawnOrders,
                                          Case{"StalenessTwoAndTwoAtATime", six_steps(2, true, 1, 2)},
                                          Case{"Rounds", six_steps(0, true, 1)}),
                          name_of);
+
+using BrokenFormInDrawnOrders = ProtocolSearchTest;
+
+TEST_P(BrokenFormInDrawnOrders, IsFound) {
+  const Found found = walk(GetParam().setup, 1000, 1);
+  EXPECT_NE(found.wrong, "") << found.text();
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    SixSteps, BrokenFormInDrawnOrders,
+    ::testing::Values(Case{"HeldOnceByStep", six_steps({}, false, 1), Form::kHeldOnceByStep},
+                      Case{"AnyAttemptIsTaken", six_steps({}, false, 1), Form::kAnyAttemptIsTaken},
+                      Case{"DoneAfterTheFirstAnswer", six_steps({}, false, 1), Form::kDoneAfterTheFirstAnswer},
+                      Case{"EntriesWithoutNumbers", six_steps({}, false, 1), Form::kEntriesWithoutNumbers},
+                      Case{"PushesAddUp", six_steps({}, false, 1), Form::kPushesAddUp},
+                      Case{"LatePushIsHeld", six_steps({}, false, 1), Form::kLatePushIsHeld},
+                      Case{"LatePushIsNotAnswered", six_steps({}, false, 1), Form::kLatePushIsNotAnswered},
+                      Case{"NoEpochs", six_steps({}, false, 0), Form::kNoEpochs},
+                      Case{"EachServerSavesWhenItLikes", six_steps({}, false, 0), Form::kEachServerSavesWhenItLikes},
+                      Case{"TheChiefSavesLast", six_steps({}, false, 0), Form::kTheChiefSavesLast},
+                      Case{"ACheckpointIsOneNumber", six_steps({}, false, 0), Form::kACheckpointIsOneNumber},
+                      Case{"NoClaim", six_steps({}, false, 0), Form::kNoClaim},
+                      Case{"PullsNameNoPosition", six_steps(1, true, 0), Form::kPullsNameNoPosition},
+                      Case{"PullsDoNotFollowOwnSteps", six_steps(2, true, 0, 2), Form::kPullsDoNotFollowOwnSteps},
+                      Case{"ServersAnswerAtOnce", six_steps(1, true, 0), Form::kServersAnswerAtOnce},
+                      Case{"TheBoundIsNotWaitedFor", six_steps(1, true, 0), Form::kTheBoundIsNotWaitedFor},
+                      Case{"ARoundBeforeItsNorm", six_steps(0, false, 0), Form::kARoundBeforeItsNorm},
+                      Case{"AppliedWhenPushed", six_steps({}, false, 0), Form::kAppliedWhenPushed},
+                      Case{"WorkersCommit", six_steps({}, false, 0), Form::kWorkersCommit}),
+    name_of);
 
 using BrokenForm = ProtocolSearchTest;
 
