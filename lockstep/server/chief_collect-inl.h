@@ -79,11 +79,8 @@ void BasicChiefMachine<Rules>::count_round(int64_t round, const std::vector<int6
 
 template <class Rules>
 void BasicChiefMachine<Rules>::log_round(int64_t round, double coefficient, bool apply, const Payload& rates) {
-  seen_by_all_ = log_.append({.kind = LogEntry::Kind::kRound,
-                              .apply = apply,
-                              .number = round,
-                              .coefficient = coefficient,
-                              .payload = rates});
+  seen_by_all_ = log_.append(
+      {.kind = LogEntry::Kind::kRound, .apply = apply, .number = round, .coefficient = coefficient, .payload = rates});
 }
 
 /// Changes for which all steps before are decided.
@@ -102,9 +99,7 @@ template <class Rules>
 std::optional<int64_t> BasicChiefMachine<Rules>::next_to_give() {
   if (log_.most_behind() > options_.most_behind) return std::nullopt;
   next_to_give_ = std::max(next_to_give_, steps_.floor());
-  const auto waits = [&](int64_t step) {
-    return steps_[step].state == StepState::kWaiting && steps_[step].unmet == 0;
-  };
+  const auto waits = [&](int64_t step) { return steps_[step].state == StepState::kWaiting && steps_[step].unmet == 0; };
   while (next_to_give_ < steps_.end() && !waits(next_to_give_) && steps_[next_to_give_].state != StepState::kFree) {
     ++next_to_give_;
   }

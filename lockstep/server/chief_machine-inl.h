@@ -1,5 +1,5 @@
-// The functions of BasicChiefMachine, for instances with any rules: the program's calls, and how steps are decided. What
-// comes from tasks is in chief_tasks-inl.h, and collect() in chief_collect-inl.h.
+// The functions of BasicChiefMachine, for instances with any rules: the program's calls, and how steps are decided.
+// What comes from tasks is in chief_tasks-inl.h, and collect() in chief_collect-inl.h.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +21,9 @@ BasicChiefMachine<Rules>::BasicChiefMachine(const ChiefOptions& options, uint64_
       workers_(static_cast<std::size_t>(options.workers)) {
   const std::set<int64_t> decided = decided_above(restored);
   const int64_t end = decided.empty() ? restored.floor : *decided.rbegin() + 1;
-  const int64_t highest = restored.counted_above.empty() ? -1 : *std::max_element(restored.counted_above.begin(),
-                                                                                  restored.counted_above.end());
+  const int64_t highest = restored.counted_above.empty()
+                              ? -1
+                              : *std::max_element(restored.counted_above.begin(), restored.counted_above.end());
   for (int64_t step = restored.floor; step < end; ++step) {
     steps_.make(step);
     if (!Rules::is_left_out(decided.contains(step), step, highest)) steps_.decide(step, StepState::kCounted);
@@ -177,7 +178,8 @@ void BasicChiefMachine<Rules>::close_unlogged(int64_t first, ClosedBecause why, 
       again_.erase(step);
     }
     // Without a result, which a part of a round has already.
-    if (record.state != StepState::kReady) steps.insert(steps.end(), record.dependents.begin(), record.dependents.end());
+    if (record.state != StepState::kReady)
+      steps.insert(steps.end(), record.dependents.begin(), record.dependents.end());
     out.events.emplace_back(StepClosed{.step = step,
                                        .why = at == 0 ? why : ClosedBecause::kCancelled,
                                        .error = at == 0 ? error : nullptr,

@@ -22,8 +22,8 @@ struct ChiefOptions {
   std::optional<int64_t> staleness = {};
   /// In rounds: servers send squares of each round's sum, from which decide_round() has the coefficient.
   bool squares = false;
-  uint32_t attempts = 3;  // how often a step is given again
-  uint32_t window = 2;    // steps that a worker has at a time, the one at hand included
+  uint32_t attempts = 3;        // how often a step is given again
+  uint32_t window = 2;          // steps that a worker has at a time, the one at hand included
   uint64_t most_behind = 4096;  // entries that a server may lack before no more steps are given
   uint64_t most_queued = 1'000'000;
   uint64_t most_argument_bytes = uint64_t{64} << 20;
@@ -55,10 +55,10 @@ struct StepRequest {
 
 /// Why a step never counts.
 enum class ClosedBecause : uint8_t {
-  kFailed,       // its function threw, or a server refused its push; the payload is the error
-  kLostTooOften, // all of its workers were lost or took too long
-  kCancelled,    // by cancel(), or because of another step's error, or because a step before it has no result
-  kStreamEnded,  // no worker has data for it
+  kFailed,        // its function threw, or a server refused its push; the payload is the error
+  kLostTooOften,  // all of its workers were lost or took too long
+  kCancelled,     // by cancel(), or because of another step's error, or because a step before it has no result
+  kStreamEnded,   // no worker has data for it
 };
 
 /// The step counts; its result is the report's payload.
@@ -67,8 +67,8 @@ struct StepCounted {
   int32_t worker = 0;
   Payload result = {};
 };
-/// The step never counts. At most one event of kFailed or kLostTooOften comes until all other steps are closed too: that
-/// is the first error.
+/// The step never counts. At most one event of kFailed or kLostTooOften comes until all other steps are closed too:
+/// that is the first error.
 struct StepClosed {
   int64_t step = 0;
   ClosedBecause why = ClosedBecause::kCancelled;
@@ -177,7 +177,7 @@ class BasicChiefMachine {
     std::vector<Running> running = {};
     WorkerCount count = WorkerCount();
     Position joined_at = 0;
-    bool was_passed = false;  // others did not wait for its count
+    bool was_passed = false;        // others did not wait for its count
     std::set<uint32_t> ended = {};  // kinds of steps for which it has no more data
     auto operator<=>(const Worker&) const = default;
 
@@ -246,8 +246,8 @@ class BasicChiefMachine {
   uint64_t epoch_;
   int64_t counted_;
   StepTable steps_;
-  int64_t next_;          // from here on numbers are looked for that schedule() may take
-  int64_t next_to_give_;  // from here on numbers were never given
+  int64_t next_;             // from here on numbers are looked for that schedule() may take
+  int64_t next_to_give_;     // from here on numbers were never given
   std::set<int64_t> again_;  // below next_to_give_: to be given, or given again
   int64_t queued_ = 0;
   uint64_t queued_bytes_ = 0;

@@ -149,8 +149,7 @@ template <class Rules>
 void BasicChiefMachine<Rules>::note_reports(WorkerId id, ChiefOutput& out) {
   Worker& one = worker(id.worker);
   one.noted = one.reports;
-  out.to_workers.push_back(
-      {.worker = id, .message = ReportsNoted{.epoch = epoch_, .to = id, .reports = one.reports}});
+  out.to_workers.push_back({.worker = id, .message = ReportsNoted{.epoch = epoch_, .to = id, .reports = one.reports}});
 }
 
 template <class Rules>
@@ -191,9 +190,7 @@ void BasicChiefMachine<Rules>::decide(const StepReport& report, ChiefOutput& out
       close(step, ClosedBecause::kFailed, report.payload, out);
       cancel(out);
       return;
-    case StepOutcome::kStreamEnded:
-      close(step, ClosedBecause::kStreamEnded, report.payload, out);
-      return;
+    case StepOutcome::kStreamEnded: close(step, ClosedBecause::kStreamEnded, report.payload, out); return;
     case StepOutcome::kTooLate:
     case StepOutcome::kWithdrawn:
       give_again({step}, out);  // no order of messages leads here: only a decided or an abandoned step ends so

@@ -1,5 +1,5 @@
-// What the chief, the workers and the servers of a parameter-server run tell each other: plain structs. What is in their
-// payloads is the business of those who make and use them.
+// What the chief, the workers and the servers of a parameter-server run tell each other: plain structs. What is in
+// their payloads is the business of those who make and use them.
 //
 // How a runtime drives the three machines, whether its tasks are threads or processes:
 // - A machine belongs to one thread at a time. No call of it waits, reads a clock or starts anything. A call appends
@@ -10,9 +10,9 @@
 // - The chief's loop handles everything that is there, and then calls ChiefMachine::collect() once. Only that gives
 //   steps and sends entries of the log, so that both travel in batches. It calls worker_joined() when a worker is
 //   connected, worker_lost() when the worker's connection or process has ended, and step_overdue() by its clock.
-//   `schedule` of the program waits while has_room() is false; `join` first calls complete_round(), and then waits until
-//   settled() has passed the last step that was scheduled. The death of a server ends the run: the machines of the next
-//   epoch begin with the ChiefCut and the servers' files of the last checkpoint that is whole.
+//   `schedule` of the program waits while has_room() is false; `join` first calls complete_round(), and then waits
+//   until settled() has passed the last step that was scheduled. The death of a server ends the run: the machines of
+//   the next epoch begin with the ChiefCut and the servers' files of the last checkpoint that is whole.
 // - A server's loop receives all messages that are there, so that pulls are answered first, and then reads one entry
 //   with ServerMachine::read_entry() while has_entries(). Now and then (about once in a millisecond) it sends report().
 //   A ServerStore has the values. The machine calls it on the loop's thread, and never opens a payload. When what
@@ -37,8 +37,8 @@ namespace lockstep::internal::inline server {
 /// changes what is in it. Two are equal if they are the same object.
 using Payload = std::shared_ptr<const void>;
 
-/// How many entries of the log come before a place in it. A server "at position p" has read the first p entries. Counting
-/// goes on from epoch to epoch: a restore begins at the position of the checkpoint's cut.
+/// How many entries of the log come before a place in it. A server "at position p" has read the first p entries.
+/// Counting goes on from epoch to epoch: a restore begins at the position of the checkpoint's cut.
 using Position = uint64_t;
 
 /// One attempt at one scheduled step. Steps have the numbers by which programs know them; attempts of a step count
@@ -244,8 +244,7 @@ struct CutSaved {
 
 using ChiefMessage = std::variant<StepReport, ServerRead, RoundSquares, CutSaved>;
 using ServerMessage = std::variant<PullRequest, PushRequest, LogEntries>;
-using WorkerMessage =
-    std::variant<GiveStep, WithdrawStep, ReportsNoted, WorkerReplaced, PulledValues, PushAnswer>;
+using WorkerMessage = std::variant<GiveStep, WithdrawStep, ReportsNoted, WorkerReplaced, PulledValues, PushAnswer>;
 
 struct ToServer {
   int32_t server = 0;

@@ -13,7 +13,8 @@ namespace lockstep::internal::inline server {
 struct ProtocolRules {
   // All machines.
 
-  /// A message is of this run since its last restore. What was sent before a restore says nothing about the state after.
+  /// A message is of this run since its last restore. What was sent before a restore says nothing about the state
+  /// after.
   static bool is_of_epoch(uint64_t own, uint64_t of_message) { return own == of_message; }
 
   // The server.
@@ -54,8 +55,8 @@ struct ProtocolRules {
   static bool is_left_out(bool is_decided_in_cut, int64_t /*step*/, int64_t /*highest_that_counts*/) {
     return !is_decided_in_cut;
   }
-  /// A checkpoint is completed only by the run that holds the folder's claim. A chief that slept for an hour holds it no
-  /// more.
+  /// A checkpoint is completed only by the run that holds the folder's claim. A chief that slept for an hour holds it
+  /// no more.
   static bool may_complete_checkpoint(uint64_t claimed_by_epoch, uint64_t own_epoch) {
     return claimed_by_epoch == own_epoch;
   }

@@ -103,9 +103,7 @@ void BasicServerMachine<Rules>::read_entry(ServerStore& store, ServerOutput& out
       decide(entry.number, store);
       break;
     }
-    case Kind::kClose:
-      decide(entry.number, store);
-      break;
+    case Kind::kClose: decide(entry.number, store); break;
     case Kind::kPart:
       parts_.push_back(take({.step = entry.number, .attempt = entry.attempt}));
       decide(entry.number, store);
@@ -120,16 +118,12 @@ void BasicServerMachine<Rules>::read_entry(ServerStore& store, ServerOutput& out
       parts_.clear();
       squares_.reset();
       break;
-    case Kind::kChange:
-      store.change(entry);
-      break;
+    case Kind::kChange: store.change(entry); break;
     case Kind::kCut:
       saved_.reset();
       store.freeze(entry);
       break;
-    case Kind::kRelease:
-      store.release(entry);
-      break;
+    case Kind::kRelease: store.release(entry); break;
   }
   move_floor(store);
   answer_waiting(store, out);

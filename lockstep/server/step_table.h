@@ -25,8 +25,8 @@ struct StepRecord {
   uint32_t kind = 0;
   uint32_t gives = 0;  // how often it was given; the last attempt is this less 1
   WorkerId owner = {};
-  uint32_t unmet = 0;          // steps before it that have no result yet
-  Position position = 0;       // that its pulls have to see, for what was scheduled before it
+  uint32_t unmet = 0;     // steps before it that have no result yet
+  Position position = 0;  // that its pulls have to see, for what was scheduled before it
   uint64_t argument_bytes = 0;
   Payload arguments = {};
   Payload rates = {};

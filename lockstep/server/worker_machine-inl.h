@@ -32,8 +32,8 @@ void BasicWorkerMachine<Rules>::on(const GiveStep& give, WorkerOutput& out) {
 
 template <class Rules>
 void BasicWorkerMachine<Rules>::on(const WithdrawStep& withdraw, WorkerOutput& out) {
-  const auto it = std::find_if(waiting_.begin(), waiting_.end(),
-                               [&](const GiveStep& give) { return give.step == withdraw.step; });
+  const auto it =
+      std::find_if(waiting_.begin(), waiting_.end(), [&](const GiveStep& give) { return give.step == withdraw.step; });
   if (it == waiting_.end()) return;
   waiting_.erase(it);
   report({.step = withdraw.step, .outcome = StepOutcome::kWithdrawn}, out);
@@ -139,10 +139,8 @@ PullRequest BasicWorkerMachine<Rules>::pull_request(uint32_t number) const {
 
 template <class Rules>
 PushRequest BasicWorkerMachine<Rules>::push_request(int32_t server) const {
-  return {.epoch = epoch_,
-          .from = id_,
-          .step = at_hand_->step,
-          .push = at_hand_->pushes[static_cast<std::size_t>(server)]};
+  return {
+      .epoch = epoch_, .from = id_, .step = at_hand_->step, .push = at_hand_->pushes[static_cast<std::size_t>(server)]};
 }
 
 template <class Rules>

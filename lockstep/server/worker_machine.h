@@ -69,9 +69,7 @@ class BasicWorkerMachine {
   WorkerId id() const { return id_; }
   bool is_replaced() const { return is_replaced_; }
   /// The step that is at hand, from StepBegins until its report.
-  std::optional<StepAttempt> at_hand() const {
-    return at_hand_ ? std::optional(at_hand_->step) : std::nullopt;
-  }
+  std::optional<StepAttempt> at_hand() const { return at_hand_ ? std::optional(at_hand_->step) : std::nullopt; }
 
   auto operator<=>(const BasicWorkerMachine&) const = default;
 

@@ -93,7 +93,8 @@ class ChiefBench {
   std::string log_text() const {
     std::string text;
     for (const LogEntry& entry : log) {
-      static constexpr const char* names[] = {"commit", "close", "part", "squares", "round", "change", "cut", "release"};
+      static constexpr const char* names[] = {"commit", "close",  "part", "squares",
+                                              "round",  "change", "cut",  "release"};
       text += (text.empty() ? "" : ", ") + std::string(names[static_cast<std::size_t>(entry.kind)]);
       if (entry.kind == LogEntry::Kind::kChange) continue;
       text += " " + std::to_string(entry.number);

@@ -15,9 +15,7 @@ namespace {
 using Steps = std::vector<int64_t>;
 using Attempts = std::vector<StepAttempt>;
 
-Payload thing() {
-  return std::make_shared<int>();
-}
+Payload thing() { return std::make_shared<int>(); }
 
 TEST(ChiefMachineTest, GivesEachWorkerAsManyStepsAsItsWindowHas) {
   ChiefBench bench({.workers = 2, .window = 2});
@@ -61,7 +59,8 @@ TEST(ChiefMachineTest, TakesNoReportOfAWorkerThatWasGivenUp) {
   bench.receive(late);
   EXPECT_TRUE(bench.counted.empty());
   ASSERT_EQ(bench.to_workers.size(), 1u);
-  EXPECT_EQ(bench.to_workers[0], (ToWorker{.worker = bench.id(0), .message = WorkerReplaced{.epoch = 1, .to = bench.id(0)}}));
+  EXPECT_EQ(bench.to_workers[0],
+            (ToWorker{.worker = bench.id(0), .message = WorkerReplaced{.epoch = 1, .to = bench.id(0)}}));
 }
 
 TEST(ChiefMachineTest, TakesEachReportOnceAndInOrder) {

@@ -68,7 +68,8 @@ inline void Cluster::observe(ChiefNode& chief, Position before, const ChiefOutpu
   using Kind = LogEntry::Kind;
   const uint64_t epoch = chief.machine.epoch();
   const auto decide = [&](int64_t step, bool counts, uint32_t attempt) {
-    const auto [it, is_first] = chief.fates.try_emplace(step, Fate{.epoch = epoch, .counts = counts, .attempt = attempt});
+    const auto [it, is_first] =
+        chief.fates.try_emplace(step, Fate{.epoch = epoch, .counts = counts, .attempt = attempt});
     if (!is_first && it->second != Fate{.epoch = epoch, .counts = counts, .attempt = attempt}) {
       throw Wrong{"step " + std::to_string(step) + " is decided twice"};
     }
@@ -157,8 +158,7 @@ inline Cluster::Result Cluster::process_input(uint32_t number, const WorkerMessa
   const auto push_and_end = [&] {
     std::vector<Payload> pushes;
     for (int32_t server = 0; server < setup_.servers; ++server) {
-      pushes.push_back(
-          payload_of(Pushed{.epoch = node.epoch, .step = *node.machine.at_hand(), .server = server}));
+      pushes.push_back(payload_of(Pushed{.epoch = node.epoch, .step = *node.machine.at_hand(), .server = server}));
     }
     node.machine.push(std::move(pushes), out);
     node.machine.finish({.outcome = std::exchange(node.fails, false) ? StepOutcome::kFailed : StepOutcome::kDone}, out);

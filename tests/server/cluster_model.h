@@ -1,5 +1,6 @@
-// A whole cluster as a value, everything that can happen to it next, and what must hold: for searches over all orders of
-// events. The network keeps what was sent, so that each message may arrive at any time, any number of times, or never.
+// A whole cluster as a value, everything that can happen to it next, and what must hold: for searches over all orders
+// of events. The network keeps what was sent, so that each message may arrive at any time, any number of times, or
+// never.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +29,8 @@ struct Setup {
   bool repeats_pulls = false;  // pulls come again too
   bool keeps_old = false;      // messages and processes of earlier epochs are not forgotten
   bool reads = false;          // servers report how far they have read
-  bool slow_notices = false;   // a death may be noticed later; otherwise a worker that is not heard stands for a dead one
+  bool slow_notices =
+      false;  // a death may be noticed later; otherwise a worker that is not heard stands for a dead one
   // Messages to workers, and of servers that they have saved, arrive at once. Nothing is lost by that: what a worker
   // sends upon them may still be late, and what the chief is told of a cut changes nothing but that cut.
   bool quick = false;
@@ -103,9 +105,9 @@ class Cluster {
   /// What is asked of a message often.
   struct About {
     uint64_t epoch = 0;
-    int32_t server = -1;                   // to which it goes
+    int32_t server = -1;  // to which it goes
     bool to_worker = false;
-    std::optional<WorkerId> worker = {};   // who sent it or gets it
+    std::optional<WorkerId> worker = {};      // who sent it or gets it
     std::optional<StepAttempt> answers = {};  // to a worker: of no use once that step is not at hand
     bool is_pull = false;
     bool is_done = false;
@@ -257,11 +259,11 @@ inline void Cluster::begin_epoch(State& state, uint64_t epoch, const Checkpoint&
   observe(chief, before, out, nullptr, result);
   for (int32_t server = 0; server < setup_.servers; ++server) {
     const auto at = static_cast<std::size_t>(server);
-    state.servers[at] = servers_.number_of(
-        {.machine = BasicServerMachine<BrokenRules>(epoch, server, from.chief.position, from.chief.floor,
-                                                    decided_above(from.chief)),
-         .server = server,
-         .applied = from.applied[at]});
+    state.servers[at] =
+        servers_.number_of({.machine = BasicServerMachine<BrokenRules>(epoch, server, from.chief.position,
+                                                                       from.chief.floor, decided_above(from.chief)),
+                            .server = server,
+                            .applied = from.applied[at]});
   }
   state.chief = chiefs_.number_of(chief);
   for (const auto& [id, count] : chief.counts) add_process(state, id, epoch);
@@ -271,8 +273,8 @@ inline void Cluster::begin_epoch(State& state, uint64_t epoch, const Checkpoint&
 }
 
 inline void Cluster::add_process(State& state, WorkerId id, uint64_t epoch) {
-  state.processes.push_back(processes_.number_of(
-      {.machine = BasicWorkerMachine<BrokenRules>(epoch, id, setup_.servers), .epoch = epoch}));
+  state.processes.push_back(
+      processes_.number_of({.machine = BasicWorkerMachine<BrokenRules>(epoch, id, setup_.servers), .epoch = epoch}));
 }
 
 }  // namespace lockstep::internal::server

@@ -91,7 +91,8 @@ inline std::optional<State> Cluster::deliver(const State& state, uint32_t number
     const uint32_t node = state.processes[*place];
     auto it = process_results_.find(key(node));
     if (it == process_results_.end()) {
-      it = process_results_.emplace(key(node), process_input(node, std::get<ToWorker>(messages_[number]).message)).first;
+      it =
+          process_results_.emplace(key(node), process_input(node, std::get<ToWorker>(messages_[number]).message)).first;
     }
     if (!changes(node, it->second)) return std::nullopt;
     next = state;
@@ -145,10 +146,10 @@ inline std::optional<State> Cluster::after(const State& state, const Move& move)
   const auto process = [&](uint32_t place) { return processes_[state.processes[place]]; };
   const auto lose = [&](WorkerId id) {
     take(*next, chief_input(state.chief, [&](ChiefNode& chief, ChiefOutput& out) {
-           chief.machine.worker_lost(id, out);
-           chief.counts.erase(id);
-           return no_report;
-         }));
+      chief.machine.worker_lost(id, out);
+      chief.counts.erase(id);
+      return no_report;
+    }));
   };
   switch (move.kind) {
     case Kind::kDeliver:
@@ -166,19 +167,17 @@ inline std::optional<State> Cluster::after(const State& state, const Move& move)
       --next->left[0];
       lose(process(move.what).machine.id());
       break;
-    case Kind::kNotice:
-      lose(process(move.what).machine.id());
-      break;
+    case Kind::kNotice: lose(process(move.what).machine.id()); break;
     case Kind::kJoin: {
       WorkerId id{.worker = static_cast<int32_t>(move.what)};
       take(*next, chief_input(state.chief, [&](ChiefNode& chief, ChiefOutput& out) {
-             // Who joins begins at the lowest count of those alive.
-             int64_t lowest = chief.counts.empty() ? 0 : chief.counts.begin()->second;
-             for (const auto& [other, count] : chief.counts) lowest = std::min(lowest, count);
-             id.incarnation = chief.machine.worker_joined(id.worker, out);
-             chief.counts[id] = lowest;
-             return no_report;
-           }));
+        // Who joins begins at the lowest count of those alive.
+        int64_t lowest = chief.counts.empty() ? 0 : chief.counts.begin()->second;
+        for (const auto& [other, count] : chief.counts) lowest = std::min(lowest, count);
+        id.incarnation = chief.machine.worker_joined(id.worker, out);
+        chief.counts[id] = lowest;
+        return no_report;
+      }));
       add_process(*next, id, chiefs_[state.chief].machine.epoch());
       break;
     }
@@ -192,9 +191,9 @@ inline std::optional<State> Cluster::after(const State& state, const Move& move)
     case Kind::kCut:
       --next->left[2];
       take(*next, chief_input(state.chief, [&](ChiefNode& chief, ChiefOutput&) {
-             chief.machine.begin_cut(++chief.cuts);
-             return no_report;
-           }));
+        chief.machine.begin_cut(++chief.cuts);
+        return no_report;
+      }));
       break;
     case Kind::kSave:
     case Kind::kRead: {
@@ -225,9 +224,9 @@ inline std::optional<State> Cluster::after(const State& state, const Move& move)
     case Kind::kCancel:
       --next->left[3];
       take(*next, chief_input(state.chief, [&](ChiefNode& chief, ChiefOutput& out) {
-             chief.machine.cancel(out);
-             return no_report;
-           }));
+        chief.machine.cancel(out);
+        return no_report;
+      }));
       break;
     case Kind::kRestart: {
       --next->left[1];
@@ -247,8 +246,7 @@ inline std::optional<State> Cluster::after(const State& state, const Move& move)
       if (std::any_of(node.applied.begin(), node.applied.end(), is_it)) return std::nullopt;
       const LogEntry commit{.attempt = report.step.attempt, .number = report.step.step};
       const Result result = server_input(
-          state.servers[at],
-          LogEntries{.epoch = report.epoch, .first = node.machine.position(), .entries = {commit}});
+          state.servers[at], LogEntries{.epoch = report.epoch, .first = node.machine.position(), .entries = {commit}});
       next->servers[at] = result.node;
       put(*next, result.messages);
       break;
@@ -336,8 +334,9 @@ inline void Cluster::check_end(const State& state) const {
 }
 
 inline std::string Cluster::describe(const State& state, const Move& move) const {
-  static constexpr std::array names{"deliver", "crash", "suspect", "notice",       "join",   "will fail", "cut",
-                                    "save",    "manifest", "old manifest", "cancel", "restart", "read", "worker commits"};
+  static constexpr std::array names{"deliver",   "crash",   "suspect", "notice",        "join",
+                                    "will fail", "cut",     "save",    "manifest",      "old manifest",
+                                    "cancel",    "restart", "read",    "worker commits"};
   std::string text = names[static_cast<std::size_t>(move.kind)];
   const auto of = [](StepAttempt step) { return std::to_string(step.step) + "." + std::to_string(step.attempt); };
   const auto who = [](WorkerId id) { return std::to_string(id.worker) + "#" + std::to_string(id.incarnation); };

@@ -123,7 +123,7 @@ struct ProcessNode {
   BasicWorkerMachine<BrokenRules> machine;
   uint64_t epoch = 0;
   bool has_crashed = false;
-  int arrived = 0;  // answers to pulls
+  int arrived = 0;     // answers to pulls
   bool fails = false;  // the step at hand will throw when it has pushed
   auto operator<=>(const ProcessNode&) const = default;
 };
@@ -141,7 +141,7 @@ struct ChiefNode {
   BasicChiefMachine<BrokenRules> machine;
   std::map<int64_t, Fate> fates = {};
   std::map<int64_t, std::pair<uint32_t, WorkerId>> given = {};  // the last attempt of this epoch, and to whom
-  std::vector<StepAttempt> parts = {};                         // of the round that is being decided
+  std::vector<StepAttempt> parts = {};                          // of the round that is being decided
   // Where the staleness is bounded: how many steps of a worker count, and where they do.
   struct Commit {
     WorkerId worker = {};

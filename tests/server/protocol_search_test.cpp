@@ -1,5 +1,5 @@
-// Every order of events in small clusters of the real machines, and drawn ones in larger clusters: a step counts once, on
-// all servers or on none. Each broken form of the protocol is found.
+// Every order of events in small clusters of the real machines, and drawn ones in larger clusters: a step counts once,
+// on all servers or on none. Each broken form of the protocol is found.
 #include <gtest/gtest.h>
 
 #include <ostream>
@@ -43,12 +43,12 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"ADeath", {.slow_notices = true, .deaths = 1}},
         Case{"ADeathAndAFailure", {.steps = 2, .deaths = 1, .failures = 1}},
         Case{"OneStepWithAll", {.steps = 1, .slow_notices = true, .deaths = 1, .crashes = 1, .cuts = 1}},
-        Case{"WhatIsOldLivesOn",
-             {.steps = 1, .keeps_old = true, .slow_notices = true, .quick = true, .deaths = 1, .crashes = 1, .cuts = 1}},
+        Case{
+            "WhatIsOldLivesOn",
+            {.steps = 1, .keeps_old = true, .slow_notices = true, .quick = true, .deaths = 1, .crashes = 1, .cuts = 1}},
         Case{"ADeathACutAndACancel", {.quick = true, .deaths = 1, .cuts = 1, .cancels = 1}},
         Case{"ADeathACutAndACrash", {.quick = true, .deaths = 1, .crashes = 1, .cuts = 1}},
-        Case{"TwoDeaths", {.quick = true, .deaths = 2}},
-        Case{"ThreeSteps", {.steps = 3, .quick = true, .deaths = 1}},
+        Case{"TwoDeaths", {.quick = true, .deaths = 2}}, Case{"ThreeSteps", {.steps = 3, .quick = true, .deaths = 1}},
         Case{"ThreeServers", {.servers = 3, .quick = true, .deaths = 1}},
         Case{"AStepBesideTheOneAtHand", {.window = 2, .deaths = 1}},
         Case{"ServersReport", {.reads = true, .quick = true, .deaths = 1}},
@@ -56,8 +56,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"StalenessOne", {.steps = 5, .staleness = 1, .pulls = true, .quick = true}},
         Case{"StalenessOneWithTwoAtATime", {.steps = 4, .staleness = 1, .window = 2, .pulls = true, .quick = true}},
         Case{"StalenessOneAndADeath", {.steps = 2, .staleness = 1, .pulls = true, .deaths = 1}},
-        Case{"Rounds",
-             {.steps = 4, .staleness = 0, .squares = true, .pulls = true, .quick = true, .deaths = 1}},
+        Case{"Rounds", {.steps = 4, .staleness = 0, .squares = true, .pulls = true, .quick = true, .deaths = 1}},
         Case{"RoundsOfWhichTheLastIsNotFull", {.steps = 3, .staleness = 0, .quick = true, .deaths = 1}},
         Case{"RoundsAndACancel",
              {.steps = 4, .staleness = 0, .squares = true, .quick = true, .cuts = 1, .cancels = 1}}),
@@ -66,18 +65,18 @@ INSTANTIATE_TEST_SUITE_P(
 /// More of all, for a machine that has minutes and 10 GB: --gtest_also_run_disabled_tests.
 INSTANTIATE_TEST_SUITE_P(
     DISABLED_LargeClusters, EveryOrder,
-    ::testing::Values(
-        Case{"ThreeStepsADeathAndACut", {.steps = 3, .quick = true, .deaths = 1, .cuts = 1}},
-        Case{"TwoDeathsAndACut", {.quick = true, .deaths = 2, .cuts = 1}},
-        Case{"ThreeServersADeathAndACut", {.servers = 3, .quick = true, .deaths = 1, .cuts = 1}},
-        Case{"AllAtOnce", {.quick = true, .deaths = 1, .crashes = 1, .cuts = 1, .cancels = 1}},
-        Case{"ADeathAndACancel", {.slow_notices = true, .deaths = 1, .cancels = 1}},
-        Case{"ADeathAndACut", {.slow_notices = true, .deaths = 1, .cuts = 1}},
-        Case{"WhatIsOldLivesOn",
-             {.steps = 1, .keeps_old = true, .slow_notices = true, .deaths = 1, .crashes = 1, .cuts = 1}},
-        Case{"ThreeStepsTwoAtATime", {.steps = 3, .window = 2, .quick = true, .deaths = 1, .cancels = 1}},
-        Case{"StalenessOne", {.steps = 3, .staleness = 1, .pulls = true, .quick = true, .deaths = 1}},
-        Case{"RoundsADeathAndACut", {.steps = 4, .staleness = 0, .squares = true, .quick = true, .deaths = 1, .cuts = 1}}),
+    ::testing::Values(Case{"ThreeStepsADeathAndACut", {.steps = 3, .quick = true, .deaths = 1, .cuts = 1}},
+                      Case{"TwoDeathsAndACut", {.quick = true, .deaths = 2, .cuts = 1}},
+                      Case{"ThreeServersADeathAndACut", {.servers = 3, .quick = true, .deaths = 1, .cuts = 1}},
+                      Case{"AllAtOnce", {.quick = true, .deaths = 1, .crashes = 1, .cuts = 1, .cancels = 1}},
+                      Case{"ADeathAndACancel", {.slow_notices = true, .deaths = 1, .cancels = 1}},
+                      Case{"ADeathAndACut", {.slow_notices = true, .deaths = 1, .cuts = 1}},
+                      Case{"WhatIsOldLivesOn",
+                           {.steps = 1, .keeps_old = true, .slow_notices = true, .deaths = 1, .crashes = 1, .cuts = 1}},
+                      Case{"ThreeStepsTwoAtATime", {.steps = 3, .window = 2, .quick = true, .deaths = 1, .cancels = 1}},
+                      Case{"StalenessOne", {.steps = 3, .staleness = 1, .pulls = true, .quick = true, .deaths = 1}},
+                      Case{"RoundsADeathAndACut",
+                           {.steps = 4, .staleness = 0, .squares = true, .quick = true, .deaths = 1, .cuts = 1}}),
     name_of);
 
 using DrawnOrders = ProtocolSearchTest;
@@ -110,11 +109,11 @@ Setup six_steps(std::optional<int64_t> staleness, bool pulls, int cancels, uint3
 
 INSTANTIATE_TEST_SUITE_P(SixSteps, DrawnOrders,
                          ::testing::Values(Case{"Asynchronous", six_steps({}, true, 1)},
-                                         Case{"WithoutPulls", six_steps({}, false, 1)},
-                                         Case{"TwoAtATime", six_steps({}, true, 1, 2)},
-                                         Case{"StalenessOne", six_steps(1, true, 0)},
-                                         Case{"StalenessTwoAndTwoAtATime", six_steps(2, true, 1, 2)},
-                                         Case{"Rounds", six_steps(0, true, 1)}),
+                                           Case{"WithoutPulls", six_steps({}, false, 1)},
+                                           Case{"TwoAtATime", six_steps({}, true, 1, 2)},
+                                           Case{"StalenessOne", six_steps(1, true, 0)},
+                                           Case{"StalenessTwoAndTwoAtATime", six_steps(2, true, 1, 2)},
+                                           Case{"Rounds", six_steps(0, true, 1)}),
                          name_of);
 
 using BrokenFormInDrawnOrders = ProtocolSearchTest;
@@ -171,7 +170,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"TheChiefSavesLast", {.quick = true, .cuts = 1}, Form::kTheChiefSavesLast},
         Case{"ACheckpointIsOneNumber", {.quick = true, .crashes = 1, .cuts = 1}, Form::kACheckpointIsOneNumber},
         Case{"NoClaim", {.steps = 1, .quick = true, .crashes = 1, .cuts = 2}, Form::kNoClaim},
-        Case{"PullsNameNoPosition", {.steps = 3, .staleness = 1, .pulls = true, .quick = true}, Form::kPullsNameNoPosition},
+        Case{"PullsNameNoPosition",
+             {.steps = 3, .staleness = 1, .pulls = true, .quick = true},
+             Form::kPullsNameNoPosition},
         Case{"PullsNameNoPositionInRounds",
              {.steps = 4, .staleness = 0, .pulls = true, .quick = true},
              Form::kPullsNameNoPosition},

@@ -12,7 +12,7 @@
 namespace lockstep::internal::inline server {
 
 struct Found {
-  std::string wrong = {};  // empty: all promises hold
+  std::string wrong = {};              // empty: all promises hold
   std::vector<std::string> path = {};  // the shortest way to it, or a drawn one
   uint64_t states = 0;
   uint64_t moves = 0;

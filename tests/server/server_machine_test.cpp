@@ -179,8 +179,8 @@ TEST_F(ServerMachineTest, KeepsNothingOfWhatIsBelowTheFloor) {
   push(7);
   store.notes.clear();
   // Step 1 counted without a push; the floor holds only behind the entries that came with it.
-  server.receive(LogEntries{.epoch = 1, .entries = {entry(Kind::kCommit, 0), entry(Kind::kClose, 3)}, .floor = 3}, store,
-                 out);
+  server.receive(LogEntries{.epoch = 1, .entries = {entry(Kind::kCommit, 0), entry(Kind::kClose, 3)}, .floor = 3},
+                 store, out);
   EXPECT_EQ(push(1), kHeld);
   server.read_entry(store, out);
   EXPECT_EQ(push(1), kHeld);
@@ -236,9 +236,7 @@ TEST_F(ServerMachineTest, BeginsWhereARestoreBegins) {
   EXPECT_EQ(out.to_workers.size(), 1u);
 }
 
-TEST_F(ServerMachineTest, DoesNotCommitWhatItLacks) {
-  EXPECT_THROW(read(0, {entry(Kind::kCommit, 0)}), InternalError);
-}
+TEST_F(ServerMachineTest, DoesNotCommitWhatItLacks) { EXPECT_THROW(read(0, {entry(Kind::kCommit, 0)}), InternalError); }
 
 }  // namespace
 }  // namespace lockstep::internal::server

@@ -26,18 +26,14 @@ class WorkerMachineTest : public ::testing::Test {
   }
   void answer(int32_t server, int64_t step, PushVerdict verdict = PushVerdict::kHeld, Payload error = {}) {
     worker.receive(
-        PushAnswer{
-            .epoch = 1, .to = kId, .server = server, .step = {.step = step}, .verdict = verdict, .error = error},
+        PushAnswer{.epoch = 1, .to = kId, .server = server, .step = {.step = step}, .verdict = verdict, .error = error},
         out);
   }
   void values(int32_t server, int64_t step, uint32_t number, Position position) {
-    worker.receive(PulledValues{.epoch = 1,
-                                .to = kId,
-                                .server = server,
-                                .step = {.step = step},
-                                .number = number,
-                                .position = position},
-                   out);
+    worker.receive(
+        PulledValues{
+            .epoch = 1, .to = kId, .server = server, .step = {.step = step}, .number = number, .position = position},
+        out);
   }
   void push_and_return() {
     worker.push({{}, {}}, out);
