@@ -4,10 +4,10 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/server/chief_machine.h"
-#include "lockstep/server/server_machine.h"
-#include "lockstep/server/wire.h"
-#include "lockstep/server/worker_machine.h"
+#include "lockstep/server/protocol/chief_machine.h"
+#include "lockstep/server/protocol/server_machine.h"
+#include "lockstep/server/protocol/wire.h"
+#include "lockstep/server/protocol/worker_machine.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {

@@ -1,8 +1,8 @@
-#include "lockstep/server/chief_machine.h"
+#include "lockstep/server/protocol/chief_machine.h"
 
-#include "lockstep/server/chief_collect-inl.h"
-#include "lockstep/server/chief_machine-inl.h"
-#include "lockstep/server/chief_tasks-inl.h"
+#include "lockstep/server/protocol/chief_collect-inl.h"
+#include "lockstep/server/protocol/chief_machine-inl.h"
+#include "lockstep/server/protocol/chief_tasks-inl.h"
 
 namespace lockstep::internal::inline server {
 

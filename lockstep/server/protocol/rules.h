@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "lockstep/server/messages.h"
+#include "lockstep/server/protocol/messages.h"
 
 namespace lockstep::internal::inline server {
 

@@ -1,4 +1,4 @@
-#include "lockstep/server/wire.h"
+#include "lockstep/server/protocol/wire.h"
 
 #include <utility>
 #include <vector>

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
-#include "lockstep/server/server_machine.h"
+#include "lockstep/server/protocol/server_machine.h"
 
 namespace lockstep::internal::inline server {
 

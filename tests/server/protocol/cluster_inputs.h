@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/server/cluster_model.h"
+#include "tests/server/protocol/cluster_model.h"
 
 namespace lockstep::internal::inline server {
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/server/chief_machine.h"
+#include "lockstep/server/protocol/chief_machine.h"
 
 namespace lockstep::internal::inline server {
 

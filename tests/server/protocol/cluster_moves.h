@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
-#include "tests/server/cluster_inputs.h"
+#include "tests/server/protocol/cluster_inputs.h"
 
 namespace lockstep::internal::inline server {
 

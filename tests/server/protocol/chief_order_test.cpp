@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/server/chief_bench.h"
+#include "tests/server/protocol/chief_bench.h"
 
 namespace lockstep::internal::inline server {
 namespace {

@@ -6,7 +6,7 @@
 #include <deque>
 #include <utility>
 
-#include "lockstep/server/messages.h"
+#include "lockstep/server/protocol/messages.h"
 
 namespace lockstep::internal::inline server {
 

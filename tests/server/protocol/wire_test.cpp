@@ -1,5 +1,5 @@
 // Messages as bytes, and back.
-#include "lockstep/server/wire.h"
+#include "lockstep/server/protocol/wire.h"
 
 #include <gtest/gtest.h>
 

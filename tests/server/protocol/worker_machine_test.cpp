@@ -1,5 +1,5 @@
 // A worker's rules: which step is at hand, what is asked again, and what is reported.
-#include "lockstep/server/worker_machine.h"
+#include "lockstep/server/protocol/worker_machine.h"
 
 #include <gtest/gtest.h>
 

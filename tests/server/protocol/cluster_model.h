@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/server/cluster_nodes.h"
+#include "tests/server/protocol/cluster_nodes.h"
 
 namespace lockstep::internal::inline server {
 

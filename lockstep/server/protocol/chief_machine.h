@@ -6,16 +6,17 @@
 #include <set>
 #include <vector>
 
-#include "lockstep/server/entry_log.h"
-#include "lockstep/server/messages.h"
-#include "lockstep/server/rules.h"
-#include "lockstep/server/step_table.h"
-#include "lockstep/server/worker_count.h"
+#include "lockstep/server/protocol/entry_log.h"
+#include "lockstep/server/protocol/messages.h"
+#include "lockstep/server/protocol/rules.h"
+#include "lockstep/server/protocol/step_table.h"
+#include "lockstep/server/protocol/worker_count.h"
 
 namespace lockstep::internal::inline server {
 
 struct ChiefOptions {
   int32_t workers = 2;  // of the run, also while fewer are alive: W
+  /// 0: a chief that only deals out steps without pushes, as the parts of an evaluation.
   int32_t servers = 1;
   /// Without a value, steps begin as workers are free; k: a worker's c-th step sees at least the first c - k steps of
   /// each other worker, and all of its own; 0: steps are parts of rounds of W.
@@ -120,9 +121,12 @@ class BasicChiefMachine {
   void change(Payload payload, bool in_order);
   /// In rounds: the round that lacks steps will have no more; their numbers are closed. Otherwise nothing.
   void complete_round();
+  /// How many steps a worker has at a time from now on.
+  void set_window(uint32_t steps) { options_.window = steps; }
   /// Closes all steps that do not count. Who runs one goes on to its end, and gets a next step only then.
   void cancel(ChiefOutput& out);
-  /// False where the last one is not whole yet. The cut comes after all decisions so far.
+  /// False where the last one is not whole yet. The cut comes after all decisions so far. CutWhole follows when all
+  /// servers have called saved(): with their files for a checkpoint, or at once where the cut is to be read.
   bool begin_cut(int64_t cut);
   /// Servers need not keep the cut any longer.
   void end_cut(int64_t cut);

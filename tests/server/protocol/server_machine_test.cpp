@@ -1,5 +1,5 @@
 // A server's rules: what it holds, how it reads the log, and when it answers pulls.
-#include "lockstep/server/server_machine.h"
+#include "lockstep/server/protocol/server_machine.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-#include "lockstep/server/server_machine.h"
+#include "lockstep/server/protocol/server_machine.h"
 
-#include "lockstep/server/server_machine-inl.h"
+#include "lockstep/server/protocol/server_machine-inl.h"
 
 namespace lockstep::internal::inline server {
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "lockstep/server/chief_machine.h"
+#include "lockstep/server/protocol/chief_machine.h"
 
 namespace lockstep::internal::inline server {
 
@@ -193,7 +193,8 @@ void BasicChiefMachine<Rules>::decide(const StepReport& report, ChiefOutput& out
     case StepOutcome::kStreamEnded: close(step, ClosedBecause::kStreamEnded, report.payload, out); return;
     case StepOutcome::kTooLate:
     case StepOutcome::kWithdrawn:
-      give_again({step}, out);  // no order of messages leads here: only a decided or an abandoned step ends so
+      // Only steps that are decided or were given up end so, and their reports do not come here.
+      give_again({step}, out);
       return;
   }
 }

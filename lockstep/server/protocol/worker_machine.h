@@ -5,8 +5,8 @@
 #include <optional>
 #include <vector>
 
-#include "lockstep/server/messages.h"
-#include "lockstep/server/rules.h"
+#include "lockstep/server/protocol/messages.h"
+#include "lockstep/server/protocol/rules.h"
 
 namespace lockstep::internal::inline server {
 

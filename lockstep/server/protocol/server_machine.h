@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/server/messages.h"
-#include "lockstep/server/rules.h"
+#include "lockstep/server/protocol/messages.h"
+#include "lockstep/server/protocol/rules.h"
 
 namespace lockstep::internal::inline server {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "lockstep/server/rules.h"
+#include "lockstep/server/protocol/rules.h"
 
 namespace lockstep::internal::inline server {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/server/messages.h"
+#include "lockstep/server/protocol/messages.h"
 
 namespace lockstep::internal::inline server {
 

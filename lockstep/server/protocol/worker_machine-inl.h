@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "lockstep/server/worker_machine.h"
+#include "lockstep/server/protocol/worker_machine.h"
 
 namespace lockstep::internal::inline server {
 

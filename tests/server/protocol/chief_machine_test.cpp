@@ -1,5 +1,5 @@
 // The chief's rules: which steps are given, what closes them, which numbers they have, and what the log has of them.
-#include "lockstep/server/chief_machine.h"
+#include "lockstep/server/protocol/chief_machine.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/server/chief_bench.h"
+#include "tests/server/protocol/chief_bench.h"
 
 namespace lockstep::internal::inline server {
 namespace {
@@ -26,6 +26,25 @@ TEST(ChiefMachineTest, GivesEachWorkerAsManyStepsAsItsWindowHas) {
   EXPECT_EQ(bench.given(1), (Attempts{{.step = 3}, {.step = 4}}));
   EXPECT_EQ(bench.log_text(), "commit 1.0");
   EXPECT_EQ(bench.counted, Steps{1});
+}
+
+TEST(ChiefMachineTest, FillsAWindowThatBecomesLarger) {
+  ChiefBench bench({.workers = 1, .window = 1});
+  bench.schedule(4);
+  EXPECT_EQ(bench.given(0).size(), 1u);
+  bench.chief().set_window(3);
+  bench.collect();
+  EXPECT_EQ(bench.given(0).size(), 3u);
+}
+
+TEST(ChiefMachineTest, DealsOutStepsWhereThereAreNoServers) {
+  ChiefBench bench({.workers = 2, .servers = 0, .window = 1});
+  bench.schedule(3);
+  bench.report(1, StepOutcome::kDone, false);
+  bench.lose(0);
+  bench.report(1, StepOutcome::kDone, false);
+  bench.report(1, StepOutcome::kDone, false);
+  EXPECT_EQ(bench.counted, (Steps{1, 0, 2}));
 }
 
 TEST(ChiefMachineTest, GivesALostStepFirstToAnotherWorker) {

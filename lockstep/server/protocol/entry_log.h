@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/server/messages.h"
+#include "lockstep/server/protocol/messages.h"
 
 namespace lockstep::internal::inline server {
 

@@ -1,6 +1,6 @@
-#include "lockstep/server/worker_machine.h"
+#include "lockstep/server/protocol/worker_machine.h"
 
-#include "lockstep/server/worker_machine-inl.h"
+#include "lockstep/server/protocol/worker_machine-inl.h"
 
 namespace lockstep::internal::inline server {
 

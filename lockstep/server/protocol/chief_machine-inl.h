@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "lockstep/server/chief_machine.h"
+#include "lockstep/server/protocol/chief_machine.h"
 
 namespace lockstep::internal::inline server {
 

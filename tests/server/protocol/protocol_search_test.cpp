@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/server/search.h"
+#include "tests/server/protocol/search.h"
 
 namespace lockstep::internal::inline server {
 namespace {

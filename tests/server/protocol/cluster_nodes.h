@@ -10,12 +10,12 @@
 #include <tuple>
 #include <vector>
 
-#include "lockstep/server/chief_collect-inl.h"
-#include "lockstep/server/chief_machine-inl.h"
-#include "lockstep/server/chief_tasks-inl.h"
-#include "lockstep/server/server_machine-inl.h"
-#include "lockstep/server/worker_machine-inl.h"
-#include "tests/server/broken_rules.h"
+#include "lockstep/server/protocol/chief_collect-inl.h"
+#include "lockstep/server/protocol/chief_machine-inl.h"
+#include "lockstep/server/protocol/chief_tasks-inl.h"
+#include "lockstep/server/protocol/server_machine-inl.h"
+#include "lockstep/server/protocol/worker_machine-inl.h"
+#include "tests/server/protocol/broken_rules.h"
 
 namespace lockstep::internal::inline server {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
-#include "tests/server/cluster_moves.h"
+#include "tests/server/protocol/cluster_moves.h"
 
 namespace lockstep::internal::inline server {
 
