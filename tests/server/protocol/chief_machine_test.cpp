@@ -44,7 +44,7 @@ TEST(ChiefMachineTest, DealsOutStepsWhereThereAreNoServers) {
   bench.lose(0);
   bench.report(1, StepOutcome::kDone, false);
   bench.report(1, StepOutcome::kDone, false);
-  EXPECT_EQ(bench.counted, (Steps{1, 0, 2}));
+  EXPECT_EQ(bench.counted, (Steps{1, 2, 0}));
 }
 
 TEST(ChiefMachineTest, GivesALostStepFirstToAnotherWorker) {
