@@ -18,7 +18,7 @@ namespace lockstep {
 class RowInitial {
  public:
   /// Writes the weights of a row, `dim` of them. Any thread calls it, at any time and again, so it depends on the row
-  /// alone.
+  /// alone. It throws nothing.
   using Function = std::function<void(int64_t row, std::span<float> weights)>;
   enum class Kind : uint8_t { kUniform, kNormal, kFunction };
 
@@ -66,7 +66,9 @@ struct EmbeddingOptions {
   RowInitial initial = {};
   int64_t admit_after = 0;  // pushes that count; 0 and 1: every row is kept
   int64_t evict_after = 0;  // steps that count; 0: never
-  int64_t limit_bytes = 0;  // of the table on one server, slots and index included; 0: none. See LS-TABLE-FULL
+  /// Of the table on one server: rows, slots, ids, counts and index, but not what a checkpoint holds while it is
+  /// written; 0: none. A step whose push goes over it does not count (LS-TABLE-FULL).
+  int64_t limit_bytes = 0;
   c10::ScalarType dtype = c10::kFloat;  // of weights and slots: float32, float64, bfloat16 or float16
 };
 

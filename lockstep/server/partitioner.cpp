@@ -46,7 +46,8 @@ Partitioner max_size_partitioner(int64_t bytes, std::optional<int64_t> max_shard
   constexpr const char* kWho = "max_size_partitioner";
   internal::check_at_least(1, kWho, "bytes", bytes);
   return [bytes, most = limit_of(kWho, max_shards)](c10::IntArrayRef shape, c10::ScalarType dtype) {
-    const int64_t row_bytes = std::max<int64_t>(1, row_bytes_of(shape, dtype));
+    const int64_t row_bytes = row_bytes_of(shape, dtype);
+    if (row_bytes == 0) return int64_t{1};
     const int64_t rows = std::max<int64_t>(1, bytes / row_bytes);
     return std::max<int64_t>(1, std::min(most, parts_of(shape[0], rows)));
   };

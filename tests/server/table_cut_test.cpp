@@ -145,7 +145,7 @@ TEST(RowsOfAFile, WithoutTheirSlotsAreRefusedAndNothingIsLoaded) {
   rows.slots["exp_avg"] = rows.weights.slice(0, 0, 9);
   refused(rows, {"exp_avg", "(9, 5)"});
   rows = whole;
-  rows.updates = {};
+  rows.updates = torch::Tensor();
   refused(rows, {"counts of updates"});
   rows = whole;
   rows.weights = rows.weights.to(torch::kDouble);

@@ -21,7 +21,8 @@ class RowIndex {
 
   RowIndex();
 
-  void prefetch(uint64_t hash) const {
+  /// Asks the processor for what find() will read. Inlined for the reason that RowStore::prefetch() has.
+  [[gnu::always_inline]] void prefetch(uint64_t hash) const {
     const Part& part = part_of(hash);
     __builtin_prefetch(&part.entries[hash & part.mask]);
   }

@@ -25,9 +25,8 @@ SlabLayout::SlabLayout(int64_t row_bytes, bool with_counts)
     : value_bytes(row_bytes),
       stride(stride_of(row_bytes)),
       has_counts(with_counts),
-      ids_at(kRows * stride),
-      positions_at(ids_at + kRows * static_cast<int64_t>(sizeof(int64_t))),
-      counts_at(positions_at + kRows * static_cast<int64_t>(sizeof(int64_t))),
+      heads_at(kRows * stride),
+      counts_at(heads_at + kRows * static_cast<int64_t>(sizeof(Head))),
       bytes(counts_at + (has_counts ? kRows * static_cast<int64_t>(sizeof(uint32_t)) : 0)) {}
 
 FrozenRows::~FrozenRows() {
@@ -56,18 +55,13 @@ bool RowStore::has_readers() {
   return !readers_.empty();
 }
 
-RowStore::Writable RowStore::write(uint32_t place) {
-  const auto number = static_cast<std::size_t>(place / SlabLayout::kRows);
-  if (is_frozen_[number] && has_readers()) {
-    std::shared_ptr<char> copy = make_slab();
-    std::memcpy(copy.get(), starts_[number], static_cast<std::size_t>(layout_.bytes));
-    starts_[number] = copy.get();
-    slabs_[number] = std::move(copy);
-    is_frozen_[number] = 0;
-  }
-  char* const slab = starts_[number];
-  return {layout_.values(slab, place), &layout_.position(slab, place),
-          layout_.has_counts ? &layout_.count(slab, place) : nullptr};
+void RowStore::thaw(std::size_t slab) {
+  if (!has_readers()) return;
+  std::shared_ptr<char> copy = make_slab();
+  std::memcpy(copy.get(), starts_[slab], static_cast<std::size_t>(layout_.bytes));
+  starts_[slab] = copy.get();
+  slabs_[slab] = std::move(copy);
+  is_frozen_[slab] = 0;
 }
 
 uint32_t RowStore::add(int64_t id, uint64_t hash) {

@@ -11,7 +11,7 @@
 
 namespace lockstep::internal::inline server {
 
-/// How a slab of rows lies in memory: the rows' values, then their ids, positions and counts, each in a row of its own.
+/// How a slab of rows lies in memory: the rows' values, then their ids and positions, and then their counts.
 struct SlabLayout {
   static constexpr int64_t kRows = 256;
 
@@ -20,19 +20,23 @@ struct SlabLayout {
   int64_t value_bytes;  // of one row
   int64_t stride;       // from one row's values to the next
   bool has_counts;
-  int64_t ids_at, positions_at, counts_at;  // from the slab's begin
-  int64_t bytes;                            // of a slab
+  int64_t heads_at, counts_at;  // from the slab's begin
+  int64_t bytes;                // of a slab
 
   char* values(char* slab, uint32_t place) const { return slab + (place % kRows) * stride; }
-  int64_t& id(char* slab, uint32_t place) const { return number<int64_t>(slab + ids_at, place); }
-  int64_t& position(char* slab, uint32_t place) const { return number<int64_t>(slab + positions_at, place); }
-  uint32_t& count(char* slab, uint32_t place) const { return number<uint32_t>(slab + counts_at, place); }
+  int64_t& id(char* slab, uint32_t place) const { return head(slab, place).id; }
+  int64_t& position(char* slab, uint32_t place) const { return head(slab, place).position; }
+  uint32_t& count(char* slab, uint32_t place) const {
+    return reinterpret_cast<uint32_t*>(slab + counts_at)[place % kRows];
+  }
 
  private:
-  template <class T>
-  static T& number(char* row, uint32_t place) {
-    return reinterpret_cast<T*>(row)[place % kRows];
-  }
+  friend class RowStore;
+  struct Head {  // in one cache line: an update reads the one and writes the other
+    int64_t id;
+    int64_t position;
+  };
+  Head& head(char* slab, uint32_t place) const { return reinterpret_cast<Head*>(slab + heads_at)[place % kRows]; }
 };
 
 /// The rows that a store had at one moment. Any one thread reads them, beside the thread that goes on writing the
@@ -80,18 +84,12 @@ class RowStore {
   }
   /// Asks the processor for what find() will read, `likely` being what the index says; with `lines` of the row's
   /// values, which are going to be read, or written.
-  void prefetch(uint32_t likely, int64_t lines, bool writes) const {
-    char* const slab = starts_[likely / SlabLayout::kRows];
+  [[gnu::always_inline]] void prefetch(uint32_t likely, int64_t lines) const {
+    char* const slab = this->slab(likely);
     __builtin_prefetch(&layout_.id(slab, likely));
     const char* const values = layout_.values(slab, likely);
-    for (int64_t k = 0; k < lines; ++k) {
-      if (writes) {
-        __builtin_prefetch(values + k * kLineBytes, 1);
-      } else {
-        __builtin_prefetch(values + k * kLineBytes);
-      }
-    }
-    if (writes) __builtin_prefetch(&layout_.position(slab, likely), 1);
+    for (int64_t k = 0; k < lines; ++k) __builtin_prefetch(values + k * kLineBytes);
+    if (layout_.has_counts) __builtin_prefetch(&layout_.count(slab, likely));
   }
 
   const char* values(uint32_t place) const { return layout_.values(slab(place), place); }
@@ -105,7 +103,12 @@ class RowStore {
     int64_t* position;
     uint32_t* count;  // null where the layout has none
   };
-  Writable write(uint32_t place);
+  Writable write(uint32_t place) {
+    if (is_frozen_[place / SlabLayout::kRows]) thaw(place / SlabLayout::kRows);
+    char* const slab = this->slab(place);
+    return {layout_.values(slab, place), &layout_.position(slab, place),
+            layout_.has_counts ? &layout_.count(slab, place) : nullptr};
+  }
 
   /// Adds a row that is not here, and gives its place. Its values are to be written; its position and count are 0.
   uint32_t add(int64_t id, uint64_t hash);
@@ -123,6 +126,8 @@ class RowStore {
   static constexpr int64_t kLineBytes = 64;
   char* slab(uint32_t place) const { return starts_[place / SlabLayout::kRows]; }
   std::shared_ptr<char> make_slab() const;
+  /// Puts a copy in the place of a slab that a reader has.
+  void thaw(std::size_t slab);
   /// Whether any FrozenRows is still read; where none is, no slab counts as frozen any longer.
   bool has_readers();
 

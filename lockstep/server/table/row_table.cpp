@@ -23,6 +23,13 @@ EmbeddingOptions checked(EmbeddingOptions options) {
   return options;
 }
 
+/// memcpy() for a number of bytes that is small and mostly a multiple of 64.
+void copy_row(char* to, const char* from, std::size_t bytes) {
+  std::size_t at = 0;
+  for (; at + 64 <= bytes; at += 64) std::memcpy(to + at, from + at, 64);
+  if (at < bytes) std::memcpy(to + at, from + at, bytes - at);
+}
+
 constexpr int64_t lines_of(int64_t bytes) { return std::min<int64_t>(16, (bytes + 63) / 64); }
 
 }  // namespace
@@ -94,34 +101,55 @@ void RowTable::hash(std::span<const int64_t> ids, std::vector<uint64_t>& hashes)
   for (std::size_t k = 0; k < ids.size(); ++k) hashes[k] = hash_of(ids[k]);
 }
 
+/// Calls use(first, end) for all of `count` rows, in order, a batch at a time. Before that it has called ask_index(k)
+/// and then ask_row(k) for each of them, so early that the memory which they ask for has come.
+template <class AskIndex, class AskRow, class Use>
+void RowTable::for_each_batch(std::size_t count, const AskIndex& ask_index, const AskRow& ask_row, const Use& use) {
+  const auto for_batch = [count](std::size_t number, const auto& fn) {
+    const std::size_t first = number * kBatch;
+    if (first < count) fn(first, std::min(count, first + kBatch));
+  };
+  const auto each = [](const auto& fn) {
+    return [&fn](std::size_t first, std::size_t end) {
+      for (std::size_t k = first; k < end; ++k) fn(k);
+    };
+  };
+  for_batch(0, each(ask_index));
+  for_batch(1, each(ask_index));
+  for_batch(0, each(ask_row));
+  for (std::size_t number = 0; number * kBatch < count; ++number) {
+    for_batch(number + 2, each(ask_index));
+    for_batch(number + 1, each(ask_row));
+    for_batch(number, use);
+  }
+}
+
 void RowTable::look_up(std::span<const int64_t> ids, void* weights, int64_t* positions) const {
   const auto bytes = static_cast<std::size_t>(row_bytes_);
   const int64_t lines = lines_of(row_bytes_);
-  auto* to = static_cast<char*>(weights);
-  std::array<uint64_t, kBatch> hashes;
-  std::array<uint32_t, kBatch> places;
-  for (std::size_t at = 0; at < ids.size(); at += kBatch) {
-    const std::size_t count = std::min(kBatch, ids.size() - at);
-    for (std::size_t k = 0; k < count; ++k) {
-      hashes[k] = hash_of(ids[at + k]);
-      rows_.index().prefetch(hashes[k]);
-    }
-    for (std::size_t k = 0; k < count; ++k) {
-      places[k] = rows_.index().likely(hashes[k]);
-      if (places[k] != RowStore::kNowhere) rows_.prefetch(places[k], lines, false);
-    }
-    for (std::size_t k = 0; k < count; ++k, to += bytes) {
-      const int64_t id = ids[at + k];
+  Ring<uint64_t> hashes;
+  Ring<uint32_t> places;
+  const auto ask_index = [&](std::size_t k) {
+    hashes[k] = hash_of(ids[k]);
+    rows_.index().prefetch(hashes[k]);
+  };
+  const auto ask_row = [&](std::size_t k) {
+    places[k] = rows_.index().likely(hashes[k]);
+    if (places[k] != RowStore::kNowhere) rows_.prefetch(places[k], lines);
+  };
+  for_each_batch(ids.size(), ask_index, ask_row, [&](std::size_t first, std::size_t end) {
+    for (std::size_t k = first; k < end; ++k) {
       uint32_t place = places[k];
-      if (place != RowStore::kNowhere && rows_.id(place) != id) place = rows_.find(id, hashes[k]);
+      if (place != RowStore::kNowhere && rows_.id(place) != ids[k]) place = rows_.find(ids[k], hashes[k]);
+      char* const to = static_cast<char*>(weights) + k * bytes;
       if (place == RowStore::kNowhere) {
-        initial_.write(id, to);
+        initial_.write(ids[k], to);
       } else {
-        std::memcpy(to, rows_.values(place), bytes);
+        copy_row(to, rows_.values(place), bytes);
       }
-      if (positions) positions[at + k] = place == RowStore::kNowhere ? evicted_at_ : rows_.position(place);
+      if (positions) positions[k] = place == RowStore::kNowhere ? evicted_at_ : rows_.position(place);
     }
-  }
+  });
 }
 
 RowTable::New RowTable::new_of(std::span<const int64_t> ids) const {
@@ -210,35 +238,33 @@ const Coefficients& RowTable::coefficients_of(uint32_t update, double learning_r
 template <class Stored>
 void RowTable::apply_distinct(const RowPush& push) {
   hash(push.ids, hashes_);
+  const auto* const gradients = static_cast<const Computed<Stored>*>(push.gradients);
   const bool counts = rule_->counts();
   const Coefficients common = rule_->coefficients(1, push.learning_rate);
   const int64_t lines = lines_of(rows_.layout().value_bytes);
-  std::array<uint32_t, kBatch> places;
+  Ring<uint32_t> places;
   Batch batch;
-  for (std::size_t at = 0; at < push.ids.size(); at += kBatch) {
-    const std::size_t count = std::min(kBatch, push.ids.size() - at);
-    const uint64_t* const hashes = hashes_.data() + at;
-    for (std::size_t k = 0; k < count; ++k) rows_.index().prefetch(hashes[k]);
-    for (std::size_t k = 0; k < count; ++k) {
-      places[k] = rows_.index().likely(hashes[k]);
-      if (places[k] != RowStore::kNowhere) rows_.prefetch(places[k], lines, true);
-    }
+  const auto ask_index = [&](std::size_t k) { rows_.index().prefetch(hashes_[k]); };
+  const auto ask_row = [&](std::size_t k) {
+    places[k] = rows_.index().likely(hashes_[k]);
+    if (places[k] != RowStore::kNowhere) rows_.prefetch(places[k], lines);
+  };
+  for_each_batch(push.ids.size(), ask_index, ask_row, [&](std::size_t first, std::size_t end) {
     batch.count = 0;
     uint32_t last_count = 0;
-    for (std::size_t k = 0; k < count; ++k) {
-      const int64_t id = push.ids[at + k];
+    for (std::size_t k = first; k < end; ++k) {
+      const int64_t id = push.ids[k];
       uint32_t place = places[k];
-      if (place != RowStore::kNowhere && rows_.id(place) != id) place = rows_.find(id, hashes[k]);
+      if (place != RowStore::kNowhere && rows_.id(place) != id) place = rows_.find(id, hashes_[k]);
       if (place == RowStore::kNowhere) {
-        if (!admits(id, hashes[k], push.position)) continue;
-        place = make_row(id, hashes[k]);
+        if (!admits(id, hashes_[k], push.position)) continue;
+        place = make_row(id, hashes_[k]);
       }
       const RowStore::Writable row = rows_.write(place);
       *row.position = push.position;
       const std::size_t b = batch.count++;
       batch.rows[b] = row.values;
-      batch.gradients[b] =
-          static_cast<const Computed<Stored>*>(push.gradients) + static_cast<int64_t>(at + k) * options_.dim;
+      batch.gradients[b] = gradients + static_cast<int64_t>(k) * options_.dim;
       batch.coefficients[b] = &common;
       if (!counts) continue;
       // Rows that follow each other have the same numbers where they have had equally many updates.
@@ -252,7 +278,7 @@ void RowTable::apply_distinct(const RowPush& push) {
       last_count = updates;
     }
     update<Stored>(batch, push);
-  }
+  });
 }
 
 template <class Stored>

@@ -77,9 +77,17 @@ class RowTable {
   int64_t bytes() const;
 
  private:
-  static constexpr std::size_t kBatch = 32;  // rows whose memory is asked for before the first is used
+  static constexpr std::size_t kBatch = 16;  // rows that are looked for, and updated, together
 
   struct Batch;
+  /// A value for each row of the batches that are under way.
+  template <class T>
+  struct Ring {
+    T values[4 * kBatch];
+    T& operator[](std::size_t k) { return values[k % (4 * kBatch)]; }
+  };
+  template <class AskIndex, class AskRow, class Use>
+  static void for_each_batch(std::size_t count, const AskIndex& ask_index, const AskRow& ask_row, const Use& use);
   void check_range(int64_t id) const {
     if (options_.rows > 0 && static_cast<uint64_t>(id) >= static_cast<uint64_t>(options_.rows)) refuse(id);
   }
