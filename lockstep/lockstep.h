@@ -53,9 +53,9 @@
 #include "lockstep/train/trainer.h"          // IWYU pragma: export
 #include "lockstep/train/trainer_metrics.h"  // IWYU pragma: export
 
-// Parameter servers: how variables are cut and placed, and tables of rows that are made when they are first used.
-#include "lockstep/server/embedding_options.h"  // IWYU pragma: export
-#include "lockstep/server/partitioner.h"        // IWYU pragma: export
+// Parameter servers: steps that are scheduled, and tables of rows that are made when they are first used.
+#include "lockstep/server/coordinator.h"       // IWYU pragma: export
+#include "lockstep/server/parameter_server.h"  // IWYU pragma: export
 
 // The process and its job: who the workers are, when to stop, what is logged, and files of other programs.
 #include "lockstep/checkpoint/exchange.h"        // IWYU pragma: export

@@ -61,6 +61,13 @@ class UsageError : public Error {
   using Error::Error;
 };
 
+/// A scheduled step was closed before it counted, because the program cancelled it or another step failed: what
+/// RemoteValue::get throws.
+class CancelledError : public UsageError {
+ public:
+  using UsageError::UsageError;
+};
+
 /// The environment is wrong or contradicts itself: the variable, host, port or core is named.
 class ClusterError : public Error {
  public:
@@ -110,6 +117,12 @@ class PeerError : public Error {
 class DataError : public Error {
  public:
   using Error::Error;
+};
+
+/// A worker's stream has no more data.
+class EndOfStream : public DataError {
+ public:
+  using DataError::DataError;
 };
 
 /// Values that must be equal on all replicas are not, or something other than the library wrote them.

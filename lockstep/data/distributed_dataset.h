@@ -112,6 +112,12 @@ class DistributedDataset {
   };
 
   DistributedDataset() = default;
+  /// In a scheduled step (WorkerContext): this step's batch. The n-th scheduled step has the n-th one, or, where
+  /// workers go in step, its part of the round's; on whichever worker it runs, and each time that it is given to one.
+  /// After the last batch of an epoch the next epoch begins.
+  template <class Context>
+  requires requires(Context& context, const DistributedDataset& data) { context.batch_of(data); }
+  Batch next(Context& context) const { return context.batch_of(*this); }
   /// The steps of epoch `number`, counted from 0: those after the place of the last seek(). Throws a UsageError for a
   /// negative number.
   Epoch epoch(int64_t number) const;
@@ -143,6 +149,7 @@ class DistributedDataset {
 
   /// For the library's own use.
   explicit DistributedDataset(std::shared_ptr<const internal::Deal> deal) : deal_(std::move(deal)) {}
+  const void* identity() const { return deal_.get(); }
 
  private:
   friend class lockstep::Strategy;

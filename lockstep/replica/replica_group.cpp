@@ -279,8 +279,7 @@ void CallScope::refuse_in_step(const char* call, const char* inside) {
 }
 
 CallScope::CallScope(ReplicaGroup& group, const char* call, const char* inside, Workers workers, std::string_view name)
-    : group_(group), call_(call) {
-  refuse_in_step(call, inside);
+    : group_(group), call_(call), gate_((refuse_in_step(call, inside), group.gate_), call) {
   if (alone == &group && workers == Workers::kAll) {
     throw UsageError("LS-INSIDE-CHIEF", fmt::format("{} was called inside on_chief, which one worker runs alone", call),
                      "call it before on_chief, on all workers, and use what it gave");

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/rounds.h"
@@ -13,6 +14,7 @@
 #include "lockstep/core/function_ref.h"
 #include "lockstep/core/ids.h"
 #include "lockstep/reduce/reducer.h"
+#include "lockstep/replica/call_gate.h"
 #include "lockstep/replica/loss/batch_uses.h"
 #include "lockstep/replica/pool/lanes.h"
 #include "lockstep/replica/pool/replica_pool.h"
@@ -87,6 +89,9 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   ReplicaId first_replica() const { return block_.first; }
   StepHost& host() const { return host_; }
 
+  /// From now on each call from outside of steps passes it. Called while no call is under way.
+  void set_gate(std::shared_ptr<CallGate> gate) { gate_ = std::move(gate); }
+
   /// The findings in the program's steps.
   Findings& findings() { return findings_; }
   /// Which batches of data sets were given to runs.
@@ -123,6 +128,7 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   bool stop_requested_ = false;
   int64_t runs_ = 0;                          // since this group began
   std::atomic<const void*> caller_{nullptr};  // the thread whose call is under way
+  std::shared_ptr<CallGate> gate_;            // null: there is none
   Findings findings_;
   BatchUses batch_uses_;
 };
@@ -154,6 +160,7 @@ class CallScope {
  private:
   ReplicaGroup& group_;
   const char* const call_;
+  const GateHold gate_;
   bool outermost_ = false;
   bool agreed_ = false;
 };

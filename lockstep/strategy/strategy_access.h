@@ -17,6 +17,18 @@ class SlicedSlots;
 namespace lockstep::internal::inline strategy {
 
 struct StrategyAccess {
+  /// From now on the strategy's calls from outside of steps pass the gate.
+  static void set_gate(const Strategy& strategy, std::shared_ptr<CallGate> gate) {
+    strategy.group_->set_gate(std::move(gate));
+  }
+  /// The optimizers that live, in order of creation.
+  static std::vector<Optimizer> optimizers(const Strategy& strategy) {
+    std::vector<Optimizer> all;
+    for (const auto& one : strategy.optimizers_) {
+      if (auto state = one.lock()) all.emplace_back(std::move(state));
+    }
+    return all;
+  }
   static const ReplicaGroup& group(const Strategy& strategy) { return *strategy.group_; }
   static Findings& findings(const Strategy& strategy) { return strategy.group_->findings(); }
   static Rounds& rounds(const Strategy& strategy) { return strategy.group_->rounds(); }

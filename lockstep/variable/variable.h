@@ -6,11 +6,13 @@
 #include <c10/util/ArrayRef.h>
 
 #include <chrono>
+#include <concepts>
 #include <memory>
 #include <string>
 
 #include "lockstep/core/ids.h"
 #include "lockstep/core/per_replica.h"
+#include "lockstep/variable/worker_values.h"
 
 namespace lockstep {
 
@@ -79,6 +81,25 @@ class Variable {
   void assign(const PerReplica<at::Tensor>& values) const;
   void assign_add(const PerReplica<at::Tensor>& values) const;
   void assign_sub(const PerReplica<at::Tensor>& values) const;
+
+  /// In a scheduled step (WorkerContext): the value as this step sees it, its own changes included; a trainable one
+  /// collects a gradient, which push() takes. A change counts with the step, or not at all.
+  template <std::derived_from<internal::WorkerValues> Context>
+  at::Tensor value(Context& context) const {
+    return static_cast<internal::WorkerValues&>(context).value_of(*this);
+  }
+  template <std::derived_from<internal::WorkerValues> Context>
+  void assign(Context& context, const at::Tensor& value) const {
+    static_cast<internal::WorkerValues&>(context).change(*this, internal::WorkerValues::Change::kAssign, value);
+  }
+  template <std::derived_from<internal::WorkerValues> Context>
+  void assign_add(Context& context, const at::Tensor& value) const {
+    static_cast<internal::WorkerValues&>(context).change(*this, internal::WorkerValues::Change::kAdd, value);
+  }
+  template <std::derived_from<internal::WorkerValues> Context>
+  void assign_sub(Context& context, const at::Tensor& value) const {
+    static_cast<internal::WorkerValues&>(context).change(*this, internal::WorkerValues::Change::kSubtract, value);
+  }
 
   /// This replica's component itself, not a copy. Of an on-write variable it is read-only, like a module's parameter.
   at::Tensor value(const ReplicaContext& context) const;

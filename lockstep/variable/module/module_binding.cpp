@@ -275,8 +275,7 @@ std::map<std::string, at::Tensor> ModuleBinding::state() const {
   return result;
 }
 
-void ModuleBinding::copy_to(torch::nn::Module& module) const {
-  const at::NoGradGuard no_grad;
+std::vector<std::pair<Variable, at::Tensor>> ModuleBinding::tensors_of(const torch::nn::Module& module) const {
   check_registered();
   const auto targets = registered_in(module);
   for (std::size_t i = 0; i < std::max(targets.size(), names_.size()); ++i) {
@@ -288,10 +287,19 @@ void ModuleBinding::copy_to(torch::nn::Module& module) const {
                      fmt::format("the factory of module '{}' now makes {} where it made {}", name_, there, here),
                      kFactoryRule);
   }
+  std::vector<std::pair<Variable, at::Tensor>> pairs;
+  for (std::size_t i = 0; i < targets.size(); ++i)
+    pairs.emplace_back(variables_[names_[i].variable], targets[i].tensor);
+  return pairs;
+}
+
+void ModuleBinding::copy_to(torch::nn::Module& module) const {
+  const at::NoGradGuard no_grad;
+  const auto pairs = tensors_of(module);
   for (const Variable& one : variables_) one.state().check_memory();
-  for (std::size_t i = 0; i < targets.size(); ++i) {
-    at::Tensor target = targets[i].tensor;
-    const at::Tensor value = variables_[names_[i].variable].state().read();
+  for (const auto& [variable, tensor] : pairs) {
+    at::Tensor target = tensor;
+    const at::Tensor value = variable.state().read();
     // A buffer may have grown in training, and elements that share memory cannot take different values.
     if (target.sizes() == value.sizes() && !elements_overlap(target)) {
       target.copy_(value);

@@ -75,7 +75,10 @@ class ModuleBinding {
   std::map<std::string, std::string> other_names() const;
   /// Copies of all values by name within the module, aliases included.
   std::map<std::string, at::Tensor> state() const;
-  /// Copies all values into `module`; a UsageError where its names, shapes or dtypes differ.
+  /// The tensors that another module of the same factory has registered, each with its variable. A UsageError where
+  /// its names, shapes or dtypes differ.
+  std::vector<std::pair<Variable, at::Tensor>> tensors_of(const torch::nn::Module& module) const;
+  /// Copies all values into `module`; a UsageError as tensors_of().
   void copy_to(torch::nn::Module& module) const;
 
   /// Put local replica r's module, with all its submodules, into evaluation mode, and back into the modes of before.

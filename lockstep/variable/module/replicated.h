@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -17,6 +18,7 @@
 #include "lockstep/variable/module/load_options.h"
 #include "lockstep/variable/module/module_binding.h"
 #include "lockstep/variable/variable.h"
+#include "lockstep/variable/worker_values.h"
 
 namespace lockstep {
 
@@ -93,6 +95,17 @@ class Replicated {
     Bound& module = (*modules_)[static_cast<std::size_t>(r)];
     if (!binding_->has(r, internal::module_in<M>(module).get())) internal::throw_other_module(*binding_, r);
     return module;
+  }
+
+  /// In a scheduled step (WorkerContext): the worker's module, which has the step's values. The factory makes it at its
+  /// first use on each worker.
+  template <std::derived_from<internal::WorkerValues> Context>
+  Bound& operator()(Context& context) const {
+    const auto make = [this]() -> internal::WorkerValues::MadeModule {
+      auto made = std::make_shared<Stored>(factory_());
+      return {made, internal::module_in<M>(*made).get()};
+    };
+    return *static_cast<Stored*>(static_cast<internal::WorkerValues&>(context).module_of(binding(), make));
   }
 
   /// Parameters, then buffers, in order of registration. A tensor with several names is one variable, under the first.

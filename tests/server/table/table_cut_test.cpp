@@ -8,7 +8,7 @@
 #include <numeric>
 #include <thread>
 
-#include "tests/server/tables.h"
+#include "tests/server/table/tables.h"
 #include "tests/support/errors.h"
 
 namespace lockstep::internal {

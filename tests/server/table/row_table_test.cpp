@@ -13,7 +13,7 @@
 #include <numeric>
 #include <set>
 
-#include "tests/server/tables.h"
+#include "tests/server/table/tables.h"
 #include "tests/support/errors.h"
 
 namespace lockstep::internal {

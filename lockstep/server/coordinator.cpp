@@ -1,0 +1,44 @@
+#include "lockstep/server/coordinator.h"
+
+#include "lockstep/core/error.h"
+#include "lockstep/server/local/chief_task.h"
+#include "lockstep/server/local/local_run.h"
+
+namespace lockstep {
+
+namespace internal::inline server {
+
+Payload wait_for_result(const std::shared_ptr<ScheduledStep>& step) { return step->chief->result_of(*step); }
+
+Payload result_at_hand(const ScheduledStep& step) { return step.result; }
+
+void throw_empty_remote_value() {
+  throw UsageError("LS-EMPTY-HANDLE", "a RemoteValue is empty: no step was scheduled for it",
+                   "use what coordinator.schedule() returned");
+}
+
+Payload kept_result(const at::Tensor& result) {
+  return std::make_shared<at::Tensor>(result.defined() ? result.detach().clone() : result);
+}
+
+std::shared_ptr<ScheduledStep> schedule_call(LocalRun& run, uint32_t kind, StepCall call, uint64_t bytes,
+                                             const std::vector<std::shared_ptr<ScheduledStep>>& after) {
+  StepRequest request;
+  request.kind = kind;
+  request.arguments = std::make_shared<StepCall>(std::move(call));
+  request.argument_bytes = bytes;
+  return run.chief().schedule(std::move(request), after);
+}
+
+}  // namespace internal::server
+
+void Coordinator::join() {
+  run_.chief().join();
+  run_.settle_batches();
+}
+
+bool Coordinator::done() { return run_.chief().done(); }
+void Coordinator::cancel() { run_.chief().cancel(); }
+int64_t Coordinator::steps() const { return run_.chief().steps(); }
+
+}  // namespace lockstep

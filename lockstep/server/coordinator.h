@@ -1,0 +1,160 @@
+// What the chief of a run of parameter servers does: it schedules steps and waits for them.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/server/remote_value.h"
+#include "lockstep/server/step_call.h"
+#include "lockstep/server/worker_context.h"
+
+namespace lockstep {
+
+class ParameterServerStrategy;
+
+/// A step's function with its name, as ParameterServerStrategy::step gives it.
+template <class Fn>
+class Step {
+ public:
+  const std::string& name() const { return name_; }
+
+  /// For the library's own use.
+  Step(std::string name, uint32_t kind, std::shared_ptr<Fn> fn)
+      : name_(std::move(name)), kind_(kind), fn_(std::move(fn)) {}
+  uint32_t kind() const { return kind_; }
+  const std::shared_ptr<Fn>& function() const { return fn_; }
+
+ private:
+  std::string name_;
+  uint32_t kind_;
+  std::shared_ptr<Fn> fn_;
+};
+
+namespace internal::inline server {
+
+class LocalRun;
+
+/// What a step is given for an argument of schedule().
+template <class T>
+struct StepArgument {
+  static const T& of(const T& given) { return given; }
+  static void note(const T& given, uint64_t& bytes, std::vector<std::shared_ptr<ScheduledStep>>& /*after*/) {
+    if constexpr (std::is_same_v<T, at::Tensor>) {
+      bytes += given.defined() ? given.nbytes() : 0;
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      bytes += given.size();
+    } else {
+      bytes += sizeof(T);
+    }
+  }
+};
+template <class T>
+struct StepArgument<RemoteValue<T>> {
+  static const T& of(const RemoteValue<T>& given) {
+    return *static_cast<const T*>(result_at_hand(*given.scheduled()).get());
+  }
+  static void note(const RemoteValue<T>& given, uint64_t& /*bytes*/,
+                   std::vector<std::shared_ptr<ScheduledStep>>& after) {
+    if (!given.scheduled()) throw_empty_remote_value();
+    after.push_back(given.scheduled());
+  }
+};
+
+template <class T>
+inline constexpr bool kIsStepResult =
+    std::is_void_v<T> || std::is_arithmetic_v<T> || std::is_same_v<T, at::Tensor> || std::is_same_v<T, std::string>;
+
+/// A result to keep: tensors without a graph.
+Payload kept_result(const at::Tensor& result);
+template <class T>
+Payload kept_result(const T& result) {
+  return std::make_shared<T>(result);
+}
+
+std::shared_ptr<ScheduledStep> schedule_call(LocalRun& run, uint32_t kind, StepCall call, uint64_t bytes,
+                                             const std::vector<std::shared_ptr<ScheduledStep>>& after);
+
+/// std::string for a literal.
+template <class T>
+using KeptArgument = std::conditional_t<std::is_convertible_v<T, const char*>, std::string, std::decay_t<T>>;
+
+}  // namespace internal::server
+
+/// Given to the function of ParameterServerStrategy::coordinate, and valid while that runs. Several threads of the
+/// program may use it at once.
+///
+/// The first error of a step comes once: from schedule(), join(), done() or RemoteValue::get(), whichever comes first,
+/// as a ReplicaError that is nested on the step's own exception. All steps that do not count yet are closed then; what
+/// they pushed is dropped, and their get() throws CancelledError. Afterwards scheduling works again.
+class Coordinator {
+ public:
+  /// Lets a worker call `step`'s function as fn(WorkerContext&, arguments...). Returns at once; where 1,000,000 steps
+  /// or 64 MiB of arguments wait, when there is room. Arguments are tensors, numbers, strings, and RemoteValues of
+  /// earlier steps: the function gets what these returned, and runs after them. The function returns nothing, a number,
+  /// a string or a tensor.
+  template <class Fn, class... Arguments>
+  auto schedule(const Step<Fn>& step, Arguments&&... arguments) {
+    using Kept = std::tuple<internal::KeptArgument<Arguments>...>;
+    auto kept = std::make_shared<Kept>(internal::KeptArgument<Arguments>(std::forward<Arguments>(arguments))...);
+    const auto invoke = [fn = step.function(), kept](WorkerContext& context) -> decltype(auto) {
+      return std::apply(
+          [&](const auto&... each) -> decltype(auto) {
+            return (*fn)(context, internal::StepArgument<std::decay_t<decltype(each)>>::of(each)...);
+          },
+          *kept);
+    };
+    using Result = std::decay_t<std::invoke_result_t<decltype(invoke)&, WorkerContext&>>;
+    static_assert(internal::kIsStepResult<Result>,
+                  "lockstep: a scheduled step returns nothing, a number, a string or a tensor");
+    uint64_t bytes = 0;
+    std::vector<std::shared_ptr<internal::ScheduledStep>> after;
+    std::apply(
+        [&](const auto&... each) {
+          (internal::StepArgument<std::decay_t<decltype(each)>>::note(each, bytes, after), ...);
+        },
+        *kept);
+    internal::StepCall call;
+    call.call = [invoke](WorkerContext& context) -> internal::Payload {
+      if constexpr (std::is_void_v<Result>) {
+        invoke(context);
+        return nullptr;
+      } else {
+        return internal::kept_result(static_cast<Result>(invoke(context)));
+      }
+    };
+    return RemoteValue<Result>(internal::schedule_call(run_, step.kind(), std::move(call), bytes, after));
+  }
+
+  /// Waits until all steps that were scheduled before have been decided. In step, a last round that is not full then
+  /// counts as it is: what is missing are parts of weight 0.
+  void join();
+  /// Whether all steps that were scheduled have been decided.
+  bool done();
+  /// Closes all steps that do not count yet. Functions that run go on to their end, and what they push is refused.
+  void cancel();
+  /// How many steps count, those before a restore included: a program that was started again schedules the rest.
+  int64_t steps() const;
+  /// The results of all, in order. Waits for them.
+  template <class T>
+  std::vector<T> get(const std::vector<RemoteValue<T>>& values) {
+    std::vector<T> all;
+    for (const RemoteValue<T>& one : values) all.push_back(one.get());
+    return all;
+  }
+
+ private:
+  friend class ParameterServerStrategy;
+  explicit Coordinator(internal::LocalRun& run) : run_(run) {}
+
+  internal::LocalRun& run_;
+};
+
+}  // namespace lockstep

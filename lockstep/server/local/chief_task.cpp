@@ -1,0 +1,194 @@
+#include "lockstep/server/local/chief_task.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/ids.h"
+#include "lockstep/server/local/step_payloads.h"
+
+namespace lockstep::internal::inline server {
+
+namespace {
+
+/// An error of a step's function, as the program gets it: a ReplicaError that is nested on the function's own.
+std::exception_ptr error_of(int64_t step, int32_t worker, const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (...) {
+    return std::make_exception_ptr(ReplicaError(step, {{ReplicaId(worker), message_of(error), error}}));
+  }
+}
+
+}  // namespace
+
+ChiefTask::ChiefTask(const ChiefOptions& options, const ChiefCut& begin, TaskMail mail)
+    : mail_(std::move(mail)), machine_(options, 1, begin) {}
+
+template <class Fn>
+void ChiefTask::work(const Fn& fn) {
+  ChiefOutput out;
+  fn(out);
+  machine_.collect(out);
+  act(out);
+}
+
+void ChiefTask::act(ChiefOutput& out) {
+  // Results first: a step that is given now may have them as arguments.
+  for (const ChiefEvent& event : out.events) {
+    if (const auto* counted = std::get_if<StepCounted>(&event)) {
+      if (const auto found = open_.extract(counted->step)) {
+        found.mapped()->result = counted->result;
+        found.mapped()->is_decided = true;
+      }
+    } else if (const auto* closed = std::get_if<StepClosed>(&event)) {
+      close(*closed);
+    } else if (const auto* ended = std::get_if<StreamsEnded>(&event)) {
+      ended_.insert(ended->kind);
+    }
+  }
+  for (const ToWorker& one : out.to_workers) mail_.to_worker(one);
+  for (const ToServer& one : out.to_servers) mail_.to_server(one);
+  if (!out.events.empty()) decided_.notify_all();
+}
+
+void ChiefTask::close(const StepClosed& closed) {
+  const auto found = open_.extract(closed.step);
+  const int32_t worker = closed.workers.empty() ? 0 : closed.workers.back();
+  std::exception_ptr error;
+  switch (closed.why) {
+    case ClosedBecause::kFailed: error = error_of(closed.step, worker, as<StepFailure>(closed.error).error); break;
+    case ClosedBecause::kLostTooOften:
+      error = std::make_exception_ptr(
+          PeerError("LS-PEER",
+                    fmt::format("step {} was given to {} workers, and each was lost or took too long", closed.step,
+                                closed.workers.size()),
+                    "look at the logs of these workers, and at timeouts.step"));
+      break;
+    case ClosedBecause::kCancelled:
+      error = std::make_exception_ptr(CancelledError(
+          "LS-CANCELLED",
+          fmt::format("step {} was closed before it counted, by cancel() or by another step's error", closed.step),
+          "schedule it again: the numbers of closed steps are not used again"));
+      break;
+    case ClosedBecause::kStreamEnded:
+      error = std::make_exception_ptr(
+          EndOfStream("LS-END-OF-STREAM",
+                      fmt::format("step {} found no more data: the streams of all workers have ended", closed.step),
+                      "schedule as many steps as there are batches, or let the streams repeat()"));
+      break;
+  }
+  const bool is_first = closed.why == ClosedBecause::kFailed || closed.why == ClosedBecause::kLostTooOften;
+  if (is_first && !first_error_) first_error_ = error;
+  if (!found) return;
+  found.mapped()->error = error;
+  found.mapped()->is_decided = true;
+}
+
+void ChiefTask::throw_first_error() {
+  if (failure_) std::rethrow_exception(failure_);
+  if (first_error_) std::rethrow_exception(std::exchange(first_error_, nullptr));
+}
+
+std::shared_ptr<ScheduledStep> ChiefTask::schedule(StepRequest request,
+                                                   const std::vector<std::shared_ptr<ScheduledStep>>& after) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  decided_.wait(lock, [&] { return failure_ || first_error_ || machine_.has_room(request.argument_bytes); });
+  throw_first_error();
+  if (ended_.contains(request.kind)) {
+    throw EndOfStream("LS-END-OF-STREAM", "a step was scheduled after the streams of all workers had ended",
+                      "schedule as many steps as there are batches, or let the streams repeat()");
+  }
+  for (const auto& one : after) {
+    if (!one->is_decided) {
+      request.after.push_back(one->number);
+    } else if (one->error) {
+      throw CancelledError(
+          "LS-CANCELLED",
+          fmt::format("a step was scheduled with the result of step {}, which never counts", one->number),
+          "schedule that step again first");
+    }
+  }
+  const auto step = std::make_shared<ScheduledStep>();
+  step->chief = shared_from_this();
+  work([&](ChiefOutput&) {
+    step->number = machine_.schedule(std::move(request));
+    open_[step->number] = step;
+    next_ = std::max(next_, step->number + 1);
+  });
+  return step;
+}
+
+void ChiefTask::drain() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const int64_t end = next_;
+  work([&](ChiefOutput&) { machine_.complete_round(); });
+  decided_.wait(lock, [&] { return failure_ || open_.empty() || open_.begin()->first >= end; });
+}
+
+void ChiefTask::join() {
+  drain();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  throw_first_error();
+}
+
+bool ChiefTask::done() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  throw_first_error();
+  return open_.empty();
+}
+
+void ChiefTask::cancel() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  work([&](ChiefOutput& out) { machine_.cancel(out); });
+}
+
+int64_t ChiefTask::steps() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return machine_.steps();
+}
+
+int64_t ChiefTask::settled() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return machine_.settled();
+}
+
+ChiefCut ChiefTask::next_begin() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return {.position = 0, .counted = machine_.steps(), .floor = machine_.settled()};
+}
+
+Payload ChiefTask::result_of(const ScheduledStep& step) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (!step.is_decided && !failure_) work([&](ChiefOutput&) { machine_.complete_round(); });
+  decided_.wait(lock, [&] { return failure_ || step.is_decided; });
+  if (!step.is_decided || step.error) throw_first_error();
+  if (step.error) std::rethrow_exception(step.error);
+  return step.result;
+}
+
+void ChiefTask::worker_joined(int32_t worker) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  work([&](ChiefOutput& out) { machine_.worker_joined(worker, out); });
+}
+
+void ChiefTask::receive(const ChiefMessage& message) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  work([&](ChiefOutput& out) { machine_.receive(message, out); });
+}
+
+void ChiefTask::end() {
+  fail(std::make_exception_ptr(UsageError("LS-COORDINATE", "a coordinator was used after its coordinate() had ended",
+                                          "schedule and wait inside the function that coordinate() is given")));
+}
+
+void ChiefTask::fail(std::exception_ptr error) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!failure_) failure_ = std::move(error);
+  decided_.notify_all();
+}
+
+}  // namespace lockstep::internal::server

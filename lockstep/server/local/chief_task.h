@@ -1,0 +1,94 @@
+// The chief of a run whose tasks are threads: what the program's calls and the tasks' messages do to the ChiefMachine.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "lockstep/server/protocol/chief_machine.h"
+
+namespace lockstep::internal::inline server {
+
+class ChiefTask;
+
+/// A step that was scheduled, as the program waits for it.
+struct ScheduledStep {
+  std::shared_ptr<ChiefTask> chief;
+  int64_t number = 0;
+
+  // Guarded by the chief's mutex; constant once is_decided is true.
+  bool is_decided = false;
+  Payload result = {};
+  std::exception_ptr error = {};  // of a step that never counts
+};
+
+/// Carries messages to the other tasks.
+struct TaskMail {
+  std::function<void(const ToWorker&)> to_worker;
+  std::function<void(const ToServer&)> to_server;
+};
+
+/// Has no thread of its own: whoever brings a call or a message works the machine, under the chief's mutex. Any thread.
+/// Calls that wait are woken by whatever decides steps.
+class ChiefTask : public std::enable_shared_from_this<ChiefTask> {
+ public:
+  ChiefTask(const ChiefOptions& options, const ChiefCut& begin, TaskMail mail);
+
+  // The program's calls.
+
+  /// Waits while the queue is full. Throws the first error, and a CancelledError where a step of `after` never counts.
+  std::shared_ptr<ScheduledStep> schedule(StepRequest request,
+                                          const std::vector<std::shared_ptr<ScheduledStep>>& after);
+  /// Waits until the steps that were scheduled before have been decided; throws the first error.
+  void join();
+  /// The same, and leaves the first error to others.
+  void drain();
+  /// Whether all scheduled steps have been decided; throws the first error.
+  bool done();
+  void cancel();
+  int64_t steps() const;
+  /// All steps with lower numbers have been decided.
+  int64_t settled() const;
+  /// Where a next run begins, once all steps have been decided.
+  ChiefCut next_begin() const;
+  /// Waits until it is decided. Returns its result, or throws the first error, if nobody has got it, or the step's own.
+  Payload result_of(const ScheduledStep& step);
+
+  // The tasks' messages.
+
+  void worker_joined(int32_t worker);
+  void receive(const ChiefMessage& message);
+  /// The run cannot go on: everybody gets this error.
+  void fail(std::exception_ptr error);
+  /// The other tasks are gone: from now on nothing is sent.
+  void end();
+
+ private:
+  /// Lets `fn` work the machine, and acts on what follows.
+  template <class Fn>
+  void work(const Fn& fn);
+  void act(ChiefOutput& out);
+  void close(const StepClosed& closed);
+  void throw_first_error();
+  void require_whole() const;
+
+  mutable std::mutex mutex_;
+  std::condition_variable decided_;
+  const TaskMail mail_;
+
+  // Guarded by mutex_.
+  ChiefMachine machine_;
+  std::map<int64_t, std::shared_ptr<ScheduledStep>> open_;  // by number
+  int64_t next_ = 0;                                        // above all numbers that were scheduled
+  std::exception_ptr first_error_;                          // which nobody has got
+  std::exception_ptr failure_;                              // of the run
+  std::set<uint32_t> ended_;                                // kinds of steps for which all streams have ended
+};
+
+}  // namespace lockstep::internal::server

@@ -1,0 +1,78 @@
+// The order of events: the constructor starts the server's thread, then the workers' threads, and tells the chief that
+// these have joined. From then on messages go from thread to thread. The destructor takes the workers away first,
+// because they wait for the server; then the server.
+#include "lockstep/server/local/local_run.h"
+
+#include <utility>
+
+#include "lockstep/core/process/warm_up.h"
+#include "lockstep/server/step_call.h"
+
+namespace lockstep::internal::inline server {
+
+LocalRun::LocalRun(Strategy& strategy, std::shared_ptr<StrategyGate> gate, const ChiefOptions& options,
+                   const ChiefCut& begin)
+    : gate_(std::move(gate)),
+      parts_(options.staleness == 0 ? options.workers : 1),
+      batches_(begin.floor / parts_),
+      chief_(std::make_shared<ChiefTask>(
+          options, begin,
+          TaskMail{
+              [this](const ToWorker& one) { workers_[static_cast<std::size_t>(one.worker.worker)]->put(one.message); },
+              [this](const ToServer& one) { mail_.put(one.message); }})),
+      store_(strategy, gate_, [this](std::exception_ptr error) { chief_->fail(std::move(error)); }),
+      machine_(1, 0, begin.position, begin.floor, decided_above(begin)),
+      shared_{.strategy = strategy,
+              .function = [](uint32_t /*kind*/) -> StepFunction { return &call_step; },
+              .to_server = [this](const ToServer& one) { mail_.put(one.message); },
+              .to_chief = [this](const ChiefMessage& one) { chief_->receive(one); },
+              .batches = batches_,
+              .workers = options.workers,
+              .in_rounds = options.staleness == 0} {
+  warm_up_math();
+  server_ = std::thread([this] { serve(); });
+  for (int32_t w = 0; w < options.workers; ++w) workers_.push_back(std::make_unique<WorkerTask>(shared_, w));
+  for (int32_t w = 0; w < options.workers; ++w) chief_->worker_joined(w);
+  gate_->set_drain([this] {
+    chief_->drain();
+    settle_batches();
+  });
+}
+
+LocalRun::~LocalRun() {
+  gate_->set_drain({});
+  workers_.clear();
+  mail_.close();
+  server_.join();
+  chief_->end();
+}
+
+void LocalRun::settle_batches() { batches_.forget_below(chief_->settled() / parts_); }
+
+void LocalRun::carry(ServerOutput& out) {
+  for (const ToWorker& one : out.to_workers) workers_[static_cast<std::size_t>(one.worker.worker)]->put(one.message);
+  for (const ChiefMessage& one : out.to_chief) chief_->receive(one);
+  out = {};
+}
+
+void LocalRun::serve() {
+  const TaskScope task;
+  ServerOutput out;
+  for (;;) {
+    const std::deque<ServerMessage> messages = mail_.take_all();
+    if (messages.empty()) return;
+    for (const ServerMessage& one : messages) machine_.receive(one, store_, out);
+    carry(out);
+    bool has_read = false;
+    while (machine_.has_entries()) {
+      machine_.read_entry(store_, out);
+      carry(out);
+      has_read = true;
+    }
+    if (!has_read) continue;
+    machine_.report(out);
+    carry(out);
+  }
+}
+
+}  // namespace lockstep::internal::server

@@ -1,0 +1,50 @@
+#include "lockstep/server/local/scheduled_batches.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::internal::inline server {
+
+void ScheduledBatches::read(Reading& reading) {
+  if (!reading.at) {
+    reading.epoch = reading.data.cursor().epoch;
+    reading.at.emplace(reading.data.epoch(reading.epoch).begin());
+  } else {
+    ++*reading.at;
+  }
+  for (int empty = 0; *reading.at == std::default_sentinel; ++empty) {
+    if (empty == 2) {
+      throw DataError("LS-NO-SAMPLES", "a scheduled step asked for a batch of a data set that has none",
+                      "give the data set samples, or a smaller .global_batch");
+    }
+    reading.at.emplace(reading.data.epoch(++reading.epoch).begin());
+  }
+  reading.kept.emplace(reading.next++, **reading.at);
+}
+
+Batch ScheduledBatches::batch(const DistributedDataset& data, int64_t index, int64_t replica) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Reading& reading = readings_.try_emplace(data.identity(), Reading{.data = data, .next = first_}).first->second;
+  while (reading.next <= index) read(reading);
+  const auto found = reading.kept.find(index);
+  if (found == reading.kept.end()) {
+    throw InternalError("LS-INTERNAL", fmt::format("batch {} was dropped before its step was decided", index),
+                        "please report it");
+  }
+  return found->second[found->second.first_replica() + replica];
+}
+
+void ScheduledBatches::forget_below(int64_t index) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& [key, reading] : readings_) {
+    const auto end = reading.kept.lower_bound(index);
+    if (end == reading.kept.begin()) continue;
+    reading.kept.erase(reading.kept.begin(), end);
+    if (reading.kept.empty()) reading.data.used();
+  }
+}
+
+}  // namespace lockstep::internal::server

@@ -1,0 +1,74 @@
+// What the tasks of a run that are threads of one process hand to each other as payloads (server/protocol/messages.h).
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/server/local/table_state.h"
+#include "lockstep/server/protocol/messages.h"
+#include "lockstep/variable/variable.h"
+#include "lockstep/variable/worker_values.h"
+
+namespace lockstep::internal::inline server {
+
+/// Of a PullRequest: which variables the worker wants. The answer is a PulledTensors.
+struct WantedVariables {
+  std::vector<Variable> variables = {};
+  std::vector<std::optional<Position>> have = {};  // for each: PulledTensors::at of what the worker has
+  int64_t part = 0;                                // of the round: whose component of on-read variables
+};
+/// For each wanted variable a copy of its value, or an undefined tensor where the worker has it already.
+struct PulledTensors {
+  Position at = 0;
+  std::vector<at::Tensor> values = {};
+};
+
+/// Of a PullRequest for rows of a table: each id once. The answer is a PulledTensors with one tensor, [ids, dim].
+struct WantedRows {
+  std::shared_ptr<TableState> table;
+  std::vector<int64_t> ids = {};
+};
+/// A PullRequest's payload.
+using Wanted = std::variant<WantedVariables, WantedRows>;
+
+/// Of a PushRequest: all that a step changes.
+struct StepPush {
+  struct Gradient {
+    Variable variable;
+    at::Tensor gradient;
+  };
+  struct Buffer {
+    Variable variable;
+    at::Tensor value;
+  };
+  struct Change {
+    Variable variable;
+    WorkerValues::Change change = WorkerValues::Change::kAssign;
+    at::Tensor value;
+  };
+  int64_t part = 0;  // of the round
+  std::vector<Gradient> gradients = {};
+  std::vector<Buffer> buffers = {};
+  std::vector<Change> changes = {};  // in their order
+  std::vector<RowsOfStep> rows = {};
+  StepOptions options = {};
+};
+
+/// Of a StepReport that failed.
+struct StepFailure {
+  std::exception_ptr error;
+};
+
+template <class T>
+const T& as(const Payload& payload) {
+  return *static_cast<const T*>(payload.get());
+}
+
+}  // namespace lockstep::internal::server

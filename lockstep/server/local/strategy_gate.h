@@ -1,0 +1,51 @@
+// Who may use the variables of a strategy while servers change them: the gate that its calls pass.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "lockstep/replica/call_gate.h"
+
+namespace lockstep::internal::inline server {
+
+/// One thread at a time passes, and its calls nest. The program's calls that change values first wait until all steps
+/// that were scheduled before have been decided, so that they hold for later steps and for none before. Calls that a
+/// strategy with parameter servers does not have, such as Strategy::run, are UsageErrors (LS-SCHEDULE) that say what
+/// to call.
+class StrategyGate final : public CallGate {
+ public:
+  void enter(const char* call) override;
+  void leave() noexcept override;
+
+  /// While steps are scheduled: what the program's changes wait by. Empty again afterwards.
+  void set_drain(std::function<void()> drain);
+  /// How many calls of the program may have changed values.
+  uint64_t writes() const { return writes_.load(std::memory_order_acquire); }
+
+ private:
+  std::recursive_mutex mutex_;
+  std::atomic<std::thread::id> owner_{};
+  int depth_ = 0;  // guarded by mutex_
+  std::atomic<uint64_t> writes_{0};
+  std::mutex drain_mutex_;
+  std::function<void()> drain_;  // guarded by drain_mutex_
+};
+
+/// While it lives, the calling thread is a task of the run, which the gate lets make runs, and which waits for nothing
+/// but its turn.
+class TaskScope {
+ public:
+  TaskScope();
+  ~TaskScope();
+  TaskScope(const TaskScope&) = delete;
+  TaskScope& operator=(const TaskScope&) = delete;
+
+ private:
+  const bool outer_;
+};
+
+}  // namespace lockstep::internal::server

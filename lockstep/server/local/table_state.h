@@ -1,0 +1,40 @@
+// What stands behind an Embedding where threads of one process are workers and servers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "lockstep/server/embedding_options.h"
+#include "lockstep/server/local/strategy_gate.h"
+#include "lockstep/server/table/row_rule.h"
+#include "lockstep/server/table/row_table.h"
+
+namespace lockstep::internal::inline optim {
+class GroupRule;
+}  // namespace lockstep::internal::optim
+
+namespace lockstep::internal::inline server {
+
+/// Whoever uses `table` or `rule` passes the gate.
+struct TableState {
+  TableState(const EmbeddingOptions& options, uint64_t seed, std::shared_ptr<StrategyGate> its_gate)
+      : gate(std::move(its_gate)), table(options, seed) {}
+
+  const std::shared_ptr<StrategyGate> gate;
+  RowTable table;
+  std::shared_ptr<GroupRule> rule = nullptr;  // null: the table has no optimizer
+  int64_t position = 0;                       // of the last push that counts
+  int64_t evicted_at = 0;                     // the position of the last eviction
+  int64_t promised_rows = 0;                  // new ones at most, of pushes that are held
+};
+
+/// What a step pushes to a table: each row once.
+struct RowsOfStep {
+  std::shared_ptr<TableState> table;
+  std::vector<int64_t> ids = {};
+  at::Tensor gradients = {};  // [ids, dim], float64 for a table of float64, otherwise float32
+};
+
+}  // namespace lockstep::internal::server

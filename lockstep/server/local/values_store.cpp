@@ -1,0 +1,275 @@
+#include "lockstep/server/local/values_store.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "lockstep/core/error.h"
+#include "lockstep/optim/optimizer_state.h"
+#include "lockstep/optim/rules/group_rule.h"
+#include "lockstep/replica/replica_group.h"
+#include "lockstep/server/local/strategy_gate.h"
+#include "lockstep/strategy/strategy_access.h"
+#include "lockstep/variable/variable_state.h"
+
+namespace lockstep::internal::inline server {
+
+namespace {
+
+/// The error of a push that cannot be applied.
+Payload refused(const Error& error) {
+  return std::make_shared<StepFailure>(StepFailure{std::make_exception_ptr(error)});
+}
+
+/// What `optimizer` updates of these pushes.
+bool has_gradient_of(const OptimizerState& optimizer, const std::vector<const StepPush*>& parts) {
+  const auto& variables = optimizer.variables();
+  return std::ranges::any_of(parts, [&](const StepPush* part) {
+    return part && std::ranges::any_of(part->gradients, [&](const StepPush::Gradient& one) {
+             return std::ranges::any_of(variables, [&](const auto& v) { return v.get() == &one.variable.state(); });
+           });
+  });
+}
+
+/// Whose gradient is not finite everywhere.
+std::optional<std::string> not_finite_in(const StepPush& push) {
+  const auto is_finite = [](const at::Tensor& gradient) { return gradient.isfinite().all().item<bool>(); };
+  for (const StepPush::Gradient& one : push.gradients) {
+    if (!is_finite(one.gradient)) return fmt::format("variable '{}'", one.variable.name());
+  }
+  for (const RowsOfStep& one : push.rows) {
+    if (!is_finite(one.gradients)) return fmt::format("table '{}'", one.table->table.options().name);
+  }
+  return std::nullopt;
+}
+
+/// The norm of the sum of all parts' gradients, those of rows included.
+double norm_of(const std::vector<const StepPush*>& parts) {
+  std::map<const VariableState*, at::Tensor> dense;
+  std::map<const TableState*, std::map<int64_t, at::Tensor>> rows;
+  const auto add = [](at::Tensor& sum, const at::Tensor& gradient) {
+    const at::Tensor wide = gradient.to(at::kDouble);
+    sum = sum.defined() ? sum + wide : wide;
+  };
+  for (const StepPush* part : parts) {
+    if (!part) continue;
+    for (const StepPush::Gradient& one : part->gradients) add(dense[&one.variable.state()], one.gradient);
+    for (const RowsOfStep& one : part->rows) {
+      for (std::size_t i = 0; i < one.ids.size(); ++i)
+        add(rows[one.table.get()][one.ids[i]], one.gradients[static_cast<int64_t>(i)]);
+    }
+  }
+  double squares = 0;
+  for (const auto& [state, sum] : dense) squares += sum.square().sum().item<double>();
+  for (const auto& [table, of_table] : rows) {
+    for (const auto& [id, sum] : of_table) squares += sum.square().sum().item<double>();
+  }
+  return std::sqrt(squares);
+}
+
+void change_now(const StepPush::Change& one) {
+  switch (one.change) {
+    case WorkerValues::Change::kAssign: return one.variable.assign(one.value);
+    case WorkerValues::Change::kAdd: return one.variable.assign_add(one.value);
+    case WorkerValues::Change::kSubtract: return one.variable.assign_sub(one.value);
+  }
+}
+
+void change_component(ReplicaContext& context, const StepPush::Change& one) {
+  switch (one.change) {
+    case WorkerValues::Change::kAssign: return one.variable.assign(context, one.value);
+    case WorkerValues::Change::kAdd: return one.variable.assign_add(context, one.value);
+    case WorkerValues::Change::kSubtract: return one.variable.assign_sub(context, one.value);
+  }
+}
+
+}  // namespace
+
+ValuesStore::ValuesStore(Strategy& strategy, std::shared_ptr<StrategyGate> gate,
+                         std::function<void(std::exception_ptr)> failed)
+    : strategy_(strategy), gate_(std::move(gate)), failed_(std::move(failed)) {}
+
+Payload ValuesStore::hold(const HeldPush& push) {
+  const auto& step = as<StepPush>(push.push);
+  try {
+    const GateHold hold(gate_, "Variable::read");
+    for (const RowsOfStep& one : step.rows) {
+      if (one.table->rule) one.table->table.check_room(one.ids, one.table->promised_rows);
+    }
+    std::vector<int64_t>& promised = promised_[&step];
+    for (const RowsOfStep& one : step.rows) {
+      promised.push_back(one.table->table.count_new(one.ids));
+      one.table->promised_rows += promised.back();
+    }
+  } catch (const UsageError& error) {
+    return refused(error);
+  }
+  if (!step.options.check_finite || step.options.skip_non_finite) return {};
+  const std::optional<std::string> bad = not_finite_in(step);
+  if (!bad) return {};
+  release_rows(step);
+  return refused(
+      NonFiniteError("LS-NOT-FINITE",
+                     fmt::format("step {}: the gradient of {} is infinite or NaN somewhere; the step does not count",
+                                 push.step.step, *bad),
+                     "lower the learning rate, or look at the samples of this step"));
+}
+
+void ValuesStore::commit(const LogEntry& entry, const HeldPush& push) {
+  if (entry.apply) apply(std::span(&push, 1));
+}
+
+void ValuesStore::round(const LogEntry& entry, std::span<const HeldPush> parts) {
+  if (entry.apply) apply(parts);
+}
+
+void ValuesStore::apply(std::span<const HeldPush> parts) try {
+  const GateHold hold(gate_, "Strategy::run");
+  ++read_;
+  std::vector<const StepPush*> by_replica(static_cast<std::size_t>(strategy_.num_replicas()), nullptr);
+  for (const HeldPush& one : parts) {
+    const auto& push = as<StepPush>(one.push);
+    by_replica[static_cast<std::size_t>(push.part)] = &push;
+  }
+  const auto first = std::ranges::find_if(by_replica, [](const StepPush* one) { return one != nullptr; });
+  if (first == by_replica.end()) return;
+  StepOptions options = (*first)->options;
+  options.loss_scaled_by_hand = true;  // the losses were scaled where they were computed
+  options.gradients_changed_on_purpose = true;
+  std::vector<Optimizer> optimizers = StrategyAccess::optimizers(strategy_);
+  std::erase_if(optimizers, [&](const Optimizer& one) { return !has_gradient_of(one.shared_state(), by_replica); });
+  const auto pushes_rows = [](const StepPush* one) { return one && !one->rows.empty(); };
+  if (options.skip_non_finite &&
+      std::ranges::any_of(by_replica, [](auto* one) { return one && not_finite_in(*one); })) {
+    for (const StepPush* one : by_replica) {
+      if (one) release_rows(*one);
+    }
+    return;
+  }
+  double factor = 1;
+  // One optimizer clips by its own norm, with the bits of any strategy; several, and rows, by that of all.
+  if (options.clip_global_norm && (optimizers.size() > 1 || std::ranges::any_of(by_replica, pushes_rows))) {
+    factor = std::min(1.0, *options.clip_global_norm / (norm_of(by_replica) + 1e-6));
+    options.clip_global_norm.reset();
+  }
+  strategy_.run([&](ReplicaContext& ctx) {
+    const int64_t r = ContextAccess::local_index(ctx);
+    if (const StepPush* const push = by_replica[static_cast<std::size_t>(r)]) {
+      const at::NoGradGuard no_grad;
+      for (const StepPush::Gradient& one : push->gradients) {
+        at::Tensor component = one.variable.state().component(r);
+        component.mutable_grad() = factor == 1 ? one.gradient : one.gradient * factor;
+      }
+      for (const StepPush::Buffer& one : push->buffers) {
+        at::Tensor component = one.variable.state().component(r);
+        if (component.sizes() == one.value.sizes()) {
+          component.copy_(one.value);
+        } else {
+          component.set_data(one.value.clone());  // a buffer may grow
+        }
+      }
+      for (const StepPush::Change& one : push->changes) {
+        if (!one.variable.state().on_write()) change_component(ctx, one);
+      }
+    }
+    for (const Optimizer& one : optimizers) one.step(ctx, options);
+  });
+  for (const Optimizer& one : optimizers) {
+    for (const auto& variable : one.shared_state().variables()) changed_[variable.get()] = read_;
+  }
+  apply_rows(by_replica, factor);
+  for (const StepPush* part : by_replica) {
+    if (!part) continue;
+    for (const StepPush::Buffer& one : part->buffers) note_change(one.variable);
+    for (const StepPush::Change& one : part->changes) {
+      if (one.variable.state().on_write()) change_now(one);
+      note_change(one.variable);
+    }
+  }
+} catch (...) {
+  failed_(std::current_exception());
+}
+
+void ValuesStore::drop(const HeldPush& push) {
+  const GateHold hold(gate_, "Variable::read");
+  release_rows(as<StepPush>(push.push));
+}
+
+void ValuesStore::release_rows(const StepPush& push) {
+  const auto promised = promised_.extract(&push);
+  for (std::size_t i = 0; promised && i < push.rows.size(); ++i)
+    push.rows[i].table->promised_rows -= promised.mapped()[i];
+}
+
+void ValuesStore::apply_rows(const std::vector<const StepPush*>& parts, double factor) {
+  // Parts are put together in their order: rows that several have are added in it.
+  std::vector<RowsOfStep> all;
+  for (const StepPush* part : parts) {
+    if (!part) continue;
+    for (const RowsOfStep& one : part->rows) {
+      if (!one.table->rule) continue;
+      const auto found = std::ranges::find(all, one.table, &RowsOfStep::table);
+      if (found == all.end()) {
+        all.push_back(one);
+      } else {
+        found->ids.insert(found->ids.end(), one.ids.begin(), one.ids.end());
+        found->gradients = at::cat({found->gradients, one.gradients});
+      }
+    }
+  }
+  for (const StepPush* part : parts) {
+    if (part) release_rows(*part);
+  }
+  for (const RowsOfStep& one : all) {
+    TableState& state = *one.table;
+    state.table.apply({.ids = one.ids,
+                       .gradients = one.gradients.data_ptr(),
+                       .learning_rate = state.rule->learning_rate(),
+                       .position = ++state.position,
+                       .clip = {.factor = factor}});
+  }
+}
+
+Payload ValuesStore::answer(const PullRequest& pull, Position /*position*/) {
+  const GateHold hold(gate_, "Variable::read");
+  const at::NoGradGuard no_grad;
+  if (const uint64_t writes = gate_->writes(); writes != writes_) {  // by the program, of any variable
+    writes_ = writes;
+    all_changed_ = ++read_;
+  }
+  auto answer = std::make_shared<PulledTensors>();
+  if (const auto* rows = std::get_if<WantedRows>(&as<Wanted>(pull.request))) {
+    const RowTable& table = rows->table->table;
+    const auto count = static_cast<int64_t>(rows->ids.size());
+    at::Tensor weights = at::empty({count, table.options().dim}, table.options().dtype);
+    table.look_up(rows->ids, weights.data_ptr());
+    answer->values.push_back(std::move(weights));
+    return answer;
+  }
+  const auto& wanted = std::get<WantedVariables>(as<Wanted>(pull.request));
+  answer->at = read_;
+  for (std::size_t i = 0; i < wanted.variables.size(); ++i) {
+    const Variable& variable = wanted.variables[i];
+    const auto changed = changed_.find(&variable.state());
+    const Position last = std::max(all_changed_, changed == changed_.end() ? 0 : changed->second);
+    if (wanted.have[i] && *wanted.have[i] >= last) {
+      answer->values.emplace_back();
+      continue;
+    }
+    const VariableState& state = variable.state();
+    state.require_sound();
+    answer->values.push_back(state.component(state.on_write() ? 0 : wanted.part).detach().clone());
+  }
+  return answer;
+}
+
+}  // namespace lockstep::internal::server

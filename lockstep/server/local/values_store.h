@@ -1,0 +1,57 @@
+// The values of a run whose tasks are threads of one process: the strategy's own variables, which its servers change.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "lockstep/server/local/step_payloads.h"
+#include "lockstep/server/local/strategy_gate.h"
+#include "lockstep/server/protocol/server_machine.h"
+#include "lockstep/strategy/strategy.h"
+
+namespace lockstep::internal::inline server {
+
+/// Carries entries of the log out on the variables of a strategy. What a step pushed becomes the gradients of a replica
+/// of the strategy: with rounds, replica i has those of part i, and otherwise the one replica has those of the step.
+/// Then the strategy's optimizers make a step, in one run of the strategy. So rules, norms, slots and counts, and the
+/// bits of a round, are those of any strategy with as many replicas.
+///
+/// All calls are made by the server's thread, which passes the strategy's gate for each.
+class ValuesStore final : public ServerStore {
+ public:
+  /// `failed` is told the error where an entry could not be carried out; afterwards the values are of no use.
+  ValuesStore(Strategy& strategy, std::shared_ptr<StrategyGate> gate, std::function<void(std::exception_ptr)> failed);
+
+  Payload hold(const HeldPush& push) override;
+  void drop(const HeldPush& push) override;
+  void commit(const LogEntry& entry, const HeldPush& push) override;
+  Payload squares(const LogEntry& /*entry*/, std::span<const HeldPush> /*parts*/) override { return {}; }
+  void round(const LogEntry& entry, std::span<const HeldPush> parts) override;
+  void change(const LogEntry& /*entry*/) override {}
+  void freeze(const LogEntry& /*entry*/) override {}
+  void release(const LogEntry& /*entry*/) override {}
+  Payload answer(const PullRequest& pull, Position position) override;
+
+ private:
+  void apply(std::span<const HeldPush> parts);
+  void apply_rows(const std::vector<const StepPush*>& parts, double factor);
+  /// The push is held no longer: what its new rows may take of tables' limits is free again.
+  void release_rows(const StepPush& push);
+  void note_change(const Variable& variable) { changed_[&variable.state()] = read_; }
+
+  Strategy& strategy_;
+  const std::shared_ptr<StrategyGate> gate_;
+  const std::function<void(std::exception_ptr)> failed_;
+  Position read_ = 1;                                              // counts changes
+  Position all_changed_ = 0;                                       // when the program changed values last
+  uint64_t writes_ = 0;                                            // of the gate, as of then
+  std::map<const StepPush*, std::vector<int64_t>> promised_ = {};  // by held push: new rows, for each of its tables
+  std::map<const VariableState*, Position> changed_ = {};          // when a step changed a variable last
+};
+
+}  // namespace lockstep::internal::server

@@ -1,0 +1,252 @@
+// The order of events: the loop gives each message to the machine and carries what follows. When the machine says that
+// a step begins, the loop calls the step's function. Inside of it a pull sends a request, and takes messages until the
+// answer has come; a push sends everything away at once. When the function has ended, the machine is told, and the loop
+// goes on.
+#include "lockstep/server/local/worker_task.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+#include <variant>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/process/warm_up.h"
+#include "lockstep/replica/loss/loss_weight.h"
+#include "lockstep/replica/pool/compute_settings.h"
+#include "lockstep/replica/replica_group.h"
+#include "lockstep/server/local/strategy_gate.h"
+#include "lockstep/strategy/strategy_access.h"
+#include "lockstep/variable/module/module_binding.h"
+#include "lockstep/variable/variable_state.h"
+
+namespace lockstep::internal::inline server {
+
+namespace {
+
+/// The run ends while a step waits for an answer: unwinds its function.
+class RunEnded final : public std::exception {
+ public:
+  const char* what() const noexcept override { return "the run of parameter servers has ended"; }
+};
+
+}  // namespace
+
+WorkerTask::WorkerTask(WorkersShared& shared, int32_t worker)
+    : shared_(shared), worker_(worker), machine_(1, {worker, 1}, 1) {
+  warm_up_math();
+  thread_ = std::thread([this] { run(); });
+}
+
+WorkerTask::~WorkerTask() {
+  mail_.close();
+  thread_.join();
+}
+
+void WorkerTask::run() {
+  const TaskScope task;
+  set_compute_settings_of_this_thread(StrategyAccess::group(shared_.strategy).plan().compute);
+  while (const auto message = mail_.take()) {
+    take(*message);
+    while (!begins_.empty()) {
+      const StepBegins next = std::move(begins_.front());
+      begins_.pop_front();
+      run_step(next);
+    }
+  }
+}
+
+void WorkerTask::take(const WorkerMessage& message) {
+  WorkerOutput out;
+  machine_.receive(message, out);
+  carry(out);
+}
+
+void WorkerTask::carry(WorkerOutput& out) {
+  for (const ToServer& one : out.to_servers) shared_.to_server(one);
+  for (const ChiefMessage& one : out.to_chief) shared_.to_chief(one);
+  for (const WorkerEvent& event : out.events) {
+    if (const auto* begins = std::get_if<StepBegins>(&event)) begins_.push_back(*begins);
+    if (const auto* values = std::get_if<ValuesArrived>(&event)) answers_[values->pull] = values->values;
+  }
+}
+
+void WorkerTask::run_step(const StepBegins& begins) {
+  StepUnderWay step;
+  step.step = begins.step;
+  step.part = shared_.in_rounds ? begins.step.step % shared_.workers : 0;
+  current_ = &step;
+  answers_.clear();
+  const int64_t round = shared_.in_rounds ? begins.step.step / shared_.workers : begins.step.step;
+  stream_.restart({shared_.strategy.seed(), StreamPurpose::kReplica, step.part, round});
+  StepEnd end;
+  bool has_run_ended = false;
+  try {
+    const RandomScope random(stream_);
+    WorkerContext context(*this, step);
+    end.payload = shared_.function(begins.kind)(context, begins.arguments);
+    if (!step.has_pushed && !step.changes.empty()) push(step, {});
+  } catch (const EndOfStream&) {
+    end.outcome = StepOutcome::kStreamEnded;
+  } catch (const RunEnded&) {
+    has_run_ended = true;
+  } catch (...) {
+    end.outcome = StepOutcome::kFailed;
+    end.payload = std::make_shared<StepFailure>(StepFailure{std::current_exception()});
+  }
+  current_ = nullptr;
+  for (const ModuleBinding* used : step.modules) {  // what the step did not push
+    for (auto& [variable, tensor] : modules_.at(used).tensors) tensor.mutable_grad() = at::Tensor();
+  }
+  if (has_run_ended) return;
+  WorkerOutput out;
+  machine_.finish(std::move(end), out);
+  carry(out);
+}
+
+std::vector<at::Tensor> WorkerTask::pull(Wanted wanted, Position& at) {
+  WorkerOutput out;
+  const uint32_t number = machine_.pull(0, std::make_shared<Wanted>(std::move(wanted)), out);
+  carry(out);
+  while (!answers_.contains(number)) {
+    const auto message = mail_.take();
+    if (!message) throw RunEnded();
+    take(*message);
+  }
+  const auto& answer = as<PulledTensors>(answers_[number]);
+  at = answer.at;
+  return answer.values;
+}
+
+void* WorkerTask::module_of(StepUnderWay& step, const std::shared_ptr<ModuleBinding>& binding,
+                            FunctionRef<WorkerValues::MadeModule()> make) {
+  auto found = modules_.find(binding.get());
+  if (found == modules_.end()) {
+    const std::lock_guard<std::mutex> lock(shared_.factories);
+    RandomStream stream;
+    stream.restart(StreamKey::of_module(shared_.strategy.seed(), binding->name()));
+    const RandomScope scope(stream);
+    auto [made, module] = make();
+    WorkerModule mine{std::move(made), binding, binding->tensors_of(*module), {}};
+    mine.have.resize(mine.tensors.size());
+    found = modules_.emplace(binding.get(), std::move(mine)).first;
+  }
+  if (std::ranges::find(step.modules, binding.get()) == step.modules.end()) {
+    refresh(found->second, step.part);
+    step.modules.push_back(binding.get());
+  }
+  return found->second.made.get();
+}
+
+void WorkerTask::refresh(WorkerModule& module, int64_t part) {
+  WantedVariables wanted;
+  wanted.part = part;
+  for (std::size_t i = 0; i < module.tensors.size(); ++i) {
+    const Variable& variable = module.tensors[i].first;
+    wanted.variables.push_back(variable);
+    // The step's forward pass may have moved a buffer.
+    wanted.have.push_back(variable.state().on_write() ? module.have[i] : std::nullopt);
+  }
+  Position at = 0;
+  const std::vector<at::Tensor> values = pull(std::move(wanted), at);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (!values[i].defined()) continue;
+    module.tensors[i].second.set_data(values[i]);
+    module.have[i] = at;
+  }
+}
+
+at::Tensor WorkerTask::value_of(StepUnderWay& step, const Variable& variable) {
+  const VariableState* const state = &variable.state();
+  if (const auto found = step.values.find(state); found != step.values.end()) return found->second;
+  for (const ModuleBinding* used : step.modules) {
+    for (const auto& [one, tensor] : modules_.at(used).tensors)
+      if (&one.state() == state) return tensor;
+  }
+  WantedVariables wanted{{variable}, {std::nullopt}, step.part};
+  Position at = 0;
+  at::Tensor value = pull(std::move(wanted), at).front();
+  if (variable.trainable() && state->on_write() && value.is_floating_point()) value.set_requires_grad(true);
+  step.used.push_back(variable);
+  return step.values[state] = value;
+}
+
+at::Tensor WorkerTask::rows_of(StepUnderWay& step, const std::shared_ptr<TableState>& table, const at::Tensor& ids) {
+  auto found = std::ranges::find(step.rows, table, &PulledRows::table);
+  if (found == step.rows.end()) found = step.rows.insert(step.rows.end(), {.table = table});
+  PulledRows& pulled = *found;
+  WantedRows wanted{table};
+  at::Tensor places = at::empty({ids.numel()}, at::kLong);
+  const auto* const id = ids.data_ptr<int64_t>();
+  auto* const place = places.data_ptr<int64_t>();
+  for (int64_t i = 0; i < ids.numel(); ++i) {
+    const auto [at, is_new] = pulled.places.emplace(id[i], static_cast<int64_t>(pulled.places.size()));
+    if (is_new) wanted.ids.push_back(id[i]);
+    place[i] = at->second;
+  }
+  if (!wanted.ids.empty()) {
+    pulled.ids.push_back(wanted.ids);
+    Position at = 0;
+    at::Tensor weights = pull(std::move(wanted), at).front();
+    if (at::isFloatingType(weights.scalar_type())) weights.set_requires_grad(true);
+    pulled.weights.push_back(std::move(weights));
+  }
+  if (pulled.weights.empty()) return at::empty({0, table->table.options().dim}, table->table.options().dtype);
+  const at::Tensor all = pulled.weights.size() == 1 ? pulled.weights.front() : at::cat(pulled.weights);
+  return all.index_select(0, places);
+}
+
+void WorkerTask::push(StepUnderWay& step, const StepOptions& options) {
+  auto push = std::make_shared<StepPush>();
+  push->part = step.part;
+  push->options = options;
+  const auto add = [&](const Variable& variable, at::Tensor tensor) {
+    if (!tensor.grad().defined()) return;
+    push->gradients.push_back({variable, tensor.grad()});
+    tensor.mutable_grad() = at::Tensor();
+  };
+  for (const ModuleBinding* used : step.modules) {
+    for (const auto& [variable, tensor] : modules_.at(used).tensors) {
+      if (variable.state().on_write()) {
+        add(variable, tensor);
+      } else {
+        push->buffers.push_back({variable, tensor.detach().clone()});
+      }
+    }
+  }
+  for (const Variable& variable : step.used) add(variable, step.values.at(&variable.state()));
+  for (PulledRows& pulled : step.rows) {
+    const at::ScalarType type = pulled.table->table.options().dtype == at::kDouble ? at::kDouble : at::kFloat;
+    RowsOfStep rows{pulled.table};
+    std::vector<at::Tensor> gradients;
+    for (std::size_t i = 0; i < pulled.weights.size(); ++i) {
+      if (!pulled.weights[i].grad().defined()) continue;
+      rows.ids.insert(rows.ids.end(), pulled.ids[i].begin(), pulled.ids[i].end());
+      gradients.push_back(pulled.weights[i].grad().to(type));
+      pulled.weights[i].mutable_grad() = at::Tensor();
+    }
+    if (gradients.empty()) continue;
+    rows.gradients = at::cat(gradients).contiguous();
+    push->rows.push_back(std::move(rows));
+  }
+  push->changes = std::move(step.changes);
+  step.changes.clear();
+  step.has_pushed = true;
+  WorkerOutput out;
+  machine_.push({push}, out);
+  carry(out);
+}
+
+lockstep::data::StreamReader& WorkerTask::reader_of(int64_t stream, FunctionRef<lockstep::data::Stream()> make) {
+  std::unique_ptr<lockstep::data::StreamReader>& reader = readers_[stream];
+  if (!reader) {
+    const std::lock_guard<std::mutex> lock(shared_.factories);
+    reader = make().open();
+  }
+  return *reader;
+}
+
+}  // namespace lockstep::internal::server

@@ -1,0 +1,117 @@
+// A worker of a run whose tasks are threads: its loop, its modules, and the step that it runs.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "lockstep/data/stream.h"
+#include "lockstep/replica/random_streams.h"
+#include "lockstep/server/local/mailbox.h"
+#include "lockstep/server/local/scheduled_batches.h"
+#include "lockstep/server/local/step_payloads.h"
+#include "lockstep/server/protocol/worker_machine.h"
+#include "lockstep/server/worker_context.h"
+#include "lockstep/strategy/strategy.h"
+
+namespace lockstep::internal::inline server {
+
+/// A step's function, whatever its arguments and its result are.
+using StepFunction = std::function<Payload(WorkerContext&, const Payload& arguments)>;
+
+/// What all workers of a run share. It outlives them.
+struct WorkersShared {
+  Strategy& strategy;
+  std::function<StepFunction(uint32_t kind)> function;
+  std::function<void(const ToServer&)> to_server;
+  std::function<void(const ChiefMessage&)> to_chief;
+  ScheduledBatches& batches;
+  int64_t workers = 1;
+  bool in_rounds = false;
+  std::mutex factories = {};  // one thread at a time is in functions of the program that make modules and streams
+};
+
+/// The rows of a table that a step has pulled: as each look-up that needed more pulled them.
+struct PulledRows {
+  std::shared_ptr<TableState> table;
+  std::map<int64_t, int64_t> places = {};  // by id: where it is in all rows, one after another
+  std::vector<std::vector<int64_t>> ids = {};
+  std::vector<at::Tensor> weights = {};  // of the same rows, [ids, dim], which collect gradients
+};
+
+/// What belongs to the step whose function runs.
+struct StepUnderWay {
+  StepAttempt step = {};
+  int64_t part = 0;             // of its round
+  std::optional<double> share;  // of the batch that it has taken
+  bool took_stream = false;     // of its worker's own
+  bool has_pushed = false;
+  std::vector<const ModuleBinding*> modules = {};  // that it has used
+  std::map<const VariableState*, at::Tensor> values = {};
+  std::vector<Variable> used = {};  // of `values`
+  std::vector<StepPush::Change> changes = {};
+  std::vector<PulledRows> rows = {};  // by table
+};
+
+class WorkerTask {
+ public:
+  WorkerTask(WorkersShared& shared, int32_t worker);
+  /// Ends the thread, when the step's function that runs has ended.
+  ~WorkerTask();
+  WorkerTask(const WorkerTask&) = delete;
+  WorkerTask& operator=(const WorkerTask&) = delete;
+
+  void put(const WorkerMessage& message) { mail_.put(message); }
+
+  // For WorkerContext, on the task's thread.
+  WorkersShared& shared() const { return shared_; }
+  int32_t index() const { return worker_; }
+  RandomStream& stream() { return stream_; }
+  void* module_of(StepUnderWay& step, const std::shared_ptr<ModuleBinding>& binding,
+                  FunctionRef<WorkerValues::MadeModule()> make);
+  at::Tensor value_of(StepUnderWay& step, const Variable& variable);
+  at::Tensor rows_of(StepUnderWay& step, const std::shared_ptr<TableState>& table, const at::Tensor& ids);
+  void push(StepUnderWay& step, const StepOptions& options);
+  /// The worker's reader of a stream that distribute_to_workers has made, by the stream's number.
+  lockstep::data::StreamReader& reader_of(int64_t stream, FunctionRef<lockstep::data::Stream()> make);
+  const StepUnderWay* current() const { return current_; }
+
+ private:
+  /// A module of this worker, over variables of the strategy.
+  struct WorkerModule {
+    std::shared_ptr<void> made;
+    std::shared_ptr<ModuleBinding> binding;
+    std::vector<std::pair<Variable, at::Tensor>> tensors;
+    std::vector<std::optional<Position>> have;
+  };
+
+  void run();
+  void take(const WorkerMessage& message);
+  void carry(WorkerOutput& out);
+  void run_step(const StepBegins& begins);
+  std::vector<at::Tensor> pull(Wanted wanted, Position& at);
+  void refresh(WorkerModule& module, int64_t part);
+
+  WorkersShared& shared_;
+  const int32_t worker_;
+  WorkerMachine machine_;
+  Mailbox<WorkerMessage> mail_;
+  // Used by the task's thread alone:
+  std::deque<StepBegins> begins_;
+  std::map<uint32_t, Payload> answers_;  // by the number of the pull
+  std::map<const ModuleBinding*, WorkerModule> modules_;
+  std::map<int64_t, std::unique_ptr<lockstep::data::StreamReader>> readers_;
+  RandomStream stream_;
+  const StepUnderWay* current_ = nullptr;
+  std::thread thread_;
+};
+
+}  // namespace lockstep::internal::server

@@ -1,0 +1,112 @@
+// Training with variables that live on parameter servers: workers run scheduled steps, each at its own pace.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/cluster/cluster_spec.h"
+#include "lockstep/data/distribute_options.h"
+#include "lockstep/server/coordinator.h"
+#include "lockstep/server/embedding.h"
+#include "lockstep/server/partitioner.h"
+#include "lockstep/server/shard_placement.h"
+#include "lockstep/server/worker_streams.h"
+#include "lockstep/strategy/strategy.h"
+
+namespace lockstep {
+
+namespace internal::inline server {
+class StrategyGate;
+struct CoordinatorState;
+}  // namespace internal::server
+
+struct ParameterServerOptions {
+  /// Who the tasks are. Empty, or without servers: threads of this process are workers and servers.
+  std::optional<ClusterSpec> cluster = std::nullopt;
+  Partitioner partitioner = {};                          // into how many shards a variable is cut; empty: 1
+  ServerPlacement placement = ServerPlacement::kInTurn;  // which server gets the next shard
+  /// Nothing: a step begins when a worker is free, on the values that there are. k: a worker's c-th step sees at least
+  /// the first c - k steps of each other worker, and all of its own. 0: W workers go in step, as W replicas, with the
+  /// bits of a MirroredStrategy of W replicas.
+  std::optional<int64_t> staleness = std::nullopt;
+  std::string record = {};  // not supported yet: a UsageError
+  int64_t workers = 2;      // without a cluster
+  int64_t servers = 1;      // the same
+  uint64_t seed = 0;        // of initial values, random streams and shuffling
+  int threads_per_replica = 1;
+};
+
+/// The program runs on all tasks; here these are threads of one process. Variables, modules and optimizers are made as
+/// with any strategy, and read, assigned, loaded and saved as whole values. What changes values waits until the steps
+/// that were scheduled before have been decided. Members of Strategy that let replicas meet (run, evaluate, reduce,
+/// gather, broadcast) are UsageErrors (LS-SCHEDULE).
+///
+/// A scheduled step counts once: all that it pushes is applied, or nothing is. docs/parameter-servers.md has the whole.
+class ParameterServerStrategy final : public Strategy {
+ public:
+  explicit ParameterServerStrategy(ParameterServerOptions options = {});
+  ~ParameterServerStrategy() override;
+
+  /// Workers of the run, W.
+  int64_t num_workers() const { return options_.workers; }
+  /// Each worker is one replica.
+  int64_t num_replicas() const { return options_.workers; }
+  /// Where a variable's shards are: for each, in the order of the first axis, its rows and its server.
+  std::vector<internal::Shard> servers_of(const Variable& variable) const;
+
+  /// Names a function that workers call: fn(WorkerContext&, arguments...). A UsageError (LS-NAME-TAKEN) for a name that
+  /// another step has. Several workers call it at the same time.
+  template <class Fn>
+  Step<std::decay_t<Fn>> step(const std::string& name, Fn&& fn) {
+    const uint32_t kind = name_step(name);
+    return {name, kind, std::make_shared<std::decay_t<Fn>>(std::forward<Fn>(fn))};
+  }
+  using Strategy::step;
+
+  /// A table of rows, which are made when they are first used. A UsageError (LS-NAME-TAKEN) for a name that another
+  /// table has.
+  Embedding make_embedding(const EmbeddingOptions& options);
+  /// The rule of a table's rows: SGD, with momentum or without, Adagrad or Adam, which counts each row's own updates. A
+  /// UsageError (LS-ROW-RULE) for another rule, and for a table that has one already. Without a rule, what is pushed to
+  /// a table is dropped.
+  template <class Options>
+  RowsOptimizer make_optimizer(const Embedding& table, const Options& options) {
+    static_assert(internal::kHasRule<Options>, "lockstep: make_optimizer takes torch::optim's options");
+    return make_rows_optimizer(table, internal::RuleOptions(&options));
+  }
+  using Strategy::make_optimizer;
+
+  /// Each worker's own stream: `fn(const InputContext&)` is called once on each worker that takes from it, and returns
+  /// a Stream or a Dataset, whose elements are batches.
+  template <class Fn>
+  WorkerStreams distribute_to_workers(Fn fn) {
+    return WorkerStreams(next_stream_++, options_.workers, [fn = std::move(fn)](const InputContext& context) {
+      return internal::as_stream(fn(context));
+    });
+  }
+
+  /// Runs `fn(Coordinator&)` on the chief while the other tasks serve, waits for all steps that it has scheduled, and
+  /// returns the exit code of the program, 0. Throws what `fn` throws, and the first error that nobody has got; then
+  /// all other steps are closed. One call at a time.
+  template <class Fn>
+  int coordinate(Fn&& fn) {
+    return coordinate_with([&](Coordinator& coordinator) { fn(coordinator); });
+  }
+
+ private:
+  uint32_t name_step(const std::string& name);
+  RowsOptimizer make_rows_optimizer(const Embedding& table, const internal::RuleOptions& options);
+  int coordinate_with(internal::FunctionRef<void(Coordinator&)> fn);
+
+  const ParameterServerOptions options_;
+  const std::shared_ptr<internal::StrategyGate> gate_;
+  const std::unique_ptr<internal::CoordinatorState> state_;
+  int64_t next_stream_ = 0;
+};
+
+}  // namespace lockstep
