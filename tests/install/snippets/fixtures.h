@@ -92,6 +92,28 @@ torch::Tensor mean_over_tokens(const lockstep::Batch& micro);
 
 }  // namespace snippets::step
 
+/// A program around a Trainer.
+namespace snippets::trainer {
+
+struct NetImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& input);
+  torch::Tensor forward(const torch::Tensor& input, const torch::Tensor& mask);
+};
+TORCH_MODULE(Net);
+
+extern lockstep::MirroredStrategy& strategy;
+extern lockstep::Replicated<Net>& model;
+extern lockstep::Replicated<Net>& generator;
+extern lockstep::Replicated<Net>& discriminator;
+extern lockstep::Optimizer& optimizer;
+extern lockstep::Optimizer& generator_optimizer;
+extern lockstep::DistributedDataset& train;
+extern lockstep::DistributedDataset& validate;
+extern lockstep::DistributedDataset& data;
+torch::Tensor loss_of(Net& generator, Net& discriminator, const lockstep::Batch& batch);
+
+}  // namespace snippets::trainer
+
 /// Tests of a program that trains.
 namespace snippets::tests {
 
