@@ -248,8 +248,8 @@ bool RowUpdate::sum_is_finite(std::size_t i) const {
   return true;
 }
 
-std::vector<FusedUpdate::ForeignWrite> RowUpdate::take_foreign_writes() {
-  std::vector<FusedUpdate::ForeignWrite> found;
+std::vector<ForeignWrite> RowUpdate::take_foreign_writes() {
+  std::vector<ForeignWrite> found;
   for (Target& target : targets_) {
     const std::size_t copy = *std::ranges::min_element(target.foreign_by_lane);
     if (copy != kNoCopy) found.push_back({target.variable, copy});

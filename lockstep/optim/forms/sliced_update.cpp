@@ -54,7 +54,7 @@ SlicedUpdate::SlicedUpdate(const ReplicaGroup& group, const FusedUpdate& update,
       form_(form),
       worker_(group.rounds().worker_index()),
       num_workers_(group.num_workers()),
-      slices_(update.shares(), num_workers_, group.plan().num_lanes()),
+      slices_(update.plan().shares(), num_workers_, group.plan().num_lanes()),
       slots_(group, targets_, initial, slices_, name_),
       partial_sums_(group),
       factors_(variables_, group),
@@ -190,7 +190,7 @@ void SlicedUpdate::vote(FusedUpdate& update, FunctionRef<void(Proposal&)> tell) 
 }
 
 void SlicedUpdate::require_no_foreign_write(FusedUpdate& update) {
-  std::vector<FusedUpdate::ForeignWrite> found = update.take_foreign_writes();
+  std::vector<ForeignWrite> found = update.take_foreign_writes();
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     found.insert(found.end(), foreign_writes_.begin(), foreign_writes_.end());
