@@ -12,10 +12,11 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/torch_compat.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/replica/pool/compute_settings.h"
 
 namespace lockstep::internal::inline optim {
@@ -127,8 +128,8 @@ void OwnRules::call_one(BoundUpdate& update, UpdateKernels& kernels, const Updat
   const auto number = static_cast<uint64_t>(target.planned.first_block + blocks.end - 1);
   uint64_t digest = number;
   const auto add = [&](const at::Tensor& values) {
-    const at::Tensor mine = values.narrow(0, first, count);
-    digest = XXH3_64bits_withSeed(address_of(mine), mine.nbytes(), digest);
+    const std::span<const std::byte> mine = host_bytes(values.narrow(0, first, count));
+    digest = XXH3_64bits_withSeed(mine.data(), mine.size(), digest);
   };
   add(trial.weights);
   for (const at::Tensor& slot : trial.slots) add(slot);

@@ -5,11 +5,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/replica/pool/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
@@ -70,9 +72,7 @@ void MirroredState::write(const at::Tensor& value) {
 
 void MirroredState::write_bytes(int64_t begin, std::span<const std::byte> bytes) {
   require_own_value("a write");
-  set([&](at::Tensor& copy) {
-    if (!bytes.empty()) std::memcpy(static_cast<std::byte*>(copy.data_ptr()) + begin, bytes.data(), bytes.size());
-  });
+  set([&](at::Tensor& copy) { std::ranges::copy(bytes, host_bytes_to_write(copy).begin() + begin); });
 }
 
 void MirroredState::change(FunctionRef<void(at::Tensor&)> fn) {
