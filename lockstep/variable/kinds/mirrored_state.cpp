@@ -6,13 +6,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/core/torch_compat.h"
+#include "lockstep/reduce/kernels.h"
 #include "lockstep/replica/pool/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/kinds/written_memory.h"
@@ -25,11 +25,6 @@ constexpr const char* kRemedy =
     "let Lockstep write it: an optimizer from make_optimizer, Variable::assign or Replicated::load (a torch::optim "
     "optimizer steps one replica alone, without the others' gradients); where forward writes it, as an Embedding with "
     "max_norm does, leave that out and write it between steps by Strategy::update; assign or load it now to go on";
-
-/// The bytes of one dense tensor over those of another of the same layout; nothing is allocated.
-void copy_bytes(const at::Tensor& to, const at::Tensor& from) {
-  if (from.nbytes() > 0) std::memcpy(to.data_ptr(), address_of(from), from.nbytes());
-}
 
 }  // namespace
 
