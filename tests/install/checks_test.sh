@@ -21,6 +21,8 @@ broken lockstep/comm/failure/phase.cpp '1a const auto now = std::chrono::system_
 broken tools/run/lines.cpp '1a const auto now = time(nullptr);' 'lines.cpp:2:.*monotonic ages' check-layers
 broken lockstep/core/log.h 1d 'log.h .*does not begin with a comment' check-layers
 broken cmake/layers.cmake 1,2d 'layers.cmake .*does not begin with a comment' check-layers
+broken lockstep/strategy/metrics.cpp '$a auto* const first = values.data_ptr<float>();' 'metrics.cpp:.*core/tensors/host_bytes.h' check-layers
+broken lockstep/strategy/metrics.cpp '$a auto* const first = internal::address_of(values);' 'metrics.cpp:.*core/tensors/host_bytes.h' check-layers
 broken scripts/format '2d' 'scripts/format .*does not begin with a comment' check-layers
 for i in {1..32}; do echo "// A file." >"lockstep/memory/file_$i.h"; done
 expect 1 'lockstep/memory has .* files .*more than 32' scripts/check-layers
