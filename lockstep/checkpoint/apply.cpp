@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/data/read_pool.h"
 #include "lockstep/reduce/operands.h"
 #include "lockstep/replica/pool/cores.h"
@@ -179,8 +181,8 @@ class Planner {
   }
   static std::string text_of(const at::Tensor& bytes) {
     const at::Tensor numbers = bytes.contiguous();
-    const auto* const begin = numbers.data_ptr<int64_t>();
-    return {begin, begin + numbers.numel()};
+    const std::span<const int64_t> all = host_numbers<int64_t>(numbers);
+    return {all.begin(), all.end()};
   }
 
   /// What the checkpoint has of an item under any of its names. Where it has several values of one tensor, they must be

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "lockstep/comm/service_thread.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/strategy/strategy_access.h"
 
 namespace lockstep::internal::inline checkpoint {
@@ -85,7 +87,8 @@ std::vector<int64_t> BackgroundSave::at_work_after(std::chrono::milliseconds tim
   const int64_t mine = has_ended_within(time) ? -1 : strategy_.worker_index();
   const at::Tensor all =
       strategy_.gather(strategy_.per_replica([&](ReplicaId) { return at::full({1}, mine, at::kLong); }));
-  std::vector<int64_t> workers(all.data_ptr<int64_t>(), all.data_ptr<int64_t>() + all.numel());
+  const std::span<const int64_t> told = host_numbers<int64_t>(all);
+  std::vector<int64_t> workers(told.begin(), told.end());
   std::erase(workers, -1);
   workers.erase(std::unique(workers.begin(), workers.end()), workers.end());
   return workers;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/data/read_pool.h"
 #include "lockstep/optim/forms/sliced_slots.h"
 #include "lockstep/replica/pool/cores.h"
@@ -65,7 +67,8 @@ RecordedNumbers numbers_of(const StateItem& item, const at::Tensor& value) {
     numbers.real = value.item<double>();
   } else {
     const at::Tensor flat = value.contiguous().flatten();
-    numbers.integers.assign(flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + flat.numel());
+    const std::span<const int64_t> integers = host_numbers<int64_t>(flat);
+    numbers.integers.assign(integers.begin(), integers.end());
   }
   return numbers;
 }

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/data/read_pool.h"
 #include "lockstep/reduce/loops/stream_copy.h"
 #include "lockstep/replica/pool/cores.h"
@@ -28,7 +29,7 @@ void Snapshot::take(WritePlan& plan, PlannedBytes& mine) {
     memory_ = at::Tensor();  // first, so that there are never two
     if (bytes > 0) memory_ = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
   }
-  auto* const memory = bytes == 0 ? nullptr : static_cast<std::byte*>(memory_.data_ptr());
+  auto* const memory = bytes == 0 ? nullptr : host_bytes_to_write(memory_).data();
   const bool past_caches = bytes > kStreamedBytes;
   ReadPool pool(static_cast<int64_t>(cores_of_this_process().size()));
   pool.run(static_cast<int64_t>(copied.size()), [&](int64_t i) {

@@ -17,6 +17,7 @@
 
 #include "lockstep/core/loops/simd.h"
 #include "lockstep/core/process/warm_up.h"
+#include "lockstep/core/tensors/host_bytes.h"
 
 namespace lockstep::internal::inline core {
 
@@ -50,10 +51,9 @@ std::string cpu_capability() {
 /// [rows, columns] numbers of both signs and many sizes, the same in every process.
 at::Tensor numbers(int64_t rows, int64_t columns, double phase) {
   at::Tensor values = at::empty({rows, columns}, at::kFloat);
-  auto* const to = values.data_ptr<float>();
-  for (int64_t i = 0; i < values.numel(); ++i) {
-    to[i] = static_cast<float>(std::sin(0.7390851 * static_cast<double>(i) + phase));
-  }
+  double i = 0;
+  for (float& value : host_numbers_to_write<float>(values))
+    value = static_cast<float>(std::sin(0.7390851 * i++ + phase));
   return values;
 }
 
@@ -76,7 +76,7 @@ uint64_t matrix_product_digest() {
   for (const at::Tensor& product : {input.mm(weight.t()), at::addmm(bias, input, weight.t()),
                                     output_gradient.mm(weight), output_gradient.t().mm(input)}) {
     const at::Tensor dense = product.contiguous();
-    digest = XXH3_64bits_withSeed(dense.data_ptr<float>(), static_cast<size_t>(dense.numel()) * sizeof(float), digest);
+    digest = XXH3_64bits_withSeed(host_bytes(dense).data(), host_bytes(dense).size(), digest);
   }
   return digest;
 }

@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/torch_compat.h"
+#include "lockstep/core/tensors/host_bytes.h"
 
 namespace lockstep {
 
@@ -28,7 +28,7 @@ std::string sha256_of(const std::vector<std::pair<std::string, at::Tensor>>& nam
     const std::string head = fmt::format("{}{}{}{}[{}]{}", name, '\0', c10::toString(rows.scalar_type()), '\0',
                                          fmt::join(rows.sizes(), ", "), '\0');
     add(head.data(), head.size());
-    add(internal::address_of(rows), static_cast<std::size_t>(rows.numel()) * rows.element_size());
+    add(internal::host_bytes(rows).data(), internal::host_bytes(rows).size());
   }
   if (!done || EVP_DigestFinal_ex(context.get(), digest, &length) != 1) {
     throw InternalError("LS-INTERNAL", "OpenSSL refused to compute a SHA-256",

@@ -3,10 +3,9 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
-#include "lockstep/core/torch_compat.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/exchange/messages.h"
 #include "lockstep/exchange/row.h"
 #include "lockstep/gradient/gradient_table.h"
@@ -114,7 +113,7 @@ std::vector<int64_t> FactorExchange::elements_by_variable(int64_t worker) const 
 
 void FactorExchange::pack(const GradientTable& gradients, float* to) const {
   const auto pack = [&](const at::Tensor& factor) {
-    std::memcpy(to, address_of(factor), static_cast<std::size_t>(factor.numel()) * sizeof(float));
+    std::ranges::copy(host_numbers<float>(factor), to);
     to += padded(factor.numel());
   };
   for_each_outline(worker_, [&](std::size_t i, int64_t r, const FactorsOutline&) {
@@ -128,7 +127,7 @@ void FactorExchange::pack(const GradientTable& gradients, float* to) const {
 void FactorExchange::send(const GradientTable& gradients) {
   const int64_t own = elements_of(worker_) * kSize;
   grow(packed_, own);
-  pack(gradients, static_cast<float*>(packed_.data_ptr()));
+  pack(gradients, reinterpret_cast<float*>(host_bytes_to_write(packed_).data()));
   for_each_outline(worker_, [&](std::size_t i, int64_t, const FactorsOutline& outline) {
     bytes_of_variable_[i] += internal::elements_of(outline, variables_[i]->like()) * kSize * (group_.num_workers() - 1);
   });

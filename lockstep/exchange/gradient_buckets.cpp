@@ -11,7 +11,7 @@
 #include "lockstep/core/bytes.h"
 #include "lockstep/core/denormals.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/torch_compat.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/gradient/gradient_table.h"
 #include "lockstep/linear/factored_tensor.h"
 #include "lockstep/replica/replica_group.h"
@@ -101,7 +101,7 @@ bool GradientBuckets::fits(std::size_t i, const at::Tensor& gradient) const {
 
 void GradientBuckets::pack(std::size_t i) {
   c10::SmallVector<const void*, 16> gradients;
-  for (const OfReplica& one : replicas_) gradients.push_back(address_of(one.complete[i]));
+  for (const OfReplica& one : replicas_) gradients.push_back(host_bytes(one.complete[i]).data());
   row_.pack(i, {gradients.data(), gradients.size()});
   for (OfReplica& one : replicas_) one.complete[i] = at::Tensor();
 }
@@ -281,17 +281,13 @@ void GradientBuckets::open() {
   }
   std::vector<std::span<std::byte>> arrived(static_cast<std::size_t>(num_workers_));
   auto owner = std::make_shared<std::vector<at::Tensor>>();
-  const auto whole = [](const at::Tensor& memory) {
-    auto* const bytes = const_cast<std::byte*>(static_cast<const std::byte*>(address_of(memory)));
-    return std::span(bytes, static_cast<std::size_t>(memory.numel()));
-  };
   for (int64_t w = 0; w < num_workers_; ++w) {
     if (w == worker_) continue;
     owner->push_back(row_.arrived(w));
-    arrived[static_cast<std::size_t>(w)] = whole(row_.arrived(w));
+    arrived[static_cast<std::size_t>(w)] = host_bytes_to_write(row_.arrived(w));
   }
   windows_.open(next_window_, std::move(arrived), std::move(owner));
-  windows_.open(next_window_ + 1, std::vector(static_cast<std::size_t>(num_workers_), whole(row_.sums())),
+  windows_.open(next_window_ + 1, std::vector(static_cast<std::size_t>(num_workers_), host_bytes_to_write(row_.sums())),
                 std::make_shared<at::Tensor>(row_.sums()));
   for (std::size_t r = 0; r < replicas_.size(); ++r) {
     OfReplica& one = replicas_[r];

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/comm/rounds.h"
+#include "lockstep/core/tensors/host_bytes.h"
 
 namespace lockstep::internal::inline exchange {
 
@@ -21,7 +22,7 @@ inline void grow(at::Tensor& memory, int64_t bytes) {
 /// The first `bytes` bytes of such memory.
 inline std::span<std::byte> bytes_of(const at::Tensor& memory, int64_t bytes) {
   if (bytes == 0) return {};
-  return {static_cast<std::byte*>(memory.data_ptr()), static_cast<std::size_t>(bytes)};
+  return host_bytes_to_write(memory).first(static_cast<std::size_t>(bytes));
 }
 
 /// A call of all workers. With each other worker w: sends `to_of(w)`, and fills `from_of(w)`; either may be empty.

@@ -10,7 +10,7 @@
 
 #include "lockstep/core/blocks.h"
 #include "lockstep/core/bytes.h"
-#include "lockstep/core/torch_compat.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/exchange/messages.h"
 #include "lockstep/gradient/gradient_table.h"
 #include "lockstep/replica/replica_group.h"
@@ -72,8 +72,7 @@ void RowExchange::exchange(const GradientTable& gradients, const std::vector<Gra
       rows_[i][static_cast<std::size_t>(r)] = own;
       if (!own || own->count() == 0) continue;
       std::memcpy(to, own->ids.data(), static_cast<std::size_t>(own->count() * kIdBytes));
-      if (own->values.nbytes() > 0)
-        std::memcpy(to + own->count() * kIdBytes, address_of(own->values), own->values.nbytes());
+      std::ranges::copy(host_bytes(own->values), to + own->count() * kIdBytes);
       to += bytes_of(i, own->count());
     }
   }
@@ -109,7 +108,8 @@ Rows RowExchange::read_rows(MessageReader& reader, std::size_t i, int64_t rows) 
       at::empty({rows, width_of(*variables_[i])}, numbers.options().dtype(type_of_rows(numbers.scalar_type())));
   // With the gap behind them.
   const std::string_view values = reader.get_bytes(static_cast<uint64_t>(bytes_of(i, rows) - rows * kIdBytes));
-  if (all.values.nbytes() > 0) std::memcpy(all.values.data_ptr(), values.data(), all.values.nbytes());
+  std::ranges::copy(std::as_bytes(std::span(values)).first(all.values.nbytes()),
+                    host_bytes_to_write(all.values).begin());
   return all;
 }
 

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "lockstep/core/torch_compat.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/exchange/messages.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/variable_state.h"
@@ -16,9 +16,7 @@ namespace lockstep::internal::inline exchange {
 
 namespace {
 
-std::byte* bytes_of(const at::Tensor& memory) {
-  return const_cast<std::byte*>(static_cast<const std::byte*>(address_of(memory)));
-}
+std::byte* bytes_of(const at::Tensor& memory) { return host_bytes_to_write(memory).data(); }
 
 }  // namespace
 

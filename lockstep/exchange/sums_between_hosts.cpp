@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/exchange/messages.h"
 #include "lockstep/replica/replica_group.h"
 
@@ -52,12 +53,12 @@ void SumsBetweenHosts::make_room() {
 }
 
 SumsInMemory SumsBetweenHosts::outgoing(int64_t owner) const {
-  auto* const first = static_cast<std::byte*>(outgoing_.data_ptr());
+  std::byte* const first = host_bytes_to_write(outgoing_).data();
   return {first + outgoing_places_[static_cast<std::size_t>(owner)], slice(owner).begin, slice(owner).bytes};
 }
 
 SumsInMemory SumsBetweenHosts::incoming(int64_t host) const {
-  auto* const first = static_cast<std::byte*>(incoming_.data_ptr());
+  std::byte* const first = host_bytes_to_write(incoming_).data();
   return {first + incoming_places_[static_cast<std::size_t>(host)], slice(worker_).begin, slice(worker_).bytes};
 }
 

@@ -3,10 +3,11 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "lockstep/core/loops/checksum.h"
-#include "lockstep/core/torch_compat.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/linear/factored_tensor.h"
 #include "lockstep/replica/replica_group.h"
 
@@ -24,7 +25,7 @@ constexpr double kMostWeight = 1.5;  // 1 is right; a program may guess the whol
 uint64_t sample_of(const Factors& factors) {
   const int64_t row_bytes = factors.columns() * int64_t{sizeof(float)};
   const int64_t rows = std::min(factors.rows(), (kSampleBytes + row_bytes - 1) / row_bytes);
-  return checksum(address_of(factors.first_rows(rows)), std::min(factors.rows() * row_bytes, kSampleBytes));
+  return checksum(host_bytes(factors.first_rows(rows)).data(), std::min(factors.rows() * row_bytes, kSampleBytes));
 }
 
 /// Whether both have the weight of a whole batch over all replicas, which one of them should have alone.
@@ -60,10 +61,9 @@ GradientWatch::Record GradientWatch::record_of(const at::Tensor& gradient) {
                 .version = static_cast<uint32_t>(impl->version_counter().current_version())};
   record.factors = factors_of(gradient);
   if (record.factors) return record;
-  const auto bytes = static_cast<int64_t>(gradient.nbytes());
-  const void* const memory = address_of(gradient);
-  if (memory && gradient.is_non_overlapping_and_dense())
-    record.sample = checksum(memory, std::min(bytes, kSampleBytes));
+  const std::span<const std::byte> bytes = host_bytes(gradient);
+  if (bytes.data() && gradient.is_non_overlapping_and_dense())
+    record.sample = checksum(bytes.data(), std::min(static_cast<int64_t>(bytes.size()), kSampleBytes));
   return record;
 }
 

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "lockstep/core/denormals.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/intercept/scopes.h"
 #include "lockstep/linear/few_samples_product.h"
@@ -108,7 +109,7 @@ at::Tensor test_values(int64_t rows, int64_t columns, int64_t offset, int64_t wh
     return values;
   }();
   const TestMatrix values = test_matrix(rows, columns, offset);
-  auto* const to = values.matrix.data_ptr<float>();
+  float* const to = host_numbers_to_write<float>(values.matrix).data();
   std::size_t from = static_cast<std::size_t>(which) * 1009 % kPrime;
   for (const Part& part : values.parts) {
     for (int64_t at = part.begin; at < part.end; from = 0) {
@@ -121,7 +122,7 @@ at::Tensor test_values(int64_t rows, int64_t columns, int64_t offset, int64_t wh
 }
 
 bool have_same_bits(const at::Tensor& theirs, const float* ours, int64_t offset, int64_t count) {
-  const auto* const values = static_cast<const float*>(address_of(theirs)) + offset;
+  const float* const values = host_numbers<float>(theirs).data() + offset;
   return std::memcmp(ours, values, static_cast<std::size_t>(count) * sizeof(float)) == 0;
 }
 
@@ -130,7 +131,7 @@ bool is_comparable(const at::Tensor& product) {
   if (product.scalar_type() != at::kFloat || !product.is_contiguous()) return false;
   constexpr int64_t kLooked = 4096;
   constexpr int64_t kFewest = 16;
-  const auto* const values = static_cast<const float*>(address_of(product));
+  const float* const values = host_numbers<float>(product).data();
   return kFewest <= std::count_if(values, values + std::min(kLooked, product.numel()), [](float v) { return v != 0; });
 }
 
@@ -206,14 +207,14 @@ bool compare_few_samples(LinearProduct product, int64_t samples, int64_t rows, i
   const at::Tensor ours = at::empty_like(theirs);
   const at::Tensor scratch = at::empty({few_samples_scratch(samples, rows, columns)}, at::kFloat);
   FewSamplesWork work = {};
-  work.weight = weight.data_ptr<float>();
+  work.weight = host_numbers<float>(weight).data();
   work.rows = rows;
   work.columns = columns;
-  work.input = input.data_ptr<float>();
+  work.input = host_numbers<float>(input).data();
   work.samples = samples;
-  work.bias = product == LinearProduct::kOutputWithBias ? bias.data_ptr<float>() : nullptr;
-  work.out = ours.data_ptr<float>();
-  work.scratch = scratch.data_ptr<float>();
+  work.bias = product == LinearProduct::kOutputWithBias ? host_numbers<float>(bias).data() : nullptr;
+  work.out = host_numbers_to_write<float>(ours).data();
+  work.scratch = host_numbers_to_write<float>(scratch).data();
   const FewSamplesProducts& products = *few_samples_products();
   std::erase_if(possible, [&](SumOrder order) {
     work.order = order;

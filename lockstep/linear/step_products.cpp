@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lockstep/core/switches.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/intercept/bring_below.h"
 #include "lockstep/intercept/operator_listener.h"
@@ -81,11 +82,11 @@ at::Tensor few_samples_product(const at::Tensor& left, const at::Tensor& right, 
   work.order = *order;
   at::Tensor result = at::empty({work.samples, right.size(1)}, left.options());
   const at::Tensor scratch = at::empty({few_samples_scratch(work.samples, work.rows, work.columns)}, left.options());
-  work.weight = static_cast<const float*>(address_of(right));
-  work.input = static_cast<const float*>(address_of(left));
-  work.bias = bias.defined() ? static_cast<const float*>(address_of(bias)) : nullptr;
-  work.out = result.data_ptr<float>();
-  work.scratch = scratch.data_ptr<float>();
+  work.weight = host_numbers<float>(right).data();
+  work.input = host_numbers<float>(left).data();
+  work.bias = bias.defined() ? host_numbers<float>(bias).data() : nullptr;
+  work.out = host_numbers_to_write<float>(result).data();
+  work.scratch = host_numbers_to_write<float>(scratch).data();
   (forward ? products->forward : products->input_gradient)(work);
   num_computed.fetch_add(1, std::memory_order_relaxed);
   return result;

@@ -10,6 +10,8 @@
 #include <memory>
 #include <new>
 
+#include "lockstep/core/tensors/host_bytes.h"
+
 namespace lockstep::internal::inline memory {
 
 namespace {
@@ -30,7 +32,7 @@ at::Tensor lazy_zeros_like(const at::Tensor& like) {
 
 void clear_lazily(const at::Tensor& tensor, int64_t begin, int64_t bytes) {
   if (bytes <= 0) return;
-  auto* const first = static_cast<char*>(tensor.data_ptr()) + begin;
+  auto* const first = reinterpret_cast<char*>(host_bytes_to_write(tensor).data()) + begin;
   char* const end = first + bytes;
   static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto ceiling = [](char* at) {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "lockstep/core/function_ref.h"
-#include "lockstep/optim/fused_update.h"
 #include "lockstep/optim/rules/group_rule.h"
+#include "lockstep/optim/update/update_target.h"
 #include "lockstep/variable/placement.h"
 #include "lockstep/variable/variable.h"
 

@@ -1,5 +1,5 @@
 // One optimizer step, as the meeting of all replicas that it is: from their gradients to new weights.
-// Walk: gradient/gradient_table.cpp -> here -> optim/fused_update.cpp
+// Walk: gradient/gradient_table.cpp -> here -> optim/update/host_update_kernels.cpp
 #pragma once
 
 #include <deque>

@@ -9,6 +9,7 @@
 
 #include "lockstep/core/blocks.h"
 #include "lockstep/core/loops/checksum.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/optim/loops/update_block.h"
 #include "lockstep/reduce/grouped_sum.h"
@@ -90,7 +91,7 @@ const T* RowUpdate::sum_of_row(LaneWork& work, const Target& target, std::size_t
   const auto end = target.merged.parts.begin() + static_cast<std::ptrdiff_t>(target.merged.first[row + 1]);
   const auto row_of = [&](const MergedRows::Part& part) {
     const Rows& rows = *target.rows[static_cast<std::size_t>(part.replica)];
-    return static_cast<const T*>(address_of(rows.values)) + part.index * target.width;
+    return host_numbers<T>(rows.values).data() + part.index * target.width;
   };
   if (end - begin == 1) return row_of(*begin) + offset;
   for (auto part = begin; part != end; ++part) work.inputs[static_cast<std::size_t>(part->replica)] = row_of(*part);
@@ -248,8 +249,8 @@ bool RowUpdate::sum_is_finite(std::size_t i) const {
   return true;
 }
 
-std::vector<FusedUpdate::ForeignWrite> RowUpdate::take_foreign_writes() {
-  std::vector<FusedUpdate::ForeignWrite> found;
+std::vector<ForeignWrite> RowUpdate::take_foreign_writes() {
+  std::vector<ForeignWrite> found;
   for (Target& target : targets_) {
     const std::size_t copy = *std::ranges::min_element(target.foreign_by_lane);
     if (copy != kNoCopy) found.push_back({target.variable, copy});

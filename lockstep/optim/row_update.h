@@ -6,7 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/optim/fused_update.h"
+#include "lockstep/optim/loops/clip.h"
+#include "lockstep/optim/update/bound_update.h"
 #include "lockstep/reduce/rows.h"
 
 namespace lockstep::internal::inline optim {
@@ -49,7 +50,7 @@ class RowUpdate {
   /// Whether the sum over replicas of variable i's rows is finite everywhere.
   bool sum_is_finite(std::size_t i) const;
   /// As FusedUpdate's.
-  std::vector<FusedUpdate::ForeignWrite> take_foreign_writes();
+  std::vector<ForeignWrite> take_foreign_writes();
 
  private:
   /// One copy of a variable's weights.

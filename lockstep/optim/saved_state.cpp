@@ -11,6 +11,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/function_ref.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/variable/kinds/written_memory.h"
 #include "lockstep/variable/variable_state.h"
 
@@ -21,21 +22,13 @@ namespace {
 constexpr const char* kExtraSteps = "extra_steps";
 std::string rule_name(std::size_t group) { return fmt::format("rule/{}", group); }
 
-at::Tensor bytes_of(std::string_view text) {
-  at::Tensor bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
-  std::copy(text.begin(), text.end(), static_cast<uint8_t*>(bytes.data_ptr()));
-  return bytes;
-}
-
 /// Why state of a group whose rule is called `here` does not fit: see GroupRule::own().
 std::string misfit_of_rule(const at::Tensor& saved, const GroupRule& here) {
   std::string name = "a rule of torch::optim";
   if (saved.defined()) {
     if (saved.layout() != at::kStrided || !saved.device().is_cpu() || saved.scalar_type() != at::kByte)
       return "is no text";
-    const at::Tensor bytes = saved.contiguous();
-    name = fmt::format(
-        "'{}'", std::string_view(static_cast<const char*>(bytes.data_ptr()), static_cast<std::size_t>(bytes.numel())));
+    name = fmt::format("'{}'", host_text(saved.contiguous()));
   }
   const std::string own = here.own() ? fmt::format("'{}'", here.name()) : here.name();
   return name == own ? "" : fmt::format("is {} in the state, and {} here", name, own);
@@ -117,7 +110,7 @@ std::map<std::string, at::Tensor> named_state(const SavedState& state, std::span
   }
   if (state.extra_steps > 0) named.emplace(kExtraSteps, at::scalar_tensor(state.extra_steps, at::kLong));
   for (std::size_t g = 0; g < rules.size(); ++g) {
-    if (rules[g]->own()) named.emplace(rule_name(g), bytes_of(rules[g]->name()));
+    if (rules[g]->own()) named.emplace(rule_name(g), tensor_of_text(rules[g]->name()));
     const RuleSettings& now = state.settings[g];
     const RuleSettings& made = rules[g]->made_with();
     named.emplace(rate_name(g), at::scalar_tensor(now.learning_rate, at::kDouble));

@@ -4,8 +4,8 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <optional>
 #include <string>
 
@@ -13,7 +13,7 @@
 #include "lockstep/comm/rounds.h"
 #include "lockstep/core/bytes.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/torch_compat.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/reduce/addition_order.h"
 #include "lockstep/reduce/operands.h"
 #include "lockstep/reduce/reduce_tensors.h"
@@ -82,9 +82,8 @@ std::vector<std::byte> packed(std::span<const at::Tensor> tensors) {
   std::vector<std::byte> bytes(bytes_of(tensors));
   std::size_t done = 0;
   for (const at::Tensor& tensor : tensors) {
-    const std::size_t size = size_of(tensor);
-    if (size > 0) std::memcpy(bytes.data() + done, address_of(tensor), size);
-    done += size;
+    if (tensor.defined()) std::ranges::copy(host_bytes(tensor), bytes.begin() + static_cast<std::ptrdiff_t>(done));
+    done += size_of(tensor);
   }
   return bytes;
 }
@@ -92,9 +91,8 @@ std::vector<std::byte> packed(std::span<const at::Tensor> tensors) {
 void unpack(std::span<const std::byte> bytes, std::span<at::Tensor> tensors) {
   std::size_t done = 0;
   for (at::Tensor& tensor : tensors) {
-    const std::size_t size = size_of(tensor);
-    if (size > 0) std::memcpy(tensor.data_ptr(), bytes.data() + done, size);
-    done += size;
+    if (tensor.defined()) std::ranges::copy(bytes.subspan(done, size_of(tensor)), host_bytes_to_write(tensor).begin());
+    done += size_of(tensor);
   }
 }
 

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "lockstep/core/denormals.h"
-#include "lockstep/core/torch_compat.h"
+#include "lockstep/core/tensors/host_bytes.h"
 
 namespace lockstep::internal::inline reduce {
 
@@ -20,8 +20,8 @@ at::Tensor packed(const at::Tensor& factor, int64_t width) {
   const int64_t size = dense.size(1);
   const int64_t groups = (size + width - 1) / width;
   at::Tensor result = at::empty({groups, samples, width}, dense.options());
-  const auto* const from = static_cast<const float*>(address_of(dense));
-  auto* to = static_cast<float*>(result.data_ptr());
+  const float* const from = host_numbers<float>(dense).data();
+  float* to = host_numbers_to_write<float>(result).data();
   for (int64_t group = 0; group < groups; ++group) {
     const int64_t begin = group * width;
     const int64_t count = std::min(width, size - begin);
@@ -33,7 +33,7 @@ at::Tensor packed(const at::Tensor& factor, int64_t width) {
   return result;
 }
 
-const float* values_of(const at::Tensor& tensor) { return static_cast<const float*>(address_of(tensor)); }
+const float* values_of(const at::Tensor& tensor) { return host_numbers<float>(tensor).data(); }
 
 /// The calling thread computes in `modes` while it lives.
 class ModesGuard {
@@ -92,7 +92,7 @@ void Factors::fill_rows(int64_t first, int64_t count, float* out) const {
 at::Tensor Factors::first_rows(int64_t count) const {
   at::Tensor result = at::empty({count, columns_}, terms_.front().left.options());
   const ModesGuard own(modes_);
-  fill_rows(0, count, static_cast<float*>(result.data_ptr()));
+  fill_rows(0, count, host_numbers_to_write<float>(result).data());
   return result;
 }
 

@@ -10,6 +10,7 @@
 
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/core/torch_compat.h"
 
 namespace lockstep::internal::inline reduce {
@@ -100,7 +101,7 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   const at::NoGradGuard no_grad;
   const at::Tensor left = plain_and_contiguous(a);
   const at::Tensor right = plain_and_contiguous(b);
-  return left.numel() == 0 || std::memcmp(address_of(left), address_of(right), left.nbytes()) == 0;
+  return left.numel() == 0 || std::memcmp(host_bytes(left).data(), host_bytes(right).data(), left.nbytes()) == 0;
 }
 
 }  // namespace lockstep::internal::reduce

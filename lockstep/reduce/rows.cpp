@@ -8,7 +8,7 @@
 #include <numeric>
 #include <stdexcept>
 
-#include "lockstep/core/torch_compat.h"
+#include "lockstep/core/tensors/host_bytes.h"
 
 namespace lockstep::internal::inline reduce {
 
@@ -42,7 +42,7 @@ Rows coalesced(const at::Tensor& gradient) {
   if (values.is_complex()) values = at::view_as_real(values);
   values = values.to(type_of_rows(values.scalar_type())).contiguous();
   const int64_t count = indices.numel();
-  const auto* const ids = static_cast<const int64_t*>(address_of(indices));
+  const int64_t* const ids = host_numbers<int64_t>(indices).data();
   for (int64_t k = 0; k < count; ++k) {
     if (ids[k] < 0 || ids[k] >= gradient.size(0)) throw std::out_of_range("a row that the gradient does not have");
   }
@@ -56,11 +56,9 @@ Rows coalesced(const at::Tensor& gradient) {
   const int64_t width = count == 0 ? 0 : values.numel() / count;
   rows.values = at::empty({rows.count(), width}, values.options());
   if (values.scalar_type() == at::kDouble) {
-    add_rows(order, ids, static_cast<const double*>(address_of(values)), width,
-             static_cast<double*>(rows.values.data_ptr()));
+    add_rows(order, ids, host_numbers<double>(values).data(), width, host_numbers_to_write<double>(rows.values).data());
   } else {
-    add_rows(order, ids, static_cast<const float*>(address_of(values)), width,
-             static_cast<float*>(rows.values.data_ptr()));
+    add_rows(order, ids, host_numbers<float>(values).data(), width, host_numbers_to_write<float>(rows.values).data());
   }
   return rows;
 }

@@ -10,8 +10,11 @@
 #include <cmath>
 #include <limits>
 #include <source_location>
+#include <span>
+#include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/strategy/metric_arguments.h"
 #include "lockstep/strategy/strategy.h"
@@ -67,7 +70,7 @@ void Metric::add(const ReplicaContext& ctx, const at::Tensor& values, const Weig
 double Metric::mean() const {
   const auto call = outside(sums(), kind_);
   const at::Tensor both = sums().read();
-  const double* values = both.data_ptr<double>();
+  const std::span<const double> values = internal::host_numbers<double>(both);
   return values[1] == 0 ? std::numeric_limits<double>::quiet_NaN() : values[0] / values[1];
 }
 

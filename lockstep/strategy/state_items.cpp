@@ -6,9 +6,11 @@
 
 #include <memory>
 #include <set>
+#include <span>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/strategy/strategy.h"
@@ -139,12 +141,12 @@ StateItem item_of(const std::string& name, const DistributedDataset& data) {
                        "give what read() of the same item gave");
     }
     const at::Tensor numbers = value.contiguous();
-    const auto* const number = numbers.data_ptr<int64_t>();
+    const std::span<const int64_t> number = internal::host_numbers<int64_t>(numbers);
     data::Cursor cursor{number[0], number[1], number[2], static_cast<uint64_t>(number[3]), number[4] != 0};
     if (numbers.numel() >= kNumbers) {
       cursor.digest = static_cast<uint64_t>(number[5]);
       cursor.digest_by_file = static_cast<uint64_t>(number[6]);
-      cursor.stream.assign(number + kNumbers, number + numbers.numel());
+      cursor.stream.assign(number.begin() + kNumbers, number.end());
     }
     data.seek(cursor);
   };

@@ -8,8 +8,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
+#include <span>
 
 #include "lockstep/comm/agreement.h"
 #include "lockstep/comm/alone.h"
@@ -19,7 +19,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/core/log.h"
-#include "lockstep/core/torch_compat.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/linear/step_products.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/optim/rules/group_rule.h"
@@ -211,11 +211,11 @@ internal::SentValue Strategy::run_and_send_from_chief(internal::FunctionRef<void
   std::vector<int64_t> sizes{static_cast<int64_t>(sent.bytes.size())};
   for (const at::Tensor& tensor : sent.tensors) sizes.push_back(tensor.defined() ? 1 : 0);
   const at::Tensor header = group_->of_replica(0, at::tensor(sizes, at::kLong));
-  const auto* numbers = header.data_ptr<int64_t>();
+  const std::span<const int64_t> numbers = internal::host_numbers<int64_t>(header);
   sent.bytes.resize(static_cast<std::size_t>(numbers[0]));
   sent.tensors.resize(static_cast<std::size_t>(header.numel() - 1));
   const at::Tensor bytes = group_->of_replica(0, at::from_blob(sent.bytes.data(), {numbers[0]}, at::kByte));
-  if (!is_chief() && numbers[0] > 0) std::memcpy(sent.bytes.data(), bytes.data_ptr(), sent.bytes.size());
+  if (!is_chief()) sent.bytes = internal::host_text(bytes);
   for (std::size_t i = 0; i < sent.tensors.size(); ++i) {
     if (numbers[i + 1] != 0) sent.tensors[i] = group_->of_replica(0, sent.tensors[i]);
   }

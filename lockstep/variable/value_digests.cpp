@@ -16,7 +16,7 @@
 #include "lockstep/core/bytes.h"
 #include "lockstep/core/digest.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/torch_compat.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/reduce/operands.h"
 #include "lockstep/replica/replica_group.h"
 
@@ -32,7 +32,7 @@ uint64_t shape_digest_of(const at::Tensor& value, uint64_t seed) {
 uint64_t digest_of(const at::Tensor& value) {
   const at::Tensor bits = plain_and_contiguous(value);
   const uint64_t shape = shape_digest_of(bits, 0);
-  return bits.nbytes() == 0 ? shape : XXH3_64bits_withSeed(address_of(bits), bits.nbytes(), shape);
+  return bits.nbytes() == 0 ? shape : XXH3_64bits_withSeed(host_bytes(bits).data(), bits.nbytes(), shape);
 }
 
 uint64_t hash_of(const std::string& name) { return Digest().with(name).value(); }
@@ -64,8 +64,8 @@ std::string digests_of_parts(const at::Tensor& bits, int64_t begin, int64_t end)
   std::string bytes;
   const auto size = static_cast<int64_t>(bits.element_size());
   for (const auto& [first, last] : parts_of(begin, end)) {
-    ByteWriter(bytes).put(uint64_t{XXH3_64bits(static_cast<const char*>(address_of(bits)) + first * size,
-                                               static_cast<std::size_t>((last - first) * size))});
+    ByteWriter(bytes).put(
+        uint64_t{XXH3_64bits(host_bytes(bits).data() + first * size, static_cast<std::size_t>((last - first) * size))});
   }
   return bytes;
 }

@@ -7,12 +7,14 @@
 #include <algorithm>
 #include <limits>
 #include <random>
+#include <span>
 #include <string>
 
 #include "lockstep/checkpoint/folder/file_names.h"
 #include "lockstep/checkpoint/folder/shared_save.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/tensors/host_bytes.h"
 
 namespace lockstep::internal::inline checkpoint {
 
@@ -125,7 +127,8 @@ void FolderClaim::find_writers(const Strategy& strategy, uint64_t number) {
   const bool writes = strategy.is_chief() || shares_folder(files_, directory_, me, number);
   const at::Tensor answers = strategy.gather(
       strategy.per_replica([&](ReplicaId) { return at::full({1}, writes ? me : int64_t{-1}, at::kLong); }));
-  writers_.assign(answers.data_ptr<int64_t>(), answers.data_ptr<int64_t>() + answers.numel());
+  const std::span<const int64_t> writers = host_numbers<int64_t>(answers);
+  writers_.assign(writers.begin(), writers.end());
   std::erase(writers_, -1);
   writers_.erase(std::unique(writers_.begin(), writers_.end()), writers_.end());
   strategy.on_chief([&] {

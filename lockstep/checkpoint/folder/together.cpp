@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cstring>
 #include <exception>
 #include <sstream>
 #include <string>
@@ -12,6 +11,7 @@
 
 #include "lockstep/comm/join/this_host.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/strategy/strategy_access.h"
 
 namespace lockstep::internal::inline checkpoint {
@@ -24,15 +24,9 @@ std::string texts_of_all(const Strategy& strategy, const std::string& mine) {
   std::string text = mine.empty() ? "" : mine + "\n";
   if (strategy.num_workers() == 1) return text;
   // The first local replica has the worker's text.
-  const auto texts = strategy.per_replica([&](ReplicaId) {
-    const std::string part = std::exchange(text, {});
-    at::Tensor bytes = at::empty({static_cast<int64_t>(part.size())}, at::kByte);
-    if (!part.empty()) std::memcpy(bytes.data_ptr(), part.data(), part.size());
-    return bytes;
-  });
+  const auto texts = strategy.per_replica([&](ReplicaId) { return tensor_of_text(std::exchange(text, {})); });
   const at::Tensor all = strategy.gather(texts);
-  if (all.numel() == 0) return {};
-  return {static_cast<const char*>(all.data_ptr()), static_cast<std::size_t>(all.numel())};
+  return std::string(host_text(all));
 }
 
 std::string text_of_failure(const Strategy& strategy, const char* call, const std::exception_ptr& error) {
@@ -78,8 +72,7 @@ std::vector<at::Tensor> bytes_of_all_replicas(const Strategy& strategy, const st
   const at::Tensor all = each([](const at::Tensor& bytes) { return bytes; });
   std::vector<at::Tensor> parts;
   int64_t begin = 0;
-  for (int64_t r = 0; r < sizes.numel(); ++r) {
-    const int64_t size = sizes.data_ptr<int64_t>()[r];
+  for (const int64_t size : host_numbers<int64_t>(sizes)) {
     parts.push_back(all.narrow(0, begin, size));
     begin += size;
   }

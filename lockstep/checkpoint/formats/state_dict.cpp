@@ -22,6 +22,7 @@
 #include "lockstep/checkpoint/formats/zip_file.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/reduce/operands.h"
 
 namespace lockstep::internal::inline checkpoint {
@@ -192,7 +193,7 @@ NamedTensors read_state_dict(const OpenFile& file, const std::string& what,
         throw_damaged(whose, "has no storage of the size that it needs");
       }
       at::Tensor bytes = at::empty({one.elements}, at::TensorOptions().dtype(*type));
-      const std::span<std::byte> memory(static_cast<std::byte*>(bytes.data_ptr()), entry->second.size);
+      const std::span<std::byte> memory = host_bytes_to_write(bytes);
       read_entry(file, entry->second, memory, whose);
       if (*type == at::kBool &&
           std::any_of(memory.begin(), memory.end(), [](std::byte b) { return b > std::byte{1}; })) {

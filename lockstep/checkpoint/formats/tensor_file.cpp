@@ -17,7 +17,7 @@
 #include "lockstep/checkpoint/content_checksum.h"
 #include "lockstep/checkpoint/formats/strict_json.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/torch_compat.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/reduce/operands.h"
 
 namespace lockstep::internal::inline checkpoint {
@@ -86,7 +86,7 @@ class MemoryOpenFile final : public OpenFile {
   uint64_t size() const override { return static_cast<uint64_t>(bytes_.numel()); }
   void read(uint64_t offset, std::span<std::byte> bytes) const override {
     if (offset > size() || bytes.size() > size() - offset) throw_damaged("a value of another worker", "is too short");
-    if (!bytes.empty()) std::memcpy(bytes.data(), static_cast<const char*>(address_of(bytes_)) + offset, bytes.size());
+    std::ranges::copy(host_bytes(bytes_).subspan(offset, bytes.size()), bytes.begin());
   }
 
  private:
@@ -97,10 +97,7 @@ class MemoryOpenFile final : public OpenFile {
 
 std::string dtype_name(at::ScalarType type) { return c10::toString(type); }
 
-std::span<const std::byte> bytes_in(const at::Tensor& dense) {
-  return {static_cast<const std::byte*>(address_of(dense)),
-          static_cast<std::size_t>(dense.numel()) * dense.element_size()};
-}
+std::span<const std::byte> bytes_in(const at::Tensor& dense) { return host_bytes(dense); }
 
 TensorPlace stored_form(const std::string& name, const at::Tensor& value) {
   const std::string_view stored = stored_name(dtype_name(value.scalar_type()));
@@ -172,9 +169,7 @@ at::Tensor packed(const NamedTensors& tensors) {
   for (const auto& [name, value] : tensors) dtypes[name] = dtype_name(value.scalar_type());
   MemoryNewFile file;
   write_tensors(file, tensors, dtypes);
-  at::Tensor bytes = at::empty({static_cast<int64_t>(file.text.size())}, at::kByte);
-  std::memcpy(bytes.data_ptr(), file.text.data(), file.text.size());
-  return bytes;
+  return tensor_of_text(file.text);
 }
 
 NamedTensors unpacked(const at::Tensor& bytes) {
@@ -212,10 +207,10 @@ at::Tensor TensorFile::memory_for(const TensorPlace& place, const std::string& d
 
 std::string TensorFile::read_bytes(const TensorPlace& place, const at::Tensor& memory, uint64_t begin,
                                    uint64_t end) const {
-  auto* const elements = static_cast<std::byte*>(memory.data_ptr());
+  const std::span<std::byte> elements = host_bytes_to_write(memory);
   ContentChecksum checksum;
   for (uint64_t at = begin; at < end; at += kReadBytes) {
-    const std::span<std::byte> bytes(elements + at, static_cast<std::size_t>(std::min(kReadBytes, end - at)));
+    const std::span<std::byte> bytes = elements.subspan(at, static_cast<std::size_t>(std::min(kReadBytes, end - at)));
     file_->read(data_begin_ + place.begin + at, bytes);
     checksum.add(bytes);
   }

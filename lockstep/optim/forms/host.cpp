@@ -37,8 +37,8 @@ void OneHostForm::begin_step(const StepOptions& options) {
   host_->begin_step(present);
   // A gradient that is not finite is looked for in all blocks.
   const bool whole = options.check_finite || options.skip_non_finite;
-  const FusedUpdate& update = work_.parts.front().update;
-  host_->gradients().begin_step(work_.told_of_dense(), update.shares(), update.lanes(), whole);
+  const UpdatePlan& plan = work_.parts.front().update.plan();
+  host_->gradients().begin_step(work_.told_of_dense(), plan.shares(), plan.lanes(), whole);
 }
 
 void OneHostForm::agree_on_counts() {

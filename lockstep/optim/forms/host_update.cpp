@@ -47,7 +47,7 @@ std::string obstacle(const ReplicaGroup& group, const std::vector<UpdateTarget>&
       return fmt::format("'{}' is {}", target.variable->name(), c10::toString(type));
     if (target.variable->copies().size() > 1) return fmt::format("'{}' has several copies", target.variable->name());
   }
-  return FusedUpdate::blocks_in(targets) == 0 ? "there is nothing to update" : "";
+  return blocks_in(targets) == 0 ? "there is nothing to update" : "";
 }
 
 /// What a worker tells the others before they decide.
@@ -193,7 +193,7 @@ void HostUpdate::make_room() {
   Layout of_slots;
   std::vector<Places> variables;
   std::vector<Places> slots;
-  const int64_t blocks = FusedUpdate::blocks_in(targets_);
+  const int64_t blocks = blocks_in(targets_);
   const int64_t squares = of_slots.place(blocks * static_cast<int64_t>(sizeof(double)));
   for (const UpdateTarget& target : targets_) {
     // Another optimizer of the same variable has given it its halves.

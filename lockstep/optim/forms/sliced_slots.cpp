@@ -12,6 +12,7 @@
 #include "lockstep/core/bytes.h"
 #include "lockstep/core/digest.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/exchange/messages.h"
 #include "lockstep/memory/lazy_zeros.h"
 #include "lockstep/optim/forms/compare_values.h"
@@ -140,7 +141,7 @@ void SlicedSlots::write_own(std::size_t slot, const at::Tensor& value) {
   const Slot& one = slots_[slot];
   const Slice own = slices_.of(one.target, worker_);
   one.mirrored().write_bytes(
-      own.begin, {static_cast<const std::byte*>(value.data_ptr()) + own.begin, static_cast<std::size_t>(own.bytes)});
+      own.begin, host_bytes(value).subspan(static_cast<std::size_t>(own.begin), static_cast<std::size_t>(own.bytes)));
   clear_others(one);
   one.mirrored().set_slicing(Slicing::kSliced);
 }
@@ -184,8 +185,8 @@ std::vector<SlicedSlots::Slot> SlicedSlots::exchange_wanted(const char* call, co
 
 std::span<std::byte> SlicedSlots::slice_of(const Slot& slot, int64_t worker) const {
   const Slice slice = slices_.of(slot.target, worker);
-  auto* const memory = static_cast<std::byte*>(slot.state->copies().front().data_ptr());
-  return {memory + slice.begin, static_cast<std::size_t>(slice.bytes)};
+  return host_bytes_to_write(slot.state->copies().front())
+      .subspan(static_cast<std::size_t>(slice.begin), static_cast<std::size_t>(slice.bytes));
 }
 
 std::span<std::byte> SlicedSlots::part_of(const Slot& slot, int64_t from, int64_t to, const Wanted& wanted) const {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lockstep/exchange/slices.h"
-#include "lockstep/optim/fused_update.h"
+#include "lockstep/optim/update/update_target.h"
 #include "lockstep/variable/kinds/mirrored_state.h"
 
 namespace lockstep::internal::inline replica {

@@ -13,7 +13,7 @@
 #include "lockstep/core/digest.h"
 #include "lockstep/core/loops/checksum.h"
 #include "lockstep/core/loops/simd.h"
-#include "lockstep/core/torch_compat.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/exchange/messages.h"
 #include "lockstep/gradient/gradient_table.h"
 #include "lockstep/optim/forms/compare_values.h"
@@ -54,7 +54,7 @@ SlicedUpdate::SlicedUpdate(const ReplicaGroup& group, const FusedUpdate& update,
       form_(form),
       worker_(group.rounds().worker_index()),
       num_workers_(group.num_workers()),
-      slices_(update.shares(), num_workers_, group.plan().num_lanes()),
+      slices_(update.plan().shares(), num_workers_, group.plan().num_lanes()),
       slots_(group, targets_, initial, slices_, name_),
       partial_sums_(group),
       factors_(variables_, group),
@@ -101,7 +101,7 @@ SlicedUpdate::SlicedRow SlicedUpdate::lay_out(std::span<const char> taken) const
 
 SumsInMemory SlicedUpdate::SlicedRow::in(const at::Tensor& memory, int64_t worker) const {
   const RowSlice& slice = section[static_cast<std::size_t>(worker)];
-  return {static_cast<std::byte*>(memory.data_ptr()), slice.begin, slice.bytes};
+  return {host_bytes_to_write(memory).data(), slice.begin, slice.bytes};
 }
 
 void SlicedUpdate::pack(const GradientTable& gradients, int lane, int num_lanes) {
@@ -150,7 +150,7 @@ void SlicedUpdate::prepare(FusedUpdate& update, const GradientTable& gradients, 
 void SlicedUpdate::check_piece(const Piece& piece) {
   VariableState& variable = *variables_[piece.row.variable];
   for (std::size_t copy = 0; copy < variable.copies().size(); ++copy) {
-    const auto* const memory = static_cast<const char*>(address_of(variable.copies()[copy])) + piece.begin();
+    const std::byte* const memory = host_bytes(variable.copies()[copy]).data() + piece.begin();
     if (variable.checksums(copy)[piece.begin() / kBlockBytes] == checksum(memory, piece.bytes())) continue;
     const std::lock_guard<std::mutex> lock(mutex_);
     foreign_writes_.push_back({piece.row.variable, copy});
@@ -190,7 +190,7 @@ void SlicedUpdate::vote(FusedUpdate& update, FunctionRef<void(Proposal&)> tell) 
 }
 
 void SlicedUpdate::require_no_foreign_write(FusedUpdate& update) {
-  std::vector<FusedUpdate::ForeignWrite> found = update.take_foreign_writes();
+  std::vector<ForeignWrite> found = update.take_foreign_writes();
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     found.insert(found.end(), foreign_writes_.begin(), foreign_writes_.end());
@@ -225,8 +225,8 @@ void SlicedUpdate::commit(int lane, int num_lanes) const {
     const std::byte* const from = weights_.in(of(theirs_, piece.worker), piece.worker).at(0, piece.row.place);
     const uint64_t written = checksum(from, piece.bytes());
     for (std::size_t copy = 0; copy < variable.copies().size(); ++copy) {
-      auto* const to = static_cast<char*>(const_cast<void*>(address_of(variable.copies()[copy])));
-      std::memcpy(to + piece.begin(), from, static_cast<std::size_t>(piece.bytes()));
+      std::byte* const to = host_bytes_to_write(variable.copies()[copy]).data() + piece.begin();
+      std::memcpy(to, from, static_cast<std::size_t>(piece.bytes()));
       variable.checksums(copy)[piece.begin() / kBlockBytes] = written;
     }
   }

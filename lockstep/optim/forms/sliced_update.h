@@ -129,7 +129,7 @@ class SlicedUpdate {
   std::vector<at::Tensor> arrived_;  // by worker: its partial sums of the own slices, by subtree
   at::Tensor own_;                   // the own slices' new weights, and squares
   std::mutex mutex_;
-  std::vector<FusedUpdate::ForeignWrite> foreign_writes_;  // in others' slices, in this step; guarded by mutex_
+  std::vector<ForeignWrite> foreign_writes_;  // in others' slices, in this step; guarded by mutex_
 };
 
 }  // namespace lockstep::internal::optim

@@ -12,6 +12,7 @@
 #include <cmath>
 #include <utility>
 
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/core/torch_compat.h"
 
 namespace lockstep::internal::inline replica {
@@ -33,18 +34,17 @@ bool is_plain_number(const at::Tensor& value) {
 at::Tensor product(const at::Tensor& number, double factor) {
   at::Tensor result = at::detail::empty_cpu({}, number.scalar_type());
   if (number.scalar_type() == at::kFloat) {
-    *static_cast<float*>(result.data_ptr()) =
-        *static_cast<const float*>(address_of(number)) * static_cast<float>(factor);
+    host_numbers_to_write<float>(result).front() = host_numbers<float>(number).front() * static_cast<float>(factor);
   } else {
-    *static_cast<double*>(result.data_ptr()) = *static_cast<const double*>(address_of(number)) * factor;
+    host_numbers_to_write<double>(result).front() = host_numbers<double>(number).front() * factor;
   }
   return result;
 }
 
 bool is_one(const at::Tensor& gradient) {
   if (!is_plain_number(gradient)) return true;  // it is not read: it may wait for a device
-  return gradient.scalar_type() == at::kFloat ? *static_cast<const float*>(address_of(gradient)) == 1
-                                              : *static_cast<const double*>(address_of(gradient)) == 1;
+  return gradient.scalar_type() == at::kFloat ? host_numbers<float>(gradient).front() == 1
+                                              : host_numbers<double>(gradient).front() == 1;
 }
 
 struct WeightedLossBackward final : torch::autograd::Node {
@@ -119,8 +119,8 @@ void watch_backward(const at::Tensor& result, const at::Tensor& mean_loss, const
 
 bool is_seen_not_finite(const at::Tensor& loss) {
   if (!is_plain_number(loss)) return false;
-  return loss.scalar_type() == at::kFloat ? !std::isfinite(*static_cast<const float*>(address_of(loss)))
-                                          : !std::isfinite(*static_cast<const double*>(address_of(loss)));
+  return loss.scalar_type() == at::kFloat ? !std::isfinite(host_numbers<float>(loss).front())
+                                          : !std::isfinite(host_numbers<double>(loss).front());
 }
 
 at::Tensor zero_that_keeps_graph(const at::Tensor& loss) { return ZeroThatKeepsGraph::apply(loss); }

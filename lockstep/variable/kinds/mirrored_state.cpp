@@ -5,12 +5,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cstring>
+#include <algorithm>
 #include <utility>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/core/torch_compat.h"
+#include "lockstep/reduce/kernels.h"
 #include "lockstep/replica/pool/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/variable/kinds/written_memory.h"
@@ -23,11 +25,6 @@ constexpr const char* kRemedy =
     "let Lockstep write it: an optimizer from make_optimizer, Variable::assign or Replicated::load (a torch::optim "
     "optimizer steps one replica alone, without the others' gradients); where forward writes it, as an Embedding with "
     "max_norm does, leave that out and write it between steps by Strategy::update; assign or load it now to go on";
-
-/// The bytes of one dense tensor over those of another of the same layout; nothing is allocated.
-void copy_bytes(const at::Tensor& to, const at::Tensor& from) {
-  if (from.nbytes() > 0) std::memcpy(to.data_ptr(), address_of(from), from.nbytes());
-}
 
 }  // namespace
 
@@ -70,9 +67,7 @@ void MirroredState::write(const at::Tensor& value) {
 
 void MirroredState::write_bytes(int64_t begin, std::span<const std::byte> bytes) {
   require_own_value("a write");
-  set([&](at::Tensor& copy) {
-    if (!bytes.empty()) std::memcpy(static_cast<std::byte*>(copy.data_ptr()) + begin, bytes.data(), bytes.size());
-  });
+  set([&](at::Tensor& copy) { std::ranges::copy(bytes, host_bytes_to_write(copy).begin() + begin); });
 }
 
 void MirroredState::change(FunctionRef<void(at::Tensor&)> fn) {

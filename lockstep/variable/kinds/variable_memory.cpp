@@ -4,13 +4,13 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <utility>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/loops/checksum.h"
 #include "lockstep/core/torch_compat.h"
+#include "lockstep/reduce/kernels.h"
 #include "lockstep/variable/values.h"
 
 namespace lockstep::internal::inline variable {
@@ -45,35 +45,24 @@ void VariableMemory::bind(std::vector<at::Tensor> copies) {
     throw InternalError("LS-INTERNAL", "a variable was bound to memory of another layout", "please report it");
   }
   for (std::size_t copy = 0; copy < copies.size(); ++copy) {
-    const std::size_t bytes = copies_[copy].nbytes();
-    if (bytes > 0) std::memcpy(copies[copy].data_ptr(), address_of(copies_[copy]), bytes);
+    copy_bytes(copies[copy], copies_[copy]);
   }
   // Invariant: the checksums still hold, as the bytes are the same.
   copies_ = std::move(copies);
   bindings_.fetch_add(1, std::memory_order_relaxed);
 }
 
-uint64_t VariableMemory::checksum_of(std::size_t copy, std::size_t block) const {
-  const int64_t offset = static_cast<int64_t>(block) * kBlockBytes;
-  const char* memory = static_cast<const char*>(address_of(copies_[copy]));
-  return checksum(memory + offset, std::min(kBlockBytes, bytes() - offset));
-}
-
 void VariableMemory::renew_checksums() {
   // Invariant: the value lies in this worker's own memory, since the library has just written it.
-  for (std::size_t copy = 0; copy < checksums_.size(); ++copy) {
-    for (std::size_t block = 0; block < checksums_[copy].size(); ++block) {
-      checksums_[copy][block] = checksum_of(copy, block);
-    }
-  }
+  for (std::size_t copy = 0; copy < checksums_.size(); ++copy)
+    kernels_of(copies_[copy]).checksum_blocks(address_of(copies_[copy]), bytes(), checksums_[copy].data());
 }
 
 std::optional<std::size_t> VariableMemory::foreign_copy() const {
+  std::vector<uint64_t> found(checksums_.empty() ? 0 : checksums_.front().size());
   for (std::size_t copy = 0; copy < checksums_.size(); ++copy) {
-    const uint64_t* const kept = checksums(copy);
-    for (std::size_t block = 0; block < checksums_[copy].size(); ++block) {
-      if (kept[block] != checksum_of(copy, block)) return copy;
-    }
+    kernels_of(copies_[copy]).checksum_blocks(address_of(copies_[copy]), bytes(), found.data());
+    if (!std::equal(found.begin(), found.end(), checksums(copy))) return copy;
   }
   return std::nullopt;
 }
@@ -101,7 +90,7 @@ bool VariableMemory::leave_halves() {
   const at::NoGradGuard no_grad;
   const at::Tensor& copy = copies_.front();
   const at::Tensor own = at::empty_strided(copy.sizes(), copy.strides(), copy.options());
-  if (copy.nbytes() > 0) std::memcpy(own.data_ptr(), address_of(copy), copy.nbytes());
+  copy_bytes(own, copy);
   if (!checksums_.empty()) {
     const uint64_t* const kept = checksums(0);
     std::copy(kept, kept + checksums_.front().size(), checksums_.front().begin());

@@ -73,7 +73,6 @@ class VariableMemory {
   bool leave_halves();
 
  private:
-  uint64_t checksum_of(std::size_t copy, std::size_t block) const;
   const uint64_t* checksums(std::size_t copy) const { return const_cast<VariableMemory*>(this)->checksums(copy); }
 
   static inline std::atomic<uint64_t> bindings_{0};

@@ -9,7 +9,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 
 #include "lockstep/comm/agreement.h"
@@ -17,7 +16,7 @@
 #include "lockstep/core/counted.h"
 #include "lockstep/core/digest.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/torch_compat.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/layers/norm_layers.h"
 #include "lockstep/reduce/across_replicas.h"
 #include "lockstep/reduce/operands.h"
@@ -94,7 +93,8 @@ BufferRecord record_of(const ReplicaGroup& group, const OnReadState& buffer) {
   const uint64_t form = in_workers ? word_of_text(shape_text(first)) : 0;
   record.first = form;
   if (alike) record.shape = form | 1;
-  if (in_workers && first.nbytes() > 0) record.first = XXH3_64bits_withSeed(address_of(first), first.nbytes(), form);
+  if (in_workers && first.nbytes() > 0)
+    record.first = XXH3_64bits_withSeed(host_bytes(first).data(), first.nbytes(), form);
   return record;
 }
 
@@ -146,23 +146,19 @@ at::Tensor packed(const Tensors& tensors) {
   int64_t size = 0;
   for (const at::Tensor& one : tensors) size += static_cast<int64_t>(one.nbytes());
   at::Tensor bytes = at::empty({size}, at::kByte);
-  auto* to = static_cast<char*>(bytes.data_ptr());
-  for (const at::Tensor& one : tensors) {
-    const at::Tensor dense = plain_and_contiguous(one);
-    if (dense.nbytes() > 0) std::memcpy(to, address_of(dense), dense.nbytes());
-    to += dense.nbytes();
-  }
+  std::byte* to = host_bytes_to_write(bytes).data();
+  for (const at::Tensor& one : tensors) to = std::ranges::copy(host_bytes(plain_and_contiguous(one)), to).out;
   return bytes;
 }
 
 /// The tensors that packed() made `bytes` of, which have dtypes and shapes as `like` has.
 Tensors unpacked(const at::Tensor& bytes, const Tensors& like) {
   Tensors tensors;
-  const auto* from = static_cast<const char*>(address_of(bytes));
+  std::span<const std::byte> left = host_bytes(bytes);
   for (const at::Tensor& one : like) {
     at::Tensor own = at::empty(one.sizes(), one.scalar_type());
-    if (own.nbytes() > 0) std::memcpy(own.data_ptr(), from, own.nbytes());
-    from += own.nbytes();
+    std::ranges::copy(left.first(own.nbytes()), host_bytes_to_write(own).begin());
+    left = left.subspan(own.nbytes());
     tensors.push_back(std::move(own));
   }
   return tensors;
