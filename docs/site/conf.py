@@ -13,6 +13,7 @@ copyright = author
 extensions = ['myst_parser', 'breathe', 'links']
 site_pages = staged['pages']
 site_headers = staged['headers']
+site_titles = staged['titles']
 source_suffix = {'.md': 'markdown', '.rst': 'restructuredtext'}
 myst_heading_anchors = 6
 
@@ -22,7 +23,7 @@ breathe_projects = {'lockstep': staged['xml']}
 breathe_default_project = 'lockstep'
 
 html_theme = 'furo'
-html_title = 'Lockstep'
+html_title = 'Lockstep ' + staged['version']
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False

@@ -31,6 +31,11 @@ def reference_to(app, page, target, children):
     name = pages.page_name(file)
     if app.config.site_pages.get(name) == file:
       _, label = labels.get('%s.md#%s' % (name, anchor), (name, None)) if anchor else (name, '')
+      # A text that is the file's name becomes the title that the page has on the site.
+      text = os.path.basename(''.join(child.astext() for child in children))
+      title = app.config.site_titles.get(name)
+      if title and text.partition('#')[0] == os.path.basename(file):
+        children = [nodes.emphasis('', title)]
       return None if label is None else make_refnode(app.builder, page, name, label, children)
   if anchor or not os.path.exists(os.path.join(pages.ROOT, path)):
     return None
@@ -174,6 +179,7 @@ def start(app):
 def setup(app):
   app.add_config_value('site_pages', {}, '')
   app.add_config_value('site_headers', {}, '')
+  app.add_config_value('site_titles', {}, '')
   app.add_transform(Anchors)
   app.add_post_transform(RepositoryLinks)
   app.add_post_transform(LinksOfTexts)

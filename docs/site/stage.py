@@ -3,6 +3,7 @@
 # Usage: stage.py --headers    prints the public headers
 import json
 import os
+import re
 import sys
 
 sys.dont_write_bytecode = True
@@ -21,4 +22,9 @@ for name, path in staged.items():
   os.makedirs(os.path.dirname(link), exist_ok=True)
   os.symlink(os.path.join(pages.ROOT, path), link)
 header_pages = reference.write_pages(xml, os.path.join(folder, 'api'))
-print(json.dumps({'pages': staged, 'headers': header_pages, 'xml': xml}))
+with open(os.path.join(pages.ROOT, pages.CONTENTS)) as file:
+  contents = pages.contents_of(file.read(), pages.CONTENTS, staged)
+titles = {name: title for _, entries in contents for title, name in entries}
+with open(os.path.join(pages.ROOT, 'CMakeLists.txt')) as file:
+  version = re.search(r'^project\(lockstep VERSION ([0-9.]+)', file.read(), re.M)[1]
+print(json.dumps({'pages': staged, 'headers': header_pages, 'titles': titles, 'version': version, 'xml': xml}))
