@@ -1,14 +1,21 @@
 # How the files of a folder of lockstep/ are compiled.
 include(${PROJECT_SOURCE_DIR}/cmake/layers.cmake)
 
-# The library's inner loops are compiled once for each set of vector instructions; core/loops/simd.cpp chooses at run time.
+# The library's inner loops are compiled once for each set of vector instructions; core/loops/simd.cpp chooses at run
+# time. Some need a fused multiply-add.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(lockstep_vector_sets avx2 avx2_vaes avx512)
+  set(lockstep_fma_sets avx2 avx512)
+  set(flag_fma -mfma)
   set(flags_avx2 -mavx2)
   set(flags_avx2_vaes -mavx2 -maes -mvaes)
   # GCC 12 warns about its AVX-512 header.
   set(flags_avx512 -mavx512f -mavx512dq -maes -mvaes -Wno-maybe-uninitialized -Wno-uninitialized)
   target_compile_definitions(lockstep_options INTERFACE LOCKSTEP_WIDE_SIMD)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  # Every one of these processors has NEON with a fused multiply-add, and the plain loops are compiled for it too.
+  set(lockstep_fma_sets neon)
+  target_compile_definitions(lockstep_options INTERFACE LOCKSTEP_NEON)
 endif()
 
 # lockstep_folder(FOLDER [LIBRARY TARGET] [LOOPS FAMILY...] [FMA_LOOPS FAMILY...] [PLAIN FILE...] [ATEN FILE...]):
@@ -31,11 +38,13 @@ function(lockstep_folder folder)
       list(APPEND loops ${family}_${set}.cpp)
       set_source_files_properties(${family}_${set}.cpp PROPERTIES COMPILE_OPTIONS "${flags_${set}}")
     endforeach()
+  endforeach()
+  foreach(set IN LISTS lockstep_fma_sets)
     foreach(family IN LISTS arg_FMA_LOOPS)
-      if(NOT set STREQUAL "avx2_vaes")
-        list(APPEND loops ${family}_${set}.cpp)
-        set_source_files_properties(${family}_${set}.cpp PROPERTIES COMPILE_OPTIONS "${flags_${set}};-mfma")
-      endif()
+      list(APPEND loops ${family}_${set}.cpp)
+      set(flags ${flags_${set}} ${flag_fma})
+      # The group is its own, because without flags it would be compiled together with the plain loops.
+      set_source_files_properties(${family}_${set}.cpp PROPERTIES COMPILE_OPTIONS "${flags}" LOCKSTEP_GROUP ${set})
     endforeach()
   endforeach()
   if(loops)

@@ -24,7 +24,7 @@ uint32_t floating_point_modes() {
   return _mm_getcsr() & ~kStatusFlags;
 #elif defined(__aarch64__)
   uint64_t value;
-  asm volatile("mrs %0, fpcr" : "=r"(value));
+  asm volatile("mrs %0, fpcr" : "=r"(value)::"memory");
   return static_cast<uint32_t>(value);
 #else
   return 0;
@@ -35,7 +35,7 @@ void set_floating_point_modes([[maybe_unused]] uint32_t modes) {
 #if defined(__SSE__)
   _mm_setcsr(modes | (_mm_getcsr() & kStatusFlags));
 #elif defined(__aarch64__)
-  asm volatile("msr fpcr, %0" ::"r"(static_cast<uint64_t>(modes)));
+  asm volatile("msr fpcr, %0" ::"r"(static_cast<uint64_t>(modes)) : "memory");
 #endif
 }
 

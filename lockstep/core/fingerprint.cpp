@@ -9,6 +9,12 @@
 #include <fmt/format.h>
 #include <torch/version.h>
 
+#if defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#include <sys/prctl.h>
+#endif
+
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -23,6 +29,16 @@ namespace lockstep::internal::inline core {
 
 namespace {
 
+/// What LibTorch's configuration says between `label` and the next of the letters `ends`, or "". It is a text that every
+/// version prints, because LibTorch 1.13 has no functions for all that it says.
+std::string configured(std::string_view label, const char* ends) {
+  const std::string config = at::show_config();
+  const size_t found = config.find(label);
+  if (found == std::string::npos) return "";
+  const size_t begin = found + label.size();
+  return config.substr(begin, config.find_first_of(ends, begin) - begin);
+}
+
 /// OpenBLAS writes its answer into memory that all callers share, so two threads that ask at the same time may read a
 /// mixture of two texts. Therefore only `platform_description` asks, once in a process.
 std::string matrix_library() {
@@ -34,18 +50,26 @@ std::string matrix_library() {
     }
     return name;
   }
+  if (configured("BLAS_INFO=", ",\n") == "nvpl") return "NVPL";  // of LibTorch's official builds for Arm
   return "the system's BLAS";
 }
 
-/// The vector instructions that LibTorch's own kernels use, such as AVX2. They are read from a text that every version
-/// prints, because LibTorch 1.13 has no function for them.
+/// The vector instructions that LibTorch's own kernels use, such as AVX2.
 std::string cpu_capability() {
-  static constexpr std::string_view kLabel = "CPU capability usage: ";
-  const std::string config = at::show_config();
-  const size_t label = config.find(kLabel);
-  if (label == std::string::npos) return "unknown";
-  const size_t begin = label + kLabel.size();
-  return config.substr(begin, config.find('\n', begin) - begin);
+  const std::string capability = configured("CPU capability usage: ", "\n");
+  return capability.empty() ? "unknown" : capability;
+}
+
+/// What the capability leaves open. Matrix libraries for Arm choose their kernels by the processor's vector unit, also
+/// where LibTorch's own kernels use none but NEON. On x86-64 the capability names it.
+std::string vector_unit() {
+#if defined(__aarch64__)
+  if ((getauxval(AT_HWCAP) & HWCAP_SVE) == 0) return " (NEON)";
+  const char* const name = (getauxval(AT_HWCAP2) & HWCAP2_SVE2) != 0 ? "SVE2" : "SVE";
+  return fmt::format(" ({} of {} bits)", name, 8 * (prctl(PR_SVE_GET_VL) & PR_SVE_VL_LEN_MASK));
+#else
+  return "";
+#endif
 }
 
 /// [rows, columns] numbers of both signs and many sizes, the same in every process.
@@ -83,7 +107,7 @@ uint64_t matrix_product_digest() {
 
 const std::string& platform_description() {
   static const std::string description =
-      fmt::format("LibTorch {}, {}, CPU capability {}", TORCH_VERSION, matrix_library(), cpu_capability());
+      fmt::format("LibTorch {}, {}, CPU capability {}{}", TORCH_VERSION, matrix_library(), cpu_capability(), vector_unit());
   return description;
 }
 

@@ -28,6 +28,11 @@ void forward_avx512(const FewSamplesWork& work) {
 }
 
 }  // namespace
+#elif defined(LOCKSTEP_NEON)
+namespace neon {
+void few_samples_forward(const FewSamplesWork& work);
+void few_samples_input_gradient(const FewSamplesWork& work);
+}  // namespace neon
 #endif
 
 const FewSamplesProducts* few_samples_products() {
@@ -36,6 +41,9 @@ const FewSamplesProducts* few_samples_products() {
   static constexpr FewSamplesProducts kAvx512 = {&forward_avx512, &avx512::few_samples_input_gradient};
   if (simd() == Simd::kAvx512) return &kAvx512;
   if (simd() >= Simd::kAvx2 && __builtin_cpu_supports("fma")) return &kAvx2;
+#elif defined(LOCKSTEP_NEON)
+  static constexpr FewSamplesProducts kNeon = {&neon::few_samples_forward, &neon::few_samples_input_gradient};
+  if (simd() == Simd::kNeon) return &kNeon;
 #endif
   return nullptr;
 }

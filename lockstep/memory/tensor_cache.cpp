@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -29,7 +30,11 @@ static_assert(sizeof(TensorBlock) == kBlockAlignment);
 
 namespace {
 
-constexpr std::size_t kPage = 4096;
+/// Of this system: 4096 on x86-64, up to 65536 on Arm.
+std::size_t page_bytes() {
+  static const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
 
 // A window ends when the cache has handed out this many times the most that lay idle in it. Blocks that lay idle for
 // the whole window go back to the system. Where they are needed again, that costs at most a sixteenth of what the cache
@@ -70,7 +75,7 @@ TensorBlock* fresh_block(uint32_t size_class, TensorCache* owner) {
   void* memory = nullptr;
   const bool large = length > kLargeBlock;
   if (large) {
-    length = round_up(length, kPage);
+    length = round_up(length, page_bytes());
     memory = map(length);
   }
   const bool mapped = memory != nullptr;

@@ -18,9 +18,10 @@ void expect_refused(const Fn& fn, std::string_view variable, const std::string& 
   lockstep::testing::expect_error<UsageError>(fn, "LS-ENVIRONMENT", {variable, quoted}, where);
 }
 
-TEST(Environment, SimdTakesItsFourNamesOnly) {
+TEST(Environment, SimdTakesItsFiveNamesOnly) {
   EXPECT_EQ(simd_setting(""), Simd::kAvx512);
   EXPECT_EQ(simd_setting("plain"), Simd::kPlain);
+  EXPECT_EQ(simd_setting("neon"), Simd::kNeon);
   EXPECT_EQ(simd_setting("avx2"), Simd::kAvx2);
   EXPECT_EQ(simd_setting("avx2-vaes"), Simd::kAvx2Vaes);
   EXPECT_EQ(simd_setting("avx512"), Simd::kAvx512);

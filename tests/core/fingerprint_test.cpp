@@ -4,6 +4,8 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
 #include <latch>
 #include <string>
 #include <thread>
@@ -35,6 +37,18 @@ TEST(Platform, IsOneTextAndOneFingerprintForAllThreadsThatAskAtOnce) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(different, std::vector<int>(kThreads));
+}
+
+TEST(Platform, NamesTheVectorUnit) {
+  const std::string description = platform_description();
+#if defined(__aarch64__)
+  constexpr const char* kUnits[] = {"(NEON)", "(SVE of ", "(SVE2 of "};
+#else
+  constexpr const char* kUnits[] = {"CPU capability "};
+#endif
+  EXPECT_TRUE(std::any_of(std::begin(kUnits), std::end(kUnits), [&](const char* unit) {
+    return description.find(unit) != std::string::npos;
+  })) << description;
 }
 
 TEST(Platform, DigestOfProductsDependsNeitherOnThreadsNorOnTheCallersModes) {

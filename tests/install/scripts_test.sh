@@ -21,7 +21,7 @@ printf '#!/bin/sh\necho "cmake was called"\nexit 1\n' >"$scratch/bin/cmake"
 chmod +x "$scratch"/bin/*
 export scratch PATH=$scratch/bin:$PATH LOCKSTEP_CACHE=$scratch/cache
 
-for script in build demo docs test test-first-calls fetch-libtorch format fuzz tidy; do
+for script in build demo docs test test-arm test-first-calls fetch-libtorch format fuzz tidy; do
   expect 2 "unknown option --no-such-flag" "$scripts/$script" --no-such-flag
   one_line
   expect 0 "^Usage: scripts/$script" "$scripts/$script" --help

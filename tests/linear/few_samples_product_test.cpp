@@ -53,6 +53,8 @@ std::vector<Choice> choices() {
   } else {
     std::printf("not tried on this processor: avx512\n");
   }
+#else
+  if (few_samples_products()) result.push_back({name_of(simd()), *few_samples_products()});
 #endif
   return result;
 }

@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/fingerprint.h"
+#include "lockstep/core/pause_cpu.h"
 #include "lockstep/reduce/loops/stream_copy.h"
 #include "lockstep/replica/pool/lanes.h"
 #include "tools/bench/pinned_threads.h"
@@ -83,11 +84,7 @@ Timing measure_ping_pong() {
     for (int64_t i = 0; i < calls; ++i) {
       const int64_t next = mine.value.load(std::memory_order_relaxed) + 1;
       if (thread == 0) mine.value.store(next, std::memory_order_release);
-      while (other.value.load(std::memory_order_acquire) < next) {
-#if defined(__x86_64__)
-        __builtin_ia32_pause();
-#endif
-      }
+      while (other.value.load(std::memory_order_acquire) < next) internal::pause_cpu();
       if (thread == 1) mine.value.store(next, std::memory_order_release);
     }
   };

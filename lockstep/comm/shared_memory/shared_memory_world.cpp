@@ -1,6 +1,5 @@
 #include "lockstep/comm/shared_memory/shared_memory_world.h"
 
-#include <emmintrin.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -20,6 +19,7 @@
 #include "lockstep/comm/shared_memory/segment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/pause_cpu.h"
 #include "lockstep/core/process/forks.h"
 #include "lockstep/core/unwinding.h"
 
@@ -182,7 +182,7 @@ class SharedMemoryWorld final : public World {
     for (int i = 0; i < spins_; ++i) {
       if (is_done()) return;
       if (segment_.has_ended()) break;
-      _mm_pause();
+      pause_cpu();
     }
     CallWait wait(timeouts_);
     while (true) {

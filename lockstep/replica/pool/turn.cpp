@@ -9,17 +9,11 @@
 #include <climits>
 #include <ctime>
 
+#include "lockstep/core/pause_cpu.h"
+
 namespace lockstep::internal::inline replica {
 
 namespace {
-
-inline void pause_cpu() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 std::atomic<int64_t> interval_ms{30000};
 

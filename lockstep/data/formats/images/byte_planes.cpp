@@ -4,6 +4,8 @@
 
 #if defined(__x86_64__)
 #include <tmmintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace lockstep::internal::inline data {
@@ -16,11 +18,11 @@ void copy_to_planes_plain(const unsigned char* from, int64_t pixels, unsigned ch
   }
 }
 
-#if defined(__x86_64__)
-
 namespace {
 
 constexpr int kBlock = 16;  // pixels, as 48 bytes: three registers
+
+#if defined(__x86_64__)
 
 /// For each register of a block: where its byte of pixel i and `channel` lies, or none (the upper bit).
 constexpr std::array<std::array<char, kBlock>, 3> places_of(int channel) {
@@ -35,6 +37,8 @@ constexpr std::array<std::array<char, kBlock>, 3> places_of(int channel) {
   return places;
 }
 constexpr std::array kPlaces = {places_of(0), places_of(1), places_of(2)};
+
+bool has_blocks() { return __builtin_cpu_supports("ssse3"); }
 
 __attribute__((target("ssse3"))) void copy_by_blocks(const unsigned char* from, int64_t pixels, unsigned char* to,
                                                      int64_t plane) {
@@ -55,16 +59,34 @@ __attribute__((target("ssse3"))) void copy_by_blocks(const unsigned char* from, 
   copy_to_planes_plain(from, pixels - i, to + i, plane);
 }
 
+#elif defined(__aarch64__)
+
+bool has_blocks() { return true; }
+
+void copy_by_blocks(const unsigned char* from, int64_t pixels, unsigned char* to, int64_t plane) {
+  int64_t i = 0;
+  for (; i + kBlock <= pixels; i += kBlock, from += 3 * kBlock) {
+    const uint8x16x3_t channels = vld3q_u8(from);
+    for (int channel = 0; channel < 3; ++channel) vst1q_u8(to + channel * plane + i, channels.val[channel]);
+  }
+  copy_to_planes_plain(from, pixels - i, to + i, plane);
+}
+
+#else
+
+bool has_blocks() { return false; }
+
+void copy_by_blocks(const unsigned char* from, int64_t pixels, unsigned char* to, int64_t plane) {
+  copy_to_planes_plain(from, pixels, to, plane);
+}
+
+#endif
+
 }  // namespace
 
-#endif
-
 void copy_to_planes(const unsigned char* from, int64_t pixels, unsigned char* to, int64_t plane) {
-#if defined(__x86_64__)
-  static const bool has_instruction = __builtin_cpu_supports("ssse3");
-  if (has_instruction) return copy_by_blocks(from, pixels, to, plane);
-#endif
-  copy_to_planes_plain(from, pixels, to, plane);
+  static const bool has = has_blocks();
+  (has ? copy_by_blocks : copy_to_planes_plain)(from, pixels, to, plane);
 }
 
 }  // namespace lockstep::internal::data

@@ -5,6 +5,10 @@
 #include <cstring>
 #if defined(__x86_64__)
 #include <nmmintrin.h>
+#elif defined(__aarch64__)
+#include <arm_acle.h>
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 namespace lockstep::internal::inline data {
@@ -48,6 +52,8 @@ uint32_t by_tables(uint32_t crc, const char* bytes, std::size_t count) {
 }
 
 #if defined(__x86_64__)
+bool has_instruction() { return __builtin_cpu_supports("sse4.2"); }
+
 __attribute__((target("sse4.2"))) uint32_t by_instruction(uint32_t crc, const char* bytes, std::size_t count) {
   uint64_t wide = crc;
   for (; count >= 8; bytes += 8, count -= 8) {
@@ -59,15 +65,29 @@ __attribute__((target("sse4.2"))) uint32_t by_instruction(uint32_t crc, const ch
   for (; count > 0; ++bytes, --count) crc = _mm_crc32_u8(crc, static_cast<unsigned char>(*bytes));
   return crc;
 }
+#elif defined(__aarch64__)
+bool has_instruction() { return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0; }
+
+__attribute__((target("+crc"))) uint32_t by_instruction(uint32_t crc, const char* bytes, std::size_t count) {
+  for (; count >= 8; bytes += 8, count -= 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes, sizeof word);
+    crc = __crc32cd(crc, word);
+  }
+  for (; count > 0; ++bytes, --count) crc = __crc32cb(crc, static_cast<unsigned char>(*bytes));
+  return crc;
+}
+#else
+bool has_instruction() { return false; }
+
+uint32_t by_instruction(uint32_t crc, const char* bytes, std::size_t count) { return by_tables(crc, bytes, count); }
 #endif
 
 }  // namespace
 
 uint32_t crc32c(std::string_view bytes) {
-#if defined(__x86_64__)
-  static const bool has_instruction = __builtin_cpu_supports("sse4.2");
-  if (has_instruction) return ~by_instruction(~0u, bytes.data(), bytes.size());
-#endif
+  static const bool has = has_instruction();
+  if (has) return ~by_instruction(~0u, bytes.data(), bytes.size());
   return crc32c_by_tables(bytes);
 }
 
