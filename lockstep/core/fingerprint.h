@@ -8,8 +8,8 @@
 namespace lockstep::internal::inline core {
 
 /// Each part in words, for a reader: "LibTorch 2.15.0, MKL, CPU capability AVX2", or "LibTorch 2.15.0, NVPL, CPU
-/// capability DEFAULT (NEON)" on Arm, where the processor's vector unit is named too. Any thread may call; the text is made
-/// at the first call and stays the same for the life of the process.
+/// capability DEFAULT (NEON)" on Arm, where the processor's vector unit is named too. Any thread may call; the text is
+/// made at the first call and stays the same for the life of the process.
 const std::string& platform_description();
 
 /// Sixteen hexadecimal digits: a hash of platform_description(), LibTorch's configuration and matrix_product_digest().

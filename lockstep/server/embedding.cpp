@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/optim/rules/group_rule.h"
 #include "lockstep/replica/call_gate.h"
 #include "lockstep/server/local/table_state.h"
@@ -64,7 +65,7 @@ at::Tensor Embedding::read(const at::Tensor& ids) const {
   std::vector<int64_t> shape = ids.sizes().vec();
   shape.push_back(state()->table.options().dim);
   at::Tensor rows = at::empty(shape, state()->table.options().dtype);
-  state()->table.look_up({flat.data_ptr<int64_t>(), static_cast<std::size_t>(flat.numel())}, rows.data_ptr());
+  state()->table.look_up(internal::host_numbers<int64_t>(flat), internal::host_bytes_to_write(rows).data());
   return rows;
 }
 
@@ -75,8 +76,8 @@ void Embedding::for_each(const std::function<void(int64_t row, const at::Tensor&
   }();
   for (int64_t first = 0; first < cut.size(); first += kRowsAtOnce) {
     const internal::SavedRows rows = cut.rows(first, std::min(kRowsAtOnce, cut.size() - first));
-    const auto* const ids = rows.ids.data_ptr<int64_t>();
-    for (int64_t i = 0; i < rows.ids.size(0); ++i) fn(ids[i], rows.weights[i]);
+    const auto ids = internal::host_numbers<int64_t>(rows.ids);
+    for (std::size_t i = 0; i < ids.size(); ++i) fn(ids[i], rows.weights[static_cast<int64_t>(i)]);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/train/autocast_scope.h"
 #include "lockstep/train/trainer_state.h"
@@ -47,14 +48,14 @@ class OutputForm {
       const at::Tensor& output = outputs[r];
       if (!output.defined()) return at::empty({0, kNumbers}, at::kLong);
       at::Tensor form = at::zeros({1, kNumbers}, at::kLong);
-      auto* const number = form.data_ptr<int64_t>();
+      const auto number = internal::host_numbers_to_write<int64_t>(form);
       number[0] = static_cast<int64_t>(output.scalar_type());
       number[1] = output.dim();
       for (int64_t d = 1; d < std::min<int64_t>(output.dim(), kNumbers - 2); ++d) number[1 + d] = output.size(d);
       return form;
     }));
     if (forms.size(0) == 0) return;
-    const auto* const number = forms.data_ptr<int64_t>();
+    const auto number = internal::host_numbers<int64_t>(forms);
     type_ = static_cast<at::ScalarType>(number[0]);
     sizes_ = {0};
     for (int64_t d = 1; d < number[1]; ++d) sizes_.push_back(number[1 + d]);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/train/numbers.h"
 
 namespace lockstep::internal::inline train {
@@ -21,18 +22,18 @@ namespace {
 std::string text_of(const at::Tensor& rows) {
   std::string text;
   const at::Tensor values = rows.contiguous();
-  const auto* const value = values.data_ptr<double>();
-  text.reserve(static_cast<std::size_t>(values.numel()) * 16);
-  for (int64_t i = 0; i < values.numel(); ++i) text += fmt::format("{:016x}", std::bit_cast<uint64_t>(value[i]));
+  const auto numbers = host_numbers<double>(values);
+  text.reserve(numbers.size() * 16);
+  for (const double value : numbers) text += fmt::format("{:016x}", std::bit_cast<uint64_t>(value));
   return text;
 }
 
 at::Tensor rows_of(const std::string& text, int64_t columns) {
   const auto count = static_cast<int64_t>(text.size() / 16);
   at::Tensor rows = at::empty({count / columns, columns}, at::kDouble);
-  auto* const value = rows.data_ptr<double>();
-  for (int64_t i = 0; i < rows.numel(); ++i) {
-    value[i] = std::bit_cast<double>(std::stoull(text.substr(static_cast<std::size_t>(i) * 16, 16), nullptr, 16));
+  const auto value = host_numbers_to_write<double>(rows);
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    value[i] = std::bit_cast<double>(std::stoull(text.substr(i * 16, 16), nullptr, 16));
   }
   return rows;
 }
@@ -183,11 +184,11 @@ std::vector<Totals> MetricList::bring_together(const Strategy& strategy,
   at::Tensor sums;
   if (num_sums_ > 0) sums = sum_of([](const PartCounts& part) { return part.sums; });
   for (std::size_t s = 0; s < steps.size(); ++s) {
-    totals[s].loss = losses.data_ptr<double>()[s] * static_cast<double>(samples[s]);
+    totals[s].loss = host_numbers<double>(losses)[s] * static_cast<double>(samples[s]);
     totals[s].samples = samples[s];
     totals[s].rows.resize(specs_.size());
     if (num_sums_ == 0) continue;
-    const double* const first = sums.data_ptr<double>() + static_cast<int64_t>(s) * num_sums_;
+    const double* const first = host_numbers<double>(sums).data() + static_cast<int64_t>(s) * num_sums_;
     totals[s].sums.assign(first, first + num_sums_);
   }
   for (std::size_t i = 0; i < specs_.size(); ++i) {
@@ -206,7 +207,7 @@ Logs MetricList::logs_of(const Totals& totals, bool has_loss) const {
     const MetricSpec& spec = specs_[i];
     MetricCounts whole{at::zeros({spec.sums}, at::kDouble), at::zeros({0, spec.columns}, at::kDouble)};
     for (int64_t s = 0; s < spec.sums && first < totals.sums.size(); ++s) {
-      whole.sums.data_ptr<double>()[s] = totals.sums[first++];
+      host_numbers_to_write<double>(whole.sums)[static_cast<std::size_t>(s)] = totals.sums[first++];
     }
     if (i < totals.rows.size() && totals.rows[i].defined()) whole.rows = totals.rows[i];
     for (const auto& [name, value] : spec.results(whole)) logs[name] = value;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/optim/rules/group_rule.h"
 #include "lockstep/replica/replica_group.h"
@@ -232,7 +233,7 @@ void ValuesStore::apply_rows(const std::vector<const StepPush*>& parts, double f
   for (const RowsOfStep& one : all) {
     TableState& state = *one.table;
     state.table.apply({.ids = one.ids,
-                       .gradients = one.gradients.data_ptr(),
+                       .gradients = host_bytes(one.gradients).data(),
                        .learning_rate = state.rule->learning_rate(),
                        .position = ++state.position,
                        .clip = {.factor = factor}});
@@ -251,7 +252,7 @@ Payload ValuesStore::answer(const PullRequest& pull, Position /*position*/) {
     const RowTable& table = rows->table->table;
     const auto count = static_cast<int64_t>(rows->ids.size());
     at::Tensor weights = at::empty({count, table.options().dim}, table.options().dtype);
-    table.look_up(rows->ids, weights.data_ptr());
+    table.look_up(rows->ids, host_bytes_to_write(weights).data());
     answer->values.push_back(std::move(weights));
     return answer;
   }

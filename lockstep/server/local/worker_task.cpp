@@ -15,6 +15,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/process/warm_up.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/replica/loss/loss_weight.h"
 #include "lockstep/replica/pool/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
@@ -180,9 +181,9 @@ at::Tensor WorkerTask::rows_of(StepUnderWay& step, const std::shared_ptr<TableSt
   PulledRows& pulled = *found;
   WantedRows wanted{table};
   at::Tensor places = at::empty({ids.numel()}, at::kLong);
-  const auto* const id = ids.data_ptr<int64_t>();
-  auto* const place = places.data_ptr<int64_t>();
-  for (int64_t i = 0; i < ids.numel(); ++i) {
+  const auto id = host_numbers<int64_t>(ids);
+  const auto place = host_numbers_to_write<int64_t>(places);
+  for (std::size_t i = 0; i < id.size(); ++i) {
     const auto [at, is_new] = pulled.places.emplace(id[i], static_cast<int64_t>(pulled.places.size()));
     if (is_new) wanted.ids.push_back(id[i]);
     place[i] = at->second;

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "lockstep/core/torch_compat.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/server/table/row_hash.h"
 #include "lockstep/server/table/row_table.h"
 
@@ -11,7 +11,7 @@ namespace lockstep::internal::inline server {
 
 namespace {
 
-const int64_t* numbers_of(const at::Tensor& tensor) { return static_cast<const int64_t*>(address_of(tensor)); }
+const int64_t* numbers_of(const at::Tensor& tensor) { return host_numbers<int64_t>(tensor).data(); }
 
 }  // namespace
 
@@ -51,7 +51,7 @@ void RowTable::load(const SavedRows& rows) {
     *row.position = numbers_of(positions)[k];
     if (row.count) *row.count = static_cast<uint32_t>(numbers_of(updates)[k]);
     for (std::size_t s = 0; s < parts.size(); ++s)
-      std::memcpy(row.values + s * bytes, static_cast<const char*>(address_of(parts[s])) + k * bytes, bytes);
+      std::memcpy(row.values + s * bytes, host_bytes(parts[s]).data() + k * bytes, bytes);
   }
 }
 

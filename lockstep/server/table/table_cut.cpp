@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/core/torch_compat.h"
 
 namespace lockstep::internal::inline server {
@@ -29,7 +30,7 @@ std::vector<uint32_t> places_of(const FrozenRows& rows, int64_t first, int64_t c
 template <class Number>
 at::Tensor numbers_of(const std::vector<uint32_t>& places, const Number& number) {
   const at::Tensor all = at::empty({static_cast<int64_t>(places.size())}, at::kLong);
-  auto* to = reinterpret_cast<int64_t*>(memory_of(all));
+  auto* to = host_numbers_to_write<int64_t>(all).data();
   for (const uint32_t place : places) *to++ = number(place);
   return all;
 }
@@ -66,7 +67,7 @@ SavedRows TableCut::rows(int64_t first, int64_t count, int64_t since) const {
   const auto bytes = static_cast<std::size_t>(format_.dim) * c10::elementSize(format_.dtype);
   const auto part = [&](std::size_t number) {
     const at::Tensor all = at::empty({static_cast<int64_t>(places.size()), format_.dim}, format_.dtype);
-    char* to = memory_of(all);
+    std::byte* to = host_bytes_to_write(all).data();
     for (const uint32_t place : places) {
       std::memcpy(to, rows_.values(place) + number * bytes, bytes);
       to += bytes;

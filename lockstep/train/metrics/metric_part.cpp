@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/tensors/host_bytes.h"
 
 namespace lockstep {
 
@@ -79,15 +80,15 @@ at::Tensor weight_of(const at::Tensor& which, const at::Tensor& weights) { retur
 
 std::vector<double> numbers_of(const at::Tensor& sums) {
   const at::Tensor flat = sums.contiguous();
-  const double* const first = flat.data_ptr<double>();
-  return {first, first + flat.numel()};
+  const auto numbers = host_numbers<double>(flat);
+  return {numbers.begin(), numbers.end()};
 }
 
 std::vector<std::vector<double>> sorted_rows(const at::Tensor& rows) {
   std::vector<std::vector<double>> sorted;
   if (!rows.defined()) return sorted;
   const at::Tensor flat = rows.contiguous();
-  const double* const first = flat.data_ptr<double>();
+  const double* const first = host_numbers<double>(flat).data();
   const int64_t columns = flat.size(1);
   for (int64_t row = 0; row < flat.size(0); ++row) {
     sorted.emplace_back(first + row * columns, first + (row + 1) * columns);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/train/model_values.h"
 #include "lockstep/train/tensor_board.h"
 #include "lockstep/train/tensor_board/event_file.h"
@@ -44,8 +45,7 @@ std::vector<std::string> pngs_of(const std::string& tag, const at::Tensor& image
   std::vector<std::string> pngs;
   for (int64_t i = 0; i < bytes.size(0); ++i) {
     const at::Tensor one = bytes[i];
-    pngs.push_back(internal::png_bytes({one.data_ptr<uint8_t>(), static_cast<std::size_t>(one.numel())}, one.size(1),
-                                       one.size(0), one.size(2)));
+    pngs.push_back(internal::png_bytes(internal::host_numbers<uint8_t>(one), one.size(1), one.size(0), one.size(2)));
   }
   return pngs;
 }
@@ -118,8 +118,7 @@ class TensorBoard final : public Callback {
       for (const auto& [name, value] : values) {
         const at::Tensor floats = internal::as_floats(value);
         if (!floats.defined()) continue;
-        const std::span<const float> numbers(floats.data_ptr<float>(), static_cast<std::size_t>(floats.numel()));
-        summary.histogram("weights/" + name, internal::histogram_of(numbers));
+        summary.histogram("weights/" + name, internal::histogram_of(internal::host_numbers<float>(floats)));
       }
       for (const auto& [tag, tensor] : images) {
         const std::vector<std::string> pngs = pngs_of(tag, tensor);

@@ -18,6 +18,7 @@
 #include "lockstep/comm/join/this_host.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/core/trace/recorder.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/train/trace/trace_events.h"
@@ -39,14 +40,14 @@ std::vector<std::string> gather_bytes(const Strategy& strategy, const std::strin
     const auto size = static_cast<int64_t>(mine.size());
     sizes.push_back(brings ? at::full({1}, size, at::kLong) : at::empty({0}, at::kLong));
     at::Tensor part = at::empty({brings ? size : 0}, at::kByte);
-    if (brings && size > 0) std::memcpy(part.data_ptr<uint8_t>(), mine.data(), mine.size());
+    if (brings && size > 0) std::memcpy(internal::host_bytes_to_write(part).data(), mine.data(), mine.size());
     bytes.push_back(std::move(part));
   }
   const ReplicaId first = brought.first_replica();
   const at::Tensor all_sizes = strategy.gather(PerReplica<at::Tensor>(std::move(sizes), first));
   const at::Tensor all_bytes = strategy.gather(PerReplica<at::Tensor>(std::move(bytes), first)).contiguous();
   std::vector<std::string> all;
-  const auto* from = reinterpret_cast<const char*>(all_bytes.data_ptr<uint8_t>());
+  const char* from = internal::host_text(all_bytes).data();
   for (int64_t w = 0; w < all_sizes.size(0); ++w) {
     const auto size = all_sizes[w].item<int64_t>();
     all.emplace_back(from, static_cast<std::size_t>(size));
