@@ -102,17 +102,19 @@ bool Fit::steps_of_epoch(bool goes_on) {
     validate_after_step();
     if (is_over()) return true;
   }
-  double& input = state_.status.input_seconds;
-  const auto timed = [&](const auto& read) {
-    const auto asked = Clock::now();
-    auto&& got = read();
-    input += std::chrono::duration<double>(Clock::now() - asked).count();
-    return got;
-  };
   const auto epoch = data_.epoch(place_.epoch);
   const auto end = epoch.end();
-  auto batch = timed([&] { return epoch.begin(); });
-  const auto go_on = [&] { timed([&] { return ++batch, true; }); };
+  auto asked = Clock::now();  // for the next batch
+  const auto note_input = [&] {
+    state_.status.input_seconds += std::chrono::duration<double>(Clock::now() - asked).count();
+  };
+  auto batch = epoch.begin();
+  note_input();
+  const auto go_on = [&] {
+    asked = Clock::now();
+    ++batch;
+    note_input();
+  };
   while (!(batch == end)) {
     if (state_.setup.accumulate == 1) {
       step(*batch, batch->begin()->global_size);
