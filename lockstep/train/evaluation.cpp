@@ -71,6 +71,26 @@ class OutputForm {
   std::vector<int64_t> sizes_;
 };
 
+/// Lives as long as a look at a data set: the place in it is afterwards what it was.
+class PlaceOfData {
+ public:
+  PlaceOfData(const DistributedDataset& data, bool is_in_fit)
+      : data_(data), before_(data.cursor()), is_in_fit_(is_in_fit) {}
+
+  /// An epoch of which no sample is behind the place.
+  int64_t whole_epoch() const { return before_.position == 0 ? before_.epoch : before_.epoch + 1; }
+  /// To go back leaves earlier epochs without steps, which a fit under way does not ask for. Otherwise a place in an
+  /// epoch, to which nobody has sought, is left as it is: a later fit begins its epochs anew.
+  void go_back() const {
+    if (is_in_fit_ || before_.position == 0) data_.seek(before_);
+  }
+
+ private:
+  const DistributedDataset& data_;
+  const lockstep::data::Cursor before_;
+  const bool is_in_fit_;
+};
+
 }  // namespace
 
 void require_forward(const TrainerSetup& setup, const char* call) {
@@ -82,16 +102,12 @@ void require_forward(const TrainerSetup& setup, const char* call) {
                    setup.model ? "give TrainerOptions a .forward" : "give the Trainer a model and a .loss");
 }
 
-int64_t whole_epoch(const DistributedDataset& data) {
-  const auto cursor = data.cursor();
-  return cursor.position == 0 ? cursor.epoch : cursor.epoch + 1;
-}
-
 Totals evaluate(Strategy& strategy, const TrainerSetup& setup, const MetricList& metrics,
-                const DistributedDataset& data, bool first_batch_only) {
+                const DistributedDataset& data, const Look& look) {
   require_forward(setup, "Trainer::evaluate");
   const at::NoGradGuard no_grad;
   const CastWeights cast_weights(setup);
+  const PlaceOfData place(data, look.is_in_fit);
   std::vector<PartCounts> sums;
   const auto all = strategy.per_replica([&](ReplicaId) {
     PartCounts none = metrics.none();
@@ -100,7 +116,7 @@ Totals evaluate(Strategy& strategy, const TrainerSetup& setup, const MetricList&
   });
   sums.assign(all.begin(), all.end());
   int64_t samples = 0;
-  for (const auto& batch : data.epoch(whole_epoch(data))) {
+  for (const auto& batch : data.epoch(place.whole_epoch())) {
     const auto parts = strategy.evaluate(batch, [&](ReplicaContext& ctx, const Batch& part) {
       PartCounts counts = metrics.none();
       if (part.samples() == 0) return counts;
@@ -117,22 +133,24 @@ Totals evaluate(Strategy& strategy, const TrainerSetup& setup, const MetricList&
     std::size_t r = 0;
     for (const PartCounts& part : parts) MetricList::add_part(sums[r++], part);
     samples += batch.begin()->global_size;
-    if (first_batch_only) break;
+    if (look.first_batch_only) break;
   }
+  place.go_back();
   Totals totals =
       metrics.bring_together(strategy, {PerReplica<PartCounts>(std::move(sums), all.first_replica())}, {1}).front();
   totals.samples = samples;
   return totals;
 }
 
-at::Tensor predict(Strategy& strategy, const TrainerSetup& setup, const DistributedDataset& data) {
+at::Tensor predict(Strategy& strategy, const TrainerSetup& setup, const DistributedDataset& data, const Look& look) {
   require_forward(setup, "Trainer::predict");
   const at::NoGradGuard no_grad;
   const CastWeights cast_weights(setup);
+  const PlaceOfData place(data, look.is_in_fit);
   OutputForm form;
   std::vector<at::Tensor> outputs;
   std::vector<at::Tensor> ids;
-  for (const auto& batch : data.epoch(whole_epoch(data))) {
+  for (const auto& batch : data.epoch(place.whole_epoch())) {
     const auto parts = strategy.evaluate(batch, [&](ReplicaContext& ctx, const Batch& part) {
       if (part.samples() == 0) return at::Tensor();
       std::optional<AutocastScope> autocast;
@@ -155,6 +173,7 @@ at::Tensor predict(Strategy& strategy, const TrainerSetup& setup, const Distribu
       return part.samples() == 0 ? at::empty({0}, at::kLong) : part.ids.narrow(0, 0, part.samples()).to(at::kCPU);
     })));
   }
+  place.go_back();
   if (outputs.empty()) return {};
   const at::Tensor order = std::get<1>(at::cat(ids).sort(/*stable=*/true, /*dim=*/0, /*descending=*/false));
   const at::Tensor all = at::cat(outputs);

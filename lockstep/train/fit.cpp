@@ -61,6 +61,7 @@ History Fit::run() {
   try {
     require_equal_options();
     call(Hook::kFitBegin, {});
+    begin_data();
     check_validation();
     while (must_end_epoch_ || !is_over()) epoch();
     call(Hook::kFitEnd, place_.last_logs);
@@ -74,11 +75,22 @@ History Fit::run() {
   return state_.history;
 }
 
+void Fit::begin_data() {
+  if (state_.status.is_resumed) return;
+  // After a fit that was resumed, earlier epochs have no steps. Of a stream, no place but those that it gave is known.
+  lockstep::data::Cursor cursor = data_.cursor();
+  if (cursor.epoch <= place_.epoch || !cursor.stream.empty()) return;
+  cursor.epoch = place_.epoch;
+  cursor.position = 0;
+  data_.seek(cursor);
+}
+
 void Fit::check_validation() {
   if (!options_.validation || !options_.check_validation || options_.dry_run || state_.status.is_resumed) return;
   if (is_over()) return;
   UncountedEvaluation uncounted(strategy_);
-  const Totals totals = evaluate(strategy_, state_.setup, state_.metrics, *options_.validation, true);
+  const Totals totals = evaluate(strategy_, state_.setup, state_.metrics, *options_.validation,
+                                 {.first_batch_only = true, .is_in_fit = true});
   static_cast<void>(state_.metrics.logs_of(totals, static_cast<bool>(state_.setup.loss)));
   uncounted.undo();
 }
@@ -102,17 +114,19 @@ bool Fit::steps_of_epoch(bool goes_on) {
     validate_after_step();
     if (is_over()) return true;
   }
-  double& input = state_.status.input_seconds;
-  const auto timed = [&](const auto& read) {
-    const auto asked = Clock::now();
-    auto&& got = read();
-    input += std::chrono::duration<double>(Clock::now() - asked).count();
-    return got;
-  };
   const auto epoch = data_.epoch(place_.epoch);
   const auto end = epoch.end();
-  auto batch = timed([&] { return epoch.begin(); });
-  const auto go_on = [&] { timed([&] { return ++batch, true; }); };
+  auto asked = Clock::now();  // for the next batch
+  const auto note_input = [&] {
+    state_.status.input_seconds += std::chrono::duration<double>(Clock::now() - asked).count();
+  };
+  auto batch = epoch.begin();
+  note_input();
+  const auto go_on = [&] {
+    asked = Clock::now();
+    ++batch;
+    note_input();
+  };
   while (!(batch == end)) {
     if (state_.setup.accumulate == 1) {
       step(*batch, batch->begin()->global_size);
@@ -176,7 +190,8 @@ bool Fit::wants_validation(int64_t epoch) const {
 
 void Fit::validate() {
   const auto before = Clock::now();
-  const Totals totals = evaluate(strategy_, state_.setup, state_.metrics, *options_.validation, options_.dry_run);
+  const Totals totals = evaluate(strategy_, state_.setup, state_.metrics, *options_.validation,
+                                 {.first_batch_only = options_.dry_run, .is_in_fit = true});
   state_.status.validation_seconds += std::chrono::duration<double>(Clock::now() - before).count();
   const Logs logs = state_.metrics.logs_of(totals, static_cast<bool>(state_.setup.loss));
   for (const auto& [name, value] : logs) place_.extra["val_" + name] = value;

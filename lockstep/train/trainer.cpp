@@ -91,12 +91,13 @@ History Trainer::fit(const DistributedDataset& data, FitOptions options) {
 }
 
 Logs Trainer::evaluate(const DistributedDataset& data) {
-  const internal::Totals totals = internal::evaluate(strategy_, state_->setup, state_->metrics, data, false);
+  const internal::Totals totals =
+      internal::evaluate(strategy_, state_->setup, state_->metrics, data, {.is_in_fit = state_->fit != nullptr});
   return state_->metrics.logs_of(totals, static_cast<bool>(state_->setup.loss));
 }
 
 at::Tensor Trainer::predict(const DistributedDataset& data) {
-  return internal::predict(strategy_, state_->setup, data);
+  return internal::predict(strategy_, state_->setup, data, {.is_in_fit = state_->fit != nullptr});
 }
 
 std::string Trainer::summary() const {

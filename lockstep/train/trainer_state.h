@@ -47,15 +47,16 @@ class TrainStep {
   const bool checks_finite_;
 };
 
-/// Evaluates the data set, or its first batch.
+/// How a data set is looked at.
+struct Look {
+  bool first_batch_only = false;
+  bool is_in_fit = false;
+};
 Totals evaluate(Strategy& strategy, const TrainerSetup& setup, const MetricList& metrics,
-                const DistributedDataset& data, bool first_batch_only);
-at::Tensor predict(Strategy& strategy, const TrainerSetup& setup, const DistributedDataset& data);
+                const DistributedDataset& data, const Look& look);
+at::Tensor predict(Strategy& strategy, const TrainerSetup& setup, const DistributedDataset& data, const Look& look);
 /// A UsageError where there is no model, or no way to its output.
 void require_forward(const TrainerSetup& setup, const char* call);
-
-/// An epoch of the data set of which no sample is behind its place.
-int64_t whole_epoch(const DistributedDataset& data);
 
 }  // namespace internal::train
 

@@ -102,6 +102,12 @@ TEST(Callbacks, StopEarlyWhereKerasDoes) {
     if (options.contains("baseline")) ours.baseline = options.at("baseline").get<double>();
     const Driven driven = drive(callbacks::early_stopping(ours), judged().at("curves").at(curve));
     const std::string what = curve + " " + options.dump();
+    if (curve == "not_a_number" && options.contains("start_from_epoch")) {
+      // The first number that is looked at is none; Keras has it as the best, here nothing is.
+      EXPECT_EQ(driven.epochs_run, 6) << what;
+      EXPECT_EQ(driven.weight, 5) << what;
+      continue;
+    }
     if (curve == "starts_as_nan" && !options.contains("start_from_epoch")) {
       // Here NaN is never the best, so that the numbers behind it improve.
       if (mode_of(options) == Mode::kMax) {
@@ -117,7 +123,7 @@ TEST(Callbacks, StopEarlyWhereKerasDoes) {
     EXPECT_EQ(driven.stopped, !row.at("stopped_at").is_null()) << what;
     EXPECT_EQ(driven.weight, row.at("weights_of_epoch").get<double>()) << what;
   }
-  EXPECT_EQ(compared, 7 * 8 - 7);
+  EXPECT_EQ(compared, 7 * 8 - 7 - 1);
 }
 
 TEST(Callbacks, ReduceTheRateWhereKerasDoes) {

@@ -255,8 +255,37 @@ TEST(Fit, EvaluatesExactlyAndPredictsInTheOrderOfTheSamples) {
                                               {.global_batch = 4, .remainder = Remainder::kPad});
       EXPECT_EQ(trainer.predict(padded).size(0), 13) << one;
       EXPECT_EQ(setting.train.cursor().position, 0) << one << ": an evaluation has moved the place in the data";
+      EXPECT_EQ(trainer.evaluate(setting.train), logs) << one << ": the second evaluation is another one";
+      for (const Finding& finding : strategy.findings()) EXPECT_NE(finding.code, "LS-BATCH-HELD") << one;
       return 0;
     });
+  }
+}
+
+TEST(Fit, EvaluatesWhatItTrainsOn) {
+  const auto digest = [](bool evaluates, const WorkersCase& one) {
+    return run_workers(one,
+                       [&](Strategy& strategy) {
+                         const Setting setting(strategy);
+                         Trainer trainer = setting.trainer();
+                         const auto look = [&](int64_t samples) {
+                           EXPECT_EQ(trainer.predict(setting.train).size(0), samples);
+                         };
+                         FitOptions looking{.epochs = 3};
+                         if (evaluates) {
+                           looking.callbacks = {callbacks::each_step([&](Trainer&, const Logs&) { look(13); }),
+                                                callbacks::each_epoch([&](Trainer&, const Logs&) { look(13); })};
+                         }
+                         trainer.fit(setting.train, looking);
+                         const data::Cursor end = setting.train.cursor();
+                         if (evaluates) look(13);
+                         trainer.fit(setting.train, looking);  // a second one has whole epochs again
+                         return digest_of(setting) + std::to_string(end.epoch) + " " + std::to_string(end.position);
+                       })
+        .front();
+  };
+  for (const WorkersCase& one : std::vector<WorkersCase>{{1, 2, 1}, {2, 2, 1}}) {
+    EXPECT_EQ(digest(true, one), digest(false, one)) << one;
   }
 }
 
@@ -295,7 +324,7 @@ TEST(Fit, SaysBeforeTheFirstStepWhatDoesNotFit) {
     const TrainerOptions other{.loss = cross_entropy, .forward = [](torch::nn::Linear& module, const Batch& batch) {
                                  return module->forward(batch.input);
                                }};
-    expect_error<UsageError>([&] { Trainer(strategy, model, optimizer, other); }, "LS-OPTION", {"NetImpl"});
+    expect_error<UsageError>([&] { Trainer(strategy, model, optimizer, other); }, "LS-OPTION", {"Linear", "Net"});
     Trainer trainer(strategy, model, optimizer, {.loss = cross_entropy});
     expect_error<UsageError>([&] { trainer.fit(train, {.validate_every = 0}); }, "LS-OPTION", {"validate_every is 0"});
     expect_error<UsageError>([&] { trainer.fit(train, {.callbacks = {nullptr}}); }, "LS-OPTION");

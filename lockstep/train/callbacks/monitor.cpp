@@ -24,8 +24,10 @@ std::optional<double> Monitor::value_in(const Trainer& trainer, const Logs& logs
   return found == logs.end() ? std::nullopt : std::optional<double>(found->second);
 }
 
+// In float32, as Keras compares: so 0.7 is not better than 0.8 by more than 0.1.
 bool Monitor::improves(double value, double other) const {
-  return higher_ ? value - min_delta_ > other : value + min_delta_ < other;
+  const auto than = static_cast<float>(other);
+  return higher_ ? static_cast<float>(value - min_delta_) > than : static_cast<float>(value + min_delta_) < than;
 }
 
 bool Monitor::reaches(double value, double goal) const { return higher_ ? value >= goal : value <= goal; }
