@@ -39,8 +39,8 @@ std::string to_bytes(const ServerMessage& message, PayloadCodec& codec);
 std::string to_bytes(const WorkerMessage& message, PayloadCodec& codec);
 
 /// The message that `worker` sent, -1 where it is another task or not known. A PeerError (LS-PEER-MESSAGE) where the
-/// bytes are none. No number in them decides an allocation beyond their own length; whether steps, servers and positions
-/// are ones that exist, the machines ask themselves.
+/// bytes are none. No number in them decides an allocation beyond their own length; whether steps, servers and
+/// positions are ones that exist, the machines ask themselves.
 ChiefMessage chief_message(std::string_view bytes, int64_t worker, PayloadCodec& codec);
 ServerMessage server_message(std::string_view bytes, int64_t worker, PayloadCodec& codec);
 WorkerMessage worker_message(std::string_view bytes, PayloadCodec& codec);
