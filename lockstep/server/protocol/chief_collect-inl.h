@@ -186,7 +186,7 @@ bool BasicChiefMachine<Rules>::has_room(const Worker& one, uint32_t kind) const 
 
 template <class Rules>
 bool BasicChiefMachine<Rules>::holds_up(const Worker& one, uint32_t kind) const {
-  return one.is_alive && (one.at_work() > 0 || (has_room(one, kind) && !one.was_passed));
+  return one.is_alive && (one.at_work() > 0 || has_room(one, kind));
 }
 
 template <class Rules>

@@ -177,9 +177,8 @@ void BasicChiefMachine<Rules>::close_unlogged(int64_t first, ClosedBecause why, 
       leave_queue(record);
       again_.erase(step);
     }
-    // Without a result, which a part of a round has already.
-    if (record.state != StepState::kReady)
-      steps.insert(steps.end(), record.dependents.begin(), record.dependents.end());
+    // Those that wait for its result; that of a part of a round was there before.
+    steps.insert(steps.end(), record.dependents.begin(), record.dependents.end());
     out.events.emplace_back(StepClosed{.step = step,
                                        .why = at == 0 ? why : ClosedBecause::kCancelled,
                                        .error = at == 0 ? error : nullptr,

@@ -79,6 +79,8 @@ class BasicServerMachine {
   Position position() const { return read_; }
   /// How many pushes are held, parts of the round that is being decided included.
   std::size_t num_held() const { return held_.size() + parts_.size(); }
+  /// How many steps above the floor are known to be decided.
+  std::size_t num_decided() const { return decided_.size(); }
   std::size_t num_waiting_pulls() const { return waiting_.size() + waiting_for_step_.size(); }
 
   auto operator<=>(const BasicServerMachine&) const = default;

@@ -55,6 +55,34 @@ TEST(ChiefMachineTest, GivesALostStepFirstToAnotherWorker) {
   EXPECT_EQ(bench.given(1), (Attempts{{.step = 0, .attempt = 1}}));
 }
 
+TEST(ChiefMachineTest, GivesUpAWorkerWhoseSuccessorJoins) {
+  ChiefBench bench({.workers = 2, .window = 1});
+  bench.schedule(2);
+  bench.join(0);
+  EXPECT_EQ(bench.given(0), (Attempts{{.step = 0, .attempt = 1}}));
+  EXPECT_EQ(bench.id(0).incarnation, 2u);
+  bench.report(0);
+  EXPECT_EQ(bench.counted, Steps{0});
+}
+
+TEST(ChiefMachineTest, ForgetsACancelledStepThatWasToBeGivenAgain) {
+  ChiefBench bench({.workers = 1, .window = 1, .most_argument_bytes = 100});
+  bench.chief().schedule({.argument_bytes = 80});
+  bench.schedule(1);
+  EXPECT_TRUE(bench.chief().has_room(100));
+  bench.lose(0);
+  EXPECT_FALSE(bench.chief().has_room(21)) << "it waits again";
+  EXPECT_EQ(bench.chief().num_queued(), 2);
+  bench.chief().cancel(bench.out());
+  bench.collect();
+  EXPECT_EQ(bench.chief().num_queued(), 0);
+  EXPECT_TRUE(bench.chief().has_room(1000));
+  bench.join(0);
+  EXPECT_TRUE(bench.given(0).empty());
+  EXPECT_EQ(bench.schedule(1), Steps{2});
+  EXPECT_EQ(bench.given(0), (Attempts{{.step = 2}}));
+}
+
 TEST(ChiefMachineTest, ClosesAStepThatWasLostMoreThanAttemptsAllow) {
   ChiefBench bench({.workers = 1, .attempts = 3, .window = 1});
   bench.schedule(2);
@@ -129,6 +157,17 @@ TEST(ChiefMachineTest, GivesAWorkerItsNextStepOnlyWhenACancelledOneHasEnded) {
   EXPECT_EQ(bench.counted, Steps{2});
 }
 
+TEST(ChiefMachineTest, GivesNothingBehindACancelledStepThatRuns) {
+  ChiefBench bench({.workers = 1, .window = 3});
+  bench.schedule(1);
+  bench.chief().cancel(bench.out());
+  bench.collect();
+  bench.schedule(1);
+  EXPECT_EQ(bench.given(0), (Attempts{{.step = 0}}));
+  bench.report(0);
+  EXPECT_EQ(bench.given(0), (Attempts{{.step = 1}}));
+}
+
 TEST(ChiefMachineTest, GivesAnOverdueStepToAnotherWorker) {
   ChiefBench bench({.workers = 2, .window = 2});
   bench.schedule(3);
@@ -173,6 +212,7 @@ TEST(ChiefMachineTest, CutsAtOnePlaceOfTheLogWithTheCountersOfThatPlace) {
   bench.report(1);
   bench.receive(CutSaved{.epoch = 1, .server = 0, .cut = 7});
   bench.receive(CutSaved{.epoch = 1, .server = 0, .cut = 7});
+  bench.receive(CutSaved{.epoch = 1, .server = 1, .cut = 6});
   EXPECT_TRUE(bench.whole.empty());
   bench.receive(CutSaved{.epoch = 1, .server = 1, .cut = 7});
   ASSERT_EQ(bench.whole.size(), 1u);
@@ -212,6 +252,24 @@ TEST(ChiefMachineTest, GivesAStepWhenTheResultsThatItTakesAreThere) {
   EXPECT_EQ(bench.last_give(0).position, 2u) << "it sees what step 0 pushed";
 }
 
+TEST(ChiefMachineTest, GivesAStepThatSeesWhatItsArgumentsStepsPushed) {
+  ChiefBench bench({.workers = 2, .window = 1});
+  bench.schedule(1);
+  bench.chief().schedule({.after = {0}});
+  bench.report(0);
+  ASSERT_EQ(bench.given(1), (Attempts{{.step = 1}})) << "the worker that has done least";
+  EXPECT_EQ(bench.last_give(1).position, 1u);
+}
+
+TEST(ChiefMachineTest, DoesNotWaitForAResultThatIsThere) {
+  ChiefBench bench({.workers = 2, .window = 1});
+  bench.schedule(2);
+  bench.report(1);
+  bench.chief().schedule({.after = {1}});
+  bench.collect();
+  EXPECT_EQ(bench.given(1), (Attempts{{.step = 2}}));
+}
+
 TEST(ChiefMachineTest, ClosesAStepWhoseArgumentNeverComes) {
   ChiefBench bench({.workers = 1});
   bench.schedule(1);
@@ -236,9 +294,14 @@ TEST(ChiefMachineTest, GivesAWorkerWhoseStreamHasEndedNoMoreSuchSteps) {
   bench.report(1, StepOutcome::kStreamEnded, false);
   EXPECT_EQ(bench.streams_ended, std::vector<uint32_t>{5});
   EXPECT_EQ(bench.closed_steps(ClosedBecause::kStreamEnded), (Steps{0, 2, 3}));
-  // Steps of another kind go on.
+  // Steps of another kind go on. A worker that joins in its place has no more data either.
   bench.schedule(1, 6);
   EXPECT_EQ(bench.given(0), (Attempts{{.step = 4}}));
+  bench.report(0);
+  bench.join(0);
+  bench.schedule(1, 5);
+  EXPECT_TRUE(bench.given(0).empty());
+  EXPECT_EQ(bench.closed.back().step, 5);
 }
 
 TEST(ChiefMachineTest, KeepsStepsBackBehindAChangeInOrder) {
@@ -302,6 +365,8 @@ TEST(ChiefMachineTest, KeepsTheEntriesThatAServerMayNeed) {
   bench.receive(ServerRead{.epoch = 1, .server = 1, .position = 2});
   bench.receive(ServerRead{.epoch = 1, .server = 1, .position = 1});
   EXPECT_EQ(bench.chief().log().kept().size(), 1u);
+  bench.receive(ServerRead{.epoch = 1, .server = 1, .position = 99});
+  EXPECT_EQ(bench.chief().log().kept().size(), 1u) << "more than there is cannot be read";
   bench.chief().repeat_to_server(1);
   bench.chief().collect(bench.out());
   ASSERT_EQ(bench.out().to_servers.size(), 1u);
@@ -309,6 +374,16 @@ TEST(ChiefMachineTest, KeepsTheEntriesThatAServerMayNeed) {
   EXPECT_EQ(entries.first, 2u);
   EXPECT_EQ(entries.entries.size(), 1u);
   EXPECT_EQ(entries.floor, 3);
+}
+
+TEST(ChiefMachineTest, DoesNotSendAgainWhatAServerHasReadMeanwhile) {
+  ChiefBench bench({.workers = 1, .window = 1});
+  bench.schedule(2);
+  for (int k = 0; k < 2; ++k) bench.report(0);
+  bench.chief().repeat_to_server(0);
+  bench.log.clear();
+  bench.receive(ServerRead{.epoch = 1, .server = 0, .position = 1});
+  EXPECT_EQ(bench.log_text(), "commit 1.0");
 }
 
 TEST(ChiefMachineTest, SendsAWorkerAgainWhatItHasNotReported) {
@@ -319,6 +394,28 @@ TEST(ChiefMachineTest, SendsAWorkerAgainWhatItHasNotReported) {
   ASSERT_EQ(bench.out().to_workers.size(), 2u);
   EXPECT_EQ(std::get<ReportsNoted>(bench.out().to_workers[0].message).reports, 1u);
   EXPECT_EQ(std::get<GiveStep>(bench.out().to_workers[1].message), bench.last_give(0));
+  bench.collect();
+  bench.chief().cancel(bench.out());
+  bench.collect();
+  bench.chief().repeat_to_worker(bench.id(0), bench.out());
+  ASSERT_EQ(bench.out().to_workers.size(), 3u);
+  EXPECT_TRUE(std::holds_alternative<WithdrawStep>(bench.out().to_workers[2].message));
+}
+
+TEST(ChiefMachineTest, TellsAWorkerOnceWhichReportsHaveArrived) {
+  ChiefBench bench({.workers = 1, .window = 1});
+  bench.schedule(2);
+  bench.report(0);
+  EXPECT_EQ(bench.last_give(0).reports_noted, 1u);
+  bench.chief().note_reports(bench.out());
+  EXPECT_TRUE(bench.out().to_workers.empty()) << "the step that was given has told it";
+  bench.report(0);
+  bench.chief().note_reports(bench.out());
+  ASSERT_EQ(bench.out().to_workers.size(), 1u);
+  EXPECT_EQ(std::get<ReportsNoted>(bench.out().to_workers[0].message).reports, 2u);
+  bench.collect();
+  bench.chief().note_reports(bench.out());
+  EXPECT_TRUE(bench.out().to_workers.empty());
 }
 
 TEST(ChiefMachineTest, IgnoresMessagesOfOtherEpochsAndOfNobody) {

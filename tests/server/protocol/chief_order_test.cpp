@@ -34,18 +34,43 @@ TEST(ChiefStalenessTest, AWorkerMayBeSoManyStepsAheadAndNoMore) {
   EXPECT_EQ(bench.last_give(0).position, 4u) << "its step 3 sees the first step of worker 1, and its own";
 }
 
-TEST(ChiefStalenessTest, AStepNeedNotSeeTheLatestOfOthers) {
-  ChiefBench bench(bounded(2));
-  bench.schedule(10);
-  bench.report(1);
-  bench.report(1);
-  EXPECT_EQ(bench.last_give(1).position, 2u) << "its own";
-  bench.report(0);
-  EXPECT_EQ(bench.last_give(0).position, 3u);
-  bench.report(1);
-  bench.report(0);
-  // Worker 0 has done two and begins its third, from which on it sees what is more than two steps ago of the other.
-  EXPECT_EQ(bench.last_give(0).position, 5u) << "its own is the latest";
+TEST(ChiefStalenessTest, AStepNeedNotSeeTheLatestOfOthersButAllOfALostWorker) {
+  for (const bool is_lost : {false, true}) {
+    ChiefBench bench(bounded(1));
+    bench.schedule(2);
+    bench.report(0);
+    bench.report(1);
+    if (is_lost) bench.lose(1);
+    bench.schedule(1);
+    ASSERT_EQ(bench.given(0), (Attempts{{.step = 2}}));
+    EXPECT_EQ(bench.last_give(0).position, is_lost ? 2u : 1u) << "its own step is at 0, that of the other one at 1";
+  }
+}
+
+TEST(ChiefStalenessTest, AStepWithoutAPushCountsForItsWorker) {
+  ChiefBench bench(bounded(1));
+  bench.schedule(6);
+  for (int k = 0; k < 2; ++k) bench.report(0, StepOutcome::kDone, false);
+  EXPECT_TRUE(bench.given(0).empty());
+  bench.report(1, StepOutcome::kDone, false);
+  EXPECT_EQ(bench.given(0).size(), 1u);
+}
+
+TEST(WorkerCountTest, KnowsThePositionsOfTheLastStepsAndALaterOneForThoseBefore) {
+  WorkerCount count;
+  EXPECT_EQ(count.last_position(), 0u);
+  for (Position position = 10; position <= 50; position += 10) count.add(position, 2);
+  count.add(0, 2);
+  EXPECT_EQ(count.count(), 6);
+  EXPECT_EQ(count.last_position(), 50u);
+  EXPECT_EQ(count.position_of(5), 50u);
+  EXPECT_EQ(count.position_of(4), 40u);
+  EXPECT_EQ(count.position_of(1), 30u) << "later than needed, as the positions before are forgotten";
+  EXPECT_EQ(count.position_of(0), 0u);
+  count.raise(9);
+  count.raise(3);
+  EXPECT_EQ(count.count(), 9);
+  EXPECT_EQ(count.position_of(9), 50u);
 }
 
 TEST(ChiefStalenessTest, ALostWorkerHoldsNobodyUp) {
@@ -94,6 +119,22 @@ TEST(ChiefStalenessTest, AWorkerWithoutDataHoldsNobodyUpAndGoesOnFromTheLowestCo
   bench.report(0);
   EXPECT_TRUE(bench.given(0).empty()) << "it is waited for again";
   bench.report(1);
+  EXPECT_EQ(bench.given(0).size(), 1u);
+}
+
+TEST(ChiefStalenessTest, WhoJoinsDoesNotBeginAtTheCountOfOneThatHoldsNobodyUp) {
+  ChiefBench bench(bounded(1, 3));
+  bench.schedule(20, 1);
+  bench.lose(2);
+  bench.report(1, StepOutcome::kStreamEnded, false);
+  for (int k = 0; k < 5; ++k) bench.report(0);
+  bench.join(2);
+  // Both count 5: worker 0 goes on to its steps 5 and 6, and then waits.
+  bench.report(0);
+  ASSERT_EQ(bench.given(0).size(), 1u);
+  bench.report(0);
+  EXPECT_TRUE(bench.given(0).empty());
+  bench.report(2);
   EXPECT_EQ(bench.given(0).size(), 1u);
 }
 
@@ -181,6 +222,8 @@ TEST(ChiefRoundsTest, TheRoundWaitsForTheSquaresOfAllServers) {
   EXPECT_TRUE(bench.summed.empty());
   bench.receive(RoundSquares{.epoch = 1, .server = 0, .round = 0});
   EXPECT_EQ(bench.summed, Steps{0});
+  bench.receive(RoundSquares{.epoch = 1, .server = 0, .round = 0});
+  EXPECT_EQ(bench.summed, Steps{0}) << "once";
   bench.chief().decide_round(0, 0.5, true, bench.out());
   bench.collect();
   EXPECT_EQ(bench.log.back().coefficient, 0.5);
@@ -188,6 +231,17 @@ TEST(ChiefRoundsTest, TheRoundWaitsForTheSquaresOfAllServers) {
   bench.chief().decide_round(0, 0.5, true, bench.out());
   bench.collect();
   EXPECT_EQ(bench.log.size(), 4u) << "once";
+}
+
+TEST(ChiefRoundsTest, ARoundOfWhichAPartIsNotToBeAppliedCountsWithoutBeingApplied) {
+  ChiefBench bench(rounds(2, true));
+  bench.schedule(2);
+  StepReport report = bench.report_of(0);
+  report.apply = false;
+  bench.receive(report);
+  bench.report(1);
+  EXPECT_EQ(bench.log_text(), "part 0.0, part 1.0, round 0 dropped") << "and nobody asks for squares";
+  EXPECT_EQ(bench.counted, (Steps{0, 1}));
 }
 
 TEST(ChiefRoundsTest, ACancelledRoundIsDroppedByServersAndRoundsBeginAnew) {

@@ -188,6 +188,11 @@ TEST_F(ServerMachineTest, KeepsNothingOfWhatIsBelowTheFloor) {
   EXPECT_EQ(push(1), kTooLate);
   EXPECT_EQ(push(3), kTooLate);
   EXPECT_EQ(store.notes, " hold 1.0 commit 0.0 drop 1.0 drop 2.0");
+  EXPECT_EQ(server.num_decided(), 0u);
+  read(2, {entry(Kind::kClose, 5), entry(Kind::kClose, 6)});
+  EXPECT_EQ(server.num_decided(), 2u);
+  read(4, {entry(Kind::kClose, 4)});
+  EXPECT_EQ(server.num_decided(), 0u) << "all below 7";
   EXPECT_EQ(server.num_held(), 1u);
 }
 
@@ -210,6 +215,9 @@ TEST_F(ServerMachineTest, AddsARoundsPartsInOrderAndDropsACancelledRound) {
   read(3, {round});
   EXPECT_EQ(store.notes, " drop 0.0 squares 0.2 1.0 dropped round 0.2 1.0");
   EXPECT_EQ(server.num_held(), 0u);
+  again = {};
+  server.repeat_to_chief(again);
+  EXPECT_EQ(again.to_chief.size(), 1u) << "the squares are not needed any more";
 }
 
 TEST_F(ServerMachineTest, TellsTheChiefAgainWhatItHasSaved) {
@@ -223,6 +231,10 @@ TEST_F(ServerMachineTest, TellsTheChiefAgainWhatItHasSaved) {
   server.repeat_to_chief(again);
   ASSERT_EQ(again.to_chief.size(), 2u);
   EXPECT_EQ(again.to_chief[1], out.to_chief[0]);
+  read(1, {entry(Kind::kCut, 6)});
+  again = {};
+  server.repeat_to_chief(again);
+  EXPECT_EQ(again.to_chief.size(), 1u) << "the next cut began, so the chief has had the last one";
 }
 
 TEST_F(ServerMachineTest, BeginsWhereARestoreBegins) {

@@ -124,9 +124,9 @@ TEST_F(WorkerMachineTest, TheFirstAnswerToAPullCounts) {
   EXPECT_EQ(worker.pull(1, {}, out), 0u);
   EXPECT_EQ(worker.pull(0, {}, out), 1u);
   EXPECT_EQ(std::get<PullRequest>(out.to_servers[0].message).position, 5u);
+  values(0, 0, 0, 9);
   values(1, 0, 0, 7);
   values(1, 0, 0, 8);
-  values(0, 0, 0, 9);
   values(0, 0, 5, 9);
   values(0, 1, 1, 9);
   ASSERT_EQ(out.events.size(), 1u);
@@ -178,7 +178,7 @@ TEST_F(WorkerMachineTest, APushThatIsRefusedFailsTheStep) {
   give(1, 0);
   push_and_return();
   answer(1, 0, PushVerdict::kRefused, error);
-  answer(0, 0);
+  answer(0, 0, PushVerdict::kRefused, std::make_shared<int>());
   const auto reported = reports();
   ASSERT_EQ(reported.size(), 1u);
   EXPECT_EQ(reported[0].outcome, StepOutcome::kFailed);
@@ -237,11 +237,14 @@ TEST_F(WorkerMachineTest, RepeatsReportsUntilTheyAreNoted) {
 
 TEST_F(WorkerMachineTest, AReplacedOneDoesNothingMore) {
   give(1, 0);
+  worker.finish({}, out);
   give(2, 1);
   begun();
   worker.receive(WorkerReplaced{.epoch = 1, .to = kId}, out);
   EXPECT_TRUE(worker.is_replaced());
   EXPECT_FALSE(worker.at_hand());
+  worker.finish({}, out);
+  EXPECT_EQ(reports().size(), 1u) << "of the step before; the function ran to its end";
   give(3, 2);
   EXPECT_TRUE(begun().empty());
   WorkerOutput again;
