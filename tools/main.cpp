@@ -53,6 +53,7 @@ int main(int argc, char** argv) {
   lockstep::tools::add_train(app, chosen);
   lockstep::tools::add_bench(app, chosen);
   lockstep::tools::add_checkpoint(app, chosen);
+  lockstep::tools::add_report(app, chosen);
   lockstep::tools::add_cluster(app, chosen);
   lockstep::tools::add_trace(app, chosen);
   std::vector<std::string> program;  // of `lockstep run`

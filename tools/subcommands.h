@@ -17,6 +17,7 @@ using Action = std::function<int()>;
 void add_train(CLI::App& app, Action& chosen);
 void add_bench(CLI::App& app, Action& chosen);
 void add_checkpoint(CLI::App& app, Action& chosen);
+void add_report(CLI::App& app, Action& chosen);
 void add_cluster(CLI::App& app, Action& chosen);
 void add_trace(CLI::App& app, Action& chosen);
 /// `program` must hold what cut_program() gives when `chosen` is called.

@@ -32,21 +32,21 @@ enum class Outputs : uint8_t {
   kLogits,         // yes where above 0
 };
 
-/// All metrics below count in float64, and give the same number whether they are given a set whole, in uneven parts or
-/// with empty parts, in any order. The number of workers changes no more than the last bits of sums that are not exact.
-///
-/// Which values count: rows of padding do not, nor does a class number of -100 as target. A batch may weigh its samples
-/// by `Batch::more`, in an entry "weight" or "weights" of real numbers from 0, [size] or with the values' first
-/// dimensions. Then each metric is what it would be if a sample of weight w came w times; one of weight 0 does not
-/// count, whatever it is. Where nothing counted, and wherever else a result is 0 / 0, it is 0.
-///
-/// Which outputs: those of `cross_entropy` are logits, floating-point with the classes as dimension 1, for targets that
-/// are class numbers of an integer dtype. Those of `binary_cross_entropy` are one for each target, of the targets'
-/// shape or with a dimension 1 of size 1 more; the targets are 0 or 1, of any dtype. Outputs of an integer dtype are
-/// predicted classes. Tensors on an accelerator are copied to the host.
-///
-/// An `update` throws a UsageError that names the metric where a dtype (LS-DTYPE), a shape (LS-SHAPE), a target
-/// (LS-TARGET) or a weight (LS-WEIGHT) does not go with it.
+// All metrics below count in float64, and give the same number whether they are given a set whole, in uneven parts or
+// with empty parts, in any order. The number of workers changes no more than the last bits of sums that are not exact.
+//
+// Which values count: rows of padding do not, nor does a class number of -100 as target. A batch may weigh its samples
+// by `Batch::more`, in an entry "weight" or "weights" of real numbers from 0, [size] or with the values' first
+// dimensions. Then each metric is what it would be if a sample of weight w came w times; one of weight 0 does not
+// count, whatever it is. Where nothing counted, and wherever else a result is 0 / 0, it is 0.
+//
+// Which outputs: those of `cross_entropy` are logits, floating-point with the classes as dimension 1, for targets that
+// are class numbers of an integer dtype. Those of `binary_cross_entropy` are one for each target, of the targets'
+// shape or with a dimension 1 of size 1 more; the targets are 0 or 1, of any dtype. Outputs of an integer dtype are
+// predicted classes. Tensors on an accelerator are copied to the host.
+//
+// An `update` throws a UsageError that names the metric where a dtype (LS-DTYPE), a shape (LS-SHAPE), a target
+// (LS-TARGET) or a weight (LS-WEIGHT) does not go with it.
 
 struct AccuracyOptions {
   Outputs outputs = Outputs::kAuto;
@@ -94,7 +94,8 @@ MetricSpec average_precision();
 MetricSpec mean_squared_error();
 MetricSpec mean_absolute_error();
 
-/// e to the power of the mean negative log likelihood over everything that was counted, from logits.
+/// e to the power of the mean negative log likelihood over everything that was counted, from logits; 1 where nothing
+/// counted.
 MetricSpec perplexity();
 
 /// A number for each pair of target and prediction, "confusion_matrix/<target>/<prediction>": how often the pair came,

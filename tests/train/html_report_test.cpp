@@ -65,7 +65,7 @@ TEST_F(HtmlReportCallback, HasWhatTheFitWas) {
   EXPECT_NE(fact(run, "strategy").find("replica"), std::string::npos);
   EXPECT_EQ(fact(run, "weights sha256").size(), 64u);
   ASSERT_FALSE(run.variables.empty());
-  EXPECT_EQ(run.variables[0].name, "first.bias");
+  EXPECT_EQ(run.variables[0].name, "model.first.bias");
   EXPECT_NE(run.variables[0].norm, run.variables[0].norm_before);
   EXPECT_GT(run.seconds, 0);
 }

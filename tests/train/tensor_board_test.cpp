@@ -56,7 +56,7 @@ TEST_F(TensorBoardCallback, WritesTrainingAndValidationAsRunsWithEqualTags) {
   EXPECT_EQ(train[0].scalars.at("epoch/accuracy"), points(history, "accuracy"));
   EXPECT_EQ(train[0].scalars.count("epoch/val_loss"), 0u);
   EXPECT_EQ(train[0].scalars.at("time/input").size(), 2u);
-  EXPECT_EQ(train[0].others.at("weights/first.weight"), 2);
+  EXPECT_EQ(train[0].others.at("weights/model.first.weight"), 2);
   EXPECT_EQ(validation[0].scalars.at("loss"), points(history, "val_loss"));
   EXPECT_EQ(validation[0].scalars.at("accuracy"), points(history, "val_accuracy"));
 }
@@ -109,7 +109,7 @@ TEST_F(TensorBoardCallback, WritesNothingInADryRunAndWhereItIsToldTo) {
   fit(strategy, {callbacks::tensor_board({.directory = path("runs"), .every_steps = 3, .histograms_every = 0})});
   const auto train = read_run(path("runs/train"));
   EXPECT_EQ(steps_of(train.at(0).scalars.at("loss")), (std::vector<int64_t>{3, 6}));
-  EXPECT_EQ(train[0].others.count("weights/first.weight"), 0u);
+  EXPECT_EQ(train[0].others.count("weights/model.first.weight"), 0u);
 }
 
 TEST_F(TensorBoardCallback, RefusesOptionsThatDoNotFit) {
