@@ -111,6 +111,7 @@ extern lockstep::DistributedDataset& train;
 extern lockstep::DistributedDataset& validate;
 extern lockstep::DistributedDataset& data;
 torch::Tensor loss_of(Net& generator, Net& discriminator, const lockstep::Batch& batch);
+torch::Tensor loss(const torch::Tensor& output, const lockstep::Batch& batch);
 
 }  // namespace snippets::trainer
 
