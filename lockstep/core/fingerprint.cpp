@@ -28,8 +28,8 @@ namespace lockstep::internal::inline core {
 
 namespace {
 
-/// What LibTorch's configuration says between `label` and the next of the letters `ends`, or "". It is a text that every
-/// version prints, because LibTorch 1.13 has no functions for all that it says.
+/// What LibTorch's configuration says between `label` and the next of the letters `ends`, or "". It is a text that
+/// every version prints, because LibTorch 1.13 has no functions for all that it says.
 std::string configured(std::string_view label, const char* ends) {
   const std::string config = at::show_config();
   const size_t found = config.find(label);
@@ -106,8 +106,8 @@ uint64_t matrix_product_digest() {
 }
 
 const std::string& platform_description() {
-  static const std::string description =
-      fmt::format("LibTorch {}, {}, CPU capability {}{}", TORCH_VERSION, matrix_library(), cpu_capability(), vector_unit());
+  static const std::string description = fmt::format("LibTorch {}, {}, CPU capability {}{}", TORCH_VERSION,
+                                                     matrix_library(), cpu_capability(), vector_unit());
   return description;
 }
 
