@@ -114,7 +114,8 @@ TEST(Callbacks, StopEarlyWhereKerasDoes) {
         EXPECT_EQ(driven.weight, 1) << what;
       } else if (!options.contains("baseline")) {
         EXPECT_FALSE(driven.stopped) << what;
-        EXPECT_EQ(driven.weight, 7) << what;
+        // By float32 numbers each second step of 0.1 is not larger than a .min_delta of 0.1: the last one is not.
+        EXPECT_EQ(driven.weight, options.contains("min_delta") ? 6 : 7) << what;
       }
       continue;
     }

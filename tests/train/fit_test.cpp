@@ -11,17 +11,17 @@ namespace {
 const std::vector<WorkersCase> kCases{{1, 1, 1}, {1, 2, 1}, {1, 2, 2}, {1, 3, 2}, {1, 4, 1},
                                       {1, 4, 2}, {2, 2, 1}, {2, 4, 2}, {3, 3, 1}, {3, 4, 1}};
 
-struct Result {
+struct FitResult {
   std::string digest;
   std::vector<double> losses;  // of each step
   std::vector<Logs> epochs;
-  bool operator==(const Result&) const = default;
+  bool operator==(const FitResult&) const = default;
 };
 
 /// What a program would write by hand.
-Result by_hand(Strategy& strategy, int64_t epochs) {
+FitResult by_hand(Strategy& strategy, int64_t epochs) {
   const Setting setting(strategy);
-  Result result;
+  FitResult result;
   for (int64_t epoch = 0; epoch < epochs; ++epoch) {
     for (const auto& batch : setting.train.epoch(epoch)) {
       const auto losses = strategy.run(batch, [&](ReplicaContext& ctx, const Batch& part) {
@@ -37,11 +37,11 @@ Result by_hand(Strategy& strategy, int64_t epochs) {
   return result;
 }
 
-Result by_trainer(Strategy& strategy, int64_t epochs, FitOptions options = {}) {
+FitResult by_trainer(Strategy& strategy, int64_t epochs, FitOptions options = {}) {
   const Setting setting(strategy);
   Trainer trainer(strategy, setting.model, setting.optimizer,
                   {.loss = cross_entropy, .metrics = {accuracy_spec(), largest_spec()}, .clip_global_norm = 0.5});
-  Result result;
+  FitResult result;
   options.epochs = epochs;
   options.callbacks.push_back(callbacks::each_step([&](Trainer&, const Logs& logs) {
     if (!logs.empty()) result.losses.push_back(logs.at("loss"));
@@ -69,7 +69,7 @@ TEST(Fit, HasTheSameLogsOnAnyLanesAndWorkers) {
   const auto logs_on = [](const WorkersCase& one) {
     return run_workers(one, [](Strategy& strategy) { return by_trainer(strategy, 2); }).front();
   };
-  const Result expected = logs_on({1, 4, 1});
+  const FitResult expected = logs_on({1, 4, 1});
   ASSERT_EQ(expected.epochs.size(), 2u);
   for (const WorkersCase& one : std::vector<WorkersCase>{{1, 4, 2}, {2, 4, 1}, {3, 4, 1}}) {
     EXPECT_EQ(logs_on(one), expected) << one;
@@ -77,7 +77,7 @@ TEST(Fit, HasTheSameLogsOnAnyLanesAndWorkers) {
 }
 
 TEST(Fit, WeighsAnEpochsLossBySamples) {
-  const Result fit = run_workers({1, 2, 1}, [](Strategy& strategy) { return by_trainer(strategy, 1); }).front();
+  const FitResult fit = run_workers({1, 2, 1}, [](Strategy& strategy) { return by_trainer(strategy, 1); }).front();
   ASSERT_EQ(fit.losses.size(), 4u);
   const double expected = (4 * fit.losses[0] + 4 * fit.losses[1] + 4 * fit.losses[2] + fit.losses[3]) / 13;
   EXPECT_DOUBLE_EQ(fit.epochs.at(0).at("loss"), expected);
@@ -85,8 +85,8 @@ TEST(Fit, WeighsAnEpochsLossBySamples) {
 
 TEST(Fit, HasTheSameEpochsHoweverSeldomItLogs) {
   for (const WorkersCase& one : std::vector<WorkersCase>{{1, 3, 1}, {2, 3, 1}}) {
-    const Result always = run_workers(one, [](Strategy& strategy) { return by_trainer(strategy, 2); }).front();
-    const Result seldom =
+    const FitResult always = run_workers(one, [](Strategy& strategy) { return by_trainer(strategy, 2); }).front();
+    const FitResult seldom =
         run_workers(one, [](Strategy& strategy) { return by_trainer(strategy, 2, {.log_every = 3}); }).front();
     EXPECT_EQ(seldom.epochs, always.epochs);
     EXPECT_EQ(seldom.digest, always.digest);
@@ -207,7 +207,7 @@ TEST(Fit, TakesAStepOfTheProgramsOwn) {
                         setting.optimizer.step(ctx, {.clip_global_norm = 0.5});
                         return mean;
                       }});
-      Result result;
+      FitResult result;
       result.epochs =
           trainer
               .fit(setting.train, {.epochs = 2, .callbacks = {callbacks::each_step([&](Trainer&, const Logs& logs) {

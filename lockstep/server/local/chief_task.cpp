@@ -156,6 +156,11 @@ int64_t ChiefTask::settled() const {
   return machine_.settled();
 }
 
+Position ChiefTask::position() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return machine_.position();
+}
+
 ChiefCut ChiefTask::next_begin() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return {.position = 0, .counted = machine_.steps(), .floor = machine_.settled()};

@@ -55,6 +55,8 @@ class ChiefTask : public std::enable_shared_from_this<ChiefTask> {
   int64_t steps() const;
   /// All steps with lower numbers have been decided.
   int64_t settled() const;
+  /// How many entries its log has.
+  Position position() const;
   /// Where a next run begins, once all steps have been decided.
   ChiefCut next_begin() const;
   /// Waits until it is decided. Returns its result, or throws the first error, if nobody has got it, or the step's own.

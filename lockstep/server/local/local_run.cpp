@@ -3,8 +3,12 @@
 // because they wait for the server; then the server.
 #include "lockstep/server/local/local_run.h"
 
+#include <fmt/format.h>
+
+#include <system_error>
 #include <utility>
 
+#include "lockstep/core/error.h"
 #include "lockstep/core/process/warm_up.h"
 #include "lockstep/server/step_call.h"
 
@@ -21,6 +25,7 @@ LocalRun::LocalRun(Strategy& strategy, std::shared_ptr<StrategyGate> gate, const
               [this](const ToWorker& one) { workers_[static_cast<std::size_t>(one.worker.worker)]->put(one.message); },
               [this](const ToServer& one) { mail_.put(one.message); }})),
       store_(strategy, gate_, [this](std::exception_ptr error) { chief_->fail(std::move(error)); }),
+      read_(begin.position),
       machine_(1, 0, begin.position, begin.floor, decided_above(begin)),
       shared_{.strategy = strategy,
               .function = [](uint32_t /*kind*/) -> StepFunction { return &call_step; },
@@ -30,21 +35,43 @@ LocalRun::LocalRun(Strategy& strategy, std::shared_ptr<StrategyGate> gate, const
               .workers = options.workers,
               .in_rounds = options.staleness == 0} {
   warm_up_math();
-  server_ = std::thread([this] { serve(); });
-  for (int32_t w = 0; w < options.workers; ++w) workers_.push_back(std::make_unique<WorkerTask>(shared_, w));
+  try {
+    server_ = std::thread([this] { serve(); });
+    for (int32_t w = 0; w < options.workers; ++w) workers_.push_back(std::make_unique<WorkerTask>(shared_, w));
+  } catch (const std::system_error& error) {
+    if (server_.joinable()) stop();
+    throw ClusterError("LS-THREADS",
+                       fmt::format("a thread for one of {} workers, or for the server, could not be started: {}",
+                                   options.workers, error.code().message()),
+                       "raise the limit of threads, or ask for fewer .workers");
+  }
   for (int32_t w = 0; w < options.workers; ++w) chief_->worker_joined(w);
-  gate_->set_drain([this] {
-    chief_->drain();
-    settle_batches();
-  });
+  gate_->set_waits(
+      [this] {
+        chief_->drain();
+        settle_batches();
+      },
+      [this] { catch_up(); });
 }
 
 LocalRun::~LocalRun() {
-  gate_->set_drain({});
-  workers_.clear();
+  gate_->set_waits({}, {});
+  stop();
+  chief_->end();
+}
+
+void LocalRun::stop() {
+  // Their objects stay until all threads have ended: somebody may still send them a message.
+  for (const auto& worker : workers_) worker->stop();
+  catch_up();  // what counts is applied, however the run ends
   mail_.close();
   server_.join();
-  chief_->end();
+}
+
+void LocalRun::catch_up() {
+  const Position end = chief_->position();
+  std::unique_lock<std::mutex> lock(read_mutex_);
+  has_read_.wait(lock, [&] { return read_ >= end; });
 }
 
 void LocalRun::settle_batches() { batches_.forget_below(chief_->settled() / parts_); }
@@ -70,6 +97,11 @@ void LocalRun::serve() {
       has_read = true;
     }
     if (!has_read) continue;
+    {
+      const std::lock_guard<std::mutex> lock(read_mutex_);
+      read_ = machine_.position();
+    }
+    has_read_.notify_all();
     machine_.report(out);
     carry(out);
   }

@@ -1,8 +1,10 @@
 // A run of parameter servers whose tasks are threads of this process: what stands behind a Coordinator.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -25,11 +27,15 @@ class LocalRun {
   LocalRun& operator=(const LocalRun&) = delete;
 
   ChiefTask& chief() { return *chief_; }
+  /// Waits until the server has applied all that the chief has decided so far.
+  void catch_up();
   /// All batches that decided steps have taken were used.
   void settle_batches();
 
  private:
   void serve();
+  /// Ends the threads.
+  void stop();
   void carry(ServerOutput& out);
 
   const std::shared_ptr<StrategyGate> gate_;
@@ -37,6 +43,9 @@ class LocalRun {
   ScheduledBatches batches_;
   std::shared_ptr<ChiefTask> chief_;
   ValuesStore store_;
+  std::mutex read_mutex_;
+  std::condition_variable has_read_;
+  Position read_;          // what the server has applied; guarded by read_mutex_
   ServerMachine machine_;  // used by the server's thread
   Mailbox<ServerMessage> mail_;
   WorkersShared shared_;

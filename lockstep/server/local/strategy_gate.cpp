@@ -43,15 +43,18 @@ void StrategyGate::enter(const char* call) {
   const std::thread::id self = std::this_thread::get_id();
   if (!is_task && owner_.load() != self) {
     refuse_what_there_is_not(call);
+    std::function<void()> drain;
+    std::function<void()> catch_up;
+    {
+      const std::lock_guard<std::mutex> lock(waits_mutex_);
+      drain = drain_;
+      catch_up = catch_up_;
+    }
     if (!only_reads(call)) {
-      std::function<void()> drain;
-      {
-        const std::lock_guard<std::mutex> lock(drain_mutex_);
-        drain = drain_;
-      }
       if (drain) drain();
       writes_.fetch_add(1, std::memory_order_release);
     }
+    if (catch_up) catch_up();
   }
   mutex_.lock();
   ++depth_;
@@ -63,9 +66,10 @@ void StrategyGate::leave() noexcept {
   mutex_.unlock();
 }
 
-void StrategyGate::set_drain(std::function<void()> drain) {
-  const std::lock_guard<std::mutex> lock(drain_mutex_);
+void StrategyGate::set_waits(std::function<void()> drain, std::function<void()> catch_up) {
+  const std::lock_guard<std::mutex> lock(waits_mutex_);
   drain_ = std::move(drain);
+  catch_up_ = std::move(catch_up);
 }
 
 TaskScope::TaskScope() : outer_(std::exchange(is_task, true)) {}

@@ -21,8 +21,10 @@ class StrategyGate final : public CallGate {
   void enter(const char* call) override;
   void leave() noexcept override;
 
-  /// While steps are scheduled: what the program's changes wait by. Empty again afterwards.
-  void set_drain(std::function<void()> drain);
+  /// While steps are scheduled: `drain` waits until those that were scheduled so far have been decided, and `catch_up`
+  /// until the servers have applied what was decided so far. The program's changes wait by both, its reads by the
+  /// second. Both are empty again afterwards.
+  void set_waits(std::function<void()> drain, std::function<void()> catch_up);
   /// How many calls of the program may have changed values.
   uint64_t writes() const { return writes_.load(std::memory_order_acquire); }
 
@@ -31,8 +33,9 @@ class StrategyGate final : public CallGate {
   std::atomic<std::thread::id> owner_{};
   int depth_ = 0;  // guarded by mutex_
   std::atomic<uint64_t> writes_{0};
-  std::mutex drain_mutex_;
-  std::function<void()> drain_;  // guarded by drain_mutex_
+  std::mutex waits_mutex_;
+  std::function<void()> drain_;     // guarded by waits_mutex_
+  std::function<void()> catch_up_;  // the same
 };
 
 /// While it lives, the calling thread is a task of the run, which the gate lets make runs, and which waits for nothing

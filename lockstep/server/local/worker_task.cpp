@@ -42,9 +42,11 @@ WorkerTask::WorkerTask(WorkersShared& shared, int32_t worker)
   thread_ = std::thread([this] { run(); });
 }
 
-WorkerTask::~WorkerTask() {
+WorkerTask::~WorkerTask() { stop(); }
+
+void WorkerTask::stop() {
   mail_.close();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void WorkerTask::run() {

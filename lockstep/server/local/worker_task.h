@@ -64,8 +64,9 @@ struct StepUnderWay {
 class WorkerTask {
  public:
   WorkerTask(WorkersShared& shared, int32_t worker);
-  /// Ends the thread, when the step's function that runs has ended.
   ~WorkerTask();
+  /// Ends the thread, when the step's function that runs has ended.
+  void stop();
   WorkerTask(const WorkerTask&) = delete;
   WorkerTask& operator=(const WorkerTask&) = delete;
 
