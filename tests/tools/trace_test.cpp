@@ -57,7 +57,7 @@ TEST_F(TraceCommand, ShowsAllWorkersOfAJobInOneFile) {
 }
 
 TEST_F(TraceCommand, RefusesWhatIsNoTrace) {
-  for (const std::string file : {std::string("/etc/passwd"), path("none.json")}) {
+  for (const std::string& file : {std::string("/etc/passwd"), path("none.json")}) {
     const Result shown = run("trace " + file);
     EXPECT_EQ(shown.code, 3) << shown.output;
     EXPECT_TRUE(has(shown, file)) << shown.output;
