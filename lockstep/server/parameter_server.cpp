@@ -9,7 +9,9 @@
 #include <variant>
 #include <vector>
 
+#include "lockstep/cluster/resolve_cluster.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
 #include "lockstep/optim/rules/group_rule.h"
 #include "lockstep/server/local/local_run.h"
 #include "lockstep/server/local/table_state.h"
@@ -42,9 +44,12 @@ ParameterServerOptions checked(ParameterServerOptions options) {
   if (options.staleness && *options.staleness < 0)
     refuse(fmt::format(".staleness is {}", *options.staleness), "give 0 or more, or nothing for no bound");
   if (!options.record.empty()) refuse(".record is not supported yet", "leave it out");
-  if (options.cluster && options.cluster->jobs.contains("ps")) {
-    refuse("a cluster with tasks of the job 'ps' was given, and tasks that are processes are not supported yet",
-           "leave .cluster out: then threads of this process are workers and servers");
+  const ClusterSpec cluster = options.cluster ? *options.cluster : resolve_cluster();
+  if (cluster.jobs.contains("ps")) {
+    refuse("a cluster with tasks of the job 'ps' was given, by " +
+               (options.cluster ? std::string("the options") : cluster.source) +
+               ", and tasks that are processes are not supported yet",
+           "start the program without it: then threads of this process are workers and servers");
   }
   return options;
 }
@@ -100,6 +105,10 @@ Embedding ParameterServerStrategy::make_embedding(const EmbeddingOptions& option
     throw UsageError("LS-NAME-TAKEN", fmt::format("a second table named '{}' was made", options.name),
                      "give each table a name of its own");
   }
+  internal::log(LogLevel::kWarning,
+                fmt::format("table '{}': checkpoints do not have the rows of tables yet; read them by for_each() to "
+                            "keep them",
+                            options.name));
   auto table = std::make_shared<internal::TableState>(options, seed(), gate_);
   state_->tables.push_back(table);
   return Embedding(std::move(table));
@@ -145,16 +154,22 @@ int ParameterServerStrategy::coordinate_with(internal::FunctionRef<void(Coordina
   chief.staleness = options_.staleness;
   internal::LocalRun run(*this, gate_, chief, state_->begin);
   Coordinator coordinator(run);
+  const auto end = [&] {  // all steps have been decided
+    run.catch_up();
+    run.settle_batches();
+    state_->begin = run.chief().next_begin();
+    state_->runs = Strategy::step();
+  };
   try {
     fn(coordinator);
     coordinator.join();
   } catch (...) {
-    coordinator.cancel();
+    run.chief().cancel();
     run.chief().drain();
+    end();
     throw;
   }
-  state_->begin = run.chief().next_begin();
-  state_->runs = Strategy::step();
+  end();
   return 0;
 }
 

@@ -7,6 +7,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/replica/loss/loss_weight.h"
 #include "lockstep/server/local/worker_task.h"
+#include "lockstep/variable/variable_state.h"
 
 namespace lockstep {
 
@@ -83,6 +84,11 @@ at::Tensor WorkerContext::value_of(const Variable& variable) {
 
 void WorkerContext::change(const Variable& variable, Change change, const at::Tensor& value) {
   check_is_current("Variable::assign");
+  if (step_.has_pushed) {
+    throw UsageError("LS-PUSH",
+                     fmt::format("step {} changed variable '{}' after it had pushed", step(), variable.name()),
+                     "change variables before ctx.push(), which sends the changes");
+  }
   at::Tensor mine = task_.value_of(step_, variable);
   const at::NoGradGuard no_grad;
   const at::Tensor given = value.detach().to(mine.scalar_type()).expand(mine.sizes()).clone();
@@ -91,6 +97,8 @@ void WorkerContext::change(const Variable& variable, Change change, const at::Te
     case Change::kAdd: mine.add_(given); break;
     case Change::kSubtract: mine.sub_(given); break;
   }
+  // The buffers of modules that the step has used travel as they are.
+  if (!variable.state().on_write() && task_.has_in_module(step_, variable)) return;
   step_.changes.push_back({variable, change, given});
 }
 

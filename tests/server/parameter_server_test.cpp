@@ -293,6 +293,94 @@ TEST(WorkerStreams, GiveEachWorkerItsOwnAndEndTheRun) {
   EXPECT_EQ(std::set<double>(seen.begin(), seen.end()).size(), 12);
 }
 
+TEST(ScheduledStep, ThatDoesNotCountLeavesNothingOnItsWorker) {
+  ParameterServerStrategy strategy({.workers = 1, .seed = 7});
+  const auto model = strategy.make_module([] { return std::make_shared<Net>(); });
+  const Variable weight = model.variables().front();
+  const auto step = strategy.step("step", [&](WorkerContext& ctx) {
+    const auto& net = model(ctx);
+    const Tensor before = net->a->weight.detach().clone();
+    if (ctx.step() == 0) {
+      weight.assign_add(ctx, torch::ones(weight.sizes()));
+      EXPECT_TRUE(torch::equal(net->a->weight, before + 1));
+      throw std::runtime_error("no");
+    }
+    return before;
+  });
+  const Tensor begin = weight.read();
+  strategy.coordinate([&](Coordinator& coordinator) {
+    EXPECT_THROW(coordinator.schedule(step).get(), ReplicaError);
+    EXPECT_TRUE(torch::equal(coordinator.schedule(step).get(), begin));
+  });
+  EXPECT_TRUE(torch::equal(weight.read(), begin));
+}
+
+TEST(ScheduledStep, AddsTheGradientsOfAVariableThatItUsesTwice) {
+  ParameterServerStrategy strategy({.workers = 1, .seed = 7});
+  const auto model = strategy.make_module([] { return torch::nn::Linear(torch::nn::LinearOptions(3, 1).bias(false)); });
+  const auto optimizer = strategy.make_optimizer(model, torch::optim::SGDOptions(1.0));
+  const Variable weight = model.variables().front();
+  const auto step = strategy.step("step", [&](WorkerContext& ctx) {
+    const Tensor itself = weight.value(ctx).sum();
+    (itself + 2 * model(ctx)->forward(torch::ones({1, 3})).sum()).backward();
+    ctx.push();
+  });
+  const Tensor before = weight.read();
+  strategy.coordinate([&](Coordinator& coordinator) { coordinator.schedule(step).get(); });
+  EXPECT_TRUE(torch::allclose(weight.read(), before - 3));
+}
+
+TEST(ScheduledStep, RefusesCallsOfTheProgramAndChangesAfterThePush) {
+  ParameterServerStrategy strategy({.workers = 2});
+  const Variable counter = strategy.make_variable(torch::zeros({}), {.name = "c", .trainable = false});
+  const auto calls = strategy.step("calls", [&](WorkerContext&) {
+    expect_error<UsageError>([&] { counter.assign(torch::ones({})); }, "LS-INSIDE-STEP", {"Variable::assign"});
+    expect_error<UsageError>([&] { static_cast<void>(counter.read()); }, "LS-INSIDE-STEP", {"Variable::read"});
+    expect_error<UsageError>([&] { strategy.run([](ReplicaContext&) {}); }, "LS-INSIDE-STEP", {"Strategy::run"});
+  });
+  const auto late = strategy.step("late", [&](WorkerContext& ctx) {
+    ctx.push();
+    expect_error<UsageError>([&] { counter.assign_add(ctx, torch::ones({})); }, "LS-PUSH", {"'c'"});
+    expect_error<UsageError>([&] { ctx.push(); }, "LS-PUSH", {"twice"});
+  });
+  const auto both = strategy.step("both", [&](WorkerContext& ctx) {
+    expect_error<UsageError>([&] { ctx.push({.clip_global_norm = 1, .clip_value = 1}); }, "LS-OPTION", {"clip_value"});
+  });
+  strategy.coordinate([&](Coordinator& coordinator) {
+    coordinator.schedule(calls);
+    coordinator.schedule(late);
+    coordinator.schedule(both);
+  });
+  EXPECT_EQ(counter.read().item<double>(), 0);
+}
+
+TEST(ScheduledStep, UsesNoBatchTwiceAfterAnError) {
+  ParameterServerStrategy strategy({.workers = 2});
+  const auto data = strategy.distribute(some_data(40), {.global_batch = 4});
+  std::mutex mutex;
+  std::multiset<int64_t> used;
+  std::atomic<bool> fails = true;
+  const auto step = strategy.step("step", [&](WorkerContext& ctx) {
+    const Batch batch = data.next(ctx);
+    if (ctx.step() == 3 && fails) throw std::runtime_error("no");
+    const std::lock_guard<std::mutex> lock(mutex);
+    for (int64_t i = 0; i < batch.size(); ++i) used.insert(batch.ids[i].item<int64_t>());
+  });
+  EXPECT_THROW(strategy.coordinate([&](Coordinator& coordinator) {
+    for (int i = 0; i < 3; ++i) coordinator.schedule(step);
+    coordinator.join();
+    coordinator.schedule(step);
+  }),
+               ReplicaError);
+  fails = false;
+  strategy.coordinate([&](Coordinator& coordinator) {
+    EXPECT_EQ(coordinator.steps(), 3);
+    for (int i = 0; i < 6; ++i) coordinator.schedule(step);
+  });
+  EXPECT_EQ(used.size(), 36) << "the batch of the step that failed is left out";
+  EXPECT_EQ(std::set<int64_t>(used.begin(), used.end()).size(), 36);
+}
+
 TEST(ParameterServerStrategy, HasNoRunsOfReplicas) {
   ParameterServerStrategy strategy({.workers = 2});
   expect_error<UsageError>([&] { strategy.run([](ReplicaContext&) {}); }, "LS-SCHEDULE", {"Strategy::run"});
@@ -346,95 +434,6 @@ TEST(ParameterServerStrategy, WhatTheFunctionThrowsEndsTheRun) {
                std::out_of_range);
   EXPECT_EQ(strategy.coordinate([&](Coordinator& coordinator) { coordinator.schedule(step).get(); }), 0);
 }
-
-class Tables : public ::testing::TestWithParam<std::optional<int64_t>> {};
-
-TEST_P(Tables, RowsLearnAsThoseOfADenseVariable) {
-  // Each step names each row once, so that Adagrad by rows and Adagrad of the whole are the same.
-  ParameterServerStrategy strategy({.staleness = GetParam(), .workers = 2, .seed = 7});
-  const Embedding table = strategy.make_embedding({.name = "rows", .rows = 5, .dim = 3, .initial = 0.5});
-  const RowsOptimizer rows = strategy.make_optimizer(table, torch::optim::AdagradOptions(0.1));
-  const Variable dense = strategy.make_variable(torch::full({5, 3}, 0.5), {.name = "dense"});
-  const Optimizer optimizer = strategy.make_optimizer(std::vector{dense}, torch::optim::AdagradOptions(0.1));
-  const Tensor ids = torch::tensor({3, 0, 4, 1, 2});
-  const Tensor order = ids.argsort();
-  const auto step = strategy.step("step", [&](WorkerContext& ctx) {
-    const Tensor factors = torch::arange(15).to(torch::kFloat).view({5, 3}).add(static_cast<double>(ctx.step() / 2));
-    const Tensor mine = table.look_up(ctx, ids).index_select(0, order);
-    ((mine.pow(2) * factors).sum() + (dense.value(ctx).pow(2) * factors).sum()).backward();
-    ctx.push();
-  });
-  strategy.coordinate([&](Coordinator& coordinator) {
-    for (int i = 0; i < 8; ++i) {
-      coordinator.schedule(step);
-      if (GetParam() != 0) coordinator.join();  // so that each step sees all before it
-    }
-  });
-  EXPECT_TRUE(torch::equal(table.read(torch::arange(5)), dense.read()));
-  EXPECT_EQ(table.size(), 5);
-}
-
-TEST_P(Tables, LookUpsKeepNothingAndRepeatedRowsAddUp) {
-  ParameterServerStrategy strategy({.staleness = GetParam(), .workers = 2, .seed = 7});
-  const Embedding table = strategy.make_embedding({.name = "rows", .dim = 2});
-  const RowsOptimizer rows = strategy.make_optimizer(table, torch::optim::SGDOptions(1.0));
-  const Tensor ids = torch::tensor({7, -9, 7, 7}).view({2, 2});
-  const auto look = strategy.step("look", [&](WorkerContext& ctx) { return table.look_up(ctx, ids).detach(); });
-  const auto push = strategy.step("push", [&](WorkerContext& ctx) {
-    const Tensor first = table.look_up(ctx, ids);
-    const Tensor again = table.look_up(ctx, torch::tensor({7, 12}));
-    (first.sum() + again.sum()).backward();
-    ctx.push();
-  });
-  strategy.coordinate([&](Coordinator& coordinator) {
-    const Tensor before = coordinator.schedule(look).get();
-    EXPECT_EQ(before.sizes(), (std::vector<int64_t>{2, 2, 2}));
-    EXPECT_TRUE(torch::equal(before, table.read(ids)));
-    EXPECT_EQ(table.size(), 0);
-    coordinator.schedule(push);
-    coordinator.join();
-    EXPECT_EQ(table.size(), 3);
-    const Tensor by = (before - coordinator.schedule(look).get()).view({4, 2});
-    EXPECT_TRUE(torch::allclose(by[0], torch::full({2}, 4.0F)));
-    EXPECT_TRUE(torch::allclose(by[1], torch::full({2}, 1.0F)));
-  });
-}
-
-TEST_P(Tables, AnIdThatIsNoRowFailsTheStep) {
-  ParameterServerStrategy strategy({.staleness = GetParam(), .workers = 2, .seed = 7});
-  const Embedding table = strategy.make_embedding({.name = "users", .rows = 4, .dim = 2});
-  const RowsOptimizer rows = strategy.make_optimizer(table, torch::optim::SGDOptions(1.0));
-  const auto look = strategy.step("look", [&](WorkerContext& ctx) { table.look_up(ctx, torch::tensor({1, 4})); });
-  strategy.coordinate([&](Coordinator& coordinator) {
-    coordinator.schedule(look);
-    const auto error = testing::error_from<ReplicaError>([&] { coordinator.join(); });
-    expect_error<UsageError>([&] { std::rethrow_if_nested(error); }, "LS-ROW-RANGE", {"'users'", "4"});
-  });
-}
-
-TEST_P(Tables, AStepOverTheLimitDoesNotCount) {
-  ParameterServerStrategy strategy({.staleness = GetParam(), .workers = 2, .seed = 7});
-  const Embedding table = strategy.make_embedding({.name = "users", .dim = 16, .limit_bytes = 400'000});
-  const RowsOptimizer rows = strategy.make_optimizer(table, torch::optim::SGDOptions(1.0));
-  const auto push = strategy.step("push", [&](WorkerContext& ctx) {
-    table.look_up(ctx, torch::arange(1000) + 1000 * ctx.step()).sum().backward();
-    ctx.push();
-  });
-  strategy.coordinate([&](Coordinator& coordinator) {
-    const auto error = testing::error_from<ReplicaError>([&] {
-      for (int i = 0; i < 40; ++i) {
-        coordinator.schedule(push);
-        coordinator.join();
-      }
-    });
-    expect_error<UsageError>([&] { std::rethrow_if_nested(error); }, "LS-TABLE-FULL", {"'users'"});
-    EXPECT_EQ(table.size(), 1000 * coordinator.steps());
-  });
-}
-
-INSTANTIATE_TEST_SUITE_P(Staleness, Tables, ::testing::Values(std::nullopt, 0, 2), [](const auto& one) {
-  return one.param ? "Of" + std::to_string(*one.param) : std::string("Unbounded");
-});
 
 }  // namespace
 }  // namespace lockstep

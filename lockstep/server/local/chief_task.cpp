@@ -170,9 +170,10 @@ Payload ChiefTask::result_of(const ScheduledStep& step) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (!step.is_decided && !failure_) work([&](ChiefOutput&) { machine_.complete_round(); });
   decided_.wait(lock, [&] { return failure_ || step.is_decided; });
-  if (!step.is_decided || step.error) throw_first_error();
-  if (step.error) std::rethrow_exception(step.error);
-  return step.result;
+  if (!step.is_decided) throw_first_error();  // of the run
+  if (!step.error) return step.result;
+  if (first_error_) std::rethrow_exception(std::exchange(first_error_, nullptr));
+  std::rethrow_exception(step.error);
 }
 
 void ChiefTask::worker_joined(int32_t worker) {

@@ -24,14 +24,19 @@ LocalRun::LocalRun(Strategy& strategy, std::shared_ptr<StrategyGate> gate, const
           TaskMail{
               [this](const ToWorker& one) { workers_[static_cast<std::size_t>(one.worker.worker)]->put(one.message); },
               [this](const ToServer& one) { mail_.put(one.message); }})),
-      store_(strategy, gate_, [this](std::exception_ptr error) { chief_->fail(std::move(error)); }),
+      store_(strategy, gate_, begin.counted, [this](std::exception_ptr error) { chief_->fail(std::move(error)); }),
       read_(begin.position),
       machine_(1, 0, begin.position, begin.floor, decided_above(begin)),
       shared_{.strategy = strategy,
               .function = [](uint32_t /*kind*/) -> StepFunction { return &call_step; },
               .to_server = [this](const ToServer& one) { mail_.put(one.message); },
-              .to_chief = [this](const ChiefMessage& one) { chief_->receive(one); },
+              .to_chief =
+                  [this](const ChiefMessage& one) {
+                    chief_->receive(one);
+                    settle_batches();
+                  },
               .batches = batches_,
+              .gate = gate_.get(),
               .workers = options.workers,
               .in_rounds = options.staleness == 0} {
   warm_up_math();
@@ -83,7 +88,7 @@ void LocalRun::carry(ServerOutput& out) {
 }
 
 void LocalRun::serve() {
-  const TaskScope task;
+  const CallerScope task(Caller::kTask);
   ServerOutput out;
   for (;;) {
     const std::deque<ServerMessage> messages = mail_.take_all();

@@ -5,14 +5,17 @@
 #include <iterator>
 
 #include "lockstep/core/error.h"
+#include "lockstep/server/local/strategy_gate.h"
 
 namespace lockstep::internal::inline server {
 
 void ScheduledBatches::read(Reading& reading) {
   if (!reading.at) {
-    reading.epoch = reading.data.cursor().epoch;
+    const lockstep::data::Cursor begin = reading.data.cursor();
+    reading.data.seek(begin);  // an epoch begins where the last seek was
+    reading.epoch = begin.epoch;
     reading.at.emplace(reading.data.epoch(reading.epoch).begin());
-  } else {
+  } else if (*reading.at != std::default_sentinel) {  // reading may have thrown, and left it at an end
     ++*reading.at;
   }
   for (int empty = 0; *reading.at == std::default_sentinel; ++empty) {
@@ -28,6 +31,7 @@ void ScheduledBatches::read(Reading& reading) {
 Batch ScheduledBatches::batch(const DistributedDataset& data, int64_t index, int64_t replica) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Reading& reading = readings_.try_emplace(data.identity(), Reading{.data = data, .next = first_}).first->second;
+  const CallerScope task(Caller::kTask);  // what reads is the run, in the step's name
   while (reading.next <= index) read(reading);
   const auto found = reading.kept.find(index);
   if (found == reading.kept.end()) {

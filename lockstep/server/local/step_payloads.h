@@ -27,6 +27,7 @@ struct WantedVariables {
 /// For each wanted variable a copy of its value, or an undefined tensor where the worker has it already.
 struct PulledTensors {
   Position at = 0;
+  std::exception_ptr error = {};  // in place of the values
   std::vector<at::Tensor> values = {};
 };
 

@@ -13,7 +13,7 @@ namespace lockstep::internal::inline server {
 
 namespace {
 
-thread_local bool is_task = false;
+thread_local Caller caller = Caller::kProgram;
 
 /// Calls that only read: they see one state of the servers, whichever steps are under way.
 bool only_reads(std::string_view call) {
@@ -32,7 +32,7 @@ void refuse_what_there_is_not(std::string_view call) {
       "LS-SCHEDULE",
       fmt::format("{} was called on a ParameterServerStrategy, whose workers run steps by themselves", call),
       call == "Strategy::evaluate"
-          ? "use coordinator.evaluate(data, fn)"
+          ? "evaluate a module of your own, which model.export_module() gives"
           : "write the step as strategy.step(name, fn), call ctx.push() in it, and schedule it: "
             "coordinator.schedule(step)");
 }
@@ -40,40 +40,46 @@ void refuse_what_there_is_not(std::string_view call) {
 }  // namespace
 
 void StrategyGate::enter(const char* call) {
+  refuse_in_scheduled_step(call);
   const std::thread::id self = std::this_thread::get_id();
-  if (!is_task && owner_.load() != self) {
+  const bool is_programs = caller == Caller::kProgram && owner_.load() != self;
+  const bool may_write = is_programs && !only_reads(call);
+  if (is_programs) {
     refuse_what_there_is_not(call);
-    std::function<void()> drain;
-    std::function<void()> catch_up;
-    {
-      const std::lock_guard<std::mutex> lock(waits_mutex_);
-      drain = drain_;
-      catch_up = catch_up_;
-    }
-    if (!only_reads(call)) {
-      if (drain) drain();
-      writes_.fetch_add(1, std::memory_order_release);
-    }
-    if (catch_up) catch_up();
+    const std::shared_lock<std::shared_mutex> waiting(waits_mutex_);
+    if (may_write && drain_) drain_();
+    if (catch_up_) catch_up_();
   }
   mutex_.lock();
   ++depth_;
   owner_.store(self);
+  is_writing_ = is_writing_ || may_write;
 }
 
 void StrategyGate::leave() noexcept {
-  if (--depth_ == 0) owner_.store(std::thread::id());
+  if (--depth_ == 0) {
+    owner_.store(std::thread::id());
+    // Counted when the values are there, so that nobody takes old ones for new.
+    if (std::exchange(is_writing_, false)) writes_.fetch_add(1, std::memory_order_release);
+  }
   mutex_.unlock();
 }
 
 void StrategyGate::set_waits(std::function<void()> drain, std::function<void()> catch_up) {
-  const std::lock_guard<std::mutex> lock(waits_mutex_);
+  const std::lock_guard<std::shared_mutex> lock(waits_mutex_);
   drain_ = std::move(drain);
   catch_up_ = std::move(catch_up);
 }
 
-TaskScope::TaskScope() : outer_(std::exchange(is_task, true)) {}
+CallerScope::CallerScope(Caller now) : outer_(std::exchange(caller, now)) {}
 
-TaskScope::~TaskScope() { is_task = outer_; }
+CallerScope::~CallerScope() { caller = outer_; }
+
+void refuse_in_scheduled_step(const char* call) {
+  if (caller != Caller::kStep) return;
+  throw UsageError("LS-INSIDE-STEP", fmt::format("{} was called inside a scheduled step", call),
+                   "inside a step use its context: model(ctx), variable.value(ctx), variable.assign(ctx, value), "
+                   "table.look_up(ctx, ids)");
+}
 
 }  // namespace lockstep::internal::server

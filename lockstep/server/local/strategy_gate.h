@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <thread>
 
 #include "lockstep/replica/call_gate.h"
@@ -31,24 +32,34 @@ class StrategyGate final : public CallGate {
  private:
   std::recursive_mutex mutex_;
   std::atomic<std::thread::id> owner_{};
-  int depth_ = 0;  // guarded by mutex_
+  int depth_ = 0;            // guarded by mutex_
+  bool is_writing_ = false;  // the call under way may change values; guarded by mutex_
   std::atomic<uint64_t> writes_{0};
-  std::mutex waits_mutex_;
+  std::shared_mutex waits_mutex_;   // shared while a call waits by them
   std::function<void()> drain_;     // guarded by waits_mutex_
   std::function<void()> catch_up_;  // the same
 };
 
-/// While it lives, the calling thread is a task of the run, which the gate lets make runs, and which waits for nothing
-/// but its turn.
-class TaskScope {
+/// What a thread is to the gate.
+enum class Caller : uint8_t {
+  kProgram,
+  kTask,  // of the run: it may make runs, and waits for nothing but its turn
+  kStep,  // the function of a scheduled step: its calls are those of its WorkerContext
+};
+
+/// While it lives, the calling thread is this.
+class CallerScope {
  public:
-  TaskScope();
-  ~TaskScope();
-  TaskScope(const TaskScope&) = delete;
-  TaskScope& operator=(const TaskScope&) = delete;
+  explicit CallerScope(Caller caller);
+  ~CallerScope();
+  CallerScope(const CallerScope&) = delete;
+  CallerScope& operator=(const CallerScope&) = delete;
 
  private:
-  const bool outer_;
+  const Caller outer_;
 };
+
+/// Throws the UsageError of a call of the program that a scheduled step makes.
+void refuse_in_scheduled_step(const char* call);
 
 }  // namespace lockstep::internal::server

@@ -25,8 +25,7 @@ struct TableState {
   const std::shared_ptr<StrategyGate> gate;
   RowTable table;
   std::shared_ptr<GroupRule> rule = nullptr;  // null: the table has no optimizer
-  int64_t position = 0;                       // of the last push that counts
-  int64_t evicted_at = 0;                     // the position of the last eviction
+  int64_t evicted_at = 0;                     // how many steps counted at the last eviction
   int64_t promised_rows = 0;                  // new ones at most, of pushes that are held
 };
 

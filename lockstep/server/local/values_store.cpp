@@ -26,10 +26,8 @@ namespace lockstep::internal::inline server {
 
 namespace {
 
-/// The error of a push that cannot be applied.
-Payload refused(const Error& error) {
-  return std::make_shared<StepFailure>(StepFailure{std::make_exception_ptr(error)});
-}
+/// The error for which a push is refused.
+Payload refused(std::exception_ptr error) { return std::make_shared<StepFailure>(StepFailure{std::move(error)}); }
 
 /// What `optimizer` updates of these pushes.
 bool has_gradient_of(const OptimizerState& optimizer, const std::vector<const StepPush*>& parts) {
@@ -77,6 +75,15 @@ double norm_of(const std::vector<const StepPush*>& parts) {
   return std::sqrt(squares);
 }
 
+/// Forgets rows that no push has named in EmbeddingOptions::evict_after steps. It looks at all rows, so it waits for a
+/// sixteenth of that number of steps.
+void evict_old(TableState& state, int64_t steps) {
+  const int64_t after = state.table.options().evict_after;
+  if (after == 0 || steps - state.evicted_at < std::max<int64_t>(1, after / 16)) return;
+  state.table.evict(steps - after + 1, steps);
+  state.evicted_at = steps;
+}
+
 void change_now(const StepPush::Change& one) {
   switch (one.change) {
     case WorkerValues::Change::kAssign: return one.variable.assign(one.value);
@@ -95,9 +102,9 @@ void change_component(ReplicaContext& context, const StepPush::Change& one) {
 
 }  // namespace
 
-ValuesStore::ValuesStore(Strategy& strategy, std::shared_ptr<StrategyGate> gate,
+ValuesStore::ValuesStore(Strategy& strategy, std::shared_ptr<StrategyGate> gate, int64_t counted,
                          std::function<void(std::exception_ptr)> failed)
-    : strategy_(strategy), gate_(std::move(gate)), failed_(std::move(failed)) {}
+    : strategy_(strategy), gate_(std::move(gate)), failed_(std::move(failed)), steps_(counted) {}
 
 Payload ValuesStore::hold(const HeldPush& push) {
   const auto& step = as<StepPush>(push.push);
@@ -111,31 +118,35 @@ Payload ValuesStore::hold(const HeldPush& push) {
       promised.push_back(one.table->table.count_new(one.ids));
       one.table->promised_rows += promised.back();
     }
-  } catch (const UsageError& error) {
+    if (!step.options.check_finite || step.options.skip_non_finite) return {};
+    const std::optional<std::string> bad = not_finite_in(step);
+    if (!bad) return {};
+    throw NonFiniteError(
+        "LS-NOT-FINITE",
+        fmt::format("step {}: the gradient of {} is infinite or NaN somewhere; the step does not count", push.step.step,
+                    *bad),
+        "lower the learning rate, or look at the samples of this step");
+  } catch (...) {
+    const std::exception_ptr error = std::current_exception();
+    const GateHold hold(gate_, "Variable::read");
+    release_rows(step);
     return refused(error);
   }
-  if (!step.options.check_finite || step.options.skip_non_finite) return {};
-  const std::optional<std::string> bad = not_finite_in(step);
-  if (!bad) return {};
-  release_rows(step);
-  return refused(
-      NonFiniteError("LS-NOT-FINITE",
-                     fmt::format("step {}: the gradient of {} is infinite or NaN somewhere; the step does not count",
-                                 push.step.step, *bad),
-                     "lower the learning rate, or look at the samples of this step"));
 }
 
-void ValuesStore::commit(const LogEntry& entry, const HeldPush& push) {
-  if (entry.apply) apply(std::span(&push, 1));
-}
+void ValuesStore::commit(const LogEntry& entry, const HeldPush& push) { round(entry, std::span(&push, 1)); }
 
 void ValuesStore::round(const LogEntry& entry, std::span<const HeldPush> parts) {
-  if (entry.apply) apply(parts);
+  if (entry.apply) return apply(parts);
+  const GateHold hold(gate_, "Variable::read");
+  release_rows(parts);
 }
 
 void ValuesStore::apply(std::span<const HeldPush> parts) try {
   const GateHold hold(gate_, "Strategy::run");
   ++read_;
+  steps_ += static_cast<int64_t>(parts.size());
+  release_rows(parts);
   std::vector<const StepPush*> by_replica(static_cast<std::size_t>(strategy_.num_replicas()), nullptr);
   for (const HeldPush& one : parts) {
     const auto& push = as<StepPush>(one.push);
@@ -151,9 +162,6 @@ void ValuesStore::apply(std::span<const HeldPush> parts) try {
   const auto pushes_rows = [](const StepPush* one) { return one && !one->rows.empty(); };
   if (options.skip_non_finite &&
       std::ranges::any_of(by_replica, [](auto* one) { return one && not_finite_in(*one); })) {
-    for (const StepPush* one : by_replica) {
-      if (one) release_rows(*one);
-    }
     return;
   }
   double factor = 1;
@@ -187,7 +195,9 @@ void ValuesStore::apply(std::span<const HeldPush> parts) try {
   for (const Optimizer& one : optimizers) {
     for (const auto& variable : one.shared_state().variables()) changed_[variable.get()] = read_;
   }
-  apply_rows(by_replica, factor);
+  Clip clip{.factor = factor};
+  if (options.clip_value) clip.most = *options.clip_value;
+  apply_rows(by_replica, clip);
   for (const StepPush* part : by_replica) {
     if (!part) continue;
     for (const StepPush::Buffer& one : part->buffers) note_change(one.variable);
@@ -207,11 +217,15 @@ void ValuesStore::drop(const HeldPush& push) {
 
 void ValuesStore::release_rows(const StepPush& push) {
   const auto promised = promised_.extract(&push);
-  for (std::size_t i = 0; promised && i < push.rows.size(); ++i)
+  for (std::size_t i = 0; promised && i < promised.mapped().size(); ++i)
     push.rows[i].table->promised_rows -= promised.mapped()[i];
 }
 
-void ValuesStore::apply_rows(const std::vector<const StepPush*>& parts, double factor) {
+void ValuesStore::release_rows(std::span<const HeldPush> parts) {
+  for (const HeldPush& one : parts) release_rows(as<StepPush>(one.push));
+}
+
+void ValuesStore::apply_rows(const std::vector<const StepPush*>& parts, const Clip& clip) {
   // Parts are put together in their order: rows that several have are added in it.
   std::vector<RowsOfStep> all;
   for (const StepPush* part : parts) {
@@ -227,50 +241,55 @@ void ValuesStore::apply_rows(const std::vector<const StepPush*>& parts, double f
       }
     }
   }
-  for (const StepPush* part : parts) {
-    if (part) release_rows(*part);
-  }
   for (const RowsOfStep& one : all) {
     TableState& state = *one.table;
     state.table.apply({.ids = one.ids,
                        .gradients = host_bytes(one.gradients).data(),
                        .learning_rate = state.rule->learning_rate(),
-                       .position = ++state.position,
-                       .clip = {.factor = factor}});
+                       .position = steps_,
+                       .clip = clip});
+    evict_old(state, steps_);
   }
 }
 
 Payload ValuesStore::answer(const PullRequest& pull, Position /*position*/) {
+  auto answer = std::make_shared<PulledTensors>();
+  try {
+    read(as<Wanted>(pull.request), *answer);
+  } catch (...) {
+    answer->error = std::current_exception();
+  }
+  return answer;
+}
+
+void ValuesStore::read(const Wanted& wanted, PulledTensors& answer) {
   const GateHold hold(gate_, "Variable::read");
   const at::NoGradGuard no_grad;
   if (const uint64_t writes = gate_->writes(); writes != writes_) {  // by the program, of any variable
     writes_ = writes;
     all_changed_ = ++read_;
   }
-  auto answer = std::make_shared<PulledTensors>();
-  if (const auto* rows = std::get_if<WantedRows>(&as<Wanted>(pull.request))) {
+  answer.at = read_;
+  if (const auto* rows = std::get_if<WantedRows>(&wanted)) {
     const RowTable& table = rows->table->table;
     const auto count = static_cast<int64_t>(rows->ids.size());
     at::Tensor weights = at::empty({count, table.options().dim}, table.options().dtype);
     table.look_up(rows->ids, host_bytes_to_write(weights).data());
-    answer->values.push_back(std::move(weights));
-    return answer;
+    answer.values.push_back(std::move(weights));
+    return;
   }
-  const auto& wanted = std::get<WantedVariables>(as<Wanted>(pull.request));
-  answer->at = read_;
-  for (std::size_t i = 0; i < wanted.variables.size(); ++i) {
-    const Variable& variable = wanted.variables[i];
-    const auto changed = changed_.find(&variable.state());
+  const auto& variables = std::get<WantedVariables>(wanted);
+  for (std::size_t i = 0; i < variables.variables.size(); ++i) {
+    const VariableState& state = variables.variables[i].state();
+    const auto changed = changed_.find(&state);
     const Position last = std::max(all_changed_, changed == changed_.end() ? 0 : changed->second);
-    if (wanted.have[i] && *wanted.have[i] >= last) {
-      answer->values.emplace_back();
+    if (variables.have[i] && *variables.have[i] >= last) {
+      answer.values.emplace_back();
       continue;
     }
-    const VariableState& state = variable.state();
     state.require_sound();
-    answer->values.push_back(state.component(state.on_write() ? 0 : wanted.part).detach().clone());
+    answer.values.push_back(state.component(state.on_write() ? 0 : variables.part).detach().clone());
   }
-  return answer;
 }
 
 }  // namespace lockstep::internal::server

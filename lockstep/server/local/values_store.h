@@ -24,8 +24,10 @@ namespace lockstep::internal::inline server {
 /// All calls are made by the server's thread, which passes the strategy's gate for each.
 class ValuesStore final : public ServerStore {
  public:
-  /// `failed` is told the error where an entry could not be carried out; afterwards the values are of no use.
-  ValuesStore(Strategy& strategy, std::shared_ptr<StrategyGate> gate, std::function<void(std::exception_ptr)> failed);
+  /// `counted` steps count already. `failed` is told the error where an entry could not be carried out; afterwards the
+  /// values are of no use.
+  ValuesStore(Strategy& strategy, std::shared_ptr<StrategyGate> gate, int64_t counted,
+              std::function<void(std::exception_ptr)> failed);
 
   Payload hold(const HeldPush& push) override;
   void drop(const HeldPush& push) override;
@@ -39,7 +41,9 @@ class ValuesStore final : public ServerStore {
 
  private:
   void apply(std::span<const HeldPush> parts);
-  void apply_rows(const std::vector<const StepPush*>& parts, double factor);
+  void apply_rows(const std::vector<const StepPush*>& parts, const Clip& clip);
+  void release_rows(std::span<const HeldPush> parts);
+  void read(const Wanted& wanted, PulledTensors& answer);
   /// The push is held no longer: what its new rows may take of tables' limits is free again.
   void release_rows(const StepPush& push);
   void note_change(const Variable& variable) { changed_[&variable.state()] = read_; }
@@ -47,9 +51,10 @@ class ValuesStore final : public ServerStore {
   Strategy& strategy_;
   const std::shared_ptr<StrategyGate> gate_;
   const std::function<void(std::exception_ptr)> failed_;
-  Position read_ = 1;                                              // counts changes
-  Position all_changed_ = 0;                                       // when the program changed values last
-  uint64_t writes_ = 0;                                            // of the gate, as of then
+  int64_t steps_;             // with pushes that count, those before this run included
+  Position read_ = 1;         // counts changes
+  Position all_changed_ = 0;  // when the program changed values last
+  uint64_t writes_ = 0;       // of the gate, as of then
   std::map<const StepPush*, std::vector<int64_t>> promised_ = {};  // by held push: new rows, for each of its tables
   std::map<const VariableState*, Position> changed_ = {};          // when a step changed a variable last
 };

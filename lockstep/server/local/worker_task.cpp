@@ -16,6 +16,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/process/warm_up.h"
 #include "lockstep/core/tensors/host_bytes.h"
+#include "lockstep/optim/rules/option_checks.h"
 #include "lockstep/replica/loss/loss_weight.h"
 #include "lockstep/replica/pool/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
@@ -27,6 +28,12 @@
 namespace lockstep::internal::inline server {
 
 namespace {
+
+void require_ours(bool is_ours, const char* call, const std::string& name) {
+  if (is_ours) return;
+  throw UsageError("LS-OTHER-STRATEGY", fmt::format("{} of '{}' was called in a step of another strategy", call, name),
+                   "use it in steps of the strategy that made it");
+}
 
 /// The run ends while a step waits for an answer: unwinds its function.
 class RunEnded final : public std::exception {
@@ -50,7 +57,7 @@ void WorkerTask::stop() {
 }
 
 void WorkerTask::run() {
-  const TaskScope task;
+  const CallerScope task(Caller::kTask);
   set_compute_settings_of_this_thread(StrategyAccess::group(shared_.strategy).plan().compute);
   while (const auto message = mail_.take()) {
     take(*message);
@@ -89,6 +96,7 @@ void WorkerTask::run_step(const StepBegins& begins) {
   bool has_run_ended = false;
   try {
     const RandomScope random(stream_);
+    const CallerScope in_step(Caller::kStep);
     WorkerContext context(*this, step);
     end.payload = shared_.function(begins.kind)(context, begins.arguments);
     if (!step.has_pushed && !step.changes.empty()) push(step, {});
@@ -120,12 +128,14 @@ std::vector<at::Tensor> WorkerTask::pull(Wanted wanted, Position& at) {
     take(*message);
   }
   const auto& answer = as<PulledTensors>(answers_[number]);
+  if (answer.error) std::rethrow_exception(answer.error);
   at = answer.at;
   return answer.values;
 }
 
 void* WorkerTask::module_of(StepUnderWay& step, const std::shared_ptr<ModuleBinding>& binding,
                             FunctionRef<WorkerValues::MadeModule()> make) {
+  require_ours(binding->group().get() == &StrategyAccess::group(shared_.strategy), "model(ctx)", binding->name());
   auto found = modules_.find(binding.get());
   if (found == modules_.end()) {
     const std::lock_guard<std::mutex> lock(shared_.factories);
@@ -133,37 +143,45 @@ void* WorkerTask::module_of(StepUnderWay& step, const std::shared_ptr<ModuleBind
     stream.restart(StreamKey::of_module(shared_.strategy.seed(), binding->name()));
     const RandomScope scope(stream);
     auto [made, module] = make();
-    WorkerModule mine{std::move(made), binding, binding->tensors_of(*module), {}};
+    WorkerModule mine{std::move(made), binding, binding->tensors_of(*module), {}, {}};
     mine.have.resize(mine.tensors.size());
+    mine.versions.resize(mine.tensors.size());
     found = modules_.emplace(binding.get(), std::move(mine)).first;
   }
   if (std::ranges::find(step.modules, binding.get()) == step.modules.end()) {
-    refresh(found->second, step.part);
+    refresh(found->second, step);
     step.modules.push_back(binding.get());
   }
   return found->second.made.get();
 }
 
-void WorkerTask::refresh(WorkerModule& module, int64_t part) {
+void WorkerTask::refresh(WorkerModule& module, const StepUnderWay& step) {
   WantedVariables wanted;
-  wanted.part = part;
+  wanted.part = step.part;
   for (std::size_t i = 0; i < module.tensors.size(); ++i) {
     const Variable& variable = module.tensors[i].first;
     wanted.variables.push_back(variable);
-    // The step's forward pass may have moved a buffer.
-    wanted.have.push_back(variable.state().on_write() ? module.have[i] : std::nullopt);
+    // Forward passes move buffers, and steps that did not count may have written parameters.
+    const bool is_as_filled = static_cast<int64_t>(module.tensors[i].second._version()) == module.versions[i];
+    wanted.have.push_back(variable.state().on_write() && is_as_filled ? module.have[i] : std::nullopt);
   }
   Position at = 0;
   const std::vector<at::Tensor> values = pull(std::move(wanted), at);
   for (std::size_t i = 0; i < values.size(); ++i) {
-    if (!values[i].defined()) continue;
-    module.tensors[i].second.set_data(values[i]);
-    module.have[i] = at;
+    at::Tensor& mine = module.tensors[i].second;
+    // What the step has read or changed before is the variable's value for all of it.
+    const auto known = step.values.find(&module.tensors[i].first.state());
+    const bool is_known = known != step.values.end();
+    if (!is_known && !values[i].defined()) continue;
+    mine.set_data(is_known ? known->second.detach().clone() : values[i]);
+    module.have[i] = is_known ? std::nullopt : std::optional(at);
+    module.versions[i] = static_cast<int64_t>(mine._version());
   }
 }
 
 at::Tensor WorkerTask::value_of(StepUnderWay& step, const Variable& variable) {
   const VariableState* const state = &variable.state();
+  require_ours(state->group().get() == &StrategyAccess::group(shared_.strategy), "Variable::value", variable.name());
   if (const auto found = step.values.find(state); found != step.values.end()) return found->second;
   for (const ModuleBinding* used : step.modules) {
     for (const auto& [one, tensor] : modules_.at(used).tensors)
@@ -177,7 +195,15 @@ at::Tensor WorkerTask::value_of(StepUnderWay& step, const Variable& variable) {
   return step.values[state] = value;
 }
 
+bool WorkerTask::has_in_module(const StepUnderWay& step, const Variable& variable) const {
+  return std::ranges::any_of(step.modules, [&](const ModuleBinding* used) {
+    return std::ranges::any_of(modules_.at(used).tensors,
+                               [&](const auto& one) { return &one.first.state() == &variable.state(); });
+  });
+}
+
 at::Tensor WorkerTask::rows_of(StepUnderWay& step, const std::shared_ptr<TableState>& table, const at::Tensor& ids) {
+  require_ours(table->gate.get() == shared_.gate, "Embedding::look_up", table->table.options().name);
   auto found = std::ranges::find(step.rows, table, &PulledRows::table);
   if (found == step.rows.end()) found = step.rows.insert(step.rows.end(), {.table = table});
   PulledRows& pulled = *found;
@@ -203,12 +229,19 @@ at::Tensor WorkerTask::rows_of(StepUnderWay& step, const std::shared_ptr<TableSt
 }
 
 void WorkerTask::push(StepUnderWay& step, const StepOptions& options) {
+  optim::check(options);  // here, where the step can still fail
   auto push = std::make_shared<StepPush>();
   push->part = step.part;
   push->options = options;
   const auto add = [&](const Variable& variable, at::Tensor tensor) {
     if (!tensor.grad().defined()) return;
-    push->gradients.push_back({variable, tensor.grad()});
+    const auto same = [&](const StepPush::Gradient& one) { return &one.variable.state() == &variable.state(); };
+    const auto found = std::ranges::find_if(push->gradients, same);
+    if (found == push->gradients.end()) {
+      push->gradients.push_back({variable, tensor.grad()});
+    } else {
+      found->gradient = found->gradient + tensor.grad();  // as value(ctx), and in a module
+    }
     tensor.mutable_grad() = at::Tensor();
   };
   for (const ModuleBinding* used : step.modules) {

@@ -18,6 +18,7 @@
 #include "lockstep/server/local/mailbox.h"
 #include "lockstep/server/local/scheduled_batches.h"
 #include "lockstep/server/local/step_payloads.h"
+#include "lockstep/server/local/strategy_gate.h"
 #include "lockstep/server/protocol/worker_machine.h"
 #include "lockstep/server/worker_context.h"
 #include "lockstep/strategy/strategy.h"
@@ -34,6 +35,7 @@ struct WorkersShared {
   std::function<void(const ToServer&)> to_server;
   std::function<void(const ChiefMessage&)> to_chief;
   ScheduledBatches& batches;
+  const StrategyGate* gate = nullptr;  // the strategy's, by which its tables are known
   int64_t workers = 1;
   bool in_rounds = false;
   std::mutex factories = {};  // one thread at a time is in functions of the program that make modules and streams
@@ -80,6 +82,8 @@ class WorkerTask {
                   FunctionRef<WorkerValues::MadeModule()> make);
   at::Tensor value_of(StepUnderWay& step, const Variable& variable);
   at::Tensor rows_of(StepUnderWay& step, const std::shared_ptr<TableState>& table, const at::Tensor& ids);
+  /// Whether a module that the step has used has the variable.
+  bool has_in_module(const StepUnderWay& step, const Variable& variable) const;
   void push(StepUnderWay& step, const StepOptions& options);
   /// The worker's reader of a stream that distribute_to_workers has made, by the stream's number.
   lockstep::data::StreamReader& reader_of(int64_t stream, FunctionRef<lockstep::data::Stream()> make);
@@ -92,6 +96,7 @@ class WorkerTask {
     std::shared_ptr<ModuleBinding> binding;
     std::vector<std::pair<Variable, at::Tensor>> tensors;
     std::vector<std::optional<Position>> have;
+    std::vector<int64_t> versions;  // of the tensors, as they were filled: other numbers mean that a step has written
   };
 
   void run();
@@ -99,7 +104,7 @@ class WorkerTask {
   void carry(WorkerOutput& out);
   void run_step(const StepBegins& begins);
   std::vector<at::Tensor> pull(Wanted wanted, Position& at);
-  void refresh(WorkerModule& module, int64_t part);
+  void refresh(WorkerModule& module, const StepUnderWay& step);
 
   WorkersShared& shared_;
   const int32_t worker_;

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <optional>
@@ -140,8 +141,8 @@ void Trace::write() {
   mine.first = recorded_->first.mine;
   mine.last = last.mine;
   const std::vector<std::string> all = gather_bytes(strategy_, internal::trace_events(mine));
-  const std::vector<std::string> off =
-      gather_bytes(strategy_, fmt::format("{}", (mine.first.uncertainty + 999) / 1000));
+  const std::vector<std::string> off = gather_bytes(
+      strategy_, fmt::format("{}", (std::max(mine.first.uncertainty, mine.last.uncertainty) + 999) / 1000));
   strategy_.on_chief([&] {
     std::vector<std::string> notes{"program",        "lockstep", "strategy",
                                    strategy_.name(), "clock",    "monotonic, of worker 0"};
