@@ -35,5 +35,5 @@ nitpick_ignore_regex = [
     ('cpp:identifier', r'(std|at|c10|torch|nlohmann)(::.*)?'),
     ('cpp:identifier', r'(u?int(8|16|32|64)|size|ptrdiff)_t|SIGTERM|LossClosure'),
     ('cpp:identifier', r'(lockstep::)?(data::)?internal(::.*)?|Deal|ReplicaGroup|Slot|Iterator<.*'),
-    ('cpp:identifier', r'lockstep(::(data|metrics|rules|schedules|testing))?'),
+    ('cpp:identifier', r'lockstep(::(callbacks|data|metrics|rules|schedules|testing))?|data'),
 ]

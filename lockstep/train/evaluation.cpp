@@ -82,6 +82,7 @@ class PlaceOfData {
   /// To go back leaves earlier epochs without steps, which a fit under way does not ask for. Otherwise a place in an
   /// epoch, to which nobody has sought, is left as it is: a later fit begins its epochs anew.
   void go_back() const {
+    data_.used();  // no run of a step tells that
     if (is_in_fit_ || before_.position == 0) data_.seek(before_);
   }
 
