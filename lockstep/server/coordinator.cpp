@@ -20,9 +20,9 @@ void throw_empty_remote_value() {
                    "use what coordinator.schedule() returned");
 }
 
-Payload kept_result(const at::Tensor& result) {
-  return std::make_shared<at::Tensor>(result.defined() ? result.detach().clone() : result);
-}
+at::Tensor copied(const at::Tensor& tensor) { return tensor.defined() ? tensor.detach().clone() : tensor; }
+
+Payload kept_result(const at::Tensor& result) { return std::make_shared<at::Tensor>(copied(result)); }
 
 std::shared_ptr<ScheduledStep> schedule_call(LocalRun& run, uint32_t kind, StepCall call, uint64_t bytes,
                                              const std::vector<std::shared_ptr<ScheduledStep>>& after) {

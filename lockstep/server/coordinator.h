@@ -86,6 +86,17 @@ std::shared_ptr<ScheduledStep> schedule_call(LocalRun& run, uint32_t kind, StepC
 template <class T>
 using KeptArgument = std::conditional_t<std::is_convertible_v<T, const char*>, std::string, std::decay_t<T>>;
 
+/// A copy of a tensor without its graph.
+at::Tensor copied(const at::Tensor& tensor);
+template <class T>
+KeptArgument<T> kept_argument(T&& given) {
+  if constexpr (std::is_same_v<std::decay_t<T>, at::Tensor>) {
+    return copied(given);
+  } else {
+    return KeptArgument<T>(std::forward<T>(given));
+  }
+}
+
 }  // namespace internal::server
 
 /// Given to the function of ParameterServerStrategy::coordinate, and valid while that runs. Several threads of the
@@ -96,14 +107,17 @@ using KeptArgument = std::conditional_t<std::is_convertible_v<T, const char*>, s
 /// they pushed is dropped, and their get() throws CancelledError. Afterwards scheduling works again.
 class Coordinator {
  public:
+  Coordinator(const Coordinator&) = delete;
+  Coordinator& operator=(const Coordinator&) = delete;
+
   /// Lets a worker call `step`'s function as fn(WorkerContext&, arguments...). Returns at once; where 1,000,000 steps
-  /// or 64 MiB of arguments wait, when there is room. Arguments are tensors, numbers, strings, and RemoteValues of
-  /// earlier steps: the function gets what these returned, and runs after them. The function returns nothing, a number,
-  /// a string or a tensor.
+  /// or 64 MiB of arguments wait, when there is room. Arguments are tensors, which are copied, numbers, strings, and
+  /// RemoteValues of earlier steps: the function gets what these returned, and runs after them. The function returns
+  /// nothing, a number, a string or a tensor.
   template <class Fn, class... Arguments>
   auto schedule(const Step<Fn>& step, Arguments&&... arguments) {
     using Kept = std::tuple<internal::KeptArgument<Arguments>...>;
-    auto kept = std::make_shared<Kept>(internal::KeptArgument<Arguments>(std::forward<Arguments>(arguments))...);
+    auto kept = std::make_shared<Kept>(internal::kept_argument<Arguments>(std::forward<Arguments>(arguments))...);
     const auto invoke = [fn = step.function(), kept](WorkerContext& context) -> decltype(auto) {
       return std::apply(
           [&](const auto&... each) -> decltype(auto) {

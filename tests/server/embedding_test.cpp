@@ -72,6 +72,22 @@ TEST_P(Tables, LookUpsKeepNothingAndRepeatedRowsAddUp) {
   });
 }
 
+TEST_P(Tables, APartWithoutIdsIsPartOfTheGraph) {
+  ParameterServerStrategy strategy({.staleness = GetParam(), .workers = 2, .seed = 7});
+  const Embedding table = strategy.make_embedding({.name = "rows", .dim = 2});
+  const RowsOptimizer rows = strategy.make_optimizer(table, torch::optim::SGDOptions(1.0));
+  const auto step = strategy.step("step", [&](WorkerContext& ctx) {
+    const Tensor none = table.look_up(ctx, torch::empty({0, 3}, torch::kLong));
+    EXPECT_EQ(none.sizes(), (std::vector<int64_t>{0, 3, 2}));
+    none.sum().backward();
+    ctx.push();
+  });
+  strategy.coordinate([&](Coordinator& coordinator) {
+    for (int i = 0; i < 3; ++i) coordinator.schedule(step);
+  });
+  EXPECT_EQ(table.size(), 0);
+}
+
 TEST_P(Tables, AnIdThatIsNoRowFailsTheStep) {
   ParameterServerStrategy strategy({.staleness = GetParam(), .workers = 2, .seed = 7});
   const Embedding table = strategy.make_embedding({.name = "users", .rows = 4, .dim = 2});

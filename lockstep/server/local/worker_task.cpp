@@ -7,9 +7,11 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
+#include <torch/nn/module.h>
 
 #include <algorithm>
 #include <exception>
+#include <string>
 #include <utility>
 #include <variant>
 
@@ -100,6 +102,7 @@ void WorkerTask::run_step(const StepBegins& begins) {
     WorkerContext context(*this, step);
     end.payload = shared_.function(begins.kind)(context, begins.arguments);
     if (!step.has_pushed && !step.changes.empty()) push(step, {});
+    if (!step.has_pushed) report_gradients_left(step);
   } catch (const EndOfStream&) {
     end.outcome = StepOutcome::kStreamEnded;
   } catch (const RunEnded&) {
@@ -116,6 +119,24 @@ void WorkerTask::run_step(const StepBegins& begins) {
   WorkerOutput out;
   machine_.finish(std::move(end), out);
   carry(out);
+}
+
+void WorkerTask::report_gradients_left(const StepUnderWay& step) {
+  const auto has_gradient = [](const auto& one) { return one.second.grad().defined(); };
+  const bool has_any =
+      std::ranges::any_of(step.values, has_gradient) ||
+      std::ranges::any_of(step.modules,
+                          [&](auto* used) { return std::ranges::any_of(modules_.at(used).tensors, has_gradient); }) ||
+      std::ranges::any_of(step.rows, [](const PulledRows& rows) {
+        return std::ranges::any_of(rows.weights, [](const at::Tensor& one) { return one.grad().defined(); });
+      });
+  if (!has_any) return;
+  StrategyAccess::findings(shared_.strategy).add("LS-NOT-PUSHED", "ctx.push", step.step.step, [&] {
+    return fmt::format(
+        "step {}: the step computed gradients and did not push them, so that nothing learns from them; call ctx.push() "
+        "after the last backward",
+        step.step.step);
+  });
 }
 
 std::vector<at::Tensor> WorkerTask::pull(Wanted wanted, Position& at) {
@@ -143,6 +164,13 @@ void* WorkerTask::module_of(StepUnderWay& step, const std::shared_ptr<ModuleBind
     stream.restart(StreamKey::of_module(shared_.strategy.seed(), binding->name()));
     const RandomScope scope(stream);
     auto [made, module] = make();
+    for (const auto& part : module->modules()) {
+      if (part->name().find("SyncBatchNorm") == std::string::npos) continue;
+      throw UsageError("LS-SCHEDULE",
+                       fmt::format("module '{}' has a SyncBatchNorm, and workers that run scheduled steps never meet",
+                                   binding->name()),
+                       "use BatchNorm, or a strategy whose replicas meet");
+    }
     WorkerModule mine{std::move(made), binding, binding->tensors_of(*module), {}, {}};
     mine.have.resize(mine.tensors.size());
     mine.versions.resize(mine.tensors.size());
@@ -223,7 +251,10 @@ at::Tensor WorkerTask::rows_of(StepUnderWay& step, const std::shared_ptr<TableSt
     if (at::isFloatingType(weights.scalar_type())) weights.set_requires_grad(true);
     pulled.weights.push_back(std::move(weights));
   }
-  if (pulled.weights.empty()) return at::empty({0, table->table.options().dim}, table->table.options().dtype);
+  if (pulled.weights.empty()) {  // no row was asked for: as torch::nn::Embedding, part of a graph
+    at::Tensor none = at::empty({0, table->table.options().dim}, table->table.options().dtype);
+    return none.set_requires_grad(true);
+  }
   const at::Tensor all = pulled.weights.size() == 1 ? pulled.weights.front() : at::cat(pulled.weights);
   return all.index_select(0, places);
 }

@@ -103,6 +103,8 @@ class WorkerTask {
   void take(const WorkerMessage& message);
   void carry(WorkerOutput& out);
   void run_step(const StepBegins& begins);
+  /// Adds a finding where a step that did not push has gradients.
+  void report_gradients_left(const StepUnderWay& step);
   std::vector<at::Tensor> pull(Wanted wanted, Position& at);
   void refresh(WorkerModule& module, const StepUnderWay& step);
 
