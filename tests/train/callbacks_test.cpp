@@ -291,6 +291,21 @@ TEST_F(CallbackFiles, ThatCannotBeWrittenEndTheFitOnAllWorkers) {
   });
 }
 
+TEST_F(CallbackFiles, NeverReplaceWhatIsNoPlainFile) {
+  const std::string pipe = path("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  run_workers({1, 1, 1}, [&](Strategy& strategy) {
+    const Setting setting(strategy);
+    Trainer trainer = setting.trainer();
+    for (const auto& callback : {callbacks::csv_log({.file = pipe}), callbacks::html_report({.file = pipe})}) {
+      expect_error<DataError>([&] { trainer.fit(setting.train, {.callbacks = {callback}}); }, "LS-FILE",
+                              {"is no plain file"});
+      EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+    }
+    return 0;
+  });
+}
+
 TEST(Progress, FitsAnyWidth) {
   using internal::bar_line;
   internal::ProgressFigures figures{.epoch = 2,

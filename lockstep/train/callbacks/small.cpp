@@ -69,6 +69,12 @@ class HistoryFile : public Callback {
       std::error_code error;  // a failure shows where the file is opened
       fs::create_directories(file_.parent_path(), error);
     }
+    std::error_code unknown;
+    const fs::file_type kind = fs::status(file_, unknown).type();
+    if (kind != fs::file_type::regular && kind != fs::file_type::not_found) {  // it would be replaced, a device too
+      throw DataError("LS-FILE", fmt::format("{} is no plain file", file_.string()),
+                      "choose another place for the file");
+    }
     fs::path beside = file_;
     beside += ".new";
     {

@@ -83,6 +83,10 @@ std::vector<internal::ReportCheckpoint> checkpoints_in(const fs::path& folder) {
 void replace_file(const fs::path& path, const std::string& text) {
   std::error_code error;
   if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);  // a failure shows below
+  const fs::file_type kind = fs::status(path, error).type();
+  if (kind != fs::file_type::regular && kind != fs::file_type::not_found) {  // it would be replaced, a device too
+    throw DataError("LS-FILE", fmt::format("'{}' is no plain file", path.string()), "name a file in a folder of yours");
+  }
   fs::path beside = path;
   beside += ".new";
   {
