@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "lockstep/checkpoint/folder/files.h"
+#include "lockstep/checkpoint/folder/replace_file.h"
 #include "lockstep/checkpoint/formats/state_dict.h"
 #include "lockstep/checkpoint/formats/strict_json.h"
 #include "lockstep/checkpoint/formats/tensor_file.h"
@@ -21,50 +21,6 @@ namespace lockstep {
 namespace fs = std::filesystem;
 
 namespace {
-
-/// The file that gets the new content: a link's target, so that the link stays. Renaming would also replace a device or
-/// a pipe, so these are refused.
-fs::path file_to_replace(const fs::path& file) {
-  if (file.empty()) throw DataError("LS-FILE", "a file to write has no name", "give its path");
-  std::error_code error;
-  const fs::file_status status = fs::status(file, error);
-  if (fs::exists(status) && !fs::is_regular_file(status)) {
-    throw DataError("LS-FILE", fmt::format("'{}' is not a file that can be replaced", file.string()),
-                    "give the path of a plain file, or of a new one");
-  }
-  if (!fs::is_symlink(fs::symlink_status(file, error))) return file;
-  const fs::path target = fs::weakly_canonical(file, error);
-  if (error || fs::is_symlink(fs::symlink_status(target, error))) {
-    throw DataError("LS-FILE", fmt::format("the link '{}' cannot be followed", file.string()),
-                    "give the path of a plain file, or of a new one");
-  }
-  return target;
-}
-
-struct Unfinished {
-  fs::path name;
-  std::unique_ptr<internal::NewFile> file;
-};
-
-/// A file beside the other one, under a name that nobody has. Other threads and processes may save at the same time.
-Unfinished make_beside(const fs::path& file, internal::Files& files) {
-  bool has_failed = false;  // under this name
-  for (int64_t number = 0;;) {
-    const fs::path name = file.string() + (number == 0 ? ".part" : fmt::format(".{}.part", number));
-    if (files.has(name)) {
-      ++number;
-      has_failed = false;
-      continue;
-    }
-    try {
-      return {name, files.create(name)};
-    } catch (const DataError&) {
-      // Another one may have made it and renamed it since.
-      if (has_failed && !files.has(name)) throw;
-      has_failed = true;
-    }
-  }
-}
 
 bool is_state_dict(const fs::path& file) {
   const std::string name = file.filename().string();  // ".pt" alone has no extension
@@ -136,27 +92,17 @@ std::map<std::string, at::Tensor> load_tensors(const fs::path& file, const Renam
 }
 
 void save_tensors(const fs::path& file, const std::map<std::string, at::Tensor>& tensors) {
-  internal::Files& files = internal::host_files();
   const internal::NamedTensors named(tensors.begin(), tensors.end());
   // What cannot be stored is refused before anything is written.
   is_state_dict(file) ? internal::require_state_dict(named) : internal::require_storable(named);
-  const fs::path target = file_to_replace(file);
-  const auto [part, unfinished] = make_beside(target, files);
-  try {
+  const fs::path target = internal::replace_file(file, [&](internal::NewFile& unfinished) {
     if (is_state_dict(file)) {
-      internal::write_state_dict(*unfinished, named);
+      internal::write_state_dict(unfinished, named);
     } else {
-      internal::write_tensors(*unfinished, named, metadata_of(named));
+      internal::write_tensors(unfinished, named, metadata_of(named));
     }
-    files.rename(part, target);
-  } catch (...) {
-    try {
-      if (files.has(part)) files.remove_file(part);
-    } catch (const DataError&) {  // the first error is the one to tell
-    }
-    throw;
-  }
-  files.sync_folder(target.parent_path());
+  });
+  internal::host_files().sync_folder(target.parent_path());
 }
 
 }  // namespace lockstep

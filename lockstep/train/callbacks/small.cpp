@@ -2,10 +2,10 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "lockstep/checkpoint/folder/replace_file.h"
 #include "lockstep/core/error.h"
 #include "lockstep/train/callbacks.h"
 #include "lockstep/train/callbacks/last_callback.h"
@@ -51,12 +51,15 @@ class HistoryFile : public Callback {
   explicit HistoryFile(fs::path file) : file_(std::move(file)) {}
   bool writes_files() const override { return true; }
 
+  void on_fit_begin(Trainer& trainer, const Logs& /*logs*/) override {
+    if (trainer.strategy().is_chief()) internal::prepare_to_replace(file_);  // an error now costs no epoch
+  }
   void on_epoch_end(Trainer& trainer, const Logs& logs) override {
     if (!trainer.strategy().is_chief()) return;
     std::string text = begin(trainer);
     const History& history = trainer.history();
     for (std::size_t i = 0; i < history.epochs().size(); ++i) text += line(history.numbers()[i], history.epochs()[i]);
-    write(text + line(trainer.status().epoch, logs));
+    internal::replace_with_text(file_, text + line(trainer.status().epoch, logs));
   }
 
  protected:
@@ -64,35 +67,6 @@ class HistoryFile : public Callback {
   virtual std::string line(int64_t epoch, const Logs& logs) const = 0;
 
  private:
-  void write(const std::string& text) const {
-    if (file_.has_parent_path()) {
-      std::error_code error;  // a failure shows where the file is opened
-      fs::create_directories(file_.parent_path(), error);
-    }
-    std::error_code unknown;
-    const fs::file_type kind = fs::status(file_, unknown).type();
-    if (kind != fs::file_type::regular && kind != fs::file_type::not_found) {  // it would be replaced, a device too
-      throw DataError("LS-FILE", fmt::format("{} is no plain file", file_.string()),
-                      "choose another place for the file");
-    }
-    fs::path beside = file_;
-    beside += ".new";
-    {
-      std::ofstream out(beside, std::ios::binary);
-      out << text << std::flush;
-      if (!out) {
-        throw DataError("LS-FILE", fmt::format("{} could not be written", beside.string()),
-                        "make room on its disk, or choose another place");
-      }
-    }
-    std::error_code error;
-    fs::rename(beside, file_, error);
-    if (error) {
-      throw DataError("LS-FILE", fmt::format("{} could not be made: {}", file_.string(), error.message()),
-                      "choose another place for the file");
-    }
-  }
-
   const fs::path file_;
 };
 

@@ -12,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "lockstep/checkpoint/folder/replace_file.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/core/sha256.h"
@@ -79,31 +80,6 @@ std::vector<internal::ReportCheckpoint> checkpoints_in(const fs::path& folder) {
   return found;
 }
 
-/// Puts a file with this text in the place of the one that is there, at once.
-void replace_file(const fs::path& path, const std::string& text) {
-  std::error_code error;
-  if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);  // a failure shows below
-  const fs::file_type kind = fs::status(path, error).type();
-  if (kind != fs::file_type::regular && kind != fs::file_type::not_found) {  // it would be replaced, a device too
-    throw DataError("LS-FILE", fmt::format("'{}' is no plain file", path.string()), "name a file in a folder of yours");
-  }
-  fs::path beside = path;
-  beside += ".new";
-  {
-    std::ofstream out(beside, std::ios::binary | std::ios::trunc);
-    out << text << std::flush;
-    if (!out) {
-      throw DataError("LS-FILE", fmt::format("'{}' cannot be written", beside.string()),
-                      "make room on its disk, or name a file in a folder of yours");
-    }
-  }
-  fs::rename(beside, path, error);
-  if (error) {
-    throw DataError("LS-FILE", fmt::format("'{}' cannot be made: {}", path.string(), error.message()),
-                    "name a file in a folder of yours");
-  }
-}
-
 class HtmlReport final : public Callback {
  public:
   explicit HtmlReport(callbacks::HtmlReportOptions options) : options_(std::move(options)) {}
@@ -121,6 +97,7 @@ class HtmlReport final : public Callback {
     before_ = run_;
     written_at_ = -1;
     is_chief_ = trainer.strategy().is_chief();
+    if (is_chief_) internal::prepare_to_replace(options_.file);  // an error now costs no epoch
     marked_ = trainer.status();
     facts_ = {{"command", command_line()},
               {"strategy", trainer.strategy().describe()},
@@ -252,7 +229,7 @@ class HtmlReport final : public Callback {
     if (!is_chief_) return;
     run_.facts = facts_;
     run_.written = utc_now();
-    replace_file(options_.file, internal::report_page(run_));
+    internal::replace_with_text(options_.file, internal::report_page(run_));
   }
 
   const callbacks::HtmlReportOptions options_;

@@ -8,14 +8,12 @@
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "lockstep/checkpoint/folder/files.h"
+#include "lockstep/checkpoint/folder/replace_file.h"
 #include "lockstep/comm/join/this_host.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
@@ -79,17 +77,6 @@ ClocksOfWorkers compare_clocks(const Strategy& strategy) {
   return {internal::clock_offset(mine, theirs), theirs.back().begin};
 }
 
-void write_file(const std::filesystem::path& file, const std::string& text) {
-  internal::Files& files = internal::host_files();
-  const std::filesystem::path part = file.string() + ".part";
-  if (files.has(part)) files.remove_file(part);  // of a process that was killed while it wrote
-  {
-    const auto made = files.create(part);
-    made->write(0, std::as_bytes(std::span(text)));
-  }
-  files.rename(part, file);
-}
-
 TraceOptions checked(TraceOptions options) {
   if (options.file.empty()) {
     throw UsageError("LS-TRACE", "a trace was made without a file",
@@ -150,7 +137,7 @@ void Trace::write() {
       notes.push_back(fmt::format("uncertainty of worker {} in microseconds", w));
       notes.push_back(off[w]);
     }
-    write_file(options_.file, internal::trace_document(all, notes));
+    internal::replace_with_text(options_.file, internal::trace_document(all, notes));
   });
 }
 
