@@ -65,8 +65,10 @@ History Fit::run() {
     check_validation();
     while (must_end_epoch_ || !is_over()) epoch();
     call(Hook::kFitEnd, place_.last_logs);
+    note_place_of_data();
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
+    note_place_of_data();
     tell_failure(strategy_, "Trainer::fit", message_of(error), error);
     hooks_->fail(error);
     last_->fail(error);
@@ -77,12 +79,20 @@ History Fit::run() {
 
 void Fit::begin_data() {
   if (state_.status.is_resumed) return;
-  // After a fit that was resumed, earlier epochs have no steps. Of a stream, no place but those that it gave is known.
+  // After a fit that was resumed, earlier epochs have no steps, and after one that has evaluated what it trains on, its
+  // last epoch has none left. Of a stream, no place but those that it gave is known.
   lockstep::data::Cursor cursor = data_.cursor();
-  if (cursor.epoch <= place_.epoch || !cursor.stream.empty()) return;
+  if (!cursor.stream.empty()) return;
+  const bool is_as_left = state_.left_data == data_.identity() && state_.left_at == cursor;
+  if (cursor.epoch <= place_.epoch && !is_as_left) return;
   cursor.epoch = place_.epoch;
   cursor.position = 0;
   data_.seek(cursor);
+}
+
+void Fit::note_place_of_data() {
+  state_.left_at = data_.cursor();
+  state_.left_data = data_.identity();
 }
 
 void Fit::check_validation() {

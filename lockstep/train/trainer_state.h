@@ -19,6 +19,9 @@ struct Trainer::State {
   std::string stopped = {};
   std::vector<std::string> log_names = {};
   internal::Fit* fit = nullptr;  // the one under way
+  /// Where the last fit has left its data set. The next one begins its first epoch anew there.
+  std::optional<lockstep::data::Cursor> left_at = std::nullopt;
+  const void* left_data = nullptr;
 };
 
 namespace internal::inline train {

@@ -262,6 +262,28 @@ TEST(Fit, EvaluatesExactlyAndPredictsInTheOrderOfTheSamples) {
   }
 }
 
+TEST(Fit, BeginsAnewAfterOneThatValidatedWhatItTrainsOn) {
+  const auto digest = [](bool validates, const WorkersCase& one) {
+    return run_workers(one,
+                       [&](Strategy& strategy) {
+                         const Setting setting(strategy);
+                         Trainer trainer = setting.trainer();
+                         FitOptions options{.epochs = 1};
+                         if (validates) options.validation = setting.train;
+                         for (int fit = 0; fit < 3; ++fit) trainer.fit(setting.train, options);
+                         options.callbacks = {callbacks::each_epoch(
+                             [](Trainer&, const Logs&) { throw std::runtime_error("as asked"); })};
+                         EXPECT_ANY_THROW(trainer.fit(setting.train, options));
+                         options.callbacks.clear();
+                         trainer.fit(setting.train, options);
+                         return digest_of(setting);
+                       })
+        .front();
+  };
+  for (const WorkersCase& one : std::vector<WorkersCase>{{1, 2, 1}, {2, 2, 1}})
+    EXPECT_EQ(digest(true, one), digest(false, one)) << one;
+}
+
 TEST(Fit, EvaluatesWhatItTrainsOn) {
   const auto digest = [](bool evaluates, const WorkersCase& one) {
     return run_workers(one,
