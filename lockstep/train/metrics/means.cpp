@@ -141,6 +141,12 @@ MetricSpec mean(std::string name, std::function<at::Tensor(const at::Tensor& out
       [fn = std::move(fn)](const MetricArguments& arguments, const at::Tensor& output, const Batch& batch) {
         const at::Tensor values = given(arguments, fn(output.defined() ? output.detach() : output, batch), "values");
         if (values.dim() > 0) {
+          if (values.size(0) != batch.size()) {
+            arguments.refuse(
+                "LS-SHAPE",
+                fmt::format("values as {} for a part of {} rows", internal::described_operand(values), batch.size()),
+                "give a value for each row, or the mean as a tensor without dimensions");
+          }
           const MetricPart part(arguments, values, batch);
           return arguments.weighted_sums(part.output, part.weights);
         }

@@ -6,6 +6,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/train/numbers.h"
+
 namespace lockstep::internal::inline train {
 
 namespace {
@@ -36,19 +38,6 @@ void take(const json& object, const char* name, T& value) {
 
 std::string_view word_of(RunOutcome state) { return kStateWords.at(static_cast<std::size_t>(state)); }
 
-json json_of_number(double value) {
-  if (std::isfinite(value)) return value;
-  return std::isnan(value) ? "NaN" : value > 0 ? "Infinity" : "-Infinity";
-}
-
-double number_of_json(const json& value) {
-  if (value.is_number()) return value.get<double>();
-  const auto text = value.get<std::string>();
-  if (text == "Infinity") return std::numeric_limits<double>::infinity();
-  if (text == "-Infinity") return -std::numeric_limits<double>::infinity();
-  return std::numeric_limits<double>::quiet_NaN();
-}
-
 bool RunReport::is_lower_better(const std::string& name) const {
   return std::find(lower_is_better.begin(), lower_is_better.end(), name) != lower_is_better.end();
 }
@@ -62,10 +51,10 @@ json RunReport::to_json() const {
            {"written", written},
            {"steps", steps},
            {"samples", samples},
-           {"seconds", json_of_number(seconds)},
-           {"input_seconds", json_of_number(input_seconds)},
-           {"validation_seconds", json_of_number(validation_seconds)},
-           {"callback_seconds", json_of_number(callback_seconds)},
+           {"seconds", json_of(seconds)},
+           {"input_seconds", json_of(input_seconds)},
+           {"validation_seconds", json_of(validation_seconds)},
+           {"callback_seconds", json_of(callback_seconds)},
            {"resumes", resumes},
            {"curves", json_of(curves)},
            {"validation", json_of(validation)},
@@ -78,7 +67,7 @@ json RunReport::to_json() const {
            {"facts", json::array()}};
   for (const ReportEpoch& one : epochs) {
     json logs = json::object();
-    for (const auto& [name, value] : one.logs) logs[name] = json_of_number(value);
+    for (const auto& [name, value] : one.logs) logs[name] = json_of(value);
     all["epochs"].push_back({{"epoch", one.epoch}, {"step", one.step}, {"logs", std::move(logs)}});
   }
   for (const ReportFinding& one : findings) {
@@ -91,8 +80,8 @@ json RunReport::to_json() const {
     all["variables"].push_back({{"name", one.name},
                                 {"shape", one.shape},
                                 {"elements", one.elements},
-                                {"norm_before", json_of_number(one.norm_before)},
-                                {"norm", json_of_number(one.norm)}});
+                                {"norm_before", json_of(one.norm_before)},
+                                {"norm", json_of(one.norm)}});
   }
   for (const auto& [name, text] : facts) all["facts"].push_back({name, text});
   return all;
@@ -101,7 +90,7 @@ json RunReport::to_json() const {
 RunReport RunReport::from_json(const json& all) {
   RunReport report;
   const auto take_number = [&](const char* name, double& value) {
-    if (all.contains(name)) value = number_of_json(all.at(name));
+    if (all.contains(name)) value = number_of(all.at(name));
   };
   take(all, "title", report.title);
   std::string state(word_of(report.state));
@@ -124,7 +113,7 @@ RunReport RunReport::from_json(const json& all) {
   take(all, "lower_is_better", report.lower_is_better);
   for (const json& one : all.value("epochs", json::array())) {
     ReportEpoch epoch{.epoch = one.at("epoch"), .step = one.at("step")};
-    for (const auto& [name, value] : one.at("logs").items()) epoch.logs[name] = number_of_json(value);
+    for (const auto& [name, value] : one.at("logs").items()) epoch.logs[name] = number_of(value);
     report.epochs.push_back(std::move(epoch));
   }
   for (const json& one : all.value("findings", json::array())) {
@@ -138,8 +127,8 @@ RunReport RunReport::from_json(const json& all) {
     report.variables.push_back({.name = one.at("name"),
                                 .shape = one.at("shape"),
                                 .elements = one.at("elements"),
-                                .norm_before = number_of_json(one.at("norm_before")),
-                                .norm = number_of_json(one.at("norm"))});
+                                .norm_before = number_of(one.at("norm_before")),
+                                .norm = number_of(one.at("norm"))});
   }
   for (const json& one : all.value("facts", json::array())) report.facts.emplace_back(one.at(0), one.at(1));
   return report;

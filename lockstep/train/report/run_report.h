@@ -78,8 +78,4 @@ struct RunReport {
   static RunReport from_json(const nlohmann::json& json);
 };
 
-/// A number as JSON: NaN and infinities, which JSON does not have, are the strings "NaN", "Infinity" and "-Infinity".
-nlohmann::json json_of_number(double value);
-double number_of_json(const nlohmann::json& value);
-
 }  // namespace lockstep::internal::train
