@@ -27,6 +27,7 @@ at::Tensor WorkerContext::scale_loss(const at::Tensor& mean_loss) const {
     throw UsageError("LS-NOT-DENSE", "scale_loss was given an undefined tensor",
                      "give the loss that the step computed");
   }
+  step_.has_scaled = true;
   if (!task_.shared().in_rounds) return mean_loss;
   if (!step_.share && !step_.took_stream) {
     throw UsageError("LS-BATCH", "scale_loss was called in a step that has taken no batch, and workers go in step",

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "lockstep/strategy/kinds/mirrored.h"
+#include "tests/server/small_net.h"
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"
 
@@ -143,26 +144,14 @@ INSTANTIATE_TEST_SUITE_P(Staleness, Counting, ::testing::Values(std::nullopt, 0,
   return one.param ? "Of" + std::to_string(*one.param) : std::string("Unbounded");
 });
 
-struct Net : torch::nn::Module {
-  Net() : a(register_module("a", torch::nn::Linear(6, 8))), b(register_module("b", torch::nn::Linear(8, 3))) {}
-  Tensor forward(const Tensor& x) { return b->forward(torch::dropout(torch::tanh(a->forward(x)), 0.2, is_training())); }
-  torch::nn::Linear a;
-  torch::nn::Linear b;
-};
-
-Dataset some_data(int64_t samples) {
-  const Tensor x = torch::arange(samples * 6).to(torch::kFloat).mul(0.37).sin().view({samples, 6});
-  return data::from_tensors(x, x.argmax(1).remainder(3));
-}
-
 using State = std::map<std::string, Tensor>;
 
 /// The same program on a MirroredStrategy with a replica for each worker.
 State mirrored(int64_t workers, int64_t steps, const StepOptions& options) {
   MirroredStrategy strategy({.devices = testing::lanes(1), .replicas = workers, .seed = 7});
-  const auto model = strategy.make_module([] { return std::make_shared<Net>(); });
+  const auto model = strategy.make_module([] { return std::make_shared<testing::SmallNet>(); });
   const auto optimizer = strategy.make_optimizer(model, torch::optim::AdamWOptions(0.01));
-  const auto data = strategy.distribute(some_data(50), {.global_batch = 8, .shuffle = true});
+  const auto data = strategy.distribute(testing::some_samples(50), {.global_batch = 8, .shuffle = true});
   int64_t done = 0;
   for (int64_t epoch = 0; done < steps; ++epoch) {
     for (const auto& batch : data.epoch(epoch)) {
@@ -180,9 +169,9 @@ State mirrored(int64_t workers, int64_t steps, const StepOptions& options) {
 
 State served(const ParameterServerOptions& options, int64_t steps, const StepOptions& step_options) {
   ParameterServerStrategy strategy(options);
-  const auto model = strategy.make_module([] { return std::make_shared<Net>(); });
+  const auto model = strategy.make_module([] { return std::make_shared<testing::SmallNet>(); });
   const auto optimizer = strategy.make_optimizer(model, torch::optim::AdamWOptions(0.01));
-  const auto data = strategy.distribute(some_data(50), {.global_batch = 8, .shuffle = true});
+  const auto data = strategy.distribute(testing::some_samples(50), {.global_batch = 8, .shuffle = true});
   const auto train = strategy.step("train", [&](WorkerContext& ctx) {
     const Batch part = data.next(ctx);
     ctx.scale_loss(torch::nn::functional::cross_entropy(model(ctx)->forward(part.input), part.target)).backward();
@@ -222,9 +211,9 @@ TEST(Asynchronous, OneWorkerHasTheBitsOfOneDevice) {
 
 TEST(Asynchronous, ManyWorkersLearn) {
   ParameterServerStrategy strategy({.workers = 3, .seed = 7});
-  const auto model = strategy.make_module([] { return std::make_shared<Net>(); });
+  const auto model = strategy.make_module([] { return std::make_shared<testing::SmallNet>(); });
   const auto optimizer = strategy.make_optimizer(model, torch::optim::AdagradOptions(0.05));
-  const auto data = strategy.distribute(some_data(60), {.global_batch = 20, .shuffle = true});
+  const auto data = strategy.distribute(testing::some_samples(60), {.global_batch = 20, .shuffle = true});
   const auto train = strategy.step("train", [&](WorkerContext& ctx) {
     const Batch part = data.next(ctx);
     const Tensor loss = torch::nn::functional::cross_entropy(model(ctx)->forward(part.input), part.target);
@@ -297,125 +286,6 @@ TEST(WorkerStreams, GiveEachWorkerItsOwnAndEndTheRun) {
   });
   EXPECT_EQ(seen.size(), 12);
   EXPECT_EQ(std::set<double>(seen.begin(), seen.end()).size(), 12);
-}
-
-TEST(ScheduledStep, ThatDoesNotCountLeavesNothingOnItsWorker) {
-  ParameterServerStrategy strategy({.workers = 1, .seed = 7});
-  const auto model = strategy.make_module([] { return std::make_shared<Net>(); });
-  const Variable weight = model.variables().front();
-  const auto step = strategy.step("step", [&](WorkerContext& ctx) {
-    const auto& net = model(ctx);
-    const Tensor before = net->a->weight.detach().clone();
-    if (ctx.step() == 0) {
-      weight.assign_add(ctx, torch::ones(weight.sizes()));
-      EXPECT_TRUE(torch::equal(net->a->weight, before + 1));
-      throw std::runtime_error("no");
-    }
-    return before;
-  });
-  const Tensor begin = weight.read();
-  strategy.coordinate([&](Coordinator& coordinator) {
-    EXPECT_THROW(coordinator.schedule(step).get(), ReplicaError);
-    EXPECT_TRUE(torch::equal(coordinator.schedule(step).get(), begin));
-  });
-  EXPECT_TRUE(torch::equal(weight.read(), begin));
-}
-
-TEST(ScheduledStep, AddsTheGradientsOfAVariableThatItUsesTwice) {
-  ParameterServerStrategy strategy({.workers = 1, .seed = 7});
-  const auto model = strategy.make_module([] { return torch::nn::Linear(torch::nn::LinearOptions(3, 1).bias(false)); });
-  const auto optimizer = strategy.make_optimizer(model, torch::optim::SGDOptions(1.0));
-  const Variable weight = model.variables().front();
-  const auto step = strategy.step("step", [&](WorkerContext& ctx) {
-    const Tensor itself = weight.value(ctx).sum();
-    (itself + 2 * model(ctx)->forward(torch::ones({1, 3})).sum()).backward();
-    ctx.push();
-  });
-  const Tensor before = weight.read();
-  strategy.coordinate([&](Coordinator& coordinator) { coordinator.schedule(step).get(); });
-  EXPECT_TRUE(torch::allclose(weight.read(), before - 3));
-}
-
-TEST(ScheduledStep, RefusesCallsOfTheProgramAndChangesAfterThePush) {
-  ParameterServerStrategy strategy({.workers = 2});
-  const Variable counter = strategy.make_variable(torch::zeros({}), {.name = "c", .trainable = false});
-  const auto calls = strategy.step("calls", [&](WorkerContext&) {
-    expect_error<UsageError>([&] { counter.assign(torch::ones({})); }, "LS-INSIDE-STEP", {"Variable::assign"});
-    expect_error<UsageError>([&] { static_cast<void>(counter.read()); }, "LS-INSIDE-STEP", {"Variable::read"});
-    expect_error<UsageError>([&] { strategy.run([](ReplicaContext&) {}); }, "LS-INSIDE-STEP", {"Strategy::run"});
-  });
-  const auto late = strategy.step("late", [&](WorkerContext& ctx) {
-    ctx.push();
-    expect_error<UsageError>([&] { counter.assign_add(ctx, torch::ones({})); }, "LS-PUSH", {"'c'"});
-    expect_error<UsageError>([&] { ctx.push(); }, "LS-PUSH", {"twice"});
-  });
-  const auto both = strategy.step("both", [&](WorkerContext& ctx) {
-    expect_error<UsageError>([&] { ctx.push({.clip_global_norm = 1, .clip_value = 1}); }, "LS-OPTION", {"clip_value"});
-  });
-  strategy.coordinate([&](Coordinator& coordinator) {
-    coordinator.schedule(calls);
-    coordinator.schedule(late);
-    coordinator.schedule(both);
-  });
-  EXPECT_EQ(counter.read().item<double>(), 0);
-}
-
-TEST(ScheduledStep, UsesNoBatchTwiceAfterAnError) {
-  ParameterServerStrategy strategy({.workers = 2});
-  const auto data = strategy.distribute(some_data(40), {.global_batch = 4});
-  std::mutex mutex;
-  std::multiset<int64_t> used;
-  std::atomic<bool> fails = true;
-  const auto step = strategy.step("step", [&](WorkerContext& ctx) {
-    const Batch batch = data.next(ctx);
-    if (ctx.step() == 3 && fails) throw std::runtime_error("no");
-    const std::lock_guard<std::mutex> lock(mutex);
-    for (int64_t i = 0; i < batch.size(); ++i) used.insert(batch.ids[i].item<int64_t>());
-  });
-  EXPECT_THROW(strategy.coordinate([&](Coordinator& coordinator) {
-    for (int i = 0; i < 3; ++i) coordinator.schedule(step);
-    coordinator.join();
-    coordinator.schedule(step);
-  }),
-               ReplicaError);
-  fails = false;
-  strategy.coordinate([&](Coordinator& coordinator) {
-    EXPECT_EQ(coordinator.steps(), 3);
-    for (int i = 0; i < 6; ++i) coordinator.schedule(step);
-  });
-  EXPECT_EQ(used.size(), 36) << "the batch of the step that failed is left out";
-  EXPECT_EQ(std::set<int64_t>(used.begin(), used.end()).size(), 36);
-}
-
-TEST(ScheduledStep, HasItsArgumentsAsTheyWereScheduled) {
-  ParameterServerStrategy strategy({.workers = 1});
-  std::atomic<bool> may_go_on = false;
-  const auto wait = strategy.step("wait", [&](WorkerContext&) {
-    while (!may_go_on) std::this_thread::yield();
-  });
-  const auto sum = strategy.step("sum", [](WorkerContext&, const Tensor& x) { return x.sum().item<double>(); });
-  strategy.coordinate([&](Coordinator& coordinator) {
-    Tensor x = torch::ones({3});
-    coordinator.schedule(wait);
-    const auto value = coordinator.schedule(sum, x);
-    x.fill_(7);
-    may_go_on = true;
-    EXPECT_EQ(value.get(), 3);
-  });
-}
-
-TEST(ScheduledStep, ThatForgetsToPushIsAFinding) {
-  ParameterServerStrategy strategy({.workers = 1});
-  const auto model = strategy.make_module([] { return torch::nn::Linear(2, 1); });
-  const auto step = strategy.step("step", [&](WorkerContext& ctx) {
-    model(ctx)->forward(torch::ones({1, 2})).sum().backward();
-    if (ctx.step() == 1) ctx.push();
-  });
-  strategy.coordinate([&](Coordinator& coordinator) { coordinator.schedule(step).get(); });
-  ASSERT_EQ(strategy.findings().size(), 1);
-  EXPECT_EQ(strategy.findings().front().code, "LS-NOT-PUSHED");
-  strategy.coordinate([&](Coordinator& coordinator) { coordinator.schedule(step).get(); });
-  EXPECT_EQ(strategy.findings().size(), 1);
 }
 
 TEST(ParameterServerStrategy, HasNoRunsOfReplicas) {

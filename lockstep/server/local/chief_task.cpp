@@ -25,8 +25,14 @@ std::exception_ptr error_of(int64_t step, int32_t worker, const std::exception_p
 
 }  // namespace
 
-ChiefTask::ChiefTask(const ChiefOptions& options, const ChiefCut& begin, TaskMail mail)
-    : mail_(std::move(mail)), machine_(options, 1, begin) {}
+ChiefTask::ChiefTask(const ChiefOptions& options, const ChiefCut& begin, std::shared_ptr<const StrategyGate> gate,
+                     TaskMail mail)
+    : gate_(std::move(gate)), mail_(std::move(mail)), machine_(options, 1, begin) {}
+
+void ChiefTask::require_may_wait(const char* call) const {
+  refuse_in_scheduled_step(call);
+  gate_->require_not_inside(call);
+}
 
 template <class Fn>
 void ChiefTask::work(const Fn& fn) {
@@ -95,6 +101,7 @@ void ChiefTask::throw_first_error() {
 
 std::shared_ptr<ScheduledStep> ChiefTask::schedule(StepRequest request,
                                                    const std::vector<std::shared_ptr<ScheduledStep>>& after) {
+  require_may_wait("Coordinator::schedule");
   std::unique_lock<std::mutex> lock(mutex_);
   decided_.wait(lock, [&] { return failure_ || first_error_ || machine_.has_room(request.argument_bytes); });
   throw_first_error();
@@ -130,6 +137,7 @@ void ChiefTask::drain() {
 }
 
 void ChiefTask::join() {
+  require_may_wait("Coordinator::join");
   drain();
   const std::lock_guard<std::mutex> lock(mutex_);
   throw_first_error();
@@ -167,6 +175,7 @@ ChiefCut ChiefTask::next_begin() const {
 }
 
 Payload ChiefTask::result_of(const ScheduledStep& step) {
+  require_may_wait("RemoteValue::get");
   std::unique_lock<std::mutex> lock(mutex_);
   if (!step.is_decided && !failure_) work([&](ChiefOutput&) { machine_.complete_round(); });
   decided_.wait(lock, [&] { return failure_ || step.is_decided; });

@@ -11,6 +11,7 @@
 #include <set>
 #include <vector>
 
+#include "lockstep/server/local/strategy_gate.h"
 #include "lockstep/server/protocol/chief_machine.h"
 
 namespace lockstep::internal::inline server {
@@ -38,9 +39,10 @@ struct TaskMail {
 /// Calls that wait are woken by whatever decides steps.
 class ChiefTask : public std::enable_shared_from_this<ChiefTask> {
  public:
-  ChiefTask(const ChiefOptions& options, const ChiefCut& begin, TaskMail mail);
+  ChiefTask(const ChiefOptions& options, const ChiefCut& begin, std::shared_ptr<const StrategyGate> gate,
+            TaskMail mail);
 
-  // The program's calls.
+  // The program's calls. Those that may wait are UsageErrors in a scheduled step, and inside a call of the strategy.
 
   /// Waits while the queue is full. Throws the first error, and a CancelledError where a step of `after` never counts.
   std::shared_ptr<ScheduledStep> schedule(StepRequest request,
@@ -78,10 +80,11 @@ class ChiefTask : public std::enable_shared_from_this<ChiefTask> {
   void act(ChiefOutput& out);
   void close(const StepClosed& closed);
   void throw_first_error();
-  void require_whole() const;
+  void require_may_wait(const char* call) const;
 
   mutable std::mutex mutex_;
   std::condition_variable decided_;
+  const std::shared_ptr<const StrategyGate> gate_;
   const TaskMail mail_;
 
   // Guarded by mutex_.

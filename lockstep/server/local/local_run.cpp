@@ -20,11 +20,12 @@ LocalRun::LocalRun(Strategy& strategy, std::shared_ptr<StrategyGate> gate, const
       parts_(options.staleness == 0 ? options.workers : 1),
       batches_(begin.floor / parts_),
       chief_(std::make_shared<ChiefTask>(
-          options, begin,
+          options, begin, gate_,
           TaskMail{
               [this](const ToWorker& one) { workers_[static_cast<std::size_t>(one.worker.worker)]->put(one.message); },
               [this](const ToServer& one) { mail_.put(one.message); }})),
-      store_(strategy, gate_, begin.counted, [this](std::exception_ptr error) { chief_->fail(std::move(error)); }),
+      store_(strategy, gate_, begin.counted, options.staleness == 0,
+             [this](std::exception_ptr error) { chief_->fail(std::move(error)); }),
       read_(begin.position),
       machine_(1, 0, begin.position, begin.floor, decided_above(begin)),
       shared_{.strategy = strategy,

@@ -71,6 +71,12 @@ void StrategyGate::set_waits(std::function<void()> drain, std::function<void()> 
   catch_up_ = std::move(catch_up);
 }
 
+void StrategyGate::require_not_inside(const char* call) const {
+  if (owner_.load() != std::this_thread::get_id()) return;
+  throw UsageError("LS-NESTED-CALL", fmt::format("{} was called inside another call on the same strategy", call),
+                   "let the outer call end first: the workers wait for it");
+}
+
 CallerScope::CallerScope(Caller now) : outer_(std::exchange(caller, now)) {}
 
 CallerScope::~CallerScope() { caller = outer_; }

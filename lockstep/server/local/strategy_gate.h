@@ -26,6 +26,9 @@ class StrategyGate final : public CallGate {
   /// until the servers have applied what was decided so far. The program's changes wait by both, its reads by the
   /// second. Both are empty again afterwards.
   void set_waits(std::function<void()> drain, std::function<void()> catch_up);
+  /// Throws a UsageError (LS-NESTED-CALL) where this thread is inside a call of the strategy: then `call` would wait
+  /// for tasks that wait for that call.
+  void require_not_inside(const char* call) const;
   /// How many calls of the program may have changed values.
   uint64_t writes() const { return writes_.load(std::memory_order_acquire); }
 

@@ -102,21 +102,22 @@ void change_component(ReplicaContext& context, const StepPush::Change& one) {
 
 }  // namespace
 
-ValuesStore::ValuesStore(Strategy& strategy, std::shared_ptr<StrategyGate> gate, int64_t counted,
+ValuesStore::ValuesStore(Strategy& strategy, std::shared_ptr<StrategyGate> gate, int64_t counted, bool in_rounds,
                          std::function<void(std::exception_ptr)> failed)
-    : strategy_(strategy), gate_(std::move(gate)), failed_(std::move(failed)), steps_(counted) {}
+    : strategy_(strategy), gate_(std::move(gate)), in_rounds_(in_rounds), failed_(std::move(failed)), steps_(counted) {}
 
 Payload ValuesStore::hold(const HeldPush& push) {
   const auto& step = as<StepPush>(push.push);
   try {
     const GateHold hold(gate_, "Variable::read");
+    require_options_of_round(push);
     for (const RowsOfStep& one : step.rows) {
       if (one.table->rule) one.table->table.check_room(one.ids, one.table->promised_rows);
     }
-    std::vector<int64_t>& promised = promised_[&step];
+    Held& held = held_[&step] = {.step = push.step.step};
     for (const RowsOfStep& one : step.rows) {
-      promised.push_back(one.table->table.count_new(one.ids));
-      one.table->promised_rows += promised.back();
+      held.new_rows.push_back(one.table->table.count_new(one.ids));
+      one.table->promised_rows += held.new_rows.back();
     }
     if (!step.options.check_finite || step.options.skip_non_finite) return {};
     const std::optional<std::string> bad = not_finite_in(step);
@@ -129,8 +130,24 @@ Payload ValuesStore::hold(const HeldPush& push) {
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
     const GateHold hold(gate_, "Variable::read");
-    release_rows(step);
+    forget(step);
     return refused(error);
+  }
+}
+
+void ValuesStore::require_options_of_round(const HeldPush& push) const {
+  if (!in_rounds_) return;
+  const int64_t parts = strategy_.num_replicas();
+  const auto same = [](const StepOptions& a, const StepOptions& b) {
+    return a.clip_global_norm == b.clip_global_norm && a.clip_value == b.clip_value &&
+           a.check_finite == b.check_finite && a.skip_non_finite == b.skip_non_finite;
+  };
+  for (const auto& [other, held] : held_) {
+    if (held.step / parts != push.step.step / parts || same(other->options, as<StepPush>(push.push).options)) continue;
+    throw UsageError("LS-PUSH",
+                     fmt::format("steps {} and {} are parts of one round, and pushed with different options", held.step,
+                                 push.step.step),
+                     "push with the same StepOptions in all steps of a round: one update is made of them");
   }
 }
 
@@ -139,14 +156,14 @@ void ValuesStore::commit(const LogEntry& entry, const HeldPush& push) { round(en
 void ValuesStore::round(const LogEntry& entry, std::span<const HeldPush> parts) {
   if (entry.apply) return apply(parts);
   const GateHold hold(gate_, "Variable::read");
-  release_rows(parts);
+  forget(parts);
 }
 
 void ValuesStore::apply(std::span<const HeldPush> parts) try {
   const GateHold hold(gate_, "Strategy::run");
   ++read_;
   steps_ += static_cast<int64_t>(parts.size());
-  release_rows(parts);
+  forget(parts);
   std::vector<const StepPush*> by_replica(static_cast<std::size_t>(strategy_.num_replicas()), nullptr);
   for (const HeldPush& one : parts) {
     const auto& push = as<StepPush>(one.push);
@@ -212,17 +229,18 @@ void ValuesStore::apply(std::span<const HeldPush> parts) try {
 
 void ValuesStore::drop(const HeldPush& push) {
   const GateHold hold(gate_, "Variable::read");
-  release_rows(as<StepPush>(push.push));
+  forget(as<StepPush>(push.push));
 }
 
-void ValuesStore::release_rows(const StepPush& push) {
-  const auto promised = promised_.extract(&push);
-  for (std::size_t i = 0; promised && i < promised.mapped().size(); ++i)
-    push.rows[i].table->promised_rows -= promised.mapped()[i];
+void ValuesStore::forget(const StepPush& push) {
+  const auto held = held_.extract(&push);
+  if (!held) return;
+  const std::vector<int64_t>& promised = held.mapped().new_rows;
+  for (std::size_t i = 0; i < promised.size(); ++i) push.rows[i].table->promised_rows -= promised[i];
 }
 
-void ValuesStore::release_rows(std::span<const HeldPush> parts) {
-  for (const HeldPush& one : parts) release_rows(as<StepPush>(one.push));
+void ValuesStore::forget(std::span<const HeldPush> parts) {
+  for (const HeldPush& one : parts) forget(as<StepPush>(one.push));
 }
 
 void ValuesStore::apply_rows(const std::vector<const StepPush*>& parts, const Clip& clip) {

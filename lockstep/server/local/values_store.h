@@ -26,7 +26,7 @@ class ValuesStore final : public ServerStore {
  public:
   /// `counted` steps count already. `failed` is told the error where an entry could not be carried out; afterwards the
   /// values are of no use.
-  ValuesStore(Strategy& strategy, std::shared_ptr<StrategyGate> gate, int64_t counted,
+  ValuesStore(Strategy& strategy, std::shared_ptr<StrategyGate> gate, int64_t counted, bool in_rounds,
               std::function<void(std::exception_ptr)> failed);
 
   Payload hold(const HeldPush& push) override;
@@ -42,21 +42,28 @@ class ValuesStore final : public ServerStore {
  private:
   void apply(std::span<const HeldPush> parts);
   void apply_rows(const std::vector<const StepPush*>& parts, const Clip& clip);
-  void release_rows(std::span<const HeldPush> parts);
+  void forget(std::span<const HeldPush> parts);
+  /// A UsageError (LS-PUSH) where another part of the round is held that was pushed with other options.
+  void require_options_of_round(const HeldPush& push) const;
   void read(const Wanted& wanted, PulledTensors& answer);
   /// The push is held no longer: what its new rows may take of tables' limits is free again.
-  void release_rows(const StepPush& push);
+  void forget(const StepPush& push);
   void note_change(const Variable& variable) { changed_[&variable.state()] = read_; }
 
   Strategy& strategy_;
   const std::shared_ptr<StrategyGate> gate_;
+  const bool in_rounds_;
   const std::function<void(std::exception_ptr)> failed_;
   int64_t steps_;             // with pushes that count, those before this run included
   Position read_ = 1;         // counts changes
   Position all_changed_ = 0;  // when the program changed values last
   uint64_t writes_ = 0;       // of the gate, as of then
-  std::map<const StepPush*, std::vector<int64_t>> promised_ = {};  // by held push: new rows, for each of its tables
-  std::map<const VariableState*, Position> changed_ = {};          // when a step changed a variable last
+  struct Held {
+    int64_t step = 0;
+    std::vector<int64_t> new_rows = {};  // for each table of the push, as promised to its limit
+  };
+  std::map<const StepPush*, Held> held_ = {};
+  std::map<const VariableState*, Position> changed_ = {};  // when a step changed a variable last
 };
 
 }  // namespace lockstep::internal::server

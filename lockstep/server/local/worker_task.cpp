@@ -139,6 +139,21 @@ void WorkerTask::report_gradients_left(const StepUnderWay& step) {
   });
 }
 
+void WorkerTask::report_unscaled(const StepUnderWay& step, const StepPush& push) {
+  const bool has_gradients = !push.gradients.empty() || !push.rows.empty();
+  if (!shared_.in_rounds || shared_.workers == 1 || step.has_scaled || push.options.loss_scaled_by_hand ||
+      !has_gradients)
+    return;
+  StrategyAccess::findings(shared_.strategy).add("LS-LOSS-NOT-SCALED", "ctx.push", step.step.step, [&] {
+    return fmt::format(
+        "step {}: gradients were pushed of a loss that never went through scale_loss; the {} parts of a round are "
+        "added, "
+        "so that they are about {} times too large; write ctx.scale_loss(loss).backward(), or push with "
+        "{{.loss_scaled_by_hand = true}} where the loss has its share",
+        step.step.step, shared_.workers, shared_.workers);
+  });
+}
+
 std::vector<at::Tensor> WorkerTask::pull(Wanted wanted, Position& at) {
   WorkerOutput out;
   const uint32_t number = machine_.pull(0, std::make_shared<Wanted>(std::move(wanted)), out);
@@ -299,6 +314,7 @@ void WorkerTask::push(StepUnderWay& step, const StepOptions& options) {
     rows.gradients = at::cat(gradients).contiguous();
     push->rows.push_back(std::move(rows));
   }
+  report_unscaled(step, *push);
   push->changes = std::move(step.changes);
   step.changes.clear();
   step.has_pushed = true;

@@ -55,6 +55,7 @@ struct StepUnderWay {
   int64_t part = 0;             // of its round
   std::optional<double> share;  // of the batch that it has taken
   bool took_stream = false;     // of its worker's own
+  bool has_scaled = false;      // a loss, by scale_loss
   bool has_pushed = false;
   std::vector<const ModuleBinding*> modules = {};  // that it has used
   std::map<const VariableState*, at::Tensor> values = {};
@@ -105,6 +106,8 @@ class WorkerTask {
   void run_step(const StepBegins& begins);
   /// Adds a finding where a step that did not push has gradients.
   void report_gradients_left(const StepUnderWay& step);
+  /// Adds a finding where a part of a round pushes gradients of a loss that never had the part's share.
+  void report_unscaled(const StepUnderWay& step, const StepPush& push);
   std::vector<at::Tensor> pull(Wanted wanted, Position& at);
   void refresh(WorkerModule& module, const StepUnderWay& step);
 
