@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "lockstep/checkpoint/formats/pickle_machine.h"
+#include "lockstep/checkpoint/formats/pickle_values.h"
 #include "lockstep/checkpoint/formats/strict_json.h"
 
 namespace lockstep::internal::inline checkpoint {

@@ -1,5 +1,4 @@
-// The machine that reads a pickle: it follows the opcodes and keeps every value, and runs nothing that the pickle
-// names.
+// Reads the values of a pickle: follows its opcodes and keeps every value, and runs nothing that the pickle names.
 #pragma once
 
 #include <cstddef>
@@ -7,14 +6,13 @@
 #include <deque>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "lockstep/checkpoint/formats/pickle.h"
 
 namespace lockstep::internal::inline checkpoint {
 
-/// What the machine of a pickle has on its stack. Values refer to each other by index, so a cycle is no harm.
+/// One value. Values refer to each other by index, so a cycle is no harm.
 struct PickleValue {
   enum class Kind : uint8_t {
     kNothing,
@@ -53,7 +51,7 @@ PickleValues values_in_pickle(std::string_view bytes, const std::string& what);
 /// How Python calls a value's type.
 std::string type_text(const PickleValue& value);
 
-/// Throws that DataError: "<what> <problem>, at byte <at> of its pickle".
+/// Throws the DataError (LS-CHECKPOINT-DAMAGED) of what is no pickle: "<what> <problem>, at byte <at> of its pickle".
 [[noreturn]] void throw_bad_pickle(const std::string& what, const std::string& problem, std::size_t at);
 
 }  // namespace lockstep::internal::checkpoint
