@@ -1,7 +1,15 @@
 #include "lockstep/server/coordinator.h"
 
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include <iterator>
+#include <utility>
+
 #include "lockstep/core/error.h"
 #include "lockstep/server/local/chief_task.h"
+#include "lockstep/server/local/evaluation.h"
 #include "lockstep/server/local/local_run.h"
 
 namespace lockstep {
@@ -28,6 +36,83 @@ std::shared_ptr<ScheduledStep> schedule_call(LocalRun& run, uint32_t kind, StepC
   request.arguments = std::make_shared<StepCall>(std::move(call));
   request.argument_bytes = bytes;
   return run.chief().schedule(std::move(request), after);
+}
+
+at::Tensor tensor_of(double number) { return at::scalar_tensor(number, at::kDouble); }
+
+namespace {
+
+/// Adds up tensors by their weights.
+class WeightedSum {
+ public:
+  void add(const at::Tensor& value, double weight) {
+    if (!sum_.defined()) {
+      type_ = value.scalar_type();
+      sum_ = at::zeros(value.sizes(), at::kDouble);
+    } else if (value.sizes() != sum_.sizes()) {
+      throw UsageError("LS-EVALUATE",
+                       fmt::format("an evaluation's function returned tensors of {} and of {} elements, in {} and {} "
+                                   "dimensions",
+                                   sum_.numel(), value.numel(), sum_.dim(), value.dim()),
+                       "return the mean over the part, of the same shape for all parts");
+    }
+    sum_ += value.to(at::kDouble) * weight;
+    weights_ += weight;
+  }
+  at::Tensor mean() const {
+    const at::Tensor mean = sum_ / weights_;
+    return at::isFloatingType(type_) ? mean.to(type_) : mean;
+  }
+  bool is_empty() const { return !sum_.defined(); }
+
+ private:
+  at::ScalarType type_ = at::kDouble;
+  at::Tensor sum_;
+  double weights_ = 0;
+};
+
+}  // namespace
+
+at::Tensor mean_over(LocalRun& run, const DistributedDataset& data, bool returns,
+                     const std::function<at::Tensor(WorkerContext&, const Batch&)>& fn) {
+  const lockstep::data::Cursor place = data.cursor();
+  const auto go_back = [&] {
+    data.used();  // no run of a step tells that
+    data.seek(place);
+  };
+  // An epoch of which no sample is behind the place.
+  auto at = data.epoch(place.position == 0 ? place.epoch : place.epoch + 1).begin();
+  bool is_begun = false;
+  const auto next = [&]() -> const PerReplica<Batch>* {
+    if (std::exchange(is_begun, true)) ++at;
+    return at == std::default_sentinel ? nullptr : &*at;
+  };
+  const auto call = [&fn](WorkerContext& context, const Batch& part) -> Payload {
+    if (part.samples() == 0) return nullptr;
+    const at::Tensor result = fn(context, part);
+    return result.defined() ? kept_result(result) : nullptr;
+  };
+  WeightedSum sum;
+  const at::NoGradGuard no_grad;
+  try {
+    evaluate_on_workers(run, next, call, [&](const PerReplica<Batch>& batch, const std::vector<Payload>& results) {
+      std::size_t r = 0;
+      for (const Batch& part : batch) {
+        const Payload& result = results[r++];
+        if (result) sum.add(as<at::Tensor>(result), static_cast<double>(part.samples()));
+      }
+    });
+  } catch (...) {
+    go_back();
+    throw;
+  }
+  go_back();
+  if (!returns) return {};
+  if (sum.is_empty()) {
+    throw DataError("LS-NO-SAMPLES", "Coordinator::evaluate was given a data set without samples",
+                    "give it samples, or a function that returns nothing");
+  }
+  return sum.mean();
 }
 
 }  // namespace internal::server

@@ -41,6 +41,7 @@ class Step {
 namespace internal::inline server {
 
 class LocalRun;
+class TrainedSteps;
 
 /// What a step is given for an argument of schedule().
 template <class T>
@@ -81,6 +82,13 @@ Payload kept_result(const T& result) {
 
 std::shared_ptr<ScheduledStep> schedule_call(LocalRun& run, uint32_t kind, StepCall call, uint64_t bytes,
                                              const std::vector<std::shared_ptr<ScheduledStep>>& after);
+
+/// The mean of what `fn` gives for the parts of the data set, each by its samples; undefined where it `returns`
+/// nothing.
+at::Tensor mean_over(LocalRun& run, const DistributedDataset& data, bool returns,
+                     const std::function<at::Tensor(WorkerContext&, const Batch&)>& fn);
+/// A tensor without dimensions, of float64.
+at::Tensor tensor_of(double number);
 
 /// std::string for a literal.
 template <class T>
@@ -147,6 +155,48 @@ class Coordinator {
     return RemoteValue<Result>(internal::schedule_call(run_, step.kind(), std::move(call), bytes, after));
   }
 
+  /// Calls `fn(WorkerContext&, const Batch&)` for each part of an epoch of `data` that has samples, on all workers,
+  /// with gradients off and modules in evaluation mode, and gives the mean of what it returns: each value counts by the
+  /// samples of its part, added up in float64 in the order of the parts. So `fn` returns a mean over its part's
+  /// samples, as a number, for which this gives a double, or a tensor of one shape for all parts; or nothing.
+  ///
+  /// It begins when what was scheduled before counts, and throws that's first error. It sees one state of the servers:
+  /// schedule() and changes by other threads wait meanwhile. It takes no numbers of steps, and the place in `data` is
+  /// afterwards what it was; do not give it a data set from which scheduled steps take batches. Results have the same
+  /// bits on any number of workers where the parts are the same: with `.staleness = 0` a batch has a part for each
+  /// worker, otherwise it is one. What `fn` assigns, by metrics too, counts with the evaluation or not at all.
+  ///
+  /// Where `fn` throws, this throws a ReplicaError that is nested on its exception, and when no call of `fn` is under
+  /// way any more. A DataError (LS-NO-SAMPLES) for data without samples, where `fn` returns something.
+  template <class Fn>
+  requires std::is_invocable_v<Fn&, WorkerContext&, const Batch&>
+  auto evaluate(const DistributedDataset& data, Fn&& fn) {
+    using Result = std::decay_t<std::invoke_result_t<Fn&, WorkerContext&, const Batch&>>;
+    static_assert(std::is_void_v<Result> || std::is_arithmetic_v<Result> || std::is_same_v<Result, at::Tensor>,
+                  "lockstep: the function of Coordinator::evaluate returns nothing, a number or a tensor");
+    constexpr bool kReturns = !std::is_void_v<Result>;
+    const at::Tensor mean = internal::mean_over(run_, data, kReturns, [&fn](WorkerContext& context, const Batch& part) {
+      if constexpr (std::is_void_v<Result>) {
+        fn(context, part);
+        return at::Tensor();
+      } else if constexpr (std::is_arithmetic_v<Result>) {
+        return internal::tensor_of(static_cast<double>(fn(context, part)));
+      } else {
+        return at::Tensor(fn(context, part));
+      }
+    });
+    if constexpr (std::is_arithmetic_v<Result>) {
+      return mean.template item<double>();
+    } else if constexpr (kReturns) {
+      return mean;
+    }
+  }
+  /// The same with a step of ParameterServerStrategy::step, whose function takes a batch beside its context.
+  template <class Fn>
+  auto evaluate(const DistributedDataset& data, const Step<Fn>& step) {
+    return evaluate(data, *step.function());
+  }
+
   /// Waits until all steps that were scheduled before have been decided. In step, a last round that is not full then
   /// counts as it is: what is missing are parts of weight 0.
   void join();
@@ -166,6 +216,7 @@ class Coordinator {
 
  private:
   friend class ParameterServerStrategy;
+  friend class internal::TrainedSteps;
   explicit Coordinator(internal::LocalRun& run) : run_(run) {}
 
   internal::LocalRun& run_;

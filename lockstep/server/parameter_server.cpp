@@ -16,6 +16,7 @@
 #include "lockstep/server/local/local_run.h"
 #include "lockstep/server/local/table_state.h"
 #include "lockstep/server/shard_placement.h"
+#include "lockstep/server/trained_steps.h"
 #include "lockstep/strategy/setup.h"
 #include "lockstep/strategy/strategy_access.h"
 #include "lockstep/variable/variable_state.h"
@@ -134,6 +135,10 @@ uint32_t ParameterServerStrategy::name_step(const std::string& name) {
   if (is_new) return found->second;
   throw UsageError("LS-NAME-TAKEN", fmt::format("a second step named '{}' was made", name),
                    "give each step a name of its own");
+}
+
+std::unique_ptr<internal::StepRunner> ParameterServerStrategy::make_step_runner(const internal::TrainerSetup& setup) {
+  return internal::TrainedSteps::make(*this, setup);
 }
 
 int ParameterServerStrategy::coordinate_with(internal::FunctionRef<void(Coordinator&)> fn) {

@@ -17,6 +17,7 @@
 #include "lockstep/server/shard_placement.h"
 #include "lockstep/server/worker_streams.h"
 #include "lockstep/strategy/strategy.h"
+#include "lockstep/train/step_runner.h"
 
 namespace lockstep {
 
@@ -47,7 +48,7 @@ struct ParameterServerOptions {
 /// gather, broadcast) are UsageErrors (LS-SCHEDULE).
 ///
 /// A scheduled step counts once: all that it pushes is applied, or nothing is. docs/parameter-servers.md has the whole.
-class ParameterServerStrategy final : public Strategy {
+class ParameterServerStrategy final : public Strategy, public internal::StepRunnerSource {
  public:
   explicit ParameterServerStrategy(ParameterServerOptions options = {});
   ~ParameterServerStrategy() override;
@@ -102,6 +103,7 @@ class ParameterServerStrategy final : public Strategy {
   uint32_t name_step(const std::string& name);
   RowsOptimizer make_rows_optimizer(const Embedding& table, const internal::RuleOptions& options);
   int coordinate_with(internal::FunctionRef<void(Coordinator&)> fn);
+  std::unique_ptr<internal::StepRunner> make_step_runner(const internal::TrainerSetup& setup) override;
 
   const ParameterServerOptions options_;
   const std::shared_ptr<internal::StrategyGate> gate_;

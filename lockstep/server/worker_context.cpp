@@ -19,7 +19,13 @@ void WorkerContext::check_is_current(const char* call) const {
 
 int64_t WorkerContext::worker_index() const { return task_.index(); }
 int64_t WorkerContext::num_workers() const { return task_.shared().workers; }
-int64_t WorkerContext::step() const { return step_.step.step; }
+int64_t WorkerContext::step() const { return step_.evaluation ? step_.evaluation->step : step_.step.step; }
+
+void WorkerContext::check_is_no_evaluation(const char* call, const char* remedy) const {
+  check_is_current(call);
+  if (!step_.evaluation) return;
+  throw UsageError("LS-EVALUATE", fmt::format("{} was called in an evaluation", call), remedy);
+}
 
 at::Tensor WorkerContext::scale_loss(const at::Tensor& mean_loss) const {
   check_is_current("scale_loss");
@@ -39,7 +45,7 @@ at::Tensor WorkerContext::scale_loss(const at::Tensor& mean_loss) const {
 }
 
 void WorkerContext::push(const StepOptions& options) {
-  check_is_current("push");
+  check_is_no_evaluation("push", "leave it out: an evaluation has no gradients, and changes travel by themselves");
   if (step_.has_pushed) {
     throw UsageError("LS-PUSH", fmt::format("step {} has pushed twice", step()),
                      "push once, at the end of the step: gradients of several backwards add up until then");
@@ -53,7 +59,7 @@ at::Generator WorkerContext::random() const {
 }
 
 Batch WorkerContext::batch_of(const DistributedDataset& data) const {
-  check_is_current("DistributedDataset::next");
+  check_is_no_evaluation("DistributedDataset::next", "use the batch that the function is given");
   const internal::WorkersShared& shared = task_.shared();
   const int64_t index = shared.in_rounds ? step() / shared.workers : step();
   Batch batch = shared.batches.batch(data, index, step_.part);
@@ -62,8 +68,8 @@ Batch WorkerContext::batch_of(const DistributedDataset& data) const {
   return batch;
 }
 
-void WorkerContext::took_own_stream() const {
-  check_is_current("WorkerStreams::next");
+void WorkerContext::take_own_stream() const {
+  check_is_no_evaluation("WorkerStreams::next", "use the batch that the function is given");
   step_.took_stream = true;
 }
 

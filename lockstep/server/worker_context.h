@@ -28,7 +28,7 @@ class WorkerContext final : public internal::WorkerValues {
   /// This worker, from 0.
   int64_t worker_index() const;
   int64_t num_workers() const;
-  /// The step's number: how many steps were scheduled before it.
+  /// The step's number: how many steps were scheduled before it. In Coordinator::evaluate, how many steps count.
   int64_t step() const;
   /// The mean loss of this part, weighed by the part's share of the round's samples where workers go in step
   /// (`.staleness = 0`); otherwise the loss as it is. In step it needs a batch that this step has taken from a data set
@@ -44,7 +44,7 @@ class WorkerContext final : public internal::WorkerValues {
 
   /// For the library's own use.
   Batch batch_of(const DistributedDataset& data) const;
-  void took_own_stream() const;
+  void take_own_stream() const;
   /// [ids, dim], of the table's dtype.
   at::Tensor rows_of(const std::shared_ptr<internal::TableState>& table, const at::Tensor& ids);
   internal::WorkerTask& task() const { return task_; }
@@ -53,6 +53,7 @@ class WorkerContext final : public internal::WorkerValues {
   friend class internal::WorkerTask;
   WorkerContext(internal::WorkerTask& task, internal::StepUnderWay& step) : task_(task), step_(step) {}
   void check_is_current(const char* call) const;
+  void check_is_no_evaluation(const char* call, const char* remedy) const;
   void* module_of(const std::shared_ptr<internal::ModuleBinding>& binding,
                   internal::FunctionRef<MadeModule()> make) override;
   at::Tensor value_of(const Variable& variable) override;

@@ -15,13 +15,13 @@ Batch WorkerStreams::next(WorkerContext& context) const {
                   .num_local_replicas = 1,
                   .first_replica = context.worker_index()});
   };
+  context.take_own_stream();
   Batch batch;
   if (!context.task().reader_of(number_, make).next(batch)) {
     throw EndOfStream("LS-END-OF-STREAM", fmt::format("the stream of worker {} has ended", context.worker_index()),
                       "let the step end by this error: the worker then gets no more of these steps");
   }
   batch.global_size = batch.size() - batch.padding;
-  context.took_own_stream();
   return batch;
 }
 

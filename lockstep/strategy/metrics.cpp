@@ -20,6 +20,24 @@
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/variable/variable_state.h"
 
+namespace lockstep {
+
+void internal::MetricContext::check_is_current(const char* call) const {
+  if (replica_ != nullptr) ContextAccess::check_is_current(*replica_, call);
+}
+
+int64_t internal::MetricContext::replica() const { return replica_ != nullptr ? replica_->replica_id().value() : -1; }
+
+void internal::MetricContext::add(const Variable& variable, const at::Tensor& value) const {
+  if (replica_ != nullptr) {
+    variable.assign_add(*replica_, value);
+  } else {
+    variable.assign_add(*worker_, value);
+  }
+}
+
+}  // namespace lockstep
+
 namespace lockstep::metrics {
 
 namespace {
@@ -46,10 +64,10 @@ const Variable& state_of(const std::optional<Variable>& state, const char* kind)
                    "assign one that was made with a strategy first");
 }
 
-/// The arguments of an update by this replica, whose step runs.
-internal::MetricArguments arguments(const char* kind, const std::string& name, const ReplicaContext& ctx) {
-  internal::ContextAccess::check_is_current(ctx, kind);
-  return {kind, name, ctx.replica_id().value()};
+/// The arguments of an update by this replica or worker, whose step runs.
+internal::MetricArguments arguments(const char* kind, const std::string& name, const internal::MetricContext& ctx) {
+  ctx.check_is_current(kind);
+  return {kind, name, ctx.replica()};
 }
 
 }  // namespace
@@ -60,11 +78,11 @@ Metric::Metric(Strategy& strategy, const char* kind, std::string name, const std
 const Variable& Metric::sums() const { return state_of(sums_, kind_); }
 const std::string& Metric::name() const { return sums().name(); }
 
-void Metric::add(const ReplicaContext& ctx, const at::Tensor& values, const Weights& weights) const {
+void Metric::add(const internal::MetricContext& ctx, const at::Tensor& values, const Weights& weights) const {
   const at::NoGradGuard no_grad;
   const at::Tensor both = arguments(kind_, name(), ctx).weighted_sums(values, weights);
   if (!weights.each().defined() && weights.all() == 0) return;
-  sums().assign_add(ctx, both);
+  ctx.add(sums(), both);
 }
 
 double Metric::mean() const {
@@ -88,7 +106,7 @@ Mean::Mean() : Metric("metrics::Mean") {}
 Mean::Mean(Strategy& strategy, std::string name, const std::source_location& place)
     : Metric(strategy, "metrics::Mean", std::move(name), place) {}
 
-void Mean::update(const ReplicaContext& ctx, const at::Tensor& values, const Weights& weights) const {
+void Mean::update(const internal::MetricContext& ctx, const at::Tensor& values, const Weights& weights) const {
   add(ctx, values, weights);
 }
 
@@ -96,7 +114,7 @@ Accuracy::Accuracy() : Metric("metrics::Accuracy") {}
 Accuracy::Accuracy(Strategy& strategy, std::string name, const std::source_location& place)
     : Metric(strategy, "metrics::Accuracy", std::move(name), place) {}
 
-void Accuracy::update(const ReplicaContext& ctx, const at::Tensor& predictions, const at::Tensor& targets,
+void Accuracy::update(const internal::MetricContext& ctx, const at::Tensor& predictions, const at::Tensor& targets,
                       const Weights& weights) const {
   const at::NoGradGuard no_grad;
   const auto update = arguments(kind(), name(), ctx);
@@ -113,7 +131,7 @@ TopKAccuracy::TopKAccuracy(Strategy& strategy, std::string name, int64_t k, cons
   }
 }
 
-void TopKAccuracy::update(const ReplicaContext& ctx, const at::Tensor& logits, const at::Tensor& targets,
+void TopKAccuracy::update(const internal::MetricContext& ctx, const at::Tensor& logits, const at::Tensor& targets,
                           const Weights& weights) const {
   const at::NoGradGuard no_grad;
   const auto update = arguments(kind(), name(), ctx);
@@ -125,8 +143,8 @@ MeanSquaredError::MeanSquaredError() : Metric("metrics::MeanSquaredError") {}
 MeanSquaredError::MeanSquaredError(Strategy& strategy, std::string name, const std::source_location& place)
     : Metric(strategy, "metrics::MeanSquaredError", std::move(name), place) {}
 
-void MeanSquaredError::update(const ReplicaContext& ctx, const at::Tensor& predictions, const at::Tensor& targets,
-                              const Weights& weights) const {
+void MeanSquaredError::update(const internal::MetricContext& ctx, const at::Tensor& predictions,
+                              const at::Tensor& targets, const Weights& weights) const {
   const at::NoGradGuard no_grad;
   add(ctx, arguments(kind(), name(), ctx).differences(predictions, targets).square(), weights);
 }
@@ -135,7 +153,7 @@ Perplexity::Perplexity() : Metric("metrics::Perplexity") {}
 Perplexity::Perplexity(Strategy& strategy, std::string name, const std::source_location& place)
     : Metric(strategy, "metrics::Perplexity", std::move(name), place) {}
 
-void Perplexity::update(const ReplicaContext& ctx, const at::Tensor& logits, const at::Tensor& targets,
+void Perplexity::update(const internal::MetricContext& ctx, const at::Tensor& logits, const at::Tensor& targets,
                         const Weights& weights) const {
   const at::NoGradGuard no_grad;
   const auto update = arguments(kind(), name(), ctx);
@@ -143,7 +161,7 @@ void Perplexity::update(const ReplicaContext& ctx, const at::Tensor& logits, con
   add(ctx, update.negative_log_likelihoods(logits, wanted), update.counted(wanted, weights));
 }
 
-void Perplexity::update(const ReplicaContext& ctx, const at::Tensor& nll, double weight) const {
+void Perplexity::update(const internal::MetricContext& ctx, const at::Tensor& nll, double weight) const {
   add(ctx, nll, weight);
 }
 
@@ -162,13 +180,13 @@ Throughput::Throughput(Strategy& strategy, std::string name, const std::source_l
 const Variable& Throughput::samples() const { return state_of(samples_, "metrics::Throughput"); }
 const std::string& Throughput::name() const { return samples().name(); }
 
-void Throughput::update(const ReplicaContext& ctx, Count samples) const {
+void Throughput::update(const internal::MetricContext& ctx, Count samples) const {
   const auto update = arguments("metrics::Throughput", name(), ctx);
   const double value = samples.value();
   if (!(value >= 0 && value <= 0x1p53 && std::floor(value) == value)) {
     update.refuse("LS-COUNT", fmt::format("{} samples", value), "give a whole number from 0");
   }
-  this->samples().assign_add(ctx, at::full({}, static_cast<int64_t>(value), at::kLong));
+  ctx.add(this->samples(), at::full({}, static_cast<int64_t>(value), at::kLong));
   clock_->latest.store(std::chrono::steady_clock::now(), std::memory_order_relaxed);
 }
 

@@ -4,6 +4,7 @@
 
 #include <ATen/core/TensorBody.h>
 
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -14,10 +15,35 @@
 
 #include "lockstep/replica/replica_context.h"
 #include "lockstep/variable/variable.h"
+#include "lockstep/variable/worker_values.h"
 
 namespace lockstep {
 
 class Strategy;
+
+namespace internal::inline strategy {
+
+/// The context that a metric's update is given: that of a replica in Strategy::run or evaluate, or, in a scheduled step
+/// of parameter servers, that of the worker (WorkerContext). Used for the length of the call.
+class MetricContext {
+ public:
+  MetricContext(const ReplicaContext& replica) : replica_(&replica) {}  // NOLINT(google-explicit-constructor)
+  template <std::derived_from<WorkerValues> Worker>
+  MetricContext(Worker& worker) : worker_(&worker) {}  // NOLINT(google-explicit-constructor)
+
+  /// Throws a UsageError that names `call` where the replica's step does not run. A worker's context checks that when
+  /// it is used.
+  void check_is_current(const char* call) const;
+  /// The replica's number; -1 of a worker, which the error of its step names.
+  int64_t replica() const;
+  void add(const Variable& variable, const at::Tensor& value) const;
+
+ private:
+  const ReplicaContext* replica_ = nullptr;
+  WorkerValues* worker_ = nullptr;
+};
+
+}  // namespace internal::strategy
 
 namespace metrics {
 
@@ -50,7 +76,8 @@ class Weights {
 /// Each metric has an update(ctx, ...). It is called inside a step of run() or evaluate(), on its replica's thread, any
 /// number of times; a replica may also not call it at all. It does not meet and keeps no graph. A wrong argument is a
 /// UsageError that names the metric and the replica, and nothing is added. The other members are called outside of
-/// steps.
+/// steps. In a scheduled step (WorkerContext) it is called before ctx.push(): what it adds travels with the push, and
+/// counts with the step or not at all; in Coordinator::evaluate it counts with the evaluation.
 ///
 /// The state is one on-read variable with the metric's name: float64 [2], the sum of weighted values and the sum of
 /// weights. With V replicas, the result has the same bits on any lanes. Counts are exact (up to 2^53). Where values are
@@ -70,7 +97,7 @@ class Metric {
   Metric(Strategy& strategy, const char* kind, std::string name, const std::source_location& place);
   const char* kind() const { return kind_; }
   /// `values` of any shape and real dtype.
-  void add(const ReplicaContext& ctx, const at::Tensor& values, const Weights& weights) const;
+  void add(const internal::MetricContext& ctx, const at::Tensor& values, const Weights& weights) const;
   /// NaN where the sum of weights is 0.
   double mean() const;
 
@@ -89,7 +116,7 @@ class Mean : public Metric {
                 const std::source_location& place = std::source_location::current());
   /// `values` of any shape and real dtype. Give either the loss of each sample, or the mean over the part (before
   /// scale_loss) with the part's size as its weight.
-  void update(const ReplicaContext& ctx, const at::Tensor& values, const Weights& weights = {}) const;
+  void update(const internal::MetricContext& ctx, const at::Tensor& values, const Weights& weights = {}) const;
   /// NaN where nothing counted, as LibTorch's mean of nothing is.
   double result() const { return mean(); }
 };
@@ -105,7 +132,7 @@ class Accuracy : public Metric {
   /// dimension 1 (targets [8] and logits [8, 10], targets [8, 5] and logits [8, 10, 5]); the largest, or the first of
   /// the largest, is the prediction. Or predictions, of the targets' shape and an integer or bool dtype.
   /// `weights`, if any, are for the targets.
-  void update(const ReplicaContext& ctx, const at::Tensor& predictions, const at::Tensor& targets,
+  void update(const internal::MetricContext& ctx, const at::Tensor& predictions, const at::Tensor& targets,
               const Weights& weights = {}) const;
   /// Between 0 and 1; NaN where nothing counted.
   double result() const { return mean(); }
@@ -118,7 +145,7 @@ class TopKAccuracy : public Metric {
   TopKAccuracy(Strategy& strategy, std::string name, int64_t k,
                const std::source_location& place = std::source_location::current());
   /// Arguments as Accuracy's, with logits of at least k classes. NaN counts as the largest logit, and is never right.
-  void update(const ReplicaContext& ctx, const at::Tensor& logits, const at::Tensor& targets,
+  void update(const internal::MetricContext& ctx, const at::Tensor& logits, const at::Tensor& targets,
               const Weights& weights = {}) const;
   /// Between 0 and 1; NaN where nothing counted.
   double result() const { return mean(); }
@@ -134,7 +161,7 @@ class MeanSquaredError : public Metric {
   explicit MeanSquaredError(Strategy& strategy, std::string name = "mean_squared_error",
                             const std::source_location& place = std::source_location::current());
   /// Both tensors have one shape, as nothing is broadcast, and any real dtypes.
-  void update(const ReplicaContext& ctx, const at::Tensor& predictions, const at::Tensor& targets,
+  void update(const internal::MetricContext& ctx, const at::Tensor& predictions, const at::Tensor& targets,
               const Weights& weights = {}) const;
   /// NaN where nothing counted.
   double result() const { return mean(); }
@@ -148,11 +175,11 @@ class Perplexity : public Metric {
   explicit Perplexity(Strategy& strategy, std::string name = "perplexity",
                       const std::source_location& place = std::source_location::current());
   /// Logits and targets as Accuracy's.
-  void update(const ReplicaContext& ctx, const at::Tensor& logits, const at::Tensor& targets,
+  void update(const internal::MetricContext& ctx, const at::Tensor& logits, const at::Tensor& targets,
               const Weights& weights = {}) const;
   /// From a loss that is already computed: `nll` are negative log likelihoods to the base e, either each token's, or
   /// their mean with the number of tokens as `weight`.
-  void update(const ReplicaContext& ctx, const at::Tensor& nll, double weight = 1) const;
+  void update(const internal::MetricContext& ctx, const at::Tensor& nll, double weight = 1) const;
   /// NaN where nothing counted.
   double result() const;
 };
@@ -167,7 +194,7 @@ class Throughput {
                       const std::source_location& place = std::source_location::current());
   const std::string& name() const;
   /// Adds this replica's samples, tokens or whatever is counted: a whole number, not below 0. Inside a step.
-  void update(const ReplicaContext& ctx, Count samples) const;
+  void update(const internal::MetricContext& ctx, Count samples) const;
   /// count() / seconds(); NaN before the first update. After a restore of the variable call reset(): the clock did not
   /// see those samples.
   double result() const;

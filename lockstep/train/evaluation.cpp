@@ -3,7 +3,9 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
+#include <iterator>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -18,11 +20,28 @@ namespace lockstep::internal::inline train {
 namespace {
 
 /// The output of one part, as a training step would compute it.
-at::Tensor output_of(const TrainerSetup& setup, const ReplicaContext& ctx, const Batch& part,
+at::Tensor output_of(const TrainerSetup& setup, PartContext& ctx, const Batch& part,
                      std::optional<AutocastScope>& autocast) {
-  if (setup.precision == Precision::kBFloat16) autocast.emplace(ctx.device().type());
-  return setup.model->forward(ctx, part);
+  if (setup.precision == Precision::kBFloat16) autocast.emplace(ctx.device());
+  return ctx.forward(*setup.model, part);
 }
+
+/// Gives the batches of an epoch, one after another, or the first one alone.
+class Batches {
+ public:
+  Batches(const DistributedDataset& data, int64_t epoch, bool first_only)
+      : at_(data.epoch(epoch).begin()), first_only_(first_only) {}
+  const PerReplica<Batch>* next() {
+    if (is_begun_ && first_only_) return nullptr;
+    if (std::exchange(is_begun_, true)) ++at_;
+    return at_ == std::default_sentinel ? nullptr : &*at_;
+  }
+
+ private:
+  DistributedDataset::Iterator at_;
+  const bool first_only_;
+  bool is_begun_ = false;
+};
 
 /// Lives as long as an evaluation: weights that autocast has cast without a graph are of no use to the next step.
 class CastWeights {
@@ -42,10 +61,10 @@ class CastWeights {
 class OutputForm {
  public:
   /// A call of all workers: takes the form of the first replica that has rows.
-  void learn(const Strategy& strategy, const PerReplica<at::Tensor>& outputs) {
+  void learn(const Strategy& strategy, const PerReplica<PartCounts>& parts) {
     if (known_) return;
     const at::Tensor forms = strategy.gather(strategy.per_replica([&](ReplicaId r) {
-      const at::Tensor& output = outputs[r];
+      const at::Tensor& output = parts[r].output;
       if (!output.defined()) return at::empty({0, kNumbers}, at::kLong);
       at::Tensor form = at::zeros({1, kNumbers}, at::kLong);
       const auto number = internal::host_numbers_to_write<int64_t>(form);
@@ -103,7 +122,7 @@ void require_forward(const TrainerSetup& setup, const char* call) {
                    setup.model ? "give TrainerOptions a .forward" : "give the Trainer a model and a .loss");
 }
 
-Totals evaluate(Strategy& strategy, const TrainerSetup& setup, const MetricList& metrics,
+Totals evaluate(Strategy& strategy, StepRunner& runner, const TrainerSetup& setup, const MetricList& metrics,
                 const DistributedDataset& data, const Look& look) {
   require_forward(setup, "Trainer::evaluate");
   const at::NoGradGuard no_grad;
@@ -117,64 +136,82 @@ Totals evaluate(Strategy& strategy, const TrainerSetup& setup, const MetricList&
   });
   sums.assign(all.begin(), all.end());
   int64_t samples = 0;
-  for (const auto& batch : data.epoch(place.whole_epoch())) {
-    const auto parts = strategy.evaluate(batch, [&](ReplicaContext& ctx, const Batch& part) {
-      PartCounts counts = metrics.none();
-      if (part.samples() == 0) return counts;
-      std::optional<AutocastScope> autocast;
-      const at::Tensor output = output_of(setup, ctx, part, autocast);
-      if (setup.loss) {
-        counts.loss = setup.loss(output, part).detach().reshape({}).to(at::kCPU, at::kDouble) *
-                      static_cast<double>(part.samples());
-      }
-      autocast.reset();
-      metrics.count(counts, output, part);
-      return counts;
+  const auto part_of = [&](PartContext& ctx, std::span<const Batch> parts) {
+    const Batch& part = parts.front();
+    PartCounts counts = metrics.none();
+    if (part.samples() == 0) return counts;
+    std::optional<AutocastScope> autocast;
+    const at::Tensor output = output_of(setup, ctx, part, autocast);
+    if (setup.loss) {
+      counts.loss =
+          setup.loss(output, part).detach().reshape({}).to(at::kCPU, at::kDouble) * static_cast<double>(part.samples());
+    }
+    autocast.reset();
+    metrics.count(counts, output, part);
+    return counts;
+  };
+  Totals totals;
+  runner.run([&] {
+    Batches batches(data, place.whole_epoch(), look.first_batch_only);
+    runner.evaluate([&] { return batches.next(); }, part_of,
+                    [&](const PerReplica<Batch>& batch, const PerReplica<PartCounts>& parts) {
+                      std::size_t r = 0;
+                      for (const PartCounts& part : parts) MetricList::add_part(sums[r++], part);
+                      samples += batch.begin()->global_size;
+                    });
+    place.go_back();
+    runner.bring_together([&] {
+      totals =
+          metrics.bring_together(strategy, {PerReplica<PartCounts>(std::move(sums), all.first_replica())}, {1}).front();
     });
-    std::size_t r = 0;
-    for (const PartCounts& part : parts) MetricList::add_part(sums[r++], part);
-    samples += batch.begin()->global_size;
-    if (look.first_batch_only) break;
-  }
-  place.go_back();
-  Totals totals =
-      metrics.bring_together(strategy, {PerReplica<PartCounts>(std::move(sums), all.first_replica())}, {1}).front();
+  });
   totals.samples = samples;
   return totals;
 }
 
-at::Tensor predict(Strategy& strategy, const TrainerSetup& setup, const DistributedDataset& data, const Look& look) {
+at::Tensor predict(Strategy& strategy, StepRunner& runner, const TrainerSetup& setup, const DistributedDataset& data,
+                   const Look& look) {
   require_forward(setup, "Trainer::predict");
   const at::NoGradGuard no_grad;
   const CastWeights cast_weights(setup);
   const PlaceOfData place(data, look.is_in_fit);
+  const auto part_of = [&](PartContext& ctx, std::span<const Batch> parts) -> PartCounts {
+    const Batch& part = parts.front();
+    if (part.samples() == 0) return {};
+    std::optional<AutocastScope> autocast;
+    const at::Tensor output = output_of(setup, ctx, part, autocast);
+    if (output.dim() == 0 || output.size(0) != part.size()) {
+      throw UsageError("LS-OUTPUT-ROWS",
+                       fmt::format("replica {}: an output of {} elements in {} dimensions was computed for {} "
+                                   "samples, and predict() needs a row for each",
+                                   ctx.replica(), output.numel(), output.dim(), part.size()),
+                       "let the model, or .forward, give a tensor of which dimension 0 is the samples");
+    }
+    return {.output = output.detach().narrow(0, 0, part.samples())};
+  };
   OutputForm form;
   std::vector<at::Tensor> outputs;
   std::vector<at::Tensor> ids;
-  for (const auto& batch : data.epoch(place.whole_epoch())) {
-    const auto parts = strategy.evaluate(batch, [&](ReplicaContext& ctx, const Batch& part) {
-      if (part.samples() == 0) return at::Tensor();
-      std::optional<AutocastScope> autocast;
-      const at::Tensor output = output_of(setup, ctx, part, autocast);
-      if (output.dim() == 0 || output.size(0) != part.size()) {
-        throw UsageError("LS-OUTPUT-ROWS",
-                         fmt::format("replica {}: an output of {} elements in {} dimensions was computed for {} "
-                                     "samples, and predict() needs a row for each",
-                                     ctx.replica_id().value(), output.numel(), output.dim(), part.size()),
-                         "let the model, or .forward, give a tensor of which dimension 0 is the samples");
-      }
-      return output.detach().narrow(0, 0, part.samples());
-    });
+  const auto take = [&](const PerReplica<Batch>& batch, const PerReplica<PartCounts>& parts) {
     form.learn(strategy, parts);
-    if (!form.is_known()) continue;  // no replica of any worker had a sample
-    outputs.push_back(strategy.gather(strategy.per_replica(
-        [&](ReplicaId r) { return parts[r].defined() ? parts[r] : form.empty(batch[r].input.device()); })));
+    if (!form.is_known()) return;  // no replica of any worker had a sample
+    outputs.push_back(strategy.gather(strategy.per_replica([&](ReplicaId r) {
+      const at::Tensor& output = parts[r].output;
+      return output.defined() ? output : form.empty(batch[r].input.device());
+    })));
     ids.push_back(strategy.gather(strategy.per_replica([&](ReplicaId r) {
       const Batch& part = batch[r];
       return part.samples() == 0 ? at::empty({0}, at::kLong) : part.ids.narrow(0, 0, part.samples()).to(at::kCPU);
     })));
-  }
-  place.go_back();
+  };
+  runner.run([&] {
+    Batches batches(data, place.whole_epoch(), false);
+    runner.evaluate([&] { return batches.next(); }, part_of,
+                    [&](const PerReplica<Batch>& batch, const PerReplica<PartCounts>& parts) {
+                      runner.bring_together([&] { take(batch, parts); });
+                    });
+    place.go_back();
+  });
   if (outputs.empty()) return {};
   const at::Tensor order = std::get<1>(at::cat(ids).sort(/*stable=*/true, /*dim=*/0, /*descending=*/false));
   const at::Tensor all = at::cat(outputs);

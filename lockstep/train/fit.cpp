@@ -62,8 +62,10 @@ History Fit::run() {
     require_equal_options();
     call(Hook::kFitBegin, {});
     begin_data();
-    check_validation();
-    while (must_end_epoch_ || !is_over()) epoch();
+    state_.runner->run([&] {
+      check_validation();
+      while (must_end_epoch_ || !is_over()) epoch();
+    });
     call(Hook::kFitEnd, place_.last_logs);
     note_place_of_data();
   } catch (...) {
@@ -99,7 +101,7 @@ void Fit::check_validation() {
   if (!options_.validation || !options_.check_validation || options_.dry_run || state_.status.is_resumed) return;
   if (is_over()) return;
   UncountedEvaluation uncounted(strategy_);
-  const Totals totals = evaluate(strategy_, state_.setup, state_.metrics, *options_.validation,
+  const Totals totals = evaluate(strategy_, *state_.runner, state_.setup, state_.metrics, *options_.validation,
                                  {.first_batch_only = true, .is_in_fit = true});
   static_cast<void>(state_.metrics.logs_of(totals, static_cast<bool>(state_.setup.loss)));
   uncounted.undo();
@@ -137,33 +139,40 @@ bool Fit::steps_of_epoch(bool goes_on) {
     ++batch;
     note_input();
   };
+  StepRunner& runner = *state_.runner;
   while (!(batch == end)) {
-    if (state_.setup.accumulate == 1) {
-      step(*batch, batch->begin()->global_size);
-    } else {
-      std::vector<PerReplica<Batch>> batches;
-      int64_t samples = 0;
-      while (!(batch == end)) {
-        batches.push_back(*batch);
-        samples += batch->begin()->global_size;
-        if (static_cast<int64_t>(batches.size()) == state_.setup.accumulate) break;
-        go_on();
-      }
-      step(batches, samples);
+    std::vector<PerReplica<Batch>> batches;
+    for (;;) {
+      batches.push_back(*batch);
+      if (static_cast<int64_t>(batches.size()) == state_.setup.accumulate) break;
+      go_on();
+      if (batch == end) break;
     }
+    runner.begin(std::move(batches), data_, train_);
+    while (runner.under_way() > 0 && must_end_steps()) end_step();
     if (is_over()) return true;  // before the next batch counts as used
-    go_on();
+    if (!(batch == end)) go_on();
   }
-  return false;
+  const bool has_steps = runner.under_way() > 0;
+  while (runner.under_way() > 0) end_step();
+  return has_steps && is_over();
 }
 
-template <class Batches>
-void Fit::step(const Batches& batches, int64_t samples) {
-  waiting_.push_back((*train_step_)(batches));
-  waiting_samples_.push_back(samples);
+bool Fit::must_end_steps() const {
+  const StepRunner& runner = *state_.runner;
+  if (!runner.has_room() || save_waits_ || options_.dry_run || is_over()) return true;
+  const int64_t handed_out = place_.step + runner.under_way();
+  if (options_.steps && handed_out >= *options_.steps) return true;
+  return options_.validation && options_.validate_every_steps > 0 && handed_out % options_.validate_every_steps == 0;
+}
+
+void Fit::end_step() {
+  DoneStep done = state_.runner->take();
+  waiting_.push_back(std::move(done.parts));
+  waiting_samples_.push_back(done.samples);
   ++place_.step;
   ++place_.epoch_step;
-  place_.samples += samples;
+  place_.samples += done.samples;
   FitStatus& status = state_.status;
   status.step = place_.step;
   status.epoch_step = place_.epoch_step;
@@ -172,12 +181,14 @@ void Fit::step(const Batches& batches, int64_t samples) {
   Logs logs;
   if (place_.step % options_.log_every == 0) logs = train_metrics_.logs_of(*bring_together());
   call(Hook::kStepEnd, logs);
-  validate_after_step();
+  if (state_.runner->under_way() == 0) validate_after_step();
 }
 
 std::optional<Totals> Fit::bring_together() {
   std::optional<Totals> last;
-  for (Totals& totals : train_metrics_.bring_together(strategy_, waiting_, waiting_samples_)) {
+  std::vector<Totals> all;
+  state_.runner->bring_together([&] { all = train_metrics_.bring_together(strategy_, waiting_, waiting_samples_); });
+  for (Totals& totals : all) {
     place_.epoch_totals.add(totals);
     last = std::move(totals);
   }
@@ -200,7 +211,7 @@ bool Fit::wants_validation(int64_t epoch) const {
 
 void Fit::validate() {
   const auto before = Clock::now();
-  const Totals totals = evaluate(strategy_, state_.setup, state_.metrics, *options_.validation,
+  const Totals totals = evaluate(strategy_, *state_.runner, state_.setup, state_.metrics, *options_.validation,
                                  {.first_batch_only = options_.dry_run, .is_in_fit = true});
   state_.status.validation_seconds += std::chrono::duration<double>(Clock::now() - before).count();
   const Logs logs = state_.metrics.logs_of(totals, static_cast<bool>(state_.setup.loss));
@@ -243,8 +254,12 @@ void Fit::call(Hook hook, const Logs& logs) {
   state_.status.seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
   if (strategy_.is_chief() && may_save) {
     mine.is_time_over = options_.time.count() > 0 && state_.status.seconds >= options_.time.count();
-    for (const auto& callback : last_->callbacks()) {
-      mine.is_save_due = dynamic_cast<LastCallback&>(*callback).is_due(trainer_) || mine.is_save_due;
+    if (!last_->callbacks().empty()) {
+      state_.runner->bring_together([&] {  // the strategy's count of steps does not move meanwhile
+        for (const auto& callback : last_->callbacks()) {
+          mine.is_save_due = dynamic_cast<LastCallback&>(*callback).is_due(trainer_) || mine.is_save_due;
+        }
+      });
     }
   }
   running_ = hooks_.get();
@@ -260,7 +275,12 @@ void Fit::call(Hook hook, const Logs& logs) {
     place_.extra.clear();
     if (stopped_by_callback_ && !has_left_epoch_) place_.stopped = state_.stopped;
   }
-  if (last_->callbacks().empty() || (hook == Hook::kStepEnd && !save_is_due_ && !is_over())) return;
+  if (last_->callbacks().empty()) return;
+  if (hook == Hook::kStepEnd) {
+    save_waits_ = save_waits_ || save_is_due_ || is_over();
+    if (!save_waits_ || state_.runner->under_way() > 0) return;
+    save_waits_ = false;
+  }
   running_ = last_.get();
   last_->call(name, call_one, state, {});
   running_ = hooks_.get();
@@ -268,12 +288,12 @@ void Fit::call(Hook hook, const Logs& logs) {
 
 void Fit::note_end_of_step() {
   if (!state_.stopped.empty()) return;
-  if (strategy_.stop_requested()) state_.stopped = "a worker was asked to stop";
+  if (state_.runner->stop_requested()) state_.stopped = "a worker was asked to stop";
   if (is_time_over_) state_.stopped = "the time of the fit is over";
 }
 
 bool Fit::is_over() const {
-  if (!state_.stopped.empty() || strategy_.stop_requested() || is_time_over_) return true;
+  if (!state_.stopped.empty() || state_.runner->stop_requested() || is_time_over_) return true;
   if (options_.dry_run && place_.step > 0) return true;
   if (options_.steps && place_.step >= *options_.steps) return true;
   return place_.epoch_step == 0 && state_.status.epochs >= 0 && place_.epoch >= state_.status.epochs;

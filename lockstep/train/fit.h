@@ -33,7 +33,10 @@ class Fit {
   /// A call of all workers: it brings together what steps have counted. Made anew for each save.
   Checkpoint checkpoint();
   /// What checkpoint() does first, for a Checkpoint that was made before.
-  void prepare_save() { bring_together(); }
+  void prepare_save() {
+    require_no_step_under_way();
+    bring_together();
+  }
 
   /// Whether it is time to save, by the chief's decision: see LastCallback::is_due().
   bool is_save_due() const { return save_is_due_; }
@@ -74,8 +77,11 @@ class Fit {
   void epoch();
   /// False where the data came to their end, true where the fit is over before.
   bool steps_of_epoch(bool goes_on);
-  template <class Batches>
-  void step(const Batches& batches, int64_t samples);
+  /// Whether steps that are under way have to end before another one is handed out.
+  bool must_end_steps() const;
+  /// The next step that counts.
+  void end_step();
+  void require_no_step_under_way() const;
   void validate_after_step();
   void validate();
   void end_epoch();
@@ -99,7 +105,7 @@ class Fit {
   std::unique_ptr<Hooks> hooks_;     // all callbacks but the next ones
   std::unique_ptr<Hooks> last_;      // those that save: they come behind all others
   Hooks* running_ = nullptr;
-  std::optional<TrainStep> train_step_;
+  PartFunction train_;
   Place place_;
   Logs epoch_logs_;
   std::vector<PerReplica<PartCounts>> waiting_;  // of steps whose numbers were not brought together yet
@@ -109,6 +115,7 @@ class Fit {
   bool has_left_epoch_ = false;
   bool is_time_over_ = false;
   bool save_is_due_ = false;
+  bool save_waits_ = false;  // for steps that are under way
   bool stopped_by_callback_ = false;
 };
 

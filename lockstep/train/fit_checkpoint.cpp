@@ -23,8 +23,15 @@ nlohmann::json json_of_logs(const Logs& logs) {
 
 }  // namespace
 
+void Fit::require_no_step_under_way() const {
+  if (state_.runner->under_way() == 0) return;
+  throw UsageError("LS-OPTION",
+                   "a checkpoint of a fit was asked for while other steps are under way, of which some count already",
+                   "save by callbacks::checkpoints(), which waits for them, or at an epoch's end");
+}
+
 Checkpoint Fit::checkpoint() {
-  bring_together();
+  prepare_save();
   Checkpoint checkpoint(strategy_);
   checkpoint.track("fit data", data_);
   checkpoint.track(

@@ -50,7 +50,7 @@ Fit::Fit(Trainer& trainer, Trainer::State& state, const DistributedDataset& data
   hooks_ = std::make_unique<Hooks>(strategy_, std::move(others), is_agreed);
   last_ = std::make_unique<Hooks>(strategy_, std::move(last), is_agreed);
   running_ = hooks_.get();
-  train_step_.emplace(strategy_, state_.setup, train_metrics_, has_stop_on_not_finite(options_));
+  train_ = train_function(state_.setup, train_metrics_, has_stop_on_not_finite(options_));
   place_.epoch = options_.initial_epoch;
   find_log_names();
 }

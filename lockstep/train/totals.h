@@ -22,6 +22,7 @@ struct PartCounts {
   at::Tensor sums = {};               // float64, of all metrics, one behind the other; undefined without metrics
   std::vector<at::Tensor> rows = {};  // of each metric; undefined where it has none
   double gradient_norm = 0;
+  at::Tensor output = {};  // of a prediction; undefined for a part without samples
 };
 
 /// The numbers of some steps, or of an evaluation, over all replicas: the same on every worker.

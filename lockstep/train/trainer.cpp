@@ -70,6 +70,7 @@ Trainer::Trainer(internal::TrainerSetup setup, Strategy& strategy) : strategy_(s
   check(setup);
   internal::MetricList metrics(std::move(setup.metrics));
   state_ = std::make_unique<State>(State{std::move(setup), std::move(metrics)});
+  state_->runner = internal::make_step_runner(strategy, state_->setup);
   if (state_->setup.precision == Precision::kBFloat16 && strategy.is_chief() && !has_bfloat16_instructions() &&
       strategy.devices().front().starts_with("cpu")) {
     internal::log(LogLevel::kWarning,
@@ -91,13 +92,13 @@ History Trainer::fit(const DistributedDataset& data, FitOptions options) {
 }
 
 Logs Trainer::evaluate(const DistributedDataset& data) {
-  const internal::Totals totals =
-      internal::evaluate(strategy_, state_->setup, state_->metrics, data, {.is_in_fit = state_->fit != nullptr});
+  const internal::Totals totals = internal::evaluate(strategy_, *state_->runner, state_->setup, state_->metrics, data,
+                                                     {.is_in_fit = state_->fit != nullptr});
   return state_->metrics.logs_of(totals, static_cast<bool>(state_->setup.loss));
 }
 
 at::Tensor Trainer::predict(const DistributedDataset& data) {
-  return internal::predict(strategy_, state_->setup, data, {.is_in_fit = state_->fit != nullptr});
+  return internal::predict(strategy_, *state_->runner, state_->setup, data, {.is_in_fit = state_->fit != nullptr});
 }
 
 std::string Trainer::summary() const {

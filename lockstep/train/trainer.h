@@ -20,6 +20,7 @@
 #include "lockstep/train/history.h"
 #include "lockstep/train/trainer_options.h"
 #include "lockstep/variable/module/summary.h"
+#include "lockstep/variable/worker_values.h"
 
 namespace lockstep {
 
@@ -32,6 +33,7 @@ struct TrainedModel {
   std::function<at::Tensor(const ReplicaContext&, const Batch&)> forward;  // empty: the program gave none
   std::vector<Variable> variables;
   std::function<std::string()> summary;
+  std::function<at::Tensor(WorkerValues&, const Batch&)> forward_on_worker = {};  // as `forward`, in a scheduled step
 };
 
 /// What a Trainer needs of its options, whatever its modules are.
@@ -48,17 +50,23 @@ struct TrainerSetup {
 
 template <class M>
 TrainedModel trained_model(const Replicated<M>& model, ForwardOf<M> forward) {
-  TrainedModel trained{{}, model.variables(), [model] { return summary(model); }};
+  TrainedModel trained{{}, model.variables(), [model] { return summary(model); }, {}};
   using Bound = typename Replicated<M>::Bound;
   constexpr bool kHasForward = requires(Bound & module, const Batch& batch) {
     { module->forward(batch.input) } -> std::convertible_to<at::Tensor>;
   };
   if (forward) {
+    trained.forward_on_worker = [model, forward](WorkerValues& ctx, const Batch& batch) {
+      return forward(model(ctx), batch);
+    };
     trained.forward = [model, forward = std::move(forward)](const ReplicaContext& ctx, const Batch& batch) {
       return forward(model(ctx), batch);
     };
   } else if constexpr (kHasForward) {
     trained.forward = [model](const ReplicaContext& ctx, const Batch& batch) -> at::Tensor {
+      return model(ctx)->forward(batch.input);
+    };
+    trained.forward_on_worker = [model](WorkerValues& ctx, const Batch& batch) -> at::Tensor {
       return model(ctx)->forward(batch.input);
     };
   }
@@ -85,7 +93,8 @@ struct FitStatus {
   double seconds = 0;            // since fit() was called
   double input_seconds = 0;      // of these, waiting for batches
   double validation_seconds = 0;
-  double gradient_norm = 0;  // of the last step: StepInfo::global_norm; 0 with a step of the program's own
+  double gradient_norm = 0;  // of the last step: StepInfo::global_norm; 0 with a step of the program's own, and over
+                             // parameter servers
   bool is_resumed = false;
   bool is_dry_run = false;
 };
@@ -98,6 +107,9 @@ struct FitStatus {
 ///         optimizer.step(ctx, {.clip_global_norm = ...});
 ///       });
 ///     }
+///
+/// Over a ParameterServerStrategy it schedules a step for each batch, and calls coordinate() by itself: see
+/// docs/trainer.md.
 ///
 /// Its members are called outside of steps, by all workers alike, on one thread. Logs are sums over all replicas and
 /// workers, in float64 and weighted by samples, so that every worker has the same numbers and decides the same. Neither

@@ -48,6 +48,7 @@ void ChiefTask::act(ChiefOutput& out) {
     if (const auto* counted = std::get_if<StepCounted>(&event)) {
       if (const auto found = open_.extract(counted->step)) {
         found.mapped()->result = counted->result;
+        found.mapped()->order = counted_++;
         found.mapped()->is_decided = true;
       }
     } else if (const auto* closed = std::get_if<StepClosed>(&event)) {
@@ -103,7 +104,8 @@ std::shared_ptr<ScheduledStep> ChiefTask::schedule(StepRequest request,
                                                    const std::vector<std::shared_ptr<ScheduledStep>>& after) {
   require_may_wait("Coordinator::schedule");
   std::unique_lock<std::mutex> lock(mutex_);
-  decided_.wait(lock, [&] { return failure_ || first_error_ || machine_.has_room(request.argument_bytes); });
+  decided_.wait(
+      lock, [&] { return failure_ || first_error_ || (!is_held_back() && machine_.has_room(request.argument_bytes)); });
   throw_first_error();
   if (ended_.contains(request.kind)) {
     throw EndOfStream("LS-END-OF-STREAM", "a step was scheduled after the streams of all workers had ended",
@@ -183,6 +185,39 @@ Payload ChiefTask::result_of(const ScheduledStep& step) {
   if (!step.error) return step.result;
   if (first_error_) std::rethrow_exception(std::exchange(first_error_, nullptr));
   std::rethrow_exception(step.error);
+}
+
+std::size_t ChiefTask::first_of(const std::deque<std::shared_ptr<ScheduledStep>>& steps) {
+  require_may_wait("Trainer::fit");
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto is_decided = [](const auto& one) { return one->is_decided; };
+  decided_.wait(lock, [&] { return failure_ || first_error_ || std::ranges::any_of(steps, is_decided); });
+  throw_first_error();
+  std::size_t first = steps.size();
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    if (!steps[i]->is_decided) continue;
+    if (steps[i]->error) std::rethrow_exception(steps[i]->error);
+    if (first == steps.size() || steps[i]->order < steps[first]->order) first = i;
+  }
+  return first;
+}
+
+void ChiefTask::hold_back() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  decided_.wait(lock, [&] { return failure_ || !is_held_back(); });
+  throw_first_error();
+  holder_ = std::this_thread::get_id();
+}
+
+void ChiefTask::go_on() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  holder_ = {};
+  decided_.notify_all();
+}
+
+void ChiefTask::wait_while_held_back() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  decided_.wait(lock, [&] { return failure_ || !is_held_back(); });
 }
 
 void ChiefTask::worker_joined(int32_t worker) {

@@ -3,12 +3,14 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "lockstep/server/local/strategy_gate.h"
@@ -27,6 +29,7 @@ struct ScheduledStep {
   bool is_decided = false;
   Payload result = {};
   std::exception_ptr error = {};  // of a step that never counts
+  int64_t order = 0;              // of a step that counts: how many of the run counted before
 };
 
 /// Carries messages to the other tasks.
@@ -63,6 +66,15 @@ class ChiefTask : public std::enable_shared_from_this<ChiefTask> {
   ChiefCut next_begin() const;
   /// Waits until it is decided. Returns its result, or throws the first error, if nobody has got it, or the step's own.
   Payload result_of(const ScheduledStep& step);
+  /// Waits until one of the steps is decided, and gives the place of the one that counted first of those that count.
+  /// Throws as result_of().
+  std::size_t first_of(const std::deque<std::shared_ptr<ScheduledStep>>& steps);
+
+  /// Until go_on(), schedule() of other threads waits. Waits itself while another thread has it so.
+  void hold_back();
+  void go_on();
+  /// Waits while another thread holds steps back.
+  void wait_while_held_back();
 
   // The tasks' messages.
 
@@ -81,6 +93,7 @@ class ChiefTask : public std::enable_shared_from_this<ChiefTask> {
   void close(const StepClosed& closed);
   void throw_first_error();
   void require_may_wait(const char* call) const;
+  bool is_held_back() const { return holder_ != std::thread::id() && holder_ != std::this_thread::get_id(); }
 
   mutable std::mutex mutex_;
   std::condition_variable decided_;
@@ -94,6 +107,8 @@ class ChiefTask : public std::enable_shared_from_this<ChiefTask> {
   std::exception_ptr first_error_;                          // which nobody has got
   std::exception_ptr failure_;                              // of the run
   std::set<uint32_t> ended_;                                // kinds of steps for which all streams have ended
+  int64_t counted_ = 0;                                     // steps of this run
+  std::thread::id holder_ = {};                             // who holds steps back
 };
 
 }  // namespace lockstep::internal::server

@@ -24,8 +24,17 @@ LocalRun::LocalRun(Strategy& strategy, std::shared_ptr<StrategyGate> gate, const
           TaskMail{
               [this](const ToWorker& one) { workers_[static_cast<std::size_t>(one.worker.worker)]->put(one.message); },
               [this](const ToServer& one) { mail_.put(one.message); }})),
+      evaluation_chief_(std::make_shared<ChiefTask>(
+          ChiefOptions{.workers = options.workers, .servers = 0}, ChiefCut{.floor = kFirstEvaluated}, gate_,
+          TaskMail{[this](const ToWorker& one) {
+                     workers_[static_cast<std::size_t>(one.worker.worker)]->put_of_evaluation(one.message);
+                   },
+                   [](const ToServer& /*none*/) {}})),
       store_(strategy, gate_, begin.counted, options.staleness == 0,
-             [this](std::exception_ptr error) { chief_->fail(std::move(error)); }),
+             [this](const std::exception_ptr& error) {
+               chief_->fail(error);
+               evaluation_chief_->fail(error);
+             }),
       read_(begin.position),
       machine_(1, 0, begin.position, begin.floor, decided_above(begin)),
       shared_{.strategy = strategy,
@@ -36,6 +45,7 @@ LocalRun::LocalRun(Strategy& strategy, std::shared_ptr<StrategyGate> gate, const
                     chief_->receive(one);
                     settle_batches();
                   },
+              .to_evaluation = [this](const ChiefMessage& one) { evaluation_chief_->receive(one); },
               .batches = batches_,
               .gate = gate_.get(),
               .workers = options.workers,
@@ -51,9 +61,13 @@ LocalRun::LocalRun(Strategy& strategy, std::shared_ptr<StrategyGate> gate, const
                                    options.workers, error.code().message()),
                        "raise the limit of threads, or ask for fewer .workers");
   }
-  for (int32_t w = 0; w < options.workers; ++w) chief_->worker_joined(w);
+  for (int32_t w = 0; w < options.workers; ++w) {
+    chief_->worker_joined(w);
+    evaluation_chief_->worker_joined(w);
+  }
   gate_->set_waits(
       [this] {
+        chief_->wait_while_held_back();
         chief_->drain();
         settle_batches();
       },
@@ -64,6 +78,7 @@ LocalRun::~LocalRun() {
   gate_->set_waits({}, {});
   stop();
   chief_->end();
+  evaluation_chief_->end();
 }
 
 void LocalRun::stop() {

@@ -27,6 +27,12 @@ class LocalRun {
   LocalRun& operator=(const LocalRun&) = delete;
 
   ChiefTask& chief() { return *chief_; }
+  /// Deals out the parts of evaluations, which are numbered apart from steps and push nothing.
+  ChiefTask& evaluation_chief() { return *evaluation_chief_; }
+  Strategy& strategy() const { return shared_.strategy; }
+  const std::shared_ptr<StrategyGate>& gate() const { return gate_; }
+  int64_t workers() const { return shared_.workers; }
+  bool in_rounds() const { return shared_.in_rounds; }
   /// Waits until the server has applied all that the chief has decided so far.
   void catch_up();
   /// All batches that decided steps have taken were used.
@@ -42,6 +48,7 @@ class LocalRun {
   const int64_t parts_;  // steps of a round; 1 without rounds
   ScheduledBatches batches_;
   std::shared_ptr<ChiefTask> chief_;
+  std::shared_ptr<ChiefTask> evaluation_chief_;
   ValuesStore store_;
   std::mutex read_mutex_;
   std::condition_variable has_read_;

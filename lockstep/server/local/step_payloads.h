@@ -5,16 +5,23 @@
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <variant>
 #include <vector>
 
+#include "lockstep/data/batch.h"
 #include "lockstep/optim/optimizer.h"
+#include "lockstep/replica/random_streams.h"
 #include "lockstep/server/local/table_state.h"
 #include "lockstep/server/protocol/messages.h"
 #include "lockstep/variable/variable.h"
 #include "lockstep/variable/worker_values.h"
+
+namespace lockstep {
+class WorkerContext;
+}
 
 namespace lockstep::internal::inline server {
 
@@ -23,6 +30,7 @@ struct WantedVariables {
   std::vector<Variable> variables = {};
   std::vector<std::optional<Position>> have = {};  // for each: PulledTensors::at of what the worker has
   int64_t part = 0;                                // of the round: whose component of on-read variables
+  bool whole = false;                              // of on-read variables what a read gives, as in an evaluation
 };
 /// For each wanted variable a copy of its value, or an undefined tensor where the worker has it already.
 struct PulledTensors {
@@ -60,6 +68,25 @@ struct StepPush {
   std::vector<Change> changes = {};  // in their order
   std::vector<RowsOfStep> rows = {};
   StepOptions options = {};
+};
+
+/// Parts of evaluations have numbers from here on, and steps those below.
+inline constexpr int64_t kFirstEvaluated = int64_t{1} << 62;
+
+/// What a worker does with a part of a batch in an evaluation; it gives a result.
+using EvaluateFunction = std::function<Payload(WorkerContext&, const Batch&)>;
+/// The arguments of a part of an evaluation.
+struct EvaluationPart {
+  EvaluateFunction call;
+  Batch batch;
+  int64_t part = 0;  // of the batch
+  int64_t step = 0;  // how many steps count
+  StreamKey stream = {};
+};
+/// Its result.
+struct EvaluatedPart {
+  Payload result = {};
+  std::vector<StepPush::Change> changes = {};  // as of a step
 };
 
 /// Of a StepReport that failed.

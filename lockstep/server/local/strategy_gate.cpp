@@ -32,7 +32,7 @@ void refuse_what_there_is_not(std::string_view call) {
       "LS-SCHEDULE",
       fmt::format("{} was called on a ParameterServerStrategy, whose workers run steps by themselves", call),
       call == "Strategy::evaluate"
-          ? "evaluate a module of your own, which model.export_module() gives"
+          ? "let the workers evaluate: coordinator.evaluate(data, fn); or evaluate what model.export_module() gives"
           : "write the step as strategy.step(name, fn), call ctx.push() in it, and schedule it: "
             "coordinator.schedule(step)");
 }

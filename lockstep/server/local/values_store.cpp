@@ -306,6 +306,10 @@ void ValuesStore::read(const Wanted& wanted, PulledTensors& answer) {
       continue;
     }
     state.require_sound();
+    if (variables.whole && !state.on_write()) {
+      answer.values.push_back(variables.variables[i].read());
+      continue;
+    }
     answer.values.push_back(state.component(state.on_write() ? 0 : variables.part).detach().clone());
   }
 }

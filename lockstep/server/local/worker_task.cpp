@@ -16,6 +16,7 @@
 #include <variant>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
 #include "lockstep/core/process/warm_up.h"
 #include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/optim/rules/option_checks.h"
@@ -46,7 +47,7 @@ class RunEnded final : public std::exception {
 }  // namespace
 
 WorkerTask::WorkerTask(WorkersShared& shared, int32_t worker)
-    : shared_(shared), worker_(worker), machine_(1, {worker, 1}, 1) {
+    : shared_(shared), worker_(worker), machine_(1, {worker, 1}, 1), evaluation_machine_(1, {worker, 1}, 1) {
   warm_up_math();
   thread_ = std::thread([this] { run(); });
 }
@@ -71,15 +72,24 @@ void WorkerTask::run() {
   }
 }
 
-void WorkerTask::take(const WorkerMessage& message) {
+void WorkerTask::put(const WorkerMessage& message) {
+  const auto* const values = std::get_if<PulledValues>(&message);
+  mail_.put({message, values != nullptr && values->step.step >= kFirstEvaluated});
+}
+
+void WorkerTask::take(const Mail& mail) {
   WorkerOutput out;
-  machine_.receive(message, out);
+  (mail.is_of_evaluation ? evaluation_machine_ : machine_).receive(mail.message, out);
   carry(out);
 }
 
 void WorkerTask::carry(WorkerOutput& out) {
   for (const ToServer& one : out.to_servers) shared_.to_server(one);
-  for (const ChiefMessage& one : out.to_chief) shared_.to_chief(one);
+  for (const ChiefMessage& one : out.to_chief) {
+    const auto* const report = std::get_if<StepReport>(&one);
+    const bool is_of_evaluation = report != nullptr && report->step.step >= kFirstEvaluated;
+    (is_of_evaluation ? shared_.to_evaluation : shared_.to_chief)(one);
+  }
   for (const WorkerEvent& event : out.events) {
     if (const auto* begins = std::get_if<StepBegins>(&event)) begins_.push_back(*begins);
     if (const auto* values = std::get_if<ValuesArrived>(&event)) answers_[values->pull] = values->values;
@@ -87,38 +97,78 @@ void WorkerTask::carry(WorkerOutput& out) {
 }
 
 void WorkerTask::run_step(const StepBegins& begins) {
+  if (begins.step.step >= kFirstEvaluated) return evaluate_part(begins);
   StepUnderWay step;
   step.step = begins.step;
   step.part = shared_.in_rounds ? begins.step.step % shared_.workers : 0;
+  const int64_t round = shared_.in_rounds ? begins.step.step / shared_.workers : begins.step.step;
+  const StreamKey key{shared_.strategy.seed(), StreamPurpose::kReplica, step.part, round};
+  std::optional<StepEnd> end = end_of(step, key, [&](WorkerContext& context, StepEnd& so) {
+    so.payload = shared_.function(begins.kind)(context, begins.arguments);
+    if (!step.has_pushed && !step.changes.empty()) push(step, {});
+    if (!step.has_pushed) report_gradients_left(step);
+  });
+  for (const ModuleBinding* used : step.modules) {  // what the step did not push
+    for (auto& [variable, tensor] : modules_.at(used).tensors) tensor.mutable_grad() = at::Tensor();
+  }
+  if (!end) return;
+  WorkerOutput out;
+  machine_.finish(*std::move(end), out);
+  carry(out);
+}
+
+void WorkerTask::evaluate_part(const StepBegins& begins) {
+  const auto& part = as<EvaluationPart>(begins.arguments);
+  StepUnderWay step;
+  step.step = begins.step;
+  step.evaluation = &part;
+  step.part = part.part;
+  const int64_t whole = part.batch.global_size;
+  step.share = whole == 0 ? 0 : static_cast<double>(part.batch.samples()) / static_cast<double>(whole);
+  std::optional<StepEnd> end = end_of(step, part.stream, [&](WorkerContext& context, StepEnd& so) {
+    const at::NoGradGuard no_grad;
+    auto evaluated = std::make_shared<EvaluatedPart>();
+    evaluated->result = part.call(context, part.batch);
+    evaluated->changes = std::move(step.changes);
+    so.payload = std::move(evaluated);
+  });
+  // train() sets a module's children too; they stand after it in this list, so each has its own mode in the end.
+  for (const auto& [module, is_training] : step.modes) {
+    try {
+      module->train(is_training);
+    } catch (const std::exception& error) {
+      log(LogLevel::kError, fmt::format("worker {}: a module's mode could not be put back after an evaluation: {}",
+                                        worker_, error.what()));
+    }
+  }
+  if (!end) return;
+  WorkerOutput out;
+  evaluation_machine_.finish(*std::move(end), out);
+  carry(out);
+}
+
+std::optional<StepEnd> WorkerTask::end_of(StepUnderWay& step, const StreamKey& key,
+                                          FunctionRef<void(WorkerContext&, StepEnd&)> fn) {
   current_ = &step;
   answers_.clear();
-  const int64_t round = shared_.in_rounds ? begins.step.step / shared_.workers : begins.step.step;
-  stream_.restart({shared_.strategy.seed(), StreamPurpose::kReplica, step.part, round});
-  StepEnd end;
-  bool has_run_ended = false;
+  stream_.restart(key);
+  std::optional<StepEnd> end(std::in_place);
   try {
     const RandomScope random(stream_);
     const CallerScope in_step(Caller::kStep);
     WorkerContext context(*this, step);
-    end.payload = shared_.function(begins.kind)(context, begins.arguments);
-    if (!step.has_pushed && !step.changes.empty()) push(step, {});
-    if (!step.has_pushed) report_gradients_left(step);
+    fn(context, *end);
   } catch (const EndOfStream&) {
-    end.outcome = StepOutcome::kStreamEnded;
+    end->outcome = step.evaluation ? StepOutcome::kFailed : StepOutcome::kStreamEnded;
+    if (step.evaluation) end->payload = std::make_shared<StepFailure>(StepFailure{std::current_exception()});
   } catch (const RunEnded&) {
-    has_run_ended = true;
+    end.reset();
   } catch (...) {
-    end.outcome = StepOutcome::kFailed;
-    end.payload = std::make_shared<StepFailure>(StepFailure{std::current_exception()});
+    end->outcome = StepOutcome::kFailed;
+    end->payload = std::make_shared<StepFailure>(StepFailure{std::current_exception()});
   }
   current_ = nullptr;
-  for (const ModuleBinding* used : step.modules) {  // what the step did not push
-    for (auto& [variable, tensor] : modules_.at(used).tensors) tensor.mutable_grad() = at::Tensor();
-  }
-  if (has_run_ended) return;
-  WorkerOutput out;
-  machine_.finish(std::move(end), out);
-  carry(out);
+  return end;
 }
 
 void WorkerTask::report_gradients_left(const StepUnderWay& step) {
@@ -154,9 +204,9 @@ void WorkerTask::report_unscaled(const StepUnderWay& step, const StepPush& push)
   });
 }
 
-std::vector<at::Tensor> WorkerTask::pull(Wanted wanted, Position& at) {
+std::vector<at::Tensor> WorkerTask::pull(const StepUnderWay& step, Wanted wanted, Position& at) {
   WorkerOutput out;
-  const uint32_t number = machine_.pull(0, std::make_shared<Wanted>(std::move(wanted)), out);
+  const uint32_t number = machine_of(step).pull(0, std::make_shared<Wanted>(std::move(wanted)), out);
   carry(out);
   while (!answers_.contains(number)) {
     const auto message = mail_.take();
@@ -186,7 +236,7 @@ void* WorkerTask::module_of(StepUnderWay& step, const std::shared_ptr<ModuleBind
                                    binding->name()),
                        "use BatchNorm, or a strategy whose replicas meet");
     }
-    WorkerModule mine{std::move(made), binding, binding->tensors_of(*module), {}, {}};
+    WorkerModule mine{std::move(made), binding, module, binding->tensors_of(*module), {}, {}};
     mine.have.resize(mine.tensors.size());
     mine.versions.resize(mine.tensors.size());
     found = modules_.emplace(binding.get(), std::move(mine)).first;
@@ -194,6 +244,13 @@ void* WorkerTask::module_of(StepUnderWay& step, const std::shared_ptr<ModuleBind
   if (std::ranges::find(step.modules, binding.get()) == step.modules.end()) {
     refresh(found->second, step);
     step.modules.push_back(binding.get());
+    if (step.evaluation) {
+      for (auto& part : found->second.module->modules()) {
+        const bool is_training = part->is_training();
+        step.modes.emplace_back(std::move(part), is_training);
+      }
+      found->second.module->eval();
+    }
   }
   return found->second.made.get();
 }
@@ -201,6 +258,7 @@ void* WorkerTask::module_of(StepUnderWay& step, const std::shared_ptr<ModuleBind
 void WorkerTask::refresh(WorkerModule& module, const StepUnderWay& step) {
   WantedVariables wanted;
   wanted.part = step.part;
+  wanted.whole = step.evaluation != nullptr;
   for (std::size_t i = 0; i < module.tensors.size(); ++i) {
     const Variable& variable = module.tensors[i].first;
     wanted.variables.push_back(variable);
@@ -209,7 +267,7 @@ void WorkerTask::refresh(WorkerModule& module, const StepUnderWay& step) {
     wanted.have.push_back(variable.state().on_write() && is_as_filled ? module.have[i] : std::nullopt);
   }
   Position at = 0;
-  const std::vector<at::Tensor> values = pull(std::move(wanted), at);
+  const std::vector<at::Tensor> values = pull(step, std::move(wanted), at);
   for (std::size_t i = 0; i < values.size(); ++i) {
     at::Tensor& mine = module.tensors[i].second;
     // What the step has read or changed before is the variable's value for all of it.
@@ -232,7 +290,7 @@ at::Tensor WorkerTask::value_of(StepUnderWay& step, const Variable& variable) {
   }
   WantedVariables wanted{{variable}, {std::nullopt}, step.part};
   Position at = 0;
-  at::Tensor value = pull(std::move(wanted), at).front();
+  at::Tensor value = pull(step, std::move(wanted), at).front();
   if (variable.trainable() && state->on_write() && value.is_floating_point()) value.set_requires_grad(true);
   step.used.push_back(variable);
   return step.values[state] = value;
@@ -262,7 +320,7 @@ at::Tensor WorkerTask::rows_of(StepUnderWay& step, const std::shared_ptr<TableSt
   if (!wanted.ids.empty()) {
     pulled.ids.push_back(wanted.ids);
     Position at = 0;
-    at::Tensor weights = pull(std::move(wanted), at).front();
+    at::Tensor weights = pull(step, std::move(wanted), at).front();
     if (at::isFloatingType(weights.scalar_type())) weights.set_requires_grad(true);
     pulled.weights.push_back(std::move(weights));
   }

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lockstep/data/stream.h"
@@ -23,6 +24,10 @@
 #include "lockstep/server/worker_context.h"
 #include "lockstep/strategy/strategy.h"
 
+namespace torch::nn {
+class Module;
+}
+
 namespace lockstep::internal::inline server {
 
 /// A step's function, whatever its arguments and its result are.
@@ -34,6 +39,7 @@ struct WorkersShared {
   std::function<StepFunction(uint32_t kind)> function;
   std::function<void(const ToServer&)> to_server;
   std::function<void(const ChiefMessage&)> to_chief;
+  std::function<void(const ChiefMessage&)> to_evaluation;  // to the chief of evaluations
   ScheduledBatches& batches;
   const StrategyGate* gate = nullptr;  // the strategy's, by which its tables are known
   int64_t workers = 1;
@@ -52,16 +58,18 @@ struct PulledRows {
 /// What belongs to the step whose function runs.
 struct StepUnderWay {
   StepAttempt step = {};
-  int64_t part = 0;             // of its round
-  std::optional<double> share;  // of the batch that it has taken
-  bool took_stream = false;     // of its worker's own
-  bool has_scaled = false;      // a loss, by scale_loss
+  const EvaluationPart* evaluation = nullptr;  // what the step is in place of a scheduled one
+  int64_t part = 0;                            // of its round
+  std::optional<double> share;                 // of the batch that it has taken
+  bool took_stream = false;                    // of its worker's own
+  bool has_scaled = false;                     // a loss, by scale_loss
   bool has_pushed = false;
   std::vector<const ModuleBinding*> modules = {};  // that it has used
   std::map<const VariableState*, at::Tensor> values = {};
   std::vector<Variable> used = {};  // of `values`
   std::vector<StepPush::Change> changes = {};
-  std::vector<PulledRows> rows = {};  // by table
+  std::vector<PulledRows> rows = {};                                            // by table
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes = {};  // of modules before an evaluation
 };
 
 class WorkerTask {
@@ -73,7 +81,9 @@ class WorkerTask {
   WorkerTask(const WorkerTask&) = delete;
   WorkerTask& operator=(const WorkerTask&) = delete;
 
-  void put(const WorkerMessage& message) { mail_.put(message); }
+  void put(const WorkerMessage& message);
+  /// A message of the chief of evaluations.
+  void put_of_evaluation(const WorkerMessage& message) { mail_.put({message, true}); }
 
   // For WorkerContext, on the task's thread.
   WorkersShared& shared() const { return shared_; }
@@ -95,26 +105,38 @@ class WorkerTask {
   struct WorkerModule {
     std::shared_ptr<void> made;
     std::shared_ptr<ModuleBinding> binding;
+    torch::nn::Module* module;
     std::vector<std::pair<Variable, at::Tensor>> tensors;
     std::vector<std::optional<Position>> have;
     std::vector<int64_t> versions;  // of the tensors, as they were filled: other numbers mean that a step has written
   };
 
+  struct Mail {
+    WorkerMessage message;
+    bool is_of_evaluation = false;
+  };
+
   void run();
-  void take(const WorkerMessage& message);
+  void take(const Mail& mail);
   void carry(WorkerOutput& out);
   void run_step(const StepBegins& begins);
+  void evaluate_part(const StepBegins& begins);
+  /// Calls `fn` as the function of the step, and says how it ended; nothing where the run ends meanwhile.
+  std::optional<StepEnd> end_of(StepUnderWay& step, const StreamKey& key,
+                                FunctionRef<void(WorkerContext&, StepEnd&)> fn);
+  WorkerMachine& machine_of(const StepUnderWay& step) { return step.evaluation ? evaluation_machine_ : machine_; }
   /// Adds a finding where a step that did not push has gradients.
   void report_gradients_left(const StepUnderWay& step);
   /// Adds a finding where a part of a round pushes gradients of a loss that never had the part's share.
   void report_unscaled(const StepUnderWay& step, const StepPush& push);
-  std::vector<at::Tensor> pull(Wanted wanted, Position& at);
+  std::vector<at::Tensor> pull(const StepUnderWay& step, Wanted wanted, Position& at);
   void refresh(WorkerModule& module, const StepUnderWay& step);
 
   WorkersShared& shared_;
   const int32_t worker_;
   WorkerMachine machine_;
-  Mailbox<WorkerMessage> mail_;
+  WorkerMachine evaluation_machine_;  // has the parts of evaluations
+  Mailbox<Mail> mail_;
   // Used by the task's thread alone:
   std::deque<StepBegins> begins_;
   std::map<uint32_t, Payload> answers_;  // by the number of the pull

@@ -1,0 +1,106 @@
+// Who runs the steps of a Trainer: the seam between its loops and strategies that have a way of their own to run steps.
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+#include <c10/core/DeviceType.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "lockstep/core/function_ref.h"
+#include "lockstep/core/per_replica.h"
+#include "lockstep/data/batch.h"
+
+namespace lockstep {
+
+class Optimizer;
+class ReplicaContext;
+class Strategy;
+class Variable;
+struct StepOptions;
+namespace data {
+class DistributedDataset;
+}
+
+namespace internal::inline train {
+
+struct PartCounts;
+struct TrainedModel;
+struct TrainerSetup;
+
+/// What the Trainer's own code may do in a step, with one part of it: a replica's, or a worker's.
+class PartContext {
+ public:
+  virtual at::Tensor forward(const TrainedModel& model, const Batch& part) = 0;
+  /// The loss of one of the step's batches by its share of all: `whole` are the samples of all parts of all of them.
+  virtual at::Tensor weighed(const at::Tensor& mean_loss, const Batch& part, int64_t whole) = 0;
+  /// Of a variable of the model; undefined where it has none.
+  virtual at::Tensor gradient_of(const Variable& variable) = 0;
+  /// Lets the optimizer make its step with the gradients of all parts; gives their norm, or 0 where it is not known
+  /// yet.
+  virtual double update(const Optimizer& optimizer, const StepOptions& options) = 0;
+  /// Calls TrainerOptions::step.
+  virtual at::Tensor own_step(const std::function<at::Tensor(ReplicaContext&, const Batch&)>& step,
+                              const Batch& part) = 0;
+  virtual c10::DeviceType device() const = 0;
+  virtual int64_t step() const = 0;
+  virtual int64_t replica() const = 0;
+
+ protected:
+  ~PartContext() = default;
+};
+
+/// What is done with one part: of one batch, or of each of several that make one step.
+using PartFunction = std::function<PartCounts(PartContext&, std::span<const Batch>)>;
+
+/// A step that was made, or that counts.
+struct DoneStep {
+  int64_t samples = 0;
+  PerReplica<PartCounts> parts;
+};
+
+/// Used by one thread. What it is given must live until run() returns.
+class StepRunner {
+ public:
+  virtual ~StepRunner() = default;
+
+  /// Calls `fn`, inside of which the others are called. Calls nest.
+  virtual void run(FunctionRef<void()> fn) = 0;
+  /// Calls `fn`, which adds up and gathers replicas' numbers.
+  virtual void bring_together(FunctionRef<void()> fn) = 0;
+
+  /// Hands out a step with the batches, which are of `data`; it runs at once, or until it is taken.
+  virtual void begin(std::vector<PerReplica<Batch>> batches, const lockstep::data::DistributedDataset& data,
+                     const PartFunction& fn) = 0;
+  /// Whether another step may be handed out before one is taken.
+  virtual bool has_room() const = 0;
+  /// How many steps were handed out and not taken.
+  virtual int64_t under_way() const = 0;
+  /// Waits for the next step, in the order in which steps count. Throws what a step has thrown.
+  virtual DoneStep take() = 0;
+  /// Strategy::stop_requested(), as of the step that was taken last.
+  virtual bool stop_requested() const = 0;
+
+  /// Looks at batches in evaluation mode until `next` gives null, and gives each one's counts to `take` in order.
+  virtual void evaluate(FunctionRef<const PerReplica<Batch>*()> next, const PartFunction& fn,
+                        FunctionRef<void(const PerReplica<Batch>&, const PerReplica<PartCounts>&)> take) = 0;
+};
+
+/// A strategy that runs the steps of a Trainer in its own way derives from this too.
+class StepRunnerSource {
+ public:
+  /// A UsageError for a setup that it cannot run.
+  virtual std::unique_ptr<StepRunner> make_step_runner(const TrainerSetup& setup) = 0;
+
+ protected:
+  ~StepRunnerSource() = default;
+};
+
+/// The strategy's own, or one that calls Strategy::run.
+std::unique_ptr<StepRunner> make_step_runner(Strategy& strategy, const TrainerSetup& setup);
+
+}  // namespace internal::train
+}  // namespace lockstep
