@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "lockstep/checkpoint/folder/shared_save.h"
 #include "lockstep/checkpoint/folder/together.h"
 #include "lockstep/checkpoint/folder/write_checkpoint.h"
+#include "lockstep/checkpoint/follow_checkpoints.h"
 #include "lockstep/checkpoint/snapshot.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
@@ -107,7 +109,41 @@ CheckpointManagerOptions settled(CheckpointManagerOptions options) {
   return options;
 }
 
+/// Those that live, of all strategies. Managers add and remove themselves.
+class LivingManagers {
+ public:
+  void add(const CheckpointManager& one) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    all_.push_back(&one);
+  }
+  void remove(const CheckpointManager& one) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::erase(all_, &one);
+  }
+  std::vector<const CheckpointManager*> of(const Strategy& strategy) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<const CheckpointManager*> found;
+    for (const CheckpointManager* one : all_) {
+      if (&one->checkpoint().strategy() == &strategy) found.push_back(one);
+    }
+    return found;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<const CheckpointManager*> all_;  // guarded by mutex_
+};
+
+LivingManagers& living_managers() {
+  static auto* const managers = new LivingManagers;  // never destroyed: static managers may live longer
+  return *managers;
+}
+
 }  // namespace
+
+std::vector<const CheckpointManager*> internal::checkpoint::managers_of(const Strategy& strategy) {
+  return living_managers().of(strategy);
+}
 
 CheckpointManager::CheckpointManager(Checkpoint checkpoint, CheckpointManagerOptions options)
     : checkpoint_(std::move(checkpoint)), options_(settled(std::move(options))) {
@@ -119,9 +155,10 @@ CheckpointManager::CheckpointManager(Checkpoint checkpoint, CheckpointManagerOpt
     refuse(fmt::format(".keep_every is {}", options_.keep_every), "give a number of steps, or 0 for none");
   saving_ = std::make_unique<Saving>(checkpoint_, options_);
   saving_->claim.look_at_protection(checkpoint_.strategy());
+  living_managers().add(*this);
 }
 
-CheckpointManager::~CheckpointManager() = default;
+CheckpointManager::~CheckpointManager() { living_managers().remove(*this); }
 
 void CheckpointManager::claim() {
   Strategy& strategy = checkpoint_.strategy();

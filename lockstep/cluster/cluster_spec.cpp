@@ -98,7 +98,7 @@ int64_t ClusterSpec::num_workers() const {
 int64_t ClusterSpec::worker_index() const {
   if (job == "ps") {
     throw UsageError("LS-CLUSTER-NO-WORKER", fmt::format("this process is task {} of 'ps', which is no worker", task),
-                     "start parameter servers with another program than workers, or look at ClusterSpec::job first");
+                     "make a ParameterServerStrategy, which runs on all tasks, or look at ClusterSpec::job first");
   }
   return job == "worker" ? task + count_of(*this, "chief") : task;
 }

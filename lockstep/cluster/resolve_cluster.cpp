@@ -8,6 +8,7 @@
 
 #include "lockstep/cluster/address.h"
 #include "lockstep/cluster/disagreements.h"
+#include "lockstep/cluster/job_counts.h"
 #include "lockstep/cluster/named_text.h"
 #include "lockstep/cluster/sources.h"
 #include "lockstep/cluster/sources/other_launchers.h"
@@ -202,6 +203,21 @@ void apply_job_id(ClusterSpec& winner, const std::vector<ClusterSpec>& others, c
   }
 }
 
+internal::JobCounts job_counts_of(const ClusterOptions& options, const Environment& environment) {
+  internal::JobCounts counts;
+  const char* const servers = "LOCKSTEP_PS";
+  const char* const evaluator = "LOCKSTEP_EVALUATOR";
+  counts.servers = options.servers.value_or(environment.integer(servers, 0, kMostTasks).value_or(0));
+  counts.servers_by =
+      options.servers ? fmt::format(".servers = {}", *options.servers) : internal::shown(environment, servers);
+  if (counts.servers < 0 || counts.servers > kMostTasks) {
+    throw ClusterError("LS-CLUSTER-SPEC", counts.servers_by, fmt::format("give 0 to {}", kMostTasks));
+  }
+  counts.has_evaluator = options.evaluator.value_or(environment.integer(evaluator, 0, 1).value_or(0) == 1);
+  counts.evaluator_by = options.evaluator ? ".evaluator = true" : internal::shown(environment, evaluator);
+  return counts;
+}
+
 Secret secret_of(const ClusterOptions& options, const Environment& environment) {
   if (options.secret) return *options.secret;
   const std::optional<std::string> text = environment.get("LOCKSTEP_SECRET");
@@ -259,6 +275,7 @@ ClusterSpec resolve_cluster(const ClusterOptions& options, const Environment& en
   winner.trusted_network =
       options.trusted_network.value_or(environment.integer("LOCKSTEP_TRUSTED_NETWORK", 0, 1).value_or(0) == 1);
   winner.validate();
+  internal::deal_jobs(winner, job_counts_of(options, environment));
   return winner;
 }
 

@@ -33,6 +33,11 @@ struct ClusterOptions {
   std::optional<bool> trusted_network = {};
   /// Sources of one's own, which are asked before the library's, in this order.
   std::vector<std::shared_ptr<const ClusterResolver>> resolvers = {};
+  /// LOCKSTEP_PS: how many of the tasks that the winner counts are parameter servers. The first task is the chief then,
+  /// and the last ones are the servers. This and the following hold where the winner names no jobs itself.
+  std::optional<int64_t> servers = {};
+  /// LOCKSTEP_EVALUATOR, 0 or 1: the last task of all is the evaluator.
+  std::optional<bool> evaluator = {};
 };
 
 /// Who this process is. The first source that applies wins: the options, their resolvers, LOCKSTEP_*, TF_CONFIG,
@@ -41,10 +46,10 @@ struct ClusterOptions {
 ///
 /// A ClusterError where the winner's values are malformed (LS-CLUSTER-VALUE), incomplete (LS-CLUSTER-INCOMPLETE) or
 /// contradict each other (LS-CLUSTER-SPEC), where the winner describes one worker and another source several
-/// (LS-CLUSTER-ONE-WORKER; not where the options say so), and for the secret (LS-CLUSTER-SECRET). Also where nothing
-/// applies, and a variable says that this process is one of several (LS-CLUSTER-INCOMPLETE). Whatever else other
-/// sources say differently stands in ClusterSpec::disagreements. The result is valid, and one of several workers has
-/// the chief's address.
+/// (LS-CLUSTER-ONE-WORKER; not where the options say so), where it does not fit LOCKSTEP_PS, and for the secret
+/// (LS-CLUSTER-SECRET). Also where nothing applies, and a variable says that this process is one of several
+/// (LS-CLUSTER-INCOMPLETE). Whatever else other sources say differently stands in ClusterSpec::disagreements. The
+/// result is valid, and one of several workers has the chief's address.
 ///
 /// Reads the environment and the file of the secret; opens no connection. Call from any thread, while no thread calls
 /// setenv.

@@ -9,10 +9,12 @@
 #include <variant>
 #include <vector>
 
+#include "lockstep/cluster/job_counts.h"
 #include "lockstep/cluster/resolve_cluster.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/optim/rules/group_rule.h"
+#include "lockstep/server/evaluator.h"
 #include "lockstep/server/local/local_run.h"
 #include "lockstep/server/local/table_state.h"
 #include "lockstep/server/shard_placement.h"
@@ -32,11 +34,14 @@ struct CoordinatorState {
   ChiefCut begin = {};  // where the next run begins
   int64_t runs = 0;     // of the strategy below, as of then
   std::atomic<bool> is_under_way = false;
+  std::vector<OnCheckpoint> on_checkpoint = {};
 };
 
 }  // namespace internal::server
 
 namespace {
+
+bool is_evaluator(const ParameterServerOptions& options) { return options.cluster->job == "evaluator"; }
 
 ParameterServerOptions checked(ParameterServerOptions options) {
   const auto refuse = [](const std::string& fact, const char* remedy) { throw UsageError("LS-OPTION", fact, remedy); };
@@ -45,10 +50,15 @@ ParameterServerOptions checked(ParameterServerOptions options) {
   if (options.staleness && *options.staleness < 0)
     refuse(fmt::format(".staleness is {}", *options.staleness), "give 0 or more, or nothing for no bound");
   if (!options.record.empty()) refuse(".record is not supported yet", "leave it out");
-  const ClusterSpec cluster = options.cluster ? *options.cluster : resolve_cluster();
-  if (cluster.jobs.contains("ps")) {
+  options.cluster = options.cluster ? *options.cluster : resolve_cluster();
+  const ClusterSpec& cluster = *options.cluster;
+  if (cluster.jobs.contains("ps")) internal::require_chief_and_workers(cluster);
+  if (is_evaluator(options)) {  // connects to nobody, and has the variables of its checkpoints itself
+    const auto workers = cluster.jobs.find("worker");
+    if (workers != cluster.jobs.end()) options.workers = static_cast<int64_t>(workers->second.size());
+  } else if (cluster.jobs.contains("ps")) {
     refuse("a cluster with tasks of the job 'ps' was given, by " +
-               (options.cluster ? std::string("the options") : cluster.source) +
+               (cluster.source.empty() ? std::string("the options") : cluster.source) +
                ", and tasks that are processes are not supported yet",
            "start the program without it: then threads of this process are workers and servers");
   }
@@ -67,7 +77,7 @@ StrategySetup setup_of(const ParameterServerOptions& options) {
 }  // namespace
 
 ParameterServerStrategy::ParameterServerStrategy(ParameterServerOptions options)
-    : Strategy(setup_of(checked(options))),
+    : Strategy(setup_of(options = checked(std::move(options)))),
       options_(std::move(options)),
       gate_(std::make_shared<internal::StrategyGate>()),
       state_(std::make_unique<internal::CoordinatorState>()) {
@@ -141,6 +151,11 @@ std::unique_ptr<internal::StepRunner> ParameterServerStrategy::make_step_runner(
   return internal::TrainedSteps::make(*this, setup);
 }
 
+void ParameterServerStrategy::add_on_checkpoint(internal::OnCheckpoint fn) {
+  const internal::GateHold hold(gate_, "ParameterServerStrategy::on_checkpoint");
+  state_->on_checkpoint.push_back(std::move(fn));
+}
+
 int ParameterServerStrategy::coordinate_with(internal::FunctionRef<void(Coordinator&)> fn) {
   if (state_->is_under_way.exchange(true)) {
     throw UsageError("LS-NESTED-CALL", "coordinate was called while another coordinate of the strategy runs",
@@ -150,6 +165,11 @@ int ParameterServerStrategy::coordinate_with(internal::FunctionRef<void(Coordina
     std::atomic<bool>& flag;
     ~Ended() { flag = false; }
   } const ended{state_->is_under_way};
+  if (is_evaluator(options_)) return internal::serve_as_evaluator(*this, state_->on_checkpoint);
+  if (!state_->on_checkpoint.empty() && options_.cluster->source == "alone") {
+    internal::log(LogLevel::kInfo,
+                  "nothing calls the functions of on_checkpoint: there is no task of the job 'evaluator'");
+  }
   const int64_t rounds = Strategy::step();
   const int64_t parts = options_.staleness == 0 ? options_.workers : 1;
   if (rounds != state_->runs) state_->begin = {.counted = rounds * parts, .floor = rounds * parts};  // after a restore

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -9,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/cluster/cluster_spec.h"
 #include "lockstep/data/distribute_options.h"
 #include "lockstep/server/coordinator.h"
@@ -91,6 +93,35 @@ class ParameterServerStrategy final : public Strategy, public internal::StepRunn
     });
   }
 
+  /// On the task of the job 'evaluator', coordinate() restores each new checkpoint of the strategy's CheckpointManagers
+  /// into this strategy, and calls `fn` with it: fn(), fn(const RestoreInfo&), fn(const std::filesystem::path&), or
+  /// with the path and the RestoreInfo. Only the newest one is read where several have come meanwhile, and always the
+  /// last one. While `fn` runs, no manager removes that checkpoint. Functions are called in the order in which they
+  /// were given, on the caller's thread of coordinate(), which throws what they throw. On all other tasks, and where
+  /// there is no evaluator, nothing calls them. Call it before coordinate(); the managers must live as long as that
+  /// runs.
+  template <class Fn>
+  void on_checkpoint(Fn&& fn) {
+    using Path = const std::filesystem::path&;
+    using Info = const RestoreInfo&;
+    using Function = std::decay_t<Fn>;
+    static_assert(std::is_invocable_v<Function&, Path, Info> || std::is_invocable_v<Function&, Info> ||
+                      std::is_invocable_v<Function&, Path> || std::is_invocable_v<Function&>,
+                  "lockstep: the function of on_checkpoint must be callable as fn(), fn(const RestoreInfo&), fn(const "
+                  "std::filesystem::path&) or fn(path, info)");
+    add_on_checkpoint([kept = std::make_shared<Function>(std::forward<Fn>(fn))](Path path, Info info) {
+      if constexpr (std::is_invocable_v<Function&, Path, Info>) {
+        (*kept)(path, info);
+      } else if constexpr (std::is_invocable_v<Function&, Info>) {
+        (*kept)(info);
+      } else if constexpr (std::is_invocable_v<Function&, Path>) {
+        (*kept)(path);
+      } else if constexpr (std::is_invocable_v<Function&>) {
+        (*kept)();
+      }
+    });
+  }
+
   /// Runs `fn(Coordinator&)` on the chief while the other tasks serve, waits for all steps that it has scheduled, and
   /// returns the exit code of the program, 0. Throws what `fn` throws, and the first error that nobody has got; then
   /// all other steps are closed. One call at a time.
@@ -102,6 +133,7 @@ class ParameterServerStrategy final : public Strategy, public internal::StepRunn
  private:
   uint32_t name_step(const std::string& name);
   RowsOptimizer make_rows_optimizer(const Embedding& table, const internal::RuleOptions& options);
+  void add_on_checkpoint(std::function<void(const std::filesystem::path&, const RestoreInfo&)> fn);
   int coordinate_with(internal::FunctionRef<void(Coordinator&)> fn);
   std::unique_ptr<internal::StepRunner> make_step_runner(const internal::TrainerSetup& setup) override;
 

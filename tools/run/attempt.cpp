@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <initializer_list>
 #include <utility>
 
 #include "lockstep/core/counted.h"
@@ -35,9 +36,12 @@ constexpr std::chrono::milliseconds kToEndByThemselves = std::chrono::seconds(2)
 
 double seconds_of(std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1000; }
 
-/// For poll(): until the first of both, rounded up, or without end.
-int milliseconds_until(const std::optional<Clock::time_point>& one, const std::optional<Clock::time_point>& other) {
-  const std::optional<Clock::time_point> when = one && other ? std::min(one, other) : one ? one : other;
+/// For poll(): until the first of them, rounded up, or without end.
+int milliseconds_until(std::initializer_list<std::optional<Clock::time_point>> times) {
+  std::optional<Clock::time_point> when;
+  for (const auto& one : times) {
+    if (one && (!when || *one < *when)) when = one;
+  }
   if (!when) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(*when - Clock::now()).count();
   return static_cast<int>(std::clamp<int64_t>(left, 0, 1000000000));
@@ -63,12 +67,19 @@ int flush(Outputs outputs, SignalQueue& signals, bool is_hurried) {
 }
 
 Attempt::Attempt(const StartSettings& settings, SignalQueue& signals, StopNotices& stops, Watchdog& watchdog,
-                 Outputs outputs, std::chrono::milliseconds grace)
-    : settings_(settings), signals_(signals), stops_(stops), watchdog_(watchdog), outputs_(outputs), grace_(grace) {}
+                 Outputs outputs, std::chrono::milliseconds grace, TaskSettings tasks)
+    : settings_(settings),
+      signals_(signals),
+      stops_(stops),
+      watchdog_(watchdog),
+      outputs_(outputs),
+      grace_(grace),
+      tasks_(tasks) {}
 
 AttemptResult Attempt::run(const std::vector<WorkerPlan>& plans) {
-  start(plans);
-  while (alive_ > 0) wait();
+  plans_ = &plans;
+  start();
+  while (alive_ > 0 || next_start()) wait();
   if (!result_.first_failure && ended_as_asked_) {
     result_.first_failure = ended_as_asked_;
     result_.was_asked_first = result_.end_signal != 0;
@@ -82,24 +93,36 @@ AttemptResult Attempt::run(const std::vector<WorkerPlan>& plans) {
   return std::move(result_);
 }
 
-void Attempt::start(const std::vector<WorkerPlan>& plans) {
-  last_.resize(plans.size());
-  workers_.reserve(plans.size());
+void Attempt::start() {
+  last_.resize(plans_->size());
+  starts_.resize(plans_->size());
+  workers_.reserve(plans_->size());
   try {
-    for (std::size_t i = 0; i < plans.size(); ++i) {
-      WorkerProcess process = start_worker(plans[i].index, settings_, plans[i].environment, plans[i].cores);
-      watchdog_.add(process.pid);
-      internal::FileDescriptor output = std::move(process.output);
-      internal::FileDescriptor errors = std::move(process.errors);
-      workers_.push_back({plans[i].index, std::move(process),
-                          WorkerOutput(std::move(output), plans[i].prefix, *outputs_.output, nullptr),
-                          WorkerOutput(std::move(errors), plans[i].prefix, *outputs_.errors, &last_[i])});
+    for (std::size_t i = 0; i < plans_->size(); ++i) {
+      workers_.push_back(start_one(i, (*plans_)[i].environment));
       ++alive_;
     }
   } catch (...) {
     clear_away();
     throw;
   }
+}
+
+Attempt::Worker Attempt::start_one(std::size_t place, const std::vector<std::string>& environment) {
+  const WorkerPlan& plan = (*plans_)[place];
+  const bool is_peer = plan.task.role == TaskRole::kPeer;
+  const bool is_told = plan.task.role == TaskRole::kEvaluator && tasks_.end_notice != nullptr;
+  WorkerProcess process = start_worker({.name = is_peer ? fmt::format("worker {}", plan.index) : name_of(plan.task),
+                                        .reads_input = is_peer ? plan.index == 0 : plan.task.role == TaskRole::kChief,
+                                        .environment = &environment,
+                                        .cores = &plan.cores,
+                                        .end_notice = is_told ? tasks_.end_notice->receiver() : -1},
+                                       settings_);
+  watchdog_.add(process.pid);
+  internal::FileDescriptor output = std::move(process.output);
+  internal::FileDescriptor errors = std::move(process.errors);
+  return {plan.index, std::move(process), WorkerOutput(std::move(output), plan.prefix, *outputs_.output, nullptr),
+          WorkerOutput(std::move(errors), plan.prefix, *outputs_.errors, &last_[place])};
 }
 
 void Attempt::wait() {
@@ -112,18 +135,24 @@ void Attempt::wait() {
     polled_.push_back(to_read(worker.output));
     polled_.push_back(to_read(worker.errors));
   }
-  const int ready = poll(polled_.data(), polled_.size(), milliseconds_until(stop_at_, kill_at_));
+  const int ready = poll(polled_.data(), polled_.size(), milliseconds_until({stop_at_, kill_at_, next_start()}));
   if (ready < 0) return;
   stops_.has_come();
   handle_signals();
   read_outputs();
   outputs_.output->flush();
   outputs_.errors->flush();
+  start_what_is_due();
   if (alive_ == 0) return;
-  if (stop_at_ && Clock::now() >= *stop_at_) begin_grace();
+  if (stop_at_ && Clock::now() >= *stop_at_) {
+    if (has_ended_ && !result_.first_failure) {
+      say(fmt::format("{} did not end with the chief, within --grace, {} s: SIGTERM", who_is_left(),
+                      seconds_of(grace_)));
+    }
+    begin_grace();
+  }
   if (kill_at_ && Clock::now() >= *kill_at_) {
-    say(fmt::format("{} did not end within --grace, {} s: SIGKILL",
-                    internal::counted(static_cast<int64_t>(alive_), "worker"), seconds_of(grace_)));
+    say(fmt::format("{} did not end within --grace, {} s: SIGKILL", who_is_left(), seconds_of(grace_)));
     kill_all();
   }
 }
@@ -168,11 +197,13 @@ void Attempt::ended(std::size_t place, int status) {
   Worker& worker = workers_[place];
   worker.alive = false;
   --alive_;
-  const WorkerEnd end = end_of(worker.index, worker.process, status);
+  WorkerEnd end = end_of(worker.index, worker.process, status);
+  if (has_tasks()) end.task = name_of(task_at(place));
   result_.ends.push_back(end);
   worker.process.start_failure.close();
   // An empty group's number may come to mean another group.
   if (kill(-worker.process.pid, 0) != 0) watchdog_.remove(worker.process.pid);
+  if (has_tasks() && !result_.first_failure) return task_ended(place, end);
   if (!end.failed()) return;
   // What a worker has told before it ended is there by now.
   const bool was_asked = result_.end_signal != 0 || stops_.has_come();
@@ -244,7 +275,10 @@ void Attempt::end_job(int signal) {
     return kill_all();
   }
   result_.end_signal = signal;
-  if (alive_ > 0) say(fmt::format("{} goes to all workers; another one kills them", signal_text(signal)));
+  drop_pending(/*with_evaluator=*/true);
+  if (alive_ > 0)
+    say(fmt::format("{} goes to all {}; another one kills them", signal_text(signal),
+                    has_tasks() ? "tasks" : "workers"));
   send_to_all(signal);
   if (!result_.first_failure || !stop_at_) return;
   // They were to be stopped soon in any case.
@@ -259,15 +293,21 @@ void Attempt::send_to_all(int signal) {
   }
 }
 
+void Attempt::send_to_those_left(int signal) {
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    if (workers_[i].alive && !is_spared(i)) kill(-workers_[i].process.pid, signal);
+  }
+}
+
 void Attempt::begin_grace() {
-  if (result_.end_signal == 0) send_to_all(SIGTERM);  // otherwise they were asked already
+  if (result_.end_signal == 0) send_to_those_left(SIGTERM);  // otherwise they were asked already
   sent_stop_ = true;
   stop_at_.reset();
   kill_at_ = Clock::now() + grace_;
 }
 
 void Attempt::kill_all() {
-  send_to_all(SIGKILL);
+  send_to_those_left(SIGKILL);
   sent_kill_ = true;
   stop_at_.reset();
   kill_at_.reset();

@@ -8,8 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "tools/run/end_notice.h"
 #include "tools/run/signal_queue.h"
 #include "tools/run/stop_notices.h"
+#include "tools/run/tasks.h"
 #include "tools/run/watchdog.h"
 #include "tools/run/worker/lines.h"
 #include "tools/run/worker/sink.h"
@@ -47,14 +49,27 @@ struct AttemptResult {
   bool was_killed = false;
   /// Processes that the kernel would not let die.
   std::vector<pid_t> left;
+  /// How often a task was started again alone.
+  int restarts_alone = 0;
 };
 
 /// What each worker is started with.
 struct WorkerPlan {
-  int index = 0;  // among all workers of the job
+  int index = 0;  // among all workers of the job; of a task its place among those of this launcher
   std::vector<std::string> environment;
   std::vector<int> cores;  // empty: all
   std::string prefix;      // of its lines
+  Task task = {};
+};
+
+/// What a job with parameter servers needs beside: its tasks do not all end together.
+struct TaskSettings {
+  bool has_chief = true;        // the plans have the chief
+  bool has_all_workers = true;  // and all workers
+  int restarts_before = 0;      // of the job
+  int max_restarts = 0;
+  double restart_pause = 1;  // seconds, before the first time that a task is started again alone
+  EndNotice* end_notice = nullptr;
 };
 
 class Attempt {
@@ -63,11 +78,12 @@ class Attempt {
   /// others have that time, but 2 s at most, to end by themselves and to say what they have seen; the whole of it where
   /// the first one ended with the exit code that says that another one failed.
   Attempt(const StartSettings& settings, SignalQueue& signals, StopNotices& stops, Watchdog& watchdog, Outputs outputs,
-          std::chrono::milliseconds grace);
+          std::chrono::milliseconds grace, TaskSettings tasks = {});
 
   /// Starts a worker for each plan, whose indices follow each other, and returns when all have ended, no process of
-  /// theirs is left, and their output is passed on. Throws a ClusterError (LS-LAUNCH) where one cannot be started; none
-  /// is left then either. Call it once.
+  /// theirs is left, and their output is passed on. Tasks that end are treated as task_rules.h says: some are started
+  /// again meanwhile. Throws a ClusterError (LS-LAUNCH) where one cannot be started; none is left then either. Call it
+  /// once; the plans must live as long.
   AttemptResult run(const std::vector<WorkerPlan>& plans);
 
  private:
@@ -78,9 +94,12 @@ class Attempt {
     WorkerOutput errors;
     bool alive = true;
     bool was_exiting = false;  // already when the first failure was seen
+    /// When this task, which has ended, is started again alone.
+    std::optional<std::chrono::steady_clock::time_point> start_again_at = {};
   };
 
-  void start(const std::vector<WorkerPlan>& plans);
+  void start();
+  Worker start_one(std::size_t place, const std::vector<std::string>& environment);
   /// Waits until something happens, and does what follows from it.
   void wait();
   void read_outputs();
@@ -91,6 +110,8 @@ class Attempt {
   void ended(std::size_t place, int status);
   void end_job(int signal);
   void send_to_all(int signal);
+  /// To all but those that are spared.
+  void send_to_those_left(int signal);
   void take_first_failure(const WorkerEnd& end);
   /// Whether this end, which came after another worker's, says more about the cause.
   bool is_nearer_to_the_cause(const Worker& worker, const WorkerEnd& end) const;
@@ -103,12 +124,36 @@ class Attempt {
   void drain();
   void say(const std::string& line);
 
+  // What follows is of jobs with parameter servers (attempt_tasks.cpp).
+
+  const Task& task_at(std::size_t place) const { return (*plans_)[place].task; }
+  bool has_tasks() const { return plans_->front().task.role != TaskRole::kPeer; }
+  /// A task has ended, and the job has not failed before.
+  void task_ended(std::size_t place, const WorkerEnd& end);
+  /// The chief has ended, so that the others are about to.
+  void begin_end();
+  void start_later(std::size_t place, const WorkerEnd& end);
+  void start_what_is_due();
+  int count_pending() const;
+  std::optional<std::chrono::steady_clock::time_point> next_start() const;
+  /// Starts none of those again that have ended; the evaluator where `with_evaluator`.
+  void drop_pending(bool with_evaluator);
+  bool has_other_worker(std::size_t place) const;
+  /// Whether this one is waited for however long it takes: the evaluator, which has the last checkpoint to read.
+  bool is_spared(std::size_t place) const;
+  /// "3 workers", or "worker 1 and ps 0": who lives and is not spared.
+  std::string who_is_left() const;
+
   const StartSettings& settings_;
   SignalQueue& signals_;
   StopNotices& stops_;
   Watchdog& watchdog_;
   const Outputs outputs_;
   const std::chrono::milliseconds grace_;
+  const TaskSettings tasks_;
+  const std::vector<WorkerPlan>* plans_ = nullptr;
+  std::vector<int> starts_;      // of tasks, by place: how often each was started again
+  bool has_ended_ = false;       // the chief has
   std::vector<LastLines> last_;  // by place in workers_
   std::vector<Worker> workers_;
   std::size_t alive_ = 0;

@@ -53,14 +53,53 @@ bool environment_has_secret() {
   return environment.has("LOCKSTEP_SECRET") || environment.has("LOCKSTEP_SECRET_FILE");
 }
 
+void require_workers(const RunOptions& options) {
+  if (options.workers == 0) throw UsageError("LS-FLAG", "lockstep run was not told how many workers", "add -n N");
+}
+
+/// Gives the job its tasks, with parameter servers, on these hosts.
+void deal(Job& job, const RunOptions& options, const std::vector<HostLine>& hosts) {
+  constexpr int kMostNumbered = 4096;  // whose addresses TF_CONFIG can list
+  require_workers(options);
+  const TaskCounts counts{
+      .workers = options.workers, .servers = options.servers, .has_evaluator = options.has_evaluator};
+  if (counts.numbered() > kMostNumbered) {
+    throw UsageError("LS-FLAG", fmt::format("the job has {} tasks", counts.numbered()),
+                     fmt::format("give -n and --ps so that there are at most {}, the chief included", kMostNumbered));
+  }
+  const std::vector<TaskBlock> blocks = deal_tasks(counts, hosts);
+  for (std::size_t host = 0; host < hosts.size(); ++host) {
+    for (int local = 0; local < blocks[host].count; ++local) job.places.push_back({hosts[host].host, local});
+  }
+  const TaskBlock& own = blocks[static_cast<std::size_t>(job.share.host)];
+  job.share.first_worker = own.first;
+  job.share.workers = own.count;
+  job.share.num_workers = counts.numbered();
+  const auto most = std::max_element(blocks.begin(), blocks.end(),
+                                     [](const TaskBlock& a, const TaskBlock& b) { return a.count < b.count; });
+  if (job.port + most->count > 65536) {
+    throw UsageError(
+        "LS-FLAG",
+        fmt::format("--port is {}, and {} tasks of a host need a port each, from this one on", job.port, most->count),
+        fmt::format("give --port at most {}", 65536 - most->count));
+  }
+  job.tasks = counts;
+}
+
 Job job_on_hosts(const RunOptions& options) {
   const std::vector<HostLine> hosts = read_hosts(options.hosts);
   const uint16_t port = options.port != 0 ? options.port : kPortOfHosts;
-  const Job job{.share = share_of(hosts, host_of(options, hosts), options.workers),
-                .chief_host = hosts.front().host,
-                .port = port,
-                .id = options.job_id.empty() ? job_id_of(hosts, port) : options.job_id,
-                .has_own_secret = environment_has_secret()};
+  const std::size_t host = host_of(options, hosts);
+  Job job{.share = {.host = static_cast<int>(host), .num_hosts = static_cast<int>(hosts.size())},
+          .chief_host = hosts.front().host,
+          .port = port,
+          .id = options.job_id.empty() ? job_id_of(hosts, port) : options.job_id,
+          .has_own_secret = environment_has_secret()};
+  if (options.servers > 0) {
+    deal(job, options, hosts);
+  } else {
+    job.share = share_of(hosts, host, options.workers);
+  }
   if (hosts.size() > 1 && !job.has_own_secret) {
     throw ClusterError("LS-CLUSTER-SECRET",
                        fmt::format("{} names {} hosts, and their launchers have no secret in common",
@@ -75,11 +114,13 @@ Job job_on_hosts(const RunOptions& options) {
 
 Job job_of(const RunOptions& options) {
   if (!options.hosts.empty()) return job_on_hosts(options);
-  if (options.workers == 0) throw UsageError("LS-FLAG", "lockstep run was not told how many workers", "add -n N");
-  return {.share = {.workers = options.workers, .num_workers = options.workers},
+  require_workers(options);
+  Job job{.share = {.workers = options.workers, .num_workers = options.workers},
           .chief_host = "127.0.0.1",
           .port = options.port,
           .id = options.job_id};
+  if (options.servers > 0) deal(job, options, {{.host = job.chief_host}});
+  return job;
 }
 
 }  // namespace lockstep::tools

@@ -22,14 +22,13 @@
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/process/oom_kills.h"
-#include "lockstep/replica/pool/cores.h"
 #include "tools/run/attempt.h"
-#include "tools/run/core_shares.h"
+#include "tools/run/end_notice.h"
 #include "tools/run/job.h"
+#include "tools/run/plans.h"
 #include "tools/run/run_report.h"
 #include "tools/run/stop_notices.h"
 #include "tools/run/worker/descendants.h"
-#include "tools/run/worker/worker_environment.h"
 #include "tools/whole_file.h"
 
 namespace lockstep::tools {
@@ -83,36 +82,25 @@ rlimit raise_open_files() {
   return before;
 }
 
-std::vector<std::string> environment_of_this_process() {
-  std::vector<std::string> result;
-  for (char** variable = environ; *variable != nullptr; ++variable) result.emplace_back(*variable);
-  return result;
-}
-
-/// What each worker of start number `restart` gets. Where the job is this machine's alone, secret and `port` are new
-/// each time, so that nothing that was left of an earlier start can join.
-std::vector<WorkerPlan> plans_of(const RunOptions& options, const Job& job, int restart, uint16_t port,
-                                 const StopNotices& stops) {
-  const std::vector<std::string> outer = environment_of_this_process();
-  const auto cores =
-      core_shares(options.pin ? internal::cores_of_this_process() : std::vector<int>(), job.share.workers);
-  WorkerIdentity worker = {.share = job.share,
-                           .chief_host = job.chief_host,
-                           .port = port,
-                           .job_id = job.id,
-                           .secret = job.has_own_secret ? "" : random_hex(32),
-                           .stop_notices = stops.address(),
-                           .restart_count = restart,
-                           .max_restarts = options.max_restarts};
-  std::vector<WorkerPlan> plans;
-  for (int i = 0; i < job.share.workers; ++i) {
-    worker.local = i;
-    const int index = job.share.first_worker + i;
-    plans.push_back({index, worker_environment(outer, worker), cores[static_cast<std::size_t>(i)],
-                     options.prefix ? fmt::format("[{}] ", index) : ""});
+/// Ports for a start: given ones, or free ones, which stay reserved as long as the object lives.
+class StartPorts {
+ public:
+  explicit StartPorts(const Job& job) {
+    for (int i = 0; i < ports_of(job); ++i) {
+      if (job.port != 0) {
+        const int local = job.tasks ? job.places[static_cast<std::size_t>(i)].local : 0;
+        numbers_.push_back(static_cast<uint16_t>(job.port + local));
+      } else {
+        numbers_.push_back(reserved_.emplace_back().number());
+      }
+    }
   }
-  return plans;
-}
+  const std::vector<uint16_t>& numbers() const { return numbers_; }
+
+ private:
+  std::vector<internal::ReservedPort> reserved_;
+  std::vector<uint16_t> numbers_;
+};
 
 /// What is known of the cause of a failure beyond the way in which the worker ended; often nothing.
 std::string cause_of(const AttemptResult& result, const std::optional<int64_t>& kills_before, bool is_output_lost) {
@@ -138,8 +126,9 @@ std::string last_words_of(const AttemptResult& result, const RunOptions& options
   if (!result.first_failure) return text;
   const WorkerEnd& end = *result.first_failure;
   if (!result.last_errors.empty()) {
-    text += fmt::format("lockstep run: what worker {} wrote to standard error last:\n", end.worker);
-    for (const std::string& line : result.last_errors) text += fmt::format("[{}] {}\n", end.worker, line);
+    text += fmt::format("lockstep run: what {} wrote to standard error last:\n", name_of(end));
+    const std::string prefix = end.task.empty() ? fmt::to_string(end.worker) : end.task;
+    for (const std::string& line : result.last_errors) text += fmt::format("[{}] {}\n", prefix, line);
   }
   text += fmt::format("lockstep run: {}{}",
                       result.was_asked_first    ? fmt::format("after {}: ", signal_text(result.end_signal))
@@ -194,32 +183,43 @@ int run_attempts(const RunOptions& options, const Job& job, RunReport& report) {
   const Outputs outputs = {&output, are_same_file(STDOUT_FILENO, STDERR_FILENO) ? &output : &own_errors};
   const std::chrono::milliseconds grace(static_cast<int64_t>(options.grace * 1000));
 
-  for (int restart = 0;; ++restart) {
+  int restarts = 0;
+  for (int epoch = 0;; ++epoch) {
     const std::optional<int64_t> kills_before = internal::oom_kills();
     const Clock::time_point start = Clock::now();
-    std::optional<internal::ReservedPort> reserved;  // until all workers have ended
-    if (job.port == 0) reserved.emplace();
+    const StartPorts ports(job);  // until all workers have ended
     StopNotices stops;
     settings.stop_notices = stops.sender();
-    const uint16_t port = reserved ? reserved->number() : job.port;
-    const std::vector<WorkerPlan> plans = plans_of(options, job, restart, port, stops);
+    std::optional<EndNotice> end;
+    if (job.tasks && job.tasks->has_evaluator) end.emplace();
+    const std::vector<WorkerPlan> plans = plans_of(options, job,
+                                                   {.restarts = restarts,
+                                                    .epoch = epoch,
+                                                    .ports = ports.numbers(),
+                                                    .secret = job.has_own_secret ? "" : random_hex(32),
+                                                    .stop_notices = stops.address(),
+                                                    .end_notice = end ? end->address() : ""});
+    const TaskSettings tasks = settings_of(options, job, restarts, end ? &*end : nullptr);
     if (options.json.empty()) report.attempts.clear();  // nobody will read them
-    report.attempts.push_back({.result = Attempt(settings, signals, stops, watchdog, outputs, grace).run(plans)});
+    report.attempts.push_back(
+        {.result = Attempt(settings, signals, stops, watchdog, outputs, grace, tasks).run(plans)});
     AttemptReport& attempt = report.attempts.back();
     const AttemptResult& result = attempt.result;
     attempt.seconds = seconds_since(start);
     attempt.cause = cause_of(result, kills_before, output.is_lost());
     const bool failed = result.first_failure.has_value();
     outputs.errors->add(last_words_of(result, options, attempt.cause));
-    const bool again = failed && result.end_signal == 0 && result.left.empty() && restart < options.max_restarts &&
+    restarts += result.restarts_alone;
+    const bool again = failed && result.end_signal == 0 && result.left.empty() && restarts < options.max_restarts &&
                        is_restartable(*result.first_failure);
     if (!again) {
       flush(outputs, signals, result.was_forced);
       return exit_code_of(result);
     }
-    const std::chrono::milliseconds pause = pause_before(restart + 1, options.restart_pause);
+    const std::chrono::milliseconds pause = pause_before(epoch + 1, options.restart_pause);
+    ++restarts;
     outputs.errors->add(fmt::format("lockstep run: starting all again in {} s, restart {} of {}\n",
-                                    static_cast<double>(pause.count()) / 1000, restart + 1, options.max_restarts));
+                                    static_cast<double>(pause.count()) / 1000, restarts, options.max_restarts));
     int signal = flush(outputs, signals, false);
     if (signal == 0) signal = pause_for(pause, signals);
     if (signal != 0) return 128 + signal;

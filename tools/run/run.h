@@ -29,13 +29,18 @@ struct RunOptions {
   std::string json;
   bool pin = true;
   bool prefix = true;
+  /// With servers the job has a chief too, and `workers` are those of all hosts.
+  int servers = 0;
+  bool has_evaluator = false;
 };
 
-/// Where worker 0 of several hosts is met: all launchers must know the port.
+/// Where worker 0 of several hosts is met: all launchers must know the port. With servers each task of a host has a
+/// port of its own, from this one on.
 inline constexpr uint16_t kPortOfHosts = 29600;
 
 /// Runs the workers of this machine to their end and gives the exit code: 0 where every one exited with 0, otherwise
-/// that of the worker that failed first. Throws UsageError (LS-FLAG, LS-HOSTS, LS-HOST-INDEX), DataError
+/// that of the worker that failed first; with servers the chief's, unless the job ended because of another task, whose
+/// it is then. Throws UsageError (LS-FLAG, LS-HOSTS, LS-HOST-INDEX), DataError
 /// where the report's file cannot be written (LS-FILE; at the end a line on standard error), and ClusterError where
 /// the system refuses a process, a pipe or a port (LS-LAUNCH) or several hosts have no secret (LS-CLUSTER-SECRET). No
 /// process of the job is left when it returns or throws. Call it on the main thread of a process that has no other

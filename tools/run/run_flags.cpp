@@ -21,7 +21,11 @@ constexpr const char* kMore =
     "lockstep run -n N [FLAGS] -- PROGRAM ARGS: words after the program's name are the program's. Each line of output "
     "begins with its worker's index. When one worker fails, all are stopped, and the exit code is that of the worker "
     "that failed first. Worker 0 reads standard input, unless that is a terminal; the others read an empty one. With "
-    "--hosts, start the same command on every host of the file: each starts its own share of the workers.";
+    "--hosts, start the same command on every host of the file: each starts its own share of the workers. "
+    "lockstep run --ps K -n W starts a chief, W workers and K parameter servers, which find their roles in TF_CONFIG; "
+    "lines of output begin with 'chief', 'worker 1', 'ps 0'. The job ends when its chief does, with its exit code. A "
+    "worker that fails is started again alone, while --max-restarts allows it; when the chief or a server fails, all "
+    "are.";
 
 /// Whether this word is a flag whose value is the next word.
 bool takes_next_word(const CLI::App& run, const std::string& word) {
@@ -53,11 +57,19 @@ void add_run(CLI::App& app, const std::vector<std::string>& program, Action& cho
   CLI::App* const run =
       app.add_subcommand("run", "Start N workers of any program on this machine, or on each of several");
   run->footer(kMore);
-  run->add_option("-n", options.workers, "workers to start; with --hosts, on each host whose line has no slots")
+  run->add_option("-n", options.workers,
+                  "workers to start; with --hosts, on each host whose line has no slots, and with --ps on all hosts")
       ->transform(whole_number(1, kMostLocalWorkers));
-  run->add_option("--max-restarts", options.max_restarts,
-                  "when a worker fails, start all again, at most this many times; not after exit codes 2, 126 and 127 "
-                  "(command line), 65 (data) and 78 (configuration)")
+  CLI::Option* const servers =
+      run->add_option("--ps", options.servers, "parameter servers to start, and a chief, beside the workers")
+          ->transform(whole_number(1, kMostLocalWorkers));
+  run->add_flag("--evaluator", options.has_evaluator,
+                "start an evaluator too, which reads checkpoints, beside the chief")
+      ->needs(servers);
+  run->add_option(
+         "--max-restarts", options.max_restarts,
+         "when a worker fails, start all again, with --ps this worker alone, at most this many times; not after "
+         "exit codes 2, 126 and 127 (command line), 65 (data) and 78 (configuration)")
       ->transform(whole_number(0, 1000000))
       ->capture_default_str();
   run->add_option("--restart-pause", options.restart_pause,
@@ -74,8 +86,11 @@ void add_run(CLI::App& app, const std::vector<std::string>& program, Action& cho
                   "which of them this host is, from 0; by default found by its name and addresses")
       ->needs(hosts)
       ->transform(whole_number(0, internal::kMostTasks));
-  run->add_option("--port", options.port,
-                  fmt::format("the chief's port; by default a free one at each start, with --hosts {}", kPortOfHosts))
+  run->add_option(
+         "--port", options.port,
+         fmt::format("the chief's port, with --ps the first of each host's tasks; by default free ones at each "
+                     "start, with --hosts {}",
+                     kPortOfHosts))
       ->transform(whole_number(1, 65535));
   run->add_option("--job-id", options.job_id,
                   "LOCKSTEP_JOB_ID; by default a random one, with --hosts one that follows from hosts and port");

@@ -20,7 +20,8 @@ const char* name_of(WorkerEnd::Kind kind) {
 }
 
 ordered_json json_of(const WorkerEnd& end) {
-  return {{"worker", end.worker},
+  const bool is_task = !end.task.empty();
+  return {{is_task ? "task" : "worker", is_task ? ordered_json(end.task) : ordered_json(end.worker)},
           {"pid", end.pid},
           {"end", name_of(end.kind)},
           {"exit_code", exit_code_of(end)},
@@ -38,13 +39,16 @@ ordered_json json_of(const AttemptReport& attempt, const std::string& program) {
     failure["last_errors"] = result.last_errors;
   }
   std::vector<WorkerEnd> ends = result.ends;
-  std::sort(ends.begin(), ends.end(), [](const WorkerEnd& a, const WorkerEnd& b) { return a.worker < b.worker; });
+  // One that was started again stands there for each time.
+  std::stable_sort(ends.begin(), ends.end(),
+                   [](const WorkerEnd& a, const WorkerEnd& b) { return a.worker < b.worker; });
   ordered_json workers = ordered_json::array();
   for (const WorkerEnd& end : ends) workers.push_back(json_of(end));
   return {{"seconds", attempt.seconds},
           {"signal", result.end_signal == 0 ? ordered_json() : ordered_json(signal_text(result.end_signal))},
           {"first_failure", failure},
           {"stopped", result.stopped},
+          {"restarted_alone", result.restarts_alone},
           {"workers", workers}};
 }
 
@@ -52,14 +56,19 @@ ordered_json json_of(const AttemptReport& attempt, const std::string& program) {
 
 std::string json_of(const RunReport& report, const RunOptions& options, const Job& job) {
   ordered_json attempts = ordered_json::array();
-  for (const AttemptReport& attempt : report.attempts) attempts.push_back(json_of(attempt, options.command.front()));
+  std::size_t restarts = report.attempts.size() - 1;
+  for (const AttemptReport& attempt : report.attempts) {
+    attempts.push_back(json_of(attempt, options.command.front()));
+    restarts += static_cast<std::size_t>(attempt.result.restarts_alone);
+  }
   const ordered_json json{{"job_id", job.id},
                           {"command", options.command},
                           {"host", job.share.host},
-                          {"num_workers", job.share.num_workers},
+                          {"num_workers", job.tasks ? job.tasks->workers : job.share.num_workers},
+                          {"servers", job.tasks ? job.tasks->servers : 0},
                           {"exit_code", report.exit_code},
                           {"seconds", report.seconds},
-                          {"restarts", report.attempts.size() - 1},
+                          {"restarts", restarts},
                           {"max_restarts", options.max_restarts},
                           {"attempts", attempts}};
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "lockstep/checkpoint/folder/file_names.h"
 #include "lockstep/checkpoint/image.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/function_ref.h"
@@ -32,15 +33,6 @@ std::optional<int64_t> step_in(std::string_view name) {
   return step;
 }
 
-/// By the name of each checkpoint: whether it has a manifest.
-std::map<std::string, bool> manifests_in(Files& files, const fs::path& directory) {
-  std::map<std::string, bool> manifests;
-  for (const std::string& name : files.list(directory)) {
-    if (step_in(name)) manifests[name] = files.has(directory / name / kManifestName);
-  }
-  return manifests;
-}
-
 FoundCheckpoint look_at(Files& files, const fs::path& folder, bool has_manifest) {
   FoundCheckpoint one{
       .path = folder, .step = step_in(folder.filename().string()).value_or(0), .has_manifest = has_manifest};
@@ -58,6 +50,18 @@ FoundCheckpoint look_at(Files& files, const fs::path& folder, bool has_manifest)
 }  // namespace
 
 std::string checkpoint_name(int64_t step) { return fmt::format("{}{:010}", kPrefix, step); }
+
+std::map<std::string, bool> manifests_in(Files& files, const fs::path& directory) {
+  std::map<std::string, bool> manifests;
+  for (const std::string& name : files.list(directory)) {
+    if (step_in(name)) manifests[name] = files.has(directory / name / kManifestName);
+  }
+  return manifests;
+}
+
+std::unique_ptr<FileLock> hold_checkpoint(Files& files, const fs::path& checkpoint) {
+  return files.lock(checkpoint.parent_path() / reading_mark_name(checkpoint.filename().string()));
+}
 
 FoundCheckpoint look_at_checkpoint(Files& files, const fs::path& folder) {
   return look_at(files, folder, files.has(folder / kManifestName));
@@ -112,7 +116,10 @@ void remove_old(Files& files, const fs::path& directory, int64_t keep, int64_t k
       attempt([&] {
         if (!files.is_folder(one.path)) return;  // a file, or a link to where somebody has moved it
         if (!one.has_manifest && !has_only_remains(files, one.path)) return;
+        const fs::path mark = directory / reading_mark_name(one.path.filename().string());
+        if (files.is_locked(mark)) return;  // it goes after a later save
         remove_checkpoint(files, one.path);
+        if (files.has(mark)) files.remove_file(mark);
         removed = true;
       });
     }

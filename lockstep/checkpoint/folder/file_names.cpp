@@ -51,6 +51,8 @@ std::string writer_file_name(WriterFile file, int64_t worker, uint64_t save) {
   return part_name(fmt::format("{}{}", kWriterStems[static_cast<std::size_t>(file)], worker), save);
 }
 
+std::string reading_mark_name(std::string_view checkpoint) { return fmt::format(".reading-{}", checkpoint); }
+
 bool is_unfinished(std::string_view name) {
   const auto [stem, rest] = stem_and_rest(name);
   if (!is_numbered(rest, ".part")) return false;

@@ -8,6 +8,8 @@
 
 namespace lockstep::internal::inline checkpoint {
 
+inline constexpr const char* kFolderLock =
+    ".lock";                                        // of a folder of checkpoints: is locked by the job that saves there
 inline constexpr const char* kMadeBy = "lockstep";  // in a file's metadata: only files of checkpoints have it
 
 /// The files with tensors: the first part of their names, and the kind of tensors that they have.
@@ -32,6 +34,9 @@ enum class WriterFile : uint8_t {
 };
 std::string writer_file_name(WriterFile file, int64_t worker, uint64_t save);
 bool is_writer_file(std::string_view name);
+
+/// ".reading-step-0000000012", in the folder around a checkpoint's: is locked while somebody reads it.
+std::string reading_mark_name(std::string_view checkpoint);
 
 /// Whether only a save makes files of this name, in a checkpoint's folder, until it has ended.
 bool is_unfinished(std::string_view name);

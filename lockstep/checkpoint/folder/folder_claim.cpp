@@ -96,7 +96,7 @@ uint64_t new_save_number() {
 bool FolderClaim::lock_folder() {
   if (lock_ && lock_->is_in_place()) return false;
   files_.make_folder(directory_);  // for the first time, or because somebody has removed it
-  lock_ = files_.lock(directory_ / ".lock");
+  lock_ = files_.lock(directory_ / kFolderLock);
   if (lock_) return true;
   throw ClusterError("LS-CHECKPOINT-LOCKED",
                      fmt::format("another job saves its checkpoints into '{}'", directory_.string()),

@@ -38,16 +38,18 @@ WorkerEnd end_of(int worker, pid_t pid, int status, double seconds) {
   return {worker, pid, WorkerEnd::Kind::kExited, WEXITSTATUS(status), seconds};
 }
 
+std::string name_of(const WorkerEnd& end) { return end.task.empty() ? fmt::format("worker {}", end.worker) : end.task; }
+
 std::string text_of(const WorkerEnd& end, const std::string& program) {
-  std::string who = fmt::format("worker {} (pid {})", end.worker, end.pid);
+  std::string who = fmt::format("{} (pid {})", name_of(end), end.pid);
   const std::string when = fmt::format("{:.3g} s after the start", end.seconds);
   switch (end.kind) {
     case WorkerEnd::Kind::kExited: return fmt::format("{} exited with code {}, {}", who, end.value, when);
     case WorkerEnd::Kind::kSignalled: return fmt::format("{} was killed by {}, {}", who, signal_text(end.value), when);
     case WorkerEnd::Kind::kNotStarted:
-      return fmt::format("worker {} could not be started: {}", end.worker, start_failure_text(program, end.value));
+      return fmt::format("{} could not be started: {}", name_of(end), start_failure_text(program, end.value));
     case WorkerEnd::Kind::kNotPinned:
-      return fmt::format("worker {} could not be given its cores ({}); --no-pin starts it without", end.worker,
+      return fmt::format("{} could not be given its cores ({}); --no-pin starts it without", name_of(end),
                          std::strerror(end.value));
   }
   return who;

@@ -15,11 +15,12 @@ struct WorkerEnd {
     kNotStarted,  // `value` is the errno of exec
     kNotPinned,   // `value` is the errno of sched_setaffinity
   };
-  int worker = 0;
+  int worker = 0;  // of the job; of a job with parameter servers the task's place at its launcher
   pid_t pid = 0;
   Kind kind = Kind::kExited;
   int value = 0;
-  double seconds = 0;  // since the start
+  double seconds = 0;     // since the start
+  std::string task = {};  // "ps 0", in a job with parameter servers; otherwise empty
 
   bool failed() const { return kind != Kind::kExited || value != 0; }
 };
@@ -30,6 +31,9 @@ WorkerEnd end_of(int worker, pid_t pid, int status, double seconds);
 /// "worker 3 (pid 77) exited with code 1, 0.5 s after the start". `program` is the program's name, for one that could
 /// not be started.
 std::string text_of(const WorkerEnd& end, const std::string& program);
+
+/// "worker 3", "ps 0"
+std::string name_of(const WorkerEnd& end);
 
 /// What a shell would give: the exit code; 128 + the signal; 127 for a program that was not found, 126 for one that
 /// could not be started for another reason.

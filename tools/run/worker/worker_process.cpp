@@ -24,9 +24,8 @@ struct StartFailure {
   int error;
 };
 
-[[noreturn]] void refuse(int index, const std::string& what, int error) {
-  throw ClusterError("LS-LAUNCH",
-                     fmt::format("worker {} could not be started: {}: {}", index, what, std::strerror(error)),
+[[noreturn]] void refuse(const std::string& name, const std::string& what, int error) {
+  throw ClusterError("LS-LAUNCH", fmt::format("{} could not be started: {}: {}", name, what, std::strerror(error)),
                      "raise the limit on open files (ulimit -n) or processes (ulimit -u), or start fewer workers");
 }
 
@@ -35,18 +34,18 @@ struct Pipe {
   internal::FileDescriptor write;
 };
 
-Pipe make_pipe(int index) {
+Pipe make_pipe(const std::string& name) {
   std::array<int, 2> ends;
-  if (pipe2(ends.data(), O_CLOEXEC) != 0) refuse(index, "pipe", errno);
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) refuse(name, "pipe", errno);
   Pipe pipe{internal::FileDescriptor(ends[0]), internal::FileDescriptor(ends[1])};
   fcntl(pipe.read.get(), F_SETFL, O_NONBLOCK);
   return pipe;
 }
 
-internal::FileDescriptor standard_input_of(int index) {
-  const bool inherits = index == 0 && isatty(STDIN_FILENO) == 0;
+internal::FileDescriptor standard_input_of(const WorkerStart& start) {
+  const bool inherits = start.reads_input && isatty(STDIN_FILENO) == 0;
   const int fd = inherits ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3) : open("/dev/null", O_RDONLY | O_CLOEXEC);
-  if (fd < 0) refuse(index, "standard input", errno);
+  if (fd < 0) refuse(start.name, "standard input", errno);
   return internal::FileDescriptor(fd);
 }
 
@@ -77,7 +76,7 @@ std::vector<char*> pointers_to(const std::vector<std::string>& words) {
 
 /// What the child needs, made ready before the fork: after it nothing is allocated.
 struct Child {
-  int input, output, errors, start_failure;
+  int input, output, errors, start_failure, end_notice;
   pid_t launcher;
   const StartSettings& settings;
   const CoreSet& cores;
@@ -93,6 +92,7 @@ struct Child {
     dup2(output, STDOUT_FILENO);
     dup2(errors, STDERR_FILENO);
     if (settings.stop_notices >= 0) fcntl(settings.stop_notices, F_SETFD, 0);  // it stays open
+    if (end_notice >= 0) fcntl(end_notice, F_SETFD, 0);
     setrlimit(RLIMIT_NOFILE, &settings.open_files);
     settings.signals->restore_in_child();
     execvpe(arguments[0], arguments, environment);
@@ -109,19 +109,26 @@ struct Child {
 
 }  // namespace
 
-WorkerProcess start_worker(int index, const StartSettings& settings, const std::vector<std::string>& environment,
-                           const std::vector<int>& cores) {
-  Pipe output = make_pipe(index);
-  Pipe errors = make_pipe(index);
-  Pipe start_failure = make_pipe(index);
-  const internal::FileDescriptor input = standard_input_of(index);
-  const CoreSet core_set(cores);
+WorkerProcess start_worker(const WorkerStart& start, const StartSettings& settings) {
+  Pipe output = make_pipe(start.name);
+  Pipe errors = make_pipe(start.name);
+  Pipe start_failure = make_pipe(start.name);
+  const internal::FileDescriptor input = standard_input_of(start);
+  const CoreSet core_set(*start.cores);
   const std::vector<char*> arguments = pointers_to(*settings.command);
-  const std::vector<char*> variables = pointers_to(environment);
-  const Child child{input.get(), output.write.get(), errors.write.get(), start_failure.write.get(), getpid(),
-                    settings,    core_set,           arguments.data(),   variables.data()};
+  const std::vector<char*> variables = pointers_to(*start.environment);
+  const Child child{.input = input.get(),
+                    .output = output.write.get(),
+                    .errors = errors.write.get(),
+                    .start_failure = start_failure.write.get(),
+                    .end_notice = start.end_notice,
+                    .launcher = getpid(),
+                    .settings = settings,
+                    .cores = core_set,
+                    .arguments = arguments.data(),
+                    .environment = variables.data()};
   const pid_t pid = fork();
-  if (pid < 0) refuse(index, "fork", errno);
+  if (pid < 0) refuse(start.name, "fork", errno);
   if (pid == 0) child.become_worker();
   setpgid(pid, pid);  // here too, so that its group is there when start_worker() returns
   return {pid, std::chrono::steady_clock::now(), std::move(output.read), std::move(errors.read),

@@ -34,12 +34,19 @@ struct WorkerProcess {
   internal::FileDescriptor start_failure;
 };
 
-/// Starts worker `index` of the job with these variables on these cores, or on all where `cores` is empty. Worker 0
-/// reads the launcher's standard input, unless that is a terminal; the others read /dev/null. Whether the program could
+/// What a process is started with.
+struct WorkerStart {
+  std::string name;                             // "worker 3", for messages
+  bool reads_input = false;                     // the launcher's standard input, unless that is a terminal
+  const std::vector<std::string>* environment;  // its variables
+  const std::vector<int>* cores;                // empty: all
+  int end_notice = -1;                          // what it inherits too: EndNotice::receiver()
+};
+
+/// Starts a worker. Those that do not read the launcher's standard input read /dev/null. Whether the program could
 /// be started is known when the worker has ended. Throws a ClusterError (LS-LAUNCH) where the system refuses a process
 /// or a pipe. Call it on the main thread: the worker lives no longer than the thread that started it.
-WorkerProcess start_worker(int index, const StartSettings& settings, const std::vector<std::string>& environment,
-                           const std::vector<int>& cores);
+WorkerProcess start_worker(const WorkerStart& start, const StartSettings& settings);
 
 /// How a worker whose process has ended with `status` ended.
 WorkerEnd end_of(int index, const WorkerProcess& worker, int status);
