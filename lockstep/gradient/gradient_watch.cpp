@@ -187,7 +187,7 @@ void GradientWatch::end_step(int64_t r) {
   }
 }
 
-void GradientWatch::forget(int64_t r) {
+void GradientWatch::forget(int64_t r) noexcept {
   OfReplica& replica = replicas_[static_cast<std::size_t>(r)];
   if (!replica.left) return;
   std::fill(replica.left->records.begin(), replica.left->records.end(), Record());

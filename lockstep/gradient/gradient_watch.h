@@ -59,7 +59,7 @@ class GradientWatch {
   /// Call after a step has consumed the gradients. Decides whether the next step is watched.
   void end_step(int64_t r);
   /// Call after the gradients were dropped without a step.
-  void forget(int64_t r);
+  void forget(int64_t r) noexcept;
 
  private:
   /// What backward left of one gradient.

@@ -51,8 +51,9 @@ class OptimizerStep {
   FormOfVariable form_of(std::size_t i) const;
   /// Where slots are sliced; otherwise null.
   SlicedSlots* sliced_slots() { return form_ ? form_->sliced_slots() : nullptr; }
-  /// After a run that failed: keeps nothing of its gradients.
+  /// After a run that failed: keeps nothing of its gradients, and of the losses that they came from.
   void forget_run() noexcept {
+    findings_.forget_run();
     if (form_) form_->forget_run();
   }
 

@@ -54,6 +54,10 @@ void StepFindings::drop(const ReplicaContext& context, int64_t r) {
   replica.drops_next = false;
 }
 
+void StepFindings::forget_run() noexcept {
+  for (std::size_t r = 0; r < replicas_.size(); ++r) watch_.forget(static_cast<int64_t>(r));
+}
+
 bool StepFindings::drops_next() const {
   return std::ranges::all_of(replicas_, [](const OfReplica& replica) { return replica.drops_next; });
 }

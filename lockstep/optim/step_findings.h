@@ -35,6 +35,8 @@ class StepFindings {
   /// Whether gradients that are there now will probably be dropped and not used: drop() came before the last step, and
   /// not since. Outside of steps.
   bool drops_next() const;
+  /// After a run that failed: its losses and gradients do not count any more.
+  void forget_run() noexcept;
   /// Makes findings of what collect() has noted.
   void report(const StepOptions& options);
   /// Throws on all workers, or skips the update on all, where a gradient is not finite on any, as `options` ask. Call

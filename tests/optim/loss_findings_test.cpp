@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <stdexcept>
 #include <string>
 
 #include "tests/support/programs.h"
@@ -96,6 +97,20 @@ TEST_P(Losses, WithoutWeightAreSaidWhateverTheRunIsGiven) {
     nets_.optimizer.step(ctx);
   });
   expect_said(3);
+}
+
+TEST_P(Losses, OfARunThatFailedDoNotCountForTheNext) {
+  EXPECT_THROW(run(1,
+                   [&](ReplicaContext& ctx, const Batch& part) {
+                     ctx.scale_loss(nets_.loss(ctx, part)).backward();
+                     throw std::runtime_error("after backward");
+                   }),
+               ReplicaError);
+  run(2, [&](ReplicaContext& ctx, const Batch& part) {
+    nets_.loss(ctx, part).backward();
+    nets_.optimizer.step(ctx);
+  });
+  expect_said(2);
 }
 
 TEST_P(Losses, OfOneOfTwoNetworksWithoutWeight) {
