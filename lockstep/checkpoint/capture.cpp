@@ -21,6 +21,7 @@
 #include "lockstep/data/read_pool.h"
 #include "lockstep/optim/forms/sliced_slots.h"
 #include "lockstep/replica/pool/cores.h"
+#include "lockstep/replica/replica_group.h"
 #include "lockstep/strategy/strategy_access.h"
 #include "lockstep/variable/variable_state.h"
 #include "lockstep/version.h"
@@ -170,7 +171,7 @@ void add_replicas(Image& image, const Strategy& strategy, const std::vector<Repl
 
 void require_at_rest(const Strategy& strategy, const Tracked& tracked, const char* call) {
   tracked.process.require_here(call);
-  strategy.variables();  // refused inside a step, with the call to make instead
+  CallScope::refuse_in_step(call, "no state is at rest: call it when run() has returned");
   if (!StrategyAccess::group(strategy).running()) return;
   throw UsageError("LS-NESTED-CALL",
                    fmt::format("{} was called inside merge_call: the step that it is in has changed some of the "

@@ -24,6 +24,7 @@
 #include "lockstep/checkpoint/snapshot.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "lockstep/replica/replica_group.h"
 
 namespace lockstep {
 
@@ -224,6 +225,8 @@ fs::path CheckpointManager::save() {
 double CheckpointManager::last_save_seconds() const { return saving_->background.last_seconds(); }
 
 std::optional<fs::path> CheckpointManager::latest() const {
+  internal::CallScope::refuse_in_step("CheckpointManager::latest",
+                                      "no state is at rest: call it when run() has returned");
   const std::string path = checkpoint_.strategy().on_chief([&]() -> std::string {
     const auto found = internal::whole_checkpoints_in(CheckpointAccess::files(checkpoint_), options_.directory);
     return found.empty() ? std::string() : found.back().path.string();

@@ -334,10 +334,19 @@ TEST_F(CheckpointTest, WhatIsNoCheckpointIsNamed) {
 
 TEST_F(CheckpointTest, AStepCannotSave) {
   OneTraining run;
-  testing::expect_step_error<UsageError>(
-      [&] { run.strategy.run([&](ReplicaContext&) { run.training.checkpoint().save(path("one")); }); },
-      "LS-INSIDE-STEP");
+  const auto expect_named = [&](const std::function<void()>& fn, std::string_view call) {
+    testing::expect_step_error<UsageError>([&] { run.strategy.run([&](ReplicaContext&) { fn(); }); }, "LS-INSIDE-STEP",
+                                           {call});
+  };
+  const Checkpoint& checkpoint = run.training.checkpoint();
+  CheckpointManager manager(checkpoint, {.directory = path("many")});
+  expect_named([&] { checkpoint.save(path("one")); }, "Checkpoint::save was called");
+  expect_named([&] { checkpoint.restore(path("one")); }, "Checkpoint::restore was called");
+  expect_named([&] { manager.save(); }, "CheckpointManager::save was called");
+  expect_named([&] { manager.latest(); }, "CheckpointManager::latest was called");
+  expect_named([&] { manager.restore_latest(); }, "CheckpointManager::restore_latest was called");
   EXPECT_FALSE(fs::exists(path("one")));
+  EXPECT_FALSE(fs::exists(path("many")));
 }
 
 }  // namespace
