@@ -19,8 +19,10 @@ DeviceName parse_device(const std::string& text) {
     valid = valid && error == std::errc() && end == last && name.index >= 0 && *first != '-';
   }
   if (!valid) {
-    throw UsageError("LS-DEVICE", fmt::format("'{}' is not a device", text),
-                     "write \"cpu:K\" for lane K of the host (any K from 0); replicas compute on the CPU only today");
+    throw UsageError(
+        "LS-DEVICE",
+        fmt::format("'{}' is not a device: devices are \"cpu:K\", lane K of the host, and \"cuda:K\", a GPU", text),
+        "write \"cpu:0\", \"cpu:1\" and so on: this version computes on the CPU alone");
   }
   return name;
 }

@@ -383,7 +383,7 @@ TEST(CentralStorage, KeepsOneCopyInItsStorageWhereReplicasReadIt) {
     expect_error<UsageError>([&] { CentralStorageStrategy({.replicas = 1, .storage = storage}); }, code, {quoted},
                              where);
   };
-  expect_refused("cuda:0", "LS-NOT-HOST", "device 'cuda:0'");
+  expect_refused("cuda:0", "LS-DEVICE", ".storage is 'cuda:0'");
   expect_refused("disk", "LS-DEVICE", "'disk'");
   expect_refused("", "LS-DEVICE", "''");
 }

@@ -20,9 +20,12 @@ void check_devices(const std::vector<std::string>& devices) {
   for (const auto& text : devices) {
     const DeviceName name = parse_device(text);
     if (name.type != "cpu") {
-      throw UsageError("LS-DEVICE",
-                       fmt::format("device '{}' was asked for, and replicas compute on the CPU only today", text),
-                       "write \"cpu:0\", \"cpu:1\" and so on for lanes of the host, or leave .devices out");
+      throw UsageError(
+          "LS-DEVICE",
+          fmt::format("device '{}' was asked for, and this version of Lockstep computes on the CPU only: it "
+                      "has no library for GPUs that a program could be linked with",
+                      text),
+          "write \"cpu:0\", \"cpu:1\" and so on for lanes of the host, or leave .devices out");
     }
     if (!seen.insert(fmt::format("{}:{}", name.type, std::max<int64_t>(name.index, 0))).second) {
       throw UsageError("LS-LANES", fmt::format("device '{}' stands twice in .devices", text),

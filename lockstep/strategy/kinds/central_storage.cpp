@@ -5,6 +5,8 @@
 #include <memory>
 #include <utility>
 
+#include "lockstep/core/device.h"
+#include "lockstep/core/error.h"
 #include "lockstep/strategy/resolve_tuning.h"
 #include "lockstep/strategy/setup.h"
 
@@ -26,10 +28,18 @@ class CentralPlacement final : public Placement {
   const OneCopyPlacement one_copy_;
 };
 
+std::string checked_storage(std::string storage) {
+  if (internal::parse_device(storage).type == "cpu") return storage;
+  throw UsageError(
+      "LS-DEVICE",
+      fmt::format(".storage is '{}', and this version of Lockstep keeps variables in host memory only", storage),
+      "leave .storage out, or write \"cpu\"");
+}
+
 StrategySetup setup_of(CentralStorageOptions options) {
   return {.name = "CentralStorageStrategy",
           .topology = std::make_shared<HostTopology>(std::move(options.devices), options.replicas),
-          .placement = std::make_shared<CentralPlacement>(std::move(options.storage)),
+          .placement = std::make_shared<CentralPlacement>(checked_storage(std::move(options.storage))),
           .seed = options.seed,
           .threads_per_replica = options.threads_per_replica,
           .verify_every = options.verify_every,
