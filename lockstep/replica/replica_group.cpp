@@ -230,6 +230,17 @@ std::string about_small_part(std::string_view message, int64_t part, int64_t who
       share);
 }
 
+/// Whether the library says itself what is wrong.
+bool is_of_library(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 /// The replica of another worker whose failure an exception tells of; -1 where there is none.
 int64_t replica_elsewhere(const std::exception_ptr& error) {
   try {
@@ -260,7 +271,8 @@ void ReplicaGroup::throw_replica_error(std::span<const std::exception_ptr> error
     if (!errors[r]) continue;
     ReplicaError::Failure failure{block_.id_of(static_cast<int64_t>(r)), message_of(errors[r]), errors[r]};
     const ReplicaContext::Share& share = contexts_[r]->share_;
-    if (share.batches == 1) failure.message += about_small_part(failure.message, share.part, share.whole);
+    if (share.batches == 1 && !is_of_library(errors[r]))
+      failure.message += about_small_part(failure.message, share.part, share.whole);
     failures.push_back(std::move(failure));
   }
   try {

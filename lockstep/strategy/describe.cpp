@@ -19,6 +19,20 @@
 
 namespace lockstep {
 
+namespace {
+
+/// What a program may set so that idle cores work.
+const char* use_of_idle_cores(const internal::LanePlan& plan) {
+  if (plan.num_lanes() < plan.num_replicas) {
+    return "more lanes (.devices) use them without changing results, more .replicas or .threads_per_replica change "
+           "them";
+  }
+  return ".threads_per_replica uses them, and so do more replicas where the strategy has .replicas; both change "
+         "results";
+}
+
+}  // namespace
+
 std::string Strategy::describe() const {
   const internal::LanePlan& plan = group_->plan();
   std::string text =
@@ -37,13 +51,10 @@ std::string Strategy::describe() const {
   text += fmt::format("  {} intra-op thread{} for each replica; {} core{} available, lanes {}\n", plan.compute.threads,
                       plan.compute.threads == 1 ? "" : "s", plan.available_cores, plan.available_cores == 1 ? "" : "s",
                       plan.pinned() ? "pinned" : "not pinned");
-  const int64_t idle = plan.available_cores - static_cast<int64_t>(plan.num_lanes()) * plan.compute.threads;
-  if (idle > 0) {
-    text += fmt::format(
-        "  {} core{} idle: more lanes (.devices) use them without changing results, more .replicas or "
-        ".threads_per_replica change them\n",
-        idle, idle == 1 ? " stays" : "s stay");
-  }
+  const int64_t idle =
+      plan.available_cores - plan.workers_on_cores * static_cast<int64_t>(plan.num_lanes()) * plan.compute.threads;
+  if (idle > 0)
+    text += fmt::format("  {} core{} idle: {}\n", idle, idle == 1 ? " stays" : "s stay", use_of_idle_cores(plan));
   text += fmt::format("  mirrored variables: {}; replicas' values are added {}; seed {}\n",
                       registry_->placement().describe(), group_->reducer().describe(), group_->seed());
   text += fmt::format("  parameters meet {}\n", registry_->synchronization().describe());

@@ -116,10 +116,12 @@ Strategy::Strategy(StrategySetup setup)
   const auto rounds = std::make_shared<internal::Rounds>(std::move(setup.world));
   machine.num_workers = rounds->num_workers();
   machine.worker_index = rounds->worker_index();
-  machine.local_worker = internal::workers_before_on_cores(*rounds, machine.cores);
+  const internal::WorkersOnCores sharing = internal::workers_on_cores(*rounds, machine.cores);
+  machine.local_worker = sharing.before;
   internal::LanePlan plan;
   internal::agree_on_call(*rounds, {.call = name_}, [&](internal::Proposal& mine) {
     plan = internal::plan_lanes(*setup.topology, machine, {setup.threads_per_replica, setup.denormals});
+    plan.workers_on_cores = sharing.all;
     mine.detail = fmt::format(
         "{}, seed {}, {} threads for each replica, denormals {}, {}{}{}, fingerprint {}", name_, setup.seed,
         setup.threads_per_replica, setup.denormals == Denormals::kFlush ? "flushed" : "kept",

@@ -290,6 +290,14 @@ TEST_P(StrategyOf, AModuleThatRefusesOneSampleIsReportedWithReplicaSizeAndRemedy
   }
 }
 
+TEST_P(StrategyOf, AnErrorOfTheLibraryIsNotBlamedOnASmallPart) {
+  const auto error = error_from<ReplicaError>([&] {
+    strategy_.run(strategy_.split(torch::ones({replicas() + 1, 1}), torch::ones({replicas() + 1})),
+                  [&](ReplicaContext&, const Batch&) { strategy_.variables(); });
+  });
+  EXPECT_FALSE(has_value(error.what(), "part of the batch")) << error.what();
+}
+
 TEST_P(StrategyOf, ABatchThatIsGivenWholeCountsEachOfItsSamplesOnce) {
   const Batch batch{torch::ones({4, 1}), torch::ones({4}), {}, 4};
   const auto losses =
@@ -344,6 +352,17 @@ TEST(Strategy, NamesCoresThatStayIdleAndTheSetting) {
   if (internal::cores_of_this_process().size() < 2) GTEST_SKIP() << "one core: none can stay idle";
   EXPECT_NE(strategy.describe().find("idle"), std::string::npos) << strategy.describe();
   EXPECT_NE(strategy.describe().find(".threads_per_replica"), std::string::npos);
+}
+
+TEST(Strategy, DoesNotAdviseMoreLanesThanReplicas) {
+  if (internal::cores_of_this_process().size() < 2) GTEST_SKIP() << "one core: none can stay idle";
+  const auto advises_lanes = [](const Strategy& strategy) {
+    EXPECT_NE(strategy.describe().find("idle"), std::string::npos) << strategy.describe();
+    return strategy.describe().find(".devices") != std::string::npos;
+  };
+  EXPECT_TRUE(advises_lanes(MirroredStrategy({.devices = {"cpu:0"}, .replicas = 2})));
+  EXPECT_FALSE(advises_lanes(MirroredStrategy({.devices = {"cpu:0"}, .replicas = 1})));
+  EXPECT_FALSE(advises_lanes(OneDeviceStrategy()));
 }
 
 TEST(MakeStrategy, KnowsStrategiesByName) {

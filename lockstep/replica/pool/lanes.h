@@ -22,6 +22,7 @@ struct LanePlan {
   std::vector<std::vector<int>> cores;  // one set for each lane; empty where lanes are not pinned
   std::vector<int> process_cores;       // that this process may use
   int64_t available_cores = 0;          // how many of them it can keep busy: fewer where it has a quota
+  int64_t workers_on_cores = 1;         // of this host that use the same cores
   bool replicas_from_machine = false;   // the number of replicas comes from the cores, not from the program
 
   /// What a placement may look at.

@@ -12,18 +12,20 @@
 
 namespace lockstep::internal::inline replica {
 
-int64_t workers_before_on_cores(Rounds& rounds, const std::vector<int>& cores) {
-  if (rounds.num_workers() == 1) return 0;
+WorkersOnCores workers_on_cores(Rounds& rounds, const std::vector<int>& cores) {
+  if (rounds.num_workers() == 1) return {};
   const std::string place = fmt::format("{} {}", host_id(), fmt::join(cores, ","));
   const std::string mine = fmt::format("{} process {}", place, getpid());
   const auto all =
       agree_on_call(rounds, {.call = "making a strategy"}, [&](Proposal& proposal) { proposal.data = mine; });
-  int64_t before = 0;
-  for (int64_t w = 0; w < rounds.worker_index(); ++w) {
+  WorkersOnCores found;
+  for (int64_t w = 0; w < rounds.num_workers(); ++w) {
     const std::string& other = all[static_cast<std::size_t>(w)].data;
-    if (other.starts_with(place + " process ") && other != mine) ++before;
+    if (!other.starts_with(place + " process ") || other == mine) continue;
+    ++found.all;
+    if (w < rounds.worker_index()) ++found.before;
   }
-  return before;
+  return found;
 }
 
 }  // namespace lockstep::internal::replica

@@ -10,9 +10,14 @@ class Rounds;
 
 namespace lockstep::internal::inline replica {
 
-/// How many workers come before this one among those of this host, user and network that may use exactly these cores.
-/// Workers that have cores of their own, as `lockstep run` gives them, are not in each other's way. Nor are workers
-/// that are threads of one process, which knows what its strategies use. All workers call it.
-int64_t workers_before_on_cores(Rounds& rounds, const std::vector<int>& cores);
+struct WorkersOnCores {
+  int64_t before = 0;  // this one, in the order of the workers
+  int64_t all = 1;
+};
+
+/// The workers of this host, user and network that may use exactly these cores, this one included. Workers that have
+/// cores of their own, as `lockstep run` gives them, are not in each other's way. Nor are workers that are threads of
+/// one process, which knows what its strategies use. All workers call it.
+WorkersOnCores workers_on_cores(Rounds& rounds, const std::vector<int>& cores);
 
 }  // namespace lockstep::internal::replica
