@@ -1,6 +1,7 @@
 #include "lockstep/core/findings.h"
 
 #include "lockstep/core/log.h"
+#include "lockstep/core/told_findings.h"
 
 namespace lockstep::internal::inline core {
 
@@ -12,6 +13,7 @@ void Findings::add(ErrorCode code, const std::string& subject, int64_t step, Fun
     return;
   }
   entries_.push_back({subject, {code.text(), text(), step, 1}});
+  tell_finding(code.text(), entries_.back().finding.text, step);
   log(LogLevel::kWarning, entries_.back().finding.text + " [" + code.text() + "]");
 }
 

@@ -20,6 +20,7 @@
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/tensors/host_bytes.h"
+#include "lockstep/core/told_findings.h"
 #include "lockstep/linear/step_products.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/optim/rules/group_rule.h"
@@ -70,7 +71,7 @@ class Strategy::Host final : public internal::StepHost {
 
 Strategy::Strategy(StrategySetup setup)
     : name_(std::move(setup.name)),
-      verify_every_(setup.verify_every),
+      verify_every_(internal::doctor_watches() && setup.verify_every >= 0 ? 1 : setup.verify_every),
       factoring_(internal::factoring(setup.factored_gradients)),
       update_form_(internal::update_form(setup.update_form)),
       slots_(internal::slots(setup.slots)),
@@ -144,6 +145,7 @@ Strategy::Strategy(StrategySetup setup)
                                                     std::move(setup.reducer), rounds);
   registry_ = std::make_unique<internal::VariableRegistry>(group_, std::move(setup.placement),
                                                            std::move(setup.synchronization));
+  internal::tell_strategy(fmt::format("{}, {}", name_, internal::counted(num_replicas(), "replica")));
 }
 
 Strategy::~Strategy() {

@@ -38,10 +38,11 @@ bool takes_next_word(const CLI::App& run, const std::string& word) {
 }  // namespace
 
 std::vector<std::string> cut_program(const CLI::App& app, std::vector<std::string>& words) {
-  if (words.empty() || words.front() != "run") return {};
+  if (words.empty() || (words.front() != "run" && words.front() != "doctor")) return {};
+  const bool is_run = words.front() == "run";
   const CLI::App& run = *app.get_subcommand("run");
-  auto word = words.begin() + 1;
-  while (word != words.end() && *word != "--" && word->size() > 1 && word->front() == '-') {
+  auto word = is_run ? words.begin() + 1 : std::find(words.begin(), words.end(), "--");
+  while (is_run && word != words.end() && *word != "--" && word->size() > 1 && word->front() == '-') {
     word += takes_next_word(run, *word) ? std::min<std::ptrdiff_t>(2, words.end() - word) : 1;
   }
   const auto begin = word;
