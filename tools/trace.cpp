@@ -13,6 +13,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/train/trace/trace_summary.h"
+#include "tools/console.h"
 #include "tools/exit_status.h"
 #include "tools/subcommands.h"
 
@@ -46,9 +47,24 @@ std::vector<internal::NamedSlice> slices_in(const Json& document) {
   return slices;
 }
 
+/// Times are in microseconds, and a lane's are those of all traced steps.
+nlohmann::ordered_json json_of(const internal::TraceSummary& summary) {
+  nlohmann::ordered_json json{{"steps", summary.steps},
+                              {"microseconds_of_a_step", summary.microseconds},
+                              {"lanes", nlohmann::ordered_json::array()}};
+  for (const internal::LaneTimes& lane : summary.lanes) {
+    nlohmann::ordered_json parts = nlohmann::ordered_json::array();
+    for (const auto& [key, time] : lane.by_name)
+      parts.push_back({{"kind", key.first}, {"name", key.second}, {"microseconds", time}});
+    json["lanes"].push_back(
+        {{"worker", lane.worker}, {"lane", lane.lane}, {"microseconds", lane.all}, {"parts", std::move(parts)}});
+  }
+  return json;
+}
+
 }  // namespace
 
-int show_trace(const std::string& file) {
+int show_trace(const std::string& file, bool json) {
   std::ifstream stream(file);
   if (!stream) throw DataError("LS-FILE", fmt::format("'{}' cannot be read", file), "give the file of a trace");
   std::vector<internal::NamedSlice> slices;
@@ -59,7 +75,11 @@ int show_trace(const std::string& file) {
   }
   const internal::TraceSummary summary = internal::summary_of(slices);
   if (summary.steps == 0) refuse(file, "it has no step");
-  std::fputs(internal::text_of(summary).c_str(), stdout);
+  if (json) {
+    print_json(json_of(summary));
+  } else {
+    std::fputs(internal::text_of(summary).c_str(), stdout);
+  }
   return kClean;
 }
 
@@ -67,7 +87,9 @@ void add_trace(CLI::App& app, Action& chosen) {
   CLI::App* const trace = app.add_subcommand("trace", "Say in words where the time of traced steps went");
   const auto file = std::make_shared<std::string>();
   trace->add_option("FILE", *file, "what `lockstep train --trace FILE` has written")->required();
-  trace->callback([file, &chosen] { chosen = [file] { return show_trace(*file); }; });
+  const auto json = std::make_shared<bool>(false);
+  trace->add_flag("--json", *json, "print a JSON object");
+  trace->callback([file, json, &chosen] { chosen = [file, json] { return show_trace(*file, *json); }; });
 }
 
 }  // namespace lockstep::tools

@@ -35,6 +35,11 @@ TEST_F(TraceCommand, ShowsTheStepsOfOneProcess) {
   EXPECT_EQ(shown.code, 0) << shown.output;
   EXPECT_TRUE(has(shown, "9 steps")) << "there are too few for leaving the first ones out: " << shown.output;
   EXPECT_TRUE(has(shown, "worker 0, lane 1 (cpu:1)")) << shown.output;
+  const auto json = nlohmann::json::parse(run("trace --json " + path("t.json")).output);
+  EXPECT_EQ(json.at("steps"), 9);
+  EXPECT_EQ(json.at("lanes").size(), 2);
+  EXPECT_EQ(json["lanes"][1].at("lane"), "lane 1 (cpu:1)");
+  EXPECT_GT(json["lanes"][1].at("parts").size(), 0);
 }
 
 TEST_F(TraceCommand, ShowsAllWorkersOfAJobInOneFile) {
