@@ -114,8 +114,9 @@ class GradientTable {
   std::shared_ptr<const Rows> own_rows(std::size_t i, int64_t r) const;
   /// What agree_on_presence() was told of all workers.
   const ToldOfGradients& told() const { return told_; }
-  /// Whether local replica r's gradient of variable i is finite everywhere; true where it has none. Call between
-  /// collect(r) and the release of r's gradients.
+  /// Whether local replica r's gradient of variable i is finite everywhere; true where it has none. Looks at
+  /// replica r's gradients alone, because other lanes may be releasing theirs. Call after agree_on_presence(), and
+  /// before the release of r's gradients.
   bool is_finite(std::size_t i, int64_t r) const;
   /// For a message: the local replicas whose gradient of variable i is not finite everywhere. Call when all have
   /// collected.

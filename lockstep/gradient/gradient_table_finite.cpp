@@ -11,10 +11,12 @@ namespace lockstep::internal::inline gradient {
 bool GradientTable::is_finite(std::size_t i, int64_t r) const {
   const at::NoGradGuard no_grad;
   const Leaf own = own_leaf(i, r);
-  const std::shared_ptr<const Rows> rows = in_rows(i) ? own_rows(i, r) : nullptr;
   at::Tensor numbers;
-  if (own.present()) numbers = tensor_of(own, i);
-  if (rows) numbers = rows->values;
+  if (own.present()) {
+    numbers = tensor_of(own, i);
+  } else if (const std::shared_ptr<const Rows> rows = own_rows(i, r)) {
+    numbers = rows->values;
+  }
   return !numbers.defined() || at::isfinite(numbers).all().item<bool>();
 }
 
