@@ -17,12 +17,6 @@
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"
 
-#if defined(__SANITIZE_ADDRESS__)  // too large is an answer here, not a mistake
-extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
-#elif defined(__SANITIZE_THREAD__)
-extern "C" const char* __tsan_default_options() { return "allocator_may_return_null=1"; }
-#endif
-
 namespace lockstep::internal {
 namespace {
 
