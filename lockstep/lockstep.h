@@ -20,6 +20,7 @@
 // The loop.
 #include "lockstep/checkpoint/checkpoint.h"                 // IWYU pragma: export
 #include "lockstep/checkpoint/checkpoint_manager.h"         // IWYU pragma: export
+#include "lockstep/choice/make_strategy.h"                  // IWYU pragma: export
 #include "lockstep/core/error.h"                            // IWYU pragma: export
 #include "lockstep/core/ids.h"                              // IWYU pragma: export
 #include "lockstep/core/per_replica.h"                      // IWYU pragma: export
@@ -30,7 +31,6 @@
 #include "lockstep/strategy/kinds/mirrored.h"               // IWYU pragma: export
 #include "lockstep/strategy/kinds/multi_worker_mirrored.h"  // IWYU pragma: export
 #include "lockstep/strategy/kinds/one_device.h"             // IWYU pragma: export
-#include "lockstep/strategy/make_strategy.h"                // IWYU pragma: export
 #include "lockstep/strategy/strategy.h"                     // IWYU pragma: export
 #include "lockstep/variable/module/replicated.h"            // IWYU pragma: export
 #include "lockstep/variable/variable.h"                     // IWYU pragma: export

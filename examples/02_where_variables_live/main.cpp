@@ -81,7 +81,7 @@ int main() {
     std::cout << "values: those of one device, but for rounding\n";
   };
   for (const std::string& name : lockstep::strategy_names()) {
-    if (name == "one-device") continue;
+    if (name == "one-device" || name == "parameter-server") continue;  // the last one schedules steps: see 19
     std::cout << "\n";
     compare(run(name + ", 4 replicas", name, options));
   }

@@ -3,6 +3,7 @@
 #include <torch/optim/sgd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <mutex>
@@ -134,6 +135,8 @@ TEST_P(Asynchronous, TellsEachStepThatCountsOnce) {
   ASSERT_EQ(losses.size(), 20);
   for (std::size_t i = 0; i < steps.size(); ++i) EXPECT_EQ(steps[i], static_cast<int64_t>(i) + 1);
   EXPECT_EQ(strategy.step(), 20);
+  const auto findings = strategy.findings();
+  EXPECT_EQ(std::ranges::count(findings, "LS-BATCH-HELD", &Finding::code), 0);
   for (int64_t id = 0; id < 40; ++id) EXPECT_EQ(used.count(id), 2) << id;
   MirroredStrategy mirrored({.devices = {"cpu:0"}, .replicas = 1, .seed = 7});
   const Setting other(mirrored, 40);

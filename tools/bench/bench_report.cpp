@@ -5,10 +5,10 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/choice/make_strategy.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/replica/pool/lanes.h"
-#include "lockstep/strategy/make_strategy.h"
 #include "tools/console.h"
 
 namespace lockstep::tools {

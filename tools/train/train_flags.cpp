@@ -4,7 +4,7 @@
 #include <limits>
 #include <memory>
 
-#include "lockstep/strategy/make_strategy.h"
+#include "lockstep/choice/make_strategy.h"
 #include "tools/number_flags.h"
 #include "tools/subcommands.h"
 #include "tools/train/optimizers.h"

@@ -19,7 +19,7 @@ namespace lockstep::internal::inline server {
 
 namespace {
 
-/// While it lives, no step begins.
+/// While it lives, no step begins, and no other thread of the program changes values.
 class StepsHeldBack {
  public:
   explicit StepsHeldBack(LocalRun& run) : run_(run) {
@@ -27,12 +27,16 @@ class StepsHeldBack {
     try {
       run_.chief().join();
       run_.catch_up();
+      run_.gate()->hold_writes();
     } catch (...) {
       run_.chief().go_on();
       throw;
     }
   }
-  ~StepsHeldBack() { run_.chief().go_on(); }
+  ~StepsHeldBack() {
+    run_.gate()->let_write();
+    run_.chief().go_on();
+  }
   StepsHeldBack(const StepsHeldBack&) = delete;
   StepsHeldBack& operator=(const StepsHeldBack&) = delete;
 

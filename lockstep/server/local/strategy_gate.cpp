@@ -44,13 +44,18 @@ void StrategyGate::enter(const char* call) {
   const std::thread::id self = std::this_thread::get_id();
   const bool is_programs = caller == Caller::kProgram && owner_.load() != self;
   const bool may_write = is_programs && !only_reads(call);
-  if (is_programs) {
-    refuse_what_there_is_not(call);
-    const std::shared_lock<std::shared_mutex> waiting(waits_mutex_);
-    if (may_write && drain_) drain_();
-    if (catch_up_) catch_up_();
+  if (is_programs) refuse_what_there_is_not(call);
+  for (;;) {
+    if (is_programs) {
+      const std::shared_lock<std::shared_mutex> waiting(waits_mutex_);
+      if (may_write && drain_) drain_();
+      if (catch_up_) catch_up_();
+    }
+    mutex_.lock();
+    const std::thread::id holder = holder_.load();
+    if (!may_write || holder == std::thread::id() || holder == self) break;
+    mutex_.unlock();  // an evaluation began after the wait
   }
-  mutex_.lock();
   ++depth_;
   owner_.store(self);
   is_writing_ = is_writing_ || may_write;
@@ -69,6 +74,11 @@ void StrategyGate::set_waits(std::function<void()> drain, std::function<void()> 
   const std::lock_guard<std::shared_mutex> lock(waits_mutex_);
   drain_ = std::move(drain);
   catch_up_ = std::move(catch_up);
+}
+
+void StrategyGate::hold_writes() {
+  holder_.store(std::this_thread::get_id());
+  const std::lock_guard<std::recursive_mutex> after_who_has_passed(mutex_);
 }
 
 void StrategyGate::require_not_inside(const char* call) const {

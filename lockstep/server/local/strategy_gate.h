@@ -26,6 +26,10 @@ class StrategyGate final : public CallGate {
   /// until the servers have applied what was decided so far. The program's changes wait by both, its reads by the
   /// second. Both are empty again afterwards.
   void set_waits(std::function<void()> drain, std::function<void()> catch_up);
+  /// From now until let_write() no other thread of the program changes values: `drain` makes it wait, and calls that
+  /// have passed that already come back to it. Waits for one that is under way.
+  void hold_writes();
+  void let_write() { holder_.store(std::thread::id()); }
   /// Throws a UsageError (LS-NESTED-CALL) where this thread is inside a call of the strategy: then `call` would wait
   /// for tasks that wait for that call.
   void require_not_inside(const char* call) const;
@@ -35,8 +39,9 @@ class StrategyGate final : public CallGate {
  private:
   std::recursive_mutex mutex_;
   std::atomic<std::thread::id> owner_{};
-  int depth_ = 0;            // guarded by mutex_
-  bool is_writing_ = false;  // the call under way may change values; guarded by mutex_
+  std::atomic<std::thread::id> holder_{};  // who holds writes back
+  int depth_ = 0;                          // guarded by mutex_
+  bool is_writing_ = false;                // the call under way may change values; guarded by mutex_
   std::atomic<uint64_t> writes_{0};
   std::shared_mutex waits_mutex_;   // shared while a call waits by them
   std::function<void()> drain_;     // guarded by waits_mutex_

@@ -1,4 +1,4 @@
-#include "lockstep/strategy/make_strategy.h"
+#include "lockstep/choice/make_strategy.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <utility>
 
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
@@ -14,7 +15,8 @@
 namespace lockstep {
 
 const std::vector<std::string>& strategy_names() {
-  static const std::vector<std::string> names{"one-device", "mirrored", "multi-worker", "central-storage"};
+  static const std::vector<std::string> names{"one-device", "mirrored", "multi-worker", "central-storage",
+                                              "parameter-server"};
   return names;
 }
 
@@ -35,6 +37,7 @@ void require_one_worker(const std::string& name, const StrategyOptions& options)
 /// An option that the strategy does not have would be lost without a word. Call it before .tuning is resolved, so that
 /// the message has the option as the program gave it.
 void require_own_options(const std::string& name, const StrategyOptions& options) {
+  constexpr const char* kServers = "parameter-server";
   struct Option {
     const char* name;
     bool is_given;
@@ -43,7 +46,13 @@ void require_own_options(const std::string& name, const StrategyOptions& options
   };
   const StrategyOptions defaults;
   const Tuning& tuning = options.tuning;
-  const std::array<Option, 11> all{{
+  const std::array<Option, 17> all{{
+      {".partitioner", static_cast<bool>(options.partitioner), kServers},
+      {".placement", options.placement != defaults.placement, kServers},
+      {".staleness", options.staleness != defaults.staleness, kServers},
+      {".record", options.record != defaults.record, kServers},
+      {".workers", options.workers != defaults.workers, kServers},
+      {".servers", options.servers != defaults.servers, kServers},
       {".storage", options.storage != defaults.storage, "central-storage"},
       {".engine", options.engine != defaults.engine, "multi-worker"},
       {".timeouts", options.timeouts != defaults.timeouts, "multi-worker"},
@@ -68,14 +77,53 @@ void require_own_options(const std::string& name, const StrategyOptions& options
   }
 }
 
+/// A ParameterServerStrategy has few of the options that replicas have.
+void require_options_of_servers(const StrategyOptions& options) {
+  const StrategyOptions defaults;
+  const auto refuse = [](const std::string& fact, const char* remedy) { throw UsageError("LS-OPTION", fact, remedy); };
+  const auto require = [&](bool is_default, const char* option) {
+    if (!is_default)
+      refuse(fmt::format("parameter-server was given {}, which it does not have", option), "leave it out");
+  };
+  require(options.devices.empty(), ".devices");
+  require(options.verify_every == defaults.verify_every, ".verify_every");
+  require(options.denormals == defaults.denormals, ".denormals");
+  require(options.factored_gradients == defaults.factored_gradients, ".factored_gradients");
+  require(!options.tuning.verify_every || *options.tuning.verify_every == defaults.verify_every,
+          ".tuning.verify_every");
+  require(!options.tuning.factored_gradients || *options.tuning.factored_gradients == defaults.factored_gradients,
+          ".tuning.factored_gradients");
+  if (options.replicas > 0 && options.workers && *options.workers != options.replicas) {
+    refuse(fmt::format("parameter-server was given .replicas = {} and .workers = {}, and each worker is a replica",
+                       options.replicas, *options.workers),
+           "give one of them");
+  }
+}
+
+std::unique_ptr<Strategy> make_with_servers(StrategyOptions options) {
+  require_options_of_servers(options);
+  const ParameterServerOptions defaults;
+  return std::make_unique<ParameterServerStrategy>(ParameterServerOptions{
+      .cluster = std::move(options.cluster),
+      .partitioner = std::move(options.partitioner),
+      .placement = options.placement,
+      .staleness = options.staleness,
+      .record = std::move(options.record),
+      .workers = options.workers.value_or(options.replicas > 0 ? options.replicas : defaults.workers),
+      .servers = options.servers.value_or(defaults.servers),
+      .seed = options.seed,
+      .threads_per_replica = options.threads_per_replica});
+}
+
 }  // namespace
 
 std::unique_ptr<Strategy> make_strategy(const std::string& name, StrategyOptions options) {
   const auto& names = strategy_names();
   if (std::find(names.begin(), names.end(), name) != names.end()) {
-    if (name != "multi-worker") require_one_worker(name, options);
+    if (name != "multi-worker" && name != "parameter-server") require_one_worker(name, options);
     require_own_options(name, options);
   }
+  if (name == "parameter-server") return make_with_servers(std::move(options));
   options = internal::resolve_tuning(name, std::move(options));
   if (name == "one-device") {
     if (!options.device.empty()) options.devices.push_back(options.device);

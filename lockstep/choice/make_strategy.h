@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/server/parameter_server.h"
 #include "lockstep/strategy/kinds/central_storage.h"
 #include "lockstep/strategy/kinds/mirrored.h"
 #include "lockstep/strategy/kinds/multi_worker_mirrored.h"
@@ -34,10 +35,18 @@ struct StrategyOptions {
   Slots slots = Slots::kWhole;
   std::string device = {};  // of one-device, in place of .devices
   Tuning tuning = {};       // the options that decide no bits, in one place
+  // These are of parameter-server, which takes .replicas as the number of its workers too.
+  Partitioner partitioner = {};
+  ServerPlacement placement = ServerPlacement::kInTurn;
+  std::optional<int64_t> staleness = std::nullopt;
+  std::string record = {};
+  std::optional<int64_t> workers = std::nullopt;
+  std::optional<int64_t> servers = std::nullopt;
 };
 
-/// "one-device", "mirrored", "multi-worker" or "central-storage". A UsageError for another name, and for an option
-/// that is not its default and that the strategy does not have or cannot honour.
+/// "one-device", "mirrored", "multi-worker", "central-storage" or "parameter-server". A UsageError for another name,
+/// and for an option that is not its default and that the strategy does not have or cannot honour. Of parameter-server
+/// it gives a ParameterServerStrategy, whose steps are scheduled; a Trainer does that by itself.
 std::unique_ptr<Strategy> make_strategy(const std::string& name, StrategyOptions options = {});
 
 /// The names that make_strategy knows.
