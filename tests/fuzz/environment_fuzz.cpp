@@ -9,7 +9,7 @@
 
 namespace {
 
-constexpr std::array<const char*, 58> kNames = {"LOCKSTEP_NUM_WORKERS",
+constexpr std::array<const char*, 60> kNames = {"LOCKSTEP_NUM_WORKERS",
                                                 "LOCKSTEP_WORKER_INDEX",
                                                 "LOCKSTEP_CHIEF_ADDRESS",
                                                 "LOCKSTEP_LOCAL_WORKER",
@@ -66,7 +66,9 @@ constexpr std::array<const char*, 58> kNames = {"LOCKSTEP_NUM_WORKERS",
                                                 "KUBERNETES_SERVICE_HOST",
                                                 "NODE_RANK",
                                                 "GROUP_NAME",
-                                                "HOSTNAME"};
+                                                "HOSTNAME",
+                                                "LOCKSTEP_PS",
+                                                "LOCKSTEP_EVALUATOR"};
 
 lockstep::Environment environment_of(std::string_view input) {
   lockstep::Environment::Variables variables;

@@ -29,12 +29,14 @@ void Attempt::task_ended(std::size_t place, const WorkerEnd& end) {
       .has_other_worker = !tasks_.has_all_workers || has_other_worker(place),
       .restarts_left = tasks_.max_restarts - tasks_.restarts_before - result_.restarts_alone - count_pending()};
   const AfterEnd what = after_end(role, end, situation);
+  const bool was_asked = result_.end_signal != 0 || stops_.has_come();
+  // A worker may have been asked alone, because its host is taken away. The chief's code later says something else.
+  if (role == TaskRole::kWorker && only_lost_another(end)) stops_.forget();
   if (what == AfterEnd::kStartAgain) return start_later(place, end);
   if (what == AfterEnd::kGoOnWithout) {
     say(fmt::format("{}; {}, and the others go on without it", text_of(end, settings_.command->front()),
                     is_restartable(end) ? "no restart is left" : "starting it again would not help"));
   }
-  const bool was_asked = result_.end_signal != 0 || stops_.has_come();
   if (what == AfterEnd::kFailure && role == TaskRole::kChief && was_asked && !sent_kill_ && only_lost_another(end)) {
     ended_as_asked_ = end;  // it has saved and ended
     begin_end();

@@ -22,6 +22,8 @@ class StopNotices {
   const std::string& address() const { return address_; }
   /// Whether a worker has said until now that it was asked.
   bool has_come();
+  /// The worker that was asked has ended, alone: what comes later is of others.
+  void forget() { has_come_ = false; }
 
  private:
   internal::FileDescriptor receiver_;

@@ -31,9 +31,9 @@ std::vector<std::string> worker_environment(const std::vector<std::string>& oute
 struct TaskIdentity {
   std::string tf_config;
   std::string job_id;
-  std::string secret;        // as of WorkerIdentity
-  std::string stop_notices;  // StopNotices::address()
-  std::string end_notice;    // EndNotice::address(); of the evaluator alone
+  std::string secret;           // as of WorkerIdentity
+  std::string stop_notices;     // StopNotices::address()
+  std::string end_notice = {};  // EndNotice::address(); of the evaluator alone
   /// How often tasks of the job were started again before, alone or together.
   int restart_count = 0;
   /// How often all were started again together.
