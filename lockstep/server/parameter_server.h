@@ -16,6 +16,7 @@
 #include "lockstep/server/partitioner.h"
 #include "lockstep/server/shard_placement.h"
 #include "lockstep/server/worker_streams.h"
+#include "lockstep/strategy/served_state.h"
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep {
@@ -47,7 +48,7 @@ struct ParameterServerOptions {
 /// gather, broadcast) are UsageErrors (LS-SCHEDULE).
 ///
 /// A scheduled step counts once: all that it pushes is applied, or nothing is. docs/parameter-servers.md has the whole.
-class ParameterServerStrategy final : public Strategy {
+class ParameterServerStrategy final : public Strategy, public internal::HasServedState {
  public:
   explicit ParameterServerStrategy(ParameterServerOptions options = {});
   ~ParameterServerStrategy() override;
@@ -99,6 +100,9 @@ class ParameterServerStrategy final : public Strategy {
   }
 
  private:
+  internal::ServedState& served_state() const override;
+  /// How many scheduled steps make one step() of the strategy.
+  int64_t parts() const;
   uint32_t name_step(const std::string& name);
   RowsOptimizer make_rows_optimizer(const Embedding& table, const internal::RuleOptions& options);
   int coordinate_with(internal::FunctionRef<void(Coordinator&)> fn);
