@@ -28,6 +28,7 @@
 #include "lockstep/data/read_pool.h"
 #include "lockstep/reduce/operands.h"
 #include "lockstep/replica/pool/cores.h"
+#include "lockstep/strategy/served_state.h"
 #include "lockstep/strategy/strategy_access.h"
 #include "lockstep/variable/kinds/mirrored_state.h"
 
@@ -60,6 +61,7 @@ struct RestorePlan {
   std::vector<Write> writes;
   std::vector<std::pair<DistributedDataset, lockstep::data::Cursor>> seeks;
   std::vector<std::pair<const Tracked::Value*, std::string>> loads;
+  std::vector<std::pair<std::string, StagedTable*>> tables;  // by name
   Names missing, unexpected, misfits, idle_patterns;
   Late late;  // the values of `unexpected`
 };
@@ -112,6 +114,30 @@ class Planner {
     }
   }
 
+  /// Rows never wait for a table that is made later, because they would take its memory until then.
+  void add_tables(RestorePlan& plan) const {
+    const ServedState* const served = served_state_of(strategy_);
+    if (served != nullptr) served->check_steps(image_.run.scheduled);
+    const Names here = served == nullptr ? Names() : served->tables();
+    for (const std::string& name : here) {
+      if (!is_wanted(options_.only, name)) continue;
+      const auto found = image_.read_tables.find(name);
+      if (found == image_.read_tables.end()) {
+        plan.missing.push_back(name);
+      } else if (!found->second.misfit.empty()) {
+        plan.misfits.push_back(found->second.misfit);
+      } else {
+        plan.tables.emplace_back(name, found->second.rows.get());
+      }
+    }
+    for (const auto& [name, record] : image_.run.tables) {
+      if (std::ranges::find(here, name) != here.end() || !is_wanted(options_.only, name)) continue;
+      plan.unexpected.push_back(name);
+      if (!options_.restore_on_create) continue;
+      plan.misfits.push_back(fmt::format("table '{}' must be made before the checkpoint is restored", shown(name)));
+    }
+  }
+
   /// A pattern that nothing has is a mistake in writing, which must not look like a restore.
   void add_idle_patterns(RestorePlan& plan, const Tracked& tracked) const {
     std::set<std::string> names;
@@ -123,6 +149,8 @@ class Planner {
     for (const auto* const texts : {&image_.run.data, &image_.run.values}) {
       for (const auto& [name, text] : *texts) names.insert(name);
     }
+    for (const auto& [name, record] : image_.run.tables) names.insert(name);
+    if (const ServedState* const served = served_state_of(strategy_)) names.merge(names_of(served->tables()));
     for (const auto& [name, data] : tracked.data) names.insert(name);
     for (const auto& [name, value] : tracked.values) names.insert(name);
     for (const std::string& pattern : options_.only) {
@@ -161,6 +189,8 @@ class Planner {
 
  private:
   using SavedItems = std::map<KindAndName, Saved>;
+
+  static std::set<std::string> names_of(const Names& names) { return {names.begin(), names.end()}; }
 
   /// The name of the learning rate of the group that has the option `name`: "<optimizer>/<option>/<group>".
   static std::string learning_rate_beside(const std::string& name) {
@@ -366,6 +396,7 @@ RestoreInfo apply(const Image& image, const Strategy& strategy, const Tracked& t
   all_or_none(strategy, "Checkpoint::restore", [&] {
     Planner planner(image, strategy, options);
     planner.add_items(plan);
+    planner.add_tables(plan);
     planner.add_tracked(plan, tracked, what);
     planner.add_idle_patterns(plan, tracked);
     check(plan, image, strategy, options, what);
@@ -406,6 +437,10 @@ RestoreInfo apply(const Image& image, const Strategy& strategy, const Tracked& t
     throw;
   }
   write_shared(plan.writes, slices);
+  if (ServedState* const served = served_state_of(strategy)) {
+    for (const auto& [name, rows] : plan.tables) served->take(name, image.run.tables.at(name), *rows);
+    if (is_wanted(options.only, "step")) served->take_steps(image.run.scheduled);
+  }
   drop_gradients(strategy, plan.writes);
   // A restore before this one has nothing to give any more.
   wait_for_later(strategy, options.restore_on_create ? std::move(plan.late) : Late(), what);

@@ -22,6 +22,7 @@
 #include "lockstep/optim/forms/sliced_slots.h"
 #include "lockstep/replica/pool/cores.h"
 #include "lockstep/replica/replica_group.h"
+#include "lockstep/strategy/served_state.h"
 #include "lockstep/strategy/strategy_access.h"
 #include "lockstep/variable/variable_state.h"
 #include "lockstep/version.h"
@@ -171,6 +172,7 @@ void add_replicas(Image& image, const Strategy& strategy, const std::vector<Repl
 
 void require_at_rest(const Strategy& strategy, const Tracked& tracked, const char* call) {
   tracked.process.require_here(call);
+  if (const ServedState* const served = served_state_of(strategy)) return served->require_outside_of_steps(call);
   CallScope::refuse_in_step(call, "no state is at rest: call it when run() has returned");
   if (!StrategyAccess::group(strategy).running()) return;
   throw UsageError("LS-NESTED-CALL",
@@ -178,6 +180,11 @@ void require_at_rest(const Strategy& strategy, const Tracked& tracked, const cha
                                "state, and not yet the rest",
                                call),
                    "call it when run() has returned");
+}
+
+std::shared_ptr<void> reading(const Strategy& strategy) {
+  ServedState* const served = served_state_of(strategy);
+  return served == nullptr ? nullptr : served->reading();
 }
 
 void Home::require_here(const char* call) const {
@@ -198,8 +205,18 @@ std::map<std::string, std::string> other_names_of(const Strategy& strategy) {
   return names;
 }
 
-Image capture(const Strategy& strategy, const Tracked& tracked) {
-  require_at_rest(strategy, tracked, "Checkpoint::save");
+namespace {
+
+/// The state as it is now. With `view` values may change when this has returned, and places of data sets are those of
+/// the cut.
+Image captured(const Strategy& strategy, const Tracked& tracked, const ServedView* view) {
+  const bool goes_on = view != nullptr && view->goes_on;
+  const auto kept = [&](const at::Tensor& value) { return goes_on ? value.clone() : value; };
+  const auto cursor_of_data = [&](const DistributedDataset& data) {
+    const auto at_cut = view == nullptr ? std::nullopt : view->cursor_of(data);
+    return at_cut ? *at_cut : data.cursor();
+  };
+  const auto named = StrategyAccess::named_data_sets(strategy);
   Image image;
   image.run = {.library = LOCKSTEP_VERSION,
                .platform = platform_description(),
@@ -223,15 +240,18 @@ Image capture(const Strategy& strategy, const Tracked& tracked) {
         const bool is_variable = item.kind == Kind::kOnRead;
         of_replicas.push_back({image.tensors.size(), kind_text(item.kind), item.name,
                                is_variable ? aggregation_text(aggregations.at(item.name)) : "", item.view()});
+        for (at::Tensor& one : of_replicas.back().mine) one = kept(one);
       } else if (is_tensor(item.kind)) {
         const auto slot = item.kind == Kind::kSlot ? sliced.find(item.name) : sliced.end();
-        const at::Tensor value = slot == sliced.end() ? item.view().front() : slot->second;
-        image.tensors.push_back({kind_text(item.kind), item.name, -1, value, true});
+        const at::Tensor value = kept(slot == sliced.end() ? item.view().front() : slot->second);
+        image.tensors.push_back({kind_text(item.kind), item.name, -1, value, !goes_on});
+      } else if (item.kind == Kind::kCursor && view != nullptr && named.contains(item.name)) {
+        image.run.numbers.push_back(numbers_of(item, cursor_value(cursor_of_data(named.at(item.name)))));
       } else {
         image.run.numbers.push_back(numbers_of(item, item.read().front()));
       }
     }
-    for (const auto& [name, data] : tracked.data) image.run.data[name] = to_json(data.cursor());
+    for (const auto& [name, data] : tracked.data) image.run.data[name] = to_json(cursor_of_data(data));
     for (const auto& [name, value] : tracked.values) image.run.values[name] = checked_json(name, value.save());
   });
   if (!of_replicas.empty()) add_replicas(image, strategy, of_replicas);
@@ -240,6 +260,22 @@ Image capture(const Strategy& strategy, const Tracked& tracked) {
         fmt::format("a checkpoint is saved without {} values that the one before it has and that wait for what is made "
                     "later, such as '{}'",
                     waiting.size(), shown(waiting.front())));
+  }
+  return image;
+}
+
+}  // namespace
+
+Image capture(const Strategy& strategy, const Tracked& tracked) {
+  require_at_rest(strategy, tracked, "Checkpoint::save");
+  ServedState* const served = served_state_of(strategy);
+  if (served == nullptr) return captured(strategy, tracked, nullptr);
+  Image image;
+  ServedCut cut = served->cut([&](const ServedView& view) { image = captured(strategy, tracked, &view); });
+  image.run.scheduled = std::move(cut.steps);
+  for (ServedTable& table : cut.tables) {
+    image.run.tables[table.name] = std::move(table.record);
+    for (ServedTensor& one : table.tensors) image.rows.push_back(std::move(one));
   }
   return image;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 
 #include "lockstep/checkpoint/checkpoint.h"
@@ -49,6 +50,9 @@ lockstep::data::Cursor cursor_of(const std::string& text, const std::string& wha
 /// Throws a UsageError, which names `call`, in a merge function, where a state is half of one step and half of the
 /// next, and in a forked child of the process in which `tracked` was made.
 void require_at_rest(const Strategy& strategy, const Tracked& tracked, const char* call);
+
+/// While it lives, calls of this thread on a strategy with parameter servers wait for no steps. Null for others.
+std::shared_ptr<void> reading(const Strategy& strategy);
 
 /// Of all modules: by each further name of a tensor that a module has under several, the variable's.
 std::map<std::string, std::string> other_names_of(const Strategy& strategy);

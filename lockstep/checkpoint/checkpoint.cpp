@@ -55,6 +55,7 @@ std::vector<std::string> Checkpoint::waiting() const {
 
 void Checkpoint::save(const fs::path& path) const {
   internal::require_at_rest(*strategy_, *tracked_, "Checkpoint::save");
+  const auto reading = internal::reading(*strategy_);
   const auto phase = internal::told_phase(*strategy_, WorkerPhase::Kind::kSave);
   const internal::Image image = internal::capture(*strategy_, *tracked_);  // nothing trains while it is written
   internal::WritePlan plan;
@@ -72,6 +73,8 @@ RestoreInfo internal::CheckpointAccess::restore_first(const Checkpoint& checkpoi
                                                       const RestoreOptions& options, const ListFolders& list_again) {
   const Strategy& strategy = *checkpoint.strategy_;
   require_at_rest(strategy, *checkpoint.tracked_, "Checkpoint::restore");
+  ServedState* const served = served_state_of(strategy);
+  const std::shared_ptr<void> changing = served == nullptr ? nullptr : served->changing("Checkpoint::restore");
   const auto phase = told_phase(strategy, WorkerPhase::Kind::kRestore);
   const RestoredSlices slices(strategy, *checkpoint.tracked_);
   const NeededBytes needed = [&](const RecordedTensor& saved, const TensorPlace& place) {

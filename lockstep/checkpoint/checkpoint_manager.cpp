@@ -86,8 +86,10 @@ std::function<void()> CheckpointManager::Saving::prepare(const fs::path& folder,
     const internal::OtherWriters others{
         .save = shared ? shared->number() : 0,
         .wait = [&](const internal::GiveChecksums& give) { shared->wait_for_others(folder, *plan, give); }};
-    internal::write_checkpoint(files, folder, run, *plan, *mine, shared ? &others : nullptr,
-                               [&] { deadline->require_wanted(folder); });
+    internal::write_checkpoint(files, folder, run, *plan, *mine, shared ? &others : nullptr, [&] {
+      deadline->require_wanted(folder);
+      claim.require_newest();
+    });
     background.set_last_seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     if (shared) shared->end();
     internal::remove_old(files, options.directory, options.keep, options.keep_every, folder);
@@ -164,6 +166,7 @@ CheckpointManager::~CheckpointManager() { living_managers().remove(*this); }
 void CheckpointManager::claim() {
   Strategy& strategy = checkpoint_.strategy();
   internal::require_at_rest(strategy, CheckpointAccess::tracked(checkpoint_), "CheckpointManager::claim");
+  const auto reading = internal::reading(strategy);
   saving_->background.let_end();
   saving_->claim.take(strategy);
 }
@@ -171,6 +174,7 @@ void CheckpointManager::claim() {
 void CheckpointManager::wait() {
   Strategy& strategy = checkpoint_.strategy();
   internal::require_at_rest(strategy, CheckpointAccess::tracked(checkpoint_), "CheckpointManager::wait");
+  const auto reading = internal::reading(strategy);
   const auto phase = internal::told_phase(strategy, WorkerPhase::Kind::kSave);
   saving_->wait();
 }
@@ -178,11 +182,11 @@ void CheckpointManager::wait() {
 fs::path CheckpointManager::save() {
   Strategy& strategy = checkpoint_.strategy();
   internal::require_at_rest(strategy, CheckpointAccess::tracked(checkpoint_), "CheckpointManager::save");
+  const auto reading = internal::reading(strategy);
   const auto phase = internal::told_phase(strategy, WorkerPhase::Kind::kSave);
   saving_->wait();  // so there is one copy of the state at most
   saving_->claim.take(strategy);
   const auto begin = std::chrono::steady_clock::now();
-  const fs::path folder = options_.directory / internal::checkpoint_name(strategy.step());
   internal::RunRecord run;
   const auto plan = std::make_shared<internal::WritePlan>();
   {
@@ -190,6 +194,7 @@ fs::path CheckpointManager::save() {
     internal::all_or_none(strategy, "CheckpointManager::save", [&] { *plan = internal::plan_of(image); });
     run = image.run;
   }
+  const fs::path folder = options_.directory / internal::checkpoint_name(run.step);
   const std::vector<int64_t>& writers = saving_->claim.writers();
   const internal::FilledSlots filled(strategy, *plan, writers);  // until this worker's share is copied, or written
   const auto number = static_cast<uint64_t>(writers.size() == 1 ? 0 : strategy.on_chief([&]() -> int64_t {
@@ -227,6 +232,7 @@ double CheckpointManager::last_save_seconds() const { return saving_->background
 std::optional<fs::path> CheckpointManager::latest() const {
   internal::CallScope::refuse_in_step("CheckpointManager::latest",
                                       "no state is at rest: call it when run() has returned");
+  const auto reading = internal::reading(checkpoint_.strategy());
   const std::string path = checkpoint_.strategy().on_chief([&]() -> std::string {
     const auto found = internal::whole_checkpoints_in(CheckpointAccess::files(checkpoint_), options_.directory);
     return found.empty() ? std::string() : found.back().path.string();

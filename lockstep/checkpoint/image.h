@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "lockstep/checkpoint/folder/files.h"
 #include "lockstep/checkpoint/folder/manifest.h"
 #include "lockstep/checkpoint/formats/tensor_file.h"
+#include "lockstep/strategy/served_state.h"
 
 namespace lockstep::internal::inline checkpoint {
 
@@ -26,9 +28,20 @@ struct ImageTensor {
   std::string aggregation = {};  // as in RecordedTensor
 };
 
+/// The kind of tensors with rows of tables.
+inline constexpr const char* kRowsKind = "rows";
+
+/// The rows of a table that were read, or why they were not.
+struct ReadTable {
+  std::string misfit = {};
+  std::shared_ptr<StagedTable> rows = {};  // null where they were not wanted, or do not fit
+};
+
 struct Image {
   RunRecord run = {};
   std::vector<ImageTensor> tensors = {};
+  std::vector<ServedTensor> rows = {};                // of tables that are saved
+  std::map<std::string, ReadTable> read_tables = {};  // of a restore: by name, those that the program has too
 };
 
 /// Writes a checkpoint into a folder, which is made where it is not there. When it returns, the checkpoint is durable.
@@ -63,6 +76,12 @@ class CheckpointReader {
   /// Reads several, piece by piece, by as many threads as the files are good for. With `needed`, pieces without a byte
   /// that is needed are left out: they take no time, and what the value has there means nothing.
   std::vector<at::Tensor> read(const std::vector<std::size_t>& wanted, const NeededBytes& needed = {}) const;
+  /// Reads piece `number` of tensor `i` as it is stored. A DataError where it does not have its checksum.
+  void read_piece(std::size_t i, std::size_t number, std::vector<std::byte>& bytes) const;
+  /// Memory for `count` of its rows, as they are stored.
+  at::Tensor memory_for_rows(std::size_t i, int64_t count) const;
+  /// "'runs/a/step-0000000012/weights.safetensors'"
+  std::string file_of(std::size_t i) const;
 
  private:
   void open_files(Files& files);
@@ -74,11 +93,11 @@ class CheckpointReader {
   int64_t threads_ = 1;
 };
 
-/// Everything of a checkpoint, with the tensors whose names `wants` accepts. Of those that `reads` does not accept, the
-/// values are not read; `needed` as in CheckpointReader::read().
+/// Everything of a checkpoint but rows of tables, with the tensors whose names `wants` accepts. Of those that `reads`
+/// does not accept, the values are not read; `needed` as in CheckpointReader::read().
 Image load_image(const CheckpointReader& reader, const std::function<bool(const std::string&)>& wants,
                  const std::function<bool(const RecordedTensor&)>& reads, const NeededBytes& needed = {});
-/// All of it.
+/// All of it but rows of tables.
 Image load_image(Files& files, const std::filesystem::path& folder);
 
 /// Removes a checkpoint: first it is no longer one, then its files go. Other files in the folder stay, and then the

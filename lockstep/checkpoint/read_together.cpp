@@ -17,6 +17,7 @@
 #include "lockstep/checkpoint/folder/together.h"
 #include "lockstep/checkpoint/formats/tied_names.h"
 #include "lockstep/checkpoint/saved_values.h"
+#include "lockstep/checkpoint/tables/saved_table_reader.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
@@ -56,7 +57,12 @@ class FirstWholeReader {
       const bool all_see = texts_of_all(strategy_, opens_the_same(text, path) ? "" : "no").empty();
       std::optional<Image> image;
       if (all_see) {
-        image = where_all_can([&] { return load_image(*reader_, wanted(), read_here(manifest), needed_); });
+        image = where_all_can([&] {
+          Image loaded = load_image(*reader_, wanted(), read_here(manifest), needed_);
+          if (const ServedState* served = served_state_of(strategy_))
+            loaded.read_tables = read_tables(*reader_, *served, wanted());
+          return loaded;
+        });
       } else {
         image = from_chief(manifest);
       }

@@ -48,12 +48,33 @@ void add_file(WritePlan& plan, std::string_view stem, std::string_view kind, con
   plan.files.push_back({std::string(stem), std::move(layout.head), layout.bytes});
 }
 
+void add_tables(WritePlan& plan, const Image& image) {
+  NamedTensors forms;
+  for (const ServedTensor& one : image.rows) forms.emplace_back(one.name, tensor_of_form(one.dtype, one.sizes));
+  if (forms.empty()) return;
+  FileLayout layout = layout_of(forms, {{"format", "pt"}, {kMadeBy, image.run.library}});
+  for (std::size_t i = 0; i < forms.size(); ++i) {
+    PlannedTensor tensor{.recorded = {.kind = kRowsKind,
+                                      .name = forms[i].first,
+                                      .file = plan.files.size(),
+                                      .key = forms[i].first,
+                                      .dtype = dtype_name(image.rows[i].dtype)},
+                         .value = forms[i].second,
+                         .read = image.rows[i].read,
+                         .offset = layout.offsets[i]};
+    tensor.recorded.checksums.resize(pieces_of(tensor.value.nbytes(), kPieceBytes));
+    plan.tensors.push_back(std::move(tensor));
+  }
+  plan.files.push_back({std::string(kTablesStem), std::move(layout.head), layout.bytes});
+}
+
 }  // namespace
 
 WritePlan plan_of(const Image& image) {
   const at::NoGradGuard no_grad;
   WritePlan plan;
   for (const auto& [stem, kind] : kStems) add_file(plan, stem, kind, image);
+  add_tables(plan, image);
   std::vector<std::size_t> order(plan.tensors.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
@@ -98,7 +119,12 @@ std::vector<std::span<const std::byte>> bytes_of(const WritePlan& plan, const Sh
   std::vector<std::span<const std::byte>> bytes;
   for (std::size_t p = share.begin; p < share.end; ++p) {
     const PlannedPiece& piece = plan.pieces[p];
-    bytes.push_back(bytes_in(plan.tensors[piece.tensor].value).subspan(piece.begin, piece.bytes));
+    const PlannedTensor& tensor = plan.tensors[piece.tensor];
+    if (tensor.read) {
+      bytes.emplace_back();
+    } else {
+      bytes.push_back(bytes_in(tensor.value).subspan(piece.begin, piece.bytes));
+    }
   }
   return bytes;
 }

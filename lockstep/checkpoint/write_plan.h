@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,9 +24,11 @@ struct PlannedFile {
 
 struct PlannedTensor {
   RecordedTensor recorded = {};  // with as many checksums as it has pieces, which are empty
-  at::Tensor value = {};         // dense, as it is stored
-  bool is_borrowed = false;      // whether it is a variable's own memory, which the next step changes
-  uint64_t offset = 0;           // of its first byte in the file
+  at::Tensor value = {};         // dense, as it is stored; of a table's, one element that stands for all
+  /// Of a table's: writes its bytes from `begin` on. Any thread.
+  std::function<void(uint64_t begin, std::span<std::byte> to)> read = {};
+  bool is_borrowed = false;  // whether it is a variable's own memory, which the next step changes
+  uint64_t offset = 0;       // of its first byte in the file
 };
 
 struct PlannedPiece {
@@ -53,7 +56,7 @@ struct Share {
 /// The pieces of one of so many writers: all have about the same number of bytes.
 Share share_of(const WritePlan& plan, int64_t writer, int64_t writers);
 
-/// The bytes of each piece of a share, where they are now.
+/// The bytes of each piece of a share, where they are now; none of a table's piece, whose bytes are made.
 std::vector<std::span<const std::byte>> bytes_of(const WritePlan& plan, const Share& share);
 
 }  // namespace lockstep::internal::checkpoint

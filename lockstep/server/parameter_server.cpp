@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
-#include <map>
+#include <mutex>
+#include <optional>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -12,8 +12,8 @@
 #include "lockstep/cluster/job_counts.h"
 #include "lockstep/cluster/resolve_cluster.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/log.h"
 #include "lockstep/optim/rules/group_rule.h"
+#include "lockstep/server/coordinator_state.h"
 #include "lockstep/server/evaluator.h"
 #include "lockstep/server/local/local_run.h"
 #include "lockstep/server/local/table_state.h"
@@ -24,20 +24,6 @@
 #include "lockstep/variable/variable_state.h"
 
 namespace lockstep {
-
-namespace internal::inline server {
-
-/// What lasts from one coordinate() to the next.
-struct CoordinatorState {
-  std::map<std::string, uint32_t> steps = {};  // by name: the kind
-  std::vector<std::weak_ptr<TableState>> tables = {};
-  ChiefCut begin = {};  // where the next run begins
-  int64_t runs = 0;     // of the strategy below, as of then
-  std::atomic<bool> is_under_way = false;
-  std::vector<OnCheckpoint> on_checkpoint = {};
-};
-
-}  // namespace internal::server
 
 namespace {
 
@@ -82,7 +68,12 @@ ParameterServerStrategy::ParameterServerStrategy(ParameterServerOptions options)
       gate_(std::make_shared<internal::StrategyGate>()),
       state_(std::make_unique<internal::CoordinatorState>()) {
   internal::StrategyAccess::set_gate(*this, gate_);
+  state_->served = internal::served_by_threads(*this, gate_, *state_, options_.workers, parts());
 }
+
+internal::ServedState& ParameterServerStrategy::served_state() const { return *state_->served; }
+
+int64_t ParameterServerStrategy::parts() const { return options_.staleness == 0 ? options_.workers : 1; }
 
 ParameterServerStrategy::~ParameterServerStrategy() = default;
 
@@ -116,10 +107,6 @@ Embedding ParameterServerStrategy::make_embedding(const EmbeddingOptions& option
     throw UsageError("LS-NAME-TAKEN", fmt::format("a second table named '{}' was made", options.name),
                      "give each table a name of its own");
   }
-  internal::log(LogLevel::kWarning,
-                fmt::format("table '{}': checkpoints do not have the rows of tables yet; read them by for_each() to "
-                            "keep them",
-                            options.name));
   auto table = std::make_shared<internal::TableState>(options, seed(), gate_);
   state_->tables.push_back(table);
   return Embedding(std::move(table));
@@ -171,26 +158,41 @@ int ParameterServerStrategy::coordinate_with(internal::FunctionRef<void(Coordina
                   "nothing calls the functions of on_checkpoint: there is no task of the job 'evaluator'");
   }
   const int64_t rounds = Strategy::step();
-  const int64_t parts = options_.staleness == 0 ? options_.workers : 1;
-  if (rounds != state_->runs) state_->begin = {.counted = rounds * parts, .floor = rounds * parts};  // after a restore
+  if (rounds != state_->runs) state_->begin = internal::begin_of_step(rounds, parts());  // the program has set it
   internal::ChiefOptions chief;
   chief.workers = static_cast<int32_t>(options_.workers);
   chief.servers = 1;  // threads of a process have one memory, and one of them changes it
   chief.staleness = options_.staleness;
-  internal::LocalRun run(*this, gate_, chief, state_->begin);
-  Coordinator coordinator(run);
+  std::optional<internal::LocalRun> run;
+  const auto begin = [&] {  // a restore begins it anew, at the same place in memory
+    const std::lock_guard<std::recursive_mutex> lock(state_->run_mutex);
+    run.reset();
+    run.emplace(*this, gate_, chief, state_->begin);
+    state_->run = &*run;
+  };
+  begin();
+  state_->restart = begin;
+  struct Over {
+    internal::CoordinatorState& state;
+    ~Over() {
+      const std::lock_guard<std::recursive_mutex> lock(state.run_mutex);
+      state.run = nullptr;
+      state.restart = {};
+    }
+  } const over{*state_};
+  Coordinator coordinator(*run);
   const auto end = [&] {  // all steps have been decided
-    run.catch_up();
-    run.settle_batches();
-    state_->begin = run.chief().next_begin();
+    run->catch_up();
+    run->settle_batches();
+    state_->begin = run->next_begin();
     state_->runs = Strategy::step();
   };
   try {
     fn(coordinator);
     coordinator.join();
   } catch (...) {
-    run.chief().cancel();
-    run.chief().drain();
+    run->chief().cancel();
+    run->chief().drain();
     end();
     throw;
   }

@@ -18,6 +18,7 @@
 #include "lockstep/server/partitioner.h"
 #include "lockstep/server/shard_placement.h"
 #include "lockstep/server/worker_streams.h"
+#include "lockstep/strategy/served_state.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/train/step_runner.h"
 
@@ -50,7 +51,9 @@ struct ParameterServerOptions {
 /// gather, broadcast) are UsageErrors (LS-SCHEDULE).
 ///
 /// A scheduled step counts once: all that it pushes is applied, or nothing is. docs/parameter-servers.md has the whole.
-class ParameterServerStrategy final : public Strategy, public internal::StepRunnerSource {
+class ParameterServerStrategy final : public Strategy,
+                                      public internal::StepRunnerSource,
+                                      public internal::HasServedState {
  public:
   explicit ParameterServerStrategy(ParameterServerOptions options = {});
   ~ParameterServerStrategy() override;
@@ -131,6 +134,9 @@ class ParameterServerStrategy final : public Strategy, public internal::StepRunn
   }
 
  private:
+  internal::ServedState& served_state() const override;
+  /// How many scheduled steps make one step() of the strategy.
+  int64_t parts() const;
   uint32_t name_step(const std::string& name);
   RowsOptimizer make_rows_optimizer(const Embedding& table, const internal::RuleOptions& options);
   void add_on_checkpoint(std::function<void(const std::filesystem::path&, const RestoreInfo&)> fn);

@@ -17,10 +17,14 @@ Batch WorkerStreams::next(WorkerContext& context) const {
   };
   context.take_own_stream();
   Batch batch;
-  if (!context.task().reader_of(number_, make).next(batch)) {
+  internal::WorkerTask& task = context.task();
+  data::StreamReader& reader = task.reader_of(number_, make);
+  if (!reader.next(batch)) {
+    task.shared().places.ended(number_, task.index());
     throw EndOfStream("LS-END-OF-STREAM", fmt::format("the stream of worker {} has ended", context.worker_index()),
                       "let the step end by this error: the worker then gets no more of these steps");
   }
+  task.shared().places.took(number_, task.index(), context.step(), reader.position());
   batch.global_size = batch.size() - batch.padding;
   return batch;
 }

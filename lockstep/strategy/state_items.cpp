@@ -99,6 +99,26 @@ StateItem internal::item_of(const std::shared_ptr<VariableState>& variable) {
   return {variable->name(), kind, read, write, !one_value, view};
 }
 
+at::Tensor internal::cursor_value(const lockstep::data::Cursor& cursor) {
+  std::vector<int64_t> numbers{cursor.epoch,
+                               cursor.position,
+                               cursor.size,
+                               static_cast<int64_t>(cursor.seed),
+                               static_cast<int64_t>(cursor.shuffle),
+                               static_cast<int64_t>(cursor.digest),
+                               static_cast<int64_t>(cursor.digest_by_file)};
+  numbers.insert(numbers.end(), cursor.stream.begin(), cursor.stream.end());
+  return at::tensor(numbers, at::kLong);
+}
+
+std::map<std::string, DistributedDataset> internal::StrategyAccess::named_data_sets(const Strategy& strategy) {
+  std::map<std::string, DistributedDataset> all;
+  for (const auto& [name, weak] : strategy.named_data_sets_) {
+    if (const auto deal = weak.lock()) all.emplace(name, DistributedDataset(deal));
+  }
+  return all;
+}
+
 namespace {
 
 /// An item that is one number.
@@ -120,18 +140,7 @@ StateItem number(std::string name, Kind kind, std::function<Number()> get, std::
 StateItem item_of(const std::string& name, const DistributedDataset& data) {
   constexpr int64_t kFewest = 5;   // of a version before digests
   constexpr int64_t kNumbers = 7;  // those of a stream follow
-  const auto read = [data]() -> Tensors {
-    const data::Cursor cursor = data.cursor();
-    std::vector<int64_t> numbers{cursor.epoch,
-                                 cursor.position,
-                                 cursor.size,
-                                 static_cast<int64_t>(cursor.seed),
-                                 static_cast<int64_t>(cursor.shuffle),
-                                 static_cast<int64_t>(cursor.digest),
-                                 static_cast<int64_t>(cursor.digest_by_file)};
-    numbers.insert(numbers.end(), cursor.stream.begin(), cursor.stream.end());
-    return {at::tensor(numbers, at::kLong)};
-  };
+  const auto read = [data]() -> Tensors { return {internal::cursor_value(data.cursor())}; };
   const auto write = [name, data](const Tensors& values) {
     require_count(name, values, 1);
     const at::Tensor& value = values.front();

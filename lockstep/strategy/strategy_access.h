@@ -1,6 +1,7 @@
 // What the folders above need of a strategy beyond its public members.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,6 +30,8 @@ struct StrategyAccess {
     }
     return all;
   }
+  /// The data sets that have a name and live.
+  static std::map<std::string, DistributedDataset> named_data_sets(const Strategy& strategy);
   static const ReplicaGroup& group(const Strategy& strategy) { return *strategy.group_; }
   static Findings& findings(const Strategy& strategy) { return strategy.group_->findings(); }
   static Rounds& rounds(const Strategy& strategy) { return strategy.group_->rounds(); }
@@ -51,6 +54,9 @@ struct StrategyAccess {
 /// What the bits of a run depend on beside the program, V and the threads of a replica: platform_fingerprint(), and
 /// the number of workers where sums that travel between them are rounded.
 std::string fingerprint_of(const Strategy& strategy);
+
+/// The value of a cursor's item.
+at::Tensor cursor_value(const lockstep::data::Cursor& cursor);
 
 /// A variable as an item of a run's state.
 StateItem item_of(const std::shared_ptr<VariableState>& variable);

@@ -7,8 +7,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <span>
+#include <string>
 
 #include "lockstep/checkpoint/image.h"
+#include "lockstep/checkpoint/tables/saved_table_reader.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "tests/checkpoint/model_files.h"
 
 namespace lockstep::testing {
@@ -30,6 +34,11 @@ inline internal::Image image_of(int64_t step) {
   image.tensors.push_back({"mirrored", "b", -1, torch::full({5}, step, torch::kByte)});
   image.tensors.push_back({"slot", "w/momentum", -1, torch::full({3, 2}, static_cast<double>(step))});
   for (int64_t r = 0; r < 2; ++r) image.tensors.push_back({"on-read", "mean", r, torch::full({2}, step + r)});
+  image.run.tables["rows"] = "{\"step\":" + std::to_string(step) + "}";
+  const torch::Tensor rows = torch::full({4}, step, torch::kLong);
+  image.rows.push_back({"rows/ids", torch::kLong, {4}, [rows](uint64_t begin, std::span<std::byte> to) {
+                          std::ranges::copy(internal::host_bytes(rows).subspan(begin, to.size()), to.begin());
+                        }});
   return image;
 }
 
@@ -44,6 +53,9 @@ inline int64_t step_in(internal::Files& files, const fs::path& folder) {
     EXPECT_EQ(one.value.to(torch::kLong).flatten()[0].item<int64_t>(), step + std::max<int64_t>(one.replica, 0))
         << one.name;
   }
+  const internal::CheckpointReader reader(files, folder);
+  internal::SavedTableReader rows(reader, "rows");
+  EXPECT_TRUE(torch::equal(rows.next_rows("ids", 4), torch::full({4}, step, torch::kLong)));
   return step;
 }
 

@@ -105,10 +105,10 @@ TEST_F(SystemCalls, ASaveSyncsTheFilesAndTheFolderBeforeTheManifestGetsItsNameAn
   const auto save = [&] { internal::save_image(internal::host_files(), path("c"), testing::image_of(1)); };
   EXPECT_EQ(calls_in(save),
             (Calls{"fsync " + last_part(folder_),  // which has the folder's name now
-                   "fsync weights.0.part", "fsync optimizer.0.part", "fsync replicas.0.part",
+                   "fsync weights.0.part", "fsync optimizer.0.part", "fsync replicas.0.part", "fsync tables.0.part",
                    "rename weights.0.part weights.safetensors", "rename optimizer.0.part optimizer.safetensors",
-                   "rename replicas.0.part replicas.safetensors", "fsync manifest.0.part", "fsync c",
-                   "rename manifest.0.part manifest.json", "fsync c"}));
+                   "rename replicas.0.part replicas.safetensors", "rename tables.0.part tables.safetensors",
+                   "fsync manifest.0.part", "fsync c", "rename manifest.0.part manifest.json", "fsync c"}));
 }
 
 TEST_F(SystemCalls, ARemovalSyncsTheFolderOnceItIsNoCheckpoint) {

@@ -5,16 +5,19 @@
 #include <torch/types.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "lockstep/checkpoint/exchange.h"
 #include "lockstep/checkpoint/image.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "tests/tools/run_support.h"
 
 namespace {
@@ -170,6 +173,53 @@ TEST_F(CheckpointCommand, WithoutAFileDescriptorNothingIsCalledDamaged) {
         << ended.errors;
     EXPECT_FALSE(has(ended.errors, "damaged") || has(ended.output, "damaged")) << ended.errors << ended.output;
   }
+}
+
+TEST_F(CheckpointCommand, RowsOfTablesAreComparedByIdAndExported) {
+  const auto saved_rows = [&](const std::string& name, const torch::Tensor& ids, const torch::Tensor& weights) {
+    lockstep::internal::Image image{.run = {.replicas = 2, .workers = 1}};
+    image.run.tables["users"] = R"({"dim":"2"})";
+    image.tensors.push_back({.kind = "mirrored", .name = "net.w", .value = torch::ones({2})});
+    const std::pair<std::string, torch::Tensor> parts[] = {{"ids", ids}, {"weights", weights}, {"sum", weights * 2}};
+    for (const auto& [part, rows] : parts) {
+      image.rows.push_back({"users/" + part, rows.scalar_type(), rows.sizes().vec(),
+                            [rows = rows](uint64_t begin, std::span<std::byte> to) {
+                              std::ranges::copy(lockstep::internal::host_bytes(rows).subspan(begin, to.size()),
+                                                to.begin());
+                            }});
+    }
+    lockstep::internal::save_image(lockstep::internal::host_files(), path(name), image);
+    return path(name);
+  };
+  const auto ids = torch::tensor({-4, 2, 9});
+  const auto weights = torch::arange(6, torch::kFloat).view({3, 2});
+  const std::string a = saved_rows("a", ids, weights);
+  const std::string b = saved_rows("b", torch::tensor({-4, 3, 9, 10}),
+                                   torch::cat({weights, torch::zeros({1, 2})}) + torch::tensor({0.0F, 0.5F}));
+  EXPECT_EQ(run("checkpoint diff " + a + " " + a).code, 0);
+  const auto json = json_of("diff " + a + " " + b, 1);
+  ASSERT_EQ(json["differences"].size(), 1u) << json;
+  const auto& rows = json["differences"][0];
+  EXPECT_EQ(rows["name"], "users");
+  EXPECT_EQ(rows["rows"], 2);
+  EXPECT_EQ(rows["differing"], 2);
+  EXPECT_EQ(rows["largest_difference"], 0.5);
+  EXPECT_EQ(rows["only_in_first"], 1);
+  EXPECT_EQ(rows["only_in_second"], 2);
+  EXPECT_EQ(run("checkpoint verify " + a).code, 0);
+  EXPECT_TRUE(has(run("checkpoint show " + a).output, "users/weights"));
+  for (const std::string file : {"x.safetensors", "x.pt"}) {
+    EXPECT_EQ(run("export " + a + " " + path(file)).code, 0);
+    const auto all = load_tensors(path(file));
+    EXPECT_EQ(all.size(), 3u);
+    EXPECT_TRUE(torch::equal(all.at("users/ids"), ids));
+    EXPECT_TRUE(torch::equal(all.at("users/weights"), weights));
+    EXPECT_TRUE(torch::equal(all.at("net.w"), torch::ones({2})));
+    EXPECT_EQ(run("checkpoint export " + a + " " + path(file) + " --table users").code, 0);
+    EXPECT_TRUE(torch::equal(load_tensors(path(file)).at("weights"), weights));
+    EXPECT_EQ(load_tensors(path(file)).size(), 2u);
+  }
+  EXPECT_EQ(run("export " + a + " " + path("y.pt") + " --table items").code, 2);
 }
 
 TEST_F(CheckpointCommand, ADifferenceIsThatOfTheElementsThatDiffer) {

@@ -18,6 +18,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/reduce/operands.h"
 #include "tools/checkpoint/checkpoint_paths.h"
+#include "tools/checkpoint/table_diff.h"
 #include "tools/console.h"
 #include "tools/exit_status.h"
 
@@ -95,6 +96,24 @@ std::string difference(const at::Tensor& a, const at::Tensor& b, ordered_json& j
                      scale);
 }
 
+std::string text_of(const TableDifference& found) {
+  if (!found.forms.empty()) return found.forms;
+  std::string text = fmt::format("{} of {} rows that both have", found.differing, found.both);
+  if (found.largest > 0) text += fmt::format(", by up to {:.3g} in their weights", found.largest);
+  if (found.only_first > 0) text += fmt::format("; {} only in the first", found.only_first);
+  if (found.only_second > 0) text += fmt::format("; {} only in the second", found.only_second);
+  return text;
+}
+
+ordered_json json_of(const TableDifference& found) {
+  if (!found.forms.empty()) return {{"forms", found.forms}};
+  return {{"rows", found.both},
+          {"differing", found.differing},
+          {"largest_difference", json_of(found.largest)},
+          {"only_in_first", found.only_first},
+          {"only_in_second", found.only_second}};
+}
+
 }  // namespace
 
 int list_checkpoints(const CheckpointCommandOptions& options) {
@@ -163,6 +182,8 @@ int show_checkpoint(const CheckpointCommandOptions& options) {
         json["numbers"].back()["value"] = one.integers;
       }
     }
+    for (const auto& [name, text] : run.tables) json["tables"][name] = ordered_json::parse(text);
+    if (!run.scheduled.empty()) json["scheduled"] = ordered_json::parse(run.scheduled);
     for (const auto& [name, text] : run.data) json["data"][name] = ordered_json::parse(text);
     for (const auto& [name, text] : run.values) json["values"][name] = ordered_json::parse(text);
     print_json(json);
@@ -179,6 +200,8 @@ int show_checkpoint(const CheckpointCommandOptions& options) {
     rows.push_back({full_name(tensors[i].name, tensors[i].replica), tensors[i].kind, reader.form(i)});
   }
   for (const auto& one : run.numbers) rows.push_back({one.name, one.kind, values_text(one)});
+  for (const auto& [name, text] : run.tables) rows.push_back({name, "table", text});
+  if (!run.scheduled.empty()) rows.push_back({"scheduled", "steps", run.scheduled});
   for (const auto& [name, text] : run.data) rows.push_back({name, "data", text});
   for (const auto& [name, text] : run.values) rows.push_back({name, "value", text});
   print_columns(rows);
@@ -203,8 +226,16 @@ int verify_checkpoints(const CheckpointCommandOptions& options) {
     uint64_t bytes = 0;
     try {
       const CheckpointReader reader(host_files(), path);
+      std::vector<std::byte> piece;
       for (std::size_t i = 0; i < reader.manifest().tensors.size(); ++i) {
-        bytes += static_cast<uint64_t>(reader.read(i).nbytes());  // one at a time
+        if (reader.manifest().tensors[i].kind != internal::kRowsKind) {
+          bytes += static_cast<uint64_t>(reader.read(i).nbytes());  // one at a time
+          continue;
+        }
+        for (std::size_t p = 0; p < reader.manifest().tensors[i].checksums.size(); ++p) {
+          reader.read_piece(i, p, piece);
+          bytes += piece.size();
+        }
       }
     } catch (const DataError& error) {
       if (!internal::says_of_file(error)) throw;
@@ -234,9 +265,11 @@ int diff_checkpoints(const CheckpointCommandOptions& options) {
     const internal::Manifest& manifest = readers[side].manifest();
     for (std::size_t i = 0; i < manifest.tensors.size(); ++i) {
       const auto& one = manifest.tensors[i];
-      tensors[side][{one.kind, one.name, one.replica}] = i;
+      if (one.kind != internal::kRowsKind) tensors[side][{one.kind, one.name, one.replica}] = i;
     }
     for (const auto& one : manifest.run.numbers) others[side][{one.kind, one.name, -1}] = values_text(one);
+    for (const auto& [name, text] : manifest.run.tables) others[side][{"table", name, -1}] = text;
+    if (!manifest.run.scheduled.empty()) others[side][{"steps", "scheduled", -1}] = manifest.run.scheduled;
     for (const auto& [name, text] : manifest.run.data) others[side][{"data", name, -1}] = text;
     for (const auto& [name, text] : manifest.run.values) others[side][{"value", name, -1}] = text;
   }
@@ -269,6 +302,11 @@ int diff_checkpoints(const CheckpointCommandOptions& options) {
   compare(others, [&](const Key& key, const std::string& a, const std::string& b) {
     if (a != b) add(key, fmt::format("{} and {}", a, b), {{"values", {a, b}}});
   });
+  for (const auto& [name, record] : readers[0].manifest().run.tables) {
+    if (!readers[1].manifest().run.tables.contains(name)) continue;
+    const TableDifference found = difference_of_tables(readers[0], readers[1], name);
+    if (!found.is_none()) add({internal::kRowsKind, name, -1}, text_of(found), json_of(found));
+  }
   const int code = rows.size() > 1 ? 1 : 0;
   if (options.json) {
     print_json({{"first", paths[0].string()}, {"second", paths[1].string()}, {"differences", std::move(json)}});

@@ -10,6 +10,7 @@ struct CheckpointCommandOptions {
   std::string other;   // of diff
   std::string file;    // of export
   std::string module;  // of export: this module's alone; empty: all
+  std::string table;   // of export: this table's rows alone; empty: all
   bool json = false;
 };
 

@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <map>
@@ -15,6 +16,8 @@
 #include "lockstep/checkpoint/exchange.h"
 #include "lockstep/checkpoint/folder/checkpoint_folder.h"
 #include "lockstep/checkpoint/saved_values.h"
+#include "lockstep/checkpoint/tables/saved_table_reader.h"
+#include "lockstep/checkpoint/tables/table_export.h"
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "tools/checkpoint/checkpoint.h"
@@ -75,11 +78,64 @@ std::set<std::string> averages_in(const CheckpointReader& reader, const std::map
   return averages;
 }
 
+/// The ids and weights of tables, by their names in the file: of one table "ids" and "weights", of all
+/// "users/ids" and so on.
+std::map<std::string, std::size_t> rows_of(const CheckpointReader& reader, const std::string& only) {
+  std::map<std::string, std::size_t> rows;
+  const auto& tensors = reader.manifest().tensors;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].kind != internal::kRowsKind) continue;
+    const auto [table, part] = internal::table_and_part(tensors[i].name);
+    if ((part != "ids" && part != "weights") || (!only.empty() && table != only)) continue;
+    rows.emplace(only.empty() ? tensors[i].name : part, i);
+  }
+  return rows;
+}
+
+void print_exported(const CheckpointCommandOptions& options, const fs::path& path,
+                    const std::vector<std::string>& names) {
+  if (options.json) {
+    print_json({{"path", path.string()}, {"file", options.file}, {"tensors", names}});
+    return;
+  }
+  std::fputs(fmt::format("{}: {} of {}\n", options.file,
+                         internal::counted(static_cast<int64_t>(names.size()), "tensor"), path.string())
+                 .c_str(),
+             stdout);
+}
+
+/// A state dictionary is made in memory; a safetensors file has rows copied into it.
+std::vector<std::string> save(const std::string& file, std::map<std::string, at::Tensor> weights,
+                              const CheckpointReader& reader, const std::map<std::string, std::size_t>& rows) {
+  const std::string extension = fs::path(file).extension().string();
+  std::vector<std::string> names;
+  for (const auto& [name, place] : rows) names.push_back(name);
+  if (rows.empty() || extension == ".pt" || extension == ".pth") {
+    for (const auto& [name, place] : rows) weights.emplace(name, reader.read(place));
+    save_tensors(file, weights);
+  } else {
+    internal::save_with_rows(file, {weights.begin(), weights.end()}, reader, rows);
+  }
+  for (const auto& [name, value] : weights) names.push_back(name);
+  std::ranges::sort(names);
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
+}
+
 }  // namespace
 
 int export_checkpoint(const CheckpointCommandOptions& options) {
   const fs::path path = checkpoint_at(options.path);
   const CheckpointReader reader(host_files(), path);
+  const auto rows = options.module.empty() ? rows_of(reader, options.table) : std::map<std::string, std::size_t>();
+  if (!options.table.empty()) {
+    if (rows.empty()) {
+      throw UsageError("LS-FLAG", fmt::format("--table {}: {} has no such table", options.table, path.string()),
+                       "give the name that make_embedding was given; `lockstep checkpoint show` lists all names");
+    }
+    print_exported(options, path, save(options.file, {}, reader, rows));
+    return 0;
+  }
   const std::map<std::string, at::Tensor> all = values_of(reader, path.string());
   const std::string begin = options.module.empty() ? "" : options.module + ".";
   std::map<std::string, at::Tensor> weights;
@@ -98,17 +154,7 @@ int export_checkpoint(const CheckpointCommandOptions& options) {
     throw UsageError("LS-FLAG", fmt::format("--module {}: {} has no values of it", options.module, path.string()),
                      "give the name that make_module was given; `lockstep checkpoint show` lists all names");
   }
-  save_tensors(options.file, weights);
-  if (options.json) {
-    ordered_json names = ordered_json::array();
-    for (const auto& [name, value] : weights) names.push_back(name);
-    print_json({{"path", path.string()}, {"file", options.file}, {"tensors", std::move(names)}});
-  } else {
-    std::fputs(fmt::format("{}: {} of {}\n", options.file,
-                           internal::counted(static_cast<int64_t>(weights.size()), "tensor"), path.string())
-                   .c_str(),
-               stdout);
-  }
+  print_exported(options, path, save(options.file, std::move(weights), reader, rows));
   return 0;
 }
 

@@ -14,7 +14,8 @@ inline constexpr const char* kMadeBy = "lockstep";  // in a file's metadata: onl
 
 /// The files with tensors: the first part of their names, and the kind of tensors that they have.
 inline constexpr std::pair<std::string_view, std::string_view> kStems[] = {
-    {"weights", "mirrored"}, {"optimizer", "slot"}, {"replicas", "on-read"}};
+    {"weights", "mirrored"}, {"optimizer", "slot"}, {"replicas", "on-read"}, {"tables", "rows"}};
+inline constexpr std::string_view kTablesStem = "tables";
 inline constexpr std::string_view kManifestStem = "manifest";
 
 /// "weights.safetensors", "weights.2.safetensors". A folder's second save must not touch the files of its first.

@@ -6,15 +6,19 @@
 
 #include <algorithm>
 #include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
 
 #include "lockstep/checkpoint/folder/file_names.h"
 #include "lockstep/checkpoint/folder/shared_save.h"
+#include "lockstep/checkpoint/formats/strict_json.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/tensors/host_bytes.h"
+#include "lockstep/strategy/served_state.h"
 
 namespace lockstep::internal::inline checkpoint {
 
@@ -103,6 +107,71 @@ bool FolderClaim::lock_folder() {
                      "let it end, or give this job a folder of its own");
 }
 
+namespace {
+
+constexpr const char* kClaim = ".claim";
+
+/// The claim of the run that took the folder last.
+struct Claim {
+  int64_t epoch = 0;
+  std::string run = {};
+};
+
+std::optional<Claim> claim_of(Files& files, const fs::path& directory) {
+  const fs::path path = directory / kClaim;
+  if (!files.has(path)) return std::nullopt;
+  const std::unique_ptr<OpenFile> file = files.open(path);
+  constexpr uint64_t kLongest = 1024;
+  const std::string what = fmt::format("'{}'", path.string());
+  if (file->size() > kLongest) throw_damaged(what, "is longer than any claim");
+  std::string text(file->size(), '\0');
+  file->read(0, std::as_writable_bytes(std::span(text)));
+  const nlohmann::json claim = parse_object(text, what, 1);
+  return Claim{integer_in(claim, "epoch", what), text_in(claim, "run", what)};
+}
+
+[[noreturn]] void refuse_older(const fs::path& directory, int64_t mine, int64_t newest) {
+  throw ClusterError("LS-CLAIM",
+                     fmt::format("the folder '{}' was claimed by run {} of this job, and this is run {}",
+                                 directory.string(), newest, mine),
+                     "end this run: the newer one goes on from the last checkpoint");
+}
+
+}  // namespace
+
+void FolderClaim::write_number() const {
+  const fs::path unfinished = directory_ / ".claim.part";
+  if (files_.has(unfinished)) files_.remove_file(unfinished);
+  const std::string text = nlohmann::ordered_json{{"epoch", epoch_}, {"run", run_}}.dump() + "\n";
+  {
+    const std::unique_ptr<NewFile> file = files_.create(unfinished);
+    file->write(0, std::as_bytes(std::span(text)));
+    file->sync();
+  }
+  files_.rename(unfinished, directory_ / kClaim);
+  files_.sync_folder(directory_);
+}
+
+void FolderClaim::number_run() {
+  const std::optional<Claim> found = claim_of(files_, directory_);
+  if (found && found->run == run_) return;
+  if (found && epoch_ > 0) {
+    lock_.reset();
+    refuse_older(directory_, epoch_, found->epoch);
+  }
+  if (epoch_ == 0) {  // otherwise somebody has removed the folder
+    epoch_ = found ? found->epoch + 1 : 1;
+    run_ = fmt::format("{:016x}", new_save_number());
+  }
+  write_number();
+}
+
+void FolderClaim::require_newest() const {
+  if (epoch_ == 0) return;
+  const std::optional<Claim> found = claim_of(files_, directory_);
+  if (found && found->run != run_) refuse_older(directory_, epoch_, found->epoch);
+}
+
 void FolderClaim::take(const Strategy& strategy) {
   const bool looks_for_others = all_workers_write_ && strategy.num_workers() > 1;
   constexpr int64_t kChiefAlone = -1;  // workers that write together see by their locks whether the others are there
@@ -111,6 +180,7 @@ void FolderClaim::take(const Strategy& strategy) {
       SharedSave::clean(files_, directory_);
       knows_writers_ = false;
     }
+    if (served_state_of(strategy) != nullptr) number_run();
     if (!knows_protection_) find_protection(directory_);
     if (!lock_->is_held()) return kChiefAlone;
     if (!looks_for_others || knows_writers_) return 0;

@@ -29,7 +29,12 @@ class FolderClaim {
   void look_at_protection(const Strategy& strategy);
   /// All workers, while nobody writes: takes the folder for this job, if it is not taken, and finds out who writes into
   /// it. The ClusterError LS-CHECKPOINT-LOCKED where another job has it.
+  /// With parameter servers the folder has the number of the run that claimed it last, and an older run is refused too
+  /// (LS-CLAIM): one that was stopped for a while, and lost its lock, must not put its state over a newer one.
   void take(const Strategy& strategy);
+  /// Of the chief's, on any thread while nobody calls take(): the ClusterError LS-CLAIM where a newer run of the same
+  /// job has claimed the folder since.
+  void require_newest() const;
   /// The next take() finds out anew who writes.
   void look_again() { knows_writers_ = false; }
   /// The workers that write, with the chief first; the same on all.
@@ -38,6 +43,9 @@ class FolderClaim {
  private:
   /// Whether it was not locked before.
   bool lock_folder();
+  /// Gives this run the next number, the first time.
+  void number_run();
+  void write_number() const;
   void find_writers(const Strategy& strategy, uint64_t number);
   /// Of the chief: what the file system of `folder`, which is there, cannot do.
   void find_protection(const std::filesystem::path& folder);
@@ -47,6 +55,8 @@ class FolderClaim {
   const bool all_workers_write_;
   const bool requires_protection_;
   std::unique_ptr<FileLock> lock_;  // the chief's
+  int64_t epoch_ = 0;               // the chief's: the number of this run; 0: it has none
+  std::string run_ = {};            // by which its claim is known
   bool knows_writers_ = false;      // the chief's
   bool knows_protection_ = false;   // the chief's
   std::vector<int64_t> writers_{0};

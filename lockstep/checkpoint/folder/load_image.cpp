@@ -141,14 +141,34 @@ std::vector<at::Tensor> CheckpointReader::read(const std::vector<std::size_t>& w
     const RecordedTensor& one = manifest_.tensors[i];
     const TensorFile& file = files_[one.file];
     if (file.read_bytes(*places_[i], values[piece.tensor], piece.begin, piece.end) == *piece.checksum) return;
-    throw_damaged(fmt::format("'{}'", (folder_ / manifest_.files[one.file].name).string()),
-                  fmt::format("has other bytes of '{}' than were written", shown(one.key)));
+    throw_damaged(file_of(i), fmt::format("has other bytes of '{}' than were written", shown(one.key)));
   });
   for (std::size_t k = 0; k < wanted.size(); ++k) {
     const RecordedTensor& one = manifest_.tensors[wanted[k]];
     values[k] = files_[one.file].finished(*places_[wanted[k]], one.dtype, values[k]);
   }
   return values;
+}
+
+std::string CheckpointReader::file_of(std::size_t i) const {
+  return fmt::format("'{}'", (folder_ / manifest_.files[manifest_.tensors[i].file].name).string());
+}
+
+void CheckpointReader::read_piece(std::size_t i, std::size_t number, std::vector<std::byte>& bytes) const {
+  const RecordedTensor& one = manifest_.tensors[i];
+  const uint64_t all = places_[i]->end - places_[i]->begin;
+  const uint64_t begin = number * manifest_.piece_bytes;
+  bytes.resize(std::min(manifest_.piece_bytes, all - begin));
+  if (files_[one.file].read_bytes(*places_[i], begin, bytes) == one.checksums[number]) return;
+  throw_damaged(file_of(i), fmt::format("has other bytes of '{}' than were written", shown(one.key)));
+}
+
+at::Tensor CheckpointReader::memory_for_rows(std::size_t i, int64_t count) const {
+  const RecordedTensor& one = manifest_.tensors[i];
+  TensorPlace rows = *places_[i];
+  if (rows.shape.empty()) throw_damaged(file_of(i), fmt::format("has '{}' without rows", shown(one.key)));
+  rows.shape.front() = count;
+  return files_[one.file].memory_for(rows, one.dtype);
 }
 
 Image load_image(const CheckpointReader& reader, const std::function<bool(const std::string&)>& wants,
@@ -158,7 +178,7 @@ Image load_image(const CheckpointReader& reader, const std::function<bool(const 
   std::vector<std::size_t> places;  // where they go in the image
   for (std::size_t i = 0; i < reader.manifest().tensors.size(); ++i) {
     const RecordedTensor& one = reader.manifest().tensors[i];
-    if (!wants(one.name)) continue;
+    if (one.kind == kRowsKind || !wants(one.name)) continue;
     if (reads(one)) {
       read.push_back(i);
       places.push_back(image.tensors.size());

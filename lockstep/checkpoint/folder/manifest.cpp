@@ -176,6 +176,8 @@ std::string encode_manifest(const Manifest& manifest) {
     for (const auto& [other, own] : run.other_names) quoted.emplace(other, text_of(own));
     add_texts(text, "other_names", quoted, ",\n");
   }
+  if (!run.tables.empty()) add_texts(text, "tables", run.tables, ",\n");
+  if (!run.scheduled.empty()) text += fmt::format("\"scheduled\": {},\n", run.scheduled);
   add_texts(text, "data", run.data, ",\n");
   add_texts(text, "values", run.values, "}\n");
   return std::string(kBeforeChecksum) + content_checksum(text) + std::string(kAfterChecksum) + text;
@@ -225,6 +227,11 @@ Manifest decode_manifest(std::string_view text, const std::string& what) {
   }
   for (const json& entry : array_in(object, "numbers", what)) run.numbers.push_back(numbers_of(entry, what));
   if (object.contains("other_names")) run.other_names = names_in(object["other_names"], what);
+  if (object.contains("tables")) run.tables = texts_in(object, "tables", what);
+  if (object.contains("scheduled")) {
+    if (!object["scheduled"].is_object()) throw_damaged(what, "has a 'scheduled' that is no object");
+    run.scheduled = object["scheduled"].dump();
+  }
   run.data = texts_in(object, "data", what);
   run.values = texts_in(object, "values", what);
   require_all_replicas(manifest, what);

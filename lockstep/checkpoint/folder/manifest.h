@@ -39,6 +39,8 @@ struct RunRecord {
   std::vector<RecordedNumbers> numbers = {};
   std::map<std::string, std::string> data = {};    // tracked data sets: JSON by name
   std::map<std::string, std::string> values = {};  // the program's own values: JSON by name
+  std::map<std::string, std::string> tables = {};  // of rows on parameter servers: JSON by name
+  std::string scheduled = {};  // which scheduled steps count: JSON; empty where there are none, or all up to `step` do
   // Of variables that a module has under several names: by each name but the variable's own, the variable's.
   std::map<std::string, std::string> other_names = {};
   bool operator==(const RunRecord&) const = default;

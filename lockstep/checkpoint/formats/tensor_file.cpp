@@ -99,6 +99,11 @@ std::string dtype_name(at::ScalarType type) { return c10::toString(type); }
 
 std::span<const std::byte> bytes_in(const at::Tensor& dense) { return host_bytes(dense); }
 
+at::Tensor tensor_of_form(at::ScalarType dtype, const std::vector<int64_t>& sizes) {
+  if (std::ranges::find(sizes, 0) != sizes.end()) return at::empty(sizes, dtype);
+  return at::empty(std::vector<int64_t>(sizes.size(), 1), dtype).expand(sizes);
+}
+
 TensorPlace stored_form(const std::string& name, const at::Tensor& value) {
   const std::string_view stored = stored_name(dtype_name(value.scalar_type()));
   if (stored.empty()) {
@@ -207,11 +212,14 @@ at::Tensor TensorFile::memory_for(const TensorPlace& place, const std::string& d
 
 std::string TensorFile::read_bytes(const TensorPlace& place, const at::Tensor& memory, uint64_t begin,
                                    uint64_t end) const {
-  const std::span<std::byte> elements = host_bytes_to_write(memory);
+  return read_bytes(place, begin, host_bytes_to_write(memory).subspan(begin, end - begin));
+}
+
+std::string TensorFile::read_bytes(const TensorPlace& place, uint64_t begin, std::span<std::byte> to) const {
   ContentChecksum checksum;
-  for (uint64_t at = begin; at < end; at += kReadBytes) {
-    const std::span<std::byte> bytes = elements.subspan(at, static_cast<std::size_t>(std::min(kReadBytes, end - at)));
-    file_->read(data_begin_ + place.begin + at, bytes);
+  for (uint64_t done = 0; done < to.size(); done += kReadBytes) {
+    const std::span<std::byte> bytes = to.subspan(done, std::min<std::size_t>(kReadBytes, to.size() - done));
+    file_->read(data_begin_ + place.begin + begin + done, bytes);
     checksum.add(bytes);
   }
   return checksum.digits();

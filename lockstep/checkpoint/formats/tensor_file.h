@@ -29,6 +29,9 @@ TensorPlace stored_form(const std::string& name, const at::Tensor& value);
 /// have, or where a name stands twice or is not UTF-8.
 void require_storable(const NamedTensors& tensors);
 
+/// A tensor of this dtype and these sizes with the memory of one element: for layouts of what is not in memory.
+at::Tensor tensor_of_form(at::ScalarType dtype, const std::vector<int64_t>& sizes);
+
 /// A file that is not written yet.
 struct FileLayout {
   std::string head = {};               // everything before the tensors' elements
@@ -64,6 +67,8 @@ class TensorFile {
   /// its bytes from `begin` to before `end`, with their checksum; and the tensor that it stands for.
   at::Tensor memory_for(const TensorPlace& place, const std::string& dtype) const;
   std::string read_bytes(const TensorPlace& place, const at::Tensor& memory, uint64_t begin, uint64_t end) const;
+  /// Reads `to` from byte `begin` of the tensor on; gives its checksum.
+  std::string read_bytes(const TensorPlace& place, uint64_t begin, std::span<std::byte> to) const;
   at::Tensor finished(const TensorPlace& place, const std::string& dtype, const at::Tensor& memory) const;
 
  private:

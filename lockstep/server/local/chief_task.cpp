@@ -46,12 +46,14 @@ void ChiefTask::act(ChiefOutput& out) {
   // Results first: a step that is given now may have them as arguments.
   for (const ChiefEvent& event : out.events) {
     if (const auto* counted = std::get_if<StepCounted>(&event)) {
+      if (mail_.decided) mail_.decided(counted->step);
       if (const auto found = open_.extract(counted->step)) {
         found.mapped()->result = counted->result;
         found.mapped()->order = counted_++;
         found.mapped()->is_decided = true;
       }
     } else if (const auto* closed = std::get_if<StepClosed>(&event)) {
+      if (mail_.decided) mail_.decided(closed->step);
       close(*closed);
     } else if (const auto* ended = std::get_if<StreamsEnded>(&event)) {
       ended_.insert(ended->kind);
@@ -174,6 +176,21 @@ Position ChiefTask::position() const {
 ChiefCut ChiefTask::next_begin() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return {.position = 0, .counted = machine_.steps(), .floor = machine_.settled()};
+}
+
+void ChiefTask::begin_cut(int64_t cut, FunctionRef<void(const ChiefCut&)> fn) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  decided_.wait(lock, [&] { return failure_ || !machine_.is_cutting(); });
+  if (failure_) std::rethrow_exception(failure_);
+  work([&](ChiefOutput&) {
+    machine_.begin_cut(cut);
+    fn(machine_.cutting());
+  });
+}
+
+void ChiefTask::end_cut(int64_t cut) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  work([&](ChiefOutput&) { machine_.end_cut(cut); });
 }
 
 Payload ChiefTask::result_of(const ScheduledStep& step) {

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/core/function_ref.h"
 #include "lockstep/server/local/strategy_gate.h"
 #include "lockstep/server/protocol/chief_machine.h"
 
@@ -36,6 +37,7 @@ struct ScheduledStep {
 struct TaskMail {
   std::function<void(const ToWorker&)> to_worker;
   std::function<void(const ToServer&)> to_server;
+  std::function<void(int64_t step)> decided = {};  // called with the chief's mutex held
 };
 
 /// Has no thread of its own: whoever brings a call or a message works the machine, under the chief's mutex. Any thread.
@@ -64,6 +66,10 @@ class ChiefTask : public std::enable_shared_from_this<ChiefTask> {
   Position position() const;
   /// Where a next run begins, once all steps have been decided.
   ChiefCut next_begin() const;
+  /// Begins a cut behind all decisions so far, and calls `fn` with the chief's part of it before anything else is
+  /// decided. Waits while another cut is under way.
+  void begin_cut(int64_t cut, FunctionRef<void(const ChiefCut&)> fn);
+  void end_cut(int64_t cut);
   /// Waits until it is decided. Returns its result, or throws the first error, if nobody has got it, or the step's own.
   Payload result_of(const ScheduledStep& step);
   /// Waits until one of the steps is decided, and gives the place of the one that counted first of those that count.

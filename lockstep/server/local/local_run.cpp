@@ -15,28 +15,33 @@
 namespace lockstep::internal::inline server {
 
 LocalRun::LocalRun(Strategy& strategy, std::shared_ptr<StrategyGate> gate, const ChiefOptions& options,
-                   const ChiefCut& begin)
+                   const RunBegin& begin)
     : gate_(std::move(gate)),
       parts_(options.staleness == 0 ? options.workers : 1),
-      batches_(begin.floor / parts_),
+      batches_((begin.chief.floor + parts_ - 1) / parts_,
+               begin.data),  // rounds begin anew at a multiple of the workers
+      places_(begin.streams),
       chief_(std::make_shared<ChiefTask>(
-          options, begin, gate_,
+          options, begin.chief, gate_,
           TaskMail{
               [this](const ToWorker& one) { workers_[static_cast<std::size_t>(one.worker.worker)]->put(one.message); },
-              [this](const ToServer& one) { mail_.put(one.message); }})),
+              [this](const ToServer& one) { mail_.put(one.message); },
+              [this](int64_t step) { places_.decided(step); }})),
       evaluation_chief_(std::make_shared<ChiefTask>(
           ChiefOptions{.workers = options.workers, .servers = 0}, ChiefCut{.floor = kFirstEvaluated}, gate_,
           TaskMail{[this](const ToWorker& one) {
                      workers_[static_cast<std::size_t>(one.worker.worker)]->put_of_evaluation(one.message);
                    },
                    [](const ToServer& /*none*/) {}})),
-      store_(strategy, gate_, begin.counted, options.staleness == 0,
-             [this](const std::exception_ptr& error) {
-               chief_->fail(error);
-               evaluation_chief_->fail(error);
-             }),
-      read_(begin.position),
-      machine_(1, 0, begin.position, begin.floor, decided_above(begin)),
+      store_(
+          strategy, gate_, begin.applied, options.staleness == 0,
+          [this](const std::exception_ptr& error) {
+            chief_->fail(error);
+            evaluation_chief_->fail(error);
+          },
+          [this](int64_t cut) { freeze(cut); }),
+      read_(begin.chief.position),
+      machine_(1, 0, begin.chief.position, begin.chief.floor, decided_above(begin.chief)),
       shared_{.strategy = strategy,
               .function = [](uint32_t /*kind*/) -> StepFunction { return &call_step; },
               .to_server = [this](const ToServer& one) { mail_.put(one.message); },
@@ -47,6 +52,7 @@ LocalRun::LocalRun(Strategy& strategy, std::shared_ptr<StrategyGate> gate, const
                   },
               .to_evaluation = [this](const ChiefMessage& one) { evaluation_chief_->receive(one); },
               .batches = batches_,
+              .places = places_,
               .gate = gate_.get(),
               .workers = options.workers,
               .in_rounds = options.staleness == 0} {
@@ -97,6 +103,55 @@ void LocalRun::catch_up() {
 
 void LocalRun::settle_batches() { batches_.forget_below(chief_->settled() / parts_); }
 
+RunBegin LocalRun::next_begin() {
+  return {.chief = chief_->next_begin(),
+          .applied = store_.applied(),
+          .streams = places_.for_next_run(),
+          .data = batches_.used()};
+}
+
+void LocalRun::freeze(int64_t cut) {
+  std::unique_lock<std::mutex> lock(cut_mutex_);
+  frozen_ = cut;
+  cut_changed_.notify_all();
+  cut_changed_.wait(lock, [&] { return over_ >= cut; });
+  frozen_ = 0;
+  unreported_ = cut;
+}
+
+void LocalRun::at_cut(FunctionRef<void(const RunBegin&)> fn) {
+  const int64_t number = [&] {
+    const std::lock_guard<std::mutex> lock(cut_mutex_);
+    return ++cuts_;
+  }();
+  batches_.keep_from(chief_->settled() / parts_);  // at the cut it is as high at least
+  struct Over {
+    LocalRun& run;
+    int64_t cut;
+    bool has_begun = false;
+    ~Over() {
+      {
+        const std::lock_guard<std::mutex> lock(run.cut_mutex_);
+        run.over_ = cut;
+      }
+      run.cut_changed_.notify_all();
+      if (has_begun) run.chief_->end_cut(cut);
+      run.batches_.release();
+      run.settle_batches();
+    }
+  } over{*this, number};
+  RunBegin cut;
+  chief_->begin_cut(number, [&](const ChiefCut& chief) { cut = {.chief = chief, .streams = places_.settled()}; });
+  over.has_begun = true;
+  {
+    std::unique_lock<std::mutex> lock(cut_mutex_);
+    cut_changed_.wait(lock, [&] { return frozen_ == number; });
+  }
+  cut.applied = store_.applied();
+  cut.data = batches_.places(cut.chief.floor / parts_);
+  fn(cut);
+}
+
 void LocalRun::carry(ServerOutput& out) {
   for (const ToWorker& one : out.to_workers) workers_[static_cast<std::size_t>(one.worker.worker)]->put(one.message);
   for (const ChiefMessage& one : out.to_chief) chief_->receive(one);
@@ -114,6 +169,7 @@ void LocalRun::serve() {
     bool has_read = false;
     while (machine_.has_entries()) {
       machine_.read_entry(store_, out);
+      if (unreported_) machine_.saved(*std::exchange(unreported_, std::nullopt), {}, out);
       carry(out);
       has_read = true;
     }

@@ -1,40 +1,72 @@
 // The batches of data sets that scheduled steps take by their numbers.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "lockstep/data/distributed_dataset.h"
 
 namespace lockstep::internal::inline server {
 
+/// A data set that scheduled steps take batches of, and its place.
+struct UsedData {
+  std::optional<DistributedDataset> data = std::nullopt;  // nothing where no step has asked for it since a restore
+  lockstep::data::Cursor place = {};
+  /// Whether a cursor is of the same data in the same order. Two data sets that are alike are told apart by the order
+  /// in which steps first ask for them.
+  bool is_alike(const lockstep::data::Cursor& other) const;
+};
+
 /// Reads each data set in order, from its cursor on, and keeps what was read until no step can ask for it again. Any
 /// thread.
 class ScheduledBatches {
  public:
-  /// The batch at a data set's cursor is that with the index `first`.
-  explicit ScheduledBatches(int64_t first) : first_(first) {}
+  /// The batch at a data set's cursor is that with the index `first`. A data set that is still at its beginning goes on
+  /// at its place in `restored`.
+  ScheduledBatches(int64_t first, const std::vector<UsedData>& restored);
 
   /// Replica `replica`'s part of batch `index`. A DataError (LS-NO-SAMPLES) for a data set without samples.
   Batch batch(const DistributedDataset& data, int64_t index, int64_t replica);
   /// No step asks for a batch below `index` any more: these were used.
   void forget_below(int64_t index);
+  /// Until release(), places from `index` on are kept, whatever was used meanwhile.
+  void keep_from(int64_t index);
+  void release();
+  /// The place of the batch `index`, which was kept or not read yet; nothing for a data set of which no step has asked
+  /// for a batch.
+  std::optional<lockstep::data::Cursor> place_of(const DistributedDataset& data, int64_t index);
+  /// The places of the batch `index` in all data sets that steps have asked for, and what was restored and not asked
+  /// for.
+  std::vector<UsedData> places(int64_t index);
+  /// The same data sets, whose places are where they are.
+  std::vector<UsedData> used() const;
 
  private:
   struct Reading {
     DistributedDataset data;
+    std::size_t number = 0;  // in the order in which they were asked for
     int64_t epoch = 0;
     std::optional<DistributedDataset::Iterator> at = std::nullopt;  // the batch that was read last
     int64_t next = 0;                                               // the index of the batch that is read next
     std::map<int64_t, PerReplica<Batch>> kept = {};
+    std::map<int64_t, lockstep::data::Cursor> places = {};  // of the batches that are kept, and of the next one
   };
   static void read(Reading& reading);
+  lockstep::data::Cursor place_in(Reading& reading, int64_t index);
+  Reading& reading_of(const DistributedDataset& data);
+  /// All but `readings_`, behind those.
+  void add_others(std::vector<UsedData>& all) const;
 
   const int64_t first_;
-  std::mutex mutex_;
-  std::map<const void*, Reading> readings_;  // by data set; guarded by mutex_
+  mutable std::mutex mutex_;
+  std::optional<int64_t> keep_from_ = std::nullopt;  // guarded by mutex_
+  std::map<const void*, Reading> readings_;          // by data set; guarded by mutex_
+  std::vector<UsedData> earlier_;  // that steps of earlier runs have asked for, and none of this; the same
+  std::vector<lockstep::data::Cursor> waiting_;  // restored, of data sets that nobody asked for; the same
 };
 
 }  // namespace lockstep::internal::server

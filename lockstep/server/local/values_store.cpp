@@ -103,8 +103,13 @@ void change_component(ReplicaContext& context, const StepPush::Change& one) {
 }  // namespace
 
 ValuesStore::ValuesStore(Strategy& strategy, std::shared_ptr<StrategyGate> gate, int64_t counted, bool in_rounds,
-                         std::function<void(std::exception_ptr)> failed)
-    : strategy_(strategy), gate_(std::move(gate)), in_rounds_(in_rounds), failed_(std::move(failed)), steps_(counted) {}
+                         std::function<void(std::exception_ptr)> failed, std::function<void(int64_t cut)> freeze)
+    : strategy_(strategy),
+      gate_(std::move(gate)),
+      in_rounds_(in_rounds),
+      failed_(std::move(failed)),
+      freeze_(std::move(freeze)),
+      steps_(counted) {}
 
 Payload ValuesStore::hold(const HeldPush& push) {
   const auto& step = as<StepPush>(push.push);

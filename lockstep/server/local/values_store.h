@@ -24,10 +24,11 @@ namespace lockstep::internal::inline server {
 /// All calls are made by the server's thread, which passes the strategy's gate for each.
 class ValuesStore final : public ServerStore {
  public:
-  /// `counted` steps count already. `failed` is told the error where an entry could not be carried out; afterwards the
+  /// `counted` steps with pushes count already. `freeze` is called at each cut, and keeps the values as they are until
+  /// it returns. `failed` is told the error where an entry could not be carried out; afterwards the
   /// values are of no use.
   ValuesStore(Strategy& strategy, std::shared_ptr<StrategyGate> gate, int64_t counted, bool in_rounds,
-              std::function<void(std::exception_ptr)> failed);
+              std::function<void(std::exception_ptr)> failed, std::function<void(int64_t cut)> freeze = {});
 
   Payload hold(const HeldPush& push) override;
   void drop(const HeldPush& push) override;
@@ -35,9 +36,14 @@ class ValuesStore final : public ServerStore {
   Payload squares(const LogEntry& /*entry*/, std::span<const HeldPush> /*parts*/) override { return {}; }
   void round(const LogEntry& entry, std::span<const HeldPush> parts) override;
   void change(const LogEntry& /*entry*/) override {}
-  void freeze(const LogEntry& /*entry*/) override {}
+  void freeze(const LogEntry& entry) override {
+    if (freeze_) freeze_(entry.number);
+  }
   void release(const LogEntry& /*entry*/) override {}
   Payload answer(const PullRequest& pull, Position position) override;
+
+  /// How many steps with pushes count. On the server's thread, or while it waits in `freeze`.
+  int64_t applied() const { return steps_; }
 
  private:
   void apply(std::span<const HeldPush> parts);
@@ -54,6 +60,7 @@ class ValuesStore final : public ServerStore {
   const std::shared_ptr<StrategyGate> gate_;
   const bool in_rounds_;
   const std::function<void(std::exception_ptr)> failed_;
+  const std::function<void(int64_t cut)> freeze_;
   int64_t steps_;             // with pushes that count, those before this run included
   Position read_ = 1;         // counts changes
   Position all_changed_ = 0;  // when the program changed values last

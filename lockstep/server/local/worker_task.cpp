@@ -385,7 +385,9 @@ lockstep::data::StreamReader& WorkerTask::reader_of(int64_t stream, FunctionRef<
   std::unique_ptr<lockstep::data::StreamReader>& reader = readers_[stream];
   if (!reader) {
     const std::lock_guard<std::mutex> lock(shared_.factories);
-    reader = make().open();
+    const auto begin = shared_.places.begin_of(stream, worker_);
+    const lockstep::data::Stream made = make();
+    reader = begin ? made.source()->open({}, *begin) : made.open();
   }
   return *reader;
 }

@@ -20,6 +20,7 @@
 #include "lockstep/server/local/scheduled_batches.h"
 #include "lockstep/server/local/step_payloads.h"
 #include "lockstep/server/local/strategy_gate.h"
+#include "lockstep/server/local/stream_places.h"
 #include "lockstep/server/protocol/worker_machine.h"
 #include "lockstep/server/worker_context.h"
 #include "lockstep/strategy/strategy.h"
@@ -41,6 +42,7 @@ struct WorkersShared {
   std::function<void(const ChiefMessage&)> to_chief;
   std::function<void(const ChiefMessage&)> to_evaluation;  // to the chief of evaluations
   ScheduledBatches& batches;
+  StreamPlaces& places;
   const StrategyGate* gate = nullptr;  // the strategy's, by which its tables are known
   int64_t workers = 1;
   bool in_rounds = false;

@@ -160,6 +160,8 @@ class BasicChiefMachine {
   int64_t num_queued() const { return queued_; }
   Position position() const { return log_.end(); }
   bool is_cutting() const { return cut_.has_value(); }
+  /// The chief's part of the cut that is under way.
+  const ChiefCut& cutting() const { return cut_->chief; }
   const EntryLog& log() const { return log_; }
   bool is_alive(WorkerId worker) const;
 

@@ -68,6 +68,10 @@ class RowTable {
   /// before it has taken any.
   void load(const SavedRows& rows);
   void load(const SavedCounts& counts);
+  /// Has the rows and counts of `other`, a table of the same options and rule, in place of its own.
+  void take(RowTable&& other) noexcept;
+  /// What its rows consist of.
+  RowFormat format() const;
 
   const EmbeddingOptions& options() const { return options_; }
   int64_t size() const { return rows_.size(); }
@@ -114,7 +118,6 @@ class RowTable {
   void apply_distinct(const RowPush& push);
   template <class Stored>
   void update(const Batch& batch, const RowPush& push);
-  RowFormat format() const;
 
   const EmbeddingOptions options_;
   const uint64_t number_;  // of the table, by its name

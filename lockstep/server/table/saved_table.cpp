@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 
 #include <cstring>
+#include <utility>
 
 #include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/server/table/row_hash.h"
@@ -24,6 +25,12 @@ RowFormat RowTable::format() const {
 }
 
 TableCut RowTable::cut() { return {format(), rows_.freeze(), seen_.freeze()}; }
+
+void RowTable::take(RowTable&& other) noexcept {
+  rows_ = std::move(other.rows_);
+  seen_ = std::move(other.seen_);
+  evicted_at_ = other.evicted_at_;
+}
 
 void RowTable::forget(RowStore& store, int64_t id, uint64_t hash) const {
   const uint32_t place = store.find(id, hash);

@@ -47,6 +47,9 @@ class TableCut {
   const RowFormat& format() const { return format_; }
   int64_t size() const { return rows_.size(); }
   int64_t counted() const { return seen_.size(); }
+  /// Several threads may read them at once.
+  const FrozenRows& frozen() const { return rows_; }
+  const FrozenRows& frozen_counts() const { return seen_; }
 
   /// Those of the rows from number `first` on, `count` of them, that have changed at a position after `since`. Rows
   /// have no particular order.

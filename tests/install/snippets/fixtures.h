@@ -79,6 +79,15 @@ void convert(const std::string& part);
 
 }  // namespace snippets::loop
 
+/// A program with parameter servers.
+namespace snippets::servers {
+
+extern lockstep::ParameterServerStrategy& strategy;
+extern lockstep::data::DistributedDataset& data;
+extern const lockstep::Step<std::function<void(lockstep::WorkerContext&)>> train;
+
+}  // namespace snippets::servers
+
 /// The body of a step.
 namespace snippets::step {
 
