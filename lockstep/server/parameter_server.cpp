@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -15,6 +14,9 @@
 #include "lockstep/optim/rules/group_rule.h"
 #include "lockstep/server/local/local_run.h"
 #include "lockstep/server/local/table_state.h"
+#include "lockstep/server/remote/chief_process.h"
+#include "lockstep/server/remote/server_process.h"
+#include "lockstep/server/remote/worker_process.h"
 #include "lockstep/server/shard_placement.h"
 #include "lockstep/strategy/setup.h"
 #include "lockstep/strategy/strategy_access.h"
@@ -26,7 +28,7 @@ namespace internal::inline server {
 
 /// What lasts from one coordinate() to the next.
 struct CoordinatorState {
-  std::map<std::string, uint32_t> steps = {};  // by name: the kind
+  std::vector<NamedStep> steps = {};  // by kind
   std::vector<std::weak_ptr<TableState>> tables = {};
   ChiefCut begin = {};  // where the next run begins
   int64_t runs = 0;     // of the strategy below, as of then
@@ -44,13 +46,16 @@ ParameterServerOptions checked(ParameterServerOptions options) {
   if (options.staleness && *options.staleness < 0)
     refuse(fmt::format(".staleness is {}", *options.staleness), "give 0 or more, or nothing for no bound");
   if (!options.record.empty()) refuse(".record is not supported yet", "leave it out");
-  const ClusterSpec cluster = options.cluster ? *options.cluster : resolve_cluster();
-  if (cluster.jobs.contains("ps")) {
-    refuse("a cluster with tasks of the job 'ps' was given, by " +
-               (options.cluster ? std::string("the options") : cluster.source) +
-               ", and tasks that are processes are not supported yet",
-           "start the program without it: then threads of this process are workers and servers");
+  ClusterSpec cluster = options.cluster ? *options.cluster : resolve_cluster();
+  const auto servers = cluster.jobs.find("ps");
+  if (servers == cluster.jobs.end()) {
+    options.cluster.reset();  // all tasks are threads of this process
+    return options;
   }
+  const auto workers = cluster.jobs.find("worker");
+  options.workers = workers == cluster.jobs.end() ? 1 : static_cast<int64_t>(workers->second.size());
+  options.servers = static_cast<int64_t>(servers->second.size());
+  options.cluster = std::move(cluster);
   return options;
 }
 
@@ -66,7 +71,7 @@ StrategySetup setup_of(const ParameterServerOptions& options) {
 }  // namespace
 
 ParameterServerStrategy::ParameterServerStrategy(ParameterServerOptions options)
-    : Strategy(setup_of(checked(options))),
+    : Strategy(setup_of(options = checked(std::move(options)))),
       options_(std::move(options)),
       gate_(std::make_shared<internal::StrategyGate>()),
       state_(std::make_unique<internal::CoordinatorState>()) {
@@ -75,24 +80,27 @@ ParameterServerStrategy::ParameterServerStrategy(ParameterServerOptions options)
 
 ParameterServerStrategy::~ParameterServerStrategy() = default;
 
-std::vector<internal::Shard> ParameterServerStrategy::servers_of(const Variable& variable) const {
+std::vector<std::vector<internal::Shard>> ParameterServerStrategy::place(const std::vector<Variable>& variables) const {
   std::vector<internal::PlacedVariable> placed;
-  std::size_t wanted = 0;
-  bool is_here = false;
-  for (const Variable& one : variables()) {
-    if (one.state().is_slot()) continue;  // slots lie beside their variables
-    if (&one.state() == &variable.state()) {
-      wanted = placed.size();
-      is_here = true;
-    }
-    placed.push_back({one.name(), one.sizes().vec(), one.dtype()});
-  }
-  if (!is_here) {
+  for (const Variable& one : variables) placed.push_back({one.name(), one.sizes().vec(), one.dtype()});
+  return internal::place_shards(placed, options_.servers, options_.partitioner, options_.placement);
+}
+
+std::vector<Variable> ParameterServerStrategy::placed_variables() const {
+  std::vector<Variable> all = variables();
+  std::erase_if(all, [](const Variable& one) { return one.state().is_slot(); });  // slots lie beside their variables
+  return all;
+}
+
+std::vector<internal::Shard> ParameterServerStrategy::servers_of(const Variable& variable) const {
+  const std::vector<Variable> all = placed_variables();
+  const auto found = std::ranges::find_if(all, [&](const Variable& one) { return &one.state() == &variable.state(); });
+  if (found == all.end()) {
     throw UsageError("LS-OTHER-STRATEGY",
                      fmt::format("servers_of was given '{}', which is a slot or another strategy's", variable.name()),
                      "give a variable of this strategy; its slots lie beside it");
   }
-  return internal::place_shards(placed, options_.servers, options_.partitioner, options_.placement)[wanted];
+  return place(all)[static_cast<std::size_t>(found - all.begin())];
 }
 
 Embedding ParameterServerStrategy::make_embedding(const EmbeddingOptions& options) {
@@ -109,7 +117,9 @@ Embedding ParameterServerStrategy::make_embedding(const EmbeddingOptions& option
                 fmt::format("table '{}': checkpoints do not have the rows of tables yet; read them by for_each() to "
                             "keep them",
                             options.name));
-  auto table = std::make_shared<internal::TableState>(options, seed(), gate_);
+  const bool is_server = options_.cluster && options_.cluster->job == "ps";
+  auto table = std::make_shared<internal::TableState>(options, seed(), gate_, is_server ? options_.cluster->task : 0,
+                                                      is_server ? options_.servers : 1);
   state_->tables.push_back(table);
   return Embedding(std::move(table));
 }
@@ -129,11 +139,31 @@ RowsOptimizer ParameterServerStrategy::make_rows_optimizer(const Embedding& tabl
   return RowsOptimizer(table.state());
 }
 
-uint32_t ParameterServerStrategy::name_step(const std::string& name) {
-  const auto [found, is_new] = state_->steps.emplace(name, static_cast<uint32_t>(state_->steps.size()));
-  if (is_new) return found->second;
-  throw UsageError("LS-NAME-TAKEN", fmt::format("a second step named '{}' was made", name),
-                   "give each step a name of its own");
+uint32_t ParameterServerStrategy::name_step(internal::NamedStep step) {
+  const auto kind = static_cast<uint32_t>(state_->steps.size());
+  if (std::ranges::find(state_->steps, step.name, &internal::NamedStep::name) != state_->steps.end()) {
+    throw UsageError("LS-NAME-TAKEN", fmt::format("a second step named '{}' was made", step.name),
+                     "give each step a name of its own");
+  }
+  state_->steps.push_back(std::move(step));
+  return kind;
+}
+
+internal::RemoteSetup ParameterServerStrategy::remote_setup(const internal::ChiefOptions& chief) {
+  const internal::GateHold hold(gate_, "Strategy::variables");
+  std::vector<Variable> variables = placed_variables();
+  std::vector<std::vector<internal::Shard>> shards = place(variables);
+  std::vector<std::shared_ptr<internal::TableState>> tables;
+  for (const auto& one : state_->tables) {
+    if (auto table = one.lock()) tables.push_back(std::move(table));
+  }
+  return {.strategy = *this,
+          .gate = gate_,
+          .cluster = *options_.cluster,
+          .join = {.engine = options_.engine, .timeouts = options_.timeouts},
+          .chief = chief,
+          .steps = state_->steps,
+          .catalog = internal::Catalog(std::move(variables), shards, std::move(tables))};
 }
 
 int ParameterServerStrategy::coordinate_with(internal::FunctionRef<void(Coordinator&)> fn) {
@@ -150,12 +180,30 @@ int ParameterServerStrategy::coordinate_with(internal::FunctionRef<void(Coordina
   if (rounds != state_->runs) state_->begin = {.counted = rounds * parts, .floor = rounds * parts};  // after a restore
   internal::ChiefOptions chief;
   chief.workers = static_cast<int32_t>(options_.workers);
-  chief.servers = 1;  // threads of a process have one memory, and one of them changes it
   chief.staleness = options_.staleness;
-  internal::LocalRun run(*this, gate_, chief, state_->begin);
+  if (!options_.cluster) {
+    chief.servers = 1;  // threads of a process have one memory, and one of them changes it
+    internal::LocalRun run(*this, gate_, chief, state_->begin);
+    coordinate_run(run, fn);
+    return 0;
+  }
+  chief.servers = static_cast<int32_t>(options_.servers);
+  chief.squares = options_.staleness == 0 && options_.servers > 1;
+  const internal::RemoteSetup setup = remote_setup(chief);
+  const internal::TaskPlace place = internal::place_of_task(setup.cluster, setup.join);
+  if (setup.cluster.job == "worker") return internal::WorkerProcess(setup, place).serve();
+  if (setup.cluster.job == "ps") return internal::ServerProcess(setup, place).serve();
+  internal::ChiefProcess run(setup, place, state_->begin);
+  coordinate_run(run, fn);
+  run.end(0);
+  return 0;
+}
+
+void ParameterServerStrategy::coordinate_run(internal::CoordinatedRun& run,
+                                             internal::FunctionRef<void(Coordinator&)> fn) {
   Coordinator coordinator(run);
   const auto end = [&] {  // all steps have been decided
-    run.catch_up();
+    run.finish();
     run.settle_batches();
     state_->begin = run.chief().next_begin();
     state_->runs = Strategy::step();
@@ -170,7 +218,6 @@ int ParameterServerStrategy::coordinate_with(internal::FunctionRef<void(Coordina
     throw;
   }
   end();
-  return 0;
 }
 
 }  // namespace lockstep

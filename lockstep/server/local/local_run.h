@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/server/local/chief_task.h"
+#include "lockstep/server/local/coordinated_run.h"
 #include "lockstep/server/local/mailbox.h"
 #include "lockstep/server/local/scheduled_batches.h"
 #include "lockstep/server/local/strategy_gate.h"
@@ -18,19 +19,17 @@
 namespace lockstep::internal::inline server {
 
 /// Owns the threads: one for each worker, and one that serves the values. They live as long as it.
-class LocalRun {
+class LocalRun final : public CoordinatedRun {
  public:
   LocalRun(Strategy& strategy, std::shared_ptr<StrategyGate> gate, const ChiefOptions& options, const ChiefCut& begin);
   /// Ends the threads, when the functions that still run have ended.
-  ~LocalRun();
+  ~LocalRun() override;
   LocalRun(const LocalRun&) = delete;
   LocalRun& operator=(const LocalRun&) = delete;
 
-  ChiefTask& chief() { return *chief_; }
-  /// Waits until the server has applied all that the chief has decided so far.
-  void catch_up();
-  /// All batches that decided steps have taken were used.
-  void settle_batches();
+  ChiefTask& chief() override { return *chief_; }
+  void catch_up() override;
+  void settle_batches() override;
 
  private:
   void serve();

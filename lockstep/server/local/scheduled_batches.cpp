@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 
 #include "lockstep/core/error.h"
@@ -9,7 +10,7 @@
 
 namespace lockstep::internal::inline server {
 
-void ScheduledBatches::read(Reading& reading) {
+void ScheduledBatches::read(Reading& reading) const {
   if (!reading.at) {
     const lockstep::data::Cursor begin = reading.data.cursor();
     reading.data.seek(begin);  // an epoch begins where the last seek was
@@ -25,7 +26,9 @@ void ScheduledBatches::read(Reading& reading) {
     }
     reading.at.emplace(reading.data.epoch(++reading.epoch).begin());
   }
-  reading.kept.emplace(reading.next++, **reading.at);
+  // A worker that joins late passes over what others have used.
+  if (reading.next >= lowest_) reading.kept.emplace(reading.next, **reading.at);
+  ++reading.next;
 }
 
 Batch ScheduledBatches::batch(const DistributedDataset& data, int64_t index, int64_t replica) {
@@ -43,6 +46,7 @@ Batch ScheduledBatches::batch(const DistributedDataset& data, int64_t index, int
 
 void ScheduledBatches::forget_below(int64_t index) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  lowest_ = std::max(lowest_, index);
   for (auto& [key, reading] : readings_) {
     const auto end = reading.kept.lower_bound(index);
     if (end == reading.kept.begin()) continue;

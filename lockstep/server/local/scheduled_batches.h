@@ -30,10 +30,11 @@ class ScheduledBatches {
     int64_t next = 0;                                               // the index of the batch that is read next
     std::map<int64_t, PerReplica<Batch>> kept = {};
   };
-  static void read(Reading& reading);
+  void read(Reading& reading) const;
 
   const int64_t first_;
   std::mutex mutex_;
+  int64_t lowest_ = 0;                       // batches below it were used; guarded by mutex_
   std::map<const void*, Reading> readings_;  // by data set; guarded by mutex_
 };
 
