@@ -187,6 +187,10 @@ int ParameterServerStrategy::coordinate_with(internal::FunctionRef<void(Coordina
     coordinate_run(run, fn);
     return 0;
   }
+  if (options_.cluster->job == "evaluator") {
+    throw UsageError("LS-CLUSTER-NO-WORKER", "coordinate was called by the evaluator, which takes no part in the run",
+                     "let the evaluator read checkpoints, and call coordinate on all other tasks");
+  }
   chief.servers = static_cast<int32_t>(options_.servers);
   chief.squares = options_.staleness == 0 && options_.servers > 1;
   const internal::RemoteSetup setup = remote_setup(chief);
