@@ -9,6 +9,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/server/local/chief_task.h"
+#include "lockstep/server/local/coordinated_run.h"
 #include "lockstep/server/local/evaluation.h"
 #include "lockstep/server/local/local_run.h"
 
@@ -27,10 +28,24 @@ void throw_empty_remote_value() {
 
 at::Tensor copied(const at::Tensor& tensor) { return tensor.defined() ? tensor.detach().clone() : tensor; }
 
-Payload kept_result(const at::Tensor& result) { return std::make_shared<at::Tensor>(copied(result)); }
+Payload kept_result(const at::Tensor& result) { return std::make_shared<StepValue>(copied(result)); }
 
-std::shared_ptr<ScheduledStep> schedule_call(LocalRun& run, uint32_t kind, StepCall call, uint64_t bytes,
+void throw_other_step_value() {
+  throw UsageError("LS-STEP-VALUE",
+                   "a step was given other arguments, or returned something else, than its function says",
+                   "run the same program on all tasks, and schedule a step with as many arguments as it takes");
+}
+
+void throw_unknown_parameters() {
+  throw UsageError("LS-STEP-VALUE",
+                   "a step's function does not say which tensors, numbers and strings it takes, and its arguments come "
+                   "from another process",
+                   "name the types of its parameters, such as `const at::Tensor&`, `double`, `const std::string&`");
+}
+
+std::shared_ptr<ScheduledStep> schedule_call(CoordinatedRun& run, uint32_t kind, StepCall call, uint64_t bytes,
                                              const std::vector<std::shared_ptr<ScheduledStep>>& after) {
+  run.before_schedule();
   StepRequest request;
   request.kind = kind;
   request.arguments = std::make_shared<StepCall>(std::move(call));
@@ -73,8 +88,9 @@ class WeightedSum {
 
 }  // namespace
 
-at::Tensor mean_over(LocalRun& run, const DistributedDataset& data, bool returns,
+at::Tensor mean_over(CoordinatedRun& coordinated, const DistributedDataset& data, bool returns,
                      const std::function<at::Tensor(WorkerContext&, const Batch&)>& fn) {
+  LocalRun& run = require_threads(coordinated, "Coordinator::evaluate");
   const lockstep::data::Cursor place = data.cursor();
   const auto go_back = [&] {
     data.used();  // no run of a step tells that
@@ -90,7 +106,7 @@ at::Tensor mean_over(LocalRun& run, const DistributedDataset& data, bool returns
   const auto call = [&fn](WorkerContext& context, const Batch& part) -> Payload {
     if (part.samples() == 0) return nullptr;
     const at::Tensor result = fn(context, part);
-    return result.defined() ? kept_result(result) : nullptr;
+    return result.defined() ? std::make_shared<at::Tensor>(copied(result)) : nullptr;
   };
   WeightedSum sum;
   const at::NoGradGuard no_grad;

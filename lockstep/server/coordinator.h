@@ -40,14 +40,14 @@ class Step {
 
 namespace internal::inline server {
 
-class LocalRun;
+class CoordinatedRun;
 class TrainedSteps;
 
 /// What a step is given for an argument of schedule().
 template <class T>
 struct StepArgument {
   static const T& of(const T& given) { return given; }
-  static void note(const T& given, uint64_t& bytes, std::vector<std::shared_ptr<ScheduledStep>>& /*after*/) {
+  static StepInput note(const T& given, uint64_t& bytes, std::vector<std::shared_ptr<ScheduledStep>>& /*after*/) {
     if constexpr (std::is_same_v<T, at::Tensor>) {
       bytes += given.defined() ? given.nbytes() : 0;
     } else if constexpr (std::is_same_v<T, std::string>) {
@@ -55,37 +55,31 @@ struct StepArgument {
     } else {
       bytes += sizeof(T);
     }
+    return to_step_value(given);
   }
 };
 template <class T>
 struct StepArgument<RemoteValue<T>> {
-  static const T& of(const RemoteValue<T>& given) {
-    return *static_cast<const T*>(result_at_hand(*given.scheduled()).get());
+  static T of(const RemoteValue<T>& given) {
+    return from_step_value<T>(*static_cast<const StepValue*>(result_at_hand(*given.scheduled()).get()));
   }
-  static void note(const RemoteValue<T>& given, uint64_t& /*bytes*/,
-                   std::vector<std::shared_ptr<ScheduledStep>>& after) {
+  static StepInput note(const RemoteValue<T>& given, uint64_t& /*bytes*/,
+                        std::vector<std::shared_ptr<ScheduledStep>>& after) {
     if (!given.scheduled()) throw_empty_remote_value();
     after.push_back(given.scheduled());
+    return given.scheduled();
   }
 };
 
 template <class T>
-inline constexpr bool kIsStepResult =
-    std::is_void_v<T> || std::is_arithmetic_v<T> || std::is_same_v<T, at::Tensor> || std::is_same_v<T, std::string>;
+inline constexpr bool kIsStepResult = std::is_void_v<T> || kIsStepValue<T>;
 
-/// A result to keep: tensors without a graph.
-Payload kept_result(const at::Tensor& result);
-template <class T>
-Payload kept_result(const T& result) {
-  return std::make_shared<T>(result);
-}
-
-std::shared_ptr<ScheduledStep> schedule_call(LocalRun& run, uint32_t kind, StepCall call, uint64_t bytes,
+std::shared_ptr<ScheduledStep> schedule_call(CoordinatedRun& run, uint32_t kind, StepCall call, uint64_t bytes,
                                              const std::vector<std::shared_ptr<ScheduledStep>>& after);
 
 /// The mean of what `fn` gives for the parts of the data set, each by its samples; undefined where it `returns`
 /// nothing.
-at::Tensor mean_over(LocalRun& run, const DistributedDataset& data, bool returns,
+at::Tensor mean_over(CoordinatedRun& run, const DistributedDataset& data, bool returns,
                      const std::function<at::Tensor(WorkerContext&, const Batch&)>& fn);
 /// A tensor without dimensions, of float64.
 at::Tensor tensor_of(double number);
@@ -126,9 +120,9 @@ class Coordinator {
   auto schedule(const Step<Fn>& step, Arguments&&... arguments) {
     using Kept = std::tuple<internal::KeptArgument<Arguments>...>;
     auto kept = std::make_shared<Kept>(internal::kept_argument<Arguments>(std::forward<Arguments>(arguments))...);
-    const auto invoke = [fn = step.function(), kept](WorkerContext& context) -> decltype(auto) {
+    const auto invoke = [fn = step.function(), kept](WorkerContext& context) {
       return std::apply(
-          [&](const auto&... each) -> decltype(auto) {
+          [&](const auto&... each) {
             return (*fn)(context, internal::StepArgument<std::decay_t<decltype(each)>>::of(each)...);
           },
           *kept);
@@ -138,20 +132,13 @@ class Coordinator {
                   "lockstep: a scheduled step returns nothing, a number, a string or a tensor");
     uint64_t bytes = 0;
     std::vector<std::shared_ptr<internal::ScheduledStep>> after;
+    internal::StepCall call;
     std::apply(
         [&](const auto&... each) {
-          (internal::StepArgument<std::decay_t<decltype(each)>>::note(each, bytes, after), ...);
+          (call.inputs.push_back(internal::StepArgument<std::decay_t<decltype(each)>>::note(each, bytes, after)), ...);
         },
         *kept);
-    internal::StepCall call;
-    call.call = [invoke](WorkerContext& context) -> internal::Payload {
-      if constexpr (std::is_void_v<Result>) {
-        invoke(context);
-        return nullptr;
-      } else {
-        return internal::kept_result(static_cast<Result>(invoke(context)));
-      }
-    };
+    call.call = [invoke](WorkerContext& context) { return internal::result_of_call([&] { return invoke(context); }); };
     return RemoteValue<Result>(internal::schedule_call(run_, step.kind(), std::move(call), bytes, after));
   }
 
@@ -217,9 +204,9 @@ class Coordinator {
  private:
   friend class ParameterServerStrategy;
   friend class internal::TrainedSteps;
-  explicit Coordinator(internal::LocalRun& run) : run_(run) {}
+  explicit Coordinator(internal::CoordinatedRun& run) : run_(run) {}
 
-  internal::LocalRun& run_;
+  internal::CoordinatedRun& run_;
 };
 
 }  // namespace lockstep

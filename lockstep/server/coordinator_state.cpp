@@ -106,6 +106,14 @@ class ServedByThreads final : public ServedState {
   void require_outside_of_steps(const char* call) const override { refuse_in_scheduled_step(call); }
   std::shared_ptr<void> reading() override { return std::make_shared<CallerScope>(Caller::kTask); }
   std::shared_ptr<void> changing(const char* call) override {
+    {
+      const std::lock_guard<std::recursive_mutex> lock(state_.run_mutex);
+      if (state_.processes != nullptr) {
+        throw UsageError("LS-COORDINATE",
+                         fmt::format("{} was called inside coordinate(), and the tasks of the run are processes", call),
+                         "restore before coordinate(), on the chief at least");
+      }
+    }
     struct Changing {
       // In the order of cut(), which needs the gate too.
       std::lock_guard<std::recursive_mutex> run;
@@ -118,10 +126,14 @@ class ServedByThreads final : public ServedState {
   ServedCut cut(FunctionRef<void(const ServedView&)> capture) override {
     const std::lock_guard<std::recursive_mutex> lock(state_.run_mutex);
     ServedCut cut;
+    if (state_.processes != nullptr) {  // the chief's copy then has what all servers have after these steps
+      state_.processes->chief().drain();
+      state_.processes->finish();
+    }
     const CallerScope reads(Caller::kTask);
     if (state_.run == nullptr) {
       const GateHold hold(gate_, "Checkpoint::save");
-      const RunBegin begin = begin_at_rest();
+      const RunBegin begin = state_.processes != nullptr ? state_.processes->next_begin() : begin_at_rest();
       capture({.goes_on = false, .cursor_of = [](const DistributedDataset&) { return std::nullopt; }});
       fill(cut, begin);
       return cut;

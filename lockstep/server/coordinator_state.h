@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -13,20 +12,22 @@
 #include "lockstep/server/evaluator.h"
 #include "lockstep/server/local/local_run.h"
 #include "lockstep/server/local/table_state.h"
+#include "lockstep/server/step_call.h"
 #include "lockstep/strategy/served_state.h"
 
 namespace lockstep::internal::inline server {
 
 /// What lasts from one coordinate() to the next.
 struct CoordinatorState {
-  std::map<std::string, uint32_t> steps = {};  // by name: the kind
+  std::vector<NamedStep> steps = {};  // by kind
   std::vector<std::weak_ptr<TableState>> tables = {};
   RunBegin begin = {};  // where the next run begins
   int64_t runs = 0;     // of the strategy below, as of then
   std::atomic<bool> is_under_way = false;
   std::recursive_mutex run_mutex = {};
-  LocalRun* run = nullptr;             // that is under way; guarded by run_mutex
-  std::function<void()> restart = {};  // begins it anew at `begin`; the same
+  LocalRun* run = nullptr;              // that is under way; guarded by run_mutex
+  CoordinatedRun* processes = nullptr;  // the same, where its tasks are processes
+  std::function<void()> restart = {};   // begins it anew at `begin`; the same
   std::unique_ptr<ServedState> served = {};
   std::vector<OnCheckpoint> on_checkpoint = {};
 };

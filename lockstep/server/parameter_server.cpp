@@ -17,6 +17,9 @@
 #include "lockstep/server/evaluator.h"
 #include "lockstep/server/local/local_run.h"
 #include "lockstep/server/local/table_state.h"
+#include "lockstep/server/remote/chief_process.h"
+#include "lockstep/server/remote/server_process.h"
+#include "lockstep/server/remote/worker_process.h"
 #include "lockstep/server/shard_placement.h"
 #include "lockstep/server/trained_steps.h"
 #include "lockstep/strategy/setup.h"
@@ -38,17 +41,18 @@ ParameterServerOptions checked(ParameterServerOptions options) {
   if (!options.record.empty()) refuse(".record is not supported yet", "leave it out");
   options.cluster = options.cluster ? *options.cluster : resolve_cluster();
   const ClusterSpec& cluster = *options.cluster;
-  if (cluster.jobs.contains("ps")) internal::require_chief_and_workers(cluster);
-  if (is_evaluator(options)) {  // connects to nobody, and has the variables of its checkpoints itself
-    const auto workers = cluster.jobs.find("worker");
-    if (workers != cluster.jobs.end()) options.workers = static_cast<int64_t>(workers->second.size());
-  } else if (cluster.jobs.contains("ps")) {
-    refuse("a cluster with tasks of the job 'ps' was given, by " +
-               (cluster.source.empty() ? std::string("the options") : cluster.source) +
-               ", and tasks that are processes are not supported yet",
-           "start the program without it: then threads of this process are workers and servers");
-  }
-  return options;
+  const auto servers = cluster.jobs.find("ps");
+  if (servers != cluster.jobs.end()) internal::require_chief_and_workers(cluster);
+  if (servers == cluster.jobs.end() && !is_evaluator(options)) return options;
+  const auto workers = cluster.jobs.find("worker");
+  if (workers != cluster.jobs.end()) options.workers = static_cast<int64_t>(workers->second.size());
+  if (servers != cluster.jobs.end()) options.servers = static_cast<int64_t>(servers->second.size());
+}
+const auto workers = cluster.jobs.find("worker");
+options.workers = workers == cluster.jobs.end() ? 1 : static_cast<int64_t>(workers->second.size());
+options.servers = static_cast<int64_t>(servers->second.size());
+options.cluster = std::move(cluster);
+return options;
 }
 
 StrategySetup setup_of(const ParameterServerOptions& options) {
@@ -73,28 +77,35 @@ ParameterServerStrategy::ParameterServerStrategy(ParameterServerOptions options)
 
 internal::ServedState& ParameterServerStrategy::served_state() const { return *state_->served; }
 
+bool ParameterServerStrategy::has_processes() const {
+  return options_.cluster->jobs.contains("ps") && !is_evaluator(options_);
+}
+
 int64_t ParameterServerStrategy::parts() const { return options_.staleness == 0 ? options_.workers : 1; }
 
 ParameterServerStrategy::~ParameterServerStrategy() = default;
 
-std::vector<internal::Shard> ParameterServerStrategy::servers_of(const Variable& variable) const {
+std::vector<std::vector<internal::Shard>> ParameterServerStrategy::place(const std::vector<Variable>& variables) const {
   std::vector<internal::PlacedVariable> placed;
-  std::size_t wanted = 0;
-  bool is_here = false;
-  for (const Variable& one : variables()) {
-    if (one.state().is_slot()) continue;  // slots lie beside their variables
-    if (&one.state() == &variable.state()) {
-      wanted = placed.size();
-      is_here = true;
-    }
-    placed.push_back({one.name(), one.sizes().vec(), one.dtype()});
-  }
-  if (!is_here) {
+  for (const Variable& one : variables) placed.push_back({one.name(), one.sizes().vec(), one.dtype()});
+  return internal::place_shards(placed, options_.servers, options_.partitioner, options_.placement);
+}
+
+std::vector<Variable> ParameterServerStrategy::placed_variables() const {
+  std::vector<Variable> all = variables();
+  std::erase_if(all, [](const Variable& one) { return one.state().is_slot(); });  // slots lie beside their variables
+  return all;
+}
+
+std::vector<internal::Shard> ParameterServerStrategy::servers_of(const Variable& variable) const {
+  const std::vector<Variable> all = placed_variables();
+  const auto found = std::ranges::find_if(all, [&](const Variable& one) { return &one.state() == &variable.state(); });
+  if (found == all.end()) {
     throw UsageError("LS-OTHER-STRATEGY",
                      fmt::format("servers_of was given '{}', which is a slot or another strategy's", variable.name()),
                      "give a variable of this strategy; its slots lie beside it");
   }
-  return internal::place_shards(placed, options_.servers, options_.partitioner, options_.placement)[wanted];
+  return place(all)[static_cast<std::size_t>(found - all.begin())];
 }
 
 Embedding ParameterServerStrategy::make_embedding(const EmbeddingOptions& options) {
@@ -107,7 +118,9 @@ Embedding ParameterServerStrategy::make_embedding(const EmbeddingOptions& option
     throw UsageError("LS-NAME-TAKEN", fmt::format("a second table named '{}' was made", options.name),
                      "give each table a name of its own");
   }
-  auto table = std::make_shared<internal::TableState>(options, seed(), gate_);
+  const bool is_server = has_processes() && options_.cluster->job == "ps";
+  auto table = std::make_shared<internal::TableState>(options, seed(), gate_, is_server ? options_.cluster->task : 0,
+                                                      is_server ? options_.servers : 1);
   state_->tables.push_back(table);
   return Embedding(std::move(table));
 }
@@ -127,11 +140,31 @@ RowsOptimizer ParameterServerStrategy::make_rows_optimizer(const Embedding& tabl
   return RowsOptimizer(table.state());
 }
 
-uint32_t ParameterServerStrategy::name_step(const std::string& name) {
-  const auto [found, is_new] = state_->steps.emplace(name, static_cast<uint32_t>(state_->steps.size()));
-  if (is_new) return found->second;
-  throw UsageError("LS-NAME-TAKEN", fmt::format("a second step named '{}' was made", name),
-                   "give each step a name of its own");
+uint32_t ParameterServerStrategy::name_step(internal::NamedStep step) {
+  const auto kind = static_cast<uint32_t>(state_->steps.size());
+  if (std::ranges::find(state_->steps, step.name, &internal::NamedStep::name) != state_->steps.end()) {
+    throw UsageError("LS-NAME-TAKEN", fmt::format("a second step named '{}' was made", step.name),
+                     "give each step a name of its own");
+  }
+  state_->steps.push_back(std::move(step));
+  return kind;
+}
+
+internal::RemoteSetup ParameterServerStrategy::remote_setup(const internal::ChiefOptions& chief) {
+  const internal::GateHold hold(gate_, "Strategy::variables");
+  std::vector<Variable> variables = placed_variables();
+  std::vector<std::vector<internal::Shard>> shards = place(variables);
+  std::vector<std::shared_ptr<internal::TableState>> tables;
+  for (const auto& one : state_->tables) {
+    if (auto table = one.lock()) tables.push_back(std::move(table));
+  }
+  return {.strategy = *this,
+          .gate = gate_,
+          .cluster = *options_.cluster,
+          .join = {.engine = options_.engine, .timeouts = options_.timeouts},
+          .chief = chief,
+          .steps = state_->steps,
+          .catalog = internal::Catalog(std::move(variables), shards, std::move(tables))};
 }
 
 std::unique_ptr<internal::StepRunner> ParameterServerStrategy::make_step_runner(const internal::TrainerSetup& setup) {
@@ -161,8 +194,15 @@ int ParameterServerStrategy::coordinate_with(internal::FunctionRef<void(Coordina
   if (rounds != state_->runs) state_->begin = internal::begin_of_step(rounds, parts());  // the program has set it
   internal::ChiefOptions chief;
   chief.workers = static_cast<int32_t>(options_.workers);
-  chief.servers = 1;  // threads of a process have one memory, and one of them changes it
   chief.staleness = options_.staleness;
+  if (has_processes()) return coordinate_processes(chief, fn);
+  coordinate_threads(chief, fn);
+  return 0;
+}
+
+void ParameterServerStrategy::coordinate_threads(internal::ChiefOptions chief,
+                                                 internal::FunctionRef<void(Coordinator&)> fn) {
+  chief.servers = 1;  // threads of a process have one memory, and one of them changes it
   std::optional<internal::LocalRun> run;
   const auto begin = [&] {  // a restore begins it anew, at the same place in memory
     const std::lock_guard<std::recursive_mutex> lock(state_->run_mutex);
@@ -180,24 +220,53 @@ int ParameterServerStrategy::coordinate_with(internal::FunctionRef<void(Coordina
       state.restart = {};
     }
   } const over{*state_};
-  Coordinator coordinator(*run);
+  coordinate_run(*run, fn);
+}
+
+int ParameterServerStrategy::coordinate_processes(internal::ChiefOptions chief,
+                                                  internal::FunctionRef<void(Coordinator&)> fn) {
+  chief.servers = static_cast<int32_t>(options_.servers);
+  chief.squares = options_.staleness == 0 && options_.servers > 1;
+  const internal::RemoteSetup setup = remote_setup(chief);
+  const internal::TaskPlace place = internal::place_of_task(setup.cluster, setup.join);
+  if (setup.cluster.job == "worker") return internal::WorkerProcess(setup, place).serve();
+  if (setup.cluster.job == "ps") return internal::ServerProcess(setup, place).serve();
+  internal::ChiefProcess run(setup, place, state_->begin.chief);
+  struct UnderWay {
+    internal::CoordinatorState& state;
+    UnderWay(internal::CoordinatorState& its_state, internal::CoordinatedRun& its_run) : state(its_state) {
+      const std::lock_guard<std::recursive_mutex> lock(state.run_mutex);
+      state.processes = &its_run;
+    }
+    ~UnderWay() {
+      const std::lock_guard<std::recursive_mutex> lock(state.run_mutex);
+      state.processes = nullptr;
+    }
+  } const under_way(*state_, run);
+  coordinate_run(run, fn);
+  run.end(0);
+  return 0;
+}
+
+void ParameterServerStrategy::coordinate_run(internal::CoordinatedRun& run,
+                                             internal::FunctionRef<void(Coordinator&)> fn) {
+  Coordinator coordinator(run);
   const auto end = [&] {  // all steps have been decided
-    run->catch_up();
-    run->settle_batches();
-    state_->begin = run->next_begin();
+    run.finish();
+    run.settle_batches();
+    state_->begin = run.next_begin();
     state_->runs = Strategy::step();
   };
   try {
     fn(coordinator);
     coordinator.join();
   } catch (...) {
-    run->chief().cancel();
-    run->chief().drain();
+    run.chief().cancel();
+    run.chief().drain();
     end();
     throw;
   }
   end();
-  return 0;
 }
 
 }  // namespace lockstep

@@ -12,6 +12,7 @@
 
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/cluster/cluster_spec.h"
+#include "lockstep/comm/timeouts.h"
 #include "lockstep/data/distribute_options.h"
 #include "lockstep/server/coordinator.h"
 #include "lockstep/server/embedding.h"
@@ -25,12 +26,16 @@
 namespace lockstep {
 
 namespace internal::inline server {
+class CoordinatedRun;
 class StrategyGate;
+struct ChiefOptions;
 struct CoordinatorState;
+struct RemoteSetup;
 }  // namespace internal::server
 
 struct ParameterServerOptions {
-  /// Who the tasks are. Empty, or without servers: threads of this process are workers and servers.
+  /// Who the tasks are; empty: what resolve_cluster() says. With tasks of the job "ps", this process is one of the
+  /// tasks. Otherwise threads of this process are workers and servers.
   std::optional<ClusterSpec> cluster = std::nullopt;
   Partitioner partitioner = {};                          // into how many shards a variable is cut; empty: 1
   ServerPlacement placement = ServerPlacement::kInTurn;  // which server gets the next shard
@@ -40,15 +45,19 @@ struct ParameterServerOptions {
   std::optional<int64_t> staleness = std::nullopt;
   std::string record = {};  // not supported yet: a UsageError
   int64_t workers = 2;      // without a cluster
-  int64_t servers = 1;      // the same
+  int64_t servers = 1;      // without a cluster
   uint64_t seed = 0;        // of initial values, random streams and shuffling
   int threads_per_replica = 1;
+  /// How tasks that are processes are connected: "tls", "tcp", or "auto", which is tcp where
+  /// ClusterSpec::trusted_network says that nobody else can read or write, and otherwise tls.
+  std::string engine = "auto";
+  WorkerTimeouts timeouts = {};
 };
 
-/// The program runs on all tasks; here these are threads of one process. Variables, modules and optimizers are made as
-/// with any strategy, and read, assigned, loaded and saved as whole values. What changes values waits until the steps
-/// that were scheduled before have been decided. Members of Strategy that let replicas meet (run, evaluate, reduce,
-/// gather, broadcast) are UsageErrors (LS-SCHEDULE).
+/// The program runs on all tasks: processes of a cluster with the jobs "chief", "worker" and "ps", or threads of one
+/// process. Variables, modules and optimizers are made as with any strategy, and read, assigned, loaded and saved as
+/// whole values. What changes values waits until the steps that were scheduled before have been decided. Members of
+/// Strategy that let replicas meet (run, evaluate, reduce, gather, broadcast) are UsageErrors (LS-SCHEDULE).
 ///
 /// A scheduled step counts once: all that it pushes is applied, or nothing is. docs/parameter-servers.md has the whole.
 class ParameterServerStrategy final : public Strategy,
@@ -69,8 +78,11 @@ class ParameterServerStrategy final : public Strategy,
   /// another step has. Several workers call it at the same time.
   template <class Fn>
   Step<std::decay_t<Fn>> step(const std::string& name, Fn&& fn) {
-    const uint32_t kind = name_step(name);
-    return {name, kind, std::make_shared<std::decay_t<Fn>>(std::forward<Fn>(fn))};
+    auto kept = std::make_shared<std::decay_t<Fn>>(std::forward<Fn>(fn));
+    const uint32_t kind = name_step({name, [kept](WorkerContext& context, const internal::StepValues& values) {
+                                       return internal::call_with_values(*kept, context, values);
+                                     }});
+    return {name, kind, std::move(kept)};
   }
   using Strategy::step;
 
@@ -128,6 +140,11 @@ class ParameterServerStrategy final : public Strategy,
   /// Runs `fn(Coordinator&)` on the chief while the other tasks serve, waits for all steps that it has scheduled, and
   /// returns the exit code of the program, 0. Throws what `fn` throws, and the first error that nobody has got; then
   /// all other steps are closed. One call at a time.
+  ///
+  /// A task that is another process serves until the chief's call has ended, and returns 0, or 1 where that has thrown.
+  /// All tasks call it equally often, after they have made the same variables, tables, optimizers and steps in the same
+  /// order: a task that differs gets a ClusterError (LS-CLUSTER-DIFFERS). A PeerError names a task that was lost: the
+  /// chief for workers and servers, and a server for all.
   template <class Fn>
   int coordinate(Fn&& fn) {
     return coordinate_with([&](Coordinator& coordinator) { fn(coordinator); });
@@ -137,11 +154,19 @@ class ParameterServerStrategy final : public Strategy,
   internal::ServedState& served_state() const override;
   /// How many scheduled steps make one step() of the strategy.
   int64_t parts() const;
-  uint32_t name_step(const std::string& name);
+  uint32_t name_step(internal::NamedStep step);
   RowsOptimizer make_rows_optimizer(const Embedding& table, const internal::RuleOptions& options);
   void add_on_checkpoint(std::function<void(const std::filesystem::path&, const RestoreInfo&)> fn);
   int coordinate_with(internal::FunctionRef<void(Coordinator&)> fn);
   std::unique_ptr<internal::StepRunner> make_step_runner(const internal::TrainerSetup& setup) override;
+  /// Whether tasks of the run are processes, and this is one of them.
+  bool has_processes() const;
+  void coordinate_threads(internal::ChiefOptions chief, internal::FunctionRef<void(Coordinator&)> fn);
+  int coordinate_processes(internal::ChiefOptions chief, internal::FunctionRef<void(Coordinator&)> fn);
+  void coordinate_run(internal::CoordinatedRun& run, internal::FunctionRef<void(Coordinator&)> fn);
+  internal::RemoteSetup remote_setup(const internal::ChiefOptions& chief);
+  std::vector<Variable> placed_variables() const;  // all that lie on servers by themselves
+  std::vector<std::vector<internal::Shard>> place(const std::vector<Variable>& variables) const;
 
   const ParameterServerOptions options_;
   const std::shared_ptr<internal::StrategyGate> gate_;

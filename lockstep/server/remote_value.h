@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/server/protocol/messages.h"
+#include "lockstep/server/step_value.h"
 
 namespace lockstep {
 
@@ -32,7 +33,8 @@ class RemoteValue {
   T get() const {
     if (!step_) internal::throw_empty_remote_value();
     const internal::Payload result = internal::wait_for_result(step_);
-    if constexpr (!std::is_void_v<T>) return *static_cast<const T*>(result.get());
+    if constexpr (!std::is_void_v<T>)
+      return internal::from_step_value<T>(*static_cast<const internal::StepValue*>(result.get()));
   }
 
   /// For the library's own use.

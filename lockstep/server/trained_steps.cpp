@@ -72,7 +72,7 @@ class TrainedSteps::Runner final : public StepRunner {
   void run(FunctionRef<void()> fn) override {
     if (run_ != nullptr) return fn();
     strategy_.coordinate([&](Coordinator& coordinator) {
-      run_ = &coordinator.run_;
+      run_ = &require_threads(coordinator.run_, "Trainer");
       struct Ended {
         Runner& runner;
         ~Ended() {

@@ -26,8 +26,8 @@ std::exception_ptr error_of(int64_t step, int32_t worker, const std::exception_p
 }  // namespace
 
 ChiefTask::ChiefTask(const ChiefOptions& options, const ChiefCut& begin, std::shared_ptr<const StrategyGate> gate,
-                     TaskMail mail)
-    : gate_(std::move(gate)), mail_(std::move(mail)), machine_(options, 1, begin) {}
+                     TaskMail mail, uint64_t epoch)
+    : gate_(std::move(gate)), mail_(std::move(mail)), machine_(options, epoch, begin) {}
 
 void ChiefTask::require_may_wait(const char* call) const {
   refuse_in_scheduled_step(call);
@@ -39,6 +39,16 @@ void ChiefTask::work(const Fn& fn) {
   ChiefOutput out;
   fn(out);
   machine_.collect(out);
+  while (true) {
+    const auto summed = std::find_if(out.events.begin(), out.events.end(), [](const ChiefEvent& event) {
+      return std::holds_alternative<RoundSummed>(event);
+    });
+    if (summed == out.events.end()) break;
+    const RoundSummed round = std::get<RoundSummed>(*summed);
+    out.events.erase(summed);
+    machine_.decide_round(round.round, mail_.coefficient(round), true, out);
+    machine_.collect(out);
+  }
   act(out);
 }
 
@@ -57,6 +67,8 @@ void ChiefTask::act(ChiefOutput& out) {
       close(*closed);
     } else if (const auto* ended = std::get_if<StreamsEnded>(&event)) {
       ended_.insert(ended->kind);
+    } else if (const auto* whole = std::get_if<CutWhole>(&event)) {
+      cut_ = *whole;
     }
   }
   for (const ToWorker& one : out.to_workers) mail_.to_worker(one);
@@ -245,6 +257,41 @@ void ChiefTask::worker_joined(int32_t worker) {
 void ChiefTask::receive(const ChiefMessage& message) {
   const std::lock_guard<std::mutex> lock(mutex_);
   work([&](ChiefOutput& out) { machine_.receive(message, out); });
+  if (std::holds_alternative<ServerRead>(message)) decided_.notify_all();  // somebody may wait for servers
+}
+
+void ChiefTask::worker_joined(int32_t worker, const std::function<void(uint32_t incarnation)>& welcome) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  work([&](ChiefOutput& out) { welcome(machine_.worker_joined(worker, out)); });
+}
+
+void ChiefTask::worker_lost(WorkerId worker) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  work([&](ChiefOutput& out) { machine_.worker_lost(worker, out); });
+}
+
+void ChiefTask::change(Payload payload) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  work([&](ChiefOutput&) { machine_.change(std::move(payload), true); });
+}
+
+void ChiefTask::wait_for_servers() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const Position end = machine_.position();
+  decided_.wait(lock, [&] { return failure_ || machine_.position() - machine_.log().most_behind() >= end; });
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+CutWhole ChiefTask::cut() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  decided_.wait(lock, [&] { return failure_ || !machine_.is_cutting(); });
+  if (failure_) std::rethrow_exception(failure_);
+  const int64_t id = next_cut_++;
+  cut_.reset();
+  work([&](ChiefOutput&) { machine_.begin_cut(id); });
+  decided_.wait(lock, [&] { return failure_ || (cut_ && cut_->cut == id); });
+  if (failure_) std::rethrow_exception(failure_);
+  return std::move(*cut_);
 }
 
 void ChiefTask::end() {

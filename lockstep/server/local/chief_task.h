@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 #include <vector>
@@ -38,14 +39,16 @@ struct TaskMail {
   std::function<void(const ToWorker&)> to_worker;
   std::function<void(const ToServer&)> to_server;
   std::function<void(int64_t step)> decided = {};  // called with the chief's mutex held
+  /// Of a round of which servers have sent their squares: what its gradients are multiplied by. Empty without such.
+  std::function<double(const RoundSummed&)> coefficient = {};
 };
 
 /// Has no thread of its own: whoever brings a call or a message works the machine, under the chief's mutex. Any thread.
 /// Calls that wait are woken by whatever decides steps.
 class ChiefTask : public std::enable_shared_from_this<ChiefTask> {
  public:
-  ChiefTask(const ChiefOptions& options, const ChiefCut& begin, std::shared_ptr<const StrategyGate> gate,
-            TaskMail mail);
+  ChiefTask(const ChiefOptions& options, const ChiefCut& begin, std::shared_ptr<const StrategyGate> gate, TaskMail mail,
+            uint64_t epoch = 1);
 
   // The program's calls. Those that may wait are UsageErrors in a scheduled step, and inside a call of the strategy.
 
@@ -86,6 +89,15 @@ class ChiefTask : public std::enable_shared_from_this<ChiefTask> {
 
   void worker_joined(int32_t worker);
   void receive(const ChiefMessage& message);
+  /// The same, and calls `welcome` with the worker's incarnation before anything is sent to it.
+  void worker_joined(int32_t worker, const std::function<void(uint32_t incarnation)>& welcome);
+  void worker_lost(WorkerId worker);
+  /// An entry that all servers carry out after the steps that were scheduled before, and before later ones.
+  void change(Payload payload);
+  /// Waits until all servers have applied what was decided so far. Throws the run's failure.
+  void wait_for_servers();
+  /// What all servers have at one place of the log: what each has given to CutSaved. Throws the run's failure.
+  CutWhole cut();
   /// The run cannot go on: everybody gets this error.
   void fail(std::exception_ptr error);
   /// The other tasks are gone: from now on nothing is sent.
@@ -115,6 +127,8 @@ class ChiefTask : public std::enable_shared_from_this<ChiefTask> {
   std::set<uint32_t> ended_;                                // kinds of steps for which all streams have ended
   int64_t counted_ = 0;                                     // steps of this run
   std::thread::id holder_ = {};                             // who holds steps back
+  int64_t next_cut_ = 1;
+  std::optional<CutWhole> cut_;  // the last one
 };
 
 }  // namespace lockstep::internal::server

@@ -11,6 +11,7 @@
 
 #include "lockstep/core/function_ref.h"
 #include "lockstep/server/local/chief_task.h"
+#include "lockstep/server/local/coordinated_run.h"
 #include "lockstep/server/local/mailbox.h"
 #include "lockstep/server/local/scheduled_batches.h"
 #include "lockstep/server/local/strategy_gate.h"
@@ -20,36 +21,27 @@
 
 namespace lockstep::internal::inline server {
 
-/// What a run begins with.
-struct RunBegin {
-  ChiefCut chief = {};
-  int64_t applied = 0;  // steps with pushes that count
-  std::vector<StreamPlace> streams = {};
-  std::vector<UsedData> data = {};
-};
-
 /// Owns the threads: one for each worker, and one that serves the values. They live as long as it.
-class LocalRun {
+class LocalRun final : public CoordinatedRun {
  public:
   LocalRun(Strategy& strategy, std::shared_ptr<StrategyGate> gate, const ChiefOptions& options, const RunBegin& begin);
   /// Ends the threads, when the functions that still run have ended.
-  ~LocalRun();
+  ~LocalRun() override;
   LocalRun(const LocalRun&) = delete;
   LocalRun& operator=(const LocalRun&) = delete;
 
-  ChiefTask& chief() { return *chief_; }
+  ChiefTask& chief() override { return *chief_; }
   /// Deals out the parts of evaluations, which are numbered apart from steps and push nothing.
   ChiefTask& evaluation_chief() { return *evaluation_chief_; }
   Strategy& strategy() const { return shared_.strategy; }
   const std::shared_ptr<StrategyGate>& gate() const { return gate_; }
   int64_t workers() const { return shared_.workers; }
   bool in_rounds() const { return shared_.in_rounds; }
-  /// Waits until the server has applied all that the chief has decided so far.
-  void catch_up();
-  /// All batches that decided steps have taken were used.
-  void settle_batches();
+  void catch_up() override;
+  void settle_batches() override;
+  LocalRun* threads() override { return this; }
   /// Where a next run begins, once all steps have been decided and applied.
-  RunBegin next_begin();
+  RunBegin next_begin() override;
   /// Calls `fn` while the values are those after the steps that it is told of, whatever is decided meanwhile. One
   /// thread at a time.
   void at_cut(FunctionRef<void(const RunBegin&)> fn);

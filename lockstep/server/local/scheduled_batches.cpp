@@ -18,7 +18,8 @@ bool UsedData::is_alike(const lockstep::data::Cursor& other) const {
   return same_place == place;
 }
 
-ScheduledBatches::ScheduledBatches(int64_t first, const std::vector<UsedData>& restored) : first_(first) {
+ScheduledBatches::ScheduledBatches(int64_t first, const std::vector<UsedData>& restored, bool counts_from_start)
+    : first_(first), counts_from_start_(counts_from_start) {
   for (const UsedData& one : restored) {
     if (one.data) {
       earlier_.push_back(one);
@@ -41,11 +42,11 @@ ScheduledBatches::Reading& ScheduledBatches::reading_of(const DistributedDataset
     data.seek(*place);
     waiting_.erase(place);
   }
-  Reading reading{.data = data, .number = readings_.size(), .next = first_};
+  Reading reading{.data = data, .number = readings_.size(), .next = is_new && counts_from_start_ ? 0 : first_};
   return readings_.emplace(data.identity(), std::move(reading)).first->second;
 }
 
-void ScheduledBatches::read(Reading& reading) {
+void ScheduledBatches::read(Reading& reading) const {
   if (!reading.at) {
     const lockstep::data::Cursor begin = reading.data.cursor();
     reading.places.emplace(reading.next, begin);
@@ -62,7 +63,9 @@ void ScheduledBatches::read(Reading& reading) {
     }
     reading.at.emplace(reading.data.epoch(++reading.epoch).begin());
   }
-  reading.kept.emplace(reading.next++, **reading.at);
+  // A worker that joins late passes over what others have used.
+  if (reading.next >= lowest_) reading.kept.emplace(reading.next, **reading.at);
+  ++reading.next;
   // The run keeps account of what was used itself: the data set's own place is that behind what was read.
   reading.data.used();
   reading.places.emplace(reading.next, reading.data.cursor());
@@ -84,6 +87,7 @@ Batch ScheduledBatches::batch(const DistributedDataset& data, int64_t index, int
 void ScheduledBatches::forget_below(int64_t index) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (keep_from_) index = std::min(index, *keep_from_);
+  lowest_ = std::max(lowest_, index);
   for (auto& [key, reading] : readings_) {
     reading.kept.erase(reading.kept.begin(), reading.kept.lower_bound(index));
     reading.places.erase(reading.places.begin(), reading.places.lower_bound(std::min(index, reading.next)));

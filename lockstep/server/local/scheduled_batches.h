@@ -26,8 +26,8 @@ struct UsedData {
 class ScheduledBatches {
  public:
   /// The batch at a data set's cursor is that with the index `first`. A data set that is still at its beginning goes on
-  /// at its place in `restored`.
-  ScheduledBatches(int64_t first, const std::vector<UsedData>& restored);
+  /// at its place in `restored`; where `counts_from_start`, the batch there has the index 0.
+  explicit ScheduledBatches(int64_t first, const std::vector<UsedData>& restored = {}, bool counts_from_start = false);
 
   /// Replica `replica`'s part of batch `index`. A DataError (LS-NO-SAMPLES) for a data set without samples.
   Batch batch(const DistributedDataset& data, int64_t index, int64_t replica);
@@ -55,14 +55,16 @@ class ScheduledBatches {
     std::map<int64_t, PerReplica<Batch>> kept = {};
     std::map<int64_t, lockstep::data::Cursor> places = {};  // of the batches that are kept, and of the next one
   };
-  static void read(Reading& reading);
+  void read(Reading& reading) const;
   lockstep::data::Cursor place_in(Reading& reading, int64_t index);
   Reading& reading_of(const DistributedDataset& data);
   /// All but `readings_`, behind those.
   void add_others(std::vector<UsedData>& all) const;
 
   const int64_t first_;
+  const bool counts_from_start_;
   mutable std::mutex mutex_;
+  int64_t lowest_ = 0;                               // batches below it were used; guarded by mutex_
   std::optional<int64_t> keep_from_ = std::nullopt;  // guarded by mutex_
   std::map<const void*, Reading> readings_;          // by data set; guarded by mutex_
   std::vector<UsedData> earlier_;  // that steps of earlier runs have asked for, and none of this; the same

@@ -19,8 +19,10 @@ namespace lockstep::internal::inline server {
 
 /// Whoever uses `table` or `rule` passes the gate.
 struct TableState {
-  TableState(const EmbeddingOptions& options, uint64_t seed, std::shared_ptr<StrategyGate> its_gate)
-      : gate(std::move(its_gate)), table(options, seed) {}
+  /// The part of the table that lies on `server` of `servers`.
+  TableState(const EmbeddingOptions& options, uint64_t seed, std::shared_ptr<StrategyGate> its_gate, int64_t server = 0,
+             int64_t servers = 1)
+      : gate(std::move(its_gate)), table(options, seed, server, servers) {}
 
   const std::shared_ptr<StrategyGate> gate;
   RowTable table;

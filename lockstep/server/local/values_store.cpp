@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <exception>
 #include <optional>
 #include <string>
@@ -18,6 +17,7 @@
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/optim/rules/group_rule.h"
 #include "lockstep/replica/replica_group.h"
+#include "lockstep/server/local/push_parts.h"
 #include "lockstep/server/local/strategy_gate.h"
 #include "lockstep/strategy/strategy_access.h"
 #include "lockstep/variable/variable_state.h"
@@ -37,42 +37,6 @@ bool has_gradient_of(const OptimizerState& optimizer, const std::vector<const St
              return std::ranges::any_of(variables, [&](const auto& v) { return v.get() == &one.variable.state(); });
            });
   });
-}
-
-/// Whose gradient is not finite everywhere.
-std::optional<std::string> not_finite_in(const StepPush& push) {
-  const auto is_finite = [](const at::Tensor& gradient) { return gradient.isfinite().all().item<bool>(); };
-  for (const StepPush::Gradient& one : push.gradients) {
-    if (!is_finite(one.gradient)) return fmt::format("variable '{}'", one.variable.name());
-  }
-  for (const RowsOfStep& one : push.rows) {
-    if (!is_finite(one.gradients)) return fmt::format("table '{}'", one.table->table.options().name);
-  }
-  return std::nullopt;
-}
-
-/// The norm of the sum of all parts' gradients, those of rows included.
-double norm_of(const std::vector<const StepPush*>& parts) {
-  std::map<const VariableState*, at::Tensor> dense;
-  std::map<const TableState*, std::map<int64_t, at::Tensor>> rows;
-  const auto add = [](at::Tensor& sum, const at::Tensor& gradient) {
-    const at::Tensor wide = gradient.to(at::kDouble);
-    sum = sum.defined() ? sum + wide : wide;
-  };
-  for (const StepPush* part : parts) {
-    if (!part) continue;
-    for (const StepPush::Gradient& one : part->gradients) add(dense[&one.variable.state()], one.gradient);
-    for (const RowsOfStep& one : part->rows) {
-      for (std::size_t i = 0; i < one.ids.size(); ++i)
-        add(rows[one.table.get()][one.ids[i]], one.gradients[static_cast<int64_t>(i)]);
-    }
-  }
-  double squares = 0;
-  for (const auto& [state, sum] : dense) squares += sum.square().sum().item<double>();
-  for (const auto& [table, of_table] : rows) {
-    for (const auto& [id, sum] : of_table) squares += sum.square().sum().item<double>();
-  }
-  return std::sqrt(squares);
 }
 
 /// Forgets rows that no push has named in EmbeddingOptions::evict_after steps. It looks at all rows, so it waits for a
@@ -159,12 +123,12 @@ void ValuesStore::require_options_of_round(const HeldPush& push) const {
 void ValuesStore::commit(const LogEntry& entry, const HeldPush& push) { round(entry, std::span(&push, 1)); }
 
 void ValuesStore::round(const LogEntry& entry, std::span<const HeldPush> parts) {
-  if (entry.apply) return apply(parts);
+  if (entry.apply) return apply(parts, has_coefficients_ ? std::optional(entry.coefficient) : std::nullopt);
   const GateHold hold(gate_, "Variable::read");
   forget(parts);
 }
 
-void ValuesStore::apply(std::span<const HeldPush> parts) try {
+void ValuesStore::apply(std::span<const HeldPush> parts, std::optional<double> coefficient) try {
   const GateHold hold(gate_, "Strategy::run");
   ++read_;
   steps_ += static_cast<int64_t>(parts.size());
@@ -187,9 +151,13 @@ void ValuesStore::apply(std::span<const HeldPush> parts) try {
     return;
   }
   double factor = 1;
+  if (coefficient) {
+    factor = *coefficient;
+    options.clip_global_norm.reset();
+  }
   // One optimizer clips by its own norm, with the bits of any strategy; several, and rows, by that of all.
   if (options.clip_global_norm && (optimizers.size() > 1 || std::ranges::any_of(by_replica, pushes_rows))) {
-    factor = std::min(1.0, *options.clip_global_norm / (norm_of(by_replica) + 1e-6));
+    factor = clip_factor(squares_of(by_replica), *options.clip_global_norm);
     options.clip_global_norm.reset();
   }
   strategy_.run([&](ReplicaContext& ctx) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -30,6 +31,12 @@ class ValuesStore final : public ServerStore {
   ValuesStore(Strategy& strategy, std::shared_ptr<StrategyGate> gate, int64_t counted, bool in_rounds,
               std::function<void(std::exception_ptr)> failed, std::function<void(int64_t cut)> freeze = {});
 
+  /// From now on entries say what gradients are multiplied by: other servers have a part of what is clipped by its
+  /// norm.
+  void take_coefficients() { has_coefficients_ = true; }
+  /// Any value may have been changed.
+  void note_all_changed() { all_changed_ = ++read_; }
+
   Payload hold(const HeldPush& push) override;
   void drop(const HeldPush& push) override;
   void commit(const LogEntry& entry, const HeldPush& push) override;
@@ -46,7 +53,7 @@ class ValuesStore final : public ServerStore {
   int64_t applied() const { return steps_; }
 
  private:
-  void apply(std::span<const HeldPush> parts);
+  void apply(std::span<const HeldPush> parts, std::optional<double> coefficient);
   void apply_rows(const std::vector<const StepPush*>& parts, const Clip& clip);
   void forget(std::span<const HeldPush> parts);
   /// A UsageError (LS-PUSH) where another part of the round is held that was pushed with other options.
@@ -61,6 +68,7 @@ class ValuesStore final : public ServerStore {
   const bool in_rounds_;
   const std::function<void(std::exception_ptr)> failed_;
   const std::function<void(int64_t cut)> freeze_;
+  bool has_coefficients_ = false;
   int64_t steps_;             // with pushes that count, those before this run included
   Position read_ = 1;         // counts changes
   Position all_changed_ = 0;  // when the program changed values last

@@ -46,8 +46,11 @@ class RunEnded final : public std::exception {
 
 }  // namespace
 
-WorkerTask::WorkerTask(WorkersShared& shared, int32_t worker)
-    : shared_(shared), worker_(worker), machine_(1, {worker, 1}, 1), evaluation_machine_(1, {worker, 1}, 1) {
+WorkerTask::WorkerTask(WorkersShared& shared, int32_t worker, uint32_t incarnation)
+    : shared_(shared),
+      worker_(worker),
+      machine_(shared.epoch, {worker, incarnation}, shared.placement.servers),
+      evaluation_machine_(1, {worker, 1}, 1) {
   warm_up_math();
   thread_ = std::thread([this] { run(); });
 }
@@ -112,6 +115,8 @@ void WorkerTask::run_step(const StepBegins& begins) {
     for (auto& [variable, tensor] : modules_.at(used).tensors) tensor.mutable_grad() = at::Tensor();
   }
   if (!end) return;
+  end->apply = step.apply;
+  end->coefficient = step.coefficient;
   WorkerOutput out;
   machine_.finish(*std::move(end), out);
   carry(out);
@@ -204,19 +209,43 @@ void WorkerTask::report_unscaled(const StepUnderWay& step, const StepPush& push)
   });
 }
 
-std::vector<at::Tensor> WorkerTask::pull(const StepUnderWay& step, Wanted wanted, Position& at) {
+std::vector<at::Tensor> WorkerTask::pull(const StepUnderWay& step, Wanted wanted, std::vector<Position>& at) {
+  const std::vector<WantedOfServer> parts = by_server(std::move(wanted), shared_.placement);
   WorkerOutput out;
-  const uint32_t number = machine_of(step).pull(0, std::make_shared<Wanted>(std::move(wanted)), out);
+  std::vector<uint32_t> numbers;
+  for (const WantedOfServer& one : parts)
+    numbers.push_back(machine_of(step).pull(one.server, std::make_shared<Wanted>(one.wanted), out));
   carry(out);
-  while (!answers_.contains(number)) {
+  while (!std::ranges::all_of(numbers, [&](uint32_t number) { return answers_.contains(number); })) {
     const auto message = mail_.take();
     if (!message) throw RunEnded();
     take(*message);
   }
-  const auto& answer = as<PulledTensors>(answers_[number]);
-  if (answer.error) std::rethrow_exception(answer.error);
-  at = answer.at;
-  return answer.values;
+  const auto answer = [&](std::size_t i) -> const PulledTensors& { return as<PulledTensors>(answers_[numbers[i]]); };
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (answer(i).error) std::rethrow_exception(answer(i).error);
+  }
+  at.assign(answer(0).values.size(), answer(0).at);
+  if (parts.size() == 1) return answer(0).values;
+  std::size_t count = 0;
+  for (const WantedOfServer& one : parts) count += one.places.size();
+  at.assign(count, 0);
+  if (std::holds_alternative<WantedRows>(parts.front().wanted)) {
+    const at::Tensor& first = answer(0).values.front();
+    at::Tensor rows = at::empty({static_cast<int64_t>(count), first.size(1)}, first.options());
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      rows.index_copy_(0, at::tensor(parts[i].places, at::kLong), answer(i).values.front());
+    return {rows};
+  }
+  std::vector<at::Tensor> values(count);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    for (std::size_t k = 0; k < parts[i].places.size(); ++k) {
+      const auto place = static_cast<std::size_t>(parts[i].places[k]);
+      values[place] = answer(i).values[k];
+      at[place] = answer(i).at;
+    }
+  }
+  return values;
 }
 
 void* WorkerTask::module_of(StepUnderWay& step, const std::shared_ptr<ModuleBinding>& binding,
@@ -266,7 +295,7 @@ void WorkerTask::refresh(WorkerModule& module, const StepUnderWay& step) {
     const bool is_as_filled = static_cast<int64_t>(module.tensors[i].second._version()) == module.versions[i];
     wanted.have.push_back(variable.state().on_write() && is_as_filled ? module.have[i] : std::nullopt);
   }
-  Position at = 0;
+  std::vector<Position> at;
   const std::vector<at::Tensor> values = pull(step, std::move(wanted), at);
   for (std::size_t i = 0; i < values.size(); ++i) {
     at::Tensor& mine = module.tensors[i].second;
@@ -275,7 +304,7 @@ void WorkerTask::refresh(WorkerModule& module, const StepUnderWay& step) {
     const bool is_known = known != step.values.end();
     if (!is_known && !values[i].defined()) continue;
     mine.set_data(is_known ? known->second.detach().clone() : values[i]);
-    module.have[i] = is_known ? std::nullopt : std::optional(at);
+    module.have[i] = is_known ? std::nullopt : std::optional(at[i]);
     module.versions[i] = static_cast<int64_t>(mine._version());
   }
 }
@@ -289,7 +318,7 @@ at::Tensor WorkerTask::value_of(StepUnderWay& step, const Variable& variable) {
       if (&one.state() == state) return tensor;
   }
   WantedVariables wanted{{variable}, {std::nullopt}, step.part};
-  Position at = 0;
+  std::vector<Position> at;
   at::Tensor value = pull(step, std::move(wanted), at).front();
   if (variable.trainable() && state->on_write() && value.is_floating_point()) value.set_requires_grad(true);
   step.used.push_back(variable);
@@ -319,8 +348,8 @@ at::Tensor WorkerTask::rows_of(StepUnderWay& step, const std::shared_ptr<TableSt
   }
   if (!wanted.ids.empty()) {
     pulled.ids.push_back(wanted.ids);
-    Position at = 0;
-    at::Tensor weights = pull(step, std::move(wanted), at).front();
+    std::vector<Position> positions;
+    at::Tensor weights = pull(step, std::move(wanted), positions).front();
     if (at::isFloatingType(weights.scalar_type())) weights.set_requires_grad(true);
     pulled.weights.push_back(std::move(weights));
   }
@@ -376,9 +405,17 @@ void WorkerTask::push(StepUnderWay& step, const StepOptions& options) {
   push->changes = std::move(step.changes);
   step.changes.clear();
   step.has_pushed = true;
+  decide_for_servers(step, *push);
   WorkerOutput out;
-  machine_.push({push}, out);
+  machine_.push(by_server(push, shared_.placement), out);
   carry(out);
+}
+
+void WorkerTask::decide_for_servers(StepUnderWay& step, StepPush& push) {
+  if (shared_.placement.servers == 1) return;
+  if (push.options.skip_non_finite && not_finite_in(push)) step.apply = false;
+  if (push.options.clip_global_norm && !shared_.in_rounds)
+    step.coefficient = clip_factor(squares_of({&push}), *push.options.clip_global_norm);
 }
 
 lockstep::data::StreamReader& WorkerTask::reader_of(int64_t stream, FunctionRef<lockstep::data::Stream()> make) {

@@ -17,6 +17,7 @@
 #include "lockstep/data/stream.h"
 #include "lockstep/replica/random_streams.h"
 #include "lockstep/server/local/mailbox.h"
+#include "lockstep/server/local/push_parts.h"
 #include "lockstep/server/local/scheduled_batches.h"
 #include "lockstep/server/local/step_payloads.h"
 #include "lockstep/server/local/strategy_gate.h"
@@ -46,6 +47,8 @@ struct WorkersShared {
   const StrategyGate* gate = nullptr;  // the strategy's, by which its tables are known
   int64_t workers = 1;
   bool in_rounds = false;
+  ValuesPlacement placement = {};
+  uint64_t epoch = 1;
   std::mutex factories = {};  // one thread at a time is in functions of the program that make modules and streams
 };
 
@@ -72,11 +75,13 @@ struct StepUnderWay {
   std::vector<StepPush::Change> changes = {};
   std::vector<PulledRows> rows = {};                                            // by table
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes = {};  // of modules before an evaluation
+  bool apply = true;                                                            // what it has pushed
+  double coefficient = 1;                                                       // of its gradients
 };
 
 class WorkerTask {
  public:
-  WorkerTask(WorkersShared& shared, int32_t worker);
+  WorkerTask(WorkersShared& shared, int32_t worker, uint32_t incarnation = 1);
   ~WorkerTask();
   /// Ends the thread, when the step's function that runs has ended.
   void stop();
@@ -131,7 +136,10 @@ class WorkerTask {
   void report_gradients_left(const StepUnderWay& step);
   /// Adds a finding where a part of a round pushes gradients of a loss that never had the part's share.
   void report_unscaled(const StepUnderWay& step, const StepPush& push);
-  std::vector<at::Tensor> pull(const StepUnderWay& step, Wanted wanted, Position& at);
+  /// The values that are wanted, in their order, and the position of each: PulledTensors::at.
+  std::vector<at::Tensor> pull(const StepUnderWay& step, Wanted wanted, std::vector<Position>& at);
+  /// What several servers cannot decide each by itself: by what gradients are clipped, and whether they are skipped.
+  void decide_for_servers(StepUnderWay& step, StepPush& push);
   void refresh(WorkerModule& module, const StepUnderWay& step);
 
   WorkersShared& shared_;

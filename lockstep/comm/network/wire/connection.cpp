@@ -202,4 +202,9 @@ std::pair<FileDescriptor, Stream> Connection::release() {
   return {FileDescriptor(socket_.release()), std::move(stream_)};
 }
 
+std::pair<tcp::socket, Stream> Connection::take() {
+  cancel_close();
+  return {std::move(socket_), std::move(stream_)};
+}
+
 }  // namespace lockstep::internal::comm

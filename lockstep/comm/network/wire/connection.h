@@ -72,6 +72,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   /// The socket and its TLS, without asio: for data, which another thread moves. Nothing may wait.
   std::pair<FileDescriptor, Stream> release();
+  /// The same for what goes on on this context. Nothing may wait.
+  std::pair<asio::ip::tcp::socket, Stream> take();
 
  private:
   /// Waits until the stream can go on; throws where `transfer` says that it never can.

@@ -1,0 +1,92 @@
+// The chief of a run whose tasks are processes.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/server/local/coordinated_run.h"
+#include "lockstep/server/remote/shared_state.h"
+#include "lockstep/server/remote/task_process.h"
+
+namespace lockstep::internal::inline server {
+
+/// Its copy of the strategy is a cache of what the servers have: the gate's waits fetch what has changed there before
+/// the program reads or changes a value, and what the program has changed goes to the servers before the next step is
+/// scheduled. A thread of it takes what the tasks send.
+class ChiefProcess final : public CoordinatedRun {
+ public:
+  /// Waits until all tasks have come. A ClusterError (LS-CLUSTER-JOIN) names those that are missing.
+  ChiefProcess(const RemoteSetup& setup, const TaskPlace& place, const ChiefCut& begin);
+  /// Ends the run on all tasks, with code 1 unless end() has done it.
+  ~ChiefProcess() override;
+
+  ChiefTask& chief() override { return *chief_; }
+  void catch_up() override { chief_->wait_for_servers(); }
+  void settle_batches() override {}
+  void before_schedule() override;
+  void finish() override { refresh(); }
+  /// Streams of the workers' own begin anew in the next run.
+  RunBegin next_begin() override;
+  /// Tells all tasks that the run has ended, and waits a moment until they have heard it.
+  void end(int32_t code, const std::string& failure = {});
+
+ private:
+  using Clock = TaskNetwork::Clock;
+  struct Peer {
+    uint64_t link = 0;
+    uint32_t incarnation = 0;  // of a worker; 0: it is not welcome yet
+    TaskHello hello = {};
+  };
+
+  void gather();
+  std::string missing() const;
+  /// Whether the task runs the same program; it is told where it does not.
+  bool is_same_program(const TaskEvent& event, std::string_view program);
+  void welcome_worker(int64_t worker);
+  void refresh();
+  void send_changes();
+  void run();
+  void take(const TaskEvent& event);
+  void take_message(const TaskEvent& event, std::string_view text);
+  void lose(const TaskEvent& event);
+  void fail(std::exception_ptr error);
+  void tell_settled(bool at_once);
+  void to_worker(const ToWorker& one);
+  void to_server(const ToServer& one);
+
+  const RemoteSetup& setup_;
+  const TaskPlace place_;
+  const ChiefCut begin_;
+  const uint64_t epoch_;
+  const std::string program_;
+  RemotePayloads payloads_;
+  TaskNetwork network_;
+
+  mutable std::mutex peers_mutex_;
+  std::condition_variable gone_;
+  std::map<TaskId, Peer> peers_;  // guarded by peers_mutex_
+  std::string refusal_;           // of the last task that was refused; used by one thread
+  std::string failure_text_;      // guarded by peers_mutex_
+
+  std::shared_ptr<ChiefTask> chief_;
+
+  std::mutex state_mutex_;
+  SharedState state_;                      // guarded by state_mutex_
+  std::atomic<uint64_t> sent_writes_ = 0;  // changed under state_mutex_
+  Position known_ = 0;  // the place of the log that the chief's copy has seen; guarded by state_mutex_
+
+  std::atomic<bool> is_over_ = false;
+  std::atomic<bool> has_ended_ = false;
+  int64_t told_settled_ = 0;            // used by the thread
+  Clock::time_point last_worker_ = {};  // when there was one last; used by the thread
+  std::thread thread_;
+};
+
+}  // namespace lockstep::internal::server

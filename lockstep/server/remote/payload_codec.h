@@ -1,0 +1,44 @@
+// Payloads of the protocol's messages as bytes: pulls, values, pushes, arguments, results and errors.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "lockstep/core/bytes.h"
+#include "lockstep/server/local/step_payloads.h"
+#include "lockstep/server/protocol/wire.h"
+#include "lockstep/server/remote/catalog.h"
+
+namespace lockstep::internal::inline server {
+
+/// A server's part of a round that is being decided, for its norm.
+struct SquaresOfRound {
+  double squares = 0;
+  std::optional<double> clip = std::nullopt;  // the largest norm that the round may have
+};
+
+/// One thread at a time uses it. Of a task that gets messages of workers, what they name must lie there: `server` is
+/// that task's number among the servers, or -1.
+class RemotePayloads final : public PayloadCodec {
+ public:
+  RemotePayloads(const Catalog& catalog, int32_t server, int32_t servers)
+      : catalog_(catalog), server_(server), servers_(servers) {}
+
+  void put(PayloadKind kind, const Payload& payload, std::string& bytes) override;
+  Payload get(PayloadKind kind, std::string_view bytes) override;
+
+ private:
+  Payload get_request(std::string_view bytes) const;
+  Payload get_push(std::string_view bytes) const;
+  const Variable& variable(MessageReader& from) const;
+  const std::shared_ptr<TableState>& table(MessageReader& from) const;
+  void expect_here(const MessageReader& from, const Variable& variable) const;
+  std::vector<int64_t> get_ids(MessageReader& from, const TableState& table) const;
+
+  const Catalog& catalog_;
+  const int32_t server_;
+  const int32_t servers_;
+};
+
+}  // namespace lockstep::internal::server

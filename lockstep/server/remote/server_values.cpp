@@ -1,0 +1,64 @@
+#include "lockstep/server/remote/server_values.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/error.h"
+#include "lockstep/server/local/push_parts.h"
+#include "lockstep/server/remote/payload_codec.h"
+
+namespace lockstep::internal::inline server {
+
+ServerValues::ServerValues(Strategy& strategy, std::shared_ptr<StrategyGate> gate, const Catalog& catalog,
+                           int64_t counted, bool in_rounds, int32_t servers,
+                           std::function<void(std::exception_ptr)> failed)
+    : strategy_(strategy),
+      gate_(std::move(gate)),
+      failed_(std::move(failed)),
+      store_(strategy, gate_, counted, in_rounds, failed_),
+      state_(strategy, catalog) {
+  if (servers > 1) store_.take_coefficients();
+}
+
+Payload ServerValues::hold(const HeldPush& push) {
+  if (as<StepPush>(push.push).part < strategy_.num_replicas()) return store_.hold(push);
+  return std::make_shared<StepFailure>(StepFailure{std::make_exception_ptr(
+      PeerError("LS-PEER-MESSAGE", fmt::format("step {} was pushed as a part that no round has", push.step.step),
+                "start all tasks with the same version of Lockstep"))});
+}
+
+Payload ServerValues::squares(const LogEntry& /*entry*/, std::span<const HeldPush> parts) {
+  auto squares = std::make_shared<SquaresOfRound>();
+  try {
+    std::vector<const StepPush*> pushes;
+    for (const HeldPush& one : parts) pushes.push_back(&as<StepPush>(one.push));
+    squares->clip = pushes.empty() ? std::nullopt : pushes.front()->options.clip_global_norm;
+    if (squares->clip) squares->squares = squares_of(pushes);
+  } catch (...) {
+    failed_(std::current_exception());
+  }
+  return squares;
+}
+
+void ServerValues::change(const LogEntry& entry) try {
+  const GateHold hold(gate_, "Variable::assign");
+  state_.take(as<std::string>(entry.payload));
+  store_.note_all_changed();
+} catch (...) {
+  failed_(std::current_exception());
+}
+
+void ServerValues::freeze(const LogEntry& entry) {
+  auto saved = std::make_shared<std::string>();
+  try {
+    const GateHold hold(gate_, "Variable::read");
+    *saved = state_.changes();
+  } catch (...) {
+    failed_(std::current_exception());
+  }
+  frozen_ = {.cut = entry.number, .saved = std::move(saved)};
+}
+
+}  // namespace lockstep::internal::server

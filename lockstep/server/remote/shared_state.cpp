@@ -1,0 +1,160 @@
+#include "lockstep/server/remote/shared_state.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cstring>
+#include <initializer_list>
+
+#include "lockstep/checkpoint/content_checksum.h"
+#include "lockstep/core/tensors/host_bytes.h"
+#include "lockstep/optim/rules/group_rule.h"
+#include "lockstep/server/remote/tensor_bytes.h"
+
+namespace lockstep::internal::inline server {
+
+namespace {
+
+using Kind = StateItem::Kind;
+
+/// What tasks tell each other: not where each reads its data, nor what is a function of the program.
+bool is_shared(const StateItem& item) {
+  if (item.kind == Kind::kCursor || item.kind == Kind::kRule || item.name == "seed") return false;
+  return item.kind != Kind::kOption || item.name.find("/has_schedule/") == std::string::npos;
+}
+
+std::string digest_of(const std::vector<at::Tensor>& values) {
+  ContentChecksum checksum;
+  for (const at::Tensor& value : values) {
+    std::string head;
+    ByteWriter to(head);
+    to.put(static_cast<int8_t>(value.scalar_type()));
+    to.put_list(value.sizes().vec());
+    checksum.add(std::as_bytes(std::span(head)));
+    const at::Tensor dense = value.contiguous();
+    checksum.add(host_bytes(dense));
+  }
+  return checksum.digits();
+}
+
+std::vector<at::Tensor> values_of(const StateItem& item) { return item.view ? item.view() : item.read(); }
+
+void put_rows(std::string& bytes, const SavedRows& rows) {
+  for (const at::Tensor* one : {&rows.ids, &rows.positions, &rows.weights, &rows.updates}) put(bytes, *one);
+  ByteWriter(bytes).put(uint64_t{rows.slots.size()});
+  for (const auto& [name, values] : rows.slots) {
+    ByteWriter(bytes).put_text(name);
+    put(bytes, values);
+  }
+}
+
+SavedRows get_rows(MessageReader& from) {
+  SavedRows rows;
+  for (at::Tensor* one : {&rows.ids, &rows.positions, &rows.weights, &rows.updates}) *one = get_tensor(from);
+  for (std::size_t left = from.get_count(sizeof(uint64_t)); left > 0; --left) {
+    std::string name(from.get_text());
+    rows.slots[std::move(name)] = get_tensor(from);
+  }
+  return rows;
+}
+
+}  // namespace
+
+std::string SharedState::changes() {
+  const at::NoGradGuard no_grad;
+  std::string bytes;
+  uint64_t count = 0;
+  ByteWriter to(bytes);
+  to.put(count);
+  for (const StateItem& item : strategy_.state_items()) {
+    if (!is_shared(item)) continue;
+    const std::vector<at::Tensor> values = values_of(item);
+    std::string digest = digest_of(values);
+    std::string& known = digests_[{item.kind, item.name}];
+    if (known == digest) continue;
+    known = std::move(digest);
+    to.put(static_cast<uint8_t>(item.kind));
+    to.put_text(item.name);
+    to.put(uint64_t{values.size()});
+    for (const at::Tensor& value : values) put(bytes, value);
+    ++count;
+  }
+  std::memcpy(bytes.data(), &count, sizeof count);
+  put_tables(bytes);
+  return bytes;
+}
+
+void SharedState::take(std::string_view bytes) {
+  const at::NoGradGuard no_grad;
+  MessageReader from(bytes, -1, "the state of a parameter server");
+  std::map<Key, StateItem> items;
+  for (StateItem& item : strategy_.state_items()) {
+    if (is_shared(item)) items.emplace(Key(item.kind, item.name), std::move(item));
+  }
+  for (std::size_t left = from.get_count(1 + 2 * sizeof(uint64_t)); left > 0; --left) {
+    const auto kind = from.get<uint8_t>();
+    from.expect(kind <= static_cast<uint8_t>(Kind::kRule));
+    const Key key(static_cast<Kind>(kind), from.get_text());
+    std::vector<at::Tensor> values;
+    for (std::size_t one = from.get_count(1); one > 0; --one) {
+      values.push_back(get_tensor(from));
+      from.expect(values.back().defined());
+    }
+    const auto found = items.find(key);
+    from.expect(found != items.end());
+    found->second.write(values);
+    digests_[key] = digest_of(values_of(found->second));
+  }
+  take_tables(from);
+  from.expect_end();
+}
+
+void SharedState::put_tables(std::string& bytes) {
+  tables_.resize(catalog_.tables().size());
+  for (std::size_t i = 0; i < tables_.size(); ++i) {
+    TableState& state = *catalog_.tables()[i];
+    Table& known = tables_[i];
+    ByteWriter to(bytes);
+    to.put(state.rule ? state.rule->learning_rate() : 0.0);
+    to.put(state.evicted_at);
+    const TableCut cut = state.table.cut();
+    const int64_t since = known.is_new ? TableCut::kAll : known.position;
+    const SavedRows rows = cut.rows(0, cut.size(), since);
+    const SavedCounts counts = cut.counts(0, cut.counted(), since);
+    put_rows(bytes, rows);
+    for (const at::Tensor* one : {&counts.ids, &counts.positions, &counts.pushes}) put(bytes, *one);
+    known.is_new = false;
+    known.evicted_at = state.evicted_at;
+    for (const at::Tensor* one : std::initializer_list<const at::Tensor*>{&rows.positions, &counts.positions}) {
+      if (one->numel() > 0) known.position = std::max(known.position, one->max().item<int64_t>());
+    }
+  }
+}
+
+void SharedState::take_tables(MessageReader& from) {
+  tables_.resize(catalog_.tables().size());
+  for (std::size_t i = 0; i < tables_.size(); ++i) {
+    TableState& state = *catalog_.tables()[i];
+    Table& known = tables_[i];
+    const auto rate = from.get<double>();
+    const auto evicted_at = from.get<int64_t>();
+    const SavedRows rows = get_rows(from);
+    SavedCounts counts;
+    for (at::Tensor* one : {&counts.ids, &counts.positions, &counts.pushes}) *one = get_tensor(from);
+    if (state.rule) state.rule->set_learning_rate(rate);
+    const int64_t after = state.table.options().evict_after;
+    if (after > 0 && evicted_at > state.evicted_at) {
+      state.table.evict(evicted_at - after + 1, evicted_at);
+      state.evicted_at = evicted_at;
+    }
+    if (rows.ids.defined() && rows.ids.numel() > 0) state.table.load(rows);
+    if (counts.ids.defined() && counts.ids.numel() > 0) state.table.load(counts);
+    known.is_new = false;
+    for (const at::Tensor* one : std::initializer_list<const at::Tensor*>{&rows.positions, &counts.positions}) {
+      if (one->defined() && one->numel() > 0) known.position = std::max(known.position, one->max().item<int64_t>());
+    }
+  }
+}
+
+}  // namespace lockstep::internal::server

@@ -1,0 +1,48 @@
+// What the chief's copy of a strategy and those of the servers tell each other: which of its state has changed.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/bytes.h"
+#include "lockstep/server/remote/catalog.h"
+#include "lockstep/strategy/state_items.h"
+#include "lockstep/strategy/strategy.h"
+
+namespace lockstep::internal::inline server {
+
+/// The state of one copy: values of variables, slots, counts and settings of optimizers, and rows of tables. Each copy
+/// knows by digests what it has told the others and what they have told it. Calls are made by a task of the run, which
+/// passes the strategy's gate.
+class SharedState {
+ public:
+  /// Rows that have changed are found by positions of a table, which are numbers of steps that count.
+  SharedState(Strategy& strategy, const Catalog& catalog) : strategy_(strategy), catalog_(catalog) {}
+
+  /// All that has changed since the last call of this or of take(), as bytes. The first time: everything.
+  std::string changes();
+  /// Takes what another copy has changed. A PeerError (LS-PEER-MESSAGE) where the bytes are none.
+  void take(std::string_view bytes);
+
+ private:
+  using Key = std::pair<StateItem::Kind, std::string>;
+  struct Table {
+    int64_t position = -1;   // rows that changed at it or before are known to the others
+    int64_t evicted_at = 0;  // as of the others
+    bool is_new = true;
+  };
+
+  void put_tables(std::string& bytes);
+  void take_tables(MessageReader& from);
+
+  Strategy& strategy_;
+  const Catalog& catalog_;
+  std::map<Key, std::string> digests_;
+  std::vector<Table> tables_;
+};
+
+}  // namespace lockstep::internal::server

@@ -1,0 +1,138 @@
+// The order of events: the worker meets the chief, and then the servers, whose places the chief tells. From then on the
+// program's thread hands each message to the task, whose thread sends its own messages by itself.
+#include "lockstep/server/remote/worker_process.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::internal::inline server {
+
+std::optional<int32_t> WorkerProcess::meet_servers(const TaskWelcome& welcome) {
+  const Clock::time_point end = Clock::now() + setup_.join.timeouts.join;
+  if (static_cast<int64_t>(welcome.servers.size()) != place_.job.servers) {
+    throw PeerError("LS-PEER-MESSAGE", "the chief named other servers than the cluster has",
+                    "start all tasks with the same version of Lockstep");
+  }
+  servers_.assign(welcome.servers.size(), 0);
+  const auto look_for = [&](std::size_t s) {
+    const TaskId server{.job = TaskId::Job::kServer, .task = static_cast<int64_t>(s)};
+    network_.connect(server, {welcome.servers[s].address}, welcome.servers[s].port, end);
+  };
+  for (std::size_t s = 0; s < servers_.size(); ++s) look_for(s);
+  while (std::ranges::find(servers_, uint64_t{0}) != servers_.end()) {
+    const auto event = network_.next(end);
+    if (!event || event->kind == TaskEvent::Kind::kUnreachable) {
+      throw ClusterError("LS-CLUSTER-UNREACHABLE",
+                         event
+                             ? fmt::format("{} cannot reach {} at {}, port {}: {}", place_.job.self.name(),
+                                           event->peer.from.name(), event->peer.address, event->peer.port, event->text)
+                             : fmt::format("{} cannot reach all servers in time", place_.job.self.name()),
+                         "open the firewalls between the hosts, or choose the network that connects them by "
+                         "LOCKSTEP_INTERFACE");
+    }
+    if (event->kind == TaskEvent::Kind::kConnected) {
+      servers_[static_cast<std::size_t>(event->peer.from.task)] = event->link;
+      network_.send(event->link, message_of_task(TaskWord::kProgram));
+    } else if (event->kind == TaskEvent::Kind::kLost) {
+      if (is_chief(*event)) throw lost_task(chief_, event->text, "this worker ends");
+      // Where the server has ended, the chief says so.
+      const auto server = static_cast<std::size_t>(event->peer.from.task);
+      servers_[server] = 0;
+      look_for(server);
+    } else if (is_chief(*event)) {
+      std::string_view text = event->text;
+      if (take_word(text) == TaskWord::kEnd) return exit_code(task_end(text));
+      early_.push_back(*event);
+    }
+  }
+  return std::nullopt;
+}
+
+int32_t WorkerProcess::serve() {
+  const TaskWelcome welcome = meet_chief();
+  if (const auto code = meet_servers(welcome)) return *code;  // the run has ended meanwhile
+  ScheduledBatches batches((welcome.begin.floor + setup_.parts() - 1) / setup_.parts(), {}, /*counts_from_start=*/true);
+  batches.forget_below(welcome.begin.floor / setup_.parts());
+  StreamPlaces places({});
+  const auto function = [this](uint32_t kind) -> StepFunction {
+    if (kind >= setup_.steps.size()) throw_other_step_value();
+    return [&step = setup_.steps[kind]](WorkerContext& context, const Payload& arguments) {
+      static const StepValues none;
+      return step.call(context, arguments ? as<StepValues>(arguments) : none);
+    };
+  };
+  WorkersShared shared{
+      .strategy = setup_.strategy,
+      .function = function,
+      .to_server =
+          [this](const ToServer& one) {
+            network_.send(servers_[static_cast<std::size_t>(one.server)],
+                          message_of_task(TaskWord::kProtocol, to_bytes(one.message, payloads_)));
+          },
+      .to_chief = [this](const ChiefMessage& one) { send_to_chief(one); },
+      .batches = batches,
+      .places = places,
+      .gate = setup_.gate.get(),
+      .workers = setup_.chief.workers,
+      .in_rounds = setup_.in_rounds(),
+      .placement = {.servers = setup_.chief.servers,
+                    .server_of = [this](const VariableState& one) { return setup_.catalog.server_of(one); }},
+      .epoch = welcome.epoch};
+  WorkerTask task(shared, static_cast<int32_t>(place_.job.self.task), welcome.incarnation);
+  const int32_t code = carry_messages(task, batches);
+  network_.close(chief_link_);
+  task.stop();
+  return code;
+}
+
+void WorkerProcess::go_on_at(ScheduledBatches& batches, int64_t index) {
+  batches.forget_below(index);
+  for (const UsedData& one : batches.places(index)) {
+    if (one.data) one.data->seek(one.place);
+  }
+}
+
+int32_t WorkerProcess::carry_messages(WorkerTask& task, ScheduledBatches& batches) {
+  // The chief knows more of a server that is lost, and says it, unless it is the chief that all have lost.
+  std::optional<PeerError> lost;
+  Clock::time_point end = Clock::time_point::max();
+  while (true) {
+    std::optional<TaskEvent> event;
+    if (early_.empty()) {
+      event = network_.next(lost ? end : Clock::now() + std::chrono::hours(1));
+    } else {
+      event = std::move(early_.front());
+      early_.pop_front();
+    }
+    if (!event) {
+      if (lost && Clock::now() >= end) throw *lost;
+      continue;
+    }
+    if (event->kind == TaskEvent::Kind::kLost) {
+      if (is_chief(*event)) throw lost_task(chief_, event->text, "this worker ends");
+      if (lost) continue;
+      lost = lost_task(event->peer, event->text, "this worker cannot go on");
+      end = Clock::now() + place_.job.lost;
+    }
+    if (event->kind != TaskEvent::Kind::kReceived) continue;
+    std::string_view text = event->text;
+    switch (take_word(text)) {
+      case TaskWord::kProtocol: task.put(worker_message(text, payloads_)); break;
+      case TaskWord::kSettled: batches.forget_below(settled_of(text) / setup_.parts()); break;
+      case TaskWord::kEnd: {
+        if (!is_chief(*event)) break;
+        const TaskEnd word = task_end(text);
+        go_on_at(batches, word.settled / setup_.parts());
+        return exit_code(word);
+      }
+      default: break;
+    }
+  }
+}
+
+}  // namespace lockstep::internal::server

@@ -1,0 +1,185 @@
+// Payloads of messages as bytes, and bytes that are none.
+#include "lockstep/server/remote/payload_codec.h"
+
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/error.h"
+#include "lockstep/server/parameter_server.h"
+#include "lockstep/server/remote/task_messages.h"
+#include "lockstep/server/remote/tensor_bytes.h"
+
+namespace lockstep::internal {
+namespace {
+
+using torch::Tensor;
+
+MessageReader reader_of(const std::string& bytes) { return MessageReader(bytes, -1, "a test"); }
+
+Tensor there_and_back(const Tensor& tensor) {
+  std::string bytes;
+  put(bytes, tensor);
+  MessageReader from = reader_of(bytes);
+  Tensor back = get_tensor(from);
+  from.expect_end();
+  return back;
+}
+
+TEST(TensorBytes, TensorsOfAllFormsComeBack) {
+  EXPECT_FALSE(there_and_back(Tensor()).defined());
+  for (const auto type : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16, torch::kLong, torch::kBool,
+                          torch::kByte, torch::kComplexFloat}) {
+    for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{}, {0}, {3}, {2, 0, 4}, {4, 5}}) {
+      const Tensor tensor = torch::rand(sizes).mul(3).to(type);
+      const Tensor back = there_and_back(tensor);
+      EXPECT_EQ(back.scalar_type(), type);
+      EXPECT_EQ(back.sizes(), tensor.sizes());
+      EXPECT_TRUE(torch::equal(back, tensor));
+    }
+  }
+  const Tensor turned = torch::rand({3, 4}).t();
+  EXPECT_TRUE(torch::equal(there_and_back(turned), turned));
+  const Tensor sparse = torch::tensor({{0.0F, 2.0F}, {0.0F, 0.0F}, {3.0F, 0.0F}}).to_sparse(1);
+  EXPECT_TRUE(there_and_back(sparse).is_sparse());
+  EXPECT_TRUE(torch::equal(there_and_back(sparse).to_dense(), sparse.to_dense()));
+}
+
+template <class E>
+void expect_error_back(const E& error) {
+  std::string bytes;
+  put_error(bytes, std::make_exception_ptr(error));
+  MessageReader from = reader_of(bytes);
+  try {
+    std::rethrow_exception(get_error(from));
+  } catch (const E& back) {
+    EXPECT_STREQ(back.what(), error.what());
+  } catch (const std::exception& other) {
+    ADD_FAILURE() << "another type came: " << other.what();
+  }
+}
+
+TEST(TensorBytes, ErrorsComeBackWithTypeAndText) {
+  expect_error_back(UsageError("LS-OPTION", "a fact", "a remedy"));
+  expect_error_back(EndOfStream("LS-END-OF-STREAM", "a fact", "a remedy"));
+  expect_error_back(NonFiniteError("LS-NOT-FINITE", "a fact", "a remedy"));
+  expect_error_back(std::out_of_range("far"));
+  expect_error_back(std::runtime_error("text"));
+  std::string bytes;
+  put_error(bytes, std::make_exception_ptr(std::bad_alloc()));
+  MessageReader from = reader_of(bytes);
+  EXPECT_NE(message_of(get_error(from)).find("std::bad_alloc: "), std::string::npos);
+}
+
+/// What a step may push and ask for, as bytes.
+class Payloads : public ::testing::Test {
+ protected:
+  Payloads() {
+    auto push = std::make_shared<StepPush>();
+    push->gradients.push_back({a_, torch::rand({3, 2})});
+    push->buffers.push_back({b_, torch::rand({2})});
+    push->changes.push_back({a_, WorkerValues::Change::kAdd, torch::rand({3, 2})});
+    push->rows.push_back({table_.state(), {1, 5}, torch::rand({2, 4})});
+    push->options = {.clip_global_norm = 0.5, .check_finite = true};
+    codec_.put(PayloadKind::kPush, push, push_);
+    Wanted variables = WantedVariables{.variables = {a_, b_}, .have = {7, std::nullopt}, .part = 0};
+    codec_.put(PayloadKind::kRequest, std::make_shared<Wanted>(variables), variables_);
+    Wanted rows = WantedRows{.table = table_.state(), .ids = {4, 9, 1}};
+    codec_.put(PayloadKind::kRequest, std::make_shared<Wanted>(rows), rows_);
+    auto values = std::make_shared<PulledTensors>();
+    values->at = 9;
+    values->values = {torch::rand({2}), Tensor()};
+    codec_.put(PayloadKind::kValues, values, values_);
+  }
+
+  ParameterServerStrategy strategy_{{.cluster = ClusterSpec(), .seed = 3}};
+  Variable a_ = strategy_.make_variable(torch::zeros({3, 2}), {.name = "a"});
+  Variable b_ = strategy_.make_variable(torch::zeros({2}), {.name = "b",
+                                                            .trainable = false,
+                                                            .synchronization = VariableSynchronization::kOnRead,
+                                                            .aggregation = VariableAggregation::kMean});
+  Embedding table_ = strategy_.make_embedding({.name = "t", .rows = 10, .dim = 4});
+  Catalog catalog_{{a_, b_}, {{{0, 3, 0}}, {{0, 2, 0}}}, {table_.state()}};
+  RemotePayloads codec_{catalog_, 0, 1};
+  std::string push_, variables_, rows_, values_;
+};
+
+TEST_F(Payloads, ComeBack) {
+  const auto push = as<StepPush>(codec_.get(PayloadKind::kPush, push_));
+  EXPECT_EQ(push.gradients.at(0).variable.name(), "a");
+  EXPECT_EQ(push.buffers.at(0).variable.name(), "b");
+  EXPECT_EQ(push.changes.at(0).change, WorkerValues::Change::kAdd);
+  EXPECT_EQ(push.rows.at(0).ids, (std::vector<int64_t>{1, 5}));
+  EXPECT_EQ(push.options.clip_global_norm, 0.5);
+  EXPECT_TRUE(push.options.check_finite);
+  const auto wanted = std::get<WantedVariables>(as<Wanted>(codec_.get(PayloadKind::kRequest, variables_)));
+  EXPECT_EQ(wanted.have, (std::vector<std::optional<Position>>{7, std::nullopt}));
+  EXPECT_EQ(std::get<WantedRows>(as<Wanted>(codec_.get(PayloadKind::kRequest, rows_))).ids,
+            (std::vector<int64_t>{4, 9, 1}));
+  EXPECT_FALSE(as<PulledTensors>(codec_.get(PayloadKind::kValues, values_)).values.at(1).defined());
+}
+
+TEST_F(Payloads, BytesThatAreNoneAreRefusedAndNothingElseHappens) {
+  const std::vector<std::pair<PayloadKind, std::string>> all{{PayloadKind::kPush, push_},
+                                                             {PayloadKind::kRequest, variables_},
+                                                             {PayloadKind::kRequest, rows_},
+                                                             {PayloadKind::kValues, values_}};
+  std::mt19937 random(11);
+  int64_t refused = 0;
+  for (const auto& [kind, bytes] : all) {
+    for (std::size_t size = 0; size < bytes.size(); ++size) {
+      EXPECT_THROW(codec_.get(kind, std::string_view(bytes).substr(0, size)), PeerError);
+    }
+    for (int i = 0; i < 5000; ++i) {
+      std::string changed = bytes;
+      for (int k = 0; k < 1 + i % 3; ++k) changed[random() % changed.size()] = static_cast<char>(random());
+      try {
+        codec_.get(kind, changed);
+      } catch (const PeerError&) {
+        ++refused;
+      }
+    }
+  }
+  EXPECT_GT(refused, 1000);
+}
+
+TEST_F(Payloads, WhatLiesOnAnotherServerIsRefused) {
+  const Catalog elsewhere({a_, b_}, {{{0, 3, 1}}, {{0, 2, 1}}}, {table_.state()});
+  RemotePayloads codec(elsewhere, 0, 2);
+  EXPECT_THROW(codec.get(PayloadKind::kPush, push_), PeerError);
+  EXPECT_THROW(codec.get(PayloadKind::kRequest, variables_), PeerError);
+}
+
+TEST(TaskMessages, ShowBothSidesOfTheFirstDifference) {
+  EXPECT_EQ(difference_of_programs("a\nb\n", "a\nb\n", "worker 1"), "");
+  EXPECT_EQ(difference_of_programs("a\nc\n", "a\nb\n", "worker 1"), "worker 1 has \"c\", and the chief has \"b\"");
+  EXPECT_EQ(difference_of_programs("a\n", "a\nb\n", "worker 1"),
+            "worker 1 has \"nothing more\", and the chief has \"b\"");
+}
+
+TEST(TaskMessages, ComeBack) {
+  const std::string welcome = to_bytes(TaskWelcome{.epoch = 5,
+                                                   .incarnation = 2,
+                                                   .begin = {.counted = 7, .floor = 6, .counted_above = {8}},
+                                                   .servers = {{.address = "10.0.0.1", .port = 99}}});
+  std::string_view text = welcome;
+  EXPECT_EQ(take_word(text), TaskWord::kWelcome);
+  const TaskWelcome back = task_welcome(text);
+  EXPECT_EQ(back.incarnation, 2);
+  EXPECT_EQ(back.begin.counted_above, std::vector<int64_t>{8});
+  EXPECT_EQ(back.servers.at(0).port, 99);
+  for (std::size_t size = 0; size < text.size(); ++size) EXPECT_THROW(task_welcome(text.substr(0, size)), PeerError);
+  const std::string end = to_bytes(TaskEnd{.code = 3, .settled = 9, .failure = "why"});
+  text = end;
+  EXPECT_EQ(take_word(text), TaskWord::kEnd);
+  EXPECT_EQ(task_end(text).failure, "why");
+}
+
+}  // namespace
+}  // namespace lockstep::internal
