@@ -47,12 +47,7 @@ ParameterServerOptions checked(ParameterServerOptions options) {
   const auto workers = cluster.jobs.find("worker");
   if (workers != cluster.jobs.end()) options.workers = static_cast<int64_t>(workers->second.size());
   if (servers != cluster.jobs.end()) options.servers = static_cast<int64_t>(servers->second.size());
-}
-const auto workers = cluster.jobs.find("worker");
-options.workers = workers == cluster.jobs.end() ? 1 : static_cast<int64_t>(workers->second.size());
-options.servers = static_cast<int64_t>(servers->second.size());
-options.cluster = std::move(cluster);
-return options;
+  return options;
 }
 
 StrategySetup setup_of(const ParameterServerOptions& options) {
