@@ -21,7 +21,7 @@ namespace {
 at::Tensor output_of(const TrainerSetup& setup, const ReplicaContext& ctx, const Batch& part,
                      std::optional<AutocastScope>& autocast) {
   if (setup.precision == Precision::kBFloat16) autocast.emplace(ctx.device().type());
-  return setup.model->forward(ctx, part);
+  return named("TrainerOptions::forward, or the model's", [&] { return setup.model->forward(ctx, part); });
 }
 
 /// Lives as long as an evaluation: weights that autocast has cast without a graph are of no use to the next step.
@@ -124,7 +124,7 @@ Totals evaluate(Strategy& strategy, const TrainerSetup& setup, const MetricList&
       std::optional<AutocastScope> autocast;
       const at::Tensor output = output_of(setup, ctx, part, autocast);
       if (setup.loss) {
-        counts.loss = setup.loss(output, part).detach().reshape({}).to(at::kCPU, at::kDouble) *
+        counts.loss = loss_of(setup, output, part).detach().reshape({}).to(at::kCPU, at::kDouble) *
                       static_cast<double>(part.samples());
       }
       autocast.reset();

@@ -9,6 +9,8 @@
 #include "lockstep/core/error.h"
 #include "lockstep/strategy/state_items.h"
 #include "lockstep/train/callbacks/last_callback.h"
+#include "lockstep/train/parts_of_step.h"
+#include "lockstep/train/step_gradients.h"
 
 namespace lockstep::internal::inline train {
 
@@ -22,6 +24,10 @@ int64_t steps_per_epoch(const DistributedDataset& data, int64_t accumulate) {
     return -1;  // a stream
   }
 }
+
+constexpr int64_t kMostWaiting = 32;  // steps whose numbers may wait: they keep some memory each
+constexpr int64_t kMeasured = 16;     // of so many steps one is measured
+constexpr int64_t kFirstMeasured = 5;
 
 /// Keeps the number of evaluations, of which random streams of evaluations are functions.
 class UncountedEvaluation {
@@ -60,7 +66,9 @@ History Fit::run() {
   if (options_.dry_run) status.steps = std::min<int64_t>(status.steps < 0 ? 1 : status.steps, 1);
   try {
     require_equal_options();
+    find_log_need();
     call(Hook::kFitBegin, {});
+    if (status.is_resumed) call(Hook::kFitResume, {});
     begin_data();
     check_validation();
     while (must_end_epoch_ || !is_over()) epoch();
@@ -68,6 +76,7 @@ History Fit::run() {
     note_place_of_data();
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
+    batches_ = {};
     note_place_of_data();
     tell_failure(strategy_, "Trainer::fit", message_of(error), error);
     hooks_->fail(error);
@@ -139,7 +148,7 @@ bool Fit::steps_of_epoch(bool goes_on) {
   };
   while (!(batch == end)) {
     if (state_.setup.accumulate == 1) {
-      step(*batch, batch->begin()->global_size);
+      step({&*batch, 1}, batch->begin()->global_size);
     } else {
       std::vector<PerReplica<Batch>> batches;
       int64_t samples = 0;
@@ -157,9 +166,9 @@ bool Fit::steps_of_epoch(bool goes_on) {
   return false;
 }
 
-template <class Batches>
-void Fit::step(const Batches& batches, int64_t samples) {
-  waiting_.push_back((*train_step_)(batches));
+void Fit::step(std::span<const PerReplica<Batch>> batches, int64_t samples) {
+  batches_ = batches;
+  make_step();
   waiting_samples_.push_back(samples);
   ++place_.step;
   ++place_.epoch_step;
@@ -170,9 +179,54 @@ void Fit::step(const Batches& batches, int64_t samples) {
   status.samples = place_.samples;
   status.gradient_norm = waiting_.back().begin()->gradient_norm;
   Logs logs;
-  if (place_.step % options_.log_every == 0) logs = train_metrics_.logs_of(*bring_together());
+  if (is_log_due()) {
+    logs = train_metrics_.logs_of(*bring_together());
+    logged_at_ = status.seconds;
+  } else if (static_cast<int64_t>(waiting_.size()) >= kMostWaiting) {
+    bring_together();
+  }
   call(Hook::kStepEnd, logs);
+  batches_ = {};
+  gradients_.clear();
   validate_after_step();
+}
+
+void Fit::make_step() {
+  const bool keeps = std::exchange(keeps_gradients_, false) && !state_.setup.step;
+  // The first steps take memory and choose forms.
+  const bool is_measured = measures_parts_ && place_.step % kMeasured == kFirstMeasured;
+  std::optional<PartsOfStep> parts;
+  if (is_measured) parts.emplace(state_.status.parts, static_cast<int>(strategy_.devices().size()));
+  StepGradients gradients(strategy_, keeps && state_.setup.model ? &state_.setup.model->variables : nullptr);
+  waiting_.push_back((*train_step_)(batches_, gradients));
+  if (parts) parts->end();
+  gradients_ = gradients.sums();
+}
+
+void Fit::find_log_need() {
+  bool uses = false;
+  bool shows = false;
+  for (const auto& callback : hooks_->callbacks()) {
+    (is_progress(*callback) ? shows : uses) |= callback->uses_step_logs();
+  }
+  for (const auto& callback : last_->callbacks()) uses = callback->uses_step_logs() || uses;
+  // A bar of the fit's own is the chief's alone.
+  if (strategy_.num_workers() > 1) {
+    uses = strategy_.on_chief([&] { return uses || shows; });
+    shows = false;
+  }
+  log_need_ = uses ? LogNeed::kByLogEvery : shows ? LogNeed::kNowAndThen : LogNeed::kNone;
+}
+
+bool Fit::is_log_due() const {
+  if (log_need_ == LogNeed::kNone || place_.step % options_.log_every != 0) return false;
+  constexpr double kBetween = 0.1;  // seconds: a bar is not drawn more often
+  return log_need_ == LogNeed::kByLogEvery || logged_at_ < 0 || state_.status.seconds - logged_at_ >= kBetween;
+}
+
+void Fit::keep_gradients() {
+  running_->note("to keep the next step's gradients");
+  keeps_gradients_ = true;
 }
 
 std::optional<Totals> Fit::bring_together() {
@@ -224,11 +278,12 @@ void Fit::end_epoch() {
 }
 
 void Fit::call(Hook hook, const Logs& logs) {
-  static constexpr const char* kNames[] = {"on_fit_begin",    "on_epoch_begin", "on_step_end",
-                                           "on_evaluate_end", "on_epoch_end",   "on_fit_end"};
+  static constexpr const char* kNames[] = {"on_fit_begin",    "on_fit_resume", "on_epoch_begin", "on_step_end",
+                                           "on_evaluate_end", "on_epoch_end",  "on_fit_end"};
   const auto call_one = [&](Callback& callback) {
     switch (hook) {
       case Hook::kFitBegin: return callback.on_fit_begin(trainer_, logs);
+      case Hook::kFitResume: return callback.on_fit_resume(trainer_, logs);
       case Hook::kEpochBegin: return callback.on_epoch_begin(trainer_, logs);
       case Hook::kStepEnd: return callback.on_step_end(trainer_, logs);
       case Hook::kEvaluateEnd: return callback.on_evaluate_end(trainer_, logs);
@@ -240,7 +295,8 @@ void Fit::call(Hook hook, const Logs& logs) {
   const auto state = [&] { return rates_text(); };
   const bool may_save = hook == Hook::kStepEnd || hook == Hook::kEpochEnd;
   ChiefSays mine;
-  state_.status.seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
+  const auto seconds_now = [&] { return std::chrono::duration<double>(Clock::now() - begin_).count(); };
+  const double begin = state_.status.seconds = seconds_now();
   if (strategy_.is_chief() && may_save) {
     mine.is_time_over = options_.time.count() > 0 && state_.status.seconds >= options_.time.count();
     for (const auto& callback : last_->callbacks()) {
@@ -260,10 +316,12 @@ void Fit::call(Hook hook, const Logs& logs) {
     place_.extra.clear();
     if (stopped_by_callback_ && !has_left_epoch_) place_.stopped = state_.stopped;
   }
-  if (last_->callbacks().empty() || (hook == Hook::kStepEnd && !save_is_due_ && !is_over())) return;
-  running_ = last_.get();
-  last_->call(name, call_one, state, {});
-  running_ = hooks_.get();
+  if (!last_->callbacks().empty() && (hook != Hook::kStepEnd || save_is_due_ || is_over())) {
+    running_ = last_.get();
+    last_->call(name, call_one, state, {});
+    running_ = hooks_.get();
+  }
+  state_.status.callback_seconds += seconds_now() - begin;
 }
 
 void Fit::note_end_of_step() {

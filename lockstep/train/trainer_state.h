@@ -1,11 +1,15 @@
 // What is behind a Trainer, and how it makes one step or looks at one data set.
 #pragma once
 
+#include <c10/util/Exception.h>
+
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "lockstep/train/step_gradients.h"
 #include "lockstep/train/totals.h"
 #include "lockstep/train/trainer.h"
 
@@ -26,23 +30,38 @@ struct Trainer::State {
 
 namespace internal::inline train {
 
+/// What `fn` gives. LibTorch's errors, which do not know whose function they come from, say it.
+template <class Fn>
+auto named(const char* function, const Fn& fn) {
+  try {
+    return fn();
+  } catch (c10::Error& error) {
+    error.add_context(std::string("in ") + function);
+    throw;
+  }
+}
+
+/// What TrainerOptions::loss gives of a part. A UsageError where it is not one number.
+at::Tensor loss_of(const TrainerSetup& setup, const at::Tensor& output, const Batch& part);
+
 /// The step function of a fit, for one or several batches.
 class TrainStep {
  public:
   TrainStep(Strategy& strategy, const TrainerSetup& setup, const MetricList& metrics, bool checks_finite)
       : strategy_(strategy), setup_(setup), metrics_(metrics), checks_finite_(checks_finite) {}
 
-  /// One step; gives what each replica has counted.
-  PerReplica<PartCounts> operator()(const PerReplica<Batch>& batch) const;
-  PerReplica<PartCounts> operator()(const std::vector<PerReplica<Batch>>& batches) const;
+  /// One step, of one batch or several; gives what each replica has counted.
+  PerReplica<PartCounts> operator()(std::span<const PerReplica<Batch>> batches, StepGradients& gradients) const;
 
  private:
   /// Forward and backward of one part; `weighed` gives the loss its weight.
   template <class Weigh>
   void forward_and_backward(const ReplicaContext& ctx, const Batch& part, PartCounts& counts,
                             const Weigh& weighed) const;
+  PartCounts own_step(ReplicaContext& ctx, const Batch& part) const;
+  std::string not_finite_names(const ReplicaContext& ctx) const;
   void check_loss(const ReplicaContext& ctx, const at::Tensor& loss) const;
-  void update(const ReplicaContext& ctx, PartCounts& counts) const;
+  void update(const ReplicaContext& ctx, PartCounts& counts, StepGradients& gradients) const;
 
   Strategy& strategy_;
   const TrainerSetup& setup_;
