@@ -23,7 +23,7 @@ namespace {
 at::Tensor output_of(const TrainerSetup& setup, PartContext& ctx, const Batch& part,
                      std::optional<AutocastScope>& autocast) {
   if (setup.precision == Precision::kBFloat16) autocast.emplace(ctx.device());
-  return ctx.forward(*setup.model, part);
+  return named("TrainerOptions::forward, or the model's", [&] { return ctx.forward(*setup.model, part); });
 }
 
 /// Gives the batches of an epoch, one after another, or the first one alone.
@@ -143,8 +143,8 @@ Totals evaluate(Strategy& strategy, StepRunner& runner, const TrainerSetup& setu
     std::optional<AutocastScope> autocast;
     const at::Tensor output = output_of(setup, ctx, part, autocast);
     if (setup.loss) {
-      counts.loss =
-          setup.loss(output, part).detach().reshape({}).to(at::kCPU, at::kDouble) * static_cast<double>(part.samples());
+      counts.loss = loss_of(setup, output, part).detach().reshape({}).to(at::kCPU, at::kDouble) *
+                    static_cast<double>(part.samples());
     }
     autocast.reset();
     metrics.count(counts, output, part);

@@ -117,6 +117,12 @@ const FitStatus& Trainer::status() const { return state_->status; }
 const History& Trainer::history() const { return state_->history; }
 const FitOptions& Trainer::fit_options() const { return fit_under_way("Trainer::fit_options").options(); }
 const std::vector<std::string>& Trainer::log_names() const { return state_->log_names; }
+std::span<const PerReplica<Batch>> Trainer::batches() const { return fit_under_way("Trainer::batches").batches(); }
+void Trainer::keep_gradients() { fit_under_way("Trainer::keep_gradients").keep_gradients(); }
+const std::vector<std::pair<std::string, at::Tensor>>& Trainer::gradients() const {
+  return fit_under_way("Trainer::gradients").gradients();
+}
+void Trainer::measure_parts() { fit_under_way("Trainer::measure_parts").measure_parts(); }
 Checkpoint Trainer::checkpoint() const { return fit_under_way("Trainer::checkpoint").checkpoint(); }
 
 const Optimizer& Trainer::optimizer() const {

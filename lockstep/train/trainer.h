@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -97,6 +98,16 @@ struct FitStatus {
                              // parameter servers
   bool is_resumed = false;
   bool is_dry_run = false;
+  /// Of some steps, where a callback wants to know what their time went into (Trainer::measure_parts()): what the lanes
+  /// of this worker did, in seconds of a lane.
+  struct Parts {
+    double seconds = 0;        // of the measured steps, without waiting for batches
+    double compute = 0;        // the model's: forward, backward
+    double update = 0;         // sums over replicas, and new weights
+    double communication = 0;  // exchanges with other workers
+    double waiting = 0;        // for other lanes and workers
+  } parts = {};
+  double callback_seconds = 0;  // of `seconds`, in callbacks
 };
 
 /// Trains a replicated model: fit() makes the steps that this loop makes, with the same bits:
@@ -172,6 +183,19 @@ class Trainer {
   /// Everything that the fit under way is: the run's state, the place in the data, the history, and the callbacks'
   /// state. In a callback.
   Checkpoint checkpoint() const;
+  /// The batches of the step that has just been done, several where the trainer accumulates: the parts of this worker's
+  /// replicas; over parameter servers, the parts of all workers. In on_step_end, for as long as that runs.
+  std::span<const PerReplica<Batch>> batches() const;
+  /// Asks that the next step's gradients are kept. In a callback, by all workers alike. It costs that step a copy of
+  /// each replica's gradients, and memory for all of them at once.
+  void keep_gradients();
+  /// The gradients of the step that has just been done, where that was asked for: by the variables' names, summed over
+  /// all replicas, as the optimizer had them before it clipped. Without variables of more than 2^26 elements, and none
+  /// with a step of the program's own, or over parameter servers. In on_step_end.
+  const std::vector<std::pair<std::string, at::Tensor>>& gradients() const;
+  /// From now on each sixteenth step is measured, for FitStatus::parts: some tens of nanoseconds for each thing that a
+  /// lane does. Over parameter servers it measures nothing. In a callback, on any worker.
+  void measure_parts();
   Strategy& strategy() const { return strategy_; }
   /// A UsageError where it was made without one.
   const Optimizer& optimizer() const;

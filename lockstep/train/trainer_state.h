@@ -1,8 +1,11 @@
 // What is behind a Trainer, and how it makes one step or looks at one data set.
 #pragma once
 
+#include <c10/util/Exception.h>
+
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,6 +30,20 @@ struct Trainer::State {
 };
 
 namespace internal::inline train {
+
+/// What `fn` gives. LibTorch's errors, which do not know whose function they come from, say it.
+template <class Fn>
+auto named(const char* function, const Fn& fn) {
+  try {
+    return fn();
+  } catch (c10::Error& error) {
+    error.add_context(std::string("in ") + function);
+    throw;
+  }
+}
+
+/// What TrainerOptions::loss gives of a part. A UsageError where it is not one number.
+at::Tensor loss_of(const TrainerSetup& setup, const at::Tensor& output, const Batch& part);
 
 /// The step function of a fit: forward, loss, backward and update of one part. What it is made of must outlive it.
 PartFunction train_function(const TrainerSetup& setup, const MetricList& metrics, bool checks_finite);
