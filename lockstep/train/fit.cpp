@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/data/deal/deal.h"
 #include "lockstep/strategy/state_items.h"
 #include "lockstep/train/callbacks/last_callback.h"
 #include "lockstep/train/parts_of_step.h"
@@ -74,11 +75,11 @@ History Fit::run() {
       while (must_end_epoch_ || !is_over()) epoch();
     });
     call(Hook::kFitEnd, place_.last_logs);
-    note_place_of_data();
+    leave_data();
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
     batches_ = {};
-    note_place_of_data();
+    leave_data();
     tell_failure(strategy_, "Trainer::fit", message_of(error), error);
     hooks_->fail(error);
     last_->fail(error);
@@ -88,21 +89,14 @@ History Fit::run() {
 }
 
 void Fit::begin_data() {
-  if (state_.status.is_resumed) return;
-  // After a fit that was resumed, earlier epochs have no steps, and after one that has evaluated what it trains on, its
-  // last epoch has none left. Of a stream, no place but those that it gave is known.
-  lockstep::data::Cursor cursor = data_.cursor();
-  if (!cursor.stream.empty()) return;
-  const bool is_as_left = state_.left_data == data_.identity() && state_.left_at == cursor;
-  if (cursor.epoch <= place_.epoch && !is_as_left) return;
-  cursor.epoch = place_.epoch;
-  cursor.position = 0;
-  data_.seek(cursor);
+  // The program may have sought to a place in the first epoch, and not behind it.
+  if (!state_.status.is_resumed && data_.cursor().epoch > place_.epoch) deal_behind(data_).forget_seek();
 }
 
-void Fit::note_place_of_data() {
-  state_.left_at = data_.cursor();
-  state_.left_data = data_.identity();
+void Fit::leave_data() {
+  // The place that a resume, or the program before this fit, has sought is behind what was trained: whoever reads these
+  // data next finds whole epochs.
+  if (place_.step > 0) deal_behind(data_).forget_seek();
 }
 
 void Fit::check_validation() {
@@ -110,7 +104,7 @@ void Fit::check_validation() {
   if (is_over()) return;
   UncountedEvaluation uncounted(strategy_);
   const Totals totals = evaluate(strategy_, *state_.runner, state_.setup, state_.metrics, *options_.validation,
-                                 {.first_batch_only = true, .is_in_fit = true});
+                                 {.first_batch_only = true});
   static_cast<void>(state_.metrics.logs_of(totals, static_cast<bool>(state_.setup.loss)));
   uncounted.undo();
 }
@@ -266,7 +260,7 @@ bool Fit::wants_validation(int64_t epoch) const {
 void Fit::validate() {
   const auto before = Clock::now();
   const Totals totals = evaluate(strategy_, *state_.runner, state_.setup, state_.metrics, *options_.validation,
-                                 {.first_batch_only = options_.dry_run, .is_in_fit = true});
+                                 {.first_batch_only = options_.dry_run});
   state_.status.validation_seconds += std::chrono::duration<double>(Clock::now() - before).count();
   const Logs logs = state_.metrics.logs_of(totals, static_cast<bool>(state_.setup.loss));
   for (const auto& [name, value] : logs) place_.extra["val_" + name] = value;

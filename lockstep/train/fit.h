@@ -80,7 +80,7 @@ class Fit {
   void require_equal_options() const;
   void find_log_names();
   void begin_data();
-  void note_place_of_data();
+  void leave_data();
   void check_validation();
   void epoch();
   /// False where the data came to their end, true where the fit is over before.

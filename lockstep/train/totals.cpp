@@ -229,7 +229,7 @@ std::vector<Totals> MetricList::bring_together(const Strategy& strategy,
 
 Logs MetricList::logs_of(const Totals& totals, bool has_loss) const {
   Logs logs;
-  if (has_loss) logs["loss"] = totals.loss / static_cast<double>(totals.samples);
+  if (has_loss) logs["loss"] = totals.samples == 0 ? 0 : totals.loss / static_cast<double>(totals.samples);
   std::size_t first = 0;
   for (std::size_t i = 0; i < specs_.size(); ++i) {
     const MetricSpec& spec = specs_[i];

@@ -45,7 +45,10 @@ class TrainStep {
 
  private:
   PartCounts own_step(PartContext& ctx, const Batch& part, PartCounts counts) const {
+    std::optional<AutocastScope> autocast;
+    if (setup_.precision == Precision::kBFloat16) autocast.emplace(ctx.device());
     const at::Tensor mean = ctx.own_step(setup_.step, part);
+    autocast.reset();
     const bool counts_here = mean.defined() && part.samples() > 0;
     counts.loss = counts_here ? mean.detach().reshape({}).to(at::kDouble) *
                                     (static_cast<double>(part.samples()) / static_cast<double>(part.global_size))

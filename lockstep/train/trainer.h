@@ -153,12 +153,12 @@ class Trainer {
   /// the others; the model is as after the last whole step. A UsageError for options that do not fit, and a DataError
   /// (LS-NO-SAMPLES) where an epoch has no step.
   History fit(const DistributedDataset& data, FitOptions options = {});
-  /// The loss and the metrics over a data set, each sample once, without "val_". The place in the data is afterwards
-  /// what it was, but for a data set on which something has trained, outside of a fit.
+  /// The loss and the metrics over a data set, each sample once, without "val_": of its epoch 0, whatever place it has,
+  /// which stays as it is. Over no samples all are 0. A UsageError (LS-STREAM) for a stream known to be endless.
   Logs evaluate(const DistributedDataset& data);
   /// The model's outputs, [samples, ...], on every worker, in the order of the samples: by Batch::ids, and without rows
   /// of padding. An undefined tensor where there are no samples. A UsageError (LS-OUTPUT-ROWS) where an output does not
-  /// have a row for each of its part's.
+  /// have a row for each of its part's; otherwise as evaluate().
   at::Tensor predict(const DistributedDataset& data);
   /// The model's layers and parameters, as lockstep::summary() has them.
   std::string summary() const;

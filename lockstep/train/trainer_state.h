@@ -4,8 +4,6 @@
 #include <c10/util/Exception.h>
 
 #include <memory>
-#include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -23,9 +21,6 @@ struct Trainer::State {
   std::string stopped = {};
   std::vector<std::string> log_names = {};
   internal::Fit* fit = nullptr;  // the one under way
-  /// Where the last fit has left its data set. The next one begins its first epoch anew there.
-  std::optional<lockstep::data::Cursor> left_at = std::nullopt;
-  const void* left_data = nullptr;
   std::unique_ptr<internal::StepRunner> runner = nullptr;
 };
 
@@ -51,14 +46,16 @@ PartFunction train_function(const TrainerSetup& setup, const MetricList& metrics
 /// How a data set is looked at.
 struct Look {
   bool first_batch_only = false;
-  bool is_in_fit = false;
 };
 Totals evaluate(Strategy& strategy, StepRunner& runner, const TrainerSetup& setup, const MetricList& metrics,
                 const DistributedDataset& data, const Look& look);
-at::Tensor predict(Strategy& strategy, StepRunner& runner, const TrainerSetup& setup, const DistributedDataset& data,
-                   const Look& look);
+at::Tensor predict(Strategy& strategy, StepRunner& runner, const TrainerSetup& setup, const DistributedDataset& data);
 /// A UsageError where there is no model, or no way to its output.
 void require_forward(const TrainerSetup& setup, const char* call);
+/// The same, and one where there is neither a loss nor a metric.
+void require_numbers(const TrainerSetup& setup, const MetricList& metrics, const char* call);
+/// A UsageError for a stream that is known to have no end.
+void require_end(const DistributedDataset& data, const char* call);
 
 }  // namespace internal::train
 

@@ -41,6 +41,27 @@ std::optional<int64_t> step_of(const std::variant<std::string, int64_t>& from) {
                    "give \"last\", \"best\", or the step of a checkpoint");
 }
 
+/// Restores by `restore`. Where the checkpoint does not fit, the remedy is one that a fit has: it takes no
+/// RestoreOptions.
+template <class Restore>
+auto restored_in_fit(const Restore& restore) {
+  try {
+    return restore();
+  } catch (const UsageError& error) {
+    if (error.code() != "LS-CHECKPOINT-MISFIT") throw;
+    const std::string text = error.what();
+    const std::string fact = text.substr(0, text.find(" [LS-CHECKPOINT-MISFIT]"));
+    const bool is_of_early_stopping = fact.find("early_stopping") != std::string::npos;
+    throw UsageError(
+        "LS-CHECKPOINT-MISFIT", fact,
+        is_of_early_stopping
+            ? "let this fit have the callback early_stopping with .restore_best where the fit that saved it had it, "
+              "and not where it had not; or give checkpoints another .directory"
+            : "make what the checkpoint was made of, with the callbacks of the fit that saved it, or give checkpoints "
+              "another .directory");
+  }
+}
+
 class Checkpoints final : public internal::LastCallback {
  public:
   explicit Checkpoints(callbacks::CheckpointsOptions options)
@@ -83,12 +104,12 @@ class Checkpoints final : public internal::LastCallback {
     fs::path from = options_.directory;
     if (resume_step_) {
       from /= fmt::format("step-{:010}", *resume_step_);
-      restored = trainer.checkpoint().restore(from);
+      restored = restored_in_fit([&] { return trainer.checkpoint().restore(from); });
     } else if (std::get<std::string>(options_.resume_from) == kBest) {
       from /= kBest;
-      restored = trainer.checkpoint().restore(from);
+      restored = restored_in_fit([&] { return trainer.checkpoint().restore(from); });
     } else {
-      restored = manager_->restore_latest();
+      restored = restored_in_fit([&] { return manager_->restore_latest(); });
     }
     if (!restored) return;
     Fit& fit = Fit::of(trainer);
