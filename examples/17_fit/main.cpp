@@ -1,4 +1,5 @@
 // The shortest whole program: trains a network with validation and early stopping, and goes on where it was stopped.
+// It reads digits that the library draws, or, given the folder of MNIST's files, those.
 #include <torch/torch.h>
 
 #include <filesystem>
@@ -6,17 +7,22 @@
 
 #include "lockstep/lockstep.h"
 
-int main() {
+torch::nn::Sequential make_network(bool is_for_mnist) {
+  using namespace torch::nn;
+  if (!is_for_mnist) return Sequential(Flatten(), Linear(784, 64), ReLU(), Linear(64, 10));
+  return Sequential(Conv2d(Conv2dOptions(1, 16, 3).padding(1)), BatchNorm2d(16), ReLU(), MaxPool2d(2),
+                    Conv2d(Conv2dOptions(16, 32, 3).padding(1)), BatchNorm2d(32), ReLU(), MaxPool2d(2), Flatten(),
+                    Dropout(0.3), Linear(32 * 7 * 7, 10));
+}
+
+int main(int argc, char** argv) {
   const auto folder = std::filesystem::temp_directory_path() / "lockstep-fit";
   std::filesystem::remove_all(folder);  // as if it had never run; without this line it would go on where it was
 
   lockstep::MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}, .replicas = 4, .seed = 7});
-  auto model = strategy.make_module([] {
-    return torch::nn::Sequential(torch::nn::Flatten(), torch::nn::Linear(784, 64), torch::nn::ReLU(),
-                                 torch::nn::Linear(64, 10));
-  });
+  auto model = strategy.make_module([&] { return make_network(argc > 1); }, {.buffers = lockstep::Buffers::kMean});
   auto optimizer = strategy.make_optimizer(model, torch::optim::AdamWOptions(1e-3));
-  const auto digits = lockstep::data::digits();
+  const auto digits = argc > 1 ? lockstep::data::idx(argv[1]) : lockstep::data::digits();
   auto train = strategy.distribute(digits.train, {.global_batch = 100, .shuffle = true});
   auto validate = strategy.distribute(digits.evaluate, {.global_batch = 500});
 
@@ -24,6 +30,7 @@ int main() {
       strategy, model, optimizer,
       {.loss = [](const torch::Tensor& output,
                   const lockstep::Batch& batch) { return torch::nn::functional::cross_entropy(output, batch.target); },
+       .metrics = {lockstep::metrics::accuracy()},
        .clip_global_norm = 1.0});
   const lockstep::History history = trainer.fit(
       train,
@@ -38,5 +45,8 @@ int main() {
   for (const auto& [epoch, loss] : history.of("val_loss")) is_best = is_best && best.at("loss") <= loss;
   std::cout << (is_best ? "the model has its best weights\n" : "the model does not have its best weights\n")
             << "outputs: " << outputs.sizes() << "\n";
+  if (argc > 1) {
+    std::cout << "accuracy " << best.at("accuracy") << " after " << history.epochs().size() << " epochs\n";
+  }
   std::filesystem::remove_all(folder);
 }

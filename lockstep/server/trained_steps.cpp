@@ -90,7 +90,8 @@ class TrainedSteps::Runner final : public StepRunner {
     fn();
   }
 
-  void begin(std::vector<PerReplica<Batch>> batches, const DistributedDataset& data, const PartFunction& fn) override {
+  void begin(std::vector<PerReplica<Batch>> batches, const DistributedDataset& data, const PartFunction& fn,
+             const StepLook& /*workers have the gradients, and the time*/) override {
     Handed handed{.data = data};
     for (const PerReplica<Batch>& batch : batches) handed.samples += batch.begin()->global_size;
     for (int64_t r = 0; r < static_cast<int64_t>(batches.front().size()); ++r) {
@@ -107,6 +108,7 @@ class TrainedSteps::Runner final : public StepRunner {
       };
       handed.parts.push_back(schedule_call(*run_, kTrainerStep, std::move(call), bytes, {}));
     }
+    handed.batches = std::move(batches);
     steps_.push_back(std::move(handed));
   }
 
@@ -125,7 +127,8 @@ class TrainedSteps::Runner final : public StepRunner {
     const auto at = steps_.begin() + static_cast<std::ptrdiff_t>(first);
     std::vector<PartCounts> parts;
     for (const auto& part : at->parts) parts.push_back(as<PartCounts>(run_->chief().result_of(*part)));
-    DoneStep done{.samples = at->samples, .parts = PerReplica<PartCounts>(std::move(parts))};
+    DoneStep done{
+        .batches = std::move(at->batches), .samples = at->samples, .parts = PerReplica<PartCounts>(std::move(parts))};
     const DistributedDataset data = at->data;
     steps_.erase(at);
     if (steps_.empty()) data.used();  // no run of the strategy tells that
@@ -150,6 +153,7 @@ class TrainedSteps::Runner final : public StepRunner {
  private:
   struct Handed {
     DistributedDataset data;
+    std::vector<PerReplica<Batch>> batches = {};
     int64_t samples = 0;
     std::vector<std::shared_ptr<ScheduledStep>> parts = {};
   };

@@ -11,6 +11,8 @@
 #include <limits>
 #include <source_location>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/error.h"
@@ -42,7 +44,10 @@ namespace lockstep::metrics {
 
 namespace {
 
-Variable make_state(Strategy& strategy, std::string name, const at::Tensor& zeros, const std::source_location& place) {
+Variable make_state(Strategy& strategy, const char* kind, std::string name, const at::Tensor& zeros,
+                    const std::source_location& place) {
+  internal::CallScope::refuse_in_step(fmt::format("the constructor of {}", kind).c_str(),
+                                      "only update() works: make metrics before run(), or when it has returned");
   return strategy.make_variable(zeros,
                                 {.name = std::move(name),
                                  .trainable = false,
@@ -51,11 +56,19 @@ Variable make_state(Strategy& strategy, std::string name, const at::Tensor& zero
                                 place);
 }
 
-/// The scope of a call outside of steps. Inside a step it throws a UsageError that names the metric, not its variable.
-internal::CallScope outside(const Variable& state, const char* call) {
-  return internal::CallScope(*state.state().group(), call, "update it, and read or reset it after run() returned",
-                             internal::Workers::kAll, state.name());
-}
+/// A call of a metric's member outside of steps. Inside a step it throws a UsageError that names that member, not those
+/// of the strategy and the variable that it is made of.
+class Outside {
+ public:
+  Outside(const Variable& state, const char* kind, const char* member)
+      : name_(fmt::format("{}::{}", kind, member)),
+        scope_(*state.state().group(), name_.c_str(), "only update() works: call it when run() has returned",
+               internal::Workers::kAll, state.name()) {}
+
+ private:
+  const std::string name_;
+  const internal::CallScope scope_;
+};
 
 /// The variable of a handle. Throws a UsageError where the handle is empty.
 const Variable& state_of(const std::optional<Variable>& state, const char* kind) {
@@ -73,7 +86,7 @@ internal::MetricArguments arguments(const char* kind, const std::string& name, c
 }  // namespace
 
 Metric::Metric(Strategy& strategy, const char* kind, std::string name, const std::source_location& place)
-    : kind_(kind), sums_(make_state(strategy, std::move(name), at::zeros({2}, at::kDouble), place)) {}
+    : kind_(kind), sums_(make_state(strategy, kind, std::move(name), at::zeros({2}, at::kDouble), place)) {}
 
 const Variable& Metric::sums() const { return state_of(sums_, kind_); }
 const std::string& Metric::name() const { return sums().name(); }
@@ -86,19 +99,19 @@ void Metric::add(const internal::MetricContext& ctx, const at::Tensor& values, c
 }
 
 double Metric::mean() const {
-  const auto call = outside(sums(), kind_);
+  const Outside call(sums(), kind_, "result");
   const at::Tensor both = sums().read();
   const std::span<const double> values = internal::host_numbers<double>(both);
   return values[1] == 0 ? std::numeric_limits<double>::quiet_NaN() : values[0] / values[1];
 }
 
 double Metric::count() const {
-  const auto call = outside(sums(), kind_);
+  const Outside call(sums(), kind_, "count");
   return sums().read()[1].item<double>();
 }
 
 void Metric::reset() const {
-  const auto call = outside(sums(), kind_);
+  const Outside call(sums(), kind_, "reset");
   sums().assign(at::zeros({2}, at::kDouble));
 }
 
@@ -174,7 +187,7 @@ struct Throughput::Clock {
 };
 
 Throughput::Throughput(Strategy& strategy, std::string name, const std::source_location& place)
-    : samples_(make_state(strategy, std::move(name), at::zeros({}, at::kLong), place)),
+    : samples_(make_state(strategy, "metrics::Throughput", std::move(name), at::zeros({}, at::kLong), place)),
       clock_(std::make_shared<Clock>()) {}
 
 const Variable& Throughput::samples() const { return state_of(samples_, "metrics::Throughput"); }
@@ -191,22 +204,23 @@ void Throughput::update(const internal::MetricContext& ctx, Count samples) const
 }
 
 double Throughput::result() const {
+  const Outside call(samples(), "metrics::Throughput", "result");
   const double time = seconds();
   return time > 0 ? static_cast<double>(count()) / time : std::numeric_limits<double>::quiet_NaN();
 }
 
 int64_t Throughput::count() const {
-  const auto call = outside(samples(), "metrics::Throughput");
+  const Outside call(samples(), "metrics::Throughput", "count");
   return samples().read().item<int64_t>();
 }
 
 double Throughput::seconds() const {
-  const auto call = outside(samples(), "metrics::Throughput");
+  const Outside call(samples(), "metrics::Throughput", "seconds");
   return std::chrono::duration<double>(clock_->latest.load(std::memory_order_relaxed) - clock_->start).count();
 }
 
 void Throughput::reset() const {
-  const auto call = outside(samples(), "metrics::Throughput");
+  const Outside call(samples(), "metrics::Throughput", "reset");
   samples().assign(at::zeros({}, at::kLong));
   clock_->start = std::chrono::steady_clock::now();
   clock_->latest.store(clock_->start, std::memory_order_relaxed);

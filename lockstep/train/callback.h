@@ -15,7 +15,8 @@ class Trainer;
 /// Base of all callbacks. The Trainer calls the hooks on every worker, on the thread of fit(), outside of steps, in
 /// this order: on_fit_begin; for each epoch on_epoch_begin, on_step_end after each step, on_evaluate_end after a
 /// validation, on_epoch_end; then on_fit_end. Each hook runs over all callbacks in the order of FitOptions::callbacks
-/// before the next hook begins. A fit that resumes in an epoch goes on with on_step_end.
+/// before the next hook begins. A fit that resumes has on_fit_resume after on_fit_begin; one that resumes in an epoch
+/// then goes on with on_step_end.
 ///
 /// A hook may call everything that a program may call between steps, as long as all workers do the same. It asks things
 /// of the fit by Trainer::stop(), Trainer::log(), and by setting the optimizer's rates: what a hook has asked is
@@ -31,6 +32,9 @@ class Callback {
 
   /// Before the first epoch. The logs are empty.
   virtual void on_fit_begin(Trainer& /*trainer*/, const Logs& /*logs*/) {}
+  /// After on_fit_begin, where checkpoints() has resumed the fit: the run's state, the history, and what load() takes
+  /// are those of the checkpoint. The logs are empty.
+  virtual void on_fit_resume(Trainer& /*trainer*/, const Logs& /*logs*/) {}
   /// Before an epoch's first step. The logs are empty.
   virtual void on_epoch_begin(Trainer& /*trainer*/, const Logs& /*logs*/) {}
   /// After each step, with the loss and the metrics of that step alone. Where FitOptions::log_every is above 1, the
@@ -59,6 +63,10 @@ class Callback {
   virtual std::string name() const;
   /// Whether it writes files. No hook of such a callback is called in a dry run (FitOptions::dry_run).
   virtual bool writes_files() const { return false; }
+  /// Whether on_step_end uses its logs. Where no callback of any kind does, the numbers of many steps are brought
+  /// together at once, on_step_end has empty logs, and a step costs less. Called once, as the fit begins; all workers
+  /// give the same.
+  virtual bool uses_step_logs() const { return true; }
   /// Names that it adds to the logs by Trainer::log(), so that other callbacks may monitor them.
   virtual std::vector<std::string> added_logs() const { return {}; }
   /// Names of on_epoch_end's logs that it cannot do without. One that does not exist is a UsageError (LS-MONITOR)

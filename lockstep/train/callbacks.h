@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -56,6 +57,13 @@ struct ReduceOnPlateauOptions {
 /// of the first group in the epoch that has ended, to the logs. It takes the place of a schedule (set_schedule).
 std::shared_ptr<Callback> reduce_on_plateau(ReduceOnPlateauOptions options = {});
 
+/// When a save has failed, and what comes of it.
+enum class FailedSave {
+  kTrainingGoesOn,  // in the fit: the next save tries again
+  kLastOneFollows,  // an earlier save, as is known only now that the fit ends: the last one comes after it
+  kLastOne,         // the one at the fit's end
+};
+
 struct CheckpointsOptions {
   std::filesystem::path directory = {};
   int64_t every_steps = 0;   // saves after each so many-th step of the run
@@ -64,13 +72,18 @@ struct CheckpointsOptions {
   /// Where the fit goes on from: "last", the newest checkpoint, or from the beginning where there is none; "best", what
   /// best_checkpoint() has saved in the same directory; or the step of one.
   std::variant<std::string, int64_t> resume_from = "last";
+  /// Called on all workers where a save has failed, in place of the warning, and of the error that the last one's
+  /// failure is: on the worker whose disk has refused with the DataError, on the others with the PeerError that quotes
+  /// it.
+  std::function<void(const std::exception& error, FailedSave which)> on_failed_save = {};
 };
 /// Saves everything that the fit is, and resumes it: the next fit with the same directory goes on at the very next
 /// step, with the bits, the history and the callbacks' state of the fit that never stopped, on any number of workers.
 /// Without `every_steps` and `every_seconds` it saves as often as one hundredth of the time allows. It saves also where
 /// the fit ends. Its hooks run behind those of all others. A fit that had ended by an epoch's end stays ended.
 ///
-/// A save that fails while the fit goes on is a warning, and one at its end an error.
+/// A save that fails while the fit goes on is a warning, and one at its end an error, unless `.on_failed_save` takes
+/// it.
 std::shared_ptr<Callback> checkpoints(CheckpointsOptions options);
 
 struct BestCheckpointOptions {
@@ -101,6 +114,19 @@ std::shared_ptr<Callback> json_log(JsonLogOptions options);
 /// where one is infinite or NaN, before anything is applied. With a step of the program's own it checks the loss that
 /// this returns, after what the step has applied.
 std::shared_ptr<Callback> stop_on_not_finite();
+
+struct TraceStepsOptions {
+  std::filesystem::path file = {};
+  int64_t steps = 20;  // that are traced
+  int64_t left_out =
+      3;  // before them, where memory is taken and forms are chosen; fewer where the fit has too few steps
+  /// Called on all workers where the file cannot be written, in place of the error, with the DataError of the chief or
+  /// the PeerError that quotes it.
+  std::function<void(const std::exception& error)> on_failed_write = {};
+};
+/// Writes what lanes and workers did in some of the first steps that this process makes (see lockstep::Trace). The file
+/// is there when these steps, or all that the fit has, are done. A DataError (LS-FILE) where it cannot be written.
+std::shared_ptr<Callback> trace(TraceStepsOptions options);
 
 /// Calls `fn` after each step, or after each epoch, with what the hook gets. `name` is what messages say.
 std::shared_ptr<Callback> each_step(std::function<void(Trainer& trainer, const Logs& logs)> fn,

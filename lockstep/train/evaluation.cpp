@@ -3,15 +3,17 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
-#include <iterator>
 #include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
 #include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/core/torch_compat.h"
+#include "lockstep/data/deal/deal.h"
+#include "lockstep/data/deal/epoch_look.h"
 #include "lockstep/train/autocast_scope.h"
 #include "lockstep/train/trainer_state.h"
 
@@ -23,22 +25,21 @@ namespace {
 at::Tensor output_of(const TrainerSetup& setup, PartContext& ctx, const Batch& part,
                      std::optional<AutocastScope>& autocast) {
   if (setup.precision == Precision::kBFloat16) autocast.emplace(ctx.device());
-  return ctx.forward(*setup.model, part);
+  return named("TrainerOptions::forward, or the model's", [&] { return ctx.forward(*setup.model, part); });
 }
 
-/// Gives the batches of an epoch, one after another, or the first one alone.
+/// Gives the batches of epoch 0, one after another, or the first one alone: an evaluation sees the same samples in the
+/// same order, however far training has come, and leaves the place in the data as it is.
 class Batches {
  public:
-  Batches(const DistributedDataset& data, int64_t epoch, bool first_only)
-      : at_(data.epoch(epoch).begin()), first_only_(first_only) {}
+  Batches(const DistributedDataset& data, bool first_only) : look_(data, 0), first_only_(first_only) {}
   const PerReplica<Batch>* next() {
-    if (is_begun_ && first_only_) return nullptr;
-    if (std::exchange(is_begun_, true)) ++at_;
-    return at_ == std::default_sentinel ? nullptr : &*at_;
+    const bool is_first = !std::exchange(is_begun_, true);
+    return is_first || !first_only_ ? look_.next() : nullptr;
   }
 
  private:
-  DistributedDataset::Iterator at_;
+  EpochLook look_;
   const bool first_only_;
   bool is_begun_ = false;
 };
@@ -90,27 +91,6 @@ class OutputForm {
   std::vector<int64_t> sizes_;
 };
 
-/// Lives as long as a look at a data set: the place in it is afterwards what it was.
-class PlaceOfData {
- public:
-  PlaceOfData(const DistributedDataset& data, bool is_in_fit)
-      : data_(data), before_(data.cursor()), is_in_fit_(is_in_fit) {}
-
-  /// An epoch of which no sample is behind the place.
-  int64_t whole_epoch() const { return before_.position == 0 ? before_.epoch : before_.epoch + 1; }
-  /// To go back leaves earlier epochs without steps, which a fit under way does not ask for. Otherwise a place in an
-  /// epoch, to which nobody has sought, is left as it is: a later fit begins its epochs anew.
-  void go_back() const {
-    data_.used();  // no run of a step tells that
-    if (is_in_fit_ || before_.position == 0) data_.seek(before_);
-  }
-
- private:
-  const DistributedDataset& data_;
-  const lockstep::data::Cursor before_;
-  const bool is_in_fit_;
-};
-
 }  // namespace
 
 void require_forward(const TrainerSetup& setup, const char* call) {
@@ -122,12 +102,25 @@ void require_forward(const TrainerSetup& setup, const char* call) {
                    setup.model ? "give TrainerOptions a .forward" : "give the Trainer a model and a .loss");
 }
 
+void require_end(const DistributedDataset& data, const char* call) {
+  const Deal& deal = deal_behind(data);
+  if (!deal.is_endless()) return;
+  throw UsageError("LS-STREAM", fmt::format("{} was given a stream without end: {}", call, deal.describe()),
+                   "end it by take(n), or leave out its repeat()");
+}
+
+void require_numbers(const TrainerSetup& setup, const MetricList& metrics, const char* call) {
+  require_forward(setup, call);
+  if (setup.loss || !metrics.specs().empty()) return;
+  throw UsageError("LS-OPTION",
+                   fmt::format("{} has no number to give: the trainer has neither .loss nor .metrics", call),
+                   "give TrainerOptions a .loss or .metrics, which evaluations use beside a .step");
+}
+
 Totals evaluate(Strategy& strategy, StepRunner& runner, const TrainerSetup& setup, const MetricList& metrics,
                 const DistributedDataset& data, const Look& look) {
-  require_forward(setup, "Trainer::evaluate");
   const at::NoGradGuard no_grad;
   const CastWeights cast_weights(setup);
-  const PlaceOfData place(data, look.is_in_fit);
   std::vector<PartCounts> sums;
   const auto all = strategy.per_replica([&](ReplicaId) {
     PartCounts none = metrics.none();
@@ -143,8 +136,8 @@ Totals evaluate(Strategy& strategy, StepRunner& runner, const TrainerSetup& setu
     std::optional<AutocastScope> autocast;
     const at::Tensor output = output_of(setup, ctx, part, autocast);
     if (setup.loss) {
-      counts.loss =
-          setup.loss(output, part).detach().reshape({}).to(at::kCPU, at::kDouble) * static_cast<double>(part.samples());
+      counts.loss = loss_of(setup, output, part).detach().reshape({}).to(at::kCPU, at::kDouble) *
+                    static_cast<double>(part.samples());
     }
     autocast.reset();
     metrics.count(counts, output, part);
@@ -152,29 +145,31 @@ Totals evaluate(Strategy& strategy, StepRunner& runner, const TrainerSetup& setu
   };
   Totals totals;
   runner.run([&] {
-    Batches batches(data, place.whole_epoch(), look.first_batch_only);
+    Batches batches(data, look.first_batch_only);
     runner.evaluate([&] { return batches.next(); }, part_of,
                     [&](const PerReplica<Batch>& batch, const PerReplica<PartCounts>& parts) {
                       std::size_t r = 0;
                       for (const PartCounts& part : parts) MetricList::add_part(sums[r++], part);
                       samples += batch.begin()->global_size;
                     });
-    place.go_back();
     runner.bring_together([&] {
       totals =
           metrics.bring_together(strategy, {PerReplica<PartCounts>(std::move(sums), all.first_replica())}, {1}).front();
     });
   });
   totals.samples = samples;
+  if (samples == 0 && strategy.is_chief()) {
+    log(LogLevel::kWarning,
+        fmt::format("an evaluation had no samples, so that its numbers say nothing: {}", deal_behind(data).describe()));
+  }
   return totals;
 }
 
-at::Tensor predict(Strategy& strategy, StepRunner& runner, const TrainerSetup& setup, const DistributedDataset& data,
-                   const Look& look) {
+at::Tensor predict(Strategy& strategy, StepRunner& runner, const TrainerSetup& setup, const DistributedDataset& data) {
   require_forward(setup, "Trainer::predict");
+  require_end(data, "Trainer::predict");
   const at::NoGradGuard no_grad;
   const CastWeights cast_weights(setup);
-  const PlaceOfData place(data, look.is_in_fit);
   const auto part_of = [&](PartContext& ctx, std::span<const Batch> parts) -> PartCounts {
     const Batch& part = parts.front();
     if (part.samples() == 0) return {};
@@ -205,12 +200,11 @@ at::Tensor predict(Strategy& strategy, StepRunner& runner, const TrainerSetup& s
     })));
   };
   runner.run([&] {
-    Batches batches(data, place.whole_epoch(), false);
+    Batches batches(data, false);
     runner.evaluate([&] { return batches.next(); }, part_of,
                     [&](const PerReplica<Batch>& batch, const PerReplica<PartCounts>& parts) {
                       runner.bring_together([&] { take(batch, parts); });
                     });
-    place.go_back();
   });
   if (outputs.empty()) return {};
   const at::Tensor order = std::get<1>(at::cat(ids).sort(/*stable=*/true, /*dim=*/0, /*descending=*/false));

@@ -7,8 +7,10 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/data/deal/deal.h"
 #include "lockstep/strategy/state_items.h"
 #include "lockstep/train/callbacks/last_callback.h"
+#include "lockstep/train/parts_of_step.h"
 
 namespace lockstep::internal::inline train {
 
@@ -22,6 +24,10 @@ int64_t steps_per_epoch(const DistributedDataset& data, int64_t accumulate) {
     return -1;  // a stream
   }
 }
+
+constexpr int64_t kMostWaiting = 32;  // steps whose numbers may wait: they keep some memory each
+constexpr int64_t kMeasured = 16;     // of so many steps one is measured
+constexpr int64_t kFirstMeasured = 5;
 
 /// Keeps the number of evaluations, of which random streams of evaluations are functions.
 class UncountedEvaluation {
@@ -60,17 +66,20 @@ History Fit::run() {
   if (options_.dry_run) status.steps = std::min<int64_t>(status.steps < 0 ? 1 : status.steps, 1);
   try {
     require_equal_options();
+    find_log_need();
     call(Hook::kFitBegin, {});
+    if (status.is_resumed) call(Hook::kFitResume, {});
     begin_data();
     state_.runner->run([&] {
       check_validation();
       while (must_end_epoch_ || !is_over()) epoch();
     });
     call(Hook::kFitEnd, place_.last_logs);
-    note_place_of_data();
+    leave_data();
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
-    note_place_of_data();
+    batches_ = {};
+    leave_data();
     tell_failure(strategy_, "Trainer::fit", message_of(error), error);
     hooks_->fail(error);
     last_->fail(error);
@@ -80,21 +89,14 @@ History Fit::run() {
 }
 
 void Fit::begin_data() {
-  if (state_.status.is_resumed) return;
-  // After a fit that was resumed, earlier epochs have no steps, and after one that has evaluated what it trains on, its
-  // last epoch has none left. Of a stream, no place but those that it gave is known.
-  lockstep::data::Cursor cursor = data_.cursor();
-  if (!cursor.stream.empty()) return;
-  const bool is_as_left = state_.left_data == data_.identity() && state_.left_at == cursor;
-  if (cursor.epoch <= place_.epoch && !is_as_left) return;
-  cursor.epoch = place_.epoch;
-  cursor.position = 0;
-  data_.seek(cursor);
+  // The program may have sought to a place in the first epoch, and not behind it.
+  if (!state_.status.is_resumed && data_.cursor().epoch > place_.epoch) deal_behind(data_).forget_seek();
 }
 
-void Fit::note_place_of_data() {
-  state_.left_at = data_.cursor();
-  state_.left_data = data_.identity();
+void Fit::leave_data() {
+  // The place that a resume, or the program before this fit, has sought is behind what was trained: whoever reads these
+  // data next finds whole epochs.
+  if (place_.step > 0) deal_behind(data_).forget_seek();
 }
 
 void Fit::check_validation() {
@@ -102,7 +104,7 @@ void Fit::check_validation() {
   if (is_over()) return;
   UncountedEvaluation uncounted(strategy_);
   const Totals totals = evaluate(strategy_, *state_.runner, state_.setup, state_.metrics, *options_.validation,
-                                 {.first_batch_only = true, .is_in_fit = true});
+                                 {.first_batch_only = true});
   static_cast<void>(state_.metrics.logs_of(totals, static_cast<bool>(state_.setup.loss)));
   uncounted.undo();
 }
@@ -148,7 +150,7 @@ bool Fit::steps_of_epoch(bool goes_on) {
       go_on();
       if (batch == end) break;
     }
-    runner.begin(std::move(batches), data_, train_);
+    begin_step(std::move(batches));
     while (runner.under_way() > 0 && must_end_steps()) end_step();
     if (is_over()) return true;  // before the next batch counts as used
     if (!(batch == end)) go_on();
@@ -166,8 +168,21 @@ bool Fit::must_end_steps() const {
   return options_.validation && options_.validate_every_steps > 0 && handed_out % options_.validate_every_steps == 0;
 }
 
+void Fit::begin_step(std::vector<PerReplica<Batch>> batches) {
+  StepLook look;
+  if (std::exchange(keeps_gradients_, false) && !state_.setup.step) look.gradients_of = &state_.setup.model->variables;
+  std::optional<PartsOfStep> parts;
+  // The first steps take memory and choose forms.
+  if (measures_parts_ && place_.step % kMeasured == kFirstMeasured) {
+    look.parts = &parts.emplace(state_.status.parts, static_cast<int>(strategy_.devices().size()));
+  }
+  state_.runner->begin(std::move(batches), data_, train_, look);
+}
+
 void Fit::end_step() {
   DoneStep done = state_.runner->take();
+  batches_ = done.batches;
+  gradients_ = std::move(done.gradients);
   waiting_.push_back(std::move(done.parts));
   waiting_samples_.push_back(done.samples);
   ++place_.step;
@@ -179,9 +194,42 @@ void Fit::end_step() {
   status.samples = place_.samples;
   status.gradient_norm = waiting_.back().begin()->gradient_norm;
   Logs logs;
-  if (place_.step % options_.log_every == 0) logs = train_metrics_.logs_of(*bring_together());
+  if (is_log_due()) {
+    logs = train_metrics_.logs_of(*bring_together());
+    logged_at_ = status.seconds;
+  } else if (static_cast<int64_t>(waiting_.size()) >= kMostWaiting) {
+    bring_together();
+  }
   call(Hook::kStepEnd, logs);
+  batches_ = {};
+  gradients_.clear();
   if (state_.runner->under_way() == 0) validate_after_step();
+}
+
+void Fit::find_log_need() {
+  bool uses = false;
+  bool shows = false;
+  for (const auto& callback : hooks_->callbacks()) {
+    (is_progress(*callback) ? shows : uses) |= callback->uses_step_logs();
+  }
+  for (const auto& callback : last_->callbacks()) uses = callback->uses_step_logs() || uses;
+  // A bar of the fit's own is the chief's alone.
+  if (strategy_.num_workers() > 1) {
+    uses = strategy_.on_chief([&] { return uses || shows; });
+    shows = false;
+  }
+  log_need_ = uses ? LogNeed::kByLogEvery : shows ? LogNeed::kNowAndThen : LogNeed::kNone;
+}
+
+bool Fit::is_log_due() const {
+  if (log_need_ == LogNeed::kNone || place_.step % options_.log_every != 0) return false;
+  constexpr double kBetween = 0.1;  // seconds: a bar is not drawn more often
+  return log_need_ == LogNeed::kByLogEvery || logged_at_ < 0 || state_.status.seconds - logged_at_ >= kBetween;
+}
+
+void Fit::keep_gradients() {
+  running_->note("to keep the next step's gradients");
+  keeps_gradients_ = true;
 }
 
 std::optional<Totals> Fit::bring_together() {
@@ -212,7 +260,7 @@ bool Fit::wants_validation(int64_t epoch) const {
 void Fit::validate() {
   const auto before = Clock::now();
   const Totals totals = evaluate(strategy_, *state_.runner, state_.setup, state_.metrics, *options_.validation,
-                                 {.first_batch_only = options_.dry_run, .is_in_fit = true});
+                                 {.first_batch_only = options_.dry_run});
   state_.status.validation_seconds += std::chrono::duration<double>(Clock::now() - before).count();
   const Logs logs = state_.metrics.logs_of(totals, static_cast<bool>(state_.setup.loss));
   for (const auto& [name, value] : logs) place_.extra["val_" + name] = value;
@@ -235,11 +283,12 @@ void Fit::end_epoch() {
 }
 
 void Fit::call(Hook hook, const Logs& logs) {
-  static constexpr const char* kNames[] = {"on_fit_begin",    "on_epoch_begin", "on_step_end",
-                                           "on_evaluate_end", "on_epoch_end",   "on_fit_end"};
+  static constexpr const char* kNames[] = {"on_fit_begin",    "on_fit_resume", "on_epoch_begin", "on_step_end",
+                                           "on_evaluate_end", "on_epoch_end",  "on_fit_end"};
   const auto call_one = [&](Callback& callback) {
     switch (hook) {
       case Hook::kFitBegin: return callback.on_fit_begin(trainer_, logs);
+      case Hook::kFitResume: return callback.on_fit_resume(trainer_, logs);
       case Hook::kEpochBegin: return callback.on_epoch_begin(trainer_, logs);
       case Hook::kStepEnd: return callback.on_step_end(trainer_, logs);
       case Hook::kEvaluateEnd: return callback.on_evaluate_end(trainer_, logs);
@@ -251,7 +300,8 @@ void Fit::call(Hook hook, const Logs& logs) {
   const auto state = [&] { return rates_text(); };
   const bool may_save = hook == Hook::kStepEnd || hook == Hook::kEpochEnd;
   ChiefSays mine;
-  state_.status.seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
+  const auto seconds_now = [&] { return std::chrono::duration<double>(Clock::now() - begin_).count(); };
+  const double begin = state_.status.seconds = seconds_now();
   if (strategy_.is_chief() && may_save) {
     mine.is_time_over = options_.time.count() > 0 && state_.status.seconds >= options_.time.count();
     if (!last_->callbacks().empty()) {
@@ -275,15 +325,18 @@ void Fit::call(Hook hook, const Logs& logs) {
     place_.extra.clear();
     if (stopped_by_callback_ && !has_left_epoch_) place_.stopped = state_.stopped;
   }
-  if (last_->callbacks().empty()) return;
-  if (hook == Hook::kStepEnd) {
+  bool calls_last = !last_->callbacks().empty();
+  if (calls_last && hook == Hook::kStepEnd) {
     save_waits_ = save_waits_ || save_is_due_ || is_over();
-    if (!save_waits_ || state_.runner->under_way() > 0) return;
-    save_waits_ = false;
+    calls_last = save_waits_ && state_.runner->under_way() == 0;
+    if (calls_last) save_waits_ = false;
   }
-  running_ = last_.get();
-  last_->call(name, call_one, state, {});
-  running_ = hooks_.get();
+  if (calls_last) {
+    running_ = last_.get();
+    last_->call(name, call_one, state, {});
+    running_ = hooks_.get();
+  }
+  state_.status.callback_seconds += seconds_now() - begin;
 }
 
 void Fit::note_end_of_step() {

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/train/hooks.h"
@@ -46,6 +48,10 @@ class Fit {
   bool has_left_epoch() const { return has_left_epoch_; }
   /// A checkpoint was restored.
   void note_resumed();
+  std::span<const PerReplica<Batch>> batches() const { return batches_; }
+  void keep_gradients();
+  const std::vector<std::pair<std::string, at::Tensor>>& gradients() const { return gradients_; }
+  void measure_parts() { measures_parts_ = true; }
   /// The name of the callback that is being called, unlike that of all others.
   const std::string& running_name() const { return running_->running_name(); }
   /// What Mode::kAuto means for a name of the logs. A UsageError for one of which it is not known.
@@ -53,7 +59,9 @@ class Fit {
 
  private:
   using Clock = std::chrono::steady_clock;
-  enum class Hook : uint8_t { kFitBegin, kEpochBegin, kStepEnd, kEvaluateEnd, kEpochEnd, kFitEnd };
+  enum class Hook : uint8_t { kFitBegin, kFitResume, kEpochBegin, kStepEnd, kEvaluateEnd, kEpochEnd, kFitEnd };
+  /// Which steps' numbers are wanted as soon as the step is done.
+  enum class LogNeed : uint8_t { kNone, kNowAndThen, kByLogEvery };
   /// What is saved with a checkpoint, beside the history and the callbacks' state.
   struct Place {
     int64_t epoch = 0;           // the one under way, or, with epoch_step 0, the next one
@@ -72,16 +80,20 @@ class Fit {
   void require_equal_options() const;
   void find_log_names();
   void begin_data();
-  void note_place_of_data();
+  void leave_data();
   void check_validation();
   void epoch();
   /// False where the data came to their end, true where the fit is over before.
   bool steps_of_epoch(bool goes_on);
+  /// Hands out a step, with what callbacks have asked to see of it.
+  void begin_step(std::vector<PerReplica<Batch>> batches);
   /// Whether steps that are under way have to end before another one is handed out.
   bool must_end_steps() const;
   /// The next step that counts.
   void end_step();
   void require_no_step_under_way() const;
+  void find_log_need();
+  bool is_log_due() const;
   void validate_after_step();
   void validate();
   void end_epoch();
@@ -108,8 +120,14 @@ class Fit {
   PartFunction train_;
   Place place_;
   Logs epoch_logs_;
-  std::vector<PerReplica<PartCounts>> waiting_;  // of steps whose numbers were not brought together yet
+  std::span<const PerReplica<Batch>> batches_;                 // of the step that was made last, in its on_step_end
+  std::vector<std::pair<std::string, at::Tensor>> gradients_;  // of the step that was made last, if they were kept
+  std::vector<PerReplica<PartCounts>> waiting_;                // of steps whose numbers were not brought together yet
   std::vector<int64_t> waiting_samples_;
+  LogNeed log_need_ = LogNeed::kByLogEvery;
+  double logged_at_ = -1;         // in the fit's seconds
+  bool keeps_gradients_ = false;  // of the next step
+  bool measures_parts_ = false;
   bool is_ending_epoch_ = false;  // on_epoch_end is being called
   bool must_end_epoch_ = false;   // it was resumed in an epoch, which ends even if no step is left
   bool has_left_epoch_ = false;

@@ -8,6 +8,7 @@
 #include "lockstep/comm/equal_texts.h"
 #include "lockstep/comm/rounds.h"
 #include "lockstep/core/error.h"
+#include "lockstep/data/deal/deal.h"
 #include "lockstep/strategy/strategy_access.h"
 #include "lockstep/train/callbacks/last_callback.h"
 #include "lockstep/train/fit.h"
@@ -70,8 +71,14 @@ void Fit::require_options() const {
   require(options_.log_every >= 1, "log_every", options_.log_every, "give a number from 1");
   require(options_.time.count() >= 0, "time", options_.time.count(), "give a time from 0");
   if (options_.validation) {
-    options_.validation->cursor();
-    require_forward(state_.setup, "a validation in Trainer::fit");
+    require_end(*options_.validation, "FitOptions::validation");
+    require_numbers(state_.setup, state_.metrics, "FitOptions::validation");
+  }
+  if (!options_.steps && options_.time.count() == 0 && !options_.dry_run && deal_behind(data_).is_endless()) {
+    throw UsageError("LS-STREAM",
+                     fmt::format("Trainer::fit was given a stream without end, and neither .steps nor .time: {}",
+                                 deal_behind(data_).describe()),
+                     "give FitOptions .steps, or end the stream by take(n)");
   }
 }
 

@@ -143,7 +143,16 @@ nlohmann::json Hooks::state() const {
 
 void Hooks::load(const nlohmann::json& states) {
   for (std::size_t i = 0; i < callbacks_.size(); ++i) {
-    if (const auto found = states.find(names_[i]); found != states.end()) callbacks_[i]->load(*found);
+    const auto found = states.find(names_[i]);
+    if (found == states.end()) continue;
+    try {
+      callbacks_[i]->load(*found);
+    } catch (const nlohmann::json::exception& error) {
+      throw UsageError(
+          "LS-CHECKPOINT-MISFIT",
+          fmt::format("the callback '{}' cannot take what the checkpoint has for it: {}", names_[i], error.what()),
+          "resume with the callbacks of the run that has saved it, or begin in another folder");
+    }
   }
 }
 

@@ -15,6 +15,8 @@ struct HtmlReportOptions {
   /// A folder of checkpoints of this fit, as checkpoints() makes them, which the report lists.
   std::filesystem::path checkpoints = {};
   double every_seconds = 10;  // how often the file is written anew while the fit runs, at ends of epochs
+  /// Norms of each variable's gradient, of each so many-th epoch's first step (see Trainer::gradients()); 0: none.
+  int64_t gradients_every = 1;
 };
 
 /// Writes a report of the fit: how it ended and why, its best numbers, findings, curves, speed, learning rate and

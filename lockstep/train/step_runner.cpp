@@ -5,6 +5,8 @@
 
 #include "lockstep/replica/replica_context.h"
 #include "lockstep/strategy/strategy.h"
+#include "lockstep/train/parts_of_step.h"
+#include "lockstep/train/step_gradients.h"
 #include "lockstep/train/totals.h"
 #include "lockstep/train/trainer.h"
 
@@ -14,7 +16,8 @@ namespace {
 
 class ReplicaPart final : public PartContext {
  public:
-  ReplicaPart(ReplicaContext& ctx, bool is_only_batch) : ctx_(ctx), is_only_batch_(is_only_batch) {}
+  ReplicaPart(ReplicaContext& ctx, bool is_only_batch, StepGradients* gradients)
+      : ctx_(ctx), is_only_batch_(is_only_batch), gradients_(gradients) {}
 
   at::Tensor forward(const TrainedModel& model, const Batch& part) override { return model.forward(ctx_, part); }
   at::Tensor weighed(const at::Tensor& mean_loss, const Batch& part, int64_t whole) override {
@@ -22,6 +25,7 @@ class ReplicaPart final : public PartContext {
   }
   at::Tensor gradient_of(const Variable& variable) override { return variable.value(ctx_).grad(); }
   double update(const Optimizer& optimizer, const StepOptions& options) override {
+    if (gradients_ != nullptr) gradients_->keep(ctx_);
     return optimizer.step(ctx_, options).global_norm;
   }
   at::Tensor own_step(const std::function<at::Tensor(ReplicaContext&, const Batch&)>& step,
@@ -35,6 +39,7 @@ class ReplicaPart final : public PartContext {
  private:
   ReplicaContext& ctx_;
   const bool is_only_batch_;
+  StepGradients* const gradients_;  // null: nobody wants them
 };
 
 /// Runs each step by Strategy::run, when it is handed out.
@@ -46,12 +51,16 @@ class ReplicaRunner final : public StepRunner {
   void bring_together(FunctionRef<void()> fn) override { fn(); }
 
   void begin(std::vector<PerReplica<Batch>> batches, const lockstep::data::DistributedDataset& /*data*/,
-             const PartFunction& fn) override {
+             const PartFunction& fn, const StepLook& look) override {
+    std::optional<StepGradients> gradients;
+    if (look.gradients_of != nullptr) gradients.emplace(strategy_, *look.gradients_of);
+    StepGradients* const kept = gradients ? &*gradients : nullptr;
     DoneStep done;
+    if (look.parts != nullptr) look.parts->begin();
     for (const PerReplica<Batch>& batch : batches) done.samples += batch.begin()->global_size;
     if (batches.size() == 1) {
       done.parts = strategy_.run(batches.front(), [&](ReplicaContext& ctx, const Batch& part) {
-        ReplicaPart here(ctx, true);
+        ReplicaPart here(ctx, true, kept);
         return fn(here, std::span(&part, 1));
       });
     } else {
@@ -61,10 +70,13 @@ class ReplicaRunner final : public StepRunner {
         return mine;
       });
       done.parts = strategy_.run(parts, [&](ReplicaContext& ctx, const std::vector<Batch>& mine) {
-        ReplicaPart here(ctx, false);
+        ReplicaPart here(ctx, false, kept);
         return fn(here, mine);
       });
     }
+    if (look.parts != nullptr) look.parts->end();
+    if (gradients) done.gradients = gradients->sums();
+    done.batches = std::move(batches);
     done_ = std::move(done);
   }
   bool has_room() const override { return !done_; }
@@ -76,7 +88,7 @@ class ReplicaRunner final : public StepRunner {
                 FunctionRef<void(const PerReplica<Batch>&, const PerReplica<PartCounts>&)> take) override {
     while (const PerReplica<Batch>* const batch = next()) {
       take(*batch, strategy_.evaluate(*batch, [&](ReplicaContext& ctx, const Batch& part) {
-        ReplicaPart here(ctx, true);
+        ReplicaPart here(ctx, true, nullptr);
         return fn(here, std::span(&part, 1));
       }));
     }

@@ -8,6 +8,8 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/function_ref.h"
@@ -27,6 +29,7 @@ class DistributedDataset;
 
 namespace internal::inline train {
 
+class PartsOfStep;
 struct PartCounts;
 struct TrainedModel;
 struct TrainerSetup;
@@ -56,10 +59,19 @@ class PartContext {
 /// What is done with one part: of one batch, or of each of several that make one step.
 using PartFunction = std::function<PartCounts(PartContext&, std::span<const Batch>)>;
 
+/// What callbacks want to see of a step beside its numbers. A runner that does not run the step within begin() leaves
+/// both out.
+struct StepLook {
+  const std::vector<Variable>* gradients_of = nullptr;  // for DoneStep::gradients
+  PartsOfStep* parts = nullptr;                         // measures while the step runs
+};
+
 /// A step that was made, or that counts.
 struct DoneStep {
+  std::vector<PerReplica<Batch>> batches = {};
   int64_t samples = 0;
-  PerReplica<PartCounts> parts;
+  PerReplica<PartCounts> parts = {};
+  std::vector<std::pair<std::string, at::Tensor>> gradients = {};  // by the variables' names, summed over all parts
 };
 
 /// Used by one thread. What it is given must live until run() returns.
@@ -74,7 +86,7 @@ class StepRunner {
 
   /// Hands out a step with the batches, which are of `data`; it runs at once, or until it is taken.
   virtual void begin(std::vector<PerReplica<Batch>> batches, const lockstep::data::DistributedDataset& data,
-                     const PartFunction& fn) = 0;
+                     const PartFunction& fn, const StepLook& look) = 0;
   /// Whether another step may be handed out before one is taken.
   virtual bool has_room() const = 0;
   /// How many steps were handed out and not taken.

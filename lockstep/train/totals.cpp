@@ -4,7 +4,9 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -55,6 +57,33 @@ at::Tensor checked(const MetricSpec& spec, const at::Tensor& given, at::IntArray
                   fmt::format("[{}]", fmt::join(value.sizes().vec(), ", ")),
                   sizes.size() == 1 ? fmt::format("[{}]", sizes.back()) : fmt::format("[n, {}]", sizes.back())),
       "give what its MetricSpec says: .sums numbers, and rows of .columns");
+}
+
+/// What at::stack gives; a list of numbers on the host without an operator for each of them.
+at::Tensor stacked(const std::vector<at::Tensor>& values) {
+  if (values.size() == 1) return values.front();
+  const at::Tensor& first = values.front();
+  const auto is_plain = [&](const at::Tensor& one) {
+    return one.dim() == 0 && one.is_cpu() && one.scalar_type() == first.scalar_type();
+  };
+  if (!std::all_of(values.begin(), values.end(), is_plain)) return at::stack(values);
+  at::Tensor all = at::empty({static_cast<int64_t>(values.size())}, first.options());
+  std::byte* to = host_bytes_to_write(all).data();
+  for (const at::Tensor& one : values) {
+    const auto bytes = host_bytes(one);
+    to = std::copy(bytes.begin(), bytes.end(), to);
+  }
+  return all;
+}
+
+/// LibTorch's errors, which do not know whose function they come from, say the metric's name.
+MetricCounts updated(const MetricSpec& spec, const at::Tensor& output, const Batch& batch) {
+  try {
+    return spec.update(output, batch);
+  } catch (c10::Error& error) {
+    error.add_context(fmt::format("in the metric '{}'", spec.name));
+    throw;
+  }
 }
 
 }  // namespace
@@ -123,7 +152,7 @@ void MetricList::count(PartCounts& counts, const at::Tensor& output, const Batch
   int64_t first = 0;
   for (std::size_t i = 0; i < specs_.size(); ++i) {
     const MetricSpec& spec = specs_[i];
-    const MetricCounts counted = spec.update(values, batch);
+    const MetricCounts counted = updated(spec, values, batch);
     if (spec.sums > 0) counts.sums.narrow(0, first, spec.sums).add_(checked(spec, counted.sums, {spec.sums}, "sums"));
     if (spec.columns > 0) append(counts.rows[i], checked(spec, counted.rows, {-1, spec.columns}, "rows"));
     first += spec.sums;
@@ -174,8 +203,7 @@ std::vector<Totals> MetricList::bring_together(const Strategy& strategy,
         .reduce(Reduction::kSum, strategy.per_replica([&](ReplicaId r) {
           std::vector<at::Tensor> values;
           for (const PerReplica<PartCounts>& step : steps) values.push_back(value_of(step[r]));
-          if (values.size() == 1) return values.front();
-          return at::stack(values);
+          return stacked(values);
         }))
         .to(at::kCPU, at::kDouble)
         .contiguous();
@@ -201,7 +229,7 @@ std::vector<Totals> MetricList::bring_together(const Strategy& strategy,
 
 Logs MetricList::logs_of(const Totals& totals, bool has_loss) const {
   Logs logs;
-  if (has_loss) logs["loss"] = totals.loss / static_cast<double>(totals.samples);
+  if (has_loss) logs["loss"] = totals.samples == 0 ? 0 : totals.loss / static_cast<double>(totals.samples);
   std::size_t first = 0;
   for (std::size_t i = 0; i < specs_.size(); ++i) {
     const MetricSpec& spec = specs_[i];

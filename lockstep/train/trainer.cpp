@@ -7,6 +7,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "lockstep/replica/replica_group.h"
 #include "lockstep/train/fit.h"
 #include "lockstep/train/trainer_state.h"
 
@@ -39,6 +40,10 @@ void check(const internal::TrainerSetup& setup) {
   if (!setup.step && !setup.loss) refuse("TrainerOptions has no .loss and no .step", "give it one of them");
   if (!setup.step) internal::require_forward(setup, "a Trainer");
   if (setup.optimizer) setup.optimizer->num_groups();  // an empty handle is refused here
+}
+
+void refuse_in_step(const char* call) {
+  internal::CallScope::refuse_in_step(call, "it cannot work: call it when run() has returned");
 }
 
 }  // namespace
@@ -82,6 +87,7 @@ Trainer::Trainer(internal::TrainerSetup setup, Strategy& strategy) : strategy_(s
 Trainer::~Trainer() = default;
 
 History Trainer::fit(const DistributedDataset& data, FitOptions options) {
+  refuse_in_step("Trainer::fit");
   if (state_->fit != nullptr) {
     throw UsageError("LS-NESTED-CALL", "Trainer::fit was called inside a fit of the same trainer",
                      "call it when the first one has returned");
@@ -92,13 +98,17 @@ History Trainer::fit(const DistributedDataset& data, FitOptions options) {
 }
 
 Logs Trainer::evaluate(const DistributedDataset& data) {
-  const internal::Totals totals = internal::evaluate(strategy_, *state_->runner, state_->setup, state_->metrics, data,
-                                                     {.is_in_fit = state_->fit != nullptr});
+  refuse_in_step("Trainer::evaluate");
+  internal::require_numbers(state_->setup, state_->metrics, "Trainer::evaluate");
+  internal::require_end(data, "Trainer::evaluate");
+  const internal::Totals totals =
+      internal::evaluate(strategy_, *state_->runner, state_->setup, state_->metrics, data, {});
   return state_->metrics.logs_of(totals, static_cast<bool>(state_->setup.loss));
 }
 
 at::Tensor Trainer::predict(const DistributedDataset& data) {
-  return internal::predict(strategy_, *state_->runner, state_->setup, data, {.is_in_fit = state_->fit != nullptr});
+  refuse_in_step("Trainer::predict");
+  return internal::predict(strategy_, *state_->runner, state_->setup, data);
 }
 
 std::string Trainer::summary() const {
@@ -117,6 +127,12 @@ const FitStatus& Trainer::status() const { return state_->status; }
 const History& Trainer::history() const { return state_->history; }
 const FitOptions& Trainer::fit_options() const { return fit_under_way("Trainer::fit_options").options(); }
 const std::vector<std::string>& Trainer::log_names() const { return state_->log_names; }
+std::span<const PerReplica<Batch>> Trainer::batches() const { return fit_under_way("Trainer::batches").batches(); }
+void Trainer::keep_gradients() { fit_under_way("Trainer::keep_gradients").keep_gradients(); }
+const std::vector<std::pair<std::string, at::Tensor>>& Trainer::gradients() const {
+  return fit_under_way("Trainer::gradients").gradients();
+}
+void Trainer::measure_parts() { fit_under_way("Trainer::measure_parts").measure_parts(); }
 Checkpoint Trainer::checkpoint() const { return fit_under_way("Trainer::checkpoint").checkpoint(); }
 
 const Optimizer& Trainer::optimizer() const {

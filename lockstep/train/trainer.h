@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -97,6 +98,16 @@ struct FitStatus {
                              // parameter servers
   bool is_resumed = false;
   bool is_dry_run = false;
+  /// Of some steps, where a callback wants to know what their time went into (Trainer::measure_parts()): what the lanes
+  /// of this worker did, in seconds of a lane.
+  struct Parts {
+    double seconds = 0;        // of the measured steps, without waiting for batches
+    double compute = 0;        // the model's: forward, backward
+    double update = 0;         // sums over replicas, and new weights
+    double communication = 0;  // exchanges with other workers
+    double waiting = 0;        // for other lanes and workers
+  } parts = {};
+  double callback_seconds = 0;  // of `seconds`, in callbacks
 };
 
 /// Trains a replicated model: fit() makes the steps that this loop makes, with the same bits:
@@ -142,12 +153,12 @@ class Trainer {
   /// the others; the model is as after the last whole step. A UsageError for options that do not fit, and a DataError
   /// (LS-NO-SAMPLES) where an epoch has no step.
   History fit(const DistributedDataset& data, FitOptions options = {});
-  /// The loss and the metrics over a data set, each sample once, without "val_". The place in the data is afterwards
-  /// what it was, but for a data set on which something has trained, outside of a fit.
+  /// The loss and the metrics over a data set, each sample once, without "val_": of its epoch 0, whatever place it has,
+  /// which stays as it is. Over no samples all are 0. A UsageError (LS-STREAM) for a stream known to be endless.
   Logs evaluate(const DistributedDataset& data);
   /// The model's outputs, [samples, ...], on every worker, in the order of the samples: by Batch::ids, and without rows
   /// of padding. An undefined tensor where there are no samples. A UsageError (LS-OUTPUT-ROWS) where an output does not
-  /// have a row for each of its part's.
+  /// have a row for each of its part's; otherwise as evaluate().
   at::Tensor predict(const DistributedDataset& data);
   /// The model's layers and parameters, as lockstep::summary() has them.
   std::string summary() const;
@@ -172,6 +183,19 @@ class Trainer {
   /// Everything that the fit under way is: the run's state, the place in the data, the history, and the callbacks'
   /// state. In a callback.
   Checkpoint checkpoint() const;
+  /// The batches of the step that has just been done, several where the trainer accumulates: the parts of this worker's
+  /// replicas; over parameter servers, the parts of all workers. In on_step_end, for as long as that runs.
+  std::span<const PerReplica<Batch>> batches() const;
+  /// Asks that the next step's gradients are kept. In a callback, by all workers alike. It costs that step a copy of
+  /// each replica's gradients, and memory for all of them at once.
+  void keep_gradients();
+  /// The gradients of the step that has just been done, where that was asked for: by the variables' names, summed over
+  /// all replicas, as the optimizer had them before it clipped. Without variables of more than 2^26 elements, and none
+  /// with a step of the program's own, or over parameter servers. In on_step_end.
+  const std::vector<std::pair<std::string, at::Tensor>>& gradients() const;
+  /// From now on each sixteenth step is measured, for FitStatus::parts: some tens of nanoseconds for each thing that a
+  /// lane does. Over parameter servers it measures nothing. In a callback, on any worker.
+  void measure_parts();
   Strategy& strategy() const { return strategy_; }
   /// A UsageError where it was made without one.
   const Optimizer& optimizer() const;

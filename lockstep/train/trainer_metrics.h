@@ -68,7 +68,7 @@ struct DecisionOptions {
   std::string name = {};  // by default the function's
 };
 /// Of what was predicted as a class, the share that is of it. Each output of [size, n] that goes with a target of its
-/// own is a class of its own here; one output for each sample is that of class 1.
+/// own is a class of its own here; one output for each sample is two classes, of which yes is class 1.
 MetricSpec precision(DecisionOptions options = {});
 /// Of what is of a class, the share that was predicted as it.
 MetricSpec recall(DecisionOptions options = {});

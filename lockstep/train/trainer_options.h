@@ -22,7 +22,7 @@ namespace lockstep {
 /// In which type a model computes.
 enum class Precision {
   kFloat32,   // as the model is written
-  kBFloat16,  // LibTorch's autocast, in forward and loss; weights, gradients, slots and sums stay as they are
+  kBFloat16,  // autocast, in forward and loss, or in a `step`; weights, gradients, slots and sums stay as they are
 };
 
 namespace internal::inline train {
@@ -123,7 +123,7 @@ struct BasicTrainerOptions {
   internal::ForwardOf<M> forward = {};
   /// A step of the program's own, in place of forward, loss, backward and the optimizer's step: several optimizers, a
   /// GAN. It is called as the step function of Strategy::run, and returns the mean loss of the replica's part, without
-  /// its weight, for the logs. Then `loss` is used in evaluations only. Not together with `accumulate`.
+  /// its weight, for the logs. Then `loss` is for evaluations only. Not together with `accumulate`.
   std::function<at::Tensor(ReplicaContext& ctx, const Batch& batch)> step = {};
   /// What is counted beside the loss, in training and evaluations. Not of a `step` of the program's own.
   std::vector<MetricSpec> metrics = {};

@@ -11,6 +11,7 @@
 #include <numeric>
 #include <set>
 
+#include "lockstep/data/stages/stream_stage.h"
 #include "tests/data/records_in_memory.h"
 #include "tests/support/errors.h"
 
@@ -82,6 +83,29 @@ TEST(Stages, OfStreamsChooseElements) {
   EXPECT_EQ(elements_of(ten.take(0).repeat()), Numbers{}) << "and not for ever";
   EXPECT_EQ(elements_of(ten.take(2).concatenate(ten.skip(8))), (Numbers{0, 1, 8, 9}));
   EXPECT_EQ(elements_of(data::interleave({ten.take(2), ten.skip(7)}, {.cycle_length = 2})), (Numbers{0, 7, 1, 8, 9}));
+}
+
+TEST(Stages, OfStreamsKnowWhetherTheyEnd) {
+  const auto is_endless = [](const Stream& stream) { return internal::is_endless(*stream.source()); };
+  const Stream ten = numbers_in({10});
+  const Stream endless = ten.repeat();
+  EXPECT_FALSE(is_endless(ten));
+  EXPECT_FALSE(is_endless(ten.repeat(3)));
+  EXPECT_TRUE(is_endless(endless));
+  EXPECT_FALSE(is_endless(endless.take(7)));
+  EXPECT_TRUE(is_endless(endless.take(7).repeat()));
+  EXPECT_FALSE(is_endless(endless.repeat(0)));
+  const auto same = [](Batch sample) { return sample; };
+  const auto all = [](const Batch&) { return true; };
+  EXPECT_TRUE(is_endless(endless.skip(2).shard(2, 1).map(same).filter(all).shuffle(4).batch(2).prefetch(1).repeat(2)));
+  EXPECT_TRUE(is_endless(endless.zip(endless)));
+  EXPECT_FALSE(is_endless(endless.zip(ten)));
+  EXPECT_FALSE(is_endless(ten.zip(endless)));
+  EXPECT_TRUE(is_endless(ten.concatenate(endless)));
+  EXPECT_TRUE(is_endless(data::interleave({ten, endless}, {.cycle_length = 2})));
+  EXPECT_FALSE(is_endless(data::interleave({ten, ten})));
+  EXPECT_TRUE(is_endless(endless.interleave([&](const Batch&) { return ten; })));
+  EXPECT_FALSE(is_endless(ten.interleave([&](const Batch&) { return ten; })));
 }
 
 TEST(Stages, OfStreamsGroupElements) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -66,10 +67,12 @@ const std::vector<Example>& examples() {
        .workers = 2},
       {"to_python", "16_to_python"},
       {"fit", "17_fit"},
+      {"frozen_trunk", "18_frozen_trunk"},
       // A table warns that checkpoints do not have it yet.
       {.program = "parameter_servers", .folder = "19_parameter_servers", .log = "error"},
       {.program = "recommender", .folder = "20_recommender", .log = "error"},
       {"collating", "training", "collating.txt"},
+      {"gan_by_step", "training", "gan_by_step.txt"},
       {"networks_that_change", "training", "networks_that_change.txt"},
       {"whole_batch", "training", "whole_batch.txt"},
       {"ported_digits", "porting", "digits.txt"},
@@ -139,6 +142,24 @@ TEST(Examples, PythonGetsTheOutputsOfHere) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(Examples, FitReachesNinetyEightPercentOnMnistInTheEpochsOfItsReadme) {
+  const char* const shared = std::getenv("LOCKSTEP_SHARED_DATA");
+  if (!shared || !std::filesystem::exists(std::filesystem::path(shared) / "mnist-10k"))
+    GTEST_SKIP() << "LOCKSTEP_SHARED_DATA names no folder with mnist-10k in it";
+  const Result result = run_program("LOCKSTEP_LOG=warning " + std::string(LOCKSTEP_EXAMPLE_PROGRAMS) + "/fit " +
+                                    (std::filesystem::path(shared) / "mnist-10k").string());
+  EXPECT_EQ(result.code, 0) << result.output;
+  const std::size_t line = result.output.find("accuracy ");
+  ASSERT_NE(line, std::string::npos) << result.output;
+  std::istringstream words(result.output.substr(line));
+  std::string word;
+  double accuracy = 0;
+  int epochs = 0;
+  words >> word >> accuracy >> word >> epochs;
+  EXPECT_GE(accuracy, 0.98) << result.output;
+  EXPECT_LE(epochs, 20) << result.output;
+}
+
 TEST(Examples, TheFirstIsTheProgramOfTheReadme) {
   EXPECT_EQ(text_of(kSources / "01_train/main.cpp"), first_block_of(text_of(kSources / "../README.md"), "cpp"));
 }
@@ -182,6 +203,7 @@ TEST(Examples, TheTrainingAndDataGuidesQuoteTheProgramsAsTheyAre) {
   expect_quoted("training.md",
                 {{"training/whole_batch.cpp", {"gradients", "clipping", "steps", "lbfgs", "natural", "across"}},
                  {"training/networks_that_change.cpp", {"carried", "target", "growing"}}});
+  expect_quoted("trainer.md", {{"training/gan_by_step.cpp", {"step"}}});
   expect_quoted("data.md", {{"training/collating.cpp", {"samples", "distribute"}}});
 }
 

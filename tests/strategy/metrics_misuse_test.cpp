@@ -122,6 +122,27 @@ TEST_P(MetricsMisuseOf, CallsInTheWrongPlaceAreNamed) {
        std::vector<std::function<void()>>{[&] { mean.result(); }, [&] { mean.count(); }, [&] { mean.reset(); }}) {
     expect_refused([&](ReplicaContext&) { call(); }, "LS-INSIDE-STEP", {"metrics::Mean", replica, "step 1"});
   }
+  const metrics::Perplexity perplexity(strategy_);
+  const metrics::Throughput speed(strategy_);
+  const auto refused = [&](const std::function<void()>& call, const char* who,
+                           const testing::Where& where = testing::Where::current()) {
+    const auto error =
+        testing::caught_from<ReplicaError>([&] { strategy_.run([&](ReplicaContext&) { call(); }); }, where);
+    const std::string text = error ? error->what() : "";
+    for (const char* const part : {who, "LS-INSIDE-STEP", "run()", "has returned"}) {
+      if (text.find(part) == std::string::npos) testing::fail_at(where, std::string("no '") + part + "' in: " + text);
+    }
+  };
+  refused([&] { mean.result(); }, "metrics::Mean::result was called");
+  refused([&] { mean.count(); }, "metrics::Mean::count was called");
+  refused([&] { mean.reset(); }, "metrics::Mean::reset was called");
+  refused([&] { perplexity.result(); }, "metrics::Perplexity::result was called");
+  refused([&] { speed.result(); }, "metrics::Throughput::result was called");
+  refused([&] { speed.count(); }, "metrics::Throughput::count was called");
+  refused([&] { speed.seconds(); }, "metrics::Throughput::seconds was called");
+  refused([&] { speed.reset(); }, "metrics::Throughput::reset was called");
+  refused([&] { metrics::Accuracy(strategy_, "late"); }, "the constructor of metrics::Accuracy was called");
+  refused([&] { metrics::Throughput(strategy_, "late"); }, "the constructor of metrics::Throughput was called");
   OneDeviceStrategy other;
   const auto update = [&](ReplicaContext& ctx) { mean.update(ctx, torch::ones({})); };
   expect_step_error<UsageError>([&] { other.run(update); }, "LS-OTHER-STRATEGY", {"variable 'mean'"});

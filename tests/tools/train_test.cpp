@@ -321,14 +321,32 @@ TEST_F(Train, ALossThatIsNotFiniteEndsTheRunWithStepAndReplica) {
   EXPECT_FALSE(fs::exists(path("nan.json")));
 }
 
+TEST_F(Train, WritesAReportAndCurvesThatChangeNoBit) {
+  const std::string flags = "--devices cpu:0 --replicas 2 --steps 20 ";
+  const auto with = report(flags + "--report " + path("run.html") + " --tensorboard " + path("runs") + " --trace " +
+                           path("trace.json"));
+  const auto without = report(flags);
+  for (const char* key : {"weights_sha256", "optimizer_sha256", "state_sha256", "train_loss", "eval_loss"}) {
+    EXPECT_EQ(with[key], without[key]) << key;
+  }
+  const auto shown = nlohmann::json::parse(run("report --json " + path("run.html")).output);
+  EXPECT_EQ(shown["runs"].size(), 1u) << shown;
+  EXPECT_NE(text_of(path("run.html")).find("Norm of the gradient by variable"), std::string::npos);
+  EXPECT_FALSE(fs::is_empty(fs::path(path("runs")) / "train"));
+  EXPECT_TRUE(fs::exists(path("trace.json")));
+  expect_refused("--model mlp --steps 1 --report " + path("no/such/folder/r.html"), 3, "No such file or directory");
+  expect_refused("--model mlp --steps 1 --trace " + path("no/such/folder/t.json"), 3, "No such file or directory");
+}
+
 TEST_F(Train, HelpAndVersionAreNoErrors) {
   EXPECT_EQ(run("--help").code, 0);
   const Result help = run("train --help");
   EXPECT_EQ(help.code, 0);
   for (const char* flag :
-       {"--model", "--data",      "--strategy",      "--devices", "--replicas", "--global-batch", "--epochs",
-        "--steps", "--optimizer", "--learning-rate", "--seed",    "--dropout",  "--sample",       "--sample-log",
-        "--json",  "--describe",  "--layers",        "--width",   "--heads",    "--context"}) {
+       {"--model",  "--data",       "--strategy",  "--devices",       "--replicas",   "--global-batch",
+        "--epochs", "--steps",      "--optimizer", "--learning-rate", "--seed",       "--dropout",
+        "--sample", "--sample-log", "--json",      "--describe",      "--layers",     "--width",
+        "--heads",  "--context",    "--trace",     "--report",        "--tensorboard"}) {
     EXPECT_NE(help.output.find(flag), std::string::npos) << flag;
   }
   EXPECT_EQ(run("--version").code, 0);

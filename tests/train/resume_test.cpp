@@ -180,6 +180,38 @@ TEST_F(Resume, TakesTheCheckpointThatIsNamed) {
   });
 }
 
+TEST_F(Resume, SaysWhichCallbackACheckpointLacksOrHas) {
+  for (const bool saves_best : {true, false}) {
+    const auto directory = path(saves_best ? "with" : "without");
+    const auto fit = [&](bool keeps_best) {
+      run_workers({1, 1, 1}, [&](Strategy& strategy) {
+        const Setting setting(strategy);
+        Trainer trainer = setting.trainer();
+        FitOptions options{.epochs = 2,
+                           .validation = setting.validation,
+                           .callbacks = {callbacks::checkpoints({.directory = directory})}};
+        if (keeps_best) options.callbacks.push_back(callbacks::early_stopping({.restore_best = true}));
+        if (keeps_best == saves_best) {
+          EXPECT_EQ(trainer.fit(setting.train, options).epochs().size(), 2u);
+          return 0;
+        }
+        const auto error = caught_from<UsageError>([&] { trainer.fit(setting.train, options); });
+        if (!error) return 0;
+        EXPECT_EQ(error->code(), "LS-CHECKPOINT-MISFIT");
+        EXPECT_TRUE(has_value(error->what(), "early_stopping/best/model.first.weight")) << error->what();
+        for (const char* const word : {"early_stopping", "restore_best", ".directory"}) {
+          EXPECT_TRUE(has_value(error->remedy(), word)) << error->remedy();
+        }
+        EXPECT_FALSE(has_value(error->what(), "RestoreOptions")) << error->what();
+        return 0;
+      });
+    };
+    fit(saves_best);
+    fit(!saves_best);
+    fit(saves_best);
+  }
+}
+
 TEST_F(Resume, SavesWhereAWorkerIsAskedToStop) {
   run_workers({1, 1, 1}, [&](Strategy& strategy) {
     const Setting setting(strategy);

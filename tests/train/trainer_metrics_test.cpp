@@ -146,6 +146,30 @@ TEST_P(JudgedMetrics, PrecisionRecallAndF1OfTwoClasses) {
   expect_number(metrics::f1({.average = Average::kEach}), binary(), f1, 1e-14, "f1/1");
 }
 
+TEST_P(JudgedMetrics, OneOutputForEachSampleIsTwoClasses) {
+  const Set one = binary();
+  Set two = one;
+  two.output = at::stack({1 - one.output, one.output}, 1);
+  for (const auto average : {Average::kAuto, Average::kMacro, Average::kMicro, Average::kWeighted}) {
+    for (const int64_t classes : {0, 1}) {
+      const auto expect = [&](auto* make) {
+        const MetricSpec spec = make({.average = average, .classes = classes});
+        expect_number(spec, one, whole(make({.average = average}), two).at(spec.name));
+      };
+      expect(&metrics::precision);
+      expect(&metrics::recall);
+      expect(&metrics::f1);
+    }
+  }
+  const auto each = whole(metrics::f1({.average = Average::kEach}), one);
+  EXPECT_EQ(each, whole(metrics::f1({.average = Average::kEach}), two));
+  EXPECT_EQ(whole(metrics::f1({.average = Average::kMacro}), one).at("f1"), (each.at("f1/0") + each.at("f1/1")) / 2);
+  // Where all is no, and was predicted as no, class 0 is all right, and class 1 never comes.
+  const Set no{at::full({3}, 0.25), at::zeros({3}, at::kLong)};
+  EXPECT_EQ(whole(metrics::f1({.average = Average::kMacro}), no).at("f1"), 0.5);
+  EXPECT_EQ(whole(metrics::f1(), no).at("f1"), 0);
+}
+
 TEST_P(JudgedMetrics, PrecisionRecallAndF1OfSeveralClasses) {
   for (const int64_t classes : {0, 5}) {
     expect_number(metrics::f1({.average = Average::kMacro, .classes = classes}), of_classes(), exact("f1_macro"));

@@ -2,66 +2,56 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
+#include <charconv>
+#include <string_view>
 #include <utility>
 
+#include "lockstep/checkpoint/folder/checkpoint_folder.h"
+#include "lockstep/checkpoint/folder/files.h"
 #include "tools/disk_error.h"
 
 namespace lockstep::tools {
 
-TrainCheckpoints::TrainCheckpoints(const TrainOptions& options, Strategy& strategy, TrainCounts& counts,
-                                   std::function<void()> before_save)
-    : strategy_(strategy), schedule_(options.checkpoint_every), before_save_(std::move(before_save)) {
-  if (options.checkpoint_dir.empty()) return;
-  Checkpoint checkpoint(strategy);
-  checkpoint.track(
-      "lockstep train",
-      [&counts] {
-        return nlohmann::json{
-            {"samples", counts.samples}, {"epoch_loss", counts.epoch_loss}, {"epoch_steps", counts.epoch_steps}};
-      },
-      [&counts](const nlohmann::json& json) {
-        counts = {json.at("samples").get<int64_t>(), json.at("epoch_loss").get<double>(),
-                  json.at("epoch_steps").get<int64_t>()};
-      });
-  manager_.emplace(checkpoint, CheckpointManagerOptions{.directory = options.checkpoint_dir});
-  manager_->claim();
-  const auto latest = manager_->latest();
-  if (!options.resume) {
-    if (!latest) return;
-    throw UsageError("LS-FLAG",
-                     fmt::format("--checkpoint-dir {} has checkpoints of an earlier run", options.checkpoint_dir),
-                     "go on from the newest with --resume, or choose another folder");
+callbacks::CheckpointsOptions checkpoint_schedule(const std::string& every) {
+  if (every.empty()) return {};
+  int64_t number = 0;
+  const char* const end = every.data() + every.size();
+  const auto [unit, error] = std::from_chars(every.data(), end, number);
+  const std::string_view rest(unit, static_cast<std::size_t>(end - unit));
+  const int64_t seconds = rest == "s" ? 1 : rest == "m" ? 60 : rest == "h" ? 3600 : 0;
+  constexpr int64_t kMost = int64_t{1} << 40;
+  if (error != std::errc() || number < 1 || number > kMost || (!rest.empty() && seconds == 0)) {
+    throw UsageError("LS-FLAG", fmt::format("--checkpoint-every {} is no number of steps and no time", every),
+                     "give steps (100), or a time (90s, 10m, 2h)");
   }
-  const auto restored = manager_->restore_latest();
-  beginning_ = restored
-                   ? fmt::format("goes on after step {}, from {}", restored->step, options.checkpoint_dir)
-                   : fmt::format("there is no checkpoint in {}: starts from the beginning", options.checkpoint_dir);
-  if (restored) saved_step_ = restored->step;
-  if (latest) last_ = *latest;
+  if (rest.empty()) return {.every_steps = number};
+  return {.every_seconds = static_cast<double>(number * seconds)};
 }
 
-void TrainCheckpoints::save() {
-  strategy_.on_chief(before_save_);  // where it fails, no worker goes on to save
-  last_ = manager_->save();
-  saved_step_ = strategy_.step();
-  schedule_.saved(manager_->last_save_seconds());
+std::optional<std::filesystem::path> newest_checkpoint(const Strategy& strategy, const std::string& directory) {
+  const std::string path = strategy.on_chief([&]() -> std::string {
+    const auto found = internal::whole_checkpoints_in(internal::host_files(), directory);
+    return found.empty() ? std::string() : found.back().path.string();
+  });
+  if (path.empty()) return std::nullopt;
+  return path;
 }
 
-void TrainCheckpoints::after_step() {
-  if (!manager_) return;
-  if (!schedule_.is_due(strategy_, strategy_.step(), [this] { return manager_->last_save_seconds(); })) return;
-  const bool is_saved =
-      write_or_say(strategy_.is_chief(), "a checkpoint could not be saved, training goes on", [this] { save(); });
-  if (!is_saved) schedule_.saved(manager_->last_save_seconds());
-}
-
-void TrainCheckpoints::save_now() {
-  if (!manager_) return;
-  if (!write_or_say(strategy_.is_chief(), "an earlier save failed, the last one follows", [this] { manager_->wait(); }))
-    saved_step_ = -1;
-  if (saved_step_ != strategy_.step()) save();
-  manager_->wait();
+std::shared_ptr<Callback> saving(const Strategy& strategy, const std::string& directory, const std::string& every,
+                                 std::function<void()> on_last_failed) {
+  using callbacks::FailedSave;
+  callbacks::CheckpointsOptions options = checkpoint_schedule(every);
+  options.directory = directory;
+  options.on_failed_save = [is_chief = strategy.is_chief(), on_last_failed = std::move(on_last_failed)](
+                               const std::exception& error, FailedSave which) {
+    say_disk_error(is_chief,
+                   which == FailedSave::kTrainingGoesOn   ? "a checkpoint could not be saved, training goes on"
+                   : which == FailedSave::kLastOneFollows ? "an earlier save failed, the last one follows"
+                                                          : "the last checkpoint could not be saved",
+                   error);
+    if (which == FailedSave::kLastOne) on_last_failed();
+  };
+  return callbacks::checkpoints(std::move(options));
 }
 
 }  // namespace lockstep::tools

@@ -92,6 +92,9 @@ void add_train(CLI::App& app, Action& chosen) {
   train->add_option("--json", options.json, "write the report to this file");
   train->add_option("--trace", options.trace,
                     "write what lanes and workers did in some steps to this file, for Perfetto and `lockstep trace`");
+  train->add_option("--report", options.report,
+                    "write a page about the run to this file, which `lockstep report` compares with others");
+  train->add_option("--tensorboard", options.tensorboard, "write the run's curves into this folder for TensorBoard");
   train->callback([kept, &chosen] {
     if (kept->steps == 0 && kept->epochs == 0) kept->epochs = 5;
     chosen = [kept] { return lockstep::tools::train(*kept); };

@@ -34,7 +34,9 @@ struct TrainOptions {
   bool resume = false;
   std::string export_file;  // of the weights: safetensors, or a state dictionary (.pt, .pth)
   std::string sample_log;
-  std::string trace;  // the file
+  std::string trace;        // the file
+  std::string report;       // the page of HTML
+  std::string tensorboard;  // the folder
   std::string json;
 };
 

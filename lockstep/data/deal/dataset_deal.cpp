@@ -259,8 +259,8 @@ class DatasetDeal final : public Deal {
     }
   }
 
-  std::unique_ptr<EpochReader> open(const lockstep::data::Cursor& at) const override {
-    return std::make_unique<Reader>(dataset_, options(), group().block(), at, part_maker(at));
+  std::unique_ptr<EpochReader> open(const lockstep::data::Cursor& at, const DistributeOptions& options) const override {
+    return std::make_unique<Reader>(dataset_, options, group().block(), at, part_maker(at));
   }
 
  protected:

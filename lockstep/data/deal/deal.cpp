@@ -112,12 +112,15 @@ int64_t Deal::num_reading_threads() const {
   return std::min(reading_threads(kThreads, options_.threads, left), std::max<int64_t>(depth(), 1));
 }
 
-std::shared_ptr<StepFeed> Deal::feed(const lockstep::data::Cursor& at) const {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    skipped_in_pass_ = 0;  // the new reader counts from 0
-  }
-  std::unique_ptr<EpochReader> reader = open(at);
+const Deal& deal_behind(const lockstep::data::DistributedDataset& data) {
+  data.global_batch();  // throws for an empty handle
+  return *static_cast<const Deal*>(data.identity());
+}
+
+std::shared_ptr<StepFeed> Deal::feed(const lockstep::data::Cursor& at, For purpose) const {
+  DistributeOptions options = options_;
+  if (purpose == For::kLook && options.remainder == Remainder::kDrop) options.remainder = Remainder::kKeep;
+  std::unique_ptr<EpochReader> reader = open(at, options);
   if (options_.pin_memory) reader = pinned(std::move(reader));
   return std::make_shared<StepFeed>(std::move(reader), depth(), num_reading_threads(), describe());
 }
@@ -159,7 +162,7 @@ void Deal::share_filler(const LocalStep& mine, std::vector<LocalStep>& all) cons
   first->filler = row_of(told[worker].data, static_cast<int64_t>(worker));
 }
 
-std::optional<PerReplica<Batch>> Deal::next(StepFeed& feed, lockstep::data::Cursor& behind) const {
+std::optional<PerReplica<Batch>> Deal::next(StepFeed& feed, lockstep::data::Cursor& behind, For purpose) const {
   LocalStep mine;
   const std::vector<LocalStep> all = agreed(feed, mine);
   const bool over = std::all_of(all.begin(), all.end(), [](const LocalStep& one) { return one.end; });
@@ -185,11 +188,12 @@ std::optional<PerReplica<Batch>> Deal::next(StepFeed& feed, lockstep::data::Curs
     part.global_size = mine.global_size;
     part.origin = origin;
   }
-  if (is_watched()) watch(all, behind.epoch);
+  if (is_watched()) watch(all, behind.epoch, purpose);
   int64_t skipped = 0;
   for (const LocalStep& one : all) skipped = agrees() && mine.digest != 0 ? one.skipped : skipped + one.skipped;
   PerReplica<Batch> step(std::move(mine.parts), group_->first_replica());
-  note(step, behind, mine.behind, skipped);
+  count_skipped(feed.newly_skipped(skipped));
+  if (purpose == For::kUse) note(step, behind, mine.behind);
   behind = std::move(mine.behind);
   return step;
 }
@@ -208,12 +212,12 @@ std::string Deal::origin_of(const lockstep::data::Cursor& before, const lockstep
 }
 
 /// Replicas that read the same, and an epoch that repeats the one before, are probably mistakes.
-void Deal::watch(const std::vector<LocalStep>& all, int64_t epoch) const {
+void Deal::watch(const std::vector<LocalStep>& all, int64_t epoch, For purpose) const {
   std::vector<PartDigest> parts;
   for (const LocalStep& one : all) parts.insert(parts.end(), one.part_digests.begin(), one.part_digests.end());
   if (parts.empty()) return;
   report_repeated_input(group_->findings(), options_.name, group_->step(), parts);
-  if (!watches_order()) return;
+  if (!watches_order() || purpose == For::kLook) return;  // who looks again sees the same again
   uint64_t first = 0;
   for (const PartDigest& part : parts) first = mixed(mixed(first, part.digest), static_cast<uint64_t>(part.rows));
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -229,7 +233,7 @@ void Deal::watch(const std::vector<LocalStep>& all, int64_t epoch) const {
 }
 
 void Deal::note(const PerReplica<Batch>& step, const lockstep::data::Cursor& before,
-                const lockstep::data::Cursor& behind, int64_t skipped) const {
+                const lockstep::data::Cursor& behind) const {
   lockstep::data::LedgerEntry used{.epoch = behind.epoch, .steps = 1};
   int64_t replica = step.first_replica().value();
   for (const Batch& part : step) {
@@ -245,10 +249,11 @@ void Deal::note(const PerReplica<Batch>& step, const lockstep::data::Cursor& bef
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   handed_out_.give(step, before, behind, used);
-  const bool same_pass = last_epoch_ == behind.epoch && skipped >= skipped_in_pass_;
-  skipped_ += same_pass ? skipped - skipped_in_pass_ : skipped;
-  skipped_in_pass_ = skipped;
-  last_epoch_ = behind.epoch;
+}
+
+void Deal::count_skipped(int64_t count) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  skipped_ += count;
 }
 
 std::optional<lockstep::data::Cursor> Deal::start_of(int64_t epoch) const {
@@ -314,8 +319,11 @@ void Deal::seek(const lockstep::data::Cursor& cursor) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   start_ = cursor;
   handed_out_.seek(cursor);
-  last_epoch_ = cursor.epoch;
-  skipped_in_pass_ = 0;
+}
+
+void Deal::forget_seek() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  start_.reset();
 }
 
 int64_t Deal::skipped() const {

@@ -16,6 +16,9 @@
 
 namespace lockstep::internal::inline data {
 
+/// What is behind a handle. A UsageError where it is empty.
+const Deal& deal_behind(const lockstep::data::DistributedDataset& data);
+
 /// This process's part of one step.
 struct LocalStep {
   std::vector<Batch> parts = {};       // of the local replicas; undefined where they have no rows: see `like`
@@ -70,16 +73,21 @@ class Deal {
   virtual lockstep::data::Cursor begin_of(int64_t epoch) const = 0;
   /// Throws unless the cursor is of this data.
   virtual void check(const lockstep::data::Cursor& cursor) const = 0;
-  /// Reads on from a place.
-  virtual std::unique_ptr<EpochReader> open(const lockstep::data::Cursor& at) const = 0;
+  /// Reads on from a place, as `options` say: those of this deal, but for the remainder.
+  virtual std::unique_ptr<EpochReader> open(const lockstep::data::Cursor& at,
+                                            const DistributeOptions& options) const = 0;
+  /// Whether an epoch has no end, as far as that is known.
+  virtual bool is_endless() const { return false; }
 
+  /// Who reads. A look hands nothing out, so that the cursor and the ledger stay as they are, and leaves no sample out.
+  enum class For : uint8_t { kUse, kLook };
   /// The next step of all workers, from what `feed` has read; nothing at the end. `behind` becomes the place behind it.
-  std::optional<PerReplica<Batch>> next(StepFeed& feed, lockstep::data::Cursor& behind) const;
+  std::optional<PerReplica<Batch>> next(StepFeed& feed, lockstep::data::Cursor& behind, For purpose = For::kUse) const;
   /// The loop goes on to the step after this one.
   void pass(const PerReplica<Batch>& step) const;
   /// All steps that were given are used.
   void use_all() const;
-  std::shared_ptr<StepFeed> feed(const lockstep::data::Cursor& at) const;
+  std::shared_ptr<StepFeed> feed(const lockstep::data::Cursor& at, For purpose = For::kUse) const;
   /// How many steps are read ahead, and on how many threads.
   int64_t depth() const { return options_.prefetch.value_or(read_ahead()); }
   int64_t num_reading_threads() const;
@@ -88,6 +96,8 @@ class Deal {
   std::optional<lockstep::data::Cursor> start_of(int64_t epoch) const;
   lockstep::data::Cursor cursor() const;
   void seek(const lockstep::data::Cursor& cursor) const;
+  /// All epochs are whole again. The cursor stays where it is until a step is used.
+  void forget_seek() const;
   int64_t skipped() const;
   std::vector<lockstep::data::LedgerEntry> ledger() const;
 
@@ -114,20 +124,19 @@ class Deal {
   std::string origin_of(const lockstep::data::Cursor& before, const lockstep::data::Cursor& behind) const;
   std::vector<LocalStep> agreed(StepFeed& feed, LocalStep& mine) const;
   void share_filler(const LocalStep& mine, std::vector<LocalStep>& all) const;
-  void watch(const std::vector<LocalStep>& all, int64_t epoch) const;
-  void note(const PerReplica<Batch>& step, const lockstep::data::Cursor& before, const lockstep::data::Cursor& behind,
-            int64_t skipped) const;
+  void watch(const std::vector<LocalStep>& all, int64_t epoch, For purpose) const;
+  void note(const PerReplica<Batch>& step, const lockstep::data::Cursor& before,
+            const lockstep::data::Cursor& behind) const;
+  void count_skipped(int64_t count) const;
   void report(HandedOut::Doubt doubt) const;
 
   const DistributeOptions options_;
   const std::shared_ptr<ReplicaGroup> group_;
   const uint64_t seed_;
   mutable std::mutex mutex_;
-  mutable std::optional<lockstep::data::Cursor> start_;  // of the last seek(); guarded by mutex_
-  mutable HandedOut handed_out_;                         // guarded by mutex_
-  mutable std::optional<int64_t> last_epoch_;  // of what was given last, or of the last seek(); guarded by mutex_
-  mutable int64_t skipped_ = 0;                // guarded by mutex_
-  mutable int64_t skipped_in_pass_ = 0;        // the part of it that the present pass has; guarded by mutex_
+  mutable std::optional<lockstep::data::Cursor> start_;             // of the last seek(); guarded by mutex_
+  mutable HandedOut handed_out_;                                    // guarded by mutex_
+  mutable int64_t skipped_ = 0;                                     // guarded by mutex_
   mutable std::optional<std::pair<int64_t, uint64_t>> last_first_;  // an epoch, and a digest of its first step
 };
 

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/process/forks.h"
@@ -36,6 +37,8 @@ class StepFeed {
   LocalStep next();
   /// Whether this is a forked child, in which the threads do not exist.
   bool is_lost() const { return !threads_.empty() && process_.is_in_child(); }
+  /// How many samples more were left out than when this was called before; `all`: since its reader began.
+  int64_t newly_skipped(int64_t all) { return all - std::exchange(skipped_, all); }
 
  private:
   struct Slot {
@@ -56,6 +59,7 @@ class StepFeed {
   const std::chrono::milliseconds patience_;
   const ProcessMark process_;
   StageTimes times_;  // since the loop began to wait
+  int64_t skipped_ = 0;
   std::unique_ptr<MutexAndCondition> sync_ = std::make_unique<MutexAndCondition>();
   std::deque<std::shared_ptr<Slot>> slots_;  // claimed, in order; guarded by sync_
   bool over_ = false;                        // nothing is claimed any more; guarded by sync_

@@ -16,6 +16,7 @@
 #include "lockstep/data/deal/deal.h"
 #include "lockstep/data/deal/plan.h"
 #include "lockstep/data/deal/stream_steps.h"
+#include "lockstep/data/stages/stream_stage.h"
 #include "lockstep/replica/replica_group.h"
 
 namespace lockstep::internal::inline data {
@@ -80,8 +81,9 @@ class StreamDeal final : public Deal {
     positions_in(cursor.stream, reading_, num_readers(reading_, group()), describe());
   }
 
-  std::unique_ptr<EpochReader> open(const lockstep::data::Cursor& at) const override {
-    return stream_steps(stream_, options(), reading_, group(), at, is_watched(), part_maker(at));
+  bool is_endless() const override { return data::is_endless(*stream_.source()); }
+  std::unique_ptr<EpochReader> open(const lockstep::data::Cursor& at, const DistributeOptions& options) const override {
+    return stream_steps(stream_, options, reading_, group(), at, is_watched(), part_maker(at));
   }
 
  protected:

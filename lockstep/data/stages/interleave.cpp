@@ -18,6 +18,7 @@
 #include "lockstep/data/stages/stage.h"
 #include "lockstep/data/stages/stage_digest.h"
 #include "lockstep/data/stages/stage_times.h"
+#include "lockstep/data/stages/stream_stage.h"
 
 namespace lockstep {
 
@@ -247,7 +248,7 @@ class ListedChildren final : public Children {
   int64_t next_;
 };
 
-class ListedStreams final : public StreamSource {
+class ListedStreams final : public StreamSource, public internal::MaybeEndless {
  public:
   ListedStreams(Sources sources, const InterleaveOptions& options, bool numbered, std::string name)
       : sources_(std::move(sources)), options_(options), numbered_(numbered), name_(std::move(name)) {}
@@ -279,6 +280,9 @@ class ListedStreams final : public StreamSource {
     return files;
   }
   int64_t read_ahead() const override { return sources_.front()->read_ahead(); }
+  bool is_endless() const override {
+    return std::any_of(sources_.begin(), sources_.end(), [](const auto& one) { return internal::is_endless(*one); });
+  }
   /// Of the streams that are open at a time, as many as they can be.
   int64_t elements_in_memory() const override {
     std::vector<int64_t> counts;
@@ -333,7 +337,7 @@ class MadeChildren final : public Children {
   const std::unique_ptr<StreamReader> reader_;
 };
 
-class MadeStreams final : public StreamSource {
+class MadeStreams final : public StreamSource, public internal::MaybeEndless {
  public:
   MadeStreams(std::shared_ptr<const StreamSource> upstream, std::function<Stream(const Batch&)> fn,
               const InterleaveOptions& options)
@@ -349,6 +353,7 @@ class MadeStreams final : public StreamSource {
     return fmt::format("streams made of {}{}", upstream_->describe(), in_turn(options_));
   }
   std::vector<File> files() const override { return upstream_->files(); }
+  bool is_endless() const override { return internal::is_endless(*upstream_); }
   int64_t read_ahead() const override { return upstream_->read_ahead(); }
   int64_t elements_in_memory() const override { return upstream_->elements_in_memory(); }
   uint64_t digest() const override { return order_digest(upstream_->digest(), describe(), options_); }

@@ -85,6 +85,7 @@ class RepeatStage final : public StreamStage {
     return count_ ? fmt::format("{} times {}", *count_, upstream().describe())
                   : fmt::format("{}, again and again", upstream().describe());
   }
+  bool is_endless() const override { return !count_ || (*count_ > 0 && StreamStage::is_endless()); }
 
  private:
   const std::optional<int64_t> count_;
@@ -150,6 +151,7 @@ class ZipStage final : public StreamStage {
     return fmt::format("{} with {} as '{}'", upstream().describe(), second_->describe(), name_);
   }
   int64_t num_shards() const override { return 1; }  // files of both need not correspond
+  bool is_endless() const override { return StreamStage::is_endless() && internal::is_endless(*second_); }
   int64_t elements_in_memory() const override {
     return upstream().elements_in_memory() + second_->elements_in_memory();
   }

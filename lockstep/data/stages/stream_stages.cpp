@@ -27,6 +27,8 @@ namespace {
 
 using Reader = std::unique_ptr<StreamReader>;
 
+constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+
 /// Elements by their number: some are left out, or it ends early.
 class CountingReader final : public StreamReader {
  public:
@@ -66,6 +68,7 @@ class CountingStage final : public StreamStage {
   }
   std::string describe() const override { return fmt::format("{} of {}", what_, upstream().describe()); }
   int64_t num_shards() const override { return 1; }  // it counts over all files
+  bool is_endless() const override { return end_ == kAll && StreamStage::is_endless(); }
 
  private:
   const int64_t end_;
@@ -231,8 +234,6 @@ class PrefetchStage final : public StreamStage {
  private:
   const int64_t steps_;
 };
-
-constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
 
 }  // namespace
 

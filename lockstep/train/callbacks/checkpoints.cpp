@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -20,6 +21,7 @@ namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
+using callbacks::FailedSave;
 using internal::Fit;
 using internal::SaveSchedule;
 
@@ -37,6 +39,27 @@ std::optional<int64_t> step_of(const std::variant<std::string, int64_t>& from) {
   if (error == std::errc() && stop == end && step >= 0) return step;
   throw UsageError("LS-OPTION", fmt::format("checkpoints was given .resume_from = \"{}\"", text),
                    "give \"last\", \"best\", or the step of a checkpoint");
+}
+
+/// Restores by `restore`. Where the checkpoint does not fit, the remedy is one that a fit has: it takes no
+/// RestoreOptions.
+template <class Restore>
+auto restored_in_fit(const Restore& restore) {
+  try {
+    return restore();
+  } catch (const UsageError& error) {
+    if (error.code() != "LS-CHECKPOINT-MISFIT") throw;
+    const std::string text = error.what();
+    const std::string fact = text.substr(0, text.find(" [LS-CHECKPOINT-MISFIT]"));
+    const bool is_of_early_stopping = fact.find("early_stopping") != std::string::npos;
+    throw UsageError(
+        "LS-CHECKPOINT-MISFIT", fact,
+        is_of_early_stopping
+            ? "let this fit have the callback early_stopping with .restore_best where the fit that saved it had it, "
+              "and not where it had not; or give checkpoints another .directory"
+            : "make what the checkpoint was made of, with the callbacks of the fit that saved it, or give checkpoints "
+              "another .directory");
+  }
 }
 
 class Checkpoints final : public internal::LastCallback {
@@ -65,8 +88,10 @@ class Checkpoints final : public internal::LastCallback {
     if (!fit.has_left_epoch() && (fit.is_save_due() || fit.is_over())) save(trainer);
   }
   void on_fit_end(Trainer& trainer, const Logs& /*logs*/) override {
-    if (failed_) save_now(trainer);  // once more, and now it is an error
-    manager_->wait();
+    attempt(trainer, FailedSave::kLastOne, [&] {
+      if (failed_) save_now(trainer);  // once more, and now it is an error
+      manager_->wait();
+    });
     manager_.reset();
   }
   void on_fit_fail(const std::exception& /*error*/) override {
@@ -79,19 +104,25 @@ class Checkpoints final : public internal::LastCallback {
     fs::path from = options_.directory;
     if (resume_step_) {
       from /= fmt::format("step-{:010}", *resume_step_);
-      restored = trainer.checkpoint().restore(from);
+      restored = restored_in_fit([&] { return trainer.checkpoint().restore(from); });
     } else if (std::get<std::string>(options_.resume_from) == kBest) {
       from /= kBest;
-      restored = trainer.checkpoint().restore(from);
+      restored = restored_in_fit([&] { return trainer.checkpoint().restore(from); });
     } else {
-      restored = manager_->restore_latest();
+      restored = restored_in_fit([&] { return manager_->restore_latest(); });
     }
     if (!restored) return;
-    Fit::of(trainer).note_resumed();
-    if (trainer.strategy().is_chief()) {
-      internal::log(LogLevel::kInfo,
-                    fmt::format("checkpoints: the fit goes on after step {}, from {}", restored->step, from.string()));
-    }
+    Fit& fit = Fit::of(trainer);
+    fit.note_resumed();
+    if (!trainer.strategy().is_chief()) return;
+    const std::string why = trainer.stopped().empty() ? "" : fmt::format(" ({})", trainer.stopped());
+    internal::log(
+        LogLevel::kInfo,
+        fit.is_over()
+            ? fmt::format("checkpoints: the fit in {} has ended with step {}{}, and makes no further "
+                          "one; for a new fit give another folder",
+                          from.string(), restored->step, why)
+            : fmt::format("checkpoints: the fit goes on after step {}, from {}", restored->step, from.string()));
   }
 
   void save_now(Trainer& trainer) {
@@ -102,22 +133,28 @@ class Checkpoints final : public internal::LastCallback {
   /// An error of the disk is told, and training goes on: the next save may do better.
   void save(Trainer& trainer) {
     failed_ = false;
-    try {
-      save_now(trainer);
-    } catch (const DataError& error) {
-      tell(trainer, error);
-    } catch (const PeerError& error) {
-      if (error.code() != "LS-PEER-FAILED") throw;  // as which a DataError comes to the other workers
-      tell(trainer, error);
-    }
+    const bool is_end = Fit::of(trainer).is_over();
+    attempt(trainer, is_end ? FailedSave::kLastOneFollows : FailedSave::kTrainingGoesOn, [&] { save_now(trainer); });
     schedule_->saved(trainer.strategy().step(), manager_->last_save_seconds(), SaveSchedule::Clock::now());
   }
 
-  void tell(const Trainer& trainer, const Error& error) {
-    failed_ = true;
-    if (!trainer.strategy().is_chief()) return;
-    internal::log(LogLevel::kWarning,
-                  fmt::format("checkpoints: a save failed, and training goes on: {}", error.what()));
+  /// Carries out `save`. What the disk of this or another worker refuses is told; for other errors it is as if this
+  /// were not here.
+  void attempt(const Trainer& trainer, FailedSave which, const std::function<void()>& save) {
+    try {
+      save();
+    } catch (const Error& error) {
+      const bool is_of_disk = dynamic_cast<const DataError*>(&error) != nullptr;
+      if (!is_of_disk && error.code() != "LS-PEER-FAILED") throw;  // as which it comes to the other workers
+      failed_ = true;
+      if (options_.on_failed_save) return options_.on_failed_save(error, which);
+      if (which == FailedSave::kLastOne) throw;
+      if (!trainer.strategy().is_chief()) return;
+      internal::log(LogLevel::kWarning,
+                    fmt::format("checkpoints: a save failed, and {}: {}",
+                                which == FailedSave::kLastOneFollows ? "the last one follows" : "training goes on",
+                                error.what()));
+    }
   }
 
   const callbacks::CheckpointsOptions options_;

@@ -28,6 +28,7 @@ class EarlyStopping final : public Callback {
       : options_(std::move(options)), monitor_(options_.monitor, options_.mode, options_.min_delta) {}
 
   std::string name() const override { return "early_stopping"; }
+  bool uses_step_logs() const override { return false; }
   std::vector<std::string> monitored() const override { return {options_.monitor}; }
 
   void on_fit_begin(Trainer& trainer, const Logs& /*logs*/) override {

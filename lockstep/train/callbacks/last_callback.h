@@ -12,6 +12,7 @@ namespace lockstep::internal::inline train {
 class LastCallback : public Callback {
  public:
   bool writes_files() const override { return true; }
+  bool uses_step_logs() const override { return false; }
   /// Asked on the chief before each on_step_end and on_epoch_end; the answer of one of them is that of all.
   virtual bool is_due(const Trainer& /*trainer*/) { return false; }
   /// Whether what it saves has the state of the other ones of this kind, so that it comes behind them.
@@ -22,9 +23,12 @@ class LastCallback : public Callback {
 class StopOnNotFinite final : public Callback {
  public:
   std::string name() const override { return "stop_on_not_finite"; }
+  bool uses_step_logs() const override { return false; }
 };
 
 /// Adds the progress that a fit has where its program gives none, if standard error is a terminal.
 void add_default_progress(std::vector<std::shared_ptr<Callback>>& callbacks);
+/// Whether it is progress(), which looks at the logs of some steps only.
+bool is_progress(const Callback& callback);
 
 }  // namespace lockstep::internal::train

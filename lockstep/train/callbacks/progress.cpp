@@ -67,6 +67,21 @@ std::string time_of_day() {
   return fmt::format("{:02}:{:02}:{:02} ", parts.tm_hour, parts.tm_min, parts.tm_sec);
 }
 
+/// "  input 2 %  waiting 1 %": what the time between two states of a fit went into, as far as it was measured.
+std::string shares_text(const FitStatus& from, const FitStatus& to, bool has_others) {
+  const double all = to.seconds - from.seconds;
+  std::string text;
+  if (all > 0) text += fmt::format("  input {:.0f} %", 100 * (to.input_seconds - from.input_seconds) / all);
+  const double measured = to.parts.seconds - from.parts.seconds;
+  if (measured <= 0) return text;
+  text += fmt::format("  waiting {:.0f} %", 100 * (to.parts.waiting - from.parts.waiting) / measured);
+  if (has_others) {
+    text +=
+        fmt::format("  communication {:.0f} %", 100 * (to.parts.communication - from.parts.communication) / measured);
+  }
+  return text;
+}
+
 class Progress final : public Callback {
  public:
   explicit Progress(ProgressStyle style) : wanted_(style) {}
@@ -75,10 +90,12 @@ class Progress final : public Callback {
   Progress& operator=(const Progress&) = delete;
 
   std::string name() const override { return "progress"; }
+  bool uses_step_logs() const override { return resolved_style() != ProgressStyle::kOff; }
 
   void on_fit_begin(Trainer& trainer, const Logs& /*logs*/) override {
-    style_ = style_of(wanted_, is_terminal() ? ProgressStyle::kBar : ProgressStyle::kLines);
-    if (!trainer.strategy().is_chief()) style_ = ProgressStyle::kOff;
+    style_ = trainer.strategy().is_chief() ? resolved_style() : ProgressStyle::kOff;
+    if (style_ != ProgressStyle::kOff) trainer.measure_parts();
+    epoch_begin_ = {};
     begin_ = last_ = epoch_line_ = Clock::now();
     marks_.clear();
     logs_.clear();
@@ -108,7 +125,7 @@ class Progress final : public Callback {
     const FitStatus& status = trainer.status();
     const bool is_last = status.epochs >= 0 && status.epoch + 1 >= status.epochs;
     const bool is_soon = seconds(epoch_line_, now) < kEpochLine;
-    if (is_soon && !is_last && trainer.stopped().empty()) return;
+    if (is_soon && !is_last && trainer.stopped().empty()) return;  // the next line has the shares of both epochs
     std::string line =
         fmt::format("epoch {}{}", status.epoch + 1, status.epochs > 0 ? fmt::format("/{}", status.epochs) : "");
     if (style_ == ProgressStyle::kBar) line += fmt::format("  {:.1f} s", seconds(begin_, now));
@@ -116,7 +133,8 @@ class Progress final : public Callback {
     if (const double rate = samples_per_second(); rate > 0) {
       line += fmt::format("  {} samples/s", internal::count_text(rate, false));
     }
-    line += fmt::format("  input {:.0f} %", 100 * status.input_seconds / std::max(seconds(begin_, now), 1e-9));
+    line += shares_text(epoch_begin_, status, trainer.strategy().num_workers() > 1);
+    epoch_begin_ = status;
     print(style_ == ProgressStyle::kBar ? "\r" + line + "\x1b[K\n" : time_of_day() + line + "\n");
     is_drawn_ = false;
     epoch_line_ = now;
@@ -137,6 +155,10 @@ class Progress final : public Callback {
     int64_t step;
     int64_t samples;
   };
+
+  ProgressStyle resolved_style() const {
+    return style_of(wanted_, is_terminal() ? ProgressStyle::kBar : ProgressStyle::kLines);
+  }
 
   static double seconds(Clock::time_point from, Clock::time_point to) {
     return std::chrono::duration<double>(to - from).count();
@@ -193,6 +215,7 @@ class Progress final : public Callback {
   Clock::time_point epoch_line_;  // when the last line of an epoch was written
   std::deque<Mark> marks_;
   Logs logs_;
+  FitStatus epoch_begin_;  // as the first epoch began that no line has told of
   bool has_begun_ = false;
   bool is_drawn_ = false;  // a bar stands in the present line
 };
@@ -202,6 +225,8 @@ class Progress final : public Callback {
 std::shared_ptr<Callback> callbacks::progress(ProgressOptions options) {
   return std::make_shared<Progress>(options.style);
 }
+
+bool internal::is_progress(const Callback& callback) { return dynamic_cast<const Progress*>(&callback) != nullptr; }
 
 void internal::add_default_progress(std::vector<std::shared_ptr<Callback>>& callbacks) {
   if (std::any_of(callbacks.begin(), callbacks.end(),

@@ -21,6 +21,7 @@ class ReduceOnPlateau final : public Callback {
       : options_(std::move(options)), monitor_(options_.monitor, options_.mode, options_.min_delta) {}
 
   std::string name() const override { return "reduce_on_plateau"; }
+  bool uses_step_logs() const override { return false; }
   std::vector<std::string> monitored() const override { return {options_.monitor}; }
   std::vector<std::string> added_logs() const override { return {"learning_rate"}; }
 

@@ -6,9 +6,9 @@ namespace lockstep::internal::inline train {
 
 namespace {
 
-constexpr double kShare = 0.01;   // of the time is what saves may cost
-constexpr double kShortest = 10;  // seconds from save to save, however little one costs
-constexpr double kUnknown = 60;   // the same where the cost of a save does not become known
+constexpr double kShare = 0.01;  // of the time is what saves may cost
+constexpr double kShortest = 1;  // seconds from save to save, however little one costs
+constexpr double kUnknown = 60;  // the same where the cost of a save does not become known
 
 }  // namespace
 

@@ -32,6 +32,7 @@ class EachStep final : public Callback {
 
 class EachEpoch final : public Callback {
  public:
+  bool uses_step_logs() const override { return false; }
   EachEpoch(Function fn, std::string name) : fn_(std::move(fn)), name_(std::move(name)) {}
   std::string name() const override { return name_; }
   void on_epoch_end(Trainer& trainer, const Logs& logs) override { fn_(trainer, logs); }
@@ -48,6 +49,7 @@ void require_function(const Function& fn, const char* call) {
 /// A file that has a line for each epoch of the history, and is written anew at each epoch's end.
 class HistoryFile : public Callback {
  public:
+  bool uses_step_logs() const override { return false; }
   explicit HistoryFile(fs::path file) : file_(std::move(file)) {}
   bool writes_files() const override { return true; }
 

@@ -33,7 +33,7 @@ MetricCounts ClassTable::count(const MetricArguments& arguments, const at::Tenso
     const auto weight = [&](const at::Tensor& which) { return by_output(binary->weights.mul(which)); };
     table = at::stack({weight(actual), weight(binary->as_share), weight(actual.logical_and(binary->as_share)),
                        weight(binary->as_logit), weight(actual.logical_and(binary->as_logit)),
-                       by_output(binary->outside.to(at::kDouble))},
+                       by_output(binary->outside.to(at::kDouble)), by_output(binary->weights)},
                       1);
   } else {
     const at::Tensor wanted = arguments.classes_of(part.target);
@@ -54,7 +54,8 @@ MetricCounts ClassTable::count(const MetricArguments& arguments, const at::Tenso
     const at::Tensor known = wanted.clamp_min(0);
     const at::Tensor chosen = by_class(predicted, weights, count);
     const at::Tensor right = by_class(known, weights.mul(predicted.eq(wanted)), count);
-    table = at::stack({by_class(known, weights, count), chosen, right, chosen, right, at::zeros_like(right)}, 1);
+    const at::Tensor none = at::zeros_like(right);
+    table = at::stack({by_class(known, weights, count), chosen, right, chosen, right, none, none}, 1);
   }
   const int64_t classes = table.size(0);
   if (classes_ != 0) {
@@ -95,6 +96,16 @@ ClassTable::Whole ClassTable::whole(const MetricCounts& counts, metrics::Outputs
   for (std::size_t first = 0; first < table.size(); first += kColumns) {
     whole.classes.push_back(
         {.actual = table[first], .predicted = table[first + form], .right = table[first + form + 1]});
+  }
+  if (whole.classes.size() == 1) {
+    // Whatever is not class 1 is class 0: what neither is of class 1 nor was predicted as it, is right.
+    const ClassCounts& yes = whole.classes.front();
+    const double all = table[6];
+    const ClassCounts no{.actual = all - yes.actual,
+                         .predicted = all - yes.predicted,
+                         .right = (all - yes.predicted) - (yes.actual - yes.right)};
+    whole.classes.insert(whole.classes.begin(), no);
+    whole.own_targets = false;
   }
   return whole;
 }

@@ -30,20 +30,21 @@ class ClassTable {
 
   int64_t sums() const { return classes_ == 0 ? 0 : classes_ * kColumns + 1; }
   int64_t columns() const { return classes_ == 0 ? kColumns + 3 : 0; }
-  /// Counts a part. Each output with a target of its own is a class; of one for each sample that is class 1.
+  /// Counts a part. Each output with a target of its own is a class, but for one output for each sample.
   MetricCounts count(const MetricArguments& arguments, const at::Tensor& output, const Batch& batch) const;
 
   struct Whole {
-    std::vector<ClassCounts> classes = {};  // from class 0; one element where each sample has one output
-    bool own_targets = false;               // each output has a target of its own
+    std::vector<ClassCounts> classes = {};  // from class 0; no and yes, where each sample has one output
+    bool own_targets = false;               // each of several outputs has a target of its own
   };
   Whole whole(const MetricCounts& counts, metrics::Outputs outputs) const;
 
  private:
   /// Of a class: actual; predicted and right, if outputs are probabilities; both if they are logits; how many of its
-  /// outputs are no probabilities. Sums end with how many values had targets of their own; rows begin with the class,
-  /// the number of classes, and 1 where they have such targets.
-  static constexpr int64_t kColumns = 6;
+  /// outputs are no probabilities; of outputs that have targets of their own, how many there are. Sums end with how
+  /// many values had targets of their own; rows begin with the class, the number of classes, and 1 where they have such
+  /// targets.
+  static constexpr int64_t kColumns = 7;
 
   int64_t classes_;
 };

@@ -31,9 +31,8 @@ std::map<std::string, double> averaged(const std::string& name, const ClassTable
                                        OfOneClass of) {
   if (average == Average::kEach) {
     std::map<std::string, double> each;
-    const std::size_t first = whole.own_targets && whole.classes.size() == 1 ? 1 : 0;
     for (std::size_t i = 0; i < whole.classes.size(); ++i) {
-      each[fmt::format("{}/{}", name, first + i)] = of(whole.classes[i]);
+      each[fmt::format("{}/{}", name, i)] = of(whole.classes[i]);
     }
     return each;
   }

@@ -107,11 +107,18 @@ class HtmlReport final : public Callback {
       facts_.emplace_back("variables", trainer.strategy().describe_variables());
     }
     note_variables(trainer);
+    trainer.measure_parts();
+    epochs_ = 0;
+  }
+
+  void on_epoch_begin(Trainer& trainer, const Logs& /*logs*/) override {
+    if (options_.gradients_every > 0 && epochs_++ % options_.gradients_every == 0) trainer.keep_gradients();
   }
 
   void on_step_end(Trainer& trainer, const Logs& logs) override {
     const FitStatus& status = trainer.status();
     note_progress(status);
+    note_gradients(trainer);
     if (logs.empty()) return;
     for (const auto& [name, value] : logs) run_.curves[name].add(status.step, value);
     if (trainer.has_optimizer()) {
@@ -183,11 +190,32 @@ class HtmlReport final : public Callback {
     run_.seconds = before_.seconds + status.seconds;
     run_.input_seconds = before_.input_seconds + status.input_seconds;
     run_.validation_seconds = before_.validation_seconds + status.validation_seconds;
+    run_.callback_seconds = before_.callback_seconds + status.callback_seconds;
+  }
+
+  void note_gradients(const Trainer& trainer) {
+    for (const auto& [name, gradient] : trainer.gradients()) {
+      const double norm = gradient.to(at::kDouble).norm().item<double>();
+      run_.curves["gradient_norm/" + name].add(trainer.status().step, norm);
+      for (internal::ReportVariable& one : run_.variables) {
+        if (one.name == name) one.gradient_norm = norm;
+      }
+    }
+  }
+
+  /// Shares of the steps of this process.
+  void note_shares(const FitStatus::Parts& parts) {
+    if (!(parts.seconds > 0)) return;
+    run_.step_shares = {{"computing", parts.compute / parts.seconds},
+                        {"update", parts.update / parts.seconds},
+                        {"communication", parts.communication / parts.seconds},
+                        {"waiting for others", parts.waiting / parts.seconds}};
   }
 
   /// Takes what the trainer and the strategy know now.
   void note(const Trainer& trainer) {
     note_progress(trainer.status());
+    note_shares(trainer.status().parts);
     run_.findings.clear();
     for (const Finding& one : trainer.strategy().findings()) {
       run_.findings.push_back({.code = one.code, .step = one.step, .count = one.count, .text = one.text});
@@ -236,6 +264,7 @@ class HtmlReport final : public Callback {
   RunReport run_;
   RunReport before_;  // as the process began: empty, or what a checkpoint had
   std::vector<std::pair<std::string, std::string>> facts_;
+  int64_t epochs_ = 0;      // that have begun
   FitStatus marked_;        // since when samples a second are counted
   double written_at_ = -1;  // in the fit's seconds
   bool is_chief_ = false;
@@ -244,11 +273,11 @@ class HtmlReport final : public Callback {
 }  // namespace
 
 std::shared_ptr<Callback> callbacks::html_report(HtmlReportOptions options) {
-  if (options.file.empty() || !(options.every_seconds >= 0)) {
+  if (options.file.empty() || !(options.every_seconds >= 0) || options.gradients_every < 0) {
     throw UsageError("LS-OPTION",
-                     fmt::format("html_report was given the file '{}' and .every_seconds {}", options.file.string(),
-                                 options.every_seconds),
-                     "name a .file, and give a number of seconds from 0");
+                     fmt::format("html_report was given the file '{}', .every_seconds {} and .gradients_every {}",
+                                 options.file.string(), options.every_seconds, options.gradients_every),
+                     "name a .file, and give numbers from 0");
   }
   return std::make_shared<HtmlReport>(std::move(options));
 }

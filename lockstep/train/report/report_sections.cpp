@@ -44,13 +44,21 @@ std::string best_figure(const RunReport& run, const std::string& name) {
                                run.epochs.empty() ? best->epoch : run.epochs.back().epoch, whole_number(best->step)));
 }
 
-/// What the time of a run went into, without what is 0.
+/// What the time of a run went into, without what is 0. That of the steps is in parts, where these were measured.
 std::vector<std::pair<std::string, double>> parts_of(const RunReport& run) {
-  const double rest = run.seconds - run.input_seconds - run.validation_seconds - run.callback_seconds;
-  std::vector<std::pair<std::string, double>> parts{{"steps", std::max(rest, 0.0)},
-                                                    {"waiting for input", run.input_seconds},
-                                                    {"validation", run.validation_seconds},
-                                                    {"callbacks", run.callback_seconds}};
+  const double steps = std::max(run.seconds - run.input_seconds - run.validation_seconds - run.callback_seconds, 0.0);
+  std::vector<std::pair<std::string, double>> parts;
+  double rest = steps;
+  for (const char* const name : {"computing", "update", "communication", "waiting for others"}) {
+    const auto found = run.step_shares.find(name);
+    if (found == run.step_shares.end() || !std::isfinite(found->second)) continue;
+    parts.emplace_back(name, std::min(steps * found->second, rest));
+    rest -= parts.back().second;
+  }
+  parts.emplace_back(run.step_shares.empty() ? "steps" : "rest of the steps", rest);
+  parts.insert(parts.end(), {{"waiting for input", run.input_seconds},
+                             {"validation", run.validation_seconds},
+                             {"callbacks", run.callback_seconds}});
   std::erase_if(parts, [](const auto& part) { return !(part.second > 0); });
   return parts;
 }
@@ -123,9 +131,34 @@ std::string row_of_charts(std::vector<LineChart> own, std::vector<LineChart>& ch
   return html.empty() ? "" : "<div class=\"charts\">" + html + "</div>";
 }
 
+constexpr std::string_view kOfLayer = "gradient_norm/";
+
+/// The variables with the largest gradients, as many as a chart can tell apart.
+LineChart gradients_by_layer(const RunReport& run) {
+  constexpr std::size_t kMost = 6;
+  std::vector<std::pair<double, std::string>> last;
+  for (const auto& [name, curve] : run.curves) {
+    if (name.rfind(kOfLayer, 0) != 0 || curve.points().empty()) continue;
+    last.emplace_back(curve.points().back().value, name);
+  }
+  std::stable_sort(last.begin(), last.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  if (last.size() > kMost) last.resize(kMost);
+  LineChart chart{
+      .key = "gradients_by_layer", .title = "Norm of the gradient by variable, the largest ones", .from_zero = true};
+  for (const auto& [value, name] : last) {
+    chart.lines.push_back({.name = name.substr(kOfLayer.size()),
+                           .points = points_in(run.curves, name),
+                           .part = "curves",
+                           .curve = name,
+                           .style = static_cast<int>(chart.lines.size()),
+                           .has_dots = true});
+  }
+  return chart;
+}
+
 /// Names that other sections have.
 bool is_shown_elsewhere(const std::string& name) {
-  return name == "samples_per_second" || name == "gradient_norm" || name.rfind("learning_rate", 0) == 0;
+  return name == "samples_per_second" || name.rfind("gradient_norm", 0) == 0 || name.rfind("learning_rate", 0) == 0;
 }
 
 }  // namespace
@@ -230,6 +263,8 @@ std::string optimizer_section(const RunReport& run, std::vector<LineChart>& char
     own.push_back(one_line(run, "gradient_norm", "Norm of the gradient before clipping, by step"));
     own.back().lines.front().name = "norm";
   }
+  LineChart layers = gradients_by_layer(run);
+  if (!layers.lines.empty()) own.push_back(std::move(layers));
   std::string html = row_of_charts(std::move(own), charts);
   if (!run.variables.empty()) {
     std::vector<std::vector<std::string>> rows;
@@ -237,11 +272,14 @@ std::string optimizer_section(const RunReport& run, std::vector<LineChart>& char
     for (const ReportVariable& one : run.variables) {
       elements += one.elements;
       rows.push_back({"<code>" + escaped(one.name) + "</code>", escaped(one.shape), whole_number(one.elements),
-                      short_number(one.norm_before), short_number(one.norm)});
+                      short_number(one.norm_before), short_number(one.norm),
+                      one.gradient_norm ? short_number(*one.gradient_norm) : ""});
     }
-    html += fmt::format("<details open><summary>{}, {}</summary>{}</details>",
-                        counted(static_cast<int64_t>(run.variables.size()), "variable"), counted(elements, "element"),
-                        table_html({"variable", "shape", "elements", "norm at the beginning", "norm now"}, rows, 2));
+    html += fmt::format(
+        "<details open><summary>{}, {}</summary>{}</details>",
+        counted(static_cast<int64_t>(run.variables.size()), "variable"), counted(elements, "element"),
+        table_html({"variable", "shape", "elements", "norm at the beginning", "norm now", "norm of the gradient"}, rows,
+                   2));
   }
   return section("Optimizer and variables", html);
 }

@@ -55,6 +55,7 @@ json RunReport::to_json() const {
            {"input_seconds", json_of(input_seconds)},
            {"validation_seconds", json_of(validation_seconds)},
            {"callback_seconds", json_of(callback_seconds)},
+           {"step_shares", json::object()},
            {"resumes", resumes},
            {"curves", json_of(curves)},
            {"validation", json_of(validation)},
@@ -65,6 +66,7 @@ json RunReport::to_json() const {
            {"checkpoints", json::array()},
            {"variables", json::array()},
            {"facts", json::array()}};
+  for (const auto& [name, share] : step_shares) all["step_shares"][name] = json_of(share);
   for (const ReportEpoch& one : epochs) {
     json logs = json::object();
     for (const auto& [name, value] : one.logs) logs[name] = json_of(value);
@@ -82,6 +84,7 @@ json RunReport::to_json() const {
                                 {"elements", one.elements},
                                 {"norm_before", json_of(one.norm_before)},
                                 {"norm", json_of(one.norm)}});
+    if (one.gradient_norm) all["variables"].back()["gradient_norm"] = json_of(*one.gradient_norm);
   }
   for (const auto& [name, text] : facts) all["facts"].push_back({name, text});
   return all;
@@ -106,6 +109,10 @@ RunReport RunReport::from_json(const json& all) {
   take_number("input_seconds", report.input_seconds);
   take_number("validation_seconds", report.validation_seconds);
   take_number("callback_seconds", report.callback_seconds);
+  const json shares = all.value("step_shares", json::object());
+  for (const auto& [name, share] : shares.items()) {
+    report.step_shares[name] = number_of(share);
+  }
   take(all, "resumes", report.resumes);
   report.curves = curves_of(all.value("curves", json::object()));
   report.validation = curves_of(all.value("validation", json::object()));
@@ -129,6 +136,7 @@ RunReport RunReport::from_json(const json& all) {
                                 .elements = one.at("elements"),
                                 .norm_before = number_of(one.at("norm_before")),
                                 .norm = number_of(one.at("norm"))});
+    if (one.contains("gradient_norm")) report.variables.back().gradient_norm = number_of(one.at("gradient_norm"));
   }
   for (const json& one : all.value("facts", json::array())) report.facts.emplace_back(one.at(0), one.at(1));
   return report;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -34,8 +35,9 @@ struct ReportVariable {
   std::string name = {};
   std::string shape = {};
   int64_t elements = 0;
-  double norm_before = 0;  // of its values as the run began
-  double norm = 0;         // and now
+  double norm_before = 0;                              // of its values as the run began
+  double norm = 0;                                     // and now
+  std::optional<double> gradient_norm = std::nullopt;  // of its gradient, where that was looked at last
 };
 
 /// The logs of an epoch's end.
@@ -58,6 +60,9 @@ struct RunReport {
   double input_seconds = 0;  // of these, waiting for input
   double validation_seconds = 0;
   double callback_seconds = 0;
+  /// Shares of the steps' time: computing, updates, communication, waiting for other lanes and workers. None of a run
+  /// that did not measure them.
+  std::map<std::string, double> step_shares = {};
   std::vector<int64_t> resumes = {};  // steps at which a process went on
   /// Training's values by name, of each step: "loss", metrics, "learning_rate", "gradient_norm", "samples_per_second".
   std::map<std::string, ThinnedCurve> curves = {};

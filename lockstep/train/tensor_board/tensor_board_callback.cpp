@@ -61,17 +61,21 @@ class TensorBoard final : public Callback {
     validation_ = {};
     shown_findings_ = 0;
     epochs_ = 0;
+    begun_epochs_ = 0;
     mark_time(trainer.status());
     epoch_begin_ = trainer.status();
+    trainer.measure_parts();
   }
 
   void on_epoch_begin(Trainer& trainer, const Logs& /*logs*/) override {
     epoch_begin_ = trainer.status();
     mark_time(trainer.status());
+    if (options_.gradients_every > 0 && begun_epochs_++ % options_.gradients_every == 0) trainer.keep_gradients();
   }
 
   void on_step_end(Trainer& trainer, const Logs& logs) override {
     const FitStatus& status = trainer.status();
+    add_gradients(trainer);
     if (logs.empty() || status.step % stride(status.step) != 0) return;
     const bool is_second_over = status.seconds - marked_.seconds >= 1;
     // Rates are asked for by all workers alike, as every call outside of steps.
@@ -115,11 +119,8 @@ class TensorBoard final : public Callback {
         summary.scalar("time/input", (status.input_seconds - epoch_begin_.input_seconds) / seconds);
         summary.scalar("time/validation", (status.validation_seconds - epoch_begin_.validation_seconds) / seconds);
       }
-      for (const auto& [name, value] : values) {
-        const at::Tensor floats = internal::as_floats(value);
-        if (!floats.defined()) continue;
-        summary.histogram("weights/" + name, internal::histogram_of(internal::host_numbers<float>(floats)));
-      }
+      add_shares(summary, status);
+      add_histograms(summary, "weights/", values);
       for (const auto& [tag, tensor] : images) {
         const std::vector<std::string> pngs = pngs_of(tag, tensor);
         if (!pngs.empty()) summary.images(tag, tensor.size(3), tensor.size(2), pngs);
@@ -174,6 +175,32 @@ class TensorBoard final : public Callback {
     run.next_step = status.step + 1;
   }
 
+  static void add_histograms(SummaryMessage& summary, const char* prefix,
+                             const std::vector<std::pair<std::string, at::Tensor>>& values) {
+    for (const auto& [name, value] : values) {
+      const at::Tensor floats = internal::as_floats(value);
+      if (!floats.defined()) continue;
+      summary.histogram(prefix + name, internal::histogram_of(internal::host_numbers<float>(floats)));
+    }
+  }
+
+  /// Where another callback has asked for gradients, they are not shown.
+  void add_gradients(const Trainer& trainer) {
+    if (options_.gradients_every == 0 || trainer.gradients().empty() || !trainer.strategy().is_chief()) return;
+    add(train_, trainer.status(),
+        [&](SummaryMessage& summary) { add_histograms(summary, "gradients/", trainer.gradients()); });
+  }
+
+  void add_shares(SummaryMessage& summary, const FitStatus& status) const {
+    const FitStatus::Parts& from = epoch_begin_.parts;
+    const double seconds = status.parts.seconds - from.seconds;
+    if (!(seconds > 0)) return;
+    summary.scalar("time/compute", (status.parts.compute - from.compute) / seconds);
+    summary.scalar("time/update", (status.parts.update - from.update) / seconds);
+    summary.scalar("time/communication", (status.parts.communication - from.communication) / seconds);
+    summary.scalar("time/waiting", (status.parts.waiting - from.waiting) / seconds);
+  }
+
   void mark_time(const FitStatus& status) { marked_ = status; }
   void add_speed(SummaryMessage& summary, const FitStatus& status) const {
     const double seconds = status.seconds - marked_.seconds - (status.validation_seconds - marked_.validation_seconds);
@@ -202,17 +229,21 @@ class TensorBoard final : public Callback {
   FitStatus marked_;       // since when samples a second are counted
   FitStatus epoch_begin_;  // as the epoch began
   int64_t epochs_ = 0;     // that have ended
+  int64_t begun_epochs_ = 0;
   std::size_t shown_findings_ = 0;
 };
 
 }  // namespace
 
 std::shared_ptr<Callback> callbacks::tensor_board(TensorBoardOptions options) {
-  if (options.directory.empty() || options.every_steps < 0 || options.histograms_every < 0) {
-    throw UsageError("LS-OPTION",
-                     fmt::format("tensor_board was given the directory '{}', .every_steps {} and .histograms_every {}",
-                                 options.directory.string(), options.every_steps, options.histograms_every),
-                     "name a .directory, and give numbers from 0");
+  if (options.directory.empty() || options.every_steps < 0 || options.histograms_every < 0 ||
+      options.gradients_every < 0) {
+    throw UsageError(
+        "LS-OPTION",
+        fmt::format("tensor_board was given the directory '{}', .every_steps {}, .histograms_every {} and "
+                    ".gradients_every {}",
+                    options.directory.string(), options.every_steps, options.histograms_every, options.gradients_every),
+        "name a .directory, and give numbers from 0");
   }
   return std::make_shared<TensorBoard>(std::move(options));
 }
