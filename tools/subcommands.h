@@ -23,8 +23,12 @@ void add_trace(CLI::App& app, Action& chosen);
 /// `program` must hold what cut_program() gives when `chosen` is called.
 void add_run(CLI::App& app, const std::vector<std::string>& program, Action& chosen);
 
-/// Where `words`, the command line without the program's own name, begins with "run": cuts off the program that is to
-/// be run with its arguments, which are not for the parser, and gives them. `app` has the subcommand `run`.
+/// The same.
+void add_replay(CLI::App& app, const std::vector<std::string>& program, Action& chosen);
+
+/// Where `words`, the command line without the program's own name, begins with "run" or "replay": cuts off the program
+/// that is to be run with its arguments, which are not for the parser, and gives them. `app` has the subcommand `run`.
+/// The program of `replay` stands behind "--".
 std::vector<std::string> cut_program(const CLI::App& app, std::vector<std::string>& words);
 
 /// Flags that several subcommands share: the model and its sizes; `model` keeps living.

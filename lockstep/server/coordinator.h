@@ -27,19 +27,22 @@ class Step {
   const std::string& name() const { return name_; }
 
   /// For the library's own use.
-  Step(std::string name, uint32_t kind, std::shared_ptr<Fn> fn)
-      : name_(std::move(name)), kind_(kind), fn_(std::move(fn)) {}
+  Step(std::string name, uint32_t kind, std::shared_ptr<Fn> fn, const void* owner)
+      : name_(std::move(name)), kind_(kind), fn_(std::move(fn)), owner_(owner) {}
   uint32_t kind() const { return kind_; }
+  const void* owner() const { return owner_; }
   const std::shared_ptr<Fn>& function() const { return fn_; }
 
  private:
   std::string name_;
   uint32_t kind_;
   std::shared_ptr<Fn> fn_;
+  const void* owner_;  // the strategy, by its gate
 };
 
 namespace internal::inline server {
 
+class ChiefTask;
 class LocalRun;
 
 /// What a step is given for an argument of schedule().
@@ -79,7 +82,9 @@ Payload kept_result(const T& result) {
   return std::make_shared<T>(result);
 }
 
-std::shared_ptr<ScheduledStep> schedule_call(LocalRun& run, uint32_t kind, StepCall call, uint64_t bytes,
+/// A UsageError (LS-OTHER-STRATEGY) where the step is not of the chief's strategy.
+void require_step_of(const ChiefTask& chief, const void* owner, const std::string& name);
+std::shared_ptr<ScheduledStep> schedule_call(ChiefTask& chief, uint32_t kind, StepCall call, uint64_t bytes,
                                              const std::vector<std::shared_ptr<ScheduledStep>>& after);
 
 /// std::string for a literal.
@@ -99,8 +104,9 @@ KeptArgument<T> kept_argument(T&& given) {
 
 }  // namespace internal::server
 
-/// Given to the function of ParameterServerStrategy::coordinate, and valid while that runs. Several threads of the
-/// program may use it at once.
+/// Given to the function of ParameterServerStrategy::coordinate, and valid while that runs; afterwards its calls are
+/// UsageErrors (LS-COORDINATE), until the strategy coordinates again or is gone. Several threads of the program may use
+/// it at once.
 ///
 /// The first error of a step comes once: from schedule(), join(), done() or RemoteValue::get(), whichever comes first,
 /// as a ReplicaError that is nested on the step's own exception. All steps that do not count yet are closed then; what
@@ -116,6 +122,7 @@ class Coordinator {
   /// nothing, a number, a string or a tensor.
   template <class Fn, class... Arguments>
   auto schedule(const Step<Fn>& step, Arguments&&... arguments) {
+    internal::require_step_of(*chief_, step.owner(), step.name());
     using Kept = std::tuple<internal::KeptArgument<Arguments>...>;
     auto kept = std::make_shared<Kept>(internal::kept_argument<Arguments>(std::forward<Arguments>(arguments))...);
     const auto invoke = [fn = step.function(), kept](WorkerContext& context) -> decltype(auto) {
@@ -144,7 +151,7 @@ class Coordinator {
         return internal::kept_result(static_cast<Result>(invoke(context)));
       }
     };
-    return RemoteValue<Result>(internal::schedule_call(run_, step.kind(), std::move(call), bytes, after));
+    return RemoteValue<Result>(internal::schedule_call(*chief_, step.kind(), std::move(call), bytes, after));
   }
 
   /// Waits until all steps that were scheduled before have been decided. In step, a last round that is not full then
@@ -166,9 +173,10 @@ class Coordinator {
 
  private:
   friend class ParameterServerStrategy;
-  explicit Coordinator(internal::LocalRun& run) : run_(run) {}
+  explicit Coordinator(internal::LocalRun& run);
 
-  internal::LocalRun& run_;
+  const std::shared_ptr<internal::ChiefTask> chief_;
+  internal::LocalRun& run_;  // gone when the chief says that the run has ended
 };
 
 }  // namespace lockstep

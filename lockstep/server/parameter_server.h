@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "lockstep/cluster/cluster_spec.h"
+#include "lockstep/comm/timeouts.h"
+#include "lockstep/core/tuning/wire_format.h"
 #include "lockstep/data/distribute_options.h"
 #include "lockstep/server/coordinator.h"
 #include "lockstep/server/embedding.h"
@@ -23,7 +25,14 @@ namespace lockstep {
 namespace internal::inline server {
 class StrategyGate;
 struct CoordinatorState;
+struct ReplayedRun;
 }  // namespace internal::server
+
+/// How much schedule() takes before it waits.
+struct StepQueue {
+  int64_t steps = 1'000'000;
+  int64_t bytes = int64_t{64} << 20;  // of their arguments; one step's may be more
+};
 
 struct ParameterServerOptions {
   /// Who the tasks are. Empty, or without servers: threads of this process are workers and servers.
@@ -34,11 +43,23 @@ struct ParameterServerOptions {
   /// the first c - k steps of each other worker, and all of its own. 0: W workers go in step, as W replicas, with the
   /// bits of a MirroredStrategy of W replicas.
   std::optional<int64_t> staleness = std::nullopt;
-  std::string record = {};  // not supported yet: a UsageError
-  int64_t workers = 2;      // without a cluster
-  int64_t servers = 1;      // the same
-  uint64_t seed = 0;        // of initial values, random streams and shuffling
+  /// A file that the order of steps, and which state each of them saw, is written to: `lockstep replay` repeats the run
+  /// by it. It replaces a file that is there. Empty: none.
+  std::string record = {};
+  int64_t workers = 2;  // without a cluster
+  int64_t servers = 1;  // the same
+  uint64_t seed = 0;    // of initial values, random streams and shuffling
   int threads_per_replica = 1;
+  std::string engine = "auto";  // what moves the bytes between tasks that are processes: see JoinOptions
+  WorkerTimeouts timeouts = {};
+  StepQueue queue = {};
+  /// How gradients travel to servers, which add them as float32. kBFloat16 rounds each of them to 8 significant bits;
+  /// not in step. Part of what decides bits.
+  WireFormat wire = WireFormat::kExact;
+  /// How often a step is given again whose worker was lost, or which ran longer than `timeouts.step`. Then it is closed
+  /// with a PeerError (LS-PEER) that names step and workers, which is the first error.
+  int64_t attempts = 3;
+  std::string device = {};  // where a worker computes: "cpu" today
 };
 
 /// The program runs on all tasks; here these are threads of one process. Variables, modules and optimizers are made as
@@ -64,7 +85,7 @@ class ParameterServerStrategy final : public Strategy {
   template <class Fn>
   Step<std::decay_t<Fn>> step(const std::string& name, Fn&& fn) {
     const uint32_t kind = name_step(name);
-    return {name, kind, std::make_shared<std::decay_t<Fn>>(std::forward<Fn>(fn))};
+    return {name, kind, std::make_shared<std::decay_t<Fn>>(std::forward<Fn>(fn)), gate_.get()};
   }
   using Strategy::step;
 
@@ -102,6 +123,7 @@ class ParameterServerStrategy final : public Strategy {
   uint32_t name_step(const std::string& name);
   RowsOptimizer make_rows_optimizer(const Embedding& table, const internal::RuleOptions& options);
   int coordinate_with(internal::FunctionRef<void(Coordinator&)> fn);
+  std::optional<internal::ReplayedRun> begin_record();
 
   const ParameterServerOptions options_;
   const std::shared_ptr<internal::StrategyGate> gate_;

@@ -21,7 +21,7 @@ Batch WorkerStreams::next(WorkerContext& context) const {
                       "let the step end by this error: the worker then gets no more of these steps");
   }
   batch.global_size = batch.size() - batch.padding;
-  context.took_own_stream();
+  context.took_own_stream(batch);
   return batch;
 }
 

@@ -34,10 +34,11 @@ bool takes_next_word(const CLI::App& run, const std::string& word) {
 }  // namespace
 
 std::vector<std::string> cut_program(const CLI::App& app, std::vector<std::string>& words) {
-  if (words.empty() || words.front() != "run") return {};
+  if (words.empty() || (words.front() != "run" && words.front() != "replay")) return {};
+  const bool is_replay = words.front() == "replay";
   const CLI::App& run = *app.get_subcommand("run");
-  auto word = words.begin() + 1;
-  while (word != words.end() && *word != "--" && word->size() > 1 && word->front() == '-') {
+  auto word = is_replay ? std::find(words.begin(), words.end(), "--") : words.begin() + 1;
+  while (!is_replay && word != words.end() && *word != "--" && word->size() > 1 && word->front() == '-') {
     word += takes_next_word(run, *word) ? std::min<std::ptrdiff_t>(2, words.end() - word) : 1;
   }
   const auto begin = word;

@@ -47,13 +47,18 @@ void StrategyGate::enter(const char* call) {
   if (is_programs) {
     refuse_what_there_is_not(call);
     const std::shared_lock<std::shared_mutex> waiting(waits_mutex_);
-    if (may_write && drain_) drain_();
-    if (catch_up_) catch_up_();
+    if (may_write && waits_.drain) waits_.drain();
+    const std::function<void()>& wait = may_write ? waits_.catch_up : waits_.begin_read;
+    if (wait) wait();
   }
   mutex_.lock();
   ++depth_;
   owner_.store(self);
   is_writing_ = is_writing_ || may_write;
+  if (is_programs && !may_write) {
+    const std::shared_lock<std::shared_mutex> waiting(waits_mutex_);
+    if (waits_.end_read) waits_.end_read();
+  }
 }
 
 void StrategyGate::leave() noexcept {
@@ -65,10 +70,9 @@ void StrategyGate::leave() noexcept {
   mutex_.unlock();
 }
 
-void StrategyGate::set_waits(std::function<void()> drain, std::function<void()> catch_up) {
+void StrategyGate::set_waits(Waits waits) {
   const std::lock_guard<std::shared_mutex> lock(waits_mutex_);
-  drain_ = std::move(drain);
-  catch_up_ = std::move(catch_up);
+  waits_ = std::move(waits);
 }
 
 void StrategyGate::require_not_inside(const char* call) const {

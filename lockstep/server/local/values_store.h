@@ -38,6 +38,8 @@ class ValuesStore final : public ServerStore {
   void freeze(const LogEntry& /*entry*/) override {}
   void release(const LogEntry& /*entry*/) override {}
   Payload answer(const PullRequest& pull, Position position) override;
+  /// How many entries that change values were read; whoever holds the gate knows that no other one is.
+  Position num_applied() const { return applied_; }
 
  private:
   void apply(std::span<const HeldPush> parts);
@@ -55,6 +57,7 @@ class ValuesStore final : public ServerStore {
   const bool in_rounds_;
   const std::function<void(std::exception_ptr)> failed_;
   int64_t steps_;             // with pushes that count, those before this run included
+  Position applied_ = 0;      // guarded by the gate
   Position read_ = 1;         // counts changes
   Position all_changed_ = 0;  // when the program changed values last
   uint64_t writes_ = 0;       // of the gate, as of then

@@ -17,6 +17,7 @@
 #include "lockstep/replica/random_streams.h"
 #include "lockstep/server/local/mailbox.h"
 #include "lockstep/server/local/scheduled_batches.h"
+#include "lockstep/server/local/step_clock.h"
 #include "lockstep/server/local/step_payloads.h"
 #include "lockstep/server/local/strategy_gate.h"
 #include "lockstep/server/protocol/worker_machine.h"
@@ -38,7 +39,9 @@ struct WorkersShared {
   const StrategyGate* gate = nullptr;  // the strategy's, by which its tables are known
   int64_t workers = 1;
   bool in_rounds = false;
-  std::mutex factories = {};  // one thread at a time is in functions of the program that make modules and streams
+  bool digests = false;           // reports have digests, for a record
+  bool rounds_gradients = false;  // to bfloat16, those of float32
+  std::mutex factories = {};      // one thread at a time is in functions of the program that make modules and streams
 };
 
 /// The rows of a table that a step has pulled: as each look-up that needed more pulled them.
@@ -52,16 +55,22 @@ struct PulledRows {
 /// What belongs to the step whose function runs.
 struct StepUnderWay {
   StepAttempt step = {};
-  int64_t part = 0;             // of its round
-  std::optional<double> share;  // of the batch that it has taken
-  bool took_stream = false;     // of its worker's own
-  bool has_scaled = false;      // a loss, by scale_loss
+  int64_t part = 0;                     // of its round
+  std::optional<double> share;          // of the batch that it has taken
+  bool took_stream = false;             // of its worker's own
+  std::vector<const void*> taken = {};  // data sets that it has a batch of
+  bool has_scaled = false;              // a loss, by scale_loss
   bool has_pushed = false;
   std::vector<const ModuleBinding*> modules = {};  // that it has used
   std::map<const VariableState*, at::Tensor> values = {};
   std::vector<Variable> used = {};  // of `values`
   std::vector<StepPush::Change> changes = {};
+  std::map<const c10::TensorImpl*, int64_t> changed =
+      {};                             // versions of the worker's tensors, as changes have left them
   std::vector<PulledRows> rows = {};  // by table
+  // Where they are wanted, digests of the batches that it has taken and of what it has pushed.
+  uint64_t data = 0;
+  uint64_t push = 0;
 };
 
 class WorkerTask {
@@ -90,14 +99,24 @@ class WorkerTask {
   lockstep::data::StreamReader& reader_of(int64_t stream, FunctionRef<lockstep::data::Stream()> make);
   const StepUnderWay* current() const { return current_; }
 
+  /// The step whose function runs now. Any thread.
+  std::optional<RunningStep> running() const;
+  /// Its thread. Any thread, until stop().
+  pthread_t handle() { return thread_.native_handle(); }
+
  private:
   /// A module of this worker, over variables of the strategy.
   struct WorkerModule {
     std::shared_ptr<void> made;
     std::shared_ptr<ModuleBinding> binding;
     std::vector<std::pair<Variable, at::Tensor>> tensors;
-    std::vector<std::optional<Position>> have;
-    std::vector<int64_t> versions;  // of the tensors, as they were filled: other numbers mean that a step has written
+    std::vector<std::optional<Position>> have = {};
+    std::vector<int64_t> versions =
+        {};  // of the tensors, as they were filled: other numbers mean that a step has written
+    // Writes that versions do not show are looked for in the first steps, by digests of the parameters.
+    int steps = 0;
+    uint64_t filled = 0;
+    bool has_own_writes = false;  // found once: nothing of it is taken for what the servers have
   };
 
   void run();
@@ -106,6 +125,8 @@ class WorkerTask {
   void run_step(const StepBegins& begins);
   /// Adds a finding where a step that did not push has gradients.
   void report_gradients_left(const StepUnderWay& step);
+  /// Adds a finding where the step wrote parameters of its worker's copies, as an optimizer of torch::optim does.
+  void report_own_writes(const StepUnderWay& step);
   /// Adds a finding where a part of a round pushes gradients of a loss that never had the part's share.
   void report_unscaled(const StepUnderWay& step, const StepPush& push);
   std::vector<at::Tensor> pull(Wanted wanted, Position& at);
@@ -122,6 +143,8 @@ class WorkerTask {
   std::map<int64_t, std::unique_ptr<lockstep::data::StreamReader>> readers_;
   RandomStream stream_;
   const StepUnderWay* current_ = nullptr;
+  mutable std::mutex running_mutex_;
+  std::optional<RunningStep> running_;  // guarded by running_mutex_
   std::thread thread_;
 };
 
