@@ -56,9 +56,10 @@ int main(int argc, char** argv) {
   lockstep::tools::add_report(app, chosen);
   lockstep::tools::add_cluster(app, chosen);
   lockstep::tools::add_trace(app, chosen);
-  std::vector<std::string> program;  // of `lockstep run` and `lockstep doctor`
+  std::vector<std::string> program;  // of `lockstep run`, `lockstep doctor` and `lockstep replay`
   lockstep::tools::add_run(app, program, chosen);
   lockstep::tools::add_doctor(app, program, chosen);
+  lockstep::tools::add_replay(app, program, chosen);
   try {
     std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
     program = lockstep::tools::cut_program(app, words);

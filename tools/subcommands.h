@@ -24,10 +24,12 @@ void add_trace(CLI::App& app, Action& chosen);
 void add_run(CLI::App& app, const std::vector<std::string>& program, Action& chosen);
 /// The same.
 void add_doctor(CLI::App& app, const std::vector<std::string>& program, Action& chosen);
+/// The same.
+void add_replay(CLI::App& app, const std::vector<std::string>& program, Action& chosen);
 
-/// Where `words`, the command line without the program's own name, begins with "run" or "doctor": cuts off the program
-/// that is to be run with its arguments, which are not for the parser, and gives them. `app` has the subcommand `run`.
-/// The program of `doctor` stands behind "--".
+/// Where `words`, the command line without the program's own name, begins with "run", "doctor" or "replay": cuts off
+/// the program that is to be run with its arguments, which are not for the parser, and gives them. `app` has the
+/// subcommand `run`. The programs of `doctor` and `replay` stand behind "--".
 std::vector<std::string> cut_program(const CLI::App& app, std::vector<std::string>& words);
 
 /// Flags that several subcommands share: the model and its sizes; `model` keeps living.

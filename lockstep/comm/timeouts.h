@@ -5,7 +5,7 @@
 
 namespace lockstep {
 
-/// Each is one millisecond to 365 days.
+/// Each is one millisecond to 365 days; `step` may be 0 too.
 struct WorkerTimeouts {
   /// How long join() waits for all workers. Then a ClusterError lists who is missing.
   std::chrono::milliseconds join = std::chrono::seconds(300);
@@ -19,6 +19,8 @@ struct WorkerTimeouts {
   /// How long a call waits for workers that are at work: in the function of an on_chief, in a factory, while they read
   /// data, save or restore. Some of these calls take a `.limit` of their own, which stands in place of this one.
   std::chrono::milliseconds work = std::chrono::hours(1);
+  /// How long a scheduled step of a ParameterServerStrategy may run: then it is given to another worker. 0: for ever.
+  std::chrono::milliseconds step = std::chrono::milliseconds(0);
 
   bool operator==(const WorkerTimeouts&) const = default;
 };

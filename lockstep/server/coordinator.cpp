@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <iterator>
+#include <string>
 #include <utility>
 
 #include "lockstep/core/error.h"
@@ -41,6 +42,12 @@ void throw_unknown_parameters() {
                    "a step's function does not say which tensors, numbers and strings it takes, and its arguments come "
                    "from another process",
                    "name the types of its parameters, such as `const at::Tensor&`, `double`, `const std::string&`");
+}
+
+void require_step_of(const ChiefTask& chief, const void* owner, const std::string& name) {
+  if (owner == chief.owner()) return;
+  throw UsageError("LS-OTHER-STRATEGY", "the step '" + name + "' of another strategy was scheduled",
+                   "schedule steps that this coordinator's strategy has named");
 }
 
 std::shared_ptr<ScheduledStep> schedule_call(CoordinatedRun& run, uint32_t kind, StepCall call, uint64_t bytes,
@@ -133,13 +140,20 @@ at::Tensor mean_over(CoordinatedRun& coordinated, const DistributedDataset& data
 
 }  // namespace internal::server
 
-void Coordinator::join() {
-  run_.chief().join();
-  run_.catch_up();  // so that every later step sees what these have pushed
+Coordinator::Coordinator(internal::CoordinatedRun& run) : chief_(run.chief().shared_from_this()), run_(run) {}
+
+internal::CoordinatedRun& Coordinator::run() const {
+  chief_->require_not_ended();
+  return run_;
 }
 
-bool Coordinator::done() { return run_.chief().done(); }
-void Coordinator::cancel() { run_.chief().cancel(); }
-int64_t Coordinator::steps() const { return run_.chief().steps(); }
+void Coordinator::join() {
+  chief_->join();
+  run().catch_up();  // so that every later step sees what these have pushed
+}
+
+bool Coordinator::done() { return chief_->done(); }
+void Coordinator::cancel() { chief_->cancel(); }
+int64_t Coordinator::steps() const { return chief_->steps(); }
 
 }  // namespace lockstep

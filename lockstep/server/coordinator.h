@@ -27,19 +27,22 @@ class Step {
   const std::string& name() const { return name_; }
 
   /// For the library's own use.
-  Step(std::string name, uint32_t kind, std::shared_ptr<Fn> fn)
-      : name_(std::move(name)), kind_(kind), fn_(std::move(fn)) {}
+  Step(std::string name, uint32_t kind, std::shared_ptr<Fn> fn, const void* owner)
+      : name_(std::move(name)), kind_(kind), fn_(std::move(fn)), owner_(owner) {}
   uint32_t kind() const { return kind_; }
+  const void* owner() const { return owner_; }
   const std::shared_ptr<Fn>& function() const { return fn_; }
 
  private:
   std::string name_;
   uint32_t kind_;
   std::shared_ptr<Fn> fn_;
+  const void* owner_;  // the strategy, by its gate
 };
 
 namespace internal::inline server {
 
+class ChiefTask;
 class CoordinatedRun;
 class TrainedSteps;
 
@@ -74,6 +77,8 @@ struct StepArgument<RemoteValue<T>> {
 template <class T>
 inline constexpr bool kIsStepResult = std::is_void_v<T> || kIsStepValue<T>;
 
+/// A UsageError (LS-OTHER-STRATEGY) where the step is not of the chief's strategy.
+void require_step_of(const ChiefTask& chief, const void* owner, const std::string& name);
 std::shared_ptr<ScheduledStep> schedule_call(CoordinatedRun& run, uint32_t kind, StepCall call, uint64_t bytes,
                                              const std::vector<std::shared_ptr<ScheduledStep>>& after);
 
@@ -101,8 +106,9 @@ KeptArgument<T> kept_argument(T&& given) {
 
 }  // namespace internal::server
 
-/// Given to the function of ParameterServerStrategy::coordinate, and valid while that runs. Several threads of the
-/// program may use it at once.
+/// Given to the function of ParameterServerStrategy::coordinate, and valid while that runs; afterwards its calls are
+/// UsageErrors (LS-COORDINATE), until the strategy coordinates again or is gone. Several threads of the program may use
+/// it at once.
 ///
 /// The first error of a step comes once: from schedule(), join(), done() or RemoteValue::get(), whichever comes first,
 /// as a ReplicaError that is nested on the step's own exception. All steps that do not count yet are closed then; what
@@ -118,6 +124,7 @@ class Coordinator {
   /// nothing, a number, a string or a tensor.
   template <class Fn, class... Arguments>
   auto schedule(const Step<Fn>& step, Arguments&&... arguments) {
+    internal::require_step_of(*chief_, step.owner(), step.name());
     using Kept = std::tuple<internal::KeptArgument<Arguments>...>;
     auto kept = std::make_shared<Kept>(internal::kept_argument<Arguments>(std::forward<Arguments>(arguments))...);
     const auto invoke = [fn = step.function(), kept](WorkerContext& context) {
@@ -139,7 +146,7 @@ class Coordinator {
         },
         *kept);
     call.call = [invoke](WorkerContext& context) { return internal::result_of_call([&] { return invoke(context); }); };
-    return RemoteValue<Result>(internal::schedule_call(run_, step.kind(), std::move(call), bytes, after));
+    return RemoteValue<Result>(internal::schedule_call(run(), step.kind(), std::move(call), bytes, after));
   }
 
   /// Calls `fn(WorkerContext&, const Batch&)` for each part of an epoch of `data` that has samples, on all workers,
@@ -162,16 +169,17 @@ class Coordinator {
     static_assert(std::is_void_v<Result> || std::is_arithmetic_v<Result> || std::is_same_v<Result, at::Tensor>,
                   "lockstep: the function of Coordinator::evaluate returns nothing, a number or a tensor");
     constexpr bool kReturns = !std::is_void_v<Result>;
-    const at::Tensor mean = internal::mean_over(run_, data, kReturns, [&fn](WorkerContext& context, const Batch& part) {
-      if constexpr (std::is_void_v<Result>) {
-        fn(context, part);
-        return at::Tensor();
-      } else if constexpr (std::is_arithmetic_v<Result>) {
-        return internal::tensor_of(static_cast<double>(fn(context, part)));
-      } else {
-        return at::Tensor(fn(context, part));
-      }
-    });
+    const at::Tensor mean =
+        internal::mean_over(run(), data, kReturns, [&fn](WorkerContext& context, const Batch& part) {
+          if constexpr (std::is_void_v<Result>) {
+            fn(context, part);
+            return at::Tensor();
+          } else if constexpr (std::is_arithmetic_v<Result>) {
+            return internal::tensor_of(static_cast<double>(fn(context, part)));
+          } else {
+            return at::Tensor(fn(context, part));
+          }
+        });
     if constexpr (std::is_arithmetic_v<Result>) {
       return mean.template item<double>();
     } else if constexpr (kReturns) {
@@ -204,9 +212,12 @@ class Coordinator {
  private:
   friend class ParameterServerStrategy;
   friend class internal::TrainedSteps;
-  explicit Coordinator(internal::CoordinatedRun& run) : run_(run) {}
+  explicit Coordinator(internal::CoordinatedRun& run);
+  /// A UsageError (LS-COORDINATE) where the run has ended.
+  internal::CoordinatedRun& run() const;
 
-  internal::CoordinatedRun& run_;
+  std::shared_ptr<internal::ChiefTask> chief_;  // of the run, which a restore begins anew
+  internal::CoordinatedRun& run_;               // gone when the chief says that the run has ended
 };
 
 }  // namespace lockstep

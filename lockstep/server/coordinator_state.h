@@ -6,12 +6,15 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "lockstep/server/coordinator.h"
 #include "lockstep/server/evaluator.h"
 #include "lockstep/server/local/local_run.h"
 #include "lockstep/server/local/table_state.h"
+#include "lockstep/server/record/run_record.h"
 #include "lockstep/server/step_call.h"
 #include "lockstep/strategy/served_state.h"
 
@@ -30,6 +33,11 @@ struct CoordinatorState {
   std::function<void()> restart = {};   // begins it anew at `begin`; the same
   std::unique_ptr<ServedState> served = {};
   std::vector<OnCheckpoint> on_checkpoint = {};
+  std::unique_ptr<Coordinator> coordinator = {};  // of the last run: a program may use it too late
+  std::shared_ptr<RecordFile> record = {};        // of all runs
+  std::optional<ReplayRecord> replayed = std::nullopt;
+  std::size_t next_replayed = 0;  // which of its runs is next
+  bool has_stopped = false;       // the replay
 };
 
 /// Where a run begins of which only the strategy's own step is known.

@@ -3,20 +3,29 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <limits>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "lockstep/cluster/job_counts.h"
 #include "lockstep/cluster/resolve_cluster.h"
+#include "lockstep/core/device.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
+#include "lockstep/core/switches.h"
 #include "lockstep/optim/rules/group_rule.h"
 #include "lockstep/server/coordinator_state.h"
 #include "lockstep/server/evaluator.h"
 #include "lockstep/server/local/local_run.h"
 #include "lockstep/server/local/table_state.h"
+#include "lockstep/server/option_checks.h"
+#include "lockstep/server/record/recorded_program.h"
+#include "lockstep/server/record/run_record.h"
 #include "lockstep/server/remote/chief_process.h"
 #include "lockstep/server/remote/server_process.h"
 #include "lockstep/server/remote/worker_process.h"
@@ -38,11 +47,31 @@ ParameterServerOptions checked(ParameterServerOptions options) {
   if (options.servers < 1) refuse(fmt::format(".servers is {}", options.servers), "give 1 or more");
   if (options.staleness && *options.staleness < 0)
     refuse(fmt::format(".staleness is {}", *options.staleness), "give 0 or more, or nothing for no bound");
-  if (!options.record.empty()) refuse(".record is not supported yet", "leave it out");
+  internal::check_at_least(1, ".queue", "steps", options.queue.steps);
+  internal::check_at_least(0, ".queue", "bytes", options.queue.bytes);
+  internal::check_at_least(0, "ParameterServerStrategy", ".attempts", options.attempts);
+  internal::check_at_least(0, ".timeouts", "step in ms", options.timeouts.step.count());
+  if (options.staleness == 0 && options.wire == WireFormat::kBFloat16)
+    refuse(".wire is kBFloat16 and .staleness is 0, which has the bits of a MirroredStrategy",
+           "leave .wire out, or give another .staleness");
+  if (!options.device.empty() && internal::parse_device(options.device).type != "cpu") {
+    throw UsageError(
+        "LS-DEVICE",
+        fmt::format("device '{}' was asked for, and workers compute on the CPU only today", options.device),
+        "write \"cpu\", or leave .device out");
+  }
   options.cluster = options.cluster ? *options.cluster : resolve_cluster();
   const ClusterSpec& cluster = *options.cluster;
   const auto servers = cluster.jobs.find("ps");
-  if (servers != cluster.jobs.end()) internal::require_chief_and_workers(cluster);
+  if (servers != cluster.jobs.end()) {
+    internal::require_chief_and_workers(cluster);
+    if (!options.record.empty())
+      refuse(".record was given, and a run whose tasks are processes cannot be recorded yet",
+             "leave .record out, or start the program without a cluster: then its tasks are threads");
+    if (options.timeouts.step.count() > 0)
+      refuse(".timeouts.step was given, and steps of tasks that are processes have no limit yet",
+             "leave it out: a worker that is lost is noticed by .timeouts.lost");
+  }
   if (servers == cluster.jobs.end() && !is_evaluator(options)) return options;
   const auto workers = cluster.jobs.find("worker");
   if (workers != cluster.jobs.end()) options.workers = static_cast<int64_t>(workers->second.size());
@@ -57,6 +86,27 @@ StrategySetup setup_of(const ParameterServerOptions& options) {
           .topology = std::make_shared<HostTopology>(std::vector<std::string>{"cpu:0"}, replicas),
           .seed = options.seed,
           .threads_per_replica = options.threads_per_replica};
+}
+
+/// What a replay does otherwise: gives and waits are those of the record.
+internal::ChiefOptions as_replayed(internal::ChiefOptions options) {
+  constexpr uint32_t kAny = uint32_t{1} << 31;
+  if (options.staleness != 0) options.staleness.reset();
+  options.attempts = 0;
+  options.window = kAny;
+  options.most_behind = kAny;
+  options.most_queued = kAny;
+  return options;
+}
+
+std::optional<int64_t> step_to_stop_after() {
+  const std::string_view text = internal::switch_text("LOCKSTEP_REPLAY_UNTIL");
+  if (text.empty()) return std::nullopt;
+  int64_t step = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), step);
+  if (error == std::errc() && end == text.data() + text.size() && step >= 0) return step;
+  throw UsageError("LS-ENVIRONMENT", fmt::format("LOCKSTEP_REPLAY_UNTIL is '{}', which is no number of a step", text),
+                   "set it to a number from 0, or unset it");
 }
 
 }  // namespace
@@ -159,7 +209,8 @@ internal::RemoteSetup ParameterServerStrategy::remote_setup(const internal::Chie
           .join = {.engine = options_.engine, .timeouts = options_.timeouts},
           .chief = chief,
           .steps = state_->steps,
-          .catalog = internal::Catalog(std::move(variables), shards, std::move(tables))};
+          .catalog = internal::Catalog(std::move(variables), shards, std::move(tables)),
+          .rounds_gradients = options_.wire == WireFormat::kBFloat16};
 }
 
 std::unique_ptr<internal::StepRunner> ParameterServerStrategy::make_step_runner(const internal::TrainerSetup& setup) {
@@ -190,6 +241,9 @@ int ParameterServerStrategy::coordinate_with(internal::FunctionRef<void(Coordina
   internal::ChiefOptions chief;
   chief.workers = static_cast<int32_t>(options_.workers);
   chief.staleness = options_.staleness;
+  chief.attempts = static_cast<uint32_t>(std::min<int64_t>(options_.attempts, std::numeric_limits<int32_t>::max()));
+  chief.most_queued = static_cast<uint64_t>(options_.queue.steps);
+  chief.most_argument_bytes = static_cast<uint64_t>(options_.queue.bytes);
   if (has_processes()) return coordinate_processes(chief, fn);
   coordinate_threads(chief, fn);
   return 0;
@@ -199,14 +253,28 @@ void ParameterServerStrategy::coordinate_threads(internal::ChiefOptions chief,
                                                  internal::FunctionRef<void(Coordinator&)> fn) {
   chief.servers = 1;  // threads of a process have one memory, and one of them changes it
   std::optional<internal::LocalRun> run;
-  const auto begin = [&] {  // a restore begins it anew, at the same place in memory
+  const auto begin = [&] {  // a restore begins it anew, at the same place in memory; false where a replay has stopped
     const std::lock_guard<std::recursive_mutex> lock(state_->run_mutex);
+    if (run) run->chief().end_record();
+    const std::optional<internal::ReplayedRun> replayed = begin_record();
+    if (state_->has_stopped) return false;
     run.reset();
-    run.emplace(*this, gate_, chief, state_->begin);
+    run.emplace(*this, gate_, replayed ? as_replayed(chief) : chief, state_->begin,
+                internal::RunOptions{.record = replayed ? nullptr : state_->record,
+                                     .replay = replayed ? &*replayed : nullptr,
+                                     .rounds_gradients = options_.wire == WireFormat::kBFloat16,
+                                     .step_limit = options_.timeouts.step});
     state_->run = &*run;
+    return true;
   };
-  begin();
-  state_->restart = begin;
+  if (!begin()) return;
+  state_->restart = [&] {
+    if (!begin()) {
+      throw CancelledError("LS-REPLAY-STOP", "the record has nothing of the run after this restore",
+                           "let this exception leave the function that coordinate() was given: it returns then");
+    }
+    state_->coordinator->chief_ = run->chief().shared_from_this();
+  };
   struct Over {
     internal::CoordinatorState& state;
     ~Over() {
@@ -220,6 +288,10 @@ void ParameterServerStrategy::coordinate_threads(internal::ChiefOptions chief,
 
 int ParameterServerStrategy::coordinate_processes(internal::ChiefOptions chief,
                                                   internal::FunctionRef<void(Coordinator&)> fn) {
+  if (!internal::switch_text("LOCKSTEP_REPLAY").empty()) {
+    throw UsageError("LS-OPTION", "LOCKSTEP_REPLAY is set, and a run whose tasks are processes cannot be a replay yet",
+                     "unset it, or start the program without a cluster: then its tasks are threads");
+  }
   chief.servers = static_cast<int32_t>(options_.servers);
   chief.squares = options_.staleness == 0 && options_.servers > 1;
   const internal::RemoteSetup setup = remote_setup(chief);
@@ -245,8 +317,10 @@ int ParameterServerStrategy::coordinate_processes(internal::ChiefOptions chief,
 
 void ParameterServerStrategy::coordinate_run(internal::CoordinatedRun& run,
                                              internal::FunctionRef<void(Coordinator&)> fn) {
-  Coordinator coordinator(run);
+  state_->coordinator.reset(new Coordinator(run));
+  Coordinator& coordinator = *state_->coordinator;
   const auto end = [&] {  // all steps have been decided
+    run.chief().end_record();
     run.finish();
     run.settle_batches();
     state_->begin = run.next_begin();
@@ -255,13 +329,64 @@ void ParameterServerStrategy::coordinate_run(internal::CoordinatedRun& run,
   try {
     fn(coordinator);
     coordinator.join();
+    run.chief().end_replay();
   } catch (...) {
     run.chief().cancel();
     run.chief().drain();
     end();
+    if (run.chief().has_stopped()) state_->has_stopped = true;
+    if (state_->has_stopped) return;
     throw;
   }
   end();
+}
+
+/// Opens the record of the run that begins, or gives the one that it repeats.
+std::optional<internal::ReplayedRun> ParameterServerStrategy::begin_record() {
+  const std::string_view replayed = internal::switch_text("LOCKSTEP_REPLAY");
+  if (replayed.empty() && options_.record.empty()) return std::nullopt;
+  std::vector<std::string> names;
+  for (const internal::NamedStep& one : state_->steps) names.push_back(one.name);
+  internal::RecordedProgram program{.strategy = *this,
+                                    .workers = options_.workers,
+                                    .servers = options_.servers,
+                                    .staleness = options_.staleness,
+                                    .threads_per_replica = options_.threads_per_replica,
+                                    .wire = internal::name_of(options_.wire),
+                                    .counted = state_->begin.chief.counted,
+                                    .floor = state_->begin.chief.floor,
+                                    .steps = names};
+  std::vector<std::shared_ptr<internal::TableState>> tables;
+  for (const auto& one : state_->tables) {
+    if (auto table = one.lock()) tables.push_back(std::move(table));
+  }
+  for (const auto& one : tables) program.tables.push_back(one.get());
+  std::string text;
+  {
+    const internal::GateHold hold(gate_, "Variable::read");
+    text = internal::text_of(program);
+  }
+  if (replayed.empty()) {
+    if (!state_->record) state_->record = std::make_shared<internal::RecordFile>(options_.record);
+    state_->record->begin_run(text);
+    return std::nullopt;
+  }
+  if (!state_->replayed) state_->replayed = internal::read_record(std::string(replayed));
+  const std::vector<internal::RunEvents>& runs = state_->replayed->runs;
+  if (state_->next_replayed == runs.size()) {
+    if (state_->replayed->torn.empty()) {
+      throw DivergenceError(
+          "LS-REPLAY-DEPARTS",
+          fmt::format("the program calls coordinate() more than {} times, as it did in the recorded run", runs.size()),
+          "give the program of the recorded run");
+    }
+    state_->has_stopped = true;
+    internal::log(LogLevel::kWarning, "replay: the record ends here, because its run was cut off; the replay stops");
+    return std::nullopt;
+  }
+  const internal::RunEvents& run = runs[state_->next_replayed++];
+  internal::require_same_program(run.program, text);
+  return internal::ReplayedRun{.run = run, .functions = std::move(names), .until = step_to_stop_after()};
 }
 
 }  // namespace lockstep

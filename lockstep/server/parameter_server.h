@@ -13,6 +13,7 @@
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/cluster/cluster_spec.h"
 #include "lockstep/comm/timeouts.h"
+#include "lockstep/core/tuning/wire_format.h"
 #include "lockstep/data/distribute_options.h"
 #include "lockstep/server/coordinator.h"
 #include "lockstep/server/embedding.h"
@@ -31,7 +32,14 @@ class StrategyGate;
 struct ChiefOptions;
 struct CoordinatorState;
 struct RemoteSetup;
+struct ReplayedRun;
 }  // namespace internal::server
+
+/// How much schedule() takes before it waits.
+struct StepQueue {
+  int64_t steps = 1'000'000;
+  int64_t bytes = int64_t{64} << 20;  // of their arguments; one step's may be more
+};
 
 struct ParameterServerOptions {
   /// Who the tasks are; empty: what resolve_cluster() says. With tasks of the job "ps", this process is one of the
@@ -43,15 +51,25 @@ struct ParameterServerOptions {
   /// the first c - k steps of each other worker, and all of its own. 0: W workers go in step, as W replicas, with the
   /// bits of a MirroredStrategy of W replicas.
   std::optional<int64_t> staleness = std::nullopt;
-  std::string record = {};  // not supported yet: a UsageError
-  int64_t workers = 2;      // without a cluster
-  int64_t servers = 1;      // without a cluster
-  uint64_t seed = 0;        // of initial values, random streams and shuffling
+  /// A file that the order of steps, and which state each of them saw, is written to: `lockstep replay` repeats the run
+  /// by it. It replaces a file that is there. Empty: none. A UsageError where tasks are processes.
+  std::string record = {};
+  int64_t workers = 2;  // without a cluster
+  int64_t servers = 1;  // without a cluster
+  uint64_t seed = 0;    // of initial values, random streams and shuffling
   int threads_per_replica = 1;
   /// How tasks that are processes are connected: "tls", "tcp", or "auto", which is tcp where
   /// ClusterSpec::trusted_network says that nobody else can read or write, and otherwise tls.
   std::string engine = "auto";
-  WorkerTimeouts timeouts = {};
+  WorkerTimeouts timeouts = {};  // `step` is a UsageError where tasks are processes
+  StepQueue queue = {};
+  /// How often a step is given again whose worker was lost, or which ran longer than `timeouts.step`. Then it is closed
+  /// with a PeerError (LS-PEER) that names step and workers, which is the first error.
+  int64_t attempts = 3;
+  /// How gradients travel to servers, which add them as float32. kBFloat16 rounds each of them to 8 significant bits;
+  /// not in step. Part of what decides bits.
+  WireFormat wire = WireFormat::kExact;
+  std::string device = {};  // where a worker computes: "cpu" today
 };
 
 /// The program runs on all tasks: processes of a cluster with the jobs "chief", "worker" and "ps", or threads of one
@@ -82,7 +100,7 @@ class ParameterServerStrategy final : public Strategy,
     const uint32_t kind = name_step({name, [kept](WorkerContext& context, const internal::StepValues& values) {
                                        return internal::call_with_values(*kept, context, values);
                                      }});
-    return {name, kind, std::move(kept)};
+    return {name, kind, std::move(kept), gate_.get()};
   }
   using Strategy::step;
 
@@ -167,6 +185,7 @@ class ParameterServerStrategy final : public Strategy,
   internal::RemoteSetup remote_setup(const internal::ChiefOptions& chief);
   std::vector<Variable> placed_variables() const;  // all that lie on servers by themselves
   std::vector<std::vector<internal::Shard>> place(const std::vector<Variable>& variables) const;
+  std::optional<internal::ReplayedRun> begin_record();
 
   const ParameterServerOptions options_;
   const std::shared_ptr<internal::StrategyGate> gate_;

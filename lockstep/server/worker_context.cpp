@@ -4,9 +4,14 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "lockstep/core/error.h"
+#include "lockstep/data/deal/deal.h"
 #include "lockstep/replica/loss/loss_weight.h"
 #include "lockstep/server/local/worker_task.h"
+#include "lockstep/server/record/value_digest.h"
+#include "lockstep/strategy/strategy_access.h"
 #include "lockstep/variable/variable_state.h"
 
 namespace lockstep {
@@ -61,16 +66,33 @@ at::Generator WorkerContext::random() const {
 Batch WorkerContext::batch_of(const DistributedDataset& data) const {
   check_is_no_evaluation("DistributedDataset::next", "use the batch that the function is given");
   const internal::WorkersShared& shared = task_.shared();
+  const auto* deal = static_cast<const internal::Deal*>(data.identity());
+  if (deal && &deal->group() != &internal::StrategyAccess::group(shared.strategy)) {
+    throw UsageError("LS-OTHER-STRATEGY",
+                     fmt::format("step {} asked for a batch of another strategy's data set", step()),
+                     "distribute the data set by the strategy of the step");
+  }
+  if (std::ranges::find(step_.taken, data.identity()) != step_.taken.end()) {
+    throw UsageError("LS-BATCH", fmt::format("step {} asked a data set for a second batch", step()),
+                     "take one batch of each data set in a step, and schedule a step for each batch; "
+                     "a larger .global_batch makes batches larger");
+  }
   const int64_t index = shared.in_rounds ? step() / shared.workers : step();
   Batch batch = shared.batches.batch(data, index, step_.part);
+  step_.taken.push_back(data.identity());
   step_.share =
       batch.global_size == 0 ? 0 : static_cast<double>(batch.samples()) / static_cast<double>(batch.global_size);
+  if (shared.digests) step_.data = internal::digest_with(step_.data, batch);
   return batch;
 }
 
 void WorkerContext::take_own_stream() const {
   check_is_no_evaluation("WorkerStreams::next", "use the batch that the function is given");
   step_.took_stream = true;
+}
+
+void WorkerContext::took_of_own_stream(const Batch& batch) const {
+  if (task_.shared().digests) step_.data = internal::digest_with(step_.data, batch);
 }
 
 at::Tensor WorkerContext::rows_of(const std::shared_ptr<internal::TableState>& table, const at::Tensor& ids) {
@@ -104,6 +126,7 @@ void WorkerContext::change(const Variable& variable, Change change, const at::Te
     case Change::kAdd: mine.add_(given); break;
     case Change::kSubtract: mine.sub_(given); break;
   }
+  step_.changed[mine.unsafeGetTensorImpl()] = static_cast<int64_t>(mine._version());
   // The buffers of modules that the step has used travel as they are.
   if (!variable.state().on_write() && task_.has_in_module(step_, variable)) return;
   step_.changes.push_back({variable, change, given});

@@ -26,6 +26,7 @@ Batch WorkerStreams::next(WorkerContext& context) const {
   }
   task.shared().places.took(number_, task.index(), context.step(), reader.position());
   batch.global_size = batch.size() - batch.padding;
+  context.took_of_own_stream(batch);
   return batch;
 }
 

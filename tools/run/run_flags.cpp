@@ -38,7 +38,7 @@ bool takes_next_word(const CLI::App& run, const std::string& word) {
 }  // namespace
 
 std::vector<std::string> cut_program(const CLI::App& app, std::vector<std::string>& words) {
-  if (words.empty() || (words.front() != "run" && words.front() != "doctor")) return {};
+  if (words.empty() || (words.front() != "run" && words.front() != "doctor" && words.front() != "replay")) return {};
   const bool is_run = words.front() == "run";
   const CLI::App& run = *app.get_subcommand("run");
   auto word = is_run ? words.begin() + 1 : std::find(words.begin(), words.end(), "--");

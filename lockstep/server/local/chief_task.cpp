@@ -1,13 +1,16 @@
 #include "lockstep/server/local/chief_task.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 #include <variant>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/ids.h"
+#include "lockstep/core/log.h"
 #include "lockstep/server/local/step_payloads.h"
 
 namespace lockstep::internal::inline server {
@@ -27,11 +30,34 @@ std::exception_ptr error_of(int64_t step, int32_t worker, const std::exception_p
 
 ChiefTask::ChiefTask(const ChiefOptions& options, const ChiefCut& begin, std::shared_ptr<const StrategyGate> gate,
                      TaskMail mail, uint64_t epoch)
-    : gate_(std::move(gate)), mail_(std::move(mail)), machine_(options, epoch, begin) {}
+    : gate_(std::move(gate)),
+      mail_(std::move(mail)),
+      in_rounds_(options.staleness == 0),
+      machine_(options, epoch, begin),
+      writes_(gate_->writes()) {}
+
+void ChiefTask::replay(const RunEvents& run, std::vector<std::string> functions, int32_t workers,
+                       std::optional<int64_t> until) {
+  replay_ =
+      std::make_unique<RunReplay>(run, std::move(functions), workers, machine_.position(),
+                                  RunReplay::Mail{.to_worker = mail_.to_worker, .to_server = mail_.to_server},
+                                  [](const Payload& payload) { return message_of(as<StepFailure>(payload).error); });
+  machine_.follow(*replay_);
+  until_ = until;
+}
 
 void ChiefTask::require_may_wait(const char* call) const {
   refuse_in_scheduled_step(call);
   gate_->require_not_inside(call);
+}
+
+template <class Fn>
+void ChiefTask::guard(const Fn& fn) {
+  try {
+    fn();
+  } catch (...) {
+    fail_now(std::current_exception());
+  }
 }
 
 template <class Fn>
@@ -50,6 +76,64 @@ void ChiefTask::work(const Fn& fn) {
     machine_.collect(out);
   }
   act(out);
+  if (!replay_) return act(out);
+  guard([&] { act(out); });
+}
+
+void ChiefTask::fail_now(std::exception_ptr error) {
+  if (!failure_) failure_ = std::move(error);
+  recorder_.reset();
+  if (replay_) replay_->let_go();
+  decided_.notify_all();
+}
+
+void ChiefTask::follow() {
+  if (!replay_) return;
+  guard([&] {
+    for (bool goes_on = true; goes_on && !failure_;) {
+      work([&](ChiefOutput& out) { goes_on = replay_->take_next(machine_, out); });
+    }
+  });
+  decided_.notify_all();
+}
+
+void ChiefTask::stop(LogLevel level, const std::string& why) {
+  has_stopped_ = true;
+  log(level, "replay: " + why);
+  fail_now(std::make_exception_ptr(CancelledError(
+      "LS-REPLAY-STOP", why, "let this exception leave the function that coordinate() was given: it returns then")));
+}
+
+template <class Fn>
+void ChiefTask::wait(std::unique_lock<std::mutex>& lock, const Fn& is_so) {
+  if (!replay_) return decided_.wait(lock, is_so);
+  constexpr auto kPatience = std::chrono::seconds(30);
+  while (!failure_ && !is_so()) {
+    require_program_goes_on(false);
+    if (failure_ || decided_.wait_for(lock, kPatience) == std::cv_status::no_timeout) continue;
+    if (!is_so()) require_program_goes_on(true);
+  }
+}
+
+/// A thread that schedules all steps by itself, and waits here, does nothing else: so nothing may need that.
+void ChiefTask::require_program_goes_on(bool has_waited_long) {
+  const bool is_alone =
+      schedulers_.empty() || (schedulers_.size() == 1 && schedulers_.contains(std::this_thread::get_id()));
+  if (!is_alone && !has_waited_long) return;
+  std::string missing = replay_->waits_for_program();
+  if (replay_->is_at_end()) {
+    if (!replay_->is_whole())
+      return stop(LogLevel::kWarning, "the record ends here, because its run was cut off; the replay stops");
+    missing = "the run ended";
+  }
+  if (missing.empty()) return;
+  fail_now(std::make_exception_ptr(
+      DivergenceError("LS-REPLAY-DEPARTS",
+                      fmt::format("the program departs from its record: it waits, and in the recorded run {} before "
+                                  "anything else happened",
+                                  missing),
+                      "give the program and the data of the recorded run; what it schedules must not depend on done(), "
+                      "steps() or a clock")));
 }
 
 void ChiefTask::act(ChiefOutput& out) {
@@ -62,18 +146,49 @@ void ChiefTask::act(ChiefOutput& out) {
         found.mapped()->order = counted_++;
         found.mapped()->is_decided = true;
       }
+      if (replay_) replay_->decided(counted->step);
     } else if (const auto* closed = std::get_if<StepClosed>(&event)) {
       if (mail_.decided) mail_.decided(closed->step);
       close(*closed);
-    } else if (const auto* ended = std::get_if<StreamsEnded>(&event)) {
-      ended_.insert(ended->kind);
     } else if (const auto* whole = std::get_if<CutWhole>(&event)) {
       cut_ = *whole;
+    } else if (const auto* ended = std::get_if<StreamsEnded>(&event)) {
+      ended_.insert(ended->kind);
+      if (replay_) replay_->streams_ended(ended->kind);
     }
   }
-  for (const ToWorker& one : out.to_workers) mail_.to_worker(one);
-  for (const ToServer& one : out.to_servers) mail_.to_server(one);
+  if (has_ended_) return;
+  if (recorder_) note(out);
+  for (const ToWorker& one : out.to_workers) replay_ ? replay_->carry(one) : mail_.to_worker(one);
+  for (const ToServer& one : out.to_servers) replay_ ? replay_->carry(one) : mail_.to_server(one);
   if (!out.events.empty()) decided_.notify_all();
+  if (until_ && !failure_) {
+    const auto is_last = [&](const ChiefEvent& event) {
+      const auto* counted = std::get_if<StepCounted>(&event);
+      const auto* closed = std::get_if<StepClosed>(&event);
+      return (counted && counted->step == *until_) || (closed && closed->step == *until_);
+    };
+    if (std::ranges::any_of(out.events, is_last)) {
+      stop(LogLevel::kInfo, fmt::format("stopped after step {}, whose changes were applied last; {} steps count",
+                                        *until_, machine_.steps()));
+    }
+  }
+}
+
+void ChiefTask::note(const ChiefOutput& out) {
+  guard([&] {
+    for (const ToWorker& one : out.to_workers) {
+      if (const auto* give = std::get_if<GiveStep>(&one.message)) recorder_->gives(*give);
+    }
+    for (const ToServer& one : out.to_servers) {
+      if (const auto* entries = std::get_if<LogEntries>(&one.message); entries && one.server == 0)
+        recorder_->sends(*entries);
+    }
+    for (const ChiefEvent& event : out.events) {
+      const auto* closed = std::get_if<StepClosed>(&event);
+      if (closed && closed->why == ClosedBecause::kLostTooOften) recorder_->gives_up(closed->step);
+    }
+  });
 }
 
 void ChiefTask::close(const StepClosed& closed) {
@@ -85,8 +200,8 @@ void ChiefTask::close(const StepClosed& closed) {
     case ClosedBecause::kLostTooOften:
       error = std::make_exception_ptr(
           PeerError("LS-PEER",
-                    fmt::format("step {} was given to {} workers, and each was lost or took too long", closed.step,
-                                closed.workers.size()),
+                    fmt::format("step {} was given to {} {} in turn, and each was lost or took too long", closed.step,
+                                closed.workers.size() == 1 ? "worker" : "workers", fmt::join(closed.workers, ", ")),
                     "look at the logs of these workers, and at timeouts.step"));
       break;
     case ClosedBecause::kCancelled:
@@ -102,6 +217,7 @@ void ChiefTask::close(const StepClosed& closed) {
                       "schedule as many steps as there are batches, or let the streams repeat()"));
       break;
   }
+  if (replay_) replay_->decided(closed.step);
   const bool is_first = closed.why == ClosedBecause::kFailed || closed.why == ClosedBecause::kLostTooOften;
   if (is_first && !first_error_) first_error_ = error;
   if (!found) return;
@@ -117,15 +233,27 @@ void ChiefTask::throw_first_error() {
 std::shared_ptr<ScheduledStep> ChiefTask::schedule(StepRequest request,
                                                    const std::vector<std::shared_ptr<ScheduledStep>>& after) {
   require_may_wait("Coordinator::schedule");
+  for (const auto& one : after) {
+    if (one->chief.get() != this) static_cast<void>(one->chief->result_of(*one));  // of a run before: it is there
+  }
   std::unique_lock<std::mutex> lock(mutex_);
-  decided_.wait(
-      lock, [&] { return failure_ || first_error_ || (!is_held_back() && machine_.has_room(request.argument_bytes)); });
+  if (replay_) schedulers_.insert(std::this_thread::get_id());
+  const auto is_stopped = [&] { return failure_ || first_error_; };
+  do {
+    // Who evaluates holds the program back, and not the record.
+    decided_.wait(lock, [&] { return is_stopped() || !is_held_back(); });
+    wait(lock, [&] {
+      if (replay_ && !replay_->may_schedule()) return false;
+      return is_stopped() || machine_.has_room(request.argument_bytes);
+    });
+  } while (!is_stopped() && is_held_back());
   throw_first_error();
   if (ended_.contains(request.kind)) {
     throw EndOfStream("LS-END-OF-STREAM", "a step was scheduled after the streams of all workers had ended",
                       "schedule as many steps as there are batches, or let the streams repeat()");
   }
   for (const auto& one : after) {
+    if (one->chief.get() != this) continue;
     if (!one->is_decided) {
       request.after.push_back(one->number);
     } else if (one->error) {
@@ -135,6 +263,9 @@ std::shared_ptr<ScheduledStep> ChiefTask::schedule(StepRequest request,
           "schedule that step again first");
     }
   }
+  if (recorder_) guard([&] { recorder_->schedules(gate_->writes() - writes_); });
+  if (replay_) guard([&] { replay_->schedules(next_, gate_->writes() - writes_); });
+  throw_first_error();
   const auto step = std::make_shared<ScheduledStep>();
   step->chief = shared_from_this();
   work([&](ChiefOutput&) {
@@ -142,6 +273,7 @@ std::shared_ptr<ScheduledStep> ChiefTask::schedule(StepRequest request,
     open_[step->number] = step;
     next_ = std::max(next_, step->number + 1);
   });
+  follow();
   return step;
 }
 
@@ -149,7 +281,9 @@ void ChiefTask::drain() {
   std::unique_lock<std::mutex> lock(mutex_);
   const int64_t end = next_;
   work([&](ChiefOutput&) { machine_.complete_round(); });
-  decided_.wait(lock, [&] { return failure_ || open_.empty() || open_.begin()->first >= end; });
+  follow();
+  wait(lock, [&] { return failure_ || open_.empty() || open_.begin()->first >= end; });
+  if (replay_) replay_->drains();
 }
 
 void ChiefTask::join() {
@@ -166,8 +300,15 @@ bool ChiefTask::done() {
 }
 
 void ChiefTask::cancel() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  work([&](ChiefOutput& out) { machine_.cancel(out); });
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (has_ended_) std::rethrow_exception(failure_);
+  if (!replay_ || failure_) {
+    if (recorder_) guard([&] { recorder_->cancels(); });
+    return work([&](ChiefOutput& out) { machine_.cancel(out); });
+  }
+  replay_->wants_cancel();
+  follow();
+  wait(lock, [&] { return failure_ || replay_->has_cancelled(); });
 }
 
 int64_t ChiefTask::steps() const {
@@ -177,11 +318,12 @@ int64_t ChiefTask::steps() const {
 
 int64_t ChiefTask::settled() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return machine_.settled();
+  return replay_ ? std::min(machine_.settled(), replay_->lowest_late()) : machine_.settled();
 }
 
-Position ChiefTask::position() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+Position ChiefTask::position_sent() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (replay_) wait(lock, [&] { return replay_->has_sent_all(); });
   return machine_.position();
 }
 
@@ -208,8 +350,13 @@ void ChiefTask::end_cut(int64_t cut) {
 Payload ChiefTask::result_of(const ScheduledStep& step) {
   require_may_wait("RemoteValue::get");
   std::unique_lock<std::mutex> lock(mutex_);
-  if (!step.is_decided && !failure_) work([&](ChiefOutput&) { machine_.complete_round(); });
-  decided_.wait(lock, [&] { return failure_ || step.is_decided; });
+  if (!failure_ && (replay_ ? replay_->completes_round() : !step.is_decided)) {
+    if (recorder_ && in_rounds_ && std::exchange(round_completed_, next_) != next_)
+      guard([&] { recorder_->completes_round(); });
+    work([&](ChiefOutput&) { machine_.complete_round(); });
+    follow();
+  }
+  wait(lock, [&] { return failure_ || step.is_decided; });
   if (!step.is_decided) throw_first_error();  // of the run
   if (!step.error) return step.result;
   if (first_error_) std::rethrow_exception(std::exchange(first_error_, nullptr));
@@ -220,7 +367,7 @@ std::size_t ChiefTask::first_of(const std::deque<std::shared_ptr<ScheduledStep>>
   require_may_wait("Trainer::fit");
   std::unique_lock<std::mutex> lock(mutex_);
   const auto is_decided = [](const auto& one) { return one->is_decided; };
-  decided_.wait(lock, [&] { return failure_ || first_error_ || std::ranges::any_of(steps, is_decided); });
+  wait(lock, [&] { return failure_ || first_error_ || std::ranges::any_of(steps, is_decided); });
   throw_first_error();
   std::size_t first = steps.size();
   for (std::size_t i = 0; i < steps.size(); ++i) {
@@ -256,6 +403,15 @@ void ChiefTask::worker_joined(int32_t worker) {
 
 void ChiefTask::receive(const ChiefMessage& message) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (const auto* report = std::get_if<StepReport>(&message)) {
+    if (replay_) {
+      replay_->reported(*report);
+      return follow();
+    }
+    if (recorder_ && machine_.is_alive(report->from)) {
+      guard([&] { recorder_->reports(*report, machine_.is_awaited(report->from, report->step)); });
+    }
+  }
   work([&](ChiefOutput& out) { machine_.receive(message, out); });
   if (std::holds_alternative<ServerRead>(message)) decided_.notify_all();  // somebody may wait for servers
 }
@@ -294,15 +450,84 @@ CutWhole ChiefTask::cut() {
   return std::move(*cut_);
 }
 
+void ChiefTask::overdue(StepAttempt step) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  work([&](ChiefOutput& out) { machine_.step_overdue(step, out); });
+}
+
+void ChiefTask::give_up_waiting() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  work([&](ChiefOutput& out) { machine_.give_up_waiting(out); });
+}
+
+bool ChiefTask::takes(const ToServer& message) {
+  if (!replay_) return false;
+  const auto* pull = std::get_if<PullRequest>(&message.message);
+  if (pull != nullptr && pull->step.step >= kFirstEvaluated) return false;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  guard([&] { replay_->carry(message); });
+  return true;
+}
+
+void ChiefTask::answers(const ToWorker& message) {
+  const auto* values = std::get_if<PulledValues>(&message.message);
+  if (!replay_ || !values) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  guard([&] { replay_->answered(*values); });
+  if (replay_->has_sent_all()) decided_.notify_all();
+}
+
+Position ChiefTask::begin_read() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const std::optional<Position> state = replay_ ? replay_->read_here() : std::nullopt;
+  if (!state) return replay_ && !failure_ ? 0 : machine_.position();
+  wait(lock, [&] { return failure_ || replay_->position_of(*state); });
+  return replay_->position_of(*state).value_or(0);
+}
+
+void ChiefTask::end_read(Position state) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (recorder_) guard([&] { recorder_->reads(state); });
+  if (replay_) replay_->end_read();
+}
+
+void ChiefTask::end_record() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (replay_) replay_->drains(true);
+  if (!recorder_) return;
+  guard([&] { recorder_->end(); });
+  recorder_.reset();
+}
+
+void ChiefTask::end_replay() {
+  if (!replay_) return;
+  std::unique_lock<std::mutex> lock(mutex_);
+  follow();
+  wait(lock, [&] { return failure_ || replay_->is_at_end(); });
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+bool ChiefTask::has_stopped() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return has_stopped_;
+}
+
+void ChiefTask::require_not_ended() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (has_ended_) std::rethrow_exception(failure_);
+}
+
 void ChiefTask::end() {
-  fail(std::make_exception_ptr(UsageError("LS-COORDINATE", "a coordinator was used after its coordinate() had ended",
-                                          "schedule and wait inside the function that coordinate() is given")));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  has_ended_ = true;
+  fail_now(
+      std::make_exception_ptr(UsageError("LS-COORDINATE", "a coordinator was used after its coordinate() had ended",
+                                         "schedule and wait inside the function that coordinate() is given")));
 }
 
 void ChiefTask::fail(std::exception_ptr error) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!failure_) failure_ = std::move(error);
-  decided_.notify_all();
+  fail_now(std::move(error));
 }
 
 }  // namespace lockstep::internal::server

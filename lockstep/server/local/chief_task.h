@@ -11,12 +11,17 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/function_ref.h"
+#include "lockstep/core/log.h"
 #include "lockstep/server/local/strategy_gate.h"
 #include "lockstep/server/protocol/chief_machine.h"
+#include "lockstep/server/record/run_recorder.h"
+#include "lockstep/server/record/run_replay.h"
 
 namespace lockstep::internal::inline server {
 
@@ -50,6 +55,15 @@ class ChiefTask : public std::enable_shared_from_this<ChiefTask> {
   ChiefTask(const ChiefOptions& options, const ChiefCut& begin, std::shared_ptr<const StrategyGate> gate, TaskMail mail,
             uint64_t epoch = 1);
 
+  /// Before any task has sent a message: the run is recorded, or repeats a record until the step `until` is decided.
+  void record(std::unique_ptr<RunRecorder> recorder) { recorder_ = std::move(recorder); }
+  void replay(const RunEvents& run, std::vector<std::string> functions, int32_t workers, std::optional<int64_t> until);
+
+  /// The strategy, by its gate.
+  const void* owner() const { return gate_.get(); }
+  /// A UsageError (LS-COORDINATE) after end().
+  void require_not_ended() const;
+
   // The program's calls. Those that may wait are UsageErrors in a scheduled step, and inside a call of the strategy.
 
   /// Waits while the queue is full. Throws the first error, and a CancelledError where a step of `after` never counts.
@@ -63,10 +77,10 @@ class ChiefTask : public std::enable_shared_from_this<ChiefTask> {
   bool done();
   void cancel();
   int64_t steps() const;
-  /// All steps with lower numbers have been decided.
+  /// All steps with lower numbers have been decided, and none of them will be run again.
   int64_t settled() const;
-  /// How many entries its log has.
-  Position position() const;
+  /// How many entries its log has. In a replay waits until all of them were sent.
+  Position position_sent();
   /// Where a next run begins, once all steps have been decided.
   ChiefCut next_begin() const;
   /// Begins a cut behind all decisions so far, and calls `fn` with the chief's part of it before anything else is
@@ -85,6 +99,22 @@ class ChiefTask : public std::enable_shared_from_this<ChiefTask> {
   /// Waits while another thread holds steps back.
   void wait_while_held_back();
 
+  // The program reads values: what it reads is recorded, or comes from the record.
+
+  /// The position of the log that the server must have read, and does not pass before end_read().
+  Position begin_read();
+  /// The program has read values to which so many steps, or rounds, were applied.
+  void end_read(Position state);
+
+  // The end of a run that is recorded or repeated, when all its steps were decided.
+
+  /// Nothing more is recorded, and no read of the record is waited for.
+  void end_record();
+  /// Waits until all that the record has was done; throws where the program has not done its part of it.
+  void end_replay();
+  /// The replay ended where it was to end, or where its record does.
+  bool has_stopped() const;
+
   // The tasks' messages.
 
   void worker_joined(int32_t worker);
@@ -98,6 +128,15 @@ class ChiefTask : public std::enable_shared_from_this<ChiefTask> {
   void wait_for_servers();
   /// What all servers have at one place of the log: what each has given to CutSaved. Throws the run's failure.
   CutWhole cut();
+  /// The attempt takes too long: its step is given to another worker.
+  void overdue(StepAttempt step);
+  /// Nobody is left to take a step that was given before: it is closed.
+  void give_up_waiting();
+  /// In a replay takes a worker's message to a server, which gets it when its turn comes. Evaluations are no part of
+  /// the record: theirs go to the server at once.
+  bool takes(const ToServer& message);
+  /// A server is about to answer a pull.
+  void answers(const ToWorker& message);
   /// The run cannot go on: everybody gets this error.
   void fail(std::exception_ptr error);
   /// The other tasks are gone: from now on nothing is sent.
@@ -108,6 +147,18 @@ class ChiefTask : public std::enable_shared_from_this<ChiefTask> {
   template <class Fn>
   void work(const Fn& fn);
   void act(ChiefOutput& out);
+  void note(const ChiefOutput& out);  // for the record
+  /// Does something of the record or the replay; what it throws ends the run.
+  template <class Fn>
+  void guard(const Fn& fn);
+  void fail_now(std::exception_ptr error);
+  /// In a replay: does all that is next and has come.
+  void follow();
+  void stop(LogLevel level, const std::string& why);
+  /// Waits for `is_so`. In a replay, fails where the program has to do something else first.
+  template <class Fn>
+  void wait(std::unique_lock<std::mutex>& lock, const Fn& is_so);
+  void require_program_goes_on(bool has_waited_long);
   void close(const StepClosed& closed);
   void throw_first_error();
   void require_may_wait(const char* call) const;
@@ -117,6 +168,7 @@ class ChiefTask : public std::enable_shared_from_this<ChiefTask> {
   std::condition_variable decided_;
   const std::shared_ptr<const StrategyGate> gate_;
   const TaskMail mail_;
+  const bool in_rounds_;
 
   // Guarded by mutex_.
   ChiefMachine machine_;
@@ -124,11 +176,19 @@ class ChiefTask : public std::enable_shared_from_this<ChiefTask> {
   int64_t next_ = 0;                                        // above all numbers that were scheduled
   std::exception_ptr first_error_;                          // which nobody has got
   std::exception_ptr failure_;                              // of the run
-  std::set<uint32_t> ended_;                                // kinds of steps for which all streams have ended
-  int64_t counted_ = 0;                                     // steps of this run
-  std::thread::id holder_ = {};                             // who holds steps back
+  bool has_ended_ = false;
+  std::set<uint32_t> ended_;     // kinds of steps for which all streams have ended
+  int64_t counted_ = 0;          // steps of this run
+  std::thread::id holder_ = {};  // who holds steps back
   int64_t next_cut_ = 1;
-  std::optional<CutWhole> cut_;  // the last one
+  std::optional<CutWhole> cut_;            // the last one
+  std::unique_ptr<RunRecorder> recorder_;  // null: nothing is recorded
+  uint64_t writes_ = 0;                    // of the gate, when the run began
+  int64_t round_completed_ = -1;           // recorded last: before which number
+  std::unique_ptr<RunReplay> replay_;      // null: it is no replay
+  std::optional<int64_t> until_;           // the step after which it stops
+  bool has_stopped_ = false;
+  std::set<std::thread::id> schedulers_;  // in a replay: threads that have scheduled
 };
 
 }  // namespace lockstep::internal::server

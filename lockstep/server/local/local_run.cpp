@@ -9,13 +9,15 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
+#include "lockstep/core/process/thread_stack.h"
 #include "lockstep/core/process/warm_up.h"
 #include "lockstep/server/step_call.h"
 
 namespace lockstep::internal::inline server {
 
 LocalRun::LocalRun(Strategy& strategy, std::shared_ptr<StrategyGate> gate, const ChiefOptions& options,
-                   const RunBegin& begin)
+                   const RunBegin& begin, const RunOptions& more)
     : gate_(std::move(gate)),
       parts_(options.staleness == 0 ? options.workers : 1),
       batches_((begin.chief.floor + parts_ - 1) / parts_,
@@ -44,7 +46,10 @@ LocalRun::LocalRun(Strategy& strategy, std::shared_ptr<StrategyGate> gate, const
       machine_(1, 0, begin.chief.position, begin.chief.floor, decided_above(begin.chief)),
       shared_{.strategy = strategy,
               .function = [](uint32_t /*kind*/) -> StepFunction { return &call_step; },
-              .to_server = [this](const ToServer& one) { mail_.put(one.message); },
+              .to_server =
+                  [this](const ToServer& one) {
+                    if (!chief_->takes(one)) mail_.put(one.message);
+                  },
               .to_chief =
                   [this](const ChiefMessage& one) {
                     chief_->receive(one);
@@ -55,8 +60,12 @@ LocalRun::LocalRun(Strategy& strategy, std::shared_ptr<StrategyGate> gate, const
               .places = places_,
               .gate = gate_.get(),
               .workers = options.workers,
-              .in_rounds = options.staleness == 0} {
+              .in_rounds = options.staleness == 0,
+              .digests = more.record || more.replay,
+              .rounds_gradients = more.rounds_gradients} {
   warm_up_math();
+  if (more.record) chief_->record(std::make_unique<RunRecorder>(more.record, begin.chief.position));
+  if (more.replay) chief_->replay(more.replay->run, more.replay->functions, options.workers, more.replay->until);
   try {
     server_ = std::thread([this] { serve(); });
     for (int32_t w = 0; w < options.workers; ++w) workers_.push_back(std::make_unique<WorkerTask>(shared_, w));
@@ -71,13 +80,35 @@ LocalRun::LocalRun(Strategy& strategy, std::shared_ptr<StrategyGate> gate, const
     chief_->worker_joined(w);
     evaluation_chief_->worker_joined(w);
   }
-  gate_->set_waits(
-      [this] {
-        chief_->wait_while_held_back();
-        chief_->drain();
-        settle_batches();
-      },
-      [this] { catch_up(); });
+  if (more.step_limit.count() > 0 && !more.replay) clock_ = std::make_unique<StepClock>(more.step_limit, watched());
+  gate_->set_waits({.drain =
+                        [this] {
+                          chief_->wait_while_held_back();
+                          chief_->drain();
+                          settle_batches();
+                        },
+                    .catch_up = [this] { catch_up(); },
+                    .begin_read = [this] { wait_until_read(chief_->begin_read()); },
+                    .end_read = [this] { chief_->end_read(store_.num_applied()); }});
+}
+
+StepClock::Watched LocalRun::watched() {
+  return {.running =
+              [this] {
+                std::vector<std::optional<RunningStep>> all;
+                for (const auto& worker : workers_) all.push_back(worker->running());
+                return all;
+              },
+          .overdue =
+              [this](int32_t worker, StepAttempt step) {
+                log(LogLevel::kWarning,
+                    fmt::format("step {} has run on worker {} for longer than timeouts.step, and is given to another "
+                                "worker; worker {} is in:\n{}",
+                                step.step, worker, worker,
+                                stack_of_thread(workers_[static_cast<std::size_t>(worker)]->handle())));
+                chief_->overdue(step);
+              },
+          .all_stuck = [this] { chief_->give_up_waiting(); }};
 }
 
 LocalRun& require_threads(CoordinatedRun& run, const char* call) {
@@ -89,7 +120,8 @@ LocalRun& require_threads(CoordinatedRun& run, const char* call) {
 }
 
 LocalRun::~LocalRun() {
-  gate_->set_waits({}, {});
+  clock_.reset();
+  gate_->set_waits({});
   stop();
   chief_->end();
   evaluation_chief_->end();
@@ -103,8 +135,9 @@ void LocalRun::stop() {
   server_.join();
 }
 
-void LocalRun::catch_up() {
-  const Position end = chief_->position();
+void LocalRun::catch_up() { wait_until_read(chief_->position_sent()); }
+
+void LocalRun::wait_until_read(Position end) {
   std::unique_lock<std::mutex> lock(read_mutex_);
   has_read_.wait(lock, [&] { return read_ >= end; });
 }
@@ -128,6 +161,10 @@ void LocalRun::freeze(int64_t cut) {
 }
 
 void LocalRun::at_cut(FunctionRef<void(const RunBegin&)> fn) {
+  if (shared_.digests) {  // a cut is no part of the record, so it stands where a replay has nothing under way either
+    chief_->drain();
+    catch_up();
+  }
   const int64_t number = [&] {
     const std::lock_guard<std::mutex> lock(cut_mutex_);
     return ++cuts_;
@@ -161,7 +198,10 @@ void LocalRun::at_cut(FunctionRef<void(const RunBegin&)> fn) {
 }
 
 void LocalRun::carry(ServerOutput& out) {
-  for (const ToWorker& one : out.to_workers) workers_[static_cast<std::size_t>(one.worker.worker)]->put(one.message);
+  for (const ToWorker& one : out.to_workers) {
+    chief_->answers(one);
+    workers_[static_cast<std::size_t>(one.worker.worker)]->put(one.message);
+  }
   for (const ChiefMessage& one : out.to_chief) chief_->receive(one);
   out = {};
 }

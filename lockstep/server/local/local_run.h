@@ -1,11 +1,13 @@
 // A run of parameter servers whose tasks are threads of this process: what stands behind a Coordinator.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "lockstep/server/local/coordinated_run.h"
 #include "lockstep/server/local/mailbox.h"
 #include "lockstep/server/local/scheduled_batches.h"
+#include "lockstep/server/local/step_clock.h"
 #include "lockstep/server/local/strategy_gate.h"
 #include "lockstep/server/local/stream_places.h"
 #include "lockstep/server/local/values_store.h"
@@ -21,10 +24,27 @@
 
 namespace lockstep::internal::inline server {
 
-/// Owns the threads: one for each worker, and one that serves the values. They live as long as it.
+/// A run that is to be repeated, and how far.
+struct ReplayedRun {
+  const RunEvents& run;
+  std::vector<std::string> functions = {};  // the names of steps
+  std::optional<int64_t> until = std::nullopt;
+};
+
+/// What a run does beside its steps.
+struct RunOptions {
+  std::shared_ptr<RecordFile> record = nullptr;  // it is recorded
+  const ReplayedRun* replay = nullptr;           // it repeats what that has
+  bool rounds_gradients = false;                 // to bfloat16, those of float32
+  std::chrono::milliseconds step_limit = {};     // who runs longer has its step given to another worker; 0: no limit
+};
+
+/// Owns the threads: one for each worker, one that serves the values, and where steps have a limit, one that watches
+/// it. They live as long as it.
 class LocalRun final : public CoordinatedRun {
  public:
-  LocalRun(Strategy& strategy, std::shared_ptr<StrategyGate> gate, const ChiefOptions& options, const RunBegin& begin);
+  LocalRun(Strategy& strategy, std::shared_ptr<StrategyGate> gate, const ChiefOptions& options, const RunBegin& begin,
+           const RunOptions& more = {});
   /// Ends the threads, when the functions that still run have ended.
   ~LocalRun() override;
   LocalRun(const LocalRun&) = delete;
@@ -43,7 +63,7 @@ class LocalRun final : public CoordinatedRun {
   /// Where a next run begins, once all steps have been decided and applied.
   RunBegin next_begin() override;
   /// Calls `fn` while the values are those after the steps that it is told of, whatever is decided meanwhile. One
-  /// thread at a time.
+  /// thread at a time. In a run that is recorded or repeated, waits for all steps that were scheduled before.
   void at_cut(FunctionRef<void(const RunBegin&)> fn);
   /// In the function of at_cut(): the place of a data set there; nothing where no scheduled step takes its batches.
   std::optional<lockstep::data::Cursor> place_of(const DistributedDataset& data, const RunBegin& cut) {
@@ -51,6 +71,8 @@ class LocalRun final : public CoordinatedRun {
   }
 
  private:
+  void wait_until_read(Position end);
+  StepClock::Watched watched();
   void serve();
   /// Ends the threads.
   void stop();
@@ -79,6 +101,7 @@ class LocalRun final : public CoordinatedRun {
   WorkersShared shared_;
   std::vector<std::unique_ptr<WorkerTask>> workers_;
   std::thread server_;
+  std::unique_ptr<StepClock> clock_;  // null: steps have no limit
 };
 
 }  // namespace lockstep::internal::server

@@ -48,8 +48,9 @@ void StrategyGate::enter(const char* call) {
   for (;;) {
     if (is_programs) {
       const std::shared_lock<std::shared_mutex> waiting(waits_mutex_);
-      if (may_write && drain_) drain_();
-      if (catch_up_) catch_up_();
+      if (may_write && waits_.drain) waits_.drain();
+      const std::function<void()>& wait = may_write ? waits_.catch_up : waits_.begin_read;
+      if (wait) wait();
     }
     mutex_.lock();
     const std::thread::id holder = holder_.load();
@@ -59,6 +60,10 @@ void StrategyGate::enter(const char* call) {
   ++depth_;
   owner_.store(self);
   is_writing_ = is_writing_ || may_write;
+  if (is_programs && !may_write) {
+    const std::shared_lock<std::shared_mutex> waiting(waits_mutex_);
+    if (waits_.end_read) waits_.end_read();
+  }
 }
 
 void StrategyGate::leave() noexcept {
@@ -70,10 +75,9 @@ void StrategyGate::leave() noexcept {
   mutex_.unlock();
 }
 
-void StrategyGate::set_waits(std::function<void()> drain, std::function<void()> catch_up) {
+void StrategyGate::set_waits(Waits waits) {
   const std::lock_guard<std::shared_mutex> lock(waits_mutex_);
-  drain_ = std::move(drain);
-  catch_up_ = std::move(catch_up);
+  waits_ = std::move(waits);
 }
 
 void StrategyGate::hold_writes() {

@@ -22,10 +22,15 @@ class StrategyGate final : public CallGate {
   void enter(const char* call) override;
   void leave() noexcept override;
 
-  /// While steps are scheduled: `drain` waits until those that were scheduled so far have been decided, and `catch_up`
-  /// until the servers have applied what was decided so far. The program's changes wait by both, its reads by the
-  /// second. Both are empty again afterwards.
-  void set_waits(std::function<void()> drain, std::function<void()> catch_up);
+  /// What calls of the program do while steps are scheduled; afterwards all are empty.
+  struct Waits {
+    std::function<void()> drain = {};       // waits until the steps that were scheduled so far have been decided
+    std::function<void()> catch_up = {};    // waits until the servers have applied what was decided so far
+    std::function<void()> begin_read = {};  // waits until the servers have applied what a read is to see
+    std::function<void()> end_read = {};    // called when nothing is applied before the read has ended
+  };
+  /// The program's changes wait by the first two, its reads by the third.
+  void set_waits(Waits waits);
   /// From now until let_write() no other thread of the program changes values: `drain` makes it wait, and calls that
   /// have passed that already come back to it. Waits for one that is under way.
   void hold_writes();
@@ -43,9 +48,8 @@ class StrategyGate final : public CallGate {
   int depth_ = 0;                          // guarded by mutex_
   bool is_writing_ = false;                // the call under way may change values; guarded by mutex_
   std::atomic<uint64_t> writes_{0};
-  std::shared_mutex waits_mutex_;   // shared while a call waits by them
-  std::function<void()> drain_;     // guarded by waits_mutex_
-  std::function<void()> catch_up_;  // the same
+  std::shared_mutex waits_mutex_;  // shared while a call waits by them
+  Waits waits_;                    // guarded by waits_mutex_
 };
 
 /// What a thread is to the gate.

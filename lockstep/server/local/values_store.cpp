@@ -125,11 +125,13 @@ void ValuesStore::commit(const LogEntry& entry, const HeldPush& push) { round(en
 void ValuesStore::round(const LogEntry& entry, std::span<const HeldPush> parts) {
   if (entry.apply) return apply(parts, has_coefficients_ ? std::optional(entry.coefficient) : std::nullopt);
   const GateHold hold(gate_, "Variable::read");
+  ++applied_;
   forget(parts);
 }
 
 void ValuesStore::apply(std::span<const HeldPush> parts, std::optional<double> coefficient) try {
   const GateHold hold(gate_, "Strategy::run");
+  ++applied_;
   ++read_;
   steps_ += static_cast<int64_t>(parts.size());
   forget(parts);
@@ -179,6 +181,8 @@ void ValuesStore::apply(std::span<const HeldPush> parts, std::optional<double> c
       for (const StepPush::Change& one : push->changes) {
         if (!one.variable.state().on_write()) change_component(ctx, one);
       }
+    } else {
+      ContextAccess::set_share(ctx, 1, 0, 1, 0);  // it has no gradients, as a part without samples
     }
     for (const Optimizer& one : optimizers) one.step(ctx, options);
   });

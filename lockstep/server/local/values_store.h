@@ -48,6 +48,8 @@ class ValuesStore final : public ServerStore {
   }
   void release(const LogEntry& /*entry*/) override {}
   Payload answer(const PullRequest& pull, Position position) override;
+  /// How many entries that change values were read; whoever holds the gate knows that no other one is.
+  Position num_applied() const { return applied_; }
 
   /// How many steps with pushes count. On the server's thread, or while it waits in `freeze`.
   int64_t applied() const { return steps_; }
@@ -70,6 +72,7 @@ class ValuesStore final : public ServerStore {
   const std::function<void(int64_t cut)> freeze_;
   bool has_coefficients_ = false;
   int64_t steps_;             // with pushes that count, those before this run included
+  Position applied_ = 0;      // guarded by the gate
   Position read_ = 1;         // counts changes
   Position all_changed_ = 0;  // when the program changed values last
   uint64_t writes_ = 0;       // of the gate, as of then

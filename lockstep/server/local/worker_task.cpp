@@ -15,6 +15,7 @@
 #include <utility>
 #include <variant>
 
+#include "lockstep/core/digest.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/process/warm_up.h"
@@ -24,6 +25,7 @@
 #include "lockstep/replica/pool/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/server/local/strategy_gate.h"
+#include "lockstep/server/record/value_digest.h"
 #include "lockstep/strategy/strategy_access.h"
 #include "lockstep/variable/module/module_binding.h"
 #include "lockstep/variable/variable_state.h"
@@ -36,6 +38,34 @@ void require_ours(bool is_ours, const char* call, const std::string& name) {
   if (is_ours) return;
   throw UsageError("LS-OTHER-STRATEGY", fmt::format("{} of '{}' was called in a step of another strategy", call, name),
                    "use it in steps of the strategy that made it");
+}
+
+uint64_t digest_of(const StepPush& push) {
+  uint64_t digest = 0;
+  for (const StepPush::Gradient& one : push.gradients) digest = digest_with(digest, one.gradient);
+  for (const StepPush::Buffer& one : push.buffers) digest = digest_with(digest, one.value);
+  for (const StepPush::Change& one : push.changes) digest = digest_with(digest, one.value);
+  for (const RowsOfStep& one : push.rows) digest = digest_with(Digest(digest).with_all(one.ids).value(), one.gradients);
+  return digest;
+}
+
+/// As they would be on the way to a server in half the bytes.
+void round_gradients(StepPush& push) {
+  const auto round = [](at::Tensor& gradient) {
+    if (gradient.scalar_type() == at::kFloat) gradient = gradient.to(at::kBFloat16).to(at::kFloat);
+  };
+  for (StepPush::Gradient& one : push.gradients) round(one.gradient);
+  for (RowsOfStep& one : push.rows) round(one.gradients);
+}
+
+constexpr int kStepsWithDigests = 2;
+
+uint64_t digest_of_parameters(const std::vector<std::pair<Variable, at::Tensor>>& tensors) {
+  uint64_t digest = 0;
+  for (const auto& [variable, tensor] : tensors) {
+    if (variable.state().on_write()) digest = digest_with(digest, tensor);
+  }
+  return digest;
 }
 
 /// The run ends while a step waits for an answer: unwinds its function.
@@ -75,6 +105,11 @@ void WorkerTask::run() {
   }
 }
 
+std::optional<RunningStep> WorkerTask::running() const {
+  const std::lock_guard<std::mutex> lock(running_mutex_);
+  return running_;
+}
+
 void WorkerTask::put(const WorkerMessage& message) {
   const auto* const values = std::get_if<PulledValues>(&message);
   mail_.put({message, values != nullptr && values->step.step >= kFirstEvaluated});
@@ -110,6 +145,7 @@ void WorkerTask::run_step(const StepBegins& begins) {
     so.payload = shared_.function(begins.kind)(context, begins.arguments);
     if (!step.has_pushed && !step.changes.empty()) push(step, {});
     if (!step.has_pushed) report_gradients_left(step);
+    report_own_writes(step);
   });
   for (const ModuleBinding* used : step.modules) {  // what the step did not push
     for (auto& [variable, tensor] : modules_.at(used).tensors) tensor.mutable_grad() = at::Tensor();
@@ -155,6 +191,10 @@ void WorkerTask::evaluate_part(const StepBegins& begins) {
 std::optional<StepEnd> WorkerTask::end_of(StepUnderWay& step, const StreamKey& key,
                                           FunctionRef<void(WorkerContext&, StepEnd&)> fn) {
   current_ = &step;
+  if (!step.evaluation) {  // which has no limit
+    const std::lock_guard<std::mutex> lock(running_mutex_);
+    running_ = {.step = step.step, .begin = std::chrono::steady_clock::now()};
+  }
   answers_.clear();
   stream_.restart(key);
   std::optional<StepEnd> end(std::in_place);
@@ -173,6 +213,14 @@ std::optional<StepEnd> WorkerTask::end_of(StepUnderWay& step, const StreamKey& k
     end->payload = std::make_shared<StepFailure>(StepFailure{std::current_exception()});
   }
   current_ = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(running_mutex_);
+    running_.reset();
+  }
+  if (end) {
+    end->data = record_digest(step.data);
+    end->push = record_digest(step.push);
+  }
   return end;
 }
 
@@ -192,6 +240,33 @@ void WorkerTask::report_gradients_left(const StepUnderWay& step) {
         "after the last backward",
         step.step.step);
   });
+}
+
+void WorkerTask::report_own_writes(const StepUnderWay& step) {
+  for (const ModuleBinding* used : step.modules) {
+    WorkerModule& module = modules_.at(used);
+    std::string name;
+    for (std::size_t i = 0; i < module.tensors.size() && name.empty(); ++i) {
+      const auto& [variable, tensor] = module.tensors[i];
+      if (!variable.state().on_write()) continue;
+      const auto changed = step.changed.find(tensor.unsafeGetTensorImpl());
+      const int64_t expected = changed == step.changed.end() ? module.versions[i] : changed->second;
+      if (static_cast<int64_t>(tensor._version()) != expected) name = variable.name();
+    }
+    if (name.empty() && step.changed.empty() && module.steps <= kStepsWithDigests &&
+        digest_of_parameters(module.tensors) != module.filled) {
+      name = module.binding->name();
+    }
+    if (name.empty()) continue;
+    module.has_own_writes = true;
+    StrategyAccess::findings(shared_.strategy).add("LS-COPY-WRITTEN", name.c_str(), step.step.step, [&] {
+      return fmt::format(
+          "step {}: the step wrote '{}' in its worker's own copy, as an optimizer of torch::optim does; nothing learns "
+          "from that, and the copy is dropped; push the gradients, and let an optimizer of strategy.make_optimizer "
+          "update",
+          step.step.step, name);
+    });
+  }
 }
 
 void WorkerTask::report_unscaled(const StepUnderWay& step, const StepPush& push) {
@@ -265,7 +340,8 @@ void* WorkerTask::module_of(StepUnderWay& step, const std::shared_ptr<ModuleBind
                                    binding->name()),
                        "use BatchNorm, or a strategy whose replicas meet");
     }
-    WorkerModule mine{std::move(made), binding, module, binding->tensors_of(*module), {}, {}};
+    WorkerModule mine{
+        .made = std::move(made), .binding = binding, .module = module, .tensors = binding->tensors_of(*module)};
     mine.have.resize(mine.tensors.size());
     mine.versions.resize(mine.tensors.size());
     found = modules_.emplace(binding.get(), std::move(mine)).first;
@@ -292,7 +368,8 @@ void WorkerTask::refresh(WorkerModule& module, const StepUnderWay& step) {
     const Variable& variable = module.tensors[i].first;
     wanted.variables.push_back(variable);
     // Forward passes move buffers, and steps that did not count may have written parameters.
-    const bool is_as_filled = static_cast<int64_t>(module.tensors[i].second._version()) == module.versions[i];
+    const bool is_as_filled =
+        !module.has_own_writes && static_cast<int64_t>(module.tensors[i].second._version()) == module.versions[i];
     wanted.have.push_back(variable.state().on_write() && is_as_filled ? module.have[i] : std::nullopt);
   }
   std::vector<Position> at;
@@ -307,6 +384,7 @@ void WorkerTask::refresh(WorkerModule& module, const StepUnderWay& step) {
     module.have[i] = is_known ? std::nullopt : std::optional(at[i]);
     module.versions[i] = static_cast<int64_t>(mine._version());
   }
+  if (++module.steps <= kStepsWithDigests) module.filled = digest_of_parameters(module.tensors);
 }
 
 at::Tensor WorkerTask::value_of(StepUnderWay& step, const Variable& variable) {
@@ -402,10 +480,12 @@ void WorkerTask::push(StepUnderWay& step, const StepOptions& options) {
     push->rows.push_back(std::move(rows));
   }
   report_unscaled(step, *push);
+  if (shared_.rounds_gradients) round_gradients(*push);
   push->changes = std::move(step.changes);
   step.changes.clear();
   step.has_pushed = true;
   decide_for_servers(step, *push);
+  if (shared_.digests) step.push = digest_of(*push);
   WorkerOutput out;
   machine_.push(by_server(push, shared_.placement), out);
   carry(out);

@@ -19,6 +19,7 @@
 #include "lockstep/server/local/mailbox.h"
 #include "lockstep/server/local/push_parts.h"
 #include "lockstep/server/local/scheduled_batches.h"
+#include "lockstep/server/local/step_clock.h"
 #include "lockstep/server/local/step_payloads.h"
 #include "lockstep/server/local/strategy_gate.h"
 #include "lockstep/server/local/stream_places.h"
@@ -41,7 +42,7 @@ struct WorkersShared {
   std::function<StepFunction(uint32_t kind)> function;
   std::function<void(const ToServer&)> to_server;
   std::function<void(const ChiefMessage&)> to_chief;
-  std::function<void(const ChiefMessage&)> to_evaluation;  // to the chief of evaluations
+  std::function<void(const ChiefMessage&)> to_evaluation = {};  // to the chief of evaluations
   ScheduledBatches& batches;
   StreamPlaces& places;
   const StrategyGate* gate = nullptr;  // the strategy's, by which its tables are known
@@ -49,7 +50,9 @@ struct WorkersShared {
   bool in_rounds = false;
   ValuesPlacement placement = {};
   uint64_t epoch = 1;
-  std::mutex factories = {};  // one thread at a time is in functions of the program that make modules and streams
+  bool digests = false;           // reports have digests, for a record
+  bool rounds_gradients = false;  // to bfloat16, those of float32
+  std::mutex factories = {};      // one thread at a time is in functions of the program that make modules and streams
 };
 
 /// The rows of a table that a step has pulled: as each look-up that needed more pulled them.
@@ -67,16 +70,22 @@ struct StepUnderWay {
   int64_t part = 0;                            // of its round
   std::optional<double> share;                 // of the batch that it has taken
   bool took_stream = false;                    // of its worker's own
+  std::vector<const void*> taken = {};         // data sets that it has a batch of
   bool has_scaled = false;                     // a loss, by scale_loss
   bool has_pushed = false;
   std::vector<const ModuleBinding*> modules = {};  // that it has used
   std::map<const VariableState*, at::Tensor> values = {};
   std::vector<Variable> used = {};  // of `values`
   std::vector<StepPush::Change> changes = {};
-  std::vector<PulledRows> rows = {};                                            // by table
+  std::map<const c10::TensorImpl*, int64_t> changed =
+      {};                             // versions of the worker's tensors, as changes have left them
+  std::vector<PulledRows> rows = {};  // by table
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes = {};  // of modules before an evaluation
   bool apply = true;                                                            // what it has pushed
   double coefficient = 1;                                                       // of its gradients
+  // Where they are wanted, digests of the batches that it has taken and of what it has pushed.
+  uint64_t data = 0;
+  uint64_t push = 0;
 };
 
 class WorkerTask {
@@ -107,6 +116,11 @@ class WorkerTask {
   lockstep::data::StreamReader& reader_of(int64_t stream, FunctionRef<lockstep::data::Stream()> make);
   const StepUnderWay* current() const { return current_; }
 
+  /// The step whose function runs now. Any thread.
+  std::optional<RunningStep> running() const;
+  /// Its thread. Any thread, until stop().
+  pthread_t handle() { return thread_.native_handle(); }
+
  private:
   /// A module of this worker, over variables of the strategy.
   struct WorkerModule {
@@ -114,8 +128,13 @@ class WorkerTask {
     std::shared_ptr<ModuleBinding> binding;
     torch::nn::Module* module;
     std::vector<std::pair<Variable, at::Tensor>> tensors;
-    std::vector<std::optional<Position>> have;
-    std::vector<int64_t> versions;  // of the tensors, as they were filled: other numbers mean that a step has written
+    std::vector<std::optional<Position>> have = {};
+    std::vector<int64_t> versions =
+        {};  // of the tensors, as they were filled: other numbers mean that a step has written
+    // Writes that versions do not show are looked for in the first steps, by digests of the parameters.
+    int steps = 0;
+    uint64_t filled = 0;
+    bool has_own_writes = false;  // found once: nothing of it is taken for what the servers have
   };
 
   struct Mail {
@@ -134,6 +153,8 @@ class WorkerTask {
   WorkerMachine& machine_of(const StepUnderWay& step) { return step.evaluation ? evaluation_machine_ : machine_; }
   /// Adds a finding where a step that did not push has gradients.
   void report_gradients_left(const StepUnderWay& step);
+  /// Adds a finding where the step wrote parameters of its worker's copies, as an optimizer of torch::optim does.
+  void report_own_writes(const StepUnderWay& step);
   /// Adds a finding where a part of a round pushes gradients of a loss that never had the part's share.
   void report_unscaled(const StepUnderWay& step, const StepPush& push);
   /// The values that are wanted, in their order, and the position of each: PulledTensors::at.
@@ -154,6 +175,8 @@ class WorkerTask {
   std::map<int64_t, std::unique_ptr<lockstep::data::StreamReader>> readers_;
   RandomStream stream_;
   const StepUnderWay* current_ = nullptr;
+  mutable std::mutex running_mutex_;
+  std::optional<RunningStep> running_;  // guarded by running_mutex_
   std::thread thread_;
 };
 

@@ -22,7 +22,7 @@ void BasicChiefMachine<Rules>::collect(ChiefOutput& out) {
         goes_on = true;  // which may complete a round, and what waits for that
         continue;
       }
-      const auto chosen = choose_worker(kind);
+      const auto chosen = plan_ ? std::optional(plan_->worker_of(*step)) : choose_worker(kind);
       if (!chosen) break;
       give(*step, *chosen, out);
     }

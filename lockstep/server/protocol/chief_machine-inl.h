@@ -219,7 +219,7 @@ void BasicChiefMachine<Rules>::give_again(const std::vector<int64_t>& steps, Chi
       ++queued_;
       queued_bytes_ += record.argument_bytes;
     }
-    if (!may_be_given_again(record.gives, options_.attempts) && !too_often) too_often = step;
+    if (!may_be_given_again(record.gives - record.returned, options_.attempts) && !too_often) too_often = step;
   }
   if (!too_often) return;
   close(*too_often, ClosedBecause::kLostTooOften, {}, out);

@@ -100,6 +100,13 @@ struct ChiefOutput {
   std::vector<ChiefEvent> events;
 };
 
+/// Which worker gets which step, where that is known: in a replay.
+class StepPlan {
+ public:
+  virtual ~StepPlan() = default;
+  virtual int32_t worker_of(int64_t step) const = 0;
+};
+
 /// A value, as BasicWorkerMachine. It decides alone, and only collect() sends what follows from decisions.
 template <class Rules>
 class BasicChiefMachine {
@@ -131,6 +138,8 @@ class BasicChiefMachine {
   /// Servers need not keep the cut any longer.
   void end_cut(int64_t cut);
   void decide_round(int64_t round, double coefficient, bool apply, ChiefOutput& out);
+  /// From now on the plan, which must outlive the machine, names the worker of each step, whatever else that one has.
+  void follow(const StepPlan& plan) { plan_ = &plan; }
 
   // What becomes of tasks.
 
@@ -140,6 +149,9 @@ class BasicChiefMachine {
   void worker_lost(WorkerId worker, ChiefOutput& out);
   /// The attempt takes too long: the step is given to another worker. Where it is not under way: nothing.
   void step_overdue(StepAttempt step, ChiefOutput& out);
+  /// Nobody can take a step that was given before and was lost or overdue: the lowest one is closed, as if it had been
+  /// given too often. Where there is none: nothing.
+  void give_up_waiting(ChiefOutput& out);
   void receive(const ChiefMessage& message, ChiefOutput& out);
   /// Sends again what the worker or the server may not have. Of a server, its ServerRead comes first.
   void repeat_to_worker(WorkerId worker, ChiefOutput& out);
@@ -164,6 +176,8 @@ class BasicChiefMachine {
   const ChiefCut& cutting() const { return cut_->chief; }
   const EntryLog& log() const { return log_; }
   bool is_alive(WorkerId worker) const;
+  /// The worker has this attempt, and it may count.
+  bool is_awaited(WorkerId worker, StepAttempt step) const;
 
   auto operator<=>(const BasicChiefMachine&) const = default;
 
@@ -264,6 +278,7 @@ class BasicChiefMachine {
   std::vector<Worker> workers_;
   std::optional<Cut> cut_;
   std::optional<Summing> summing_;
+  const StepPlan* plan_ = nullptr;
 };
 
 using ChiefMachine = BasicChiefMachine<ProtocolRules>;

@@ -57,6 +57,14 @@ void BasicChiefMachine<Rules>::step_overdue(StepAttempt step, ChiefOutput& out) 
 }
 
 template <class Rules>
+void BasicChiefMachine<Rules>::give_up_waiting(ChiefOutput& out) {
+  const auto found = std::find_if(again_.begin(), again_.end(), [&](int64_t step) { return steps_[step].gives > 0; });
+  if (found == again_.end()) return;
+  close(*found, ClosedBecause::kLostTooOften, {}, out);
+  cancel(out);
+}
+
+template <class Rules>
 void BasicChiefMachine<Rules>::receive(const ChiefMessage& message, ChiefOutput& out) {
   std::visit(
       [&](const auto& one) {
@@ -158,6 +166,14 @@ bool BasicChiefMachine<Rules>::is_alive(WorkerId id) const {
   return worker(id.worker).is_alive && worker(id.worker).incarnation == id.incarnation;
 }
 
+template <class Rules>
+bool BasicChiefMachine<Rules>::is_awaited(WorkerId id, StepAttempt step) const {
+  if (!is_alive(id)) return false;
+  const std::vector<Running>& running = worker(id.worker).running;
+  return std::any_of(running.begin(), running.end(),
+                     [&](const Running& one) { return one.counts && one.give.step == step; });
+}
+
 /// The step of this report, which is not decided, ends by it.
 template <class Rules>
 void BasicChiefMachine<Rules>::decide(const StepReport& report, ChiefOutput& out) {
@@ -191,8 +207,11 @@ void BasicChiefMachine<Rules>::decide(const StepReport& report, ChiefOutput& out
       cancel(out);
       return;
     case StepOutcome::kStreamEnded: close(step, ClosedBecause::kStreamEnded, report.payload, out); return;
-    case StepOutcome::kTooLate:
     case StepOutcome::kWithdrawn:
+      ++record.returned;
+      give_again({step}, out);
+      return;
+    case StepOutcome::kTooLate:
       // Only steps that are decided or were given up end so, and their reports do not come here.
       give_again({step}, out);
       return;

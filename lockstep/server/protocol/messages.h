@@ -151,6 +151,9 @@ struct StepReport {
   double coefficient = 1;
   Payload payload = {};  // the result or the error, and what else the runtime sends with it
   std::vector<PulledAt> pulled = {};
+  // For the record too: digests, of 24 bits, of the batches that the step has taken and of what it has pushed.
+  uint32_t data = 0;
+  uint32_t push = 0;
   auto operator<=>(const StepReport&) const = default;
 };
 

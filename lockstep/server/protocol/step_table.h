@@ -23,7 +23,8 @@ enum class StepState : uint8_t {
 struct StepRecord {
   StepState state = StepState::kFree;
   uint32_t kind = 0;
-  uint32_t gives = 0;  // how often it was given; the last attempt is this less 1
+  uint32_t gives = 0;     // how often it was given; the last attempt is this less 1
+  uint32_t returned = 0;  // how often a worker has not begun it, because it had no more data
   WorkerId owner = {};
   uint32_t unmet = 0;     // steps before it that have no result yet
   Position position = 0;  // that its pulls have to see, for what was scheduled before it

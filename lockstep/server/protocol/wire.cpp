@@ -163,6 +163,8 @@ void fields(To& to, Message& message) {
       to.number(one.server);
       to.number(one.position);
     });
+    to.number(message.data);
+    to.number(message.push);
   } else if constexpr (kIs<ServerRead, Message>) {
     to.number(message.server);
     to.number(message.position);

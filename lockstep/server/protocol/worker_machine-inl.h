@@ -26,6 +26,10 @@ void BasicWorkerMachine<Rules>::on(const GiveStep& give, WorkerOutput& out) {
   note_reports(give.reports_noted);
   if (give.number != gives_ + 1) return;  // it has come before, or one before it has not
   ++gives_;
+  if (ended_.contains(give.kind)) {  // the chief did not know it yet
+    report({.step = give.step, .outcome = StepOutcome::kWithdrawn}, out);
+    return;
+  }
   waiting_.push_back(give);
   begin_next(out);
 }
@@ -148,7 +152,7 @@ void BasicWorkerMachine<Rules>::begin_next(WorkerOutput& out) {
   if (at_hand_ || waiting_.empty()) return;
   const GiveStep give = std::move(waiting_.front());
   waiting_.pop_front();
-  at_hand_ = AtHand{.step = give.step, .position = give.position};
+  at_hand_ = AtHand{.step = give.step, .kind = give.kind, .position = give.position};
   if (give.follows_own) at_hand_->after = last_pushed_;
   out.events.emplace_back(StepBegins{.step = give.step, .kind = give.kind, .arguments = give.arguments});
 }
@@ -159,17 +163,18 @@ void BasicWorkerMachine<Rules>::report_if_ended(WorkerOutput& out) {
   const bool pushed = !at_hand_->answered.empty();
   StepReport ended{.step = at_hand_->step, .outcome = at_hand_->end->outcome, .pushed = pushed};
   ended.payload = at_hand_->end->payload;
+  ended.data = at_hand_->end->data;
+  ended.push = at_hand_->end->push;
+  for (std::size_t number = 0; number < at_hand_->pulls.size(); ++number) {
+    const Pull& pull = at_hand_->pulls[number];
+    if (!pull.answered) continue;
+    ended.pulled.push_back({.pull = static_cast<uint32_t>(number), .server = pull.server, .position = *pull.answered});
+  }
   if (ended.outcome == StepOutcome::kDone) {
     const auto answers = std::count(at_hand_->answered.begin(), at_hand_->answered.end(), 1);
     if (pushed && !Rules::has_all_answers(static_cast<std::size_t>(answers), at_hand_->answered.size())) return;
     ended.apply = at_hand_->end->apply;
     ended.coefficient = at_hand_->end->coefficient;
-    for (std::size_t number = 0; number < at_hand_->pulls.size(); ++number) {
-      const Pull& pull = at_hand_->pulls[number];
-      if (!pull.answered) continue;
-      ended.pulled.push_back(
-          {.pull = static_cast<uint32_t>(number), .server = pull.server, .position = *pull.answered});
-    }
     if (at_hand_->is_too_late) {
       ended.outcome = StepOutcome::kTooLate;
     } else if (at_hand_->is_refused) {
@@ -179,9 +184,29 @@ void BasicWorkerMachine<Rules>::report_if_ended(WorkerOutput& out) {
       last_pushed_ = at_hand_->step.step;
     }
   }
+  const uint32_t kind = at_hand_->kind;
+  const bool has_stream_ended = ended.outcome == StepOutcome::kStreamEnded;
   at_hand_.reset();
   report(std::move(ended), out);
+  if (has_stream_ended) {
+    ended_.insert(kind);
+    withdraw_all_of(kind, out);
+  }
   begin_next(out);
+}
+
+/// Others may have data for steps of this kind that wait here.
+template <class Rules>
+void BasicWorkerMachine<Rules>::withdraw_all_of(uint32_t kind, WorkerOutput& out) {
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    if (it->kind != kind) {
+      ++it;
+      continue;
+    }
+    const StepAttempt step = it->step;
+    it = waiting_.erase(it);
+    report({.step = step, .outcome = StepOutcome::kWithdrawn}, out);
+  }
 }
 
 template <class Rules>

@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "lockstep/server/protocol/messages.h"
@@ -41,6 +42,8 @@ struct StepEnd {
   bool apply = true;
   double coefficient = 1;
   Payload payload = {};
+  uint32_t data = 0;  // as in StepReport, and the next one
+  uint32_t push = 0;
   auto operator<=>(const StepEnd&) const = default;
 };
 
@@ -82,6 +85,7 @@ class BasicWorkerMachine {
   };
   struct AtHand {
     StepAttempt step = {};
+    uint32_t kind = 0;
     Position position = 0;
     std::optional<int64_t> after = {};
     std::vector<Pull> pulls = {};
@@ -104,6 +108,7 @@ class BasicWorkerMachine {
   PushRequest push_request(int32_t server) const;
   void begin_next(WorkerOutput& out);
   void report_if_ended(WorkerOutput& out);
+  void withdraw_all_of(uint32_t kind, WorkerOutput& out);
   void report(StepReport report, WorkerOutput& out);
   void note_reports(uint64_t reports);
 
@@ -117,6 +122,7 @@ class BasicWorkerMachine {
   std::deque<GiveStep> waiting_;
   std::deque<StepReport> reports_;  // which the chief has not noted, as far as is known here
   std::optional<int64_t> last_pushed_;
+  std::set<uint32_t> ended_;  // kinds of steps for which it has no more data
 };
 
 using WorkerMachine = BasicWorkerMachine<ProtocolRules>;

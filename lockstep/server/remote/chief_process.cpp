@@ -55,8 +55,9 @@ ChiefProcess::ChiefProcess(const RemoteSetup& setup, const TaskPlace& place, con
   network_.set_run(epoch_);
   gather();
   chief_ = std::make_shared<ChiefTask>(setup_.chief, begin, setup_.gate,
-                                       TaskMail{[this](const ToWorker& one) { to_worker(one); },
-                                                [this](const ToServer& one) { to_server(one); }, coefficient_of},
+                                       TaskMail{.to_worker = [this](const ToWorker& one) { to_worker(one); },
+                                                .to_server = [this](const ToServer& one) { to_server(one); },
+                                                .coefficient = coefficient_of},
                                        epoch_);
   {
     const std::lock_guard<std::mutex> lock(state_mutex_);
@@ -66,7 +67,8 @@ ChiefProcess::ChiefProcess(const RemoteSetup& setup, const TaskPlace& place, con
   for (int64_t w = 0; w < place_.job.workers; ++w) welcome_worker(w);
   last_worker_ = Clock::now();
   thread_ = start_service_thread(0, "desk", [this] { run(); });
-  setup_.gate->set_waits([this] { chief_->drain(); }, [this] { refresh(); });
+  setup_.gate->set_waits(
+      {.drain = [this] { chief_->drain(); }, .catch_up = [this] { refresh(); }, .begin_read = [this] { refresh(); }});
 }
 
 ChiefProcess::~ChiefProcess() {
@@ -84,7 +86,7 @@ ChiefProcess::~ChiefProcess() {
 
 void ChiefProcess::end(int32_t code, const std::string& failure) {
   if (has_ended_.exchange(true)) return;
-  setup_.gate->set_waits({}, {});
+  setup_.gate->set_waits({});
   const std::string word = to_bytes(TaskEnd{.code = code, .settled = chief_->settled(), .failure = failure});
   std::unique_lock<std::mutex> lock(peers_mutex_);
   for (const auto& [id, one] : peers_) network_.send(one.link, word);
@@ -193,7 +195,7 @@ void ChiefProcess::send_changes() {
 void ChiefProcess::refresh() {
   const std::lock_guard<std::mutex> lock(state_mutex_);
   send_changes();
-  if (chief_->position() == known_) return;
+  if (chief_->position_sent() == known_) return;
   const CutWhole whole = chief_->cut();
   const CallerScope as_task(Caller::kTask);
   const GateHold hold(setup_.gate, "Variable::assign");

@@ -27,6 +27,7 @@ std::string RemoteSetup::program() const {
                   platform_description(), platform_fingerprint(), strategy.seed(),
                   chief.staleness ? std::to_string(*chief.staleness) : "unbounded", join.timeouts.lost.count());
   text += catalog.text();
+  if (rounds_gradients) text += "wire bfloat16\n";
   for (const NamedStep& one : steps) text += fmt::format("step '{}'\n", one.name);
   return text;
 }

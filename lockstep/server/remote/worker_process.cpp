@@ -82,7 +82,8 @@ int32_t WorkerProcess::serve() {
       .in_rounds = setup_.in_rounds(),
       .placement = {.servers = setup_.chief.servers,
                     .server_of = [this](const VariableState& one) { return setup_.catalog.server_of(one); }},
-      .epoch = welcome.epoch};
+      .epoch = welcome.epoch,
+      .rounds_gradients = setup_.rounds_gradients};
   WorkerTask task(shared, static_cast<int32_t>(place_.job.self.task), welcome.incarnation);
   const int32_t code = carry_messages(task, batches);
   network_.close(chief_link_);

@@ -289,5 +289,20 @@ TEST(ChiefRoundsTest, AfterARestoreWithAnotherNumberOfWorkersRoundsBeginAtAMulti
   EXPECT_EQ(same.schedule(1), Steps{6});
 }
 
+TEST(ChiefOrderTest, AStepThatAWorkerGivesBackIsNotGivenAgainForThat) {
+  ChiefBench bench({.workers = 2, .attempts = 0});
+  bench.schedule(3, 5);
+  ASSERT_EQ(bench.given(0).size(), 2U);
+  bench.report(0, StepOutcome::kStreamEnded, false);
+  const StepAttempt waiting = bench.given(0).front();
+  bench.report(0, StepOutcome::kWithdrawn, false);
+  EXPECT_TRUE(bench.given(0).empty());
+  ASSERT_EQ(bench.given(1).size(), 2U);
+  EXPECT_EQ(bench.given(1).back(), (StepAttempt{.step = waiting.step, .attempt = 1}));
+  bench.report(1);
+  bench.report(1);
+  EXPECT_EQ(bench.counted.size(), 2U);
+}
+
 }  // namespace
 }  // namespace lockstep::internal::server

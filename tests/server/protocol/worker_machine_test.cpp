@@ -253,5 +253,19 @@ TEST_F(WorkerMachineTest, AReplacedOneDoesNothingMore) {
   EXPECT_TRUE(again.to_chief.empty() && again.to_servers.empty());
 }
 
+TEST_F(WorkerMachineTest, StepsThatWaitForAStreamThatHasEndedGoBackUnbegun) {
+  give(1, 10);
+  give(2, 11);
+  worker.receive(GiveStep{.epoch = 1, .to = kId, .number = 3, .step = {.step = 12}, .kind = 4}, out);
+  EXPECT_EQ(begun(), Steps{10});
+  worker.finish({.outcome = StepOutcome::kStreamEnded}, out);
+  const std::vector<StepReport> ended = reports();
+  ASSERT_EQ(ended.size(), 2U);
+  EXPECT_EQ(ended[0].outcome, StepOutcome::kStreamEnded);
+  EXPECT_EQ(ended[1].outcome, StepOutcome::kWithdrawn);
+  EXPECT_EQ(ended[1].step.step, 11);
+  EXPECT_EQ(begun(), Steps{12}) << "it is of another kind";
+}
+
 }  // namespace
 }  // namespace lockstep::internal::server

@@ -1,0 +1,124 @@
+// The file of a record, byte by byte.
+#include "lockstep/server/record/run_record.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "tests/support/errors.h"
+#include "tests/support/scratch_folder.h"
+
+namespace lockstep::internal {
+namespace {
+
+using lockstep::testing::expect_error;
+using Kind = RecordEvent::Kind;
+
+class RunRecordFile : public lockstep::testing::ScratchFolder {
+ protected:
+  static std::vector<RecordEvent> some_events() {
+    return {{.step = 0, .worker = 2, .pushed = true, .data = 0x123456, .push = 0xabcdef, .states = {0, 0}},
+            {.kind = Kind::kChanged, .scheduled = 4, .state = 3},
+            {.step = 5, .worker = 1, .function = 7, .pushed = true, .states = {1, 4, 2}},
+            {.kind = Kind::kRead, .scheduled = 6, .state = 2},
+            {.scheduled = 9, .step = 3, .worker = 1, .function = 7, .outcome = StepOutcome::kFailed, .states = {}},
+            {.kind = Kind::kCancelled, .scheduled = 9},
+            {.kind = Kind::kRoundCompleted, .scheduled = int64_t{1} << 40},
+            {.kind = Kind::kGivenUp, .scheduled = 10, .step = (int64_t{1} << 62) + 1},
+            {.step = 1, .outcome = StepOutcome::kTooLate, .is_late = true, .states = {Position{1} << 63, 0}}};
+  }
+  std::string text_of(const std::string& file) const {
+    std::ifstream stream(file, std::ios::binary);
+    return {std::istreambuf_iterator<char>(stream), {}};
+  }
+};
+
+TEST_F(RunRecordFile, HasWhatWasWritten) {
+  {
+    RecordFile file(path("r"));
+    file.begin_run("{\"a\": 1}");
+    for (const RecordEvent& one : some_events()) file.add(one);
+    file.flush();
+    for (const RecordEvent& one : some_events()) file.add(one);
+    file.end_run();
+    file.begin_run("{}");
+  }
+  const ReplayRecord record = read_record(path("r"));
+  EXPECT_EQ(record.torn, "");
+  ASSERT_EQ(record.runs.size(), 2U);
+  std::vector<RecordEvent> twice = some_events();
+  for (const RecordEvent& one : some_events()) twice.push_back(one);
+  EXPECT_EQ(record.runs[0].program, "{\"a\": 1}");
+  EXPECT_EQ(record.runs[0].events, twice);
+  EXPECT_TRUE(record.runs[0].is_whole);
+  EXPECT_TRUE(record.runs[1].events.empty());
+  EXPECT_FALSE(record.runs[1].is_whole);
+}
+
+TEST_F(RunRecordFile, IsReadUpToItsLastWholeChunk) {
+  {
+    RecordFile file(path("r"));
+    file.begin_run("{}");
+    for (int chunk = 0; chunk < 3; ++chunk) {
+      for (const RecordEvent& one : some_events()) file.add(one);
+      file.flush();
+    }
+    file.end_run();
+  }
+  const std::string whole = text_of(path("r"));
+  std::size_t before = 0;
+  for (std::size_t size = 8 + 4 + 13 + 2; size <= whole.size(); ++size) {
+    const ReplayRecord record = read_record(write("torn", whole.substr(0, size)));
+    ASSERT_EQ(record.runs.size(), 1U);
+    const std::size_t events = record.runs.front().events.size();
+    EXPECT_GE(events, before);
+    EXPECT_EQ(events % some_events().size(), 0U);
+    before = events;
+    EXPECT_EQ(record.runs.front().is_whole, size == whole.size());
+  }
+  EXPECT_EQ(before, 3 * some_events().size());
+}
+
+TEST_F(RunRecordFile, EachChangedByteIsFound) {
+  {
+    RecordFile file(path("r"));
+    file.begin_run("{}");
+    for (const RecordEvent& one : some_events()) file.add(one);
+    file.end_run();
+  }
+  const std::string whole = text_of(path("r"));
+  for (std::size_t at = 0; at < whole.size(); ++at) {
+    std::string bytes = whole;
+    bytes[at] = static_cast<char>(bytes[at] ^ 0x10);
+    write("changed", bytes);
+    if (at < 8 + 4 + 13 + 2) {
+      expect_error<DataError>([&] { read_record(path("changed")); }, "LS-RUN-RECORD", {"'" + path("changed") + "'"});
+    } else {
+      const ReplayRecord record = read_record(path("changed"));
+      EXPECT_NE(record.torn, "");
+      EXPECT_FALSE(record.runs.front().is_whole);
+    }
+  }
+}
+
+TEST_F(RunRecordFile, ReplacesAFileAndNoOtherThing) {
+  write("r", std::string(1000, 'x'));
+  RecordFile(path("r")).begin_run("{}");
+  EXPECT_LT(std::filesystem::file_size(path("r")), 100U);
+  expect_error<DataError>([] { RecordFile("/dev/null"); }, "LS-FILE", {"'/dev/null'"});
+  expect_error<DataError>([&] { RecordFile(path("no/r")); }, "LS-FILE", {quoted("no/r")});
+  expect_error<DataError>([&] { read_record(path("absent")); }, "LS-FILE", {quoted("absent")});
+}
+
+TEST_F(RunRecordFile, AFullDiskIsAnError) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP();
+  // A record is a plain file; the same call fails on a device that is always full.
+  expect_error<DataError>([] { RecordFile("/dev/full"); }, "LS-FILE", {"'/dev/full'"});
+}
+
+}  // namespace
+}  // namespace lockstep::internal
