@@ -99,6 +99,7 @@ TEST(Misuse, ASecondBatchOfADataSetInAStepIsRefused) {
 TEST(Misuse, ACoordinatorWhoseRunHasEndedSaysSo) {
   ParameterServerStrategy strategy({.workers = 2});
   const auto one = strategy.step("one", [](WorkerContext&) { return 1.0; });
+  const auto data = strategy.distribute(testing::some_samples(4), {.global_batch = 2});
   Coordinator* kept = nullptr;
   RemoteValue<double> value;
   strategy.coordinate([&](Coordinator& coordinator) {
@@ -110,6 +111,7 @@ TEST(Misuse, ACoordinatorWhoseRunHasEndedSaysSo) {
   expect([&] { kept->join(); });
   expect([&] { kept->cancel(); });
   expect([&] { static_cast<void>(kept->done()); });
+  expect([&] { kept->evaluate(data, [](WorkerContext&, const Batch&) { return 1.0; }); });
   EXPECT_EQ(kept->steps(), 1);
   EXPECT_EQ(value.get(), 1.0);  // it was there when the run ended
 }

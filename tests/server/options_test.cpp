@@ -36,6 +36,18 @@ TEST(Options, ThatCannotBeHonouredAreRefused) {
   EXPECT_NO_THROW(ParameterServerStrategy({.device = "cpu"}));
 }
 
+TEST(Options, ThatTasksThatAreProcessesLackAreRefused) {
+  ClusterSpec cluster;
+  cluster.jobs = {{"chief", {"127.0.0.1:1"}}, {"worker", {""}}, {"ps", {""}}};
+  cluster.job = "chief";
+  const auto refused = [](const ParameterServerOptions& options, const char* name) {
+    expect_error<UsageError>([&] { ParameterServerStrategy strategy(options); }, "LS-OPTION", {name, "processes"});
+  };
+  refused({.cluster = cluster, .record = "run.rec"}, "record");
+  refused({.cluster = cluster, .timeouts = {.step = 1s}}, "step");
+  EXPECT_NO_THROW(ParameterServerStrategy({.cluster = cluster, .attempts = 1}));
+}
+
 TEST(Options, BFloat16RoundsEachGradientAndAddsInFloat32) {
   const auto trained = [](WireFormat wire) {
     ParameterServerStrategy strategy({.workers = 2, .wire = wire});

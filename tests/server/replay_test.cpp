@@ -6,11 +6,13 @@
 #include <fstream>
 #include <initializer_list>
 #include <iterator>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/server/record/run_record.h"
 #include "tests/server/recorded_run.h"
 #include "tests/support/errors.h"
@@ -223,6 +225,60 @@ TEST_F(Replay, PassesResultsOfStepsOn) {
     });
     return State();
   });
+}
+
+TEST_F(Replay, RepeatsWhatEvaluationsSeeBetweenSteps) {
+  for (const std::optional<int64_t> staleness : {std::optional<int64_t>(), std::optional<int64_t>(0)}) {
+    expect_same({.staleness = staleness, .workers = 3, .seed = 7}, [](RecordedProgram& program) {
+      State seen;
+      const auto held_out = program.strategy.distribute(testing::some_samples(20), {.global_batch = 4, .name = "held"});
+      const auto train = program.strategy.step("train", program.train);
+      program.strategy.coordinate([&](Coordinator& coordinator) {
+        for (int k = 0; k < 24; ++k) {
+          coordinator.schedule(train);
+          if (k % 6 == 2) seen.push_back(program.model.variables().front().read());
+          if (k % 6 != 5) continue;
+          seen.push_back(coordinator.evaluate(held_out, [&](WorkerContext& ctx, const Batch& part) {
+            testing::dawdle();
+            program.seen.assign_add(ctx, torch::ones({}));
+            return program.model(ctx)->forward(part.input).mean();
+          }));
+          seen.push_back(program.seen.read());
+        }
+      });
+      return seen;
+    });
+  }
+}
+
+TEST_F(Replay, SavesAndRestoresWhatTheRecordedRunDid) {
+  for (const std::optional<int64_t> staleness : {std::optional<int64_t>(), std::optional<int64_t>(0)}) {
+    expect_same({.staleness = staleness, .workers = 3, .seed = 7}, [&](RecordedProgram& program) {
+      Checkpoint checkpoint(program.strategy);
+      const auto train = program.strategy.step("train", program.train);
+      program.strategy.coordinate([&](Coordinator& coordinator) {
+        const auto some = [&] {
+          for (int k = 0; k < 15; ++k) {
+            coordinator.schedule(train);
+            if (k % 4 == 1) static_cast<void>(program.seen.read());
+          }
+        };
+        some();
+        checkpoint.save(path("mid"));
+        some();
+        static_cast<void>(program.seen.read());
+        checkpoint.save(path("late"));
+        checkpoint.restore(path("mid"));
+        EXPECT_EQ(coordinator.steps(), 15);
+        some();
+        coordinator.join();
+        EXPECT_EQ(coordinator.steps(), 30);
+      });
+      State saved = program.state();
+      checkpoint.restore(path("late"));
+      return saved;
+    });
+  }
 }
 
 TEST_F(Replay, EndsAfterTheStepThatIsAskedFor) {
