@@ -12,6 +12,7 @@
 #include "lockstep/cluster/job_counts.h"
 #include "lockstep/cluster/resolve_cluster.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
 #include "lockstep/optim/rules/group_rule.h"
 #include "lockstep/server/coordinator_state.h"
 #include "lockstep/server/evaluator.h"

@@ -55,8 +55,9 @@ ChiefProcess::ChiefProcess(const RemoteSetup& setup, const TaskPlace& place, con
   network_.set_run(epoch_);
   gather();
   chief_ = std::make_shared<ChiefTask>(setup_.chief, begin, setup_.gate,
-                                       TaskMail{[this](const ToWorker& one) { to_worker(one); },
-                                                [this](const ToServer& one) { to_server(one); }, coefficient_of},
+                                       TaskMail{.to_worker = [this](const ToWorker& one) { to_worker(one); },
+                                                .to_server = [this](const ToServer& one) { to_server(one); },
+                                                .coefficient = coefficient_of},
                                        epoch_);
   {
     const std::lock_guard<std::mutex> lock(state_mutex_);
