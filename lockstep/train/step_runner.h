@@ -70,7 +70,7 @@ struct StepLook {
 struct DoneStep {
   std::vector<PerReplica<Batch>> batches = {};
   int64_t samples = 0;
-  PerReplica<PartCounts> parts = {};
+  PerReplica<PartCounts> parts;
   std::vector<std::pair<std::string, at::Tensor>> gradients = {};  // by the variables' names, summed over all parts
 };
 
