@@ -10,7 +10,7 @@
 #include "lockstep/data/deal/deal.h"
 #include "lockstep/strategy/state_items.h"
 #include "lockstep/train/callbacks/last_callback.h"
-#include "lockstep/train/parts_of_step.h"
+#include "lockstep/train/step/parts_of_step.h"
 
 namespace lockstep::internal::inline train {
 

@@ -5,8 +5,8 @@
 
 #include "lockstep/replica/replica_context.h"
 #include "lockstep/strategy/strategy.h"
-#include "lockstep/train/parts_of_step.h"
-#include "lockstep/train/step_gradients.h"
+#include "lockstep/train/step/parts_of_step.h"
+#include "lockstep/train/step/step_gradients.h"
 #include "lockstep/train/totals.h"
 #include "lockstep/train/trainer.h"
 

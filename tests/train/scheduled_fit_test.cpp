@@ -11,6 +11,8 @@
 #include <set>
 #include <stdexcept>
 
+#include "lockstep/train/html_report.h"
+#include "lockstep/train/tensor_board.h"
 #include "tests/support/errors.h"
 #include "tests/train/fits.h"
 
@@ -321,6 +323,76 @@ TEST_P(Asynchronous, RefusesACheckpointWhileStepsAreUnderWay) {
                              }),
                              callbacks::each_epoch([&](Trainer& of, const Logs&) { of.checkpoint(); })}});
   EXPECT_EQ(refused, 1);
+}
+
+namespace {
+
+/// Asks for all that can be seen of steps. It does not look at their logs.
+class Looking final : public Callback {
+ public:
+  std::string name() const override { return "looking"; }
+  bool uses_step_logs() const override { return false; }
+  void on_fit_begin(Trainer& trainer, const Logs&) override { trainer.measure_parts(); }
+  void on_epoch_begin(Trainer& trainer, const Logs&) override { trainer.keep_gradients(); }
+  void on_step_end(Trainer& trainer, const Logs& logs) override {
+    EXPECT_TRUE(logs.empty());
+    EXPECT_TRUE(trainer.gradients().empty());
+    for (const PerReplica<Batch>& batch : trainer.batches()) {
+      for (const Batch& part : batch) {
+        for (int64_t i = 0; i < part.size(); ++i) ids.insert(part.ids[i].item<int64_t>());
+      }
+    }
+    trainer.keep_gradients();
+  }
+  std::multiset<int64_t> ids;  // of all steps
+};
+
+}  // namespace
+
+TEST(ScheduledFit, ShowsTheBatchesOfItsStepsAndNoGradients) {
+  for (const std::optional<int64_t> staleness : {std::optional<int64_t>(0), std::optional<int64_t>()}) {
+    ParameterServerStrategy strategy({.staleness = staleness, .workers = 2, .seed = 7});
+    const Setting setting(strategy, 160);
+    Trainer trainer = setting.trainer();
+    const auto looking = std::make_shared<Looking>();
+    const History history = trainer.fit(setting.train, {.callbacks = {looking}});
+    EXPECT_EQ(looking->ids.size(), 160);
+    EXPECT_EQ(std::set<int64_t>(looking->ids.begin(), looking->ids.end()).size(), 160);
+    EXPECT_EQ(history.epochs().front().count("accuracy"), 1);
+    EXPECT_EQ(trainer.status().parts.seconds, 0);
+    EXPECT_EQ(trainer.status().step, 40);
+  }
+}
+
+TEST(ScheduledFit, IsReportedWithoutGradients) {
+  const Folder folder;
+  ParameterServerStrategy strategy({.workers = 2, .seed = 7});
+  const Setting setting(strategy, 40);
+  setting.trainer().fit(
+      setting.train,
+      {.epochs = 2,
+       .callbacks = {callbacks::html_report({.file = folder.path() / "report.html"}),
+                     callbacks::tensor_board({.directory = folder.path() / "runs", .gradients_every = 1})}});
+  EXPECT_TRUE(std::filesystem::exists(folder.path() / "report.html"));
+}
+
+TEST(ScheduledFit, NamesTheFunctionThatAnErrorComesFrom) {
+  ParameterServerStrategy strategy({.workers = 2, .seed = 7});
+  const Setting setting(strategy);
+  const auto text_with = [&](auto loss) -> std::string {
+    Trainer trainer(strategy, setting.model, setting.optimizer, {.loss = loss});
+    try {
+      trainer.fit(setting.train);
+    } catch (const ReplicaError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  const std::string shape = text_with([](const torch::Tensor& output, const Batch&) { return output; });
+  EXPECT_NE(shape.find("TrainerOptions::loss returned"), std::string::npos) << shape;
+  const std::string thrown =
+      text_with([](const torch::Tensor& output, const Batch&) { return output.view({99}).sum(); });
+  EXPECT_NE(thrown.find("in TrainerOptions::loss"), std::string::npos) << thrown;
 }
 
 TEST(ScheduledFit, RefusesAStepOfReplicasAndAFitInsideCoordinate) {

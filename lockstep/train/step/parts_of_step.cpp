@@ -1,4 +1,4 @@
-#include "lockstep/train/parts_of_step.h"
+#include "lockstep/train/step/parts_of_step.h"
 
 #include <string_view>
 

@@ -1,4 +1,4 @@
-#include "lockstep/train/step_gradients.h"
+#include "lockstep/train/step/step_gradients.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
