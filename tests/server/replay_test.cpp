@@ -372,7 +372,7 @@ TEST_F(Replay, SaysWhereAProgramDeparts) {
 
 TEST_F(Replay, SaysWhereTheDataDiffer) {
   const auto run = [&](double factor) {
-    RecordedProgram program({.record = file(), .workers = 2});
+    RecordedProgram program({.record = file(), .workers = 1});  // several count their steps in any order
     Tensor x = torch::ones({40, 6});
     x.slice(0, 20).fill_(factor);  // from the sixth batch on
     program.data =
