@@ -4,11 +4,11 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
-#include <iterator>
 #include <string>
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "lockstep/data/deal/epoch_look.h"
 #include "lockstep/server/local/chief_task.h"
 #include "lockstep/server/local/coordinated_run.h"
 #include "lockstep/server/local/evaluation.h"
@@ -98,18 +98,8 @@ class WeightedSum {
 at::Tensor mean_over(CoordinatedRun& coordinated, const DistributedDataset& data, bool returns,
                      const std::function<at::Tensor(WorkerContext&, const Batch&)>& fn) {
   LocalRun& run = require_threads(coordinated, "Coordinator::evaluate");
-  const lockstep::data::Cursor place = data.cursor();
-  const auto go_back = [&] {
-    data.used();  // no run of a step tells that
-    data.seek(place);
-  };
-  // An epoch of which no sample is behind the place.
-  auto at = data.epoch(place.position == 0 ? place.epoch : place.epoch + 1).begin();
-  bool is_begun = false;
-  const auto next = [&]() -> const PerReplica<Batch>* {
-    if (std::exchange(is_begun, true)) ++at;
-    return at == std::default_sentinel ? nullptr : &*at;
-  };
+  EpochLook look(data, 0);
+  const auto next = [&] { return look.next(); };
   const auto call = [&fn](WorkerContext& context, const Batch& part) -> Payload {
     if (part.samples() == 0) return nullptr;
     const at::Tensor result = fn(context, part);
@@ -117,19 +107,13 @@ at::Tensor mean_over(CoordinatedRun& coordinated, const DistributedDataset& data
   };
   WeightedSum sum;
   const at::NoGradGuard no_grad;
-  try {
-    evaluate_on_workers(run, next, call, [&](const PerReplica<Batch>& batch, const std::vector<Payload>& results) {
-      std::size_t r = 0;
-      for (const Batch& part : batch) {
-        const Payload& result = results[r++];
-        if (result) sum.add(as<at::Tensor>(result), static_cast<double>(part.samples()));
-      }
-    });
-  } catch (...) {
-    go_back();
-    throw;
-  }
-  go_back();
+  evaluate_on_workers(run, next, call, [&](const PerReplica<Batch>& batch, const std::vector<Payload>& results) {
+    std::size_t r = 0;
+    for (const Batch& part : batch) {
+      const Payload& result = results[r++];
+      if (result) sum.add(as<at::Tensor>(result), static_cast<double>(part.samples()));
+    }
+  });
   if (!returns) return {};
   if (sum.is_empty()) {
     throw DataError("LS-NO-SAMPLES", "Coordinator::evaluate was given a data set without samples",

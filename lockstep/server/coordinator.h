@@ -155,10 +155,10 @@ class Coordinator {
   /// samples, as a number, for which this gives a double, or a tensor of one shape for all parts; or nothing.
   ///
   /// It begins when what was scheduled before counts, and throws that's first error. It sees one state of the servers:
-  /// schedule() and changes by other threads wait meanwhile. It takes no numbers of steps, and the place in `data` is
-  /// afterwards what it was; do not give it a data set from which scheduled steps take batches. Results have the same
-  /// bits on any number of workers where the parts are the same: with `.staleness = 0` a batch has a part for each
-  /// worker, otherwise it is one. What `fn` assigns, by metrics too, counts with the evaluation or not at all.
+  /// schedule() and changes by other threads wait meanwhile. It takes no numbers of steps, and leaves the place in
+  /// `data` as it is. Results have the same bits on any number of workers where the parts are the same: with
+  /// `.staleness = 0` a batch has a part for each worker, otherwise it is one. What `fn` assigns, by metrics too,
+  /// counts with the evaluation or not at all.
   ///
   /// Where `fn` throws, this throws a ReplicaError that is nested on its exception, and when no call of `fn` is under
   /// way any more. A DataError (LS-NO-SAMPLES) for data without samples, where `fn` returns something.
