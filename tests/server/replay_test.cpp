@@ -286,8 +286,10 @@ TEST_F(Replay, EndsAfterTheStepThatIsAskedFor) {
     RecordedProgram program({.record = file(), .workers = 3, .seed = 7});
     const auto train = program.strategy.step("train", program.train);
     const int code = program.strategy.coordinate([&](Coordinator& coordinator) {
-      for (int k = 0; k < steps; ++k)
-        coordinator.schedule(train).get();  // one at a time: the state after each is known
+      for (int k = 0; k < steps; ++k) {
+        coordinator.schedule(train);
+        coordinator.join();  // so that the next one sees it, and the state after each is known
+      }
     });
     EXPECT_EQ(code, 0);
     return program.state();
