@@ -160,7 +160,8 @@ internal::RemoteSetup ParameterServerStrategy::remote_setup(const internal::Chie
           .join = {.engine = options_.engine, .timeouts = options_.timeouts},
           .chief = chief,
           .steps = state_->steps,
-          .catalog = internal::Catalog(std::move(variables), shards, std::move(tables))};
+          .catalog = internal::Catalog(std::move(variables), shards, std::move(tables)),
+          .batch_indexes = state_->batch_indexes};
 }
 
 std::unique_ptr<internal::StepRunner> ParameterServerStrategy::make_step_runner(const internal::TrainerSetup& setup) {

@@ -256,7 +256,13 @@ void ChiefTask::worker_joined(int32_t worker) {
 
 void ChiefTask::receive(const ChiefMessage& message) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  work([&](ChiefOutput& out) { machine_.receive(message, out); });
+  work([&](ChiefOutput& out) {
+    machine_.receive(message, out);
+    const auto* const report = std::get_if<StepReport>(&message);
+    const Payload* const result = report ? machine_.ready_result(report->step.step) : nullptr;
+    const auto step = result ? open_.find(report->step.step) : open_.end();
+    if (step != open_.end()) step->second->result = *result;  // before steps are given that take it
+  });
   if (std::holds_alternative<ServerRead>(message)) decided_.notify_all();  // somebody may wait for servers
 }
 

@@ -29,6 +29,7 @@ struct RemoteSetup {
   ChiefOptions chief = {};
   std::vector<NamedStep> steps = {};  // by kind
   Catalog catalog;
+  std::map<const void*, int64_t>& batch_indexes;  // by data set, of a worker: ScheduledBatches
 
   bool in_rounds() const { return chief.staleness == 0; }
   int64_t parts() const { return in_rounds() ? chief.workers : 1; }  // of a round
