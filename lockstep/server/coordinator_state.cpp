@@ -31,6 +31,8 @@ using nlohmann::ordered_json;
 constexpr std::size_t kDepth = 6;  // of what is written here
 /// How far above the floor a step can be decided: no more steps wait at a time.
 constexpr int64_t kMostAbove = 4'000'000;
+/// Parts of evaluations have numbers far above.
+constexpr int64_t kMostSteps = int64_t{1} << 60;
 
 /// What an initial value is, as far as it can be compared.
 std::string text_of(const RowInitial& initial) {
@@ -93,7 +95,7 @@ std::vector<int64_t> integers_in(const json& object, const char* key, const std:
 }
 
 struct Staged final : StagedTable {
-  Staged(const EmbeddingOptions& options, uint64_t seed) : table(options, seed) {}
+  explicit Staged(const TableState& state) : table(state.empty()) {}
   RowTable table;
 };
 
@@ -115,19 +117,33 @@ class ServedByThreads final : public ServedState {
       }
     }
     struct Changing {
+      Changing(ServedByThreads& its_served, const char* its_call)
+          : served(its_served), run(served.state_.run_mutex), gate(std::in_place, served.gate_, its_call) {}
+      ~Changing() {
+        gate.reset();  // a function that still runs may pull, and the run ends only when that is answered
+        served.restart();
+      }
+      ServedByThreads& served;
       // In the order of cut(), which needs the gate too.
       std::lock_guard<std::recursive_mutex> run;
-      GateHold gate;
+      std::optional<GateHold> gate;
     };
-    return std::shared_ptr<Changing>(
-        new Changing{std::lock_guard<std::recursive_mutex>(state_.run_mutex), GateHold(gate_, call)});
+    return std::make_shared<Changing>(*this, call);
   }
 
   ServedCut cut(FunctionRef<void(const ServedView&)> capture) override {
     const std::lock_guard<std::recursive_mutex> lock(state_.run_mutex);
     ServedCut cut;
+    struct HeldBack {
+      ChiefTask* chief;
+      ~HeldBack() {
+        if (chief != nullptr) chief->go_on();
+      }
+    } held_back{nullptr};
     if (state_.processes != nullptr) {  // the chief's copy then has what all servers have after these steps
-      state_.processes->chief().drain();
+      held_back.chief = &state_.processes->chief();
+      held_back.chief->hold_back();
+      held_back.chief->drain();
       state_.processes->finish();
     }
     const CallerScope reads(Caller::kTask);
@@ -172,7 +188,7 @@ class ServedByThreads final : public ServedState {
 
   std::shared_ptr<StagedTable> stage(const std::string& table, SavedTableSource& source) const override {
     const auto state = state_of(table);
-    auto staged = std::make_shared<Staged>(state->table.options(), strategy_.seed());
+    auto staged = std::make_shared<Staged>(*state);
     if (state->rule) staged->table.use(std::make_shared<RowRule>(state->rule, table));
     load_rows(staged->table, state->table.format(), source);
     return staged;
@@ -212,10 +228,17 @@ class ServedByThreads final : public ServedState {
     }
     state_.begin = std::move(begin);
     state_.runs = strategy_.step();
-    if (state_.restart) state_.restart();
+    must_restart_ = true;
   }
 
  private:
+  /// Begins a run that is under way anew, where its counts were restored.
+  void restart() noexcept try {
+    if (std::exchange(must_restart_, false) && state_.restart) state_.restart();
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, fmt::format("the run could not begin anew after a restore: {}", error.what()));
+  }
+
   /// That steps of this process have asked for.
   std::vector<UsedData> data_at_hand() const {
     std::vector<UsedData> all = state_.run == nullptr ? state_.begin.data : state_.run->next_begin().data;
@@ -252,8 +275,9 @@ class ServedByThreads final : public ServedState {
     chief.closed_above = integers_in(saved, "closed_above", what);
     begin.applied = integer_in(saved, "applied", what);
     const auto is_above = [&](int64_t step) { return step >= chief.floor && step - chief.floor < kMostAbove; };
-    if (chief.floor < 0 || chief.counted < 0 || begin.applied < 0 ||
-        !std::ranges::all_of(chief.counted_above, is_above) || !std::ranges::all_of(chief.closed_above, is_above)) {
+    if (chief.floor < 0 || chief.floor > kMostSteps || chief.counted < 0 || chief.counted > kMostSteps ||
+        begin.applied < 0 || !std::ranges::all_of(chief.counted_above, is_above) ||
+        !std::ranges::all_of(chief.closed_above, is_above)) {
       checkpoint::throw_damaged(what, "has counts that no run has");
     }
     for (const json& one : array_in(saved, "streams", what)) {
@@ -292,6 +316,7 @@ class ServedByThreads final : public ServedState {
   CoordinatorState& state_;
   const int64_t workers_;
   const int64_t parts_;
+  bool must_restart_ = false;  // guarded by the run's mutex
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -22,7 +23,8 @@ namespace lockstep::internal::inline server {
 
 /// What lasts from one coordinate() to the next.
 struct CoordinatorState {
-  std::vector<NamedStep> steps = {};  // by kind
+  std::vector<NamedStep> steps = {};                  // by kind
+  std::map<const void*, int64_t> batch_indexes = {};  // of a worker that is a process: ScheduledBatches
   std::vector<std::weak_ptr<TableState>> tables = {};
   RunBegin begin = {};  // where the next run begins
   int64_t runs = 0;     // of the strategy below, as of then

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <exception>
 #include <limits>
 #include <mutex>
 #include <optional>
@@ -210,6 +211,7 @@ internal::RemoteSetup ParameterServerStrategy::remote_setup(const internal::Chie
           .chief = chief,
           .steps = state_->steps,
           .catalog = internal::Catalog(std::move(variables), shards, std::move(tables)),
+          .batch_indexes = state_->batch_indexes,
           .rounds_gradients = options_.wire == WireFormat::kBFloat16};
 }
 
@@ -269,11 +271,18 @@ void ParameterServerStrategy::coordinate_threads(internal::ChiefOptions chief,
   };
   if (!begin()) return;
   state_->restart = [&] {
-    if (!begin()) {
-      throw CancelledError("LS-REPLAY-STOP", "the record has nothing of the run after this restore",
-                           "let this exception leave the function that coordinate() was given: it returns then");
+    try {
+      if (begin()) {
+        state_->coordinator->chief_ = run->chief().shared_from_this();
+        return;
+      }
+      run->chief().fail(std::make_exception_ptr(
+          CancelledError("LS-REPLAY-STOP", "the record has nothing of the run after this restore",
+                         "let this exception leave the function that coordinate() was given: it returns then")));
+    } catch (...) {  // of a record: it must not go on with steps that it does not have
+      if (!run) throw;
+      run->chief().fail(std::current_exception());
     }
-    state_->coordinator->chief_ = run->chief().shared_from_this();
   };
   struct Over {
     internal::CoordinatorState& state;

@@ -89,6 +89,8 @@ class ParameterServerStrategy final : public Strategy,
   int64_t num_workers() const { return options_.workers; }
   /// Each worker is one replica.
   int64_t num_replicas() const { return options_.workers; }
+  /// Whether tasks of the run are processes, and this is one of them.
+  bool has_processes() const;
   /// Where a variable's shards are: for each, in the order of the first axis, its rows and its server.
   std::vector<internal::Shard> servers_of(const Variable& variable) const;
 
@@ -177,8 +179,6 @@ class ParameterServerStrategy final : public Strategy,
   void add_on_checkpoint(std::function<void(const std::filesystem::path&, const RestoreInfo&)> fn);
   int coordinate_with(internal::FunctionRef<void(Coordinator&)> fn);
   std::unique_ptr<internal::StepRunner> make_step_runner(const internal::TrainerSetup& setup) override;
-  /// Whether tasks of the run are processes, and this is one of them.
-  bool has_processes() const;
   void coordinate_threads(internal::ChiefOptions chief, internal::FunctionRef<void(Coordinator&)> fn);
   int coordinate_processes(internal::ChiefOptions chief, internal::FunctionRef<void(Coordinator&)> fn);
   void coordinate_run(internal::CoordinatedRun& run, internal::FunctionRef<void(Coordinator&)> fn);

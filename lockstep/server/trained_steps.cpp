@@ -170,6 +170,12 @@ std::unique_ptr<StepRunner> TrainedSteps::make(ParameterServerStrategy& strategy
                      "TrainerOptions has a .step, which is called by replicas, and a ParameterServerStrategy was given",
                      "give a .loss and a .forward, or schedule a step of your own: strategy.step(name, fn)");
   }
+  if (strategy.has_processes()) {
+    throw UsageError(
+        "LS-EVALUATE",
+        "a Trainer was given a ParameterServerStrategy whose tasks are processes, which cannot train so yet",
+        "schedule steps: strategy.step(name, fn), or let threads be the tasks");
+  }
   return std::make_unique<Runner>(strategy);
 }
 

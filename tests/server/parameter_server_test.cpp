@@ -76,6 +76,19 @@ TEST_P(Counting, PassesArgumentsAndResultsOfEarlierSteps) {
   });
 }
 
+TEST_P(Counting, PassesTheResultOfAStepThatPushesAlsoWithinItsRound) {
+  const auto add = strategy_.step("add", [&](WorkerContext& ctx, double number) {
+    counter_.assign_add(ctx, torch::ones({2}));
+    return number + 1;
+  });
+  strategy_.coordinate([&](Coordinator& coordinator) {
+    RemoteValue<double> last = coordinator.schedule(add, 0.0);
+    for (int i = 0; i < 20; ++i) last = coordinator.schedule(add, last);
+    EXPECT_EQ(last.get(), 21);
+  });
+  EXPECT_TRUE(torch::equal(counter_.read(), torch::full({2}, 21.0F)));
+}
+
 TEST_P(Counting, TheFirstErrorComesOnceAndClosesTheRest) {
   std::atomic<bool> fails = true;
   const auto step = strategy_.step("step", [&](WorkerContext& ctx) {

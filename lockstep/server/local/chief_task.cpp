@@ -91,7 +91,10 @@ void ChiefTask::follow() {
   if (!replay_) return;
   guard([&] {
     for (bool goes_on = true; goes_on && !failure_;) {
-      work([&](ChiefOutput& out) { goes_on = replay_->take_next(machine_, out); });
+      work([&](ChiefOutput& out) {
+        goes_on = replay_->take_next(machine_, out);
+        if (const auto step = replay_->last_reported()) keep_ready_result(*step);
+      });
     }
   });
   decided_.notify_all();
@@ -401,9 +404,17 @@ void ChiefTask::worker_joined(int32_t worker) {
   work([&](ChiefOutput& out) { machine_.worker_joined(worker, out); });
 }
 
+/// Before steps are given that take the result of this part of a round.
+void ChiefTask::keep_ready_result(int64_t number) {
+  const Payload* const result = machine_.ready_result(number);
+  const auto step = result ? open_.find(number) : open_.end();
+  if (step != open_.end()) step->second->result = *result;
+}
+
 void ChiefTask::receive(const ChiefMessage& message) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (const auto* report = std::get_if<StepReport>(&message)) {
+  const auto* const report = std::get_if<StepReport>(&message);
+  if (report != nullptr) {
     if (replay_) {
       replay_->reported(*report);
       return follow();
@@ -412,7 +423,10 @@ void ChiefTask::receive(const ChiefMessage& message) {
       guard([&] { recorder_->reports(*report, machine_.is_awaited(report->from, report->step)); });
     }
   }
-  work([&](ChiefOutput& out) { machine_.receive(message, out); });
+  work([&](ChiefOutput& out) {
+    machine_.receive(message, out);
+    if (report != nullptr) keep_ready_result(report->step.step);
+  });
   if (std::holds_alternative<ServerRead>(message)) decided_.notify_all();  // somebody may wait for servers
 }
 

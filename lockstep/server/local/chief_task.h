@@ -159,6 +159,7 @@ class ChiefTask : public std::enable_shared_from_this<ChiefTask> {
   template <class Fn>
   void wait(std::unique_lock<std::mutex>& lock, const Fn& is_so);
   void require_program_goes_on(bool has_waited_long);
+  void keep_ready_result(int64_t number);
   void close(const StepClosed& closed);
   void throw_first_error();
   void require_may_wait(const char* call) const;

@@ -18,8 +18,7 @@ bool UsedData::is_alike(const lockstep::data::Cursor& other) const {
   return same_place == place;
 }
 
-ScheduledBatches::ScheduledBatches(int64_t first, const std::vector<UsedData>& restored, bool counts_from_start)
-    : first_(first), counts_from_start_(counts_from_start) {
+ScheduledBatches::ScheduledBatches(int64_t first, const std::vector<UsedData>& restored) : first_(first) {
   for (const UsedData& one : restored) {
     if (one.data) {
       earlier_.push_back(one);
@@ -42,8 +41,20 @@ ScheduledBatches::Reading& ScheduledBatches::reading_of(const DistributedDataset
     data.seek(*place);
     waiting_.erase(place);
   }
-  Reading reading{.data = data, .number = readings_.size(), .next = is_new && counts_from_start_ ? 0 : first_};
+  Reading reading{.data = data, .number = readings_.size(), .next = indexes_ ? index_at(data) : first_};
   return readings_.emplace(data.identity(), std::move(reading)).first->second;
+}
+
+int64_t ScheduledBatches::index_at(const DistributedDataset& data) const {
+  lockstep::data::Cursor begin = data.cursor();
+  if (begin.epoch == 0 && begin.position == 0) return 0;
+  const auto known = indexes_->find(data.identity());
+  if (known != indexes_->end() && known->second <= first_) return known->second;
+  begin.epoch = 0;
+  begin.position = 0;
+  begin.stream = {};
+  data.seek(begin);
+  return 0;
 }
 
 void ScheduledBatches::read(Reading& reading) const {
@@ -69,6 +80,7 @@ void ScheduledBatches::read(Reading& reading) const {
   // The run keeps account of what was used itself: the data set's own place is that behind what was read.
   reading.data.used();
   reading.places.emplace(reading.next, reading.data.cursor());
+  if (indexes_) (*indexes_)[reading.data.identity()] = reading.next;
 }
 
 Batch ScheduledBatches::batch(const DistributedDataset& data, int64_t index, int64_t replica) {

@@ -26,8 +26,11 @@ struct UsedData {
 class ScheduledBatches {
  public:
   /// The batch at a data set's cursor is that with the index `first`. A data set that is still at its beginning goes on
-  /// at its place in `restored`; where `counts_from_start`, the batch there has the index 0.
-  explicit ScheduledBatches(int64_t first, const std::vector<UsedData>& restored = {}, bool counts_from_start = false);
+  /// at its place in `restored`.
+  explicit ScheduledBatches(int64_t first, const std::vector<UsedData>& restored = {});
+  /// The index of the batch at each data set's cursor is in `indexes`, which outlives this and is kept up to date; a
+  /// data set that is not there has the index 0 at its begin.
+  ScheduledBatches(int64_t first, std::map<const void*, int64_t>& indexes) : first_(first), indexes_(&indexes) {}
 
   /// Replica `replica`'s part of batch `index`. A DataError (LS-NO-SAMPLES) for a data set without samples.
   Batch batch(const DistributedDataset& data, int64_t index, int64_t replica);
@@ -56,13 +59,15 @@ class ScheduledBatches {
     std::map<int64_t, lockstep::data::Cursor> places = {};  // of the batches that are kept, and of the next one
   };
   void read(Reading& reading) const;
+  /// Where the cursor is behind `first_`, the data set goes back to its begin.
+  int64_t index_at(const DistributedDataset& data) const;
   lockstep::data::Cursor place_in(Reading& reading, int64_t index);
   Reading& reading_of(const DistributedDataset& data);
   /// All but `readings_`, behind those.
   void add_others(std::vector<UsedData>& all) const;
 
   const int64_t first_;
-  const bool counts_from_start_;
+  std::map<const void*, int64_t>* const indexes_ = nullptr;
   mutable std::mutex mutex_;
   int64_t lowest_ = 0;                               // batches below it were used; guarded by mutex_
   std::optional<int64_t> keep_from_ = std::nullopt;  // guarded by mutex_

@@ -44,6 +44,14 @@ void StreamPlaces::decided(int64_t step) {
   }
 }
 
+void StreamPlaces::decided_below(int64_t step) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& [key, state] : states_) {
+    for (; !state.open.empty() && state.open.front().first < step; state.open.pop_front())
+      state.settled = std::move(state.open.front().second);
+  }
+}
+
 std::vector<StreamPlace> StreamPlaces::settled() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<StreamPlace> places;

@@ -32,6 +32,8 @@ class StreamPlaces {
   void took(int64_t stream, int64_t worker, int64_t step, lockstep::data::StreamPosition position);
   void ended(int64_t stream, int64_t worker);
   void decided(int64_t step);
+  /// All steps below `step` were.
+  void decided_below(int64_t step);
 
   std::vector<StreamPlace> settled() const;
   /// The same without streams that have ended, which begin anew.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -22,9 +23,10 @@ struct TableState {
   /// The part of the table that lies on `server` of `servers`.
   TableState(const EmbeddingOptions& options, uint64_t seed, std::shared_ptr<StrategyGate> its_gate, int64_t server = 0,
              int64_t servers = 1)
-      : gate(std::move(its_gate)), table(options, seed, server, servers) {}
+      : gate(std::move(its_gate)), empty([=] { return RowTable(options, seed, server, servers); }), table(empty()) {}
 
   const std::shared_ptr<StrategyGate> gate;
+  const std::function<RowTable()> empty;  // the same part, without rows and rule
   RowTable table;
   std::shared_ptr<GroupRule> rule = nullptr;  // null: the table has no optimizer
   int64_t evicted_at = 0;                     // how many steps counted at the last eviction

@@ -181,6 +181,12 @@ class BasicChiefMachine {
 
   auto operator<=>(const BasicChiefMachine&) const = default;
 
+  /// The result of a part of a round that is done and not decided; null for any other step. Steps that take it as an
+  /// argument are given before the round is decided.
+  const Payload* ready_result(int64_t step) const {
+    return steps_.has(step) && steps_[step].state == StepState::kReady ? &steps_[step].result : nullptr;
+  }
+
  private:
   /// A step that a worker was given and has not reported.
   struct Running {

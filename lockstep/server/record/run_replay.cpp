@@ -235,6 +235,7 @@ bool RunReplay::take_next(ChiefMachine& machine, ChiefOutput& out) {
       if (ran.label.attempt == 0) {
         report.number = ++reports_[worker];
         machine.receive(report, out);
+        last_reported_ = event.step;
       }
       if (event.outcome != StepOutcome::kDone) endings_.pop_front();
       break;

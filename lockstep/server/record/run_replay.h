@@ -58,6 +58,9 @@ class RunReplay final : public StepPlan {
   /// else than what the record has.
   bool take_next(ChiefMachine& machine, ChiefOutput& out);
 
+  /// The step of the report that the machine took last.
+  std::optional<int64_t> last_reported() const { return last_reported_; }
+
   // What the program does.
 
   /// Whether it may schedule a step now: everything has happened that had happened before.
@@ -134,6 +137,7 @@ class RunReplay final : public StepPlan {
   int64_t scheduled_ = 0;
   Position changes_so_far_ = 0;
   int64_t cancels_wanted_ = 0;
+  std::optional<int64_t> last_reported_ = std::nullopt;
   bool has_let_go_ = false;
   std::map<StepAttempt, GiveStep> given_ = {};      // that a worker has not been sent
   std::map<StepAttempt, StepReport> arrived_ = {};  // by label

@@ -126,7 +126,14 @@ void ChiefProcess::gather() {
     }
     if (event->kind != TaskEvent::Kind::kReceived) continue;
     std::string_view text = event->text;
-    if (take_word(text) != TaskWord::kProgram || !is_same_program(*event, text)) continue;
+    try {
+      if (take_word(text) != TaskWord::kProgram || !is_same_program(*event, text)) continue;
+    } catch (const PeerError& error) {
+      log(LogLevel::kWarning,
+          fmt::format("the chief closes its connection with {}: {}", event->peer.name(), error.what()));
+      network_.close(event->link);
+      continue;
+    }
     peers_[event->peer.from] = {.link = event->link, .hello = event->peer};
     if (event->peer.from.job == Job::kServer)
       network_.send(event->link, to_bytes(TaskWelcome{.epoch = epoch_, .begin = begin_}));

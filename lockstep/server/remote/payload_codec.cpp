@@ -131,7 +131,11 @@ void put_arguments(std::string& bytes, const StepCall& call) {
   to.put(uint64_t{call.inputs.size()});
   for (const StepInput& one : call.inputs) {
     const auto* const step = std::get_if<std::shared_ptr<ScheduledStep>>(&one);
-    put(bytes, step ? as<StepValue>((*step)->result) : std::get<StepValue>(one));
+    if (!step) {
+      put(bytes, std::get<StepValue>(one));
+    } else {
+      put(bytes, (*step)->result ? as<StepValue>((*step)->result) : StepValue());
+    }
   }
 }
 

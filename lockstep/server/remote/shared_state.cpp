@@ -143,6 +143,12 @@ void SharedState::take_tables(MessageReader& from) {
     SavedCounts counts;
     for (at::Tensor* one : {&counts.ids, &counts.positions, &counts.pushes}) *one = get_tensor(from);
     if (state.rule) state.rule->set_learning_rate(rate);
+    if (known.is_new) {  // what an earlier run has left here is not what the chief has restored since
+      RowTable none = state.empty();
+      if (state.rule) none.use(std::make_shared<RowRule>(state.rule, state.table.options().name));
+      state.table.take(std::move(none));
+      state.evicted_at = evicted_at;
+    }
     const int64_t after = state.table.options().evict_after;
     if (after > 0 && evicted_at > state.evicted_at) {
       state.table.evict(evicted_at - after + 1, evicted_at);

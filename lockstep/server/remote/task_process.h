@@ -29,7 +29,8 @@ struct RemoteSetup {
   ChiefOptions chief = {};
   std::vector<NamedStep> steps = {};  // by kind
   Catalog catalog;
-  bool rounds_gradients = false;  // to bfloat16, those of float32
+  std::map<const void*, int64_t>& batch_indexes;  // by data set, of a worker: ScheduledBatches
+  bool rounds_gradients = false;                  // to bfloat16, those of float32
 
   bool in_rounds() const { return chief.staleness == 0; }
   int64_t parts() const { return in_rounds() ? chief.workers : 1; }  // of a round

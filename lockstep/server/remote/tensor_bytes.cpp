@@ -105,7 +105,9 @@ void put(std::string& bytes, const at::Tensor& tensor) {
   }
 }
 
-at::Tensor get_tensor(MessageReader& from) {
+namespace {
+
+at::Tensor get_form(MessageReader& from) {
   const auto form = from.get<uint8_t>();
   from.expect(form <= static_cast<uint8_t>(Form::kSparse));
   if (form == static_cast<uint8_t>(Form::kUndefined)) return {};
@@ -127,6 +129,16 @@ at::Tensor get_tensor(MessageReader& from) {
   for (int64_t d = 1; d < values.dim(); ++d)
     from.expect(values.size(d) == sizes[static_cast<std::size_t>(indices.size(0) + d - 1)]);
   return at::sparse_coo_tensor(indices, values, sizes).coalesce();
+}
+
+}  // namespace
+
+at::Tensor get_tensor(MessageReader& from) {
+  try {
+    return get_form(from);
+  } catch (const c10::Error&) {  // sizes whose product is no number
+    from.refuse();
+  }
 }
 
 void put(std::string& bytes, const StepValue& value) {

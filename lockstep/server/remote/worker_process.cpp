@@ -56,8 +56,9 @@ std::optional<int32_t> WorkerProcess::meet_servers(const TaskWelcome& welcome) {
 int32_t WorkerProcess::serve() {
   const TaskWelcome welcome = meet_chief();
   if (const auto code = meet_servers(welcome)) return *code;  // the run has ended meanwhile
-  ScheduledBatches batches((welcome.begin.floor + setup_.parts() - 1) / setup_.parts(), {}, /*counts_from_start=*/true);
-  batches.forget_below(welcome.begin.floor / setup_.parts());
+  const int64_t first = (welcome.begin.floor + setup_.parts() - 1) / setup_.parts();
+  ScheduledBatches batches(first, setup_.batch_indexes);
+  batches.forget_below(first);
   StreamPlaces places({});
   const auto function = [this](uint32_t kind) -> StepFunction {
     if (kind >= setup_.steps.size()) throw_other_step_value();
@@ -74,7 +75,7 @@ int32_t WorkerProcess::serve() {
             network_.send(servers_[static_cast<std::size_t>(one.server)],
                           message_of_task(TaskWord::kProtocol, to_bytes(one.message, payloads_)));
           },
-      .to_chief = [this](const ChiefMessage& one) { send_to_chief(one); },
+      .to_chief = [this](const ChiefMessage& one) { send_report(one); },
       .batches = batches,
       .places = places,
       .gate = setup_.gate.get(),
@@ -85,20 +86,24 @@ int32_t WorkerProcess::serve() {
       .epoch = welcome.epoch,
       .rounds_gradients = setup_.rounds_gradients};
   WorkerTask task(shared, static_cast<int32_t>(place_.job.self.task), welcome.incarnation);
-  const int32_t code = carry_messages(task, batches);
+  const int32_t code = carry_messages(task, batches, places);
   network_.close(chief_link_);
   task.stop();
   return code;
 }
 
-void WorkerProcess::go_on_at(ScheduledBatches& batches, int64_t index) {
-  batches.forget_below(index);
-  for (const UsedData& one : batches.places(index)) {
-    if (one.data) one.data->seek(one.place);
+void WorkerProcess::send_report(const ChiefMessage& message) {
+  try {
+    send_to_chief(message);
+  } catch (const std::exception&) {  // the step has returned what does not travel
+    StepReport report = std::get<StepReport>(message);
+    report.outcome = StepOutcome::kFailed;
+    report.payload = std::make_shared<StepFailure>(StepFailure{std::current_exception()});
+    send_to_chief(report);
   }
 }
 
-int32_t WorkerProcess::carry_messages(WorkerTask& task, ScheduledBatches& batches) {
+int32_t WorkerProcess::carry_messages(WorkerTask& task, ScheduledBatches& batches, StreamPlaces& places) {
   // The chief knows more of a server that is lost, and says it, unless it is the chief that all have lost.
   std::optional<PeerError> lost;
   Clock::time_point end = Clock::time_point::max();
@@ -124,12 +129,15 @@ int32_t WorkerProcess::carry_messages(WorkerTask& task, ScheduledBatches& batche
     std::string_view text = event->text;
     switch (take_word(text)) {
       case TaskWord::kProtocol: task.put(worker_message(text, payloads_)); break;
-      case TaskWord::kSettled: batches.forget_below(settled_of(text) / setup_.parts()); break;
+      case TaskWord::kSettled: {
+        const int64_t settled = settled_of(text);
+        batches.forget_below(settled / setup_.parts());
+        places.decided_below(settled);
+        break;
+      }
       case TaskWord::kEnd: {
         if (!is_chief(*event)) break;
-        const TaskEnd word = task_end(text);
-        go_on_at(batches, word.settled / setup_.parts());
-        return exit_code(word);
+        return exit_code(task_end(text));
       }
       default: break;
     }

@@ -23,9 +23,9 @@ class WorkerProcess final : public TaskProcess {
  private:
   /// The exit code, where the run ends meanwhile.
   std::optional<int32_t> meet_servers(const TaskWelcome& welcome);
-  int32_t carry_messages(WorkerTask& task, ScheduledBatches& batches);
-  /// The data sets' places are those of this batch: the next run begins there.
-  static void go_on_at(ScheduledBatches& batches, int64_t index);
+  int32_t carry_messages(WorkerTask& task, ScheduledBatches& batches, StreamPlaces& places);
+  /// A report whose result cannot be sent becomes that of a step that failed.
+  void send_report(const ChiefMessage& message);
 
   std::vector<uint64_t> servers_;  // their links
   std::deque<TaskEvent> early_;    // of the chief, which came while servers were looked for

@@ -15,11 +15,13 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/server/parameter_server.h"
 #include "lockstep/strategy/kinds/mirrored.h"
 #include "tests/server/remote/remote_tasks.h"
 #include "tests/server/small_net.h"
 #include "tests/support/programs.h"
+#include "tests/support/scratch_folder.h"
 
 namespace lockstep {
 namespace {
@@ -303,6 +305,63 @@ TEST(RemoteRun, ATaskWithAnotherProgramIsRefusedWithBothSidesShown) {
   for (const std::size_t task : {1, 3}) {
     EXPECT_NE(results[task].error.find("worker 1"), std::string::npos) << results[task].error;
   }
+}
+
+class RemoteCheckpoints : public testing::ScratchFolder {};
+
+TEST_F(RemoteCheckpoints, ARestoredRunGoesOnAtTheBatchOfItsNextStep) {
+  // The first program saves after 4 steps, makes 3 more, and goes back to what it has saved. The second one begins
+  // there.
+  const auto run_all = [&](bool restores) {
+    expect_all_ended_well(run_tasks(2, 1, [&](const ClusterSpec& spec) {
+      ParameterServerStrategy strategy({.cluster = spec});
+      const Variable sum = strategy.make_variable(torch::zeros({}), {.name = "sum", .trainable = false});
+      const auto data =
+          strategy.distribute(data::from_tensors(torch::arange(20).to(torch::kFloat).view({20, 1}), torch::arange(20)),
+                              {.global_batch = 2});
+      const auto step = strategy.step("step", [&](WorkerContext& ctx) {
+        const Batch batch = data.next(ctx);
+        sum.assign_add(ctx, batch.input.sum());
+        return batch.input.sum().item<double>();
+      });
+      Checkpoint checkpoint(strategy);
+      if (restores && is_chief(spec)) checkpoint.restore(path("saved"));
+      int code = strategy.coordinate([&](Coordinator& coordinator) {
+        EXPECT_EQ(coordinator.steps(), restores ? 4 : 0);
+        for (int64_t k = coordinator.steps(); k < 7; ++k) {
+          EXPECT_EQ(coordinator.schedule(step).get(), 4 * k + 1) << k;
+          if (k == 3) checkpoint.save(path("saved"));
+        }
+      });
+      if (is_chief(spec)) {
+        EXPECT_EQ(sum.read().item<double>(), 91);
+        checkpoint.restore(path("saved"));
+      }
+      code += strategy.coordinate([&](Coordinator& coordinator) {
+        EXPECT_EQ(coordinator.steps(), 4);
+        EXPECT_EQ(coordinator.schedule(step).get(), 17);
+      });
+      if (is_chief(spec)) {
+        EXPECT_EQ(sum.read().item<double>(), 28 + 17);
+      }
+      return code;
+    }));
+  };
+  run_all(false);
+  run_all(true);
+}
+
+TEST(RemoteRun, AResultThatDoesNotTravelIsTheStepsError) {
+  expect_all_ended_well(run_tasks(1, 1, [](const ClusterSpec& spec) {
+    ParameterServerStrategy strategy({.cluster = spec});
+    const auto odd = strategy.step(
+        "odd", [](WorkerContext&) { return torch::quantize_per_tensor(torch::ones({2}), 0.1, 0, torch::kQInt8); });
+    const auto even = strategy.step("even", [](WorkerContext&) { return 2; });
+    return strategy.coordinate([&](Coordinator& coordinator) {
+      EXPECT_THROW(coordinator.schedule(odd).get(), ReplicaError);
+      EXPECT_EQ(coordinator.schedule(even).get(), 2);
+    });
+  }));
 }
 
 TEST(RemoteRun, WorkersHaveStreamsOfTheirOwn) {
