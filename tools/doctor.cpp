@@ -1,6 +1,6 @@
 // The order of events of a program: a file is made, to which the program's processes add a line for each strategy and
-// each finding (lockstep/core/told_findings.h); the program runs, and signals that would end the doctor end it; the
-// lines are read and printed.
+// each finding (lockstep/core/process/told_findings.h); the program runs, and signals that would end the doctor end it;
+// the lines are read and printed.
 #include "tools/doctor.h"
 
 #include <fmt/format.h>
