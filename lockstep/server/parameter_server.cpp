@@ -11,6 +11,7 @@
 
 #include "lockstep/cluster/job_counts.h"
 #include "lockstep/cluster/resolve_cluster.h"
+#include "lockstep/comm/world.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/optim/rules/group_rule.h"
@@ -54,8 +55,11 @@ ParameterServerOptions checked(ParameterServerOptions options) {
 StrategySetup setup_of(const ParameterServerOptions& options) {
   // In step, replica i has the gradients of part i; otherwise one replica has those of a step.
   const int64_t replicas = options.staleness == 0 ? options.workers : 1;
+  // A task of a cluster has a strategy of its own, and is not alone: coordinate() brings the tasks together.
+  const bool is_task = options.cluster->jobs.contains("ps") || is_evaluator(options);
   return {.name = "ParameterServerStrategy",
           .topology = std::make_shared<HostTopology>(std::vector<std::string>{"cpu:0"}, replicas),
+          .world = is_task ? internal::one_worker() : nullptr,
           .seed = options.seed,
           .threads_per_replica = options.threads_per_replica};
 }
