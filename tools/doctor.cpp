@@ -245,8 +245,9 @@ int run_doctor(const DoctorOptions& options, const std::vector<std::string>& pro
   if (all.strategies.empty()) {
     line += "; it has made no strategy of a Lockstep that has this command, so that nothing was looked at";
   } else {
-    line += fmt::format("; looked at: {}; replicas were compared after every step", all.strategies.front());
-    if (all.strategies.size() > 1) line += fmt::format(", and {} more", all.strategies.size() - 1);
+    line += fmt::format("; looked at: {}", all.strategies.front());
+    if (all.strategies.size() > 1) line += fmt::format(" and {} more", all.strategies.size() - 1);
+    line += "; replicas were compared after every step";
   }
   std::fputs((line + "\n").c_str(), stdout);
   print(all);
