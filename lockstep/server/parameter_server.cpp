@@ -40,6 +40,8 @@ ParameterServerOptions checked(ParameterServerOptions options) {
   if (options.servers < 1) refuse(fmt::format(".servers is {}", options.servers), "give 1 or more");
   if (options.staleness && *options.staleness < 0)
     refuse(fmt::format(".staleness is {}", *options.staleness), "give 0 or more, or nothing for no bound");
+  if (options.engine != "auto" && options.engine != "tls" && options.engine != "tcp")
+    refuse(fmt::format(".engine is '{}'", options.engine), "write \"auto\", \"tls\" or \"tcp\"");
   if (!options.record.empty()) refuse(".record is not supported yet", "leave it out");
   options.cluster = options.cluster ? *options.cluster : resolve_cluster();
   const ClusterSpec& cluster = *options.cluster;
