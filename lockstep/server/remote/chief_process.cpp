@@ -51,7 +51,7 @@ ChiefProcess::ChiefProcess(const RemoteSetup& setup, const TaskPlace& place, con
       program_(setup.program()),
       payloads_(setup.catalog, -1, setup.chief.servers),
       network_(place.job),
-      state_(setup.strategy, setup.catalog) {
+      state_(setup.strategy, setup.catalog, begin.counted) {
   network_.set_run(epoch_);
   gather();
   chief_ = std::make_shared<ChiefTask>(setup_.chief, begin, setup_.gate,
@@ -181,7 +181,12 @@ void ChiefProcess::welcome_worker(int64_t worker) {
 
 // What the chief's copy and the servers tell each other.
 
-void ChiefProcess::before_schedule() {
+void ChiefProcess::before_schedule(const StepCall& call) {
+  for (const StepInput& one : call.inputs) {
+    const auto* const value = std::get_if<StepValue>(&one);
+    const auto* const tensor = value ? std::get_if<at::Tensor>(value) : nullptr;
+    if (tensor != nullptr) require_sendable(*tensor);
+  }
   refuse_in_scheduled_step("Coordinator::schedule");
   setup_.gate->require_not_inside("Coordinator::schedule");
   if (setup_.gate->writes() == sent_writes_) return;
@@ -263,6 +268,7 @@ void ChiefProcess::take(const TaskEvent& event) {
 void ChiefProcess::take_message(const TaskEvent& event, std::string_view text) {
   const bool is_worker = event.peer.from.job == Job::kWorker;
   const ChiefMessage message = chief_message(text, is_worker ? event.peer.from.task : -1, payloads_);
+  require_payloads(message);
   const auto is_from_sender = [&](const auto& one) {
     using T = std::decay_t<decltype(one)>;
     if constexpr (std::is_same_v<T, StepReport>) {

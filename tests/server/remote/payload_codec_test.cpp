@@ -181,5 +181,15 @@ TEST(TaskMessages, ComeBack) {
   EXPECT_EQ(task_end(text).failure, "why");
 }
 
+TEST(RemotePayloads, AMessageWithoutWhatItMustHaveIsRefused) {
+  EXPECT_THROW(require_payloads(ServerMessage(PullRequest())), PeerError);
+  EXPECT_THROW(require_payloads(ServerMessage(PushRequest())), PeerError);
+  EXPECT_THROW(require_payloads(WorkerMessage(PulledValues())), PeerError);
+  EXPECT_THROW(require_payloads(WorkerMessage(PushAnswer{.verdict = PushVerdict::kRefused})), PeerError);
+  EXPECT_THROW(require_payloads(ChiefMessage(StepReport{.outcome = StepOutcome::kFailed})), PeerError);
+  EXPECT_NO_THROW(require_payloads(ChiefMessage(StepReport())));
+  EXPECT_NO_THROW(require_payloads(WorkerMessage(PushAnswer())));
+}
+
 }  // namespace
 }  // namespace lockstep::internal
