@@ -1,6 +1,6 @@
 // The order of events: each of the run's items, tables and tracked values looks for its own in the checkpoint; what is
 // left there is unexpected; then all that does not fit is told at once.
-#include "lockstep/checkpoint/restore_plan.h"
+#include "lockstep/checkpoint/restore/restore_plan.h"
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
