@@ -38,7 +38,7 @@ double coefficient_of(const RoundSummed& summed) {
     squares += as<SquaresOfRound>(one).squares;
     if (as<SquaresOfRound>(one).clip) clip = as<SquaresOfRound>(one).clip;
   }
-  return clip ? clip_factor(squares, *clip) : 1;
+  return clip ? clip_factor_of(squares, *clip) : 1;
 }
 
 }  // namespace
@@ -86,7 +86,7 @@ ChiefProcess::~ChiefProcess() {
 void ChiefProcess::end(int32_t code, const std::string& failure) {
   if (has_ended_.exchange(true)) return;
   setup_.gate->set_waits({}, {});
-  const std::string word = to_bytes(TaskEnd{.code = code, .settled = chief_->settled(), .failure = failure});
+  const std::string word = to_bytes(TaskEnd{.code = code, .failure = failure});
   std::unique_lock<std::mutex> lock(peers_mutex_);
   for (const auto& [id, one] : peers_) network_.send(one.link, word);
   gone_.wait_for(lock, setup_.join.timeouts.lost, [&] { return peers_.empty(); });

@@ -130,7 +130,6 @@ void SharedState::put_tables(std::string& bytes) {
     put_rows(bytes, rows);
     for (const at::Tensor* one : {&counts.ids, &counts.positions, &counts.pushes}) put(bytes, *one);
     known.is_new = false;
-    known.evicted_at = state.evicted_at;
     for (const at::Tensor* one : std::initializer_list<const at::Tensor*>{&rows.positions, &counts.positions}) {
       if (one->numel() > 0) known.position = std::max(known.position, one->max().item<int64_t>());
     }

@@ -33,8 +33,7 @@ class SharedState {
  private:
   using Key = std::pair<StateItem::Kind, std::string>;
   struct Table {
-    int64_t position = -1;   // rows that changed at it or before are known to the others
-    int64_t evicted_at = 0;  // as of the others
+    int64_t position = -1;  // rows that changed at it or before are known to the others
     bool is_new = true;
   };
 

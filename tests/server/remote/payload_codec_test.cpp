@@ -175,7 +175,7 @@ TEST(TaskMessages, ComeBack) {
   EXPECT_EQ(back.begin.counted_above, std::vector<int64_t>{8});
   EXPECT_EQ(back.servers.at(0).port, 99);
   for (std::size_t size = 0; size < text.size(); ++size) EXPECT_THROW(task_welcome(text.substr(0, size)), PeerError);
-  const std::string end = to_bytes(TaskEnd{.code = 3, .settled = 9, .failure = "why"});
+  const std::string end = to_bytes(TaskEnd{.code = 3, .failure = "why"});
   text = end;
   EXPECT_EQ(take_word(text), TaskWord::kEnd);
   EXPECT_EQ(task_end(text).failure, "why");

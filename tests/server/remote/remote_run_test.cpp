@@ -309,6 +309,20 @@ TEST(RemoteRun, ATaskWithAnotherProgramIsRefusedWithBothSidesShown) {
   }
 }
 
+TEST(RemoteRun, ATaskWithAnotherRuleIsRefusedWithBothSidesShown) {
+  const auto results = run_tasks(1, 1, [](const ClusterSpec& spec) {
+    ParameterServerStrategy strategy({.cluster = spec, .timeouts = {.join = std::chrono::seconds(3)}});
+    const std::vector weights{strategy.make_variable(torch::zeros({2}), {.name = "weight"})};
+    const Optimizer optimizer = spec.job == "ps" ? strategy.make_optimizer(weights, torch::optim::AdamWOptions(0.1))
+                                                 : strategy.make_optimizer(weights, torch::optim::SGDOptions(0.1));
+    return strategy.coordinate([](Coordinator&) {});
+  });
+  for (const char* const part : {"AdamW of 1 variable", "SGD of 1 variable"}) {
+    EXPECT_NE(results[0].error.find(part), std::string::npos) << results[0].error;
+    EXPECT_NE(results[2].error.find(part), std::string::npos) << results[2].error;
+  }
+}
+
 class RemoteCheckpoints : public testing::ScratchFolder {};
 
 TEST_F(RemoteCheckpoints, ARestoredRunGoesOnAtTheBatchOfItsNextStep) {
